@@ -1,0 +1,185 @@
+//! The words that statements and the engine exchange: isolation, row locks, outcomes, batches, options.
+
+use std::path::PathBuf;
+
+/// Isolation level of a transaction, as PostgreSQL defines it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// A new snapshot for each statement; changed rows are evaluated again on their newest version.
+    ReadCommitted,
+    /// One snapshot; writing a row changed after it is 40001.
+    RepeatableRead,
+}
+
+/// Direction of a scan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// By rising key.
+    Forward,
+    /// By falling key.
+    Backward,
+}
+
+/// Result of an insert.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Insert {
+    /// The row is there.
+    Done,
+    /// A committed row (or one of this transaction) has the same key; nothing was changed.
+    Duplicate {
+        /// Position in `Table::indexes`; None: the primary key.
+        index: Option<usize>,
+        /// Primary key bytes of the row that is there.
+        existing_key: Vec<u8>,
+    },
+}
+
+/// What a statement wants done with a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Leave it as it is (it stays locked).
+    Keep,
+    /// Leave it; the newest version no longer qualifies.
+    Skip,
+    /// Put these bytes in its place (the primary key may change).
+    Update(Vec<u8>),
+    /// Remove it.
+    Delete,
+}
+
+/// What became of a row that `modify` was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Changed (or kept and locked).
+    Done,
+    /// The caller answered `Skip`, or the row was locked by another and the wait mode says to skip it.
+    Skipped,
+    /// There is no such row any more.
+    Gone,
+}
+
+/// Strength of a row lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LockStrength {
+    /// FOR SHARE and FOR KEY SHARE: others may share, none may write.
+    Share,
+    /// FOR UPDATE and FOR NO KEY UPDATE: exclusive.
+    Update,
+}
+
+/// What to do about a row that another transaction has locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Wait (until `lock_timeout`).
+    Block,
+    /// 55P03.
+    NoWait,
+    /// Leave the row out.
+    SkipLocked,
+}
+
+/// Result of `lock_row`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locked {
+    /// Locked; the newest version was given. `moved`: it is not the one that the snapshot sees.
+    Row {
+        /// Whether a condition has to be evaluated again.
+        moved: bool,
+    },
+    /// Locked by another, left out (`Wait::SkipLocked`).
+    Skipped,
+    /// There is no such row any more.
+    Gone,
+}
+
+/// Keys and rows that a scan delivers together. Reused from call to call.
+#[derive(Debug, Default)]
+pub struct RowBatch {
+    bytes: Vec<u8>,
+    /// For each row: end of its key and end of its row in `bytes`.
+    ends: Vec<(u32, u32)>,
+}
+
+impl RowBatch {
+    /// An empty batch.
+    pub fn new() -> RowBatch {
+        RowBatch::default()
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Primary key bytes of the i-th row.
+    pub fn key(&self, i: usize) -> &[u8] {
+        &self.bytes[self.start(i)..self.ends[i].0 as usize]
+    }
+
+    /// The i-th row.
+    pub fn row(&self, i: usize) -> &[u8] {
+        &self.bytes[self.ends[i].0 as usize..self.ends[i].1 as usize]
+    }
+
+    /// Empties the batch, keeping its memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    pub(crate) fn push(&mut self, key: &[u8], row: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        let key_end = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(row);
+        self.ends.push((key_end, self.bytes.len() as u32));
+    }
+
+    fn start(&self, i: usize) -> usize {
+        if i == 0 { 0 } else { self.ends[i - 1].1 as usize }
+    }
+}
+
+/// Where the buffer pool lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// In a region that outlives the process.
+    Cxl,
+    /// In anonymous memory: the classic buffer pool and classic recovery.
+    Dram,
+}
+
+/// What the region's contents must survive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Survive {
+    /// A killed process.
+    Process,
+    /// A lost host.
+    Host,
+}
+
+/// How to open a database.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// Data directory; made if missing.
+    pub data: PathBuf,
+    /// Kind of memory.
+    pub memory: MemoryKind,
+    /// Bytes of memory.
+    pub memory_size: u64,
+    /// Region file; None: a file in shared memory named after the database's id.
+    pub region: Option<PathBuf>,
+    /// What the region survives.
+    pub survive: Survive,
+}
+
+impl EngineOptions {
+    /// Defaults for a directory: a region of `memory_size` bytes in shared memory that survives the process.
+    pub fn new(data: impl Into<PathBuf>, memory: MemoryKind, memory_size: u64) -> EngineOptions {
+        EngineOptions { data: data.into(), memory, memory_size, region: None, survive: Survive::Process }
+    }
+}

@@ -1,0 +1,293 @@
+//! A row as bytes: one column can be read without the others.
+//!
+//! ```text
+//! +-------+-------------------+------------------+-------------------------+-----------+
+//! | flags | null bitmap       | fixed part       | ends of variable values | values    |
+//! | u8    | ceil(n/8) bytes   | by column order  | u32 each                | bytes     |
+//! +-------+-------------------+------------------+-------------------------+-----------+
+//! ```
+//! Invariants: a fixed-length column has its place even where it is NULL (zeros); ends are relative to the start of the
+//! values and never fall; the top bit of an end says that the value lies on overflow pages (flag bit 0 of the row says that
+//! there is one). Rows that leave the engine are whole: they have no value outside. Text is checked UTF-8 when it is
+//! encoded and again when it is read. Numbers are little endian.
+
+use crate::error::{Error, Result};
+use crate::types::{ColumnType, Datum, DatumRef, Numeric};
+
+/// Row flag: at least one value lies on overflow pages.
+pub(crate) const FLAG_EXTERNAL: u8 = 1;
+/// Bit of a variable value's end: the value is a handle to overflow pages.
+pub(crate) const END_EXTERNAL: u32 = 1 << 31;
+/// Longest row, in bytes, before large values are moved out.
+pub const MAX_ROW_BYTES: usize = 1 << 30;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Fixed(u32),
+    Variable(u32),
+}
+
+/// Where the columns of a table lie in its rows.
+#[derive(Debug, Clone)]
+pub struct RowLayout {
+    types: Vec<ColumnType>,
+    places: Vec<Place>,
+    ends_at: usize,
+    values_at: usize,
+    variables: usize,
+}
+
+impl RowLayout {
+    /// The layout of rows with these columns.
+    pub fn new(types: &[ColumnType]) -> RowLayout {
+        let mut fixed = 1 + types.len().div_ceil(8);
+        let mut variables = 0;
+        let mut places = Vec::with_capacity(types.len());
+        for ty in types {
+            match ty.fixed_len() {
+                Some(len) => {
+                    places.push(Place::Fixed(fixed as u32));
+                    fixed += len;
+                }
+                None => {
+                    places.push(Place::Variable(variables as u32));
+                    variables += 1;
+                }
+            }
+        }
+        RowLayout { types: types.to_vec(), places, ends_at: fixed, values_at: fixed + 4 * variables, variables }
+    }
+
+    /// Number of columns.
+    pub fn columns(&self) -> usize {
+        self.types.len()
+    }
+
+    /// Type of a column.
+    pub fn column_type(&self, column: usize) -> ColumnType {
+        self.types[column]
+    }
+
+    /// Appends the row of `values` to `out` (cleared first). Errors: wrong count or type, row too large.
+    pub fn encode(&self, values: &[Datum], out: &mut Vec<u8>) -> Result<()> {
+        self.encode_with(values.len(), |i| values[i].as_ref(), out)
+    }
+
+    /// As `encode`, from borrowed values.
+    pub fn encode_refs(&self, values: &[DatumRef<'_>], out: &mut Vec<u8>) -> Result<()> {
+        self.encode_with(values.len(), |i| values[i].clone(), out)
+    }
+
+    /// As `encode`, asking for each value.
+    pub fn encode_with<'v>(&self, count: usize, value: impl Fn(usize) -> DatumRef<'v>, out: &mut Vec<u8>) -> Result<()> {
+        if count != self.types.len() {
+            return Err(Error::Internal(format!("row of {count} values for {} columns", self.types.len())));
+        }
+        out.clear();
+        out.resize(self.values_at, 0);
+        for column in 0..count {
+            let datum = value(column);
+            if !self.types[column].admits(&datum) {
+                return Err(Error::Internal(format!("value {datum:?} in a column of type {}", self.types[column])));
+            }
+            self.put(column, &datum, out)?;
+        }
+        Ok(())
+    }
+
+    fn put(&self, column: usize, datum: &DatumRef<'_>, out: &mut Vec<u8>) -> Result<()> {
+        match self.places[column] {
+            Place::Fixed(at) => match datum {
+                DatumRef::Null => set_null(out, column),
+                other => put_fixed(other, &mut out[at as usize..]),
+            },
+            Place::Variable(index) => {
+                match datum {
+                    DatumRef::Null => set_null(out, column),
+                    DatumRef::Text(text) => out.extend_from_slice(text.as_bytes()),
+                    DatumRef::Bytes(bytes) => out.extend_from_slice(bytes),
+                    DatumRef::Numeric(number) => number.write_wire(out),
+                    _ => {}
+                }
+                let end = out.len() - self.values_at;
+                if end > MAX_ROW_BYTES {
+                    return Err(Error::TooLarge(format!("row is too big: more than {MAX_ROW_BYTES} bytes")));
+                }
+                let at = self.ends_at + 4 * index as usize;
+                out[at..at + 4].copy_from_slice(&(end as u32).to_le_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a column is NULL.
+    pub fn is_null(&self, row: &[u8], column: usize) -> Result<bool> {
+        let byte = row.get(1 + column / 8).ok_or_else(truncated)?;
+        Ok(byte & (1 << (column % 8)) != 0)
+    }
+
+    /// One column of a row, without decoding the others. Errors: bytes that are no row of this layout.
+    pub fn column<'r>(&self, row: &'r [u8], column: usize) -> Result<DatumRef<'r>> {
+        if self.is_null(row, column)? {
+            return Ok(DatumRef::Null);
+        }
+        let ty = self.types[column];
+        match self.places[column] {
+            Place::Fixed(at) => read_fixed(ty, row.get(at as usize..).ok_or_else(truncated)?),
+            Place::Variable(_) => {
+                let (bytes, external) = self.variable(row, column)?;
+                if external {
+                    return Err(Error::Internal("a value on overflow pages was read from the row".into()));
+                }
+                read_variable(ty, bytes)
+            }
+        }
+    }
+
+    /// The raw bytes of a column: its fixed bytes (little endian), or its text, bytea or numeric wire form; None for NULL.
+    pub fn column_bytes<'r>(&self, row: &'r [u8], column: usize) -> Result<Option<&'r [u8]>> {
+        if self.is_null(row, column)? {
+            return Ok(None);
+        }
+        match self.places[column] {
+            Place::Fixed(at) => {
+                let len = self.types[column].fixed_len().unwrap_or(0);
+                row.get(at as usize..at as usize + len).map(Some).ok_or_else(truncated)
+            }
+            Place::Variable(_) => self.variable(row, column).map(|(bytes, _)| Some(bytes)),
+        }
+    }
+
+    /// All columns, owned.
+    pub fn decode(&self, row: &[u8]) -> Result<Vec<Datum>> {
+        (0..self.types.len()).map(|i| self.column(row, i).map(|d| d.to_owned())).collect()
+    }
+
+    /// Bytes of a variable column and whether they are a handle to overflow pages.
+    pub(crate) fn variable<'r>(&self, row: &'r [u8], column: usize) -> Result<(&'r [u8], bool)> {
+        let Place::Variable(index) = self.places[column] else {
+            return Err(Error::Internal("column has a fixed length".into()));
+        };
+        let start = if index == 0 { 0 } else { self.end(row, index - 1)? & !END_EXTERNAL };
+        let end = self.end(row, index)?;
+        let external = end & END_EXTERNAL != 0;
+        let range = self.values_at + start as usize..self.values_at + (end & !END_EXTERNAL) as usize;
+        row.get(range).map(|bytes| (bytes, external)).ok_or_else(truncated)
+    }
+
+    fn end(&self, row: &[u8], index: u32) -> Result<u32> {
+        let at = self.ends_at + 4 * index as usize;
+        let bytes = row.get(at..at + 4).ok_or_else(truncated)?;
+        Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+
+    /// Columns of variable length, in order.
+    pub(crate) fn variable_columns(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.types.len()).filter(|c| matches!(self.places[*c], Place::Variable(_)))
+    }
+
+    /// Rewrites the variable values of `row`: `replace` gives, for each column, its new bytes and whether they are a handle.
+    pub(crate) fn rewrite_variables(
+        &self,
+        row: &[u8],
+        mut replace: impl FnMut(usize, &[u8], bool, &mut Vec<u8>) -> Result<bool>,
+    ) -> Result<Vec<u8>> {
+        let mut out = row.get(..self.values_at).ok_or_else(truncated)?.to_vec();
+        let mut any = false;
+        let mut value = Vec::new();
+        let columns: Vec<usize> = self.variable_columns().collect();
+        debug_assert_eq!(columns.len(), self.variables);
+        for (index, column) in columns.into_iter().enumerate() {
+            let (bytes, external) = self.variable(row, column)?;
+            value.clear();
+            let now_external = replace(column, bytes, external, &mut value)?;
+            out.extend_from_slice(&value);
+            any |= now_external;
+            let end = (out.len() - self.values_at) as u32 | if now_external { END_EXTERNAL } else { 0 };
+            let at = self.ends_at + 4 * index;
+            out[at..at + 4].copy_from_slice(&end.to_le_bytes());
+        }
+        out[0] = if any { row[0] | FLAG_EXTERNAL } else { row[0] & !FLAG_EXTERNAL };
+        Ok(out)
+    }
+}
+
+fn set_null(row: &mut [u8], column: usize) {
+    row[1 + column / 8] |= 1 << (column % 8);
+}
+
+fn put_fixed(datum: &DatumRef<'_>, out: &mut [u8]) {
+    match datum {
+        DatumRef::Bool(v) => out[0] = u8::from(*v),
+        DatumRef::Int2(v) => out[..2].copy_from_slice(&v.to_le_bytes()),
+        DatumRef::Int4(v) | DatumRef::Date(v) => out[..4].copy_from_slice(&v.to_le_bytes()),
+        DatumRef::Int8(v) | DatumRef::Timestamp(v) | DatumRef::TimestampTz(v) => out[..8].copy_from_slice(&v.to_le_bytes()),
+        DatumRef::Float4(v) => out[..4].copy_from_slice(&v.to_bits().to_le_bytes()),
+        DatumRef::Float8(v) => out[..8].copy_from_slice(&v.to_bits().to_le_bytes()),
+        _ => {}
+    }
+}
+
+fn read_fixed(ty: ColumnType, bytes: &[u8]) -> Result<DatumRef<'static>> {
+    Ok(match ty {
+        ColumnType::Bool => DatumRef::Bool(array::<1>(bytes)?[0] != 0),
+        ColumnType::Int2 => DatumRef::Int2(i16::from_le_bytes(array(bytes)?)),
+        ColumnType::Int4 => DatumRef::Int4(i32::from_le_bytes(array(bytes)?)),
+        ColumnType::Int8 => DatumRef::Int8(i64::from_le_bytes(array(bytes)?)),
+        ColumnType::Float4 => DatumRef::Float4(f32::from_le_bytes(array(bytes)?)),
+        ColumnType::Float8 => DatumRef::Float8(f64::from_le_bytes(array(bytes)?)),
+        ColumnType::Date => DatumRef::Date(i32::from_le_bytes(array(bytes)?)),
+        ColumnType::Timestamp => DatumRef::Timestamp(i64::from_le_bytes(array(bytes)?)),
+        ColumnType::TimestampTz => DatumRef::TimestampTz(i64::from_le_bytes(array(bytes)?)),
+        _ => return Err(truncated()),
+    })
+}
+
+fn read_variable(ty: ColumnType, bytes: &[u8]) -> Result<DatumRef<'_>> {
+    Ok(match ty {
+        ColumnType::Numeric(_) => DatumRef::Numeric(Numeric::read_wire(bytes)?),
+        ColumnType::Bytes => DatumRef::Bytes(bytes),
+        _ => DatumRef::Text(std::str::from_utf8(bytes).map_err(|_| Error::Corrupt("text that is not UTF-8".into()))?),
+    })
+}
+
+fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N]> {
+    bytes.get(..N).and_then(|b| b.try_into().ok()).ok_or_else(truncated)
+}
+
+fn truncated() -> Error {
+    Error::Corrupt("a row shorter than its table's layout".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_read_one_by_one() {
+        let layout = RowLayout::new(&[ColumnType::Int4, ColumnType::Text, ColumnType::Numeric(None), ColumnType::Bool, ColumnType::Bytes]);
+        let values = vec![
+            Datum::Int4(-7), Datum::Text("héllo".into()), Datum::Numeric(Numeric::parse("12.50").unwrap()), Datum::Null, Datum::Bytes(vec![0, 1, 2]),
+        ];
+        let mut row = Vec::new();
+        layout.encode(&values, &mut row).unwrap();
+        for i in (0..5).rev() {
+            assert_eq!(layout.column(&row, i).unwrap().to_owned(), values[i]);
+        }
+        assert_eq!(layout.decode(&row).unwrap(), values);
+        for cut in 0..row.len() {
+            let _ = layout.decode(&row[..cut]);
+        }
+        let moved = layout.rewrite_variables(&row, |c, b, _, out| { out.extend_from_slice(if c == 1 { b"handle" } else { b }); Ok(c == 1) }).unwrap();
+        assert_eq!(layout.variable(&moved, 1).unwrap(), (&b"handle"[..], true));
+        assert_eq!(layout.column(&moved, 4).unwrap(), DatumRef::Bytes(&[0, 1, 2]));
+        assert_eq!(moved[0] & FLAG_EXTERNAL, 1);
+    }
+
+    #[test]
+    fn wrong_types_are_refused() {
+        let layout = RowLayout::new(&[ColumnType::Int4]);
+        assert!(layout.encode(&[Datum::Int8(1)], &mut Vec::new()).is_err());
+        assert!(layout.encode(&[], &mut Vec::new()).is_err());
+    }
+}
