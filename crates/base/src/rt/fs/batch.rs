@@ -1,0 +1,167 @@
+//! Batches of reads and writes: submitted together, done in any order, completed together, so
+//! that read-ahead and write-back wait for the slowest and not for the sum.
+//!
+//! A request owns its buffers and comes back with them. The operating system's batches are run
+//! by a few threads that start with the first batch; other file systems run them at once.
+
+use super::File;
+use crate::rt::{self, Condvar, Mutex};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+/// What a request does; the buffers come back with it.
+#[derive(Debug)]
+pub enum IoOp {
+    /// Fills the buffer from the file; bytes beyond the file's end stay as they were.
+    Read(Box<[u8]>),
+    /// Writes the buffers in a row.
+    Write(Vec<Box<[u8]>>),
+}
+
+/// One read or write of a batch.
+#[derive(Debug)]
+pub struct IoRequest {
+    /// The file.
+    pub file: File,
+    /// Where in it, in bytes.
+    pub offset: u64,
+    /// What to do.
+    pub op: IoOp,
+    /// The caller's mark, to know it again.
+    pub tag: u64,
+    /// How it went, once complete: the number of bytes.
+    pub result: io::Result<usize>,
+}
+
+impl IoRequest {
+    /// A read of `buf.len()` bytes at `offset`.
+    pub fn read(file: File, offset: u64, buf: Box<[u8]>, tag: u64) -> Self {
+        Self { file, offset, op: IoOp::Read(buf), tag, result: Ok(0) }
+    }
+
+    /// A write of `bufs` at `offset`.
+    pub fn write(file: File, offset: u64, bufs: Vec<Box<[u8]>>, tag: u64) -> Self {
+        Self { file, offset, op: IoOp::Write(bufs), tag, result: Ok(0) }
+    }
+
+    /// Does it, here and now.
+    pub fn run(mut self) -> Self {
+        self.result = match &mut self.op {
+            IoOp::Read(buf) => self.file.read_at(buf, self.offset),
+            IoOp::Write(bufs) => {
+                let parts: Vec<&[u8]> = bufs.iter().map(|b| &**b).collect();
+                let len = parts.iter().map(|p| p.len()).sum();
+                self.file.write_vectored_at(&parts, self.offset).map(|()| len)
+            }
+        };
+        self
+    }
+}
+
+/// Starts requests; [`Batch::complete`] waits for them. Requests of one batch must not overlap.
+pub fn submit(requests: Vec<IoRequest>) -> Batch {
+    rt::file_system().submit(requests)
+}
+
+/// Requests under way.
+pub struct Batch(Arc<State>);
+
+struct State {
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+struct Progress {
+    pending: usize,
+    done: Vec<IoRequest>,
+}
+
+impl Batch {
+    /// A batch that is done already.
+    pub fn done(requests: Vec<IoRequest>) -> Self {
+        Self::with(0, requests)
+    }
+
+    fn with(pending: usize, done: Vec<IoRequest>) -> Self {
+        let progress = Mutex::new(Progress { pending, done });
+        Self(Arc::new(State { progress, changed: Condvar::new() }))
+    }
+
+    /// Waits for all of them and hands them back, in no particular order.
+    pub fn complete(self) -> Vec<IoRequest> {
+        let progress = self.0.progress.lock();
+        let mut progress = self.0.changed.wait_while(progress, |p| p.pending > 0);
+        std::mem::take(&mut progress.done)
+    }
+
+    /// Whether all are done: then [`Batch::complete`] does not wait.
+    pub fn is_complete(&self) -> bool {
+        self.0.progress.lock().pending == 0
+    }
+}
+
+impl State {
+    fn finish(&self, request: IoRequest) {
+        let mut progress = self.progress.lock();
+        progress.pending -= 1;
+        progress.done.push(request);
+        if progress.pending == 0 {
+            self.changed.notify_all();
+        }
+    }
+}
+
+/// Threads that run requests.
+pub(super) struct Pool(Arc<Queue>);
+
+struct Queue {
+    requests: Mutex<VecDeque<(IoRequest, Arc<State>)>>,
+    arrived: Condvar,
+    threads: usize,
+}
+
+/// Requests that may be under way at a device at once.
+const THREADS: usize = 4;
+
+impl Pool {
+    /// Starts as many of the threads as the system gives.
+    pub(super) fn new() -> Self {
+        let queue = |threads| Queue { requests: Mutex::default(), arrived: Condvar::new(), threads };
+        let shared = Arc::new(queue(THREADS));
+        let started = (0..THREADS)
+            .filter(|i| {
+                let queue = Arc::clone(&shared);
+                rt::try_spawn(&format!("io-{i}"), move || queue.serve()).is_ok()
+            })
+            .count();
+        Self(if started == 0 { Arc::new(queue(0)) } else { shared })
+    }
+
+    /// Queues the requests; with no thread to run them, runs them.
+    pub(super) fn submit(&self, requests: Vec<IoRequest>) -> Batch {
+        if self.0.threads == 0 {
+            return Batch::done(requests.into_iter().map(IoRequest::run).collect());
+        }
+        let batch = Batch::with(requests.len(), Vec::with_capacity(requests.len()));
+        let mut queue = self.0.requests.lock();
+        queue.extend(requests.into_iter().map(|r| (r, Arc::clone(&batch.0))));
+        drop(queue);
+        self.0.arrived.notify_all();
+        batch
+    }
+}
+
+impl Queue {
+    fn serve(&self) {
+        loop {
+            let queue = self.requests.lock();
+            let mut queue = self.arrived.wait_while(queue, |q| q.is_empty());
+            let next = queue.pop_front();
+            drop(queue);
+            if let Some((request, state)) = next {
+                state.finish(request.run());
+            }
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! An adversarial file system (in the next commit).

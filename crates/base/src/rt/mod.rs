@@ -1,0 +1,235 @@
+//! The runtime seam: time, threads, waiting, randomness and files, for everything from `base` to
+//! `engine` (design, section 3).
+//!
+//! [`Runtime`] is the contract. Two stand behind it: the operating system ([`os`], here), and the
+//! simulator (crate `sim`), which runs coroutines on one thread in virtual time and decides at
+//! every *preemption point* who goes on. A thread is driven by the operating system unless a
+//! runtime has been [`enter`]ed on it; the question is one load and one branch, and a build with
+//! `--cfg no_seam` does not ask it.
+//!
+//! Invariants:
+//! - every operation of [`atomic`], every lock and wait of [`sync`](Mutex), [`preempt`] and
+//!   [`relax`] is a preemption point; nothing else is;
+//! - no destructor is a preemption point (guards only wake), so nothing suspends while unwinding;
+//! - a program that takes everything from here runs the same way twice under the same seed: hence
+//!   [`HashMap`] with a fixed hasher, and [`random`].
+//!
+//! ```text
+//!   Mutex RwLock Condvar Event Local atomic fs   free functions: now spawn sleep random preempt …
+//!        └──────────────┬──────────────────────────────┘
+//!                  seamed()?  ── no ──►  os: std threads, futex, pread/pwrite
+//!                       └────── yes ──►  the entered `Runtime`
+//! ```
+
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "this is where the forbidden things are wrapped"
+)]
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32 as RawU32;
+
+pub mod atomic;
+mod event;
+pub mod fs;
+mod local;
+mod map;
+pub mod os;
+mod sync;
+mod thread;
+
+pub use crate::units::Nanos;
+pub use event::Event;
+pub use local::Local;
+pub use map::{FixedHasher, FixedState, HashMap, HashSet};
+pub use sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use thread::{JoinHandle, Panic, Spin, spawn, try_spawn};
+
+/// Threads that may run at once; [`thread_slot`] is below this.
+pub const MAX_THREADS: usize = 1024;
+
+/// Why [`Runtime::wait`] returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Woken, or spuriously: look again.
+    Woken,
+    /// The word did not hold the expected value.
+    Changed,
+    /// The time ran out.
+    TimedOut,
+}
+
+/// A thread that can be waited for.
+pub trait Join: Send {
+    /// Returns when the thread has ended and its slot is free again. Its body never unwinds.
+    fn join(self: Box<Self>);
+}
+
+/// What stands behind the seam.
+///
+/// A runtime's duties: `wait` compares and sleeps atomically with respect to `wake`, and may
+/// return early but never sleeps past a `wake` that follows the comparison; slots are dense,
+/// unique among live threads, and recycled; `now` never goes back. A user's duties: everything
+/// that waits goes through here, and a wake follows every change of a word that is waited on.
+pub trait Runtime: Send + Sync {
+    /// Monotonic time since some fixed point.
+    fn now(&self) -> Nanos;
+    /// Microseconds since 1970-01-01 UTC; may jump.
+    fn wall_micros(&self) -> i64;
+    /// Starts a thread. An error when the system has none to give.
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn Join>>;
+    /// Sleeps while `word` holds `expected`, until woken or the timeout has passed.
+    fn wait(&self, word: &RawU32, expected: u32, timeout: Option<Nanos>) -> Wait;
+    /// Wakes at most `count` sleepers on `word`; says how many. Never suspends.
+    fn wake(&self, word: &RawU32, count: usize) -> usize;
+    /// A place where another thread may go on.
+    fn preempt(&self);
+    /// One turn of a spinning loop.
+    fn relax(&self);
+    /// Lets others go on; `relax` for longer waits.
+    fn yield_now(&self);
+    /// A random word.
+    fn random(&self) -> u64;
+    /// The index of the calling thread.
+    fn thread_slot(&self) -> usize;
+    /// The files.
+    fn fs(&self) -> Arc<dyn fs::FileSystem>;
+}
+
+thread_local! {
+    /// Whether `ENTERED` holds something: the one load on the fast path.
+    static SEAMED: Cell<bool> = const { Cell::new(false) };
+    static ENTERED: RefCell<Option<Arc<dyn Runtime>>> = const { RefCell::new(None) };
+}
+
+/// Whether a runtime other than the operating system drives this thread.
+#[inline(always)]
+pub(crate) fn seamed() -> bool {
+    if cfg!(no_seam) {
+        return false;
+    }
+    SEAMED.with(Cell::get)
+}
+
+/// The entered runtime; only when [`seamed`].
+#[cold]
+#[inline(never)]
+pub(crate) fn entered() -> Arc<dyn Runtime> {
+    ENTERED.with(|e| e.borrow().clone()).expect("SEAMED is set only while a runtime is entered")
+}
+
+/// Runs `f` with `runtime` driving this thread, and puts back what drove it before, also when
+/// `f` unwinds. Under `--cfg no_seam` the runtime is ignored.
+pub fn enter<T>(runtime: Arc<dyn Runtime>, f: impl FnOnce() -> T) -> T {
+    struct Restore(Option<Arc<dyn Runtime>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            let before = self.0.take();
+            SEAMED.with(|s| s.set(before.is_some()));
+            ENTERED.with(|e| *e.borrow_mut() = before);
+        }
+    }
+    let before = ENTERED.with(|e| e.borrow_mut().replace(runtime));
+    SEAMED.with(|s| s.set(true));
+    let _restore = Restore(before);
+    f()
+}
+
+/// Monotonic time since some fixed point.
+#[inline]
+pub fn now() -> Nanos {
+    if seamed() { entered().now() } else { os::now() }
+}
+
+/// Microseconds since 1970-01-01 UTC.
+#[inline]
+pub fn wall_micros() -> i64 {
+    if seamed() { entered().wall_micros() } else { os::wall_micros() }
+}
+
+/// A place where the simulator may let another thread go on. Nothing otherwise.
+#[inline(always)]
+pub fn preempt() {
+    if seamed() {
+        entered().preempt();
+    }
+}
+
+/// One turn of a spinning loop; for more than a few turns use [`Spin`].
+#[inline]
+pub fn relax() {
+    if seamed() { entered().relax() } else { os::relax() }
+}
+
+/// Gives the rest of this thread's turn to others.
+#[inline]
+pub fn yield_now() {
+    if seamed() { entered().yield_now() } else { os::yield_now() }
+}
+
+/// A random word: not for secrets.
+#[inline]
+pub fn random() -> u64 {
+    if seamed() { entered().random() } else { os::random() }
+}
+
+/// A random 128-bit word, never zero: for identities such as incarnations.
+pub fn random_u128() -> u128 {
+    loop {
+        let word = u128::from(random()) << 64 | u128::from(random());
+        if word != 0 {
+            return word;
+        }
+    }
+}
+
+/// The dense index of the calling thread, below [`MAX_THREADS`], recycled when threads end.
+///
+/// # Panics
+/// If `MAX_THREADS` threads hold one already. Threads made by [`try_spawn`] have theirs from the
+/// start, so only threads made elsewhere can meet this.
+#[inline]
+pub fn thread_slot() -> usize {
+    if seamed() { entered().thread_slot() } else { os::thread_slot() }
+}
+
+/// Sleeps while `word` holds `expected`, until woken or the timeout has passed.
+pub fn wait(word: &atomic::AtomicU32, expected: u32, timeout: Option<Nanos>) -> Wait {
+    wait_raw(word.as_raw(), expected, timeout)
+}
+
+/// Wakes at most `count` sleepers on `word`; says how many.
+pub fn wake(word: &atomic::AtomicU32, count: usize) -> usize {
+    wake_raw(word.as_raw(), count)
+}
+
+pub(crate) fn wait_raw(word: &RawU32, expected: u32, timeout: Option<Nanos>) -> Wait {
+    if seamed() { entered().wait(word, expected, timeout) } else { os::wait(word, expected, timeout) }
+}
+
+pub(crate) fn wake_raw(word: &RawU32, count: usize) -> usize {
+    if seamed() { entered().wake(word, count) } else { os::wake(word, count) }
+}
+
+/// Sleeps for at least `time`.
+pub fn sleep(time: Nanos) {
+    let end = now() + time;
+    let word = RawU32::new(0);
+    loop {
+        let left = end.since(now());
+        if left == Nanos::ZERO || wait_raw(&word, 0, Some(left)) == Wait::TimedOut {
+            return;
+        }
+    }
+}
+
+/// The files of whatever drives this thread.
+pub fn file_system() -> Arc<dyn fs::FileSystem> {
+    if seamed() { entered().fs() } else { os::file_system() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! The operating system behind the seam: threads, the monotonic clock, futexes, real files.
+//!
+//! Thread slots: a thread made by [`spawn`] is given its slot before it starts and gives it back
+//! when it ends; any other thread takes one when it first asks, and a thread-local's destructor
+//! gives it back. The lowest free slot is taken, so that they stay dense.
+
+use super::fs::{FileSystem, OsFileSystem};
+use super::{Join, MAX_THREADS, Nanos, Wait};
+use rustix::thread::futex;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::cell::Cell;
+use std::io;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// See [`super::now`].
+#[inline]
+pub fn now() -> Nanos {
+    let t = clock_gettime(ClockId::Monotonic);
+    Nanos(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}
+
+/// See [`super::wall_micros`].
+pub fn wall_micros() -> i64 {
+    let t = clock_gettime(ClockId::Realtime);
+    t.tv_sec * 1_000_000 + t.tv_nsec / 1_000
+}
+
+/// See [`super::relax`].
+#[inline]
+pub fn relax() {
+    std::hint::spin_loop();
+}
+
+/// See [`super::yield_now`].
+pub fn yield_now() {
+    std::thread::yield_now();
+}
+
+/// See [`super::wait`].
+pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Nanos>) -> Wait {
+    let limit = timeout.map(|t| Timespec {
+        tv_sec: i64::try_from(t.0 / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: (t.0 % 1_000_000_000) as i64,
+    });
+    match futex::wait(word, futex::Flags::PRIVATE, expected, limit.as_ref()) {
+        Err(rustix::io::Errno::AGAIN) => Wait::Changed,
+        Err(rustix::io::Errno::TIMEDOUT) => Wait::TimedOut,
+        _ => Wait::Woken,
+    }
+}
+
+/// See [`super::wake`].
+pub fn wake(word: &AtomicU32, count: usize) -> usize {
+    let count = i32::try_from(count).unwrap_or(i32::MAX) as u32;
+    futex::wake(word, futex::Flags::PRIVATE, count).unwrap_or(0)
+}
+
+thread_local! {
+    static RANDOM: Cell<u64> = const { Cell::new(0) };
+    static SLOT: Cell<u32> = const { Cell::new(NO_SLOT) };
+    static SLOT_OWNER: SlotOwner = const { SlotOwner };
+}
+
+/// See [`super::random`]: splitmix64, seeded once a thread by the kernel.
+pub fn random() -> u64 {
+    RANDOM.with(|state| {
+        let mut s = state.get();
+        if s == 0 {
+            s = seed();
+        }
+        s = s.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        state.set(s);
+        mix(s)
+    })
+}
+
+/// splitmix64's output function: every bit of `z` moves every bit of the result.
+pub fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+fn seed() -> u64 {
+    let mut bytes = [0u8; 8];
+    let filled = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    match filled {
+        Ok(8) => u64::from_le_bytes(bytes),
+        _ => mix(now().0 ^ u64::from(std::process::id()) << 32),
+    }
+}
+
+const NO_SLOT: u32 = u32::MAX;
+
+/// A bit for each slot that is taken.
+static SLOTS: Mutex<[u64; MAX_THREADS / 64]> = Mutex::new([0; MAX_THREADS / 64]);
+
+fn take_slot() -> Option<u32> {
+    let mut map = SLOTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let word = map.iter().position(|w| *w != u64::MAX)?;
+    let bit = (!map[word]).trailing_zeros();
+    map[word] |= 1 << bit;
+    Some(word as u32 * 64 + bit)
+}
+
+fn give_slot(slot: u32) {
+    let mut map = SLOTS.lock().unwrap_or_else(PoisonError::into_inner);
+    map[slot as usize / 64] &= !(1 << (slot % 64));
+}
+
+/// Gives the thread's slot back when the thread ends.
+struct SlotOwner;
+
+impl Drop for SlotOwner {
+    fn drop(&mut self) {
+        let slot = SLOT.replace(NO_SLOT);
+        if slot != NO_SLOT {
+            give_slot(slot);
+        }
+    }
+}
+
+/// See [`super::thread_slot`].
+#[inline]
+pub fn thread_slot() -> usize {
+    let slot = SLOT.get();
+    if slot != NO_SLOT { slot as usize } else { first_slot() }
+}
+
+#[cold]
+fn first_slot() -> usize {
+    let slot = take_slot().expect("more than MAX_THREADS threads use the database");
+    own_slot(slot);
+    slot as usize
+}
+
+fn own_slot(slot: u32) {
+    SLOT.set(slot);
+    // Touching it registers the destructor. A thread past that point keeps its slot for good.
+    let _ = SLOT_OWNER.try_with(|_| ());
+}
+
+/// A slot on its way from the parent to the thread that is started.
+struct Reserved(Option<u32>);
+
+impl Reserved {
+    /// The calling thread's, from now on. (Takes the whole of `self`: a closure that named the
+    /// field would capture a copy of it and leave the destructor with the parent.)
+    fn own(&mut self) {
+        if let Some(slot) = self.0.take() {
+            own_slot(slot);
+        }
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if let Some(slot) = self.0.take() {
+            give_slot(slot);
+        }
+    }
+}
+
+struct OsThread(std::thread::JoinHandle<()>);
+
+impl Join for OsThread {
+    fn join(self: Box<Self>) {
+        // The body catches its panics, so there is nothing to learn here.
+        let _ = self.0.join();
+    }
+}
+
+/// Stack of a thread: sessions evaluate expressions of any depth that the parser lets through.
+const STACK_BYTES: usize = 4 << 20;
+
+/// See [`super::spawn`].
+pub fn spawn(name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn Join>> {
+    let none_left = || io::Error::other(format!("all {MAX_THREADS} thread slots are taken"));
+    let mut reserved = Reserved(Some(take_slot().ok_or_else(none_left)?));
+    let thread = std::thread::Builder::new()
+        .name(name.chars().filter(|c| *c != '\0').collect())
+        .stack_size(STACK_BYTES)
+        .spawn(move || {
+            reserved.own();
+            body();
+        })?;
+    Ok(Box::new(OsThread(thread)))
+}
+
+/// See [`super::file_system`].
+pub fn file_system() -> Arc<dyn FileSystem> {
+    static FILES: OnceLock<Arc<OsFileSystem>> = OnceLock::new();
+    FILES.get_or_init(|| Arc::new(OsFileSystem::default())).clone()
+}

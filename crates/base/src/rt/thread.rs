@@ -1,0 +1,110 @@
+//! Starting threads, waiting for their results, and spinning politely.
+
+use super::{Event, Join, Mutex, entered, os, relax, seamed, yield_now};
+use std::any::Any;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// What a thread panicked with.
+pub type Panic = Box<dyn Any + Send + 'static>;
+
+struct Outcome<T> {
+    done: Event,
+    value: Mutex<Option<Result<T, Panic>>>,
+}
+
+/// A started thread. Dropping it lets the thread run on by itself.
+pub struct JoinHandle<T> {
+    outcome: Arc<Outcome<T>>,
+    thread: Box<dyn Join>,
+}
+
+impl<T> JoinHandle<T> {
+    /// Waits for the thread's end; its value, or what it panicked with.
+    pub fn join(self) -> Result<T, Panic> {
+        self.outcome.done.wait();
+        self.thread.join();
+        self.outcome.value.lock().take().expect("a thread sets its value before its event")
+    }
+
+    /// Whether the body has ended.
+    pub fn is_finished(&self) -> bool {
+        self.outcome.done.is_set()
+    }
+}
+
+impl<T> std::fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JoinHandle").field("finished", &self.is_finished()).finish()
+    }
+}
+
+/// Starts a thread called `name` (15 bytes of it are seen in tools).
+///
+/// # Panics
+/// If the system has no more threads to give: for the few threads that a database has by design.
+/// Sessions and the like use [`try_spawn`].
+pub fn spawn<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    try_spawn(name, body).expect("the system refused a background thread")
+}
+
+/// Starts a thread called `name`; an error when the system, or [`super::MAX_THREADS`], has none
+/// to give.
+pub fn try_spawn<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let outcome = Arc::new(Outcome { done: Event::new(), value: Mutex::new(None) });
+    let theirs = Arc::clone(&outcome);
+    let body = Box::new(move || {
+        let result = catch_unwind(AssertUnwindSafe(body));
+        *theirs.value.lock() = Some(result);
+        theirs.done.set();
+    });
+    let thread = if seamed() { entered().spawn(name, body)? } else { os::spawn(name, body)? };
+    Ok(JoinHandle { outcome, thread })
+}
+
+/// A spinning loop's patience: pauses that double, then turns given away.
+///
+/// ```
+/// # use cenote_base::rt::{Spin, atomic::{AtomicBool, Ordering}};
+/// # let ready = AtomicBool::new(true);
+/// let mut spin = Spin::new();
+/// while !ready.load(Ordering::Acquire) {
+///     spin.turn();
+/// }
+/// ```
+#[derive(Debug, Default)]
+pub struct Spin(u32);
+
+impl Spin {
+    /// Turns before the processor is given away.
+    const PAUSES: u32 = 6;
+
+    /// Fresh.
+    pub const fn new() -> Self {
+        Self(0)
+    }
+
+    /// One turn.
+    pub fn turn(&mut self) {
+        if self.0 < Self::PAUSES {
+            for _ in 0..1 << self.0 {
+                relax();
+            }
+            self.0 += 1;
+        } else {
+            yield_now();
+        }
+    }
+
+    /// Whether patience is out, and sleeping is better than another turn.
+    pub const fn is_out(&self) -> bool {
+        self.0 >= Self::PAUSES
+    }
+}
