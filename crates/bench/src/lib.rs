@@ -1,1 +1,85 @@
-//! See docs/.
+//! Workloads, side-by-side comparisons and the demonstration.
+//!
+//! Everything here talks to servers as their users do: real processes over the wire protocol.
+//! - [`server`] starts, kills and stops servers (Cenote and its peers) and ends them by process id whatever happens.
+//! - [`load`] is a load generator that survives its server: it reconnects, and counts in 10 ms buckets.
+//! - [`ledger`] is its workload: transfers whose acknowledged ids are remembered by the client, so that what a
+//!   crash lost, or left half done, can be told afterwards.
+//! - [`demo`] kills a server under that load and shows what happened; [`crash`] measures it.
+//! - [`peers`] runs sysbench on Cenote, PostgreSQL and MariaDB in the same run.
+
+pub mod crash;
+pub mod demo;
+pub mod ledger;
+pub mod load;
+pub mod peers;
+pub mod plot;
+pub mod server;
+pub mod sysbench;
+pub mod table;
+
+/// What can go wrong in a comparison, in words for the person who ran it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A server did not start, answer or stop.
+    #[error("{name}: {what}")]
+    Server {
+        /// Which server.
+        name: String,
+        /// What it did, with the end of its output.
+        what: String,
+    },
+    /// A statement failed.
+    #[error("statement failed: {0}")]
+    Sql(#[from] postgres::Error),
+    /// A file or process could not be used.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+    /// A tool is missing and cannot be installed from here.
+    #[error("{tool} is not installed; install it with: {command}")]
+    Missing {
+        /// The program.
+        tool: String,
+        /// What to type.
+        command: String,
+    },
+    /// A tool printed something that cannot be read.
+    #[error("{tool} printed no {what}; its output ends:\n{tail}")]
+    Output {
+        /// The program.
+        tool: String,
+        /// What was looked for.
+        what: String,
+        /// The end of what it printed.
+        tail: String,
+    },
+    /// The check after a crash found something lost or half done.
+    #[error("the check found: {0}")]
+    Lost(String),
+    /// A plot could not be drawn.
+    #[error("plot: {0}")]
+    Plot(String),
+}
+
+/// The crate's result.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Names what was tried beside the operating system's answer.
+pub trait IoContext<T> {
+    /// `what` is a short clause such as "starting sysbench".
+    fn context(self, what: impl Into<String>) -> Result<T>;
+}
+
+impl<T> IoContext<T> for std::io::Result<T> {
+    fn context(self, what: impl Into<String>) -> Result<T> {
+        self.map_err(|source| Error::Io {
+            what: what.into(),
+            source,
+        })
+    }
+}

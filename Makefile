@@ -1,0 +1,35 @@
+# make demo   shows what Cenote does: kills the server under load, restarts it, checks that nothing is lost
+# make run    the server in the foreground
+# make test   all tests
+SHELL := /bin/bash
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+# Built once for all checkouts, and outside of them, so that a fresh clone need not build DataFusion again.
+export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/cenote/target
+BIN := $(CARGO_TARGET_DIR)/release
+
+.PHONY: demo run test build bench setup setup-test clean
+
+demo: build
+	$(BIN)/cenote-bench demo --out demo-out
+
+run: build
+	$(BIN)/cenote run
+
+test: setup-test
+	scripts/test.sh
+
+build: setup
+	@echo "building (the first time takes some 15 minutes on 2 cores) ..."
+	cargo build --release --workspace
+
+bench: build
+	$(BIN)/cenote-bench peers --out peers-out
+
+setup:
+	@scripts/setup.sh build
+
+setup-test:
+	@scripts/setup.sh test
+
+clean:
+	rm -rf demo-out peers-out cenote-data

@@ -1,0 +1,231 @@
+//! Servers as processes: started on loopback with a free port, ended by their ids when dropped.
+
+use crate::{Error, IoContext, Result};
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long a server may take to accept its first connection.
+const START_LIMIT: Duration = Duration::from_secs(120);
+
+/// A TCP port on loopback that was free a moment ago.
+pub fn free_port() -> Result<u16> {
+    let socket = TcpListener::bind(("127.0.0.1", 0)).context("looking for a free port")?;
+    Ok(socket.local_addr().context("looking for a free port")?.port())
+}
+
+/// What Cenote is started with.
+#[derive(Clone, Debug)]
+pub struct CenoteOptions {
+    /// The `cenote` executable.
+    pub program: PathBuf,
+    /// Data directory.
+    pub data: PathBuf,
+    /// `cxl` or `dram`.
+    pub memory: String,
+    /// Such as `512MiB`.
+    pub memory_size: String,
+    /// TCP port on loopback.
+    pub port: u16,
+    /// `process` or `host`.
+    pub survive: String,
+}
+
+/// A running server process.
+pub struct Server {
+    /// For messages and tables.
+    pub name: String,
+    /// TCP port on loopback.
+    pub port: u16,
+    /// From exec to the moment it said, or was seen, to be ready.
+    pub ready: Duration,
+    /// When it was started.
+    pub started: Instant,
+    child: Child,
+    output: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    /// Starts Cenote and waits for its `ready` line.
+    pub fn cenote(options: &CenoteOptions) -> Result<Server> {
+        let mut command = Command::new(&options.program);
+        command
+            .arg("run")
+            .arg("--data")
+            .arg(&options.data)
+            .args(["--listen", &format!("127.0.0.1:{}", options.port)])
+            .args(["--memory", &options.memory, "--memory-size", &options.memory_size])
+            .args(["--survive", &options.survive]);
+        let name = format!("cenote ({})", options.memory);
+        let mut server = Server::spawn(&name, command, options.port)?;
+        server.wait_for_line("ready")?;
+        Ok(server)
+    }
+
+    /// Starts any other server and waits until its port accepts connections.
+    pub fn other(name: &str, command: Command, port: u16) -> Result<Server> {
+        let mut server = Server::spawn(name, command, port)?;
+        let started = server.started;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            server.must_live(started)?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        server.ready = started.elapsed();
+        Ok(server)
+    }
+
+    fn spawn(name: &str, mut command: Command, port: u16) -> Result<Server> {
+        let started = Instant::now();
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context(format!("starting {name}"))?;
+        let output = Arc::new(Mutex::new(Vec::new()));
+        collect(child.stdout.take(), &output);
+        collect(child.stderr.take(), &output);
+        Ok(Server {
+            name: name.into(),
+            port,
+            ready: Duration::ZERO,
+            started,
+            child,
+            output,
+        })
+    }
+
+    fn wait_for_line(&mut self, start: &str) -> Result<()> {
+        loop {
+            if self
+                .output
+                .lock()
+                .expect("the readers do not panic")
+                .iter()
+                .any(|l| l.starts_with(start))
+            {
+                self.ready = self.started.elapsed();
+                return Ok(());
+            }
+            self.must_live(self.started)?;
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    fn must_live(&mut self, started: Instant) -> Result<()> {
+        let ended = self.child.try_wait().context("waiting for a server")?;
+        match ended {
+            Some(status) => Err(self.error(format!("ended at start with {status}"))),
+            None if started.elapsed() > START_LIMIT => Err(self.error("was not ready in time".into())),
+            None => Ok(()),
+        }
+    }
+
+    fn error(&self, what: String) -> Error {
+        Error::Server {
+            name: self.name.clone(),
+            what: format!("{what}\n{}", self.tail(12)),
+        }
+    }
+
+    /// The last lines that it printed.
+    pub fn tail(&self, lines: usize) -> String {
+        let output = self.output.lock().expect("the readers do not panic");
+        output[output.len().saturating_sub(lines)..].join("\n")
+    }
+
+    /// SIGKILL, and waits until the process is gone.
+    pub fn kill(&mut self) {
+        // Both fail only if the process has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// SIGTERM (a clean shutdown), then SIGKILL after `limit`.
+    pub fn stop(mut self, limit: Duration) {
+        self.terminate(limit);
+    }
+
+    fn terminate(&mut self, limit: Duration) {
+        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let asked = Instant::now();
+        while asked.elapsed() < limit && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.kill();
+    }
+
+    /// Process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.terminate(Duration::from_secs(10));
+    }
+}
+
+fn collect(stream: Option<impl std::io::Read + Send + 'static>, output: &Arc<Mutex<Vec<String>>>) {
+    let (Some(stream), output) = (stream, output.clone()) else {
+        return;
+    };
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(std::result::Result::ok) {
+            output.lock().expect("the readers do not panic").push(line);
+        }
+    });
+}
+
+/// The `cenote` executable: beside this one, else in the PATH.
+pub fn cenote_program() -> Result<PathBuf> {
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|p| p.parent().map(|d| d.join("cenote")));
+    match beside.filter(|p| p.exists()).or_else(|| find_program("cenote")) {
+        Some(path) => Ok(path),
+        None => Err(Error::Missing {
+            tool: "cenote".into(),
+            command: "make build".into(),
+        }),
+    }
+}
+
+/// A program in the PATH or where Debian puts servers.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let postgres = [
+        "/usr/lib/postgresql/17/bin",
+        "/usr/lib/postgresql/16/bin",
+        "/usr/lib/postgresql/15/bin",
+    ];
+    path.split(':')
+        .chain(postgres)
+        .chain(["/usr/sbin", "/usr/local/sbin"])
+        .map(|dir| Path::new(dir).join(name))
+        .find(|p| p.is_file())
+}
+
+/// Finds `program`, installing Debian's `package` where that is possible.
+pub fn ensure_program(program: &str, package: &str) -> Result<PathBuf> {
+    if let Some(path) = find_program(program) {
+        return Ok(path);
+    }
+    let install = format!("apt-get install -y {package}");
+    if rustix::process::geteuid().is_root() {
+        println!("installing {package} ...");
+        let script = format!("(apt-get update -q && DEBIAN_FRONTEND=noninteractive {install}) >/dev/null");
+        // A failure shows as the program still missing, just below.
+        let _ = Command::new("sh").args(["-c", &script]).status();
+    }
+    find_program(program).ok_or_else(|| Error::Missing {
+        tool: program.into(),
+        command: format!("sudo {install}"),
+    })
+}

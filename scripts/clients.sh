@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Real clients, unmodified, on a server of their own: psql, pgbench, sysbench, psycopg. The last line counts them.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+program=${CARGO_TARGET_DIR:-target}/release/cenote
+work=$(mktemp -d)
+passed=0 failed=0
+
+"$program" run --data "$work/data" --listen 127.0.0.1:0 --memory-size 256MiB >"$work/out" 2>"$work/err" &
+server=$!
+finish() {
+    kill -TERM "$server" 2>/dev/null
+    for _ in $(seq 100); do kill -0 "$server" 2>/dev/null || break; sleep 0.1; done
+    kill -KILL "$server" 2>/dev/null
+    "$program" region remove --data "$work/data" >/dev/null 2>&1
+    rm -rf "$work"
+}
+trap finish EXIT
+
+for _ in $(seq 200); do grep -q '^ready' "$work/out" && break; sleep 0.05; done
+port=$(grep -ohE '127\.0\.0\.1:[0-9]+' "$work/out" | head -n 1 | cut -d: -f2)
+[ -n "$port" ] || { echo "the server did not start:"; cat "$work/out" "$work/err"; echo "clients: 0 passed, 1 failed"; exit 1; }
+
+check() {
+    local name=$1
+    shift
+    if timeout 120 "$@" >"$work/log" 2>&1; then
+        echo "client $name ... ok"
+        passed=$((passed + 1))
+    else
+        echo "client $name ... FAILED"
+        tail -n 15 "$work/log"
+        failed=$((failed + 1))
+    fi
+}
+
+export PGHOST=127.0.0.1 PGPORT=$port PGUSER=cenote PGDATABASE=cenote PGCONNECT_TIMEOUT=10
+python=/usr/bin/python3
+"$python" -c 'import psycopg' 2>/dev/null || python=python3
+
+psql_script() { psql -X -v ON_ERROR_STOP=1 -f scripts/clients/session.sql; }
+sysbench_run() {
+    local common=(--db-driver=pgsql --pgsql-host=127.0.0.1 --pgsql-port="$port" --pgsql-user=cenote --pgsql-db=cenote --tables=2 --table-size=2000)
+    sysbench oltp_read_write "${common[@]}" --threads=2 prepare || return 1
+    local workload
+    for workload in oltp_point_select oltp_read_only oltp_read_write oltp_update_non_index oltp_update_index oltp_write_only oltp_delete oltp_insert; do
+        sysbench "$workload" "${common[@]}" --threads=4 --time=2 run || return 1
+    done
+    sysbench oltp_read_write "${common[@]}" cleanup
+}
+pgbench_run() {
+    pgbench -i -s 1 -q && pgbench -c 4 -T 2 -M simple && pgbench -c 4 -T 2 -M extended && pgbench -c 4 -T 2 -M prepared && pgbench -c 2 -T 1 -S
+}
+export -f psql_script sysbench_run pgbench_run
+export port
+
+check "psql" bash -c psql_script
+check "psycopg" "$python" scripts/clients/psycopg_session.py
+check "sysbench" bash -c sysbench_run
+check "pgbench" bash -c pgbench_run
+check "cenote check, online" "$program" check --data "$work/data"
+
+echo "clients: $passed passed, $failed failed"
+[ "$failed" -eq 0 ]

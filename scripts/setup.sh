@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Installs what building, testing and the demonstration need on Debian or Ubuntu. Run again, it does nothing.
+#   scripts/setup.sh build    a C compiler and a Rust toolchain
+#   scripts/setup.sh test     also the clients that the tests use: psql, pgbench, sysbench, psycopg
+set -euo pipefail
+
+RUST_MINIMUM=1.94
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"
+    elif command -v sudo >/dev/null; then sudo "$@"
+    else echo "error: installing needs root: run '$*' yourself, then again" >&2; exit 1
+    fi
+}
+
+apt_install() {
+    command -v apt-get >/dev/null || { echo "error: no apt-get here: install these yourself: $*" >&2; exit 1; }
+    echo "installing $* ..."
+    as_root apt-get update -q >/dev/null || echo "warning: the package lists could not be refreshed" >&2
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" >/dev/null
+}
+
+rust_is_new_enough() {
+    command -v cargo >/dev/null || return 1
+    have=$(cargo --version | awk '{print $2}')
+    [ "$(printf '%s\n' "$RUST_MINIMUM" "$have" | sort -V | head -n 1)" = "$RUST_MINIMUM" ]
+}
+
+install_rust() {
+    echo "installing Rust ($RUST_MINIMUM or later is needed) ..."
+    if ! command -v rustup >/dev/null && ! { apt-cache show rustup >/dev/null 2>&1 && apt_install rustup; }; then
+        command -v curl >/dev/null || apt_install curl ca-certificates
+        curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal -c clippy -c rustfmt
+    fi
+    export PATH="$HOME/.cargo/bin:$PATH"
+    rustup toolchain install stable --profile minimal -c clippy -c rustfmt
+    rustup default stable
+    rust_is_new_enough || { echo "error: cargo is still older than $RUST_MINIMUM; see https://rustup.rs" >&2; exit 1; }
+}
+
+export PATH="$HOME/.cargo/bin:$PATH"
+packages=()
+command -v cc >/dev/null || packages+=(build-essential)
+if [ "${1:-build}" = test ]; then
+    command -v psql >/dev/null || packages+=(postgresql-client)
+    command -v pgbench >/dev/null || packages+=(postgresql-contrib)
+    command -v sysbench >/dev/null || packages+=(sysbench)
+    { [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import psycopg' 2>/dev/null; } || packages+=(python3 python3-psycopg)
+fi
+[ ${#packages[@]} -eq 0 ] || apt_install "${packages[@]}"
+rust_is_new_enough || install_rust
+if [ "${1:-build}" = test ] && ! cargo clippy --version >/dev/null 2>&1; then
+    rustup component add clippy rustfmt
+fi
