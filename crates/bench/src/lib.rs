@@ -6,10 +6,12 @@
 //! - [`ledger`] is its workload: transfers whose acknowledged ids are remembered by the client, so that what a
 //!   crash lost, or left half done, can be told afterwards.
 //! - [`demo`] kills a server under that load and shows what happened; [`crash`] measures it.
+//! - [`kills`] kills a server at random moments, many times, and checks after each.
 //! - [`peers`] runs sysbench on Cenote, PostgreSQL and MariaDB in the same run.
 
 pub mod crash;
 pub mod demo;
+pub mod kills;
 pub mod ledger;
 pub mod load;
 pub mod peers;
