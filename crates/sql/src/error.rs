@@ -223,6 +223,7 @@ pub mod code {
     pub const INVALID_SAVEPOINT: &str = "3B001";
     pub const INVALID_SCHEMA: &str = "3F000";
     pub const SERIALIZATION_FAILURE: &str = "40001";
+    pub const DEADLOCK: &str = "40P01";
     pub const SYNTAX_ERROR: &str = "42601";
     pub const INVALID_COLUMN_REFERENCE: &str = "42P10";
     pub const GROUPING_ERROR: &str = "42803";
@@ -250,4 +251,32 @@ pub mod code {
     pub const QUERY_CANCELED: &str = "57014";
     pub const ADMIN_SHUTDOWN: &str = "57P01";
     pub const INTERNAL_ERROR: &str = "XX000";
+}
+
+impl From<cenote_engine::Error> for SqlError {
+    #[cold]
+    fn from(error: cenote_engine::Error) -> Self {
+        use cenote_engine::Error as E;
+        let report = SqlError::new(error.sqlstate(), error.to_string());
+        match error {
+            E::UniqueViolation { table, index, columns, values } => {
+                let zone = crate::settings::Zone::Utc;
+                let shown: Vec<String> = values
+                    .iter()
+                    .map(|v| if v.is_null() { "null".to_string() } else { crate::types::text::datum_text(&v.as_ref(), &zone) })
+                    .collect();
+                let detail = format!("Key ({})=({}) already exists.", columns.join(", "), shown.join(", "));
+                report.with_detail(detail).on_table(table).on_constraint(index)
+            }
+            E::NotNull { table, column } => report.on_table(table).on_column(column),
+            E::Deadlock(detail) => {
+                let mut plain = SqlError::new(code::DEADLOCK, "deadlock detected");
+                if !detail.is_empty() {
+                    plain = plain.with_detail(detail);
+                }
+                plain.with_hint("Run the transaction again.")
+            }
+            _ => report,
+        }
+    }
 }

@@ -4,26 +4,40 @@
 
 mod bind;
 mod error;
+mod hook;
 mod output;
 mod session;
+mod settings;
+pub mod types;
 
 pub use bind::Bind;
 pub use error::{Names, Result, Severity, SqlError, code};
+pub use hook::{Analytics, Description, Rows, Scope, SystemViews};
 pub use output::{Field, Format, Formats, Output};
 pub use session::{CancelHandle, Session, SessionInfo};
+pub use settings::{SERVER_VERSION, SERVER_VERSION_NUM, Settings, Zone};
 
+use cenote_engine::Engine;
 use std::sync::Arc;
 
 /// The database as SQL sees it: shared by all sessions.
-pub struct Sql {}
+pub struct Sql {
+    engine: Arc<Engine>,
+    analytics: Option<Arc<dyn Analytics>>,
+}
 
 impl Sql {
-    /// SQL without an engine yet.
-    pub fn new() -> Arc<Sql> {
-        Arc::new(Sql {})
+    /// SQL over an engine. `analytics` plans what the short path does not know; without it such statements are 0A000.
+    pub fn new(engine: Arc<Engine>, analytics: Option<Arc<dyn Analytics>>) -> Arc<Sql> {
+        Arc::new(Sql { engine, analytics })
     }
 
-    /// A session for one client.
+    /// The engine.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// A session for one client. Errors: a setting of the start-up message that cannot be honoured.
     pub fn session(self: &Arc<Self>, info: SessionInfo) -> Result<Session> {
         Session::new(self.clone(), info)
     }

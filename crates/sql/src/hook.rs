@@ -1,0 +1,77 @@
+//! What the short path hands over: SELECT of any other shape, and the system's views.
+
+use crate::error::Result;
+use crate::output::{Field, Formats};
+use crate::settings::Settings;
+use bytes::BytesMut;
+use cenote_engine::{CancelFlag, ColumnType, Datum, Reader, SequenceDef, Table};
+use sqlparser::ast::Query;
+use std::sync::Arc;
+
+/// What a query may see and must know of the session that runs it.
+#[derive(Clone)]
+pub struct Scope {
+    /// Snapshot of the statement, with this transaction's own writes.
+    pub reader: Reader,
+    /// Tables as this transaction sees them.
+    pub tables: Vec<Arc<Table>>,
+    /// Sequences as this transaction sees them.
+    pub sequences: Vec<SequenceDef>,
+    /// Role name.
+    pub user: String,
+    /// Database name.
+    pub database: String,
+    /// `pg_backend_pid()`.
+    pub pid: i32,
+    /// Start of the transaction, microseconds since 2000 UTC: what `now()` gives.
+    pub transaction_time: i64,
+    /// Start of the statement, microseconds since 2000 UTC.
+    pub statement_time: i64,
+    /// Set when the query is to stop with 57014.
+    pub cancel: Arc<CancelFlag>,
+    /// The session's settings: time zone, `current_setting`, `search_path`.
+    pub settings: Arc<Settings>,
+}
+
+/// Columns and parameters of a query.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    /// Result columns.
+    pub fields: Vec<Field>,
+    /// Type ids of the parameters, inferred where 0 was given.
+    pub param_types: Vec<u32>,
+}
+
+/// Plans and runs queries of any shape over the engine's tables and snapshot. Implemented by [`crate::analytics`].
+///
+/// The caller's duty: the transaction behind `Scope::reader` lives as long as the rows do.
+pub trait Analytics: Send + Sync {
+    /// What a query takes and gives; runs nothing.
+    fn describe(&self, scope: &Scope, query: &Query, param_types: &[u32]) -> Result<Description>;
+    /// Starts a query. Parameters come with their type ids.
+    fn query(&self, scope: &Scope, query: &Query, params: &[(Datum, u32)]) -> Result<Box<dyn Rows>>;
+    /// The plan, a line each.
+    fn explain(&self, scope: &Scope, query: &Query, params: &[(Datum, u32)], analyze: bool) -> Result<Vec<String>>;
+}
+
+/// A running query, pulled row by row so that portals can suspend. Dropping it stops the query.
+pub trait Rows: Send {
+    /// Result columns.
+    fn fields(&self) -> &[Field];
+    /// Moves to the next row; false at the end.
+    fn next(&mut self) -> Result<bool>;
+    /// Appends length and bytes of each column of the current row.
+    fn encode(&self, formats: Formats<'_>, settings: &Settings, out: &mut BytesMut) -> Result<()>;
+    /// The current row.
+    fn datums(&self) -> Result<Vec<Datum>>;
+}
+
+/// Views whose rows the server knows: `cenote_recovery`, `cenote_memory`, `cenote_sessions`.
+pub trait SystemViews: Send + Sync {
+    /// Names of the views.
+    fn names(&self) -> Vec<String>;
+    /// Columns of a view.
+    fn columns(&self, view: &str) -> Option<Vec<(&'static str, ColumnType)>>;
+    /// Rows of a view, computed now.
+    fn rows(&self, view: &str) -> Vec<Vec<Datum>>;
+}

@@ -1,0 +1,308 @@
+//! Settings of a session: what SET, SHOW and RESET know, with PostgreSQL's names and defaults.
+//!
+//! A value set in a transaction that rolls back is taken back; SET LOCAL lasts until the transaction ends.
+
+mod zone;
+
+pub use zone::Zone;
+
+use crate::error::{Result, SqlError, code};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// What PostgreSQL this speaks as.
+pub const SERVER_VERSION: &str = "15.0 (Cenote 0.1)";
+/// `server_version_num`
+pub const SERVER_VERSION_NUM: &str = "150000";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Any text.
+    Text,
+    /// on or off.
+    Bool,
+    /// Whole number in a range.
+    Int(i64, i64),
+    /// Milliseconds; units are admitted.
+    Millis,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// A time zone.
+    Zone,
+    /// Cannot be changed.
+    Fixed,
+    /// Only these words mean what they say; others would be a promise that Cenote does not keep.
+    Only(&'static [&'static str]),
+}
+
+struct Definition {
+    name: &'static str,
+    default: &'static str,
+    kind: Kind,
+    reported: bool,
+}
+
+const fn def(name: &'static str, default: &'static str, kind: Kind) -> Definition {
+    Definition { name, default, kind, reported: false }
+}
+
+const fn reported(name: &'static str, default: &'static str, kind: Kind) -> Definition {
+    Definition { name, default, kind, reported: true }
+}
+
+const ISOLATION: &[&str] = &["serializable", "repeatable read", "read committed", "read uncommitted"];
+const LEVELS: &[&str] = &["debug5", "debug4", "debug3", "debug2", "debug1", "debug", "log", "info", "notice", "warning", "error", "fatal", "panic"];
+
+static DEFINITIONS: &[Definition] = &[
+    reported("application_name", "", Kind::Text),
+    def("bytea_output", "hex", Kind::Only(&["hex"])),
+    def("check_function_bodies", "on", Kind::Bool),
+    reported("client_encoding", "UTF8", Kind::Only(&["UTF8", "utf-8", "unicode", "sql_ascii"])),
+    def("client_min_messages", "notice", Kind::Word(LEVELS)),
+    reported("DateStyle", "ISO, MDY", Kind::Only(&["iso", "iso, mdy", "iso,mdy", "mdy", "iso, dmy", "iso,dmy", "iso, ymd", "iso,ymd"])),
+    def("default_table_access_method", "rows", Kind::Only(&["rows", "heap"])),
+    def("default_tablespace", "", Kind::Only(&[""])),
+    def("default_transaction_deferrable", "off", Kind::Bool),
+    def("default_transaction_isolation", "read committed", Kind::Word(ISOLATION)),
+    def("default_transaction_read_only", "off", Kind::Bool),
+    def("escape_string_warning", "on", Kind::Bool),
+    def("extra_float_digits", "1", Kind::Int(1, 3)),
+    def("fsync", "on", Kind::Fixed),
+    def("full_page_writes", "on", Kind::Fixed),
+    def("idle_in_transaction_session_timeout", "0", Kind::Only(&["0"])),
+    reported("integer_datetimes", "on", Kind::Fixed),
+    reported("IntervalStyle", "postgres", Kind::Only(&["postgres"])),
+    reported("is_superuser", "on", Kind::Fixed),
+    def("jit", "off", Kind::Bool),
+    def("lc_collate", "C", Kind::Fixed),
+    def("lc_ctype", "C.UTF-8", Kind::Fixed),
+    def("lc_messages", "C", Kind::Text),
+    def("lc_monetary", "C", Kind::Text),
+    def("lc_numeric", "C", Kind::Text),
+    def("lc_time", "C", Kind::Text),
+    def("lock_timeout", "0", Kind::Millis),
+    def("maintenance_work_mem", "65536", Kind::Text),
+    def("max_identifier_length", "63", Kind::Fixed),
+    def("max_index_keys", "32", Kind::Fixed),
+    def("row_security", "on", Kind::Bool),
+    def("search_path", "\"$user\", public", Kind::Text),
+    reported("server_encoding", "UTF8", Kind::Fixed),
+    reported("server_version", SERVER_VERSION, Kind::Fixed),
+    def("server_version_num", SERVER_VERSION_NUM, Kind::Fixed),
+    reported("session_authorization", "", Kind::Fixed),
+    reported("standard_conforming_strings", "on", Kind::Only(&["on", "true", "yes", "1"])),
+    def("statement_timeout", "0", Kind::Millis),
+    def("synchronize_seqscans", "on", Kind::Bool),
+    def("synchronous_commit", "on", Kind::Only(&["on", "local", "remote_write", "remote_apply", "true", "yes", "1"])),
+    reported("TimeZone", "UTC", Kind::Zone),
+    def("transaction_deferrable", "off", Kind::Bool),
+    def("transaction_isolation", "read committed", Kind::Word(ISOLATION)),
+    def("transaction_read_only", "off", Kind::Bool),
+    def("transaction_timeout", "0", Kind::Only(&["0"])),
+    def("work_mem", "4096", Kind::Text),
+    def("xmloption", "content", Kind::Text),
+];
+
+fn find(name: &str) -> Option<&'static Definition> {
+    DEFINITIONS.iter().find(|d| d.name.eq_ignore_ascii_case(name))
+}
+
+/// The values of one session.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    set: BTreeMap<String, String>,
+    local: BTreeMap<String, String>,
+    zone: Zone,
+    user: String,
+}
+
+impl Settings {
+    /// Defaults for `user`.
+    pub fn new(user: &str) -> Settings {
+        Settings { user: user.to_string(), ..Settings::default() }
+    }
+
+    /// The session's time zone.
+    pub fn zone(&self) -> &Zone {
+        &self.zone
+    }
+
+    /// A value as SHOW gives it; None for an unknown name.
+    pub fn get(&self, name: &str) -> Option<Cow<'_, str>> {
+        let Some(definition) = find(name) else {
+            let key = name.to_ascii_lowercase();
+            return self.local.get(&key).or_else(|| self.set.get(&key)).map(|v| Cow::Borrowed(v.as_str()));
+        };
+        if definition.name == "session_authorization" {
+            return Some(Cow::Borrowed(&self.user));
+        }
+        let raw = self.local.get(definition.name).or_else(|| self.set.get(definition.name));
+        let value = raw.map_or(definition.default, String::as_str);
+        Some(if definition.kind == Kind::Millis { Cow::Owned(show_millis(value)) } else { Cow::Borrowed(value) })
+    }
+
+    /// A duration setting in milliseconds.
+    pub fn millis(&self, name: &str) -> u64 {
+        let raw = self.local.get(name).or_else(|| self.set.get(name));
+        raw.and_then(|v| v.parse().ok()).unwrap_or(0)
+    }
+
+    /// Whether a boolean setting is on.
+    pub fn is_on(&self, name: &str) -> bool {
+        self.get(name).as_deref() == Some("on")
+    }
+
+    /// SET (or SET LOCAL). Gives the canonical name and value when clients are to be told.
+    pub fn set(&mut self, name: &str, value: &str, local: bool) -> Result<Option<(&'static str, String)>> {
+        let Some(definition) = find(name) else { return self.set_custom(name, value, local) };
+        let value = check(definition, value)?;
+        if definition.kind == Kind::Zone {
+            self.zone = Zone::named(&value).ok_or_else(|| invalid(definition.name, &value))?;
+        }
+        let map = if local { &mut self.local } else { &mut self.set };
+        map.insert(definition.name.to_string(), value.clone());
+        if !local {
+            self.local.remove(definition.name);
+        }
+        Ok(definition.reported.then_some((definition.name, value)))
+    }
+
+    fn set_custom(&mut self, name: &str, value: &str, local: bool) -> Result<Option<(&'static str, String)>> {
+        if !name.contains('.') {
+            return Err(unknown(name));
+        }
+        let map = if local { &mut self.local } else { &mut self.set };
+        map.insert(name.to_ascii_lowercase(), value.to_string());
+        Ok(None)
+    }
+
+    /// RESET, SET TO DEFAULT: back to what the connection began with.
+    pub fn reset(&mut self, name: &str, start: &Settings) -> Result<Option<(&'static str, String)>> {
+        let Some(definition) = find(name) else {
+            self.set.remove(&name.to_ascii_lowercase());
+            return if name.contains('.') { Ok(None) } else { Err(unknown(name)) };
+        };
+        if definition.kind == Kind::Fixed {
+            return Err(fixed(definition.name));
+        }
+        let value = start.set.get(definition.name).map_or(definition.default, String::as_str).to_string();
+        self.set(definition.name, &value, false)
+    }
+
+    /// RESET ALL.
+    pub fn reset_all(&mut self, start: &Settings) {
+        *self = start.clone();
+    }
+
+    /// Ends SET LOCAL. Whether anything changed.
+    pub fn end_transaction(&mut self) -> bool {
+        if self.local.is_empty() {
+            return false;
+        }
+        self.local.clear();
+        let name = self.set.get("TimeZone").map_or("UTC", String::as_str);
+        self.zone = Zone::named(name).unwrap_or_default();
+        true
+    }
+
+    /// What clients are told at start.
+    pub fn reported(&self) -> Vec<(&'static str, String)> {
+        let shown = DEFINITIONS.iter().filter(|d| d.reported);
+        shown.map(|d| (d.name, self.get(d.name).unwrap_or_default().into_owned())).collect()
+    }
+
+    /// All names and values, by name.
+    pub fn all(&self) -> Vec<(String, String)> {
+        DEFINITIONS.iter().map(|d| (d.name.to_string(), self.get(d.name).unwrap_or_default().into_owned())).collect()
+    }
+}
+
+/// 42704 for a name that nobody knows.
+#[cold]
+pub fn unknown(name: &str) -> SqlError {
+    SqlError::new(code::UNDEFINED_OBJECT, format!("unrecognized configuration parameter \"{name}\""))
+}
+
+#[cold]
+fn invalid(name: &str, value: &str) -> SqlError {
+    SqlError::new(code::INVALID_ARGUMENT, format!("invalid value for parameter \"{name}\": \"{value}\""))
+}
+
+#[cold]
+fn fixed(name: &str) -> SqlError {
+    SqlError::new(code::CANNOT_CHANGE_PARAMETER, format!("parameter \"{name}\" cannot be changed"))
+}
+
+fn check(definition: &Definition, value: &str) -> Result<String> {
+    let lower = value.trim().to_ascii_lowercase();
+    let refused = || invalid(definition.name, value);
+    Ok(match definition.kind {
+        Kind::Text | Kind::Zone => value.to_string(),
+        Kind::Fixed => return Err(fixed(definition.name)),
+        Kind::Bool => match lower.as_str() {
+            "on" | "true" | "yes" | "1" | "t" | "y" => "on".to_string(),
+            "off" | "false" | "no" | "0" | "f" | "n" => "off".to_string(),
+            _ => return Err(SqlError::new(code::INVALID_ARGUMENT, format!("parameter \"{}\" requires a Boolean value", definition.name))),
+        },
+        Kind::Int(least, most) => {
+            let number: i64 = lower.parse().map_err(|_| refused())?;
+            // PostgreSQL admits less; everything below is answered with the shortest exact text.
+            number.clamp(least, most).to_string()
+        }
+        Kind::Millis => parse_millis(&lower).ok_or_else(refused)?.to_string(),
+        Kind::Word(words) => words.iter().find(|w| **w == lower).ok_or_else(refused)?.to_string(),
+        Kind::Only(words) if words.iter().any(|w| w.eq_ignore_ascii_case(value.trim())) => match definition.name {
+            "client_encoding" | "DateStyle" | "standard_conforming_strings" => definition.default.to_string(),
+            _ => lower,
+        },
+        Kind::Only(_) => return Err(SqlError::unsupported(format!("{} = '{value}'", definition.name))),
+    })
+}
+
+fn parse_millis(text: &str) -> Option<u64> {
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let number: f64 = text[..end].parse().ok()?;
+    let unit = match text[end..].trim() {
+        "" | "ms" => 1.0,
+        "us" => 0.001,
+        "s" => 1000.0,
+        "min" => 60_000.0,
+        "h" => 3_600_000.0,
+        "d" => 86_400_000.0,
+        _ => return None,
+    };
+    let millis = (number * unit).round();
+    (millis <= f64::from(i32::MAX)).then_some(millis as u64)
+}
+
+fn show_millis(raw: &str) -> String {
+    let millis: u64 = raw.parse().unwrap_or(0);
+    match millis {
+        0 => "0".to_string(),
+        m if m % 86_400_000 == 0 => format!("{}d", m / 86_400_000),
+        m if m % 3_600_000 == 0 => format!("{}h", m / 3_600_000),
+        m if m % 60_000 == 0 => format!("{}min", m / 60_000),
+        m if m % 1000 == 0 => format!("{}s", m / 1000),
+        m => format!("{m}ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_checked_and_shown() {
+        let mut settings = Settings::new("me");
+        settings.set("lock_timeout", "2s", false).unwrap();
+        assert_eq!(settings.get("LOCK_TIMEOUT").unwrap(), "2s");
+        assert_eq!(settings.millis("lock_timeout"), 2000);
+        assert_eq!(settings.set("client_encoding", "LATIN1", false).unwrap_err().code(), "0A000");
+        assert_eq!(settings.set("synchronous_commit", "off", false).unwrap_err().code(), "0A000");
+        assert_eq!(settings.set("nonsense", "1", false).unwrap_err().code(), "42704");
+        assert_eq!(settings.set("application_name", "x", false).unwrap(), Some(("application_name", "x".into())));
+        settings.set("timezone", "+02", true).unwrap();
+        assert!(settings.end_transaction());
+        assert_eq!(settings.get("TimeZone").unwrap(), "UTC");
+    }
+}
