@@ -1,2 +1,2 @@
-//! The program.
+//! See the library of the same name.
 fn main() {}

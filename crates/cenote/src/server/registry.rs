@@ -1,0 +1,280 @@
+//! Who is connected: what `cenote_sessions` shows, what a CancelRequest looks for, and what a shutdown ends.
+//!
+//! The list's lock is taken when a session begins or ends and when somebody looks. A statement takes no lock that
+//! another statement takes: each session publishes its state in its own [`Entry`].
+
+use cenote_sql::CancelHandle;
+use std::collections::BTreeMap;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Bytes of a statement's text that are kept to be shown.
+const QUERY_BYTES_SHOWN: usize = 1024;
+
+/// What a session does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// Waits for the client, outside of a transaction.
+    Idle = 0,
+    /// Executes a statement.
+    Active = 1,
+    /// Waits for the client, inside a transaction.
+    InTransaction = 2,
+    /// Waits for the client, inside a transaction that failed.
+    InFailedTransaction = 3,
+}
+
+impl State {
+    fn from_raw(raw: u8) -> Self {
+        match raw {
+            1 => State::Active,
+            2 => State::InTransaction,
+            3 => State::InFailedTransaction,
+            _ => State::Idle,
+        }
+    }
+
+    /// The word that PostgreSQL's `pg_stat_activity` uses.
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Idle => "idle",
+            State::Active => "active",
+            State::InTransaction => "idle in transaction",
+            State::InFailedTransaction => "idle in transaction (aborted)",
+        }
+    }
+}
+
+/// A session as others see it.
+#[derive(Debug)]
+pub struct Entry {
+    /// Number that clients know it by (`pg_backend_pid()`).
+    pub id: i32,
+    /// What a CancelRequest must know besides the number.
+    secret: i32,
+    /// Role name.
+    pub user: String,
+    /// Client address.
+    pub client: String,
+    /// When it began.
+    pub connected: SystemTime,
+    application_name: Mutex<String>,
+    query: Mutex<String>,
+    state: AtomicU8,
+    statements: AtomicU64,
+    stream: Arc<TcpStream>,
+    cancel: Mutex<Option<CancelHandle>>,
+    ending: AtomicBool,
+}
+
+impl Entry {
+    /// Publishes that a statement runs. Only the session's own thread calls it.
+    pub fn started(&self) {
+        self.state.store(State::Active as u8, Ordering::Relaxed);
+        let statements = self.statements.load(Ordering::Relaxed);
+        self.statements.store(statements + 1, Ordering::Relaxed);
+    }
+
+    /// Publishes that the session waits for its client, with the transaction status of ReadyForQuery.
+    pub fn waits(&self, status: u8) {
+        let state = match status {
+            b'T' => State::InTransaction,
+            b'E' => State::InFailedTransaction,
+            _ => State::Idle,
+        };
+        self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// Publishes the beginning of a statement's text.
+    pub fn set_query(&self, text: &str) {
+        let mut query = lock(&self.query);
+        query.clear();
+        query.push_str(&text[..text.floor_char_boundary(QUERY_BYTES_SHOWN)]);
+    }
+
+    /// The statement that runs, or the one before.
+    pub fn query(&self) -> String {
+        lock(&self.query).clone()
+    }
+
+    /// Follows the session's setting.
+    pub fn set_application_name(&self, name: &str) {
+        name.clone_into(&mut lock(&self.application_name));
+    }
+
+    /// What the client calls itself.
+    pub fn application_name(&self) -> String {
+        lock(&self.application_name).clone()
+    }
+
+    /// What it does now.
+    pub fn state(&self) -> State {
+        State::from_raw(self.state.load(Ordering::Relaxed))
+    }
+
+    /// Statements since it began.
+    pub fn statements(&self) -> u64 {
+        self.statements.load(Ordering::Relaxed)
+    }
+
+    /// What a CancelRequest must know, told to the client in BackendKeyData.
+    pub fn secret(&self) -> i32 {
+        self.secret
+    }
+
+    /// Names the handle that stops the session's running statement.
+    pub fn set_cancel(&self, handle: CancelHandle) {
+        *lock(&self.cancel) = Some(handle);
+        if self.is_ending() {
+            self.cancel();
+        }
+    }
+
+    /// Asks the running statement to give up.
+    pub fn cancel(&self) {
+        if let Some(handle) = lock(&self.cancel).as_ref() {
+            handle.cancel();
+        }
+    }
+
+    /// Whether the server wants the session to end.
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
+    }
+
+    fn end(&self) {
+        self.ending.store(true, Ordering::Release);
+        self.cancel();
+        // The session's read returns as if the client had left; what it still writes goes out.
+        self.stream.shutdown(Shutdown::Read).ok();
+    }
+}
+
+/// All sessions.
+#[derive(Debug, Default)]
+pub struct Registry {
+    sessions: Mutex<BTreeMap<i32, Arc<Entry>>>,
+    left: Condvar,
+    last_id: AtomicI32,
+    closing: AtomicBool,
+}
+
+/// What a session is registered with.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Role name.
+    pub user: String,
+    /// Client address.
+    pub client: String,
+    /// What the client calls itself.
+    pub application_name: String,
+    /// The connection.
+    pub stream: Arc<TcpStream>,
+}
+
+/// Why no session could be registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// As many sessions as allowed are there.
+    Full,
+    /// The server shuts down.
+    Closing,
+}
+
+impl Registry {
+    /// Registers a session, of `max` at most, until the guard is dropped.
+    pub fn enter(self: &Arc<Self>, arrival: Arrival, max: usize) -> Result<Registered, Refused> {
+        let mut sessions = lock(&self.sessions);
+        if self.closing.load(Ordering::Acquire) {
+            return Err(Refused::Closing);
+        }
+        if sessions.len() >= max {
+            return Err(Refused::Full);
+        }
+        let id = self.free_id(&sessions);
+        let entry = Arc::new(Entry {
+            id,
+            secret: random_secret(),
+            user: arrival.user,
+            client: arrival.client,
+            connected: SystemTime::now(),
+            application_name: Mutex::new(arrival.application_name),
+            query: Mutex::default(),
+            state: AtomicU8::new(State::Idle as u8),
+            statements: AtomicU64::new(0),
+            stream: arrival.stream,
+            cancel: Mutex::default(),
+            ending: AtomicBool::new(false),
+        });
+        sessions.insert(id, entry.clone());
+        Ok(Registered { registry: self.clone(), entry })
+    }
+
+    fn free_id(&self, sessions: &BTreeMap<i32, Arc<Entry>>) -> i32 {
+        loop {
+            let id = self.last_id.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+            if id > 0 && !sessions.contains_key(&id) {
+                return id;
+            }
+            if id < 0 {
+                self.last_id.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Cancels the running statement of session `id` if `secret` is its secret.
+    pub fn cancel(&self, id: i32, secret: i32) -> bool {
+        let entry = lock(&self.sessions).get(&id).filter(|entry| entry.secret == secret).cloned();
+        entry.inspect(|entry| entry.cancel()).is_some()
+    }
+
+    /// All sessions in the order of their numbers.
+    pub fn sessions(&self) -> Vec<Arc<Entry>> {
+        lock(&self.sessions).values().cloned().collect()
+    }
+
+    /// Ends all sessions and lets no new one in; returns how many are still there after `patience`.
+    pub fn end_all(&self, patience: Duration) -> usize {
+        let deadline = Instant::now() + patience;
+        let mut sessions = lock(&self.sessions);
+        self.closing.store(true, Ordering::Release);
+        sessions.values().for_each(|entry| entry.end());
+        while !sessions.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            sessions = self.left.wait_timeout(sessions, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        sessions.len()
+    }
+}
+
+/// A registered session; dropping it takes it off the list.
+#[derive(Debug)]
+pub struct Registered {
+    registry: Arc<Registry>,
+    /// What others see.
+    pub entry: Arc<Entry>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        lock(&self.registry.sessions).remove(&self.entry.id);
+        self.registry.left.notify_all();
+    }
+}
+
+/// No state behind these locks is ever half-changed, so a panic elsewhere does not spoil it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn random_secret() -> i32 {
+    let mut bytes = [0; 4];
+    super::auth::fill_random(&mut bytes);
+    i32::from_ne_bytes(bytes)
+}

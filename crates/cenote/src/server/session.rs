@@ -1,0 +1,347 @@
+//! The conversation with one client, on one thread, from the first message to the last.
+//!
+//! ```text
+//!            Query ─────────────► run all statements ──────────────┐
+//! waiting ◄───────────────────────────── ReadyForQuery, one write ─┤
+//!    │                                                             │
+//!    └─ Parse, Bind, Describe, Execute, Close ── ok ─► gathering ─ Sync
+//!                                        └─ error ─► skipping ──── Sync
+//! ```
+//!
+//! Nothing is written between two Syncs unless the client asks (Flush), a result streams, or COPY hands the turn over.
+//! Statements and portals belong to [`Conversation`]; this file frames messages and keeps the order of answers.
+
+use super::input::{Fields, Message};
+use super::registry::Entry;
+use super::wire::{End, Wire, protocol_violation};
+use cenote_sql::{Bind, CancelHandle, Output, Result, Severity, SqlError, code};
+use std::sync::Arc;
+
+/// What a session of the protocol asks of SQL. [`cenote_sql::Session`] is the one; tests bring their own.
+pub trait Conversation {
+    /// `Query`: any number of statements.
+    fn simple(&mut self, text: &str, out: &mut dyn Output) -> Result<()>;
+    /// `Parse`.
+    fn parse(&mut self, name: &str, text: &str, types: &[u32]) -> Result<()>;
+    /// `Bind`.
+    fn bind(&mut self, portal: &str, statement: &str, bind: Bind<'_>) -> Result<()>;
+    /// `Describe` of a statement.
+    fn describe_statement(&mut self, name: &str, out: &mut dyn Output) -> Result<()>;
+    /// `Describe` of a portal.
+    fn describe_portal(&mut self, name: &str, out: &mut dyn Output) -> Result<()>;
+    /// `Execute`.
+    fn execute(&mut self, portal: &str, max_rows: u32, out: &mut dyn Output) -> Result<()>;
+    /// `Close` of a statement.
+    fn close_statement(&mut self, name: &str);
+    /// `Close` of a portal.
+    fn close_portal(&mut self, name: &str);
+    /// `Sync`.
+    fn sync(&mut self) -> Result<()>;
+    /// `I`, `T` or `E`.
+    fn status(&self) -> u8;
+    /// What to report before the first statement.
+    fn reported_settings(&self) -> Vec<(&'static str, String)>;
+    /// Stops the running statement from another thread.
+    fn cancel_handle(&self) -> CancelHandle;
+}
+
+impl Conversation for cenote_sql::Session {
+    fn simple(&mut self, text: &str, out: &mut dyn Output) -> Result<()> {
+        self.simple(text, out)
+    }
+    fn parse(&mut self, name: &str, text: &str, types: &[u32]) -> Result<()> {
+        self.parse(name, text, types)
+    }
+    fn bind(&mut self, portal: &str, statement: &str, bind: Bind<'_>) -> Result<()> {
+        self.bind(portal, statement, bind)
+    }
+    fn describe_statement(&mut self, name: &str, out: &mut dyn Output) -> Result<()> {
+        self.describe_statement(name, out)
+    }
+    fn describe_portal(&mut self, name: &str, out: &mut dyn Output) -> Result<()> {
+        self.describe_portal(name, out)
+    }
+    fn execute(&mut self, portal: &str, max_rows: u32, out: &mut dyn Output) -> Result<()> {
+        self.execute(portal, max_rows, out)
+    }
+    fn close_statement(&mut self, name: &str) {
+        self.close_statement(name)
+    }
+    fn close_portal(&mut self, name: &str) {
+        self.close_portal(name)
+    }
+    fn sync(&mut self) -> Result<()> {
+        self.sync()
+    }
+    fn status(&self) -> u8 {
+        self.status()
+    }
+    fn reported_settings(&self) -> Vec<(&'static str, String)> {
+        self.reported_settings()
+    }
+    fn cancel_handle(&self) -> CancelHandle {
+        self.cancel_handle()
+    }
+}
+
+/// How a message failed.
+enum Failure {
+    /// The statement failed; the session goes on.
+    Statement(SqlError),
+    /// The session ends.
+    Session(End),
+}
+
+impl From<SqlError> for Failure {
+    fn from(error: SqlError) -> Self {
+        Failure::Statement(error)
+    }
+}
+
+impl From<End> for Failure {
+    fn from(end: End) -> Self {
+        Failure::Session(end)
+    }
+}
+
+/// A session that has begun.
+pub struct Dialogue<'a, C> {
+    wire: &'a mut Wire,
+    sql: C,
+    entry: Arc<Entry>,
+    /// An extended-protocol message failed: all is skipped until Sync.
+    skipping: bool,
+    /// The text of a Query, since COPY reads further messages while it runs.
+    text: String,
+    /// Parameter types of a Parse.
+    types: Vec<u32>,
+}
+
+impl<'a, C: Conversation> Dialogue<'a, C> {
+    /// Begins a session on a connection whose startup is done.
+    pub fn new(wire: &'a mut Wire, sql: C, entry: Arc<Entry>) -> Self {
+        Dialogue { wire, sql, entry, skipping: false, text: String::new(), types: Vec::new() }
+    }
+
+    /// Tells the client what it must know, then answers it until it leaves.
+    pub fn run(&mut self) -> End {
+        self.greet();
+        let result = self.ready();
+        let end = match result {
+            Ok(()) => loop {
+                match self.step() {
+                    Ok(()) => {}
+                    Err(end) => break end,
+                }
+            },
+            Err(end) => end,
+        };
+        match end {
+            End::Closed | End::Lost(_) if self.entry.is_ending() => End::Fatal(shutting_down()),
+            end => end,
+        }
+    }
+
+    fn greet(&mut self) {
+        for (name, value) in self.sql.reported_settings() {
+            self.wire.out().parameter_status(name, &value);
+        }
+        let (id, secret) = (self.entry.id.to_be_bytes(), self.entry.secret().to_be_bytes());
+        self.wire.out().message(b'K', &[id, secret].concat());
+    }
+
+    fn ready(&mut self) -> std::result::Result<(), End> {
+        let status = self.sql.status();
+        self.wire.out().ready_for_query(status);
+        self.wire.flush()?;
+        self.entry.waits(status);
+        Ok(())
+    }
+
+    fn step(&mut self) -> std::result::Result<(), End> {
+        let message = self.wire.next()?;
+        match message.tag {
+            b'X' => Err(End::Closed),
+            b'S' => self.sync(),
+            // What remains of a COPY that failed.
+            b'd' | b'c' | b'f' => Ok(()),
+            _ if self.skipping => Ok(()),
+            b'Q' => self.query(message),
+            b'F' => self.function_call(),
+            _ => self.extended(message),
+        }
+    }
+
+    fn query(&mut self, message: Message) -> std::result::Result<(), End> {
+        self.entry.started();
+        let result = match copy_text(self.wire.body(message), &mut self.text) {
+            Ok(()) => {
+                self.entry.set_query(&self.text);
+                self.sql.simple(&self.text, self.wire)
+            }
+            Err(error) => Err(error),
+        };
+        self.settle(result)?;
+        self.ready()
+    }
+
+    fn function_call(&mut self) -> std::result::Result<(), End> {
+        self.settle(Err(SqlError::unsupported("the function call protocol")))?;
+        self.ready()
+    }
+
+    fn sync(&mut self) -> std::result::Result<(), End> {
+        self.skipping = false;
+        let result = self.sql.sync();
+        self.settle(result)?;
+        self.ready()
+    }
+
+    /// Reports a statement's error, and ends the session where it cannot go on.
+    fn settle(&mut self, result: Result<()>) -> std::result::Result<(), End> {
+        self.wire.alive()?;
+        match result {
+            Ok(()) => Ok(()),
+            Err(error) if error.severity() == Severity::Fatal => Err(End::Fatal(error)),
+            // The shutdown cancelled the statement; the client is told why.
+            Err(error) if error.code() == code::QUERY_CANCELED && self.entry.is_ending() => Err(End::Fatal(shutting_down())),
+            Err(error) => {
+                self.wire.report(b'E', &error);
+                Ok(())
+            }
+        }
+    }
+
+    fn extended(&mut self, message: Message) -> std::result::Result<(), End> {
+        match self.answer(message) {
+            Ok(()) => Ok(()),
+            Err(Failure::Session(end)) => Err(end),
+            Err(Failure::Statement(error)) => {
+                self.skipping = true;
+                self.settle(Err(error))
+            }
+        }
+    }
+
+    fn answer(&mut self, message: Message) -> std::result::Result<(), Failure> {
+        match message.tag {
+            b'P' => self.parse(message),
+            b'B' => self.bind(message),
+            b'D' => self.describe(message),
+            b'E' => self.execute(message),
+            b'C' => self.close(message),
+            b'H' => Ok(self.wire.flush()?),
+            tag => {
+                let text = format!("unexpected message of type '{}'", char::from(tag));
+                Err(End::Fatal(protocol_violation(text).fatal()).into())
+            }
+        }
+    }
+
+    fn parse(&mut self, message: Message) -> std::result::Result<(), Failure> {
+        let mut body = Fields(self.wire.body(message));
+        let name = name(&mut body)?;
+        let text = utf8(body.cstr().ok_or_else(malformed)?)?;
+        let count = body.count().ok_or_else(malformed)?;
+        self.types.clear();
+        for _ in 0..count {
+            self.types.push(body.i32().ok_or_else(malformed)? as u32);
+        }
+        all_read(&body)?;
+        self.entry.started();
+        self.entry.set_query(text);
+        self.sql.parse(name, text, &self.types)?;
+        self.wire.out().empty(b'1');
+        Ok(())
+    }
+
+    fn bind(&mut self, message: Message) -> std::result::Result<(), Failure> {
+        let mut body = Fields(self.wire.body(message));
+        let portal = name(&mut body)?;
+        let statement = name(&mut body)?;
+        self.sql.bind(portal, statement, Bind::from_wire(body.0)?)?;
+        self.wire.out().empty(b'2');
+        Ok(())
+    }
+
+    fn describe(&mut self, message: Message) -> std::result::Result<(), Failure> {
+        self.with_target(message, |sql, kind, name, wire| match kind {
+            b'S' => sql.describe_statement(name, wire),
+            _ => sql.describe_portal(name, wire),
+        })
+    }
+
+    fn close(&mut self, message: Message) -> std::result::Result<(), Failure> {
+        self.with_target(message, |sql, kind, name, wire| {
+            match kind {
+                b'S' => sql.close_statement(name),
+                _ => sql.close_portal(name),
+            }
+            wire.out().empty(b'3');
+            Ok(())
+        })
+    }
+
+    /// Runs `act` with the statement or portal that a Describe or Close names.
+    fn with_target(
+        &mut self,
+        message: Message,
+        act: impl FnOnce(&mut C, u8, &str, &mut Wire) -> Result<()>,
+    ) -> std::result::Result<(), Failure> {
+        let mut body = Fields(self.wire.body(message));
+        let kind = body.u8().filter(|kind| matches!(kind, b'S' | b'P')).ok_or_else(malformed)?;
+        name(&mut body)?.clone_into(&mut self.text);
+        all_read(&body)?;
+        act(&mut self.sql, kind, &self.text, self.wire)?;
+        Ok(self.wire.alive()?)
+    }
+
+    fn execute(&mut self, message: Message) -> std::result::Result<(), Failure> {
+        let mut body = Fields(self.wire.body(message));
+        name(&mut body)?.clone_into(&mut self.text);
+        let max_rows = body.i32().ok_or_else(malformed)?;
+        all_read(&body)?;
+        self.entry.started();
+        let result = self.sql.execute(&self.text, u32::try_from(max_rows).unwrap_or(0), self.wire);
+        self.wire.alive()?;
+        Ok(result?)
+    }
+}
+
+/// The end of a session because the server shuts down.
+pub fn shutting_down() -> SqlError {
+    SqlError::new(code::ADMIN_SHUTDOWN, "terminating connection due to administrator command").fatal()
+}
+
+fn copy_text(body: &[u8], into: &mut String) -> Result<()> {
+    let text = match body.split_last() {
+        Some((0, text)) if !text.contains(&0) => text,
+        _ => return Err(malformed()),
+    };
+    into.clear();
+    into.push_str(utf8(text)?);
+    Ok(())
+}
+
+fn name<'a>(body: &mut Fields<'a>) -> Result<&'a str> {
+    utf8(body.cstr().ok_or_else(malformed)?)
+}
+
+fn utf8(bytes: &[u8]) -> Result<&str> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let byte = bytes[error.valid_up_to()];
+        SqlError::new(code::BAD_ENCODING, format!("invalid byte sequence for encoding \"UTF8\": 0x{byte:02x}"))
+    })
+}
+
+fn all_read(body: &Fields<'_>) -> Result<()> {
+    match body.is_empty() {
+        true => Ok(()),
+        false => Err(malformed()),
+    }
+}
+
+#[cold]
+fn malformed() -> SqlError {
+    protocol_violation("invalid message format")
+}

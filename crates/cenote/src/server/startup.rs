@@ -1,0 +1,274 @@
+//! From an accepted connection to a session: encryption asked for and declined, cancel requests, the startup packet,
+//! the password, and what the client is told before its first statement.
+//!
+//! ```text
+//! startup packet | i32 length | i32 code | body
+//!   code 3.x        name\0 value\0 ... \0
+//!   code 80877102   i32 session | i32 secret      CancelRequest; the connection is closed without an answer
+//!   code 80877103   SSLRequest, answered 'N'
+//!   code 80877104   GSSENCRequest, answered 'N'
+//! ```
+
+use super::auth::{AuthFailure, Passwords, check_proof};
+use super::input::Fields;
+use super::wire::{End, Wire, protocol_violation};
+use bytes::BufMut;
+use cenote_sql::SqlError;
+use std::time::{Duration, Instant};
+
+/// The only database of a server.
+pub const DATABASE: &str = "cenote";
+/// A client that has not finished its startup by then is sent away.
+pub const STARTUP_TIME_MAX: Duration = Duration::from_secs(60);
+
+const CANCEL_REQUEST: i32 = 80_877_102;
+const SSL_REQUEST: i32 = 80_877_103;
+const GSS_ENCRYPTION_REQUEST: i32 = 80_877_104;
+const PROTOCOL_MAJOR: i32 = 3;
+/// SSLRequest, GSSENCRequest, and the startup packet itself, with one to spare.
+const PACKETS_MAX: usize = 4;
+
+const INVALID_AUTHORIZATION: &str = "28000";
+const INVALID_PASSWORD: &str = "28P01";
+const INVALID_CATALOG_NAME: &str = "3D000";
+
+/// What a client wants.
+#[derive(Debug)]
+pub enum Request {
+    /// A session.
+    Session(Startup),
+    /// Another session's statement stopped.
+    Cancel {
+        /// The other session's number.
+        id: i32,
+        /// Its secret.
+        secret: i32,
+    },
+}
+
+/// A startup packet.
+#[derive(Debug, Default)]
+pub struct Startup {
+    /// Role name.
+    pub user: String,
+    /// Database name, as asked for.
+    pub database: String,
+    /// All other parameters, `options` taken apart.
+    pub settings: Vec<(String, String)>,
+}
+
+impl Startup {
+    /// A parameter by name.
+    pub fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// Reads packets until one says what the client wants.
+pub fn read_request(wire: &mut Wire, deadline: Instant) -> Result<Request, End> {
+    for _ in 0..PACKETS_MAX {
+        let packet = wire.next_startup(deadline)?;
+        let mut body = Fields(wire.body(packet));
+        let code = body.i32().ok_or_else(malformed)?;
+        match code {
+            SSL_REQUEST | GSS_ENCRYPTION_REQUEST => wire.write_byte(b'N')?,
+            CANCEL_REQUEST => return read_cancel(&mut body),
+            version if version >> 16 == PROTOCOL_MAJOR => return read_startup(wire, packet, version & 0xffff),
+            version => return Err(unknown_version(version).into()),
+        }
+    }
+    Err(protocol_violation("too many requests before the startup packet").fatal().into())
+}
+
+fn read_cancel(body: &mut Fields<'_>) -> Result<Request, End> {
+    match (body.i32(), body.i32()) {
+        (Some(id), Some(secret)) => Ok(Request::Cancel { id, secret }),
+        _ => Err(malformed().into()),
+    }
+}
+
+fn read_startup(wire: &mut Wire, packet: super::input::Message, minor: i32) -> Result<Request, End> {
+    let mut body = Fields(&wire.body(packet)[4..]);
+    let mut startup = Startup::default();
+    let mut unknown_extensions = Vec::new();
+    loop {
+        let name = text(&mut body)?;
+        if name.is_empty() {
+            break;
+        }
+        let value = text(&mut body)?;
+        match name.as_str() {
+            "user" => startup.user = value,
+            "database" => startup.database = value,
+            "options" => startup.settings.extend(parse_options(&value)?),
+            "replication" => refuse_replication(&value)?,
+            _ if name.starts_with("_pq_.") => unknown_extensions.push(name),
+            _ => startup.settings.push((name, value)),
+        }
+    }
+    if startup.user.is_empty() {
+        return Err(SqlError::new(INVALID_AUTHORIZATION, "no user name was given in the startup packet").fatal().into());
+    }
+    if startup.database.is_empty() {
+        startup.database.clone_from(&startup.user);
+    }
+    if minor > 0 || !unknown_extensions.is_empty() {
+        negotiate_version(wire, &unknown_extensions);
+    }
+    Ok(Request::Session(startup))
+}
+
+fn text(body: &mut Fields<'_>) -> Result<String, End> {
+    let bytes = body.cstr().ok_or_else(malformed)?;
+    String::from_utf8(bytes.to_vec()).map_err(|_| protocol_violation("the startup packet is not valid UTF-8").fatal().into())
+}
+
+fn malformed() -> SqlError {
+    protocol_violation("invalid startup packet layout").fatal()
+}
+
+fn unknown_version(version: i32) -> SqlError {
+    let (major, minor) = (version >> 16, version & 0xffff);
+    let message = format!("unsupported frontend protocol {major}.{minor}: server supports 3.0");
+    SqlError::new("0A000", message).fatal()
+}
+
+fn refuse_replication(value: &str) -> Result<(), End> {
+    match value {
+        "false" | "off" | "no" | "0" => Ok(()),
+        _ => Err(SqlError::unsupported("replication over the client protocol").fatal().into()),
+    }
+}
+
+/// `-c name=value`, `-cname=value` and `--name=value`, separated by spaces; a backslash takes the next character as it is.
+fn parse_options(options: &str) -> Result<Vec<(String, String)>, End> {
+    let mut settings = Vec::new();
+    let mut words = split_options(options).into_iter();
+    while let Some(word) = words.next() {
+        let setting = match word.as_str() {
+            "-c" => words.next().unwrap_or_default(),
+            _ => match word.strip_prefix("--").or(word.strip_prefix("-c")) {
+                Some(setting) => setting.to_owned(),
+                None => return Err(invalid_option(&word)),
+            },
+        };
+        let (name, value) = setting.split_once('=').ok_or_else(|| invalid_option(&setting))?;
+        settings.push((name.replace('-', "_"), value.to_owned()));
+    }
+    Ok(settings)
+}
+
+fn split_options(options: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut characters = options.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => word.extend(characters.next()),
+            c if c.is_ascii_whitespace() => words.extend((!word.is_empty()).then(|| std::mem::take(&mut word))),
+            c => word.push(c),
+        }
+    }
+    words.extend((!word.is_empty()).then_some(word));
+    words
+}
+
+fn invalid_option(word: &str) -> End {
+    let error = SqlError::new("42601", format!("invalid command-line argument for server process: {word}"));
+    End::Fatal(error.with_hint("Options look like \"-c name=value\".").fatal())
+}
+
+/// NegotiateProtocolVersion: this server speaks 3.0 and none of these extensions.
+fn negotiate_version(wire: &mut Wire, unknown: &[String]) {
+    let body = wire.out().begin(b'v');
+    body.put_i32(0);
+    body.put_i32(unknown.len() as i32);
+    for name in unknown {
+        super::output::push_cstr(body, name.as_bytes());
+    }
+    wire.out().end().expect("a startup packet is short");
+}
+
+/// Lets the client in, or says why not. Without a password file everybody on the loopback interface is let in.
+pub fn authenticate(wire: &mut Wire, startup: &Startup, passwords: Option<&Passwords>, deadline: Instant) -> Result<(), End> {
+    if let Some(passwords) = passwords {
+        ask_password(wire, startup, passwords, deadline)?;
+    }
+    if startup.database != DATABASE {
+        let message = format!("database \"{}\" does not exist", startup.database);
+        let hint = format!("A server has one database, named {DATABASE}: psql -d {DATABASE}");
+        return Err(SqlError::new(INVALID_CATALOG_NAME, message).with_hint(hint).fatal().into());
+    }
+    wire.out().message(b'R', &0i32.to_be_bytes());
+    Ok(())
+}
+
+/// AuthenticationSASL, then SCRAM-SHA-256's four messages.
+fn ask_password(wire: &mut Wire, startup: &Startup, passwords: &Passwords, deadline: Instant) -> Result<(), End> {
+    put_authentication(wire, 10, b"SCRAM-SHA-256\0\0");
+    wire.flush()?;
+    let first = read_password_message(wire, deadline)?;
+    let client_first = sasl_initial_response(&first)?;
+    let (server_first, challenged) = passwords.verifier(&startup.user).challenge(client_first).map_err(|error| malformed_scram(&error.to_string()))?;
+    put_authentication(wire, 11, server_first.as_bytes());
+    wire.flush()?;
+    let last = read_password_message(wire, deadline)?;
+    let server_final = check_proof(&challenged, &last).map_err(|failure| refused(&startup.user, failure))?;
+    put_authentication(wire, 12, server_final.as_bytes());
+    Ok(())
+}
+
+fn put_authentication(wire: &mut Wire, code: i32, data: &[u8]) {
+    let body = wire.out().begin(b'R');
+    body.put_i32(code);
+    body.put_slice(data);
+    wire.out().end().expect("a password message is short");
+}
+
+fn read_password_message(wire: &mut Wire, deadline: Instant) -> Result<Vec<u8>, End> {
+    let message = wire.next_until(deadline)?;
+    match message.tag {
+        b'p' => Ok(wire.body(message).to_vec()),
+        b'X' => Err(End::Closed),
+        tag => Err(protocol_violation(format!("expected SASL response, got message type {tag}")).fatal().into()),
+    }
+}
+
+fn sasl_initial_response(message: &[u8]) -> Result<&[u8], End> {
+    let mut fields = Fields(message);
+    let parts = fields.cstr().zip(fields.i32());
+    let (mechanism, len) = parts.ok_or_else(|| malformed_scram("the SASL response is too short"))?;
+    if mechanism != b"SCRAM-SHA-256" {
+        return Err(malformed_scram("the client chose a SASL mechanism that was not offered"));
+    }
+    let data = usize::try_from(len).ok().and_then(|len| fields.bytes(len));
+    data.filter(|_| fields.is_empty()).ok_or_else(|| malformed_scram("the SASL response has a wrong length"))
+}
+
+fn malformed_scram(detail: &str) -> End {
+    protocol_violation("malformed SCRAM message").with_detail(detail).fatal().into()
+}
+
+fn refused(user: &str, failure: AuthFailure) -> End {
+    match failure {
+        AuthFailure::WrongPassword => {
+            let message = format!("password authentication failed for user \"{user}\"");
+            SqlError::new(INVALID_PASSWORD, message).fatal().into()
+        }
+        AuthFailure::Malformed(detail) => malformed_scram(&detail),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_taken_apart_as_postgres_does() {
+        let parsed = parse_options(r"-c geqo=off --search-path=a\ b  -cwork_mem=1MB").unwrap();
+        let expected = [("geqo", "off"), ("search_path", "a b"), ("work_mem", "1MB")];
+        assert_eq!(parsed, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert!(parse_options("-x").is_err());
+        assert!(parse_options("-c nothing").is_err());
+    }
+}

@@ -1,0 +1,391 @@
+//! A client's connection: messages in, messages out, and [`Output`], through which a statement answers.
+//!
+//! Nothing is written until [`Wire::flush`], except that a result which gathers 64 KiB streams out. Once the
+//! connection is lost every call fails with the first cause, so a statement in the middle of a large result ends.
+
+use super::input::{FrameError, Input, Message};
+use super::output::{OutBuffer, STREAM_BYTES, push_cstr};
+use super::registry::Entry;
+use bytes::{BufMut, BytesMut};
+use cenote_sql::{Field, Format, Formats, Names, Output, Result, SqlError, code};
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// SQLSTATE of a connection that broke.
+pub const CONNECTION_FAILURE: &str = "08006";
+
+/// How long a client that is sent away has to read why.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// Why a session ends.
+#[derive(Debug)]
+pub enum End {
+    /// The client said goodbye, or closed the connection between two messages.
+    Closed,
+    /// The connection broke, or was closed in the middle of a message.
+    Lost(String),
+    /// The session cannot go on; the client is told.
+    Fatal(SqlError),
+}
+
+impl From<SqlError> for End {
+    fn from(error: SqlError) -> Self {
+        End::Fatal(error)
+    }
+}
+
+/// Ends a session because of what the client sent.
+pub fn protocol_violation(message: impl Into<String>) -> SqlError {
+    SqlError::new(code::PROTOCOL_VIOLATION, message)
+}
+
+/// A client's connection.
+#[derive(Debug)]
+pub struct Wire {
+    stream: Arc<TcpStream>,
+    input: Input,
+    out: OutBuffer,
+    lost: Option<String>,
+    entry: Option<Arc<Entry>>,
+}
+
+impl Wire {
+    /// Takes over a connection that was just accepted.
+    pub fn new(stream: Arc<TcpStream>) -> Self {
+        Wire { stream, input: Input::new(), out: OutBuffer::new(), lost: None, entry: None }
+    }
+
+    /// Names the session whose `application_name` follows this connection's settings.
+    pub fn attach(&mut self, entry: Arc<Entry>) {
+        self.entry = Some(entry);
+    }
+
+    /// Waits for the next message.
+    pub fn next(&mut self) -> std::result::Result<Message, End> {
+        loop {
+            match self.input.next() {
+                Ok(Some(message)) => return Ok(message),
+                Ok(None) => self.fill()?,
+                Err(error) => return Err(frame_lost(&error)),
+            }
+        }
+    }
+
+    /// Waits for a startup packet, until `deadline` at most.
+    pub fn next_startup(&mut self, deadline: Instant) -> std::result::Result<Message, End> {
+        loop {
+            match self.input.next_startup() {
+                Ok(Some(message)) => return Ok(message),
+                Ok(None) => self.fill_until(deadline)?,
+                Err(error) => return Err(frame_lost(&error)),
+            }
+        }
+    }
+
+    /// Waits for the next message, until `deadline` at most.
+    pub fn next_until(&mut self, deadline: Instant) -> std::result::Result<Message, End> {
+        loop {
+            match self.input.next() {
+                Ok(Some(message)) => return Ok(message),
+                Ok(None) => self.fill_until(deadline)?,
+                Err(error) => return Err(frame_lost(&error)),
+            }
+        }
+    }
+
+    fn fill_until(&mut self, deadline: Instant) -> std::result::Result<(), End> {
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        self.stream.set_read_timeout(Some(left)).map_err(|error| End::Lost(error.to_string()))?;
+        if Instant::now() >= deadline {
+            return Err(End::Lost("the client did not finish its startup in time".into()));
+        }
+        self.fill()
+    }
+
+    /// Ends the time limits of the startup.
+    pub fn no_deadline(&mut self) -> std::result::Result<(), End> {
+        self.stream.set_read_timeout(None).map_err(|error| End::Lost(error.to_string()))
+    }
+
+    fn fill(&mut self) -> std::result::Result<(), End> {
+        loop {
+            match self.input.fill(&*self.stream) {
+                Ok(0) if self.input.has_bytes() => {
+                    return Err(End::Lost("the client closed the connection in the middle of a message".into()));
+                }
+                Ok(0) => return Err(End::Closed),
+                Ok(_) => return Ok(()),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => {}
+                    // The deadline of the startup, which the caller looks at.
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Ok(()),
+                    _ => return Err(End::Lost(error.to_string())),
+                },
+            }
+        }
+    }
+
+    /// The body of a message that was handed out last.
+    pub fn body(&self, message: Message) -> &[u8] {
+        self.input.body(message)
+    }
+
+    /// The messages that wait to be written.
+    pub fn out(&mut self) -> &mut OutBuffer {
+        &mut self.out
+    }
+
+    /// Writes what waits, with one system call unless the client reads slowly.
+    pub fn flush(&mut self) -> std::result::Result<(), End> {
+        if self.lost.is_none() {
+            if let Err(error) = self.out.flush(&*self.stream) {
+                self.lost = Some(error.to_string());
+            }
+        }
+        match &self.lost {
+            Some(cause) => Err(End::Lost(cause.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Fails if the connection broke while a statement wrote to it.
+    pub fn alive(&self) -> std::result::Result<(), End> {
+        match &self.lost {
+            Some(cause) => Err(End::Lost(cause.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// A byte outside of all messages: the answer to a request for encryption.
+    pub fn write_byte(&mut self, byte: u8) -> std::result::Result<(), End> {
+        io::Write::write_all(&mut &*self.stream, &[byte]).map_err(|error| End::Lost(error.to_string()))
+    }
+
+    /// Ends the connection so that the client still reads what was written: what it has sent meanwhile is read and dropped,
+    /// since closing over unread bytes would take the answer back.
+    pub fn close(&mut self) {
+        self.stream.shutdown(Shutdown::Write).ok();
+        self.stream.set_read_timeout(Some(LINGER)).ok();
+        let deadline = Instant::now() + LINGER;
+        let mut dropped = [0; 4096];
+        while matches!(io::Read::read(&mut &*self.stream, &mut dropped), Ok(1..)) && Instant::now() < deadline {}
+    }
+
+    /// ErrorResponse or NoticeResponse. A row that was open is cut off.
+    pub fn report(&mut self, tag: u8, error: &SqlError) {
+        self.out.drop_open();
+        let body = self.out.begin(tag);
+        let word = error.severity().word();
+        put_field(body, b'S', word);
+        put_field(body, b'V', word);
+        put_field(body, b'C', error.code());
+        put_field(body, b'M', error.message());
+        put_optional(body, b'D', error.detail());
+        put_optional(body, b'H', error.hint());
+        if let Some(position) = error.position() {
+            put_field(body, b'P', &position.to_string());
+        }
+        put_optional(body, b'W', error.context());
+        put_names(body, error.names());
+        body.put_u8(0);
+        self.out.end().expect("a report is shorter than 2 GiB");
+    }
+
+    fn stream_out(&mut self) -> Result<()> {
+        match self.out.len() >= STREAM_BYTES || self.lost.is_some() {
+            true => self.flush_output(),
+            false => Ok(()),
+        }
+    }
+
+    fn flush_output(&mut self) -> Result<()> {
+        self.flush().map_err(|_| self.gone())
+    }
+
+    #[cold]
+    fn gone(&self) -> SqlError {
+        let cause = self.lost.as_deref().unwrap_or("closed");
+        SqlError::new(CONNECTION_FAILURE, format!("connection to client lost: {cause}")).fatal()
+    }
+
+    fn with_message(&mut self, tag: u8, encode: impl FnOnce(&mut BytesMut) -> Result<()>) -> Result<()> {
+        let body = self.out.begin(tag);
+        match encode(body) {
+            Ok(()) => self.out.end().map_err(|_| SqlError::new(code::PROGRAM_LIMIT, "a message of more than 2 GiB cannot be sent")),
+            Err(error) => {
+                self.out.drop_open();
+                Err(error)
+            }
+        }
+    }
+
+    fn copy_response(&mut self, tag: u8, format: Format, columns: u16) -> Result<()> {
+        self.with_message(tag, |body| {
+            body.put_u8(format as i16 as u8);
+            body.put_u16(columns);
+            (0..columns).for_each(|_| body.put_i16(format as i16));
+            Ok(())
+        })
+    }
+}
+
+fn frame_lost(error: &FrameError) -> End {
+    End::Fatal(protocol_violation(error.to_string()).fatal())
+}
+
+fn put_field(body: &mut BytesMut, code: u8, text: &str) {
+    body.put_u8(code);
+    push_cstr(body, text.as_bytes());
+}
+
+fn put_optional(body: &mut BytesMut, code: u8, text: Option<&str>) {
+    if let Some(text) = text {
+        put_field(body, code, text);
+    }
+}
+
+fn put_names(body: &mut BytesMut, names: &Names) {
+    if names.table.is_some() {
+        put_field(body, b's', "public");
+    }
+    put_optional(body, b't', names.table.as_deref());
+    put_optional(body, b'c', names.column.as_deref());
+    put_optional(body, b'n', names.constraint.as_deref());
+}
+
+fn put_row_description(body: &mut BytesMut, fields: &[Field], formats: Formats<'_>) -> Result<()> {
+    let count = u16::try_from(fields.len()).map_err(|_| SqlError::new(code::PROGRAM_LIMIT, "a result of more than 65535 columns"))?;
+    body.put_u16(count);
+    for (index, field) in fields.iter().enumerate() {
+        push_cstr(body, field.name.as_bytes());
+        body.put_u32(field.table_oid);
+        body.put_i16(field.column);
+        body.put_u32(field.type_oid);
+        body.put_i16(field.type_len);
+        body.put_i32(field.type_mod);
+        body.put_i16(formats.of(index) as i16);
+    }
+    Ok(())
+}
+
+impl Output for Wire {
+    fn row_description(&mut self, fields: &[Field], formats: Formats<'_>) -> Result<()> {
+        self.with_message(b'T', |body| put_row_description(body, fields, formats))
+    }
+
+    fn row(&mut self, columns: u16, encode: &mut dyn FnMut(&mut BytesMut) -> Result<()>) -> Result<()> {
+        self.with_message(b'D', |body| {
+            body.put_u16(columns);
+            encode(body)
+        })?;
+        self.stream_out()
+    }
+
+    fn complete(&mut self, tag: &str) -> Result<()> {
+        self.out.complete(tag);
+        self.stream_out()
+    }
+
+    fn empty_query(&mut self) -> Result<()> {
+        self.out.empty(b'I');
+        Ok(())
+    }
+
+    fn portal_suspended(&mut self) -> Result<()> {
+        self.out.empty(b's');
+        Ok(())
+    }
+
+    fn parameter_description(&mut self, types: &[u32]) -> Result<()> {
+        self.with_message(b't', |body| {
+            body.put_u16(types.len() as u16);
+            types.iter().for_each(|&oid| body.put_u32(oid));
+            Ok(())
+        })
+    }
+
+    fn no_data(&mut self) -> Result<()> {
+        self.out.empty(b'n');
+        Ok(())
+    }
+
+    fn notice(&mut self, notice: &SqlError) -> Result<()> {
+        self.report(b'N', notice);
+        self.stream_out()
+    }
+
+    fn parameter_status(&mut self, name: &str, value: &str) -> Result<()> {
+        if let (Some(entry), "application_name") = (&self.entry, name) {
+            entry.set_application_name(value);
+        }
+        self.out.parameter_status(name, value);
+        Ok(())
+    }
+
+    fn copy_out(&mut self, format: Format, columns: u16) -> Result<()> {
+        self.copy_response(b'H', format, columns)
+    }
+
+    fn copy_row(&mut self, encode: &mut dyn FnMut(&mut BytesMut) -> Result<()>) -> Result<()> {
+        self.with_message(b'd', encode)?;
+        self.stream_out()
+    }
+
+    fn copy_done(&mut self) -> Result<()> {
+        self.out.empty(b'c');
+        Ok(())
+    }
+
+    fn copy_in(&mut self, format: Format, columns: u16) -> Result<()> {
+        self.copy_response(b'G', format, columns)?;
+        self.flush_output()
+    }
+
+    fn copy_in_data(&mut self, buffer: &mut Vec<u8>) -> Result<bool> {
+        loop {
+            let message = self.next().map_err(|end| self.ended_in_copy(end))?;
+            let body = self.input.body(message);
+            match message.tag {
+                b'd' => {
+                    buffer.extend_from_slice(body);
+                    return Ok(true);
+                }
+                b'c' => return Ok(false),
+                b'f' => return Err(copy_failed(body)),
+                b'H' | b'S' => {}
+                b'X' => return Err(self.ended_in_copy(End::Closed)),
+                tag => return Err(unexpected_in_copy(tag)),
+            }
+        }
+    }
+}
+
+impl Wire {
+    #[cold]
+    fn ended_in_copy(&mut self, end: End) -> SqlError {
+        let cause = match end {
+            End::Closed => "the client closed the connection during COPY".into(),
+            End::Lost(cause) => cause,
+            End::Fatal(error) => {
+                self.report(b'E', &error);
+                self.out.flush(&*self.stream).ok();
+                error.message().to_owned()
+            }
+        };
+        self.lost.get_or_insert(cause);
+        self.gone()
+    }
+}
+
+#[cold]
+fn copy_failed(body: &[u8]) -> SqlError {
+    let cause = String::from_utf8_lossy(body.strip_suffix(&[0]).unwrap_or(body)).into_owned();
+    SqlError::new(code::QUERY_CANCELED, format!("COPY from stdin failed: {cause}"))
+}
+
+#[cold]
+fn unexpected_in_copy(tag: u8) -> SqlError {
+    protocol_violation(format!("unexpected message type 0x{tag:02X} during COPY from stdin"))
+}

@@ -1,0 +1,5 @@
+//! Tests of the program from outside: its protocol on raw sockets, its command line, its server under real clients.
+
+mod load;
+mod protocol;
+mod stub;
