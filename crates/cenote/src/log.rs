@@ -57,7 +57,11 @@ pub fn enabled(level: Level) -> bool {
 
 /// Writes a line with one system call, so that lines of several threads do not mix.
 pub fn write(level: Level, text: fmt::Arguments<'_>) {
-    let line = format!("{} {} {text}\n", chrono::Utc::now().format("%Y-%m-%d %H:%M:%S%.3f"), level.word());
+    let line = format!(
+        "{} {} {text}\n",
+        chrono::Utc::now().format("%Y-%m-%d %H:%M:%S%.3f"),
+        level.word()
+    );
     std::io::stderr().lock().write_all(line.as_bytes()).ok();
 }
 

@@ -41,7 +41,17 @@ impl Verifier {
         fill_random(&mut salt);
         let salted = gen_salted_password(password, &salt, SCRAM_ITERATIONS);
         match ScramSecret::verifier_from_salted_password(salt, salted, SCRAM_ITERATIONS) {
-            ScramSecret::Verifier { salt, iterations, stored_key, server_key } => Verifier { iterations, salt, stored_key, server_key },
+            ScramSecret::Verifier {
+                salt,
+                iterations,
+                stored_key,
+                server_key,
+            } => Verifier {
+                iterations,
+                salt,
+                stored_key,
+                server_key,
+            },
             ScramSecret::SaltedPassword { .. } => unreachable!("a verifier was asked for"),
         }
     }
@@ -52,7 +62,12 @@ impl Verifier {
         salt.truncate(SALT_BYTES);
         let mut key = vec![0; KEY_BYTES];
         fill_random(&mut key);
-        Verifier { iterations: SCRAM_ITERATIONS, salt, stored_key: key.clone(), server_key: key }
+        Verifier {
+            iterations: SCRAM_ITERATIONS,
+            salt,
+            stored_key: key.clone(),
+            server_key: key,
+        }
     }
 
     /// Reads `SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>`; `None` where it is not of that form.
@@ -128,8 +143,15 @@ pub struct Passwords {
 impl Passwords {
     /// Reads a password file.
     pub fn read(path: &Path) -> Result<Self, PasswordFileError> {
-        let text = std::fs::read_to_string(path).map_err(|source| PasswordFileError::Read { path: path.to_owned(), source })?;
-        Self::parse(&text).map_err(|(line, problem)| PasswordFileError::Line { path: path.to_owned(), line, problem })
+        let text = std::fs::read_to_string(path).map_err(|source| PasswordFileError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&text).map_err(|(line, problem)| PasswordFileError::Line {
+            path: path.to_owned(),
+            line,
+            problem,
+        })
     }
 
     fn parse(text: &str) -> Result<Self, (usize, &'static str)> {
@@ -148,12 +170,18 @@ impl Passwords {
         }
         let mut server_secret = [0; KEY_BYTES];
         fill_random(&mut server_secret);
-        Ok(Passwords { verifiers, server_secret })
+        Ok(Passwords {
+            verifiers,
+            server_secret,
+        })
     }
 
     /// The verifier of a user; of a name that is not known, one that nothing fits.
     pub fn verifier(&self, user: &str) -> Verifier {
-        self.verifiers.get(user).cloned().unwrap_or_else(|| Verifier::of_stranger(user, &self.server_secret))
+        self.verifiers
+            .get(user)
+            .cloned()
+            .unwrap_or_else(|| Verifier::of_stranger(user, &self.server_secret))
     }
 
     /// Number of users.
@@ -172,19 +200,21 @@ fn parse_line(line: &str) -> Result<(&str, Verifier), &'static str> {
     match (user, entry) {
         ("", _) => Err("the user name is empty"),
         (_, "") => Err("the password is empty"),
-        (user, entry) if entry.starts_with("SCRAM-SHA-256$") => {
-            Verifier::parse(entry).map(|verifier| (user, verifier)).ok_or("the SCRAM-SHA-256 verifier is malformed")
-        }
+        (user, entry) if entry.starts_with("SCRAM-SHA-256$") => Verifier::parse(entry)
+            .map(|verifier| (user, verifier))
+            .ok_or("the SCRAM-SHA-256 verifier is malformed"),
         (user, entry) => Ok((user, Verifier::of_password(entry))),
     }
 }
 
 /// The proof in the client's last message: the server's own signature if it fits.
 pub fn check_proof(challenged: &Challenged, client_final: &[u8]) -> Result<String, AuthFailure> {
-    challenged.on_client_final_message(client_final).map_err(|error| match error {
-        PgWireError::InvalidPassword(_) => AuthFailure::WrongPassword,
-        other => AuthFailure::Malformed(other.to_string()),
-    })
+    challenged
+        .on_client_final_message(client_final)
+        .map_err(|error| match error {
+            PgWireError::InvalidPassword(_) => AuthFailure::WrongPassword,
+            other => AuthFailure::Malformed(other.to_string()),
+        })
 }
 
 /// Why a client is not let in.
@@ -201,7 +231,8 @@ pub fn fill_random(bytes: &mut [u8]) {
     let mut filled = 0;
     while filled < bytes.len() {
         let rest = &mut bytes[filled..];
-        filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty()).expect("the kernel has a random generator");
+        filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty())
+            .expect("the kernel has a random generator");
     }
 }
 

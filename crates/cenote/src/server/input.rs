@@ -68,7 +68,11 @@ pub struct Input {
 impl Input {
     /// An empty buffer.
     pub fn new() -> Self {
-        Input { buffer: vec![0; BUFFER_BYTES], start: 0, end: 0 }
+        Input {
+            buffer: vec![0; BUFFER_BYTES],
+            start: 0,
+            end: 0,
+        }
     }
 
     /// Whether bytes have come that are not consumed, such as the beginning of a message.
@@ -85,7 +89,13 @@ impl Input {
         let max = body_bytes_max(tag)?;
         let len = match usize::try_from(i64::from(length) - 4) {
             Ok(len) if len <= max => len,
-            _ => return Err(FrameError::Length { tag, length: length.into(), max }),
+            _ => {
+                return Err(FrameError::Length {
+                    tag,
+                    length: length.into(),
+                    max,
+                });
+            }
         };
         Ok(self.take(tag, 5, len))
     }
@@ -244,7 +254,10 @@ mod tests {
 
     #[test]
     fn messages_come_out_whole_however_they_are_cut() {
-        let bodies: Vec<Vec<u8>> = [0, 1, 5, 100, 8187, 8188, 20_000, 700_000, 3].iter().map(|&n| vec![n as u8; n]).collect();
+        let bodies: Vec<Vec<u8>> = [0, 1, 5, 100, 8187, 8188, 20_000, 700_000, 3]
+            .iter()
+            .map(|&n| vec![n as u8; n])
+            .collect();
         let stream: Vec<u8> = bodies.iter().flat_map(|body| message(b'd', body)).collect();
         for chunk in [1usize, 2, 3, 7, 4096, 65_537, stream.len()] {
             if chunk < 3 && stream.len() > 10_000 && chunk == 1 {
@@ -264,7 +277,10 @@ mod tests {
         };
         assert_eq!(refused(b"\x16\x03\x01"), FrameError::UnknownType(0x16));
         assert!(matches!(refused(b"Q\0\0\0\x03"), FrameError::Length { length: 3, .. }));
-        assert!(matches!(refused(b"Q\xff\xff\xff\xff"), FrameError::Length { length: -1, .. }));
+        assert!(matches!(
+            refused(b"Q\xff\xff\xff\xff"),
+            FrameError::Length { length: -1, .. }
+        ));
         assert!(matches!(refused(b"Q\x7f\xff\xff\xff"), FrameError::Length { .. }));
         assert!(matches!(refused(b"S\0\x01\0\0"), FrameError::Length { .. }));
     }

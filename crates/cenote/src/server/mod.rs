@@ -88,7 +88,9 @@ pub enum BindError {
 
 fn in_use_hint(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse => ". Another server has this port: choose another one with --listen, or 127.0.0.1:0 for any free one",
+        io::ErrorKind::AddrInUse => {
+            ". Another server has this port: choose another one with --listen, or 127.0.0.1:0 for any free one"
+        }
         io::ErrorKind::PermissionDenied => ". Ports below 1024 are for root: choose a higher one with --listen",
         _ => "",
     }
@@ -98,7 +100,11 @@ fn in_use_hint(error: &io::Error) -> &'static str {
 pub fn bind(listen: &str, with_passwords: bool) -> Result<TcpListener, BindError> {
     let unknown = || BindError::Address(listen.to_owned());
     let addresses: Vec<SocketAddr> = listen.to_socket_addrs().map_err(|_| unknown())?.collect();
-    let address = *addresses.iter().find(|address| address.is_ipv4()).or(addresses.first()).ok_or_else(unknown)?;
+    let address = *addresses
+        .iter()
+        .find(|address| address.is_ipv4())
+        .or(addresses.first())
+        .ok_or_else(unknown)?;
     if !with_passwords && !is_loopback(address.ip()) {
         return Err(BindError::Open(address));
     }
@@ -124,13 +130,31 @@ pub struct Server {
 
 impl Server {
     /// Serves the connections of `listener`, those that wait already included.
-    pub fn start<S: Service>(listener: TcpListener, service: S, access: Access, registry: Arc<Registry>) -> io::Result<Server> {
+    pub fn start<S: Service>(
+        listener: TcpListener,
+        service: S,
+        access: Access,
+        registry: Arc<Registry>,
+    ) -> io::Result<Server> {
         let listener = Arc::new(listener);
         let stopping = Arc::new(AtomicBool::new(false));
-        let shared = Arc::new(Shared { service, access, registry: registry.clone(), connections: AtomicUsize::new(0) });
+        let shared = Arc::new(Shared {
+            service,
+            access,
+            registry: registry.clone(),
+            connections: AtomicUsize::new(0),
+        });
         let (accepting, stop) = (listener.clone(), stopping.clone());
-        let acceptor = thread::Builder::new().name("accept".into()).stack_size(STACK_BYTES).spawn(move || accept(&accepting, &stop, &shared))?;
-        Ok(Server { registry, listener, stopping, acceptor: Some(acceptor) })
+        let acceptor = thread::Builder::new()
+            .name("accept".into())
+            .stack_size(STACK_BYTES)
+            .spawn(move || accept(&accepting, &stop, &shared))?;
+        Ok(Server {
+            registry,
+            listener,
+            stopping,
+            acceptor: Some(acceptor),
+        })
     }
 
     /// Where it listens.
@@ -179,10 +203,13 @@ fn welcome<S: Service>(stream: TcpStream, peer: SocketAddr, shared: &Arc<Shared<
     }
     shared.connections.fetch_add(1, Ordering::Relaxed);
     let serving = shared.clone();
-    let spawned = thread::Builder::new().name("session".into()).stack_size(STACK_BYTES).spawn(move || {
-        serve(stream, peer, &serving);
-        serving.connections.fetch_sub(1, Ordering::Relaxed);
-    });
+    let spawned = thread::Builder::new()
+        .name("session".into())
+        .stack_size(STACK_BYTES)
+        .spawn(move || {
+            serve(stream, peer, &serving);
+            serving.connections.fetch_sub(1, Ordering::Relaxed);
+        });
     if let Err(error) = spawned {
         shared.connections.fetch_sub(1, Ordering::Relaxed);
         log::error!("{peer}: closed, no thread for it: {error}");
@@ -238,7 +265,10 @@ fn converse<S: Service>(wire: &mut Wire, stream: Arc<TcpStream>, peer: SocketAdd
         Ok(Request::Session(startup)) => startup,
         Ok(Request::Cancel { id, secret }) => {
             let found = shared.registry.cancel(id, secret);
-            log::debug!("{peer}: cancel request for session {id}{}", if found { "" } else { ": no such session" });
+            log::debug!(
+                "{peer}: cancel request for session {id}{}",
+                if found { "" } else { ": no such session" }
+            );
             return End::Closed;
         }
         Err(end) => return end,
@@ -271,7 +301,10 @@ fn begin<S: Service>(
         application_name: startup.setting("application_name").unwrap_or_default().to_owned(),
         stream,
     };
-    let registered = shared.registry.enter(arrival, shared.access.max_connections).map_err(refused)?;
+    let registered = shared
+        .registry
+        .enter(arrival, shared.access.max_connections)
+        .map_err(refused)?;
     let info = SessionInfo {
         user: startup.user.clone(),
         database: startup.database.clone(),
@@ -289,7 +322,10 @@ fn refused(why: Refused) -> End {
         Refused::Closing => session::shutting_down().into(),
         Refused::Full => {
             let error = SqlError::new(TOO_MANY_CONNECTIONS, "sorry, too many clients already");
-            error.with_hint("Raise max_connections in cenote.toml or with --max-connections.").fatal().into()
+            error
+                .with_hint("Raise max_connections in cenote.toml or with --max-connections.")
+                .fatal()
+                .into()
         }
     }
 }

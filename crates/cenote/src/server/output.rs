@@ -27,7 +27,10 @@ pub struct OutBuffer {
 impl OutBuffer {
     /// An empty buffer.
     pub fn new() -> Self {
-        OutBuffer { bytes: BytesMut::with_capacity(BUFFER_BYTES), open: None }
+        OutBuffer {
+            bytes: BytesMut::with_capacity(BUFFER_BYTES),
+            open: None,
+        }
     }
 
     /// Bytes that wait to be written.

@@ -210,7 +210,10 @@ impl Registry {
             ending: AtomicBool::new(false),
         });
         sessions.insert(id, entry.clone());
-        Ok(Registered { registry: self.clone(), entry })
+        Ok(Registered {
+            registry: self.clone(),
+            entry,
+        })
     }
 
     fn free_id(&self, sessions: &BTreeMap<i32, Arc<Entry>>) -> i32 {
@@ -227,7 +230,10 @@ impl Registry {
 
     /// Cancels the running statement of session `id` if `secret` is its secret.
     pub fn cancel(&self, id: i32, secret: i32) -> bool {
-        let entry = lock(&self.sessions).get(&id).filter(|entry| entry.secret == secret).cloned();
+        let entry = lock(&self.sessions)
+            .get(&id)
+            .filter(|entry| entry.secret == secret)
+            .cloned();
         entry.inspect(|entry| entry.cancel()).is_some()
     }
 
@@ -247,7 +253,11 @@ impl Registry {
             if left.is_zero() {
                 break;
             }
-            sessions = self.left.wait_timeout(sessions, left).unwrap_or_else(PoisonError::into_inner).0;
+            sessions = self
+                .left
+                .wait_timeout(sessions, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
         sessions.len()
     }

@@ -120,7 +120,14 @@ pub struct Dialogue<'a, C> {
 impl<'a, C: Conversation> Dialogue<'a, C> {
     /// Begins a session on a connection whose startup is done.
     pub fn new(wire: &'a mut Wire, sql: C, entry: Arc<Entry>) -> Self {
-        Dialogue { wire, sql, entry, skipping: false, text: String::new(), types: Vec::new() }
+        Dialogue {
+            wire,
+            sql,
+            entry,
+            skipping: false,
+            text: String::new(),
+            types: Vec::new(),
+        }
     }
 
     /// Tells the client what it must know, then answers it until it leaves.
@@ -204,7 +211,9 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
             Ok(()) => Ok(()),
             Err(error) if error.severity() == Severity::Fatal => Err(End::Fatal(error)),
             // The shutdown cancelled the statement; the client is told why.
-            Err(error) if error.code() == code::QUERY_CANCELED && self.entry.is_ending() => Err(End::Fatal(shutting_down())),
+            Err(error) if error.code() == code::QUERY_CANCELED && self.entry.is_ending() => {
+                Err(End::Fatal(shutting_down()))
+            }
             Err(error) => {
                 self.wire.report(b'E', &error);
                 Ok(())
@@ -289,7 +298,10 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
         act: impl FnOnce(&mut C, u8, &str, &mut Wire) -> Result<()>,
     ) -> std::result::Result<(), Failure> {
         let mut body = Fields(self.wire.body(message));
-        let kind = body.u8().filter(|kind| matches!(kind, b'S' | b'P')).ok_or_else(malformed)?;
+        let kind = body
+            .u8()
+            .filter(|kind| matches!(kind, b'S' | b'P'))
+            .ok_or_else(malformed)?;
         name(&mut body)?.clone_into(&mut self.text);
         all_read(&body)?;
         act(&mut self.sql, kind, &self.text, self.wire)?;
@@ -302,7 +314,9 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
         let max_rows = body.i32().ok_or_else(malformed)?;
         all_read(&body)?;
         self.entry.started();
-        let result = self.sql.execute(&self.text, u32::try_from(max_rows).unwrap_or(0), self.wire);
+        let result = self
+            .sql
+            .execute(&self.text, u32::try_from(max_rows).unwrap_or(0), self.wire);
         self.wire.alive()?;
         Ok(result?)
     }
@@ -310,7 +324,11 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
 
 /// The end of a session because the server shuts down.
 pub fn shutting_down() -> SqlError {
-    SqlError::new(code::ADMIN_SHUTDOWN, "terminating connection due to administrator command").fatal()
+    SqlError::new(
+        code::ADMIN_SHUTDOWN,
+        "terminating connection due to administrator command",
+    )
+    .fatal()
 }
 
 fn copy_text(body: &[u8], into: &mut String) -> Result<()> {
@@ -330,7 +348,10 @@ fn name<'a>(body: &mut Fields<'a>) -> Result<&'a str> {
 fn utf8(bytes: &[u8]) -> Result<&str> {
     std::str::from_utf8(bytes).map_err(|error| {
         let byte = bytes[error.valid_up_to()];
-        SqlError::new(code::BAD_ENCODING, format!("invalid byte sequence for encoding \"UTF8\": 0x{byte:02x}"))
+        SqlError::new(
+            code::BAD_ENCODING,
+            format!("invalid byte sequence for encoding \"UTF8\": 0x{byte:02x}"),
+        )
     })
 }
 

@@ -60,7 +60,10 @@ pub struct Startup {
 impl Startup {
     /// A parameter by name.
     pub fn setting(&self, name: &str) -> Option<&str> {
-        self.settings.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.settings
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
     }
 }
 
@@ -77,7 +80,9 @@ pub fn read_request(wire: &mut Wire, deadline: Instant) -> Result<Request, End> 
             version => return Err(unknown_version(version).into()),
         }
     }
-    Err(protocol_violation("too many requests before the startup packet").fatal().into())
+    Err(protocol_violation("too many requests before the startup packet")
+        .fatal()
+        .into())
 }
 
 fn read_cancel(body: &mut Fields<'_>) -> Result<Request, End> {
@@ -107,7 +112,11 @@ fn read_startup(wire: &mut Wire, packet: super::input::Message, minor: i32) -> R
         }
     }
     if startup.user.is_empty() {
-        return Err(SqlError::new(INVALID_AUTHORIZATION, "no user name was given in the startup packet").fatal().into());
+        return Err(
+            SqlError::new(INVALID_AUTHORIZATION, "no user name was given in the startup packet")
+                .fatal()
+                .into(),
+        );
     }
     if startup.database.is_empty() {
         startup.database.clone_from(&startup.user);
@@ -120,7 +129,11 @@ fn read_startup(wire: &mut Wire, packet: super::input::Message, minor: i32) -> R
 
 fn text(body: &mut Fields<'_>) -> Result<String, End> {
     let bytes = body.cstr().ok_or_else(malformed)?;
-    String::from_utf8(bytes.to_vec()).map_err(|_| protocol_violation("the startup packet is not valid UTF-8").fatal().into())
+    String::from_utf8(bytes.to_vec()).map_err(|_| {
+        protocol_violation("the startup packet is not valid UTF-8")
+            .fatal()
+            .into()
+    })
 }
 
 fn malformed() -> SqlError {
@@ -136,7 +149,9 @@ fn unknown_version(version: i32) -> SqlError {
 fn refuse_replication(value: &str) -> Result<(), End> {
     match value {
         "false" | "off" | "no" | "0" => Ok(()),
-        _ => Err(SqlError::unsupported("replication over the client protocol").fatal().into()),
+        _ => Err(SqlError::unsupported("replication over the client protocol")
+            .fatal()
+            .into()),
     }
 }
 
@@ -174,7 +189,10 @@ fn split_options(options: &str) -> Vec<String> {
 }
 
 fn invalid_option(word: &str) -> End {
-    let error = SqlError::new("42601", format!("invalid command-line argument for server process: {word}"));
+    let error = SqlError::new(
+        "42601",
+        format!("invalid command-line argument for server process: {word}"),
+    );
     End::Fatal(error.with_hint("Options look like \"-c name=value\".").fatal())
 }
 
@@ -190,14 +208,22 @@ fn negotiate_version(wire: &mut Wire, unknown: &[String]) {
 }
 
 /// Lets the client in, or says why not. Without a password file everybody on the loopback interface is let in.
-pub fn authenticate(wire: &mut Wire, startup: &Startup, passwords: Option<&Passwords>, deadline: Instant) -> Result<(), End> {
+pub fn authenticate(
+    wire: &mut Wire,
+    startup: &Startup,
+    passwords: Option<&Passwords>,
+    deadline: Instant,
+) -> Result<(), End> {
     if let Some(passwords) = passwords {
         ask_password(wire, startup, passwords, deadline)?;
     }
     if startup.database != DATABASE {
         let message = format!("database \"{}\" does not exist", startup.database);
         let hint = format!("A server has one database, named {DATABASE}: psql -d {DATABASE}");
-        return Err(SqlError::new(INVALID_CATALOG_NAME, message).with_hint(hint).fatal().into());
+        return Err(SqlError::new(INVALID_CATALOG_NAME, message)
+            .with_hint(hint)
+            .fatal()
+            .into());
     }
     wire.out().message(b'R', &0i32.to_be_bytes());
     Ok(())
@@ -209,7 +235,10 @@ fn ask_password(wire: &mut Wire, startup: &Startup, passwords: &Passwords, deadl
     wire.flush()?;
     let first = read_password_message(wire, deadline)?;
     let client_first = sasl_initial_response(&first)?;
-    let (server_first, challenged) = passwords.verifier(&startup.user).challenge(client_first).map_err(|error| malformed_scram(&error.to_string()))?;
+    let (server_first, challenged) = passwords
+        .verifier(&startup.user)
+        .challenge(client_first)
+        .map_err(|error| malformed_scram(&error.to_string()))?;
     put_authentication(wire, 11, server_first.as_bytes());
     wire.flush()?;
     let last = read_password_message(wire, deadline)?;
@@ -230,7 +259,11 @@ fn read_password_message(wire: &mut Wire, deadline: Instant) -> Result<Vec<u8>, 
     match message.tag {
         b'p' => Ok(wire.body(message).to_vec()),
         b'X' => Err(End::Closed),
-        tag => Err(protocol_violation(format!("expected SASL response, got message type {tag}")).fatal().into()),
+        tag => Err(
+            protocol_violation(format!("expected SASL response, got message type {tag}"))
+                .fatal()
+                .into(),
+        ),
     }
 }
 
@@ -239,14 +272,20 @@ fn sasl_initial_response(message: &[u8]) -> Result<&[u8], End> {
     let parts = fields.cstr().zip(fields.i32());
     let (mechanism, len) = parts.ok_or_else(|| malformed_scram("the SASL response is too short"))?;
     if mechanism != b"SCRAM-SHA-256" {
-        return Err(malformed_scram("the client chose a SASL mechanism that was not offered"));
+        return Err(malformed_scram(
+            "the client chose a SASL mechanism that was not offered",
+        ));
     }
     let data = usize::try_from(len).ok().and_then(|len| fields.bytes(len));
-    data.filter(|_| fields.is_empty()).ok_or_else(|| malformed_scram("the SASL response has a wrong length"))
+    data.filter(|_| fields.is_empty())
+        .ok_or_else(|| malformed_scram("the SASL response has a wrong length"))
 }
 
 fn malformed_scram(detail: &str) -> End {
-    protocol_violation("malformed SCRAM message").with_detail(detail).fatal().into()
+    protocol_violation("malformed SCRAM message")
+        .with_detail(detail)
+        .fatal()
+        .into()
 }
 
 fn refused(user: &str, failure: AuthFailure) -> End {
@@ -267,7 +306,10 @@ mod tests {
     fn options_are_taken_apart_as_postgres_does() {
         let parsed = parse_options(r"-c geqo=off --search-path=a\ b  -cwork_mem=1MB").unwrap();
         let expected = [("geqo", "off"), ("search_path", "a b"), ("work_mem", "1MB")];
-        assert_eq!(parsed, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(
+            parsed,
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
         assert!(parse_options("-x").is_err());
         assert!(parse_options("-c nothing").is_err());
     }

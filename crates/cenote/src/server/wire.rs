@@ -54,7 +54,13 @@ pub struct Wire {
 impl Wire {
     /// Takes over a connection that was just accepted.
     pub fn new(stream: Arc<TcpStream>) -> Self {
-        Wire { stream, input: Input::new(), out: OutBuffer::new(), lost: None, entry: None }
+        Wire {
+            stream,
+            input: Input::new(),
+            out: OutBuffer::new(),
+            lost: None,
+            entry: None,
+        }
     }
 
     /// Names the session whose `application_name` follows this connection's settings.
@@ -96,8 +102,12 @@ impl Wire {
     }
 
     fn fill_until(&mut self, deadline: Instant) -> std::result::Result<(), End> {
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        self.stream.set_read_timeout(Some(left)).map_err(|error| End::Lost(error.to_string()))?;
+        let left = deadline
+            .saturating_duration_since(Instant::now())
+            .max(Duration::from_millis(1));
+        self.stream
+            .set_read_timeout(Some(left))
+            .map_err(|error| End::Lost(error.to_string()))?;
         if Instant::now() >= deadline {
             return Err(End::Lost("the client did not finish its startup in time".into()));
         }
@@ -106,14 +116,18 @@ impl Wire {
 
     /// Ends the time limits of the startup.
     pub fn no_deadline(&mut self) -> std::result::Result<(), End> {
-        self.stream.set_read_timeout(None).map_err(|error| End::Lost(error.to_string()))
+        self.stream
+            .set_read_timeout(None)
+            .map_err(|error| End::Lost(error.to_string()))
     }
 
     fn fill(&mut self) -> std::result::Result<(), End> {
         loop {
             match self.input.fill(&*self.stream) {
                 Ok(0) if self.input.has_bytes() => {
-                    return Err(End::Lost("the client closed the connection in the middle of a message".into()));
+                    return Err(End::Lost(
+                        "the client closed the connection in the middle of a message".into(),
+                    ));
                 }
                 Ok(0) => return Err(End::Closed),
                 Ok(_) => return Ok(()),
@@ -213,7 +227,10 @@ impl Wire {
     fn with_message(&mut self, tag: u8, encode: impl FnOnce(&mut BytesMut) -> Result<()>) -> Result<()> {
         let body = self.out.begin(tag);
         match encode(body) {
-            Ok(()) => self.out.end().map_err(|_| SqlError::new(code::PROGRAM_LIMIT, "a message of more than 2 GiB cannot be sent")),
+            Ok(()) => self
+                .out
+                .end()
+                .map_err(|_| SqlError::new(code::PROGRAM_LIMIT, "a message of more than 2 GiB cannot be sent")),
             Err(error) => {
                 self.out.drop_open();
                 Err(error)
@@ -256,7 +273,8 @@ fn put_names(body: &mut BytesMut, names: &Names) {
 }
 
 fn put_row_description(body: &mut BytesMut, fields: &[Field], formats: Formats<'_>) -> Result<()> {
-    let count = u16::try_from(fields.len()).map_err(|_| SqlError::new(code::PROGRAM_LIMIT, "a result of more than 65535 columns"))?;
+    let count = u16::try_from(fields.len())
+        .map_err(|_| SqlError::new(code::PROGRAM_LIMIT, "a result of more than 65535 columns"))?;
     body.put_u16(count);
     for (index, field) in fields.iter().enumerate() {
         push_cstr(body, field.name.as_bytes());

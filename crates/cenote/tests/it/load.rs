@@ -34,7 +34,13 @@ fn echo_rate() {
                     let mut client = host.client();
                     client.send(&[parse("s", "rows 1"), message(b'S', b"")].concat());
                     client.until_ready();
-                    let request = [bind_portal("", "s"), message(b'D', b"P\0"), execute("", 0), message(b'S', b"")].concat();
+                    let request = [
+                        bind_portal("", "s"),
+                        message(b'D', b"P\0"),
+                        execute("", 0),
+                        message(b'S', b""),
+                    ]
+                    .concat();
                     let mut answer = [0; 4096];
                     let mut count = 0;
                     while !stop.load(std::sync::atomic::Ordering::Relaxed) {

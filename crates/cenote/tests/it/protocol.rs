@@ -20,7 +20,10 @@ fn a_simple_query_is_answered_in_order() {
     let answer = client.until_ready();
     assert_eq!(sqlstate(&answer[0].1), "22012");
     let text = String::from_utf8(answer[0].1.clone()).unwrap();
-    assert!(text.starts_with("SERROR\0VERROR\0C22012\0Mdivision by zero\0HDo not.\0P3\0"), "{text:?}");
+    assert!(
+        text.starts_with("SERROR\0VERROR\0C22012\0Mdivision by zero\0HDo not.\0P3\0"),
+        "{text:?}"
+    );
 }
 
 #[test]
@@ -50,9 +53,25 @@ fn a_failing_row_is_cut_off() {
 fn a_pipeline_skips_to_sync_after_an_error() {
     let host = Host::start();
     let mut client = host.client();
-    let good = [parse("", "rows 2"), bind_portal("", ""), message(b'D', b"P\0"), execute("", 0)].concat();
+    let good = [
+        parse("", "rows 2"),
+        bind_portal("", ""),
+        message(b'D', b"P\0"),
+        execute("", 0),
+    ]
+    .concat();
     let sync = message(b'S', b"");
-    client.send(&[good.clone(), parse("", "syntax"), good.clone(), sync.clone(), good, sync].concat());
+    client.send(
+        &[
+            good.clone(),
+            parse("", "syntax"),
+            good.clone(),
+            sync.clone(),
+            good,
+            sync,
+        ]
+        .concat(),
+    );
     assert_eq!(client.tags(), "12TDDCEZ");
     assert_eq!(client.tags(), "12TDDCZ");
 }
@@ -62,14 +81,34 @@ fn a_portal_is_suspended_and_resumed() {
     let host = Host::start();
     let mut client = host.client();
     let sync = message(b'S', b"");
-    client.send(&[parse("s", "rows 5"), bind_portal("p", "s"), execute("p", 2), execute("p", 2), message(b'H', b"")].concat());
+    client.send(
+        &[
+            parse("s", "rows 5"),
+            bind_portal("p", "s"),
+            execute("p", 2),
+            execute("p", 2),
+            message(b'H', b""),
+        ]
+        .concat(),
+    );
     let tags: String = (0..8).map(|_| char::from(client.next().unwrap().0)).collect();
     assert_eq!(tags, "12DDsDDs", "Flush sends what waits");
     client.send(&[execute("p", 2), message(b'C', b"Pp\0"), execute("p", 0), sync.clone()].concat());
     let answer = client.until_ready();
-    assert_eq!(answer.iter().map(|(tag, _)| char::from(*tag)).collect::<String>(), "DC3EZ");
+    assert_eq!(
+        answer.iter().map(|(tag, _)| char::from(*tag)).collect::<String>(),
+        "DC3EZ"
+    );
     assert_eq!(sqlstate(&answer[3].1), "34000");
-    client.send(&[message(b'D', b"Ss\0"), message(b'C', b"Ss\0"), bind_portal("", "s"), sync].concat());
+    client.send(
+        &[
+            message(b'D', b"Ss\0"),
+            message(b'C', b"Ss\0"),
+            bind_portal("", "s"),
+            sync,
+        ]
+        .concat(),
+    );
     assert_eq!(client.tags(), "tT3EZ");
 }
 
@@ -81,7 +120,15 @@ fn copy_goes_both_ways() {
     assert_eq!(client.tags(), "HdcCZ");
     client.send(&query("copy in"));
     assert_eq!(client.next().unwrap().0, b'G');
-    client.send(&[message(b'd', b"one\ntw"), message(b'H', b""), message(b'd', b"o\n"), message(b'c', b"")].concat());
+    client.send(
+        &[
+            message(b'd', b"one\ntw"),
+            message(b'H', b""),
+            message(b'd', b"o\n"),
+            message(b'c', b""),
+        ]
+        .concat(),
+    );
     let answer = client.until_ready();
     assert_eq!(answer[0].1, b"COPY 2\0");
 }
@@ -149,13 +196,26 @@ fn garbage_is_refused_and_hurts_nobody() {
     let host = Host::start();
     let mut bystander = host.client();
     let tls_hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
-    for garbage in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], tls_hello, b"\0\0\0\x04", b"\0\0\0\x08\0\x02\0\0", b"\xff\xff\xff\xff\xff\xff\xff\xff"] {
+    for garbage in [
+        &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
+        tls_hello,
+        b"\0\0\0\x04",
+        b"\0\0\0\x08\0\x02\0\0",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff",
+    ] {
         let mut client = Client::raw(host.address);
         client.send(garbage);
         let state = client.last_words();
         assert!(state == "08P01" || state == "0A000", "{garbage:?}: {state:?}");
     }
-    for garbage in [&b"\0\0\0\0\0"[..], b"Q\0\0\0\x01", b"Q\x7f\xff\xff\xff", b"S\0\x0f\xff\xff", b"Z\0\0\0\x05I", b"hello\n"] {
+    for garbage in [
+        &b"\0\0\0\0\0"[..],
+        b"Q\0\0\0\x01",
+        b"Q\x7f\xff\xff\xff",
+        b"S\0\x0f\xff\xff",
+        b"Z\0\0\0\x05I",
+        b"hello\n",
+    ] {
         let mut client = host.client();
         client.send(garbage);
         assert_eq!(client.last_words(), "08P01", "{garbage:?}");
@@ -250,12 +310,23 @@ fn a_statement_is_cancelled_by_another_connection() {
     std::thread::sleep(Duration::from_millis(30));
     let cancel = |id: i32, secret: i32| {
         let mut other = Client::raw(host.address);
-        other.send(&[16i32.to_be_bytes(), 80_877_102i32.to_be_bytes(), id.to_be_bytes(), secret.to_be_bytes()].concat());
+        other.send(
+            &[
+                16i32.to_be_bytes(),
+                80_877_102i32.to_be_bytes(),
+                id.to_be_bytes(),
+                secret.to_be_bytes(),
+            ]
+            .concat(),
+        );
         assert!(other.next().is_none(), "a cancel request is not answered");
     };
     cancel(client.id, client.secret.wrapping_add(1));
     cancel(client.id + 1, client.secret);
-    client.stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    client
+        .stream
+        .set_read_timeout(Some(Duration::from_millis(100)))
+        .unwrap();
     let mut byte = [0];
     assert!(client.stream.peek(&mut byte).is_err(), "a wrong secret cancels nothing");
     client.stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -310,7 +381,12 @@ fn passwords_are_asked_for_and_checked() {
     std::fs::remove_file(&passwords).unwrap();
     let connect = |user: &str, password: &str| {
         let mut config = postgres::Config::new();
-        config.host("127.0.0.1").port(host.address.port()).user(user).password(password).dbname("cenote");
+        config
+            .host("127.0.0.1")
+            .port(host.address.port())
+            .user(user)
+            .password(password)
+            .dbname("cenote");
         config.connect(postgres::NoTls)
     };
     assert!(connect("anna", "open sesame").is_ok());

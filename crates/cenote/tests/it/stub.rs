@@ -56,7 +56,14 @@ impl Drop for ToySession {
 }
 
 fn field() -> Field {
-    Field { name: "n".into(), table_oid: 0, column: 0, type_oid: 25, type_len: -1, type_mod: -1 }
+    Field {
+        name: "n".into(),
+        table_oid: 0,
+        column: 0,
+        type_oid: 25,
+        type_len: -1,
+        type_mod: -1,
+    }
 }
 
 impl ToySession {
@@ -66,7 +73,11 @@ impl ToySession {
                 let text = n.to_string();
                 row.extend_from_slice(&(text.len() as i32).to_be_bytes());
                 row.extend_from_slice(text.as_bytes());
-                if n == 13_013 { Err(SqlError::new("22012", "unlucky")) } else { Ok(()) }
+                if n == 13_013 {
+                    Err(SqlError::new("22012", "unlucky"))
+                } else {
+                    Ok(())
+                }
             })?;
         }
         Ok(())
@@ -89,7 +100,11 @@ impl ToySession {
                 })?;
                 out.copy_done()?;
             }
-            "notice" => out.notice(&SqlError::notice(cenote_sql::Severity::Notice, "00000", "mind the step"))?,
+            "notice" => out.notice(&SqlError::notice(
+                cenote_sql::Severity::Notice,
+                "00000",
+                "mind the step",
+            ))?,
             _ => return Err(SqlError::new(code::SYNTAX_ERROR, format!("syntax error at {text:?}"))),
         }
         out.complete(&text.to_uppercase())
@@ -101,7 +116,10 @@ impl ToySession {
             // The handle's own flag cannot be read from outside of sql, but its debug text can.
             if format!("{:?}", self.cancel).contains("true") {
                 self.cancel = CancelHandle::default();
-                return Err(SqlError::new(code::QUERY_CANCELED, "canceling statement due to user request"));
+                return Err(SqlError::new(
+                    code::QUERY_CANCELED,
+                    "canceling statement due to user request",
+                ));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -147,7 +165,10 @@ impl Conversation for ToySession {
         Ok(())
     }
     fn bind(&mut self, portal: &str, statement: &str, _bind: Bind<'_>) -> Result<()> {
-        let text = self.statements.get(statement).ok_or_else(|| SqlError::new(code::INVALID_STATEMENT_NAME, "no such statement"))?;
+        let text = self
+            .statements
+            .get(statement)
+            .ok_or_else(|| SqlError::new(code::INVALID_STATEMENT_NAME, "no such statement"))?;
         self.portals.insert(portal.into(), (text.clone(), 0));
         Ok(())
     }
@@ -165,12 +186,20 @@ impl Conversation for ToySession {
         }
     }
     fn execute(&mut self, portal: &str, max_rows: u32, out: &mut dyn Output) -> Result<()> {
-        let (text, at) = self.portals.get(portal).cloned().ok_or_else(|| SqlError::new(code::INVALID_CURSOR_NAME, "no such portal"))?;
+        let (text, at) = self
+            .portals
+            .get(portal)
+            .cloned()
+            .ok_or_else(|| SqlError::new(code::INVALID_CURSOR_NAME, "no such portal"))?;
         let Some(count) = text.strip_prefix("rows ").map(|n| n.parse::<u64>().unwrap()) else {
             let result = self.run(&text, out);
             return self.failed(result);
         };
-        let end = if max_rows == 0 { count } else { count.min(at + u64::from(max_rows)) };
+        let end = if max_rows == 0 {
+            count
+        } else {
+            count.min(at + u64::from(max_rows))
+        };
         self.rows(at, end, out)?;
         self.portals.insert(portal.into(), (text, end));
         match end < count {
@@ -191,7 +220,10 @@ impl Conversation for ToySession {
         self.status
     }
     fn reported_settings(&self) -> Vec<(&'static str, String)> {
-        vec![("server_version", "15.0 (Cenote)".into()), ("client_encoding", "UTF8".into())]
+        vec![
+            ("server_version", "15.0 (Cenote)".into()),
+            ("client_encoding", "UTF8".into()),
+        ]
     }
     fn cancel_handle(&self) -> CancelHandle {
         self.cancel.clone()
@@ -213,7 +245,10 @@ impl Host {
     pub fn with(passwords: Option<Passwords>, max_connections: usize) -> Host {
         let toy = Arc::new(Toy::default());
         let listener = bind("127.0.0.1:0", passwords.is_some()).unwrap();
-        let access = Access { passwords, max_connections };
+        let access = Access {
+            passwords,
+            max_connections,
+        };
         let server = Server::start(listener, ToyService(toy.clone()), access, Arc::new(Registry::default())).unwrap();
         let address = server.address().unwrap();
         Host { toy, server, address }
@@ -227,7 +262,11 @@ impl Host {
     pub fn wait_alive(&self, sessions: usize) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while self.toy.alive.load(Ordering::SeqCst) != sessions {
-            assert!(Instant::now() < deadline, "{} sessions are alive", self.toy.alive.load(Ordering::SeqCst));
+            assert!(
+                Instant::now() < deadline,
+                "{} sessions are alive",
+                self.toy.alive.load(Ordering::SeqCst)
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -282,7 +321,11 @@ impl Client {
     /// Connects and goes through the startup.
     pub fn connect(address: SocketAddr) -> Client {
         let mut client = Self::raw(address);
-        client.send(&startup(&[("user", "anybody"), ("database", "cenote"), ("application_name", "test")]));
+        client.send(&startup(&[
+            ("user", "anybody"),
+            ("database", "cenote"),
+            ("application_name", "test"),
+        ]));
         for (tag, body) in client.until_ready() {
             if tag == b'K' {
                 client.id = i32::from_be_bytes(body[..4].try_into().unwrap());
@@ -297,7 +340,11 @@ impl Client {
     pub fn raw(address: SocketAddr) -> Client {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        Client { stream, id: 0, secret: 0 }
+        Client {
+            stream,
+            id: 0,
+            secret: 0,
+        }
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
@@ -349,6 +396,9 @@ impl Client {
 
 /// The SQLSTATE of an ErrorResponse.
 pub fn sqlstate(body: &[u8]) -> String {
-    let field = body.split(|&byte| byte == 0).find(|field| field.first() == Some(&b'C')).unwrap();
+    let field = body
+        .split(|&byte| byte == 0)
+        .find(|field| field.first() == Some(&b'C'))
+        .unwrap();
     String::from_utf8(field[1..].to_vec()).unwrap()
 }
