@@ -1,1 +1,38 @@
-//! See docs/.
+//! How bytes move between the hosts of a pod: regions of memory that outlive a process and, on
+//! CXL, are shared by hosts.
+//!
+//! - [`Region`]: a mapped span with a validated header: a shared-memory file, an fsdax file, a
+//!   devdax device, or anonymous memory, each optionally bound to a NUMA node;
+//! - [`Span`]: bounds-checked access to a part of it, in a way that is sound while others write;
+//! - [`HostAtomicU64`], [`HostAtomicU32`]: atomics in a region, among the threads of one host;
+//! - [`coherence`]: flush, invalidate, uncached access, with the real instructions, and a
+//!   [recorder](record) that shows what a lost host would leave behind;
+//! - [`observe`]: every access may be announced to a sink; not asking costs nothing;
+//! - [`profile`]: what devices are known to cost, as data.
+//!
+//! Unsafe code lives here so that nothing above needs it for memory: the raw accesses are in
+//! `raw`, the mapping in `map`, the instructions in `coherence`.
+
+#![allow(unsafe_code, reason = "the low layer whose safe types the others use")]
+
+mod backing;
+pub mod coherence;
+mod header;
+mod host;
+mod listing;
+mod map;
+pub mod observe;
+pub mod profile;
+mod raw;
+pub mod record;
+mod region;
+mod span;
+
+pub use header::{FORMAT_VERSION, GEOMETRY_WORDS, HEADER_SIZE, Identity, State};
+pub use host::{HostAtomicU32, HostAtomicU64};
+pub use listing::{Found, SHM_DIR, default_path, list, peek, remove};
+pub use region::{Kind, Region, RegionOptions};
+pub use span::Span;
+
+/// Bytes of a cache line: what is flushed, fetched and lost at once.
+pub const LINE: usize = 64;

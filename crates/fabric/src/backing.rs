@@ -1,0 +1,162 @@
+//! What a region's memory is: a file, a device, or nothing but memory; how its length and
+//! alignment are known, and how its space is taken before it is used.
+
+use crate::region::Kind;
+use cenote_base::error::IoContext;
+use cenote_base::rt;
+use cenote_base::units::ByteSize;
+use cenote_base::{Error, Result};
+use rustix::fs::{self, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// An open file or device that holds a region, locked for this process.
+pub(crate) struct Backing {
+    fd: OwnedFd,
+    pub(crate) path: PathBuf,
+    pub(crate) kind: Kind,
+    /// What lengths and addresses are multiples of.
+    pub(crate) align: usize,
+}
+
+/// Space is taken in steps of this, so that a failure comes early and another thread may go on.
+pub(crate) const RESERVE_STEP: u64 = 64 << 20;
+
+impl Backing {
+    /// Opens (or makes) and locks it.
+    pub(crate) fn open(path: &Path, create: bool) -> Result<Self> {
+        let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
+        if create {
+            flags |= OFlags::CREATE;
+        }
+        let named = || format!("region {}", path.display());
+        let fd = fs::open(path, flags, Mode::from_raw_mode(0o600))
+            .map_err(io::Error::from)
+            .doing(named)?;
+        lock(&fd, &named())?;
+        let stat = fs::fstat(&fd).map_err(io::Error::from).doing(named)?;
+        let (kind, align) = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::CharacterDevice => (Kind::Devdax, devdax_align(stat.st_rdev)?),
+            FileType::RegularFile => (Kind::File, rustix::param::page_size()),
+            other => {
+                return Err(Error::Mismatch(format!("{}: {other:?} cannot hold one", named())));
+            }
+        };
+        Ok(Self { fd, path: path.to_owned(), kind, align })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Its length in bytes.
+    pub(crate) fn len(&self) -> Result<u64> {
+        let stat = fs::fstat(&self.fd).map_err(io::Error::from).doing(|| self.named())?;
+        match self.kind {
+            Kind::Devdax => devdax_attribute(stat.st_rdev, "size"),
+            _ => Ok(stat.st_size as u64),
+        }
+    }
+
+    /// Bytes of space that it holds.
+    pub(crate) fn allocated(&self) -> Result<u64> {
+        if self.kind == Kind::Devdax {
+            return self.len();
+        }
+        let stat = fs::fstat(&self.fd).map_err(io::Error::from).doing(|| self.named())?;
+        Ok(stat.st_blocks as u64 * 512)
+    }
+
+    /// Empties a file and gives it its length; a device keeps its own, which must suffice.
+    pub(crate) fn resize(&self, len: u64) -> Result<()> {
+        if self.kind == Kind::Devdax {
+            let have = self.len()?;
+            if have < len {
+                return Err(Error::Full(format!(
+                    "{}: the device has {}, {} were asked for",
+                    self.named(),
+                    ByteSize(have),
+                    ByteSize(len)
+                )));
+            }
+            return Ok(());
+        }
+        let set = |n| fs::ftruncate(&self.fd, n).map_err(io::Error::from).doing(|| self.named());
+        set(0)?;
+        set(len)
+    }
+
+    /// Takes the space of a range, so that using it cannot fail.
+    pub(crate) fn reserve(&self, off: u64, len: u64) -> Result<()> {
+        if self.kind == Kind::Devdax || len == 0 {
+            return Ok(());
+        }
+        match fs::fallocate(&self.fd, FallocateFlags::empty(), off, len) {
+            Ok(()) => Ok(()),
+            Err(Errno::INTR) => self.reserve(off, len),
+            Err(e @ (Errno::NOSPC | Errno::NOMEM | Errno::DQUOT)) => Err(self.full(off, e)),
+            Err(e) => Err(Error::io(format!("reserving {}", self.named()), e.into())),
+        }
+    }
+
+    fn full(&self, reserved: u64, errno: Errno) -> Error {
+        let dir = self.path.parent().unwrap_or(Path::new("/"));
+        let size = |f: fn(&fs::StatVfs) -> u64| {
+            fs::statvfs(dir).map(|s| ByteSize(f(&s) * s.f_frsize).to_string()).unwrap_or_default()
+        };
+        let wanted = self.len().map(|l| ByteSize(l).to_string()).unwrap_or_default();
+        Error::Full(format!(
+            "{}: no space for more than {} of {wanted} in {} (size {}, free {}; {errno}). \
+             Use less (--memory-size), or enlarge it: `mount -o remount,size=8G {}` as root, or in \
+             a container start it with `docker run --shm-size=8g`, or put the region elsewhere \
+             (--region PATH)",
+            self.named(),
+            ByteSize(reserved),
+            dir.display(),
+            size(|s| s.f_blocks),
+            size(|s| s.f_bavail),
+            dir.display(),
+        ))
+    }
+
+    pub(crate) fn named(&self) -> String {
+        format!("region {}", self.path.display())
+    }
+}
+
+/// Locks it for this process. A lock seen for a moment only is not another user: someone who looks
+/// at it ([`crate::peek`]), or a killed process that is not quite gone.
+fn lock(fd: &OwnedFd, name: &str) -> Result<()> {
+    for _ in 0..20 {
+        match fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) => rt::sleep(rt::Nanos::from_millis(5)),
+            Err(e) => return Err(Error::io(name, e.into())),
+        }
+    }
+    Err(Error::Busy(format!("{name} is in use by another process")))
+}
+
+/// A number that the kernel tells of a devdax device, in bytes.
+fn devdax_attribute(device: u64, name: &str) -> Result<u64> {
+    let dir = format!("/sys/dev/char/{}:{}", fs::major(device), fs::minor(device));
+    let path = format!("{dir}/{name}");
+    let fd = fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|_| Error::Mismatch(format!("{path}: not a devdax device")))?;
+    let mut text = [0u8; 32];
+    let n = rustix::io::read(fd, &mut text).map_err(|e| Error::io(&path, e.into()))?;
+    let text = String::from_utf8_lossy(&text[..n]);
+    text.trim().parse().map_err(|_| Error::Mismatch(format!("{path}: {text:?} is no number")))
+}
+
+/// What a devdax device's mappings must be aligned to.
+fn devdax_align(device: u64) -> Result<usize> {
+    let align = devdax_attribute(device, "align")
+        .or_else(|_| devdax_attribute(device, "device/align"))?;
+    match usize::try_from(align) {
+        Ok(a) if a.is_power_of_two() => Ok(a),
+        _ => Err(Error::Mismatch(format!("devdax alignment {align} is no power of two"))),
+    }
+}

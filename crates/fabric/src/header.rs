@@ -1,0 +1,291 @@
+//! The first page of a region: what it is, whose it is, and how far it can be believed.
+//!
+//! ```text
+//!    0  identity, 1 KiB, written once when the region is made
+//!         0 magic "CENOTERG"   8 u32 format version    12 u32 region id
+//!        16 u128 database id  32 u32 tenant            36 u32 length of the data directory's path
+//!        40 u64 length of the region in bytes          48 u64 made at (us since 1970)
+//!        56 .. 248  24 geometry words: the owner's layout, opaque here
+//!       256 .. 768  the data directory's path (UTF-8, for people)
+//!      1020 u32 crc32c of bytes 0..1020
+//! 1024  state slot 0, 128 B      1152  state slot 1, 128 B: written in turn
+//!         0 u64 sequence (the greater valid one counts)
+//!        16 u128 incarnation  32 u64 epoch  40 u32 clean
+//!        44 u32 checksum of the redo record at the durable position  48 u64 durable position
+//!        56 .. 120  8 words of the owner's
+//!       124 u32 crc32c of bytes 0..124
+//! 1280  u64 bytes reserved from the start (atomic, checked against the file's blocks)
+//! 1288  zero up to 4096
+//! ```
+//!
+//! A process may be killed at any store: a torn state slot fails its checksum and the other one,
+//! older by one update, counts. Nothing in here is a pointer.
+
+use crate::Span;
+use cenote_base::crc::crc32c;
+use cenote_base::{Error, Result};
+
+/// Bytes of a region that its header takes.
+pub const HEADER_SIZE: usize = 4096;
+/// The version of this format that is written and understood.
+pub const FORMAT_VERSION: u32 = 1;
+/// Words of geometry that a region's owner may keep.
+pub const GEOMETRY_WORDS: usize = 24;
+/// Words of state that a region's owner may keep.
+pub const STATE_WORDS: usize = 8;
+
+const MAGIC: [u8; 8] = *b"CENOTERG";
+
+const VERSION: usize = 8;
+const REGION: usize = 12;
+const DATABASE: usize = 16;
+const TENANT: usize = 32;
+const PATH_LEN: usize = 36;
+const LENGTH: usize = 40;
+const MADE: usize = 48;
+const GEOMETRY: usize = 56;
+const PATH: usize = 256;
+const PATH_MAX: usize = 512;
+const IDENTITY_CRC: usize = 1020;
+const IDENTITY_SIZE: usize = 1024;
+
+const SLOTS: [usize; 2] = [IDENTITY_SIZE, IDENTITY_SIZE + SLOT_SIZE];
+const SLOT_SIZE: usize = 128;
+const SEQUENCE: usize = 0;
+const INCARNATION: usize = 16;
+const EPOCH: usize = 32;
+const CLEAN: usize = 40;
+const DURABLE_CRC: usize = 44;
+const DURABLE: usize = 48;
+const WORDS: usize = 56;
+const SLOT_CRC: usize = 124;
+
+/// Where the count of reserved bytes lies.
+pub(crate) const RESERVED: usize = 1280;
+
+const _: () = {
+    assert!(GEOMETRY + 8 * GEOMETRY_WORDS <= PATH);
+    assert!(PATH + PATH_MAX <= IDENTITY_CRC);
+    assert!(IDENTITY_CRC + 4 == IDENTITY_SIZE);
+    assert!(WORDS + 8 * STATE_WORDS <= SLOT_CRC && SLOT_CRC + 4 == SLOT_SIZE);
+    assert!(SLOTS[1] + SLOT_SIZE <= RESERVED && RESERVED % 64 == 0);
+    assert!(RESERVED + 8 <= HEADER_SIZE);
+};
+
+/// What a region is and whose, from its making to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Identity {
+    /// The database (or cluster) that it belongs to.
+    pub database: u128,
+    /// Its number within the database.
+    pub region: u32,
+    /// Whose it is, where a pool serves several; 0 otherwise.
+    pub tenant: u32,
+    /// Its length in bytes, header included. Filled in when it is made.
+    pub length: u64,
+    /// When it was made, in microseconds since 1970. Filled in when it is made.
+    pub made_micros: i64,
+    /// The owner's layout, opaque here.
+    pub geometry: [u64; GEOMETRY_WORDS],
+    /// The data directory, for people; at most 512 bytes are kept.
+    pub directory: String,
+}
+
+/// How far a region can be believed. Who writes it: the database, at start, at stop, and when its
+/// log has become durable; who needs it: its next start (design, section 7, rule 6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct State {
+    /// The start of the database that used it last.
+    pub incarnation: u128,
+    /// Rises with each start, so that latches of dead processes can be told.
+    pub epoch: u64,
+    /// Whether the database stopped in order.
+    pub clean: bool,
+    /// Checksum of the redo record that ends at the durable position.
+    pub durable_crc: u32,
+    /// A position up to which the log was durable.
+    pub durable: u64,
+    /// The owner's words.
+    pub words: [u64; STATE_WORDS],
+}
+
+fn u32_at(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(*b[at..].first_chunk().expect("field inside the header"))
+}
+
+fn u64_at(b: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(*b[at..].first_chunk().expect("field inside the header"))
+}
+
+fn u128_at(b: &[u8], at: usize) -> u128 {
+    u128::from_le_bytes(*b[at..].first_chunk().expect("field inside the header"))
+}
+
+fn put(b: &mut [u8], at: usize, bytes: &[u8]) {
+    b[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+impl Identity {
+    /// The bytes of the identity block.
+    pub(crate) fn encode(&self) -> [u8; IDENTITY_SIZE] {
+        let mut b = [0; IDENTITY_SIZE];
+        let path = truncated(&self.directory, PATH_MAX);
+        put(&mut b, 0, &MAGIC);
+        put(&mut b, VERSION, &FORMAT_VERSION.to_le_bytes());
+        put(&mut b, REGION, &self.region.to_le_bytes());
+        put(&mut b, DATABASE, &self.database.to_le_bytes());
+        put(&mut b, TENANT, &self.tenant.to_le_bytes());
+        put(&mut b, PATH_LEN, &(path.len() as u32).to_le_bytes());
+        put(&mut b, LENGTH, &self.length.to_le_bytes());
+        put(&mut b, MADE, &self.made_micros.to_le_bytes());
+        for (i, word) in self.geometry.iter().enumerate() {
+            put(&mut b, GEOMETRY + 8 * i, &word.to_le_bytes());
+        }
+        put(&mut b, PATH, path.as_bytes());
+        let crc = crc32c(&b[..IDENTITY_CRC]);
+        put(&mut b, IDENTITY_CRC, &crc.to_le_bytes());
+        b
+    }
+
+    /// What [`Identity::encode`] wrote; an error that names the field that does not fit.
+    pub(crate) fn decode(b: &[u8]) -> Result<Self> {
+        if b.len() < IDENTITY_SIZE || b[..8] != MAGIC {
+            return Err(Error::Mismatch("magic: this is no Cenote region".into()));
+        }
+        let version = u32_at(b, VERSION);
+        if version != FORMAT_VERSION {
+            return Err(Error::Mismatch(format!(
+                "format version: the region has {version}, this program knows {FORMAT_VERSION}"
+            )));
+        }
+        if u32_at(b, IDENTITY_CRC) != crc32c(&b[..IDENTITY_CRC]) {
+            return Err(Error::Corrupt("checksum of the region's header".into()));
+        }
+        let path_len = u32_at(b, PATH_LEN) as usize;
+        let path = b.get(PATH..PATH + path_len.min(PATH_MAX)).unwrap_or_default();
+        Ok(Self {
+            database: u128_at(b, DATABASE),
+            region: u32_at(b, REGION),
+            tenant: u32_at(b, TENANT),
+            length: u64_at(b, LENGTH),
+            made_micros: u64_at(b, MADE) as i64,
+            geometry: core::array::from_fn(|i| u64_at(b, GEOMETRY + 8 * i)),
+            directory: String::from_utf8_lossy(path).into_owned(),
+        })
+    }
+}
+
+/// The longest head of `text` of at most `max` bytes.
+fn truncated(text: &str, max: usize) -> &str {
+    let mut end = text.len().min(max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+impl State {
+    fn encode(&self, sequence: u64) -> [u8; SLOT_SIZE] {
+        let mut b = [0; SLOT_SIZE];
+        put(&mut b, SEQUENCE, &sequence.to_le_bytes());
+        put(&mut b, INCARNATION, &self.incarnation.to_le_bytes());
+        put(&mut b, EPOCH, &self.epoch.to_le_bytes());
+        put(&mut b, CLEAN, &u32::from(self.clean).to_le_bytes());
+        put(&mut b, DURABLE_CRC, &self.durable_crc.to_le_bytes());
+        put(&mut b, DURABLE, &self.durable.to_le_bytes());
+        for (i, word) in self.words.iter().enumerate() {
+            put(&mut b, WORDS + 8 * i, &word.to_le_bytes());
+        }
+        let crc = crc32c(&b[..SLOT_CRC]);
+        put(&mut b, SLOT_CRC, &crc.to_le_bytes());
+        b
+    }
+
+    /// The state and its sequence, if the slot is whole.
+    fn decode(b: &[u8]) -> Option<(u64, Self)> {
+        let whole = u32_at(b, SLOT_CRC) == crc32c(&b[..SLOT_CRC]);
+        let sequence = u64_at(b, SEQUENCE);
+        (whole && sequence > 0).then(|| {
+            let state = Self {
+                incarnation: u128_at(b, INCARNATION),
+                epoch: u64_at(b, EPOCH),
+                clean: u32_at(b, CLEAN) == 1,
+                durable_crc: u32_at(b, DURABLE_CRC),
+                durable: u64_at(b, DURABLE),
+                words: core::array::from_fn(|i| u64_at(b, WORDS + 8 * i)),
+            };
+            (sequence, state)
+        })
+    }
+
+    /// The newest whole state in the bytes of a header.
+    pub(crate) fn newest(header: &[u8]) -> Option<(u64, Self)> {
+        SLOTS
+            .iter()
+            .filter_map(|at| Self::decode(&header[*at..*at + SLOT_SIZE]))
+            .max_by_key(|(sequence, _)| *sequence)
+    }
+
+    /// Writes it to the slot whose turn it is; says which bytes of the header changed.
+    pub(crate) fn write(&self, header: Span<'_>, sequence: u64) -> (usize, usize) {
+        let at = SLOTS[sequence as usize % 2];
+        header.copy_in(at, &self.encode(sequence));
+        (at, SLOT_SIZE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Identity {
+        Identity {
+            database: 7 << 100 | 3,
+            region: 2,
+            length: 1 << 30,
+            directory: "/srv/data".into(),
+            geometry: core::array::from_fn(|i| i as u64),
+            ..Identity::default()
+        }
+    }
+
+    #[test]
+    fn identity_survives_encoding_and_names_what_is_wrong() {
+        let b = sample().encode();
+        assert_eq!(Identity::decode(&b).expect("valid"), sample());
+        let flipped = |at: usize| {
+            let mut c = b;
+            c[at] ^= 1;
+            Identity::decode(&c).expect_err("a flipped bit is found").to_string()
+        };
+        assert!(flipped(0).contains("magic"));
+        assert!(flipped(VERSION).contains("version"));
+        for at in [DATABASE, LENGTH, GEOMETRY, PATH, 900, IDENTITY_CRC] {
+            assert!(flipped(at).contains("checksum"), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_torn_state_gives_the_one_before() {
+        let mut header = [0; HEADER_SIZE];
+        assert!(State::newest(&header).is_none());
+        for sequence in 1..6u64 {
+            let state = State { durable: sequence * 10, ..State::default() };
+            let before = State::newest(&header);
+            let at = SLOTS[sequence as usize % 2];
+            let bytes = state.encode(sequence);
+            // Torn: only a part of the slot has arrived.
+            header[at..at + 60].copy_from_slice(&bytes[..60]);
+            assert_eq!(State::newest(&header), before);
+            header[at..at + SLOT_SIZE].copy_from_slice(&bytes);
+            assert_eq!(State::newest(&header), Some((sequence, state)));
+        }
+    }
+
+    #[test]
+    fn long_paths_are_cut_at_a_character() {
+        let identity = Identity { directory: "ä".repeat(400), ..sample() };
+        let back = Identity::decode(&identity.encode()).expect("valid");
+        assert_eq!(back.directory, "ä".repeat(256));
+    }
+}

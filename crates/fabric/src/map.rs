@@ -1,0 +1,165 @@
+//! Owns a mapping: its address range from `mmap` to `munmap`, and what the kernel is told of it.
+
+use core::ptr::NonNull;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use std::io;
+use std::os::fd::BorrowedFd;
+
+/// A mapped range, readable and writable, of shared or anonymous memory.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is an address range; what is done with the memory is the span's business.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+const HUGE: usize = 2 << 20;
+
+impl Mapping {
+    /// `len` bytes of a file or device, shared with others that map it.
+    pub(crate) fn shared(fd: BorrowedFd<'_>, len: usize, align: usize) -> io::Result<Self> {
+        let space = Reserved::new(len, align.max(HUGE))?;
+        // SAFETY: replaces addresses that `space` owns and nobody uses.
+        let base = unsafe {
+            mmap(
+                space.aligned.cast(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED,
+                fd,
+                0,
+            )?
+        };
+        space.keep(base.cast(), len)
+    }
+
+    /// `len` bytes of zeros that nobody else maps.
+    pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
+        let space = Reserved::new(len, HUGE)?;
+        // SAFETY: replaces addresses that `space` owns and nobody uses.
+        let base = unsafe {
+            mmap_anonymous(
+                space.aligned.cast(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE,
+            )?
+        };
+        space.keep(base.cast(), len)
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Asks for huge pages; it is only a wish.
+    pub(crate) fn advise_huge(&self) {
+        // SAFETY: the range is ours; this advice changes no contents.
+        let _ = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
+    }
+
+    /// Maps the pages of a range now, so that first use does not fault. Fails if there is no
+    /// memory for them; `ErrorKind::InvalidInput` on kernels before 5.14.
+    pub(crate) fn populate(&self, off: usize, len: usize) -> io::Result<()> {
+        assert!(off.checked_add(len).is_some_and(|end| end <= self.len), "a range of the mapping");
+        // SAFETY: the range is inside the mapping; this advice changes no contents.
+        unsafe {
+            let at = self.base.as_ptr().add(off).cast();
+            madvise(at, len, Advice::LinuxPopulateWrite)?;
+        }
+        Ok(())
+    }
+
+    /// Binds the memory to a NUMA node: pages not there yet will come from it, others move.
+    pub(crate) fn bind(&self, node: u32) -> io::Result<()> {
+        const MPOL_BIND: libc::c_int = 2;
+        const MPOL_MF_MOVE: libc::c_uint = 2;
+        const NODES: u32 = 1024;
+        if node >= NODES {
+            return Err(io::Error::other(format!("NUMA node {node} is beyond {NODES}")));
+        }
+        let mut mask = [0u64; NODES as usize / 64];
+        mask[node as usize / 64] = 1 << (node % 64);
+        // SAFETY: the range is ours, and the mask has the length that is told.
+        let rc = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.base.as_ptr(),
+                self.len,
+                MPOL_BIND,
+                mask.as_ptr(),
+                u64::from(NODES) + 1,
+                MPOL_MF_MOVE,
+            )
+        };
+        if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is ours, and spans borrow the region that owns this mapping, so none
+        // is left.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Address space without memory, large enough to hold an aligned range.
+struct Reserved {
+    start: NonNull<u8>,
+    aligned: *mut u8,
+    total: usize,
+}
+
+impl Reserved {
+    fn new(len: usize, align: usize) -> io::Result<Self> {
+        let total = len.checked_add(align).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: a fresh range at an address of the kernel's choice.
+        let start = unsafe {
+            mmap_anonymous(
+                core::ptr::null_mut(),
+                total,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let offset = start.as_ptr().align_offset(align);
+        // SAFETY: `offset < align`, so the result lies inside the range.
+        let aligned = unsafe { start.as_ptr().add(offset) };
+        Ok(Self { start, aligned, total })
+    }
+
+    /// Hands the aligned part over to a mapping and gives the rest back.
+    fn keep(self, base: *mut u8, len: usize) -> io::Result<Mapping> {
+        let base = NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?;
+        let page = rustix::param::page_size();
+        let head = base.as_ptr() as usize - self.start.as_ptr() as usize;
+        let tail_at = (head + len).next_multiple_of(page);
+        // SAFETY: both ranges are of this reservation and outside the mapping made in it.
+        unsafe {
+            if head > 0 {
+                munmap(self.start.as_ptr().cast(), head)?;
+            }
+            if tail_at < self.total {
+                munmap(self.start.as_ptr().add(tail_at).cast(), self.total - tail_at)?;
+            }
+        }
+        core::mem::forget(self);
+        Ok(Mapping { base, len })
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        // SAFETY: the range is ours and nothing of it was handed over.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.total) };
+    }
+}

@@ -1,0 +1,282 @@
+//! Raw accesses to memory that other threads may be writing.
+//!
+//! A plain Rust read that races with a write is undefined, and so is a volatile one. What is
+//! defined is an atomic access, and code the compiler cannot see into. So aligned single bytes go
+//! through relaxed atomics, and everything else, at any alignment, through one `mov` each in
+//! inline assembly (x86-64), or byte by byte (other targets). A racing read may be torn at any
+//! byte; it is never anything worse. Readers validate afterwards; writers hold a latch.
+//!
+//! Every function requires: the whole range lies in mapped memory that stays mapped during the
+//! call, and the other side (`dst` of an out-copy, `src` of an in-copy) is private to the caller.
+
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// # Safety
+/// `p` is mapped for the length of the value; see the module.
+#[inline(always)]
+pub unsafe fn load_u8(p: *const u8) -> u8 {
+    // SAFETY: mapped by the caller's promise; AtomicU8 has no alignment and no niche.
+    unsafe { AtomicU8::from_ptr(p.cast_mut()) }.load(Relaxed)
+}
+
+/// # Safety
+/// As [`load_u8`], and mapped writable.
+#[inline(always)]
+pub unsafe fn store_u8(p: *mut u8, v: u8) {
+    // SAFETY: as in `load_u8`.
+    unsafe { AtomicU8::from_ptr(p) }.store(v, Relaxed);
+}
+
+#[cfg(target_arch = "x86_64")]
+mod target {
+    use core::arch::asm;
+    use core::arch::x86_64::__m128i;
+
+    macro_rules! access {
+        ($load:ident, $store:ident, $t:ty, $load_asm:literal, $store_asm:literal) => {
+            /// # Safety
+            /// See the module.
+            #[inline(always)]
+            pub unsafe fn $load(p: *const u8) -> $t {
+                let v: $t;
+                // SAFETY: one load of mapped bytes into a register.
+                unsafe {
+                    asm!($load_asm, v = out(reg) v, p = in(reg) p,
+                        options(nostack, readonly, preserves_flags));
+                }
+                v
+            }
+
+            /// # Safety
+            /// See the module.
+            #[inline(always)]
+            pub unsafe fn $store(p: *mut u8, v: $t) {
+                // SAFETY: one store of a register to mapped bytes.
+                unsafe {
+                    asm!($store_asm, v = in(reg) v, p = in(reg) p,
+                        options(nostack, preserves_flags));
+                }
+            }
+        };
+    }
+
+    access!(load_u16, store_u16, u16, "mov {v:x}, word ptr [{p}]", "mov word ptr [{p}], {v:x}");
+    access!(load_u32, store_u32, u32, "mov {v:e}, dword ptr [{p}]", "mov dword ptr [{p}], {v:e}");
+    access!(load_u64, store_u64, u64, "mov {v}, qword ptr [{p}]", "mov qword ptr [{p}], {v}");
+
+    /// # Safety
+    /// See the module.
+    #[inline(always)]
+    unsafe fn load_16(p: *const u8) -> __m128i {
+        let v: __m128i;
+        // SAFETY: one load of mapped bytes into a register.
+        unsafe {
+            asm!("movdqu {v}, xmmword ptr [{p}]", v = out(xmm_reg) v, p = in(reg) p,
+                options(nostack, readonly, preserves_flags));
+        }
+        v
+    }
+
+    /// # Safety
+    /// See the module.
+    #[inline(always)]
+    unsafe fn store_16(p: *mut u8, v: __m128i) {
+        // SAFETY: one store of a register to mapped bytes.
+        unsafe {
+            asm!("movdqu xmmword ptr [{p}], {v}", v = in(xmm_reg) v, p = in(reg) p,
+                options(nostack, preserves_flags));
+        }
+    }
+
+    /// From here on `rep movsb` beats a loop of 16-byte moves.
+    const REP_FROM: usize = 512;
+
+    /// Copies `len` bytes that do not overlap.
+    ///
+    /// # Safety
+    /// See the module; both ranges are mapped, `dst` writable.
+    #[inline(always)]
+    pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
+        // SAFETY: each branch stays within `len` bytes of both.
+        unsafe {
+            match len {
+                0..16 => copy_small(src, dst, len),
+                16..=32 => {
+                    let (head, tail) = (load_16(src), load_16(src.add(len - 16)));
+                    store_16(dst, head);
+                    store_16(dst.add(len - 16), tail);
+                }
+                33..REP_FROM => copy_16s(src, dst, len),
+                _ => copy_rep(src, dst, len),
+            }
+        }
+    }
+
+    /// Fewer than 16 bytes: two accesses that overlap in the middle.
+    #[inline(always)]
+    unsafe fn copy_small(src: *const u8, dst: *mut u8, len: usize) {
+        // SAFETY: each pair covers exactly `len` bytes.
+        unsafe {
+            if len >= 8 {
+                let (head, tail) = (load_u64(src), load_u64(src.add(len - 8)));
+                store_u64(dst, head);
+                store_u64(dst.add(len - 8), tail);
+            } else if len >= 4 {
+                let (head, tail) = (load_u32(src), load_u32(src.add(len - 4)));
+                store_u32(dst, head);
+                store_u32(dst.add(len - 4), tail);
+            } else if len >= 2 {
+                let (head, tail) = (load_u16(src), load_u16(src.add(len - 2)));
+                store_u16(dst, head);
+                store_u16(dst.add(len - 2), tail);
+            } else if len == 1 {
+                super::store_u8(dst, super::load_u8(src));
+            }
+        }
+    }
+
+    /// At least 16 bytes: 16 at a time, the last ones overlapping.
+    #[inline]
+    unsafe fn copy_16s(src: *const u8, dst: *mut u8, len: usize) {
+        let last = len - 16;
+        let mut at = 0;
+        // SAFETY: `at + 16 <= len` in the loop, `last + 16 == len` after it.
+        unsafe {
+            while at < last {
+                store_16(dst.add(at), load_16(src.add(at)));
+                at += 16;
+            }
+            store_16(dst.add(last), load_16(src.add(last)));
+        }
+    }
+
+    #[inline]
+    unsafe fn copy_rep(src: *const u8, dst: *mut u8, len: usize) {
+        // SAFETY: moves `len` bytes; the direction flag is clear by the ABI.
+        unsafe {
+            asm!("rep movsb", inout("rcx") len => _, inout("rsi") src => _, inout("rdi") dst => _,
+                options(nostack, preserves_flags));
+        }
+    }
+
+    /// Zeros `len` bytes.
+    ///
+    /// # Safety
+    /// See the module.
+    #[inline]
+    pub unsafe fn zero(dst: *mut u8, len: usize) {
+        // SAFETY: stores `len` bytes; the direction flag is clear by the ABI.
+        unsafe {
+            asm!("rep stosb", inout("rcx") len => _, inout("rdi") dst => _, in("al") 0u8,
+                options(nostack, preserves_flags));
+        }
+    }
+
+    /// Bytes that [`move_bytes`] carries at once.
+    const STEP: usize = 16;
+
+    /// Copies `len` bytes that may overlap.
+    ///
+    /// # Safety
+    /// See the module; both ranges are mapped writable.
+    pub unsafe fn move_bytes(src: *const u8, dst: *mut u8, len: usize) {
+        // SAFETY: each step lies within `len` bytes of both. A step reads all of its bytes before
+        // it writes; ascending (`dst` below `src`) it overwrites only what was read before or in
+        // this step, descending likewise, so overlap is harmless.
+        unsafe {
+            let words = len / STEP * STEP;
+            if (dst as usize) < src as usize {
+                for at in (0..words).step_by(STEP) {
+                    store_16(dst.add(at), load_16(src.add(at)));
+                }
+                for at in words..len {
+                    super::store_u8(dst.add(at), super::load_u8(src.add(at)));
+                }
+            } else {
+                for at in (words..len).rev() {
+                    super::store_u8(dst.add(at), super::load_u8(src.add(at)));
+                }
+                for at in (0..words).step_by(STEP).rev() {
+                    store_16(dst.add(at), load_16(src.add(at)));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod target {
+    use super::{load_u8, store_u8};
+
+    macro_rules! access {
+        ($load:ident, $store:ident, $t:ty) => {
+            /// # Safety
+            /// See the module.
+            #[inline(always)]
+            pub unsafe fn $load(p: *const u8) -> $t {
+                let mut bytes = [0; size_of::<$t>()];
+                for (i, byte) in bytes.iter_mut().enumerate() {
+                    // SAFETY: within the value's length.
+                    *byte = unsafe { load_u8(p.add(i)) };
+                }
+                <$t>::from_le_bytes(bytes)
+            }
+
+            /// # Safety
+            /// See the module.
+            #[inline(always)]
+            pub unsafe fn $store(p: *mut u8, v: $t) {
+                for (i, byte) in v.to_le_bytes().into_iter().enumerate() {
+                    // SAFETY: within the value's length.
+                    unsafe { store_u8(p.add(i), byte) };
+                }
+            }
+        };
+    }
+
+    access!(load_u16, store_u16, u16);
+    access!(load_u32, store_u32, u32);
+    access!(load_u64, store_u64, u64);
+
+    /// Copies `len` bytes that do not overlap.
+    ///
+    /// # Safety
+    /// See the module; both ranges are mapped, `dst` writable.
+    pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
+        for at in 0..len {
+            // SAFETY: within `len`.
+            unsafe { store_u8(dst.add(at), load_u8(src.add(at))) };
+        }
+    }
+
+    /// Zeros `len` bytes.
+    ///
+    /// # Safety
+    /// See the module.
+    pub unsafe fn zero(dst: *mut u8, len: usize) {
+        for at in 0..len {
+            // SAFETY: within `len`.
+            unsafe { store_u8(dst.add(at), 0) };
+        }
+    }
+
+    /// Copies `len` bytes that may overlap.
+    ///
+    /// # Safety
+    /// See the module; both ranges are mapped writable.
+    pub unsafe fn move_bytes(src: *const u8, dst: *mut u8, len: usize) {
+        let step = |at: usize| {
+            // SAFETY: within `len`; the order keeps unread bytes unwritten.
+            unsafe { store_u8(dst.add(at), load_u8(src.add(at))) }
+        };
+        if (dst as usize) < src as usize {
+            (0..len).for_each(step);
+        } else {
+            (0..len).rev().for_each(step);
+        }
+    }
+}
+
+pub use target::{
+    copy, load_u16, load_u32, load_u64, move_bytes, store_u16, store_u32, store_u64, zero,
+};

@@ -1,0 +1,175 @@
+//! What a lost host leaves behind: a recorder of a region's flushes and fences, for tests.
+//!
+//! Killing a process proves nothing about host survival, since the caches live on. The recorder
+//! keeps an image of the *memory* behind the caches, beside the region, which stands for the
+//! caches' view:
+//!
+//! ```text
+//!   store            region changes                      image: old bytes
+//!   write_back       line noted, with its bytes of now   image: old bytes
+//!   fence            this thread's noted lines           ──► image
+//!   eviction         (at random, at any call) a line     ──► image
+//!   crash            for each line that differs: the image's, the noted, or the region's bytes
+//! ```
+//!
+//! Stores need not be told: a line that differs from the image has been stored to. A line moves
+//! whole, as caches move it. The recorder's lock makes calls and crashes happen one after
+//! another, so an image never shows a flushed line beside an unflushed past that it follows.
+
+use crate::{LINE, Region};
+use cenote_base::rt::{HashMap, Mutex, os, thread_slot};
+
+type Line = [u8; LINE];
+
+/// Records a region. Made by [`Region::record`].
+pub struct Recorder {
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// What memory holds.
+    image: Vec<u8>,
+    /// Lines on their way to memory: by thread, then by number, with the bytes that are under way.
+    noted: HashMap<usize, HashMap<u64, Line>>,
+    random: Random,
+    counts: Counts,
+}
+
+/// How many calls a recorder has seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Ranges written back.
+    pub write_backs: u64,
+    /// Lines of them.
+    pub lines: u64,
+    /// Fences.
+    pub fences: u64,
+}
+
+/// splitmix64: the recorder's choices depend on its seed and the calls alone.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        os::mix(self.0)
+    }
+
+    /// One chance in `n`.
+    fn one_in(&mut self, n: u64) -> bool {
+        self.next().is_multiple_of(n)
+    }
+}
+
+/// Lines around a written-back range among which one may be evicted.
+const NEIGHBOURHOOD: u64 = 512;
+
+impl Recorder {
+    pub(crate) fn new(image: Vec<u8>, seed: u64) -> Self {
+        let inner = Inner {
+            image,
+            noted: HashMap::default(),
+            random: Random(seed),
+            counts: Counts::default(),
+        };
+        Self { inner: Mutex::new(inner) }
+    }
+
+    pub(crate) fn write_back(&self, region: &Region, off: u64, len: usize) {
+        if len == 0 {
+            return;
+        }
+        let (first, last) = (off / LINE as u64, (off + len as u64 - 1) / LINE as u64);
+        let slot = thread_slot();
+        let mut inner = self.inner.lock();
+        let noted = inner.noted.entry(slot).or_default();
+        for line in first..=last {
+            noted.insert(line, line_of(region, line));
+        }
+        inner.counts.write_backs += 1;
+        inner.counts.lines += last - first + 1;
+        inner.maybe_evict(region, first);
+    }
+
+    pub(crate) fn fence(&self) {
+        let slot = thread_slot();
+        let mut inner = self.inner.lock();
+        inner.counts.fences += 1;
+        for (line, bytes) in inner.noted.remove(&slot).unwrap_or_default() {
+            inner.store(line, &bytes);
+        }
+    }
+
+    /// Calls seen so far.
+    pub fn counts(&self) -> Counts {
+        self.inner.lock().counts
+    }
+
+    /// The bytes that a loss of the host at this moment could leave, by `seed`. `with` runs at
+    /// the same moment: flushes wait until it returns, so it is the place to copy the files.
+    ///
+    /// The region must be the recorded one. Other threads may be running: what they store now and
+    /// have not flushed may or may not be in it.
+    pub fn crash<T>(&self, region: &Region, seed: u64, with: impl FnOnce() -> T) -> (Vec<u8>, T) {
+        let inner = self.inner.lock();
+        let mut random = Random(seed);
+        // How likely a dirty line reached memory: differs from crash to crash, extremes included.
+        let reached = [0, 1, 8, 15, 16][(random.next() % 5) as usize];
+        let mut image = inner.image.clone();
+        let span = region.span(0, region.len());
+        for (line, old) in image.as_chunks_mut::<LINE>().0.iter_mut().enumerate() {
+            if !span.eq(line * LINE, old) {
+                inner.choose(region, line as u64, old, &mut random, reached);
+            }
+        }
+        (image, with())
+    }
+
+    /// The numbers of lines whose bytes are not in memory: a test's means to name a missing flush.
+    pub fn unflushed(&self, region: &Region, off: u64, len: usize) -> Vec<u64> {
+        let inner = self.inner.lock();
+        let (first, end) = (off / LINE as u64, (off + len as u64).div_ceil(LINE as u64));
+        (first..end).filter(|line| inner.line(*line) != line_of(region, *line)).collect()
+    }
+}
+
+impl Inner {
+    fn line(&self, line: u64) -> Line {
+        let at = line as usize * LINE;
+        *self.image[at..].first_chunk().expect("regions are whole lines")
+    }
+
+    fn store(&mut self, line: u64, bytes: &Line) {
+        let at = line as usize * LINE;
+        self.image[at..at + LINE].copy_from_slice(bytes);
+    }
+
+    /// Sometimes a line near by is written back without anybody asking for it.
+    fn maybe_evict(&mut self, region: &Region, near: u64) {
+        if !self.random.one_in(4) {
+            return;
+        }
+        let from = near.saturating_sub(NEIGHBOURHOOD / 2);
+        let line = from + self.random.next() % NEIGHBOURHOOD;
+        if (line + 1) * LINE as u64 <= region.len() {
+            self.store(line, &line_of(region, line));
+        }
+    }
+
+    /// What a line that is not in memory as it stands is found to hold.
+    fn choose(&self, region: &Region, line: u64, old: &mut Line, random: &mut Random, reached: u64) {
+        let draw = random.next() % 16;
+        let under_way = self.noted.values().find_map(|lines| lines.get(&line));
+        match under_way {
+            Some(bytes) if random.one_in(2) => *old = *bytes,
+            _ if draw < reached => *old = line_of(region, line),
+            _ => {}
+        }
+    }
+}
+
+fn line_of(region: &Region, line: u64) -> Line {
+    let mut bytes = [0; LINE];
+    region.span(line * LINE as u64, LINE as u64).copy_out(0, &mut bytes);
+    bytes
+}

@@ -1,0 +1,138 @@
+//! Regions from their making to their end, and what is said when they do not fit.
+
+use cenote_base::rt::{self, atomic::Ordering};
+use cenote_base::{Error, rt::fs};
+use cenote_fabric::{
+    HEADER_SIZE, Identity, Kind, Region, RegionOptions, State, coherence, list, peek, remove,
+};
+use std::path::{Path, PathBuf};
+
+/// A file name in shared memory that is removed in the end.
+struct TempPath(PathBuf);
+
+impl TempPath {
+    fn new() -> Self {
+        Self(format!("/dev/shm/cenote-test-{:x}", rt::random_u128()).into())
+    }
+}
+
+impl Drop for TempPath {
+    fn drop(&mut self) {
+        let _ = fs::remove(&self.0);
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+fn identity() -> Identity {
+    Identity { database: 77, region: 3, directory: "/srv/db".into(), ..Identity::default() }
+}
+
+fn create(path: &Path, len: u64) -> Region {
+    Region::create(path, len, identity(), RegionOptions::default()).expect("created")
+}
+
+fn open(path: &Path) -> cenote_base::Result<Region> {
+    Region::open(path, RegionOptions::default())
+}
+
+#[test]
+fn what_was_written_is_there_after_reopening() {
+    let path = TempPath::new();
+    let region = create(&path.0, 8 * MIB);
+    assert_eq!(region.kind(), Kind::File);
+    region.reserve_to(MIB).expect("reserved");
+    region.span(HEADER_SIZE as u64, 64).copy_in(5, b"cenote");
+    region.atomic_u64(8192).store(42, Ordering::Release);
+    region.update_state(|s| s.durable = 99);
+    drop(region);
+
+    let region = open(&path.0).expect("opened");
+    assert_eq!(region.identity().database, 77);
+    assert_eq!(region.identity().directory, "/srv/db");
+    assert_eq!(region.identity().length, 8 * MIB);
+    assert!(region.span(HEADER_SIZE as u64, 64).eq(5, b"cenote"));
+    assert_eq!(region.atomic_u64(8192).load(Ordering::Acquire), 42);
+    assert_eq!(region.state(), State { durable: 99, ..State::default() });
+    assert_eq!(region.reserved(), MIB);
+}
+
+#[test]
+fn a_region_has_one_user() {
+    let path = TempPath::new();
+    let region = create(&path.0, MIB);
+    assert!(matches!(open(&path.0), Err(Error::Busy(_))));
+    assert!(matches!(remove(&path.0), Err(Error::Busy(_))));
+    assert!(peek(&path.0).expect("readable").in_use);
+    drop(region);
+    assert!(!peek(&path.0).expect("readable").in_use);
+    let found = list(Path::new("/dev/shm")).expect("listed");
+    let this = found.iter().find(|f| f.path == path.0).expect("it is listed");
+    assert_eq!(this.content.as_ref().expect("valid").0.database, 77);
+    remove(&path.0).expect("removed");
+    assert!(open(&path.0).is_err());
+}
+
+#[test]
+fn errors_name_the_field() {
+    let path = TempPath::new();
+    drop(create(&path.0, MIB));
+    let file = fs::open(&path.0, fs::OpenOptions::WRITE).expect("opened");
+    let broken = |offset: u64, byte: u8| {
+        let mut old = [0];
+        file.read_exact_at(&mut old, offset).expect("read");
+        file.write_at(&[byte], offset).expect("written");
+        let error = open(&path.0).expect_err("refused").to_string();
+        file.write_at(&old, offset).expect("written");
+        error
+    };
+    assert!(broken(0, b'X').contains("magic"));
+    assert!(broken(8, 9).contains("format version: the region has 9"));
+    assert!(broken(16, 1).contains("checksum"));
+    file.set_len(2 * MIB).expect("resized");
+    assert!(open(&path.0).expect_err("refused").to_string().contains("length"));
+    file.set_len(100).expect("cut");
+    assert!(open(&path.0).expect_err("refused").to_string().contains("length"));
+    assert!(matches!(peek(&path.0).expect("readable").content, Err(_)));
+}
+
+#[test]
+fn reservations_grow_and_are_not_believed_without_their_blocks() {
+    let path = TempPath::new();
+    let region = create(&path.0, 200 * MIB);
+    assert_eq!(region.reserved(), HEADER_SIZE as u64);
+    let step = region.reserve_step(region.len()).expect("reserved");
+    assert!(step > HEADER_SIZE as u64 && step < region.len());
+    region.reserve_to(100 * MIB).expect("reserved");
+    assert_eq!(region.reserved(), 100 * MIB);
+    region.reserve(150 * MIB, MIB).expect("reserved apart");
+    assert_eq!(region.reserved(), 100 * MIB);
+    drop(region);
+    let file = fs::open(&path.0, fs::OpenOptions::WRITE).expect("opened");
+    file.punch(50 * MIB, 100 * MIB).expect("punched");
+    assert_eq!(open(&path.0).expect("opened").reserved(), HEADER_SIZE as u64);
+}
+
+#[test]
+fn memory_regions_work_alike() {
+    let region = Region::dram(4 * MIB, identity(), RegionOptions::default()).expect("made");
+    region.reserve_to(4 * MIB).expect("populated");
+    assert_eq!((region.kind(), region.path()), (Kind::Dram, None));
+    let span = region.span(MIB, MIB);
+    span.copy_in(0, &[7; 100]);
+    coherence::flush(&region, MIB, 100);
+    coherence::invalidate(&region, MIB, 100);
+    assert_eq!(span.u8(99), 7);
+    coherence::store_uncached(&region, MIB, 5);
+    assert_eq!(coherence::load_uncached(&region, MIB), 5);
+}
+
+#[test]
+fn a_numa_node_can_be_named() {
+    let on = |node| RegionOptions { numa_node: Some(node), ..RegionOptions::default() };
+    assert!(Region::dram(MIB, identity(), on(999)).is_err());
+    // Node 0 is everywhere, but a sandbox may forbid asking.
+    if let Ok(region) = Region::dram(MIB, identity(), on(0)) {
+        region.reserve_to(MIB).expect("populated");
+    }
+}
