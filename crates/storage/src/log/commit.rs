@@ -1,0 +1,256 @@
+//! Group commit: who writes the log, and who waits.
+//!
+//! There is no commit thread to hand over to. Of those who wait for durability one *leads*: it
+//! writes all that is complete, syncs, and wakes whom that covers. Those who come meanwhile
+//! queue; their redo gathers in the ring while the sync runs, and the one who waits longest is
+//! handed the lead when it ends, before anybody else is woken, so that the disk is not idle.
+//!
+//! ```text
+//! wait_durable ─ durable already? ────────────────────────────────► return
+//!      │ nobody leads: LEAD ─ flush ─ pass the lead on ─ wake the covered ─► return
+//!      └ somebody leads: queue ─ WAITING (turns first, then sleep)
+//!              ├ DONE: covered, or the log is poisoned ───────────► look again
+//!              └ LEAD: the lead was handed over ──────────────────► flush …
+//! ```
+//!
+//! Lock order: `queue` and `reserve` are never held together; `flusher` is held only by the lead
+//! and is taken before either.
+
+use cenote_base::rt::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use cenote_base::rt::{self, Local, Mutex, Nanos};
+use cenote_base::{Lsn, Result};
+
+const WAITING: u32 = 0;
+const SLEEPING: u32 = 1;
+const DONE: u32 = 2;
+const LEAD: u32 = 3;
+
+/// The longest time that a waiter gives its turn away again and again before it sleeps.
+const TURNS_MAX: Nanos = Nanos::from_micros(400);
+
+#[derive(Default)]
+pub(crate) struct Waiters {
+    queue: Mutex<Queue>,
+    words: Local<Word>,
+    /// Somebody is waiting by giving turns away. One is enough to keep a processor awake, which
+    /// shortens a sync where an idle processor is slow to see it end (virtual machines).
+    turning: AtomicBool,
+    /// How long a sync takes, smoothed, in nanoseconds.
+    sync_time: AtomicU64,
+}
+
+#[derive(Default)]
+struct Word(AtomicU32);
+
+#[derive(Default)]
+struct Queue {
+    led: bool,
+    waiting: Vec<Waiter>,
+}
+
+struct Waiter {
+    lsn: Lsn,
+    slot: usize,
+}
+
+/// What a waiter is to do.
+pub(crate) enum Turn {
+    /// Flush, then [`Waiters::pass_on`].
+    Lead,
+    /// Look whether it is durable now.
+    Look,
+}
+
+impl Waiters {
+    /// Leads if nobody does, else waits until the lead is handed over or `lsn` is covered.
+    /// `covered` is asked under the queue's lock, which the lead takes after each flush.
+    pub fn enter(&self, lsn: Lsn, covered: impl Fn() -> bool) -> Turn {
+        let slot = rt::thread_slot();
+        let word = &self.words.of(slot).0;
+        {
+            let mut queue = self.queue.lock();
+            if covered() {
+                return Turn::Look;
+            }
+            if !queue.led {
+                queue.led = true;
+                return Turn::Lead;
+            }
+            word.store(WAITING, Ordering::Relaxed);
+            queue.waiting.push(Waiter { lsn, slot });
+        }
+        self.await_word(word)
+    }
+
+    /// Leads if nobody does; does not wait.
+    pub fn try_lead(&self) -> bool {
+        let mut queue = self.queue.lock();
+        !std::mem::replace(&mut queue.led, true)
+    }
+
+    fn await_word(&self, word: &AtomicU32) -> Turn {
+        self.take_turns(word);
+        if word.compare_exchange(WAITING, SLEEPING, Ordering::Acquire, Ordering::Acquire).is_ok() {
+            while word.load(Ordering::Acquire) == SLEEPING {
+                rt::wait(word, SLEEPING, None);
+            }
+        }
+        if word.load(Ordering::Acquire) == LEAD { Turn::Lead } else { Turn::Look }
+    }
+
+    /// One waiter at a time stays awake for about as long as a sync takes.
+    fn take_turns(&self, word: &AtomicU32) {
+        if self.turning.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let patience = Nanos(self.sync_time.load(Ordering::Relaxed) * 2).min(TURNS_MAX);
+        let end = rt::now() + patience;
+        while word.load(Ordering::Acquire) == WAITING && rt::now() < end {
+            rt::yield_now();
+        }
+        self.turning.store(false, Ordering::Relaxed);
+    }
+
+    /// Notes how long a sync took.
+    pub fn note_sync(&self, took: Nanos) {
+        let before = self.sync_time.load(Ordering::Relaxed);
+        self.sync_time.store(before - before / 8 + took.raw() / 8, Ordering::Relaxed);
+    }
+
+    /// Ends the caller's lead: hands it to the first who is not covered, then wakes those who
+    /// are (all, if the log is poisoned).
+    pub fn pass_on(&self, durable: Lsn, all: bool) {
+        let mut queue = self.queue.lock();
+        let covered = |w: &Waiter| all || w.lsn <= durable;
+        let heir = queue.waiting.iter().position(|w| !covered(w)).map(|i| queue.waiting.remove(i));
+        queue.led = heir.is_some();
+        if let Some(heir) = heir {
+            self.signal(heir.slot, LEAD);
+        }
+        queue.waiting.retain(|w| {
+            let done = covered(w);
+            if done {
+                self.signal(w.slot, DONE);
+            }
+            !done
+        });
+    }
+
+    fn signal(&self, slot: usize, state: u32) {
+        let word = &self.words.of(slot).0;
+        if word.swap(state, Ordering::Release) == SLEEPING {
+            rt::wake(word, 1);
+        }
+    }
+}
+
+/// What the lead needs: the buffer between ring and file, and what it wrote last.
+pub(crate) struct Flusher {
+    pub staging: Vec<u8>,
+    /// The newest group that is durable.
+    pub last_start: Lsn,
+    pub last_checksum: u32,
+    /// Counts flushes, for the ring's two marks.
+    pub turn: u64,
+}
+
+impl Flusher {
+    pub const STAGING: usize = 1 << 20;
+
+    pub fn new() -> Flusher {
+        Flusher { staging: vec![0; Self::STAGING], last_start: Lsn::ZERO, last_checksum: 0, turn: 0 }
+    }
+}
+
+impl super::Core {
+    /// Returns once everything below `lsn` is synced, leading if nobody does.
+    pub fn wait_durable(&self, lsn: Lsn) -> Result<()> {
+        while self.durable() < lsn {
+            self.check()?;
+            if let Turn::Lead = self.waiters.enter(lsn, || self.durable() >= lsn || self.poisoned()) {
+                let flushed = self.flush(lsn);
+                self.waiters.pass_on(self.durable(), self.poisoned());
+                flushed?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what is complete now durable, unless somebody is at it.
+    pub fn flush_ahead(&self) -> Result<()> {
+        if self.durable() >= self.tail() || !self.waiters.try_lead() {
+            return Ok(());
+        }
+        let flushed = self.flush(self.durable());
+        self.waiters.pass_on(self.durable(), self.poisoned());
+        flushed
+    }
+
+    /// As the lead: writes and syncs all complete groups, at least up to `target`.
+    fn flush(&self, target: Lsn) -> Result<()> {
+        self.check()?;
+        let mut flusher = self.flusher.lock();
+        let from = self.durable();
+        let to = self.complete_up_to(from, target, &mut flusher);
+        if to == from {
+            return Ok(());
+        }
+        self.write_out(from, to, &mut flusher).inspect_err(|e| self.poison(e))?;
+        let mark = super::ring::Mark {
+            durable: to,
+            last_start: flusher.last_start,
+            last_checksum: flusher.last_checksum,
+        };
+        flusher.turn += 1;
+        self.ring.set_mark(flusher.turn, mark);
+        self.durable.store(to.raw(), Ordering::Release);
+        self.after_flush(from, to);
+        Ok(())
+    }
+
+    /// The end of the complete groups from `from` on. Groups before `target` that are not
+    /// complete yet are waited for: they are being copied this moment.
+    fn complete_up_to(&self, from: Lsn, target: Lsn, flusher: &mut Flusher) -> Lsn {
+        let (mut at, mut tail) = (from, self.tail());
+        let mut spin = rt::Spin::new();
+        while at < tail {
+            let Some(header) = self.complete_header(at) else {
+                if at >= target {
+                    break;
+                }
+                spin.turn();
+                continue;
+            };
+            (flusher.last_start, flusher.last_checksum) = (at, header.checksum);
+            at = header.end();
+            if at >= tail {
+                tail = self.tail();
+            }
+            if at.since(from) >= self.ring.capacity() / 2 && at >= target {
+                break;
+            }
+        }
+        at
+    }
+
+    fn write_out(&self, from: Lsn, to: Lsn, flusher: &mut Flusher) -> Result<()> {
+        let payload = self.segments.payload();
+        let mut at = super::block_of(from);
+        while at < to {
+            let segment_end = self.segments.start_of(self.segments.number_of(at) + 1);
+            self.await_segment(at)?;
+            let length = to.min(segment_end).since(at).min(Flusher::STAGING as u64) as usize;
+            let blocks = &mut flusher.staging[..length.next_multiple_of(super::ring::BLOCK as usize)];
+            self.ring.read(at, &mut blocks[..length]);
+            blocks[length..].fill(0);
+            self.segments.write(at, blocks)?;
+            at = at.advance(length as u64);
+        }
+        let begun = rt::now();
+        for number in from.raw() / payload..=(to.raw() - 1) / payload {
+            self.segments.sync(number)?;
+        }
+        self.waiters.note_sync(rt::now().since(begun));
+        Ok(())
+    }
+}

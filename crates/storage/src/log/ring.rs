@@ -1,0 +1,300 @@
+//! The redo ring: the newest part of the stream, in memory that may outlive the process.
+//!
+//! A byte of the stream lies at its position modulo the capacity. All access is word-wise and
+//! bounds-checked through the region, so that readers may race with writers: they copy, then ask
+//! whether what they copied was still there ([`Ring::still_holds`]).
+//!
+//! ```text
+//! header page of 4096 bytes
+//!     0 u64 magic and version   8 u64 capacity   16 u64 start: nothing before it was ever here
+//!    24 u64 survival           32 u128 database  48 u32 crc32c of bytes 0..48
+//!   128 u64 tail: end of the last reservation
+//!   256 mark, even flushes:  u64 durable, u64 start of the group that ends there (0: none),
+//!   320 mark, odd flushes:   u32 checksum of that group, u32 crc32c of the 20 bytes
+//!   512 64 x u64: start of the first group that begins in each 64th of the ring
+//! then `capacity` bytes of the stream, capacity a multiple of 4096
+//! ```
+//!
+//! Invariants:
+//! - the header of a group, with its length, is in the ring before the tail moves past it;
+//! - a group's state says complete only after all of its bytes are in the ring (and, for `host`
+//!   survival, flushed);
+//! - bytes from the durable position's 4 KiB block on are never overwritten.
+
+use std::sync::Arc;
+
+use cenote_base::rt::atomic::{Ordering, fence};
+use cenote_base::{Error, Lsn, Result, crc};
+use cenote_fabric::{Region, coherence};
+
+use super::Survive;
+use crate::redo::{GROUP_HEADER, STATE_COMPLETE};
+
+/// Bytes before the stream's bytes.
+pub const RING_HEADER: u64 = 4096;
+/// Block of the stream in which files are written; the ring keeps the durable one whole.
+pub(crate) const BLOCK: u64 = 4096;
+/// The least capacity of a ring: some of the longest groups.
+pub const RING_MIN: u64 = 4 << 20;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"CenRing1");
+const TAIL: u64 = 128;
+const MARKS: [u64; 2] = [256, 320];
+const BOUNDARIES: u64 = 512;
+const BOUNDARY_COUNT: u64 = 64;
+/// A header is written before the tail moves, so this much before the floor may be gone.
+const SLACK: u64 = GROUP_HEADER as u64;
+
+/// Where a ring lies.
+#[derive(Clone)]
+pub struct RingPlace {
+    /// The region.
+    pub region: Arc<Region>,
+    /// Offset of the ring's header in the region; a multiple of 4096.
+    pub offset: u64,
+    /// Bytes of header and stream; a multiple of 4096.
+    pub length: u64,
+}
+
+/// What the ring says about the durable log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub durable: Lsn,
+    /// Start of the group that ends there; zero if none is known.
+    pub last_start: Lsn,
+    pub last_checksum: u32,
+}
+
+pub(crate) struct Ring {
+    region: Arc<Region>,
+    base: u64,
+    capacity: u64,
+    survive: Survive,
+}
+
+impl Ring {
+    /// The ring at `place`, whatever it holds.
+    pub fn new(place: &RingPlace, survive: Survive) -> Result<Ring> {
+        let capacity = place.length.saturating_sub(RING_HEADER);
+        let fits = place.offset.checked_add(place.length).is_some_and(|end| end <= place.region.len());
+        if !fits || capacity < RING_MIN || !capacity.is_multiple_of(BLOCK) || !place.offset.is_multiple_of(BLOCK) {
+            return Err(Error::Invalid(format!(
+                "a redo ring of {} bytes at offset {} does not fit a region of {}: at least {} bytes \
+                 are needed, in blocks of {BLOCK}",
+                place.length, place.offset, place.region.len(), RING_MIN + RING_HEADER
+            )));
+        }
+        Ok(Ring { region: place.region.clone(), base: place.offset, capacity, survive })
+    }
+
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    pub fn survive(&self) -> Survive {
+        self.survive
+    }
+
+    // ---- header ----
+
+    /// Makes the ring an empty one that begins at `start`.
+    pub fn format(&self, database: u128, start: Lsn) {
+        let mut header = [0u8; RING_HEADER as usize];
+        header[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        header[8..16].copy_from_slice(&self.capacity.to_le_bytes());
+        header[16..24].copy_from_slice(&start.raw().to_le_bytes());
+        header[24..32].copy_from_slice(&(self.survive as u64).to_le_bytes());
+        header[32..48].copy_from_slice(&database.to_le_bytes());
+        let sum = crc::crc32c(&header[..48]);
+        header[48..52].copy_from_slice(&sum.to_le_bytes());
+        header[TAIL as usize..TAIL as usize + 8].copy_from_slice(&start.raw().to_le_bytes());
+        self.region.write_bytes(self.base, &header);
+        self.set_mark(0, Mark { durable: start, last_start: Lsn::ZERO, last_checksum: 0 });
+        self.persist(0, RING_HEADER);
+    }
+
+    /// Checks the fixed fields of a ring that an earlier process left; gives its start.
+    pub fn check_header(&self, database: u128) -> std::result::Result<Lsn, String> {
+        let mut header = [0u8; 64];
+        self.region.read_bytes(self.base, &mut header);
+        let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+        let sum = u32::from_le_bytes(header[48..52].try_into().expect("4 bytes"));
+        if word(0) != MAGIC || sum != crc::crc32c(&header[..48]) {
+            return Err("the redo ring has no valid header".into());
+        }
+        if word(8) != self.capacity {
+            return Err(format!("the redo ring is of {} bytes, not {}", word(8), self.capacity));
+        }
+        if header[32..48] != database.to_le_bytes() {
+            return Err("the redo ring is of another database".into());
+        }
+        Ok(Lsn::from_raw(word(16)))
+    }
+
+    /// What survival the process that made the ring kept to.
+    pub fn recorded_survival(&self) -> Survive {
+        let host = self.region.atomic_u64(self.base + 24).load(Ordering::Relaxed) == Survive::Host as u64;
+        if host { Survive::Host } else { Survive::Process }
+    }
+
+    pub fn tail(&self) -> Lsn {
+        Lsn::from_raw(self.region.atomic_u64(self.base + TAIL).load(Ordering::Acquire))
+    }
+
+    /// Hands the reservation up to `end` over to recovery: from here on, it is void or whole.
+    pub fn set_tail(&self, end: Lsn) {
+        self.region.atomic_u64(self.base + TAIL).store(end.raw(), Ordering::Release);
+        self.persist_line(TAIL);
+    }
+
+    pub fn set_mark(&self, turn: u64, mark: Mark) {
+        let mut bytes = [0u8; 24];
+        bytes[..8].copy_from_slice(&mark.durable.raw().to_le_bytes());
+        bytes[8..16].copy_from_slice(&mark.last_start.raw().to_le_bytes());
+        bytes[16..20].copy_from_slice(&mark.last_checksum.to_le_bytes());
+        let sum = crc::crc32c(&bytes[..20]);
+        bytes[20..].copy_from_slice(&sum.to_le_bytes());
+        let at = MARKS[(turn % 2) as usize];
+        self.region.write_bytes(self.base + at, &bytes);
+        self.persist_line(at);
+    }
+
+    /// The newest mark that is whole.
+    pub fn mark(&self) -> Option<Mark> {
+        MARKS.iter().filter_map(|at| self.read_mark(*at)).max_by_key(|m| m.durable)
+    }
+
+    fn read_mark(&self, at: u64) -> Option<Mark> {
+        let mut bytes = [0u8; 24];
+        self.region.read_bytes(self.base + at, &mut bytes);
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+        (half(20) == crc::crc32c(&bytes[..20])).then(|| Mark {
+            durable: Lsn::from_raw(word(0)),
+            last_start: Lsn::from_raw(word(8)),
+            last_checksum: half(16),
+        })
+    }
+
+    // ---- boundaries ----
+
+    /// Which 64th of the ring `at` lies in, counted from the stream's beginning.
+    pub fn boundary_of(&self, at: Lsn) -> u64 {
+        at.raw() / self.boundary_span()
+    }
+
+    fn boundary_span(&self) -> u64 {
+        self.capacity / BOUNDARY_COUNT
+    }
+
+    pub fn set_boundary(&self, start: Lsn) {
+        let at = BOUNDARIES + 8 * (self.boundary_of(start) % BOUNDARY_COUNT);
+        self.region.atomic_u64(self.base + at).store(start.raw(), Ordering::Release);
+        self.persist_line(at);
+    }
+
+    /// The earliest known start of a group at or after `floor`, if one is before `tail`.
+    pub fn first_boundary(&self, floor: Lsn, tail: Lsn) -> Option<Lsn> {
+        (0..BOUNDARY_COUNT)
+            .map(|i| self.region.atomic_u64(self.base + BOUNDARIES + 8 * i).load(Ordering::Acquire))
+            .map(Lsn::from_raw)
+            .filter(|at| *at >= floor && *at < tail)
+            .min()
+    }
+
+    // ---- the stream ----
+
+    fn offset(&self, at: Lsn) -> u64 {
+        self.base + RING_HEADER + at.raw() % self.capacity
+    }
+
+    /// Writes a header, all but its word of checksum and state, which says reserved.
+    pub fn write_header(&self, at: Lsn, header: &[u8; GROUP_HEADER]) {
+        for word in 0..GROUP_HEADER / 8 {
+            let bytes = header[word * 8..word * 8 + 8].try_into().expect("8 bytes");
+            let value = if word == 2 { 0 } else { u64::from_le_bytes(bytes) };
+            let place = self.offset(at.advance(word as u64 * 8));
+            self.region.atomic_u64(place).store(value, Ordering::Relaxed);
+        }
+        self.persist_stream(at, GROUP_HEADER as u64);
+    }
+
+    /// Copies `bytes` to position `at`, around the ring's end if need be.
+    pub fn write(&self, at: Lsn, bytes: &[u8]) {
+        let (head, tail) = bytes.split_at(self.until_wrap(at, bytes.len()));
+        self.region.write_bytes(self.offset(at), head);
+        if !tail.is_empty() {
+            self.region.write_bytes(self.base + RING_HEADER, tail);
+        }
+    }
+
+    /// Copies what lies at position `at`, which need not be what was written there.
+    pub fn read(&self, at: Lsn, bytes: &mut [u8]) {
+        let cut = self.until_wrap(at, bytes.len());
+        let (head, tail) = bytes.split_at_mut(cut);
+        self.region.read_bytes(self.offset(at), head);
+        if !tail.is_empty() {
+            self.region.read_bytes(self.base + RING_HEADER, tail);
+        }
+    }
+
+    fn until_wrap(&self, at: Lsn, length: usize) -> usize {
+        let room = self.capacity - at.raw() % self.capacity;
+        length.min(usize::try_from(room).unwrap_or(usize::MAX))
+    }
+
+    /// Says that the group at `at` is complete. From here on it is in the log.
+    pub fn complete(&self, at: Lsn, checksum: u32) {
+        let word = u64::from(checksum) | u64::from(STATE_COMPLETE) << 32;
+        self.region.atomic_u64(self.offset(at.advance(16))).store(word, Ordering::Release);
+        self.persist_stream(at.advance(16), 8);
+    }
+
+    /// The header at `at`; what follows it in the ring is there if its state is complete.
+    pub fn header(&self, at: Lsn) -> [u8; GROUP_HEADER] {
+        let mut header = [0; GROUP_HEADER];
+        for word in [2, 0, 1, 3] {
+            let place = self.offset(at.advance(word as u64 * 8));
+            let value = self.region.atomic_u64(place).load(Ordering::Acquire);
+            header[word * 8..word * 8 + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        header
+    }
+
+    /// Positions below this may have been overwritten, given the tail.
+    pub fn floor(&self, tail: Lsn) -> Lsn {
+        Lsn::from_raw((tail.raw() + SLACK).saturating_sub(self.capacity))
+    }
+
+    /// Whether what was copied from `at` before this call was what had been written there.
+    pub fn still_holds(&self, at: Lsn) -> bool {
+        fence(Ordering::Acquire);
+        at >= self.floor(self.tail())
+    }
+
+    // ---- survival of a host ----
+
+    /// Flushes part of the stream and waits, if the ring is to survive its host.
+    pub fn persist_stream(&self, at: Lsn, length: u64) {
+        if self.survive == Survive::Process {
+            return;
+        }
+        let head = length.min(self.capacity - at.raw() % self.capacity);
+        coherence::flush(&self.region, self.offset(at), head);
+        if head < length {
+            coherence::flush(&self.region, self.base + RING_HEADER, length - head);
+        }
+        coherence::fence();
+    }
+
+    fn persist_line(&self, at: u64) {
+        self.persist(at, 8);
+    }
+
+    fn persist(&self, at: u64, length: u64) {
+        if self.survive == Survive::Host {
+            coherence::flush(&self.region, self.base + at, length);
+            coherence::fence();
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! The log's files: segments of equal size, each a header block and a part of the stream.
+//!
+//! Segment `n` holds the stream's bytes from `n * payload` on. Segments are made ahead of their
+//! use, with their space taken, and those no longer needed are renamed into new ones: so writing
+//! the log neither allocates nor changes a file's length, and a sync has only data to write.
+//!
+//! ```text
+//! NNNNNNNNNNNNNNNN.log   0 u64 magic and version  8 u64 payload bytes  16 u128 database
+//!                       32 u64 number n          40 u64 first LSN      48 u32 crc32c of 0..48
+//!                     4096 payload
+//! spare-N.log            a segment to reuse; its bytes mean nothing
+//! ```
+//!
+//! Invariants:
+//! - a segment has its name only when its header and its space are synced;
+//! - the bytes of a reused segment are of lower LSNs, so no group in them fits its position; of a
+//!   segment that held bytes *above* the log's end, nothing is kept.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use cenote_base::error::IoContext;
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::fs::{self, File, OpenOptions};
+use cenote_base::rt::{Mutex, MutexGuard};
+use cenote_base::{Error, Lsn, Result, crc};
+
+pub(crate) const SEGMENT_HEADER: u64 = 4096;
+const MAGIC: u64 = u64::from_le_bytes(*b"CenLog01");
+const ZEROS: usize = 1 << 20;
+/// Segments kept for reuse; more are removed.
+const SPARES: usize = 4;
+
+pub(crate) struct Segments {
+    dir: PathBuf,
+    database: u128,
+    payload: u64,
+    state: Mutex<State>,
+    /// Number of the first segment that is not there yet, of those ahead.
+    prepared: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// Segments in use or ahead; opened when first needed.
+    live: BTreeMap<u64, Option<File>>,
+    spares: Vec<PathBuf>,
+    next_spare: u64,
+}
+
+impl Segments {
+    /// The segments in `dir`, which is made if it is missing.
+    pub fn open(dir: &Path, database: u128, payload: u64) -> Result<Segments> {
+        if payload < ZEROS as u64 || !payload.is_multiple_of(SEGMENT_HEADER) {
+            return Err(Error::Invalid(format!(
+                "log segments of {payload} bytes: a multiple of {SEGMENT_HEADER}, at least {ZEROS}, is needed"
+            )));
+        }
+        fs::create_dir_all(dir).doing(|| format!("making {}", dir.display()))?;
+        let mut state = State::default();
+        for name in fs::list(dir).doing(|| format!("listing {}", dir.display()))? {
+            state.adopt(dir, &name);
+        }
+        let segments = Segments {
+            dir: dir.to_owned(),
+            database,
+            payload,
+            state: Mutex::new(state),
+            prepared: AtomicU64::new(0),
+        };
+        segments.publish_prepared(&segments.state.lock());
+        Ok(segments)
+    }
+
+    pub fn payload(&self) -> u64 {
+        self.payload
+    }
+
+    pub fn number_of(&self, at: Lsn) -> u64 {
+        at.raw() / self.payload
+    }
+
+    pub fn start_of(&self, number: u64) -> Lsn {
+        Lsn::from_raw(number * self.payload)
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.dir.join(format!("{number:016x}.log"))
+    }
+
+    /// Where position `at` lies, in words for people.
+    pub fn place(&self, at: Lsn) -> String {
+        let offset = SEGMENT_HEADER + at.raw() % self.payload;
+        format!("segment {} at offset {offset}", self.path(self.number_of(at)).display())
+    }
+
+    /// The numbers of the segments that are there.
+    pub fn numbers(&self) -> Vec<u64> {
+        self.state.lock().live.keys().copied().collect()
+    }
+
+    /// The position up to which segments are there, without a gap from the newest in use.
+    pub fn prepared_end(&self) -> Lsn {
+        self.start_of(self.prepared.load(Ordering::Acquire))
+    }
+
+    fn publish_prepared(&self, state: &State) {
+        let end = state.live.last_key_value().map_or(0, |(n, _)| n + 1);
+        self.prepared.store(end, Ordering::Release);
+    }
+
+    // ---- making ----
+
+    /// Makes segment `number` if it is missing. `quick` takes its space without writing zeros.
+    ///
+    /// # Errors
+    /// [`Error::Full`] when there is no space for it; nothing has changed then.
+    pub fn prepare(&self, number: u64, quick: bool) -> Result<()> {
+        if self.state.lock().live.contains_key(&number) {
+            return Ok(());
+        }
+        let spare = self.state.lock().spares.pop();
+        let made = match &spare {
+            Some(path) => self.make(number, path, true),
+            None => self.make_new(number, quick),
+        };
+        let file = made.doing(|| format!("preparing log segment {}", self.path(number).display()))?;
+        let mut state = self.state.lock();
+        state.live.insert(number, Some(file));
+        self.publish_prepared(&state);
+        Ok(())
+    }
+
+    fn make_new(&self, number: u64, quick: bool) -> std::io::Result<File> {
+        let path = self.dir.join("new.log");
+        let made = self.take_space(&path, quick).and_then(|()| self.make(number, &path, false));
+        if made.is_err() {
+            // Half a segment would hold the space that is short.
+            let _ = fs::remove(&path);
+        }
+        made
+    }
+
+    fn take_space(&self, path: &Path, quick: bool) -> std::io::Result<()> {
+        let file = fs::open(path, OpenOptions::TRUNCATE)?;
+        file.allocate(0, SEGMENT_HEADER + self.payload)?;
+        let zeros = vec![0; ZEROS];
+        let mut at = 0;
+        while !quick && at < SEGMENT_HEADER + self.payload {
+            let n = ZEROS.min((SEGMENT_HEADER + self.payload - at) as usize);
+            file.write_at(&zeros[..n], at)?;
+            at += n as u64;
+        }
+        file.sync_data()
+    }
+
+    /// Gives the file at `path` the header of segment `number`, then its name.
+    fn make(&self, number: u64, path: &Path, reused: bool) -> std::io::Result<File> {
+        let file = fs::open(path, OpenOptions::WRITE)?;
+        if reused && file.len()? != SEGMENT_HEADER + self.payload {
+            return Err(std::io::Error::other("a spare segment has the wrong length"));
+        }
+        file.write_at(&self.header(number), 0)?;
+        file.sync_data()?;
+        fs::rename(path, self.path(number))?;
+        fs::sync_dir(&self.dir)?;
+        Ok(file)
+    }
+
+    fn header(&self, number: u64) -> [u8; SEGMENT_HEADER as usize] {
+        let mut header = [0; SEGMENT_HEADER as usize];
+        header[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        header[8..16].copy_from_slice(&self.payload.to_le_bytes());
+        header[16..32].copy_from_slice(&self.database.to_le_bytes());
+        header[32..40].copy_from_slice(&number.to_le_bytes());
+        header[40..48].copy_from_slice(&self.start_of(number).raw().to_le_bytes());
+        let sum = crc::crc32c(&header[..48]);
+        header[48..52].copy_from_slice(&sum.to_le_bytes());
+        header
+    }
+
+    // ---- reading and writing ----
+
+    /// The open file of segment `number`, its header checked; `None` if it is missing.
+    pub fn file(&self, number: u64) -> Result<Option<File>> {
+        let mut state = self.state.lock();
+        match state.live.get(&number) {
+            None => Ok(None),
+            Some(Some(file)) => Ok(Some(file.clone())),
+            Some(None) => self.open_live(&mut state, number).map(Some),
+        }
+    }
+
+    fn open_live(&self, state: &mut MutexGuard<'_, State>, number: u64) -> Result<File> {
+        let path = self.path(number);
+        let file = fs::open(&path, OpenOptions::WRITE).doing(|| format!("opening {}", path.display()))?;
+        let mut header = [0; SEGMENT_HEADER as usize];
+        file.read_at(&mut header, 0).doing(|| format!("reading {}", path.display()))?;
+        self.check_header(&header, number)?;
+        let length = file.len().doing(|| format!("measuring {}", path.display()))?;
+        if length < SEGMENT_HEADER + self.payload {
+            return Err(Error::corrupt(format!(
+                "log segment {} is cut short: {length} bytes of {}", path.display(), SEGMENT_HEADER + self.payload
+            )));
+        }
+        state.live.insert(number, Some(file.clone()));
+        Ok(file)
+    }
+
+    fn check_header(&self, header: &[u8; SEGMENT_HEADER as usize], number: u64) -> Result<()> {
+        let expected = self.header(number);
+        if header[..8] != expected[..8] && header[..6] == expected[..6] {
+            return Err(Error::Mismatch(format!(
+                "log segment {} has format version {}, this program knows 01",
+                self.path(number).display(), String::from_utf8_lossy(&header[6..8])
+            )));
+        }
+        for (range, field) in [(0..8, "magic"), (8..16, "size"), (16..32, "database id"), (32..48, "number"), (48..52, "checksum")] {
+            if header[range.clone()] != expected[range] {
+                return Err(Error::corrupt(format!(
+                    "the header of log segment {} has a wrong {field}", self.path(number).display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads at position `at` to the end of its segment at most; how many bytes (0: no segment).
+    pub fn read(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
+        let within = at.raw() % self.payload;
+        let wanted = buffer.len().min((self.payload - within) as usize);
+        let Some(file) = self.file(self.number_of(at))? else { return Ok(0) };
+        file.read_exact_at(&mut buffer[..wanted], SEGMENT_HEADER + within)
+            .doing(|| format!("reading log {}", self.place(at)))?;
+        Ok(wanted)
+    }
+
+    /// Fills `buffer` from position `at` on, across segments; false if one is missing.
+    pub fn read_exact(&self, mut at: Lsn, mut buffer: &mut [u8]) -> Result<bool> {
+        while !buffer.is_empty() {
+            let n = self.read(at, buffer)?;
+            if n == 0 {
+                return Ok(false);
+            }
+            at = at.advance(n as u64);
+            buffer = &mut buffer[n..];
+        }
+        Ok(true)
+    }
+
+    /// Writes whole blocks at position `at`, within one segment, which has to be there.
+    pub fn write(&self, at: Lsn, blocks: &[u8]) -> Result<()> {
+        let file = self.file(self.number_of(at))?.ok_or_else(|| self.missing(at))?;
+        file.write_at(blocks, SEGMENT_HEADER + at.raw() % self.payload)
+            .doing(|| format!("writing log {}", self.place(at)))
+    }
+
+    /// Makes what was written in segment `number` survive.
+    pub fn sync(&self, number: u64) -> Result<()> {
+        let file = self.file(number)?.ok_or_else(|| self.missing(self.start_of(number)))?;
+        file.sync_data().doing(|| format!("syncing log segment {}", self.path(number).display()))
+    }
+
+    pub fn missing(&self, at: Lsn) -> Error {
+        Error::corrupt(format!("log segment {} is missing", self.path(self.number_of(at)).display()))
+    }
+
+    // ---- retiring ----
+
+    /// Segments wholly before `before` become spares, or go.
+    pub fn retire(&self, before: Lsn) -> Result<()> {
+        let keep = self.number_of(before);
+        loop {
+            let mut state = self.state.lock();
+            let Some(number) = state.live.keys().next().copied().filter(|n| *n < keep) else {
+                return Ok(());
+            };
+            state.live.remove(&number);
+            let reuse = state.spares.len() < SPARES;
+            let spare = self.dir.join(format!("spare-{}.log", state.next_spare));
+            state.next_spare += 1;
+            drop(state);
+            let path = self.path(number);
+            let done = if reuse { fs::rename(&path, &spare) } else { fs::remove(&path) };
+            done.doing(|| format!("retiring log segment {}", path.display()))?;
+            if reuse {
+                self.state.lock().spares.push(spare);
+            }
+        }
+    }
+
+    /// Makes sure that no byte from `end` on can be taken for the log's: later segments go, the
+    /// rest of its own is zeroed, and both are synced.
+    pub fn truncate(&self, end: Lsn) -> Result<()> {
+        let first_gone = self.number_of(end) + u64::from(!end.raw().is_multiple_of(self.payload));
+        let mut state = self.state.lock();
+        let gone: Vec<u64> = state.live.range(first_gone..).map(|(n, _)| *n).collect();
+        for number in gone {
+            let path = self.path(number);
+            fs::remove(&path).doing(|| format!("removing {}, which lies beyond the log's end", path.display()))?;
+            state.live.remove(&number);
+        }
+        self.publish_prepared(&state);
+        drop(state);
+        fs::sync_dir(&self.dir).doing(|| format!("syncing {}", self.dir.display()))?;
+        self.zero_rest(end)
+    }
+
+    fn zero_rest(&self, end: Lsn) -> Result<()> {
+        let Some(file) = self.file(self.number_of(end))? else { return Ok(()) };
+        let doing = || format!("clearing the log behind {}", self.place(end));
+        let (mut at, length) = (SEGMENT_HEADER + end.raw() % self.payload, SEGMENT_HEADER + self.payload);
+        let (mut found, zeros) = (vec![0; ZEROS], vec![0; ZEROS]);
+        while at < length {
+            let n = ZEROS.min((length - at) as usize);
+            file.read_exact_at(&mut found[..n], at).doing(doing)?;
+            if found[..n] != zeros[..n] {
+                file.write_at(&zeros[..n], at).doing(doing)?;
+            }
+            at += n as u64;
+        }
+        file.sync_data().doing(doing)
+    }
+}
+
+impl State {
+    fn adopt(&mut self, dir: &Path, name: &str) {
+        let Some(stem) = name.strip_suffix(".log") else { return };
+        if let Some(n) = stem.strip_prefix("spare-") {
+            self.next_spare = self.next_spare.max(n.parse::<u64>().map_or(0, |n| n + 1));
+            self.spares.push(dir.join(name));
+        } else if stem.len() == 16
+            && let Ok(number) = u64::from_str_radix(stem, 16)
+        {
+            self.live.insert(number, None);
+        }
+    }
+}
