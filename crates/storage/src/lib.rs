@@ -1,1 +1,26 @@
-//! See docs/.
+//! Storage: the redo log, the pages in files, and the few facts that say how they belong together.
+//!
+//! - [`redo`]: what a mini-transaction did, as bytes, and [`redo::apply`], which does it again;
+//! - [`log`]: the stream of redo, in a ring and in segment files; group commit; recovery of its end;
+//! - [`pages`]: pages in files, with torn pages made good;
+//! - [`control`]: the control file;
+//! - [`Storage`]: all of them in one data directory, as the buffer sees them.
+//!
+//! It knows no rows and no frames. The format of each file is drawn where it is written, and in
+//! `docs/storage.md`.
+
+pub mod control;
+pub mod log;
+pub mod pages;
+pub mod redo;
+mod storage;
+#[cfg(test)]
+mod testing;
+
+pub use control::{Control, ControlFile, ENGINE_WORDS};
+pub use log::{
+    Appended, FIRST_LSN, Hold, Hook, Log, LogOptions, LogReport, OwnedRecord, RING_HEADER, RING_MIN, RingPlace,
+    RingUse, Scan, Survive,
+};
+pub use pages::{PageStore, PagesReport};
+pub use storage::{CheckReport, DataDir, Storage, StorageOptions, StorageReport};

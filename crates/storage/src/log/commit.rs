@@ -90,12 +90,19 @@ impl Waiters {
 
     fn await_word(&self, word: &AtomicU32) -> Turn {
         self.take_turns(word);
-        if word.compare_exchange(WAITING, SLEEPING, Ordering::Acquire, Ordering::Acquire).is_ok() {
+        if word
+            .compare_exchange(WAITING, SLEEPING, Ordering::Acquire, Ordering::Acquire)
+            .is_ok()
+        {
             while word.load(Ordering::Acquire) == SLEEPING {
                 rt::wait(word, SLEEPING, None);
             }
         }
-        if word.load(Ordering::Acquire) == LEAD { Turn::Lead } else { Turn::Look }
+        if word.load(Ordering::Acquire) == LEAD {
+            Turn::Lead
+        } else {
+            Turn::Look
+        }
     }
 
     /// One waiter at a time stays awake for about as long as a sync takes.
@@ -114,7 +121,8 @@ impl Waiters {
     /// Notes how long a sync took.
     pub fn note_sync(&self, took: Nanos) {
         let before = self.sync_time.load(Ordering::Relaxed);
-        self.sync_time.store(before - before / 8 + took.raw() / 8, Ordering::Relaxed);
+        self.sync_time
+            .store(before - before / 8 + took.raw() / 8, Ordering::Relaxed);
     }
 
     /// Ends the caller's lead: hands it to the first who is not covered, then wakes those who
@@ -122,7 +130,11 @@ impl Waiters {
     pub fn pass_on(&self, durable: Lsn, all: bool) {
         let mut queue = self.queue.lock();
         let covered = |w: &Waiter| all || w.lsn <= durable;
-        let heir = queue.waiting.iter().position(|w| !covered(w)).map(|i| queue.waiting.remove(i));
+        let heir = queue
+            .waiting
+            .iter()
+            .position(|w| !covered(w))
+            .map(|i| queue.waiting.remove(i));
         queue.led = heir.is_some();
         if let Some(heir) = heir {
             self.signal(heir.slot, LEAD);
@@ -158,7 +170,12 @@ impl Flusher {
     pub const STAGING: usize = 1 << 20;
 
     pub fn new() -> Flusher {
-        Flusher { staging: vec![0; Self::STAGING], last_start: Lsn::ZERO, last_checksum: 0, turn: 0 }
+        Flusher {
+            staging: vec![0; Self::STAGING],
+            last_start: Lsn::ZERO,
+            last_checksum: 0,
+            turn: 0,
+        }
     }
 }
 
@@ -191,7 +208,9 @@ impl super::Core {
         self.check()?;
         let mut flusher = self.flusher.lock();
         let from = self.durable();
-        let to = self.complete_up_to(from, target, &mut flusher);
+        let to = self
+            .complete_up_to(from, target, &mut flusher)
+            .inspect_err(|e| self.poison(e))?;
         if to == from {
             return Ok(());
         }
@@ -210,11 +229,11 @@ impl super::Core {
 
     /// The end of the complete groups from `from` on. Groups before `target` that are not
     /// complete yet are waited for: they are being copied this moment.
-    fn complete_up_to(&self, from: Lsn, target: Lsn, flusher: &mut Flusher) -> Lsn {
+    fn complete_up_to(&self, from: Lsn, target: Lsn, flusher: &mut Flusher) -> Result<Lsn> {
         let (mut at, mut tail) = (from, self.tail());
         let mut spin = rt::Spin::new();
         while at < tail {
-            let Some(header) = self.complete_header(at) else {
+            let Some(header) = self.complete_header(at)? else {
                 if at >= target {
                     break;
                 }
@@ -230,7 +249,7 @@ impl super::Core {
                 break;
             }
         }
-        at
+        Ok(at)
     }
 
     fn write_out(&self, from: Lsn, to: Lsn, flusher: &mut Flusher) -> Result<()> {

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use cenote_base::rt::atomic::{Ordering, fence};
 use cenote_base::{Error, Lsn, Result, crc};
-use cenote_fabric::{Region, coherence};
+use cenote_fabric::{HostAtomicU64, Region, coherence};
 
 use super::Survive;
 use crate::redo::{GROUP_HEADER, STATE_COMPLETE};
@@ -76,23 +76,30 @@ impl Ring {
     /// The ring at `place`, whatever it holds.
     pub fn new(place: &RingPlace, survive: Survive) -> Result<Ring> {
         let capacity = place.length.saturating_sub(RING_HEADER);
-        let fits = place.offset.checked_add(place.length).is_some_and(|end| end <= place.region.len());
+        let fits = place
+            .offset
+            .checked_add(place.length)
+            .is_some_and(|end| end <= place.region.len());
         if !fits || capacity < RING_MIN || !capacity.is_multiple_of(BLOCK) || !place.offset.is_multiple_of(BLOCK) {
             return Err(Error::Invalid(format!(
                 "a redo ring of {} bytes at offset {} does not fit a region of {}: at least {} bytes \
                  are needed, in blocks of {BLOCK}",
-                place.length, place.offset, place.region.len(), RING_MIN + RING_HEADER
+                place.length,
+                place.offset,
+                place.region.len(),
+                RING_MIN + RING_HEADER
             )));
         }
-        Ok(Ring { region: place.region.clone(), base: place.offset, capacity, survive })
+        Ok(Ring {
+            region: place.region.clone(),
+            base: place.offset,
+            capacity,
+            survive,
+        })
     }
 
     pub fn capacity(&self) -> u64 {
         self.capacity
-    }
-
-    pub fn survive(&self) -> Survive {
-        self.survive
     }
 
     // ---- header ----
@@ -100,6 +107,28 @@ impl Ring {
     /// Makes the ring an empty one that begins at `start`.
     pub fn format(&self, database: u128, start: Lsn) {
         let mut header = [0u8; RING_HEADER as usize];
+        header[..64].copy_from_slice(&self.fixed_fields(database, start));
+        header[TAIL as usize..TAIL as usize + 8].copy_from_slice(&start.raw().to_le_bytes());
+        self.put(0, &header);
+        self.set_mark(
+            0,
+            Mark {
+                durable: start,
+                last_start: Lsn::ZERO,
+                last_checksum: 0,
+            },
+        );
+        self.persist(0, RING_HEADER as usize);
+    }
+
+    /// Notes the survival that is kept to from now on; the rest stays.
+    pub fn rewrite_header(&self, database: u128, start: Lsn) {
+        self.put(0, &self.fixed_fields(database, start));
+        self.persist(0, 64);
+    }
+
+    fn fixed_fields(&self, database: u128, start: Lsn) -> [u8; 64] {
+        let mut header = [0u8; 64];
         header[..8].copy_from_slice(&MAGIC.to_le_bytes());
         header[8..16].copy_from_slice(&self.capacity.to_le_bytes());
         header[16..24].copy_from_slice(&start.raw().to_le_bytes());
@@ -107,16 +136,13 @@ impl Ring {
         header[32..48].copy_from_slice(&database.to_le_bytes());
         let sum = crc::crc32c(&header[..48]);
         header[48..52].copy_from_slice(&sum.to_le_bytes());
-        header[TAIL as usize..TAIL as usize + 8].copy_from_slice(&start.raw().to_le_bytes());
-        self.region.write_bytes(self.base, &header);
-        self.set_mark(0, Mark { durable: start, last_start: Lsn::ZERO, last_checksum: 0 });
-        self.persist(0, RING_HEADER);
+        header
     }
 
     /// Checks the fixed fields of a ring that an earlier process left; gives its start.
     pub fn check_header(&self, database: u128) -> std::result::Result<Lsn, String> {
         let mut header = [0u8; 64];
-        self.region.read_bytes(self.base, &mut header);
+        self.get(0, &mut header);
         let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
         let sum = u32::from_le_bytes(header[48..52].try_into().expect("4 bytes"));
         if word(0) != MAGIC || sum != crc::crc32c(&header[..48]) {
@@ -143,8 +169,10 @@ impl Ring {
 
     /// Hands the reservation up to `end` over to recovery: from here on, it is void or whole.
     pub fn set_tail(&self, end: Lsn) {
-        self.region.atomic_u64(self.base + TAIL).store(end.raw(), Ordering::Release);
-        self.persist_line(TAIL);
+        self.region
+            .atomic_u64(self.base + TAIL)
+            .store(end.raw(), Ordering::Release);
+        self.persist(TAIL, 8);
     }
 
     pub fn set_mark(&self, turn: u64, mark: Mark) {
@@ -155,18 +183,21 @@ impl Ring {
         let sum = crc::crc32c(&bytes[..20]);
         bytes[20..].copy_from_slice(&sum.to_le_bytes());
         let at = MARKS[(turn % 2) as usize];
-        self.region.write_bytes(self.base + at, &bytes);
-        self.persist_line(at);
+        self.put(at, &bytes);
+        self.persist(at, 24);
     }
 
     /// The newest mark that is whole.
     pub fn mark(&self) -> Option<Mark> {
-        MARKS.iter().filter_map(|at| self.read_mark(*at)).max_by_key(|m| m.durable)
+        MARKS
+            .iter()
+            .filter_map(|at| self.read_mark(*at))
+            .max_by_key(|m| m.durable)
     }
 
     fn read_mark(&self, at: u64) -> Option<Mark> {
         let mut bytes = [0u8; 24];
-        self.region.read_bytes(self.base + at, &mut bytes);
+        self.get(at, &mut bytes);
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         (half(20) == crc::crc32c(&bytes[..20])).then(|| Mark {
@@ -189,14 +220,20 @@ impl Ring {
 
     pub fn set_boundary(&self, start: Lsn) {
         let at = BOUNDARIES + 8 * (self.boundary_of(start) % BOUNDARY_COUNT);
-        self.region.atomic_u64(self.base + at).store(start.raw(), Ordering::Release);
-        self.persist_line(at);
+        self.region
+            .atomic_u64(self.base + at)
+            .store(start.raw(), Ordering::Release);
+        self.persist(at, 24);
     }
 
     /// The earliest known start of a group at or after `floor`, if one is before `tail`.
     pub fn first_boundary(&self, floor: Lsn, tail: Lsn) -> Option<Lsn> {
         (0..BOUNDARY_COUNT)
-            .map(|i| self.region.atomic_u64(self.base + BOUNDARIES + 8 * i).load(Ordering::Acquire))
+            .map(|i| {
+                self.region
+                    .atomic_u64(self.base + BOUNDARIES + 8 * i)
+                    .load(Ordering::Acquire)
+            })
             .map(Lsn::from_raw)
             .filter(|at| *at >= floor && *at < tail)
             .min()
@@ -204,8 +241,13 @@ impl Ring {
 
     // ---- the stream ----
 
-    fn offset(&self, at: Lsn) -> u64 {
-        self.base + RING_HEADER + at.raw() % self.capacity
+    /// Where position `at` lies, from the ring's header.
+    fn place(&self, at: Lsn) -> u64 {
+        RING_HEADER + at.raw() % self.capacity
+    }
+
+    fn word(&self, at: Lsn) -> &HostAtomicU64 {
+        self.region.atomic_u64(self.base + self.place(at))
     }
 
     /// Writes a header, all but its word of checksum and state, which says reserved.
@@ -213,8 +255,7 @@ impl Ring {
         for word in 0..GROUP_HEADER / 8 {
             let bytes = header[word * 8..word * 8 + 8].try_into().expect("8 bytes");
             let value = if word == 2 { 0 } else { u64::from_le_bytes(bytes) };
-            let place = self.offset(at.advance(word as u64 * 8));
-            self.region.atomic_u64(place).store(value, Ordering::Relaxed);
+            self.word(at.advance(word as u64 * 8)).store(value, Ordering::Relaxed);
         }
         self.persist_stream(at, GROUP_HEADER as u64);
     }
@@ -222,9 +263,9 @@ impl Ring {
     /// Copies `bytes` to position `at`, around the ring's end if need be.
     pub fn write(&self, at: Lsn, bytes: &[u8]) {
         let (head, tail) = bytes.split_at(self.until_wrap(at, bytes.len()));
-        self.region.write_bytes(self.offset(at), head);
+        self.put(self.place(at), head);
         if !tail.is_empty() {
-            self.region.write_bytes(self.base + RING_HEADER, tail);
+            self.put(RING_HEADER, tail);
         }
     }
 
@@ -232,10 +273,19 @@ impl Ring {
     pub fn read(&self, at: Lsn, bytes: &mut [u8]) {
         let cut = self.until_wrap(at, bytes.len());
         let (head, tail) = bytes.split_at_mut(cut);
-        self.region.read_bytes(self.offset(at), head);
+        self.get(self.place(at), head);
         if !tail.is_empty() {
-            self.region.read_bytes(self.base + RING_HEADER, tail);
+            self.get(RING_HEADER, tail);
         }
+    }
+
+    fn put(&self, at: u64, bytes: &[u8]) {
+        self.region.span(self.base + at, bytes.len() as u64).copy_in(0, bytes);
+    }
+
+    fn get(&self, at: u64, bytes: &mut [u8]) {
+        let inside = self.region.span(self.base + at, bytes.len() as u64).copy_out(0, bytes);
+        debug_assert!(inside, "the span is as long as the copy");
     }
 
     fn until_wrap(&self, at: Lsn, length: usize) -> usize {
@@ -246,7 +296,7 @@ impl Ring {
     /// Says that the group at `at` is complete. From here on it is in the log.
     pub fn complete(&self, at: Lsn, checksum: u32) {
         let word = u64::from(checksum) | u64::from(STATE_COMPLETE) << 32;
-        self.region.atomic_u64(self.offset(at.advance(16))).store(word, Ordering::Release);
+        self.word(at.advance(16)).store(word, Ordering::Release);
         self.persist_stream(at.advance(16), 8);
     }
 
@@ -254,8 +304,7 @@ impl Ring {
     pub fn header(&self, at: Lsn) -> [u8; GROUP_HEADER] {
         let mut header = [0; GROUP_HEADER];
         for word in [2, 0, 1, 3] {
-            let place = self.offset(at.advance(word as u64 * 8));
-            let value = self.region.atomic_u64(place).load(Ordering::Acquire);
+            let value = self.word(at.advance(word as u64 * 8)).load(Ordering::Acquire);
             header[word * 8..word * 8 + 8].copy_from_slice(&value.to_le_bytes());
         }
         header
@@ -280,21 +329,16 @@ impl Ring {
             return;
         }
         let head = length.min(self.capacity - at.raw() % self.capacity);
-        coherence::flush(&self.region, self.offset(at), head);
+        coherence::write_back(&self.region, self.base + self.place(at), head as usize);
         if head < length {
-            coherence::flush(&self.region, self.base + RING_HEADER, length - head);
+            coherence::write_back(&self.region, self.base + RING_HEADER, (length - head) as usize);
         }
-        coherence::fence();
+        coherence::fence(&self.region);
     }
 
-    fn persist_line(&self, at: u64) {
-        self.persist(at, 8);
-    }
-
-    fn persist(&self, at: u64, length: u64) {
+    fn persist(&self, at: u64, length: usize) {
         if self.survive == Survive::Host {
             coherence::flush(&self.region, self.base + at, length);
-            coherence::fence();
         }
     }
 }

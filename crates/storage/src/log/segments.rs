@@ -133,7 +133,9 @@ impl Segments {
 
     fn make_new(&self, number: u64, quick: bool) -> std::io::Result<File> {
         let path = self.dir.join("new.log");
-        let made = self.take_space(&path, quick).and_then(|()| self.make(number, &path, false));
+        let made = self
+            .take_space(&path, quick)
+            .and_then(|()| self.make(number, &path, false));
         if made.is_err() {
             // Half a segment would hold the space that is short.
             let _ = fs::remove(&path);
@@ -195,12 +197,15 @@ impl Segments {
         let path = self.path(number);
         let file = fs::open(&path, OpenOptions::WRITE).doing(|| format!("opening {}", path.display()))?;
         let mut header = [0; SEGMENT_HEADER as usize];
-        file.read_at(&mut header, 0).doing(|| format!("reading {}", path.display()))?;
+        file.read_at(&mut header, 0)
+            .doing(|| format!("reading {}", path.display()))?;
         self.check_header(&header, number)?;
         let length = file.len().doing(|| format!("measuring {}", path.display()))?;
         if length < SEGMENT_HEADER + self.payload {
             return Err(Error::corrupt(format!(
-                "log segment {} is cut short: {length} bytes of {}", path.display(), SEGMENT_HEADER + self.payload
+                "log segment {} is cut short: {length} bytes of {}",
+                path.display(),
+                SEGMENT_HEADER + self.payload
             )));
         }
         state.live.insert(number, Some(file.clone()));
@@ -212,13 +217,21 @@ impl Segments {
         if header[..8] != expected[..8] && header[..6] == expected[..6] {
             return Err(Error::Mismatch(format!(
                 "log segment {} has format version {}, this program knows 01",
-                self.path(number).display(), String::from_utf8_lossy(&header[6..8])
+                self.path(number).display(),
+                String::from_utf8_lossy(&header[6..8])
             )));
         }
-        for (range, field) in [(0..8, "magic"), (8..16, "size"), (16..32, "database id"), (32..48, "number"), (48..52, "checksum")] {
+        for (range, field) in [
+            (0..8, "magic"),
+            (8..16, "size"),
+            (16..32, "database id"),
+            (32..48, "number"),
+            (48..52, "checksum"),
+        ] {
             if header[range.clone()] != expected[range] {
                 return Err(Error::corrupt(format!(
-                    "the header of log segment {} has a wrong {field}", self.path(number).display()
+                    "the header of log segment {} has a wrong {field}",
+                    self.path(number).display()
                 )));
             }
         }
@@ -229,7 +242,9 @@ impl Segments {
     pub fn read(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
         let within = at.raw() % self.payload;
         let wanted = buffer.len().min((self.payload - within) as usize);
-        let Some(file) = self.file(self.number_of(at))? else { return Ok(0) };
+        let Some(file) = self.file(self.number_of(at))? else {
+            return Ok(0);
+        };
         file.read_exact_at(&mut buffer[..wanted], SEGMENT_HEADER + within)
             .doing(|| format!("reading log {}", self.place(at)))?;
         Ok(wanted)
@@ -258,11 +273,15 @@ impl Segments {
     /// Makes what was written in segment `number` survive.
     pub fn sync(&self, number: u64) -> Result<()> {
         let file = self.file(number)?.ok_or_else(|| self.missing(self.start_of(number)))?;
-        file.sync_data().doing(|| format!("syncing log segment {}", self.path(number).display()))
+        file.sync_data()
+            .doing(|| format!("syncing log segment {}", self.path(number).display()))
     }
 
     pub fn missing(&self, at: Lsn) -> Error {
-        Error::corrupt(format!("log segment {} is missing", self.path(self.number_of(at)).display()))
+        Error::corrupt(format!(
+            "log segment {} is missing",
+            self.path(self.number_of(at)).display()
+        ))
     }
 
     // ---- retiring ----
@@ -281,7 +300,11 @@ impl Segments {
             state.next_spare += 1;
             drop(state);
             let path = self.path(number);
-            let done = if reuse { fs::rename(&path, &spare) } else { fs::remove(&path) };
+            let done = if reuse {
+                fs::rename(&path, &spare)
+            } else {
+                fs::remove(&path)
+            };
             done.doing(|| format!("retiring log segment {}", path.display()))?;
             if reuse {
                 self.state.lock().spares.push(spare);
@@ -307,7 +330,9 @@ impl Segments {
     }
 
     fn zero_rest(&self, end: Lsn) -> Result<()> {
-        let Some(file) = self.file(self.number_of(end))? else { return Ok(()) };
+        let Some(file) = self.file(self.number_of(end))? else {
+            return Ok(());
+        };
         let doing = || format!("clearing the log behind {}", self.place(end));
         let (mut at, length) = (SEGMENT_HEADER + end.raw() % self.payload, SEGMENT_HEADER + self.payload);
         let (mut found, zeros) = (vec![0; ZEROS], vec![0; ZEROS]);

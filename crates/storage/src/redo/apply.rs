@@ -15,7 +15,10 @@ use super::{Op, PageRecordRef, u32_at, u64_at};
 /// of [`PAGE_SIZE`] bytes. The page may be half changed then.
 pub fn apply(page: &mut [u8], record: &PageRecordRef<'_>) -> Result<()> {
     if page.len() != PAGE_SIZE {
-        return Err(Error::Invalid(format!("redo applied to {} bytes, not a page", page.len())));
+        return Err(Error::Invalid(format!(
+            "redo applied to {} bytes, not a page",
+            page.len()
+        )));
     }
     for op in record.ops() {
         apply_op(page, record.page, op.map_err(|e| named(e, record))?);
@@ -31,7 +34,11 @@ fn named(error: Error, record: &PageRecordRef<'_>) -> Error {
 fn apply_op(page: &mut [u8], id: PageId, op: Op<'_>) {
     match op {
         Op::Write { offset, bytes } => page[offset..offset + bytes.len()].copy_from_slice(bytes),
-        Op::Move { source, destination, length } => {
+        Op::Move {
+            source,
+            destination,
+            length,
+        } => {
             page.copy_within(source..source + length, destination);
         }
         Op::Init { kind, level } => init(page, id, kind, level),
@@ -79,7 +86,9 @@ pub fn verify_page(page: &[u8], id: PageId) -> Result<()> {
     }
     let found = PageId::from_bytes(page[header::SPACE..header::SPACE + 8].try_into().expect("8 bytes"));
     if found != id {
-        return Err(Error::corrupt(format!("page {id}: the bytes are those of page {found}")));
+        return Err(Error::corrupt(format!(
+            "page {id}: the bytes are those of page {found}"
+        )));
     }
     Ok(())
 }

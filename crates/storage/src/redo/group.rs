@@ -10,8 +10,8 @@
 use cenote_base::{Error, PAGE_SIZE, PageId, RecordAddr, Result};
 
 use super::{
-    FLAG_BASE, GROUP_HEADER, KIND_GROUP, MAX_GROUP, MAX_RECORD, OP_IMAGE, OP_INIT, OP_MOVE,
-    OP_SHIFT, OP_WRITE, RECORD_HEADER,
+    FLAG_BASE, GROUP_HEADER, KIND_GROUP, MAX_GROUP, MAX_RECORD, OP_IMAGE, OP_INIT, OP_MOVE, OP_SHIFT, OP_WRITE,
+    RECORD_HEADER,
 };
 
 const WRITE_HEADER: usize = 4;
@@ -91,7 +91,10 @@ impl GroupBuilder {
 
     /// `length` bytes move from `source` to `destination` within the page; they may overlap.
     pub fn move_bytes(&mut self, record: usize, source: usize, destination: usize, length: usize) {
-        assert!(source.max(destination) + length <= PAGE_SIZE, "move past the end of a page");
+        assert!(
+            source.max(destination) + length <= PAGE_SIZE,
+            "move past the end of a page"
+        );
         if length == 0 || source == destination {
             return;
         }
@@ -191,7 +194,8 @@ impl PageOps {
     }
 
     fn op(&mut self, kind: u16, offset: usize) {
-        self.ops.extend_from_slice(&(kind << OP_SHIFT | offset as u16).to_le_bytes());
+        self.ops
+            .extend_from_slice(&(kind << OP_SHIFT | offset as u16).to_le_bytes());
         self.last_write = None;
         self.count += 1;
     }
@@ -254,5 +258,9 @@ fn longest_hole(page: &[u8]) -> (usize, usize) {
         }
     }
     // A hole of the whole page would need 15 bits; the header is never part of one.
-    if best.1 == PAGE_SIZE { (MIN_HOLE, PAGE_SIZE - MIN_HOLE) } else { best }
+    if best.1 == PAGE_SIZE {
+        (MIN_HOLE, PAGE_SIZE - MIN_HOLE)
+    } else {
+        best
+    }
 }

@@ -40,6 +40,8 @@ pub use apply::{apply, page_lsn, set_page_checksum, set_page_lsn, verify_page};
 pub use group::GroupBuilder;
 pub use read::{GroupKind, GroupRef, Op, Ops, PageRecordRef, Records};
 
+pub(crate) use read::GroupHeader;
+
 use cenote_base::PAGE_SIZE;
 
 /// Bytes of a group's header.

@@ -3,8 +3,8 @@
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result, crc};
 
 use super::{
-    FLAG_BASE, GROUP_HEADER, KIND_GROUP, KIND_VOID, MAX_GROUP, OFFSET_MASK, OP_INIT, OP_MOVE,
-    OP_SHIFT, OP_WRITE, RECORD_HEADER, seal, u16_at, u32_at, u64_at,
+    FLAG_BASE, GROUP_HEADER, KIND_GROUP, KIND_VOID, MAX_GROUP, OFFSET_MASK, OP_INIT, OP_MOVE, OP_SHIFT, OP_WRITE,
+    RECORD_HEADER, seal, u16_at, u32_at, u64_at,
 };
 
 /// What a group is.
@@ -49,9 +49,7 @@ impl GroupHeader {
     }
 
     fn plausible(&self, at: Lsn) -> bool {
-        self.lsn == at
-            && self.length.is_multiple_of(8)
-            && (GROUP_HEADER..=MAX_GROUP).contains(&self.length)
+        self.lsn == at && self.length.is_multiple_of(8) && (GROUP_HEADER..=MAX_GROUP).contains(&self.length)
     }
 
     pub fn end(&self) -> Lsn {
@@ -72,8 +70,7 @@ impl<'a> GroupRef<'a> {
     /// # Errors
     /// [`Error::Corrupt`] if there is none, or its checksum does not fit.
     pub fn parse(bytes: &'a [u8], at: Lsn) -> Result<GroupRef<'a>> {
-        let header = GroupHeader::parse(bytes, at)
-            .ok_or_else(|| Error::corrupt(format!("no redo group at {at}")))?;
+        let header = GroupHeader::parse(bytes, at).ok_or_else(|| Error::corrupt(format!("no redo group at {at}")))?;
         let bytes = bytes
             .get(..header.length)
             .ok_or_else(|| Error::corrupt(format!("redo group at {at} is cut short")))?;
@@ -122,8 +119,16 @@ impl<'a> GroupRef<'a> {
 
     /// Its page records, in order; none if it is void.
     pub fn records(&self) -> Records<'a> {
-        let left = if self.header.kind == GroupKind::Void { 0 } else { self.header.records };
-        Records { group: *self, at: GROUP_HEADER, left }
+        let left = if self.header.kind == GroupKind::Void {
+            0
+        } else {
+            self.header.records
+        };
+        Records {
+            group: *self,
+            at: GROUP_HEADER,
+            left,
+        }
     }
 
     /// The record that begins `offset` bytes into the group.
@@ -132,7 +137,10 @@ impl<'a> GroupRef<'a> {
     /// [`Error::Corrupt`] if none does.
     pub fn record_at(&self, offset: usize) -> Result<PageRecordRef<'a>> {
         self.parse_record(offset).ok_or_else(|| {
-            Error::corrupt(format!("no page record {offset} bytes into the redo group at {}", self.start()))
+            Error::corrupt(format!(
+                "no page record {offset} bytes into the redo group at {}",
+                self.start()
+            ))
         })
     }
 
@@ -210,7 +218,11 @@ impl<'a> PageRecordRef<'a> {
 
     /// Its operations, in order.
     pub fn ops(&self) -> Ops<'a> {
-        Ops { bytes: self.bytes, at: RECORD_HEADER, left: self.count }
+        Ops {
+            bytes: self.bytes,
+            at: RECORD_HEADER,
+            left: self.count,
+        }
     }
 
     /// The record as it lies in the log.
@@ -315,12 +327,18 @@ impl<'a> Ops<'a> {
             }
             OP_MOVE => {
                 let (destination, length) = (self.u16()?, self.u16()?);
-                (offset.max(destination) + length <= PAGE_SIZE)
-                    .then_some(Op::Move { source: offset, destination, length })
+                (offset.max(destination) + length <= PAGE_SIZE).then_some(Op::Move {
+                    source: offset,
+                    destination,
+                    length,
+                })
             }
             OP_INIT => {
                 let kind = self.take(2)?;
-                Some(Op::Init { kind: kind[0], level: kind[1] })
+                Some(Op::Init {
+                    kind: kind[0],
+                    level: kind[1],
+                })
             }
             _ => self.parse_image(),
         }
@@ -329,6 +347,9 @@ impl<'a> Ops<'a> {
     fn parse_image(&mut self) -> Option<Op<'a>> {
         let (start, hole) = (self.u16()?, self.u16()?);
         let tail = PAGE_SIZE.checked_sub(start + hole)?;
-        Some(Op::Image { head: self.take(start)?, tail: self.take(tail)? })
+        Some(Op::Image {
+            head: self.take(start)?,
+            tail: self.take(tail)?,
+        })
     }
 }

@@ -1,0 +1,279 @@
+//! The control file: the few facts that are needed before anything else can be read.
+//!
+//! Two slots, each in a block of its own. A change writes the older slot and syncs it, so that
+//! one of them is always whole; the one with the higher sequence number counts.
+//!
+//! ```text
+//! slot   0 u64 magic       8 u32 format version  12 u32 flags: 1 clean
+//!       16 u128 database  32 u128 incarnation    48 u64 sequence
+//!       56 u64 checkpoint LSN                    64 u64 durable LSN, at least
+//!       72 u64 TxId ceiling                      80 u64 CTS ceiling
+//!       88 64 x u64 words of the engine         600 u32 crc32c of 0..600
+//! ```
+//!
+//! | field | who writes it | who needs it |
+//! |---|---|---|
+//! | database | creation | region, ring, segments, spaces: is this mine? |
+//! | incarnation | each start, before serving | is this region of the last process? |
+//! | clean | shutdown sets it, start clears it | the recovery report |
+//! | checkpoint | the buffer's checkpoint | log recovery begins there |
+//! | durable | every change | log recovery: damage or torn end? |
+//! | ceilings | the engine, in blocks | ids are never given twice |
+
+use std::path::{Path, PathBuf};
+
+use cenote_base::error::IoContext;
+use cenote_base::rt::fs::{self, File, OpenOptions};
+use cenote_base::rt::{self, Mutex};
+use cenote_base::{Error, Lsn, Result, crc};
+
+use crate::redo::{u32_at, u64_at};
+
+/// Words that the engine may use as it likes.
+pub const ENGINE_WORDS: usize = 64;
+/// The format of a data directory that this program writes.
+pub const FORMAT_VERSION: u32 = 1;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"CenCtrl\0");
+const SLOT: u64 = 4096;
+const SUM: usize = 88 + 8 * ENGINE_WORDS;
+const CLEAN: u32 = 1;
+
+/// What the control file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Control {
+    /// The database's id, for good.
+    pub database: u128,
+    /// Random, new with each start.
+    pub incarnation: u128,
+    /// Whether the last process shut down: all pages written, nothing to recover.
+    pub clean: bool,
+    /// Redo before this is in the pages.
+    pub checkpoint: Lsn,
+    /// The log reaches this, durably, at least.
+    pub durable: Lsn,
+    /// Transaction ids from here on have not been given out.
+    pub tx_ceiling: u64,
+    /// Commit timestamps from here on have not been given out.
+    pub cts_ceiling: u64,
+    /// The engine's own.
+    pub engine: [u64; ENGINE_WORDS],
+}
+
+impl Control {
+    fn new(database: u128) -> Control {
+        Control {
+            database,
+            incarnation: 0,
+            clean: true,
+            checkpoint: crate::log::FIRST_LSN,
+            durable: crate::log::FIRST_LSN,
+            tx_ceiling: 0,
+            cts_ceiling: 0,
+            engine: [0; ENGINE_WORDS],
+        }
+    }
+
+    fn encode(&self, sequence: u64) -> [u8; SLOT as usize] {
+        let mut slot = [0; SLOT as usize];
+        let mut put = |at: usize, bytes: &[u8]| slot[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &MAGIC.to_le_bytes());
+        put(8, &FORMAT_VERSION.to_le_bytes());
+        put(12, &(if self.clean { CLEAN } else { 0 }).to_le_bytes());
+        put(16, &self.database.to_le_bytes());
+        put(32, &self.incarnation.to_le_bytes());
+        for (i, word) in self.words(sequence).iter().enumerate() {
+            put(48 + 8 * i, &word.to_le_bytes());
+        }
+        for (i, word) in self.engine.iter().enumerate() {
+            put(88 + 8 * i, &word.to_le_bytes());
+        }
+        let sum = crc::crc32c(&slot[..SUM]);
+        slot[SUM..SUM + 4].copy_from_slice(&sum.to_le_bytes());
+        slot
+    }
+
+    fn words(&self, sequence: u64) -> [u64; 5] {
+        [
+            sequence,
+            self.checkpoint.raw(),
+            self.durable.raw(),
+            self.tx_ceiling,
+            self.cts_ceiling,
+        ]
+    }
+
+    fn decode(slot: &[u8]) -> Option<(u64, Control)> {
+        if u64_at(slot, 0)? != MAGIC || u32_at(slot, SUM)? != crc::crc32c(&slot[..SUM]) {
+            return None;
+        }
+        let mut control = Control::new(u128_at(slot, 16)?);
+        control.incarnation = u128_at(slot, 32)?;
+        control.clean = u32_at(slot, 12)? & CLEAN != 0;
+        control.checkpoint = Lsn::from_raw(u64_at(slot, 56)?);
+        control.durable = Lsn::from_raw(u64_at(slot, 64)?);
+        control.tx_ceiling = u64_at(slot, 72)?;
+        control.cts_ceiling = u64_at(slot, 80)?;
+        for (i, word) in control.engine.iter_mut().enumerate() {
+            *word = u64_at(slot, 88 + 8 * i)?;
+        }
+        Some((u64_at(slot, 48)?, control))
+    }
+}
+
+fn u128_at(bytes: &[u8], at: usize) -> Option<u128> {
+    bytes.get(at..at + 16)?.try_into().ok().map(u128::from_le_bytes)
+}
+
+/// The control file, open.
+pub struct ControlFile {
+    path: PathBuf,
+    file: File,
+    state: Mutex<State>,
+}
+
+struct State {
+    sequence: u64,
+    control: Control,
+    failed: bool,
+}
+
+impl ControlFile {
+    /// Opens the control file of a data directory, or makes it, with a new database id.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if neither slot is whole, [`Error::Mismatch`] for another format version.
+    pub fn open(data: &Path) -> Result<ControlFile> {
+        let path = data.join("control");
+        if !fs::exists(&path).doing(|| format!("looking for {}", path.display()))? {
+            Self::create(data, &path)?;
+        }
+        let file = fs::open(&path, OpenOptions::WRITE).doing(|| format!("opening {}", path.display()))?;
+        let mut bytes = vec![0; 2 * SLOT as usize];
+        file.read_at(&mut bytes, 0)
+            .doing(|| format!("reading {}", path.display()))?;
+        let slots = bytes.chunks_exact(SLOT as usize);
+        check_versions(&path, slots.clone())?;
+        let newest = slots.filter_map(Control::decode).max_by_key(|(sequence, _)| *sequence);
+        let (sequence, control) = newest.ok_or_else(|| {
+            Error::corrupt(format!(
+                "both copies in the control file {} are damaged; restore the data directory from a backup",
+                path.display()
+            ))
+        })?;
+        Ok(ControlFile {
+            path,
+            file,
+            state: Mutex::new(State {
+                sequence,
+                control,
+                failed: false,
+            }),
+        })
+    }
+
+    fn create(data: &Path, path: &Path) -> Result<()> {
+        let log = crate::log::log_dir(data);
+        if fs::exists(&log).doing(|| format!("looking for {}", log.display()))?
+            && !fs::list(&log)
+                .doing(|| format!("listing {}", log.display()))?
+                .is_empty()
+        {
+            return Err(Error::corrupt(format!(
+                "{} is missing though there is a log beside it; restore the data directory from a backup",
+                path.display()
+            )));
+        }
+        let mut bytes = Control::new(rt::random_u128()).encode(1).to_vec();
+        bytes.resize(2 * SLOT as usize, 0);
+        fs::replace(path, &bytes).doing(|| format!("making {}", path.display()))
+    }
+
+    /// What it says now.
+    pub fn get(&self) -> Control {
+        self.state.lock().control.clone()
+    }
+
+    /// Changes it, durably. Concurrent changes are made one after another.
+    ///
+    /// # Errors
+    /// An I/O error; [`Error::Poisoned`] after an earlier one, since then nobody knows which
+    /// copy would be found.
+    pub fn update(&self, change: impl FnOnce(&mut Control)) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.failed {
+            return Err(Error::Poisoned(format!(
+                "{} could not be written earlier: see to the disk, then restart",
+                self.path.display()
+            )));
+        }
+        let mut next = state.control.clone();
+        change(&mut next);
+        let sequence = state.sequence + 1;
+        let written = self
+            .file
+            .write_at(&next.encode(sequence), (sequence + 1) % 2 * SLOT)
+            .and_then(|()| self.file.sync_data());
+        state.failed = written.is_err();
+        written.doing(|| format!("writing {}", self.path.display()))?;
+        (state.sequence, state.control) = (sequence, next);
+        Ok(())
+    }
+}
+
+fn check_versions<'a>(path: &Path, slots: impl Iterator<Item = &'a [u8]>) -> Result<()> {
+    for slot in slots {
+        let version = u32_at(slot, 8).unwrap_or(0);
+        let whole = u32_at(slot, SUM) == Some(crc::crc32c(&slot[..SUM]));
+        if u64_at(slot, 0) == Some(MAGIC) && whole && version != FORMAT_VERSION {
+            return Err(Error::Mismatch(format!(
+                "{} has format version {version}, this program knows {FORMAT_VERSION}: \
+                 use the program that wrote it",
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flip(path: &Path, at: u64) {
+        let file = fs::open(path, OpenOptions::WRITE).expect("opens");
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).expect("reads");
+        file.write_at(&[byte[0] ^ 1], at).expect("writes");
+    }
+
+    #[test]
+    fn the_newer_whole_slot_counts_and_two_damaged_ones_are_an_error() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = ControlFile::open(dir.path()).expect("made");
+        let database = file.get().database;
+        for n in 1..=5 {
+            file.update(|c| c.tx_ceiling = n).expect("written");
+        }
+        drop(file);
+        let path = dir.path().join("control");
+        let again = ControlFile::open(dir.path()).expect("opens").get();
+        assert_eq!((again.database, again.tx_ceiling), (database, 5));
+        flip(&path, SLOT + 90); // sequence 6 lies in the second slot
+        assert_eq!(ControlFile::open(dir.path()).expect("opens").get().tx_ceiling, 4);
+        flip(&path, 90);
+        let error = ControlFile::open(dir.path()).err().expect("refused").to_string();
+        assert!(error.contains("both copies"), "{error}");
+    }
+
+    #[test]
+    fn a_lost_control_file_is_not_taken_for_a_new_database() {
+        let dir = tempfile::tempdir().expect("a directory");
+        ControlFile::open(dir.path()).expect("made");
+        let log = crate::log::log_dir(dir.path());
+        fs::create_dir_all(&log).expect("made");
+        fs::open(log.join("x.log"), OpenOptions::CREATE).expect("made");
+        fs::remove(dir.path().join("control")).expect("removed");
+        assert!(ControlFile::open(dir.path()).is_err());
+    }
+}

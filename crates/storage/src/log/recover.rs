@@ -1,0 +1,331 @@
+//! Opening the log: where does it end, and what of the ring is part of it?
+//!
+//! **With the ring of the last process.** It is believed only if the group that it calls the last
+//! durable one lies in the files with the same checksum. Then all from there to the tail is
+//! walked: a complete group is part of the log, an incomplete one becomes void (its
+//! mini-transaction held its latches, so nobody has seen what it did), and all of it is made
+//! durable before anybody else looks at it.
+//!
+//! **Without.** The files are scanned from the checkpoint to the first bytes that are no group of
+//! their position. That is the torn end, cut off and zeroed, *unless* it is known to have been
+//! durable: below a position that the control file names, or below what a later valid group says
+//! was durable when it was reserved. Then it is damage, and an error that says where.
+
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64};
+use cenote_base::rt::{Event, Mutex};
+use cenote_base::{Error, Lsn, Result};
+
+use super::commit::{Flusher, Waiters};
+use super::read::{Window, read_files};
+use super::ring::{BLOCK, Mark, Ring};
+use super::segments::Segments;
+use super::{Core, FIRST_LSN, LogOptions, Reserve, Survive, block_of};
+use crate::redo::{GROUP_HEADER, GroupHeader, GroupRef, KIND_GROUP, KIND_VOID, STATE_COMPLETE, seal, u32_at, u64_at};
+
+/// What became of the ring at opening.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RingUse {
+    /// The log is new.
+    Created,
+    /// The ring was believed: memory and log agree.
+    Used,
+    /// It was offered and not believed, for this reason. Frames must not be believed either.
+    Discarded(String),
+    /// It was not offered.
+    NotOffered,
+}
+
+/// What opening the log found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogReport {
+    /// What became of the ring.
+    pub ring: RingUse,
+    /// The end of the log; all of it is durable.
+    pub end: Lsn,
+    /// Where the durable log ended before.
+    pub durable_before: Lsn,
+    /// Groups of the ring that were incomplete and are void now: start and end.
+    pub voided: Vec<(Lsn, Lsn)>,
+    /// Bytes of files that were read to find the end.
+    pub bytes_scanned: u64,
+}
+
+/// The end of the log as one of the two ways found it.
+struct End {
+    tail: Lsn,
+    mark: Mark,
+    voided: Vec<(Lsn, Lsn)>,
+}
+
+pub(super) fn open(options: LogOptions) -> Result<(Core, LogReport)> {
+    let segments = Segments::open(&options.dir, options.database, options.segment_bytes)?;
+    let ring = Ring::new(&options.ring, options.survive)?;
+    if segments.numbers().is_empty() && options.checkpoint.max(options.known_durable) <= FIRST_LSN {
+        return create(segments, ring, &options);
+    }
+    let believed = match options.believe_ring {
+        true => believe(&ring, &segments, &options)?.map_err(RingUse::Discarded),
+        false => Err(RingUse::NotOffered),
+    };
+    match believed {
+        Ok(end) => adopt(segments, ring, end, &options),
+        Err(ring_use) => from_files(segments, ring, ring_use, &options),
+    }
+}
+
+fn create(segments: Segments, ring: Ring, options: &LogOptions) -> Result<(Core, LogReport)> {
+    segments.prepare(0, true)?;
+    ring.format(options.database, FIRST_LSN);
+    let mark = Mark {
+        durable: FIRST_LSN,
+        last_start: Lsn::ZERO,
+        last_checksum: 0,
+    };
+    let report = LogReport {
+        ring: RingUse::Created,
+        end: FIRST_LSN,
+        durable_before: FIRST_LSN,
+        voided: Vec::new(),
+        bytes_scanned: 0,
+    };
+    Ok((Core::new(segments, ring, mark, FIRST_LSN, FIRST_LSN, options), report))
+}
+
+// ---- with the ring ----
+
+/// The end of the log in the ring, or why the ring is not believed. Changes nothing.
+fn believe(ring: &Ring, segments: &Segments, options: &LogOptions) -> Result<Result<End, String>> {
+    let mark = match plausible(ring, options) {
+        Ok(mark) => mark,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    if mark.last_start != Lsn::ZERO && !in_files(segments, mark)? {
+        return Ok(Err(format!(
+            "the redo ring was durable up to {}, which is not in the log's files",
+            mark.durable
+        )));
+    }
+    Ok(walk(ring, mark))
+}
+
+fn plausible(ring: &Ring, options: &LogOptions) -> Result<Mark, String> {
+    let start = ring.check_header(options.database)?;
+    let mark = ring.mark().ok_or("the redo ring says nothing about the durable log")?;
+    let (tail, known) = (ring.tail(), options.known_durable.max(options.checkpoint));
+    if mark.durable < start || mark.durable < known {
+        return Err(format!(
+            "the redo ring ends at {}, the log at {known} at least",
+            mark.durable
+        ));
+    }
+    if tail < mark.durable || tail.since(block_of(mark.durable)) > ring.capacity() {
+        return Err(format!(
+            "the redo ring has an impossible tail: {tail}, durable {}",
+            mark.durable
+        ));
+    }
+    Ok(mark)
+}
+
+fn in_files(segments: &Segments, mark: Mark) -> Result<bool> {
+    let mut window = Window::default();
+    let group = window.group(mark.last_start, |at, buffer| {
+        let length = buffer.len().min(mark.durable.since(at) as usize);
+        read_files(segments, at, &mut buffer[..length])
+    })?;
+    Ok(group.is_ok_and(|g| g.end() == mark.durable && g.checksum() == mark.last_checksum))
+}
+
+fn walk(ring: &Ring, mark: Mark) -> Result<End, String> {
+    let recorded_tail = ring.tail();
+    // After the loss of a host the tail's line may be older than groups that were flushed.
+    let beyond = ring.recorded_survival() == Survive::Host;
+    let limit = block_of(mark.durable).advance(ring.capacity());
+    let (mut at, mut voided, mut group) = (mark.durable, Vec::new(), Vec::new());
+    while at < recorded_tail || beyond {
+        let header = GroupHeader::parse(&ring.header(at), at).filter(|h| h.end() <= limit);
+        let inside = at < recorded_tail;
+        let Some(header) = header.filter(|h| inside || h.state == STATE_COMPLETE) else {
+            if inside {
+                return Err(format!(
+                    "the redo ring has no group at {at}, below its tail {recorded_tail}"
+                ));
+            }
+            break;
+        };
+        if header.state != STATE_COMPLETE {
+            voided.push((at, header.end()));
+        } else {
+            group.resize(header.length, 0);
+            ring.read(at, &mut group);
+            if let Err(e) = GroupRef::parse(&group, at) {
+                if inside {
+                    return Err(format!("in the redo ring: {e}"));
+                }
+                break;
+            }
+        }
+        at = header.end();
+    }
+    Ok(End { tail: at, mark, voided })
+}
+
+/// Takes the ring over: incomplete groups become void, everything becomes durable.
+fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Result<(Core, LogReport)> {
+    let start = ring.check_header(options.database).map_err(Error::Corrupt)?;
+    for (at, group_end) in &end.voided {
+        make_void(&ring, *at, *group_end);
+    }
+    ring.set_tail(end.tail);
+    let durable_before = end.mark.durable;
+    let core = Core::new(segments, ring, end.mark, end.tail, start, options);
+    core.wait_durable(end.tail)?;
+    core.ring.rewrite_header(options.database, start);
+    let report = LogReport {
+        ring: RingUse::Used,
+        end: end.tail,
+        durable_before,
+        voided: end.voided,
+        bytes_scanned: 0,
+    };
+    Ok((core, report))
+}
+
+/// Writes the header of a void group. Until it is complete again, it is still incomplete.
+fn make_void(ring: &Ring, at: Lsn, end: Lsn) {
+    let mut header = [0; GROUP_HEADER];
+    header[..4].copy_from_slice(&KIND_VOID.to_le_bytes());
+    header[4..8].copy_from_slice(&(end.since(at) as u32).to_le_bytes());
+    header[8..16].copy_from_slice(&at.raw().to_le_bytes());
+    ring.write_header(at, &header);
+    ring.complete(at, seal(0, &header));
+}
+
+// ---- without the ring ----
+
+fn from_files(segments: Segments, ring: Ring, ring_use: RingUse, options: &LogOptions) -> Result<(Core, LogReport)> {
+    let mark = find_end(&segments, options)?;
+    let end = mark.durable;
+    segments.truncate(end)?;
+    segments.prepare(segments.number_of(end), true)?;
+    ring.format(options.database, end);
+    load_block(&ring, &segments, end)?;
+    let report = LogReport {
+        ring: ring_use,
+        end,
+        durable_before: end,
+        voided: Vec::new(),
+        bytes_scanned: end.since(options.checkpoint),
+    };
+    Ok((Core::new(segments, ring, mark, end, end, options), report))
+}
+
+/// The last block of the log, which the next flush completes.
+fn load_block(ring: &Ring, segments: &Segments, end: Lsn) -> Result<()> {
+    let mut block = [0; BLOCK as usize];
+    let length = end.since(block_of(end)) as usize;
+    if !segments.read_exact(block_of(end), &mut block[..length])? {
+        return Err(segments.missing(end));
+    }
+    ring.write(block_of(end), &block[..length]);
+    Ok(())
+}
+
+/// The position of the first bytes, from the checkpoint on, that are no group.
+fn find_end(segments: &Segments, options: &LogOptions) -> Result<Mark> {
+    let mut mark = Mark {
+        durable: options.checkpoint,
+        last_start: Lsn::ZERO,
+        last_checksum: 0,
+    };
+    let mut window = Window::default();
+    let reason = loop {
+        let at = mark.durable;
+        match window.group(at, |at, buffer| read_files(segments, at, buffer))? {
+            Ok(group) => {
+                mark = Mark {
+                    durable: group.end(),
+                    last_start: at,
+                    last_checksum: group.checksum(),
+                };
+            }
+            Err(reason) => break reason,
+        }
+    };
+    let end = mark.durable;
+    let known = match end < options.known_durable {
+        true => Some(options.known_durable),
+        false => proof_of_more(segments, end)?,
+    };
+    if let Some(known) = known {
+        let missing = segments.file(segments.number_of(end))?.is_none();
+        let what = if missing { segments.missing(end) } else { reason };
+        return Err(Error::corrupt(format!(
+            "the redo log is damaged at {end}, {}: {what}; it was durable up to {known} at least. \
+             Restore from a backup, or bring the file back",
+            segments.place(end)
+        )));
+    }
+    Ok(mark)
+}
+
+/// A position above `end` up to which the log was durable, if a later valid group proves it.
+fn proof_of_more(segments: &Segments, end: Lsn) -> Result<Option<Lsn>> {
+    let mut window = Window::default();
+    for number in segments.numbers().into_iter().filter(|n| *n >= segments.number_of(end)) {
+        let mut at = segments.start_of(number).max(end);
+        let segment_end = segments.start_of(number + 1);
+        let mut block = vec![0; 1 << 20];
+        while at < segment_end {
+            let n = segments.read(at, &mut block)?;
+            for candidate in candidates(&block[..n], at) {
+                let group = window.group(candidate, |at, buffer| read_files(segments, at, buffer))?;
+                let durable = group.map_or(Lsn::ZERO, |g| g.durable_when_reserved());
+                if durable > end {
+                    return Ok(Some(durable));
+                }
+            }
+            at = at.advance(n as u64);
+        }
+    }
+    Ok(None)
+}
+
+/// Positions in `block`, which begins at `at`, where a header of that position may be.
+fn candidates(block: &[u8], at: Lsn) -> impl Iterator<Item = Lsn> + '_ {
+    (0..block.len().saturating_sub(15)).step_by(8).filter_map(move |i| {
+        let position = at.advance(i as u64);
+        let kind = u32_at(block, i)?;
+        let fits = (kind == KIND_GROUP || kind == KIND_VOID) && u64_at(block, i + 8)? == position.raw();
+        fits.then_some(position)
+    })
+}
+
+impl Core {
+    fn new(segments: Segments, ring: Ring, mark: Mark, tail: Lsn, ring_start: Lsn, options: &LogOptions) -> Core {
+        let mut flusher = Flusher::new();
+        (flusher.last_start, flusher.last_checksum) = (mark.last_start, mark.last_checksum);
+        let boundary = ring.boundary_of(tail).wrapping_sub(1);
+        Core {
+            ring,
+            segments,
+            reserve: Mutex::new(Reserve {
+                tail,
+                limit: Lsn::ZERO,
+                boundary,
+            }),
+            durable: AtomicU64::new(mark.durable.raw()),
+            ring_start,
+            flusher: Mutex::new(flusher),
+            waiters: Waiters::default(),
+            poisoned: AtomicBool::new(false),
+            poison: Mutex::new(None),
+            full: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            background: options.background,
+            work: Event::new(),
+            holds: AtomicU64::new(0),
+            recycle_to: AtomicU64::new(0),
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Pages in files: one file a space, torn pages made good by a double-write area.
+//!
+//! A batch of pages is first written in a row to the double-write area and synced; then each page
+//! goes to its own place, which is synced only when the area is needed again. So a page is
+//! durable, and safe from being torn, as soon as [`PageStore::write_pages`] returns, for one
+//! sequential write and one sync a batch.
+//!
+//! Invariants:
+//! - a page is written in place only after its copy in the area is synced;
+//! - an area is written anew only after all spaces that its last batch went to are synced;
+//! - at opening, each page of a valid batch whose copy in place is damaged or older is put back;
+//! - a failed sync poisons the store: nothing is written any more.
+//!
+//! Lock order: an area, then `spaces`, then `recent`.
+
+mod doublewrite;
+mod spaces;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use cenote_base::error::IoContext;
+use cenote_base::page_io::PageRead;
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::{self, Mutex, Nanos};
+use cenote_base::{Error, PAGE_SIZE, PageId, Result};
+
+use crate::redo::{page_lsn, set_page_checksum, verify_page};
+use doublewrite::Areas;
+use spaces::{SpaceFile, Spaces};
+
+pub use doublewrite::BATCH;
+
+/// How often a page that is being written is looked at, a millisecond apart.
+const STABLE_TRIES: u32 = 50;
+
+/// What opening the page store found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PagesReport {
+    /// Pages that were torn or lost in place and were put back from the double-write area.
+    pub restored: Vec<PageId>,
+}
+
+/// Counters, since opening.
+#[derive(Debug, Default)]
+pub struct PageStats {
+    /// Pages read.
+    pub read: AtomicU64,
+    /// Pages written in place.
+    pub written: AtomicU64,
+    /// Batches synced to the double-write area.
+    pub batches: AtomicU64,
+}
+
+/// The store of pages.
+pub struct PageStore {
+    spaces: Spaces,
+    areas: Areas,
+    poison: Mutex<Option<Error>>,
+    poisoned: AtomicBool,
+    stats: PageStats,
+}
+
+/// The directory of the spaces in a data directory.
+pub fn spaces_dir(data: &Path) -> PathBuf {
+    data.join("spaces")
+}
+
+impl PageStore {
+    /// Opens the pages of a data directory and repairs what a crash tore.
+    ///
+    /// # Errors
+    /// An I/O error; [`Error::Mismatch`] for the double-write file of another database.
+    pub fn open(data: &Path, database: u128) -> Result<(PageStore, PagesReport)> {
+        let spaces = Spaces::open(&spaces_dir(data))?;
+        let areas = Areas::open(data, database)?;
+        let store = PageStore {
+            spaces,
+            areas,
+            poison: Mutex::new(None),
+            poisoned: AtomicBool::new(false),
+            stats: PageStats::default(),
+        };
+        let restored = store.restore()?;
+        Ok((store, PagesReport { restored }))
+    }
+
+    fn restore(&self) -> Result<Vec<PageId>> {
+        let mut restored = Vec::new();
+        for (id, copy) in self.areas.surviving()? {
+            let Some(file) = self.spaces.find(id.space)? else {
+                continue;
+            };
+            let mut page = vec![0; PAGE_SIZE];
+            file.read(id.page, &mut page)?;
+            if verify_page(&page, id).is_err() || page_lsn(&page) < page_lsn(&copy) {
+                file.write(id.page, &[&copy])?;
+                restored.push(id);
+            }
+        }
+        self.spaces.sync_dirty()?;
+        Ok(restored)
+    }
+
+    /// Reads a page.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if its checksum or id does not fit and no copy can replace it;
+    /// [`Error::Invalid`] if there is no such space.
+    pub fn read_page(&self, id: PageId, page: &mut [u8]) -> Result<PageRead> {
+        let file = self.space(id.space)?;
+        file.read(id.page, page)?;
+        self.stats.read.fetch_add(1, Ordering::Relaxed);
+        if page.iter().all(|b| *b == 0) {
+            return Ok(PageRead::NeverWritten);
+        }
+        match verify_page(page, id) {
+            Ok(()) => Ok(PageRead::Present),
+            Err(e) => self.rebuild(id, page, e),
+        }
+    }
+
+    /// Reads a page that may be being written: looks again for a while before it calls it damaged,
+    /// and repairs nothing.
+    ///
+    /// # Errors
+    /// As [`PageStore::read_page`].
+    pub fn read_stable(&self, id: PageId, page: &mut [u8]) -> Result<PageRead> {
+        let file = self.space(id.space)?;
+        let mut tries = 0;
+        loop {
+            file.read(id.page, page)?;
+            if page.iter().all(|b| *b == 0) {
+                return Ok(PageRead::NeverWritten);
+            }
+            match verify_page(page, id) {
+                Ok(()) => return Ok(PageRead::Present),
+                Err(e) if tries == STABLE_TRIES => return Err(e),
+                Err(_) => rt::sleep(Nanos::from_millis(1)),
+            }
+            tries += 1;
+        }
+    }
+
+    /// A damaged page, from the double-write area if its newest copy is there.
+    fn rebuild(&self, id: PageId, page: &mut [u8], damage: Error) -> Result<PageRead> {
+        if !self.areas.copy_of(id, page)? {
+            return Err(damage);
+        }
+        self.space(id.space)?.write(id.page, &[page])?;
+        Ok(PageRead::Rebuilt)
+    }
+
+    /// Writes pages, safe from being torn; they are durable when this returns. No page may be in
+    /// two calls at once. Their redo has to be durable.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if a file could not grow: nothing is lost, the pages are as they were;
+    /// [`Error::Poisoned`] after a failed sync, for good.
+    pub fn write_pages(&self, pages: &[(PageId, &[u8])]) -> Result<()> {
+        for batch in pages.chunks(BATCH) {
+            self.check()?;
+            self.write_batch(batch)?;
+        }
+        Ok(())
+    }
+
+    fn write_batch(&self, batch: &[(PageId, &[u8])]) -> Result<()> {
+        let mut files = Vec::with_capacity(batch.len());
+        for (id, bytes) in batch {
+            if bytes.len() != PAGE_SIZE {
+                return Err(Error::Invalid(format!("page {id} of {} bytes", bytes.len())));
+            }
+            let file = self.space(id.space)?;
+            // Space is taken before anything is written, so that a full disk changes nothing.
+            file.reserve(id.page + 1)?;
+            files.push(file);
+        }
+        let mut area = self.areas.take();
+        if area.needs_sync() {
+            let batches = self.areas.in_place();
+            self.guarded(|| self.spaces.sync_dirty())?;
+            self.areas.settled(batches);
+        }
+        area.fill(batch, set_page_checksum);
+        self.guarded(|| area.write())?;
+        self.areas.publish(&area);
+        self.stats.batches.fetch_add(1, Ordering::Relaxed);
+        self.guarded(|| in_place(&area.in_order(), &files))?;
+        self.stats.written.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes a space durably: its file is empty and there.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it exists.
+    pub fn create_space(&self, space: u32) -> Result<()> {
+        self.check()?;
+        // Old copies of pages of a space of this number must not come back.
+        self.forget(space)?;
+        self.spaces.create(space)
+    }
+
+    /// Removes a space, durably, if it exists. Nobody may use it any more.
+    ///
+    /// # Errors
+    /// An I/O error.
+    pub fn drop_space(&self, space: u32) -> Result<()> {
+        self.check()?;
+        self.spaces.remove(space)
+    }
+
+    fn forget(&self, space: u32) -> Result<()> {
+        if !self.areas.holds(space) {
+            return Ok(());
+        }
+        self.guarded(|| {
+            self.spaces.sync_dirty()?;
+            self.areas.clear()
+        })
+    }
+
+    /// Whether a space is there.
+    pub fn has_space(&self, space: u32) -> bool {
+        self.spaces.exists(space)
+    }
+
+    /// The spaces that are there, in order.
+    pub fn spaces(&self) -> Vec<u32> {
+        self.spaces.all()
+    }
+
+    /// Pages that the file of a space has room for (its length).
+    ///
+    /// # Errors
+    /// An I/O error; [`Error::Invalid`] if there is no such space.
+    pub fn page_count(&self, space: u32) -> Result<u32> {
+        self.space(space)?.pages()
+    }
+
+    /// Takes the space on disk for the first `pages` pages, in steps, so that writing them later
+    /// cannot run out of it.
+    ///
+    /// # Errors
+    /// [`Error::Full`]; nothing has changed then.
+    pub fn reserve(&self, space: u32, pages: u32) -> Result<()> {
+        self.space(space)?.reserve(pages)
+    }
+
+    /// Gives back the disk space of pages; they read as never written. They may not be in use.
+    ///
+    /// # Errors
+    /// An I/O error.
+    pub fn punch(&self, space: u32, pages: std::ops::Range<u32>) -> Result<()> {
+        self.space(space)?.punch(pages)
+    }
+
+    /// Syncs all spaces: nothing depends on the double-write area then.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] from then on if it fails.
+    pub fn sync(&self) -> Result<()> {
+        self.check()?;
+        self.guarded(|| self.spaces.sync_dirty())
+    }
+
+    /// Bytes on disk, all spaces together.
+    ///
+    /// # Errors
+    /// An I/O error.
+    pub fn bytes_on_disk(&self) -> Result<u64> {
+        self.spaces().into_iter().map(|s| self.space(s)?.bytes_on_disk()).sum()
+    }
+
+    /// Reads every page of every space; each that is damaged is handed to `found`, with the error.
+    /// Returns the number of pages that are present.
+    ///
+    /// # Errors
+    /// An I/O error of a whole file.
+    pub fn check_all(&self, found: &mut dyn FnMut(PageId, Error)) -> Result<u64> {
+        let (mut present, mut page) = (0, vec![0; PAGE_SIZE]);
+        for space in self.spaces() {
+            for number in 0..self.page_count(space)? {
+                let id = PageId::new(space, number);
+                match self.read_stable(id, &mut page) {
+                    Ok(PageRead::NeverWritten) => {}
+                    Ok(_) => present += 1,
+                    Err(e) => found(id, e),
+                }
+            }
+        }
+        Ok(present)
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> &PageStats {
+        &self.stats
+    }
+
+    fn space(&self, space: u32) -> Result<SpaceFile> {
+        self.spaces
+            .find(space)?
+            .ok_or_else(|| Error::Invalid(format!("there is no space {space}")))
+    }
+
+    /// Runs what must not fail halfway; if it does, the store is poisoned.
+    fn guarded<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        f().inspect_err(|e| {
+            let poisoned = Error::Poisoned(format!(
+                "the page files failed and take no more changes ({e}); what was committed is safe \
+                 in the log: see to the disk, then restart"
+            ));
+            self.poison.lock().get_or_insert(poisoned);
+            self.poisoned.store(true, Ordering::Release);
+        })
+    }
+
+    /// Whether an error has ended the store's life.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], with the error.
+    pub fn check(&self) -> Result<()> {
+        if !self.poisoned.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let error = self.poison.lock().clone();
+        Err(error.unwrap_or_else(|| Error::Poisoned("the page files failed".into())))
+    }
+}
+
+/// Writes pages to their places, neighbours in one call.
+fn in_place(pages: &[(PageId, usize, &[u8])], files: &[SpaceFile]) -> Result<()> {
+    let follows =
+        |a: &(PageId, usize, &[u8]), b: &(PageId, usize, &[u8])| a.0.space == b.0.space && a.0.page + 1 == b.0.page;
+    for run in pages.chunk_by(follows) {
+        let bytes: Vec<&[u8]> = run.iter().map(|p| p.2).collect();
+        files[run[0].1].write(run[0].0.page, &bytes)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn doing<T>(result: std::io::Result<T>, what: &str, path: &Path) -> Result<T> {
+    result.doing(|| format!("{what} {}", path.display()))
+}

@@ -1,0 +1,245 @@
+//! The files of the spaces: opened when needed, closed when many are open.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::fs::{self, File, OpenOptions};
+use cenote_base::rt::{Mutex, RwLock};
+use cenote_base::{Error, PAGE_SIZE, Result};
+
+use super::doing;
+
+/// Files kept open; systems allow a process 1024 by default, and connections need some.
+const OPEN_MAX: usize = 400;
+/// Pages that a file grows by at least, and at most; in between by an eighth of its length.
+const GROW_MIN: u64 = 4;
+const GROW_MAX: u64 = 1024;
+/// A space holds at most this many pages (32 TiB), so that damaged page numbers are noticed.
+const PAGES_MAX: u32 = 1 << 31;
+
+pub(super) struct Spaces {
+    dir: PathBuf,
+    /// All spaces; those that are not open are `None`.
+    files: RwLock<BTreeMap<u32, Option<SpaceFile>>>,
+    clock: AtomicU64,
+}
+
+/// An open space.
+#[derive(Clone)]
+pub(super) struct SpaceFile(Arc<Inner>);
+
+struct Inner {
+    file: File,
+    path: PathBuf,
+    /// Written since it was synced.
+    dirty: AtomicBool,
+    /// Pages whose space is taken: the file's length.
+    pages: AtomicU64,
+    growing: Mutex<()>,
+    /// Held during a sync, so that who finds the file clean knows that the sync has ended.
+    syncing: Mutex<()>,
+    used: AtomicU64,
+}
+
+impl Spaces {
+    pub fn open(dir: &Path) -> Result<Spaces> {
+        doing(fs::create_dir_all(dir), "making", dir)?;
+        let names = doing(fs::list(dir), "listing", dir)?;
+        let number = |name: &String| {
+            let stem = name.strip_suffix(".pages").filter(|s| s.len() == 8)?;
+            u32::from_str_radix(stem, 16).ok()
+        };
+        let files = names.iter().filter_map(number).map(|n| (n, None)).collect();
+        Ok(Spaces {
+            dir: dir.to_owned(),
+            files: RwLock::new(files),
+            clock: AtomicU64::new(0),
+        })
+    }
+
+    fn path(&self, space: u32) -> PathBuf {
+        self.dir.join(format!("{space:08x}.pages"))
+    }
+
+    pub fn all(&self) -> Vec<u32> {
+        self.files.read().keys().copied().collect()
+    }
+
+    pub fn exists(&self, space: u32) -> bool {
+        self.files.read().contains_key(&space)
+    }
+
+    /// The file of a space; `None` if there is no such space.
+    pub fn find(&self, space: u32) -> Result<Option<SpaceFile>> {
+        match self.files.read().get(&space) {
+            None => return Ok(None),
+            Some(Some(file)) => return Ok(Some(self.touched(file))),
+            Some(None) => {}
+        }
+        self.reopen(space)
+    }
+
+    fn touched(&self, file: &SpaceFile) -> SpaceFile {
+        let now = self.clock.load(Ordering::Relaxed);
+        if file.0.used.load(Ordering::Relaxed) != now {
+            file.0.used.store(now, Ordering::Relaxed);
+        }
+        file.clone()
+    }
+
+    fn reopen(&self, space: u32) -> Result<Option<SpaceFile>> {
+        let mut files = self.files.write();
+        match files.get(&space) {
+            None => return Ok(None),
+            Some(Some(file)) => return Ok(Some(file.clone())),
+            Some(None) => {}
+        }
+        self.close_some(&mut files)?;
+        let file = SpaceFile::open(self.path(space), OpenOptions::WRITE)?;
+        self.clock.fetch_add(1, Ordering::Relaxed);
+        files.insert(space, Some(self.touched(&file)));
+        Ok(Some(file))
+    }
+
+    /// Closes the half of the open files that was used longest ago, synced.
+    fn close_some(&self, files: &mut BTreeMap<u32, Option<SpaceFile>>) -> Result<()> {
+        let mut open: Vec<(u64, u32)> = files
+            .iter()
+            .filter_map(|(n, f)| f.as_ref().map(|f| (f.0.used.load(Ordering::Relaxed), *n)))
+            .collect();
+        if open.len() < OPEN_MAX {
+            return Ok(());
+        }
+        open.sort_unstable();
+        for (_, space) in &open[..OPEN_MAX / 2] {
+            if let Some(slot) = files.get_mut(space)
+                && let Some(file) = slot.as_ref()
+                && Arc::strong_count(&file.0) == 1
+            {
+                file.sync_if_dirty()?;
+                *slot = None;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn create(&self, space: u32) -> Result<()> {
+        let mut files = self.files.write();
+        if files.contains_key(&space) {
+            return Err(Error::Invalid(format!("space {space} exists already")));
+        }
+        self.close_some(&mut files)?;
+        let file = SpaceFile::open(self.path(space), OpenOptions::TRUNCATE)?;
+        doing(file.0.file.sync_data(), "syncing", &file.0.path)?;
+        doing(fs::sync_dir(&self.dir), "syncing", &self.dir)?;
+        files.insert(space, Some(file));
+        Ok(())
+    }
+
+    pub fn remove(&self, space: u32) -> Result<()> {
+        let mut files = self.files.write();
+        if files.remove(&space).is_none() {
+            return Ok(());
+        }
+        let path = self.path(space);
+        doing(fs::remove(&path), "removing", &path)?;
+        doing(fs::sync_dir(&self.dir), "syncing", &self.dir)
+    }
+
+    /// Syncs every space that was written since it was synced.
+    pub fn sync_dirty(&self) -> Result<()> {
+        let open: Vec<SpaceFile> = self.files.read().values().flatten().cloned().collect();
+        open.iter().try_for_each(SpaceFile::sync_if_dirty)
+    }
+}
+
+impl SpaceFile {
+    fn open(path: PathBuf, options: OpenOptions) -> Result<SpaceFile> {
+        let file = doing(fs::open(&path, options), "opening", &path)?;
+        let length = doing(file.len(), "measuring", &path)?;
+        Ok(SpaceFile(Arc::new(Inner {
+            file,
+            path,
+            dirty: AtomicBool::new(false),
+            pages: AtomicU64::new(length / PAGE_SIZE as u64),
+            growing: Mutex::new(()),
+            syncing: Mutex::new(()),
+            used: AtomicU64::new(0),
+        })))
+    }
+
+    fn offset(page: u32) -> u64 {
+        u64::from(page) * PAGE_SIZE as u64
+    }
+
+    /// Reads a page; zeros where the file ends.
+    pub fn read(&self, number: u32, page: &mut [u8]) -> Result<()> {
+        let n = doing(self.0.file.read_at(page, Self::offset(number)), "reading", &self.0.path)?;
+        page[n..].fill(0);
+        Ok(())
+    }
+
+    /// Writes pages in a row.
+    pub fn write(&self, first: u32, pages: &[&[u8]]) -> Result<()> {
+        let written = self.0.file.write_vectored_at(pages, Self::offset(first));
+        // After the write: a sync that began before may not cover it.
+        self.0.dirty.store(true, Ordering::Release);
+        let end = u64::from(first) + pages.len() as u64;
+        self.0.pages.fetch_max(end, Ordering::AcqRel);
+        doing(written, "writing", &self.0.path)
+    }
+
+    fn sync_if_dirty(&self) -> Result<()> {
+        let _syncing = self.0.syncing.lock();
+        if self.0.dirty.swap(false, Ordering::AcqRel) {
+            doing(self.0.file.sync_data(), "syncing", &self.0.path)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the space for the first `pages` pages.
+    pub fn reserve(&self, pages: u32) -> Result<()> {
+        if pages > PAGES_MAX {
+            return Err(Error::Invalid(format!(
+                "{} cannot hold {pages} pages",
+                self.0.path.display()
+            )));
+        }
+        if u64::from(pages) <= self.0.pages.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _growing = self.0.growing.lock();
+        let have = self.0.pages.load(Ordering::Acquire);
+        let wanted = u64::from(pages);
+        if wanted <= have {
+            return Ok(());
+        }
+        let target = wanted.max(have + (have / 8).clamp(GROW_MIN, GROW_MAX));
+        let size = PAGE_SIZE as u64;
+        let grown = self.0.file.allocate(have * size, (target - have) * size);
+        doing(grown, "making room (the disk is full?) in", &self.0.path)?;
+        self.0.dirty.store(true, Ordering::Release);
+        self.0.pages.fetch_max(target, Ordering::AcqRel);
+        Ok(())
+    }
+
+    pub fn pages(&self) -> Result<u32> {
+        let length = doing(self.0.file.len(), "measuring", &self.0.path)?;
+        Ok(u32::try_from(length.div_ceil(PAGE_SIZE as u64)).unwrap_or(u32::MAX))
+    }
+
+    pub fn punch(&self, pages: std::ops::Range<u32>) -> Result<()> {
+        let (start, end) = (Self::offset(pages.start), Self::offset(pages.end));
+        if start >= end {
+            return Ok(());
+        }
+        self.0.dirty.store(true, Ordering::Release);
+        doing(self.0.file.punch(start, end - start), "punching", &self.0.path)
+    }
+
+    pub fn bytes_on_disk(&self) -> Result<u64> {
+        doing(self.0.file.allocated(), "measuring", &self.0.path)
+    }
+}

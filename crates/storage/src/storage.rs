@@ -1,0 +1,237 @@
+//! One data directory: control file, log and pages under one lock.
+//!
+//! Opening takes two steps, because whether a region may be believed is known only from the
+//! control file, and the log needs the ring that lies in the region:
+//!
+//! 1. [`DataDir::open`] takes the directory for this process and reads the control file;
+//! 2. the caller opens or makes its region, compares incarnations, writes a new one
+//!    ([`ControlFile::update`]);
+//! 3. [`DataDir::storage`] opens log and pages with the ring in that region.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cenote_base::page_io::{PageIo, PageRead};
+use cenote_base::rt::fs::{self, File, OpenOptions};
+use cenote_base::{Error, Lsn, PageId, Result};
+
+use crate::control::{Control, ControlFile};
+use crate::log::{Log, LogOptions, LogReport, RingPlace, Survive, log_dir};
+use crate::pages::{PageStore, PagesReport, doing};
+
+/// How to open the log and the pages of a data directory.
+pub struct StorageOptions {
+    /// Where the redo ring lies.
+    pub ring: RingPlace,
+    /// Whether the ring is that of the last process, as far as the caller can know.
+    pub believe_ring: bool,
+    /// What the ring is to survive.
+    pub survive: Survive,
+    /// Payload bytes of a log segment, a multiple of 4096; 16 MiB is good.
+    pub segment_bytes: u64,
+    /// Whether the log has a thread of its own, which prepares segments and writes ahead.
+    pub background: bool,
+}
+
+impl StorageOptions {
+    /// The usual ones, with the ring at `ring`.
+    pub fn new(ring: RingPlace) -> StorageOptions {
+        StorageOptions {
+            ring,
+            believe_ring: false,
+            survive: Survive::Process,
+            segment_bytes: 16 << 20,
+            background: true,
+        }
+    }
+}
+
+/// What opening found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StorageReport {
+    /// The log's part.
+    pub log: LogReport,
+    /// The pages' part.
+    pub pages: PagesReport,
+}
+
+/// A data directory, taken for this process.
+pub struct DataDir {
+    path: PathBuf,
+    control: ControlFile,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Takes a data directory for this process, and makes it if it is missing.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if another process has it; [`Error::Corrupt`] if its control file is gone
+    /// or damaged.
+    pub fn open(path: &Path) -> Result<DataDir> {
+        doing(fs::create_dir_all(path), "making", path)?;
+        let lock_path = path.join("lock");
+        let lock = doing(fs::open(&lock_path, OpenOptions::CREATE), "opening", &lock_path)?;
+        if !doing(lock.lock_exclusive(), "locking", &lock_path)? {
+            return Err(Error::Busy(format!(
+                "the data directory {} is in use by another server",
+                path.display()
+            )));
+        }
+        let control = ControlFile::open(path)?;
+        Ok(DataDir {
+            path: path.to_owned(),
+            control,
+            _lock: lock,
+        })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The control file.
+    pub fn control(&self) -> &ControlFile {
+        &self.control
+    }
+
+    /// Opens log and pages. Torn pages are good after this, and the whole log is durable.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the durable log is damaged; others as of the parts.
+    pub fn storage(self, options: StorageOptions) -> Result<(Arc<Storage>, StorageReport)> {
+        let Control {
+            database,
+            checkpoint,
+            durable,
+            ..
+        } = self.control.get();
+        let (log, log_report) = Log::open(LogOptions {
+            dir: log_dir(&self.path),
+            database,
+            segment_bytes: options.segment_bytes,
+            ring: options.ring,
+            believe_ring: options.believe_ring,
+            survive: options.survive,
+            checkpoint,
+            known_durable: durable,
+            background: options.background,
+        })?;
+        let (pages, pages_report) = PageStore::open(&self.path, database)?;
+        let report = StorageReport {
+            log: log_report,
+            pages: pages_report,
+        };
+        Ok((Arc::new(Storage { log, pages, dir: self }), report))
+    }
+}
+
+/// The storage of a database in one directory.
+pub struct Storage {
+    log: Log,
+    pages: PageStore,
+    dir: DataDir,
+}
+
+impl Storage {
+    /// The redo log.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// The pages.
+    pub fn pages(&self) -> &PageStore {
+        &self.pages
+    }
+
+    /// The control file.
+    pub fn control(&self) -> &ControlFile {
+        &self.dir.control
+    }
+
+    /// The data directory.
+    pub fn path(&self) -> &Path {
+        &self.dir.path
+    }
+
+    /// Notes that all redo before `checkpoint` (a group's start, or the log's end) is in the
+    /// pages as written by [`PageStore::write_pages`], then lets go of the log before it.
+    ///
+    /// # Errors
+    /// As of [`ControlFile::update`]; the old checkpoint counts then.
+    pub fn checkpoint(&self, checkpoint: Lsn) -> Result<()> {
+        self.log.wait_durable(checkpoint)?;
+        let durable = self.log.durable();
+        self.control().update(|c| {
+            c.checkpoint = c.checkpoint.max(checkpoint);
+            c.durable = durable;
+        })?;
+        self.log.recycle(checkpoint)
+    }
+
+    /// Whether new work may be begun.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if the disk is full, [`Error::Poisoned`] if log or pages have failed.
+    pub fn check_writable(&self) -> Result<()> {
+        self.pages.check()?;
+        self.log.check_space()
+    }
+
+    /// Verifies the checksums of the log from the checkpoint on and of all pages in storage.
+    /// May run while the database is used.
+    ///
+    /// # Errors
+    /// An I/O error of a whole file; damage is in the report.
+    pub fn check(&self) -> Result<CheckReport> {
+        let mut report = CheckReport::default();
+        let mut scan = self.log.scan(self.control().get().checkpoint);
+        loop {
+            match scan.next() {
+                Ok(Some(group)) => {
+                    report.groups += 1;
+                    report.log_bytes += group.end().since(group.start());
+                }
+                Ok(None) => break,
+                Err(e) => {
+                    report.damage.push(e.to_string());
+                    break;
+                }
+            }
+        }
+        report.pages = self.pages.check_all(&mut |_, e| report.damage.push(e.to_string()))?;
+        Ok(report)
+    }
+}
+
+/// What [`Storage::check`] found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Redo groups verified.
+    pub groups: u64,
+    /// Bytes of the log verified.
+    pub log_bytes: u64,
+    /// Pages present and verified.
+    pub pages: u64,
+    /// A line for each thing that is damaged.
+    pub damage: Vec<String>,
+}
+
+impl PageIo for Storage {
+    fn durable_lsn(&self) -> Lsn {
+        self.log.durable()
+    }
+
+    fn ensure_durable(&self, lsn: Lsn) -> Result<()> {
+        self.log.wait_durable(lsn)
+    }
+
+    fn read_page(&self, id: PageId, page: &mut [u8]) -> Result<PageRead> {
+        self.pages.read_page(id, page)
+    }
+
+    fn write_pages(&self, pages: &[(PageId, &[u8])]) -> Result<()> {
+        self.pages.write_pages(pages)
+    }
+}

@@ -1,0 +1,81 @@
+//! What the tests of this crate share: seeded choices, a region, groups of redo.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cenote_base::{Lsn, PAGE_SIZE, PageId, RecordAddr};
+use cenote_fabric::{Identity, Region, RegionOptions};
+
+use crate::log::{FIRST_LSN, LogOptions, RING_HEADER, RING_MIN, RingPlace, Survive};
+use crate::redo::GroupBuilder;
+
+/// splitmix64: the same choices for the same seed.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        cenote_base::rt::os::mix(self.0)
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+}
+
+pub const RING_OFFSET: u64 = 8192;
+pub const DATABASE: u128 = 0xDB;
+
+pub fn region_of(ring_capacity: u64) -> Arc<Region> {
+    let identity = Identity {
+        database: DATABASE,
+        ..Identity::default()
+    };
+    let length = RING_OFFSET + RING_HEADER + ring_capacity;
+    Arc::new(Region::dram(length, identity, RegionOptions::default()).expect("memory"))
+}
+
+pub fn region() -> Arc<Region> {
+    region_of(RING_MIN)
+}
+
+pub fn place(region: &Arc<Region>) -> RingPlace {
+    RingPlace {
+        region: region.clone(),
+        offset: RING_OFFSET,
+        length: region.len() - RING_OFFSET,
+    }
+}
+
+pub fn log_options(dir: &Path, region: &Arc<Region>) -> LogOptions {
+    LogOptions {
+        dir: dir.to_owned(),
+        database: DATABASE,
+        segment_bytes: 1 << 20,
+        ring: place(region),
+        believe_ring: false,
+        survive: Survive::Process,
+        checkpoint: FIRST_LSN,
+        known_durable: Lsn::ZERO,
+        background: false,
+    }
+}
+
+/// A group with one write of `bytes` to page `page`.
+pub fn group(builder: &mut GroupBuilder, page: u32, prev: RecordAddr, bytes: &[u8]) -> Vec<u8> {
+    builder.clear();
+    let record = builder.page(PageId::new(1, page), prev);
+    for chunk in bytes.chunks(4000) {
+        builder.write(record, 64, chunk);
+        builder.move_bytes(record, 64, 5000, chunk.len());
+    }
+    builder.finish().expect("short enough").to_vec()
+}
+
+pub fn blank() -> Vec<u8> {
+    vec![0; PAGE_SIZE]
+}
