@@ -8,7 +8,7 @@ use super::fs::{FileSystem, OsFileSystem};
 use super::{Join, MAX_THREADS, Nanos, Wait};
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -60,6 +60,8 @@ thread_local! {
     static RANDOM: Cell<u64> = const { Cell::new(0) };
     static SLOT: Cell<u32> = const { Cell::new(NO_SLOT) };
     static SLOT_OWNER: SlotOwner = const { SlotOwner };
+    /// Files that stand in for the real ones.
+    static FILES: RefCell<Option<Arc<dyn FileSystem>>> = const { RefCell::new(None) };
 }
 
 /// See [`super::random`]: splitmix64, seeded once a thread by the kernel.
@@ -178,18 +180,34 @@ const STACK_BYTES: usize = 4 << 20;
 pub fn spawn(name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn Join>> {
     let none_left = || io::Error::other(format!("all {MAX_THREADS} thread slots are taken"));
     let mut reserved = Reserved(Some(take_slot().ok_or_else(none_left)?));
+    let files = FILES.with(|f| f.borrow().clone());
     let thread = std::thread::Builder::new()
         .name(name.chars().filter(|c| *c != '\0').collect())
         .stack_size(STACK_BYTES)
         .spawn(move || {
             reserved.own();
-            body();
+            with_files(files, body);
         })?;
     Ok(Box::new(OsThread(thread)))
 }
 
 /// See [`super::file_system`].
 pub fn file_system() -> Arc<dyn FileSystem> {
-    static FILES: OnceLock<Arc<OsFileSystem>> = OnceLock::new();
-    FILES.get_or_init(|| Arc::new(OsFileSystem::default())).clone()
+    static REAL: OnceLock<Arc<OsFileSystem>> = OnceLock::new();
+    match FILES.with(|f| f.borrow().clone()) {
+        Some(files) => files,
+        None => REAL.get_or_init(Arc::default).clone(),
+    }
+}
+
+/// See [`super::fs::with`].
+pub(super) fn with_files<T>(files: Option<Arc<dyn FileSystem>>, f: impl FnOnce() -> T) -> T {
+    struct Restore(Option<Arc<dyn FileSystem>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            FILES.with(|f| *f.borrow_mut() = self.0.take());
+        }
+    }
+    let _restore = Restore(FILES.with(|f| f.replace(files)));
+    f()
 }

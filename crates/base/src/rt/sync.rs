@@ -14,7 +14,8 @@
 use super::{Nanos, Wait, preempt, seamed, wait_raw, wake_raw};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{self, PoisonError, TryLockError};
 
 /// Counts releases under a runtime other than the operating system; sleepers wait on it.
@@ -31,7 +32,7 @@ impl Releases {
     fn until<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> T {
         loop {
             preempt();
-            let seen = self.0.load(Relaxed);
+            let seen = self.0.load(Acquire);
             if let Some(got) = attempt() {
                 return got;
             }
@@ -42,7 +43,7 @@ impl Releases {
     /// Wakes `count` of those who try.
     #[cold]
     fn release(&self, count: usize) {
-        self.0.fetch_add(1, Relaxed);
+        self.0.fetch_add(1, Release);
         wake_raw(&self.0, count);
     }
 }
@@ -225,7 +226,7 @@ impl Condvar {
 
     fn notify(&self, count: usize) {
         if seamed() {
-            self.notifications.fetch_add(1, Relaxed);
+            self.notifications.fetch_add(1, Release);
             wake_raw(&self.notifications, count);
         }
     }

@@ -206,6 +206,12 @@ impl File {
     }
 }
 
+/// Runs `f` with `files` in place of the operating system's, on this thread and on those that it
+/// starts. A runtime that was entered keeps its own.
+pub fn with<T>(files: Arc<dyn FileSystem>, f: impl FnOnce() -> T) -> T {
+    super::os::with_files(Some(files), f)
+}
+
 /// Buffers that one vectored write takes.
 const IOV_MAX: usize = 1024;
 

@@ -1,1 +1,0 @@
-//! An adversarial file system (in the next commit).
