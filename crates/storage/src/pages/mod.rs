@@ -153,7 +153,8 @@ impl PageStore {
     }
 
     /// Writes pages, safe from being torn; they are durable when this returns. No page may be in
-    /// two calls at once. Their redo has to be durable.
+    /// two calls at once. Their redo has to be durable. Pages of spaces that were dropped since
+    /// the store was opened are left out.
     ///
     /// # Errors
     /// [`Error::Full`] if a file could not grow: nothing is lost, the pages are as they were;
@@ -167,28 +168,41 @@ impl PageStore {
     }
 
     fn write_batch(&self, batch: &[(PageId, &[u8])]) -> Result<()> {
-        let mut files = Vec::with_capacity(batch.len());
+        let (mut pages, mut files) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
         for (id, bytes) in batch {
             if bytes.len() != PAGE_SIZE {
                 return Err(Error::Invalid(format!("page {id} of {} bytes", bytes.len())));
             }
-            let file = self.space(id.space)?;
+            let file = match self.spaces.find(id.space)? {
+                None if self.spaces.was_dropped(id.space) => continue,
+                None => return Err(no_space(id.space)),
+                Some(file) => file,
+            };
             // Space is taken before anything is written, so that a full disk changes nothing.
-            file.reserve(id.page + 1)?;
+            file.reserve(id.page.saturating_add(1))?;
+            pages.push((*id, *bytes));
             files.push(file);
         }
+        if pages.is_empty() {
+            Ok(())
+        } else {
+            self.write_safely(&pages, &files)
+        }
+    }
+
+    fn write_safely(&self, pages: &[(PageId, &[u8])], files: &[SpaceFile]) -> Result<()> {
         let mut area = self.areas.take();
         if area.needs_sync() {
             let batches = self.areas.in_place();
             self.guarded(|| self.spaces.sync_dirty())?;
             self.areas.settled(batches);
         }
-        area.fill(batch, set_page_checksum);
+        area.fill(pages, set_page_checksum);
         self.guarded(|| area.write())?;
         self.areas.publish(&area);
         self.stats.batches.fetch_add(1, Ordering::Relaxed);
-        self.guarded(|| in_place(&area.in_order(), &files))?;
-        self.stats.written.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.guarded(|| in_place(&area.in_order(), files))?;
+        self.stats.written.fetch_add(pages.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 
@@ -300,9 +314,7 @@ impl PageStore {
     }
 
     fn space(&self, space: u32) -> Result<SpaceFile> {
-        self.spaces
-            .find(space)?
-            .ok_or_else(|| Error::Invalid(format!("there is no space {space}")))
+        self.spaces.find(space)?.ok_or_else(|| no_space(space))
     }
 
     /// Runs what must not fail halfway; if it does, the store is poisoned.
@@ -328,6 +340,10 @@ impl PageStore {
         let error = self.poison.lock().clone();
         Err(error.unwrap_or_else(|| Error::Poisoned("the page files failed".into())))
     }
+}
+
+fn no_space(space: u32) -> Error {
+    Error::Invalid(format!("there is no space {space} in the data directory"))
 }
 
 /// Writes pages to their places, neighbours in one call.

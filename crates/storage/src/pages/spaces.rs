@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fs::{self, File, OpenOptions};
-use cenote_base::rt::{Mutex, RwLock};
+use cenote_base::rt::{HashSet, Mutex, RwLock};
 use cenote_base::{Error, PAGE_SIZE, Result};
 
 use super::doing;
@@ -23,6 +23,7 @@ pub(super) struct Spaces {
     dir: PathBuf,
     /// All spaces; those that are not open are `None`.
     files: RwLock<BTreeMap<u32, Option<SpaceFile>>>,
+    dropped: RwLock<HashSet<u32>>,
     clock: AtomicU64,
 }
 
@@ -55,6 +56,7 @@ impl Spaces {
         Ok(Spaces {
             dir: dir.to_owned(),
             files: RwLock::new(files),
+            dropped: RwLock::default(),
             clock: AtomicU64::new(0),
         })
     }
@@ -134,12 +136,19 @@ impl Spaces {
         let file = SpaceFile::open(self.path(space), OpenOptions::TRUNCATE)?;
         doing(file.0.file.sync_data(), "syncing", &file.0.path)?;
         doing(fs::sync_dir(&self.dir), "syncing", &self.dir)?;
+        self.dropped.write().remove(&space);
         files.insert(space, Some(file));
         Ok(())
     }
 
+    /// Whether the space was removed since the store was opened.
+    pub fn was_dropped(&self, space: u32) -> bool {
+        self.dropped.read().contains(&space)
+    }
+
     pub fn remove(&self, space: u32) -> Result<()> {
         let mut files = self.files.write();
+        self.dropped.write().insert(space);
         if files.remove(&space).is_none() {
             return Ok(());
         }

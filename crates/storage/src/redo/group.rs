@@ -7,11 +7,11 @@
 //! A write that touches the one before it on the same page (slot arrays, counters, rows laid down
 //! field by field) is merged into it: fewer headers, and the newest bytes win.
 
-use cenote_base::{Error, PAGE_SIZE, PageId, RecordAddr, Result};
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
 
 use super::{
     FLAG_BASE, GROUP_HEADER, KIND_GROUP, MAX_GROUP, MAX_RECORD, OP_IMAGE, OP_INIT, OP_MOVE, OP_SHIFT, OP_WRITE,
-    RECORD_HEADER,
+    PageRecordRef, RECORD_HEADER,
 };
 
 const WRITE_HEADER: usize = 4;
@@ -169,6 +169,21 @@ impl GroupBuilder {
     /// Added to the group's position in the log, it is the record's address.
     pub fn record_offset(&self, record: usize) -> u32 {
         self.pages[record].offset
+    }
+
+    /// Bytes of the page's record in the log as it stands.
+    pub fn record_len(&self, record: usize) -> usize {
+        self.pages[record].len()
+    }
+
+    /// Where in the finished group the bytes lie that it gives the page's range of `length` bytes
+    /// at `offset`, if one operation gives them all: so that a hook can patch them when the
+    /// group's place in the log is known. They were written as they will be in length.
+    pub fn locate(&self, record: usize, offset: usize, length: usize) -> Option<usize> {
+        let p = &self.pages[record];
+        let bytes = &self.bytes[p.offset as usize..p.offset as usize + p.len()];
+        let record = PageRecordRef::from_copy(bytes, RecordAddr::NONE, Lsn::ZERO)?;
+        Some(p.offset as usize + record.locate(offset, length)?)
     }
 
     /// The pages of the group in the order in which they were begun.

@@ -48,8 +48,9 @@ use cenote_base::PAGE_SIZE;
 pub const GROUP_HEADER: usize = 32;
 /// Bytes of a page record's header.
 pub const RECORD_HEADER: usize = 24;
-/// The longest group that the log takes, in bytes: far below any ring.
-pub const MAX_GROUP: usize = 1 << 20;
+/// The longest group that the log takes, in bytes: far below any ring, and room for the images
+/// of 64 pages.
+pub const MAX_GROUP: usize = (1 << 20) + (64 << 10);
 /// The longest record of one page, in bytes (its length is kept in 16 bits, in units of 8).
 pub const MAX_RECORD: usize = (u16::MAX as usize) * 8;
 

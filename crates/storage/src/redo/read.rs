@@ -230,6 +230,35 @@ impl<'a> PageRecordRef<'a> {
         self.bytes
     }
 
+    /// Where in the record the bytes lie that the page's range holds after it, if one operation
+    /// gives them all.
+    pub(crate) fn locate(&self, offset: usize, length: usize) -> Option<usize> {
+        let range = offset..offset + length;
+        let covers = |start: usize, len: usize| start <= range.start && range.end <= start + len;
+        let touches = |start: usize, len: usize| start < range.end && range.start < start + len;
+        let (mut found, mut ops) = (None, self.ops());
+        while let Some(op) = ops.next() {
+            let end = ops.at;
+            found = match op.ok()? {
+                Op::Write { offset: start, bytes } if covers(start, bytes.len()) => {
+                    Some(end - bytes.len() + offset - start)
+                }
+                Op::Write { offset: start, bytes } if touches(start, bytes.len()) => None,
+                Op::Move {
+                    destination, length, ..
+                } if touches(destination, length) => None,
+                Op::Write { .. } | Op::Move { .. } => found,
+                Op::Init { .. } => None,
+                Op::Image { head, tail } if covers(0, head.len()) => Some(end - tail.len() - head.len() + offset),
+                Op::Image { tail, .. } if covers(PAGE_SIZE - tail.len(), tail.len()) => {
+                    Some(end - (PAGE_SIZE - offset))
+                }
+                Op::Image { .. } => None,
+            };
+        }
+        found
+    }
+
     /// A record that was copied out of its group.
     pub(crate) fn from_copy(bytes: &'a [u8], address: RecordAddr, lsn: Lsn) -> Option<Self> {
         Some(PageRecordRef {

@@ -159,3 +159,33 @@ fn a_group_too_long_for_the_log_is_an_error() {
     }
     assert!(builder.finish().is_err());
 }
+
+#[test]
+fn bytes_of_a_group_are_located_for_patching() {
+    let mut rng = Rng(11);
+    let mut builder = GroupBuilder::new();
+    for seed in 0..300 {
+        let (id, mut model) = (PageId::new(3, seed), rng.bytes(PAGE_SIZE));
+        builder.clear();
+        let record = builder.page(id, RecordAddr::NONE);
+        for _ in 0..rng.below(12) {
+            change(&mut rng, &mut model, &mut builder, record, id);
+        }
+        let (offset, length) = (page_header::SIZE + rng.below(200), 1 + rng.below(8));
+        if rng.below(2) == 0 {
+            builder.write(record, offset, &rng.bytes(length));
+        }
+        let patch = rng.bytes(length);
+        builder.finish().expect("short");
+        let Some(place_in_group) = builder.locate(record, offset, length) else {
+            continue;
+        };
+        let group = builder.finish().expect("short");
+        group[place_in_group..place_in_group + length].copy_from_slice(&patch);
+        place(group, Lsn::from_raw(8));
+        let read = GroupRef::parse(group, Lsn::from_raw(8)).expect("whole");
+        let mut page = blank();
+        apply(&mut page, &read.records().next().expect("one").expect("whole")).expect("inside");
+        assert_eq!(page[offset..offset + length], patch, "seed {seed}");
+    }
+}
