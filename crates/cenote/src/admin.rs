@@ -1,0 +1,167 @@
+//! Administration over the protocol: statements of Cenote's own, which `cenote status`, `check` and `backup` send.
+//!
+//! ```text
+//! CENOTE SHOW view        the rows of a view as text, without the planner
+//! CENOTE CHECK            verifies every tree, index and list; a row for each finding
+//! CENOTE BACKUP 'dir'     writes a consistent copy to an empty directory of the server's machine
+//! ```
+//!
+//! They come by the simple protocol, alone in their message, outside of a transaction block. Everything else goes to SQL
+//! untouched: recognising them costs a comparison of seven bytes.
+
+use crate::server::Service;
+use crate::server::session::Conversation;
+use cenote_engine::{Datum, Engine};
+use cenote_sql::{Bind, CancelHandle, Field, Formats, Output, Result, SessionInfo, SqlError, SystemViews, code};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What every such statement begins with.
+const PREFIX: &str = "CENOTE ";
+const TEXT_OID: u32 = 25;
+
+/// SQL with the administration statements in front.
+pub struct Administered<S> {
+    /// Sessions of SQL.
+    pub service: S,
+    /// What is administered.
+    pub engine: Arc<Engine>,
+    /// What can be shown.
+    pub views: Arc<dyn SystemViews>,
+}
+
+/// A session of [`Administered`].
+pub struct AdministeredSession<C> {
+    sql: C,
+    engine: Arc<Engine>,
+    views: Arc<dyn SystemViews>,
+}
+
+impl<S: Service> Service for Administered<S> {
+    type Session = AdministeredSession<S::Session>;
+    fn open(&self, info: SessionInfo) -> Result<Self::Session> {
+        let sql = self.service.open(info)?;
+        Ok(AdministeredSession { sql, engine: self.engine.clone(), views: self.views.clone() })
+    }
+}
+
+impl<C: Conversation> AdministeredSession<C> {
+    fn administer(&mut self, statement: &str, out: &mut dyn Output) -> Result<()> {
+        if self.sql.status() != b'I' {
+            let message = "CENOTE statements cannot run inside a transaction block";
+            return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
+        }
+        let statement = statement.trim().trim_end_matches(';').trim_end();
+        let (verb, argument) = statement.split_once(' ').unwrap_or((statement, ""));
+        match (verb, argument.trim()) {
+            ("SHOW", view) => self.show(view, out),
+            ("CHECK", "") => self.check(out),
+            ("BACKUP", dir) => self.backup(dir, out),
+            _ => Err(SqlError::new(code::SYNTAX_ERROR, format!("unknown statement CENOTE {statement}"))
+                .with_hint("There are CENOTE SHOW view, CENOTE CHECK and CENOTE BACKUP 'dir'.")),
+        }
+    }
+
+    fn show(&self, view: &str, out: &mut dyn Output) -> Result<()> {
+        let unknown = || SqlError::new(code::UNDEFINED_TABLE, format!("view \"{view}\" does not exist"));
+        let columns = self.views.columns(view).ok_or_else(unknown)?;
+        let names: Vec<&str> = columns.iter().map(|column| column.0).collect();
+        let rows: Vec<Vec<String>> =
+            self.views.rows(view).iter().map(|row| row.iter().map(text_of).collect()).collect();
+        answer(out, &names, &rows, "SHOW")
+    }
+
+    fn check(&self, out: &mut dyn Output) -> Result<()> {
+        let report = self.engine.check().map_err(|error| SqlError::new(error.sqlstate(), error.to_string()))?;
+        let line = |kind: &str, text: &String| vec![kind.to_owned(), text.clone()];
+        let looked_at = report.summary.iter().map(|text| line("checked", text));
+        let wrong = report.problems.iter().map(|text| line("problem", text));
+        answer(out, &["kind", "text"], &looked_at.chain(wrong).collect::<Vec<_>>(), "CHECK")
+    }
+
+    fn backup(&self, dir: &str, out: &mut dyn Output) -> Result<()> {
+        let quoted = dir.strip_prefix('\'').and_then(|dir| dir.strip_suffix('\''));
+        let dir = quoted.filter(|dir| dir.starts_with('/')).ok_or_else(|| {
+            SqlError::new(code::SYNTAX_ERROR, "CENOTE BACKUP needs an absolute path between quotes")
+        })?;
+        let dir = dir.replace("''", "'");
+        self.engine.backup(Path::new(&dir)).map_err(|error| SqlError::new(error.sqlstate(), error.to_string()))?;
+        out.complete("BACKUP")
+    }
+}
+
+fn answer(out: &mut dyn Output, columns: &[&str], rows: &[Vec<String>], tag: &str) -> Result<()> {
+    let field = |name: &&str| Field {
+        name: (*name).into(),
+        table_oid: 0,
+        column: 0,
+        type_oid: TEXT_OID,
+        type_len: -1,
+        type_mod: -1,
+    };
+    out.row_description(&columns.iter().map(field).collect::<Vec<_>>(), Formats(&[]))?;
+    for row in rows {
+        out.row(row.len() as u16, &mut |bytes| {
+            for text in row {
+                bytes.extend_from_slice(&(text.len() as i32).to_be_bytes());
+                bytes.extend_from_slice(text.as_bytes());
+            }
+            Ok(())
+        })?;
+    }
+    out.complete(tag)
+}
+
+fn text_of(datum: &Datum) -> String {
+    match datum {
+        Datum::Text(text) => text.clone(),
+        Datum::Int4(number) => number.to_string(),
+        Datum::Int8(number) => number.to_string(),
+        Datum::Float8(number) => format!("{number:.1}"),
+        Datum::TimestampTz(micros) => micros.to_string(),
+        Datum::Bool(truth) => truth.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+impl<C: Conversation> Conversation for AdministeredSession<C> {
+    fn simple(&mut self, text: &str, out: &mut dyn Output) -> Result<()> {
+        match text.strip_prefix(PREFIX) {
+            Some(statement) => self.administer(statement, out),
+            None => self.sql.simple(text, out),
+        }
+    }
+    fn parse(&mut self, name: &str, text: &str, types: &[u32]) -> Result<()> {
+        self.sql.parse(name, text, types)
+    }
+    fn bind(&mut self, portal: &str, statement: &str, bind: Bind<'_>) -> Result<()> {
+        self.sql.bind(portal, statement, bind)
+    }
+    fn describe_statement(&mut self, name: &str, out: &mut dyn Output) -> Result<()> {
+        self.sql.describe_statement(name, out)
+    }
+    fn describe_portal(&mut self, name: &str, out: &mut dyn Output) -> Result<()> {
+        self.sql.describe_portal(name, out)
+    }
+    fn execute(&mut self, portal: &str, max_rows: u32, out: &mut dyn Output) -> Result<()> {
+        self.sql.execute(portal, max_rows, out)
+    }
+    fn close_statement(&mut self, name: &str) {
+        self.sql.close_statement(name)
+    }
+    fn close_portal(&mut self, name: &str) {
+        self.sql.close_portal(name)
+    }
+    fn sync(&mut self) -> Result<()> {
+        self.sql.sync()
+    }
+    fn status(&self) -> u8 {
+        self.sql.status()
+    }
+    fn reported_settings(&self) -> Vec<(&'static str, String)> {
+        self.sql.reported_settings()
+    }
+    fn cancel_handle(&self) -> CancelHandle {
+        self.sql.cancel_handle()
+    }
+}

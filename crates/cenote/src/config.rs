@@ -1,0 +1,354 @@
+//! Settings of a server: what they are, where they come from, and which of two wins.
+//!
+//! ```text
+//! command line  >  environment (CENOTE_...)  >  TOML file  >  default
+//! ```
+//!
+//! The file is the one named by `--config`, else `cenote.toml` in the data directory if there is one. A key that no setting
+//! has is an error that names it. Each setting is defined once, in [`RunOptions`] with its help, and once in [`FileOptions`].
+
+use crate::log::Level;
+use cenote_base::units::ByteSize;
+use cenote_engine::{MemoryKind, Survive};
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// Where the data lies if nobody says otherwise.
+pub const DATA_DEFAULT: &str = "./cenote-data";
+/// Where the server listens if nobody says otherwise.
+pub const LISTEN_DEFAULT: &str = "127.0.0.1:5433";
+const MAX_CONNECTIONS_DEFAULT: usize = 200;
+/// A quarter of the machine's memory is taken, but no more than this unless asked for.
+const MEMORY_SIZE_DEFAULT_MAX: ByteSize = ByteSize::gib(4);
+/// The file looked for in the data directory.
+const FILE_NAME: &str = "cenote.toml";
+
+/// Kind of memory, as people write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Memory {
+    /// A region outside of the process: it outlives the server, which recovers in an instant with a warm cache.
+    Cxl,
+    /// Private memory: the classic buffer pool; recovery replays the log and the cache is cold.
+    Dram,
+}
+
+impl From<Memory> for MemoryKind {
+    fn from(memory: Memory) -> Self {
+        match memory {
+            Memory::Cxl => MemoryKind::Cxl,
+            Memory::Dram => MemoryKind::Dram,
+        }
+    }
+}
+
+/// What the region survives, as people write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Survival {
+    /// A killed process.
+    Process,
+    /// A lost host with the dirty lines of its CPU caches; needs memory that outlives the host.
+    Host,
+}
+
+impl From<Survival> for Survive {
+    fn from(survival: Survival) -> Self {
+        match survival {
+            Survival::Process => Survive::Process,
+            Survival::Host => Survive::Host,
+        }
+    }
+}
+
+/// How much is logged, as people write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// What needs somebody to act.
+    Error,
+    /// And what was not as it should be.
+    Warn,
+    /// And what happens.
+    Info,
+    /// And each connection.
+    Debug,
+}
+
+impl From<LogLevel> for Level {
+    fn from(level: LogLevel) -> Self {
+        match level {
+            LogLevel::Error => Level::Error,
+            LogLevel::Warn => Level::Warn,
+            LogLevel::Info => Level::Info,
+            LogLevel::Debug => Level::Debug,
+        }
+    }
+}
+
+/// Which database is meant: enough to find a server that runs.
+#[derive(Debug, Clone, Default, Args)]
+pub struct DataOptions {
+    /// Data directory, made if missing [default: ./cenote-data]
+    #[arg(long, env = "CENOTE_DATA", value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// TOML file with settings [default: cenote.toml in the data directory, if there is one]
+    #[arg(long, env = "CENOTE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// How the memory of a database is set up.
+#[derive(Debug, Clone, Default, Args)]
+pub struct MemoryOptions {
+    /// Kind of memory [default: cxl]
+    #[arg(long, env = "CENOTE_MEMORY", value_name = "cxl|dram", hide_possible_values = true)]
+    pub memory: Option<Memory>,
+    /// Bytes of memory for pages, such as 512MiB or 4GiB [default: a quarter of the machine's, at most 4GiB]
+    #[arg(long, env = "CENOTE_MEMORY_SIZE", value_name = "SIZE")]
+    pub memory_size: Option<ByteSize>,
+    /// The region: a file in shared memory, an fsdax file, a devdax device, or numa:N for memory bound to NUMA node N
+    /// [default: /dev/shm/cenote-<database id>]
+    #[arg(long, env = "CENOTE_REGION", value_name = "PATH")]
+    pub region: Option<PathBuf>,
+    /// What the region survives: a killed process, or a lost host with its CPU caches [default: process]
+    #[arg(long, env = "CENOTE_SURVIVE", value_name = "process|host", hide_possible_values = true)]
+    pub survive: Option<Survival>,
+}
+
+/// All settings of a server, where they are given on the command line or in the environment.
+#[derive(Debug, Clone, Default, Args)]
+pub struct RunOptions {
+    #[command(flatten)]
+    pub data: DataOptions,
+    /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:5433]
+    #[arg(long, env = "CENOTE_LISTEN", value_name = "ADDR:PORT")]
+    pub listen: Option<String>,
+    #[command(flatten)]
+    pub memory: MemoryOptions,
+    /// Users and passwords (see `cenote help password`); needed to listen on anything but the loopback interface
+    #[arg(long, env = "CENOTE_PASSWORD_FILE", value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+    /// Sessions at a time [default: 200]
+    #[arg(long, env = "CENOTE_MAX_CONNECTIONS", value_name = "N")]
+    pub max_connections: Option<usize>,
+    /// How much to log on standard error [default: info]
+    #[arg(long, env = "CENOTE_LOG_LEVEL", value_name = "error|warn|info|debug", hide_possible_values = true)]
+    pub log_level: Option<LogLevel>,
+}
+
+/// All settings of a server, where they are given in a file.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileOptions {
+    data: Option<PathBuf>,
+    listen: Option<String>,
+    memory: Option<Memory>,
+    memory_size: Option<String>,
+    region: Option<PathBuf>,
+    survive: Option<Survival>,
+    password_file: Option<PathBuf>,
+    max_connections: Option<usize>,
+    log_level: Option<LogLevel>,
+}
+
+/// All settings of a server, decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Data directory.
+    pub data: PathBuf,
+    /// ADDR:PORT.
+    pub listen: String,
+    /// Kind of memory.
+    pub memory: Memory,
+    /// Bytes of memory.
+    pub memory_size: ByteSize,
+    /// Whether somebody asked for that size.
+    pub memory_size_given: bool,
+    /// Region, if not the one named after the database.
+    pub region: Option<PathBuf>,
+    /// What the region survives.
+    pub survive: Survival,
+    /// Users and passwords.
+    pub password_file: Option<PathBuf>,
+    /// Sessions at a time.
+    pub max_connections: usize,
+    /// How much to log.
+    pub log_level: LogLevel,
+    /// The file that was read, if one was.
+    pub file: Option<PathBuf>,
+}
+
+/// Settings that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration file {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("{path}: {problem}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with line and key.
+        problem: String,
+    },
+    /// A value that no server can have.
+    #[error("{0}")]
+    Value(String),
+}
+
+impl Settings {
+    /// Decides all settings.
+    pub fn resolve(options: RunOptions) -> Result<Settings, ConfigError> {
+        let found = find_file(&options.data)?;
+        let (path, file) = match found {
+            Some((path, file)) => (Some(path), file),
+            None => (None, FileOptions::default()),
+        };
+        let memory_size = decide_memory_size(options.memory.memory_size, &file, path.as_deref())?;
+        let settings = Settings {
+            data: options.data.data.or(file.data).unwrap_or_else(|| DATA_DEFAULT.into()),
+            listen: options.listen.or(file.listen).unwrap_or_else(|| LISTEN_DEFAULT.into()),
+            memory: options.memory.memory.or(file.memory).unwrap_or(Memory::Cxl),
+            memory_size: memory_size.unwrap_or_else(default_memory_size),
+            memory_size_given: memory_size.is_some(),
+            region: options.memory.region.or(file.region),
+            survive: options.memory.survive.or(file.survive).unwrap_or(Survival::Process),
+            password_file: options.password_file.or(file.password_file),
+            max_connections: options.max_connections.or(file.max_connections).unwrap_or(MAX_CONNECTIONS_DEFAULT),
+            log_level: options.log_level.or(file.log_level).unwrap_or(LogLevel::Info),
+            file: path,
+        };
+        settings.check()
+    }
+
+    fn check(self) -> Result<Settings, ConfigError> {
+        if self.max_connections == 0 {
+            return Err(ConfigError::Value("max_connections is 0: nobody could connect".into()));
+        }
+        if self.memory == Memory::Dram && self.region.is_some() {
+            let problem = "a region is for --memory cxl; with --memory dram leave --region out";
+            return Err(ConfigError::Value(problem.into()));
+        }
+        Ok(self)
+    }
+}
+
+fn decide_memory_size(given: Option<ByteSize>, file: &FileOptions, path: Option<&Path>) -> Result<Option<ByteSize>, ConfigError> {
+    match (given, &file.memory_size, path) {
+        (Some(size), ..) => Ok(Some(size)),
+        (None, Some(text), Some(path)) => match text.parse() {
+            Ok(size) => Ok(Some(size)),
+            Err(error) => Err(ConfigError::File { path: path.to_owned(), problem: format!("memory_size: {error}") }),
+        },
+        _ => Ok(None),
+    }
+}
+
+/// The file that `--config` names must be there; the one in the data directory may.
+fn find_file(options: &DataOptions) -> Result<Option<(PathBuf, FileOptions)>, ConfigError> {
+    let (path, in_data) = match &options.config {
+        Some(path) => (path.clone(), false),
+        None => (options.data.clone().unwrap_or_else(|| DATA_DEFAULT.into()).join(FILE_NAME), true),
+    };
+    match std::fs::read_to_string(&path) {
+        Ok(text) => {
+            let problem = |problem: String| ConfigError::File { path: path.clone(), problem };
+            let file: FileOptions = toml::from_str(&text).map_err(|error| problem(error.to_string().trim_end().into()))?;
+            if in_data && file.data.is_some() {
+                return Err(problem("`data` has no meaning in a file inside the data directory".into()));
+            }
+            Ok(Some((path, file)))
+        }
+        Err(error) if in_data && error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(ConfigError::Read { path, source }),
+    }
+}
+
+/// A quarter of what this process may use, at most 4 GiB, in whole MiB.
+fn default_memory_size() -> ByteSize {
+    let usable = machine_memory().min(cgroup_limit().unwrap_or(u64::MAX));
+    let quarter = (usable / 4).min(MEMORY_SIZE_DEFAULT_MAX.bytes());
+    ByteSize::mib((quarter >> 20).max(64))
+}
+
+fn machine_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.map_or(1 << 30, |kib| kib << 10)
+}
+
+/// The least limit of the control groups that this process is in, of either version.
+fn cgroup_limit() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let limits = groups.lines().flat_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        match (parts.next(), parts.next()) {
+            (Some(""), Some(path)) => limits_upwards("/sys/fs/cgroup", path, "memory.max"),
+            (Some(names), Some(path)) if names.split(',').any(|name| name == "memory") => {
+                limits_upwards("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes")
+            }
+            _ => Vec::new(),
+        }
+    });
+    limits.min()
+}
+
+fn limits_upwards(root: &str, path: &str, file: &str) -> Vec<u64> {
+    let inside = Path::new(path.trim_start_matches('/'));
+    let read = |group: &Path| std::fs::read_to_string(Path::new(root).join(group).join(file)).ok()?.trim().parse().ok();
+    inside.ancestors().filter_map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(dir: &Path, file: &str, change: impl FnOnce(&mut RunOptions)) -> Result<Settings, ConfigError> {
+        std::fs::write(dir.join(FILE_NAME), file).unwrap();
+        let mut options = RunOptions::default();
+        options.data.data = Some(dir.to_owned());
+        change(&mut options);
+        Settings::resolve(options)
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file_and_the_file_over_the_default() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = resolve(dir.path(), "memory = \"dram\"\nmemory_size = \"64MiB\"\nmax_connections = 7\n", |options| {
+            options.memory.memory_size = Some(ByteSize::mib(32));
+        })
+        .unwrap();
+        assert_eq!(settings.memory, Memory::Dram);
+        assert_eq!(settings.memory_size, ByteSize::mib(32));
+        assert_eq!(settings.max_connections, 7);
+        assert_eq!(settings.listen, LISTEN_DEFAULT);
+        assert_eq!(settings.survive, Survival::Process);
+    }
+
+    #[test]
+    fn an_unknown_key_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = resolve(dir.path(), "memory-size = \"1GiB\"\n", |_| ()).unwrap_err().to_string();
+        assert!(error.contains("memory-size") && error.contains("memory_size") && error.contains("line 1"), "{error}");
+        let error = resolve(dir.path(), "memory_size = \"lots\"\n", |_| ()).unwrap_err().to_string();
+        assert!(error.contains("memory_size") && error.contains("lots"), "{error}");
+        let error = resolve(dir.path(), "data = \"x\"\n", |_| ()).unwrap_err().to_string();
+        assert!(error.contains("data"), "{error}");
+        let error = resolve(dir.path(), "", |options| options.data.config = Some("/nowhere/x.toml".into())).unwrap_err();
+        assert!(matches!(error, ConfigError::Read { .. }), "{error}");
+    }
+
+    #[test]
+    fn the_default_size_is_sane() {
+        let size = default_memory_size();
+        assert!(size >= ByteSize::mib(64) && size <= MEMORY_SIZE_DEFAULT_MAX, "{size}");
+    }
+}

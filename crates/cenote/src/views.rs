@@ -1,0 +1,131 @@
+//! What the server knows about itself, as views: `cenote_recovery`, `cenote_memory`, `cenote_sessions`.
+//!
+//! SELECT reaches them through [`SystemViews`]; `cenote status` through the administration statements of [`crate::admin`],
+//! which need no planner.
+
+use crate::server::registry::{Entry, Registry};
+use cenote_engine::{ColumnType, Datum, Engine};
+use cenote_sql::SystemViews;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// From 1970-01-01 to 2000-01-01, where PostgreSQL's times begin.
+const EPOCH_OFFSET: Duration = Duration::from_secs(946_684_800);
+
+/// A column of a view.
+pub type Column = (&'static str, ColumnType);
+/// A row of a view.
+pub type Row = Vec<Datum>;
+
+const RECOVERY: [Column; 7] = [
+    ("mode", ColumnType::Text),
+    ("frames_kept", ColumnType::Int8),
+    ("frames_repaired", ColumnType::Int8),
+    ("frames_discarded", ColumnType::Int8),
+    ("redo_bytes_read", ColumnType::Int8),
+    ("transactions_rolled_back", ColumnType::Int8),
+    ("duration_ms", ColumnType::Float8),
+];
+
+const MEMORY: [Column; 9] = [
+    ("tier", ColumnType::Text),
+    ("bytes", ColumnType::Int8),
+    ("frames_in_use", ColumnType::Int8),
+    ("frames_free", ColumnType::Int8),
+    ("hits", ColumnType::Int8),
+    ("misses", ColumnType::Int8),
+    ("evictions", ColumnType::Int8),
+    ("bytes_read", ColumnType::Int8),
+    ("bytes_written", ColumnType::Int8),
+];
+
+const SESSIONS: [Column; 8] = [
+    ("id", ColumnType::Int4),
+    ("user_name", ColumnType::Text),
+    ("application_name", ColumnType::Text),
+    ("client_address", ColumnType::Text),
+    ("connected_at", ColumnType::TimestampTz),
+    ("state", ColumnType::Text),
+    ("statements", ColumnType::Int8),
+    ("query", ColumnType::Text),
+];
+
+/// The views of a running server.
+pub struct Views {
+    engine: Arc<Engine>,
+    registry: Arc<Registry>,
+}
+
+impl Views {
+    /// Views over an engine and its sessions.
+    pub fn new(engine: Arc<Engine>, registry: Arc<Registry>) -> Arc<Views> {
+        Arc::new(Views { engine, registry })
+    }
+
+    fn recovery(&self) -> Vec<Row> {
+        let report = self.engine.recovery_report();
+        vec![vec![
+            Datum::Text(report.mode),
+            count(report.frames_kept),
+            count(report.frames_repaired),
+            count(report.frames_discarded),
+            count(report.redo_bytes_read),
+            count(report.transactions_rolled_back),
+            Datum::Float8(report.duration_ms),
+        ]]
+    }
+
+    fn memory(&self) -> Vec<Row> {
+        Vec::new()
+    }
+
+    fn sessions(&self) -> Vec<Row> {
+        self.registry.sessions().iter().map(|entry| session(entry)).collect()
+    }
+}
+
+impl SystemViews for Views {
+    fn names(&self) -> Vec<String> {
+        ["cenote_recovery", "cenote_memory", "cenote_sessions"].map(String::from).to_vec()
+    }
+
+    fn columns(&self, view: &str) -> Option<Vec<Column>> {
+        match view {
+            "cenote_recovery" => Some(RECOVERY.to_vec()),
+            "cenote_memory" => Some(MEMORY.to_vec()),
+            "cenote_sessions" => Some(SESSIONS.to_vec()),
+            _ => None,
+        }
+    }
+
+    fn rows(&self, view: &str) -> Vec<Row> {
+        match view {
+            "cenote_recovery" => self.recovery(),
+            "cenote_memory" => self.memory(),
+            "cenote_sessions" => self.sessions(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn session(entry: &Entry) -> Row {
+    vec![
+        Datum::Int4(entry.id),
+        Datum::Text(entry.user.clone()),
+        Datum::Text(entry.application_name()),
+        Datum::Text(entry.client.clone()),
+        Datum::TimestampTz(micros_since_2000(entry.connected)),
+        Datum::Text(entry.state().word().into()),
+        count(entry.statements()),
+        Datum::Text(entry.query()),
+    ]
+}
+
+fn count(number: u64) -> Datum {
+    Datum::Int8(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+fn micros_since_2000(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH + EPOCH_OFFSET).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
