@@ -41,7 +41,11 @@ impl<S: Service> Service for Administered<S> {
     type Session = AdministeredSession<S::Session>;
     fn open(&self, info: SessionInfo) -> Result<Self::Session> {
         let sql = self.service.open(info)?;
-        Ok(AdministeredSession { sql, engine: self.engine.clone(), views: self.views.clone() })
+        Ok(AdministeredSession {
+            sql,
+            engine: self.engine.clone(),
+            views: self.views.clone(),
+        })
     }
 }
 
@@ -57,8 +61,10 @@ impl<C: Conversation> AdministeredSession<C> {
             ("SHOW", view) => self.show(view, out),
             ("CHECK", "") => self.check(out),
             ("BACKUP", dir) => self.backup(dir, out),
-            _ => Err(SqlError::new(code::SYNTAX_ERROR, format!("unknown statement CENOTE {statement}"))
-                .with_hint("There are CENOTE SHOW view, CENOTE CHECK and CENOTE BACKUP 'dir'.")),
+            _ => Err(
+                SqlError::new(code::SYNTAX_ERROR, format!("unknown statement CENOTE {statement}"))
+                    .with_hint("There are CENOTE SHOW view, CENOTE CHECK and CENOTE BACKUP 'dir'."),
+            ),
         }
     }
 
@@ -66,26 +72,43 @@ impl<C: Conversation> AdministeredSession<C> {
         let unknown = || SqlError::new(code::UNDEFINED_TABLE, format!("view \"{view}\" does not exist"));
         let columns = self.views.columns(view).ok_or_else(unknown)?;
         let names: Vec<&str> = columns.iter().map(|column| column.0).collect();
-        let rows: Vec<Vec<String>> =
-            self.views.rows(view).iter().map(|row| row.iter().map(text_of).collect()).collect();
+        let rows: Vec<Vec<String>> = self
+            .views
+            .rows(view)
+            .iter()
+            .map(|row| row.iter().map(text_of).collect())
+            .collect();
         answer(out, &names, &rows, "SHOW")
     }
 
     fn check(&self, out: &mut dyn Output) -> Result<()> {
-        let report = self.engine.check().map_err(|error| SqlError::new(error.sqlstate(), error.to_string()))?;
+        let report = self
+            .engine
+            .check()
+            .map_err(|error| SqlError::new(error.sqlstate(), error.to_string()))?;
         let line = |kind: &str, text: &String| vec![kind.to_owned(), text.clone()];
         let looked_at = report.summary.iter().map(|text| line("checked", text));
         let wrong = report.problems.iter().map(|text| line("problem", text));
-        answer(out, &["kind", "text"], &looked_at.chain(wrong).collect::<Vec<_>>(), "CHECK")
+        answer(
+            out,
+            &["kind", "text"],
+            &looked_at.chain(wrong).collect::<Vec<_>>(),
+            "CHECK",
+        )
     }
 
     fn backup(&self, dir: &str, out: &mut dyn Output) -> Result<()> {
         let quoted = dir.strip_prefix('\'').and_then(|dir| dir.strip_suffix('\''));
         let dir = quoted.filter(|dir| dir.starts_with('/')).ok_or_else(|| {
-            SqlError::new(code::SYNTAX_ERROR, "CENOTE BACKUP needs an absolute path between quotes")
+            SqlError::new(
+                code::SYNTAX_ERROR,
+                "CENOTE BACKUP needs an absolute path between quotes",
+            )
         })?;
         let dir = dir.replace("''", "'");
-        self.engine.backup(Path::new(&dir)).map_err(|error| SqlError::new(error.sqlstate(), error.to_string()))?;
+        self.engine
+            .backup(Path::new(&dir))
+            .map_err(|error| SqlError::new(error.sqlstate(), error.to_string()))?;
         out.complete("BACKUP")
     }
 }

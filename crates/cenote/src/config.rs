@@ -19,6 +19,8 @@ pub const DATA_DEFAULT: &str = "./cenote-data";
 /// Where the server listens if nobody says otherwise.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:5433";
 const MAX_CONNECTIONS_DEFAULT: usize = 200;
+/// Each session is a thread, and threads that use the database are numbered below 1024; the rest is the server's own.
+const CONNECTIONS_MAX: usize = 900;
 /// A quarter of the machine's memory is taken, but no more than this unless asked for.
 const MEMORY_SIZE_DEFAULT_MAX: ByteSize = ByteSize::gib(4);
 /// The file looked for in the data directory.
@@ -112,18 +114,25 @@ pub struct MemoryOptions {
     #[arg(long, env = "CENOTE_REGION", value_name = "PATH")]
     pub region: Option<PathBuf>,
     /// What the region survives: a killed process, or a lost host with its CPU caches [default: process]
-    #[arg(long, env = "CENOTE_SURVIVE", value_name = "process|host", hide_possible_values = true)]
+    #[arg(
+        long,
+        env = "CENOTE_SURVIVE",
+        value_name = "process|host",
+        hide_possible_values = true
+    )]
     pub survive: Option<Survival>,
 }
 
 /// All settings of a server, where they are given on the command line or in the environment.
 #[derive(Debug, Clone, Default, Args)]
 pub struct RunOptions {
+    /// Which database.
     #[command(flatten)]
     pub data: DataOptions,
     /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:5433]
     #[arg(long, env = "CENOTE_LISTEN", value_name = "ADDR:PORT")]
     pub listen: Option<String>,
+    /// In which memory.
     #[command(flatten)]
     pub memory: MemoryOptions,
     /// Users and passwords (see `cenote help password`); needed to listen on anything but the loopback interface
@@ -133,7 +142,12 @@ pub struct RunOptions {
     #[arg(long, env = "CENOTE_MAX_CONNECTIONS", value_name = "N")]
     pub max_connections: Option<usize>,
     /// How much to log on standard error [default: info]
-    #[arg(long, env = "CENOTE_LOG_LEVEL", value_name = "error|warn|info|debug", hide_possible_values = true)]
+    #[arg(
+        long,
+        env = "CENOTE_LOG_LEVEL",
+        value_name = "error|warn|info|debug",
+        hide_possible_values = true
+    )]
     pub log_level: Option<LogLevel>,
 }
 
@@ -221,7 +235,10 @@ impl Settings {
             region: options.memory.region.or(file.region),
             survive: options.memory.survive.or(file.survive).unwrap_or(Survival::Process),
             password_file: options.password_file.or(file.password_file),
-            max_connections: options.max_connections.or(file.max_connections).unwrap_or(MAX_CONNECTIONS_DEFAULT),
+            max_connections: options
+                .max_connections
+                .or(file.max_connections)
+                .unwrap_or(MAX_CONNECTIONS_DEFAULT),
             log_level: options.log_level.or(file.log_level).unwrap_or(LogLevel::Info),
             file: path,
         };
@@ -229,8 +246,12 @@ impl Settings {
     }
 
     fn check(self) -> Result<Settings, ConfigError> {
-        if self.max_connections == 0 {
-            return Err(ConfigError::Value("max_connections is 0: nobody could connect".into()));
+        if !(1..=CONNECTIONS_MAX).contains(&self.max_connections) {
+            let problem = format!(
+                "max_connections is {}; it may be 1 to {CONNECTIONS_MAX}",
+                self.max_connections
+            );
+            return Err(ConfigError::Value(problem));
         }
         if self.memory == Memory::Dram && self.region.is_some() {
             let problem = "a region is for --memory cxl; with --memory dram leave --region out";
@@ -240,12 +261,19 @@ impl Settings {
     }
 }
 
-fn decide_memory_size(given: Option<ByteSize>, file: &FileOptions, path: Option<&Path>) -> Result<Option<ByteSize>, ConfigError> {
+fn decide_memory_size(
+    given: Option<ByteSize>,
+    file: &FileOptions,
+    path: Option<&Path>,
+) -> Result<Option<ByteSize>, ConfigError> {
     match (given, &file.memory_size, path) {
         (Some(size), ..) => Ok(Some(size)),
         (None, Some(text), Some(path)) => match text.parse() {
             Ok(size) => Ok(Some(size)),
-            Err(error) => Err(ConfigError::File { path: path.to_owned(), problem: format!("memory_size: {error}") }),
+            Err(error) => Err(ConfigError::File {
+                path: path.to_owned(),
+                problem: format!("memory_size: {error}"),
+            }),
         },
         _ => Ok(None),
     }
@@ -255,14 +283,27 @@ fn decide_memory_size(given: Option<ByteSize>, file: &FileOptions, path: Option<
 fn find_file(options: &DataOptions) -> Result<Option<(PathBuf, FileOptions)>, ConfigError> {
     let (path, in_data) = match &options.config {
         Some(path) => (path.clone(), false),
-        None => (options.data.clone().unwrap_or_else(|| DATA_DEFAULT.into()).join(FILE_NAME), true),
+        None => (
+            options
+                .data
+                .clone()
+                .unwrap_or_else(|| DATA_DEFAULT.into())
+                .join(FILE_NAME),
+            true,
+        ),
     };
     match std::fs::read_to_string(&path) {
         Ok(text) => {
-            let problem = |problem: String| ConfigError::File { path: path.clone(), problem };
-            let file: FileOptions = toml::from_str(&text).map_err(|error| problem(error.to_string().trim_end().into()))?;
+            let problem = |problem: String| ConfigError::File {
+                path: path.clone(),
+                problem,
+            };
+            let file: FileOptions =
+                toml::from_str(&text).map_err(|error| problem(error.to_string().trim_end().into()))?;
             if in_data && file.data.is_some() {
-                return Err(problem("`data` has no meaning in a file inside the data directory".into()));
+                return Err(problem(
+                    "`data` has no meaning in a file inside the data directory".into(),
+                ));
             }
             Ok(Some((path, file)))
         }
@@ -303,7 +344,13 @@ fn cgroup_limit() -> Option<u64> {
 
 fn limits_upwards(root: &str, path: &str, file: &str) -> Vec<u64> {
     let inside = Path::new(path.trim_start_matches('/'));
-    let read = |group: &Path| std::fs::read_to_string(Path::new(root).join(group).join(file)).ok()?.trim().parse().ok();
+    let read = |group: &Path| {
+        std::fs::read_to_string(Path::new(root).join(group).join(file))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    };
     inside.ancestors().filter_map(read).collect()
 }
 
@@ -322,9 +369,13 @@ mod tests {
     #[test]
     fn the_command_line_wins_over_the_file_and_the_file_over_the_default() {
         let dir = tempfile::tempdir().unwrap();
-        let settings = resolve(dir.path(), "memory = \"dram\"\nmemory_size = \"64MiB\"\nmax_connections = 7\n", |options| {
-            options.memory.memory_size = Some(ByteSize::mib(32));
-        })
+        let settings = resolve(
+            dir.path(),
+            "memory = \"dram\"\nmemory_size = \"64MiB\"\nmax_connections = 7\n",
+            |options| {
+                options.memory.memory_size = Some(ByteSize::mib(32));
+            },
+        )
         .unwrap();
         assert_eq!(settings.memory, Memory::Dram);
         assert_eq!(settings.memory_size, ByteSize::mib(32));
@@ -336,13 +387,23 @@ mod tests {
     #[test]
     fn an_unknown_key_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let error = resolve(dir.path(), "memory-size = \"1GiB\"\n", |_| ()).unwrap_err().to_string();
-        assert!(error.contains("memory-size") && error.contains("memory_size") && error.contains("line 1"), "{error}");
-        let error = resolve(dir.path(), "memory_size = \"lots\"\n", |_| ()).unwrap_err().to_string();
+        let error = resolve(dir.path(), "memory-size = \"1GiB\"\n", |_| ())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("memory-size") && error.contains("memory_size") && error.contains("line 1"),
+            "{error}"
+        );
+        let error = resolve(dir.path(), "memory_size = \"lots\"\n", |_| ())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("memory_size") && error.contains("lots"), "{error}");
         let error = resolve(dir.path(), "data = \"x\"\n", |_| ()).unwrap_err().to_string();
         assert!(error.contains("data"), "{error}");
-        let error = resolve(dir.path(), "", |options| options.data.config = Some("/nowhere/x.toml".into())).unwrap_err();
+        let error = resolve(dir.path(), "", |options| {
+            options.data.config = Some("/nowhere/x.toml".into())
+        })
+        .unwrap_err();
         assert!(matches!(error, ConfigError::Read { .. }), "{error}");
     }
 

@@ -1,4 +1,17 @@
 //! The program: command line, configuration, and the PostgreSQL server in front of `sql`.
+//!
+//! ```text
+//! main ─ cli ─ run ── config          decides the settings
+//!              │  ├── database        opens the engine, which recovers
+//!              │  └── server          sessions: socket ─ wire ─ session ─ admin ─ sql
+//!              └ status, check, ...   talk to a running server over its own protocol
+//! ```
 
+pub mod admin;
+pub mod cli;
+pub mod config;
+pub mod database;
 pub mod log;
+pub mod regions;
 pub mod server;
+pub mod views;

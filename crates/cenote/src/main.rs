@@ -1,2 +1,8 @@
-//! See the library of the same name.
-fn main() {}
+//! The program `cenote`; see the library of the same name.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+fn main() -> ExitCode {
+    cenote::cli::main(Instant::now())
+}

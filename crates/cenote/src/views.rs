@@ -1,4 +1,4 @@
-//! What the server knows about itself, as views: `cenote_recovery`, `cenote_memory`, `cenote_sessions`.
+//! What the server knows about itself, as views: `cenote_recovery`, `cenote_memory`, `cenote_sessions`, `cenote_server`.
 //!
 //! SELECT reaches them through [`SystemViews`]; `cenote status` through the administration statements of [`crate::admin`],
 //! which need no planner.
@@ -7,7 +7,7 @@ use crate::server::registry::{Entry, Registry};
 use cenote_engine::{ColumnType, Datum, Engine};
 use cenote_sql::SystemViews;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// From 1970-01-01 to 2000-01-01, where PostgreSQL's times begin.
 const EPOCH_OFFSET: Duration = Duration::from_secs(946_684_800);
@@ -50,16 +50,39 @@ const SESSIONS: [Column; 8] = [
     ("query", ColumnType::Text),
 ];
 
+const SERVER: [Column; 4] = [
+    ("version", ColumnType::Text),
+    ("process", ColumnType::Int8),
+    ("up_seconds", ColumnType::Int8),
+    ("memory", ColumnType::Text),
+];
+
 /// The views of a running server.
 pub struct Views {
     engine: Arc<Engine>,
     registry: Arc<Registry>,
+    memory: String,
+    started: Instant,
 }
 
 impl Views {
-    /// Views over an engine and its sessions.
-    pub fn new(engine: Arc<Engine>, registry: Arc<Registry>) -> Arc<Views> {
-        Arc::new(Views { engine, registry })
+    /// Views over an engine and its sessions; `memory` says in words what the pages lie in.
+    pub fn new(engine: Arc<Engine>, registry: Arc<Registry>, memory: String) -> Arc<Views> {
+        Arc::new(Views {
+            engine,
+            registry,
+            memory,
+            started: Instant::now(),
+        })
+    }
+
+    fn server(&self) -> Vec<Row> {
+        vec![vec![
+            Datum::Text(env!("CARGO_PKG_VERSION").into()),
+            count(u64::from(std::process::id())),
+            count(self.started.elapsed().as_secs()),
+            Datum::Text(self.memory.clone()),
+        ]]
     }
 
     fn recovery(&self) -> Vec<Row> {
@@ -86,7 +109,9 @@ impl Views {
 
 impl SystemViews for Views {
     fn names(&self) -> Vec<String> {
-        ["cenote_recovery", "cenote_memory", "cenote_sessions"].map(String::from).to_vec()
+        ["cenote_recovery", "cenote_memory", "cenote_sessions", "cenote_server"]
+            .map(String::from)
+            .to_vec()
     }
 
     fn columns(&self, view: &str) -> Option<Vec<Column>> {
@@ -94,6 +119,7 @@ impl SystemViews for Views {
             "cenote_recovery" => Some(RECOVERY.to_vec()),
             "cenote_memory" => Some(MEMORY.to_vec()),
             "cenote_sessions" => Some(SESSIONS.to_vec()),
+            "cenote_server" => Some(SERVER.to_vec()),
             _ => None,
         }
     }
@@ -103,6 +129,7 @@ impl SystemViews for Views {
             "cenote_recovery" => self.recovery(),
             "cenote_memory" => self.memory(),
             "cenote_sessions" => self.sessions(),
+            "cenote_server" => self.server(),
             _ => Vec::new(),
         }
     }

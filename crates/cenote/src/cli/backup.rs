@@ -1,0 +1,51 @@
+//! `cenote backup`: a consistent copy, through the server if one runs, else by opening the database here.
+
+use super::client::connect;
+use super::{BackupOptions, Failure};
+use crate::config::{RunOptions, Settings};
+use crate::database;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Writes the copy.
+pub fn run(options: BackupOptions) -> Result<ExitCode, Failure> {
+    let to = must_be_empty(&options.to)?;
+    match connect(&options.connect)? {
+        Some(mut server) => {
+            println!(
+                "copying the database of the server at {} to {}",
+                server.address,
+                to.display()
+            );
+            let path = to.to_str().ok_or("the path is not valid UTF-8")?;
+            server.ask(&format!("CENOTE BACKUP '{}'", path.replace('\'', "''")))?;
+        }
+        None => {
+            let run = RunOptions {
+                data: options.connect.data,
+                memory: options.memory,
+                ..RunOptions::default()
+            };
+            let settings = Settings::resolve(run)?;
+            println!(
+                "no server runs: copying {} to {}",
+                settings.data.display(),
+                to.display()
+            );
+            let engine = database::open_existing(&settings)?;
+            engine.backup(&to)?;
+            engine.shutdown()?;
+        }
+    }
+    println!("done. To use it: cenote restore {} --data NEW", to.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The directory's absolute path, since the server has a working directory of its own.
+fn must_be_empty(dir: &Path) -> Result<PathBuf, Failure> {
+    let entries = std::fs::read_dir(dir).map_or(0, Iterator::count);
+    if entries > 0 {
+        return Err(format!("{} is not empty; a backup wants a directory of its own", dir.display()).into());
+    }
+    Ok(std::path::absolute(dir)?)
+}

@@ -1,0 +1,203 @@
+//! The command line: what can be asked of the program, with help that teaches.
+
+mod backup;
+mod check;
+mod client;
+mod delegate;
+mod password;
+mod region;
+mod restore;
+mod run;
+mod status;
+mod version;
+
+use crate::config::{DataOptions, MemoryOptions, RunOptions};
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// What a command fails with: told to the user as it is.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// A database whose memory outlives its process: PostgreSQL's protocol, pages in CXL memory, restarts in milliseconds.
+#[derive(Debug, Parser)]
+#[command(name = "cenote", disable_version_flag = true, after_help = EXAMPLES, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cenote run                                    start a server on ./cenote-data and 127.0.0.1:5433
+  psql -h 127.0.0.1 -p 5433 -d cenote           connect to it, under any user name
+  cenote run --memory-size 512MiB               with less memory for pages
+  cenote run --memory dram                      the classic way: private memory, recovery by log replay
+  cenote status                                 which memory, how it recovered, who is connected
+  cenote check                                  verify every tree, index and list
+  cenote backup /srv/backup/monday              a consistent copy while the server runs
+  cenote restore /srv/backup/monday --data new  and back
+
+Settings come from the command line, else from the environment (CENOTE_DATA, CENOTE_LISTEN, CENOTE_MEMORY, ...),
+else from a TOML file (--config, or cenote.toml in the data directory), with the same names: memory_size = \"4GiB\".";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  cenote run
+  cenote run --data /srv/cenote --memory-size 4GiB
+  cenote run --listen 127.0.0.1:0                                   any free port; the `ready` line names it
+  cenote run --listen 0.0.0.0:5433 --password-file /srv/passwords   for other machines; passwords are then needed
+  cenote run --region /dev/dax0.0 --survive host                    memory that outlives the host
+
+The server runs in the foreground and logs on standard error. SIGTERM or Ctrl-C stop it in order; kill -9 loses nothing
+that was acknowledged either. A line that begins with `ready` says that it accepts connections.";
+
+const PASSWORD_HELP: &str = "\
+Reads a password (twice from a terminal, else one line of standard input) and prints a line for a password file:
+
+  cenote password anna >> /srv/passwords
+  chmod 600 /srv/passwords
+  cenote run --listen 0.0.0.0:5433 --password-file /srv/passwords
+
+The line holds a SCRAM-SHA-256 verifier, not the password. A line `user:password` in clear works, too.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start a server in the foreground
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(RunOptions),
+    /// Show a running server: its memory, how it recovered, who is connected
+    Status(ConnectOptions),
+    /// Verify every tree, index and list: through the server if one runs, else on the files
+    Check(CheckOptions),
+    /// Write a consistent copy of a running server's database to an empty directory
+    Backup(BackupOptions),
+    /// Make a data directory from a backup
+    Restore(RestoreOptions),
+    /// List or remove regions: memory that servers left behind
+    #[command(subcommand)]
+    Region(RegionCommand),
+    /// Make an entry of a password file
+    #[command(after_help = PASSWORD_HELP)]
+    Password(PasswordOptions),
+    /// Measure: `cenote bench peers` compares with other databases (the program cenote-bench)
+    #[command(disable_help_flag = true)]
+    Bench(DelegateOptions),
+    /// Show what a killed server loses: nothing (the program cenote-bench)
+    #[command(disable_help_flag = true)]
+    Demo(DelegateOptions),
+    /// Print the program's version and the versions of its formats
+    Version,
+}
+
+/// How a command finds a running server.
+#[derive(Debug, Clone, Default, Args)]
+struct ConnectOptions {
+    #[command(flatten)]
+    data: DataOptions,
+    /// Address of the server [default: where the server of the data directory says that it listens]
+    #[arg(long, value_name = "ADDR:PORT")]
+    connect: Option<String>,
+    /// User name, where the server asks for passwords (the password is read from PGPASSWORD)
+    #[arg(long, env = "PGUSER", default_value = "cenote", value_name = "USER")]
+    user: String,
+}
+
+#[derive(Debug, Args)]
+struct CheckOptions {
+    #[command(flatten)]
+    connect: ConnectOptions,
+    #[command(flatten)]
+    memory: MemoryOptions,
+}
+
+#[derive(Debug, Args)]
+struct BackupOptions {
+    /// An empty directory, or one that does not exist; on the server's machine
+    #[arg(value_name = "DIR")]
+    to: PathBuf,
+    #[command(flatten)]
+    connect: ConnectOptions,
+    #[command(flatten)]
+    memory: MemoryOptions,
+}
+
+#[derive(Debug, Args)]
+struct RestoreOptions {
+    /// What `cenote backup` wrote
+    #[arg(value_name = "BACKUP")]
+    from: PathBuf,
+    /// Data directory to make; must be empty or not exist
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum RegionCommand {
+    /// List the regions in shared memory: size, database, whether in use
+    List,
+    /// Remove regions that no process uses
+    Remove {
+        /// Region files as `cenote region list` prints them
+        #[arg(value_name = "PATH")]
+        paths: Vec<PathBuf>,
+        /// All regions whose database is gone
+        #[arg(long, conflicts_with = "paths")]
+        orphaned: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+struct PasswordOptions {
+    /// Role name
+    #[arg(value_name = "USER")]
+    user: String,
+}
+
+#[derive(Debug, Args)]
+struct DelegateOptions {
+    /// Handed to cenote-bench
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+    arguments: Vec<OsString>,
+}
+
+/// Runs the program; `started` is when its process began.
+pub fn main(started: Instant) -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli.command, started) {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("cenote: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command, started: Instant) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Run(options) => run::run(options, started),
+        Command::Status(options) => status::run(&options),
+        Command::Check(options) => check::run(options),
+        Command::Backup(options) => backup::run(options),
+        Command::Restore(options) => restore::run(&options.from, &options.data),
+        Command::Region(RegionCommand::List) => region::list(),
+        Command::Region(RegionCommand::Remove { paths, orphaned }) => region::remove(&paths, orphaned),
+        Command::Password(options) => password::run(&options.user),
+        Command::Bench(options) => delegate::run("bench", &options.arguments),
+        Command::Demo(options) => delegate::run("demo", &options.arguments),
+        Command::Version => version::run(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

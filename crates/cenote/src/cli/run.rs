@@ -1,0 +1,207 @@
+//! `cenote run`: a server from its first line to its last.
+//!
+//! 1. Settings are decided, the password file is read, the data directory made.
+//! 2. The socket is bound, so that clients wait from now on rather than being refused.
+//! 3. The database is opened, which recovers it.
+//! 4. Sessions are served; the `ready` line says so.
+//! 5. SIGTERM or SIGINT end the sessions, and the database is closed in order. A second signal ends the process at once,
+//!    which is what the next start recovers from.
+
+use super::Failure;
+use super::client::{publish_address, withdraw_address};
+use crate::admin::Administered;
+use crate::config::{Memory, RunOptions, Settings, Survival};
+use crate::server::auth::Passwords;
+use crate::server::registry::Registry;
+use crate::server::startup::DATABASE;
+use crate::server::{self, Access, Server};
+use crate::views::Views;
+use crate::{database, log, regions};
+use cenote_base::units::ByteSize;
+use cenote_engine::{Engine, RecoveryReport};
+use cenote_sql::Sql;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long sessions have to end at a shutdown.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs a server until it is told to stop.
+pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
+    let settings = Settings::resolve(options)?;
+    log::set_level(settings.log_level.into());
+    log_panics();
+    raise_file_limit();
+    let passwords = settings.password_file.as_deref().map(Passwords::read).transpose()?;
+    std::fs::create_dir_all(&settings.data)
+        .map_err(|error| format!("cannot make the data directory {}: {error}", settings.data.display()))?;
+    let listener = server::bind(&settings.listen, passwords.is_some())?;
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+
+    say(&format!(
+        "Cenote {} on {}",
+        env!("CARGO_PKG_VERSION"),
+        settings.data.display()
+    ));
+    let engine = database::open(&settings)?;
+    say(&format!("memory     {}", describe_memory(&settings)));
+    report_recovery(&engine.recovery_report());
+    let mut server = serve(&settings, engine.clone(), listener, passwords)?;
+    let address = server.address()?;
+    publish_address(&settings.data, address)?;
+    say_connect(&settings, address);
+    say(&format!("ready in {} ms on {address}", started.elapsed().as_millis()));
+    name_orphans();
+
+    let code = wait_and_stop(&mut signals, &mut server, &engine);
+    withdraw_address(&settings.data);
+    Ok(code)
+}
+
+/// For people who watch; a closed standard output is no reason to stop.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).ok();
+}
+
+fn serve(
+    settings: &Settings,
+    engine: Arc<Engine>,
+    listener: std::net::TcpListener,
+    passwords: Option<Passwords>,
+) -> Result<Server, Failure> {
+    let registry = Arc::new(Registry::default());
+    let views = Views::new(engine.clone(), registry.clone(), describe_memory(settings));
+    let sql = Sql::new(engine.clone(), analytics(&engine, &views));
+    let access = Access {
+        passwords,
+        max_connections: settings.max_connections,
+    };
+    Ok(Server::start(
+        listener,
+        Administered {
+            service: sql,
+            engine,
+            views,
+        },
+        access,
+        registry,
+    )?)
+}
+
+fn analytics(_engine: &Arc<Engine>, _views: &Arc<Views>) -> Option<Arc<dyn cenote_sql::Analytics>> {
+    None
+}
+
+fn describe_memory(settings: &Settings) -> String {
+    let size = settings.memory_size;
+    if settings.memory == Memory::Dram {
+        return format!("{size} of private memory (dram): a restart replays the log and begins with a cold cache");
+    }
+    let place = match &settings.region {
+        Some(path) => path.display().to_string(),
+        None => "shared memory, which stands for CXL memory".into(),
+    };
+    let survives = match settings.survive {
+        Survival::Process => "a killed process",
+        Survival::Host => "a lost host",
+    };
+    format!("{size} in a region (cxl) in {place}; it survives {survives}")
+}
+
+fn report_recovery(report: &RecoveryReport) {
+    let read = ByteSize(report.redo_bytes_read);
+    say(&format!(
+        "recovery   {} in {:.1} ms: {} frames kept, {} repaired, {} discarded; {read} of redo read",
+        report.mode, report.duration_ms, report.frames_kept, report.frames_repaired, report.frames_discarded
+    ));
+    report.notes.iter().for_each(|note| log::info!("recovery: {note}"));
+}
+
+fn say_connect(settings: &Settings, address: SocketAddr) {
+    let host = match address.ip() {
+        ip if ip.is_unspecified() => "127.0.0.1".into(),
+        ip => ip.to_string(),
+    };
+    let user = if settings.password_file.is_some() {
+        " -U USER"
+    } else {
+        ""
+    };
+    say(&format!(
+        "connect    psql -h {host} -p {}{user} -d {DATABASE}",
+        address.port()
+    ));
+}
+
+fn name_orphans() {
+    for region in regions::orphaned().unwrap_or_default() {
+        let size = ByteSize(region.allocated);
+        log::warn!(
+            "region {} ({size}) belongs to a database that is gone; free it with: cenote region remove {}",
+            region.path.display(),
+            region.path.display()
+        );
+    }
+}
+
+fn wait_and_stop(signals: &mut Signals, server: &mut Server, engine: &Engine) -> ExitCode {
+    let signal = signals.forever().next();
+    log::info!(
+        "{}: shutting down",
+        if signal == Some(SIGINT) { "SIGINT" } else { "SIGTERM" }
+    );
+    end_at_second_signal();
+    let began = Instant::now();
+    let left = server.stop(PATIENCE);
+    if left > 0 {
+        log::warn!(
+            "{left} sessions did not end within {} s: stopping as if killed, the next start recovers",
+            PATIENCE.as_secs()
+        );
+        return ExitCode::FAILURE;
+    }
+    match engine.shutdown() {
+        Ok(()) => {
+            log::info!("stopped in {} ms", began.elapsed().as_millis());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            log::error!("the database was not closed in order: {error}; the next start recovers");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn end_at_second_signal() {
+    std::thread::spawn(|| {
+        if let Ok(mut signals) = Signals::new([SIGTERM, SIGINT]) {
+            signals.forever().next();
+            log::warn!("second signal: stopping as if killed, the next start recovers");
+            std::process::exit(1);
+        }
+    });
+}
+
+/// A panic is a line in the log like any other. Those of sessions end the session, those inside a page change the process.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        log::error!("panic in thread {}: {panic}", thread.name().unwrap_or("?"));
+    }));
+}
+
+/// Each table and index has a file, each session a socket.
+fn raise_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        log::warn!("cannot raise the limit of open files: {error}");
+    }
+}

@@ -1,0 +1,167 @@
+//! `cenote status`: a running server at a glance.
+
+use super::client::{Connection, Table, connect, settings};
+use super::{ConnectOptions, Failure};
+use cenote_base::units::ByteSize;
+use std::process::ExitCode;
+
+/// Width of the words on the left.
+const LABEL_WIDTH: usize = 14;
+
+/// Prints the state of the server that the options mean.
+pub fn run(options: &ConnectOptions) -> Result<ExitCode, Failure> {
+    let Some(mut server) = connect(options)? else {
+        let data = settings(options)?.data;
+        println!(
+            "no server runs on {}; start one with `cenote run --data {}`",
+            data.display(),
+            data.display()
+        );
+        return Ok(ExitCode::FAILURE);
+    };
+    line("server", &format!("{} on {}", server.address, server.data.display()));
+    show_server(&server.ask("CENOTE SHOW cenote_server")?);
+    show_recovery(&server.ask("CENOTE SHOW cenote_recovery")?);
+    show_memory(&server.ask("CENOTE SHOW cenote_memory")?);
+    show_sessions(&mut server)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn line(label: &str, text: &str) {
+    println!("{label:<LABEL_WIDTH$}{text}");
+}
+
+fn show_server(server: &Table) {
+    for row in &server.rows {
+        let field = |name| server.field(row, name);
+        line(
+            "",
+            &format!(
+                "version {}, process {}, up {}",
+                field("version"),
+                field("process"),
+                duration(field("up_seconds"))
+            ),
+        );
+        line("memory", field("memory"));
+        if !field("poisoned").is_empty() {
+            line("POISONED", field("poisoned"));
+        }
+    }
+}
+
+fn duration(seconds: &str) -> String {
+    let seconds: u64 = seconds.parse().unwrap_or(0);
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, minutes) => format!("{minutes} min"),
+        (0, hours, minutes) => format!("{hours} h {minutes} min"),
+        (days, hours, _) => format!("{days} d {hours} h"),
+    }
+}
+
+fn show_recovery(recovery: &Table) {
+    for row in &recovery.rows {
+        let field = |name| recovery.field(row, name);
+        line("recovery", &format!("{} in {} ms", field("mode"), field("duration_ms")));
+        let frames = format!(
+            "{} kept, {} repaired, {} discarded",
+            field("frames_kept"),
+            field("frames_repaired"),
+            field("frames_discarded")
+        );
+        line("  frames", &frames);
+        line("  redo read", &bytes(field("redo_bytes_read")));
+        line(
+            "  rolled back",
+            &format!("{} transactions", field("transactions_rolled_back")),
+        );
+    }
+}
+
+fn show_memory(memory: &Table) {
+    for row in &memory.rows {
+        let field = |name| memory.field(row, name);
+        let number = |name: &'static str| memory.field(row, name).parse::<u64>().unwrap_or(0);
+        let (hits, misses) = (number("hits"), number("misses"));
+        let share = if hits + misses == 0 {
+            100.0
+        } else {
+            100.0 * hits as f64 / (hits + misses) as f64
+        };
+        line(&format!("tier {}", field("tier")), &bytes(field("bytes")));
+        line(
+            "  frames",
+            &format!("{} in use, {} free", field("frames_in_use"), field("frames_free")),
+        );
+        line(
+            "  hits",
+            &format!(
+                "{hits} of {} ({share:.2}%), {} evictions",
+                hits + misses,
+                field("evictions")
+            ),
+        );
+        line(
+            "  storage",
+            &format!(
+                "{} read, {} written",
+                bytes(field("bytes_read")),
+                bytes(field("bytes_written"))
+            ),
+        );
+    }
+}
+
+fn bytes(text: &str) -> String {
+    text.parse()
+        .map_or_else(|_| text.to_owned(), |bytes| ByteSize(bytes).to_string())
+}
+
+fn show_sessions(server: &mut Connection) -> Result<(), Failure> {
+    let sessions = server.ask("CENOTE SHOW cenote_sessions")?;
+    line("sessions", &sessions.rows.len().to_string());
+    if sessions.rows.is_empty() {
+        return Ok(());
+    }
+    let columns = [
+        "id",
+        "user_name",
+        "application_name",
+        "client_address",
+        "state",
+        "statements",
+        "query",
+    ];
+    let mut cells: Vec<Vec<String>> = vec![
+        columns
+            .iter()
+            .map(|name| name.replace("_name", "").replace("_address", ""))
+            .collect(),
+    ];
+    for row in &sessions.rows {
+        cells.push(columns.iter().map(|name| shorten(sessions.field(row, name))).collect());
+    }
+    print_aligned(&cells);
+    Ok(())
+}
+
+fn shorten(text: &str) -> String {
+    const WIDTH: usize = 48;
+    let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match one_line.chars().count() > WIDTH {
+        true => one_line.chars().take(WIDTH - 3).chain("...".chars()).collect(),
+        false => one_line,
+    }
+}
+
+fn print_aligned(cells: &[Vec<String>]) {
+    let columns = cells.first().map_or(0, Vec::len);
+    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for row in cells {
+        let fields = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}"));
+        println!("  {}", fields.collect::<Vec<_>>().join("  ").trim_end());
+    }
+}
