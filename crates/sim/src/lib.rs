@@ -1,1 +1,36 @@
-//! See docs/.
+//! A seeded runtime: many threads of the database as coroutines on one thread of the machine.
+//!
+//! It stands behind the seam of `cenote_base::rt`: every preemption point asks it who goes on,
+//! every wait and every sleep is its own, and time is virtual. Same seed, same run; the digest of
+//! a run says so. It finds what depends on the order of threads: lost updates, lost wake-ups,
+//! deadlocks (reported with who waits where), broken protocols.
+//!
+//! ```
+//! use cenote_base::rt::{self, Mutex};
+//! use std::sync::Arc;
+//!
+//! cenote_sim::explore(20, |_| {
+//!     let counter = Arc::new(Mutex::new(0));
+//!     let theirs = counter.clone();
+//!     let other = rt::spawn("other", move || *theirs.lock() += 1);
+//!     *counter.lock() += 1;
+//!     other.join().expect("no panic");
+//!     assert_eq!(*counter.lock(), 2);
+//! });
+//! ```
+//!
+//! How: [`run`] makes a coroutine for the body and one for each thread it starts. A coroutine
+//! suspends to the loop in `run`, which asks `schedule` (plain state, no coroutines) whom to
+//! resume. What must hold:
+//! - nothing suspends while unwinding: the count of panics is the machine thread's, not the
+//!   coroutine's. Preemption points are skipped then; a wait is a bug of the code and aborts;
+//! - the code under test blocks through `rt` alone. A standard lock held across a preemption point
+//!   stops the machine's thread for good;
+//! - nothing depends on addresses: words that are waited on are known by their addresses, but never
+//!   ordered by them.
+
+mod run;
+mod runtime;
+mod schedule;
+
+pub use run::{Outcome, Sim, explore, run};
