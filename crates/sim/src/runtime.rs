@@ -67,12 +67,13 @@ fn suspend() {
 
 /// The functions that the running coroutine is in, innermost first, without the machinery's.
 fn here() -> String {
-    const MACHINERY: [&str; 9] =
-        ["std::", "core::", "alloc::", "corosensei", "cenote_sim::", "<core", "<alloc", "_", "rust_"];
+    const MACHINERY: [&str; 6] = ["std::", "core::", "alloc::", "corosensei", "cenote_sim::", "_"];
     let trace = std::backtrace::Backtrace::force_capture().to_string();
     let name = |line: &str| Some(line.trim().split_once(": ")?.1.to_owned());
-    let ours = |n: &String| !MACHINERY.iter().any(|m| n.starts_with(m));
-    let frames: Vec<String> = trace.lines().filter_map(name).filter(ours).collect();
+    let ours = |n: &String| !MACHINERY.iter().any(|m| n.trim_start_matches('<').starts_with(m));
+    // Below the coroutine's first frame lies the loop that resumed it.
+    let own = trace.lines().filter_map(name).take_while(|n| !n.contains("stack_init_trampoline"));
+    let frames: Vec<String> = own.filter(ours).collect();
     frames.join("\n      in ")
 }
 
