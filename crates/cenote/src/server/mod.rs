@@ -10,6 +10,7 @@ pub mod output;
 pub mod registry;
 pub mod session;
 pub mod startup;
+mod watch;
 pub mod wire;
 
 use crate::log;
@@ -125,7 +126,7 @@ pub struct Server {
     pub registry: Arc<Registry>,
     listener: Arc<TcpListener>,
     stopping: Arc<AtomicBool>,
-    acceptor: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Server {
@@ -145,15 +146,14 @@ impl Server {
             connections: AtomicUsize::new(0),
         });
         let (accepting, stop) = (listener.clone(), stopping.clone());
-        let acceptor = thread::Builder::new()
-            .name("accept".into())
-            .stack_size(STACK_BYTES)
-            .spawn(move || accept(&accepting, &stop, &shared))?;
+        let acceptor = named("accept").spawn(move || accept(&accepting, &stop, &shared))?;
+        let (watched, stop) = (registry.clone(), stopping.clone());
+        let watcher = named("watch").spawn(move || watch::run(&watched, &stop))?;
         Ok(Server {
             registry,
             listener,
             stopping,
-            acceptor: Some(acceptor),
+            threads: vec![acceptor, watcher],
         })
     }
 
@@ -167,11 +167,16 @@ impl Server {
         self.stopping.store(true, Ordering::Release);
         // Wakes the acceptor: its accept fails from now on.
         rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both).ok();
-        if let Some(acceptor) = self.acceptor.take() {
-            acceptor.join().ok();
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            thread.join().ok();
         }
         self.registry.end_all(patience)
     }
+}
+
+fn named(name: &str) -> thread::Builder {
+    thread::Builder::new().name(name.into()).stack_size(STACK_BYTES)
 }
 
 struct Shared<S> {

@@ -4,6 +4,8 @@
 //! another statement takes: each session publishes its state in its own [`Entry`].
 
 use cenote_sql::CancelHandle;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
@@ -151,7 +153,25 @@ impl Entry {
         // The session's read returns as if the client had left; what it still writes goes out.
         self.stream.shutdown(Shutdown::Read).ok();
     }
+
+    /// For a session that has not ended by itself: what it writes fails, too.
+    fn cut_off(&self) {
+        self.stream.shutdown(Shutdown::Both).ok();
+    }
+
+    /// Whether the client has closed its side. Sees it only where the client has sent nothing that is not read yet.
+    pub fn client_left(&self) -> bool {
+        let mut byte = [0; 1];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match rustix::net::recv(&*self.stream, &mut byte, flags) {
+            Ok((0, _)) => true,
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => false,
+            Err(_) => true,
+        }
+    }
 }
+
+type Sessions<'a> = MutexGuard<'a, BTreeMap<i32, Arc<Entry>>>;
 
 /// All sessions.
 #[derive(Debug, Default)]
@@ -242,12 +262,19 @@ impl Registry {
         lock(&self.sessions).values().cloned().collect()
     }
 
-    /// Ends all sessions and lets no new one in; returns how many are still there after `patience`.
+    /// Ends all sessions and lets no new one in; returns how many are still there after `patience`. After half of it, those
+    /// that are left, whose clients do not read what they are sent, are cut off.
     pub fn end_all(&self, patience: Duration) -> usize {
-        let deadline = Instant::now() + patience;
-        let mut sessions = lock(&self.sessions);
+        let sessions = lock(&self.sessions);
         self.closing.store(true, Ordering::Release);
         sessions.values().for_each(|entry| entry.end());
+        let sessions = self.wait_empty(sessions, patience / 2);
+        sessions.values().for_each(|entry| entry.cut_off());
+        self.wait_empty(sessions, patience / 2).len()
+    }
+
+    fn wait_empty<'a>(&self, mut sessions: Sessions<'a>, patience: Duration) -> Sessions<'a> {
+        let deadline = Instant::now() + patience;
         while !sessions.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -259,7 +286,7 @@ impl Registry {
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
-        sessions.len()
+        sessions
     }
 }
 

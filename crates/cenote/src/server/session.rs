@@ -15,7 +15,12 @@ use super::input::{Fields, Message};
 use super::registry::Entry;
 use super::wire::{End, Wire, protocol_violation};
 use cenote_sql::{Bind, CancelHandle, Output, Result, Severity, SqlError, code};
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
+
+/// Prepared statements whose texts are kept to be shown.
+const STATEMENTS_KNOWN_MAX: usize = 1000;
 
 /// What a session of the protocol asks of SQL. [`cenote_sql::Session`] is the one; tests bring their own.
 pub trait Conversation {
@@ -115,6 +120,45 @@ pub struct Dialogue<'a, C> {
     text: String,
     /// Parameter types of a Parse.
     types: Vec<u32>,
+    shown: ShownStatement,
+}
+
+/// Keeps `cenote_sessions` true for prepared statements: the text belongs to a name, and runs come by the name.
+#[derive(Default)]
+struct ShownStatement {
+    texts: BTreeMap<String, Rc<str>>,
+    published: Option<Rc<str>>,
+}
+
+impl ShownStatement {
+    fn parsed(&mut self, name: &str, text: &str, entry: &Entry) {
+        match self.texts.get_mut(name) {
+            Some(known) if **known == *text => {}
+            Some(known) => *known = text.into(),
+            None => {
+                // Names that SQL deallocated are not told here.
+                if self.texts.len() >= STATEMENTS_KNOWN_MAX {
+                    self.texts.clear();
+                }
+                self.texts.insert(name.to_owned(), text.into());
+            }
+        }
+        self.bound(name, entry);
+    }
+
+    fn bound(&mut self, name: &str, entry: &Entry) {
+        let text = self.texts.get(name);
+        let same = matches!((text, &self.published), (Some(text), Some(published)) if Rc::ptr_eq(text, published));
+        if let (Some(text), false) = (text, same) {
+            entry.set_query(text);
+            self.published = Some(text.clone());
+        }
+    }
+
+    fn simple(&mut self, text: &str, entry: &Entry) {
+        entry.set_query(text);
+        self.published = None;
+    }
 }
 
 impl<'a, C: Conversation> Dialogue<'a, C> {
@@ -127,6 +171,7 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
             skipping: false,
             text: String::new(),
             types: Vec::new(),
+            shown: ShownStatement::default(),
         }
     }
 
@@ -183,7 +228,7 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
         self.entry.started();
         let result = match copy_text(self.wire.body(message), &mut self.text) {
             Ok(()) => {
-                self.entry.set_query(&self.text);
+                self.shown.simple(&self.text, &self.entry);
                 self.sql.simple(&self.text, self.wire)
             }
             Err(error) => Err(error),
@@ -258,7 +303,7 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
         }
         all_read(&body)?;
         self.entry.started();
-        self.entry.set_query(text);
+        self.shown.parsed(name, text, &self.entry);
         self.sql.parse(name, text, &self.types)?;
         self.wire.out().empty(b'1');
         Ok(())
@@ -268,6 +313,7 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
         let mut body = Fields(self.wire.body(message));
         let portal = name(&mut body)?;
         let statement = name(&mut body)?;
+        self.shown.bound(statement, &self.entry);
         self.sql.bind(portal, statement, Bind::from_wire(body.0)?)?;
         self.wire.out().empty(b'2');
         Ok(())

@@ -409,3 +409,46 @@ fn only_the_loopback_interface_is_open() {
     assert!(cenote::server::bind("localhost:0", false).is_ok());
     assert!(cenote::server::bind("nonsense", false).is_err());
 }
+
+/// A session that waits for a row lock kept its own locks for as long as it waited, though its client was gone.
+#[test]
+fn a_client_that_vanishes_while_its_statement_waits_is_noticed() {
+    let host = Host::start();
+    let mut client = host.client();
+    client.send(&query("begin"));
+    client.until_ready();
+    client.send(&query("wait"));
+    std::thread::sleep(Duration::from_millis(50));
+    drop(client);
+    host.wait_alive(0);
+}
+
+#[test]
+fn what_runs_is_shown() {
+    let host = Host::start();
+    let mut client = host.client();
+    let sync = message(b'S', b"");
+    client.send(
+        &[
+            parse("a", "rows 1"),
+            parse("b", "rows 2"),
+            bind_portal("", "a"),
+            execute("", 0),
+            sync,
+        ]
+        .concat(),
+    );
+    client.until_ready();
+    let shown = host.server.registry.sessions();
+    assert_eq!(
+        (shown[0].query().as_str(), shown[0].application_name().as_str()),
+        ("rows 1", "test")
+    );
+    client.send(&query("begin"));
+    client.until_ready();
+    let shown = host.server.registry.sessions();
+    assert_eq!(
+        (shown[0].query().as_str(), shown[0].state().word()),
+        ("begin", "idle in transaction")
+    );
+}
