@@ -1,0 +1,160 @@
+//! Fuzzy checkpoints: from where would a recovery without the region have to read the log?
+//!
+//! From the least `rec` of all dirty frames, frames kept over a restart included, or, if less, from where a
+//! commit may be that has its place in the log and has not stamped its pages yet. Nobody is stopped
+//! to find out: tail and floors of running commits are read first, then the frames.
+//!
+//! Why that order is right. Let a commit take its place at `s`. It stores a floor at or below `s` before, and
+//! removes it after it has stamped its frames. If the checkpoint sees the floor, it stays at or below `s`. If it
+//! looked before the floor was stored, the tail it read before that is at or below `s`. If it looked after
+//! the floor was removed, the frames it reads later say `rec` at or below `s`, or were written back since.
+//!
+//! The log is kept short by writing the frames with the oldest `rec` back, ever more of them as it grows.
+
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::{Lsn, Result};
+
+use crate::layout::FrameState;
+use crate::pool::Pool;
+use crate::writeback::BATCH;
+
+impl Pool {
+    /// Takes a checkpoint: notes in the control file where recovery begins, and lets the log
+    /// before that be reused. Returns the position.
+    ///
+    /// # Errors
+    /// Those of storage; the former checkpoint stands then.
+    pub fn checkpoint(&self) -> Result<Lsn> {
+        let _one = self.checkpoint_mutex.lock();
+        let position = self.oldest_unsaved().min(self.storage.durable_position());
+        let before = Lsn::from_raw(self.checkpoint_lsn.load(Ordering::Relaxed));
+        if position > before {
+            self.storage.checkpoint(position)?;
+            self.checkpoint_lsn.store(position.raw(), Ordering::Relaxed);
+        }
+        Ok(position.max(before))
+    }
+
+    /// At or below every change that is not in storage.
+    fn oldest_unsaved(&self) -> Lsn {
+        let mut oldest = self.storage.log().tail().raw();
+        for floor in self.floors.iter() {
+            oldest = oldest.min(floor.0.load(Ordering::SeqCst));
+        }
+        let frames = &self.frames.descriptors()[..self.touched()];
+        for d in frames {
+            let rec = d.rec.load(Ordering::Acquire);
+            if rec != 0 {
+                oldest = oldest.min(rec);
+            }
+        }
+        Lsn::from_raw(oldest)
+    }
+
+    /// Frames that were ever used.
+    pub(crate) fn touched(&self) -> usize {
+        let touched = self.frames.header().frames_touched.load(Ordering::Acquire);
+        touched.min(self.frames.count()) as usize
+    }
+
+    /// Dirty frames whose oldest change is below `before`, oldest first.
+    fn dirty_before(&self, before: Lsn) -> Vec<u32> {
+        let mut dirty: Vec<(u64, u32)> = self.frames.descriptors()[..self.touched()]
+            .iter()
+            .zip(0u32..)
+            .map(|(d, frame)| (d.rec.load(Ordering::Relaxed), frame))
+            .filter(|(rec, _)| *rec != 0 && *rec < before.raw())
+            .collect();
+        dirty.sort_unstable();
+        dirty.into_iter().map(|(_, frame)| frame).collect()
+    }
+
+    /// Writes back what was dirty before `before`; says how many pages were written.
+    pub(crate) fn flush_before(&self, before: Lsn) -> Result<usize> {
+        let mut written = 0;
+        for batch in self.dirty_before(before).chunks(BATCH) {
+            written += self.write_back(batch)?;
+            if self.signals.stop.load(Ordering::Relaxed) && before != Lsn::MAX {
+                break;
+            }
+        }
+        Ok(written)
+    }
+
+    /// Writes back all that is dirty now.
+    ///
+    /// # Errors
+    /// Those of the log and of storage.
+    pub fn flush_all(&self) -> Result<()> {
+        // What is being changed at this moment is met again in the next round.
+        for _ in 0..1000 {
+            if self.flush_before(Lsn::MAX)? == 0 && self.dirty_before(Lsn::MAX).is_empty() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The background's turn: flushes as far as the log's length asks for, and takes a checkpoint.
+    pub(crate) fn keep_log_short(&self) -> Result<()> {
+        let tail = self.storage.log().tail();
+        let length = tail.since(Lsn::from_raw(self.checkpoint_lsn.load(Ordering::Relaxed)));
+        if length > self.log_limit / 2 {
+            // At half the limit the older half of what may stay is written, beyond it all but a quarter.
+            let keep = if length > self.log_limit { self.log_limit / 8 } else { self.log_limit / 4 };
+            let before = Lsn::from_raw(tail.raw().saturating_sub(keep));
+            self.flush_before(before)?;
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Drops the frames of `space` without writing them: the space is going away. The engine
+    /// has made sure that nobody uses it any more.
+    ///
+    /// # Errors
+    /// [`cenote_base::Error::Corrupt`] if the page hash is broken.
+    pub fn discard_space(&self, space: u32) -> Result<()> {
+        self.discard(|page| page.space == space)
+    }
+
+    /// Drops the frames of pages `pages` of `space` without writing them.
+    ///
+    /// # Errors
+    /// As [`Pool::discard_space`].
+    pub fn discard_pages(&self, space: u32, pages: std::ops::Range<u32>) -> Result<()> {
+        if (pages.len() as u64) < self.touched() as u64 / 8 {
+            let _gate = self.write_gate.write();
+            for page in pages {
+                let id = cenote_base::PageId::new(space, page);
+                if let Some(frame) = self.hash.find(&self.frames, crate::hash::key_of(id)) {
+                    self.discard_frame(frame, |found| found == id)?;
+                }
+            }
+            return Ok(());
+        }
+        self.discard(|page| page.space == space && pages.contains(&page.page))
+    }
+
+    fn discard(&self, which: impl Fn(cenote_base::PageId) -> bool) -> Result<()> {
+        let _gate = self.write_gate.write();
+        for frame in 0..self.touched() as u32 {
+            if self.page_in(frame).is_some_and(&which) {
+                self.discard_frame(frame, &which)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn discard_frame(&self, frame: u32, which: impl Fn(cenote_base::PageId) -> bool) -> Result<()> {
+        let latched = self.latch_exclusive(frame)?;
+        let used = FrameState::of(self.frames.descriptor(frame).state.load(Ordering::Relaxed)) == Some(FrameState::Used);
+        if used && self.page_in(frame).is_some_and(which) {
+            self.frames.descriptor(frame).rec.store(0, Ordering::Release);
+            self.unpublish(latched)
+        } else {
+            self.unlatch(latched, false);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Eviction: frames for new pages.
+//!
+//! A background thread keeps a reserve of free frames, so that a miss finds one at once. It walks a list
+//! from its cold end (see [`crate::lists`] for which), gives frames that were used a second chance, has the dirty
+//! ones written back in a batch, and frees the clean ones. A thread that finds no free frame does the same
+//! for itself.
+//!
+//! Evicting one frame, in order: latch it (tried only); it is in use, clean and was not used; take it out of
+//! the hash under its bucket's lock; clear its key; put it on the free list; release, with a new version, so
+//! that optimistic readers who still look at it learn that it changed.
+
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::{self, Nanos};
+use cenote_base::{Error, Result};
+
+use crate::layout::FrameState;
+use crate::lists::{Broken, List, Lists};
+use crate::pool::Pool;
+use crate::stats::bump;
+use crate::writeback::BATCH;
+
+/// Candidates gathered in one walk.
+const GATHER: usize = BATCH;
+/// The cold list may hold this share (one in so many) of the frames in use before it is the first to give.
+const COLD_SHARE: u32 = 16;
+/// Walks of a foreground thread before it gives up.
+const TRIES_MAX: usize = 2000;
+
+impl Pool {
+    /// Free frames that the background keeps in reserve.
+    pub(crate) fn reserve_target(&self) -> u32 {
+        (self.frames.count() / 32).clamp(8, 1024)
+    }
+
+    fn free_now(&self, lists: &Lists<'_>) -> u32 {
+        let header = self.frames.header();
+        let reserved = header.frames_reserved.load(Ordering::Relaxed).min(self.frames.count());
+        let fresh = reserved.saturating_sub(header.frames_touched.load(Ordering::Relaxed));
+        lists.count(List::Free).saturating_add(fresh)
+    }
+
+    /// Wakes the evictor when the reserve is half used.
+    pub(crate) fn call_evictor(&self, lists: &Lists<'_>) {
+        if self.free_now(lists) < self.reserve_target() / 2 && !self.signals.evict.is_set() {
+            self.signals.evict.set();
+        }
+    }
+
+    /// The background's work: frees frames until the reserve is whole. Says whether it is.
+    pub(crate) fn refill(&self) -> Result<bool> {
+        for _ in 0..64 {
+            let lacking = {
+                let lists = self.lists();
+                self.reserve_target().saturating_sub(self.free_now(&lists))
+            };
+            if lacking == 0 {
+                return Ok(true);
+            }
+            self.evict_some((lacking as usize).max(32).min(GATHER))?;
+        }
+        Ok(false)
+    }
+
+    /// A foreground thread needs a frame and there is none: evicts for itself.
+    pub(crate) fn make_room(&self, tries: usize) -> Result<()> {
+        bump(&self.counters().foreground_evictions, 1);
+        self.signals.evict.set();
+        if self.evict_some(16)? > 0 {
+            return Ok(());
+        }
+        if tries > TRIES_MAX {
+            return Err(Error::Full(format!(
+                "all {} page frames are in use by running statements; give the database more memory (--memory-size)",
+                self.frames.header().frames_reserved.load(Ordering::Relaxed)
+            )));
+        }
+        rt::sleep(Nanos::from_micros(if tries < 16 { 20 } else { 1000 }));
+        Ok(())
+    }
+
+    /// Frees up to `wanted` frames; writes dirty ones back on the way. Says how many were freed.
+    pub(crate) fn evict_some(&self, wanted: usize) -> Result<usize> {
+        let victims = self.gather(wanted);
+        let dirty: Vec<u32> = victims.iter().copied().filter(|f| self.is_dirty(*f)).collect();
+        if !dirty.is_empty() {
+            self.write_back(&dirty)?;
+        }
+        let mut freed = 0;
+        for frame in victims {
+            freed += self.evict(frame)? as usize;
+        }
+        Ok(freed)
+    }
+
+    pub(crate) fn is_dirty(&self, frame: u32) -> bool {
+        self.frames.descriptor(frame).rec.load(Ordering::Relaxed) != 0
+    }
+
+    /// Frames at the cold ends whose second chance is used up. They go to the other end, so that
+    /// whoever looks next finds others; eviction takes them off from there.
+    fn gather(&self, wanted: usize) -> Vec<u32> {
+        let mut lists = self.lists();
+        let mut victims = Vec::with_capacity(wanted);
+        let in_use = lists.count(List::Warm).saturating_add(lists.count(List::Cold));
+        let mut steps = (in_use as usize).saturating_mul(2).min(wanted * 8 + 64);
+        while victims.len() < wanted && steps > 0 {
+            steps -= 1;
+            match self.next_victim(&mut lists) {
+                Ok(Some((frame, true))) => victims.push(frame),
+                Ok(Some((_, false))) => {}
+                Ok(None) => break,
+                Err(Broken) => lists.rebuild(),
+            }
+        }
+        victims
+    }
+
+    /// The frame at the cold end, turned to the other; and whether it may go.
+    fn next_victim(&self, lists: &mut Lists<'_>) -> Result<Option<(u32, bool)>, Broken> {
+        let (cold, warm) = (lists.count(List::Cold), lists.count(List::Warm));
+        let list = if cold > (warm / COLD_SHARE).max(8) || warm == 0 { List::Cold } else { List::Warm };
+        let Some(frame) = lists.last(list)? else { return Ok(None) };
+        let d = self.frames.descriptor(frame);
+        let used = d.recency.load(Ordering::Relaxed) != 0;
+        if used {
+            d.recency.store(0, Ordering::Relaxed);
+        }
+        lists.put(if used { List::Warm } else { list }, frame);
+        Ok(Some((frame, !used)))
+    }
+
+    /// Frees `frame` if it is in use, clean, idle and was not used since it was chosen.
+    pub(crate) fn evict(&self, frame: u32) -> Result<bool> {
+        let Some(latched) = self.try_latch_exclusive(frame)? else { return Ok(false) };
+        let d = self.frames.descriptor(frame);
+        let used = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Used);
+        let idle = d.recency.load(Ordering::Relaxed) == 0;
+        if !used || !idle || self.is_dirty(frame) {
+            self.unlatch(latched, false);
+            return Ok(false);
+        }
+        self.unpublish(latched)?;
+        bump(&self.counters().evictions, 1);
+        Ok(true)
+    }
+}

@@ -1,0 +1,127 @@
+//! The frames in the region: the one place of this crate where memory is reached through pointers.
+//!
+//! [`Frames`] gives the fixed structures of a region (header, buckets, latch slots, descriptors) as slices of
+//! atomics, and a page as a [`Span`], whose accesses are bounds-checked and word-wise. What is *in* those
+//! words is not believed here or anywhere: indices are checked where they are used.
+//!
+//! Invariants:
+//! - the slices lie inside the mapping, do not overlap, and consist of atomics only: any bytes are valid;
+//! - the mapping lives as long as the [`Region`] that `Frames` holds.
+
+#![allow(unsafe_code, reason = "this module is an address of unsafe code (design, section 3)")]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use cenote_base::{Error, PAGE_SIZE, Result};
+use cenote_fabric::{HostAtomicU32, Region, Span};
+
+use crate::layout::{Descriptor, Geometry, LatchSlot, MAX_THREADS, PoolHeader};
+
+/// A region seen as frames.
+pub struct Frames {
+    region: Arc<Region>,
+    geometry: Geometry,
+    header: NonNull<PoolHeader>,
+    buckets: NonNull<HostAtomicU32>,
+    slots: NonNull<LatchSlot>,
+    descriptors: NonNull<Descriptor>,
+}
+
+// SAFETY: the pointers lead to atomics in the mapping of `region`, which is Send and Sync and
+// is kept alive by the Arc beside them.
+unsafe impl Send for Frames {}
+// SAFETY: as above; all access through the pointers is by shared reference to atomics.
+unsafe impl Sync for Frames {}
+
+impl Frames {
+    /// Sees `region` as laid out by `geometry`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the geometry does not fit the region.
+    pub fn new(region: Arc<Region>, geometry: Geometry) -> Result<Self> {
+        if geometry.end() > region.len() || Geometry::plan(geometry.region_len, geometry.ring_len)? != geometry {
+            return Err(Error::Invalid("the pool's geometry does not fit the region".into()));
+        }
+        let at = |offset: u64| {
+            // SAFETY: `plan` gave the geometry, whose parts all end at or before `geometry.end()`, which is
+            // at most the mapping's length: the result points into the mapping.
+            let place = unsafe { region.base().add(offset as usize) };
+            NonNull::new(place).expect("a mapping does not begin at address zero")
+        };
+        let (header, buckets) = (at(Geometry::HEADER_AT).cast(), at(geometry.buckets_at).cast());
+        let (slots, descriptors) = (at(geometry.slots_at).cast(), at(geometry.descriptors_at).cast());
+        let aligned = region.base().addr() % 4096 == 0;
+        if !aligned {
+            return Err(Error::Invalid("a region must be mapped at a page boundary".into()));
+        }
+        Ok(Self { region, geometry, header, buckets, slots, descriptors })
+    }
+
+    /// The region.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Where things lie in it.
+    #[inline(always)]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// How many frames.
+    #[inline(always)]
+    pub fn count(&self) -> u32 {
+        self.geometry.frames
+    }
+
+    /// The pool's header.
+    #[inline(always)]
+    pub fn header(&self) -> &PoolHeader {
+        // SAFETY: `new` placed it inside the mapping, at a multiple of 4096 from a base that is one; it
+        // consists of atomics; the mapping lives as long as `self.region`.
+        unsafe { self.header.as_ref() }
+    }
+
+    /// The heads of the hash chains.
+    #[inline(always)]
+    pub fn buckets(&self) -> &[HostAtomicU32] {
+        // SAFETY: as for `header`; `plan` keeps `buckets` words free for this part.
+        unsafe { std::slice::from_raw_parts(self.buckets.as_ptr(), self.geometry.buckets as usize) }
+    }
+
+    /// The latch slots.
+    #[inline(always)]
+    pub fn slots(&self) -> &[LatchSlot] {
+        // SAFETY: as for `header`; `plan` keeps MAX_THREADS slots free for this part.
+        unsafe { std::slice::from_raw_parts(self.slots.as_ptr(), MAX_THREADS) }
+    }
+
+    /// All descriptors.
+    #[inline(always)]
+    pub fn descriptors(&self) -> &[Descriptor] {
+        // SAFETY: as for `header`; `plan` keeps `frames` descriptors free for this part.
+        unsafe { std::slice::from_raw_parts(self.descriptors.as_ptr(), self.geometry.frames as usize) }
+    }
+
+    /// The descriptor of `frame`.
+    ///
+    /// # Panics
+    /// If there is no such frame: what comes from the region is checked before.
+    #[inline(always)]
+    pub fn descriptor(&self, frame: u32) -> &Descriptor {
+        &self.descriptors()[frame as usize]
+    }
+
+    /// The page of `frame`.
+    #[inline(always)]
+    pub fn page(&self, frame: u32) -> Span<'_> {
+        self.region.span(self.geometry.page_at(frame), PAGE_SIZE as u64)
+    }
+
+    /// Where the descriptor of `frame` lies in the region.
+    #[inline(always)]
+    pub fn descriptor_at(&self, frame: u32) -> u64 {
+        self.geometry.descriptors_at + frame as u64 * size_of::<Descriptor>() as u64
+    }
+}

@@ -1,0 +1,336 @@
+//! What lies where in a region, and how much of each.
+//!
+//! ```text
+//! 0             region header (fabric's: magic, ids, incarnation, epoch, clean flag, crc)
+//! 4 KiB         pool header   (ours: [`PoolHeader`])
+//! ring          log ring      (storage's: the redo buffer itself, rule 3)
+//! buckets       page hash     u32 x buckets: the first frame of each chain, +1; 0 none
+//! slots         latch slots   [`LatchSlot`] x MAX_THREADS: frames that a thread latches exclusively
+//! descriptors   [`Descriptor`] x frames, 64 bytes each, dense: a recovery scan reads these alone
+//! pages         16 KiB x frames
+//! ```
+//!
+//! Invariants:
+//! - nothing in a region is a pointer: frames are named by index, stored as index + 1, 0 is "none";
+//! - the geometry is a pure function of the region's length and of the ring's ([`Geometry::plan`]), so
+//!   that what is found in a header is compared with it and never followed;
+//! - every index read from a region is checked against the geometry before it is used.
+//!
+//! Who writes and who needs each field is said at the field.
+
+use cenote_base::{Error, PAGE_SIZE, Result};
+use cenote_fabric::{HostAtomicU32, HostAtomicU64};
+
+/// Bytes in a cache line, the unit that is written back as a whole.
+pub const LINE: usize = 64;
+/// Frames one thread can latch exclusively at a time: those of a mini-transaction, and a few for
+/// loading and eviction on its behalf.
+pub const SLOT_FRAMES: usize = 96;
+/// Threads that a region has latch slots for.
+pub const MAX_THREADS: usize = cenote_base::rt::MAX_THREADS;
+/// "CENOTEP1": what a pool header begins with.
+pub const POOL_MAGIC: u64 = u64::from_le_bytes(*b"CENOTEP1");
+/// The version of this layout. Another one makes the region stale: it is rebuilt from storage.
+pub const POOL_FORMAT: u32 = 1;
+
+/// Where the pool header starts; the region's own header is before it.
+const POOL_HEADER_AT: u64 = 4096;
+const RING_AT: u64 = 8192;
+/// Boundaries between the parts, so that each can be reserved and faulted in by itself.
+const ALIGN: u64 = 4096;
+/// Fewest frames a pool can work with: a mini-transaction of 64 pages and room to load beside it.
+pub const FRAMES_MIN: u32 = 128;
+/// Indices share their word with a two-bit list tag.
+const FRAMES_MAX: u64 = (1 << 30) - 2;
+
+/// A frame's 64 bytes. One cache line: what is stored to it in one order reaches memory in that
+/// order, which rule 5e leans on.
+#[repr(C, align(64))]
+pub struct Descriptor {
+    /// `[version:32][epoch:8][node:8][shared:15][exclusive:1]`, see [`crate::latch`].
+    pub latch: HostAtomicU64,
+    /// Complement of the page id's raw word; 0: no page. Written under the exclusive latch.
+    pub key: HostAtomicU64,
+    /// End of the group that changed the page last. Written when a mini-transaction commits;
+    /// recovery compares it with the durable log.
+    pub lsn: HostAtomicU64,
+    /// Address of the page's newest redo record not known to be in storage; 0 none. The next
+    /// record names it as its predecessor; repair walks from it.
+    pub head: HostAtomicU64,
+    /// Log position at or below the oldest change that is not in storage; 0: the frame is clean.
+    /// Checkpoints and eviction ask it. Written under the exclusive latch, and by the one
+    /// write-back of the frame under a shared latch.
+    pub rec: HostAtomicU64,
+    /// Next frame of the hash chain, +1. Written under the bucket's lock.
+    pub hash_next: HostAtomicU32,
+    /// Next frame of the list (towards the cold end), +1. Written under the list lock.
+    pub list_next: HostAtomicU32,
+    /// Bits 30-31: which list ([`crate::lists::List`]); below: previous frame, +1.
+    pub list_prev: HostAtomicU32,
+    /// `[count:12][lines of 64 bytes:20]` of redo since `rec`, see [`Chain`].
+    pub chain: HostAtomicU32,
+    /// `[generation:24][state:8]`, see [`FrameState`]. Written under the exclusive latch.
+    pub state: HostAtomicU32,
+    /// 1: used since the clock passed. The only word that a hit may store to, and only when 0.
+    pub recency: HostAtomicU32,
+}
+
+const _: () = assert!(size_of::<Descriptor>() == LINE && align_of::<Descriptor>() == LINE);
+
+/// What a frame is doing.
+///
+/// ```text
+///            claim (lists.rs)            load done / created
+///   Free ────────────────────▶ Loading ────────────────────▶ Used
+///    ▲                            │ read failed, page raced     │
+///    └────────────────────────────┴──────────── evict, discard ─┘
+/// ```
+/// Loading and every transition happen under the exclusive latch; Used with `rec` = 0 is clean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrameState {
+    /// No page.
+    Free = 0,
+    /// A page is on its way in; nothing in it may be believed.
+    Loading = 1,
+    /// A page.
+    Used = 2,
+}
+
+impl FrameState {
+    /// The state in a descriptor's word; `None` for bits that no state has.
+    pub fn of(word: u32) -> Option<Self> {
+        match word as u8 {
+            0 => Some(Self::Free),
+            1 => Some(Self::Loading),
+            2 => Some(Self::Used),
+            _ => None,
+        }
+    }
+}
+
+/// How much redo a page has gathered since storage or a logged image had it whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Chain {
+    /// Records.
+    pub count: u32,
+    /// Bytes, in units of 64.
+    pub lines: u32,
+}
+
+impl Chain {
+    /// Records after which the page's image is logged (rule 4).
+    pub const COUNT_MAX: u32 = 500;
+    /// Units of 64 bytes after which the page's image is logged (64 KiB, rule 4).
+    pub const LINES_MAX: u32 = 1024;
+
+    /// From a descriptor's word.
+    pub fn unpack(word: u32) -> Self {
+        Self { count: word >> 20, lines: word & 0xF_FFFF }
+    }
+
+    /// Into a descriptor's word; both parts saturate.
+    pub fn pack(self) -> u32 {
+        self.count.min(0xFFF) << 20 | self.lines.min(0xF_FFFF)
+    }
+
+    /// With one more record of `bytes`.
+    pub fn plus(self, bytes: usize) -> Self {
+        Self { count: self.count + 1, lines: self.lines + bytes.div_ceil(LINE) as u32 }
+    }
+
+    /// Whether the image is due instead of one more record.
+    pub fn is_long(self) -> bool {
+        self.count >= Self::COUNT_MAX || self.lines >= Self::LINES_MAX
+    }
+}
+
+/// The frames that one thread of the process latches exclusively, each as index + 1. An entry is
+/// stored before the latch is taken and cleared after it is released, so that recovery finds every
+/// frame of a dead owner here, and a few that it did not hold after all.
+#[repr(C, align(64))]
+pub struct LatchSlot {
+    /// Index + 1 of a frame; 0 unused.
+    pub frames: [HostAtomicU32; SLOT_FRAMES],
+}
+
+const _: () = assert!(size_of::<LatchSlot>() == SLOT_FRAMES * 4 && size_of::<LatchSlot>() % LINE == 0);
+
+/// One of the lists' ends, as +1 indices.
+#[repr(C)]
+pub struct ListHead {
+    /// Hot end: where frames enter.
+    pub first: HostAtomicU32,
+    /// Cold end: where victims are taken.
+    pub last: HostAtomicU32,
+    /// Frames in the list.
+    pub count: HostAtomicU32,
+    /// Zero.
+    pub reserved: HostAtomicU32,
+}
+
+/// Old values of list words, so that a change that a crash cut in half is taken back.
+#[repr(C)]
+pub struct UndoEntry {
+    /// Which word ([`crate::lists`] packs it).
+    pub word: HostAtomicU32,
+    /// What it held.
+    pub old: HostAtomicU32,
+}
+
+/// Entries in the lists' undo record: the longest change (move between lists) stores 12 words.
+pub const UNDO_ENTRIES: usize = 24;
+
+/// The pool's own header.
+#[repr(C, align(64))]
+pub struct PoolHeader {
+    // Line 0: written once when the region is made, compared at each open.
+    /// [`POOL_MAGIC`].
+    pub magic: HostAtomicU64,
+    /// [`POOL_FORMAT`].
+    pub format: HostAtomicU32,
+    /// Frames.
+    pub frames: HostAtomicU32,
+    /// Length of the log ring.
+    pub ring_len: HostAtomicU64,
+    /// Length of the region.
+    pub region_len: HostAtomicU64,
+    reserved0: [HostAtomicU64; 4],
+    // Line 1: written at each start.
+    /// Of latch words: counts 1..=255 through the starts; shared counts of another are void.
+    pub epoch: HostAtomicU32,
+    /// 1 when the region was filled under `host` survival.
+    pub survive_host: HostAtomicU32,
+    /// Incarnation that the data directory is about to be given (rule 6), low half; 0 none.
+    pub next_incarnation_low: HostAtomicU64,
+    /// High half.
+    pub next_incarnation_high: HostAtomicU64,
+    /// Fingerprint of the boot of the host that filled the region.
+    pub boot: HostAtomicU64,
+    /// Latch slots at and above this were never used.
+    pub slots_used: HostAtomicU32,
+    reserved1: [HostAtomicU32; 7],
+    // Line 2: lists.
+    /// Owner's thread + 1 while a list is being changed (rule 2: found locked, it is repaired).
+    pub list_lock: HostAtomicU32,
+    /// Undo entries that count.
+    pub undo_count: HostAtomicU32,
+    /// Frames at and above this were never used: they are on no list and their descriptors are zero.
+    pub frames_touched: HostAtomicU32,
+    /// Frames below this have memory behind them.
+    pub frames_reserved: HostAtomicU32,
+    /// Free, warm, cold.
+    pub lists: [ListHead; 3],
+    // Lines 3..: the undo record.
+    /// See [`UndoEntry`].
+    pub undo: [UndoEntry; UNDO_ENTRIES],
+}
+
+const _: () = assert!(size_of::<PoolHeader>() == 6 * LINE && size_of::<PoolHeader>() <= 4096);
+const _: () = assert!(std::mem::offset_of!(PoolHeader, epoch) == LINE);
+const _: () = assert!(std::mem::offset_of!(PoolHeader, list_lock) == 2 * LINE);
+const _: () = assert!(std::mem::offset_of!(PoolHeader, undo) == 3 * LINE);
+
+/// Sizes and places of a region's parts, in bytes from its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Of the whole region.
+    pub region_len: u64,
+    /// Of the log ring.
+    pub ring_len: u64,
+    /// Frames, and so descriptors and pages.
+    pub frames: u32,
+    /// Hash buckets, a power of two.
+    pub buckets: u32,
+    /// Where the buckets start.
+    pub buckets_at: u64,
+    /// Where the latch slots start.
+    pub slots_at: u64,
+    /// Where the descriptors start.
+    pub descriptors_at: u64,
+    /// Where the pages start.
+    pub pages_at: u64,
+}
+
+impl Geometry {
+    /// Where the pool header lies.
+    pub const HEADER_AT: u64 = POOL_HEADER_AT;
+    /// Where the log ring lies.
+    pub const RING_AT: u64 = RING_AT;
+
+    /// A ring that suits a region: 1/64 of it, 4 to 32 MiB, and the ring's own header.
+    pub fn ring_for(region_len: u64) -> u64 {
+        (region_len / 64).next_power_of_two().clamp(4 << 20, 32 << 20) + ALIGN
+    }
+
+    /// Divides a region of `region_len` bytes with a ring of `ring_len`.
+    ///
+    /// # Errors
+    /// When fewer than [`FRAMES_MIN`] frames fit.
+    pub fn plan(region_len: u64, ring_len: u64) -> Result<Self> {
+        let per_frame = (PAGE_SIZE + LINE) as u64 + 4;
+        let room = region_len.saturating_sub(RING_AT + ring_len);
+        let mut frames = (room / per_frame).min(FRAMES_MAX);
+        while frames >= FRAMES_MIN as u64 {
+            let plan = Self::lay_out(region_len, ring_len, frames as u32);
+            if plan.end() <= region_len {
+                return Ok(plan);
+            }
+            frames -= ((plan.end() - region_len).div_ceil(per_frame)).min(frames);
+        }
+        let least = Self::lay_out(0, ring_len, FRAMES_MIN).end();
+        Err(Error::Invalid(format!(
+            "memory of {region_len} bytes is too small: a pool with a log ring of {ring_len} bytes needs {least}"
+        )))
+    }
+
+    fn lay_out(region_len: u64, ring_len: u64, frames: u32) -> Self {
+        let up = |at: u64| at.next_multiple_of(ALIGN);
+        let buckets = frames.next_power_of_two();
+        let buckets_at = up(RING_AT + ring_len);
+        let slots_at = up(buckets_at + buckets as u64 * 4);
+        let descriptors_at = up(slots_at + (MAX_THREADS * size_of::<LatchSlot>()) as u64);
+        let pages_at = up(descriptors_at + frames as u64 * LINE as u64);
+        Self { region_len, ring_len, frames, buckets, buckets_at, slots_at, descriptors_at, pages_at }
+    }
+
+    /// First byte after the last page.
+    pub fn end(&self) -> u64 {
+        self.pages_at + self.frames as u64 * PAGE_SIZE as u64
+    }
+
+    /// Where the page of `frame` starts.
+    #[inline(always)]
+    pub fn page_at(&self, frame: u32) -> u64 {
+        self.pages_at + frame as u64 * PAGE_SIZE as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_do_not_overlap_and_fill_the_region() {
+        for len in [16u64 << 20, 64 << 20, (1 << 30) + 12345, 4 << 30, 1 << 40] {
+            let ring = Geometry::ring_for(len);
+            let g = Geometry::plan(len, ring).expect("fits");
+            assert!(RING_AT + ring <= g.buckets_at);
+            assert!(g.buckets_at + g.buckets as u64 * 4 <= g.slots_at);
+            assert!(g.slots_at + (MAX_THREADS * size_of::<LatchSlot>()) as u64 <= g.descriptors_at);
+            assert!(g.descriptors_at + g.frames as u64 * 64 <= g.pages_at);
+            assert!(g.end() <= len);
+            assert!(len - g.end() < 40 * PAGE_SIZE as u64 || len > 1 << 30, "{len}: wasted {}", len - g.end());
+        }
+        assert!(Geometry::plan(1 << 20, 4 << 20).is_err());
+    }
+
+    #[test]
+    fn chain_packs_and_saturates() {
+        let chain = Chain { count: 7, lines: 9 }.plus(65);
+        assert_eq!(chain, Chain { count: 8, lines: 11 });
+        assert_eq!(Chain::unpack(chain.pack()), chain);
+        assert_eq!(Chain::unpack(Chain { count: 1 << 30, lines: 1 << 30 }.pack()), Chain { count: 0xFFF, lines: 0xF_FFFF });
+        assert!(Chain { count: 500, lines: 0 }.is_long() && !Chain { count: 499, lines: 1023 }.is_long());
+    }
+}

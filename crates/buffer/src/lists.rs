@@ -1,0 +1,353 @@
+//! The free list and the in-use lists, linked through the descriptors.
+//!
+//! ```text
+//!  never used ──claim──▶ frame ──load──▶ warm ◀──used again── cold ◀── read-ahead, scans
+//!                          ▲               │ cold end            │ cold end
+//!                          └──── free ◀────┴──────── evict ──────┘
+//! ```
+//! In use is two lists: *warm* for pages that somebody asked for, *cold* for those that a scan brought
+//! along. Frames enter at the first end; victims are taken at the last end: from cold while it
+//! is longer than its share, else from warm; one whose recency bit is set gets a second chance at the
+//! first end of warm. So a scan of everything passes through cold and leaves warm as it was.
+//! A hit moves nothing: the order is brought up to date by whoever looks for victims.
+//!
+//! Lists are hints with one promise: a frame that is claimed was free. It is kept by the frame's own
+//! state under its latch, not by the lists; a list that contradicts itself is rebuilt from the states.
+//!
+//! Invariants:
+//! - lists change only under the list lock: a mutex in local memory, and a word in the region that says so;
+//! - each change first notes the old value of each word that it stores to; a process that dies
+//!   in a change is followed by one that takes it back, in time that does not depend on the pool's size;
+//! - frames at and above `frames_touched` are on no list and have never been used.
+//!
+//! Lock order: a frame's latch, then a bucket of the page hash, then the list lock; under the list
+//! lock latches are only tried.
+
+use cenote_base::rt::{MutexGuard, atomic::Ordering};
+use cenote_fabric::HostAtomicU32;
+
+use crate::frame::Frames;
+use crate::layout::{FrameState, ListHead, UNDO_ENTRIES};
+
+/// Which list a frame is on: the tag in its descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum List {
+    /// None: being claimed or freed.
+    None = 0,
+    /// Without a page.
+    Free = 1,
+    /// Pages asked for.
+    Warm = 2,
+    /// Pages that came along.
+    Cold = 3,
+}
+
+/// The list lock's word while lists are changed word by word, each noted.
+pub const HELD: u32 = 1;
+/// The list lock's word while lists are built anew: who finds it builds them again.
+pub const REBUILDING: u32 = 2;
+
+const TAG_SHIFT: u32 = 30;
+const INDEX_MASK: u32 = (1 << TAG_SHIFT) - 1;
+
+impl List {
+    /// The list in a descriptor's `list_prev`.
+    pub fn of(list_prev: u32) -> Self {
+        match list_prev >> TAG_SHIFT {
+            0 => Self::None,
+            1 => Self::Free,
+            2 => Self::Warm,
+            _ => Self::Cold,
+        }
+    }
+}
+
+/// A list contradicts itself or the descriptors: rebuild.
+#[derive(Debug)]
+pub struct Broken;
+
+type Step<T = ()> = Result<T, Broken>;
+
+/// Names a word of the lists: what an undo entry holds.
+#[derive(Clone, Copy)]
+enum Word {
+    Next(u32),
+    Prev(u32),
+    First(List),
+    Last(List),
+    Count(List),
+    Touched,
+}
+
+const HEADER_WORD: u32 = 1 << 31;
+
+impl Word {
+    fn pack(self) -> u32 {
+        match self {
+            Word::Next(frame) => frame << 1,
+            Word::Prev(frame) => frame << 1 | 1,
+            Word::First(list) => HEADER_WORD | (list as u32) << 2,
+            Word::Last(list) => HEADER_WORD | (list as u32) << 2 | 1,
+            Word::Count(list) => HEADER_WORD | (list as u32) << 2 | 2,
+            Word::Touched => HEADER_WORD | 3,
+        }
+    }
+
+    fn unpack(packed: u32, frames: u32) -> Option<Self> {
+        if packed & HEADER_WORD == 0 {
+            let frame = packed >> 1;
+            let word = if packed & 1 == 0 { Word::Next(frame) } else { Word::Prev(frame) };
+            return (frame < frames).then_some(word);
+        }
+        let list = match (packed & !HEADER_WORD) >> 2 {
+            0 => return (packed & 3 == 3).then_some(Word::Touched),
+            1 => List::Free,
+            2 => List::Warm,
+            3 => List::Cold,
+            _ => return None,
+        };
+        match packed & 3 {
+            0 => Some(Word::First(list)),
+            1 => Some(Word::Last(list)),
+            2 => Some(Word::Count(list)),
+            _ => None,
+        }
+    }
+}
+
+/// The lists, held by this thread.
+pub struct Lists<'p> {
+    frames: &'p Frames,
+    _local: Option<MutexGuard<'p, ()>>,
+}
+
+impl<'p> Lists<'p> {
+    /// Takes the lists; `local` is the mutex that goes with them.
+    pub fn hold(frames: &'p Frames, local: MutexGuard<'p, ()>) -> Self {
+        frames.header().list_lock.store(HELD, Ordering::Release);
+        Self { frames, _local: Some(local) }
+    }
+
+    /// In recovery, when no other thread is about.
+    pub fn alone(frames: &'p Frames) -> Self {
+        frames.header().list_lock.store(HELD, Ordering::Release);
+        Self { frames, _local: None }
+    }
+
+    fn head(&self, list: List) -> &'p ListHead {
+        &self.frames.header().lists[(list as usize).max(1) - 1]
+    }
+
+    fn word(&self, word: Word) -> &'p HostAtomicU32 {
+        match word {
+            Word::Next(frame) => &self.frames.descriptor(frame).list_next,
+            Word::Prev(frame) => &self.frames.descriptor(frame).list_prev,
+            Word::First(list) => &self.head(list).first,
+            Word::Last(list) => &self.head(list).last,
+            Word::Count(list) => &self.head(list).count,
+            Word::Touched => &self.frames.header().frames_touched,
+        }
+    }
+
+    /// Notes the old value, counts the note, stores the new one: in this order, each a release, so that
+    /// none is seen before the one that it depends on.
+    fn set(&mut self, word: Word, value: u32) -> Step {
+        let header = self.frames.header();
+        let noted = header.undo_count.load(Ordering::Relaxed) as usize;
+        let entry = header.undo.get(noted).ok_or(Broken)?;
+        entry.word.store(word.pack(), Ordering::Release);
+        entry.old.store(self.word(word).load(Ordering::Relaxed), Ordering::Release);
+        header.undo_count.store(noted as u32 + 1, Ordering::Release);
+        self.word(word).store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// The change is whole: its notes are void.
+    fn done(&mut self) {
+        self.frames.header().undo_count.store(0, Ordering::Release);
+    }
+
+    /// Takes back what a dead process left half done. Says whether the notes made sense.
+    pub fn undo(&mut self) -> bool {
+        let header = self.frames.header();
+        let noted = header.undo_count.load(Ordering::Acquire) as usize;
+        for entry in header.undo[..noted.min(UNDO_ENTRIES)].iter().rev() {
+            let packed = entry.word.load(Ordering::Relaxed);
+            let Some(word) = Word::unpack(packed, self.frames.count()) else { return false };
+            self.word(word).store(entry.old.load(Ordering::Relaxed), Ordering::Release);
+        }
+        self.done();
+        noted <= UNDO_ENTRIES
+    }
+
+    fn index(&self, plus_one: u32) -> Step<Option<u32>> {
+        match plus_one & INDEX_MASK {
+            0 => Ok(None),
+            n if n - 1 < self.frames.count() => Ok(Some(n - 1)),
+            _ => Err(Broken),
+        }
+    }
+
+    /// Frames on `list`.
+    pub fn count(&self, list: List) -> u32 {
+        self.head(list).count.load(Ordering::Relaxed)
+    }
+
+    /// The frame at the cold end of `list`.
+    pub fn last(&self, list: List) -> Step<Option<u32>> {
+        self.index(self.head(list).last.load(Ordering::Relaxed))
+    }
+
+    /// The frame at the first end of `list`.
+    pub fn first(&self, list: List) -> Step<Option<u32>> {
+        self.index(self.head(list).first.load(Ordering::Relaxed))
+    }
+
+    /// The frame before `frame`, away from the cold end.
+    pub fn before(&self, frame: u32) -> Step<Option<u32>> {
+        self.index(self.frames.descriptor(frame).list_prev.load(Ordering::Relaxed))
+    }
+
+    /// Which list `frame` is on.
+    pub fn of(&self, frame: u32) -> List {
+        List::of(self.frames.descriptor(frame).list_prev.load(Ordering::Relaxed))
+    }
+
+    fn set_prev(&mut self, frame: u32, list: List, prev: u32) -> Step {
+        self.set(Word::Prev(frame), (list as u32) << TAG_SHIFT | prev)
+    }
+
+    fn unlink_noted(&mut self, frame: u32) -> Step {
+        let list = self.of(frame);
+        if list == List::None {
+            return Ok(());
+        }
+        let prev = self.before(frame)?;
+        let next = self.index(self.frames.descriptor(frame).list_next.load(Ordering::Relaxed))?;
+        self.join(list, frame, prev, next)?;
+        let count = self.count(list).checked_sub(1).ok_or(Broken)?;
+        self.set(Word::Count(list), count)?;
+        self.set(Word::Next(frame), 0)?;
+        self.set_prev(frame, List::None, 0)
+    }
+
+    /// Makes `prev` and `next` neighbours, having checked that `frame` stands between them.
+    fn join(&mut self, list: List, frame: u32, prev: Option<u32>, next: Option<u32>) -> Step {
+        let me = Some(frame);
+        let after_prev = match prev {
+            Some(p) => self.index(self.frames.descriptor(p).list_next.load(Ordering::Relaxed))?,
+            None => self.first(list)?,
+        };
+        let before_next = match next {
+            Some(n) => self.before(n)?,
+            None => self.last(list)?,
+        };
+        if after_prev != me || before_next != me {
+            return Err(Broken);
+        }
+        let next_plus = next.map_or(0, |n| n + 1);
+        match prev {
+            Some(p) => self.set(Word::Next(p), next_plus)?,
+            None => self.set(Word::First(list), next_plus)?,
+        }
+        let prev_plus = prev.map_or(0, |p| p + 1);
+        match next {
+            Some(n) => self.set_prev(n, list, prev_plus),
+            None => self.set(Word::Last(list), prev_plus),
+        }
+    }
+
+    fn push_noted(&mut self, list: List, frame: u32) -> Step {
+        let first = self.first(list)?;
+        self.set(Word::Next(frame), first.map_or(0, |f| f + 1))?;
+        self.set_prev(frame, list, 0)?;
+        match first {
+            Some(f) => self.set_prev(f, list, frame + 1)?,
+            None => self.set(Word::Last(list), frame + 1)?,
+        }
+        self.set(Word::First(list), frame + 1)?;
+        let count = self.count(list) + 1;
+        self.set(Word::Count(list), count)
+    }
+
+    /// Puts `frame` at the first end of `list`, from wherever it is.
+    pub fn put(&mut self, list: List, frame: u32) {
+        let moved = self.unlink_noted(frame).and_then(|()| self.push_noted(list, frame));
+        self.finish(moved);
+    }
+
+    /// Takes `frame` off its list.
+    pub fn take_off(&mut self, frame: u32) {
+        let taken = self.unlink_noted(frame);
+        self.finish(taken);
+    }
+
+    /// Counts one more frame as touched; the caller has latched it.
+    pub fn touch_next(&mut self) {
+        let next = self.frames.header().frames_touched.load(Ordering::Relaxed) + 1;
+        let touched = self.set(Word::Touched, next);
+        self.finish(touched);
+    }
+
+    fn finish(&mut self, step: Step) {
+        match step {
+            Ok(()) => self.done(),
+            Err(Broken) => self.rebuild(),
+        }
+    }
+
+    /// Builds the lists anew from the states of the frames. Warm order is that of the frames.
+    /// A frame that is being claimed or freed (latched) goes by its state too: whoever
+    /// holds it puts it where it belongs when done, which works from any list.
+    pub fn rebuild(&mut self) {
+        let header = self.frames.header();
+        header.list_lock.store(REBUILDING, Ordering::Release);
+        header.undo_count.store(0, Ordering::Release);
+        for head in &header.lists {
+            head.first.store(0, Ordering::Relaxed);
+            head.last.store(0, Ordering::Relaxed);
+            head.count.store(0, Ordering::Relaxed);
+        }
+        let touched = header.frames_touched.load(Ordering::Relaxed).min(self.frames.count());
+        header.frames_touched.store(touched, Ordering::Relaxed);
+        let mut tails = [0u32; 3];
+        for frame in 0..touched {
+            self.append_by_state(frame, &mut tails);
+        }
+        for (head, tail) in header.lists.iter().zip(tails) {
+            head.last.store(tail, Ordering::Release);
+        }
+        header.list_lock.store(HELD, Ordering::Release);
+    }
+
+    fn append_by_state(&self, frame: u32, tails: &mut [u32; 3]) {
+        let d = self.frames.descriptor(frame);
+        let was = List::of(d.list_prev.load(Ordering::Relaxed));
+        let list = match FrameState::of(d.state.load(Ordering::Relaxed)) {
+            Some(FrameState::Used) if was == List::Cold => List::Cold,
+            Some(FrameState::Used) => List::Warm,
+            _ => List::Free,
+        };
+        let tail = &mut tails[list as usize - 1];
+        d.list_next.store(0, Ordering::Relaxed);
+        d.list_prev.store((list as u32) << TAG_SHIFT | *tail, Ordering::Relaxed);
+        match tail.checked_sub(1) {
+            Some(last) => self.frames.descriptor(last).list_next.store(frame + 1, Ordering::Relaxed),
+            None => self.head(list).first.store(frame + 1, Ordering::Relaxed),
+        }
+        *tail = frame + 1;
+        let count = &self.head(list).count;
+        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Lists<'_> {
+    fn drop(&mut self) {
+        // A change cut off by unwinding leaves its notes: they are taken back like those of the dead.
+        if self.frames.header().undo_count.as_raw().load(Ordering::Relaxed) != 0 {
+            self.undo();
+        }
+        self.frames.header().list_lock.as_raw().store(0, Ordering::Release);
+    }
+}

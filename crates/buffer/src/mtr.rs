@@ -1,0 +1,552 @@
+//! Mini-transactions: page changes that are atomic in the log.
+//!
+//! 1. Latch the pages ([`Mtr::exclusive`], [`Mtr::upgrade`], [`Mtr::create`]), all before the first change.
+//! 2. Change them: each change goes to the frame and, as an operation, to the page's redo record.
+//! 3. Commit: the redo goes to the log's ring as one group; every changed page gets the group's end as its
+//!    LSN; then the latches are released, one by one.
+//!
+//! Why a crash at any moment leaves each mini-transaction whole or void (rules 1 to 3): until the group is
+//! complete in the ring all its pages are latched, so recovery rebuilds them without it. From then on it
+//! is in the log: pages that are still latched are rebuilt with it, those that were released have it.
+//!
+//! Under `host` survival, whose caches are lost, the same with flushes between (rule 5): (a) the latch is in
+//! memory before the first change, (c) the redo before any page's release, (d) the page's changed lines before
+//! (e) its LSN, head and release, which share the descriptor's one line and reach memory in the order of their stores.
+//!
+//! Invariants:
+//! - a mini-transaction that has changed a page ends by commit or with the process: its destructor aborts;
+//! - its redo is bounded: a page whose operations outgrow its image gets the image logged instead, and there
+//!   are at most [`PAGES_MAX`] pages;
+//! - a page whose chain of records is long gets its image logged (rule 4).
+
+use std::marker::PhantomData;
+
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
+use cenote_fabric::observe::{self, Access, Observer, Off, On};
+use cenote_fabric::{Span, coherence};
+use cenote_storage::redo::{GroupBuilder, RECORD_HEADER, page_header};
+
+use crate::guard::OptGuard;
+use crate::latch::{self, Upgrade};
+use crate::layout::{Chain, FrameState, LINE};
+use crate::lists::List;
+use crate::pool::{Latched, Pool, set_state};
+use crate::stats::bump;
+use crate::view::PageView;
+
+/// Pages that one mini-transaction can hold.
+pub const PAGES_MAX: usize = 64;
+/// What stands in the page and the redo until a patch is made: no zeros, so that no image leaves it out.
+const PLACEHOLDER: u64 = u64::MAX;
+
+/// A page of a mini-transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageH(u16);
+
+/// A place whose value is known at commit ([`Mtr::write_patched_u64`]).
+struct Place {
+    held: usize,
+    offset: usize,
+    in_group: usize,
+}
+
+/// One page, latched.
+struct Held {
+    latched: Latched,
+    page: PageId,
+    /// Handle of its redo record; `None` while unchanged.
+    record: Option<usize>,
+    /// Bytes of redo so far, about.
+    redo: usize,
+    /// The image is logged instead of operations.
+    image: bool,
+    /// The record begins with init or image: the chain begins anew.
+    base: bool,
+    released: bool,
+    /// Lines changed, a bit each; kept under `host` survival.
+    dirty: [u64; PAGE_SIZE / LINE / 64],
+}
+
+/// What a mini-transaction needs, kept for the thread's next.
+#[derive(Default)]
+pub(crate) struct Parts {
+    held: Vec<Held>,
+    group: GroupBuilder,
+    places: Vec<Place>,
+    image: Vec<u8>,
+}
+
+/// The marked places, when their value is known.
+pub struct Patch<'a> {
+    places: &'a [Place],
+    held: &'a [Held],
+    pool: &'a Pool,
+    group: &'a mut [u8],
+}
+
+impl Patch<'_> {
+    /// Places marked.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether none is marked.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Gives place `index` (in the order of marking) its value, in page and redo.
+    ///
+    /// # Panics
+    /// If there is no such place.
+    pub fn set(&mut self, index: usize, value: u64) {
+        let place = &self.places[index];
+        self.group[place.in_group..place.in_group + 8].copy_from_slice(&value.to_le_bytes());
+        let frame = self.held[place.held].latched.frame;
+        self.pool.frames.page(frame).set_u64(place.offset, value);
+    }
+
+    /// Gives all places the same value.
+    pub fn set_all(&mut self, value: u64) {
+        for index in 0..self.places.len() {
+            self.set(index, value);
+        }
+    }
+}
+
+/// A mini-transaction of this thread. See the module.
+pub struct Mtr<'p> {
+    pool: &'p Pool,
+    parts: Parts,
+    changed: bool,
+    done: bool,
+    observed: bool,
+    _here: PhantomData<*const ()>,
+}
+
+impl Pool {
+    /// Begins a mini-transaction.
+    pub fn mtr(&self) -> Mtr<'_> {
+        let parts = self.parts.get().lock().pop().unwrap_or_default();
+        Mtr {
+            pool: self,
+            parts: parts,
+            changed: false,
+            done: false,
+            observed: observe::active(),
+            _here: PhantomData,
+        }
+    }
+}
+
+impl<'p> Mtr<'p> {
+    /// The pool.
+    pub fn pool(&self) -> &'p Pool {
+        self.pool
+    }
+
+    // ---- latching ----
+
+    /// Latches `page` exclusively. A page that the mini-transaction holds already is given again.
+    ///
+    /// # Errors
+    /// Those of reading the page; [`Error::Invalid`] for more than [`PAGES_MAX`] pages; [`Error::Poisoned`] when
+    /// the log takes no more changes.
+    pub fn exclusive(&mut self, page: PageId) -> Result<PageH> {
+        if let Some(h) = self.find(page) {
+            return Ok(h);
+        }
+        self.check_room()?;
+        let latched = self.pool.exclusive(page)?;
+        Ok(self.hold(latched, page))
+    }
+
+    /// Latches the page that `guard` reads, if it has not changed; `None` if it has.
+    ///
+    /// # Errors
+    /// As [`Mtr::exclusive`].
+    pub fn upgrade(&mut self, guard: OptGuard<'_>) -> Result<Option<PageH>> {
+        self.check_room()?;
+        let (pool, frame) = (self.pool, guard.frame);
+        let entry = pool.slots.announce(&pool.frames, frame)?;
+        let latch = &pool.frames.descriptor(frame).latch;
+        let taken = pool.parking.until(frame, || match latch::try_upgrade(latch, pool.owner, guard.version) {
+            Upgrade::Taken => Some(true),
+            Upgrade::Changed => Some(false),
+            Upgrade::Shared => None,
+        });
+        if !taken {
+            pool.slots.withdraw(&pool.frames, entry);
+            return Ok(None);
+        }
+        pool.latched(frame);
+        let page = pool.page_in(frame).ok_or_else(|| Error::corrupt(format!("frame {frame} lost its page")))?;
+        Ok(Some(self.hold(Latched { frame, entry }, page)))
+    }
+
+    /// Makes `page` an empty one of `kind` and `level`, whatever it was: it is not read.
+    ///
+    /// # Errors
+    /// As [`Mtr::exclusive`].
+    pub fn create(&mut self, page: PageId, kind: u8, level: u8) -> Result<PageH> {
+        let h = match self.find(page) {
+            Some(h) => h,
+            None => {
+                self.check_room()?;
+                let latched = self.pool.exclusive_unread(page)?;
+                self.hold(latched, page)
+            }
+        };
+        self.init(h, kind, level);
+        Ok(h)
+    }
+
+    /// The handle of a page that is held.
+    pub fn find(&self, page: PageId) -> Option<PageH> {
+        let index = self.parts.held.iter().position(|h| h.page == page && !h.released)?;
+        Some(PageH(index as u16))
+    }
+
+    fn check_room(&self) -> Result<()> {
+        if self.parts.held.iter().filter(|h| !h.released).count() >= PAGES_MAX {
+            return Err(Error::Invalid(format!("a mini-transaction takes more than {PAGES_MAX} pages")));
+        }
+        self.pool.storage.log().check_poison()
+    }
+
+    fn hold(&mut self, latched: Latched, page: PageId) -> PageH {
+        self.parts.held.push(Held {
+            latched,
+            page,
+            record: None,
+            redo: 0,
+            image: false,
+            base: false,
+            released: false,
+            dirty: [0; PAGE_SIZE / LINE / 64],
+        });
+        PageH((self.parts.held.len() - 1) as u16)
+    }
+
+    /// Releases a page that was not changed, ahead of the others.
+    ///
+    /// # Panics
+    /// If it was changed.
+    pub fn release(&mut self, h: PageH) {
+        let held = &mut self.parts.held[h.0 as usize];
+        assert!(held.record.is_none(), "page {} was changed and is released before commit", held.page);
+        if !held.released {
+            held.released = true;
+            self.pool.unlatch(held.latched, false);
+        }
+        // The last ones go at once, so that a long walk does not gather them.
+        while self.parts.held.last().is_some_and(|held| held.released) {
+            self.parts.held.pop();
+        }
+    }
+
+    // ---- reading ----
+
+    /// The page.
+    pub fn view(&self, h: PageH) -> PageView<'_> {
+        self.view_as(h, Off)
+    }
+
+    /// The page, seen by `observer`.
+    pub fn view_as<O: Observer>(&self, h: PageH, observer: O) -> PageView<'_, O> {
+        PageView::new(self.span(&self.parts.held[h.0 as usize]), observer)
+    }
+
+    /// Which page it is.
+    pub fn page(&self, h: PageH) -> PageId {
+        self.parts.held[h.0 as usize].page
+    }
+
+    fn span(&self, held: &Held) -> Span<'p> {
+        self.pool.frames.page(held.latched.frame)
+    }
+
+    // ---- changing ----
+
+    /// Writes `bytes` at `offset`.
+    ///
+    /// # Panics
+    /// If it reaches outside the page, as do all that change: the process ends, and recovery
+    /// finds the page as it was.
+    pub fn write(&mut self, h: PageH, offset: usize, bytes: &[u8]) {
+        self.change(h, offset, bytes.len());
+        let held = &self.parts.held[h.0 as usize];
+        self.span(held).copy_in(offset, bytes);
+        if let (Some(record), false) = (held.record, held.image) {
+            self.parts.group.write(record, offset, bytes);
+            self.count_redo(h, bytes.len() + 4);
+        }
+    }
+
+    /// Writes two bytes at `offset`.
+    pub fn write_u16(&mut self, h: PageH, offset: usize, value: u16) {
+        self.write(h, offset, &value.to_le_bytes());
+    }
+
+    /// Writes four bytes at `offset`.
+    pub fn write_u32(&mut self, h: PageH, offset: usize, value: u32) {
+        self.write(h, offset, &value.to_le_bytes());
+    }
+
+    /// Writes eight bytes at `offset`.
+    pub fn write_u64(&mut self, h: PageH, offset: usize, value: u64) {
+        self.write(h, offset, &value.to_le_bytes());
+    }
+
+    /// Marks eight bytes at `offset` whose value [`Mtr::commit_with`]'s hook gives. Nothing may write there
+    /// afterwards in this mini-transaction, nor move it.
+    pub fn write_patched_u64(&mut self, h: PageH, offset: usize) {
+        self.write_u64(h, offset, PLACEHOLDER);
+        self.parts.places.push(Place { held: h.0 as usize, offset, in_group: 0 });
+    }
+
+    /// Moves `length` bytes from `source` to `destination` within the page; they may overlap.
+    pub fn move_bytes(&mut self, h: PageH, source: usize, destination: usize, length: usize) {
+        self.change(h, destination, length);
+        let held = &self.parts.held[h.0 as usize];
+        self.span(held).move_within(source, destination, length);
+        if let (Some(record), false) = (held.record, held.image) {
+            self.parts.group.move_bytes(record, source, destination, length);
+            self.count_redo(h, 6);
+        }
+    }
+
+    fn init(&mut self, h: PageH, kind: u8, level: u8) {
+        self.change(h, 0, PAGE_SIZE);
+        let held = &mut self.parts.held[h.0 as usize];
+        (held.image, held.base, held.redo) = (false, true, 0);
+        let record = held.record.expect("a changed page has a record");
+        let (span, page) = (self.pool.frames.page(held.latched.frame), held.page);
+        span.zero(0, PAGE_SIZE);
+        span.copy_in(page_header::SPACE, &page.to_bytes());
+        span.set_u8(page_header::KIND, kind);
+        span.set_u8(page_header::LEVEL, level);
+        span.set_u16(page_header::VERSION, page_header::FORMAT);
+        self.parts.group.init(record, kind, level);
+    }
+
+    /// Before the first change of a page: its record is begun; before each: its lines are noted.
+    fn change(&mut self, h: PageH, offset: usize, length: usize) {
+        let held = &mut self.parts.held[h.0 as usize];
+        assert!(!held.released, "page {} was released", held.page);
+        if held.record.is_none() {
+            self.changed = true;
+            let d = self.pool.frames.descriptor(held.latched.frame);
+            let head = RecordAddr::from_raw(d.head.load(Ordering::Relaxed));
+            held.record = Some(self.parts.group.begin_page(held.page, head));
+            held.image = Chain::unpack(d.chain.load(Ordering::Relaxed)).is_long();
+        }
+        if self.pool.host {
+            note_lines(&mut held.dirty, offset, length);
+        }
+        if self.observed {
+            let region = self.pool.frames.region().id();
+            let at = self.pool.frames.geometry().page_at(held.latched.frame) + offset as u64;
+            On.touch(region, at, length as u32, Access::Write);
+        }
+    }
+
+    /// A page whose operations outgrow it is logged whole.
+    fn count_redo(&mut self, h: PageH, bytes: usize) {
+        let held = &mut self.parts.held[h.0 as usize];
+        held.redo += bytes;
+        held.image |= held.redo + RECORD_HEADER >= PAGE_SIZE - 64;
+    }
+
+    // ---- commit ----
+
+    /// Commits: the end of its redo in the log, which is durable once the log is so up to there.
+    /// Without changes, the latches are released and the answer is zero.
+    pub fn commit(self) -> Lsn {
+        self.commit_inner(None)
+    }
+
+    /// Commits, and has `hook` give the marked places their values when the place in the log is fixed:
+    /// hooks run one at a time, in the order of the log. It has to be short, and not panic.
+    pub fn commit_with(self, hook: &mut dyn FnMut(Lsn, &mut Patch<'_>)) -> Lsn {
+        self.commit_inner(Some(hook))
+    }
+
+    fn commit_inner(mut self, hook: Option<&mut dyn FnMut(Lsn, &mut Patch<'_>)>) -> Lsn {
+        let mut end = Lsn::ZERO;
+        if self.changed {
+            end = match self.log_and_stamp(hook) {
+                Ok(end) => end,
+                Err(error) => end_process(&error.to_string()),
+            };
+        }
+        self.done = true;
+        end
+    }
+
+    fn log_and_stamp(&mut self, hook: Option<&mut dyn FnMut(Lsn, &mut Patch<'_>)>) -> Result<Lsn> {
+        self.log_images();
+        let (pool, parts) = (self.pool, &mut self.parts);
+        let floor = pool.floors.get();
+        // A checkpoint that does not see the pages' new `rec` yet sees this (checkpoint.rs).
+        floor.0.store(pool.storage.log().tail().raw(), Ordering::SeqCst);
+        parts.group.finish()?;
+        for place in &mut parts.places {
+            let record = parts.held[place.held].record.unwrap_or(usize::MAX);
+            place.in_group = parts.group.locate(record, place.offset, 8).ok_or_else(|| {
+                Error::Invalid("a marked place was overwritten or moved before its commit".into())
+            })?;
+        }
+        let (places, held) = (&parts.places[..], &parts.held[..]);
+        let group = parts.group.finished();
+        let length = group.len() as u64;
+        let appended = match hook {
+            None => pool.storage.log().append(group, None)?,
+            Some(hook) => {
+                let mut patch = |end: Lsn, group: &mut [u8]| hook(end, &mut Patch { places, held, pool, group });
+                pool.storage.log().append(group, Some(&mut patch))?
+            }
+        };
+        self.stamp(appended.start, appended.end);
+        floor.0.store(u64::MAX, Ordering::SeqCst);
+        bump(&pool.counters().mini_transactions, 1);
+        bump(&pool.counters().redo_bytes, length);
+        Ok(appended.end)
+    }
+
+    /// Pages whose image is due: what was gathered for them is replaced.
+    fn log_images(&mut self) {
+        let parts = &mut self.parts;
+        for held in parts.held.iter_mut().filter(|h| h.image) {
+            let Some(record) = held.record else { continue };
+            parts.image.resize(PAGE_SIZE, 0);
+            self.pool.frames.page(held.latched.frame).copy_out(0, &mut parts.image);
+            parts.group.image(record, &parts.image);
+            held.base = true;
+            bump(&self.pool.counters().images_logged, 1);
+        }
+    }
+
+    /// Pages first, then (flushed, under `host`) descriptors; the latches go in [`Mtr::drop`].
+    fn stamp(&mut self, start: Lsn, end: Lsn) {
+        let (pool, parts) = (self.pool, &mut self.parts);
+        for held in parts.held.iter_mut().filter(|h| h.record.is_some()) {
+            pool.frames.page(held.latched.frame).set_u64(page_header::LSN, end.raw());
+            if pool.host {
+                held.dirty[0] |= 1;
+                flush_lines(pool, held);
+            }
+        }
+        if pool.host {
+            coherence::fence();
+        }
+        for held in &parts.held {
+            let Some(record) = held.record else { continue };
+            let d = pool.frames.descriptor(held.latched.frame);
+            let offset = parts.group.record_offset(record) as u64;
+            let length = parts.group.record_len(record);
+            let chain = match held.base {
+                true => Chain::default(),
+                false => Chain::unpack(d.chain.load(Ordering::Relaxed)),
+            };
+            // A base record builds the page from nothing: older ones are not needed any more.
+            if held.base || d.rec.load(Ordering::Relaxed) == 0 {
+                d.rec.store(start.raw(), Ordering::Release);
+            }
+            d.lsn.store(end.raw(), Ordering::Release);
+            d.head.store(RecordAddr::new(0, start.raw() + offset).raw(), Ordering::Release);
+            d.chain.store(chain.plus(length).pack(), Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Mtr<'_> {
+    fn drop(&mut self) {
+        if self.pool.abandoned.as_raw().load(Ordering::Relaxed) {
+            return;
+        }
+        if self.changed && !self.done {
+            end_process("a mini-transaction that had changed pages was dropped without commit");
+        }
+        for held in self.parts.held.iter().filter(|h| !h.released) {
+            self.pool.unlatch(held.latched, held.record.is_some());
+        }
+        let mut parts = std::mem::take(&mut self.parts);
+        parts.held.clear();
+        parts.places.clear();
+        parts.group.clear();
+        self.pool.parts.get().lock().push(parts);
+    }
+}
+
+/// Rule 1: pages are half changed and latched; nobody but recovery can put them right.
+fn end_process(why: &str) -> ! {
+    eprintln!("cenote: {why}: the process ends here; start it again, recovery is instant");
+    std::process::abort();
+}
+
+fn note_lines(dirty: &mut [u64; 4], offset: usize, length: usize) {
+    if length == 0 {
+        return;
+    }
+    for line in offset / LINE..=(offset + length - 1).min(PAGE_SIZE - 1) / LINE {
+        dirty[line / 64] |= 1 << (line % 64);
+    }
+}
+
+/// Flushes the lines noted, run by run.
+fn flush_lines(pool: &Pool, held: &Held) {
+    let page_at = pool.frames.geometry().page_at(held.latched.frame);
+    let is_dirty = |line: usize| held.dirty[line / 64] & 1 << (line % 64) != 0;
+    let mut line = 0;
+    while line < PAGE_SIZE / LINE {
+        let first = line;
+        while line < PAGE_SIZE / LINE && is_dirty(line) {
+            line += 1;
+        }
+        if line > first {
+            coherence::flush(pool.frames.region(), page_at + (first * LINE) as u64, ((line - first) * LINE) as u64);
+        }
+        line += 1;
+    }
+}
+
+impl Pool {
+    /// The frame of `page`, latched, its bytes not read: for one who makes it anew.
+    fn exclusive_unread(&self, page: PageId) -> Result<Latched> {
+        let key = crate::hash::key_of(page);
+        loop {
+            if let Some(frame) = self.hash.find(&self.frames, key) {
+                let latched = self.latch_exclusive(frame)?;
+                let d = self.frames.descriptor(frame);
+                if d.key.load(Ordering::Relaxed) == key {
+                    self.used(d);
+                    return Ok(latched);
+                }
+                self.unlatch(latched, false);
+            }
+            let claimed = self.claim()?;
+            if self.publish(claimed, page)?.is_none() {
+                bump(&self.counters().misses, 1);
+                set_state(self.frames.descriptor(claimed.frame), FrameState::Used);
+                self.lists().put(List::Warm, claimed.frame);
+                return Ok(claimed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_noted() {
+        let mut dirty = [0; 4];
+        note_lines(&mut dirty, 63, 2);
+        note_lines(&mut dirty, PAGE_SIZE - 1, 1);
+        note_lines(&mut dirty, 100, 0);
+        assert_eq!(dirty, [0b11, 0, 0, 1 << 63]);
+    }
+}

@@ -1,0 +1,506 @@
+//! The pool: finding a page's frame, and bringing the page there.
+//!
+//! ```text
+//! optimistic(page) ── hash ──▶ frame ── version ──▶ key still the page's? ──▶ guard     (a hit: no store)
+//!        │ not found                     │ latched: wait
+//!        ▼                               ▼ other page: again
+//!   claim a frame (free list, else evict) ─▶ publish in the hash, latched ─▶ read ─▶ unlatch ─▶ again
+//! ```
+//!
+//! Invariants:
+//! - a frame's page and key change only under its exclusive latch, and its version rises then;
+//! - one page is in at most one frame: the key is published under its bucket's lock;
+//! - a frame without a page has key 0 and is in no chain of the hash.
+//!
+//! Lock order: see [`crate::lists`]; frames are latched parent before child, left before right, a space's
+//! header after its trees' pages, undo pages last (the engine's duty). Write-back and eviction only try latches.
+
+use std::sync::Arc;
+
+use cenote_base::page_io::{PageIo, PageRead};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::{Event, Local, Mutex};
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
+use cenote_fabric::coherence;
+use cenote_storage::{Storage, redo};
+
+use crate::frame::Frames;
+use crate::guard::{OptGuard, SharedGuard};
+use crate::hash::{self, PageHash, key_of};
+use crate::latch::{self, Owner, Parking};
+use crate::layout::{Descriptor, FrameState};
+use crate::lists::{List, Lists};
+use crate::slots::{Entry, Slots};
+use crate::stats::{Counters, PoolStats, Stats, bump};
+use crate::{Kind, mtr};
+
+/// A frame that this thread latches exclusively.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Latched {
+    pub frame: u32,
+    pub entry: Entry,
+}
+
+/// How a page that is not in the pool comes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hint {
+    /// It is asked for: it stays as long as pages of its kind do.
+    Warm,
+    /// A scan passes by: it leaves before pages that were asked for.
+    Scan,
+}
+
+impl Hint {
+    fn list(self) -> List {
+        match self {
+            Hint::Warm => List::Warm,
+            Hint::Scan => List::Cold,
+        }
+    }
+}
+
+/// Lower bound of the log position of a commit under way; `u64::MAX` when there is none.
+pub(crate) struct Floor(pub AtomicU64);
+
+impl Default for Floor {
+    fn default() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
+}
+
+/// Frames, and all that is needed to use them. Shared by all threads; [`crate::BufferPool`] owns one and
+/// its background threads.
+pub struct Pool {
+    pub(crate) frames: Frames,
+    pub(crate) storage: Arc<Storage>,
+    pub(crate) hash: PageHash,
+    pub(crate) slots: Slots,
+    pub(crate) parking: Parking,
+    pub(crate) stats: Stats,
+    pub(crate) kind: Kind,
+    pub(crate) owner: Owner,
+    /// Survival of a host: lines are flushed (rule 5).
+    pub(crate) host: bool,
+    pub(crate) list_mutex: Mutex<()>,
+    /// Frames whose write-back is under way, a bit each.
+    pub(crate) writing: Box<[AtomicU64]>,
+    pub(crate) floors: Local<Floor>,
+    pub(crate) parts: Local<Mutex<Vec<mtr::Parts>>>,
+    pub(crate) signals: Signals,
+    pub(crate) checkpoint_lsn: AtomicU64,
+    pub(crate) log_limit: u64,
+    /// Tests: destructors leave the region as it is, as if the process had died.
+    pub(crate) abandoned: AtomicBool,
+}
+
+/// What wakes the background threads.
+#[derive(Default)]
+pub(crate) struct Signals {
+    pub stop: AtomicBool,
+    /// Clean free frames run low.
+    pub evict: Event,
+    /// The log grows long, or somebody wants a checkpoint.
+    pub flush: Event,
+    /// Pages to read ahead.
+    pub prefetch: Event,
+    pub wanted: Mutex<Vec<PageId>>,
+}
+
+impl Pool {
+    // ---- readers ----
+
+    /// The page, without a latch.
+    ///
+    /// # Errors
+    /// Those of reading it from storage; [`Error::Corrupt`] if it was never written.
+    #[inline]
+    pub fn optimistic(&self, page: PageId) -> Result<OptGuard<'_>> {
+        let key = key_of(page);
+        if let Some(guard) = self.hit(key) {
+            bump(&self.counters().hits, 1);
+            return Ok(guard);
+        }
+        self.optimistic_slow(page, Hint::Warm)
+    }
+
+    /// As [`Pool::optimistic`], for one who passes by: leaves no trace of recency.
+    ///
+    /// # Errors
+    /// As [`Pool::optimistic`].
+    pub fn optimistic_hint(&self, page: PageId, hint: Hint) -> Result<OptGuard<'_>> {
+        if hint == Hint::Warm {
+            return self.optimistic(page);
+        }
+        let key = key_of(page);
+        match self.hash.find(&self.frames, key).and_then(|frame| self.peek(frame, key)) {
+            Some(guard) => {
+                bump(&self.counters().hits, 1);
+                Ok(guard)
+            }
+            None => self.optimistic_slow(page, hint),
+        }
+    }
+
+    #[inline(always)]
+    fn hit(&self, key: u64) -> Option<OptGuard<'_>> {
+        let frame = self.hash.find(&self.frames, key)?;
+        let guard = self.peek(frame, key)?;
+        self.used(self.frames.descriptor(frame));
+        Some(guard)
+    }
+
+    /// A guard on `frame` if it holds `key` and nobody writes.
+    #[inline(always)]
+    fn peek(&self, frame: u32, key: u64) -> Option<OptGuard<'_>> {
+        let d = self.frames.descriptor(frame);
+        let word = d.latch.load(Ordering::Acquire);
+        // The key is read after the version: a frame that changes its page changes its version.
+        let same = d.key.load(Ordering::Relaxed) == key;
+        (same && !latch::is_exclusive(word)).then(|| OptGuard::new(self, d, frame, latch::version(word)))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn optimistic_slow(&self, page: PageId, hint: Hint) -> Result<OptGuard<'_>> {
+        let key = key_of(page);
+        let mut miss = false;
+        loop {
+            let frame = self.fetch(page, hint, &mut miss)?;
+            let word = self.parking.until(frame, || {
+                let word = self.frames.descriptor(frame).latch.load(Ordering::Acquire);
+                (!latch::is_exclusive(word)).then_some(word)
+            });
+            let d = self.frames.descriptor(frame);
+            if d.key.load(Ordering::Relaxed) == key {
+                self.count_access(miss);
+                return Ok(OptGuard::new(self, d, frame, latch::version(word)));
+            }
+        }
+    }
+
+    /// The page, held against writers.
+    ///
+    /// # Errors
+    /// As [`Pool::optimistic`].
+    pub fn shared(&self, page: PageId) -> Result<SharedGuard<'_>> {
+        let key = key_of(page);
+        let mut miss = false;
+        loop {
+            let frame = self.fetch(page, Hint::Warm, &mut miss)?;
+            let d = self.frames.descriptor(frame);
+            self.parking.until(frame, || latch::try_shared(&d.latch, self.owner).then_some(()));
+            if d.key.load(Ordering::Relaxed) == key {
+                self.count_access(miss);
+                self.used(d);
+                return Ok(SharedGuard::new(self, frame, page));
+            }
+            self.unlatch_shared(frame);
+        }
+    }
+
+    /// The page's frame, latched exclusively.
+    pub(crate) fn exclusive(&self, page: PageId) -> Result<Latched> {
+        let key = key_of(page);
+        let mut miss = false;
+        loop {
+            let frame = self.fetch(page, Hint::Warm, &mut miss)?;
+            let latched = self.latch_exclusive(frame)?;
+            let d = self.frames.descriptor(frame);
+            if d.key.load(Ordering::Relaxed) == key {
+                self.count_access(miss);
+                self.used(d);
+                return Ok(latched);
+            }
+            self.unlatch(latched, false);
+        }
+    }
+
+    fn count_access(&self, miss: bool) {
+        let mine = self.counters();
+        bump(if miss { &mine.misses } else { &mine.hits }, 1);
+    }
+
+    #[inline(always)]
+    pub(crate) fn used(&self, d: &Descriptor) {
+        if d.recency.load(Ordering::Relaxed) == 0 {
+            d.recency.store(1, Ordering::Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn counters(&self) -> &Counters {
+        self.stats.mine()
+    }
+
+    // ---- latches ----
+
+    /// Latches `frame` exclusively; it may hold another page by then.
+    pub(crate) fn latch_exclusive(&self, frame: u32) -> Result<Latched> {
+        let entry = self.slots.announce(&self.frames, frame)?;
+        let latch = &self.frames.descriptor(frame).latch;
+        self.parking.until(frame, || latch::try_exclusive(latch, self.owner).then_some(()));
+        self.latched(frame);
+        Ok(Latched { frame, entry })
+    }
+
+    /// As [`Pool::latch_exclusive`], unless somebody holds it.
+    pub(crate) fn try_latch_exclusive(&self, frame: u32) -> Result<Option<Latched>> {
+        let entry = self.slots.announce(&self.frames, frame)?;
+        if latch::try_exclusive(&self.frames.descriptor(frame).latch, self.owner) {
+            self.latched(frame);
+            return Ok(Some(Latched { frame, entry }));
+        }
+        self.slots.withdraw(&self.frames, entry);
+        Ok(None)
+    }
+
+    /// Rule 5a: the latch is in memory before the page changes.
+    pub(crate) fn latched(&self, frame: u32) {
+        if self.host {
+            self.persist_descriptor(frame);
+        }
+    }
+
+    /// Releases `latched`: the latch first, then the slot's entry; then whoever waits is woken.
+    pub(crate) fn unlatch(&self, latched: Latched, changed: bool) {
+        latch::release_exclusive(&self.frames.descriptor(latched.frame).latch, changed);
+        if self.host {
+            self.persist_descriptor(latched.frame);
+        }
+        self.slots.withdraw(&self.frames, latched.entry);
+        self.parking.released(latched.frame);
+    }
+
+    pub(crate) fn unlatch_shared(&self, frame: u32) {
+        if self.abandoned.as_raw().load(Ordering::Relaxed) {
+            return;
+        }
+        latch::release_shared(&self.frames.descriptor(frame).latch);
+        self.parking.released(frame);
+    }
+
+    /// Flushes a descriptor's line and waits for it.
+    pub(crate) fn persist_descriptor(&self, frame: u32) {
+        coherence::flush(self.frames.region(), self.frames.descriptor_at(frame), 64);
+        coherence::fence();
+    }
+
+    /// Flushes a whole page and waits for it.
+    pub(crate) fn persist_page(&self, frame: u32) {
+        coherence::flush(self.frames.region(), self.frames.geometry().page_at(frame), PAGE_SIZE as u64);
+        coherence::fence();
+    }
+
+    // ---- misses ----
+
+    /// The frame that holds `page`, or did a moment ago; reads the page if there is none.
+    #[inline]
+    fn fetch(&self, page: PageId, hint: Hint, miss: &mut bool) -> Result<u32> {
+        match self.hash.find(&self.frames, key_of(page)) {
+            Some(frame) => Ok(frame),
+            None => {
+                *miss = true;
+                self.load(page, hint, false)
+            }
+        }
+    }
+
+    /// Reads `page` into a frame, unless it is in one. With `build`, a page never written is zeros.
+    #[cold]
+    pub(crate) fn load(&self, page: PageId, hint: Hint, build: bool) -> Result<u32> {
+        let claimed = self.claim()?;
+        if let Some(there) = self.publish(claimed, page)? {
+            return Ok(there);
+        }
+        if let Err(error) = self.fill(claimed, page, build) {
+            self.unpublish(claimed)?;
+            return Err(error);
+        }
+        self.settle(claimed, hint.list());
+        self.unlatch(claimed, true);
+        Ok(claimed.frame)
+    }
+
+    /// Enters the claimed frame for `page` in the hash. If another has the page, that one is
+    /// returned and the claimed frame is free again.
+    pub(crate) fn publish(&self, claimed: Latched, page: PageId) -> Result<Option<u32>> {
+        let key = key_of(page);
+        let bucket = self.hash.lock(&self.frames, key);
+        let there = bucket.find(key);
+        if let Ok(None) = there {
+            self.frames.descriptor(claimed.frame).key.store(key, Ordering::Release);
+            bucket.insert(claimed.frame);
+            return Ok(None);
+        }
+        drop(bucket);
+        self.free(claimed);
+        there
+    }
+
+    /// Takes a frame out of the hash and frees it; the latch is released.
+    pub(crate) fn unpublish(&self, latched: Latched) -> Result<()> {
+        let d = self.frames.descriptor(latched.frame);
+        let key = d.key.load(Ordering::Relaxed);
+        self.hash.lock(&self.frames, key).remove(latched.frame)?;
+        self.free(latched);
+        Ok(())
+    }
+
+    fn fill(&self, claimed: Latched, page: PageId, build: bool) -> Result<()> {
+        let mut bytes = vec![0; PAGE_SIZE];
+        let read = self.storage.read_page(page, &mut bytes)?;
+        bump(&self.counters().pages_read, 1);
+        if read == PageRead::NeverWritten && !build {
+            return Err(Error::corrupt(format!("page {page} is asked for and was never written")));
+        }
+        let lsn = redo::page_lsn(&bytes);
+        self.check_not_ahead(page, lsn)?;
+        self.frames.page(claimed.frame).copy_in(0, &bytes);
+        self.frames.descriptor(claimed.frame).lsn.store(lsn.raw(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The other half of the write-back's assertion: nothing in storage is ahead of the durable log.
+    fn check_not_ahead(&self, page: PageId, lsn: Lsn) -> Result<()> {
+        let durable = self.storage.durable_lsn();
+        if lsn > durable {
+            return Err(Error::corrupt(format!(
+                "page {page} in storage has LSN {lsn}, beyond the durable log, which ends at {durable}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The claimed frame's page is whole: it is in use, clean, and on its list.
+    pub(crate) fn settle(&self, latched: Latched, list: List) {
+        let d = self.frames.descriptor(latched.frame);
+        d.head.store(0, Ordering::Relaxed);
+        d.rec.store(0, Ordering::Relaxed);
+        d.chain.store(0, Ordering::Relaxed);
+        d.recency.store(0, Ordering::Relaxed);
+        if self.host {
+            self.persist_page(latched.frame);
+        }
+        set_state(d, FrameState::Used);
+        self.lists().put(list, latched.frame);
+    }
+
+    /// A frame without a page, latched, in no list, in state Loading.
+    pub(crate) fn claim(&self) -> Result<Latched> {
+        let mut tries = 0;
+        loop {
+            if let Some(claimed) = self.claim_free()? {
+                return Ok(claimed);
+            }
+            self.make_room(tries)?;
+            tries += 1;
+        }
+    }
+
+    fn claim_free(&self) -> Result<Option<Latched>> {
+        let mut lists = self.lists();
+        loop {
+            let Some((frame, fresh)) = self.next_free(&mut lists) else {
+                drop(lists);
+                self.signals.evict.set();
+                return Ok(None);
+            };
+            let Some(latched) = self.try_latch_exclusive(frame)? else {
+                // Somebody looks at a frame that held a page a moment ago: gone in no time.
+                drop(lists);
+                cenote_base::rt::relax();
+                lists = self.lists();
+                continue;
+            };
+            if fresh {
+                lists.touch_next();
+            } else {
+                lists.take_off(frame);
+            }
+            let d = self.frames.descriptor(frame);
+            let free = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Free);
+            if free && d.key.load(Ordering::Relaxed) == 0 {
+                set_state(d, FrameState::Loading);
+                self.call_evictor(&lists);
+                return Ok(Some(latched));
+            }
+            // The list lied: a frame in use goes where it belongs.
+            lists.put(List::Warm, frame);
+            self.unlatch(latched, false);
+        }
+    }
+
+    /// The first frame of the free list, else one never used (and whether it is one).
+    fn next_free(&self, lists: &mut Lists<'_>) -> Option<(u32, bool)> {
+        let header = self.frames.header();
+        let first = lists.first(List::Free).unwrap_or_else(|_broken| {
+            lists.rebuild();
+            lists.first(List::Free).unwrap_or(None)
+        });
+        if let Some(frame) = first {
+            return Some((frame, false));
+        }
+        let touched = header.frames_touched.load(Ordering::Relaxed);
+        let reserved = header.frames_reserved.load(Ordering::Acquire).min(self.frames.count());
+        (touched < reserved).then_some((touched, true))
+    }
+
+    /// Frees a latched frame that is in no chain of the hash, and releases it.
+    pub(crate) fn free(&self, latched: Latched) {
+        let d = self.frames.descriptor(latched.frame);
+        d.key.store(0, Ordering::Release);
+        d.lsn.store(0, Ordering::Relaxed);
+        d.head.store(0, Ordering::Relaxed);
+        d.rec.store(0, Ordering::Relaxed);
+        d.chain.store(0, Ordering::Relaxed);
+        d.recency.store(0, Ordering::Relaxed);
+        set_state(d, FrameState::Free);
+        self.lists().put(List::Free, latched.frame);
+        self.unlatch(latched, true);
+    }
+
+    pub(crate) fn lists(&self) -> Lists<'_> {
+        Lists::hold(&self.frames, self.list_mutex.lock())
+    }
+
+    // ---- figures ----
+
+    /// What the pool holds and has done.
+    pub fn stats(&self) -> PoolStats {
+        let header = self.frames.header();
+        let reserved = header.frames_reserved.load(Ordering::Relaxed);
+        let lists = self.lists();
+        let in_use = lists.count(List::Warm) + lists.count(List::Cold);
+        drop(lists);
+        let counts = self.stats.sum();
+        PoolStats {
+            tier: self.kind.name(),
+            bytes: self.frames.region().len(),
+            frames: reserved,
+            frames_in_use: in_use,
+            frames_free: reserved.saturating_sub(in_use),
+            bytes_read: counts.pages_read * PAGE_SIZE as u64,
+            bytes_written: counts.pages_written * PAGE_SIZE as u64,
+            checkpoint: Lsn::from_raw(self.checkpoint_lsn.load(Ordering::Relaxed)),
+            counts,
+        }
+    }
+
+    /// Tests: from now on destructors leave the region as it is, as if the process were dead.
+    #[doc(hidden)]
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
+    }
+
+    /// The page of a frame in use.
+    pub(crate) fn page_in(&self, frame: u32) -> Option<PageId> {
+        let key = self.frames.descriptor(frame).key.load(Ordering::Relaxed);
+        (key != 0).then(|| hash::page_of(key))
+    }
+}
+
+/// Sets a frame's state and counts its generation up.
+pub(crate) fn set_state(d: &Descriptor, state: FrameState) {
+    let generation = (d.state.load(Ordering::Relaxed) >> 8).wrapping_add(1);
+    d.state.store(generation << 8 | state as u32, Ordering::Release);
+}

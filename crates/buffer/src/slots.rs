@@ -1,0 +1,97 @@
+//! Latch slots: where a thread writes down which frames it latches exclusively.
+//!
+//! The entry is stored before the latch is taken and cleared after it is released, so after a crash
+//! the slots name every frame that a dead thread held, without a walk over the frames. They may
+//! name some that it only waited for: recovery looks at the latch itself.
+//!
+//! Which entries of a slot are in use is kept in local memory, by the slot's thread alone.
+
+use cenote_base::rt::{self, Local, atomic::AtomicU64, atomic::Ordering};
+use cenote_base::{Error, Result};
+
+use crate::frame::Frames;
+use crate::layout::SLOT_FRAMES;
+
+const _: () = assert!(SLOT_FRAMES <= 128, "an entry's use is one bit of two words");
+
+/// An entry of the calling thread's slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    thread: u16,
+    index: u16,
+}
+
+#[derive(Default)]
+struct InUse([AtomicU64; 2]);
+
+/// Entries in use, of all threads.
+#[derive(Default)]
+pub struct Slots {
+    in_use: Local<InUse>,
+}
+
+impl Slots {
+    /// Writes down that this thread is about to latch `frame` exclusively.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the thread holds as many as its slot can name.
+    pub fn announce(&self, frames: &Frames, frame: u32) -> Result<Entry> {
+        let thread = rt::thread_slot();
+        let index = take_bit(self.in_use.of(thread))
+            .ok_or_else(|| Error::Invalid(format!("a thread latches more than {SLOT_FRAMES} pages at a time")))?;
+        let header = frames.header();
+        if header.slots_used.load(Ordering::Relaxed) <= thread as u32 {
+            header.slots_used.fetch_max(thread as u32 + 1, Ordering::AcqRel);
+        }
+        frames.slots()[thread].frames[index].store(frame + 1, Ordering::Release);
+        Ok(Entry { thread: thread as u16, index: index as u16 })
+    }
+
+    /// Wipes the entry out, once the latch is released or was not taken.
+    pub fn withdraw(&self, frames: &Frames, entry: Entry) {
+        let (thread, index) = (entry.thread as usize, entry.index as usize);
+        frames.slots()[thread].frames[index].as_raw().store(0, Ordering::Release);
+        let word = self.in_use.of(thread).0[index / 64].as_raw();
+        word.store(word.load(Ordering::Relaxed) & !(1 << (index % 64)), Ordering::Relaxed);
+    }
+
+    /// The entry names another frame from now on.
+    pub fn rename(&self, frames: &Frames, entry: Entry, frame: u32) {
+        frames.slots()[entry.thread as usize].frames[entry.index as usize].store(frame + 1, Ordering::Release);
+    }
+}
+
+fn take_bit(in_use: &InUse) -> Option<usize> {
+    for (i, word) in in_use.0.iter().enumerate() {
+        let bits = word.as_raw().load(Ordering::Relaxed);
+        let bit = (!bits).trailing_zeros() as usize;
+        if bit < 64 && i * 64 + bit < SLOT_FRAMES {
+            word.as_raw().store(bits | 1 << bit, Ordering::Relaxed);
+            return Some(i * 64 + bit);
+        }
+    }
+    None
+}
+
+/// Frames that slots of a former start name, each once; in recovery.
+pub fn named(frames: &Frames) -> Vec<u32> {
+    let used = (frames.header().slots_used.load(Ordering::Acquire) as usize).min(frames.slots().len());
+    let mut named: Vec<u32> = frames.slots()[..used]
+        .iter()
+        .flat_map(|slot| &slot.frames)
+        .filter_map(|f| f.load(Ordering::Acquire).checked_sub(1))
+        .filter(|f| *f < frames.count())
+        .collect();
+    named.sort_unstable();
+    named.dedup();
+    named
+}
+
+/// Wipes all slots of a former start; the last step of recovery.
+pub fn wipe(frames: &Frames) {
+    let used = (frames.header().slots_used.load(Ordering::Acquire) as usize).min(frames.slots().len());
+    for frame in frames.slots()[..used].iter().flat_map(|slot| &slot.frames) {
+        frame.store(0, Ordering::Relaxed);
+    }
+    frames.header().slots_used.store(0, Ordering::Release);
+}

@@ -1,0 +1,98 @@
+//! What the pool counts: for each thread by itself, so that a hit writes no shared line.
+
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::{self, Local};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// One thread's counters: only it adds to them.
+        #[derive(Default)]
+        pub(crate) struct Counters {
+            $(pub $name: AtomicU64,)*
+        }
+
+        /// Sums over all threads since the pool was opened.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct Counts {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counts {
+            fn add(&mut self, one: &Counters) {
+                $(self.$name += one.$name.as_raw().load(Ordering::Relaxed);)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Pages found in a frame.
+    hits,
+    /// Pages that had to be read or created.
+    misses,
+    /// Frames taken from one page for another.
+    evictions,
+    /// Pages read from storage.
+    pages_read,
+    /// Pages written to storage.
+    pages_written,
+    /// Pages read ahead.
+    pages_prefetched,
+    /// Times a thread had to look for a victim itself.
+    foreground_evictions,
+    /// Page images logged because a chain of redo grew long.
+    images_logged,
+    /// Mini-transactions committed.
+    mini_transactions,
+    /// Redo bytes appended.
+    redo_bytes,
+}
+
+/// The pool's counters.
+#[derive(Default)]
+pub(crate) struct Stats(Local<Counters>);
+
+/// Adds to a counter that only this thread writes.
+#[inline(always)]
+pub(crate) fn bump(counter: &AtomicU64, by: u64) {
+    let raw = counter.as_raw();
+    raw.store(raw.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+}
+
+impl Stats {
+    /// This thread's counters.
+    #[inline(always)]
+    pub fn mine(&self) -> &Counters {
+        self.0.of(rt::thread_slot())
+    }
+
+    /// The sums.
+    pub fn sum(&self) -> Counts {
+        let mut sum = Counts::default();
+        self.0.iter().for_each(|one| sum.add(one));
+        sum
+    }
+}
+
+/// A pool's state in figures.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// `cxl` or `dram`.
+    pub tier: &'static str,
+    /// Bytes of the region.
+    pub bytes: u64,
+    /// Frames that have memory behind them.
+    pub frames: u32,
+    /// Frames with a page.
+    pub frames_in_use: u32,
+    /// Frames without one.
+    pub frames_free: u32,
+    /// Bytes of pages read from storage.
+    pub bytes_read: u64,
+    /// Bytes of pages written to storage.
+    pub bytes_written: u64,
+    /// Where redo begins that a recovery without the region would read, as of the last checkpoint.
+    pub checkpoint: cenote_base::Lsn,
+    /// Counters.
+    pub counts: Counts,
+}

@@ -1,0 +1,127 @@
+//! A page as readers see it: words and comparisons, never references.
+//!
+//! A page may change while an optimistic reader looks at it, so a view lends nothing: it loads or copies, word
+//! by word, and whoever holds the guard asks afterwards whether what was read belongs together. Values read
+//! from a page are offsets and lengths that may be nonsense: every access is checked against the page's
+//! bounds and one outside reads zeros ([`PageView::reaches`] asks). Torn data never leads out of the page.
+//!
+//! A view is generic over the observer: with [`Off`] nothing of it is left in the code.
+
+use std::cmp::Ordering;
+
+use cenote_base::PAGE_SIZE;
+use cenote_fabric::Span;
+use cenote_fabric::observe::{Access, Observer, Off};
+
+/// A page that may be read.
+#[derive(Clone, Copy)]
+pub struct PageView<'a, O: Observer = Off> {
+    span: Span<'a>,
+    observer: O,
+}
+
+impl<'a, O: Observer> PageView<'a, O> {
+    /// The page in `span`, which is of [`PAGE_SIZE`] bytes.
+    #[inline(always)]
+    pub(crate) fn new(span: Span<'a>, observer: O) -> Self {
+        Self { span, observer }
+    }
+
+    /// The same page, seen by another observer.
+    #[inline(always)]
+    pub fn observed<P: Observer>(self, observer: P) -> PageView<'a, P> {
+        PageView { span: self.span, observer }
+    }
+
+    /// Who watches.
+    #[inline(always)]
+    pub fn observer(&self) -> O {
+        self.observer
+    }
+
+    /// Whether `length` bytes at `offset` are inside the page.
+    #[inline(always)]
+    pub fn reaches(&self, offset: usize, length: usize) -> bool {
+        offset <= PAGE_SIZE && length <= PAGE_SIZE - offset
+    }
+
+    #[inline(always)]
+    fn touch(&self, offset: usize, length: usize) {
+        if O::ON {
+            let at = self.span.offset() + offset as u64;
+            self.observer.touch(self.span.region_id(), at, length as u64, Access::Read);
+        }
+    }
+
+    /// The byte at `offset`; 0 outside the page.
+    #[inline(always)]
+    pub fn u8(&self, offset: usize) -> u8 {
+        if !self.reaches(offset, 1) {
+            return 0;
+        }
+        self.touch(offset, 1);
+        self.span.u8(offset)
+    }
+
+    /// Two bytes at `offset`; 0 outside the page.
+    #[inline(always)]
+    pub fn u16(&self, offset: usize) -> u16 {
+        if !self.reaches(offset, 2) {
+            return 0;
+        }
+        self.touch(offset, 2);
+        self.span.u16(offset)
+    }
+
+    /// Four bytes at `offset`; 0 outside the page.
+    #[inline(always)]
+    pub fn u32(&self, offset: usize) -> u32 {
+        if !self.reaches(offset, 4) {
+            return 0;
+        }
+        self.touch(offset, 4);
+        self.span.u32(offset)
+    }
+
+    /// Eight bytes at `offset`; 0 outside the page.
+    #[inline(always)]
+    pub fn u64(&self, offset: usize) -> u64 {
+        if !self.reaches(offset, 8) {
+            return 0;
+        }
+        self.touch(offset, 8);
+        self.span.u64(offset)
+    }
+
+    /// Compares `length` bytes at `offset` with `other`; what is outside the page does not exist.
+    #[inline(always)]
+    pub fn cmp(&self, offset: usize, length: usize, other: &[u8]) -> Ordering {
+        let (offset, length) = self.within(offset, length);
+        self.touch(offset, length);
+        self.span.cmp(offset, length, other)
+    }
+
+    /// Appends `length` bytes at `offset` to `out`; what is outside the page does not exist.
+    #[inline]
+    pub fn copy_to(&self, offset: usize, length: usize, out: &mut Vec<u8>) {
+        let (offset, length) = self.within(offset, length);
+        self.touch(offset, length);
+        let start = out.len();
+        out.resize(start + length, 0);
+        self.span.copy_out(offset, &mut out[start..]);
+    }
+
+    /// Fills `out` with the bytes at `offset`; those outside the page stay as they are.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        let (offset, length) = self.within(offset, out.len());
+        self.touch(offset, length);
+        self.span.copy_out(offset, &mut out[..length]);
+    }
+
+    #[inline(always)]
+    fn within(&self, offset: usize, length: usize) -> (usize, usize) {
+        let offset = offset.min(PAGE_SIZE);
+        (offset, length.min(PAGE_SIZE - offset))
+    }
+}

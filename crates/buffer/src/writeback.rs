@@ -1,0 +1,151 @@
+//! Write-back: changed pages go to storage, in sorted batches, after their redo.
+//!
+//! 1. Mark the frame as being written; copy its page under a shared latch that is only tried; let go.
+//! 2. Make the log durable up to the greatest LSN of the batch (write-ahead rule).
+//! 3. Hand the batch, sorted by page, to storage: torn-safe and synced when it returns.
+//! 4. For each frame that still holds the page: it is clean, or, if it changed meanwhile, its oldest
+//!    unsaved change lies at or above the LSN of the copy.
+//!
+//! Invariants:
+//! - one write-back of a frame at a time: its bit in `writing`;
+//! - a page handed to storage has an LSN that is durable: asserted here, and at each read (pool.rs);
+//! - `rec` and chain change in step 4 under a shared latch, so no mini-transaction commits meanwhile. If the
+//!   latch is not to be had soon, the frame stays dirty: it is written again, nothing is wrong;
+//! - while a batch is under way no space is dropped (`write_gate`).
+
+use cenote_base::page_io::PageIo;
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::{self};
+use cenote_base::{Lsn, PAGE_SIZE, PageId, Result};
+
+use crate::hash::page_of;
+use crate::latch;
+use crate::layout::{Chain, Descriptor, FrameState};
+use crate::pool::Pool;
+use crate::stats::bump;
+
+/// Pages written at once.
+pub(crate) const BATCH: usize = 256;
+/// Turns spent on a latch at the end of a write-back.
+const TURNS: usize = 2000;
+
+/// A page on its way to storage.
+struct Copied {
+    frame: u32,
+    page: PageId,
+    lsn: u64,
+    chain: Chain,
+    /// Which part of the batch's buffer.
+    at: usize,
+}
+
+impl Pool {
+    /// Writes back those of `frames` that are dirty and free to read, at most [`BATCH`]; says how many.
+    ///
+    /// # Errors
+    /// Those of the log and of storage; frames stay dirty then.
+    pub(crate) fn write_back(&self, frames: &[u32]) -> Result<usize> {
+        let _gate = self.write_gate.read();
+        let mut buffer = Vec::with_capacity(frames.len().min(BATCH) * PAGE_SIZE);
+        let mut copied = Vec::new();
+        for frame in frames.iter().take(BATCH) {
+            if self.mark_writing(*frame) {
+                match self.copy_dirty(*frame, &mut buffer) {
+                    Some(copy) => copied.push(copy),
+                    None => self.unmark_writing(*frame),
+                }
+            }
+        }
+        let written = if copied.is_empty() { Ok(()) } else { self.write_copies(&mut copied, &buffer) };
+        for copy in &copied {
+            if written.is_ok() {
+                self.complete(copy);
+            }
+            self.unmark_writing(copy.frame);
+        }
+        written.map(|()| copied.len())
+    }
+
+    fn mark_writing(&self, frame: u32) -> bool {
+        let bit = 1 << (frame % 64);
+        self.writing[frame as usize / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+
+    fn unmark_writing(&self, frame: u32) {
+        self.writing[frame as usize / 64].fetch_and(!(1 << (frame % 64)), Ordering::AcqRel);
+    }
+
+    fn copy_dirty(&self, frame: u32, buffer: &mut Vec<u8>) -> Option<Copied> {
+        let d = self.frames.descriptor(frame);
+        if d.rec.load(Ordering::Relaxed) == 0 || !latch::try_shared(&d.latch, self.owner) {
+            return None;
+        }
+        let copy = self.copy_latched(frame, d, buffer);
+        self.unlatch_shared(frame);
+        copy
+    }
+
+    fn copy_latched(&self, frame: u32, d: &Descriptor, buffer: &mut Vec<u8>) -> Option<Copied> {
+        let key = d.key.load(Ordering::Relaxed);
+        let used = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Used);
+        if !used || key == 0 || d.rec.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let at = buffer.len();
+        self.frames.page(frame).append_to(0, PAGE_SIZE, buffer);
+        Some(Copied {
+            frame,
+            page: page_of(key),
+            lsn: d.lsn.load(Ordering::Relaxed),
+            chain: Chain::unpack(d.chain.load(Ordering::Relaxed)),
+            at,
+        })
+    }
+
+    fn write_copies(&self, copied: &mut Vec<Copied>, buffer: &[u8]) -> Result<()> {
+        let newest = Lsn::from_raw(copied.iter().map(|c| c.lsn).max().unwrap_or(0));
+        self.storage.ensure_durable(newest)?;
+        assert!(self.storage.durable_lsn() >= newest, "write-ahead rule: {newest} is not durable");
+        copied.sort_unstable_by_key(|c| c.page);
+        let pages: Vec<(PageId, &[u8])> =
+            copied.iter().map(|c| (c.page, &buffer[c.at..c.at + PAGE_SIZE])).collect();
+        self.storage.write_pages(&pages)?;
+        bump(&self.counters().pages_written, pages.len() as u64);
+        Ok(())
+    }
+
+    fn complete(&self, copy: &Copied) {
+        let d = self.frames.descriptor(copy.frame);
+        let latched = (0..TURNS).any(|_| {
+            let taken = latch::try_shared(&d.latch, self.owner);
+            if !taken {
+                rt::relax();
+            }
+            taken
+        });
+        if !latched {
+            return;
+        }
+        if d.key.load(Ordering::Relaxed) == crate::hash::key_of(copy.page) {
+            self.saved(d, copy);
+        }
+        self.unlatch_shared(copy.frame);
+    }
+
+    /// Storage has the page as of the copy.
+    fn saved(&self, d: &Descriptor, copy: &Copied) {
+        if d.lsn.load(Ordering::Relaxed) == copy.lsn {
+            d.head.store(0, Ordering::Release);
+            d.chain.store(0, Ordering::Release);
+            d.rec.store(0, Ordering::Release);
+            return;
+        }
+        // Changed meanwhile: all that storage lacks is in groups after the copy's last.
+        let now = Chain::unpack(d.chain.load(Ordering::Relaxed));
+        if now.count >= copy.chain.count && now.lines >= copy.chain.lines {
+            let since = Chain { count: now.count - copy.chain.count, lines: now.lines - copy.chain.lines };
+            d.chain.store(since.pack(), Ordering::Release);
+        }
+        d.rec.store(d.rec.load(Ordering::Relaxed).max(copy.lsn), Ordering::Release);
+    }
+}
