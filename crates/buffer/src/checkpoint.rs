@@ -11,6 +11,7 @@
 //!
 //! The log is kept short by writing the frames with the oldest `rec` back, ever more of them as it grows.
 
+use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Lsn, Result};
 
@@ -26,7 +27,7 @@ impl Pool {
     /// Those of storage; the former checkpoint stands then.
     pub fn checkpoint(&self) -> Result<Lsn> {
         let _one = self.checkpoint_mutex.lock();
-        let position = self.oldest_unsaved().min(self.storage.durable_position());
+        let position = self.oldest_unsaved();
         let before = Lsn::from_raw(self.checkpoint_lsn.load(Ordering::Relaxed));
         if position > before {
             self.storage.checkpoint(position)?;
@@ -146,15 +147,21 @@ impl Pool {
         Ok(())
     }
 
+    /// The latch is only tried: whoever holds it may be waiting for the gate. If it is one who uses the
+    /// page, he is about to let go; if not, the frame holds another page by then.
     fn discard_frame(&self, frame: u32, which: impl Fn(cenote_base::PageId) -> bool) -> Result<()> {
-        let latched = self.latch_exclusive(frame)?;
-        let used = FrameState::of(self.frames.descriptor(frame).state.load(Ordering::Relaxed)) == Some(FrameState::Used);
-        if used && self.page_in(frame).is_some_and(which) {
-            self.frames.descriptor(frame).rec.store(0, Ordering::Release);
-            self.unpublish(latched)
-        } else {
+        while self.page_in(frame).is_some_and(&which) {
+            let Some(latched) = self.try_latch_exclusive(frame)? else {
+                rt::yield_now();
+                continue;
+            };
+            let d = self.frames.descriptor(frame);
+            let used = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Used);
+            if used && self.page_in(frame).is_some_and(&which) {
+                return self.unpublish(latched);
+            }
             self.unlatch(latched, false);
-            Ok(())
         }
+        Ok(())
     }
 }

@@ -82,14 +82,13 @@ impl Pool {
     pub(crate) fn evict_some(&self, wanted: usize) -> Result<usize> {
         let victims = self.gather(wanted);
         let dirty: Vec<u32> = victims.iter().copied().filter(|f| self.is_dirty(*f)).collect();
-        if !dirty.is_empty() {
-            self.write_back(&dirty)?;
-        }
+        let written = if dirty.is_empty() { Ok(0) } else { self.write_back(&dirty) };
         let mut freed = 0;
         for frame in victims {
             freed += self.evict(frame)? as usize;
         }
-        Ok(freed)
+        // Where nothing can be written (a full disk), clean pages still make room for readers.
+        if freed == 0 { written.map(|_| 0) } else { Ok(freed) }
     }
 
     pub(crate) fn is_dirty(&self, frame: u32) -> bool {

@@ -13,8 +13,9 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use cenote_base::rt::atomic::AtomicU32;
 use cenote_base::{Error, PAGE_SIZE, Result};
-use cenote_fabric::{HostAtomicU32, Region, Span};
+use cenote_fabric::{Region, Span};
 
 use crate::layout::{Descriptor, Geometry, LatchSlot, MAX_THREADS, PoolHeader};
 
@@ -23,7 +24,7 @@ pub struct Frames {
     region: Arc<Region>,
     geometry: Geometry,
     header: NonNull<PoolHeader>,
-    buckets: NonNull<HostAtomicU32>,
+    buckets: NonNull<AtomicU32>,
     slots: NonNull<LatchSlot>,
     descriptors: NonNull<Descriptor>,
 }
@@ -85,7 +86,7 @@ impl Frames {
 
     /// The heads of the hash chains.
     #[inline(always)]
-    pub fn buckets(&self) -> &[HostAtomicU32] {
+    pub fn buckets(&self) -> &[AtomicU32] {
         // SAFETY: as for `header`; `plan` keeps `buckets` words free for this part.
         unsafe { std::slice::from_raw_parts(self.buckets.as_ptr(), self.geometry.buckets as usize) }
     }

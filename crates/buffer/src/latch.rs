@@ -19,8 +19,8 @@
 //! - `waiters` is raised before the latch is looked at for the last time, and looked at after the
 //!   latch is released, both in one order (SeqCst): no wake-up is lost.
 
-use cenote_base::rt::{self, Spin, atomic::AtomicU32, atomic::Ordering};
-use cenote_fabric::HostAtomicU64;
+use cenote_base::rt::atomic::{AtomicU32, AtomicU64, Ordering};
+use cenote_base::rt::{self, Spin};
 
 /// Exclusive bit.
 pub const EXCLUSIVE: u64 = 1;
@@ -73,17 +73,17 @@ fn with_exclusive(word: u64, owner: Owner) -> Option<u64> {
 }
 
 /// Takes the latch shared if nobody holds it exclusively.
-pub fn try_shared(latch: &HostAtomicU64, owner: Owner) -> bool {
+pub fn try_shared(latch: &AtomicU64, owner: Owner) -> bool {
     latch.fetch_update(Ordering::Acquire, Ordering::Relaxed, |w| with_shared(w, owner)).is_ok()
 }
 
 /// Gives a shared hold back.
-pub fn release_shared(latch: &HostAtomicU64) {
+pub fn release_shared(latch: &AtomicU64) {
     latch.fetch_sub(SHARED_ONE, Ordering::SeqCst);
 }
 
 /// Takes the latch exclusively if nobody holds it. The caller's latch slot names the frame already.
-pub fn try_exclusive(latch: &HostAtomicU64, owner: Owner) -> bool {
+pub fn try_exclusive(latch: &AtomicU64, owner: Owner) -> bool {
     let taken = latch.fetch_update(Ordering::Acquire, Ordering::Relaxed, |w| with_exclusive(w, owner)).is_ok();
     if taken {
         // The page's stores must not be seen before the bit is.
@@ -93,7 +93,7 @@ pub fn try_exclusive(latch: &HostAtomicU64, owner: Owner) -> bool {
 }
 
 /// As [`try_exclusive`], and only if the version still is `version`.
-pub fn try_upgrade(latch: &HostAtomicU64, owner: Owner, expected: u64) -> Upgrade {
+pub fn try_upgrade(latch: &AtomicU64, owner: Owner, expected: u64) -> Upgrade {
     let word = latch.load(Ordering::Relaxed);
     if is_exclusive(word) || version(word) != expected {
         return Upgrade::Changed;
@@ -126,14 +126,14 @@ fn released(word: u64, changed: bool) -> u64 {
 }
 
 /// Gives an exclusive hold back.
-pub fn release_exclusive(latch: &HostAtomicU64, changed: bool) {
+pub fn release_exclusive(latch: &AtomicU64, changed: bool) {
     let word = latch.load(Ordering::Relaxed);
     debug_assert!(is_exclusive(word));
     latch.swap(released(word, changed), Ordering::SeqCst);
 }
 
 /// Takes back what a dead owner held, in recovery: no other thread is about.
-pub fn reset(latch: &HostAtomicU64) {
+pub fn reset(latch: &AtomicU64) {
     latch.store(released(latch.load(Ordering::Relaxed), true), Ordering::Release);
 }
 
@@ -200,8 +200,8 @@ impl Parking {
 mod tests {
     use super::*;
 
-    fn word() -> HostAtomicU64 {
-        HostAtomicU64::new(0)
+    fn word() -> AtomicU64 {
+        AtomicU64::new(0)
     }
 
     #[test]

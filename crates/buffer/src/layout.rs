@@ -18,8 +18,8 @@
 //!
 //! Who writes and who needs each field is said at the field.
 
+use cenote_base::rt::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use cenote_base::{Error, PAGE_SIZE, Result};
-use cenote_fabric::{HostAtomicU32, HostAtomicU64};
 
 /// Bytes in a cache line, the unit that is written back as a whole.
 pub const LINE: usize = 64;
@@ -48,31 +48,64 @@ const FRAMES_MAX: u64 = (1 << 30) - 2;
 #[repr(C, align(64))]
 pub struct Descriptor {
     /// `[version:32][epoch:8][node:8][shared:15][exclusive:1]`, see [`crate::latch`].
-    pub latch: HostAtomicU64,
+    pub latch: AtomicU64,
     /// Complement of the page id's raw word; 0: no page. Written under the exclusive latch.
-    pub key: HostAtomicU64,
+    pub key: AtomicU64,
     /// End of the group that changed the page last. Written when a mini-transaction commits;
     /// recovery compares it with the durable log.
-    pub lsn: HostAtomicU64,
+    pub lsn: AtomicU64,
     /// Address of the page's newest redo record not known to be in storage; 0 none. The next
     /// record names it as its predecessor; repair walks from it.
-    pub head: HostAtomicU64,
+    pub head: AtomicU64,
     /// Log position at or below the oldest change that is not in storage; 0: the frame is clean.
     /// Checkpoints and eviction ask it. Written under the exclusive latch, and by the one
     /// write-back of the frame under a shared latch.
-    pub rec: HostAtomicU64,
+    pub rec: AtomicU64,
     /// Next frame of the hash chain, +1. Written under the bucket's lock.
-    pub hash_next: HostAtomicU32,
+    pub hash_next: AtomicU32,
     /// Next frame of the list (towards the cold end), +1. Written under the list lock.
-    pub list_next: HostAtomicU32,
+    pub list_next: AtomicU32,
     /// Bits 30-31: which list ([`crate::lists::List`]); below: previous frame, +1.
-    pub list_prev: HostAtomicU32,
+    pub list_prev: AtomicU32,
     /// `[count:12][lines of 64 bytes:20]` of redo since `rec`, see [`Chain`].
-    pub chain: HostAtomicU32,
+    pub chain: AtomicU32,
     /// `[generation:24][state:8]`, see [`FrameState`]. Written under the exclusive latch.
-    pub state: HostAtomicU32,
+    pub state: AtomicU32,
     /// 1: used since the clock passed. The only word that a hit may store to, and only when 0.
-    pub recency: HostAtomicU32,
+    pub recency: AtomicU16,
+    /// Sum over key, lsn, head, rec, chain and state ([`Descriptor::sum`]). Written with them; recovery
+    /// believes no descriptor without it.
+    pub check: AtomicU16,
+}
+
+impl Descriptor {
+    /// What `check` has to be.
+    pub fn sum(&self) -> u16 {
+        let words = [
+            self.key.load(Ordering::Relaxed),
+            self.lsn.load(Ordering::Relaxed),
+            self.head.load(Ordering::Relaxed),
+            self.rec.load(Ordering::Relaxed),
+            u64::from(self.chain.load(Ordering::Relaxed)) << 32 | u64::from(self.state.load(Ordering::Relaxed)),
+        ];
+        // A product by an odd number keeps each bit of a word; the fold brings the upper bits down. The
+        // sum of a descriptor that was never written is 0.
+        let mixed = words.iter().fold(0u64, |sum, word| {
+            let mixed = (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            mixed ^ mixed >> 32
+        });
+        (mixed ^ mixed >> 16) as u16
+    }
+
+    /// Writes the check; after each change of what it covers, under the same latch.
+    pub fn seal(&self) {
+        self.check.store(self.sum(), Ordering::Release);
+    }
+
+    /// Whether the check fits.
+    pub fn is_sealed(&self) -> bool {
+        self.check.load(Ordering::Relaxed) == self.sum()
+    }
 }
 
 const _: () = assert!(size_of::<Descriptor>() == LINE && align_of::<Descriptor>() == LINE);
@@ -151,7 +184,7 @@ impl Chain {
 #[repr(C, align(64))]
 pub struct LatchSlot {
     /// Index + 1 of a frame; 0 unused.
-    pub frames: [HostAtomicU32; SLOT_FRAMES],
+    pub frames: [AtomicU32; SLOT_FRAMES],
 }
 
 const _: () = assert!(size_of::<LatchSlot>() == SLOT_FRAMES * 4 && size_of::<LatchSlot>() % LINE == 0);
@@ -160,22 +193,22 @@ const _: () = assert!(size_of::<LatchSlot>() == SLOT_FRAMES * 4 && size_of::<Lat
 #[repr(C)]
 pub struct ListHead {
     /// Hot end: where frames enter.
-    pub first: HostAtomicU32,
+    pub first: AtomicU32,
     /// Cold end: where victims are taken.
-    pub last: HostAtomicU32,
+    pub last: AtomicU32,
     /// Frames in the list.
-    pub count: HostAtomicU32,
+    pub count: AtomicU32,
     /// Zero.
-    pub reserved: HostAtomicU32,
+    pub reserved: AtomicU32,
 }
 
 /// Old values of list words, so that a change that a crash cut in half is taken back.
 #[repr(C)]
 pub struct UndoEntry {
     /// Which word ([`crate::lists`] packs it).
-    pub word: HostAtomicU32,
+    pub word: AtomicU32,
     /// What it held.
-    pub old: HostAtomicU32,
+    pub old: AtomicU32,
 }
 
 /// Entries in the lists' undo record: the longest change (move between lists) stores 12 words.
@@ -186,39 +219,29 @@ pub const UNDO_ENTRIES: usize = 24;
 pub struct PoolHeader {
     // Line 0: written once when the region is made, compared at each open.
     /// [`POOL_MAGIC`].
-    pub magic: HostAtomicU64,
+    pub magic: AtomicU64,
     /// [`POOL_FORMAT`].
-    pub format: HostAtomicU32,
+    pub format: AtomicU32,
     /// Frames.
-    pub frames: HostAtomicU32,
+    pub frames: AtomicU32,
     /// Length of the log ring.
-    pub ring_len: HostAtomicU64,
+    pub ring_len: AtomicU64,
     /// Length of the region.
-    pub region_len: HostAtomicU64,
-    reserved0: [HostAtomicU64; 4],
-    // Line 1: written at each start.
-    /// Of latch words: counts 1..=255 through the starts; shared counts of another are void.
-    pub epoch: HostAtomicU32,
-    /// 1 when the region was filled under `host` survival.
-    pub survive_host: HostAtomicU32,
-    /// Incarnation that the data directory is about to be given (rule 6), low half; 0 none.
-    pub next_incarnation_low: HostAtomicU64,
-    /// High half.
-    pub next_incarnation_high: HostAtomicU64,
-    /// Fingerprint of the boot of the host that filled the region.
-    pub boot: HostAtomicU64,
+    pub region_len: AtomicU64,
+    reserved0: [AtomicU64; 4],
+    // Line 1: slots.
     /// Latch slots at and above this were never used.
-    pub slots_used: HostAtomicU32,
-    reserved1: [HostAtomicU32; 7],
+    pub slots_used: AtomicU32,
+    reserved1: [AtomicU32; 15],
     // Line 2: lists.
     /// Owner's thread + 1 while a list is being changed (rule 2: found locked, it is repaired).
-    pub list_lock: HostAtomicU32,
+    pub list_lock: AtomicU32,
     /// Undo entries that count.
-    pub undo_count: HostAtomicU32,
+    pub undo_count: AtomicU32,
     /// Frames at and above this were never used: they are on no list and their descriptors are zero.
-    pub frames_touched: HostAtomicU32,
+    pub frames_touched: AtomicU32,
     /// Frames below this have memory behind them.
-    pub frames_reserved: HostAtomicU32,
+    pub frames_reserved: AtomicU32,
     /// Free, warm, cold.
     pub lists: [ListHead; 3],
     // Lines 3..: the undo record.
@@ -227,7 +250,7 @@ pub struct PoolHeader {
 }
 
 const _: () = assert!(size_of::<PoolHeader>() == 6 * LINE && size_of::<PoolHeader>() <= 4096);
-const _: () = assert!(std::mem::offset_of!(PoolHeader, epoch) == LINE);
+const _: () = assert!(std::mem::offset_of!(PoolHeader, slots_used) == LINE);
 const _: () = assert!(std::mem::offset_of!(PoolHeader, list_lock) == 2 * LINE);
 const _: () = assert!(std::mem::offset_of!(PoolHeader, undo) == 3 * LINE);
 
@@ -258,9 +281,9 @@ impl Geometry {
     /// Where the log ring lies.
     pub const RING_AT: u64 = RING_AT;
 
-    /// A ring that suits a region: 1/64 of it, 4 to 32 MiB, and the ring's own header.
+    /// A ring that suits a region: 1/64 of it, 4 to 16 MiB, and the ring's own header.
     pub fn ring_for(region_len: u64) -> u64 {
-        (region_len / 64).next_power_of_two().clamp(4 << 20, 32 << 20) + ALIGN
+        (region_len / 64).next_power_of_two().clamp(4 << 20, 16 << 20) + ALIGN
     }
 
     /// Divides a region of `region_len` bytes with a ring of `ring_len`.

@@ -1,1 +1,75 @@
-//! See docs/.
+//! The buffer pool: page frames in memory that outlives the process, and instant recovery.
+//!
+//! The pool is the only copy of its pages in memory: frames lie in a [`cenote_fabric::Region`] (CXL memory, shared
+//! memory, or anonymous memory for the kind `dram`), and readers and writers work on them in place. When the
+//! process dies, the next one finds frames, page hash, lists and redo ring as they were, repairs the few
+//! pages that were being changed, and goes on (PolarRecv, sections 3.1 and 3.2 of the PolarCXLMem paper; design,
+//! section 7, with its eight rules).
+//!
+//! | module | its idea |
+//! |---|---|
+//! | `layout` | what lies where in a region; descriptors of 64 bytes |
+//! | `frame` | the region as slices of atomics and spans: the only unsafe code |
+//! | `latch`, `slots` | the latch word; who holds what, written down for recovery |
+//! | `hash`, `lists` | from page to frame; free, warm and cold frames |
+//! | `pool`, `guard`, `view` | hits and misses; optimistic and shared readers |
+//! | `mtr` | mini-transactions: changes, redo, commit |
+//! | `writeback`, `evict`, `checkpoint`, `background` | pages to storage, frames for others, a short log |
+//! | `open`, `recover`, `replay` | start-up: believe the region and repair, or replay the log |
+//! | `check` | everything that must hold, verified |
+//!
+//! ```no_run
+//! # fn main() -> cenote_base::Result<()> {
+//! use cenote_base::PageId;
+//! use cenote_buffer::{BufferPool, Config, Kind};
+//! use cenote_storage::DataDir;
+//!
+//! let dir = DataDir::open("cenote-data".as_ref())?;
+//! let (pool, report) = BufferPool::open(Config::new(Kind::Cxl, 1 << 30), dir)?;
+//! println!("{report}");
+//! let mut m = pool.mtr();
+//! let page = m.create(PageId::new(1000, 1), 7, 0)?;
+//! m.write_u64(page, 64, 42);
+//! let lsn = m.commit();
+//! pool.storage().log().wait_durable(lsn)?;
+//! let guard = pool.optimistic(PageId::new(1000, 1))?;
+//! let value = guard.view().u64(64);
+//! assert!(guard.valid() && value == 42);
+//! # Ok(())
+//! # }
+//! ```
+
+mod background;
+mod check;
+mod checkpoint;
+mod evict;
+mod frame;
+mod guard;
+mod hash;
+mod latch;
+mod layout;
+mod lists;
+mod mtr;
+mod open;
+mod pool;
+mod prefetch;
+mod recover;
+mod replay;
+mod report;
+mod slots;
+mod stats;
+mod view;
+mod writeback;
+
+pub use check::CheckReport;
+pub use guard::{OptGuard, Restart, SharedGuard};
+pub use layout::{FRAMES_MIN, Geometry};
+pub use mtr::{Mtr, PAGES_MAX, PageH, Patch};
+pub use open::{BufferPool, Config, Kind};
+pub use pool::{Hint, Pool};
+pub use report::{Cause, Mode, RecoveryReport, Repaired};
+pub use stats::{Counts, PoolStats};
+pub use view::PageView;
+
+pub use cenote_fabric::observe;
+pub use cenote_storage::Survive;

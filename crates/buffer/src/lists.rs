@@ -23,8 +23,8 @@
 //! Lock order: a frame's latch, then a bucket of the page hash, then the list lock; under the list
 //! lock latches are only tried.
 
-use cenote_base::rt::{MutexGuard, atomic::Ordering};
-use cenote_fabric::HostAtomicU32;
+use cenote_base::rt::MutexGuard;
+use cenote_base::rt::atomic::{AtomicU32, Ordering};
 
 use crate::frame::Frames;
 use crate::layout::{FrameState, ListHead, UNDO_ENTRIES};
@@ -139,7 +139,7 @@ impl<'p> Lists<'p> {
         &self.frames.header().lists[(list as usize).max(1) - 1]
     }
 
-    fn word(&self, word: Word) -> &'p HostAtomicU32 {
+    fn word(&self, word: Word) -> &'p AtomicU32 {
         match word {
             Word::Next(frame) => &self.frames.descriptor(frame).list_next,
             Word::Prev(frame) => &self.frames.descriptor(frame).list_prev,

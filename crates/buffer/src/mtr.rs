@@ -439,7 +439,7 @@ impl<'p> Mtr<'p> {
             }
         }
         if pool.host {
-            coherence::fence();
+            coherence::fence(pool.frames.region());
         }
         for held in &parts.held {
             let Some(record) = held.record else { continue };
@@ -457,6 +457,7 @@ impl<'p> Mtr<'p> {
             d.lsn.store(end.raw(), Ordering::Release);
             d.head.store(RecordAddr::new(0, start.raw() + offset).raw(), Ordering::Release);
             d.chain.store(chain.plus(length).pack(), Ordering::Release);
+            d.seal();
         }
     }
 }
@@ -506,7 +507,7 @@ fn flush_lines(pool: &Pool, held: &Held) {
             line += 1;
         }
         if line > first {
-            coherence::flush(pool.frames.region(), page_at + (first * LINE) as u64, ((line - first) * LINE) as u64);
+            coherence::write_back(pool.frames.region(), page_at + (first * LINE) as u64, (line - first) * LINE);
         }
         line += 1;
     }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use cenote_base::page_io::{PageIo, PageRead};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
-use cenote_base::rt::{Event, Local, Mutex};
+use cenote_base::rt::{Event, Local, Mutex, RwLock};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_fabric::coherence;
 use cenote_storage::{Storage, redo};
@@ -28,7 +28,7 @@ use crate::frame::Frames;
 use crate::guard::{OptGuard, SharedGuard};
 use crate::hash::{self, PageHash, key_of};
 use crate::latch::{self, Owner, Parking};
-use crate::layout::{Descriptor, FrameState};
+use crate::layout::{Descriptor, FrameState, LINE};
 use crate::lists::{List, Lists};
 use crate::slots::{Entry, Slots};
 use crate::stats::{Counters, PoolStats, Stats, bump};
@@ -88,6 +88,9 @@ pub struct Pool {
     pub(crate) parts: Local<Mutex<Vec<mtr::Parts>>>,
     pub(crate) signals: Signals,
     pub(crate) checkpoint_lsn: AtomicU64,
+    pub(crate) checkpoint_mutex: Mutex<()>,
+    /// Held for reading by write-backs under way, for writing by whoever drops pages unwritten.
+    pub(crate) write_gate: RwLock<()>,
     pub(crate) log_limit: u64,
     /// Tests: destructors leave the region as it is, as if the process had died.
     pub(crate) abandoned: AtomicBool,
@@ -281,14 +284,12 @@ impl Pool {
 
     /// Flushes a descriptor's line and waits for it.
     pub(crate) fn persist_descriptor(&self, frame: u32) {
-        coherence::flush(self.frames.region(), self.frames.descriptor_at(frame), 64);
-        coherence::fence();
+        coherence::flush(self.frames.region(), self.frames.descriptor_at(frame), LINE);
     }
 
     /// Flushes a whole page and waits for it.
     pub(crate) fn persist_page(&self, frame: u32) {
-        coherence::flush(self.frames.region(), self.frames.geometry().page_at(frame), PAGE_SIZE as u64);
-        coherence::fence();
+        coherence::flush(self.frames.region(), self.frames.geometry().page_at(frame), PAGE_SIZE);
     }
 
     // ---- misses ----
@@ -492,6 +493,11 @@ impl Pool {
         self.abandoned.store(true, Ordering::SeqCst);
     }
 
+    /// The storage below.
+    pub fn storage(&self) -> &Arc<Storage> {
+        &self.storage
+    }
+
     /// The page of a frame in use.
     pub(crate) fn page_in(&self, frame: u32) -> Option<PageId> {
         let key = self.frames.descriptor(frame).key.load(Ordering::Relaxed);
@@ -499,8 +505,9 @@ impl Pool {
     }
 }
 
-/// Sets a frame's state and counts its generation up.
+/// Sets a frame's state, counts its generation up, and seals the descriptor.
 pub(crate) fn set_state(d: &Descriptor, state: FrameState) {
     let generation = (d.state.load(Ordering::Relaxed) >> 8).wrapping_add(1);
     d.state.store(generation << 8 | state as u32, Ordering::Release);
+    d.seal();
 }

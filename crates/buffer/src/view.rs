@@ -47,18 +47,15 @@ impl<'a, O: Observer> PageView<'a, O> {
 
     #[inline(always)]
     fn touch(&self, offset: usize, length: usize) {
-        if O::ON {
+        if O::ON && self.reaches(offset, length) {
             let at = self.span.offset() + offset as u64;
-            self.observer.touch(self.span.region_id(), at, length as u64, Access::Read);
+            self.observer.touch(self.span.region().id(), at, length as u32, Access::Read);
         }
     }
 
     /// The byte at `offset`; 0 outside the page.
     #[inline(always)]
     pub fn u8(&self, offset: usize) -> u8 {
-        if !self.reaches(offset, 1) {
-            return 0;
-        }
         self.touch(offset, 1);
         self.span.u8(offset)
     }
@@ -66,9 +63,6 @@ impl<'a, O: Observer> PageView<'a, O> {
     /// Two bytes at `offset`; 0 outside the page.
     #[inline(always)]
     pub fn u16(&self, offset: usize) -> u16 {
-        if !self.reaches(offset, 2) {
-            return 0;
-        }
         self.touch(offset, 2);
         self.span.u16(offset)
     }
@@ -76,9 +70,6 @@ impl<'a, O: Observer> PageView<'a, O> {
     /// Four bytes at `offset`; 0 outside the page.
     #[inline(always)]
     pub fn u32(&self, offset: usize) -> u32 {
-        if !self.reaches(offset, 4) {
-            return 0;
-        }
         self.touch(offset, 4);
         self.span.u32(offset)
     }
@@ -86,9 +77,6 @@ impl<'a, O: Observer> PageView<'a, O> {
     /// Eight bytes at `offset`; 0 outside the page.
     #[inline(always)]
     pub fn u64(&self, offset: usize) -> u64 {
-        if !self.reaches(offset, 8) {
-            return 0;
-        }
         self.touch(offset, 8);
         self.span.u64(offset)
     }
@@ -106,9 +94,7 @@ impl<'a, O: Observer> PageView<'a, O> {
     pub fn copy_to(&self, offset: usize, length: usize, out: &mut Vec<u8>) {
         let (offset, length) = self.within(offset, length);
         self.touch(offset, length);
-        let start = out.len();
-        out.resize(start + length, 0);
-        self.span.copy_out(offset, &mut out[start..]);
+        self.span.append_to(offset, length, out);
     }
 
     /// Fills `out` with the bytes at `offset`; those outside the page stay as they are.

@@ -107,8 +107,12 @@ impl Pool {
         self.storage.ensure_durable(newest)?;
         assert!(self.storage.durable_lsn() >= newest, "write-ahead rule: {newest} is not durable");
         copied.sort_unstable_by_key(|c| c.page);
-        let pages: Vec<(PageId, &[u8])> =
-            copied.iter().map(|c| (c.page, &buffer[c.at..c.at + PAGE_SIZE])).collect();
+        // A page of a space that was dropped is saved by not being needed any more.
+        let pages: Vec<(PageId, &[u8])> = copied
+            .iter()
+            .filter(|c| self.storage.pages().has_space(c.page.space))
+            .map(|c| (c.page, &buffer[c.at..c.at + PAGE_SIZE]))
+            .collect();
         self.storage.write_pages(&pages)?;
         bump(&self.counters().pages_written, pages.len() as u64);
         Ok(())
@@ -138,6 +142,7 @@ impl Pool {
             d.head.store(0, Ordering::Release);
             d.chain.store(0, Ordering::Release);
             d.rec.store(0, Ordering::Release);
+            d.seal();
             return;
         }
         // Changed meanwhile: all that storage lacks is in groups after the copy's last.
@@ -147,5 +152,6 @@ impl Pool {
             d.chain.store(since.pack(), Ordering::Release);
         }
         d.rec.store(d.rec.load(Ordering::Relaxed).max(copy.lsn), Ordering::Release);
+        d.seal();
     }
 }

@@ -1,0 +1,115 @@
+//! The pool's threads.
+//!
+//! | thread | keeps | woken by |
+//! |---|---|---|
+//! | `pool-reserve` | memory reserved ahead of the frames that are handed out; ends when all is | start |
+//! | `pool-evict` | a reserve of free frames | a claim that finds it half used |
+//! | `pool-flush` | the log short: write-back by age, checkpoints | time, and commits that make it long |
+//! | `pool-ahead` | pages read ahead | [`Pool::prefetch`] |
+//!
+//! An error in the background (a full disk, a failed sync) is not lost: the log or the page store is poisoned or
+//! full, and whoever changes pages is told. The threads try again, slowly.
+
+use std::sync::Arc;
+
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::{self, JoinHandle, Nanos};
+use cenote_base::{PAGE_SIZE, Result};
+
+use crate::pool::Pool;
+
+/// A checkpoint is taken at least this often while there is something to note.
+const CHECKPOINT_EVERY: Nanos = Nanos::from_millis(30_000);
+/// How often the log's length is looked at.
+const FLUSH_TURN: Nanos = Nanos::from_millis(100);
+/// Before an error's cause is met again.
+const PAUSE: Nanos = Nanos::from_millis(200);
+
+/// Starts them.
+pub(crate) fn start(pool: &Arc<Pool>) -> Vec<JoinHandle<()>> {
+    let spawn = |name: &str, body: fn(&Pool)| {
+        let pool = Arc::clone(pool);
+        rt::spawn(name, move || body(&pool))
+    };
+    vec![
+        spawn("pool-reserve", Pool::serve_reserve),
+        spawn("pool-evict", Pool::serve_evict),
+        spawn("pool-flush", Pool::serve_flush),
+        spawn("pool-ahead", Pool::serve_ahead),
+    ]
+}
+
+impl Pool {
+    fn stopping(&self) -> bool {
+        self.signals.stop.load(Ordering::Acquire)
+    }
+
+    /// Tells the threads to end.
+    pub(crate) fn stop(&self) {
+        self.signals.stop.store(true, Ordering::Release);
+        self.signals.evict.set();
+        self.signals.flush.set();
+        self.signals.prefetch.set();
+    }
+
+    fn serve_reserve(&self) {
+        let end = self.frames.geometry().end();
+        while !self.stopping() && self.frames.region().reserved() < end {
+            if let Err(error) = self.reserve_more(end) {
+                eprintln!("cenote: memory for the buffer pool: {error}; going on with what there is");
+                return;
+            }
+        }
+    }
+
+    /// Reserves a step and hands out its frames.
+    pub(crate) fn reserve_more(&self, end: u64) -> Result<()> {
+        self.frames.region().reserve_step(end)?;
+        self.note_reserved();
+        Ok(())
+    }
+
+    /// Frames below the region's reserved bytes may be used.
+    pub(crate) fn note_reserved(&self) {
+        let geometry = self.frames.geometry();
+        let bytes = self.frames.region().reserved().saturating_sub(geometry.pages_at);
+        let frames = (bytes / PAGE_SIZE as u64).min(geometry.frames as u64) as u32;
+        self.frames.header().frames_reserved.store(frames, Ordering::Release);
+    }
+
+    fn serve_evict(&self) {
+        while !self.stopping() {
+            self.signals.evict.wait();
+            self.signals.evict.reset();
+            match self.refill() {
+                Ok(true) => {}
+                Ok(false) => rt::sleep(Nanos::from_millis(1)),
+                Err(_) => rt::sleep(PAUSE),
+            }
+        }
+    }
+
+    fn serve_flush(&self) {
+        let mut last = rt::now();
+        while !self.stopping() {
+            self.signals.flush.wait_timeout(FLUSH_TURN);
+            self.signals.flush.reset();
+            let mut done = self.keep_log_short();
+            if done.is_ok() && rt::now().since(last) > CHECKPOINT_EVERY {
+                last = rt::now();
+                done = self.checkpoint().map(|_| ());
+            }
+            if done.is_err() && !self.stopping() {
+                rt::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn serve_ahead(&self) {
+        while !self.stopping() {
+            self.signals.prefetch.wait();
+            self.signals.prefetch.reset();
+            self.read_ahead();
+        }
+    }
+}

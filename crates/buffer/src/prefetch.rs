@@ -1,0 +1,46 @@
+//! Read-ahead: pages that will be asked for soon are brought in by a thread in the background.
+//!
+//! A wish is a hint: it is dropped when wishes pile up, when the page is there, and when there is no free frame
+//! at hand. Pages read ahead enter the cold list, where they stay long enough to be met by the scan that
+//! wished for them, and leave before pages that were asked for.
+
+use cenote_base::PageId;
+use cenote_base::rt::atomic::Ordering;
+
+use crate::hash::key_of;
+use crate::pool::{Hint, Pool};
+use crate::stats::bump;
+
+/// Wishes that may wait.
+const WISHES_MAX: usize = 1024;
+
+impl Pool {
+    /// Asks for pages to be read in the background. Never waits, never fails.
+    pub fn prefetch(&self, pages: &[PageId]) {
+        let missing = |page: &&PageId| self.hash.find(&self.frames, key_of(**page)).is_none();
+        let mut wanted = self.signals.wanted.lock();
+        let before = wanted.len();
+        let room = WISHES_MAX.saturating_sub(before);
+        wanted.extend(pages.iter().filter(missing).take(room));
+        if wanted.len() > before {
+            drop(wanted);
+            self.signals.prefetch.set();
+        }
+    }
+
+    /// The background's work: reads what is wished for.
+    pub(crate) fn read_ahead(&self) {
+        let mut wanted = std::mem::take(&mut *self.signals.wanted.lock());
+        wanted.sort_unstable();
+        wanted.dedup();
+        for page in wanted {
+            if self.signals.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            // A page that cannot be read says so to whoever asks for it.
+            if self.hash.find(&self.frames, key_of(page)).is_none() && self.load(page, Hint::Scan, false).is_ok() {
+                bump(&self.counters().pages_prefetched, 1);
+            }
+        }
+    }
+}
