@@ -54,6 +54,11 @@ pub fn is_exclusive(word: u64) -> bool {
     word & EXCLUSIVE != 0
 }
 
+/// Whether the word counts shared holders, of whatever epoch.
+pub fn has_shared(word: u64) -> bool {
+    word & SHARED_MASK != 0
+}
+
 /// Shared count that `owner`'s epoch vouches for.
 fn shared(word: u64, owner: Owner) -> u64 {
     if word & OWNER_MASK == owner.0 { word & SHARED_MASK } else { 0 }

@@ -515,7 +515,7 @@ fn flush_lines(pool: &Pool, held: &Held) {
 
 impl Pool {
     /// The frame of `page`, latched, its bytes not read: for one who makes it anew.
-    fn exclusive_unread(&self, page: PageId) -> Result<Latched> {
+    pub(crate) fn exclusive_unread(&self, page: PageId) -> Result<Latched> {
         let key = crate::hash::key_of(page);
         loop {
             if let Some(frame) = self.hash.find(&self.frames, key) {

@@ -54,11 +54,6 @@ impl Slots {
         let word = self.in_use.of(thread).0[index / 64].as_raw();
         word.store(word.load(Ordering::Relaxed) & !(1 << (index % 64)), Ordering::Relaxed);
     }
-
-    /// The entry names another frame from now on.
-    pub fn rename(&self, frames: &Frames, entry: Entry, frame: u32) {
-        frames.slots()[entry.thread as usize].frames[entry.index as usize].store(frame + 1, Ordering::Release);
-    }
 }
 
 fn take_bit(in_use: &InUse) -> Option<usize> {

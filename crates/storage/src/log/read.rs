@@ -22,7 +22,8 @@ pub struct OwnedRecord {
 }
 
 impl OwnedRecord {
-    fn copy(record: &PageRecordRef<'_>) -> OwnedRecord {
+    /// A copy that outlives the group.
+    pub fn copy(record: &PageRecordRef<'_>) -> OwnedRecord {
         OwnedRecord {
             address: record.address,
             lsn: record.lsn,

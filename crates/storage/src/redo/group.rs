@@ -186,6 +186,11 @@ impl GroupBuilder {
         Some(p.offset as usize + record.locate(offset, length)?)
     }
 
+    /// The group as [`GroupBuilder::finish`] laid it out.
+    pub fn finished(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
     /// The pages of the group in the order in which they were begun.
     pub fn pages(&self) -> impl Iterator<Item = PageId> + '_ {
         self.pages[..self.used].iter().map(|p| p.page)

@@ -1,0 +1,427 @@
+//! Opening a pool: which region, is it believed, and what then.
+//!
+//! ```text
+//! region there? ─ no ─▶ make one ──────────────────────────────────────────▶ replay the log
+//!   │ yes                      ▲                                                   ▲
+//!   ├ of another database ─▶ error, untouched                                      │
+//!   ├ other incarnation, size or format ─▶ discard: make it anew ──────────────────┤
+//!   └ ours, of the last start ─▶ log: does its ring fit the files? ─ no ─▶ wipe ───┘
+//!                                   │ yes
+//!                                   ▼
+//!                               repair (recover.rs)
+//! ```
+//!
+//! A start takes over in this order, so that one that dies in the middle is followed by one that finds the
+//! same state or a complete one (rule 6): epoch in the region (latches of before are dead) · log made
+//! whole and durable · frames repaired · new incarnation noted in the region as *next* · in the control
+//! file · in the region as its own. A region is believed if its own or its next incarnation is the control file's.
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::{self, JoinHandle, Local, Mutex, RwLock};
+use cenote_base::{Error, Result};
+use cenote_fabric::{Identity, Region, RegionOptions, default_path};
+use cenote_storage::{Control, DataDir, RingPlace, RingUse, Storage, StorageOptions, StorageReport, Survive};
+
+use crate::frame::Frames;
+use crate::hash::PageHash;
+use crate::latch::{Owner, Parking};
+use crate::layout::{Geometry, LINE, POOL_FORMAT, POOL_MAGIC};
+use crate::pool::{Pool, Signals};
+use crate::report::{Mode, RecoveryReport};
+use crate::slots::Slots;
+use crate::stats::Stats;
+use crate::background;
+
+/// Where the frames lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// In a region that outlives the process: recovery is instant.
+    Cxl,
+    /// In memory of the process: the classic.
+    Dram,
+}
+
+impl Kind {
+    /// `cxl` or `dram`: the tier's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Cxl => "cxl",
+            Kind::Dram => "dram",
+        }
+    }
+}
+
+/// How to open a pool.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where the frames lie.
+    pub kind: Kind,
+    /// Bytes of the region, all told.
+    pub size: u64,
+    /// The region's file or device; `None`: a file in shared memory, named after the database.
+    pub region: Option<PathBuf>,
+    /// Bind the memory to this NUMA node.
+    pub numa_node: Option<u32>,
+    /// What the region's bytes are to survive.
+    pub survive: Survive,
+    /// Bytes of the redo ring with its header; `None`: what suits the size.
+    pub ring: Option<u64>,
+    /// Redo that a recovery without the region may have to read, in bytes: beyond half of it pages are
+    /// written back by age.
+    pub log_limit: u64,
+    /// Bytes of a log segment.
+    pub segment_bytes: u64,
+    /// Whether the pool has threads of its own. Tests may do without.
+    pub background: bool,
+    /// Regions up to this many bytes have their descriptors validated one by one at an instant recovery, and
+    /// the hash built anew from them.
+    pub scan_limit: u64,
+}
+
+impl Config {
+    /// The usual one.
+    pub fn new(kind: Kind, size: u64) -> Self {
+        Self {
+            kind,
+            size,
+            region: None,
+            numa_node: None,
+            survive: Survive::Process,
+            ring: None,
+            log_limit: 1 << 30,
+            segment_bytes: 16 << 20,
+            background: true,
+            scan_limit: 64 << 30,
+        }
+    }
+
+    fn geometry(&self, len: u64) -> Result<Geometry> {
+        Geometry::plan(len, self.ring.unwrap_or_else(|| Geometry::ring_for(len)))
+    }
+}
+
+/// Words of the region's state that are the pool's.
+const NEXT_LOW: usize = 0;
+const NEXT_HIGH: usize = 1;
+const BOOT: usize = 2;
+pub(crate) const SURVIVE: usize = 3;
+/// Bytes of frames that are there before a start goes on; the rest is reserved in the background.
+const FIRST_FRAMES: u64 = 32 << 20;
+
+/// A region as it was found or made.
+struct Opened {
+    region: Arc<Region>,
+    geometry: Geometry,
+    /// Whether what is in it may be believed, as far as headers say.
+    believed: bool,
+    remarks: Vec<String>,
+}
+
+/// The pool and its threads. Dropping it ends the threads and leaves region and storage as they are, as the
+/// end of the process would; [`BufferPool::shutdown`] writes all back first.
+pub struct BufferPool {
+    pool: Arc<Pool>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Deref for BufferPool {
+    type Target = Pool;
+    #[inline(always)]
+    fn deref(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl BufferPool {
+    /// Opens the pool and the storage in `dir`, and recovers.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] for a region of another database, [`Error::Busy`] for one in use, [`Error::Full`] when
+    /// memory is short; those of storage.
+    pub fn open(config: Config, dir: DataDir) -> Result<(BufferPool, RecoveryReport)> {
+        let begun = rt::now();
+        let control = dir.control().get();
+        let opened = open_region(&config, &control, &dir)?;
+        let epoch = take_over(&opened.region);
+        let place = RingPlace {
+            region: Arc::clone(&opened.region),
+            offset: Geometry::RING_AT,
+            length: opened.geometry.ring_len,
+        };
+        let mut options = StorageOptions::new(place);
+        options.believe_ring = opened.believed;
+        options.survive = config.survive;
+        options.segment_bytes = config.segment_bytes;
+        options.background = config.background;
+        let (storage, found) = dir.storage(options)?;
+        let pool = Arc::new(build(&config, &opened, storage, epoch)?);
+        let mut report = recover(&pool, &config, opened, &found, &control)?;
+        begin(&pool, &config)?;
+        report.duration = rt::now().since(begun);
+        let threads = if config.background { background::start(&pool) } else { Vec::new() };
+        Ok((BufferPool { pool, threads: Mutex::new(threads) }, report))
+    }
+
+    /// Writes all pages back, takes a checkpoint, and marks database and region clean. No mini-transaction may
+    /// be under way, and none may follow.
+    ///
+    /// # Errors
+    /// Those of storage; the next start recovers then.
+    pub fn shutdown(&self) -> Result<()> {
+        self.end_threads();
+        self.pool.flush_all()?;
+        self.pool.storage.log().flush_all()?;
+        let position = self.pool.checkpoint()?;
+        self.pool.storage.pages().sync()?;
+        let clean = position == self.pool.storage.log().tail();
+        self.pool.storage.control().update(|c| c.clean = clean)?;
+        self.pool.frames.region().update_state(|s| s.clean = clean);
+        Ok(())
+    }
+
+    fn end_threads(&self) {
+        self.pool.stop();
+        for thread in self.threads.lock().drain(..) {
+            // A panic of it has been said where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for BufferPool {
+    fn drop(&mut self) {
+        self.end_threads();
+    }
+}
+
+fn open_region(config: &Config, control: &Control, dir: &DataDir) -> Result<Opened> {
+    let options = RegionOptions { numa_node: config.numa_node, ..RegionOptions::default() };
+    if config.kind == Kind::Dram {
+        let region = Region::dram(config.size, identity(control, dir), options)?;
+        return made(config, region, Vec::new());
+    }
+    let path = config.region.clone().unwrap_or_else(|| default_path(control.database));
+    let mut remarks = Vec::new();
+    if exists(&path)? {
+        match Region::open(&path, options) {
+            Ok(region) => match fits(config, control, &region)? {
+                Ok(geometry) => {
+                    return Ok(Opened { region: Arc::new(region), geometry, believed: true, remarks });
+                }
+                Err(reason) => remarks.push(format!("{} is discarded: {reason}", region.name())),
+            },
+            Err(Error::Mismatch(reason) | Error::Corrupt(reason)) => {
+                // Nothing can tell whose it is but its name.
+                if config.region.is_some() && !is_blank(&path)? {
+                    return Err(Error::Mismatch(format!(
+                        "{reason}. It may belong to something else: remove it (cenote region remove), or name another"
+                    )));
+                }
+                remarks.push(format!("region discarded: {reason}"));
+            }
+            Err(other) => return Err(other),
+        }
+    }
+    let region = Region::create(&path, config.size, identity(control, dir), options)?;
+    made(config, region, remarks)
+}
+
+fn identity(control: &Control, dir: &DataDir) -> Identity {
+    Identity {
+        database: control.database,
+        region: 1,
+        directory: dir.path().display().to_string(),
+        ..Identity::default()
+    }
+}
+
+/// A region made anew: all that a start needs of it is reserved here, the rest in the background.
+fn made(config: &Config, region: Region, remarks: Vec<String>) -> Result<Opened> {
+    let geometry = config.geometry(region.len())?;
+    region.reserve_to((geometry.pages_at + FIRST_FRAMES).min(geometry.end()))?;
+    Ok(Opened { region: Arc::new(region), geometry, believed: false, remarks })
+}
+
+/// The geometry of a region that may be believed, or why it is stale.
+///
+/// # Errors
+/// [`Error::Mismatch`] for one of another database.
+fn fits(config: &Config, control: &Control, region: &Region) -> Result<std::result::Result<Geometry, String>> {
+    let (identity, state) = (region.identity(), region.state());
+    if identity.database != control.database {
+        return Err(Error::Mismatch(format!(
+            "{} belongs to database {:032x} (in {}), not to this one, {:032x}: it is left untouched",
+            region.name(), identity.database, identity.directory, control.database
+        )));
+    }
+    let next = u128::from(state.words[NEXT_LOW]) | u128::from(state.words[NEXT_HIGH]) << 64;
+    if control.incarnation == 0 || (state.incarnation != control.incarnation && next != control.incarnation) {
+        return Ok(Err("it is not of the database's last start".into()));
+    }
+    let geometry = config.geometry(region.len())?;
+    Ok(check_geometry(config, region, geometry).map(|()| geometry))
+}
+
+fn check_geometry(config: &Config, region: &Region, geometry: Geometry) -> std::result::Result<(), String> {
+    let wanted = config.size.next_multiple_of(4096);
+    if region.len() != wanted && region.kind() == cenote_fabric::Kind::File {
+        return Err(format!("it is of {} bytes, {} are wanted", region.len(), config.size));
+    }
+    let at = Geometry::HEADER_AT;
+    let found = (
+        region.atomic_u64(at).load(Ordering::Acquire),
+        region.atomic_u32(at + 8).load(Ordering::Acquire),
+        region.atomic_u32(at + 12).load(Ordering::Acquire),
+        region.atomic_u64(at + 16).load(Ordering::Acquire),
+        region.atomic_u64(at + 24).load(Ordering::Acquire),
+    );
+    if found != (POOL_MAGIC, POOL_FORMAT, geometry.frames, geometry.ring_len, geometry.region_len) {
+        return Err("its pool header has another format or geometry".into());
+    }
+    let (boot, state) = (boot_fingerprint(), region.state());
+    let host = state.words[SURVIVE] == Survive::Host as u64;
+    if !host && boot != 0 && state.words[BOOT] != boot {
+        return Err("its host was restarted, and it was filled to survive a process only (--survive host)".into());
+    }
+    Ok(())
+}
+
+/// Which boot of which host this is; 0 if nothing tells.
+fn boot_fingerprint() -> u64 {
+    let id = rt::fs::read(Path::new("/proc/sys/kernel/random/boot_id")).unwrap_or_default();
+    u64::from(cenote_base::crc::crc32c(&id)) | (id.len() as u64) << 32
+}
+
+/// A new epoch: latches of before are dead from here on.
+fn take_over(region: &Region) -> u8 {
+    let mut epoch = 0;
+    region.update_state(|s| {
+        s.epoch += 1;
+        s.clean = false;
+        epoch = s.epoch;
+    });
+    ((epoch - 1) % 255 + 1) as u8
+}
+
+fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, epoch: u8) -> Result<Pool> {
+    let geometry = opened.geometry;
+    Ok(Pool {
+        frames: Frames::new(Arc::clone(&opened.region), geometry)?,
+        storage,
+        hash: PageHash::new(geometry.buckets),
+        slots: Slots::default(),
+        parking: Parking::new(),
+        stats: Stats::default(),
+        kind: config.kind,
+        owner: Owner::new(epoch, 0),
+        host: config.survive == Survive::Host,
+        list_mutex: Mutex::new(()),
+        writing: (0..geometry.frames.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+        floors: Local::default(),
+        parts: Local::default(),
+        signals: Signals::default(),
+        checkpoint_lsn: AtomicU64::new(0),
+        checkpoint_mutex: Mutex::new(()),
+        write_gate: RwLock::new(()),
+        log_limit: config.log_limit,
+        abandoned: AtomicBool::new(false),
+    })
+}
+
+/// Brings the frames to a state in which every page is whole, by the shortest way.
+fn recover(
+    pool: &Arc<Pool>,
+    config: &Config,
+    opened: Opened,
+    found: &StorageReport,
+    control: &Control,
+) -> Result<RecoveryReport> {
+    let clean = control.clean;
+    pool.checkpoint_lsn.store(control.checkpoint.raw(), Ordering::Relaxed);
+    let mut report = RecoveryReport::new(if clean { Mode::Clean } else { Mode::Log });
+    report.remarks = opened.remarks;
+    report.voided = found.log.voided.len() as u64;
+    match &found.log.ring {
+        RingUse::Used => {
+            report.mode = if clean { Mode::Clean } else { Mode::Instant };
+            pool.note_reserved();
+            pool.repair(config, control, &mut report)?;
+            return Ok(report);
+        }
+        RingUse::Discarded(reason) => report.remarks.push(format!("region discarded: {reason}")),
+        RingUse::Created | RingUse::NotOffered => {}
+    }
+    if opened.believed {
+        pool.wipe();
+    }
+    pool.format();
+    pool.replay_all(control.checkpoint, &mut report)?;
+    Ok(report)
+}
+
+/// The last step of a start: the region and the data directory name each other.
+fn begin(pool: &Pool, config: &Config) -> Result<()> {
+    let incarnation = rt::random_u128();
+    let region = pool.frames.region();
+    region.update_state(|s| {
+        s.words[NEXT_LOW] = incarnation as u64;
+        s.words[NEXT_HIGH] = (incarnation >> 64) as u64;
+    });
+    pool.storage.control().update(|c| {
+        c.incarnation = incarnation;
+        c.clean = false;
+    })?;
+    region.update_state(|s| {
+        s.incarnation = incarnation;
+        s.words[BOOT] = boot_fingerprint();
+        s.words[SURVIVE] = config.survive as u64;
+    });
+    Ok(())
+}
+
+impl Pool {
+    /// Makes an all-zero region (but for header and ring) an empty pool.
+    pub(crate) fn format(&self) {
+        let (header, geometry) = (self.frames.header(), *self.frames.geometry());
+        self.note_reserved();
+        header.format.store(POOL_FORMAT, Ordering::Relaxed);
+        header.frames.store(geometry.frames, Ordering::Relaxed);
+        header.ring_len.store(geometry.ring_len, Ordering::Relaxed);
+        header.region_len.store(geometry.region_len, Ordering::Relaxed);
+        header.magic.store(POOL_MAGIC, Ordering::Release);
+        if self.host {
+            cenote_fabric::coherence::flush(self.frames.region(), Geometry::HEADER_AT, LINE);
+        }
+    }
+
+    /// Forgets all frames of a region that is not believed after all.
+    fn wipe(&self) {
+        let (region, geometry) = (self.frames.region(), self.frames.geometry());
+        region.span(Geometry::HEADER_AT, 4096).zero(0, 4096);
+        for (from, to) in [(geometry.buckets_at, geometry.pages_at)] {
+            // Parts that were never reserved are zero, and must not be touched.
+            let to = to.min(region.reserved());
+            if to > from {
+                region.span(from, to - from).zero(0, (to - from) as usize);
+            }
+        }
+    }
+}
+
+fn exists(path: &Path) -> Result<bool> {
+    rt::fs::exists(path).map_err(|e| Error::io(format!("looking for {}", path.display()), e))
+}
+
+/// Whether a file or device begins with nothing: it may be made a region.
+fn is_blank(path: &Path) -> Result<bool> {
+    let looking = |e| Error::io(format!("reading {}", path.display()), e);
+    let mut head = [0; 4096];
+    let file = rt::fs::open(path, rt::fs::OpenOptions::READ).map_err(looking)?;
+    // A devdax device cannot be read; then its header has been looked at through the mapping.
+    let filled = file.read_at(&mut head, 0).unwrap_or(0);
+    Ok(head[..filled].iter().all(|b| *b == 0))
+}

@@ -1,0 +1,442 @@
+//! Instant recovery: the frames of a dead process, kept but for the few that must be rebuilt.
+//!
+//! When this begins, the log is whole and durable: groups that were complete in the ring are in it, the others
+//! are void (rule 3, in storage). No other thread is about. Then:
+//!
+//! 1. *Suspects*: frames that latch slots name, and that are latched exclusively by the dead (rule 2). Where the region is
+//!    small enough to be looked at whole, or its host was lost, all descriptors are: those that are latched, that are newer than the log
+//!    (host loss), or that contradict themselves. The page hash is built anew from the believed ones then.
+//! 2. *Lists*: found locked, they are taken back to before the change; after host loss, rebuilt.
+//! 3. *Repair* (rule 4): one scan of the ring finds the newest record of each suspect's page; from the later of it and
+//!    the descriptor's head the chain is followed back to the page's image in storage, or to a logged image, and
+//!    applied. A frame that was loading, or whose page was never made, is free again.
+//! 4. Frames whose descriptor is damaged are free, and the log is replayed from the checkpoint for what pages they may have held.
+//! 5. Slots are wiped.
+//!
+//! Invariants:
+//! - nothing here is believed that was not checked: a frame that does not make sense costs its warmth only;
+//! - each step leaves a state from which this can begin again: latches are reset frame by frame, each
+//!   after its page is whole; slots go last.
+
+use cenote_base::page_io::{PageIo, PageRead};
+use cenote_base::rt::HashMap;
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
+use cenote_storage::redo::{self, page_header};
+use cenote_storage::{Control, OwnedRecord, Survive};
+
+use crate::hash::{key_of, page_of};
+use crate::latch;
+use crate::layout::{Chain, FrameState};
+use crate::lists::{HELD, List, Lists, REBUILDING};
+use crate::open::Config;
+use crate::pool::{Pool, set_state};
+use crate::report::{Cause, RecoveryReport, Repaired};
+use crate::slots;
+
+/// A frame that is not believed as it is.
+#[derive(Debug, Clone, Copy)]
+struct Suspect {
+    frame: u32,
+    cause: Cause,
+}
+
+/// What a look at all descriptors found.
+#[derive(Default)]
+struct Survey {
+    suspects: Vec<Suspect>,
+    kept: u64,
+}
+
+/// A page rebuilt, and what its descriptor is to say.
+struct Rebuilt {
+    bytes: Vec<u8>,
+    lsn: Lsn,
+    head: RecordAddr,
+    rec: Lsn,
+    chain: Chain,
+    records: u32,
+}
+
+impl Pool {
+    /// Makes the frames of the last process this one's.
+    pub(crate) fn repair(&self, config: &Config, control: &Control, report: &mut RecoveryReport) -> Result<()> {
+        let host = config.survive == Survive::Host || self.was_host();
+        let all = host || self.frames.region().len() <= config.scan_limit || self.epoch_wrapped();
+        self.clamp_header();
+        let survey = if all { self.survey_all() } else { self.survey_slots() };
+        self.repair_lists(host, report);
+        report.frames_kept = survey.kept;
+        let doubtful = self.rebuild_suspects(&survey.suspects, control, report)?;
+        if host {
+            self.lists_alone().rebuild();
+        }
+        slots::wipe(&self.frames);
+        match doubtful {
+            Doubt::None => Ok(()),
+            Doubt::Pages(pages) => self.replay_pages(control.checkpoint, &pages, report),
+            Doubt::Everything => self.replay_all(control.checkpoint, report),
+        }
+    }
+
+    fn was_host(&self) -> bool {
+        self.frames.region().state().words[crate::open::SURVIVE] == Survive::Host as u64
+    }
+
+    /// Epochs are of eight bits: when they begin anew, no shared count of old may be met.
+    fn epoch_wrapped(&self) -> bool {
+        self.frames.region().state().epoch % 255 == 1
+    }
+
+    /// Counts that lead outside the pool are cut.
+    fn clamp_header(&self) {
+        let header = self.frames.header();
+        let touched = header.frames_touched.load(Ordering::Relaxed).min(self.frames.count());
+        header.frames_touched.store(touched, Ordering::Relaxed);
+    }
+
+    pub(crate) fn lists_alone(&self) -> Lists<'_> {
+        Lists::alone(&self.frames)
+    }
+
+    // ---- suspects ----
+
+    /// Looks at every descriptor, and enters the believed ones in an empty hash.
+    fn survey_all(&self) -> Survey {
+        let mut survey = Survey::default();
+        for bucket in self.frames.buckets() {
+            bucket.as_raw().store(0, Ordering::Relaxed);
+        }
+        let end = self.storage.durable_lsn();
+        for frame in 0..self.touched() as u32 {
+            match self.judge(frame, end) {
+                Ok(true) => self.enter(frame, &mut survey),
+                Ok(false) => {}
+                Err(cause) => survey.suspects.push(Suspect { frame, cause }),
+            }
+        }
+        survey
+    }
+
+    /// Whether `frame` holds a page that is believed, or why it is a suspect.
+    fn judge(&self, frame: u32, end: Lsn) -> std::result::Result<bool, Cause> {
+        let d = self.frames.descriptor(frame);
+        let word = d.latch.as_raw().load(Ordering::Relaxed);
+        if latch::is_exclusive(word) {
+            return Err(Cause::Latched);
+        }
+        if !d.is_sealed() {
+            return Err(Cause::Damaged);
+        }
+        if latch::has_shared(word) {
+            latch::reset(&d.latch);
+        }
+        let (key, lsn) = (d.key.as_raw().load(Ordering::Relaxed), d.lsn.as_raw().load(Ordering::Relaxed));
+        match FrameState::of(d.state.as_raw().load(Ordering::Relaxed)) {
+            Some(FrameState::Used) if key == 0 => Err(Cause::Damaged),
+            Some(FrameState::Used) if Lsn::from_raw(lsn) > end => Err(Cause::TooNew),
+            Some(FrameState::Used) => Ok(true),
+            Some(FrameState::Free) if key == 0 => Ok(false),
+            _ => Err(Cause::Damaged),
+        }
+    }
+
+    fn enter(&self, frame: u32, survey: &mut Survey) {
+        let key = self.frames.descriptor(frame).key.as_raw().load(Ordering::Relaxed);
+        let bucket = self.hash.alone(&self.frames, key);
+        match bucket.find(key) {
+            Ok(None) => {
+                bucket.insert(frame);
+                survey.kept += 1;
+            }
+            // Neither is believed: the log decides.
+            Ok(Some(other)) => {
+                let twice = |frame| Suspect { frame, cause: Cause::Twice };
+                survey.suspects.extend([twice(frame), twice(other)]);
+                survey.kept = survey.kept.saturating_sub(1);
+            }
+            Err(_) => survey.suspects.push(Suspect { frame, cause: Cause::Damaged }),
+        }
+    }
+
+    /// Looks at what the slots name, and nothing else: for regions too large to be looked at whole.
+    fn survey_slots(&self) -> Survey {
+        let latched = |frame: &u32| latch::is_exclusive(self.frames.descriptor(*frame).latch.load(Ordering::Relaxed));
+        let suspects: Vec<Suspect> = slots::named(&self.frames)
+            .into_iter()
+            .filter(latched)
+            .map(|frame| Suspect { frame, cause: Cause::Latched })
+            .collect();
+        let lists = &self.frames.header().lists;
+        let in_use = [List::Warm, List::Cold].map(|l| lists[l as usize - 1].count.load(Ordering::Relaxed));
+        let kept = (u64::from(in_use[0]) + u64::from(in_use[1])).saturating_sub(suspects.len() as u64);
+        Survey { suspects, kept }
+    }
+
+    // ---- lists ----
+
+    fn repair_lists(&self, host: bool, report: &mut RecoveryReport) {
+        let found = self.frames.header().list_lock.load(Ordering::Acquire);
+        if found == 0 && !host {
+            return;
+        }
+        report.lists_repaired = true;
+        let mut lists = self.lists_alone();
+        let undone = found == HELD && lists.undo();
+        if host || found == REBUILDING || (found != 0 && !undone) {
+            lists.rebuild();
+        }
+    }
+
+    // ---- repair ----
+
+    fn rebuild_suspects(
+        &self,
+        suspects: &[Suspect],
+        control: &Control,
+        report: &mut RecoveryReport,
+    ) -> Result<Doubt> {
+        let mut doubt = Doubt::None;
+        let mut wanted: HashMap<PageId, RecordAddr> = HashMap::default();
+        for suspect in suspects {
+            if let Some(page) = self.page_to_repair(suspect) {
+                wanted.insert(page, RecordAddr::NONE);
+            }
+        }
+        self.find_heads(&mut wanted, report)?;
+        for suspect in suspects {
+            match self.page_to_repair(suspect) {
+                Some(page) => self.repair_frame(suspect, page, wanted[&page], control, report)?,
+                None => {
+                    if suspect.cause != Cause::Latched {
+                        doubt.add(self.pages_of_damaged(suspect.frame));
+                    }
+                    self.drop_frame(suspect.frame, report)?;
+                }
+            }
+        }
+        Ok(doubt)
+    }
+
+    /// The page that a suspect is certainly to hold; `None` if it is to be dropped.
+    fn page_to_repair(&self, suspect: &Suspect) -> Option<PageId> {
+        let d = self.frames.descriptor(suspect.frame);
+        let key = d.key.load(Ordering::Relaxed);
+        let used = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Used) && key != 0;
+        match suspect.cause {
+            Cause::Latched | Cause::TooNew if used => Some(page_of(key)),
+            _ => None,
+        }
+    }
+
+    /// One scan of the ring: the newest record of each page in `wanted`.
+    fn find_heads(&self, wanted: &mut HashMap<PageId, RecordAddr>, report: &mut RecoveryReport) -> Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let start = self.storage.log().ring_scan_start();
+        let mut scan = self.storage.log().scan(start);
+        while let Some(group) = scan.next()? {
+            for record in group.records() {
+                let record = record?;
+                if let Some(head) = wanted.get_mut(&record.page) {
+                    *head = record.address;
+                }
+            }
+        }
+        report.redo_bytes_read += scan.position().since(start);
+        Ok(())
+    }
+
+    fn repair_frame(
+        &self,
+        suspect: &Suspect,
+        page: PageId,
+        ring_head: RecordAddr,
+        control: &Control,
+        report: &mut RecoveryReport,
+    ) -> Result<()> {
+        let frame = suspect.frame;
+        if !self.storage.pages().has_space(page.space) {
+            return self.drop_frame(frame, report);
+        }
+        // Another frame may have the page already: one that was leaving the hash when its owner died.
+        if let Some(other) = self.hash.alone(&self.frames, key_of(page)).find(key_of(page))?
+            && other != frame
+        {
+            return self.drop_frame(frame, report);
+        }
+        let head = self.later_head(frame, ring_head);
+        let rebuilt = match self.rebuild_from_chain(page, head, frame, control) {
+            Ok(rebuilt) => rebuilt,
+            Err(error) => {
+                report.remarks.push(format!("page {page}: {error}; its redo is read from the checkpoint on"));
+                self.rebuild_from_checkpoint(page, control, report)?
+            }
+        };
+        let Some(rebuilt) = rebuilt else { return self.drop_frame(frame, report) };
+        report.repaired.push(Repaired { page, cause: suspect.cause, records: rebuilt.records });
+        self.install(frame, page, &rebuilt)
+    }
+
+    /// The later of the descriptor's head and the ring's, as far as the log goes.
+    fn later_head(&self, frame: u32, ring_head: RecordAddr) -> RecordAddr {
+        let head = RecordAddr::from_raw(self.frames.descriptor(frame).head.load(Ordering::Relaxed));
+        let inside = head.stream() == 0 && Lsn::from_raw(head.position()) < self.storage.durable_lsn();
+        if inside { head.max(ring_head) } else { ring_head }
+    }
+
+    /// The page from its image in storage and its chain; `None` if it was never made.
+    fn rebuild_from_chain(
+        &self,
+        page: PageId,
+        head: RecordAddr,
+        frame: u32,
+        control: &Control,
+    ) -> Result<Option<Rebuilt>> {
+        let (bytes, base) = self.base_image(page)?;
+        let records = self.storage.log().collect_chain(page, head, base)?;
+        let whole = base != Lsn::ZERO || records.first().is_none_or(|r| r.get().is_base);
+        let rec = Lsn::from_raw(self.frames.descriptor(frame).rec.load(Ordering::Relaxed));
+        // A dirty frame whose chain leads nowhere has lost its head: storage alone is not enough.
+        let lost = records.is_empty() && rec > base && rec < self.storage.durable_lsn();
+        if !whole || lost {
+            return Err(Error::corrupt("the chain of its redo records is broken"));
+        }
+        apply_all(bytes, base, &records, if rec == Lsn::ZERO { base.max(control.checkpoint) } else { rec })
+    }
+
+    fn rebuild_from_checkpoint(
+        &self,
+        page: PageId,
+        control: &Control,
+        report: &mut RecoveryReport,
+    ) -> Result<Option<Rebuilt>> {
+        let (bytes, base) = self.base_image(page)?;
+        let mut records = Vec::new();
+        let mut scan = self.storage.log().scan(control.checkpoint);
+        while let Some(group) = scan.next()? {
+            for record in group.records() {
+                let record = record?;
+                if record.page == page && record.lsn > base {
+                    records.push(OwnedRecord::copy(&record));
+                }
+            }
+        }
+        report.redo_bytes_read += scan.position().since(control.checkpoint);
+        apply_all(bytes, base, &records, control.checkpoint)
+    }
+
+    /// The page as storage has it, and its LSN; zeros and zero if it never was written, or cannot
+    /// be read (then a logged image must be its base).
+    fn base_image(&self, page: PageId) -> Result<(Vec<u8>, Lsn)> {
+        let mut bytes = vec![0; PAGE_SIZE];
+        match self.storage.read_page(page, &mut bytes) {
+            Ok(PageRead::NeverWritten) => Ok((bytes, Lsn::ZERO)),
+            Ok(PageRead::Present | PageRead::Rebuilt) => {
+                let lsn = redo::page_lsn(&bytes);
+                Ok((bytes, lsn))
+            }
+            Err(Error::Corrupt(_)) => Ok((vec![0; PAGE_SIZE], Lsn::ZERO)),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Puts a rebuilt page into its frame: page, descriptor, hash, list; the latch goes last.
+    fn install(&self, frame: u32, page: PageId, rebuilt: &Rebuilt) -> Result<()> {
+        let d = self.frames.descriptor(frame);
+        self.frames.page(frame).copy_in(0, &rebuilt.bytes);
+        d.key.store(key_of(page), Ordering::Relaxed);
+        d.lsn.store(rebuilt.lsn.raw(), Ordering::Relaxed);
+        d.head.store(rebuilt.head.raw(), Ordering::Relaxed);
+        d.rec.store(rebuilt.rec.raw(), Ordering::Relaxed);
+        d.chain.store(rebuilt.chain.pack(), Ordering::Relaxed);
+        d.recency.store(1, Ordering::Relaxed);
+        set_state(d, FrameState::Used);
+        let bucket = self.hash.alone(&self.frames, key_of(page));
+        if bucket.find(key_of(page))?.is_none() {
+            bucket.insert(frame);
+        }
+        self.lists_alone().put(List::Warm, frame);
+        if self.host {
+            self.persist_page(frame);
+        }
+        latch::reset(&d.latch);
+        if self.host {
+            self.persist_descriptor(frame);
+        }
+        Ok(())
+    }
+
+    /// Frees a frame, whatever it held; the latch goes last.
+    fn drop_frame(&self, frame: u32, report: &mut RecoveryReport) -> Result<()> {
+        let d = self.frames.descriptor(frame);
+        let key = d.key.load(Ordering::Relaxed);
+        self.hash.alone(&self.frames, key).remove(frame)?;
+        report.frames_discarded += 1;
+        d.key.store(0, Ordering::Release);
+        for word in [&d.lsn, &d.head, &d.rec] {
+            word.store(0, Ordering::Relaxed);
+        }
+        d.chain.store(0, Ordering::Relaxed);
+        d.recency.store(0, Ordering::Relaxed);
+        set_state(d, FrameState::Free);
+        self.lists_alone().put(List::Free, frame);
+        latch::reset(&d.latch);
+        if self.host {
+            self.persist_descriptor(frame);
+        }
+        Ok(())
+    }
+
+    /// Pages that a frame with a damaged descriptor may have held: what its key says and what its bytes say, if
+    /// they agree. `None`: it could be any.
+    fn pages_of_damaged(&self, frame: u32) -> Option<PageId> {
+        let key = self.frames.descriptor(frame).key.load(Ordering::Relaxed);
+        let span = self.frames.page(frame);
+        let inside = PageId::new(span.u32(page_header::SPACE), span.u32(page_header::PAGE));
+        (key == key_of(inside)).then_some(inside)
+    }
+}
+
+/// Which pages may have lost changes with frames that are not believed.
+enum Doubt {
+    None,
+    Pages(Vec<PageId>),
+    Everything,
+}
+
+impl Doubt {
+    fn add(&mut self, page: Option<PageId>) {
+        match (&mut *self, page) {
+            (Doubt::Everything, _) => {}
+            (_, None) => *self = Doubt::Everything,
+            (Doubt::None, Some(page)) => *self = Doubt::Pages(vec![page]),
+            (Doubt::Pages(pages), Some(page)) => pages.push(page),
+        }
+    }
+}
+
+/// `rec`: at or below the first record that storage lacks. `None` if there is no page at all.
+fn apply_all(mut bytes: Vec<u8>, base: Lsn, records: &[OwnedRecord], rec: Lsn) -> Result<Option<Rebuilt>> {
+    let mut chain = Chain::default();
+    for record in records {
+        let record = record.get();
+        redo::apply(&mut bytes, &record)?;
+        chain = if record.is_base { Chain::default() } else { chain }.plus(record.len());
+    }
+    let Some(last) = records.last() else {
+        let clean = Rebuilt {
+            bytes,
+            lsn: base,
+            head: RecordAddr::NONE,
+            rec: Lsn::ZERO,
+            chain,
+            records: 0,
+        };
+        return Ok((base != Lsn::ZERO).then_some(clean));
+    };
+    let last = last.get();
+    let records = records.len() as u32;
+    Ok(Some(Rebuilt { bytes, lsn: last.lsn, head: last.address, rec, chain, records }))
+}

@@ -1,0 +1,142 @@
+//! Classic recovery: redo from the checkpoint on, applied to pages by their LSN (ARIES' redo).
+//!
+//! The log is read once, in stretches that fit a bounded amount of memory. Within a stretch, records are gathered by page and
+//! pages taken in order, so that each is brought in once and storage is read forwards. A record is
+//! applied if it is newer than the page; so replaying what is there already changes nothing, and this may be
+//! done twice, or half and then again.
+
+use cenote_base::rt::HashMap;
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
+use cenote_storage::OwnedRecord;
+use cenote_storage::redo;
+
+use crate::hash::key_of;
+use crate::layout::Chain;
+use crate::pool::{Hint, Latched, Pool};
+use crate::report::RecoveryReport;
+
+/// Redo gathered before it is applied, in bytes.
+const STRETCH: usize = 64 << 20;
+
+/// Redo of one stretch, by page. Each record with the start of its group.
+type Gathered = HashMap<PageId, Vec<(Lsn, OwnedRecord)>>;
+
+impl Pool {
+    /// Replays everything from `from` on.
+    pub(crate) fn replay_all(&self, from: Lsn, report: &mut RecoveryReport) -> Result<()> {
+        self.replay(from, |_| true, report)
+    }
+
+    /// Replays what concerns `pages`.
+    pub(crate) fn replay_pages(&self, from: Lsn, pages: &[PageId], report: &mut RecoveryReport) -> Result<()> {
+        self.replay(from, |page| pages.contains(&page), report)
+    }
+
+    fn replay(&self, from: Lsn, concerns: impl Fn(PageId) -> bool, report: &mut RecoveryReport) -> Result<()> {
+        let mut gathered = Gathered::default();
+        let mut bytes = 0;
+        let mut scan = self.storage.log().scan(from);
+        while let Some(group) = scan.next()? {
+            let start = group.start();
+            for record in group.records() {
+                let record = record?;
+                if concerns(record.page) {
+                    bytes += record.len();
+                    gathered.entry(record.page).or_default().push((start, OwnedRecord::copy(&record)));
+                }
+            }
+            if bytes > STRETCH {
+                self.apply_gathered(&mut gathered, report)?;
+                bytes = 0;
+            }
+        }
+        report.redo_bytes_read += scan.position().since(from);
+        self.apply_gathered(&mut gathered, report)
+    }
+
+    fn apply_gathered(&self, gathered: &mut Gathered, report: &mut RecoveryReport) -> Result<()> {
+        let mut pages: Vec<(PageId, Vec<(Lsn, OwnedRecord)>)> = gathered.drain().collect();
+        pages.sort_unstable_by_key(|(page, _)| *page);
+        for (page, records) in pages {
+            // A space that is gone was dropped after what the log says here.
+            if self.storage.pages().has_space(page.space) {
+                report.pages_replayed += u64::from(self.replay_page(page, &records)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies what is newer than the page; says whether anything was.
+    fn replay_page(&self, page: PageId, records: &[(Lsn, OwnedRecord)]) -> Result<bool> {
+        let latched = self.bring_for_replay(page, records)?;
+        let d = self.frames.descriptor(latched.frame);
+        let lsn = Lsn::from_raw(d.lsn.load(Ordering::Relaxed));
+        let first = records.iter().position(|(_, r)| r.get().lsn > lsn).unwrap_or(records.len());
+        let newer = &records[first..];
+        let applied = self.apply_newer(latched, page, lsn, newer);
+        match (&applied, newer.is_empty() && lsn == Lsn::ZERO) {
+            // Zeros that nothing was built on.
+            (Ok(()), true) | (Err(_), _) => self.unpublish(latched)?,
+            (Ok(()), false) => self.unlatch(latched, !newer.is_empty()),
+        }
+        applied.map(|()| !newer.is_empty())
+    }
+
+    /// The page's frame, latched. A page that storage cannot read is built from nothing, if a
+    /// record here does so.
+    fn bring_for_replay(&self, page: PageId, records: &[(Lsn, OwnedRecord)]) -> Result<Latched> {
+        match self.load_for_replay(page) {
+            Err(Error::Corrupt(_)) if records.iter().any(|(_, r)| r.get().is_base) => self.exclusive_unread(page),
+            other => other,
+        }
+    }
+
+    fn load_for_replay(&self, page: PageId) -> Result<Latched> {
+        loop {
+            let frame = match self.hash.find(&self.frames, key_of(page)) {
+                Some(frame) => frame,
+                None => self.load(page, Hint::Warm, true)?,
+            };
+            let latched = self.latch_exclusive(frame)?;
+            if self.page_in(frame) == Some(page) {
+                return Ok(latched);
+            }
+            self.unlatch(latched, false);
+        }
+    }
+
+    fn apply_newer(&self, latched: Latched, page: PageId, lsn: Lsn, newer: &[(Lsn, OwnedRecord)]) -> Result<()> {
+        // What is before the last record that needs nothing is not needed.
+        let base = newer.iter().rposition(|(_, r)| r.get().is_base);
+        let newer = &newer[base.unwrap_or(0)..];
+        let (Some((start, _)), Some((_, last))) = (newer.first(), newer.last()) else { return Ok(()) };
+        if lsn == Lsn::ZERO && base.is_none() {
+            return Err(Error::corrupt(format!(
+                "page {page} is missing from storage, and the log from the checkpoint on does not build it"
+            )));
+        }
+        let (d, span) = (self.frames.descriptor(latched.frame), self.frames.page(latched.frame));
+        let mut bytes = vec![0; PAGE_SIZE];
+        span.copy_out(0, &mut bytes);
+        let mut chain = Chain::unpack(d.chain.load(Ordering::Relaxed));
+        for (_, record) in newer {
+            let record = record.get();
+            redo::apply(&mut bytes, &record)?;
+            chain = if record.is_base { Chain::default() } else { chain }.plus(record.len());
+        }
+        span.copy_in(0, &bytes);
+        if self.host {
+            self.persist_page(latched.frame);
+        }
+        let last = last.get();
+        if base.is_some() || d.rec.load(Ordering::Relaxed) == 0 {
+            d.rec.store(start.raw(), Ordering::Release);
+        }
+        d.lsn.store(last.lsn.raw(), Ordering::Release);
+        d.head.store(last.address.raw(), Ordering::Release);
+        d.chain.store(chain.pack(), Ordering::Release);
+        d.seal();
+        Ok(())
+    }
+}
