@@ -137,3 +137,17 @@ impl Error {
         }
     }
 }
+
+impl From<cenote_base::Error> for Error {
+    fn from(error: cenote_base::Error) -> Error {
+        use cenote_base::Error as Base;
+        match error {
+            Base::Full(text) => Error::DiskFull(text),
+            Base::Corrupt(text) => Error::Corrupt(text),
+            Base::Mismatch(text) | Base::Busy(text) => Error::Config(text),
+            Base::Poisoned(text) => Error::Poisoned(text),
+            Base::Invalid(text) => Error::Internal(text),
+            other => Error::Io(other.to_string()),
+        }
+    }
+}

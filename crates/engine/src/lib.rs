@@ -6,6 +6,8 @@ pub mod error;
 mod interim;
 pub mod key;
 pub mod row;
+pub mod space;
+pub mod tree;
 pub mod types;
 
 pub use api::{

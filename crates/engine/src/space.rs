@@ -1,0 +1,209 @@
+//! Pages of a space: which are in use, which are free.
+//!
+//! Page 0 of a space is its header:
+//!
+//! ```text
+//!   32 u64 magic   40 u32 format version   44 u32 reserved
+//!   48 u32 high-water mark: the first page number never handed out
+//!   52 u32 head of the free list, 0 none   56 u32 pages on the free list
+//! 1024 u32 x 1024  pending large values: first pages of chains that no row holds (yet, or any more)
+//! ```
+//!
+//! A free page has kind [`KIND_FREE`] and the number of the next free page at byte 24.
+//!
+//! Invariants:
+//! - every page below the high-water mark is, at the end of each mini-transaction, exactly one of: header,
+//!   reachable page of the tree, page of a large value, free. A structure change allocates and frees within
+//!   its own mini-transaction, so a crash between two of them leaves no orphan;
+//! - the header is latched after all pages of the tree; a free page only by who holds the header;
+//! - freeing a page changes it (kind), so its version moves and an optimistic reader that still looks at it
+//!   starts again.
+
+use crate::tree::layout::{AT_KIND, AT_NEXT, KIND_FREE, KIND_TREE, PageRead, ROOT};
+use cenote_base::PageId;
+
+use crate::tree::image::Image;
+use crate::tree::pages::{Pool, Mtr, PageH, latched};
+use crate::tree::{Error, Result};
+
+/// Page kind of a space's header.
+pub const KIND_SPACE: u8 = 1;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"CenoteSp");
+const VERSION: u32 = 1;
+const AT_MAGIC: usize = 32;
+const AT_VERSION: usize = 40;
+const AT_HIGH_WATER: usize = 48;
+const AT_FREE_HEAD: usize = 52;
+const AT_FREE_COUNT: usize = 56;
+const AT_PENDING: usize = 1024;
+/// How many large values of a space can be pending at once.
+pub(crate) const PENDING: usize = 1024;
+
+fn header_page(space: u32) -> PageId {
+    PageId::new(space, 0)
+}
+
+/// The header's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpaceHeader {
+    /// First page number never handed out: the space's size in pages.
+    pub high_water: u32,
+    /// First page of the free list, 0 when it is empty.
+    pub free_head: u32,
+    /// Pages on the free list.
+    pub free_count: u32,
+}
+
+fn read_header(space: u32, page: impl PageRead) -> Result<SpaceHeader> {
+    let magic = page.u32(AT_MAGIC) as u64 | (page.u32(AT_MAGIC + 4) as u64) << 32;
+    let sound = page.u8(AT_KIND) == KIND_SPACE && magic == MAGIC && page.u32(AT_VERSION) == VERSION;
+    if !sound {
+        return Err(Error::corrupt(header_page(space), "the first page of the space is no space header"));
+    }
+    Ok(SpaceHeader {
+        high_water: page.u32(AT_HIGH_WATER),
+        free_head: page.u32(AT_FREE_HEAD),
+        free_count: page.u32(AT_FREE_COUNT),
+    })
+}
+
+/// Reads the space's header. Errors: the page cannot be read or is no header.
+pub fn header(pool: &Pool, space: u32) -> Result<SpaceHeader> {
+    loop {
+        let guard = pool.optimistic(header_page(space))?;
+        let read = read_header(space, guard.view());
+        if guard.valid() {
+            return read;
+        }
+        cenote_base::rt::relax();
+    }
+}
+
+/// Size of the space in pages, free ones included.
+pub fn pages(pool: &Pool, space: u32) -> Result<u32> {
+    Ok(header(pool, space)?.high_water)
+}
+
+/// Writes the header of a new space and an empty root leaf, in one mini-transaction.
+pub(crate) fn format(m: &mut Mtr<'_>, space: u32) -> Result<()> {
+    let root = m.create(PageId::new(space, ROOT), KIND_TREE, 0)?;
+    let header = m.create(header_page(space), KIND_SPACE, 0)?;
+    m.write(header, AT_MAGIC, &MAGIC.to_le_bytes());
+    m.write(header, AT_VERSION, &VERSION.to_le_bytes());
+    m.write(header, AT_HIGH_WATER, &(ROOT + 1).to_le_bytes());
+    Image::new(0, &[], None).install(&mut latched(m, root));
+    Ok(())
+}
+
+/// The header, latched: the last latch of a mini-transaction on the tree (only free pages come after it).
+pub(crate) struct SpaceLatch {
+    h: PageH,
+    space: u32,
+    header: SpaceHeader,
+}
+
+/// Latches the header of `space`.
+pub(crate) fn latch(m: &mut Mtr<'_>, space: u32) -> Result<SpaceLatch> {
+    let h = m.exclusive(header_page(space))?;
+    let header = read_header(space, m.view(h))?;
+    Ok(SpaceLatch { h, space, header })
+}
+
+impl SpaceLatch {
+    /// Latches `count` pages for use, from the free list first. It takes the mini-transaction, which must not have
+    /// changed anything: should it fail after a new page was made, that page goes to the free list and the
+    /// mini-transaction ends there; else nothing has happened. The header changes with [`SpaceLatch::store`].
+    pub fn allocate<'p>(&mut self, mut m: Mtr<'p>, count: usize, kind: u8) -> Result<(Mtr<'p>, Vec<(u32, PageH)>)> {
+        let mut pages = Vec::with_capacity(count);
+        while pages.len() < count && self.header.free_head != 0 {
+            pages.push(self.pop_free(&mut m)?);
+        }
+        let popped = pages.len();
+        while pages.len() < count {
+            match self.extend(&mut m, kind) {
+                Ok(page) => pages.push(page),
+                Err(error) => {
+                    if pages.len() > popped {
+                        pages.iter().for_each(|(page, h)| self.free(&mut m, *page, *h));
+                        self.store(&mut m);
+                        m.commit();
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok((m, pages))
+    }
+
+    /// Makes the page at the high-water mark.
+    fn extend(&mut self, m: &mut Mtr<'_>, kind: u8) -> Result<(u32, PageH)> {
+        let page = self.header.high_water;
+        let next = page.checked_add(1).ok_or(Error::SpaceFull { space: self.space })?;
+        let h = m.create(PageId::new(self.space, page), kind, 0)?;
+        self.header.high_water = next;
+        Ok((page, h))
+    }
+
+    fn pop_free(&mut self, m: &mut Mtr<'_>) -> Result<(u32, PageH)> {
+        let page = self.header.free_head;
+        let id = PageId::new(self.space, page);
+        if page >= self.header.high_water || self.header.free_count == 0 {
+            return Err(Error::corrupt(header_page(self.space), "the free list leaves the space"));
+        }
+        let h = m.exclusive(id)?;
+        if PageRead::u8(m.view(h), AT_KIND) != KIND_FREE {
+            return Err(Error::corrupt(id, "a page on the free list is in use"));
+        }
+        self.header.free_head = PageRead::u32(m.view(h), AT_NEXT);
+        self.header.free_count -= 1;
+        Ok((page, h))
+    }
+
+    /// Puts a page that is latched and no longer reachable on the free list.
+    pub fn free(&mut self, m: &mut Mtr<'_>, page: u32, h: PageH) {
+        m.write(h, AT_KIND, &[KIND_FREE, 0]);
+        m.write(h, AT_NEXT, &self.header.free_head.to_le_bytes());
+        self.header.free_head = page;
+        self.header.free_count += 1;
+    }
+
+    /// Writes high-water mark and free list as they are after `allocate` and `free`.
+    pub fn store(&self, m: &mut Mtr<'_>) {
+        let mut bytes = [0; 12];
+        bytes[..4].copy_from_slice(&self.header.high_water.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.header.free_head.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.header.free_count.to_le_bytes());
+        m.write(self.h, AT_HIGH_WATER, &bytes);
+    }
+
+    /// The first page of pending chain `slot`, 0 none.
+    pub fn pending(&self, m: &Mtr<'_>, slot: usize) -> u32 {
+        PageRead::u32(m.view(self.h), AT_PENDING + 4 * slot)
+    }
+
+    /// Sets the first page of pending chain `slot`, 0 none.
+    pub fn set_pending(&self, m: &mut Mtr<'_>, slot: usize, first: u32) {
+        m.write(self.h, AT_PENDING + 4 * slot, &first.to_le_bytes());
+    }
+
+    /// A slot of the pending list that is not in use.
+    pub fn vacant(&self, m: &Mtr<'_>) -> Result<usize> {
+        let vacant = (0..PENDING).find(|slot| self.pending(m, *slot) == 0);
+        vacant.ok_or(Error::TooManyPending { space: self.space })
+    }
+}
+
+/// First pages of all pending chains with their slots.
+pub(crate) fn pending(pool: &Pool, space: u32) -> Result<Vec<(usize, u32)>> {
+    loop {
+        let guard = pool.optimistic(header_page(space))?;
+        let view = guard.view();
+        let words = (0..PENDING).map(|slot| (slot, PageRead::u32(view, AT_PENDING + 4 * slot)));
+        let found = words.filter(|(_, first)| *first != 0).collect();
+        if guard.valid() {
+            return Ok(found);
+        }
+        cenote_base::rt::relax();
+    }
+}

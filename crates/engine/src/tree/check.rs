@@ -1,0 +1,366 @@
+//! Checking a whole tree and its space.
+//!
+//! 1. Walk the leaves by key. Each path from the root is copied and validated as a whole, so what is examined is
+//!    one moment's truth even while others write. On each page: sound numbers, keys that rise and lie between the
+//!    fences, fences that equal the parent's separators, levels that step by one.
+//! 2. Account for each page of the space: header, tree, large value or free, exactly once. While others write,
+//!    pages change hands in between; so this is done only if the header did not move, and tried again a few times.
+
+use cenote_base::rt::{HashMap, HashSet};
+
+use super::image::Image;
+use super::large::chain_page;
+use super::layout::{
+    AT_KIND, AT_NEXT, Header, KIND_FREE, PageRead, PageWrite, ROOT, child_at, copy_key, is_sound, level_of, lower_fence, upper_fence,
+};
+use super::pages::{Hint, OptGuard, PageView, Pool};
+use super::search::child_slot;
+use super::{Attempt, BTree, Result, until_done};
+use crate::space::{self, SpaceHeader};
+
+/// Something that is wrong with a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Space of the page.
+    pub space: u32,
+    /// The page.
+    pub page: u32,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "space {} page {}: {}", self.space, self.page, self.what)
+    }
+}
+
+/// What a check saw.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Entries in leaves.
+    pub entries: u64,
+    /// Leaf pages.
+    pub leaves: u64,
+    /// Pages above the leaves.
+    pub inner: u64,
+    /// Pages of large values.
+    pub overflow: u64,
+    /// Pages on the free list.
+    pub free: u64,
+    /// First pages of all large values that rows hold.
+    pub large: Vec<u32>,
+    /// Whether each page of the space was accounted for (not while others kept changing the space).
+    pub accounted: bool,
+    /// What is wrong; empty when all is well.
+    pub findings: Vec<Finding>,
+}
+
+/// How often the accounting is tried while others change the space.
+const TRIES: usize = 5;
+
+/// Findings after which the walk ends: a page that is wrong tends to be wrong in many places.
+const ENOUGH: usize = 100;
+
+impl BTree {
+    /// Checks the whole tree and accounts for all pages of its space. Works while others read and write.
+    /// Errors: the space's header cannot be read. Whatever else is wrong is in the report.
+    pub fn check(&self, pool: &Pool) -> Result<CheckReport> {
+        let mut report = CheckReport::default();
+        for _ in 0..TRIES {
+            let before = space::header(pool, self.space)?;
+            let mut walk = Walk::new(*self);
+            walk.leaves(pool);
+            report = walk.report;
+            if !report.findings.is_empty() {
+                break;
+            }
+            let tree = std::mem::take(&mut walk.tree_pages);
+            let accounts = Accounts::gather(pool, *self, before, tree)?;
+            if space::header(pool, self.space)? == before {
+                accounts.settle(&mut report);
+                break;
+            }
+        }
+        Ok(report)
+    }
+}
+
+/// The walk over the leaves.
+struct Walk {
+    tree: BTree,
+    report: CheckReport,
+    tree_pages: HashSet<u32>,
+}
+
+/// One page of a path, copied.
+struct Step {
+    page: u32,
+    image: Image,
+}
+
+impl Walk {
+    fn new(tree: BTree) -> Walk {
+        Walk { tree, report: CheckReport::default(), tree_pages: HashSet::default() }
+    }
+
+    fn leaves(&mut self, pool: &Pool) {
+        let mut key = Vec::new();
+        loop {
+            let path = match until_done(|| self.copy_path(pool, &key)) {
+                Ok(path) => path,
+                Err(super::Error::Corrupt { page, what }) => return self.find(page.page, what),
+                Err(error) => return self.find(ROOT, &format!("a page on the way down from here: {error}")),
+            };
+            self.examine_path(&path);
+            let Some(leaf) = path.last() else { return };
+            let next = upper_fence(leaf.image.view());
+            match next {
+                Some(fence) if fence > key => key = fence,
+                Some(_) => return self.find(leaf.page, "its upper fence is not above where it begins"),
+                None => return,
+            }
+            if self.report.findings.len() >= ENOUGH {
+                return;
+            }
+        }
+    }
+
+    /// Copies the pages from the root to the leaf of `key`, as they are at one moment.
+    fn copy_path(&self, pool: &Pool, key: &[u8]) -> Attempt<Vec<Step>> {
+        let mut guards = Vec::new();
+        let mut path: Vec<Step> = Vec::new();
+        let mut page = ROOT;
+        loop {
+            let read = pool.optimistic_hint(self.tree.page(page), Hint::Scan);
+            let Ok(guard) = read else { return self.unreadable(read.err(), &guards) };
+            let image = Image::copy_of(guard.view());
+            guards.push(guard);
+            let valid = guards.iter().all(|guard: &OptGuard<'_>| guard.valid());
+            if !valid {
+                return Ok(None);
+            }
+            let below = path.last().and_then(|step| level_of(step.image.view()));
+            let level = level_of(image.view());
+            if !is_sound(image.view()) || below.is_some_and(|below| level != below.checked_sub(1)) {
+                return Err(super::Error::corrupt(self.tree.page(page), "it is not the sound tree page that its parent expects"));
+            }
+            let next = (level != Some(0)).then(|| child_at(image.view(), child_slot(image.view(), key)));
+            path.push(Step { page, image });
+            match next {
+                Some(child) => page = child,
+                None => return Ok(Some(path)),
+            }
+        }
+    }
+
+    fn unreadable(
+        &self,
+        error: Option<cenote_base::Error>,
+        guards: &[OptGuard<'_>],
+    ) -> Attempt<Vec<Step>> {
+        match error {
+            Some(error) if guards.iter().all(|guard| guard.valid()) => Err(error.into()),
+            _ => Ok(None),
+        }
+    }
+
+    fn examine_path(&mut self, path: &[Step]) {
+        let mut bounds = (Vec::new(), None);
+        for step in path {
+            let view = step.image.view();
+            if (lower_fence(view), upper_fence(view)) != bounds {
+                self.find(step.page, "its fences are not what its parent gives it");
+            }
+            if self.tree_pages.insert(step.page) {
+                self.examine_page(step);
+            }
+            bounds = self.child_bounds(step, path);
+        }
+    }
+
+    /// The fences that the child of `step` on this path must have.
+    fn child_bounds(&self, step: &Step, path: &[Step]) -> (Vec<u8>, Option<Vec<u8>>) {
+        let view = step.image.view();
+        let header = Header::read(view);
+        let level = level_of(view).unwrap_or(0);
+        let child = path.iter().find(|other| Some(level) == level_of(other.image.view()).map(|below| below + 1));
+        let slot = child.and_then(|child| (0..header.count()).find(|slot| child_at(view, *slot) == child.page));
+        let Some(slot) = slot else { return (Vec::new(), None) };
+        let key = |slot: usize| {
+            let mut key = Vec::new();
+            copy_key(view, &header, slot, &mut key);
+            key
+        };
+        let upper = if slot + 1 < header.count() { Some(key(slot + 1)) } else { upper_fence(view) };
+        (key(slot), upper)
+    }
+
+    fn examine_page(&mut self, step: &Step) {
+        let view = step.image.view();
+        let header = Header::read(view);
+        let (lower, upper) = (lower_fence(view), upper_fence(view));
+        let mut before: Option<Vec<u8>> = None;
+        for slot in 0..header.count() {
+            let mut key = Vec::new();
+            copy_key(view, &header, slot, &mut key);
+            if before.as_ref().is_some_and(|before| *before >= key) {
+                self.find(step.page, "its keys do not rise");
+            }
+            if key < lower || upper.as_ref().is_some_and(|upper| key >= *upper) {
+                self.find(step.page, "a key lies outside its fences");
+            }
+            if !super::search::search(view, &key).exact {
+                self.find(step.page, "a key's head does not lead to it");
+            }
+            before = Some(key);
+        }
+        self.examine_sum(step, &header);
+        self.count(step, &header);
+    }
+
+    /// Heap bytes are entries, fences and garbage, to the byte.
+    fn examine_sum(&mut self, step: &Step, header: &Header) {
+        let view = step.image.view();
+        let level = level_of(view).unwrap_or(0);
+        let entries: usize = (0..header.count()).map(|slot| super::layout::Slot::read(view, slot).entry_len(level)).sum();
+        let live = entries + header.lower.1 as usize + header.upper_len();
+        if live + header.garbage as usize != super::PAGE_SIZE - header.heap as usize {
+            self.find(step.page, "its heap does not add up");
+        }
+    }
+
+    fn count(&mut self, step: &Step, header: &Header) {
+        let is_leaf = level_of(step.image.view()) == Some(0);
+        if is_leaf {
+            self.report.leaves += 1;
+            self.report.entries += header.count() as u64;
+            return;
+        }
+        self.report.inner += 1;
+        if header.count() == 0 {
+            self.find(step.page, "an inner page has no children");
+        }
+        if step.image.view().u32(super::layout::slot_at(0) + 8) == 0 {
+            self.find(step.page, "a child has page number 0");
+        }
+    }
+
+    fn find(&mut self, page: u32, what: &str) {
+        self.report.findings.push(Finding { space: self.tree.space, page, what: what.to_owned() });
+    }
+}
+
+/// Who owns each page of the space.
+struct Accounts {
+    tree: BTree,
+    header: SpaceHeader,
+    owners: HashMap<u32, &'static str>,
+    large: Vec<u32>,
+    findings: Vec<Finding>,
+    overflow: u64,
+    free: u64,
+}
+
+impl Accounts {
+    fn gather(pool: &Pool, tree: BTree, header: SpaceHeader, pages: HashSet<u32>) -> Result<Accounts> {
+        let owners = pages.into_iter().map(|page| (page, "the tree")).collect();
+        let mut accounts =
+            Accounts { tree, header, owners, large: Vec::new(), findings: Vec::new(), overflow: 0, free: 0 };
+        accounts.free_list(pool);
+        accounts.chains(pool)?;
+        accounts.missing();
+        Ok(accounts)
+    }
+
+    fn settle(self, report: &mut CheckReport) {
+        report.accounted = true;
+        report.findings.extend(self.findings);
+        report.large = self.large;
+        report.overflow = self.overflow;
+        report.free = self.free;
+    }
+
+    fn free_list(&mut self, pool: &Pool) {
+        let mut page = self.header.free_head;
+        while page != 0 && self.own(page, "the free list") {
+            self.free += 1;
+            let read = self.read(pool, page, |view| (PageRead::u8(view, AT_KIND), PageRead::u32(view, AT_NEXT)));
+            match read {
+                Some((KIND_FREE, next)) => page = next,
+                _ => return self.find(page, "a page on the free list is in use"),
+            }
+        }
+        if self.free != u64::from(self.header.free_count) {
+            self.find(0, "the free list is not as long as the header says");
+        }
+    }
+
+    /// Follows the chains of all large values: those held by rows and those pending.
+    fn chains(&mut self, pool: &Pool) -> Result<()> {
+        let pending: HashSet<u32> = space::pending(pool, self.tree.space)?.into_iter().map(|(_, first)| first).collect();
+        let mut firsts: Vec<u32> = pending.iter().copied().collect();
+        for page in 1..self.header.high_water {
+            if self.owners.contains_key(&page) {
+                continue;
+            }
+            let read = self.chain_page(pool, page);
+            if read.is_some_and(|chain| chain.is_first) && !pending.contains(&page) {
+                self.large.push(page);
+                firsts.push(page);
+            }
+        }
+        firsts.into_iter().for_each(|first| self.chain(pool, first));
+        Ok(())
+    }
+
+    fn chain(&mut self, pool: &Pool, first: u32) {
+        let mut page = first;
+        while page != 0 && self.own(page, "a large value") {
+            self.overflow += 1;
+            let Some(chain) = self.chain_page(pool, page) else {
+                return self.find(page, "a large value leads to a page of another kind");
+            };
+            page = chain.next;
+        }
+    }
+
+    fn chain_page(&mut self, pool: &Pool, page: u32) -> Option<super::large::ChainPage> {
+        self.read(pool, page, |view| chain_page(view)).flatten()
+    }
+
+    /// Reads a page; `None`, and a finding, when it cannot be read.
+    fn read<T>(&mut self, pool: &Pool, page: u32, f: impl Fn(PageView<'_>) -> T) -> Option<T> {
+        let read = until_done(|| {
+            let guard = pool.optimistic_hint(self.tree.page(page), Hint::Scan)?;
+            let read = f(guard.view());
+            Ok(guard.valid().then_some(read))
+        });
+        read.map_err(|error| self.find(page, &error.to_string())).ok()
+    }
+
+    /// Enters the page's owner; `false` when the page cannot be followed further.
+    fn own(&mut self, page: u32, owner: &'static str) -> bool {
+        if page == 0 || page >= self.header.high_water {
+            self.find(page, &format!("{owner} leads outside the space"));
+            return false;
+        }
+        if let Some(other) = self.owners.insert(page, owner) {
+            self.find(page, &format!("it belongs to {owner} and to {other}"));
+            return false;
+        }
+        true
+    }
+
+    fn missing(&mut self) {
+        for page in 1..self.header.high_water {
+            if !self.owners.contains_key(&page) {
+                self.find(page, "it belongs to nothing: neither reachable nor free");
+            }
+        }
+    }
+
+    fn find(&mut self, page: u32, what: &str) {
+        self.findings.push(Finding { space: self.tree.space, page, what: what.to_owned() });
+    }
+}

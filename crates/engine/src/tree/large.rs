@@ -1,0 +1,261 @@
+//! Values too large for a leaf: chains of overflow pages in the tree's space.
+//!
+//! ```text
+//!  12 u8 kind   24 u32 next page, 0 at the end   32 u32 data bytes here   36 u32 mark   40 u64 length of the value
+//!  48 … data                                     mark: 0 not the first page; 1 first page, held by a row;
+//!                                                      2 + n first page, in slot n of the pending list
+//! ```
+//!
+//! A chain takes many mini-transactions to write and to free, each of at most [`STRIDE`] pages, so that redo is
+//! bounded. Nothing leaks when the process dies in between, because a chain that no row holds stands on the pending
+//! list in the space's header at every moment:
+//!
+//! 1. `put_large` takes a pending slot with the first pages and hangs on the rest;
+//! 2. the mini-transaction that writes the row calls `adopt_large`: the slot is given up;
+//! 3. the mini-transaction that removes the last version calls `orphan_large`: the chain is pending again;
+//! 4. `free_large` frees the front of the chain, the slot moving along;
+//! 5. `reclaim_pending`, called before anyone writes to the space after a restart, frees what is still pending.
+
+use super::layout::{AT_KIND, AT_NEXT, KIND_OVERFLOW, PAGE_SIZE, PageRead};
+use super::pages::{Pool, Mtr, PageH};
+use super::{Attempt, BTree, Error, Result, until_done};
+use crate::space::{self, SpaceLatch};
+
+const AT_LEN: usize = 32;
+const AT_MARK: usize = 36;
+const AT_TOTAL: usize = 40;
+const AT_DATA: usize = 48;
+/// Bytes of a value in one page.
+const PER_PAGE: usize = PAGE_SIZE - AT_DATA;
+/// Pages written or freed in one mini-transaction.
+const STRIDE: usize = 8;
+const ADOPTED: u32 = 1;
+const PENDING_FROM: u32 = 2;
+
+/// Names a large value; what a row holds in its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LargeRef {
+    /// First page of the chain.
+    pub first: u32,
+    /// Length of the value in bytes.
+    pub len: u64,
+}
+
+impl LargeRef {
+    /// Bytes of the encoded form.
+    pub const SIZE: usize = 12;
+
+    /// Little-endian bytes, for a row.
+    pub fn encode(&self) -> [u8; LargeRef::SIZE] {
+        let mut out = [0; LargeRef::SIZE];
+        out[..4].copy_from_slice(&self.first.to_le_bytes());
+        out[4..].copy_from_slice(&self.len.to_le_bytes());
+        out
+    }
+
+    /// The inverse of [`LargeRef::encode`]; `None` when the length is wrong.
+    pub fn decode(bytes: &[u8]) -> Option<LargeRef> {
+        let bytes: &[u8; LargeRef::SIZE] = bytes.try_into().ok()?;
+        let (first, len) = (bytes.first_chunk::<4>()?, bytes.last_chunk::<8>()?);
+        Some(LargeRef { first: u32::from_le_bytes(*first), len: u64::from_le_bytes(*len) })
+    }
+}
+
+impl BTree {
+    /// Writes a value as a chain that is pending: adopt it in the mini-transaction that writes its row.
+    pub fn put_large(&self, pool: &Pool, value: &[u8]) -> Result<LargeRef> {
+        let mut strides = value.chunks(PER_PAGE * STRIDE);
+        let (first, mut tail) = self.begin_chain(pool, strides.next().unwrap_or(&[]), value.len() as u64)?;
+        for stride in strides {
+            tail = self.extend_chain(pool, tail, stride)?;
+        }
+        Ok(LargeRef { first, len: value.len() as u64 })
+    }
+
+    /// The first pages, on the pending list; returns the first and the last of them.
+    fn begin_chain(&self, pool: &Pool, bytes: &[u8], total: u64) -> Result<(u32, u32)> {
+        let mut m = pool.mtr();
+        let mut header = space::latch(&mut m, self.space)?;
+        let slot = header.vacant(&m)?;
+        let count = bytes.len().div_ceil(PER_PAGE).max(1);
+        let (mut m, pages) = header.allocate(m, count, KIND_OVERFLOW)?;
+        fill(&mut m, &pages, bytes);
+        m.write(pages[0].1, AT_MARK, &(PENDING_FROM + slot as u32).to_le_bytes());
+        m.write(pages[0].1, AT_TOTAL, &total.to_le_bytes());
+        header.set_pending(&mut m, slot, pages[0].0);
+        header.store(&mut m);
+        m.commit();
+        Ok((pages[0].0, pages[count - 1].0))
+    }
+
+    /// Hangs more pages on the chain's last page; returns the new last page.
+    fn extend_chain(&self, pool: &Pool, tail: u32, bytes: &[u8]) -> Result<u32> {
+        let mut m = pool.mtr();
+        let tail = m.exclusive(self.page(tail))?;
+        let mut header = space::latch(&mut m, self.space)?;
+        let count = bytes.len().div_ceil(PER_PAGE);
+        let (mut m, pages) = header.allocate(m, count, KIND_OVERFLOW)?;
+        fill(&mut m, &pages, bytes);
+        m.write(tail, AT_NEXT, &pages[0].0.to_le_bytes());
+        header.store(&mut m);
+        m.commit();
+        Ok(pages[count - 1].0)
+    }
+
+    /// Takes the chain off the pending list, in the mini-transaction that writes the row that holds it. Call it before
+    /// that mini-transaction's first change and after the leaf is latched.
+    pub fn adopt_large(&self, m: &mut Mtr<'_>, large: &LargeRef) -> Result<()> {
+        let h = self.first_page(m, large)?;
+        let header = space::latch(m, self.space)?;
+        let mark = PageRead::u32(m.view(h), AT_MARK);
+        let slot = mark.wrapping_sub(PENDING_FROM) as usize;
+        if slot >= space::PENDING || header.pending(m, slot) != large.first {
+            return Err(Error::corrupt(self.page(large.first), "a large value to adopt is not pending"));
+        }
+        m.write(h, AT_MARK, &ADOPTED.to_le_bytes());
+        header.set_pending(m, slot, 0);
+        Ok(())
+    }
+
+    /// Puts the chain on the pending list, in the mini-transaction that removes the last version that holds it.
+    /// Call it before that mini-transaction's first change and after the leaf is latched; then `free_large`.
+    pub fn orphan_large(&self, m: &mut Mtr<'_>, large: &LargeRef) -> Result<()> {
+        let h = self.first_page(m, large)?;
+        let header = space::latch(m, self.space)?;
+        if PageRead::u32(m.view(h), AT_MARK) != ADOPTED {
+            return Err(Error::corrupt(self.page(large.first), "a large value to free is held by no row"));
+        }
+        let slot = header.vacant(m)?;
+        m.write(h, AT_MARK, &(PENDING_FROM + slot as u32).to_le_bytes());
+        header.set_pending(m, slot, large.first);
+        Ok(())
+    }
+
+    fn first_page(&self, m: &mut Mtr<'_>, large: &LargeRef) -> Result<PageH> {
+        let h = m.exclusive(self.page(large.first))?;
+        let page = m.view(h);
+        if PageRead::u8(page, AT_KIND) != KIND_OVERFLOW || total(page) != large.len {
+            return Err(Error::corrupt(self.page(large.first), "it is not the first page of the large value"));
+        }
+        Ok(h)
+    }
+
+    /// Copies the whole value into `out` (cleared first). Who calls must be entitled to see a row that holds it.
+    pub fn get_large(&self, pool: &Pool, large: &LargeRef, out: &mut Vec<u8>) -> Result<()> {
+        out.clear();
+        if large.len == 0 {
+            return Ok(());
+        }
+        let mut page = large.first;
+        while (out.len() as u64) < large.len {
+            let before = out.len();
+            if page == 0 {
+                return Err(Error::corrupt(self.page(large.first), "a large value is shorter than its row says"));
+            }
+            page = until_done(|| {
+                out.truncate(before);
+                self.try_copy(pool, page, out)
+            })?;
+        }
+        if page == 0 && out.len() as u64 == large.len {
+            return Ok(());
+        }
+        Err(Error::corrupt(self.page(large.first), "a large value is longer than its row says"))
+    }
+
+    /// Appends the bytes of one page; returns the next page.
+    fn try_copy(&self, pool: &Pool, page: u32, out: &mut Vec<u8>) -> Attempt<u32> {
+        let guard = pool.optimistic(self.page(page))?;
+        let view = guard.view();
+        let len = PageRead::u32(view, AT_LEN) as usize;
+        let sound = PageRead::u8(view, AT_KIND) == KIND_OVERFLOW && (1..=PER_PAGE).contains(&len);
+        PageRead::copy_to(view, AT_DATA, len.min(PER_PAGE), out);
+        let next = PageRead::u32(view, AT_NEXT);
+        match (guard.valid(), sound) {
+            (false, _) => Ok(None),
+            (true, true) => Ok(Some(next)),
+            (true, false) => Err(Error::corrupt(self.page(page), "it is not a page of a large value")),
+        }
+    }
+
+    /// Frees a chain that is pending.
+    pub fn free_large(&self, pool: &Pool, large: &LargeRef) -> Result<()> {
+        let pending = space::pending(pool, self.space)?;
+        match pending.into_iter().find(|(_, first)| *first == large.first) {
+            Some((slot, first)) => self.free_chain(pool, slot, first),
+            None => Err(Error::corrupt(self.page(large.first), "a large value to free is not pending")),
+        }
+    }
+
+    fn free_chain(&self, pool: &Pool, slot: usize, mut first: u32) -> Result<()> {
+        while first != 0 {
+            first = self.free_stride(pool, slot, first)?;
+        }
+        Ok(())
+    }
+
+    /// Frees the first pages of a pending chain; returns what is now its first page.
+    fn free_stride(&self, pool: &Pool, slot: usize, first: u32) -> Result<u32> {
+        let mut m = pool.mtr();
+        let mut pages = Vec::with_capacity(STRIDE);
+        let mut next = first;
+        while next != 0 && pages.len() < STRIDE {
+            let h = m.exclusive(self.page(next))?;
+            if PageRead::u8(m.view(h), AT_KIND) != KIND_OVERFLOW {
+                return Err(Error::corrupt(self.page(next), "it is not a page of a large value"));
+            }
+            pages.push((next, h));
+            next = PageRead::u32(m.view(h), AT_NEXT);
+        }
+        let mut header: SpaceLatch = space::latch(&mut m, self.space)?;
+        pages.iter().for_each(|(page, h)| header.free(&mut m, *page, *h));
+        header.set_pending(&mut m, slot, next);
+        header.store(&mut m);
+        m.commit();
+        Ok(next)
+    }
+
+    /// Frees all chains that are pending; returns how many. Only before anyone writes large values to this space,
+    /// at the first use after a restart.
+    pub fn reclaim_pending(&self, pool: &Pool) -> Result<usize> {
+        let pending = space::pending(pool, self.space)?;
+        for (slot, first) in &pending {
+            self.free_chain(pool, *slot, *first)?;
+        }
+        Ok(pending.len())
+    }
+}
+
+fn total(page: impl PageRead) -> u64 {
+    page.u32(AT_TOTAL) as u64 | (page.u32(AT_TOTAL + 4) as u64) << 32
+}
+
+/// Writes `bytes` over the pages and links them; the last one ends the chain.
+fn fill(m: &mut Mtr<'_>, pages: &[(u32, PageH)], bytes: &[u8]) {
+    let mut chunks = bytes.chunks(PER_PAGE);
+    for (i, (_, h)) in pages.iter().enumerate() {
+        let data = chunks.next().unwrap_or(&[]);
+        let next = pages.get(i + 1).map_or(0, |(page, _)| *page);
+        let mut header = [0; AT_DATA - AT_NEXT];
+        header[..4].copy_from_slice(&next.to_le_bytes());
+        header[AT_LEN - AT_NEXT..][..4].copy_from_slice(&(data.len() as u32).to_le_bytes());
+        m.write(*h, AT_KIND, &[KIND_OVERFLOW, 0, 1, 0]);
+        m.write(*h, AT_NEXT, &header);
+        if !data.is_empty() {
+            m.write(*h, AT_DATA, data);
+        }
+    }
+}
+
+/// What a page of a large value says about its chain, for `check`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChainPage {
+    pub next: u32,
+    pub is_first: bool,
+}
+
+/// Reads a page as one of a chain; `None` when it is of another kind.
+pub(crate) fn chain_page(page: impl PageRead) -> Option<ChainPage> {
+    let is_chain = page.u8(AT_KIND) == KIND_OVERFLOW;
+    is_chain.then(|| ChainPage { next: page.u32(AT_NEXT), is_first: page.u32(AT_MARK) != 0 })
+}

@@ -1,0 +1,293 @@
+//! Walking a range of keys, a leaf at a time.
+//!
+//! A step descends to the leaf where the scan stands, copies the qualifying entries into the caller's batch and
+//! notes the leaf's fence as the next position; then it validates. If the leaf changed meanwhile, the step is
+//! done again. The scan holds no latch and no page between steps, so nothing that happens to the tree can hurt it.
+//!
+//! A scan that has gone through several leaves asks the pool for the next ones ahead of time; their numbers stand
+//! in the parent that it passes anyway.
+
+use std::ops::Bound;
+
+use cenote_fabric::observe::{self, Observer, Off, On};
+
+use super::layout::{Header, PageRead, Slot, child_at};
+use super::pages::{Hint, Pool};
+use super::search::{child_slot, child_slot_below, lower_bound};
+use super::{Attempt, BTree, Result, descend::Path};
+use crate::api::Direction;
+use crate::key::KeyRange;
+
+/// Entries copied out of a leaf, reused from step to step.
+#[derive(Debug, Default, Clone)]
+pub struct LeafBatch {
+    bytes: Vec<u8>,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    start: u32,
+    key: u16,
+    value: u16,
+}
+
+impl LeafBatch {
+    /// An empty batch.
+    pub fn new() -> LeafBatch {
+        LeafBatch::default()
+    }
+
+    /// Entries in the batch.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether it holds no entries.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Key of entry `i`.
+    pub fn key(&self, i: usize) -> &[u8] {
+        let row = self.rows[i];
+        &self.bytes[row.start as usize..][..row.key as usize]
+    }
+
+    /// Value of entry `i`.
+    pub fn value(&self, i: usize) -> &[u8] {
+        let row = self.rows[i];
+        &self.bytes[row.start as usize + row.key as usize..][..row.value as usize]
+    }
+
+    /// Key and value of each entry, in the scan's order.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        (0..self.len()).map(|i| (self.key(i), self.value(i)))
+    }
+
+    /// Forgets the entries, keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.rows.clear();
+    }
+
+    fn push(&mut self, page: impl PageRead, header: &Header, slot: usize) {
+        let entry = Slot::read(page, slot);
+        let start = self.bytes.len();
+        page.copy_to(header.lower.0 as usize, header.prefix as usize, &mut self.bytes);
+        page.copy_to(entry.off as usize, entry.entry_len(0), &mut self.bytes);
+        let copied = self.bytes.len() - start;
+        let key = (header.prefix as usize + entry.len as usize).min(copied);
+        self.rows.push(Row { start: start as u32, key: key as u16, value: (copied - key) as u16 });
+    }
+}
+
+/// A walk over a range. It borrows nothing: the pool is handed in at each step.
+#[derive(Debug, Clone)]
+pub struct Scan {
+    tree: BTree,
+    range: KeyRange,
+    direction: Direction,
+    done: bool,
+    batch_rows: usize,
+    leaves: u32,
+    ahead: u32,
+}
+
+/// Leaves after which a scan counts as long.
+const LONG: u32 = 3;
+/// Leaves that a long scan asks for at once.
+const READ_AHEAD: usize = 16;
+
+impl BTree {
+    /// A scan of `range`, standing at its begin (forward) or end (backward).
+    pub fn scan(&self, range: KeyRange, direction: Direction) -> Scan {
+        Scan { tree: *self, range, direction, done: false, batch_rows: usize::MAX, leaves: 0, ahead: 0 }
+    }
+}
+
+/// The slots of a leaf that a step takes, and whether the range ends within the leaf.
+struct Cut {
+    from: usize,
+    to: usize,
+    ends_here: bool,
+}
+
+impl Scan {
+    /// At most `rows` (at least 1) entries a batch, for callers that want few.
+    pub fn batch_rows(mut self, rows: usize) -> Scan {
+        self.batch_rows = rows.max(1);
+        self
+    }
+
+    /// Copies the next entries into `batch` (cleared first); `false` at the end of the range.
+    pub fn next_batch(&mut self, pool: &Pool, batch: &mut LeafBatch) -> Result<bool> {
+        batch.clear();
+        while !self.done && batch.is_empty() {
+            while self.try_step(pool, batch)?.is_none() {
+                batch.clear();
+                cenote_base::rt::relax();
+            }
+        }
+        Ok(!batch.is_empty())
+    }
+
+    fn try_step(&mut self, pool: &Pool, batch: &mut LeafBatch) -> Attempt<()> {
+        if observe::active() { self.step(pool, On, batch) } else { self.step(pool, Off, batch) }
+    }
+
+    #[inline(always)]
+    fn step<O: Observer>(&mut self, pool: &Pool, o: O, batch: &mut LeafBatch) -> Attempt<()> {
+        let Some(leaf) = self.descend(pool, o)? else { return Ok(None) };
+        let page = leaf.view(o);
+        let header = Header::read(page);
+        let mut cut = self.cut(page, &header);
+        let whole = cut.to.saturating_sub(cut.from) <= self.batch_rows;
+        if !whole {
+            self.shorten(&mut cut);
+        }
+        self.copy(page, &header, &cut, batch);
+        let next = self.fence(page, &header);
+        if !leaf.node.valid() {
+            return Ok(None);
+        }
+        self.hint(pool, o, &leaf);
+        if whole { self.advance(next, cut.ends_here) } else { self.resume_behind(batch) }
+        Ok(Some(()))
+    }
+
+    fn descend<'p, O: Observer>(&self, pool: &'p Pool, o: O) -> Attempt<Path<'p>> {
+        let to = (0, if self.leaves < LONG { Hint::Warm } else { Hint::Scan });
+        match (self.direction, &self.range.lower, &self.range.upper) {
+            (Direction::Forward, Bound::Unbounded, _) => self.tree.descend(pool, o, to, |_| 0),
+            (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _)
+            | (Direction::Backward, _, Bound::Included(key)) => {
+                self.tree.descend(pool, o, to, |page| child_slot(page, key))
+            }
+            (Direction::Backward, _, Bound::Excluded(key)) => {
+                self.tree.descend(pool, o, to, |page| child_slot_below(page, Some(key)))
+            }
+            (Direction::Backward, _, Bound::Unbounded) => {
+                self.tree.descend(pool, o, to, |page| child_slot_below(page, None))
+            }
+        }
+    }
+
+    /// The part of the leaf that lies in the range.
+    fn cut(&self, page: impl PageRead, header: &Header) -> Cut {
+        let from = match &self.range.lower {
+            Bound::Unbounded => 0,
+            Bound::Included(key) => lower_bound(page, key).slot,
+            Bound::Excluded(key) => behind(page, key),
+        };
+        let to = match &self.range.upper {
+            Bound::Unbounded => header.count(),
+            Bound::Included(key) => behind(page, key),
+            Bound::Excluded(key) => lower_bound(page, key).slot,
+        };
+        let ends_here = match self.direction {
+            Direction::Forward => to < header.count(),
+            Direction::Backward => from > 0,
+        };
+        Cut { from, to, ends_here }
+    }
+
+    fn shorten(&self, cut: &mut Cut) {
+        match self.direction {
+            Direction::Forward => cut.to = cut.from + self.batch_rows,
+            Direction::Backward => cut.from = cut.to - self.batch_rows,
+        }
+    }
+
+    fn copy(&self, page: impl PageRead, header: &Header, cut: &Cut, batch: &mut LeafBatch) {
+        match self.direction {
+            Direction::Forward => (cut.from..cut.to).for_each(|slot| batch.push(page, header, slot)),
+            Direction::Backward => (cut.from..cut.to).rev().for_each(|slot| batch.push(page, header, slot)),
+        }
+    }
+
+    /// The leaf's far fence: where the next leaf begins, `None` at the edge of the tree.
+    fn fence(&self, page: impl PageRead, header: &Header) -> Option<Vec<u8>> {
+        let mut key = Vec::new();
+        match self.direction {
+            Direction::Forward if header.has_upper() => {
+                page.copy_to(header.upper.0 as usize, header.upper_len(), &mut key);
+            }
+            Direction::Backward if header.lower.1 > 0 => {
+                page.copy_to(header.lower.0 as usize, header.lower.1 as usize, &mut key);
+            }
+            _ => return None,
+        }
+        Some(key)
+    }
+
+    /// Moves to the next leaf, unless the range ends in this one or at its fence.
+    fn advance(&mut self, fence: Option<Vec<u8>>, ends_here: bool) {
+        let Some(fence) = fence else {
+            self.done = true;
+            return;
+        };
+        self.leaves += 1;
+        match self.direction {
+            Direction::Forward => {
+                self.done = ends_here || begins_at_or_behind(&fence, &self.range.upper);
+                self.range.lower = Bound::Included(fence);
+            }
+            Direction::Backward => {
+                self.done = ends_here || ends_at_or_before(&fence, &self.range.lower);
+                self.range.upper = Bound::Excluded(fence);
+            }
+        }
+    }
+
+    /// Stays in the leaf, behind the last entry of the batch.
+    fn resume_behind(&mut self, batch: &LeafBatch) {
+        let last = Bound::Excluded(batch.key(batch.len() - 1).to_vec());
+        match self.direction {
+            Direction::Forward => self.range.lower = last,
+            Direction::Backward => self.range.upper = last,
+        }
+    }
+
+    /// Asks for the leaves that come next, every `READ_AHEAD` leaves.
+    fn hint<O: Observer>(&mut self, pool: &Pool, o: O, leaf: &Path<'_>) {
+        let Some((parent, slot)) = &leaf.parent else { return };
+        if self.leaves < LONG || self.leaves < self.ahead {
+            return;
+        }
+        let page = parent.view_as(o);
+        let next = |step: usize| match self.direction {
+            Direction::Forward => slot + step,
+            Direction::Backward => slot.wrapping_sub(step),
+        };
+        let count = Header::read(page).count();
+        let slots = (1..=READ_AHEAD).map(next).filter(|slot| *slot < count);
+        let wanted: Vec<_> = slots.map(|slot| self.tree.page(child_at(page, slot))).collect();
+        if parent.valid() {
+            pool.prefetch(&wanted);
+            self.ahead = self.leaves + wanted.len().max(1) as u32;
+        }
+    }
+}
+
+/// First slot whose key is above `key`.
+fn behind(page: impl PageRead, key: &[u8]) -> usize {
+    let found = lower_bound(page, key);
+    found.slot + usize::from(found.exact)
+}
+
+fn begins_at_or_behind(fence: &[u8], upper: &Bound<Vec<u8>>) -> bool {
+    match upper {
+        Bound::Unbounded => false,
+        Bound::Included(upper) => fence > &upper[..],
+        Bound::Excluded(upper) => fence >= &upper[..],
+    }
+}
+
+/// Keys below `fence` are all outside of a range that begins at `lower`.
+fn ends_at_or_before(fence: &[u8], lower: &Bound<Vec<u8>>) -> bool {
+    match lower {
+        Bound::Unbounded => false,
+        Bound::Included(lower) | Bound::Excluded(lower) => fence <= &lower[..],
+    }
+}

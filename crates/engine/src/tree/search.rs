@@ -1,0 +1,108 @@
+//! Finding a key inside a page.
+//!
+//! 1. cut the page's prefix from the key (a key that belongs here has it);
+//! 2. binary search over the four-byte heads in the slots, one conditional move a step, touching no entry;
+//! 3. only where heads are equal look at the entry.
+
+use std::cmp::Ordering;
+
+use super::layout::{AT_COUNT, AT_PREFIX, Header, MAX_SLOTS, PageRead, SLOT, SLOTS, head_of, slot_at};
+
+/// Where a key is or would be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub slot: usize,
+    pub exact: bool,
+}
+
+/// First slot whose key is at or above `key`, which must lie between the page's fences.
+#[inline(always)]
+pub(crate) fn search(page: impl PageRead, key: &[u8]) -> Found {
+    let count = (page.u16(AT_COUNT) as usize).min(MAX_SLOTS);
+    let prefix = page.u16(AT_PREFIX) as usize;
+    search_suffix(page, count, key.get(prefix..).unwrap_or(&[]))
+}
+
+#[inline(always)]
+fn search_suffix(page: impl PageRead, count: usize, suffix: &[u8]) -> Found {
+    let head = head_of(suffix);
+    let slot = first_head_at_or_above(page, count, head);
+    if slot == count || page.u32(slot_at(slot)) != head {
+        return Found { slot, exact: false };
+    }
+    match compare_entry(page, slot, suffix) {
+        Ordering::Equal => Found { slot, exact: true },
+        Ordering::Greater => Found { slot, exact: false },
+        Ordering::Less => search_entries(page, slot + 1, count, head, suffix),
+    }
+}
+
+/// Binary search without branches on data: the answer is always within `base ..= base + len`.
+#[inline(always)]
+fn first_head_at_or_above(page: impl PageRead, count: usize, head: u32) -> usize {
+    let mut base = SLOTS;
+    let mut len = count;
+    while len > 1 {
+        let half = len / 2;
+        let middle = base + half * SLOT;
+        base = if page.u32(middle - SLOT) < head { middle } else { base };
+        len -= half;
+    }
+    let first = (base - SLOTS) / SLOT;
+    first + usize::from(len == 1 && page.u32(base) < head)
+}
+
+/// Continues among slots whose heads tie, comparing entries.
+fn search_entries(page: impl PageRead, from: usize, to: usize, head: u32, suffix: &[u8]) -> Found {
+    let (mut low, mut high) = (from, to);
+    while low < high {
+        let middle = (low + high) / 2;
+        let order = match page.u32(slot_at(middle)).cmp(&head) {
+            Ordering::Equal => compare_entry(page, middle, suffix),
+            heads => heads,
+        };
+        match order {
+            Ordering::Equal => return Found { slot: middle, exact: true },
+            Ordering::Less => low = middle + 1,
+            Ordering::Greater => high = middle,
+        }
+    }
+    Found { slot: low, exact: false }
+}
+
+/// Compares the entry with `suffix`, their heads being equal.
+#[inline(always)]
+fn compare_entry(page: impl PageRead, slot: usize, suffix: &[u8]) -> Ordering {
+    let at = slot_at(slot);
+    let len = page.u16(at + 6) as usize;
+    if len <= 4 || suffix.len() <= 4 {
+        return len.cmp(&suffix.len());
+    }
+    page.compare(page.u16(at + 4) as usize + 4, len - 4, &suffix[4..])
+}
+
+/// Slot of the child that covers `key`; the page must not be empty.
+#[inline(always)]
+pub(crate) fn child_slot(page: impl PageRead, key: &[u8]) -> usize {
+    let found = search(page, key);
+    if found.exact { found.slot } else { found.slot.saturating_sub(1) }
+}
+
+/// Slot of the child that covers the keys just below `key` (`None`: below the end of the tree).
+pub(crate) fn child_slot_below(page: impl PageRead, key: Option<&[u8]>) -> usize {
+    let count = Header::read(page).count();
+    let above = key.map_or(count, |key| lower_bound(page, key).slot);
+    above.saturating_sub(1)
+}
+
+/// Like `search` for a key that may lie outside the page's fences.
+pub(crate) fn lower_bound(page: impl PageRead, key: &[u8]) -> Found {
+    let header = Header::read(page);
+    let prefix = header.prefix as usize;
+    let start = &key[..prefix.min(key.len())];
+    match page.compare(header.lower.0 as usize, prefix, start) {
+        Ordering::Equal => search(page, key),
+        Ordering::Less => Found { slot: header.count(), exact: false },
+        Ordering::Greater => Found { slot: 0, exact: false },
+    }
+}
