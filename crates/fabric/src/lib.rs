@@ -32,7 +32,7 @@ pub use header::{FORMAT_VERSION, GEOMETRY_WORDS, HEADER_SIZE, Identity, State};
 pub use host::{HostAtomicU32, HostAtomicU64};
 pub use listing::{Found, SHM_DIR, default_path, list, peek, remove};
 pub use region::{Kind, Region, RegionOptions};
-pub use span::Span;
+pub use span::{Block, Fixed, Length, Span};
 
 /// Bytes of a cache line: what is flushed, fetched and lost at once.
 pub const LINE: usize = 64;

@@ -15,7 +15,7 @@ use crate::header::{self, HEADER_SIZE, Identity, State};
 use crate::host::{HostAtomicU32, HostAtomicU64};
 use crate::map::Mapping;
 use crate::record::Recorder;
-use crate::{Span, coherence};
+use crate::{Block, Span, coherence};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, Mutex};
 use cenote_base::units::ByteSize;
@@ -246,6 +246,12 @@ impl Region {
         assert!(inside, "a span outside its region");
         // SAFETY: inside the mapping, by the check, and the mapping lives while `self` is borrowed.
         unsafe { Span::new(self.mapping.base().add(off as usize), len as usize, self) }
+    }
+
+    /// The part of `N` bytes at `off`; panics if it is not all inside.
+    #[inline(always)]
+    pub fn block<const N: usize>(&self, off: u64) -> Block<'_, N> {
+        self.span(off, N as u64).block(0)
     }
 
     /// The atomic at `off`; panics if it is outside or not aligned.

@@ -15,19 +15,47 @@ use cenote_base::crc;
 use core::cmp::Ordering;
 use core::ptr::NonNull;
 
+/// How long a span is: known when it runs (`usize`), or when it is compiled ([`Fixed`]), which
+/// leaves one comparison with a constant of each check.
+pub trait Length: Copy {
+    /// The length in bytes.
+    fn bytes(self) -> usize;
+}
+
+impl Length for usize {
+    #[inline(always)]
+    fn bytes(self) -> usize {
+        self
+    }
+}
+
+/// The length `N`.
+#[derive(Clone, Copy)]
+pub struct Fixed<const N: usize>;
+
+impl<const N: usize> Length for Fixed<N> {
+    #[inline(always)]
+    fn bytes(self) -> usize {
+        N
+    }
+}
+
+/// A span of `N` bytes: a page, say.
+pub type Block<'a, const N: usize> = Span<'a, Fixed<N>>;
+
 /// A part of a region. See the module.
 #[derive(Clone, Copy)]
-pub struct Span<'a> {
+pub struct Span<'a, L: Length = usize> {
     base: NonNull<u8>,
-    len: usize,
+    len: L,
     region: &'a Region,
 }
 
 // SAFETY: the memory is mapped while the region is borrowed, and is accessed only by the ways of
 // `raw` and by atomics, which are sound from any thread.
-unsafe impl Send for Span<'_> {}
+unsafe impl<L: Length + Send> Send for Span<'_, L> {}
 // SAFETY: as above; a shared span offers nothing else.
-unsafe impl Sync for Span<'_> {}
+unsafe impl<L: Length + Sync> Sync for Span<'_, L> {}
 
 #[cold]
 #[inline(never)]
@@ -57,22 +85,31 @@ macro_rules! value {
     };
 }
 
-impl<'a> Span<'a> {
+impl<'a, L: Length> Span<'a, L> {
     /// # Safety
     /// `len` bytes from `base` on are mapped writable while `region` lives.
-    pub(crate) unsafe fn new(base: NonNull<u8>, len: usize, region: &'a Region) -> Self {
+    #[inline(always)]
+    pub(crate) unsafe fn new(base: NonNull<u8>, len: L, region: &'a Region) -> Self {
         Self { base, len, region }
     }
 
     /// Its length in bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
-        self.len
+        self.len.bytes()
     }
 
     /// Whether it is of no bytes.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
+    }
+
+    /// The part of `N` bytes at `off`; panics if it is not all inside.
+    #[inline(always)]
+    pub fn block<const N: usize>(&self, off: usize) -> Block<'a, N> {
+        let p = self.checked(off, N);
+        // SAFETY: inside this span, so not null, and mapped while the region lives.
+        unsafe { Span::new(NonNull::new_unchecked(p), Fixed, self.region) }
     }
 
     /// The region it is a part of.
@@ -102,13 +139,14 @@ impl<'a> Span<'a> {
     /// Whether `len` bytes at `off` are all inside.
     #[inline(always)]
     pub fn contains(&self, off: usize, len: usize) -> bool {
-        len <= self.len && off <= self.len - len
+        // Saturation makes an absurd offset a great one; for small ones the compiler drops it.
+        off.saturating_add(len) <= self.len()
     }
 
     #[inline(always)]
     fn checked(&self, off: usize, len: usize) -> *mut u8 {
         if !self.contains(off, len) {
-            outside(off, len, self.len);
+            outside(off, len, self.len());
         }
         // SAFETY: inside the span, by the check.
         unsafe { self.base.as_ptr().add(off) }
@@ -186,12 +224,13 @@ impl<'a> Span<'a> {
     }
 
     /// Copies all of `from` to `off`; the two must not overlap. Panics if it is not all inside.
-    pub fn copy_from(&self, off: usize, from: Span<'_>) {
-        let p = self.checked(off, from.len);
+    pub fn copy_from<M: Length>(&self, off: usize, from: Span<'_, M>) {
+        let len = from.len();
+        let p = self.checked(off, len);
         let (to, source) = (p as usize, from.base.as_ptr() as usize);
-        assert!(to + from.len <= source || source + from.len <= to, "the spans overlap");
+        assert!(to + len <= source || source + len <= to, "the spans overlap");
         // SAFETY: both inside their spans and apart, by the checks.
-        unsafe { raw::copy(from.base.as_ptr(), p, from.len) };
+        unsafe { raw::copy(from.base.as_ptr(), p, len) };
     }
 
     /// Moves `len` bytes from `src` to `dst`, which may overlap; panics if they are not all inside.
@@ -216,27 +255,12 @@ impl<'a> Span<'a> {
         if !self.contains(off, len) {
             return Ordering::Less;
         }
-        let common = len.min(other.len());
-        let (words, rest) = other[..common].as_chunks::<8>();
-        let mut at = off;
-        for word in words {
-            // SAFETY: `at + 8 <= off + common`, inside the span.
-            let ours = unsafe { raw::load_u64(self.base.as_ptr().add(at)) };
-            let theirs = u64::from_le_bytes(*word);
-            if ours != theirs {
-                return ours.swap_bytes().cmp(&theirs.swap_bytes());
-            }
-            at += 8;
-        }
-        for byte in rest {
-            // SAFETY: `at < off + common`, inside the span.
-            let ours = unsafe { raw::load_u8(self.base.as_ptr().add(at)) };
-            if ours != *byte {
-                return ours.cmp(byte);
-            }
-            at += 1;
-        }
-        len.cmp(&other.len())
+        let common = &other[..len.min(other.len())];
+        // SAFETY: `off + common.len() <= off + len`, inside the span.
+        let ours = unsafe { self.base.as_ptr().add(off) };
+        // SAFETY: as above.
+        let order = unsafe { compare(ours, common) };
+        order.then(len.cmp(&other.len()))
     }
 
     /// Whether `len` bytes at `off` are those of `other`; false if they are not all inside.
@@ -264,13 +288,64 @@ impl<'a> Span<'a> {
     /// All of its bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        self.append_to(0, self.len, &mut bytes);
+        self.append_to(0, self.len(), &mut bytes);
         bytes
     }
 }
 
-impl core::fmt::Debug for Span<'_> {
+/// Compares as many bytes at `ours` as `theirs` has.
+///
+/// # Safety
+/// They are mapped.
+#[inline(always)]
+unsafe fn compare(ours: *const u8, theirs: &[u8]) -> Ordering {
+    let len = theirs.len();
+    // SAFETY: each access lies below `len`, at `ours` and in `theirs`.
+    unsafe {
+        if len < 8 {
+            return compare_short(ours, theirs);
+        }
+        // The last word overlaps the one before, whose bytes are equal then.
+        let last = len - 8;
+        let mut at = 0;
+        loop {
+            let at_or_last = at.min(last);
+            let word = *theirs[at_or_last..].first_chunk().expect("8 bytes before the end");
+            let (a, b) = (raw::load_u64(ours.add(at_or_last)), u64::from_le_bytes(word));
+            if a != b {
+                return a.swap_bytes().cmp(&b.swap_bytes());
+            }
+            at += 8;
+            if at >= len {
+                return Ordering::Equal;
+            }
+        }
+    }
+}
+
+/// As [`compare`], for fewer than 8 bytes.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn compare_short(ours: *const u8, theirs: &[u8]) -> Ordering {
+    let (mut at, mut order) = (0, Ordering::Equal);
+    // SAFETY: each access lies below `theirs.len()`.
+    unsafe {
+        if let Some(word) = theirs.first_chunk() {
+            let (a, b) = (raw::load_u32(ours), u32::from_le_bytes(*word));
+            (at, order) = (4, a.swap_bytes().cmp(&b.swap_bytes()));
+        }
+        while order.is_eq() && at < theirs.len() {
+            order = raw::load_u8(ours.add(at)).cmp(&theirs[at]);
+            at += 1;
+        }
+    }
+    order
+}
+
+impl<L: Length> core::fmt::Debug for Span<'_, L> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Span(region {}, {}+{})", self.region.id(), self.offset(), self.len)
+        write!(f, "Span(region {}, {}+{})", self.region.id(), self.offset(), self.len())
     }
 }

@@ -111,7 +111,8 @@ pub(crate) fn seamed() -> bool {
     if cfg!(no_seam) {
         return false;
     }
-    SEAMED.with(Cell::get)
+    // `try_with` is inlined everywhere; `with` and `get` are not, without LTO.
+    SEAMED.try_with(Cell::get).unwrap_or(false)
 }
 
 /// The entered runtime; only when [`seamed`].
@@ -154,8 +155,14 @@ pub fn wall_micros() -> i64 {
 #[inline(always)]
 pub fn preempt() {
     if seamed() {
-        entered().preempt();
+        preempt_entered();
     }
+}
+
+#[cold]
+#[inline(never)]
+fn preempt_entered() {
+    entered().preempt();
 }
 
 /// One turn of a spinning loop; for more than a few turns use [`Spin`].
@@ -193,7 +200,13 @@ pub fn random_u128() -> u128 {
 /// start, so only threads made elsewhere can meet this.
 #[inline]
 pub fn thread_slot() -> usize {
-    if seamed() { entered().thread_slot() } else { os::thread_slot() }
+    if seamed() { thread_slot_entered() } else { os::thread_slot() }
+}
+
+#[cold]
+#[inline(never)]
+fn thread_slot_entered() -> usize {
+    entered().thread_slot()
 }
 
 /// Sleeps while `word` holds `expected`, until woken or the timeout has passed.

@@ -66,15 +66,10 @@ thread_local! {
 
 /// See [`super::random`]: splitmix64, seeded once a thread by the kernel.
 pub fn random() -> u64 {
-    RANDOM.with(|state| {
-        let mut s = state.get();
-        if s == 0 {
-            s = seed();
-        }
-        s = s.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        state.set(s);
-        mix(s)
-    })
+    let before = RANDOM.try_with(Cell::get).unwrap_or(0);
+    let state = if before == 0 { seed() } else { before }.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let _ = RANDOM.try_with(|r| r.set(state));
+    mix(state)
 }
 
 /// splitmix64's output function: every bit of `z` moves every bit of the result.
@@ -126,7 +121,7 @@ impl Drop for SlotOwner {
 /// See [`super::thread_slot`].
 #[inline]
 pub fn thread_slot() -> usize {
-    let slot = SLOT.get();
+    let slot = SLOT.try_with(Cell::get).unwrap_or(NO_SLOT);
     if slot != NO_SLOT { slot as usize } else { first_slot() }
 }
 
