@@ -206,25 +206,22 @@ fn open_region(config: &Config, control: &Control, dir: &DataDir) -> Result<Open
     }
     let path = config.region.clone().unwrap_or_else(|| default_path(control.database));
     let mut remarks = Vec::new();
-    if exists(&path)? {
-        match Region::open(&path, options) {
-            Ok(region) => match fits(config, control, &region)? {
-                Ok(geometry) => {
-                    return Ok(Opened { region: Arc::new(region), geometry, believed: true, remarks });
-                }
-                Err(reason) => remarks.push(format!("{} is discarded: {reason}", region.name())),
-            },
-            Err(Error::Mismatch(reason) | Error::Corrupt(reason)) => {
-                // Nothing can tell whose it is but its name.
-                if config.region.is_some() && !is_blank(&path)? {
-                    return Err(Error::Mismatch(format!(
-                        "{reason}. It may belong to something else: remove it (cenote region remove), or name another"
-                    )));
-                }
-                remarks.push(format!("region discarded: {reason}"));
+    match Region::open(&path, options) {
+        Ok(region) => match fits(config, control, &region)? {
+            Ok(geometry) => return Ok(Opened { region: Arc::new(region), geometry, believed: true, remarks }),
+            Err(reason) => remarks.push(format!("{} is discarded: {reason}", region.name())),
+        },
+        Err(Error::Io { kind: std::io::ErrorKind::NotFound, .. }) => {}
+        Err(Error::Mismatch(reason) | Error::Corrupt(reason)) => {
+            // Nothing but its name can tell whose it is.
+            if config.region.is_some() && !is_blank(&path)? {
+                return Err(Error::Mismatch(format!(
+                    "{reason}. It may belong to something else: remove it (cenote region remove), or name another"
+                )));
             }
-            Err(other) => return Err(other),
+            remarks.push(format!("region discarded: {reason}"));
         }
+        Err(other) => return Err(other),
     }
     let region = Region::create(&path, config.size, identity(control, dir), options)?;
     made(config, region, remarks)
@@ -412,15 +409,11 @@ impl Pool {
     }
 }
 
-fn exists(path: &Path) -> Result<bool> {
-    rt::fs::exists(path).map_err(|e| Error::io(format!("looking for {}", path.display()), e))
-}
-
 /// Whether a file or device begins with nothing: it may be made a region.
 fn is_blank(path: &Path) -> Result<bool> {
     let looking = |e| Error::io(format!("reading {}", path.display()), e);
     let mut head = [0; 4096];
-    let file = rt::fs::open(path, rt::fs::OpenOptions::READ).map_err(looking)?;
+    let file = rt::os::file_system().open(path, rt::fs::OpenOptions::READ).map_err(looking)?;
     // A devdax device cannot be read; then its header has been looked at through the mapping.
     let filled = file.read_at(&mut head, 0).unwrap_or(0);
     Ok(head[..filled].iter().all(|b| *b == 0))

@@ -21,7 +21,7 @@ use cenote_base::page_io::{PageIo, PageRead};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{Event, Local, Mutex, RwLock};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
-use cenote_fabric::coherence;
+use cenote_fabric::{Region, coherence};
 use cenote_storage::{Storage, redo};
 
 use crate::frame::Frames;
@@ -496,6 +496,11 @@ impl Pool {
     /// The storage below.
     pub fn storage(&self) -> &Arc<Storage> {
         &self.storage
+    }
+
+    /// The region in which the frames lie.
+    pub fn region(&self) -> &Arc<Region> {
+        self.frames.region()
     }
 
     /// The page of a frame in use.
