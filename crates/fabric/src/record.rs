@@ -29,8 +29,13 @@ pub struct Recorder {
 struct Inner {
     /// What memory holds.
     image: Vec<u8>,
-    /// Lines on their way to memory: by thread, then by number, with the bytes that are under way.
-    noted: HashMap<usize, HashMap<u64, Line>>,
+    /// Lines on their way to memory: by thread, then by number, with the bytes that are under way and when they
+    /// were read.
+    noted: HashMap<usize, HashMap<u64, (u64, Line)>>,
+    /// When the bytes that memory holds of a line were read, where that is known.
+    reached: HashMap<u64, u64>,
+    /// Counts reads of lines.
+    clock: u64,
     random: Random,
     counts: Counts,
 }
@@ -69,6 +74,8 @@ impl Recorder {
         let inner = Inner {
             image,
             noted: HashMap::default(),
+            reached: HashMap::default(),
+            clock: 0,
             random: Random(seed),
             counts: Counts::default(),
         };
@@ -82,9 +89,11 @@ impl Recorder {
         let (first, last) = (off / LINE as u64, (off + len as u64 - 1) / LINE as u64);
         let slot = thread_slot();
         let mut inner = self.inner.lock();
+        inner.clock += 1;
+        let now = inner.clock;
         let noted = inner.noted.entry(slot).or_default();
         for line in first..=last {
-            noted.insert(line, line_of(region, line));
+            noted.insert(line, (now, line_of(region, line)));
         }
         inner.counts.write_backs += 1;
         inner.counts.lines += last - first + 1;
@@ -95,8 +104,8 @@ impl Recorder {
         let slot = thread_slot();
         let mut inner = self.inner.lock();
         inner.counts.fences += 1;
-        for (line, bytes) in inner.noted.remove(&slot).unwrap_or_default() {
-            inner.store(line, &bytes);
+        for (line, (read, bytes)) in inner.noted.remove(&slot).unwrap_or_default() {
+            inner.store(line, read, &bytes);
         }
     }
 
@@ -139,7 +148,12 @@ impl Inner {
         *self.image[at..].first_chunk().expect("regions are whole lines")
     }
 
-    fn store(&mut self, line: u64, bytes: &Line) {
+    /// A line never goes back: bytes read before those that memory holds came too late.
+    fn store(&mut self, line: u64, read: u64, bytes: &Line) {
+        if self.reached.get(&line).is_some_and(|reached| *reached > read) {
+            return;
+        }
+        self.reached.insert(line, read);
         let at = line as usize * LINE;
         self.image[at..at + LINE].copy_from_slice(bytes);
     }
@@ -152,16 +166,19 @@ impl Inner {
         let from = near.saturating_sub(NEIGHBOURHOOD / 2);
         let line = from + self.random.next() % NEIGHBOURHOOD;
         if (line + 1) * LINE as u64 <= region.len() {
-            self.store(line, &line_of(region, line));
+            self.clock += 1;
+            self.store(line, self.clock, &line_of(region, line));
         }
     }
 
     /// What a line that is not in memory as it stands is found to hold.
     fn choose(&self, region: &Region, line: u64, old: &mut Line, random: &mut Random, reached: u64) {
         let draw = random.next() % 16;
-        let under_way = self.noted.values().find_map(|lines| lines.get(&line));
+        let reached_at = self.reached.get(&line).copied().unwrap_or(0);
+        let newer = |lines: &HashMap<u64, (u64, Line)>| lines.get(&line).filter(|(read, _)| *read > reached_at).copied();
+        let under_way = self.noted.values().find_map(newer);
         match under_way {
-            Some(bytes) if random.one_in(2) => *old = *bytes,
+            Some((_, bytes)) if random.one_in(2) => *old = bytes,
             _ if draw < reached => *old = line_of(region, line),
             _ => {}
         }
