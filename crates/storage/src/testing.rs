@@ -39,6 +39,12 @@ pub fn region_of(ring_capacity: u64) -> Arc<Region> {
     Arc::new(Region::dram(length, identity, RegionOptions::default()).expect("memory"))
 }
 
+/// Another region with the same bytes: what a killed process leaves behind.
+pub fn copy_of(region: &Region) -> Arc<Region> {
+    let image = region.span(0, region.len()).to_vec();
+    Arc::new(Region::from_image(&image).expect("an image of a region"))
+}
+
 pub fn region() -> Arc<Region> {
     region_of(RING_MIN)
 }
@@ -55,7 +61,7 @@ pub fn log_options(dir: &Path, region: &Arc<Region>) -> LogOptions {
     LogOptions {
         dir: dir.to_owned(),
         database: DATABASE,
-        segment_bytes: 1 << 20,
+        segment_bytes: 64 << 10,
         ring: place(region),
         believe_ring: false,
         survive: Survive::Process,

@@ -20,6 +20,9 @@ use cenote_base::rt::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use cenote_base::rt::{self, Local, Mutex, Nanos};
 use cenote_base::{Lsn, Result};
 
+use super::block_of;
+use super::ring::{BLOCK, Ring};
+
 const WAITING: u32 = 0;
 const SLEEPING: u32 = 1;
 const DONE: u32 = 2;
@@ -158,7 +161,10 @@ impl Waiters {
 
 /// What the lead needs: the buffer between ring and file, and what it wrote last.
 pub(crate) struct Flusher {
-    pub staging: Vec<u8>,
+    staging: Vec<u8>,
+    /// The durable bytes of the block in which the durable log ends. They are not taken from the
+    /// ring again: what is durable must not be overwritten by what may be damaged since.
+    pub block: [u8; BLOCK as usize],
     /// The newest group that is durable.
     pub last_start: Lsn,
     pub last_checksum: u32,
@@ -167,14 +173,35 @@ pub(crate) struct Flusher {
 }
 
 impl Flusher {
-    pub const STAGING: usize = 1 << 20;
+    const STAGING: usize = 1 << 20;
 
     pub fn new() -> Flusher {
         Flusher {
             staging: vec![0; Self::STAGING],
+            block: [0; BLOCK as usize],
             last_start: Lsn::ZERO,
             last_checksum: 0,
             turn: 0,
+        }
+    }
+
+    /// The `length` bytes at `at`, a block's start, padded with zeros to whole blocks: from the
+    /// ring those from `from` on, which are new.
+    fn stage(&mut self, at: Lsn, from: Lsn, length: usize, ring: &Ring) -> &[u8] {
+        let known = from.since(at) as usize;
+        let blocks = &mut self.staging[..length.next_multiple_of(BLOCK as usize)];
+        blocks[..known].copy_from_slice(&self.block[..known]);
+        ring.read(at.advance(known as u64), &mut blocks[known..length]);
+        blocks[length..].fill(0);
+        blocks
+    }
+
+    /// Remembers the block of `to`, if it is in what was staged from `at` on.
+    fn keep_block(&mut self, at: Lsn, to: Lsn) {
+        let offset = block_of(to).since(at) as usize;
+        if block_of(to) >= at && offset < Self::STAGING {
+            self.block
+                .copy_from_slice(&self.staging[offset..offset + BLOCK as usize]);
         }
     }
 }
@@ -253,18 +280,21 @@ impl super::Core {
     }
 
     fn write_out(&self, from: Lsn, to: Lsn, flusher: &mut Flusher) -> Result<()> {
-        let payload = self.segments.payload();
-        let mut at = super::block_of(from);
+        let mut at = block_of(from);
         while at < to {
             let segment_end = self.segments.start_of(self.segments.number_of(at) + 1);
             self.await_segment(at)?;
             let length = to.min(segment_end).since(at).min(Flusher::STAGING as u64) as usize;
-            let blocks = &mut flusher.staging[..length.next_multiple_of(super::ring::BLOCK as usize)];
-            self.ring.read(at, &mut blocks[..length]);
-            blocks[length..].fill(0);
+            let blocks = flusher.stage(at, from, length, &self.ring);
             self.segments.write(at, blocks)?;
+            flusher.keep_block(at, to);
             at = at.advance(length as u64);
         }
+        self.sync(from, to)
+    }
+
+    fn sync(&self, from: Lsn, to: Lsn) -> Result<()> {
+        let payload = self.segments.payload();
         let begun = rt::now();
         for number in from.raw() / payload..=(to.raw() - 1) / payload {
             self.segments.sync(number)?;

@@ -351,9 +351,9 @@ impl Core {
         }
     }
 
-    /// The durable position's block stays whole in the ring, so that files are written in blocks.
+    /// What is not durable is not overwritten, nor what a reader may be copying just before it.
     fn reserve_limit(&self) -> Lsn {
-        block_of(self.durable()).advance(self.ring.capacity() - 2 * BLOCK)
+        self.durable().advance(self.ring.capacity() - BLOCK)
     }
 
     #[cold]

@@ -10,6 +10,9 @@ use super::{Core, Log};
 use crate::log::segments::Segments;
 use crate::redo::{GROUP_HEADER, GroupHeader, GroupRef, MAX_GROUP, OFFSET_MASK, PageRecordRef, RECORD_HEADER, u32_at};
 
+/// A way to read the stream: fills as much of the buffer as there is.
+type ReadFn = fn(&Core, Lsn, &mut [u8]) -> Result<usize>;
+
 /// Bytes read ahead by a scan.
 const WINDOW: usize = 2 * MAX_GROUP;
 
@@ -85,44 +88,44 @@ impl Log {
 }
 
 impl Core {
+    /// The record at `address`; from the files if what the ring has is damaged.
     fn read_record(&self, address: RecordAddr, group: &mut Vec<u8>) -> Result<OwnedRecord> {
-        let none = || Error::corrupt(format!("there is no redo record at {address}"));
+        self.record_by(Self::read, address, group)
+            .or_else(|_| self.record_by(Self::read_durable, address, group))
+    }
+
+    fn record_by(&self, read: ReadFn, address: RecordAddr, group: &mut Vec<u8>) -> Result<OwnedRecord> {
         let at = Lsn::from_raw(address.position());
+        let none = || self.placed(Error::corrupt(format!("there is no redo record at {address}")), at);
         if at >= self.tail() || !at.raw().is_multiple_of(8) {
             return Err(none());
         }
         let mut header = [0; RECORD_HEADER];
-        self.read_exact(at, &mut header)?;
+        if read(self, at, &mut header)? < RECORD_HEADER {
+            return Err(none());
+        }
         let offset = u64::from(u32_at(&header, 20).unwrap_or(0) & OFFSET_MASK);
         let start = Lsn::from_raw(at.raw().checked_sub(offset).ok_or_else(none)?);
-        self.read_group(start, group)?;
-        let group = GroupRef::parse(group, start).map_err(|e| self.placed(e, start))?;
+        let group = self.group_by(read, start, group)?;
         Ok(OwnedRecord::copy(&group.record_at(offset as usize)?))
     }
 
-    fn read_group(&self, start: Lsn, group: &mut Vec<u8>) -> Result<()> {
+    fn group_by<'a>(&self, read: ReadFn, start: Lsn, group: &'a mut Vec<u8>) -> Result<GroupRef<'a>> {
+        let short = || self.placed(Error::corrupt(format!("no whole redo group at {start}")), start);
         group.resize(GROUP_HEADER, 0);
-        self.read_exact(start, group)?;
-        let header = GroupHeader::parse(group, start)
-            .ok_or_else(|| self.placed(Error::corrupt(format!("no redo group at {start}")), start))?;
+        if read(self, start, group)? < GROUP_HEADER {
+            return Err(short());
+        }
+        let header = GroupHeader::parse(group, start).ok_or_else(short)?;
         group.resize(header.length, 0);
-        self.read_exact(start, group)
+        if read(self, start, group)? < header.length {
+            return Err(short());
+        }
+        GroupRef::parse(group, start).map_err(|e| self.placed(e, start))
     }
 
     fn placed(&self, error: Error, at: Lsn) -> Error {
         Error::corrupt(format!("{error} ({})", self.segments.place(at)))
-    }
-
-    /// Fills `buffer` with the stream's bytes from `at` on.
-    fn read_exact(&self, at: Lsn, buffer: &mut [u8]) -> Result<()> {
-        match self.read(at, buffer)? {
-            n if n == buffer.len() => Ok(()),
-            n => Err(Error::corrupt(format!(
-                "the log holds {n} of {} bytes at {at} ({})",
-                buffer.len(),
-                self.segments.place(at)
-            ))),
-        }
     }
 
     /// Reads up to `buffer.len()` bytes at `at`: from the ring if they are there, else what is in
@@ -136,6 +139,11 @@ impl Core {
                 return Ok(length);
             }
         }
+        self.read_durable(at, buffer)
+    }
+
+    /// As [`Core::read`], from the files alone.
+    fn read_durable(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
         let length = buffer.len().min(self.durable().since(at) as usize);
         read_files(&self.segments, at, &mut buffer[..length])
     }
@@ -186,6 +194,11 @@ impl Window {
         Ok(&self.bytes[at.since(self.start) as usize..self.filled])
     }
 
+    /// What was read is not to be trusted.
+    pub fn forget(&mut self) {
+        self.filled = 0;
+    }
+
     /// The group at `at`, or why there is none.
     pub fn group(
         &mut self,
@@ -217,9 +230,13 @@ impl Scan<'_> {
             return Ok(None);
         }
         let (at, core) = (self.at, self.core);
+        if self.window.group(at, |at, buffer| core.read(at, buffer))?.is_err() {
+            // Damaged in the ring, perhaps: the files have it too.
+            self.window.forget();
+        }
         let group = self
             .window
-            .group(at, |at, buffer| core.read(at, buffer))?
+            .group(at, |at, buffer| core.read_durable(at, buffer))?
             .map_err(|e| core.placed(e, at))?;
         self.at = group.end();
         Ok(Some(group))

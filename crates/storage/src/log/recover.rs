@@ -110,7 +110,7 @@ fn believe(ring: &Ring, segments: &Segments, options: &LogOptions) -> Result<Res
 
 fn plausible(ring: &Ring, options: &LogOptions) -> Result<Mark, String> {
     let start = ring.check_header(options.database)?;
-    let mark = ring.mark().ok_or("the redo ring says nothing about the durable log")?;
+    let (_, mark) = ring.mark().ok_or("the redo ring says nothing about the durable log")?;
     let (tail, known) = (ring.tail(), options.known_durable.max(options.checkpoint));
     if mark.durable < start || mark.durable < known {
         return Err(format!(
@@ -118,7 +118,7 @@ fn plausible(ring: &Ring, options: &LogOptions) -> Result<Mark, String> {
             mark.durable
         ));
     }
-    if tail < mark.durable || tail.since(block_of(mark.durable)) > ring.capacity() {
+    if tail < mark.durable || tail.since(mark.durable) > ring.capacity() {
         return Err(format!(
             "the redo ring has an impossible tail: {tail}, durable {}",
             mark.durable
@@ -140,7 +140,7 @@ fn walk(ring: &Ring, mark: Mark) -> Result<End, String> {
     let recorded_tail = ring.tail();
     // After the loss of a host the tail's line may be older than groups that were flushed.
     let beyond = ring.recorded_survival() == Survive::Host;
-    let limit = block_of(mark.durable).advance(ring.capacity());
+    let limit = mark.durable.advance(ring.capacity());
     let (mut at, mut voided, mut group) = (mark.durable, Vec::new(), Vec::new());
     while at < recorded_tail || beyond {
         let header = GroupHeader::parse(&ring.header(at), at).filter(|h| h.end() <= limit);
@@ -178,7 +178,9 @@ fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Resu
     }
     ring.set_tail(end.tail);
     let durable_before = end.mark.durable;
+    let block = load_block(&segments, durable_before)?;
     let core = Core::new(segments, ring, end.mark, end.tail, start, options);
+    core.flusher.lock().block = block;
     core.wait_durable(end.tail)?;
     core.ring.rewrite_header(options.database, start);
     let report = LogReport {
@@ -209,7 +211,7 @@ fn from_files(segments: Segments, ring: Ring, ring_use: RingUse, options: &LogOp
     segments.truncate(end)?;
     segments.prepare(segments.number_of(end), true)?;
     ring.format(options.database, end);
-    load_block(&ring, &segments, end)?;
+    let block = load_block(&segments, end)?;
     let report = LogReport {
         ring: ring_use,
         end,
@@ -217,18 +219,19 @@ fn from_files(segments: Segments, ring: Ring, ring_use: RingUse, options: &LogOp
         voided: Vec::new(),
         bytes_scanned: end.since(options.checkpoint),
     };
-    Ok((Core::new(segments, ring, mark, end, end, options), report))
+    let core = Core::new(segments, ring, mark, end, end, options);
+    core.flusher.lock().block = block;
+    Ok((core, report))
 }
 
-/// The last block of the log, which the next flush completes.
-fn load_block(ring: &Ring, segments: &Segments, end: Lsn) -> Result<()> {
+/// The durable bytes of the block in which the log ends, which the next flush completes.
+fn load_block(segments: &Segments, end: Lsn) -> Result<[u8; BLOCK as usize]> {
     let mut block = [0; BLOCK as usize];
     let length = end.since(block_of(end)) as usize;
     if !segments.read_exact(block_of(end), &mut block[..length])? {
         return Err(segments.missing(end));
     }
-    ring.write(block_of(end), &block[..length]);
-    Ok(())
+    Ok(block)
 }
 
 /// The position of the first bytes, from the checkpoint on, that are no group.
@@ -257,16 +260,24 @@ fn find_end(segments: &Segments, options: &LogOptions) -> Result<Mark> {
         true => Some(options.known_durable),
         false => proof_of_more(segments, end)?,
     };
-    if let Some(known) = known {
-        let missing = segments.file(segments.number_of(end))?.is_none();
-        let what = if missing { segments.missing(end) } else { reason };
-        return Err(Error::corrupt(format!(
-            "the redo log is damaged at {end}, {}: {what}; it was durable up to {known} at least. \
-             Restore from a backup, or bring the file back",
-            segments.place(end)
-        )));
+    match known {
+        Some(known) => Err(damaged(segments, end, known, &reason)),
+        None => Ok(mark),
     }
-    Ok(mark)
+}
+
+fn damaged(segments: &Segments, end: Lsn, known: Lsn, reason: &Error) -> Error {
+    let there = segments.numbers();
+    let mut needed = segments.number_of(end)..=segments.number_of(known);
+    let missing = needed
+        .find(|n| !there.contains(n))
+        .map(|n| segments.missing(segments.start_of(n)));
+    let reason = missing.as_ref().unwrap_or(reason);
+    Error::corrupt(format!(
+        "the redo log is damaged at {end}, {}: {reason}; it was durable up to {known} at least. \
+         Restore from a backup, or bring the file back",
+        segments.place(end)
+    ))
 }
 
 /// A position above `end` up to which the log was durable, if a later valid group proves it.
@@ -305,6 +316,8 @@ impl Core {
     fn new(segments: Segments, ring: Ring, mark: Mark, tail: Lsn, ring_start: Lsn, options: &LogOptions) -> Core {
         let mut flusher = Flusher::new();
         (flusher.last_start, flusher.last_checksum) = (mark.last_start, mark.last_checksum);
+        // The next flush leaves the mark alone that counts now.
+        flusher.turn = ring.mark().map_or(0, |(turn, _)| turn);
         let boundary = ring.boundary_of(tail).wrapping_sub(1);
         Core {
             ring,

@@ -19,7 +19,7 @@
 //! - the header of a group, with its length, is in the ring before the tail moves past it;
 //! - a group's state says complete only after all of its bytes are in the ring (and, for `host`
 //!   survival, flushed);
-//! - bytes from the durable position's 4 KiB block on are never overwritten.
+//! - bytes from the durable position on are not overwritten.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ use crate::redo::{GROUP_HEADER, STATE_COMPLETE};
 
 /// Bytes before the stream's bytes.
 pub const RING_HEADER: u64 = 4096;
-/// Block of the stream in which files are written; the ring keeps the durable one whole.
+/// Block of the stream in which files are written.
 pub(crate) const BLOCK: u64 = 4096;
 /// The least capacity of a ring: some of the longest groups.
 pub const RING_MIN: u64 = 4 << 20;
@@ -187,12 +187,13 @@ impl Ring {
         self.persist(at, 24);
     }
 
-    /// The newest mark that is whole.
-    pub fn mark(&self) -> Option<Mark> {
-        MARKS
+    /// The newest mark that is whole, and the turn in which it was set, as far as it matters.
+    pub fn mark(&self) -> Option<(u64, Mark)> {
+        let marks = MARKS
             .iter()
-            .filter_map(|at| self.read_mark(*at))
-            .max_by_key(|m| m.durable)
+            .zip(0..)
+            .filter_map(|(at, turn)| Some((turn, self.read_mark(*at)?)));
+        marks.max_by_key(|(_, m)| m.durable)
     }
 
     fn read_mark(&self, at: u64) -> Option<Mark> {

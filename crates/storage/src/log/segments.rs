@@ -28,6 +28,7 @@ use cenote_base::{Error, Lsn, Result, crc};
 pub(crate) const SEGMENT_HEADER: u64 = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"CenLog01");
 const ZEROS: usize = 1 << 20;
+const SEGMENT_MIN: u64 = 64 << 10;
 /// Segments kept for reuse; more are removed.
 const SPARES: usize = 4;
 
@@ -51,9 +52,9 @@ struct State {
 impl Segments {
     /// The segments in `dir`, which is made if it is missing.
     pub fn open(dir: &Path, database: u128, payload: u64) -> Result<Segments> {
-        if payload < ZEROS as u64 || !payload.is_multiple_of(SEGMENT_HEADER) {
+        if payload < SEGMENT_MIN || !payload.is_multiple_of(SEGMENT_HEADER) {
             return Err(Error::Invalid(format!(
-                "log segments of {payload} bytes: a multiple of {SEGMENT_HEADER}, at least {ZEROS}, is needed"
+                "log segments of {payload} bytes: a multiple of {SEGMENT_HEADER}, at least {SEGMENT_MIN}, is needed"
             )));
         }
         fs::create_dir_all(dir).doing(|| format!("making {}", dir.display()))?;

@@ -1,1 +1,279 @@
+//! Pages against torn writes, crashes at any point, damage, and failing disks.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use cenote_base::rt;
+use cenote_base::rt::fs::faulty::MemFs;
+use cenote_base::rt::fs::{FileSystem, with};
+use cenote_base::{Lsn, PageId};
+
+use super::*;
+use crate::redo::set_page_lsn;
+use crate::testing::{DATABASE, Rng};
+
+fn files(fs: &MemFs) -> Arc<dyn FileSystem> {
+    Arc::new(fs.clone())
+}
+
+fn dir() -> &'static Path {
+    Path::new("/data")
+}
+
+fn open() -> (PageStore, PagesReport) {
+    cenote_base::rt::fs::create_dir_all(dir()).expect("made");
+    PageStore::open(dir(), DATABASE).expect("opens")
+}
+
+/// A page's bytes without its checksum, which the store fills in.
+fn page_of(id: PageId, lsn: u64, rng: &mut Rng) -> Vec<u8> {
+    let mut page = vec![rng.next() as u8 | 1; PAGE_SIZE];
+    page[..4].fill(0);
+    page[4..12].copy_from_slice(&id.to_bytes());
+    set_page_lsn(&mut page, Lsn::from_raw(lsn));
+    page
+}
+
+/// What each page holds as far as the test has been told: acknowledged, or being written.
+#[derive(Default)]
+struct Model {
+    known: BTreeMap<PageId, Vec<u8>>,
+    attempted: BTreeMap<PageId, Vec<u8>>,
+    lsn: u64,
+}
+
+impl Model {
+    fn write(&mut self, store: &PageStore, rng: &mut Rng) -> Result<()> {
+        let mut batch: BTreeMap<PageId, Vec<u8>> = BTreeMap::new();
+        for _ in 0..1 + rng.below(12) {
+            self.lsn += 8;
+            let id = PageId::new(1 + rng.below(3) as u32, rng.below(20) as u32);
+            batch.insert(id, page_of(id, self.lsn, rng));
+        }
+        self.attempted = batch.clone();
+        let pages: Vec<(PageId, &[u8])> = batch.iter().map(|(id, p)| (*id, &**p)).collect();
+        store.write_pages(&pages)?;
+        self.known.extend(batch);
+        Ok(())
+    }
+
+    fn assert_pages(&mut self, store: &PageStore, hint: &str) {
+        for space in 1..=3 {
+            for number in 0..24 {
+                let id = PageId::new(space, number);
+                let mut page = vec![7; PAGE_SIZE];
+                let read = store.read_page(id, &mut page).expect(hint);
+                page[..4].fill(0);
+                let fits = |wanted: Option<&Vec<u8>>| match wanted {
+                    Some(wanted) => read == PageRead::Present && *wanted == page,
+                    None => read == PageRead::NeverWritten && page.iter().all(|b| *b == 0),
+                };
+                let attempted = self.attempted.get(&id);
+                assert!(
+                    fits(self.known.get(&id)) || attempted.is_some() && fits(attempted),
+                    "{hint}: page {id} is {read:?}"
+                );
+                if read == PageRead::Present {
+                    self.known.insert(id, page);
+                }
+            }
+        }
+    }
+}
+
+/// The disk stops at any operation, then the machine crashes: acknowledged pages are there, a
+/// batch under way is there page by page, old or new, and nothing is torn.
+#[test]
+fn pages_survive_crashes_at_any_point_untorn() {
+    for seed in 0..80 {
+        let mut rng = Rng(seed);
+        let (mut fs, mut model) = (MemFs::new(), Model::default());
+        for round in 0..5 {
+            let hint = format!("seed {seed} round {round}");
+            fs = with(files(&fs), || {
+                let (store, _) = open();
+                for space in (1..=3).filter(|s| !store.has_space(*s)) {
+                    store.create_space(space).expect("made");
+                }
+                model.assert_pages(&store, &hint);
+                fs.halt_after(rng.below(120) as u64);
+                while model.write(&store, &mut rng).is_ok() {}
+                fs.crash_clone_torn(rng.next())
+            });
+        }
+    }
+}
+
+/// Two pages torn in place, one of them with a whole copy in the area: one is repaired where it
+/// is read, the other an error that says which.
+#[test]
+fn a_torn_page_is_rebuilt_at_reading_or_is_an_error() {
+    let (fs, mut rng) = (MemFs::new(), Rng(1));
+    with(files(&fs), || {
+        let (store, _) = open();
+        store.create_space(1).expect("made");
+        let ids: Vec<PageId> = (0..2).map(|n| PageId::new(1, n)).collect();
+        let old = page_of(ids[0], 8, &mut rng);
+        let new = page_of(ids[1], 16, &mut rng);
+        store.write_pages(&[(ids[0], &old)]).expect("written");
+        for _ in 0..4 {
+            store.write_pages(&[(ids[1], &new)]).expect("written");
+        }
+        for n in 0..2 {
+            fs.flip("/data/spaces/00000001.pages", n * PAGE_SIZE as u64 + 5000, 4)
+                .expect("inside");
+        }
+        let mut page = vec![0; PAGE_SIZE];
+        assert_eq!(store.read_page(ids[1], &mut page).expect("rebuilt"), PageRead::Rebuilt);
+        assert_eq!(page[4..], new[4..]);
+        assert_eq!(store.read_page(ids[1], &mut page).expect("in place"), PageRead::Present);
+        let error = store.read_page(ids[0], &mut page).expect_err("damaged").to_string();
+        assert!(error.contains("1:0"), "{error}");
+        let mut damaged = Vec::new();
+        let present = store.check_all(&mut |id, _| damaged.push(id)).expect("checked");
+        assert_eq!((present, damaged), (1, vec![ids[0]]));
+    });
+}
+
+#[test]
+fn a_page_in_the_place_of_another_is_noticed() {
+    let fs = MemFs::new();
+    with(files(&fs), || {
+        let (store, _) = open();
+        store.create_space(1).expect("made");
+        let wrong = page_of(PageId::new(1, 5), 8, &mut Rng(1));
+        store.write_pages(&[(PageId::new(1, 3), &wrong)]).expect("written");
+        let error = store.read_page(PageId::new(1, 3), &mut vec![0; PAGE_SIZE]);
+        assert!(error.expect_err("refused").to_string().contains("1:5"));
+    });
+}
+
+#[test]
+fn spaces_are_made_and_dropped_durably_and_old_copies_stay_away() {
+    let (fs, mut rng) = (MemFs::new(), Rng(1));
+    let id = PageId::new(9, 2);
+    let crashed = with(files(&fs), || {
+        let (store, _) = open();
+        store.create_space(9).expect("made");
+        assert!(store.create_space(9).is_err());
+        store
+            .write_pages(&[(id, &page_of(id, 800, &mut rng))])
+            .expect("written");
+        assert_eq!(store.page_count(9).expect("there"), 4);
+        store.drop_space(9).expect("dropped");
+        assert!(!store.has_space(9));
+        // A write-back that was under way does no harm.
+        store
+            .write_pages(&[(id, &page_of(id, 808, &mut rng))])
+            .expect("left out");
+        store.create_space(9).expect("made anew");
+        assert!(store.write_pages(&[(PageId::new(77, 0), &[0; PAGE_SIZE])]).is_err());
+        fs.crash_clone()
+    });
+    with(files(&crashed), || {
+        let (store, report) = open();
+        assert_eq!((store.spaces(), report.restored), (vec![9], vec![]));
+        let read = store.read_page(id, &mut vec![1; PAGE_SIZE]).expect("read");
+        assert_eq!(read, PageRead::NeverWritten);
+    });
+}
+
+#[test]
+fn a_failed_sync_poisons_the_store_and_a_full_disk_does_not() {
+    let (fs, mut rng, mut model) = (MemFs::new(), Rng(6), Model::default());
+    let crashed = with(files(&fs), || {
+        let (store, _) = open();
+        (1..=3).for_each(|s| store.create_space(s).expect("made"));
+        model.write(&store, &mut rng).expect("written");
+        fs.set_capacity(Some(4_300_000));
+        let full = loop {
+            let id = PageId::new(1, 24 + rng.below(100_000) as u32);
+            if let Err(e) = store.write_pages(&[(id, &page_of(id, 8, &mut rng))]) {
+                break e;
+            }
+        };
+        assert!(matches!(full, Error::Full(_)), "{full}");
+        assert!(store.reserve(2, 1 << 20).is_err());
+        fs.set_capacity(None);
+        model.write(&store, &mut rng).expect("there is space again");
+        fs.fail_syncs(2, 1);
+        while model.write(&store, &mut rng).is_ok() {}
+        assert!(matches!(model.write(&store, &mut rng), Err(Error::Poisoned(_))));
+        assert!(matches!(store.sync(), Err(Error::Poisoned(_))));
+        fs.crash_clone()
+    });
+    // The failed batch and those after it were refused; what was acknowledged is there.
+    model.attempted.clear();
+    with(files(&crashed), || {
+        let (store, _) = open();
+        let mut page = vec![0; PAGE_SIZE];
+        for (id, wanted) in &model.known {
+            assert_eq!(store.read_page(*id, &mut page).expect("there"), PageRead::Present);
+            assert!(page_lsn(&page) >= page_lsn(wanted), "page {id}");
+        }
+    });
+}
+
+/// Writers of different pages at the same time share areas and syncs.
+#[test]
+fn concurrent_batches_are_all_there() {
+    let fs = MemFs::new();
+    fs.set_sync_time(rt::Nanos::from_micros(30));
+    let crashed = with(files(&fs), || {
+        let (store, _) = open();
+        (1..=6).for_each(|s| store.create_space(s).expect("made"));
+        let store = Arc::new(store);
+        let threads: Vec<_> = (1..=6)
+            .map(|space| {
+                let store = store.clone();
+                rt::spawn("writer", move || write_rounds(&store, space))
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().expect("no panic"));
+        fs.crash_clone()
+    });
+    with(files(&crashed), || {
+        let (store, _) = open();
+        let mut page = vec![0; PAGE_SIZE];
+        for space in 1..=6 {
+            for number in 0..10 {
+                store.read_page(PageId::new(space, number), &mut page).expect("whole");
+                assert_eq!(page_lsn(&page).raw(), 80, "page {space}:{number}");
+            }
+        }
+    });
+}
+
+fn write_rounds(store: &PageStore, space: u32) {
+    let mut rng = Rng(space.into());
+    for round in 1..=10 {
+        let pages: Vec<(PageId, Vec<u8>)> = (0..10)
+            .map(|n| PageId::new(space, n))
+            .map(|id| (id, page_of(id, round * 8, &mut rng)))
+            .collect();
+        let batch: Vec<(PageId, &[u8])> = pages.iter().map(|(id, p)| (*id, &**p)).collect();
+        store.write_pages(&batch).expect("written");
+    }
+}
+
+#[test]
+fn pages_given_back_read_as_never_written() {
+    let (fs, mut rng) = (MemFs::new(), Rng(1));
+    with(files(&fs), || {
+        let (store, _) = open();
+        store.create_space(1).expect("made");
+        for n in 0..10 {
+            let id = PageId::new(1, n);
+            store.write_pages(&[(id, &page_of(id, 8, &mut rng))]).expect("written");
+        }
+        let before = store.bytes_on_disk().expect("measured");
+        store.punch(1, 2..8).expect("punched");
+        assert!(store.bytes_on_disk().expect("measured") <= before - 6 * PAGE_SIZE as u64);
+        let mut page = vec![0; PAGE_SIZE];
+        for n in 0..10 {
+            let read = store.read_page(PageId::new(1, n), &mut page).expect("read");
+            assert_eq!(read == PageRead::NeverWritten, (2..8).contains(&n), "page {n}");
+        }
+    });
+}

@@ -1,0 +1,231 @@
+//! Crashes and kills: what was acknowledged is there, whole; what is there is whole.
+
+use cenote_base::rt::fs::with;
+
+use super::*;
+
+/// Appends and waits at random, as one session would; the position up to which was waited for.
+fn work(log: &Log, written: &mut Written, rng: &mut Rng) -> Lsn {
+    let mut acknowledged = log.durable();
+    for _ in 0..rng.below(60) {
+        let appended = written.append(log, rng, 6000);
+        if rng.below(4) == 0 {
+            log.wait_durable(appended.end).expect("durable");
+            acknowledged = appended.end;
+        }
+    }
+    acknowledged
+}
+
+/// The region is lost with the host, again and again; only the files are left, torn at random.
+#[test]
+fn after_a_crash_every_acknowledged_group_is_there_and_none_is_half() {
+    for seed in 0..100 {
+        let mut rng = Rng(seed);
+        let (mut fs, mut written) = (MemFs::new(), Written::default());
+        let mut acknowledged = FIRST_LSN;
+        for round in 0..6 {
+            let region = region();
+            let crashed = with(in_memory(&fs), || {
+                let (log, _) = Log::open(log_options(dir(), &region)).expect("opens");
+                written.assert_all(&log, acknowledged, &format!("seed {seed} round {round}"));
+                acknowledged = work(&log, &mut written, &mut rng);
+                log.core.closing.store(true, Ordering::Release);
+                fs.crash_clone_torn(rng.next())
+            });
+            fs = crashed;
+        }
+    }
+}
+
+/// The process is killed, its ring stays: all complete groups are kept though they were never
+/// synced, those half copied become void, and the next process goes on behind them.
+#[test]
+fn after_a_kill_complete_groups_are_kept_and_incomplete_ones_are_void() {
+    for seed in 0..60 {
+        let mut rng = Rng(seed);
+        let (mut fs, mut region, mut written) = (MemFs::new(), region(), Written::default());
+        let mut voided = Vec::new();
+        for round in 0..5 {
+            let hint = format!("seed {seed} round {round}");
+            let killed = with(in_memory(&fs), || {
+                let (log, report) = Log::open(with_ring(dir(), &region)).expect("opens");
+                assert!(
+                    matches!(report.ring, RingUse::Created | RingUse::Used),
+                    "{hint}: {report:?}"
+                );
+                assert_eq!(report.voided, voided, "{hint}");
+                written.assert_all(&log, report.end, &hint);
+                voided = work_and_be_killed(&log, &mut written, &mut rng);
+                region = copy_of(&region);
+                // Memory survives; of the files, what was not synced may be lost.
+                if rng.below(2) == 0 {
+                    fs.kill_clone()
+                } else {
+                    fs.crash_clone_torn(rng.next())
+                }
+            });
+            fs = killed;
+        }
+    }
+}
+
+/// Groups, of which some are reserved and not, or only half, copied. Nobody waits for anything
+/// behind the first such one. Gives the incomplete ones.
+fn work_and_be_killed(log: &Log, written: &mut Written, rng: &mut Rng) -> Vec<(Lsn, Lsn)> {
+    work(log, written, rng);
+    let mut incomplete = Vec::new();
+    for _ in 0..rng.below(40) {
+        if rng.below(3) > 0 {
+            written.append(log, rng, 3000);
+            continue;
+        }
+        let mut group = random_group(rng, 3000);
+        let start = log.core.reserve(&mut group, None).expect("room");
+        let copied = rng.below(group.len() - GROUP_HEADER);
+        log.core
+            .ring
+            .write(start.advance(32), &group[GROUP_HEADER..GROUP_HEADER + copied]);
+        incomplete.push((start, start.advance(group.len() as u64)));
+    }
+    incomplete
+}
+
+/// A ring is not believed beside other files than its own, older or newer.
+#[test]
+fn a_stale_ring_is_discarded() {
+    let (fs, mut rng, mut written) = (MemFs::new(), Rng(9), Written::default());
+    let old_region = region();
+    let old_files = with(in_memory(&fs), || {
+        let (log, _) = Log::open(log_options(dir(), &old_region)).expect("made");
+        let end = written.append(&log, &mut rng, 5000).end;
+        log.wait_durable(end).expect("durable");
+        fs.kill_clone()
+    });
+    let old_ring = copy_of(&old_region);
+    let known = with(in_memory(&fs), || {
+        // The database went on without that region.
+        let (log, report) = Log::open(log_options(dir(), &region())).expect("opens");
+        assert_eq!(report.ring, RingUse::NotOffered);
+        let end = (0..5)
+            .map(|_| written.append(&log, &mut rng, 5000).end)
+            .last()
+            .expect("five");
+        log.wait_durable(end).expect("durable");
+        end
+    });
+    with(in_memory(&fs), || {
+        let options = LogOptions {
+            known_durable: known,
+            ..with_ring(dir(), &old_ring)
+        };
+        let (log, report) = Log::open(options).expect("opens");
+        assert!(matches!(report.ring, RingUse::Discarded(_)), "{report:?}");
+        written.assert_all(&log, known, "stale ring");
+    });
+    // And a newer ring beside files that were restored from a copy.
+    let newer = region();
+    with(in_memory(&fs), || {
+        let (log, _) = Log::open(log_options(dir(), &newer)).expect("opens");
+        let end = written.append(&log, &mut rng, 5000).end;
+        log.wait_durable(end).expect("durable");
+    });
+    with(in_memory(&old_files), || {
+        let (_, report) = Log::open(with_ring(dir(), &newer)).expect("opens");
+        assert!(matches!(report.ring, RingUse::Discarded(_)), "{report:?}");
+    });
+    // And of another database, or of another size.
+    with(in_memory(&fs), || {
+        let options = LogOptions {
+            database: 1,
+            ..with_ring(dir(), &copy_of(&newer))
+        };
+        assert!(Log::open(options).is_err(), "the files are of another database");
+        let bigger = region_of(2 * RING_MIN);
+        let (_, report) = Log::open(with_ring(dir(), &bigger)).expect("opens");
+        assert!(matches!(report.ring, RingUse::Discarded(_)), "{report:?}");
+    });
+}
+
+/// Sessions append and wait at the same time; the disk is copied at a moment of its own.
+#[test]
+fn concurrent_sessions_lose_nothing_acknowledged() {
+    for seed in 0..8 {
+        let fs = MemFs::new();
+        fs.set_sync_time(Nanos::from_micros(50));
+        let (acknowledged, crashed) = with(in_memory(&fs), || {
+            let options = LogOptions {
+                background: seed % 2 == 0,
+                ..log_options(dir(), &region())
+            };
+            let (log, _) = Log::open(options).expect("made");
+            let (log, acknowledged) = (Arc::new(log), Arc::new(Mutex::new(BTreeMap::new())));
+            let threads: Vec<_> = (0..6)
+                .map(|n| {
+                    let (log, acknowledged) = (log.clone(), acknowledged.clone());
+                    rt::spawn("session", move || {
+                        session(&log, &mut Rng(seed * 100 + n), &acknowledged)
+                    })
+                })
+                .collect();
+            rt::sleep(Nanos::from_millis(1 + seed * 3));
+            // First the acknowledgements, then the disk: it may have more, never less.
+            let known = acknowledged.lock().clone();
+            let crashed = fs.crash_clone_torn(seed);
+            threads.into_iter().for_each(|t| t.join().expect("no panic"));
+            assert_eq!(log.durable(), log.tail());
+            (known, crashed)
+        });
+        with(in_memory(&crashed), || {
+            let (log, _) = Log::open(log_options(dir(), &region())).expect("opens");
+            let found = groups(&log, FIRST_LSN);
+            for (start, body) in &acknowledged {
+                assert_eq!(found.get(start).map(|g| &g.1), Some(body), "seed {seed}: group {start}");
+            }
+        });
+    }
+}
+
+fn session(log: &Log, rng: &mut Rng, acknowledged: &Mutex<BTreeMap<Lsn, Vec<u8>>>) {
+    for _ in 0..150 {
+        let mut group = random_group(rng, 2000);
+        let appended = log.append(&mut group, None).expect("appended");
+        log.wait_durable(appended.end).expect("durable");
+        assert!(log.durable() >= appended.end);
+        acknowledged
+            .lock()
+            .insert(appended.start, group[GROUP_HEADER..].to_vec());
+    }
+}
+
+/// The host is lost: of the ring only flushed lines are sure to be there. Every append that had
+/// returned is kept, and the ring is believed.
+#[test]
+fn a_lost_host_keeps_what_append_had_returned() {
+    for seed in 0..25 {
+        let (fs, region, mut rng) = (MemFs::new(), region(), Rng(seed));
+        let mut written = Written::default();
+        let (image, files) = with(in_memory(&fs), || {
+            let options = LogOptions {
+                survive: Survive::Host,
+                ..log_options(dir(), &region)
+            };
+            let recorder = region.record(seed);
+            let (log, _) = Log::open(options).expect("made");
+            work(&log, &mut written, &mut rng);
+            work_and_be_killed(&log, &mut written, &mut rng);
+            recorder.crash(&region, rng.next(), || fs.crash_clone_torn(seed))
+        });
+        let region = Arc::new(Region::from_image(&image).expect("an image"));
+        with(in_memory(&files), || {
+            let options = LogOptions {
+                survive: Survive::Host,
+                ..with_ring(dir(), &region)
+            };
+            let (log, report) = Log::open(options).expect("opens");
+            assert_eq!(report.ring, RingUse::Used, "seed {seed}");
+            written.assert_all(&log, FIRST_LSN, &format!("seed {seed}"));
+            assert_eq!(groups(&log, FIRST_LSN).len(), written.0.len() + report.voided.len());
+        });
+    }
+}

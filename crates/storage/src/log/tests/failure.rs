@@ -1,0 +1,102 @@
+//! Disks that fail or fill.
+
+use cenote_base::Error;
+use cenote_base::rt::fs::with;
+
+use super::*;
+
+#[test]
+fn a_failed_sync_poisons_the_log_for_good() {
+    for after in 0..4 {
+        let (fs, mut rng, mut written) = (MemFs::new(), Rng(after), Written::default());
+        let acknowledged = with(in_memory(&fs), || {
+            let (log, _) = Log::open(log_options(dir(), &region())).expect("made");
+            fs.fail_syncs(after, 1);
+            let mut acknowledged = FIRST_LSN;
+            let error = loop {
+                let end = written.append(&log, &mut rng, 3000).end;
+                match log.wait_durable(end) {
+                    Ok(()) => acknowledged = end,
+                    Err(e) => break e,
+                }
+            };
+            assert!(
+                !matches!(error, Error::Poisoned(_)),
+                "the first error says what failed: {error}"
+            );
+            // The disk works again, and nothing is believed any more.
+            for _ in 0..3 {
+                let mut group = random_group(&mut rng, 100);
+                assert!(matches!(log.append(&mut group, None), Err(Error::Poisoned(_))));
+                assert!(matches!(log.wait_durable(log.tail()), Err(Error::Poisoned(_))));
+                assert!(log.check_space().is_err());
+            }
+            assert!(log.wait_durable(acknowledged).is_ok(), "what was durable stays so");
+            acknowledged
+        });
+        with(in_memory(&fs.crash_clone()), || {
+            let (log, _) = Log::open(log_options(dir(), &region())).expect("opens");
+            written.assert_all(&log, acknowledged, &format!("after {after} syncs"));
+        });
+    }
+}
+
+/// Waiters, whoever leads, are all told.
+#[test]
+fn every_waiter_learns_of_the_failure() {
+    let fs = MemFs::new();
+    with(in_memory(&fs), || {
+        let (log, _) = Log::open(log_options(dir(), &region())).expect("made");
+        let log = Arc::new(log);
+        fs.set_sync_time(Nanos::from_millis(2));
+        fs.fail_syncs(3, 1);
+        let threads: Vec<_> = (0..8)
+            .map(|n| {
+                let log = log.clone();
+                rt::spawn("session", move || {
+                    let mut rng = Rng(n);
+                    loop {
+                        let mut group = random_group(&mut rng, 300);
+                        let appended = log.append(&mut group, None);
+                        if appended.and_then(|a| log.wait_durable(a.end)).is_err() {
+                            return;
+                        }
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().expect("no panic"));
+    });
+}
+
+/// The disk fills: new work is refused before the log is in trouble; work under way waits; when
+/// there is space again, all goes on and nothing is lost.
+#[test]
+fn a_full_disk_refuses_work_and_recovers() {
+    let (fs, mut rng, mut written) = (MemFs::new(), Rng(2), Written::default());
+    with(in_memory(&fs), || {
+        let options = LogOptions {
+            background: true,
+            ..log_options(dir(), &region())
+        };
+        let (log, _) = Log::open(options).expect("made");
+        fs.set_capacity(Some(400 << 10));
+        let refused = (0..4000).find(|_| {
+            let end = written.append(&log, &mut rng, 1000).end;
+            log.wait_durable(end).expect("durable");
+            log.check_space().is_err()
+        });
+        assert!(refused.is_some(), "the full disk was not noticed");
+        assert!(matches!(log.check_space(), Err(Error::Full(_))));
+        fs.set_capacity(None);
+        for _ in 0..200 {
+            let end = written.append(&log, &mut rng, 1000).end;
+            log.wait_durable(end).expect("durable");
+        }
+        let end = log.tail();
+        while log.check_space().is_err() {
+            rt::sleep(Nanos::from_millis(10));
+        }
+        written.assert_all(&log, end, "after the disk was full");
+    });
+}
