@@ -8,7 +8,7 @@
 //! ```text
 //! wait_durable ─ durable already? ────────────────────────────────► return
 //!      │ nobody leads: LEAD ─ flush ─ pass the lead on ─ wake the covered ─► return
-//!      └ somebody leads: queue ─ WAITING (turns first, then sleep)
+//!      └ somebody leads: queue ─ WAITING (keep the sync company, then sleep)
 //!              ├ DONE: covered, or the log is poisoned ───────────► look again
 //!              └ LEAD: the lead was handed over ──────────────────► flush …
 //! ```
@@ -16,10 +16,11 @@
 //! Lock order: `queue` and `reserve` are never held together; `flusher` is held only by the lead
 //! and is taken before either.
 
-use cenote_base::rt::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use cenote_base::rt::{self, Local, Mutex, Nanos};
+use cenote_base::rt::atomic::{AtomicU32, Ordering};
+use cenote_base::rt::{self, Local, Mutex};
 use cenote_base::{Lsn, Result};
 
+use super::awake::Awake;
 use super::block_of;
 use super::ring::{BLOCK, Ring};
 
@@ -28,18 +29,11 @@ const SLEEPING: u32 = 1;
 const DONE: u32 = 2;
 const LEAD: u32 = 3;
 
-/// The longest time that a waiter gives its turn away again and again before it sleeps.
-const TURNS_MAX: Nanos = Nanos::from_micros(400);
-
 #[derive(Default)]
 pub(crate) struct Waiters {
     queue: Mutex<Queue>,
     words: Local<Word>,
-    /// Somebody is waiting by giving turns away. One is enough to keep a processor awake, which
-    /// shortens a sync where an idle processor is slow to see it end (virtual machines).
-    turning: AtomicBool,
-    /// How long a sync takes, smoothed, in nanoseconds.
-    sync_time: AtomicU64,
+    pub awake: Awake,
 }
 
 #[derive(Default)]
@@ -92,7 +86,7 @@ impl Waiters {
     }
 
     fn await_word(&self, word: &AtomicU32) -> Turn {
-        self.take_turns(word);
+        self.awake.keep(|| word.load(Ordering::Acquire) == WAITING);
         if word
             .compare_exchange(WAITING, SLEEPING, Ordering::Acquire, Ordering::Acquire)
             .is_ok()
@@ -106,26 +100,6 @@ impl Waiters {
         } else {
             Turn::Look
         }
-    }
-
-    /// One waiter at a time stays awake for about as long as a sync takes.
-    fn take_turns(&self, word: &AtomicU32) {
-        if self.turning.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let patience = Nanos(self.sync_time.load(Ordering::Relaxed) * 2).min(TURNS_MAX);
-        let end = rt::now() + patience;
-        while word.load(Ordering::Acquire) == WAITING && rt::now() < end {
-            rt::yield_now();
-        }
-        self.turning.store(false, Ordering::Relaxed);
-    }
-
-    /// Notes how long a sync took.
-    pub fn note_sync(&self, took: Nanos) {
-        let before = self.sync_time.load(Ordering::Relaxed);
-        self.sync_time
-            .store(before - before / 8 + took.raw() / 8, Ordering::Relaxed);
     }
 
     /// Ends the caller's lead: hands it to the first who is not covered, then wakes those who
@@ -295,11 +269,10 @@ impl super::Core {
 
     fn sync(&self, from: Lsn, to: Lsn) -> Result<()> {
         let payload = self.segments.payload();
-        let begun = rt::now();
-        for number in from.raw() / payload..=(to.raw() - 1) / payload {
-            self.segments.sync(number)?;
-        }
-        self.waiters.note_sync(rt::now().since(begun));
-        Ok(())
+        let sync = self.waiters.awake.begin(self.background);
+        let synced =
+            (from.raw() / payload..=(to.raw() - 1) / payload).try_for_each(|number| self.segments.sync(number));
+        self.waiters.awake.end(sync);
+        synced
     }
 }

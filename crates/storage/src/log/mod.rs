@@ -19,6 +19,7 @@
 //! Lock order: `flusher` (the lead's) before `waiters.queue`, `segments.state`; `reserve` is last
 //! and nothing is taken under it.
 
+mod awake;
 mod commit;
 mod read;
 mod recover;
@@ -96,7 +97,7 @@ pub struct Appended {
 /// not synced then.
 pub struct Log {
     core: Arc<Core>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 pub(crate) struct Core {
@@ -141,13 +142,12 @@ impl Log {
         let background = options.background;
         let (core, report) = recover::open(options)?;
         let core = Arc::new(core);
-        let theirs = core.clone();
-        let writer = background.then(|| rt::spawn("log-writer", move || theirs.serve()));
+        let threads = if background { start_threads(&core) } else { Vec::new() };
         core.work.set();
         Ok((
             Log {
                 core,
-                writer: Mutex::new(writer),
+                threads: Mutex::new(threads),
             },
             report,
         ))
@@ -253,11 +253,20 @@ impl Drop for Log {
     fn drop(&mut self) {
         self.core.closing.store(true, Ordering::Release);
         self.core.work.set();
-        if let Some(writer) = self.writer.get_mut().take() {
-            // A panic of the writer has been said where it happened.
-            let _ = writer.join();
+        self.core.waiters.awake.stop();
+        for thread in self.threads.get_mut().drain(..) {
+            // A panic in it has been said where it happened.
+            let _ = thread.join();
         }
     }
+}
+
+fn start_threads(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
+    let (writer, company) = (core.clone(), core.clone());
+    vec![
+        rt::spawn("log-writer", move || writer.serve()),
+        rt::spawn("log-awake", move || company.waiters.awake.serve(&company.closing)),
+    ]
 }
 
 /// Keeps the log's segments while it lives.
