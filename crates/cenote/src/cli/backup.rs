@@ -1,6 +1,7 @@
 //! `cenote backup`: a consistent copy, through the server if one runs, else by opening the database here.
 
 use super::client::connect;
+use super::say;
 use super::{BackupOptions, Failure};
 use crate::config::{RunOptions, Settings};
 use crate::database;
@@ -12,7 +13,7 @@ pub fn run(options: BackupOptions) -> Result<ExitCode, Failure> {
     let to = must_be_empty(&options.to)?;
     match connect(&options.connect)? {
         Some(mut server) => {
-            println!(
+            say!(
                 "copying the database of the server at {} to {}",
                 server.address,
                 to.display()
@@ -27,7 +28,7 @@ pub fn run(options: BackupOptions) -> Result<ExitCode, Failure> {
                 ..RunOptions::default()
             };
             let settings = Settings::resolve(run)?;
-            println!(
+            say!(
                 "no server runs: copying {} to {}",
                 settings.data.display(),
                 to.display()
@@ -37,7 +38,7 @@ pub fn run(options: BackupOptions) -> Result<ExitCode, Failure> {
             engine.shutdown()?;
         }
     }
-    println!("done. To use it: cenote restore {} --data NEW", to.display());
+    say!("done. To use it: cenote restore {} --data NEW", to.display());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,7 @@
 //! `cenote check`: every tree, index and list, through the server if one runs, else by opening the database here.
 
 use super::client::{Connection, connect};
+use super::say;
 use super::{CheckOptions, Failure};
 use crate::config::{RunOptions, Settings};
 use crate::database;
@@ -17,7 +18,7 @@ pub fn run(options: CheckOptions) -> Result<ExitCode, Failure> {
 }
 
 fn online(server: &mut Connection) -> Result<CheckReport, Failure> {
-    println!("checking through the server at {}", server.address);
+    say!("checking through the server at {}", server.address);
     let findings = server.ask("CENOTE CHECK")?;
     let mut report = CheckReport::default();
     for row in &findings.rows {
@@ -37,7 +38,7 @@ fn offline(options: &CheckOptions) -> Result<CheckReport, Failure> {
         ..RunOptions::default()
     };
     let settings = Settings::resolve(run)?;
-    println!("no server runs: checking the files in {}", settings.data.display());
+    say!("no server runs: checking the files in {}", settings.data.display());
     let engine = database::open_existing(&settings)?;
     let report = engine.check()?;
     engine.shutdown()?;
@@ -45,13 +46,13 @@ fn offline(options: &CheckOptions) -> Result<CheckReport, Failure> {
 }
 
 fn print(report: &CheckReport) -> ExitCode {
-    report.summary.iter().for_each(|line| println!("  {line}"));
-    report.problems.iter().for_each(|line| println!("  PROBLEM: {line}"));
+    report.summary.iter().for_each(|line| say!("  {line}"));
+    report.problems.iter().for_each(|line| say!("  PROBLEM: {line}"));
     if report.problems.is_empty() {
-        println!("all is well");
+        say!("all is well");
         return ExitCode::SUCCESS;
     }
-    println!(
+    say!(
         "{} problems. Make a copy of the data directory before anything else, then restore the last backup (cenote restore), \
          or dump what can still be read (COPY ... TO STDOUT)",
         report.problems.len()

@@ -18,6 +18,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
+/// Writes a line to standard output. Whoever reads it may stop (`cenote status | head`): that is no error.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let mut out = std::io::stdout().lock();
+        writeln!(out, $($text)*).and_then(|()| out.flush()).ok();
+    }};
+}
+use say;
+
 /// What a command fails with: told to the user as it is.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 

@@ -1,6 +1,7 @@
 //! `cenote password`: an entry of a password file from a password.
 
 use super::Failure;
+use super::say;
 use crate::server::auth::Verifier;
 use rustix::termios::{LocalModes, OptionalActions, isatty, tcgetattr, tcsetattr};
 use std::io::{self, BufRead};
@@ -15,7 +16,7 @@ pub fn run(user: &str) -> Result<ExitCode, Failure> {
     if password.is_empty() {
         return Err("the password is empty".into());
     }
-    println!("{user}:{}", Verifier::of_password(&password));
+    say!("{user}:{}", Verifier::of_password(&password));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,7 @@
 //! `cenote region`: memory that servers left behind in shared memory.
 
 use super::Failure;
+use super::say;
 use crate::regions::{self, Owner};
 use cenote_base::units::ByteSize;
 use cenote_fabric::{self as fabric, Found};
@@ -11,10 +12,10 @@ use std::process::ExitCode;
 pub fn list() -> Result<ExitCode, Failure> {
     let found = regions::all()?;
     if found.is_empty() {
-        println!("no regions in {}", fabric::SHM_DIR);
+        say!("no regions in {}", fabric::SHM_DIR);
     }
     for region in &found {
-        println!(
+        say!(
             "{}  {:>8}  {}",
             region.path.display(),
             ByteSize(region.allocated).to_string(),
@@ -25,7 +26,7 @@ pub fn list() -> Result<ExitCode, Failure> {
         .iter()
         .any(|region| matches!(regions::owner(region), Owner::Gone(_)))
     {
-        println!("remove those whose database is gone with: cenote region remove --orphaned");
+        say!("remove those whose database is gone with: cenote region remove --orphaned");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -51,7 +52,7 @@ pub fn remove(paths: &[PathBuf], orphaned: bool) -> Result<ExitCode, Failure> {
     for path in &paths {
         remove_one(path)?;
     }
-    println!("{} regions removed", paths.len());
+    say!("{} regions removed", paths.len());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -61,6 +62,6 @@ fn remove_one(path: &Path) -> Result<(), Failure> {
         return Err(format!("{} is not a region ({why}); it is left alone", path.display()).into());
     }
     fabric::remove(path)?;
-    println!("removed {}", path.display());
+    say!("removed {}", path.display());
     Ok(())
 }

@@ -9,6 +9,7 @@
 
 use super::Failure;
 use super::client::{publish_address, withdraw_address};
+use super::say;
 use crate::admin::Administered;
 use crate::config::{Memory, RunOptions, Settings, Survival};
 use crate::server::auth::Passwords;
@@ -23,7 +24,6 @@ use cenote_sql::Sql;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -44,30 +44,20 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
     let listener = server::bind(&settings.listen, passwords.is_some())?;
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
 
-    say(&format!(
-        "Cenote {} on {}",
-        env!("CARGO_PKG_VERSION"),
-        settings.data.display()
-    ));
+    say!("Cenote {} on {}", env!("CARGO_PKG_VERSION"), settings.data.display());
     let engine = database::open(&settings)?;
-    say(&format!("memory     {}", describe_memory(&settings)));
+    say!("memory     {}", describe_memory(&settings));
     report_recovery(&engine.recovery_report());
     let mut server = serve(&settings, engine.clone(), listener, passwords)?;
     let address = server.address()?;
     publish_address(&settings.data, address)?;
     say_connect(&settings, address);
-    say(&format!("ready in {} ms on {address}", started.elapsed().as_millis()));
+    say!("ready in {} ms on {address}", started.elapsed().as_millis());
     name_orphans();
 
     let code = wait_and_stop(&mut signals, &mut server, &engine);
     withdraw_address(&settings.data);
     Ok(code)
-}
-
-/// For people who watch; a closed standard output is no reason to stop.
-fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).ok();
 }
 
 fn serve(
@@ -117,10 +107,14 @@ fn describe_memory(settings: &Settings) -> String {
 
 fn report_recovery(report: &RecoveryReport) {
     let read = ByteSize(report.redo_bytes_read);
-    say(&format!(
+    say!(
         "recovery   {} in {:.1} ms: {} frames kept, {} repaired, {} discarded; {read} of redo read",
-        report.mode, report.duration_ms, report.frames_kept, report.frames_repaired, report.frames_discarded
-    ));
+        report.mode,
+        report.duration_ms,
+        report.frames_kept,
+        report.frames_repaired,
+        report.frames_discarded
+    );
     report.notes.iter().for_each(|note| log::info!("recovery: {note}"));
 }
 
@@ -134,10 +128,7 @@ fn say_connect(settings: &Settings, address: SocketAddr) {
     } else {
         ""
     };
-    say(&format!(
-        "connect    psql -h {host} -p {}{user} -d {DATABASE}",
-        address.port()
-    ));
+    say!("connect    psql -h {host} -p {}{user} -d {DATABASE}", address.port());
 }
 
 fn name_orphans() {

@@ -1,6 +1,7 @@
 //! `cenote status`: a running server at a glance.
 
 use super::client::{Connection, Table, connect, settings};
+use super::say;
 use super::{ConnectOptions, Failure};
 use cenote_base::units::ByteSize;
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ const LABEL_WIDTH: usize = 14;
 pub fn run(options: &ConnectOptions) -> Result<ExitCode, Failure> {
     let Some(mut server) = connect(options)? else {
         let data = settings(options)?.data;
-        println!(
+        say!(
             "no server runs on {}; start one with `cenote run --data {}`",
             data.display(),
             data.display()
@@ -28,7 +29,7 @@ pub fn run(options: &ConnectOptions) -> Result<ExitCode, Failure> {
 }
 
 fn line(label: &str, text: &str) {
-    println!("{label:<LABEL_WIDTH$}{text}");
+    say!("{label:<LABEL_WIDTH$}{text}");
 }
 
 fn show_server(server: &Table) {
@@ -162,6 +163,6 @@ fn print_aligned(cells: &[Vec<String>]) {
     let widths: Vec<usize> = (0..columns).map(width).collect();
     for row in cells {
         let fields = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}"));
-        println!("  {}", fields.collect::<Vec<_>>().join("  ").trim_end());
+        say!("  {}", fields.collect::<Vec<_>>().join("  ").trim_end());
     }
 }

@@ -78,6 +78,11 @@ impl Process {
         config.connect(postgres::NoTls).unwrap()
     }
 
+    /// Process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().ok();
@@ -129,7 +134,8 @@ impl Drop for Data {
     }
 }
 
-fn output(command: &mut Command) -> (bool, String) {
+/// Whether it succeeded, and what it said.
+pub fn output(command: &mut Command) -> (bool, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     (
         status.success(),
