@@ -5,6 +5,42 @@ use cenote_engine::{Engine, EngineOptions, Error, Result};
 use std::path::Path;
 use std::sync::Arc;
 
+/// What recovery did at start, in the words of `cenote_recovery`.
+#[derive(Debug, Clone)]
+pub struct Recovery {
+    /// `clean`, `instant` or `log`.
+    pub mode: String,
+    /// Frames kept as they were.
+    pub frames_kept: u64,
+    /// Frames rebuilt from redo.
+    pub frames_repaired: u64,
+    /// Frames discarded.
+    pub frames_discarded: u64,
+    /// Redo read.
+    pub redo_bytes_read: u64,
+    /// Transactions of the former process rolled back so far.
+    pub transactions_rolled_back: u64,
+    /// Until ready.
+    pub duration_ms: f64,
+    /// A line for each page that was rebuilt, with its cause, and whatever else is worth a line.
+    pub notes: Vec<String>,
+}
+
+/// What recovery did.
+pub fn recovery(engine: &Engine) -> Recovery {
+    let report = engine.recovery_report();
+    Recovery {
+        mode: report.mode,
+        frames_kept: report.frames_kept,
+        frames_repaired: report.frames_repaired,
+        frames_discarded: report.frames_discarded,
+        redo_bytes_read: report.redo_bytes_read,
+        transactions_rolled_back: report.transactions_rolled_back,
+        duration_ms: report.duration_ms,
+        notes: report.notes,
+    }
+}
+
 /// Opens the database, making it if it is new.
 pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
     Engine::open(EngineOptions {

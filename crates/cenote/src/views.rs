@@ -3,6 +3,7 @@
 //! SELECT reaches them through [`SystemViews`]; `cenote status` through the administration statements of [`crate::admin`],
 //! which need no planner.
 
+use crate::database;
 use crate::server::registry::{Entry, Registry};
 use cenote_engine::{ColumnType, Datum, Engine};
 use cenote_sql::SystemViews;
@@ -86,7 +87,7 @@ impl Views {
     }
 
     fn recovery(&self) -> Vec<Row> {
-        let report = self.engine.recovery_report();
+        let report = database::recovery(&self.engine);
         vec![vec![
             Datum::Text(report.mode),
             count(report.frames_kept),
