@@ -109,10 +109,12 @@ pub struct MemoryOptions {
     /// Bytes of memory for pages, such as 512MiB or 4GiB [default: a quarter of the machine's, at most 4GiB]
     #[arg(long, env = "CENOTE_MEMORY_SIZE", value_name = "SIZE")]
     pub memory_size: Option<ByteSize>,
-    /// The region: a file in shared memory, an fsdax file, a devdax device, or numa:N for memory bound to NUMA node N
-    /// [default: /dev/shm/cenote-<database id>]
+    /// The region: a file in shared memory, an fsdax file or a devdax device [default: /dev/shm/cenote-<database id>]
     #[arg(long, env = "CENOTE_REGION", value_name = "PATH")]
     pub region: Option<PathBuf>,
+    /// Bind the memory to this NUMA node, such as a CXL device that shows as one
+    #[arg(long, env = "CENOTE_NUMA_NODE", value_name = "N")]
+    pub numa_node: Option<u32>,
     /// What the region survives: a killed process, or a lost host with its CPU caches [default: process]
     #[arg(
         long,
@@ -160,6 +162,7 @@ struct FileOptions {
     memory: Option<Memory>,
     memory_size: Option<String>,
     region: Option<PathBuf>,
+    numa_node: Option<u32>,
     survive: Option<Survival>,
     password_file: Option<PathBuf>,
     max_connections: Option<usize>,
@@ -181,6 +184,8 @@ pub struct Settings {
     pub memory_size_given: bool,
     /// Region, if not the one named after the database.
     pub region: Option<PathBuf>,
+    /// NUMA node that the memory is bound to.
+    pub numa_node: Option<u32>,
     /// What the region survives.
     pub survive: Survival,
     /// Users and passwords.
@@ -233,6 +238,7 @@ impl Settings {
             memory_size: memory_size.unwrap_or_else(default_memory_size),
             memory_size_given: memory_size.is_some(),
             region: options.memory.region.or(file.region),
+            numa_node: options.memory.numa_node.or(file.numa_node),
             survive: options.memory.survive.or(file.survive).unwrap_or(Survival::Process),
             password_file: options.password_file.or(file.password_file),
             max_connections: options
