@@ -1,6 +1,8 @@
 //! Opening, checking and copying the database that settings mean.
 
-use crate::config::Settings;
+use crate::config::{Memory, Settings};
+use crate::regions;
+use cenote_base::units::ByteSize;
 use cenote_engine::{Engine, EngineOptions, Error, Result};
 use std::path::Path;
 use std::sync::Arc;
@@ -52,7 +54,8 @@ pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
     })
 }
 
-/// Opens the database; an error if there is none.
+/// Opens the database; an error if there is none. Unless a size is asked for, a region that is there is taken as large as it
+/// is, so that looking at a database does not cost its warmth.
 pub fn open_existing(
     settings: &Settings,
 ) -> std::result::Result<Arc<Engine>, Box<dyn std::error::Error + Send + Sync>> {
@@ -61,7 +64,13 @@ pub fn open_existing(
         let data = settings.data.display();
         return Err(format!("there is no database in {data}; name its directory with --data, or make one with `cenote run --data {data}`").into());
     }
-    Ok(open(settings)?)
+    let kept =
+        (settings.memory == Memory::Cxl && !settings.memory_size_given).then(|| regions::length_for(&settings.data));
+    let memory_size = kept.flatten().map_or(settings.memory_size, ByteSize);
+    Ok(open(&Settings {
+        memory_size,
+        ..settings.clone()
+    })?)
 }
 
 /// Makes a data directory from a backup.

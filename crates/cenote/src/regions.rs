@@ -39,6 +39,16 @@ pub fn orphaned() -> Result<Vec<Found>> {
     Ok(found)
 }
 
+/// Bytes of the region in shared memory that belongs to a data directory, if there is one.
+pub fn length_for(data: &Path) -> Option<u64> {
+    let data = std::fs::canonicalize(data).ok()?;
+    let of_data = |region: &Found| {
+        let identity = &region.content.as_ref().ok()?.0;
+        (std::fs::canonicalize(&identity.directory).ok()? == data).then_some(identity.length)
+    };
+    all().ok()?.iter().find_map(of_data)
+}
+
 /// Whether a file lies and is named as regions are.
 pub fn has_region_name(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
