@@ -46,7 +46,8 @@ pub fn recovery(engine: &Engine) -> Recovery {
 /// Opens the database, making it if it is new.
 pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
     Engine::open(EngineOptions {
-        data: settings.data.clone(),
+        // Absolute, since the region names it for those who look at regions from elsewhere.
+        data: std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone()),
         memory: settings.memory.into(),
         memory_size: settings.memory_size.bytes(),
         region: settings.region.clone(),
