@@ -113,6 +113,23 @@ fn reservations_grow_and_are_not_believed_without_their_blocks() {
     assert_eq!(open(&path.0).expect("opened").reserved(), HEADER_SIZE as u64);
 }
 
+/// Shared memory that runs full is an error that says how to enlarge it, and no SIGBUS.
+#[test]
+fn full_shared_memory_is_an_error() {
+    let path = TempPath::new();
+    let stat = rustix::fs::statvfs("/dev/shm").expect("known");
+    let total = stat.f_blocks * stat.f_frsize;
+    let region = create(&path.0, total + 64 * MIB);
+    let error = region.reserve(MIB, total + MIB).expect_err("more than there is");
+    let text = error.to_string();
+    assert!(matches!(error, Error::Full(_)), "{text}");
+    for hint in ["/dev/shm", "mount -o remount,size=", "--shm-size", "--memory-size", "free"] {
+        assert!(text.contains(hint), "{hint} is not in: {text}");
+    }
+    region.reserve_to(MIB).expect("what there is can still be had");
+    region.span(HEADER_SIZE as u64, 100).copy_in(0, &[1; 100]);
+}
+
 #[test]
 fn memory_regions_work_alike() {
     let region = Region::dram(4 * MIB, identity(), RegionOptions::default()).expect("made");
