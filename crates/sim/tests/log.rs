@@ -1,0 +1,163 @@
+//! The log's protocols at every preemption point: appenders, leaders and waiters, a crash of the
+//! machine or a kill of the process at a moment of the seed's choosing.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use cenote_base::rt::fs::faulty::MemFs;
+use cenote_base::rt::{self, Mutex, Nanos, fs};
+use cenote_base::{Lsn, PageId, RecordAddr};
+use cenote_fabric::{Identity, Region, RegionOptions};
+use cenote_sim::{explore, run};
+use cenote_storage::redo::{GroupBuilder, GroupKind};
+use cenote_storage::{FIRST_LSN, Log, LogOptions, RING_HEADER, RING_MIN, RingPlace, RingUse, Survive};
+
+const THREADS: u32 = 4;
+const OFFSET: u64 = 4096;
+
+fn region() -> Arc<Region> {
+    let length = OFFSET + RING_HEADER + RING_MIN;
+    let identity = Identity {
+        database: 7,
+        ..Identity::default()
+    };
+    Arc::new(Region::dram(length, identity, RegionOptions::default()).expect("memory"))
+}
+
+fn open(region: &Arc<Region>, believe_ring: bool, background: bool) -> (Log, RingUse) {
+    let ring = RingPlace {
+        region: region.clone(),
+        offset: OFFSET,
+        length: region.len() - OFFSET,
+    };
+    let (log, report) = Log::open(LogOptions {
+        dir: Path::new("/log").to_owned(),
+        database: 7,
+        segment_bytes: 64 << 10,
+        ring,
+        believe_ring,
+        survive: Survive::Process,
+        checkpoint: FIRST_LSN,
+        known_durable: Lsn::ZERO,
+        background,
+    })
+    .expect("opens");
+    (log, report.ring)
+}
+
+/// What each session was told: start of the group, and the number that it wrote.
+type Told = Arc<Mutex<BTreeMap<Lsn, u64>>>;
+
+fn session(log: &Log, thread: u32, told: &Told, acknowledged: &Told) {
+    let mut builder = GroupBuilder::new();
+    for n in 0..6 {
+        builder.clear();
+        let number = u64::from(thread) << 32 | n;
+        let record = builder.page(PageId::new(1, thread), RecordAddr::NONE);
+        builder.write(record, 64, &number.to_le_bytes());
+        builder.write(record, 8000, &[n as u8; 900]);
+        let appended = log.append(builder.finish().expect("short"), None).expect("appended");
+        told.lock().insert(appended.start, number);
+        if rt::random() % 3 > 0 {
+            log.wait_durable(appended.end).expect("durable");
+            assert!(log.durable() >= appended.end);
+            acknowledged.lock().insert(appended.start, number);
+        }
+    }
+}
+
+/// The groups of a log: start and number.
+fn numbers(log: &Log) -> BTreeMap<Lsn, u64> {
+    let (mut found, mut scan) = (BTreeMap::new(), log.scan(FIRST_LSN));
+    while let Some(group) = scan.next().expect("whole") {
+        if group.kind() == GroupKind::Redo {
+            let record = group.records().next().expect("one").expect("whole");
+            let bytes = &record.bytes()[28..36];
+            found.insert(group.start(), u64::from_le_bytes(bytes.try_into().expect("8 bytes")));
+        }
+    }
+    found
+}
+
+/// What was left at a moment of the seed's choosing.
+struct Left {
+    /// Groups whose append had returned.
+    told: BTreeMap<Lsn, u64>,
+    /// Groups whose durability had been waited for.
+    acknowledged: BTreeMap<Lsn, u64>,
+    killed: MemFs,
+    crashed: MemFs,
+    region: Arc<Region>,
+}
+
+fn run_until_stopped(seed: u64) -> Left {
+    run(seed, |sim| {
+        let region = region();
+        let (log, _) = open(&region, false, seed % 2 == 0);
+        let log = Arc::new(log);
+        let (told, acknowledged) = (Told::default(), Told::default());
+        let sessions: Vec<_> = (0..THREADS)
+            .map(|n| {
+                let (log, told, acknowledged) = (log.clone(), told.clone(), acknowledged.clone());
+                rt::spawn("session", move || session(&log, n, &told, &acknowledged))
+            })
+            .collect();
+        rt::sleep(Nanos(rt::random() % 1_500_000));
+        let (acknowledged_before, told_before) = (acknowledged.lock().clone(), told.lock().clone());
+        let crashed = sim.files().crash_clone_torn(seed);
+        let killed = sim.files().kill_clone();
+        // No preemption point since the files were copied: the same moment.
+        let image = region.span(0, region.len()).to_vec();
+        sessions.into_iter().for_each(|s| s.join().expect("no panic"));
+        log.flush_all().expect("durable");
+        assert_eq!(numbers(&log), *told.lock());
+        Left {
+            told: told_before,
+            acknowledged: acknowledged_before,
+            killed,
+            crashed,
+            region: Arc::new(Region::from_image(&image).expect("an image")),
+        }
+    })
+    .value
+}
+
+fn assert_has(log: &Log, wanted: &BTreeMap<Lsn, u64>, hint: &str) {
+    let found = numbers(log);
+    for (start, number) in wanted {
+        assert_eq!(found.get(start), Some(number), "{hint}: the group at {start}");
+    }
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    match std::env::var("CENOTE_SEED").ok().and_then(|s| s.parse().ok()) {
+        Some(seed) => seed..seed + 1,
+        None => 0..60,
+    }
+}
+
+#[test]
+fn whatever_the_order_of_threads_nothing_acknowledged_is_lost() {
+    for seed in seeds() {
+        let left = run_until_stopped(seed);
+        fs::with(Arc::new(left.crashed), || {
+            let (log, _) = open(&region(), false, false);
+            assert_has(&log, &left.acknowledged, &format!("crash, seed {seed}"));
+        });
+        fs::with(Arc::new(left.killed), || {
+            let (log, ring) = open(&left.region, true, false);
+            assert_eq!(ring, RingUse::Used, "kill, seed {seed}");
+            assert_has(&log, &left.told, &format!("kill, seed {seed}"));
+        });
+    }
+}
+
+#[test]
+fn the_same_seed_goes_the_same_way() {
+    explore(3, |sim| {
+        let (log, _) = open(&region(), false, true);
+        let (told, acknowledged) = (Told::default(), Told::default());
+        session(&log, sim.seed() as u32 & 3, &told, &acknowledged);
+    });
+}
