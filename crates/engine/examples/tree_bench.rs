@@ -19,11 +19,17 @@ fn key(row: u64) -> [u8; 5] {
 fn timed(what: &str, count: u64, run: impl FnOnce()) {
     let start = Instant::now();
     run();
-    println!("{what:<34} {:>8.1} ns", start.elapsed().as_nanos() as f64 / count as f64);
+    println!(
+        "{what:<34} {:>8.1} ns",
+        start.elapsed().as_nanos() as f64 / count as f64
+    );
 }
 
 fn main() {
-    let rows: u64 = std::env::args().nth(1).and_then(|rows| rows.parse().ok()).unwrap_or(250_000);
+    let rows: u64 = std::env::args()
+        .nth(1)
+        .and_then(|rows| rows.parse().ok())
+        .unwrap_or(250_000);
     let fixture = Fixture::new();
     let (pool, tree) = (fixture.pool(), fixture.tree());
     let mut rng = Rng::new(1);
@@ -93,5 +99,8 @@ fn main() {
     });
     let report = tree.check(pool).expect("readable");
     assert!(report.findings.is_empty(), "{:?}", report.findings);
-    println!("{} entries in {} leaves, {} inner pages", report.entries, report.leaves, report.inner);
+    println!(
+        "{} entries in {} leaves, {} inner pages",
+        report.entries, report.leaves, report.inner
+    );
 }

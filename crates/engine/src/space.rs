@@ -23,7 +23,7 @@ use crate::tree::layout::{AT_KIND, AT_NEXT, KIND_FREE, KIND_TREE, PageRead, ROOT
 use cenote_base::PageId;
 
 use crate::tree::image::Image;
-use crate::tree::pages::{Pool, Mtr, PageH, latched};
+use crate::tree::pages::{Mtr, PageH, Pool, latched};
 use crate::tree::{Error, Result};
 
 /// Page kind of a space's header.
@@ -59,7 +59,10 @@ fn read_header(space: u32, page: impl PageRead) -> Result<SpaceHeader> {
     let magic = page.u32(AT_MAGIC) as u64 | (page.u32(AT_MAGIC + 4) as u64) << 32;
     let sound = page.u8(AT_KIND) == KIND_SPACE && magic == MAGIC && page.u32(AT_VERSION) == VERSION;
     if !sound {
-        return Err(Error::corrupt(header_page(space), "the first page of the space is no space header"));
+        return Err(Error::corrupt(
+            header_page(space),
+            "the first page of the space is no space header",
+        ));
     }
     Ok(SpaceHeader {
         high_water: page.u32(AT_HIGH_WATER),
@@ -149,7 +152,10 @@ impl SpaceLatch {
         let page = self.header.free_head;
         let id = PageId::new(self.space, page);
         if page >= self.header.high_water || self.header.free_count == 0 {
-            return Err(Error::corrupt(header_page(self.space), "the free list leaves the space"));
+            return Err(Error::corrupt(
+                header_page(self.space),
+                "the free list leaves the space",
+            ));
         }
         let h = m.exclusive(id)?;
         if PageRead::u8(m.view(h), AT_KIND) != KIND_FREE {

@@ -5,7 +5,8 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cenote_engine::tree::{BTree, Error, LargeRef, LeafBatch, MAX_KEY, MAX_VALUE};
+use cenote_base::PageId;
+use cenote_engine::tree::{BTree, Error, LargeRef, LeafBatch, MAX_KEY, MAX_VALUE, PAGE_SIZE};
 use cenote_engine::{Direction, KeyRange};
 
 mod tree_support;
@@ -102,7 +103,9 @@ fn bound(shape: Shape, rng: &mut Rng) -> Bound<Vec<u8>> {
 
 fn model_range(model: &BTreeMap<Vec<u8>, Vec<u8>>, range: &KeyRange) -> Rows {
     let bounds = (range.lower.as_ref(), range.upper.as_ref());
-    let inside = model.iter().filter(|(key, _)| RangeBounds::<Vec<u8>>::contains(&bounds, *key));
+    let inside = model
+        .iter()
+        .filter(|(key, _)| RangeBounds::<Vec<u8>>::contains(&bounds, *key));
     inside.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
@@ -128,12 +131,27 @@ fn against_model(shape: Shape, seed: u64, steps: usize) {
                 assert_eq!(found.then_some(&got), model.get(&key), "key {key:?}");
             }
             _ => {
-                let range = KeyRange { lower: bound(shape, &mut rng), upper: bound(shape, &mut rng) };
-                let rows = if rng.below(2) == 0 { usize::MAX } else { 1 + rng.below(5) as usize };
+                let range = KeyRange {
+                    lower: bound(shape, &mut rng),
+                    upper: bound(shape, &mut rng),
+                };
+                let rows = if rng.below(2) == 0 {
+                    usize::MAX
+                } else {
+                    1 + rng.below(5) as usize
+                };
                 let mut expected = model_range(&model, &range);
-                assert_eq!(collect(&tree, pool, range.clone(), Direction::Forward, rows), expected, "{range:?}");
+                assert_eq!(
+                    collect(&tree, pool, range.clone(), Direction::Forward, rows),
+                    expected,
+                    "{range:?}"
+                );
                 expected.reverse();
-                assert_eq!(collect(&tree, pool, range.clone(), Direction::Backward, rows), expected, "{range:?}");
+                assert_eq!(
+                    collect(&tree, pool, range.clone(), Direction::Backward, rows),
+                    expected,
+                    "{range:?}"
+                );
             }
         }
         if step % 500 == 0 {
@@ -144,7 +162,11 @@ fn against_model(shape: Shape, seed: u64, steps: usize) {
         assert!(delete(&tree, pool, key));
     }
     let report = sound(&tree, pool);
-    assert_eq!((report.entries, report.leaves, report.inner), (0, 1, 0), "an emptied tree is a single leaf");
+    assert_eq!(
+        (report.entries, report.leaves, report.inner),
+        (0, 1, 0),
+        "an emptied tree is a single leaf"
+    );
 }
 
 #[test]
@@ -171,7 +193,11 @@ fn ascending_inserts_leave_leaves_full() {
     }
     let report = sound(&tree, pool);
     let full = 20_000 * (180 + 4 + 12) / 16_300 + 2;
-    assert!(report.leaves <= full * 105 / 100, "{} leaves where {full} would do", report.leaves);
+    assert!(
+        report.leaves <= full * 105 / 100,
+        "{} leaves where {full} would do",
+        report.leaves
+    );
 }
 
 #[test]
@@ -185,7 +211,10 @@ fn a_bulk_load_is_the_same_tree_and_leaves_a_little_room() {
     assert!(report.leaves <= 30_000 * 76 / 15_000 + 2, "{report:?}");
     let again = tree.bulk_load(pool, [Ok::<_, Error>((5u32.to_be_bytes(), [0u8; 1]))]);
     assert!(matches!(again, Err(Error::NotSorted)));
-    assert_eq!(collect(&tree, pool, KeyRange::all(), Direction::Backward, usize::MAX).len(), 30_000);
+    assert_eq!(
+        collect(&tree, pool, KeyRange::all(), Direction::Backward, usize::MAX).len(),
+        30_000
+    );
 }
 
 #[test]
@@ -193,9 +222,15 @@ fn sizes_beyond_the_limits_are_refused_and_change_nothing() {
     let fixture = Fixture::new();
     let (pool, tree) = (fixture.pool(), fixture.tree());
     let mut m = pool.mtr();
-    assert!(matches!(tree.seek_write(&mut m, &vec![0; MAX_KEY + 1], 0), Err(Error::KeyTooLong(_))));
+    assert!(matches!(
+        tree.seek_write(&mut m, &vec![0; MAX_KEY + 1], 0),
+        Err(Error::KeyTooLong(_))
+    ));
     let pos = tree.seek_write(&mut m, b"k", 100).unwrap();
-    assert!(matches!(tree.insert_at(&mut m, &pos, b"k", &vec![0; MAX_VALUE + 1]), Err(Error::ValueTooLong(_))));
+    assert!(matches!(
+        tree.insert_at(&mut m, &pos, b"k", &vec![0; MAX_VALUE + 1]),
+        Err(Error::ValueTooLong(_))
+    ));
     tree.insert_at(&mut m, &pos, b"k", &vec![1; MAX_VALUE]).unwrap();
     m.commit();
     assert_eq!(sound(&tree, pool).entries, 1);
@@ -208,7 +243,11 @@ fn large_values_come_back_and_their_pages_are_accounted_for() {
     let mut held: Vec<(LargeRef, Vec<u8>)> = Vec::new();
     let mut rng = Rng::new(5);
     for round in 0..60 {
-        let len = if round % 20 == 0 { 3 << 20 } else { rng.below(200_000) as usize };
+        let len = if round % 20 == 0 {
+            3 << 20
+        } else {
+            rng.below(200_000) as usize
+        };
         let bytes: Vec<u8> = (0..len).map(|i| (i as u8).wrapping_mul(31) ^ round as u8).collect();
         let large = tree.put_large(pool, &bytes).unwrap();
         let mut m = pool.mtr();
@@ -273,7 +312,11 @@ fn spawn_writer(fixture: &Arc<Fixture>, me: u64) -> std::thread::JoinHandle<u64>
             let key = (rng.below(2000) * 3 + me).to_be_bytes();
             let growing = (step / 3000) % 2 == 0;
             match rng.below(4) {
-                0 => assert_eq!(tree.get(pool, &key, &mut got).unwrap().then_some(&got), model.get(&key), "seed {me}"),
+                0 => assert_eq!(
+                    tree.get(pool, &key, &mut got).unwrap().then_some(&got),
+                    model.get(&key),
+                    "seed {me}"
+                ),
                 1 if growing => assert_eq!(delete(&tree, pool, &key), model.remove(&key).is_some()),
                 2..=3 if !growing => assert_eq!(delete(&tree, pool, &key), model.remove(&key).is_some()),
                 _ => {
@@ -290,14 +333,74 @@ fn spawn_writer(fixture: &Arc<Fixture>, me: u64) -> std::thread::JoinHandle<u64>
 fn spawn_reader(fixture: &Arc<Fixture>, stop: &Arc<AtomicBool>, me: u64) -> std::thread::JoinHandle<()> {
     let (fixture, stop) = (Arc::clone(fixture), Arc::clone(stop));
     std::thread::spawn(move || {
-        let direction = if me == 0 { Direction::Forward } else { Direction::Backward };
+        let direction = if me == 0 {
+            Direction::Forward
+        } else {
+            Direction::Backward
+        };
         while !stop.load(Ordering::Relaxed) {
             let rows = collect(&fixture.tree(), fixture.pool(), KeyRange::all(), direction, usize::MAX);
-            let rising = rows.windows(2).all(|two| (two[0].0 < two[1].0) == (direction == Direction::Forward));
+            let rising = rows
+                .windows(2)
+                .all(|two| (two[0].0 < two[1].0) == (direction == Direction::Forward));
             assert!(rising);
             assert!(rows.iter().all(|(key, value)| value.iter().all(|byte| *byte == key[7])));
             let report = fixture.tree().check(fixture.pool()).unwrap();
             assert!(report.findings.is_empty(), "{:?}", report.findings);
         }
     })
+}
+
+/// Bits flip in the region, where no checksum sees them. Whatever they make of a page, operations on the tree answer with a
+/// value or an error; none panics, and none goes on for ever.
+#[test]
+fn flipped_bytes_in_pages_give_errors_and_no_panic() {
+    let mut errors = 0;
+    for seed in 0..20 {
+        let fixture = Fixture::sized(48 << 20);
+        let (pool, tree) = (fixture.pool(), fixture.tree());
+        let mut rng = Rng::new(seed);
+        for _ in 0..300 {
+            put(&tree, pool, &key(Shape::Huge, &mut rng), &value(Shape::Text, &mut rng));
+        }
+        let pages = tree.check(pool).unwrap();
+        let count = pages.leaves + pages.inner;
+        for _ in 0..20 {
+            let page = PageId::new(1000, 1 + rng.below(count) as u32);
+            let near = [64, 400, PAGE_SIZE as u64][rng.below(3) as usize];
+            let mut m = pool.mtr();
+            let h = m.exclusive(page).unwrap();
+            let at = (12 + rng.below(near - 12)) as usize;
+            let at = if (16..24).contains(&at) { 32 } else { at };
+            m.write(h, at, &[rng.next() as u8]);
+            m.commit();
+            errors += u64::from(survive(&tree, pool, &mut rng).is_err());
+        }
+        assert!(!tree.check(pool).unwrap().findings.is_empty() || errors < 20);
+    }
+    assert!(errors > 20, "{errors}");
+}
+
+/// Some of everything; stops at the first error.
+fn survive(tree: &BTree, pool: &BufferPool, rng: &mut Rng) -> Result<(), Error> {
+    let mut out = Vec::new();
+    let mut batch = LeafBatch::new();
+    for direction in [Direction::Forward, Direction::Backward] {
+        let mut scan = tree.scan(KeyRange::all(), direction);
+        while scan.next_batch(pool, &mut batch)? {}
+    }
+    for _ in 0..10 {
+        let (key, value) = (key(Shape::Huge, rng), value(Shape::Text, rng));
+        tree.get(pool, &key, &mut out)?;
+        let mut m = pool.mtr();
+        let pos = tree.seek_write(&mut m, &key, key.len() + value.len())?;
+        match (pos.found, rng.below(2)) {
+            (true, 0) => drop(tree.remove_at(&mut m, &pos)),
+            (true, _) => tree.replace_at(&mut m, &pos, &value)?,
+            (false, _) => tree.insert_at(&mut m, &pos, &key, &value)?,
+        }
+        m.commit();
+        tree.compact(pool, &key)?;
+    }
+    Ok(())
 }

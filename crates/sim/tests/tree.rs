@@ -6,11 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_base::rt;
+use cenote_base::rt::fs::faulty::MemFs;
+use cenote_base::rt::{self, Nanos};
 use cenote_buffer::{BufferPool, Config, Kind, Pool};
-use cenote_engine::tree::{BTree, LeafBatch};
+use cenote_engine::tree::{BTree, CheckReport, LeafBatch};
 use cenote_engine::{Direction, KeyRange};
 use cenote_fabric::observe::{self, Access, Sink};
+use cenote_sim::Sim;
 use cenote_storage::DataDir;
 
 struct Ignore;
@@ -19,10 +21,18 @@ impl Sink for Ignore {
     fn touch(&self, _region: u32, _off: u64, _len: u32, _access: Access) {}
 }
 
-fn new_tree() -> (BufferPool, BTree) {
-    let data = DataDir::open("/db".as_ref()).expect("an empty directory opens");
-    let config = Config { background: false, ring: Some((4 << 20) + 4096), ..Config::new(Kind::Dram, 24 << 20) };
-    let (pool, _) = BufferPool::open(config, data).expect("a new pool opens");
+fn open(background: bool) -> BufferPool {
+    let data = DataDir::open("/db".as_ref()).expect("the directory opens");
+    let config = Config {
+        background,
+        ring: Some((4 << 20) + 4096),
+        ..Config::new(Kind::Dram, 24 << 20)
+    };
+    BufferPool::open(config, data).expect("the pool opens").0
+}
+
+fn new_tree(background: bool) -> (BufferPool, BTree) {
+    let pool = open(background);
     pool.storage().pages().create_space(1000).expect("a new space");
     let tree = BTree::create(&pool, 1000).expect("an empty tree");
     (pool, tree)
@@ -74,7 +84,10 @@ fn write(tree: &BTree, pool: &Pool, me: u8) -> u64 {
         let key = &key(name)[..];
         match rt::random() % 3 {
             0 if step > 25 => assert_eq!(delete(tree, pool, key), model.remove(&name).is_some()),
-            1 => assert_eq!(tree.get(pool, key, &mut got).expect("readable").then_some(&got), model.get(&name)),
+            1 => assert_eq!(
+                tree.get(pool, key, &mut got).expect("readable").then_some(&got),
+                model.get(&name)
+            ),
             _ => {
                 put(tree, pool, key, &value(name));
                 model.insert(name, value(name));
@@ -105,7 +118,7 @@ fn scan(tree: &BTree, pool: &Pool, direction: Direction) {
 fn writers_and_readers_interleave() {
     observe::install(Arc::new(Ignore));
     cenote_sim::explore(60, |_| {
-        let (pool, tree) = new_tree();
+        let (pool, tree) = new_tree(false);
         let pool = Arc::new(pool);
         let writers: Vec<_> = (0..2u8)
             .map(|me| {
@@ -122,6 +135,84 @@ fn writers_and_readers_interleave() {
         let alive: u64 = writers.into_iter().map(|writer| writer.join().expect("no panic")).sum();
         readers.into_iter().for_each(|reader| reader.join().expect("no panic"));
         let report = tree.check(&pool).expect("readable");
-        assert_eq!((report.findings, report.entries, report.accounted), (Vec::new(), alive, true));
+        assert_eq!(
+            (report.findings, report.entries, report.accounted),
+            (Vec::new(), alive, true)
+        );
     });
+}
+
+/// Writes, removes and reads large values, until the end of the world.
+fn churn_large(tree: &BTree, pool: &Pool) {
+    let mut out = Vec::new();
+    loop {
+        let bytes = vec![rt::random() as u8; (rt::random() % 500_000) as usize];
+        let large = tree.put_large(pool, &bytes).expect("room");
+        let mut m = pool.mtr();
+        tree.adopt_large(&mut m, &large).expect("it is pending");
+        m.commit();
+        tree.get_large(pool, &large, &mut out).expect("it is there");
+        assert!(out == bytes);
+        let mut m = pool.mtr();
+        tree.orphan_large(&mut m, &large).expect("it is held");
+        m.commit();
+        tree.free_large(pool, &large).expect("it is pending");
+    }
+}
+
+/// The machine stops at any moment: between the mini-transactions of a split and its insert, within a large value. What was
+/// synced is a whole tree in which every page belongs to something.
+#[test]
+fn a_crash_at_any_moment_leaves_a_whole_tree_and_no_orphans() {
+    let first = std::env::var("CENOTE_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(rt::random() >> 16);
+    let mut pages = 0;
+    for seed in first..first + 8 {
+        println!("CENOTE_SEED={seed}");
+        let files = MemFs::new();
+        Sim::new(seed).with_files(files.clone()).run(|_| work_until_the_end());
+        let left = files.crash_clone_torn(seed);
+        let report = Sim::new(seed).with_files(left).run(|_| recover_and_check()).value;
+        pages += report.leaves + report.inner + report.overflow + report.free;
+    }
+    assert!(pages > 50, "the runs get somewhere: {pages} pages");
+}
+
+fn work_until_the_end() {
+    let (pool, tree) = new_tree(true);
+    pool.storage()
+        .log()
+        .wait_durable(pool.storage().log().tail())
+        .expect("synced");
+    let pool = Arc::new(pool);
+    for me in 0..2u8 {
+        let pool = Arc::clone(&pool);
+        rt::spawn("writer", move || {
+            loop {
+                write(&tree, &pool, me);
+                (0..24).for_each(|name| drop(delete(&tree, &pool, &key(name * 2 + me))));
+            }
+        });
+    }
+    rt::spawn("large", {
+        let pool = Arc::clone(&pool);
+        move || churn_large(&tree, &pool)
+    });
+    let last = rt::now() + Nanos::from_micros(rt::random() % 2500);
+    while rt::now() < last {
+        rt::sleep(Nanos::from_micros(50));
+    }
+    std::mem::forget(pool);
+}
+
+fn recover_and_check() -> CheckReport {
+    let pool = open(false);
+    let tree = BTree { space: 1000 };
+    tree.reclaim_pending(&pool).expect("readable");
+    scan(&tree, &pool, Direction::Forward);
+    let report = tree.check(&pool).expect("readable");
+    assert_eq!((&report.findings, report.accounted), (&Vec::new(), true));
+    report
 }

@@ -4,7 +4,7 @@
 //! the edge where it stands, so leaves stay as full as asked. A crash leaves a whole, shorter tree.
 
 use super::layout::{Header, MAX_KEY, MAX_VALUE, PAGE_SIZE};
-use super::pages::{Pool, Mtr};
+use super::pages::{Mtr, Pool};
 use super::{BTree, Error, LeafPos, Result};
 
 /// Free bytes that a bulk load leaves in each leaf, for inserts to come.

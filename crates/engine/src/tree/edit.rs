@@ -28,7 +28,12 @@ pub(crate) fn insert<P: PageWrite>(page: &mut P, slot: usize, key: &[u8], value:
     if behind > 0 {
         page.shift(slot_at(slot), slot_at(slot + 1), behind);
     }
-    let entry = Slot { head: head_of(suffix), off: header.heap, len: suffix.len() as u16, word };
+    let entry = Slot {
+        head: head_of(suffix),
+        off: header.heap,
+        len: suffix.len() as u16,
+        word,
+    };
     page.write(slot_at(slot), &entry.encode());
     header.note_insert(slot as u16);
     header.count += 1;
@@ -137,7 +142,12 @@ fn grow<P: PageWrite>(page: &mut P, slot: usize, entry: Slot, value: &[u8]) -> b
     }
     header.heap -= need as u16;
     write_entry(page, header.heap, &suffix, value);
-    let entry = Slot { off: header.heap, len: suffix.len() as u16, word: value.len() as u32, ..entry };
+    let entry = Slot {
+        off: header.heap,
+        len: suffix.len() as u16,
+        word: value.len() as u32,
+        ..entry
+    };
     page.write(slot_at(slot), &entry.encode());
     page.write(AT_COUNT, &header.encode()[..6]);
     true
@@ -145,7 +155,12 @@ fn grow<P: PageWrite>(page: &mut P, slot: usize, entry: Slot, value: &[u8]) -> b
 
 /// Makes the entry of `slot` empty, so that compaction drops its bytes.
 fn bury<P: PageWrite>(page: &mut P, slot: usize, header: &Header) {
-    let empty = Slot { head: Slot::read(page.view(), slot).head, off: PAGE_SIZE as u16, len: 0, word: 0 };
+    let empty = Slot {
+        head: Slot::read(page.view(), slot).head,
+        off: PAGE_SIZE as u16,
+        len: 0,
+        word: 0,
+    };
     page.write(slot_at(slot), &empty.encode());
     page.write(AT_COUNT, &header.encode()[..6]);
 }
@@ -196,8 +211,16 @@ pub(crate) fn compact<P: PageWrite>(page: &mut P) -> Header {
 /// Live pieces from the end of the page downwards.
 fn live_pieces(header: &Header, slots: &[Slot], level: u8) -> Vec<Piece> {
     let mut pieces = Vec::with_capacity(slots.len() + 2);
-    pieces.push(Piece { off: header.lower.0 as usize, len: header.lower.1 as usize, owner: Owner::Lower });
-    pieces.push(Piece { off: header.upper.0 as usize, len: header.upper_len(), owner: Owner::Upper });
+    pieces.push(Piece {
+        off: header.lower.0 as usize,
+        len: header.lower.1 as usize,
+        owner: Owner::Lower,
+    });
+    pieces.push(Piece {
+        off: header.upper.0 as usize,
+        len: header.upper_len(),
+        owner: Owner::Upper,
+    });
     pieces.extend(slots.iter().enumerate().map(|(slot, entry)| Piece {
         off: entry.off as usize,
         len: entry.entry_len(level),
@@ -274,7 +297,9 @@ fn lengthen_prefix<P: PageWrite>(page: &mut P) {
     if cut == 0 {
         return;
     }
-    let slots: Vec<Slot> = (0..header.count()).map(|slot| cut_suffix(page.view(), slot, cut)).collect();
+    let slots: Vec<Slot> = (0..header.count())
+        .map(|slot| cut_suffix(page.view(), slot, cut))
+        .collect();
     header.prefix = longer as u16;
     header.garbage += (cut * slots.len()) as u16;
     write_slots(page, &slots);
@@ -286,7 +311,12 @@ fn cut_suffix(page: impl PageRead, slot: usize, cut: usize) -> Slot {
     let (off, len) = (old.off as usize + cut, (old.len as usize).saturating_sub(cut));
     let mut start = Vec::with_capacity(4);
     page.copy_to(off, len.min(4), &mut start);
-    Slot { head: head_of(&start), off: off as u16, len: len as u16, word: old.word }
+    Slot {
+        head: head_of(&start),
+        off: off as u16,
+        len: len as u16,
+        word: old.word,
+    }
 }
 
 /// Bytes in use on the page: what a page of the same content without garbage would take.

@@ -17,7 +17,9 @@ pub(crate) struct Image {
 impl Image {
     /// An empty tree page between the fences (`upper` `None`: right edge of the tree).
     pub fn new(level: u8, lower: &[u8], upper: Option<&[u8]>) -> Image {
-        let mut image = Image { bytes: vec![0; PAGE_SIZE].into_boxed_slice() };
+        let mut image = Image {
+            bytes: vec![0; PAGE_SIZE].into_boxed_slice(),
+        };
         image.bytes[AT_KIND] = KIND_TREE;
         image.bytes[AT_KIND + 1] = level;
         image.bytes[AT_KIND + 2] = 1;
@@ -44,7 +46,9 @@ impl Image {
         let mut bytes = Vec::with_capacity(PAGE_SIZE);
         page.copy_to(0, PAGE_SIZE, &mut bytes);
         bytes.resize(PAGE_SIZE, 0);
-        Image { bytes: bytes.into_boxed_slice() }
+        Image {
+            bytes: bytes.into_boxed_slice(),
+        }
     }
 
     /// Adds an entry behind the others; `false` when it does not fit.
@@ -63,13 +67,21 @@ impl Image {
             copy_key(source.view(), &header, slot, &mut key);
             let entry = Slot::read(source.view(), slot);
             let value_at = entry.off as usize + entry.len as usize;
-            self.push(&key, &source.bytes[value_at..value_at + entry.value_len(level)], entry.word)
+            self.push(
+                &key,
+                &source.bytes[value_at..value_at + entry.value_len(level)],
+                entry.word,
+            )
         })
     }
 
     /// Forgets that the entries came in order: the next insert here starts a new run.
     pub fn forget_run(&mut self) {
-        let header = Header { last: 0, run: 0, ..Header::read(self.view()) };
+        let header = Header {
+            last: 0,
+            run: 0,
+            ..Header::read(self.view())
+        };
         self.write(AT_COUNT, &header.encode());
     }
 

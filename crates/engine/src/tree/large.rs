@@ -17,7 +17,7 @@
 //! 5. `reclaim_pending`, called before anyone writes to the space after a restart, frees what is still pending.
 
 use super::layout::{AT_KIND, AT_NEXT, KIND_OVERFLOW, PAGE_SIZE, PageRead};
-use super::pages::{Pool, Mtr, PageH};
+use super::pages::{Mtr, PageH, Pool};
 use super::{Attempt, BTree, Error, Result, until_done};
 use crate::space::{self, SpaceLatch};
 
@@ -57,7 +57,10 @@ impl LargeRef {
     pub fn decode(bytes: &[u8]) -> Option<LargeRef> {
         let bytes: &[u8; LargeRef::SIZE] = bytes.try_into().ok()?;
         let (first, len) = (bytes.first_chunk::<4>()?, bytes.last_chunk::<8>()?);
-        Some(LargeRef { first: u32::from_le_bytes(*first), len: u64::from_le_bytes(*len) })
+        Some(LargeRef {
+            first: u32::from_le_bytes(*first),
+            len: u64::from_le_bytes(*len),
+        })
     }
 }
 
@@ -69,7 +72,10 @@ impl BTree {
         for stride in strides {
             tail = self.extend_chain(pool, tail, stride)?;
         }
-        Ok(LargeRef { first, len: value.len() as u64 })
+        Ok(LargeRef {
+            first,
+            len: value.len() as u64,
+        })
     }
 
     /// The first pages, on the pending list; returns the first and the last of them.
@@ -110,7 +116,10 @@ impl BTree {
         let mark = PageRead::u32(m.view(h), AT_MARK);
         let slot = mark.wrapping_sub(PENDING_FROM) as usize;
         if slot >= space::PENDING || header.pending(m, slot) != large.first {
-            return Err(Error::corrupt(self.page(large.first), "a large value to adopt is not pending"));
+            return Err(Error::corrupt(
+                self.page(large.first),
+                "a large value to adopt is not pending",
+            ));
         }
         m.write(h, AT_MARK, &ADOPTED.to_le_bytes());
         header.set_pending(m, slot, 0);
@@ -123,7 +132,10 @@ impl BTree {
         let h = self.first_page(m, large)?;
         let header = space::latch(m, self.space)?;
         if PageRead::u32(m.view(h), AT_MARK) != ADOPTED {
-            return Err(Error::corrupt(self.page(large.first), "a large value to free is held by no row"));
+            return Err(Error::corrupt(
+                self.page(large.first),
+                "a large value to free is held by no row",
+            ));
         }
         let slot = header.vacant(m)?;
         m.write(h, AT_MARK, &(PENDING_FROM + slot as u32).to_le_bytes());
@@ -135,7 +147,10 @@ impl BTree {
         let h = m.exclusive(self.page(large.first))?;
         let page = m.view(h);
         if PageRead::u8(page, AT_KIND) != KIND_OVERFLOW || total(page) != large.len {
-            return Err(Error::corrupt(self.page(large.first), "it is not the first page of the large value"));
+            return Err(Error::corrupt(
+                self.page(large.first),
+                "it is not the first page of the large value",
+            ));
         }
         Ok(h)
     }
@@ -150,7 +165,10 @@ impl BTree {
         while (out.len() as u64) < large.len {
             let before = out.len();
             if page == 0 {
-                return Err(Error::corrupt(self.page(large.first), "a large value is shorter than its row says"));
+                return Err(Error::corrupt(
+                    self.page(large.first),
+                    "a large value is shorter than its row says",
+                ));
             }
             page = until_done(|| {
                 out.truncate(before);
@@ -160,7 +178,10 @@ impl BTree {
         if page == 0 && out.len() as u64 == large.len {
             return Ok(());
         }
-        Err(Error::corrupt(self.page(large.first), "a large value is longer than its row says"))
+        Err(Error::corrupt(
+            self.page(large.first),
+            "a large value is longer than its row says",
+        ))
     }
 
     /// Appends the bytes of one page; returns the next page.
@@ -183,7 +204,10 @@ impl BTree {
         let pending = space::pending(pool, self.space)?;
         match pending.into_iter().find(|(_, first)| *first == large.first) {
             Some((slot, first)) => self.free_chain(pool, slot, first),
-            None => Err(Error::corrupt(self.page(large.first), "a large value to free is not pending")),
+            None => Err(Error::corrupt(
+                self.page(large.first),
+                "a large value to free is not pending",
+            )),
         }
     }
 
@@ -201,8 +225,12 @@ impl BTree {
         let mut next = first;
         while next != 0 && pages.len() < STRIDE {
             let h = m.exclusive(self.page(next))?;
-            if PageRead::u8(m.view(h), AT_KIND) != KIND_OVERFLOW {
-                return Err(Error::corrupt(self.page(next), "it is not a page of a large value"));
+            let again = pages.iter().any(|(page, _)| *page == next);
+            if again || PageRead::u8(m.view(h), AT_KIND) != KIND_OVERFLOW {
+                return Err(Error::corrupt(
+                    self.page(next),
+                    "it is not the next page of a large value",
+                ));
             }
             pages.push((next, h));
             next = PageRead::u32(m.view(h), AT_NEXT);
@@ -257,5 +285,8 @@ pub(crate) struct ChainPage {
 /// Reads a page as one of a chain; `None` when it is of another kind.
 pub(crate) fn chain_page(page: impl PageRead) -> Option<ChainPage> {
     let is_chain = page.u8(AT_KIND) == KIND_OVERFLOW;
-    is_chain.then(|| ChainPage { next: page.u32(AT_NEXT), is_first: page.u32(AT_MARK) != 0 })
+    is_chain.then(|| ChainPage {
+        next: page.u32(AT_NEXT),
+        is_first: page.u32(AT_MARK) != 0,
+    })
 }

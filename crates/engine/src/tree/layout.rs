@@ -254,15 +254,20 @@ pub(crate) fn copy_value(page: impl PageRead, slot: usize, out: &mut Vec<u8>) {
     page.copy_to(entry.off as usize + entry.len as usize, entry.value_len(0), out);
 }
 
-/// Whether all slots and entries of a tree page lie inside it: asked before all of them are worked on.
+/// Whether all slots and entries of a tree page lie inside it and the heap adds up: asked before all of them are
+/// worked on.
 pub(crate) fn is_sound(page: impl PageRead) -> bool {
     let header = Header::read(page);
     let Some(level) = level_of(page) else { return false };
-    let slot_fits = |slot| {
+    let mut live = header.lower.1 as usize + header.upper_len();
+    let mut slot_fits = |slot| {
         let entry = Slot::read(page, slot);
+        live += entry.entry_len(level);
         header.reaches(entry.off, entry.entry_len(level))
     };
-    header.is_sound() && (0..header.count()).all(slot_fits)
+    header.is_sound()
+        && (0..header.count()).all(&mut slot_fits)
+        && live + header.garbage as usize == PAGE_SIZE - header.heap as usize
 }
 
 /// Whether `key` lies between the page's fences.

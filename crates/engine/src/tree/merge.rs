@@ -8,8 +8,8 @@ use cenote_fabric::observe::Off;
 
 use super::edit;
 use super::image::Image;
-use super::layout::{Header, PAGE_SIZE, PageWrite, ROOT, SLOTS, child_at, level_of, lower_fence, upper_fence};
-use super::pages::{Pool, Mtr, PageH, latched};
+use super::layout::{Header, MAX_KEY, PAGE_SIZE, PageWrite, ROOT, SLOTS, child_at, level_of, lower_fence, upper_fence};
+use super::pages::{Mtr, PageH, Pool, latched};
 use super::{Attempt, BTree, Result, descend::Path, until_done};
 use crate::space;
 
@@ -33,11 +33,15 @@ impl BTree {
     }
 
     fn try_compact(&self, pool: &Pool, key: &[u8], level: u8) -> Attempt<Step> {
-        let Some(path) = self.descend_to(pool, Off, level, key)? else { return Ok(None) };
+        let Some(path) = self.descend_to(pool, Off, level, key)? else {
+            return Ok(None);
+        };
         if path.no == ROOT {
             return self.collapse_root(pool, path);
         }
-        let Some((parent, slot)) = path.parent else { return Ok(None) };
+        let Some((parent, slot)) = path.parent else {
+            return Ok(None);
+        };
         let used = edit::used(&Header::read(path.node.view()));
         let siblings = Header::read(parent.view()).count();
         if !path.node.valid() || !parent.valid() {
@@ -50,7 +54,9 @@ impl BTree {
             return Ok(Some(Step::Kept));
         }
         let mut m = pool.mtr();
-        let Some(parent) = m.upgrade(parent)? else { return Ok(None) };
+        let Some(parent) = m.upgrade(parent)? else {
+            return Ok(None);
+        };
         let mut outcome = Step::Kept;
         for left in [slot, slot.wrapping_sub(1)] {
             let both = left < siblings && left + 1 < siblings;
@@ -67,7 +73,8 @@ impl BTree {
         let (left_no, right_no) = (child_at(m.view(parent), left), child_at(m.view(parent), left + 1));
         let left_h = m.exclusive(self.page(left_no))?;
         let right_h = m.exclusive(self.page(right_no))?;
-        let (a, b) = (self.image(m, left_h, left_no)?, self.image(m, right_h, right_no)?);
+        self.sound(m, parent)?;
+        let (a, b) = (self.image(m, left_h)?, self.image(m, right_h)?);
         let Some(merged) = merged(&a, &b) else {
             m.release(right_h);
             m.release(left_h);
@@ -88,10 +95,12 @@ impl BTree {
             return Ok(path.node.valid().then_some(Step::Top));
         }
         let mut m = pool.mtr();
-        let Some(root) = m.upgrade(path.node)? else { return Ok(None) };
+        let Some(root) = m.upgrade(path.node)? else {
+            return Ok(None);
+        };
         let child_no = child_at(m.view(root), 0);
         let child = m.exclusive(self.page(child_no))?;
-        let image = self.image(&m, child, child_no)?;
+        let image = self.image(&m, child)?;
         let mut header = space::latch(&mut m, self.space)?;
         image.install(&mut latched(&mut m, root));
         header.free(&mut m, child_no, child);
@@ -120,6 +129,9 @@ fn merged(left: &Image, right: &Image) -> Option<Image> {
     }
     let level = level_of(left.view())?;
     let upper = upper_fence(right.view());
+    if lower_fence(left.view()).len() + upper.as_ref().map_or(0, Vec::len) > 2 * MAX_KEY {
+        return None;
+    }
     let mut page = Image::new(level, &lower_fence(left.view()), upper.as_deref());
     let all = page.push_all(left, 0, Header::read(left.view()).count())
         && page.push_all(right, 0, Header::read(right.view()).count());

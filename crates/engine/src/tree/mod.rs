@@ -14,15 +14,15 @@
 //! Invariants: those of [`layout`] and of [`crate::space`]; latch order parent, child, right neighbour, space
 //! header, free page; within one mini-transaction at most one `seek_write` for each tree, before other latches.
 
-pub(crate) mod layout;
-pub(crate) mod pages;
 mod bulk;
 mod check;
 mod descend;
 mod edit;
 pub(crate) mod image;
 mod large;
+pub(crate) mod layout;
 mod merge;
+pub(crate) mod pages;
 mod scan;
 mod search;
 mod split;

@@ -14,7 +14,7 @@ use cenote_fabric::observe::{self, Observer, Off, On};
 use super::layout::{Header, PageRead, Slot, child_at};
 use super::pages::{Hint, Pool};
 use super::search::{child_slot, child_slot_below, lower_bound};
-use super::{Attempt, BTree, Result, descend::Path};
+use super::{Attempt, BTree, Error, Result, descend::Path};
 use crate::api::Direction;
 use crate::key::KeyRange;
 
@@ -78,7 +78,11 @@ impl LeafBatch {
         page.copy_to(entry.off as usize, entry.entry_len(0), &mut self.bytes);
         let copied = self.bytes.len() - start;
         let key = (header.prefix as usize + entry.len as usize).min(copied);
-        self.rows.push(Row { start: start as u32, key: key as u16, value: (copied - key) as u16 });
+        self.rows.push(Row {
+            start: start as u32,
+            key: key as u16,
+            value: (copied - key) as u16,
+        });
     }
 }
 
@@ -102,7 +106,15 @@ const READ_AHEAD: usize = 16;
 impl BTree {
     /// A scan of `range`, standing at its begin (forward) or end (backward).
     pub fn scan(&self, range: KeyRange, direction: Direction) -> Scan {
-        Scan { tree: *self, range, direction, done: false, batch_rows: usize::MAX, leaves: 0, ahead: 0 }
+        Scan {
+            tree: *self,
+            range,
+            direction,
+            done: false,
+            batch_rows: usize::MAX,
+            leaves: 0,
+            ahead: 0,
+        }
     }
 }
 
@@ -133,12 +145,18 @@ impl Scan {
     }
 
     fn try_step(&mut self, pool: &Pool, batch: &mut LeafBatch) -> Attempt<()> {
-        if observe::active() { self.step(pool, On, batch) } else { self.step(pool, Off, batch) }
+        if observe::active() {
+            self.step(pool, On, batch)
+        } else {
+            self.step(pool, Off, batch)
+        }
     }
 
     #[inline(always)]
     fn step<O: Observer>(&mut self, pool: &Pool, o: O, batch: &mut LeafBatch) -> Attempt<()> {
-        let Some(leaf) = self.descend(pool, o)? else { return Ok(None) };
+        let Some(leaf) = self.descend(pool, o)? else {
+            return Ok(None);
+        };
         let page = leaf.view(o);
         let header = Header::read(page);
         let mut cut = self.cut(page, &header);
@@ -152,7 +170,14 @@ impl Scan {
             return Ok(None);
         }
         self.hint(pool, o, &leaf);
-        if whole { self.advance(next, cut.ends_here) } else { self.resume_behind(batch) }
+        if !whole {
+            self.resume_behind(batch);
+        } else if !self.advance(next, cut.ends_here) {
+            return Err(Error::corrupt(
+                self.tree.page(leaf.no),
+                "its fence leads back where the scan came from",
+            ));
+        }
         Ok(Some(()))
     }
 
@@ -221,13 +246,18 @@ impl Scan {
         Some(key)
     }
 
-    /// Moves to the next leaf, unless the range ends in this one or at its fence.
-    fn advance(&mut self, fence: Option<Vec<u8>>, ends_here: bool) {
+    /// Moves to the next leaf, unless the range ends in this one or at its fence. `false`, and the end, when the
+    /// fence does not lead on.
+    fn advance(&mut self, fence: Option<Vec<u8>>, ends_here: bool) -> bool {
         let Some(fence) = fence else {
             self.done = true;
-            return;
+            return true;
         };
         self.leaves += 1;
+        let leads_on = match self.direction {
+            Direction::Forward => is_above(&fence, &self.range.lower),
+            Direction::Backward => is_below(&fence, &self.range.upper),
+        };
         match self.direction {
             Direction::Forward => {
                 self.done = ends_here || begins_at_or_behind(&fence, &self.range.upper);
@@ -238,6 +268,8 @@ impl Scan {
                 self.range.upper = Bound::Excluded(fence);
             }
         }
+        self.done |= !leads_on;
+        leads_on
     }
 
     /// Stays in the leaf, behind the last entry of the batch.
@@ -274,6 +306,23 @@ impl Scan {
 fn behind(page: impl PageRead, key: &[u8]) -> usize {
     let found = lower_bound(page, key);
     found.slot + usize::from(found.exact)
+}
+
+/// Whether a scan that stood at `lower` gets further by going to `fence`.
+fn is_above(fence: &[u8], lower: &Bound<Vec<u8>>) -> bool {
+    match lower {
+        Bound::Unbounded => true,
+        Bound::Included(lower) | Bound::Excluded(lower) => fence > &lower[..],
+    }
+}
+
+/// The same for a scan that goes backward.
+fn is_below(fence: &[u8], upper: &Bound<Vec<u8>>) -> bool {
+    match upper {
+        Bound::Unbounded => true,
+        Bound::Included(upper) => fence <= &upper[..],
+        Bound::Excluded(upper) => fence < &upper[..],
+    }
 }
 
 fn begins_at_or_behind(fence: &[u8], upper: &Bound<Vec<u8>>) -> bool {

@@ -62,12 +62,20 @@ fn search_entries(page: impl PageRead, from: usize, to: usize, head: u32, suffix
             heads => heads,
         };
         match order {
-            Ordering::Equal => return Found { slot: middle, exact: true },
+            Ordering::Equal => {
+                return Found {
+                    slot: middle,
+                    exact: true,
+                };
+            }
             Ordering::Less => low = middle + 1,
             Ordering::Greater => high = middle,
         }
     }
-    Found { slot: low, exact: false }
+    Found {
+        slot: low,
+        exact: false,
+    }
 }
 
 /// Compares the entry with `suffix`, their heads being equal.
@@ -85,7 +93,11 @@ fn compare_entry(page: impl PageRead, slot: usize, suffix: &[u8]) -> Ordering {
 #[inline(always)]
 pub(crate) fn child_slot(page: impl PageRead, key: &[u8]) -> usize {
     let found = search(page, key);
-    if found.exact { found.slot } else { found.slot.saturating_sub(1) }
+    if found.exact {
+        found.slot
+    } else {
+        found.slot.saturating_sub(1)
+    }
 }
 
 /// Slot of the child that covers the keys just below `key` (`None`: below the end of the tree).
@@ -102,7 +114,82 @@ pub(crate) fn lower_bound(page: impl PageRead, key: &[u8]) -> Found {
     let start = &key[..prefix.min(key.len())];
     match page.compare(header.lower.0 as usize, prefix, start) {
         Ordering::Equal => search(page, key),
-        Ordering::Less => Found { slot: header.count(), exact: false },
+        Ordering::Less => Found {
+            slot: header.count(),
+            exact: false,
+        },
         Ordering::Greater => Found { slot: 0, exact: false },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::image::Image;
+    use crate::tree::layout::{PAGE_SIZE, PageWrite, copy_key, copy_value, covers, is_sound, lower_fence, upper_fence};
+
+    fn random(state: &mut u64) -> u64 {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        *state
+    }
+
+    fn leaf(keys: &[&[u8]]) -> Image {
+        let mut page = Image::new(0, b"", None);
+        keys.iter().for_each(|key| assert!(page.push(key, b"", 0)));
+        page
+    }
+
+    #[test]
+    fn heads_that_tie_are_told_apart() {
+        let keys: [&[u8]; 8] = [b"", b"\0", b"a", b"a\0", b"a\0\0\0", b"a\0\0\0\0", b"aaaa", b"aaaab"];
+        let page = leaf(&keys);
+        for (slot, key) in keys.iter().enumerate() {
+            assert_eq!(search(page.view(), key), Found { slot, exact: true });
+        }
+        assert_eq!(search(page.view(), b"aaaaa"), Found { slot: 7, exact: false });
+        assert_eq!(search(page.view(), b"b"), Found { slot: 8, exact: false });
+        assert_eq!(search(page.view(), b"a\0\0"), Found { slot: 4, exact: false });
+    }
+
+    #[test]
+    fn bounds_outside_the_fences_lead_to_the_edges() {
+        let mut page = Image::new(0, b"abc1", Some(b"abc9"));
+        assert!(page.push(b"abc5", b"", 0));
+        assert_eq!(lower_bound(page.view(), b"ab").slot, 0);
+        assert_eq!(lower_bound(page.view(), b"abc").slot, 0);
+        assert_eq!(lower_bound(page.view(), b"abd").slot, 1);
+        assert!(lower_bound(page.view(), b"abc5").exact);
+        assert!(covers(page.view(), b"abc1") && !covers(page.view(), b"abc9") && !covers(page.view(), b"abc0"));
+    }
+
+    /// What an optimistic reader may see of a page that is just being changed is any bytes at all.
+    #[test]
+    fn any_bytes_are_read_without_a_panic() {
+        let mut state = 0x5eed;
+        let mut out = Vec::new();
+        for round in 0..400 {
+            let mut page = leaf(&[b"alpha", b"beta", b"gamma"]);
+            let garbage = if round % 2 == 0 { PAGE_SIZE } else { 120 };
+            (12..garbage).for_each(|at| page.write(at, &[random(&mut state) as u8]));
+            let view = page.view();
+            let header = Header::read(view);
+            for key in [&b""[..], b"beta", &[0xff; 300]] {
+                (
+                    search(view, key),
+                    lower_bound(view, key),
+                    child_slot(view, key),
+                    child_slot_below(view, Some(key)),
+                );
+                covers(view, key);
+            }
+            for slot in [0, 1, header.count(), header.count().saturating_sub(1)] {
+                out.clear();
+                copy_key(view, &header, slot, &mut out);
+                copy_value(view, slot, &mut out);
+            }
+            (is_sound(view), lower_fence(view), upper_fence(view), header.free());
+        }
     }
 }

@@ -13,8 +13,10 @@ use cenote_fabric::observe::Off;
 
 use super::edit::{self, room_for};
 use super::image::Image;
-use super::layout::{Header, KIND_TREE, PAGE_SIZE, PageWrite, SLOT, SLOTS, Slot, copy_key, is_sound, level_of, lower_fence, upper_fence};
-use super::pages::{Pool, Mtr, PageH, latched};
+use super::layout::{
+    Header, KIND_TREE, PAGE_SIZE, PageWrite, SLOT, SLOTS, Slot, copy_key, is_sound, level_of, lower_fence, upper_fence,
+};
+use super::pages::{Mtr, PageH, Pool, latched};
 use super::search::search;
 use super::{Attempt, BTree, Error, Result, descend::Path, until_done};
 use crate::space;
@@ -27,24 +29,36 @@ impl BTree {
     }
 
     fn try_make_room(&self, pool: &Pool, key: &[u8], level: u8, bytes: usize) -> Attempt<()> {
-        let Some(path) = self.descend_to(pool, Off, level, key)? else { return Ok(None) };
+        let Some(path) = self.descend_to(pool, Off, level, key)? else {
+            return Ok(None);
+        };
         let enough = path.level < level || Header::read(path.node.view()).free() >= bytes + SLOT;
         if enough {
             return Ok(path.node.valid().then_some(()));
         }
-        if path.parent.is_none() { self.split_root(pool, path, key, bytes) } else { self.split_child(pool, path, key, bytes) }
+        if path.parent.is_none() {
+            self.split_root(pool, path, key, bytes)
+        } else {
+            self.split_child(pool, path, key, bytes)
+        }
     }
 
     /// Moves the root's contents out into two new children; the root stays where it is, a level higher.
     fn split_root(&self, pool: &Pool, path: Path<'_>, key: &[u8], bytes: usize) -> Attempt<()> {
         let mut m = pool.mtr();
-        let Some(root) = m.upgrade(path.node)? else { return Ok(None) };
-        let old = self.image(&m, root, path.no)?;
-        let plan = plan(&old, key, bytes);
+        let Some(root) = m.upgrade(path.node)? else {
+            return Ok(None);
+        };
+        let old = self.image(&m, root)?;
+        let Some((plan, right)) = divide(&old, key, bytes) else {
+            return Err(self.indivisible(&m, root));
+        };
+        let Some(left) = left_half(&old, &plan) else {
+            return Err(self.indivisible(&m, root));
+        };
         let mut header = space::latch(&mut m, self.space)?;
         let (mut m, pages) = header.allocate(m, 2, KIND_TREE)?;
         header.store(&mut m);
-        let (left, right) = halves(&old, &plan);
         let mut top = Image::new(path.level + 1, &[], None);
         top.push(&[], &[], pages[0].0);
         top.push(&plan.separator, &[], pages[1].0);
@@ -56,15 +70,22 @@ impl BTree {
     }
 
     fn split_child(&self, pool: &Pool, path: Path<'_>, key: &[u8], bytes: usize) -> Attempt<()> {
-        let Some((parent, slot)) = path.parent else { return Ok(None) };
+        let Some((parent, slot)) = path.parent else {
+            return Ok(None);
+        };
         let mut m = pool.mtr();
-        let Some(parent) = m.upgrade(parent)? else { return Ok(None) };
+        let Some(parent) = m.upgrade(parent)? else {
+            return Ok(None);
+        };
         let child = m.exclusive(self.page(path.no))?;
-        let old = self.image(&m, child, path.no)?;
-        if Header::read(old.view()).free() >= bytes + SLOT {
+        if Header::read(m.view(child)).free() >= bytes + SLOT {
             return Ok(Some(()));
         }
-        let plan = plan(&old, key, bytes);
+        let old = self.image(&m, child)?;
+        let Some((plan, right)) = divide(&old, key, bytes) else {
+            return Err(self.indivisible(&m, child));
+        };
+        self.sound(&m, parent)?;
         let above = Header::read(m.view(parent));
         if above.free() < room_for(&above, plan.separator.len(), 0) {
             drop(m);
@@ -74,7 +95,7 @@ impl BTree {
         let mut header = space::latch(&mut m, self.space)?;
         let (mut m, pages) = header.allocate(m, 1, KIND_TREE)?;
         header.store(&mut m);
-        right_half(&old, &plan).install(&mut latched(&mut m, pages[0].1));
+        right.install(&mut latched(&mut m, pages[0].1));
         edit::truncate(&mut latched(&mut m, child), plan.keep, &plan.separator);
         let linked = edit::insert(&mut latched(&mut m, parent), slot + 1, &plan.separator, &[], pages[0].0);
         assert!(linked, "the parent had room for the separator");
@@ -83,13 +104,40 @@ impl BTree {
     }
 
     /// A private copy of a latched page, checked before it is worked on.
-    pub(crate) fn image(&self, m: &Mtr<'_>, h: PageH, no: u32) -> Result<Image> {
-        let image = Image::copy_of(m.view(h));
-        if !is_sound(image.view()) {
-            return Err(Error::corrupt(self.page(no), "slots or entries leave the page"));
-        }
-        Ok(image)
+    pub(crate) fn image(&self, m: &Mtr<'_>, h: PageH) -> Result<Image> {
+        self.sound(m, h)?;
+        Ok(Image::copy_of(m.view(h)))
     }
+
+    /// An error if the numbers of a latched page contradict each other.
+    pub(crate) fn sound(&self, m: &Mtr<'_>, h: PageH) -> Result<()> {
+        if is_sound(m.view(h)) {
+            return Ok(());
+        }
+        Err(Error::corrupt(
+            m.page(h),
+            "its slots and entries do not add up to a page",
+        ))
+    }
+
+    #[cold]
+    fn indivisible(&self, m: &Mtr<'_>, h: PageH) -> Error {
+        Error::corrupt(
+            m.page(h),
+            "it is full, and its entries cannot be divided over two pages",
+        )
+    }
+}
+
+/// The plan of a split and the new right page; `None` if the page contradicts itself: one without room has at least
+/// two entries, and its halves fit.
+fn divide(old: &Image, key: &[u8], bytes: usize) -> Option<(Plan, Image)> {
+    if Header::read(old.view()).count() < 2 {
+        return None;
+    }
+    let plan = plan(old, key, bytes);
+    let right = right_half(old, &plan)?;
+    fits(old, &plan).then_some((plan, right))
 }
 
 /// How to split a page: how many entries stay, and the key that divides.
@@ -113,7 +161,9 @@ fn plan(page: &Image, key: &[u8], bytes: usize) -> Plan {
         Some((slot, key)) => plan_balanced(page, slot, key, bytes),
         None => None,
     };
-    wanted.filter(|plan| fits(page, plan)).unwrap_or_else(|| plan_existing(page))
+    wanted
+        .filter(|plan| fits(page, plan))
+        .unwrap_or_else(|| plan_existing(page))
 }
 
 /// Whether inserts have been coming one behind the other and this is the next; at the right edge of the tree
@@ -126,12 +176,22 @@ fn ascending(header: &Header, slot: usize) -> bool {
 
 /// Inner pages divide at a child's key; the right edge stays behind alone when children come in order.
 fn plan_inner(page: &Image, header: &Header, ascending: bool) -> Plan {
-    let keep = if ascending { header.count() - 1 } else { even_split(&sizes(page)) };
-    Plan { keep, separator: key_of(page, keep) }
+    let keep = if ascending {
+        header.count() - 1
+    } else {
+        even_split(&sizes(page))
+    };
+    Plan {
+        keep,
+        separator: key_of(page, keep),
+    }
 }
 
 fn plan_at(_page: &Image, keep: usize, below: Vec<u8>, above: Vec<u8>) -> Plan {
-    Plan { keep, separator: shortest_between(&below, above) }
+    Plan {
+        keep,
+        separator: shortest_between(&below, above),
+    }
 }
 
 /// Splits evenly with the coming entry counted in; `None` when that leaves no choice.
@@ -162,7 +222,9 @@ fn sizes(page: &Image) -> Vec<usize> {
     let view = page.view();
     let level = level_of(view).unwrap_or(0);
     let count = Header::read(view).count();
-    (0..count).map(|slot| Slot::read(view, slot).entry_len(level) + SLOT).collect()
+    (0..count)
+        .map(|slot| Slot::read(view, slot).entry_len(level) + SLOT)
+        .collect()
 }
 
 /// Where to cut so that both sides' sums are closest; both sides get at least one item.
@@ -199,23 +261,26 @@ fn fits(page: &Image, plan: &Plan) -> bool {
     side(left, header.lower.1 as usize + plan.separator.len()) && side(right, header.upper_len() + plan.separator.len())
 }
 
-fn halves(old: &Image, plan: &Plan) -> (Image, Image) {
-    let level = level_of(old.view()).unwrap_or(0);
-    let mut left = Image::new(level, &lower_fence(old.view()), Some(&plan.separator));
-    let all = left.push_all(old, 0, plan.keep);
-    assert!(all, "half of a page fits in a page");
-    left.forget_run();
-    (left, right_half(old, plan))
+fn left_half(old: &Image, plan: &Plan) -> Option<Image> {
+    part(old, (0, plan.keep), &lower_fence(old.view()), Some(&plan.separator))
 }
 
-fn right_half(old: &Image, plan: &Plan) -> Image {
-    let level = level_of(old.view()).unwrap_or(0);
-    let upper = upper_fence(old.view());
-    let mut right = Image::new(level, &plan.separator, upper.as_deref());
-    let all = right.push_all(old, plan.keep, Header::read(old.view()).count());
-    assert!(all, "half of a page fits in a page");
-    right.forget_run();
-    right
+fn right_half(old: &Image, plan: &Plan) -> Option<Image> {
+    let count = Header::read(old.view()).count();
+    part(
+        old,
+        (plan.keep, count),
+        &plan.separator,
+        upper_fence(old.view()).as_deref(),
+    )
+}
+
+/// A page of slots `from..to` of `old` between new fences.
+fn part(old: &Image, (from, to): (usize, usize), lower: &[u8], upper: Option<&[u8]>) -> Option<Image> {
+    let mut page = Image::new(level_of(old.view())?, lower, upper);
+    let all = page.push_all(old, from, to);
+    page.forget_run();
+    all.then_some(page)
 }
 
 #[cfg(test)]
@@ -240,7 +305,13 @@ mod tests {
     #[test]
     fn appending_at_the_right_edge_keeps_the_left_page_full() {
         let page = leaf(&[b"a", b"b", b"c", b"d"], 3000);
-        assert_eq!(plan(&page, b"e", 3001), Plan { keep: 4, separator: b"e".to_vec() });
+        assert_eq!(
+            plan(&page, b"e", 3001),
+            Plan {
+                keep: 4,
+                separator: b"e".to_vec()
+            }
+        );
     }
 
     #[test]

@@ -2,9 +2,7 @@
 
 use cenote_fabric::observe::{self, Observer, Off, On};
 
-use super::layout::{
-    Header, MAX_KEY, MAX_VALUE, PageRead, ROOT, SLOT, Slot, copy_key, copy_value, covers, is_sound, level_of,
-};
+use super::layout::{Header, MAX_KEY, MAX_VALUE, PageRead, ROOT, SLOT, Slot, copy_key, copy_value, covers, level_of};
 use super::pages::{Hint, Mtr, PageH, Pool, latched};
 use super::search::search;
 use super::{Attempt, BTree, Error, Result, edit, until_done};
@@ -71,7 +69,9 @@ impl BTree {
     /// The common way: the leaf's guard becomes its latch, if nobody changed the leaf meanwhile.
     #[inline(always)]
     fn try_upgrade<O: Observer>(&self, m: &mut Mtr<'_>, o: O, key: &[u8], room: usize) -> Attempt<Reached> {
-        let Some(leaf) = self.descend_to(m.pool(), o, 0, key)? else { return Ok(None) };
+        let Some(leaf) = self.descend_to(m.pool(), o, 0, key)? else {
+            return Ok(None);
+        };
         if lacks(leaf.view(o), room) {
             return Ok(leaf.node.valid().then_some(Reached::Full));
         }
@@ -83,7 +83,9 @@ impl BTree {
 
     /// The way under contention: waits for the latch, then asks the leaf itself whether the key is still its own.
     fn try_latch<O: Observer>(&self, m: &mut Mtr<'_>, o: O, key: &[u8], room: usize) -> Attempt<Reached> {
-        let Some(leaf) = self.descend_to(m.pool(), o, 0, key)? else { return Ok(None) };
+        let Some(leaf) = self.descend_to(m.pool(), o, 0, key)? else {
+            return Ok(None);
+        };
         let h = m.exclusive(self.page(leaf.no))?;
         let view = m.view(h);
         let is_right = level_of(view) == Some(0) && covers(view, key);
@@ -104,7 +106,11 @@ impl BTree {
         let entry = Slot::read(view, found.slot);
         let entry_fits = !found.exact || header.reaches(entry.off, entry.entry_len(0));
         if header.is_sound() && entry_fits {
-            return Ok(Reached::At(LeafPos { h, slot: found.slot, found: found.exact }));
+            return Ok(Reached::At(LeafPos {
+                h,
+                slot: found.slot,
+                found: found.exact,
+            }));
         }
         let page = m.page(h);
         m.release(h);
@@ -113,11 +119,8 @@ impl BTree {
 
     /// Before a change that may compact the page: its entries are where they should be.
     fn ready(&self, m: &Mtr<'_>, h: PageH, bytes: usize) -> Result<()> {
-        let view = m.view(h);
-        if Header::read(view).gap() >= bytes + SLOT || is_sound(view) {
-            return Ok(());
-        }
-        Err(Error::corrupt(m.page(h), "slots or entries leave the page"))
+        let has_gap = Header::read(m.view(h)).gap() >= bytes + SLOT;
+        if has_gap { Ok(()) } else { self.sound(m, h) }
     }
 
     /// Appends the key at `pos` (which must be found, or within the leaf) to `out`.
@@ -171,12 +174,18 @@ impl BTree {
         let pages = space::header(pool, self.space)?;
         let in_use = pages.high_water.saturating_sub(pages.free_count + 1);
         let (level, count) = until_done(|| self.try_count(pool))?;
-        let leaves = if level == 0 { 1 } else { u64::from(in_use.saturating_sub(ROOT)) };
+        let leaves = if level == 0 {
+            1
+        } else {
+            u64::from(in_use.saturating_sub(ROOT))
+        };
         Ok(count * leaves)
     }
 
     fn try_count(&self, pool: &Pool) -> Attempt<(u8, u64)> {
-        let Some(path) = self.descend(pool, Off, (0, Hint::Warm), |page| Header::read(page).count() / 2)? else { return Ok(None) };
+        let Some(path) = self.descend(pool, Off, (0, Hint::Warm), |page| Header::read(page).count() / 2)? else {
+            return Ok(None);
+        };
         let count = Header::read(path.node.view()).count() as u64;
         let level = u8::from(path.parent.is_some());
         Ok(path.node.valid().then_some((level, count)))
@@ -193,5 +202,9 @@ fn fits(key: usize, value: usize) -> Result<()> {
     if key > MAX_KEY {
         return Err(Error::KeyTooLong(key));
     }
-    if value > MAX_VALUE { Err(Error::ValueTooLong(value)) } else { Ok(()) }
+    if value > MAX_VALUE {
+        Err(Error::ValueTooLong(value))
+    } else {
+        Ok(())
+    }
 }
