@@ -65,10 +65,12 @@ fn push_bytes(bytes: &[u8], out: &mut Vec<u8>) {
 
 /// Refuses a key that is longer than a tree admits.
 pub fn check_len(key: &[u8]) -> Result<()> {
-    if key.len() > MAX_KEY_BYTES {
-        return Err(Error::TooLarge(format!("index row requires {} bytes, maximum size is {MAX_KEY_BYTES}", key.len())));
-    }
-    Ok(())
+    if key.len() > MAX_KEY_BYTES { Err(too_long(key.len())) } else { Ok(()) }
+}
+
+/// The refusal of a key of `len` bytes.
+pub(crate) fn too_long(len: usize) -> Error {
+    Error::TooLarge(format!("index row requires {len} bytes, maximum size is {MAX_KEY_BYTES}"))
 }
 
 /// The least key above all keys that begin with `prefix`; None where there is none.

@@ -1,0 +1,109 @@
+//! Large values: columns that leave the row for overflow pages of the table's space.
+//!
+//! 1. `move_out` writes the values that make a row too long as chains that are *pending* (reclaimed after a crash).
+//! 2. The mini-transaction that writes the row adopts them (`adopt`).
+//! 3. A version's values are freed when nobody can see the version any more: by purge when its undo record is purged, by
+//!    rollback when the version is taken back (`orphan` in that mini-transaction, then `free`).
+//!
+//! A new version always has chains of its own, so each chain belongs to exactly one version.
+
+use crate::catalog::Table;
+use crate::error::{Error, Result};
+use crate::pool::{BufferPool, Mtr};
+use crate::row::FLAG_EXTERNAL;
+use crate::tree::{BTree, LargeRef};
+
+/// Rows up to this many bytes stay whole.
+const ROW_INLINE: usize = 2048;
+/// Values up to this many bytes never leave the row.
+const VALUE_INLINE: usize = 128;
+/// Rows above this cannot be stored, even with all large values outside.
+pub(crate) const ROW_MAX: usize = 3900;
+
+fn tree(table: &Table) -> BTree {
+    BTree { space: table.space }
+}
+
+/// The row as it is stored; values that have left it are pending.
+pub(crate) fn move_out(pool: &BufferPool, table: &Table, row: &[u8]) -> Result<(Vec<u8>, Vec<LargeRef>)> {
+    if row.len() <= ROW_INLINE {
+        return Ok((row.to_vec(), Vec::new()));
+    }
+    let layout = table.layout();
+    let mut sizes: Vec<(usize, usize)> = Vec::new();
+    for column in layout.variable_columns() {
+        sizes.push((layout.variable(row, column)?.0.len(), column));
+    }
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    let (mut len, mut out) = (row.len(), Vec::new());
+    for (size, column) in sizes {
+        if len > ROW_INLINE && size > VALUE_INLINE {
+            out.push(column);
+            len -= size - LargeRef::SIZE;
+        }
+    }
+    if len > ROW_MAX {
+        return Err(Error::TooLarge(format!("row is too big: {len} bytes, maximum {ROW_MAX} besides large values")));
+    }
+    let mut refs = Vec::new();
+    let moved = layout.rewrite_variables(row, |column, bytes, _, value| {
+        if !out.contains(&column) {
+            value.extend_from_slice(bytes);
+            return Ok(false);
+        }
+        let large = tree(table).put_large(pool, bytes)?;
+        value.extend_from_slice(&large.encode());
+        refs.push(large);
+        Ok(true)
+    });
+    match moved {
+        Ok(row) => Ok((row, refs)),
+        Err(error) => {
+            free(pool, table, &refs)?;
+            Err(error)
+        }
+    }
+}
+
+/// The whole row of a stored one.
+pub(crate) fn bring_in(pool: &BufferPool, table: &Table, stored: &[u8]) -> Result<Vec<u8>> {
+    table.layout().rewrite_variables(stored, |_, bytes, external, value| {
+        if external {
+            let large = LargeRef::decode(bytes).ok_or_else(|| Error::Corrupt("handle of a large value".into()))?;
+            tree(table).get_large(pool, &large, value)?;
+        } else {
+            value.extend_from_slice(bytes);
+        }
+        Ok(false)
+    })
+}
+
+/// Chains that a stored row holds.
+pub(crate) fn refs_of(table: &Table, stored: &[u8]) -> Result<Vec<LargeRef>> {
+    if stored.first().is_none_or(|flags| flags & FLAG_EXTERNAL == 0) {
+        return Ok(Vec::new());
+    }
+    let mut refs = Vec::new();
+    for column in table.layout().variable_columns() {
+        let (bytes, external) = table.layout().variable(stored, column)?;
+        if external && !table.layout().is_null(stored, column)? {
+            refs.push(LargeRef::decode(bytes).ok_or_else(|| Error::Corrupt("handle of a large value".into()))?);
+        }
+    }
+    Ok(refs)
+}
+
+/// Makes the chains part of the row that this mini-transaction writes.
+pub(crate) fn adopt(m: &mut Mtr<'_>, table: &Table, refs: &[LargeRef]) -> Result<()> {
+    refs.iter().try_for_each(|large| tree(table).adopt_large(m, large).map_err(Error::from))
+}
+
+/// Makes the chains pending, in the mini-transaction that removes the version that held them.
+pub(crate) fn orphan(m: &mut Mtr<'_>, table: &Table, refs: &[LargeRef]) -> Result<()> {
+    refs.iter().try_for_each(|large| tree(table).orphan_large(m, large).map_err(Error::from))
+}
+
+/// Frees pending chains.
+pub(crate) fn free(pool: &BufferPool, table: &Table, refs: &[LargeRef]) -> Result<()> {
+    refs.iter().try_for_each(|large| tree(table).free_large(pool, large).map_err(Error::from))
+}

@@ -1,0 +1,162 @@
+//! Secondary indexes, as writers see them.
+//!
+//! An entry is index columns + primary key; its value says where the first part ends. Entries are added after the row's
+//! mini-transaction, each in one of its own, and never removed by writers: purge and rollback remove those that no version
+//! needs. So an entry is a hint that some version of the row has, or had, this key.
+//!
+//! A unique key is checked, under its stripe, against the newest version of each row that an entry leads to: one by a
+//! transaction in progress has to be waited for, whichever way it will end.
+
+use super::{Status, Tx};
+use crate::api::Direction;
+use crate::catalog::{IndexDef, Table};
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::key::{self, KeyRange};
+use crate::large;
+use crate::tree::{BTree, LeafBatch};
+use crate::tx::read::split_entry;
+use crate::undo::record::{TRAILER, Trailer};
+
+/// What stands in the way of a unique key.
+pub(super) enum Obstacle {
+    /// A row that has it: position of the index and the row's key.
+    Duplicate(usize, Vec<u8>),
+    /// A transaction that may give it or take it away.
+    InProgress(u64),
+}
+
+/// Keys that a change enters in indexes: (position of the index, its columns' bytes).
+pub(super) type NewKeys = Vec<(usize, Vec<u8>)>;
+
+/// Keys of a row in all indexes, or in those where it differs from `old`.
+pub(super) fn new_keys(table: &Table, row: &[u8], old: Option<&[u8]>) -> Result<NewKeys> {
+    let mut keys = Vec::new();
+    let mut former = Vec::new();
+    for (position, index) in table.indexes.iter().enumerate() {
+        let mut key = Vec::new();
+        table.index_key_of_row(index, row, &mut key)?;
+        if let Some(old) = old {
+            table.index_key_of_row(index, old, &mut former)?;
+            if former == key {
+                continue;
+            }
+        }
+        keys.push((position, key));
+    }
+    Ok(keys)
+}
+
+/// Those of the keys that must be unique, with their index's space.
+pub(super) fn unique_keys(table: &Table, row: &[u8], keys: &NewKeys) -> Result<Vec<(u32, Vec<u8>)>> {
+    let mut unique = Vec::new();
+    for (position, key) in keys {
+        let index = &table.indexes[*position];
+        if index.unique && !table.index_key_has_null(index, row)? {
+            unique.push((index.space, key.clone()));
+        }
+    }
+    Ok(unique)
+}
+
+impl Tx {
+    /// Looks whether another row has, or may come to have, one of these unique keys.
+    pub(super) fn find_obstacle(&self, table: &Table, row: &[u8], own_key: &[u8], keys: &NewKeys) -> Result<Option<Obstacle>> {
+        for (position, key) in keys {
+            let index = &table.indexes[*position];
+            if !index.unique || table.index_key_has_null(index, row)? {
+                continue;
+            }
+            if let Some(obstacle) = self.find_in_index(table, *position, key, own_key)? {
+                return Ok(Some(obstacle));
+            }
+        }
+        Ok(None)
+    }
+
+    fn find_in_index(&self, table: &Table, position: usize, key: &[u8], own_key: &[u8]) -> Result<Option<Obstacle>> {
+        let index = &table.indexes[position];
+        let mut scan = BTree { space: index.space }.scan(KeyRange::prefix(key), Direction::Forward);
+        let mut batch = LeafBatch::new();
+        while scan.next_batch(&self.engine().pool, &mut batch)? {
+            for (entry, value) in batch.iter() {
+                let (prefix, row_key) = split_entry(entry, value)?;
+                if prefix != key || row_key == own_key {
+                    continue;
+                }
+                if let Some(obstacle) = self.judge(table, index, position, key, row_key)? {
+                    return Ok(Some(obstacle));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// What the newest version of the row at `row_key` means for `key`.
+    fn judge(&self, table: &Table, index: &IndexDef, position: usize, key: &[u8], row_key: &[u8]) -> Result<Option<Obstacle>> {
+        let mut value = Vec::new();
+        if !(BTree { space: table.space }).get(&self.engine().pool, row_key, &mut value)? {
+            return Ok(None);
+        }
+        let trailer = Trailer::of(&value)?;
+        if let Some(by) = self.in_progress(trailer.tx)? {
+            return Ok(Some(Obstacle::InProgress(by)));
+        }
+        if trailer.deleted() {
+            return Ok(None);
+        }
+        value.truncate(value.len() - TRAILER);
+        self.reader().complete(table, &mut value)?;
+        let mut have = Vec::new();
+        table.index_key_of_row(index, &value, &mut have)?;
+        Ok((have == key).then(|| Obstacle::Duplicate(position, row_key.to_vec())))
+    }
+
+    /// The transaction, if it is another's and runs.
+    pub(super) fn in_progress(&self, tx: u64) -> Result<Option<u64>> {
+        let reader = self.reader();
+        if tx < reader.low_water || tx == reader.own {
+            return Ok(None);
+        }
+        Ok(matches!(self.engine().status(tx)?, Status::Active(_)).then_some(tx))
+    }
+}
+
+/// Enters a row's keys in its indexes, where they are not there yet.
+pub(super) fn enter(engine: &Engine, table: &Table, keys: &NewKeys, row_key: &[u8]) -> Result<()> {
+    for (position, key) in keys {
+        let mut entry = Vec::with_capacity(key.len() + row_key.len());
+        entry.extend_from_slice(key);
+        entry.extend_from_slice(row_key);
+        enter_one(engine, table.indexes[*position].space, &entry, key.len())?;
+    }
+    Ok(())
+}
+
+/// Enters one entry whose first part has `split` bytes.
+pub(crate) fn enter_one(engine: &Engine, space: u32, entry: &[u8], split: usize) -> Result<()> {
+    let tree = BTree { space };
+    let mut m = engine.pool.mtr();
+    let pos = tree.seek_write(&mut m, entry, entry.len() + 2)?;
+    if !pos.found {
+        tree.insert_at(&mut m, &pos, entry, &(split as u16).to_le_bytes())?;
+    }
+    m.commit();
+    Ok(())
+}
+
+/// Refuses keys that would be too long as entries, before anything is changed.
+pub(super) fn check_lengths(keys: &NewKeys, row_key: &[u8]) -> Result<()> {
+    keys.iter().try_for_each(|(_, key)| match key.len() + row_key.len() {
+        len if len > key::MAX_KEY_BYTES => Err(key::too_long(len)),
+        _ => Ok(()),
+    })
+}
+
+/// The whole row of a stored one, borrowed where nothing lies outside.
+pub(super) fn whole<'a>(engine: &Engine, table: &Table, stored: &'a [u8]) -> Result<std::borrow::Cow<'a, [u8]>> {
+    if stored.first().is_some_and(|flags| flags & crate::row::FLAG_EXTERNAL != 0) {
+        return Ok(large::bring_in(&engine.pool, table, stored)?.into());
+    }
+    Ok(stored.into())
+}

@@ -1,0 +1,364 @@
+//! Locks of transactions, and waiting for transactions.
+//!
+//! - A *row write lock* is the row's newest version itself: it belongs to the transaction that made it while that runs.
+//! - A *row lock* (FOR UPDATE, FOR SHARE) is an entry here, by space and key; it is taken and looked for under the leaf's
+//!   latch. Nobody looks while there is none at all.
+//! - A *table lock* is shared by those who write rows and exclusive to those who change the definition. Names that a
+//!   definition statement is about to use are locked the same way, under an id made from the name.
+//! - *Unique stripes* serialise, for the time of one insert, those who check and then enter the same key of a unique index.
+//!
+//! None is logged: after a crash the only transactions left are losers, and those hold write locks only. All are freed at
+//! the end of the transaction. Whoever finds a lock taken waits for the *transaction* that holds it (`Waits::wait`); a
+//! waiter that would close a cycle gets 40P01.
+//!
+//! Lock order: unique stripes (by number) → page latches → row lock shard. Nobody waits for a transaction with a stripe or a
+//! latch held.
+
+use super::slots::Slots;
+use crate::api::LockStrength;
+use crate::error::{Error, Result};
+use cenote_base::rt;
+use cenote_base::rt::HashMap;
+use cenote_base::rt::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::hash::{BuildHasher, Hasher};
+
+/// How often a waiter looks at its cancel flag.
+const CANCEL_POLL: rt::Nanos = rt::Nanos::from_millis(20);
+const SHARDS: usize = 64;
+const STRIPES: usize = 1024;
+
+/// Set from another thread to stop what a transaction waits for or scans.
+#[derive(Debug, Default)]
+pub struct CancelFlag(AtomicBool);
+
+impl CancelFlag {
+    /// Asks the running statement to stop.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Forgets the request.
+    pub fn clear(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+
+    /// Whether a stop is asked for.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// 57014 if a stop is asked for.
+    pub fn check(&self) -> Result<()> {
+        if self.is_set() { Err(Error::Canceled) } else { Ok(()) }
+    }
+}
+
+/// Who waits, and how patiently.
+pub(crate) struct Waiter<'a> {
+    pub slot: u32,
+    pub seq: u64,
+    /// None: without end.
+    pub timeout: Option<rt::Nanos>,
+    pub cancel: &'a CancelFlag,
+}
+
+/// The wait-for graph: its edges are the slots' `waits_for`.
+#[derive(Default)]
+pub(crate) struct Waits {
+    graph: rt::Mutex<()>,
+}
+
+impl Waits {
+    /// Returns when transaction `target`, which runs in `target_slot`, has ended. `slot_of` finds the slot of a running one.
+    pub(crate) fn wait(
+        &self,
+        slots: &Slots,
+        waiter: &Waiter<'_>,
+        (target, target_slot): (u64, u32),
+        slot_of: &dyn Fn(u64) -> Result<Option<u32>>,
+    ) -> Result<()> {
+        let slot = slots.get(target_slot);
+        slot.waiters.fetch_add(1, Ordering::SeqCst);
+        let done = self.enter(slots, waiter, target, slot_of).and_then(|()| self.sleep(slots, waiter, target, target_slot));
+        slots.get(waiter.slot).waits_for.store(0, Ordering::Release);
+        slot.waiters.fetch_sub(1, Ordering::SeqCst);
+        done
+    }
+
+    /// Draws the edge; refuses one that closes a cycle.
+    fn enter(&self, slots: &Slots, waiter: &Waiter<'_>, target: u64, slot_of: &dyn Fn(u64) -> Result<Option<u32>>) -> Result<()> {
+        let _graph = self.graph.lock();
+        let mut at = target;
+        while at != 0 {
+            if at == waiter.seq {
+                return Err(Error::Deadlock(format!("transaction {} and transaction {target} wait for each other", waiter.seq)));
+            }
+            at = match slot_of(at)? {
+                Some(index) if slots.get(index).tx.load(Ordering::Acquire) == at => slots.get(index).waits_for.load(Ordering::Acquire),
+                _ => 0,
+            };
+        }
+        slots.get(waiter.slot).waits_for.store(target, Ordering::Release);
+        Ok(())
+    }
+
+    fn sleep(&self, slots: &Slots, waiter: &Waiter<'_>, target: u64, target_slot: u32) -> Result<()> {
+        let slot = slots.get(target_slot);
+        let end = waiter.timeout.map(|timeout| rt::now() + timeout);
+        loop {
+            let epoch = slot.epoch.load(Ordering::SeqCst);
+            if slot.tx.load(Ordering::SeqCst) != target {
+                return Ok(());
+            }
+            waiter.cancel.check()?;
+            let left = end.map_or(CANCEL_POLL, |end| end.since(rt::now()).min(CANCEL_POLL));
+            if left == rt::Nanos::ZERO {
+                return Err(Error::LockNotAvailable("canceling statement due to lock timeout".into()));
+            }
+            rt::wait(&slot.epoch, epoch, Some(left));
+        }
+    }
+
+    /// Wakes all who wait for the transaction that has just ended in `slot`.
+    pub(crate) fn ended(slots: &Slots, slot: u32) {
+        let slot = slots.get(slot);
+        slot.tx.store(0, Ordering::SeqCst);
+        slot.epoch.fetch_add(1, Ordering::SeqCst);
+        if slot.waiters.load(Ordering::SeqCst) > 0 {
+            rt::wake(&slot.epoch, usize::MAX);
+        }
+    }
+}
+
+#[derive(Default)]
+struct TableLock {
+    shared: Vec<u64>,
+    exclusive: u64,
+    /// Waits for those who share; newcomers queue behind it.
+    waiting: u64,
+}
+
+/// Table locks, by object id (or name id).
+#[derive(Default)]
+pub(crate) struct TableLocks {
+    locks: rt::Mutex<HashMap<u64, TableLock>>,
+}
+
+/// Lock id of a table.
+pub(crate) fn table_lock(id: u32) -> u64 {
+    u64::from(id)
+}
+
+/// Lock id of a name.
+pub(crate) fn name_lock(name: &str) -> u64 {
+    let mut hasher = rt::FixedState.build_hasher();
+    hasher.write(name.as_bytes());
+    hasher.finish() | 1 << 63
+}
+
+impl TableLocks {
+    /// Shares the lock; Err: the transaction to wait for.
+    pub(crate) fn try_shared(&self, id: u64, seq: u64) -> std::result::Result<(), u64> {
+        let mut locks = self.locks.lock();
+        let lock = locks.entry(id).or_default();
+        if lock.exclusive == seq || lock.shared.contains(&seq) {
+            return Ok(());
+        }
+        match [lock.exclusive, lock.waiting].into_iter().find(|by| *by != 0 && *by != seq) {
+            Some(by) => Err(by),
+            None => {
+                lock.shared.push(seq);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes the lock alone; Err: a transaction to wait for.
+    pub(crate) fn try_exclusive(&self, id: u64, seq: u64) -> std::result::Result<(), u64> {
+        let mut locks = self.locks.lock();
+        let lock = locks.entry(id).or_default();
+        if lock.exclusive != 0 && lock.exclusive != seq {
+            return Err(lock.exclusive);
+        }
+        if let Some(by) = lock.shared.iter().find(|by| **by != seq) {
+            if lock.waiting == 0 {
+                lock.waiting = seq;
+            }
+            return Err(*by);
+        }
+        lock.exclusive = seq;
+        if lock.waiting == seq {
+            lock.waiting = 0;
+        }
+        Ok(())
+    }
+
+    /// The transaction waits for the lock no longer.
+    pub(crate) fn stop_waiting(&self, id: u64, seq: u64) {
+        if let Some(lock) = self.locks.lock().get_mut(&id)
+            && lock.waiting == seq
+        {
+            lock.waiting = 0;
+        }
+    }
+
+    /// Frees the transaction's hold on these locks.
+    pub(crate) fn release(&self, ids: &[u64], seq: u64) {
+        let mut locks = self.locks.lock();
+        for id in ids {
+            let Some(lock) = locks.get_mut(id) else { continue };
+            lock.shared.retain(|by| *by != seq);
+            for word in [&mut lock.exclusive, &mut lock.waiting] {
+                if *word == seq {
+                    *word = 0;
+                }
+            }
+            if lock.shared.is_empty() && lock.exclusive == 0 && lock.waiting == 0 {
+                locks.remove(id);
+            }
+        }
+    }
+}
+
+type RowLocksShard = HashMap<Vec<u8>, Vec<(u64, LockStrength)>>;
+
+/// Explicit row locks.
+pub(crate) struct RowLocks {
+    shards: Vec<rt::Mutex<RowLocksShard>>,
+    count: AtomicUsize,
+}
+
+impl Default for RowLocks {
+    fn default() -> Self {
+        RowLocks { shards: (0..SHARDS).map(|_| rt::Mutex::new(HashMap::default())).collect(), count: AtomicUsize::new(0) }
+    }
+}
+
+/// Name of a row among the row locks.
+pub(crate) fn row_name(space: u32, key: &[u8]) -> Vec<u8> {
+    let mut name = space.to_be_bytes().to_vec();
+    name.extend_from_slice(key);
+    name
+}
+
+fn hash(bytes: &[u8]) -> usize {
+    let mut hasher = rt::FixedState.build_hasher();
+    hasher.write(bytes);
+    hasher.finish() as usize
+}
+
+impl RowLocks {
+    fn shard(&self, name: &[u8]) -> &rt::Mutex<RowLocksShard> {
+        &self.shards[hash(name) % SHARDS]
+    }
+
+    /// A transaction whose lock keeps `seq` from locking (or, with `Update`, writing) the row.
+    pub(crate) fn conflict(&self, space: u32, key: &[u8], seq: u64, strength: LockStrength) -> Option<u64> {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let name = row_name(space, key);
+        let shard = self.shard(&name).lock();
+        let conflicts = |held: LockStrength| held == LockStrength::Update || strength == LockStrength::Update;
+        shard.get(&name)?.iter().find(|(by, held)| *by != seq && conflicts(*held)).map(|(by, _)| *by)
+    }
+
+    /// Enters a lock that conflicts with none; true if the transaction had none on the row yet.
+    pub(crate) fn add(&self, name: &[u8], seq: u64, strength: LockStrength) -> bool {
+        let mut shard = self.shard(name).lock();
+        let holders = shard.entry(name.to_vec()).or_default();
+        if let Some(mine) = holders.iter_mut().find(|(by, _)| *by == seq) {
+            mine.1 = mine.1.max(strength);
+            return false;
+        }
+        holders.push((seq, strength));
+        self.count.fetch_add(1, Ordering::SeqCst);
+        true
+    }
+
+    /// Frees a transaction's lock.
+    pub(crate) fn release(&self, name: &[u8], seq: u64) {
+        let mut shard = self.shard(name).lock();
+        let Some(holders) = shard.get_mut(name) else { return };
+        holders.retain(|(by, _)| *by != seq);
+        if holders.is_empty() {
+            shard.remove(name);
+        }
+        self.count.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Mutexes by which unique keys are checked and entered as one.
+pub(crate) struct UniqueStripes {
+    stripes: Vec<rt::Mutex<()>>,
+}
+
+impl Default for UniqueStripes {
+    fn default() -> Self {
+        UniqueStripes { stripes: (0..STRIPES).map(|_| rt::Mutex::new(())).collect() }
+    }
+}
+
+impl UniqueStripes {
+    /// Holds the stripes of these (index space, key) pairs.
+    pub(crate) fn hold(&self, keys: &[(u32, Vec<u8>)]) -> Vec<rt::MutexGuard<'_, ()>> {
+        let mut stripes: Vec<usize> = keys.iter().map(|(space, key)| hash(&row_name(*space, key)) % STRIPES).collect();
+        stripes.sort_unstable();
+        stripes.dedup();
+        stripes.into_iter().map(|s| self.stripes[s].lock()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_locks_queue_newcomers_behind_a_waiting_definition() {
+        let locks = TableLocks::default();
+        assert_eq!(locks.try_shared(1, 10), Ok(()));
+        assert_eq!(locks.try_shared(1, 11), Ok(()));
+        assert_eq!(locks.try_exclusive(1, 12), Err(10));
+        assert_eq!(locks.try_shared(1, 13), Err(12));
+        assert_eq!(locks.try_shared(1, 10), Ok(()), "who has it keeps it");
+        locks.release(&[1], 10);
+        assert_eq!(locks.try_exclusive(1, 12), Err(11));
+        locks.release(&[1], 11);
+        assert_eq!(locks.try_exclusive(1, 12), Ok(()));
+        assert_eq!(locks.try_shared(1, 13), Err(12));
+        locks.release(&[1], 12);
+        assert_eq!(locks.try_shared(1, 13), Ok(()));
+    }
+
+    #[test]
+    fn shared_row_locks_conflict_with_exclusive_ones_only() {
+        let locks = RowLocks::default();
+        let name = row_name(5, b"k");
+        assert!(locks.add(&name, 1, LockStrength::Share));
+        assert_eq!(locks.conflict(5, b"k", 2, LockStrength::Share), None);
+        assert_eq!(locks.conflict(5, b"k", 2, LockStrength::Update), Some(1));
+        assert!(!locks.add(&name, 1, LockStrength::Update));
+        assert_eq!(locks.conflict(5, b"k", 2, LockStrength::Share), Some(1));
+        locks.release(&name, 1);
+        assert_eq!(locks.conflict(5, b"k", 2, LockStrength::Update), None);
+    }
+
+    #[test]
+    fn two_that_wait_for_each_other_are_a_deadlock() {
+        let (slots, waits, cancel) = (Slots::new(), Waits::default(), CancelFlag::default());
+        let (a, b) = (slots.acquire(), slots.acquire());
+        slots.get(a).tx.store(1, Ordering::SeqCst);
+        slots.get(b).tx.store(2, Ordering::SeqCst);
+        slots.get(b).waits_for.store(1, Ordering::SeqCst);
+        let waiter = Waiter { slot: a, seq: 1, timeout: None, cancel: &cancel };
+        let slot_of = |seq| Ok(Some(if seq == 1 { a } else { b }));
+        assert!(matches!(waits.wait(&slots, &waiter, (2, b), &slot_of), Err(Error::Deadlock(_))));
+        slots.get(b).waits_for.store(0, Ordering::SeqCst);
+        let waiter = Waiter { timeout: Some(rt::Nanos::from_millis(5)), ..waiter };
+        assert!(matches!(waits.wait(&slots, &waiter, (2, b), &slot_of), Err(Error::LockNotAvailable(_))));
+        cancel.set();
+        assert!(matches!(waits.wait(&slots, &waiter, (2, b), &slot_of), Err(Error::Canceled)));
+        Waits::ended(&slots, b);
+        assert!(waits.wait(&slots, &waiter, (2, b), &slot_of).is_ok());
+    }
+}

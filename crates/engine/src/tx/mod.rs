@@ -1,0 +1,382 @@
+//! Transactions.
+//!
+//! 1. `begin` takes a snapshot (a load of the log's durable position, published in the session's own slot). Nothing else.
+//! 2. The first write draws a number (`status`) and takes an undo segment, which the session keeps for its next ones.
+//! 3. Each row change is one mini-transaction of leaf and undo page (`write`).
+//! 4. Commit is one mini-transaction: CTS slot and segment header. Inside the log's reservation the commit timestamp (its
+//!    LSN) is patched in and the status word set. Then those who wait are woken; then we wait until the log is durable.
+//!    Nobody's snapshot sees the commit before that, and whoever builds on it commits behind it in the log.
+//! 5. Rollback, whole or to a savepoint, walks the undo records back (`rollback`).
+//!
+//! Transactions that only read end without a trace.
+
+pub(crate) mod cts;
+mod index;
+pub(crate) mod locks;
+pub(crate) mod read;
+pub(crate) mod rollback;
+pub(crate) mod slots;
+pub(crate) mod status;
+mod write;
+
+pub use locks::CancelFlag;
+pub use read::{Reader, RowScan};
+pub(crate) use status::Status;
+
+use crate::api::{Direction, Isolation, RowBatch};
+use crate::catalog::Table;
+use crate::catalog::state::Overlay;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::key::KeyRange;
+use crate::undo::{self, Ended, Writer};
+use cenote_base::rt;
+use locks::{Waiter, Waits};
+use std::sync::Arc;
+
+/// A place in a transaction to which it can return.
+#[derive(Debug, Clone)]
+pub struct Savepoint {
+    /// Undo record that was the newest.
+    undo: u64,
+    /// Definition changes made before.
+    definitions: usize,
+}
+
+/// Lists and buffers that outlive a transaction, so that the next allocates nothing.
+#[derive(Default)]
+struct Scratch {
+    old: Vec<u8>,
+    value: Vec<u8>,
+    record: Vec<u8>,
+}
+
+/// A transaction of one session. Reusable: after commit or rollback, `begin` starts the next.
+pub struct Tx {
+    reader: Reader,
+    isolation: Isolation,
+    active: bool,
+    /// Repeatable read: whether the first statement has taken the snapshot.
+    snapshot_fixed: bool,
+    read_only: bool,
+    lock_timeout: Option<rt::Nanos>,
+    /// Undo segment, kept from transaction to transaction.
+    writer: Option<Writer>,
+    /// Newest undo record; 0: nothing written.
+    last_undo: u64,
+    table_locks: Vec<u64>,
+    row_locks: Vec<Vec<u8>>,
+    pub(crate) overlay: Overlay,
+    scratch: Scratch,
+}
+
+impl Tx {
+    pub(crate) fn new(engine: &Arc<Engine>) -> Tx {
+        Tx {
+            reader: Reader::new(engine),
+            isolation: Isolation::ReadCommitted,
+            active: false,
+            snapshot_fixed: false,
+            read_only: false,
+            lock_timeout: None,
+            writer: None,
+            last_undo: 0,
+            table_locks: Vec::new(),
+            row_locks: Vec::new(),
+            overlay: Overlay::default(),
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// Starts a transaction. Call `begin_statement` before each statement.
+    pub fn begin(&mut self, isolation: Isolation) {
+        debug_assert!(!self.active, "the former transaction has not ended");
+        self.isolation = isolation;
+        self.active = true;
+        self.snapshot_fixed = false;
+        self.reader.refresh();
+    }
+
+    /// Starts a statement: at read committed it sees what is committed now, at repeatable read what was when the first
+    /// statement started.
+    pub fn begin_statement(&mut self) {
+        if self.isolation == Isolation::RepeatableRead && std::mem::replace(&mut self.snapshot_fixed, true) {
+            return;
+        }
+        self.reader.refresh();
+    }
+
+    /// Whether `begin` was called and neither commit nor rollback since.
+    pub fn is_active(&self) -> bool {
+        self.active
+    }
+
+    /// Whether the transaction has changed anything.
+    pub fn has_written(&self) -> bool {
+        self.last_undo != 0
+    }
+
+    /// Isolation level.
+    pub fn isolation(&self) -> Isolation {
+        self.isolation
+    }
+
+    /// Number of the transaction, once it has written or locked.
+    pub fn id(&self) -> Option<u64> {
+        (self.reader.own != 0).then_some(self.reader.own)
+    }
+
+    /// Refuses writes from here on (25006), until set otherwise.
+    pub fn set_read_only(&mut self, read_only: bool) {
+        self.read_only = read_only;
+    }
+
+    /// How long to wait for a lock, in milliseconds; 0: without end.
+    pub fn set_lock_timeout(&mut self, milliseconds: u64) {
+        self.lock_timeout = (milliseconds > 0).then(|| rt::Nanos::from_millis(milliseconds));
+    }
+
+    /// The flag by which another thread stops what this transaction waits for or scans.
+    pub fn cancel_flag(&self) -> Arc<CancelFlag> {
+        self.reader.cancel.clone()
+    }
+
+    /// What this transaction reads by.
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.reader.engine
+    }
+
+    /// As `Reader::get`.
+    #[inline]
+    pub fn get(&self, table: &Table, key: &[u8], row: &mut Vec<u8>) -> Result<bool> {
+        self.reader.get(table, key, row)
+    }
+
+    /// As `Reader::scan`; deliver with `scan.next_batch(tx.reader(), ..)`.
+    pub fn scan(&self, table: &Arc<Table>, range: KeyRange, direction: Direction) -> RowScan {
+        self.reader.scan(table, range, direction)
+    }
+
+    /// As `Reader::index_scan`.
+    pub fn index_scan(&self, table: &Arc<Table>, index: usize, range: KeyRange, direction: Direction) -> RowScan {
+        self.reader.index_scan(table, index, range, direction)
+    }
+
+    /// All rows of a range, for small ones.
+    pub fn collect(&self, table: &Arc<Table>, range: KeyRange) -> Result<Vec<Vec<u8>>> {
+        let (mut scan, mut batch, mut rows) = (self.scan(table, range, Direction::Forward), RowBatch::new(), Vec::new());
+        while scan.next_batch(&self.reader, &mut batch)? {
+            rows.extend((0..batch.len()).map(|i| batch.row(i).to_vec()));
+        }
+        Ok(rows)
+    }
+
+    /// Marks a place to return to.
+    pub fn savepoint(&mut self) -> Savepoint {
+        Savepoint { undo: self.last_undo, definitions: self.overlay.len() }
+    }
+
+    /// Makes the changes durable and visible. On an error nothing of them will be visible, except where the log itself has
+    /// failed: then it is unknown until the restart that the error asks for.
+    pub fn commit(&mut self) -> Result<()> {
+        self.active = false;
+        self.reader.withdraw();
+        if self.reader.own == 0 {
+            return Ok(());
+        }
+        if self.last_undo == 0 {
+            self.engine().txs.set_over(self.reader.own, self.reader.slot);
+            self.release();
+            return Ok(());
+        }
+        match self.log_commit() {
+            Ok(at) => self.acknowledge(at),
+            Err(error) => {
+                self.rollback().ok();
+                Err(error)
+            }
+        }
+    }
+
+    /// The commit's mini-transaction; its LSN.
+    fn log_commit(&mut self) -> Result<u64> {
+        let Reader { engine, own, slot, .. } = &self.reader;
+        let (engine, own, slot) = (&**engine, *own, *slot);
+        let writer = self.writer.as_ref().ok_or_else(|| Error::Internal("a writer without a segment".into()))?;
+        engine.cts.make(&engine.pool, own)?;
+        let mut m = engine.pool.mtr();
+        let page = engine.cts.latch(&mut m, own)?;
+        let header = undo::latch_header(&mut m, writer.segment.number)?;
+        undo::set_end(&mut m, header, writer.position, own);
+        engine.cts.mark(&mut m, page, own);
+        let mut at = 0;
+        m.commit_with(&mut |end, patch| {
+            at = end.raw();
+            patch.set_all(at);
+            engine.txs.set_committed(own, slot, at);
+        });
+        writer.segment.ended.lock().push_back(Ended { end: writer.position, at, tx: own });
+        Ok(at)
+    }
+
+    /// Waits until the commit is durable. Those who wait for rows go on before that; definitions are published after it.
+    fn acknowledge(&mut self, at: u64) -> Result<()> {
+        let engine = self.engine().clone();
+        if self.overlay.is_empty() {
+            self.release();
+            return engine.storage.wait_durable(at);
+        }
+        let durable = engine.storage.wait_durable(at);
+        if durable.is_ok() {
+            engine.catalog.publish(&self.overlay);
+        }
+        self.release();
+        durable
+    }
+
+    /// Takes all changes back.
+    pub fn rollback(&mut self) -> Result<()> {
+        self.active = false;
+        self.reader.withdraw();
+        if self.reader.own == 0 {
+            return Ok(());
+        }
+        match self.take_back_all() {
+            Ok(()) => {
+                self.engine().txs.set_over(self.reader.own, self.reader.slot);
+                self.release();
+                Ok(())
+            }
+            Err(error) => {
+                self.abandon();
+                Err(error)
+            }
+        }
+    }
+
+    fn take_back_all(&mut self) -> Result<()> {
+        if self.last_undo == 0 {
+            return Ok(());
+        }
+        self.take_back(0)?;
+        let writer = self.writer.as_ref().ok_or_else(|| Error::Internal("a writer without a segment".into()))?;
+        rollback::log_end(self.engine(), &writer.segment, writer.position, self.reader.own)
+    }
+
+    /// Takes back all changes since the savepoint, which stays usable.
+    pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
+        self.take_back(savepoint.undo)?;
+        self.overlay.truncate(savepoint.definitions);
+        Ok(())
+    }
+
+    fn take_back(&mut self, to: u64) -> Result<()> {
+        let engine = self.engine().clone();
+        while self.last_undo != to {
+            let pointer = self.last_undo;
+            self.last_undo = rollback::take_back_one(&engine, pointer)?;
+        }
+        Ok(())
+    }
+
+    /// The rollback has failed: the rows stay locked by this number until the restart, which rolls them back. The session
+    /// goes on with another slot and segment.
+    fn abandon(&mut self) {
+        self.writer = None;
+        self.reader.slot = self.engine().slots.acquire();
+        self.reader.own = 0;
+        self.last_undo = 0;
+        self.table_locks.clear();
+        self.row_locks.clear();
+        self.overlay.truncate(0);
+    }
+
+    /// Frees all locks and wakes those who wait.
+    fn release(&mut self) {
+        let Reader { engine, own, slot, .. } = &self.reader;
+        if !self.table_locks.is_empty() {
+            engine.table_locks.release(&self.table_locks, *own);
+        }
+        for name in &self.row_locks {
+            engine.row_locks.release(name, *own);
+        }
+        Waits::ended(&engine.slots, *slot);
+        self.table_locks.clear();
+        self.row_locks.clear();
+        self.overlay.truncate(0);
+        self.reader.own = 0;
+        self.last_undo = 0;
+    }
+
+    // ---- what writers need ----
+
+    /// Number of this transaction, drawn at the first need.
+    pub(crate) fn own_id(&mut self) -> Result<u64> {
+        if self.reader.own == 0 {
+            if !self.active {
+                return Err(Error::WrongState("no transaction is in progress".into()));
+            }
+            let engine = self.engine().clone();
+            self.reader.own = engine.txs.start(&engine.slots, self.reader.slot, |to| engine.storage.reserve_tx_ids(to))?;
+        }
+        Ok(self.reader.own)
+    }
+
+    /// Refuses a write where none is allowed; gives the transaction a number and a segment.
+    pub(crate) fn ready_to_write(&mut self) -> Result<u64> {
+        if self.read_only {
+            return Err(Error::ReadOnly("a statement that writes".into()));
+        }
+        if self.writer.is_none() {
+            self.writer = Some(self.engine().take_segment()?);
+        }
+        self.own_id()
+    }
+
+    /// Waits until transaction `seq` has ended.
+    pub(crate) fn wait_for(&self, seq: u64) -> Result<()> {
+        let engine = self.engine();
+        let Status::Active(target_slot) = engine.status(seq)? else { return Ok(()) };
+        let waiter =
+            Waiter { slot: self.reader.slot, seq: self.reader.own, timeout: self.lock_timeout, cancel: &self.reader.cancel };
+        let slot_of = |seq| Ok(match engine.status(seq)? {
+            Status::Active(slot) => Some(slot),
+            _ => None,
+        });
+        engine.waits.wait(&engine.slots, &waiter, (seq, target_slot), &slot_of)
+    }
+
+    /// Shares (or takes alone) a table lock until the transaction ends.
+    pub(crate) fn lock_table(&mut self, id: u64, exclusive: bool) -> Result<()> {
+        let own = self.own_id()?;
+        let engine = self.engine().clone();
+        loop {
+            let taken = if exclusive { engine.table_locks.try_exclusive(id, own) } else { engine.table_locks.try_shared(id, own) };
+            let Err(by) = taken else { break };
+            if let Err(error) = self.wait_for(by) {
+                engine.table_locks.stop_waiting(id, own);
+                return Err(error);
+            }
+        }
+        if !self.table_locks.contains(&id) {
+            self.table_locks.push(id);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        if self.active || self.reader.own != 0 {
+            self.rollback().ok();
+        }
+        if let Some(writer) = self.writer.take() {
+            self.engine().give_back_segment(writer);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Reading by a snapshot.
+//!
+//! 1. The tree gives the newest version, its trailer behind the row.
+//! 2. If the transaction that made it is below the low-water mark, or one's own, the version is visible: no lookup.
+//! 3. Otherwise its status decides: committed at or below the snapshot is visible.
+//! 4. A version that is not visible leads, through its undo record, to the one before; an insert's record ends the walk.
+//! 5. A version marked deleted means: no row.
+//!
+//! A secondary index's entry is only a hint: the row version that the snapshot sees must have the entry's key, else the
+//! entry belongs to another version.
+//!
+//! Invariant: while a slot publishes a snapshot, purge removes nothing that this walk can meet.
+
+use super::CancelFlag;
+use super::status::Status;
+use crate::api::{Direction, RowBatch};
+use crate::catalog::Table;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::key::KeyRange;
+use crate::row::FLAG_EXTERNAL;
+use crate::tree::{BTree, LeafBatch, Scan};
+use crate::undo::record::{Kind, TRAILER, Trailer};
+use crate::{large, undo};
+use std::sync::Arc;
+
+/// What a transaction sees: enough to read. Clones hold the snapshot on their own and may be used by other threads; they
+/// see the transaction's own changes only while it runs.
+pub struct Reader {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) slot: u32,
+    /// Durable position of the log that this reader sees up to.
+    pub(crate) snapshot: u64,
+    /// Low-water mark when the snapshot was taken.
+    pub(crate) low_water: u64,
+    /// Number of the transaction; 0: none yet.
+    pub(crate) own: u64,
+    pub(crate) cancel: Arc<CancelFlag>,
+}
+
+impl Clone for Reader {
+    fn clone(&self) -> Reader {
+        let slot = self.engine.slots.acquire();
+        self.engine.slots.share(slot, self.snapshot);
+        Reader { engine: self.engine.clone(), slot, cancel: self.cancel.clone(), ..*self }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.engine.slots.release(self.slot);
+    }
+}
+
+impl Reader {
+    /// A reader that sees nothing until `refresh`.
+    pub(crate) fn new(engine: &Arc<Engine>) -> Reader {
+        let slot = engine.slots.acquire();
+        Reader { engine: engine.clone(), slot, snapshot: 0, low_water: 0, own: 0, cancel: Arc::default() }
+    }
+
+    /// Takes a new snapshot: everything durable now.
+    pub(crate) fn refresh(&mut self) {
+        let engine = &*self.engine;
+        self.snapshot = engine.slots.publish(self.slot, || engine.storage.durable());
+        self.low_water = engine.txs.low_water();
+    }
+
+    /// The snapshot is not needed any more.
+    pub(crate) fn withdraw(&mut self) {
+        self.engine.slots.withdraw(self.slot);
+        self.snapshot = 0;
+        self.low_water = 0;
+    }
+
+    /// Reads the row with this primary key into `row`; false where the snapshot sees none.
+    pub fn get(&self, table: &Table, key: &[u8], row: &mut Vec<u8>) -> Result<bool> {
+        let tree = BTree { space: table.space };
+        if !tree.get(&self.engine.pool, key, row)? {
+            return Ok(false);
+        }
+        self.visible_version(row)? && self.complete(table, row)
+    }
+
+    /// Scans a table by primary key.
+    pub fn scan(&self, table: &Arc<Table>, range: KeyRange, direction: Direction) -> RowScan {
+        let scan = BTree { space: table.space }.scan(range, direction);
+        RowScan { table: table.clone(), index: None, scan, leaf: LeafBatch::new(), scratch: Vec::new() }
+    }
+
+    /// Scans a table in the order of an index (position in `Table::indexes`); the range is over the index's columns (and
+    /// the primary key behind them).
+    pub fn index_scan(&self, table: &Arc<Table>, index: usize, range: KeyRange, direction: Direction) -> RowScan {
+        let scan = BTree { space: table.indexes[index].space }.scan(range, direction);
+        RowScan { table: table.clone(), index: Some(index), scan, leaf: LeafBatch::new(), scratch: Vec::new() }
+    }
+
+    /// Whether the snapshot sees what transaction `tx` made.
+    #[inline]
+    pub(crate) fn sees(&self, tx: u64) -> Result<bool> {
+        if tx < self.low_water || tx == self.own {
+            return Ok(true);
+        }
+        Ok(matches!(self.engine.status(tx)?, Status::Committed(at) if at <= self.snapshot))
+    }
+
+    /// Makes of a clustered entry's value (newest version and trailer) the row that the snapshot sees; false: none.
+    #[inline]
+    pub(crate) fn visible_version(&self, value: &mut Vec<u8>) -> Result<bool> {
+        let trailer = Trailer::of(value)?;
+        if !self.sees(trailer.tx)? {
+            return self.older_version(trailer, value);
+        }
+        value.truncate(value.len() - TRAILER);
+        Ok(!trailer.deleted())
+    }
+
+    #[cold]
+    fn older_version(&self, mut trailer: Trailer, value: &mut Vec<u8>) -> Result<bool> {
+        loop {
+            let record = undo::read(&self.engine.pool, trailer.undo)?;
+            if record.kind == Kind::Insert {
+                return Ok(false);
+            }
+            trailer = record.before;
+            if self.sees(trailer.tx)? {
+                value.clear();
+                value.extend_from_slice(&record.row);
+                return Ok(!trailer.deleted());
+            }
+        }
+    }
+
+    /// Brings in the values that lie on overflow pages. Always true.
+    #[inline]
+    pub(crate) fn complete(&self, table: &Table, row: &mut Vec<u8>) -> Result<bool> {
+        if row.first().is_some_and(|flags| flags & FLAG_EXTERNAL != 0) {
+            *row = large::bring_in(&self.engine.pool, table, row)?;
+        }
+        Ok(true)
+    }
+}
+
+impl Engine {
+    /// Status of a transaction.
+    pub(crate) fn status(&self, tx: u64) -> Result<Status> {
+        self.txs.status(tx, |seq| self.cts.read(&self.pool, seq))
+    }
+}
+
+/// A scan in progress. It holds neither latch nor page between batches.
+pub struct RowScan {
+    table: Arc<Table>,
+    index: Option<usize>,
+    scan: Scan,
+    leaf: LeafBatch,
+    scratch: Vec<u8>,
+}
+
+impl RowScan {
+    /// Fetch about so many rows at a time (at least 1), for callers that want few.
+    pub fn batch_rows(mut self, rows: usize) -> RowScan {
+        self.scan = self.scan.batch_rows(rows);
+        self
+    }
+
+    /// The next rows; false (and an empty batch) at the end. `reader` is the one by which the scan was made, or a clone.
+    pub fn next_batch(&mut self, reader: &Reader, batch: &mut RowBatch) -> Result<bool> {
+        batch.clear();
+        while batch.is_empty() {
+            reader.cancel.check()?;
+            if !self.scan.next_batch(&reader.engine.pool, &mut self.leaf)? {
+                return Ok(false);
+            }
+            match self.index {
+                None => self.take_rows(reader, batch)?,
+                Some(index) => self.take_entries(reader, index, batch)?,
+            }
+        }
+        Ok(true)
+    }
+
+    fn take_rows(&mut self, reader: &Reader, batch: &mut RowBatch) -> Result<()> {
+        for i in 0..self.leaf.len() {
+            let (key, value) = (self.leaf.key(i), self.leaf.value(i));
+            let trailer = Trailer::of(value)?;
+            let plain = value.first().is_some_and(|flags| flags & FLAG_EXTERNAL == 0);
+            if plain && !trailer.deleted() && reader.sees(trailer.tx)? {
+                batch.push(key, &value[..value.len() - TRAILER]);
+                continue;
+            }
+            self.scratch.clear();
+            self.scratch.extend_from_slice(value);
+            if reader.visible_version(&mut self.scratch)? && reader.complete(&self.table, &mut self.scratch)? {
+                batch.push(key, &self.scratch);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_entries(&mut self, reader: &Reader, index: usize, batch: &mut RowBatch) -> Result<()> {
+        let index = &self.table.indexes[index];
+        let mut seen = Vec::new();
+        for i in 0..self.leaf.len() {
+            let (prefix, key) = split_entry(self.leaf.key(i), self.leaf.value(i))?;
+            if !reader.get(&self.table, key, &mut self.scratch)? {
+                continue;
+            }
+            self.table.index_key_of_row(index, &self.scratch, &mut seen)?;
+            if seen == prefix {
+                batch.push(key, &self.scratch);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Index columns and primary key of an index entry; its value is the length of the first part.
+pub(crate) fn split_entry<'a>(entry: &'a [u8], value: &[u8]) -> Result<(&'a [u8], &'a [u8])> {
+    let split = match value {
+        [low, high] => entry.split_at_checked(usize::from(u16::from_le_bytes([*low, *high]))),
+        _ => None,
+    };
+    split.ok_or_else(|| Error::Corrupt("index entry without its lengths".into()))
+}

@@ -1,0 +1,177 @@
+//! Taking changes back, by undo record.
+//!
+//! One step undoes one record in one mini-transaction: the row gets its former version (or goes), index entries that no
+//! other version needs go, large values of the version become pending, the record is marked undone. A crash between steps
+//! loses nothing and repeats nothing.
+//!
+//! Latch order: clustered leaf → index leaves → undo page → space header. All versions are compared under the clustered
+//! leaf's latch: whoever gives the row another key enters its index entry after it has held that latch, so an entry that is
+//! removed here is needed by nobody or is entered again.
+
+use crate::catalog::{Table, state};
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::large;
+use crate::pool::Mtr;
+use crate::tree::{BTree, LeafPos};
+use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
+use crate::undo::{self, Ended, Segment};
+
+/// Takes back the change of one record, unless that is done; returns the transaction's previous record.
+pub(crate) fn take_back_one(engine: &Engine, pointer: u64) -> Result<u64> {
+    let record = undo::read(&engine.pool, pointer)?;
+    if !record.undone {
+        match engine.catalog.table_of_space(record.space) {
+            Some(table) => restore(engine, &table, pointer, &record)?,
+            None => mark_only(engine, pointer)?,
+        }
+    }
+    Ok(record.prev)
+}
+
+/// The table is gone: there is nothing to restore.
+fn mark_only(engine: &Engine, pointer: u64) -> Result<()> {
+    let mut m = engine.pool.mtr();
+    let h = undo::latch_record(&mut m, pointer)?;
+    undo::mark_undone(&mut m, h, pointer);
+    m.commit();
+    Ok(())
+}
+
+fn restore(engine: &Engine, table: &Table, pointer: u64, record: &UndoRecord) -> Result<()> {
+    let tree = BTree { space: table.space };
+    let mut value = record.row.clone();
+    value.extend_from_slice(&record.before.encode());
+    let room = if record.kind == Kind::Insert { 0 } else { record.key.len() + value.len() };
+    let mut m = engine.pool.mtr();
+    let pos = tree.seek_write(&mut m, &record.key, room)?;
+    let mut current = Vec::new();
+    if pos.found {
+        tree.value(&m, &pos, &mut current);
+    }
+    if !pos.found || Trailer::of(&current)?.undo != pointer {
+        drop(m);
+        return mark_only(engine, pointer);
+    }
+    let trailer = Trailer::of(&current)?;
+    let row = &current[..current.len() - TRAILER];
+    let mut entries = Vec::new();
+    if !trailer.deleted() {
+        entries = entries_of(engine, table, &record.key, row)?;
+        let first = (record.kind != Kind::Insert).then(|| (record.before, record.row.clone()));
+        keep_needed(engine, table, &record.key, first, 0, &mut entries)?;
+    }
+    let doomed = latch_entries(&mut m, entries)?;
+    let undo_page = undo::latch_record(&mut m, pointer)?;
+    let refs = if trailer.deleted() { Vec::new() } else { large::refs_of(table, row)? };
+    large::orphan(&mut m, table, &refs)?;
+    let emptied = if record.kind == Kind::Insert {
+        tree.remove_at(&mut m, &pos)
+    } else {
+        tree.replace_at(&mut m, &pos, &value)?;
+        false
+    };
+    let thin = remove_entries(&mut m, doomed);
+    undo::mark_undone(&mut m, undo_page, pointer);
+    m.commit();
+    large::free(&engine.pool, table, &refs)?;
+    compact_entries(engine, &thin)?;
+    if emptied {
+        tree.compact(&engine.pool, &record.key)?;
+    }
+    if table.space == state::CATALOG_SPACE {
+        let before = if record.kind == Kind::Insert || record.before.deleted() { None } else { Some(record.row.as_slice()) };
+        state::drop_spaces(engine, (!trailer.deleted()).then_some(row), before)?;
+    }
+    Ok(())
+}
+
+/// Index entries of a stored row version: (index space, entry key).
+pub(crate) fn entries_of(engine: &Engine, table: &Table, key: &[u8], stored: &[u8]) -> Result<Vec<(u32, Vec<u8>)>> {
+    if table.indexes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let row = large::bring_in(&engine.pool, table, stored)?;
+    let mut entries = Vec::with_capacity(table.indexes.len());
+    for index in &table.indexes {
+        let mut entry = Vec::new();
+        table.index_key_of_row(index, &row, &mut entry)?;
+        entry.extend_from_slice(key);
+        entries.push((index.space, entry));
+    }
+    Ok(entries)
+}
+
+/// Leaves in `entries` only those that no version needs, from `version` back to the one made by the change of record
+/// `until` (0: to the oldest that is there).
+pub(crate) fn keep_needed(
+    engine: &Engine,
+    table: &Table,
+    key: &[u8],
+    mut version: Option<(Trailer, Vec<u8>)>,
+    until: u64,
+    entries: &mut Vec<(u32, Vec<u8>)>,
+) -> Result<()> {
+    while let Some((trailer, row)) = version {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        if !trailer.deleted() {
+            let needed = entries_of(engine, table, key, &row)?;
+            entries.retain(|entry| !needed.contains(entry));
+        }
+        if trailer.undo == 0 || trailer.undo == until || engine.is_purged(trailer.undo) {
+            return Ok(());
+        }
+        let record = undo::read(&engine.pool, trailer.undo)?;
+        version = (record.kind != Kind::Insert).then_some((record.before, record.row));
+    }
+    Ok(())
+}
+
+/// An index entry whose leaf is latched.
+pub(crate) struct Doomed {
+    tree: BTree,
+    pos: LeafPos,
+    entry: Vec<u8>,
+}
+
+/// Latches the leaves of those entries that exist.
+pub(crate) fn latch_entries(m: &mut Mtr<'_>, entries: Vec<(u32, Vec<u8>)>) -> Result<Vec<Doomed>> {
+    let mut found = Vec::new();
+    for (space, entry) in entries {
+        let tree = BTree { space };
+        let pos = tree.seek_write(m, &entry, 0)?;
+        if pos.found {
+            found.push(Doomed { tree, pos, entry });
+        } else {
+            m.release(pos.h);
+        }
+    }
+    Ok(found)
+}
+
+/// Removes entries that `latch_entries` found; returns those that leave their leaf thin.
+pub(crate) fn remove_entries(m: &mut Mtr<'_>, mut entries: Vec<Doomed>) -> Vec<Doomed> {
+    entries.retain(|doomed| doomed.tree.remove_at(m, &doomed.pos));
+    entries
+}
+
+/// Merges leaves that became thin, after the mini-transaction.
+pub(crate) fn compact_entries(engine: &Engine, thin: &[Doomed]) -> Result<()> {
+    for doomed in thin {
+        doomed.tree.compact(&engine.pool, &doomed.entry)?;
+    }
+    Ok(())
+}
+
+/// Says in the log that transaction `seq`, whose records end at `end`, has been rolled back.
+pub(crate) fn log_end(engine: &Engine, segment: &Segment, end: u64, seq: u64) -> Result<()> {
+    let mut m = engine.pool.mtr();
+    let header = undo::latch_header(&mut m, segment.number)?;
+    undo::set_end(&mut m, header, end, seq);
+    let at = m.commit().raw();
+    // Behind every snapshot that may still walk the versions that were taken back.
+    segment.ended.lock().push_back(Ended { end, at: at + 1, tx: seq });
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! Which transactions run, which have committed and when.
+//!
+//! A transaction's number (`TxId.seq`) is drawn from blocks whose ceiling stands in the control file, so that no number is
+//! used twice. Its status is a word: *active* with the slot that runs it, *committed* with its commit timestamp, or *over*
+//! (rolled back: no row bears its number any more).
+//!
+//! The commit timestamp is the LSN at which the commit's mini-transaction ends. It is stored here inside the log's
+//! reservation, so the word of every commit below a log position is there before that position is durable. A snapshot is
+//! simply the durable position: it sees exactly the commits at or below it.
+//!
+//! Where the word is found, in this order:
+//! 1. number below `low_water`: committed before every snapshot in use (or over); no lookup;
+//! 2. the ring of the last `RING` numbers;
+//! 3. `displaced`: transactions that still ran when their place in the ring was needed, and losers of the last run;
+//! 4. the CTS pages (see `cts`): committed with that timestamp, or over.
+//!
+//! Lock order: log reservation → `displaced`; `alloc` → `displaced`.
+
+use super::slots::Slots;
+use crate::error::Result;
+use cenote_base::rt;
+use cenote_base::rt::HashMap;
+use cenote_base::rt::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Numbers whose status words lie in the ring.
+const RING: u64 = 1 << 16;
+/// Top bit of a status word: active, the rest is the slot.
+const ACTIVE: u64 = 1 << 63;
+/// Numbers reserved in the control file at a time.
+const BLOCK: u64 = 1 << 16;
+
+/// Status of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// Runs in this slot.
+    Active(u32),
+    /// Has committed with this timestamp.
+    Committed(u64),
+    /// Has been rolled back.
+    Over,
+}
+
+impl Status {
+    fn decode(word: u64) -> Status {
+        match word {
+            0 => Status::Over,
+            word if word & ACTIVE != 0 => Status::Active((word & !ACTIVE) as u32),
+            cts => Status::Committed(cts),
+        }
+    }
+}
+
+/// Status of all transactions.
+pub(crate) struct TxTable {
+    ring: Box<[AtomicU64]>,
+    /// First number of this run.
+    first: u64,
+    /// Next number to give.
+    next: AtomicU64,
+    /// Least number that needs a lookup.
+    low_water: AtomicU64,
+    /// Numbers below this are reserved; guards `next`.
+    alloc: rt::Mutex<u64>,
+    displaced: rt::Mutex<HashMap<u64, u64>>,
+    displaced_len: AtomicUsize,
+}
+
+impl TxTable {
+    /// `first`: least number never used.
+    pub(crate) fn new(first: u64) -> TxTable {
+        TxTable {
+            ring: (0..RING).map(|_| AtomicU64::new(0)).collect(),
+            first,
+            next: AtomicU64::new(first),
+            low_water: AtomicU64::new(0),
+            alloc: rt::Mutex::new(first),
+            displaced: rt::Mutex::new(HashMap::default()),
+            displaced_len: AtomicUsize::new(0),
+        }
+    }
+
+    /// Numbers below this are visible to every snapshot.
+    #[inline]
+    pub(crate) fn low_water(&self) -> u64 {
+        self.low_water.load(Ordering::Acquire)
+    }
+
+    /// Next number that will be given.
+    pub(crate) fn next(&self) -> u64 {
+        self.next.load(Ordering::Acquire)
+    }
+
+    /// Raises the low-water mark and forgets displaced words below it.
+    pub(crate) fn raise_low_water(&self, to: u64) {
+        self.low_water.fetch_max(to, Ordering::AcqRel);
+        if self.displaced_len.load(Ordering::Acquire) > 0 {
+            let mut displaced = self.displaced.lock();
+            displaced.retain(|seq, word| *seq >= to || *word & ACTIVE != 0);
+            self.displaced_len.store(displaced.len(), Ordering::Release);
+        }
+    }
+
+    /// Draws a number for the transaction that starts in `slot`. `reserve` makes a new ceiling durable.
+    pub(crate) fn start(&self, slots: &Slots, slot: u32, reserve: impl FnOnce(u64) -> Result<()>) -> Result<u64> {
+        let mut ceiling = self.alloc.lock();
+        let seq = self.next.load(Ordering::Relaxed);
+        if seq >= *ceiling {
+            reserve(seq + BLOCK)?;
+            *ceiling = seq + BLOCK;
+        }
+        self.make_place(seq, ACTIVE | u64::from(slot));
+        slots.get(slot).tx.store(seq, Ordering::Release);
+        self.next.store(seq + 1, Ordering::Release);
+        Ok(seq)
+    }
+
+    /// Writes the ring's word for `seq`; a transaction that still runs there moves to `displaced`.
+    fn make_place(&self, seq: u64, word: u64) {
+        let place = self.place(seq);
+        let old = place.load(Ordering::Acquire);
+        if old & ACTIVE == 0 {
+            return place.store(word, Ordering::Release);
+        }
+        let mut displaced = self.displaced.lock();
+        displaced.insert(seq - RING, old);
+        if place.compare_exchange(old, word, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            displaced.remove(&(seq - RING));
+            place.store(word, Ordering::Release);
+        }
+        self.displaced_len.store(displaced.len(), Ordering::Release);
+    }
+
+    /// Registers a loser of the last run, which `slot` stands for until it has been rolled back.
+    pub(crate) fn adopt(&self, slots: &Slots, slot: u32, seq: u64) {
+        let mut displaced = self.displaced.lock();
+        displaced.insert(seq, ACTIVE | u64::from(slot));
+        self.displaced_len.store(displaced.len(), Ordering::Release);
+        slots.get(slot).tx.store(seq, Ordering::Release);
+    }
+
+    /// Called inside the log's reservation: from here on `seq` is committed for every snapshot at or above `cts`.
+    pub(crate) fn set_committed(&self, seq: u64, slot: u32, cts: u64) {
+        self.set(seq, slot, cts);
+    }
+
+    /// `seq` has been rolled back (or has changed nothing).
+    pub(crate) fn set_over(&self, seq: u64, slot: u32) {
+        self.set(seq, slot, 0);
+    }
+
+    fn set(&self, seq: u64, slot: u32, word: u64) {
+        let active = ACTIVE | u64::from(slot);
+        let in_ring = seq >= self.first
+            && self.place(seq).compare_exchange(active, word, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if !in_ring {
+            self.displaced.lock().insert(seq, word);
+        }
+    }
+
+    /// Status of `seq`; `from_page` reads the CTS page.
+    pub(crate) fn status(&self, seq: u64, from_page: impl FnOnce(u64) -> Result<u64>) -> Result<Status> {
+        if seq >= self.first {
+            let word = self.place(seq).load(Ordering::Acquire);
+            if self.next.load(Ordering::Acquire) <= seq + RING {
+                return Ok(Status::decode(word));
+            }
+        }
+        if self.displaced_len.load(Ordering::Acquire) > 0
+            && let Some(word) = self.displaced.lock().get(&seq)
+        {
+            return Ok(Status::decode(*word));
+        }
+        from_page(seq).map(Status::decode)
+    }
+
+    fn place(&self, seq: u64) -> &AtomicU64 {
+        &self.ring[(seq % RING) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(_: u64) -> Result<u64> {
+        Ok(77)
+    }
+
+    #[test]
+    fn a_transaction_that_outlives_the_ring_is_still_found() {
+        let (slots, table) = (Slots::new(), TxTable::new(5));
+        let (long, short) = (slots.acquire(), slots.acquire());
+        let first = table.start(&slots, long, |_| Ok(())).unwrap();
+        let second = table.start(&slots, short, |_| Ok(())).unwrap();
+        table.set_committed(second, short, 1000);
+        for _ in 0..RING + 10 {
+            let seq = table.start(&slots, short, |_| Ok(())).unwrap();
+            table.set_over(seq, short);
+            assert_eq!(table.status(seq, page).unwrap(), Status::Over);
+        }
+        assert_eq!(table.status(first, page).unwrap(), Status::Active(long));
+        assert_eq!(table.status(second, page).unwrap(), Status::Committed(77), "left the ring: the page knows");
+        table.set_committed(first, long, 2000);
+        assert_eq!(table.status(first, page).unwrap(), Status::Committed(2000));
+        table.raise_low_water(first + 1);
+        assert_eq!(table.status(first, page).unwrap(), Status::Committed(77));
+    }
+
+    #[test]
+    fn ceilings_are_reserved_before_use() {
+        let (slots, table) = (Slots::new(), TxTable::new(1));
+        let slot = slots.acquire();
+        let reserved = std::cell::Cell::new(0);
+        for _ in 0..3 {
+            let seq = table.start(&slots, slot, |to| { reserved.set(to); Ok(()) }).unwrap();
+            assert!(seq < reserved.get());
+        }
+        assert!(TxTable::new(1).start(&slots, slot, |_| Err(crate::Error::Io("full".into()))).is_err());
+    }
+}

@@ -1,0 +1,403 @@
+//! Writing rows.
+//!
+//! One change is one mini-transaction: leaf, undo page, and the space's header where large values are adopted. What will be
+//! written is worked out before, from a version that was read without a latch; under the latch it is only checked that this
+//! version is still the newest (its undo pointer names it), else all is done again.
+//!
+//! Whose a row is, by its newest version:
+//! - made by a transaction in progress: wait for it, look again;
+//! - locked explicitly by another: wait for that one;
+//! - committed behind the snapshot: at repeatable read 40001, at read committed the caller is asked about the newest version;
+//! - else: free to change.
+//!
+//! Latch order: clustered leaf → undo page → space header.
+
+use super::index::{self, NewKeys, Obstacle};
+use super::locks::{row_name, table_lock};
+use super::Tx;
+use crate::api::{Change, Insert, Isolation, LockStrength, Locked, Outcome, Wait};
+use crate::catalog::Table;
+use crate::error::{Error, Result};
+use crate::large;
+use crate::tree::{BTree, LargeRef};
+use crate::undo::record::{DELETED, Kind, NewRecord, TRAILER, Trailer};
+
+/// A step that may have to wait for a transaction and be done again.
+enum Step<T> {
+    Done(T),
+    WaitFor(u64),
+}
+
+/// What a change found when it latched the row.
+enum Applied {
+    Done,
+    /// The row is not what it was: begin again.
+    Moved,
+    WaitFor(u64),
+}
+
+/// A row as it will be stored.
+struct Stored {
+    row: Vec<u8>,
+    refs: Vec<LargeRef>,
+}
+
+/// Newest version of a row, if it is free to be changed.
+enum Newest {
+    Missing,
+    Row(Trailer),
+    InProgress(u64),
+}
+
+impl Tx {
+    /// Inserts a row. Waits for transactions in progress that hold the same keys. A `Duplicate` changes nothing.
+    pub fn insert(&mut self, table: &Table, row: &[u8]) -> Result<Insert> {
+        self.write_table(table)?;
+        let mut row_key = Vec::new();
+        if table.has_hidden_key() {
+            row_key.extend_from_slice(&self.engine().next_row_number(table)?.to_be_bytes());
+        } else {
+            table.key_of_row(row, &mut row_key)?;
+        }
+        let keys = index::new_keys(table, row, None)?;
+        index::check_lengths(&keys, &row_key)?;
+        let stored = self.store(table, row)?;
+        let done = self.insert_stored(table, row, &row_key, &keys, &stored);
+        if !matches!(done, Ok(Insert::Done)) && !stored.refs.is_empty() {
+            large::free(&self.engine().pool, table, &stored.refs)?;
+        }
+        done
+    }
+
+    fn insert_stored(&mut self, table: &Table, row: &[u8], row_key: &[u8], keys: &NewKeys, stored: &Stored) -> Result<Insert> {
+        let engine = self.engine().clone();
+        let unique = index::unique_keys(table, row, keys)?;
+        loop {
+            let stripes = engine.stripes.hold(&unique);
+            let step = match self.find_obstacle(table, row, row_key, keys)? {
+                Some(Obstacle::InProgress(by)) => Step::WaitFor(by),
+                Some(Obstacle::Duplicate(index, existing_key)) => {
+                    // The primary key is the arbiter where both collide.
+                    if let Some(existing_key) = self.live_row(table, row_key)? {
+                        return Ok(Insert::Duplicate { index: None, existing_key });
+                    }
+                    return Ok(Insert::Duplicate { index: Some(index), existing_key });
+                }
+                None => self.insert_row(table, row_key, stored)?,
+            };
+            match step {
+                Step::Done(Insert::Done) => {
+                    index::enter(&engine, table, keys, row_key)?;
+                    return Ok(Insert::Done);
+                }
+                Step::Done(duplicate) => return Ok(duplicate),
+                Step::WaitFor(by) => {
+                    drop(stripes);
+                    self.wait_for(by)?;
+                }
+            }
+        }
+    }
+
+    /// The key, if a row of a transaction that has ended (or of this one) stands there.
+    fn live_row(&self, table: &Table, row_key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        Ok(match self.newest(table, row_key, &mut value)? {
+            Newest::Row(trailer) if !trailer.deleted() => Some(row_key.to_vec()),
+            _ => None,
+        })
+    }
+
+    /// The clustered entry of an insert.
+    fn insert_row(&mut self, table: &Table, row_key: &[u8], stored: &Stored) -> Result<Step<Insert>> {
+        let engine = self.engine().clone();
+        let (tree, own) = (BTree { space: table.space }, self.reader.own);
+        let mut m = engine.pool.mtr();
+        let pos = tree.seek_write(&mut m, row_key, row_key.len() + stored.row.len() + TRAILER)?;
+        let mut before = Trailer::default();
+        self.scratch.old.clear();
+        if pos.found {
+            tree.value(&m, &pos, &mut self.scratch.old);
+            before = Trailer::of(&self.scratch.old)?;
+            if let Some(by) = self.in_progress(before.tx)? {
+                return Ok(Step::WaitFor(by));
+            }
+            if !before.deleted() {
+                return Ok(Step::Done(Insert::Duplicate { index: None, existing_key: row_key.to_vec() }));
+            }
+            self.scratch.old.truncate(self.scratch.old.len() - TRAILER);
+        }
+        let kind = if pos.found { Kind::Update } else { Kind::Insert };
+        let record = NewRecord {
+            kind,
+            tx: own,
+            prev: self.last_undo,
+            space: table.space,
+            before,
+            key: row_key,
+            row: &self.scratch.old,
+        };
+        let writer = self.writer.as_mut().ok_or_else(no_segment)?;
+        let place = writer.prepare(&mut m, record.len())?;
+        let trailer = Trailer { tx: own, undo: writer.pointer(&place), flags: 0 };
+        self.scratch.value.clear();
+        self.scratch.value.extend_from_slice(&stored.row);
+        self.scratch.value.extend_from_slice(&trailer.encode());
+        large::adopt(&mut m, table, &stored.refs)?;
+        self.last_undo = writer.append(&mut m, &place, &record, &mut self.scratch.record)?;
+        if pos.found {
+            tree.replace_at(&mut m, &pos, &self.scratch.value)?;
+        } else {
+            tree.insert_at(&mut m, &pos, row_key, &self.scratch.value)?;
+        }
+        m.commit();
+        Ok(Step::Done(Insert::Done))
+    }
+
+    /// Changes the row with this primary key as `f` says, when it is this transaction's to change. `f` gets the newest
+    /// version and whether it is another than the snapshot sees (then a condition has to be evaluated again). `f` may be asked
+    /// several times, each time about a newer version; the last answer counts.
+    pub fn modify<E: From<Error>>(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        f: &mut dyn FnMut(&[u8], bool) -> std::result::Result<Change, E>,
+    ) -> std::result::Result<Outcome, E> {
+        self.write_table(table)?;
+        let mut value = Vec::new();
+        loop {
+            let trailer = match self.settle(table, key, LockStrength::Update, Wait::Block, &mut value)? {
+                Settled::Row(trailer) => trailer,
+                Settled::Gone => return Ok(Outcome::Gone),
+                Settled::Skipped => return Ok(Outcome::Skipped),
+            };
+            let moved = !self.reader.sees(trailer.tx)?;
+            self.refuse_moved(moved, trailer)?;
+            if trailer.deleted() {
+                return Ok(Outcome::Gone);
+            }
+            value.truncate(value.len() - TRAILER);
+            let row = index::whole(self.engine(), table, &value)?.into_owned();
+            let applied = match f(&row, moved)? {
+                Change::Skip => return Ok(Outcome::Skipped),
+                Change::Keep => self.apply_lock(table, key, trailer, LockStrength::Update)?,
+                Change::Delete => self.apply(table, key, trailer, &value, None)?,
+                Change::Update(new) => self.apply_update(table, key, trailer, (&value, &row), &new)?,
+            };
+            match applied {
+                Applied::Done => return Ok(Outcome::Done),
+                Applied::Moved => {}
+                Applied::WaitFor(by) => self.wait_for(by)?,
+            }
+        }
+    }
+
+    /// Locks the row with this primary key and gives its newest version.
+    pub fn lock_row(&mut self, table: &Table, key: &[u8], strength: LockStrength, wait: Wait, row: &mut Vec<u8>) -> Result<Locked> {
+        self.share_table(table)?;
+        loop {
+            let trailer = match self.settle(table, key, strength, wait, row)? {
+                Settled::Row(trailer) => trailer,
+                Settled::Gone => return Ok(Locked::Gone),
+                Settled::Skipped => return Ok(Locked::Skipped),
+            };
+            let moved = !self.reader.sees(trailer.tx)?;
+            self.refuse_moved(moved, trailer)?;
+            if trailer.deleted() {
+                return Ok(Locked::Gone);
+            }
+            if let Applied::Done = self.apply_lock(table, key, trailer, strength)? {
+                row.truncate(row.len() - TRAILER);
+                self.reader.complete(table, row)?;
+                return Ok(Locked::Row { moved });
+            }
+        }
+    }
+
+    /// At repeatable read, a version behind the snapshot cannot be changed.
+    fn refuse_moved(&self, moved: bool, newest: Trailer) -> Result<()> {
+        if moved && self.isolation == Isolation::RepeatableRead {
+            return Err(Error::Serialization(if newest.deleted() { "delete" } else { "update" }));
+        }
+        Ok(())
+    }
+
+    /// Waits until the newest version of the row is no other transaction's; gives it with its trailer.
+    fn settle(&mut self, table: &Table, key: &[u8], strength: LockStrength, wait: Wait, value: &mut Vec<u8>) -> Result<Settled> {
+        loop {
+            let by = match self.newest(table, key, value)? {
+                Newest::Missing => return Ok(Settled::Gone),
+                Newest::InProgress(by) => by,
+                Newest::Row(trailer) => match self.lock_conflict(table, key, strength) {
+                    None => return Ok(Settled::Row(trailer)),
+                    Some(by) => by,
+                },
+            };
+            match wait {
+                Wait::Block => self.wait_for(by)?,
+                Wait::SkipLocked => return Ok(Settled::Skipped),
+                Wait::NoWait => {
+                    return Err(Error::LockNotAvailable(format!("could not obtain lock on row in relation \"{}\"", table.name)));
+                }
+            }
+        }
+    }
+
+    fn newest(&self, table: &Table, key: &[u8], value: &mut Vec<u8>) -> Result<Newest> {
+        if !(BTree { space: table.space }).get(&self.engine().pool, key, value)? {
+            return Ok(Newest::Missing);
+        }
+        let trailer = Trailer::of(value)?;
+        Ok(match self.in_progress(trailer.tx)? {
+            Some(by) => Newest::InProgress(by),
+            None => Newest::Row(trailer),
+        })
+    }
+
+    fn lock_conflict(&self, table: &Table, key: &[u8], strength: LockStrength) -> Option<u64> {
+        self.engine().row_locks.conflict(table.space, key, self.reader.own, strength)
+    }
+
+    /// Enters an explicit lock, if the row is still as `seen`.
+    fn apply_lock(&mut self, table: &Table, key: &[u8], seen: Trailer, strength: LockStrength) -> Result<Applied> {
+        let engine = self.engine().clone();
+        if seen.tx == self.reader.own {
+            return Ok(Applied::Done);
+        }
+        let tree = BTree { space: table.space };
+        let mut m = engine.pool.mtr();
+        let pos = tree.seek_write(&mut m, key, 0)?;
+        if !pos.found {
+            return Ok(Applied::Moved);
+        }
+        tree.value(&m, &pos, &mut self.scratch.old);
+        if Trailer::of(&self.scratch.old)? != seen {
+            return Ok(Applied::Moved);
+        }
+        if let Some(by) = self.lock_conflict(table, key, strength) {
+            return Ok(Applied::WaitFor(by));
+        }
+        let name = row_name(table.space, key);
+        if engine.row_locks.add(&name, self.reader.own, strength) {
+            self.row_locks.push(name);
+        }
+        Ok(Applied::Done)
+    }
+
+    fn apply_update(&mut self, table: &Table, key: &[u8], seen: Trailer, (stored, row): (&[u8], &[u8]), new: &[u8]) -> Result<Applied> {
+        let mut new_key = key.to_vec();
+        if !table.has_hidden_key() {
+            table.key_of_row(new, &mut new_key)?;
+        }
+        if new_key != key {
+            return self.apply_move(table, key, seen, stored, new);
+        }
+        let keys = index::new_keys(table, new, Some(row))?;
+        index::check_lengths(&keys, key)?;
+        let unique = index::unique_keys(table, new, &keys)?;
+        let engine = self.engine().clone();
+        let _stripes = engine.stripes.hold(&unique);
+        if !unique.is_empty() {
+            match self.find_obstacle(table, new, key, &keys)? {
+                Some(Obstacle::InProgress(by)) => return Ok(Applied::WaitFor(by)),
+                Some(Obstacle::Duplicate(index, _)) => return Err(table.unique_violation(Some(index), new)),
+                None => {}
+            }
+        }
+        let new = self.store(table, new)?;
+        let applied = self.apply(table, key, seen, stored, Some(&new));
+        match applied {
+            Ok(Applied::Done) => index::enter(&engine, table, &keys, key)?,
+            _ => large::free(&engine.pool, table, &new.refs)?,
+        }
+        applied
+    }
+
+    /// An update that changes the primary key: the old row goes, the new one comes.
+    fn apply_move(&mut self, table: &Table, key: &[u8], seen: Trailer, stored: &[u8], new: &[u8]) -> Result<Applied> {
+        let before = self.savepoint();
+        match self.apply(table, key, seen, stored, None)? {
+            Applied::Done => {}
+            other => return Ok(other),
+        }
+        let inserted = self.insert(table, new);
+        if !matches!(inserted, Ok(Insert::Done)) {
+            self.rollback_to(&before)?;
+        }
+        match inserted? {
+            Insert::Done => Ok(Applied::Done),
+            Insert::Duplicate { index, .. } => Err(table.unique_violation(index, new)),
+        }
+    }
+
+    /// Gives the row another version (None: marks it deleted), if it is still as `seen`, whose stored bytes are `old`.
+    fn apply(&mut self, table: &Table, key: &[u8], seen: Trailer, old: &[u8], new: Option<&Stored>) -> Result<Applied> {
+        let engine = self.engine().clone();
+        let (tree, own) = (BTree { space: table.space }, self.reader.own);
+        let mut m = engine.pool.mtr();
+        // In place where the length allows it: then a full leaf is not split.
+        let grows = new.is_some_and(|new| new.row.len() > old.len());
+        let room = new.filter(|_| grows).map_or(0, |new| key.len() + new.row.len() + TRAILER);
+        let pos = tree.seek_write(&mut m, key, room)?;
+        if !pos.found {
+            return Ok(Applied::Moved);
+        }
+        tree.value(&m, &pos, &mut self.scratch.old);
+        if Trailer::of(&self.scratch.old)? != seen {
+            return Ok(Applied::Moved);
+        }
+        if let Some(by) = self.lock_conflict(table, key, LockStrength::Update) {
+            return Ok(Applied::WaitFor(by));
+        }
+        let kind = if new.is_some() { Kind::Update } else { Kind::Delete };
+        let record = NewRecord { kind, tx: own, prev: self.last_undo, space: table.space, before: seen, key, row: old };
+        let writer = self.writer.as_mut().ok_or_else(no_segment)?;
+        let place = writer.prepare(&mut m, record.len())?;
+        let flags = if new.is_some() { 0 } else { DELETED };
+        let trailer = Trailer { tx: own, undo: writer.pointer(&place), flags }.encode();
+        large::adopt(&mut m, table, new.map_or(&[], |new| &new.refs))?;
+        self.last_undo = writer.append(&mut m, &place, &record, &mut self.scratch.record)?;
+        match new {
+            None => tree.write_value_bytes_at(&mut m, &pos, old.len(), &trailer),
+            Some(new) => {
+                self.scratch.value.clear();
+                self.scratch.value.extend_from_slice(&new.row);
+                self.scratch.value.extend_from_slice(&trailer);
+                tree.replace_at(&mut m, &pos, &self.scratch.value)?;
+            }
+        }
+        m.commit();
+        Ok(Applied::Done)
+    }
+
+    fn store(&self, table: &Table, row: &[u8]) -> Result<Stored> {
+        let (row, refs) = large::move_out(&self.engine().pool, table, row)?;
+        Ok(Stored { row, refs })
+    }
+
+    /// Makes sure that this transaction may write rows of the table: number, segment, shared table lock, newest definition.
+    pub(crate) fn write_table(&mut self, table: &Table) -> Result<()> {
+        self.ready_to_write()?;
+        self.share_table(table)
+    }
+
+    fn share_table(&mut self, table: &Table) -> Result<()> {
+        let id = table_lock(table.id);
+        if !self.table_locks.contains(&id) {
+            self.lock_table(id, false)?;
+        }
+        if self.is_current(table) { Ok(()) } else { Err(Error::StaleTable(table.name.clone())) }
+    }
+}
+
+/// What `settle` ends with.
+enum Settled {
+    Row(Trailer),
+    Gone,
+    Skipped,
+}
+
+fn no_segment() -> Error {
+    Error::Internal("a writer without an undo segment".into())
+}
+

@@ -1,0 +1,198 @@
+//! One undo record: what a row was before a change, and where the transaction's previous record is.
+//!
+//! ```text
+//!  0 u32 len        whole record, multiple of 8
+//!  4 u8  kind       1 insert (there was no row), 2 update, 3 delete
+//!  5 u8  flags      bit 0: undone (the change has been taken back; set in the mini-transaction that does it)
+//!  6 u16 key_len
+//!  8 u64 tx         number of the transaction
+//! 16 u64 prev       pointer to the transaction's previous record; 0: first
+//! 24 u32 space      clustered tree
+//! 28 u32 row_len    previous row
+//! 32 u64 row_tx     ┐
+//! 40 u64 row_undo   │ trailer of the previous row
+//! 48 u8  row_flags  ┘ (7 bytes unused)
+//! 56 key, previous row
+//! ```
+
+use crate::error::{Error, Result};
+
+/// Bytes before the key.
+pub(crate) const HEADER: usize = 56;
+/// Offset of the flags byte.
+pub(crate) const AT_FLAGS: usize = 5;
+/// The change has been taken back.
+pub(crate) const FLAG_UNDONE: u8 = 1;
+
+/// What was done to the row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// There was no row.
+    Insert,
+    /// Another version stood there (maybe a delete-marked one).
+    Update,
+    /// It was delete-marked.
+    Delete,
+}
+
+/// Trailer of a row version: who made it, what was before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Trailer {
+    /// Number of the transaction that made this version.
+    pub tx: u64,
+    /// Undo record of the change that made it; 0: none is left.
+    pub undo: u64,
+    /// Bit 0: delete-marked.
+    pub flags: u8,
+}
+
+/// Bytes of a trailer.
+pub(crate) const TRAILER: usize = 17;
+/// Trailer flag: the row is deleted in this version.
+pub(crate) const DELETED: u8 = 1;
+
+impl Trailer {
+    /// Reads the trailer at the end of a clustered entry's value.
+    pub(crate) fn of(value: &[u8]) -> Result<Trailer> {
+        let at = value.len().checked_sub(TRAILER).ok_or_else(|| Error::Corrupt("row without a trailer".into()))?;
+        Ok(Trailer { tx: u64_at(value, at), undo: u64_at(value, at + 8), flags: value[at + 16] })
+    }
+
+    /// The bytes.
+    pub(crate) fn encode(self) -> [u8; TRAILER] {
+        let mut out = [0; TRAILER];
+        out[..8].copy_from_slice(&self.tx.to_le_bytes());
+        out[8..16].copy_from_slice(&self.undo.to_le_bytes());
+        out[16] = self.flags;
+        out
+    }
+
+    /// Whether the row is deleted in this version.
+    pub(crate) fn deleted(self) -> bool {
+        self.flags & DELETED != 0
+    }
+}
+
+/// A record, copied out of its page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UndoRecord {
+    pub kind: Kind,
+    pub undone: bool,
+    pub tx: u64,
+    pub prev: u64,
+    pub space: u32,
+    pub before: Trailer,
+    pub key: Vec<u8>,
+    pub row: Vec<u8>,
+}
+
+/// Length of a record with such a key and previous row.
+pub(crate) fn len_of(key: usize, row: usize) -> usize {
+    (HEADER + key + row).next_multiple_of(8)
+}
+
+/// What goes into a record.
+pub(crate) struct NewRecord<'a> {
+    pub kind: Kind,
+    pub tx: u64,
+    pub prev: u64,
+    pub space: u32,
+    pub before: Trailer,
+    pub key: &'a [u8],
+    pub row: &'a [u8],
+}
+
+impl NewRecord<'_> {
+    /// Length when encoded.
+    pub(crate) fn len(&self) -> usize {
+        len_of(self.key.len(), self.row.len())
+    }
+
+    /// Writes the record to `out` (cleared first).
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(&(self.len() as u32).to_le_bytes());
+        out.push(match self.kind {
+            Kind::Insert => 1,
+            Kind::Update => 2,
+            Kind::Delete => 3,
+        });
+        out.push(0);
+        out.extend_from_slice(&(self.key.len() as u16).to_le_bytes());
+        out.extend_from_slice(&self.tx.to_le_bytes());
+        out.extend_from_slice(&self.prev.to_le_bytes());
+        out.extend_from_slice(&self.space.to_le_bytes());
+        out.extend_from_slice(&(self.row.len() as u32).to_le_bytes());
+        out.extend_from_slice(&self.before.encode());
+        out.resize(HEADER, 0);
+        out.extend_from_slice(self.key);
+        out.extend_from_slice(self.row);
+        out.resize(self.len(), 0);
+    }
+}
+
+impl UndoRecord {
+    /// Reads a record from its bytes (exactly its length).
+    pub(crate) fn decode(bytes: &[u8]) -> Result<UndoRecord> {
+        let bad = |what: &str| Error::Corrupt(format!("undo record: {what}"));
+        if bytes.len() < HEADER {
+            return Err(bad("shorter than its header"));
+        }
+        let (key_len, row_len) = (usize::from(u16::from_le_bytes([bytes[6], bytes[7]])), u32_at(bytes, 28) as usize);
+        if u32_at(bytes, 0) as usize != bytes.len() || len_of(key_len, row_len) != bytes.len() {
+            return Err(bad("lengths disagree"));
+        }
+        let kind = match bytes[4] {
+            1 => Kind::Insert,
+            2 => Kind::Update,
+            3 => Kind::Delete,
+            _ => return Err(bad("unknown kind")),
+        };
+        let row_at = HEADER + key_len;
+        Ok(UndoRecord {
+            kind,
+            undone: bytes[AT_FLAGS] & FLAG_UNDONE != 0,
+            tx: u64_at(bytes, 8),
+            prev: u64_at(bytes, 16),
+            space: u32_at(bytes, 24),
+            before: Trailer { tx: u64_at(bytes, 32), undo: u64_at(bytes, 40), flags: bytes[48] },
+            key: bytes[HEADER..row_at].to_vec(),
+            row: bytes[row_at..row_at + row_len].to_vec(),
+        })
+    }
+}
+
+/// Little-endian u64 at `at`; the caller has checked the length.
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+/// Little-endian u32 at `at`; the caller has checked the length.
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_round_trip_and_garbage_is_refused() {
+        let before = Trailer { tx: 9, undo: 1 << 48 | 77, flags: DELETED };
+        let new = NewRecord { kind: Kind::Update, tx: 12, prev: 5, space: 1000, before, key: b"key", row: b"some row" };
+        let mut bytes = Vec::new();
+        new.encode(&mut bytes);
+        assert_eq!(bytes.len(), new.len());
+        let read = UndoRecord::decode(&bytes).unwrap();
+        assert_eq!((read.kind, read.tx, read.prev, read.space, read.before), (Kind::Update, 12, 5, 1000, before));
+        assert_eq!((read.key.as_slice(), read.row.as_slice()), (&b"key"[..], &b"some row"[..]));
+        for i in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[i] ^= 0x40;
+            let _ = UndoRecord::decode(&flipped);
+            assert!(UndoRecord::decode(&bytes[..i]).is_err());
+        }
+    }
+}
