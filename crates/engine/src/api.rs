@@ -175,11 +175,15 @@ pub struct EngineOptions {
     pub region: Option<PathBuf>,
     /// What the region survives.
     pub survive: Survive,
+    /// Bind the memory to this NUMA node.
+    pub numa_node: Option<u32>,
+    /// Whether threads work in the background (purge, rollback of losers, write-back). Tests may do without.
+    pub background: bool,
 }
 
 impl EngineOptions {
     /// Defaults for a directory: a region of `memory_size` bytes in shared memory that survives the process.
     pub fn new(data: impl Into<PathBuf>, memory: MemoryKind, memory_size: u64) -> EngineOptions {
-        EngineOptions { data: data.into(), memory, memory_size, region: None, survive: Survive::Process }
+        EngineOptions { data: data.into(), memory, memory_size, region: None, survive: Survive::Process, numa_node: None, background: true }
     }
 }

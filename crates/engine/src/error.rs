@@ -71,6 +71,9 @@ pub enum Error {
     /// A value out of its type's range.
     #[error("{0}")]
     OutOfRange(String),
+    /// A sequence has no further value.
+    #[error("{0}")]
+    SequenceLimit(String),
     /// A key, row or name above a fixed limit.
     #[error("{0}")]
     TooLarge(String),
@@ -125,6 +128,7 @@ impl Error {
             Error::NotNull { .. } => "23502",
             Error::InvalidText { .. } => "22P02",
             Error::OutOfRange(_) => "22003",
+            Error::SequenceLimit(_) => "2200H",
             Error::TooLarge(_) => "54000",
             Error::WrongState(_) => "55000",
             Error::Unsupported(_) => "0A000",
@@ -148,6 +152,18 @@ impl From<cenote_base::Error> for Error {
             Base::Poisoned(text) => Error::Poisoned(text),
             Base::Invalid(text) => Error::Internal(text),
             other => Error::Io(other.to_string()),
+        }
+    }
+}
+
+impl From<crate::tree::Error> for Error {
+    fn from(error: crate::tree::Error) -> Error {
+        use crate::tree::Error as Tree;
+        match error {
+            Tree::Buffer(error) => error.into(),
+            Tree::Corrupt { .. } => Error::Corrupt(error.to_string()),
+            Tree::KeyTooLong(_) | Tree::ValueTooLong(_) => Error::TooLarge(error.to_string()),
+            other => Error::Internal(other.to_string()),
         }
     }
 }

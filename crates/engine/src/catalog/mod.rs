@@ -4,7 +4,9 @@
 //! new `Table` with a higher version; handles of the old one stay valid for reading under older snapshots and are refused
 //! for writing (`Error::StaleTable`).
 
+mod codec;
 mod defs;
+pub(crate) mod state;
 
 pub use defs::{ColumnDef, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, TableDef};
 

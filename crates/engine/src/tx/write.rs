@@ -17,8 +17,10 @@ use super::locks::{row_name, table_lock};
 use super::Tx;
 use crate::api::{Change, Insert, Isolation, LockStrength, Locked, Outcome, Wait};
 use crate::catalog::Table;
+use crate::catalog::state::CATALOG_SPACE;
 use crate::error::{Error, Result};
 use crate::large;
+use crate::row::FLAG_EXTERNAL;
 use crate::tree::{BTree, LargeRef};
 use crate::undo::record::{DELETED, Kind, NewRecord, TRAILER, Trailer};
 
@@ -130,6 +132,7 @@ impl Tx {
         let kind = if pos.found { Kind::Update } else { Kind::Insert };
         let record = NewRecord {
             kind,
+            plain: kind == Kind::Insert,
             tx: own,
             prev: self.last_undo,
             space: table.space,
@@ -181,7 +184,7 @@ impl Tx {
             let applied = match f(&row, moved)? {
                 Change::Skip => return Ok(Outcome::Skipped),
                 Change::Keep => self.apply_lock(table, key, trailer, LockStrength::Update)?,
-                Change::Delete => self.apply(table, key, trailer, &value, None)?,
+                Change::Delete => self.apply(table, key, trailer, &value, None, false)?,
                 Change::Update(new) => self.apply_update(table, key, trailer, (&value, &row), &new)?,
             };
             match applied {
@@ -305,7 +308,7 @@ impl Tx {
             }
         }
         let new = self.store(table, new)?;
-        let applied = self.apply(table, key, seen, stored, Some(&new));
+        let applied = self.apply(table, key, seen, stored, Some(&new), keys.is_empty());
         match applied {
             Ok(Applied::Done) => index::enter(&engine, table, &keys, key)?,
             _ => large::free(&engine.pool, table, &new.refs)?,
@@ -316,7 +319,7 @@ impl Tx {
     /// An update that changes the primary key: the old row goes, the new one comes.
     fn apply_move(&mut self, table: &Table, key: &[u8], seen: Trailer, stored: &[u8], new: &[u8]) -> Result<Applied> {
         let before = self.savepoint();
-        match self.apply(table, key, seen, stored, None)? {
+        match self.apply(table, key, seen, stored, None, false)? {
             Applied::Done => {}
             other => return Ok(other),
         }
@@ -331,7 +334,8 @@ impl Tx {
     }
 
     /// Gives the row another version (None: marks it deleted), if it is still as `seen`, whose stored bytes are `old`.
-    fn apply(&mut self, table: &Table, key: &[u8], seen: Trailer, old: &[u8], new: Option<&Stored>) -> Result<Applied> {
+    /// `same_keys`: no index key changes.
+    fn apply(&mut self, table: &Table, key: &[u8], seen: Trailer, old: &[u8], new: Option<&Stored>, same_keys: bool) -> Result<Applied> {
         let engine = self.engine().clone();
         let (tree, own) = (BTree { space: table.space }, self.reader.own);
         let mut m = engine.pool.mtr();
@@ -350,7 +354,9 @@ impl Tx {
             return Ok(Applied::WaitFor(by));
         }
         let kind = if new.is_some() { Kind::Update } else { Kind::Delete };
-        let record = NewRecord { kind, tx: own, prev: self.last_undo, space: table.space, before: seen, key, row: old };
+        let outside = old.first().is_some_and(|flags| flags & FLAG_EXTERNAL != 0);
+        let plain = same_keys && !outside && table.space != CATALOG_SPACE;
+        let record = NewRecord { kind, plain, tx: own, prev: self.last_undo, space: table.space, before: seen, key, row: old };
         let writer = self.writer.as_mut().ok_or_else(no_segment)?;
         let place = writer.prepare(&mut m, record.len())?;
         let flags = if new.is_some() { 0 } else { DELETED };

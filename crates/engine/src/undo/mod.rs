@@ -90,6 +90,12 @@ pub(crate) struct Segment {
     pub ended: rt::Mutex<VecDeque<Ended>>,
 }
 
+impl Segment {
+    pub(crate) fn new(number: u16, tail: u64) -> Segment {
+        Segment { number, tail: AtomicU64::new(tail), ended: rt::Mutex::new(VecDeque::new()) }
+    }
+}
+
 /// The right to append to a segment.
 pub(crate) struct Writer {
     pub segment: std::sync::Arc<Segment>,

@@ -4,6 +4,7 @@
 //!  0 u32 len        whole record, multiple of 8
 //!  4 u8  kind       1 insert (there was no row), 2 update, 3 delete
 //!  5 u8  flags      bit 0: undone (the change has been taken back; set in the mini-transaction that does it)
+//!                   bit 1: plain (no index key changed and the previous version has nothing outside: purge passes by)
 //!  6 u16 key_len
 //!  8 u64 tx         number of the transaction
 //! 16 u64 prev       pointer to the transaction's previous record; 0: first
@@ -23,6 +24,9 @@ pub(crate) const HEADER: usize = 56;
 pub(crate) const AT_FLAGS: usize = 5;
 /// The change has been taken back.
 pub(crate) const FLAG_UNDONE: u8 = 1;
+
+/// Purge has nothing to do.
+pub(crate) const FLAG_PLAIN: u8 = 2;
 
 /// What was done to the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +82,7 @@ impl Trailer {
 pub(crate) struct UndoRecord {
     pub kind: Kind,
     pub undone: bool,
+    pub plain: bool,
     pub tx: u64,
     pub prev: u64,
     pub space: u32,
@@ -94,6 +99,7 @@ pub(crate) fn len_of(key: usize, row: usize) -> usize {
 /// What goes into a record.
 pub(crate) struct NewRecord<'a> {
     pub kind: Kind,
+    pub plain: bool,
     pub tx: u64,
     pub prev: u64,
     pub space: u32,
@@ -117,7 +123,7 @@ impl NewRecord<'_> {
             Kind::Update => 2,
             Kind::Delete => 3,
         });
-        out.push(0);
+        out.push(if self.plain { FLAG_PLAIN } else { 0 });
         out.extend_from_slice(&(self.key.len() as u16).to_le_bytes());
         out.extend_from_slice(&self.tx.to_le_bytes());
         out.extend_from_slice(&self.prev.to_le_bytes());
@@ -152,6 +158,7 @@ impl UndoRecord {
         Ok(UndoRecord {
             kind,
             undone: bytes[AT_FLAGS] & FLAG_UNDONE != 0,
+            plain: bytes[AT_FLAGS] & FLAG_PLAIN != 0,
             tx: u64_at(bytes, 8),
             prev: u64_at(bytes, 16),
             space: u32_at(bytes, 24),
@@ -181,7 +188,7 @@ mod tests {
     #[test]
     fn records_round_trip_and_garbage_is_refused() {
         let before = Trailer { tx: 9, undo: 1 << 48 | 77, flags: DELETED };
-        let new = NewRecord { kind: Kind::Update, tx: 12, prev: 5, space: 1000, before, key: b"key", row: b"some row" };
+        let new = NewRecord { kind: Kind::Update, plain: true, tx: 12, prev: 5, space: 1000, before, key: b"key", row: b"some row" };
         let mut bytes = Vec::new();
         new.encode(&mut bytes);
         assert_eq!(bytes.len(), new.len());

@@ -1,0 +1,307 @@
+//! The catalog as kept: a table of its own, a cache of what is committed, and what a transaction has defined so far.
+//!
+//! 1. The catalog is an ordinary clustered table (`catalog_table`): object id, kind, name, definition. So definitions have
+//!    MVCC, undo and recovery like rows.
+//! 2. `CatalogState` caches what is committed; `version` rises with each publication and is the key of plan caches.
+//! 3. A transaction that defines keeps its changes in an `Overlay`, applied over the committed state for itself only, and
+//!    published after its commit is durable.
+//! 4. `spaces` finds the table of a clustered tree, uncommitted ones included: rollback and purge meet rows by space.
+//!
+//! Files follow the catalog's rows. When a definition is taken back, spaces that it alone named are dropped; when purge
+//! passes the undo record of one that was replaced or deleted, spaces that only it named are dropped: by then no snapshot
+//! can reach them. Spaces that no definition names at start are orphans of a crash and are dropped.
+
+use super::codec::{decode_sequence, decode_table, encode_sequence, encode_table};
+use super::{ColumnDef, PrimaryKey, SequenceDef, Table, TableDef};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::large;
+use crate::types::{ColumnType, Datum, DatumRef};
+use cenote_base::rt;
+use cenote_base::rt::HashMap;
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Space of the catalog's tree.
+pub(crate) const CATALOG_SPACE: u32 = 1;
+const CATALOG_ID: u32 = 1;
+/// Kinds of objects in the catalog.
+const KIND_TABLE: i16 = 1;
+const KIND_SEQUENCE: i16 = 2;
+/// Versions that only one transaction sees have this bit.
+const PRIVATE: u64 = 1 << 63;
+
+/// Tables and sequences by name.
+#[derive(Default, Clone)]
+pub(crate) struct Catalog {
+    pub tables: BTreeMap<String, Arc<Table>>,
+    pub by_id: HashMap<u32, Arc<Table>>,
+    pub sequences: BTreeMap<String, Arc<SequenceDef>>,
+}
+
+/// A change of the catalog.
+#[derive(Clone)]
+pub(crate) enum Definition {
+    Table(Arc<Table>),
+    DropTable(u32),
+    Sequence(Arc<SequenceDef>),
+    DropSequence(u32),
+}
+
+impl Catalog {
+    fn apply(&mut self, change: &Definition) {
+        match change {
+            Definition::Table(table) => {
+                self.remove_table(table.id);
+                self.tables.insert(table.name.clone(), table.clone());
+                self.by_id.insert(table.id, table.clone());
+            }
+            Definition::DropTable(id) => self.remove_table(*id),
+            Definition::Sequence(def) => {
+                self.sequences.insert(def.name.clone(), def.clone());
+            }
+            Definition::DropSequence(id) => self.sequences.retain(|_, s| s.id != *id),
+        }
+    }
+
+    fn remove_table(&mut self, id: u32) {
+        if let Some(old) = self.by_id.remove(&id) {
+            self.tables.remove(&old.name);
+        }
+    }
+
+    /// Whether a table, index or sequence has this name.
+    pub(crate) fn has_relation(&self, name: &str) -> bool {
+        self.tables.contains_key(name)
+            || self.sequences.contains_key(name)
+            || self.tables.values().any(|t| {
+                t.index_named(name).is_some() || t.primary_key.as_ref().is_some_and(|primary| primary.name == name)
+            })
+    }
+}
+
+/// The committed catalog and the table of each clustered space.
+pub(crate) struct CatalogState {
+    current: rt::RwLock<Arc<Catalog>>,
+    version: AtomicU64,
+    private: AtomicU64,
+    spaces: rt::RwLock<HashMap<u32, Arc<Table>>>,
+    /// The catalog's own table.
+    pub own: Arc<Table>,
+}
+
+/// The catalog's table.
+pub(crate) fn catalog_table() -> Table {
+    let column = |name: &str, ty| ColumnDef { name: name.into(), ty, not_null: true, default: None };
+    Table::new(TableDef {
+        id: CATALOG_ID,
+        name: "cenote_catalog".into(),
+        space: CATALOG_SPACE,
+        columns: vec![
+            column("id", ColumnType::Int8),
+            column("kind", ColumnType::Int2),
+            column("name", ColumnType::Text),
+            column("definition", ColumnType::Bytes),
+        ],
+        primary_key: Some(PrimaryKey { id: 2, name: "cenote_catalog_pkey".into(), columns: vec![0] }),
+        indexes: Vec::new(),
+        version: 1,
+    })
+}
+
+impl CatalogState {
+    pub(crate) fn new() -> CatalogState {
+        let own = Arc::new(catalog_table());
+        let state = CatalogState {
+            current: rt::RwLock::new(Arc::default()),
+            version: AtomicU64::new(1),
+            private: AtomicU64::new(PRIVATE),
+            spaces: rt::RwLock::new(HashMap::default()),
+            own: own.clone(),
+        };
+        state.register(&own);
+        state
+    }
+
+    /// Version of the committed catalog.
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// The committed catalog.
+    pub(crate) fn current(&self) -> Arc<Catalog> {
+        self.current.read().clone()
+    }
+
+    /// Puts a transaction's definitions into the committed catalog.
+    pub(crate) fn publish(&self, overlay: &Overlay) {
+        self.change(&overlay.changes);
+    }
+
+    /// Changes the committed catalog.
+    pub(crate) fn change(&self, changes: &[Definition]) {
+        let mut current = self.current.write();
+        let mut next = (**current).clone();
+        changes.iter().for_each(|change| next.apply(change));
+        *current = Arc::new(next);
+        self.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The table whose rows lie in this space, as last defined (committed or not).
+    pub(crate) fn table_of_space(&self, space: u32) -> Option<Arc<Table>> {
+        self.spaces.read().get(&space).cloned()
+    }
+
+    /// Makes the table known by its space.
+    pub(crate) fn register(&self, table: &Arc<Table>) {
+        self.spaces.write().insert(table.space, table.clone());
+    }
+
+    /// Every table known by a space, the catalog's own included.
+    pub(crate) fn known(&self) -> Vec<Arc<Table>> {
+        self.spaces.read().values().cloned().collect()
+    }
+}
+
+/// Definitions of a transaction that has not committed.
+#[derive(Default)]
+pub(crate) struct Overlay {
+    changes: Vec<Definition>,
+    /// Committed version, number of changes and result of the last application, with a version of its own.
+    cached: rt::Mutex<Option<(u64, usize, u64, Arc<Catalog>)>>,
+}
+
+impl Overlay {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.changes.len()
+    }
+
+    pub(crate) fn push(&mut self, change: Definition) {
+        self.changes.push(change);
+        *self.cached.lock() = None;
+    }
+
+    pub(crate) fn truncate(&mut self, len: usize) {
+        if self.changes.len() > len {
+            self.changes.truncate(len);
+            *self.cached.lock() = None;
+        }
+    }
+
+    /// The catalog with these changes, and its version.
+    pub(crate) fn over(&self, state: &CatalogState) -> (u64, Arc<Catalog>) {
+        if self.changes.is_empty() {
+            return (state.version(), state.current());
+        }
+        let committed = state.version();
+        let mut cached = self.cached.lock();
+        if let Some((base, len, version, catalog)) = &*cached
+            && (*base, *len) == (committed, self.changes.len())
+        {
+            return (*version, catalog.clone());
+        }
+        let mut catalog = (*state.current()).clone();
+        self.changes.iter().for_each(|change| catalog.apply(change));
+        let (version, catalog) = (state.private.fetch_add(1, Ordering::Relaxed), Arc::new(catalog));
+        *cached = Some((committed, self.changes.len(), version, catalog.clone()));
+        (version, catalog)
+    }
+}
+
+/// The catalog's row of a table.
+pub(crate) fn row_of_table(own: &Table, def: &TableDef) -> Result<Vec<u8>> {
+    row(own, def.id, KIND_TABLE, &def.name, encode_table(def))
+}
+
+/// The catalog's row of a sequence.
+pub(crate) fn row_of_sequence(own: &Table, def: &SequenceDef) -> Result<Vec<u8>> {
+    row(own, def.id, KIND_SEQUENCE, &def.name, encode_sequence(def))
+}
+
+fn row(own: &Table, id: u32, kind: i16, name: &str, definition: Vec<u8>) -> Result<Vec<u8>> {
+    let mut row = Vec::new();
+    own.layout().encode(
+        &[Datum::Int8(i64::from(id)), Datum::Int2(kind), Datum::Text(name.into()), Datum::Bytes(definition)],
+        &mut row,
+    )?;
+    Ok(row)
+}
+
+/// Primary key of an object's row.
+pub(crate) fn key_of(own: &Table, id: u32) -> Vec<u8> {
+    let mut key = Vec::new();
+    own.key_of_values(&[Datum::Int8(i64::from(id))], &mut key);
+    key
+}
+
+/// What a whole catalog row defines.
+pub(crate) fn definition_of(own: &Table, row: &[u8]) -> Result<Definition> {
+    let DatumRef::Bytes(bytes) = own.layout().column(row, 3)? else {
+        return Err(Error::Corrupt("catalog row without a definition".into()));
+    };
+    match own.layout().column(row, 1)? {
+        DatumRef::Int2(KIND_TABLE) => Ok(Definition::Table(Arc::new(Table::new(decode_table(bytes)?)))),
+        DatumRef::Int2(KIND_SEQUENCE) => Ok(Definition::Sequence(Arc::new(decode_sequence(bytes)?))),
+        _ => Err(Error::Corrupt("catalog row of an unknown kind".into())),
+    }
+}
+
+fn table_of_stored(engine: &Engine, stored: Option<&[u8]>) -> Result<Option<Arc<Table>>> {
+    let Some(stored) = stored else { return Ok(None) };
+    let own = &engine.catalog.own;
+    Ok(match definition_of(own, &large::bring_in(&engine.pool, own, stored)?)? {
+        Definition::Table(table) => Some(table),
+        _ => None,
+    })
+}
+
+/// All spaces of a table.
+pub(crate) fn spaces_of(table: &Table) -> Vec<u32> {
+    std::iter::once(table.space).chain(table.indexes.iter().map(|i| i.space)).collect()
+}
+
+/// A stored definition is gone for everybody, `kept` is the one that stays: drops the spaces that only the first named.
+pub(crate) fn drop_spaces(engine: &Engine, gone: Option<&[u8]>, kept: Option<&[u8]>) -> Result<()> {
+    let Some(gone) = table_of_stored(engine, gone)? else {
+        if let Some(kept) = table_of_stored(engine, kept)? {
+            engine.catalog.register(&kept);
+        }
+        return Ok(());
+    };
+    let kept = table_of_stored(engine, kept)?;
+    let staying = kept.as_ref().map(|t| spaces_of(t)).unwrap_or_default();
+    if let Some(kept) = &kept {
+        engine.catalog.register(kept);
+    }
+    if !staying.contains(&gone.space) {
+        engine.catalog.spaces.write().remove(&gone.space);
+    }
+    for space in spaces_of(&gone).into_iter().filter(|space| !staying.contains(space)) {
+        engine.drop_space(space)?;
+    }
+    Ok(())
+}
+
+/// Purge has passed a stored definition; drops the spaces that none of the surviving versions names.
+pub(crate) fn purge_spaces(engine: &Engine, gone: &[u8], survivors: &[Vec<u8>]) -> Result<()> {
+    let Some(gone) = table_of_stored(engine, Some(gone))? else { return Ok(()) };
+    let mut staying = Vec::new();
+    for survivor in survivors {
+        if let Some(table) = table_of_stored(engine, Some(survivor))? {
+            staying.extend(spaces_of(&table));
+        }
+    }
+    if !staying.contains(&gone.space) {
+        engine.catalog.spaces.write().remove(&gone.space);
+    }
+    for space in spaces_of(&gone).into_iter().filter(|space| !staying.contains(space)) {
+        engine.drop_space(space)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,397 @@
+//! The engine: storage, buffer, transactions and catalog of one database.
+//!
+//! Opening:
+//! 1. the data directory is taken (a second server is refused), the pool opened, pages recovered (`buffer`);
+//! 2. a new database gets its system spaces; a word in the control file says when that is complete;
+//! 3. the undo segments' headers tell which transactions had not ended: losers. Their rows are theirs until the background
+//!    has rolled them back (`recovery`); all others are visible to everyone;
+//! 4. the catalog is read, orphaned spaces are dropped;
+//! 5. purge and rollback threads start; the engine is ready.
+//!
+//! System spaces: 0 meta page, 1 catalog, 2 counters, `undo::SPACE_BASE`.. undo segments, `cts::SPACE` CTS slots. Objects'
+//! spaces from `FIRST_SPACE`; their numbers are never used twice.
+
+use crate::api::{EngineOptions, Isolation, MemoryKind, Survive};
+use crate::catalog::Table;
+use crate::catalog::state::{CATALOG_SPACE, CatalogState};
+use crate::counters::{COUNTERS_SPACE, Counters};
+use crate::error::{Error, Result};
+use crate::purge::Purge;
+use crate::recovery::Losers;
+use crate::tree::{BTree, Direction, KeyRange, LeafBatch};
+use crate::tx::cts::{self, CtsPages};
+use crate::tx::locks::{RowLocks, TableLocks, UniqueStripes, Waits};
+use crate::tx::slots::Slots;
+use crate::tx::status::TxTable;
+use crate::tx::Tx;
+use crate::undo::{self, Segment, Writer};
+use cenote_base::rt;
+use cenote_base::rt::HashMap;
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::{Lsn, PageId};
+use cenote_buffer::{BufferPool, Config, Kind};
+use cenote_storage::{DataDir, Storage};
+use std::sync::Arc;
+
+pub use cenote_buffer::PoolStats;
+
+/// Space of the meta page.
+const META_SPACE: u32 = 0;
+/// Spaces of tables and indexes begin here.
+pub(crate) const FIRST_SPACE: u32 = 1000;
+/// Ids of tables, indexes and sequences begin here, as PostgreSQL's do for what users make.
+const FIRST_OBJECT: u32 = 16384;
+const KIND_META: u8 = 0x23;
+const META_MAGIC: u64 = u64::from_le_bytes(*b"CenoteMt");
+const AT_MAGIC: usize = 32;
+const AT_NEXT_OBJECT: usize = 40;
+const AT_NEXT_SPACE: usize = 44;
+const AT_SEGMENTS: usize = 48;
+/// Engine word of the control file: 1 once the system spaces are complete.
+const WORD_COMPLETE: usize = 0;
+
+/// The storage as the engine uses it.
+pub(crate) struct Store(pub Arc<Storage>);
+
+impl Store {
+    /// Every commit below or at this is durable: what a snapshot sees.
+    #[inline]
+    pub(crate) fn durable(&self) -> u64 {
+        self.0.log().durable().raw()
+    }
+
+    pub(crate) fn wait_durable(&self, lsn: u64) -> Result<()> {
+        Ok(self.0.log().wait_durable(Lsn::from_raw(lsn))?)
+    }
+
+    pub(crate) fn reserve_tx_ids(&self, ceiling: u64) -> Result<()> {
+        Ok(self.0.control().update(|c| c.tx_ceiling = c.tx_ceiling.max(ceiling))?)
+    }
+}
+
+/// What recovery did at start, of pages (`buffer`) and of transactions.
+#[derive(Debug, Clone)]
+pub struct RecoveryReport {
+    /// Pages and log.
+    pub pages: cenote_buffer::RecoveryReport,
+    /// Transactions that had not ended when the last process did.
+    pub losers: u64,
+    /// How many of them have been rolled back by now.
+    pub rolled_back: u64,
+    /// Spaces that no definition named, dropped.
+    pub orphans_dropped: u64,
+    /// From the begin of opening until ready.
+    pub duration: rt::Nanos,
+}
+
+/// The database.
+pub struct Engine {
+    pub(crate) pool: BufferPool,
+    pub(crate) storage: Store,
+    pub(crate) slots: Slots,
+    pub(crate) txs: TxTable,
+    pub(crate) cts: CtsPages,
+    pub(crate) waits: Waits,
+    pub(crate) table_locks: TableLocks,
+    pub(crate) row_locks: RowLocks,
+    pub(crate) stripes: UniqueStripes,
+    pub(crate) catalog: CatalogState,
+    pub(crate) counters: Counters,
+    pub(crate) segments: rt::RwLock<Vec<Arc<Segment>>>,
+    free_segments: rt::Mutex<Vec<Writer>>,
+    row_numbers: rt::Mutex<HashMap<u32, Arc<AtomicU64>>>,
+    meta: rt::Mutex<()>,
+    pub(crate) purge: Purge,
+    pub(crate) losers: Losers,
+    report: rt::Mutex<RecoveryReport>,
+    pub(crate) stopping: AtomicBool,
+    threads: rt::Mutex<Vec<rt::JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// Opens (or makes) a database. Errors: the directory or region is in use, belongs to another database, or is damaged.
+    pub fn open(options: EngineOptions) -> Result<Arc<Engine>> {
+        let begun = rt::now();
+        let dir = DataDir::open(&options.data)?;
+        let (pool, report) = BufferPool::open(config(&options), dir)?;
+        let storage = pool.storage().clone();
+        if storage.control().get().engine[WORD_COMPLETE] == 0 {
+            create(&pool, &storage)?;
+        }
+        let segments = open_segments(&pool)?;
+        let (losers, first) = crate::recovery::find_losers(&pool, &segments, storage.control().get().tx_ceiling)?;
+        let found = losers.len() as u64;
+        let engine = Engine {
+            cts: CtsPages::open(&pool)?,
+            storage: Store(storage),
+            slots: Slots::new(),
+            txs: TxTable::new(first),
+            waits: Waits::default(),
+            table_locks: TableLocks::default(),
+            row_locks: RowLocks::default(),
+            stripes: UniqueStripes::default(),
+            catalog: CatalogState::new(),
+            counters: Counters::default(),
+            segments: rt::RwLock::new(segments),
+            free_segments: rt::Mutex::new(Vec::new()),
+            row_numbers: rt::Mutex::new(HashMap::default()),
+            meta: rt::Mutex::new(()),
+            purge: Purge::default(),
+            losers: Losers::default(),
+            report: rt::Mutex::new(RecoveryReport {
+                pages: report,
+                losers: found,
+                rolled_back: 0,
+                orphans_dropped: 0,
+                duration: rt::Nanos::ZERO,
+            }),
+            stopping: AtomicBool::new(false),
+            threads: rt::Mutex::new(Vec::new()),
+            pool,
+        };
+        let engine = Arc::new(engine);
+        crate::recovery::adopt(&engine, &losers, first)?;
+        crate::recovery::read_catalog(&engine)?;
+        let orphans = if found == 0 { crate::recovery::drop_orphans(&engine)? } else { 0 };
+        engine.update_report(|report| {
+            report.orphans_dropped = orphans;
+            report.duration = rt::now().since(begun);
+        });
+        engine.start_threads(options.background, losers);
+        Ok(engine)
+    }
+
+    fn start_threads(self: &Arc<Self>, background: bool, losers: Vec<crate::recovery::Loser>) {
+        if !background {
+            self.losers.set_waiting(losers);
+            return;
+        }
+        let mut threads = self.threads.lock();
+        if losers.is_empty() {
+            self.losers.done();
+        } else {
+            let weak = Arc::downgrade(self);
+            threads.push(rt::spawn("rollback", move || crate::recovery::roll_back_losers(&weak, losers)));
+        }
+        let weak = Arc::downgrade(self);
+        let signal = self.purge.signal.clone();
+        threads.push(rt::spawn("purge", move || crate::purge::run(&weak, &signal)));
+    }
+
+    /// An idle transaction, to be begun and ended many times by one session.
+    pub fn tx(self: &Arc<Self>) -> Tx {
+        Tx::new(self)
+    }
+
+    /// A begun transaction.
+    pub fn begin(self: &Arc<Self>, isolation: Isolation) -> Tx {
+        let mut tx = self.tx();
+        tx.begin(isolation);
+        tx
+    }
+
+    /// Rises with each committed definition statement: the key of plan caches. One atomic load.
+    #[inline]
+    pub fn catalog_version(&self) -> u64 {
+        self.catalog.version()
+    }
+
+    /// What recovery did.
+    pub fn recovery_report(&self) -> RecoveryReport {
+        self.report.lock().clone()
+    }
+
+    pub(crate) fn update_report(&self, change: impl FnOnce(&mut RecoveryReport)) {
+        change(&mut self.report.lock());
+    }
+
+    /// Counts of the buffer pool, for its tier.
+    pub fn pool_stats(&self) -> PoolStats {
+        self.pool.stats()
+    }
+
+    /// The kind of memory that the pool lies in: `cxl` or `dram`.
+    pub fn database_id(&self) -> u128 {
+        self.storage.0.control().get().database
+    }
+
+    /// How many transactions that write or lock are in progress.
+    pub fn running_transactions(&self) -> usize {
+        self.slots.running()
+    }
+
+    /// Writes all changed pages back and shortens the log.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.pool.checkpoint()?;
+        Ok(())
+    }
+
+    /// Orderly end: everything written back, marked clean. No transaction may be active.
+    pub fn shutdown(&self) -> Result<()> {
+        self.stop_threads();
+        self.settle_sequences()?;
+        Ok(self.pool.shutdown()?)
+    }
+
+    /// Ends the background threads and writes nothing: what is in memory stays as a crash would leave it.
+    pub fn halt(&self) {
+        self.stop_threads();
+    }
+
+    fn stop_threads(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.purge.signal.set();
+        let threads: Vec<_> = self.threads.lock().drain(..).collect();
+        for thread in threads {
+            // One that panicked has said so where it happened.
+            let _ = thread.join();
+        }
+    }
+
+    // ---- spaces and numbers ----
+
+    /// Makes the file of a new space.
+    pub(crate) fn create_space(&self) -> Result<u32> {
+        let space = self.next_number(AT_NEXT_SPACE)?;
+        self.storage.0.pages().create_space(space)?;
+        Ok(space)
+    }
+
+    /// Removes a space's pages and file.
+    pub(crate) fn drop_space(&self, space: u32) -> Result<()> {
+        self.row_numbers.lock().remove(&space);
+        self.pool.discard_space(space)?;
+        if self.storage.0.pages().has_space(space) {
+            self.storage.0.pages().drop_space(space)?;
+        }
+        Ok(())
+    }
+
+    /// An id for a table, index or sequence.
+    pub(crate) fn next_object(&self) -> Result<u32> {
+        self.next_number(AT_NEXT_OBJECT)
+    }
+
+    fn next_number(&self, at: usize) -> Result<u32> {
+        let _meta = self.meta.lock();
+        let mut m = self.pool.mtr();
+        let h = m.exclusive(PageId::new(META_SPACE, 0))?;
+        let number = m.view(h).u32(at);
+        m.write_u32(h, at, number + 1);
+        m.commit();
+        Ok(number)
+    }
+
+    /// The next hidden row number of a table without a primary key.
+    pub(crate) fn next_row_number(&self, table: &Table) -> Result<u64> {
+        if let Some(counter) = self.row_numbers.lock().get(&table.space) {
+            return Ok(counter.fetch_add(1, Ordering::Relaxed));
+        }
+        let mut scan = BTree { space: table.space }.scan(KeyRange::all(), Direction::Backward).batch_rows(1);
+        let mut batch = LeafBatch::new();
+        let mut next = 1;
+        if scan.next_batch(&self.pool, &mut batch)? {
+            let key: [u8; 8] = batch.key(0).try_into().map_err(|_| Error::Corrupt("hidden key of a row".into()))?;
+            next = u64::from_be_bytes(key) + 1;
+        }
+        let mut counters = self.row_numbers.lock();
+        let counter = counters.entry(table.space).or_insert_with(|| Arc::new(AtomicU64::new(next)));
+        Ok(counter.fetch_add(1, Ordering::Relaxed))
+    }
+
+    // ---- undo segments ----
+
+    /// A segment to write to: one that is free, or a new one.
+    pub(crate) fn take_segment(&self) -> Result<Writer> {
+        if let Some(writer) = self.free_segments.lock().pop() {
+            return Ok(writer);
+        }
+        let _meta = self.meta.lock();
+        let number = self.segments.read().len() as u32;
+        if number >= undo::MAX_SEGMENTS {
+            return Err(Error::WrongState("too many transactions write at once".into()));
+        }
+        let space = undo::SPACE_BASE + number;
+        if !self.storage.0.pages().has_space(space) {
+            self.storage.0.pages().create_space(space)?;
+        }
+        undo::create(&self.pool, number as u16)?;
+        let mut m = self.pool.mtr();
+        let h = m.exclusive(PageId::new(META_SPACE, 0))?;
+        m.write_u32(h, AT_SEGMENTS, number + 1);
+        m.commit();
+        let segment = Arc::new(Segment::new(number as u16, undo::STREAM_START));
+        self.segments.write().push(segment.clone());
+        Ok(Writer { segment, position: undo::STREAM_START })
+    }
+
+    /// The session needs its segment no more.
+    pub(crate) fn give_back_segment(&self, writer: Writer) {
+        self.free_segments.lock().push(writer);
+    }
+
+    /// Whether purge has passed the record.
+    pub(crate) fn is_purged(&self, pointer: u64) -> bool {
+        let (number, _) = undo::split(pointer);
+        self.segments.read().get(usize::from(number)).is_none_or(|segment| undo::is_purged(segment, pointer))
+    }
+}
+
+impl Drop for Engine {
+    /// May run on a background thread, so it waits for none.
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Release);
+        self.purge.signal.set();
+    }
+}
+
+fn config(options: &EngineOptions) -> Config {
+    let kind = match options.memory {
+        MemoryKind::Cxl => Kind::Cxl,
+        MemoryKind::Dram => Kind::Dram,
+    };
+    let mut config = Config::new(kind, options.memory_size);
+    config.region = options.region.clone();
+    config.survive = match options.survive {
+        Survive::Process => cenote_buffer::Survive::Process,
+        Survive::Host => cenote_buffer::Survive::Host,
+    };
+    config.background = options.background;
+    config.numa_node = options.numa_node;
+    config
+}
+
+/// Makes the system spaces; the control file says when they are durable. Begun anew after a crash in between.
+fn create(pool: &BufferPool, storage: &Storage) -> Result<()> {
+    for space in [META_SPACE, CATALOG_SPACE, COUNTERS_SPACE, cts::SPACE] {
+        if !storage.pages().has_space(space) {
+            storage.pages().create_space(space)?;
+        }
+    }
+    BTree::create(pool, CATALOG_SPACE)?;
+    BTree::create(pool, COUNTERS_SPACE)?;
+    cts::create(pool, storage.control().get().tx_ceiling.max(1))?;
+    let mut m = pool.mtr();
+    let h = m.create(PageId::new(META_SPACE, 0), KIND_META, 0)?;
+    m.write_u64(h, AT_MAGIC, META_MAGIC);
+    m.write_u32(h, AT_NEXT_OBJECT, FIRST_OBJECT);
+    m.write_u32(h, AT_NEXT_SPACE, FIRST_SPACE);
+    m.write_u32(h, AT_SEGMENTS, 0);
+    let end = m.commit();
+    storage.log().wait_durable(end)?;
+    Ok(storage.control().update(|c| c.engine[WORD_COMPLETE] = 1)?)
+}
+
+fn open_segments(pool: &BufferPool) -> Result<Vec<Arc<Segment>>> {
+    let count = {
+        let guard = pool.shared(PageId::new(META_SPACE, 0))?;
+        if guard.view().u64(AT_MAGIC) != META_MAGIC {
+            return Err(Error::Corrupt("the meta page".into()));
+        }
+        guard.view().u32(AT_SEGMENTS)
+    };
+    if count > undo::MAX_SEGMENTS {
+        return Err(Error::Corrupt(format!("the meta page names {count} undo segments")));
+    }
+    (0..count as u16).map(|number| Ok(Arc::new(Segment::new(number, undo::header(pool, number)?.tail)))).collect()
+}

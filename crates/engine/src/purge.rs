@@ -1,0 +1,207 @@
+//! Purge: what no snapshot can see any more goes.
+//!
+//! 1. The horizon is the oldest snapshot in use. Transactions that ended at or below it are *past*: everybody sees what they
+//!    made, nobody what they replaced.
+//! 2. Each undo segment is read from its tail over its past transactions. For each record: index entries of the replaced
+//!    version that no later version needs go; its large values are freed; a delete's row goes, if it is still the newest.
+//!    All that is one mini-transaction, under the clustered leaf's latch (see `tx::rollback` for why that is enough).
+//! 3. The tail moves on, and pages wholly below it are punched out of the file.
+//! 4. The low-water mark rises to the least number that is neither over nor past, so that readers need no lookup for what
+//!    is older.
+//!
+//! Every step may be repeated after a crash. A rolled-back record is passed by: its version is the row's again.
+
+use crate::catalog::{Table, state};
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::large;
+use crate::tree::BTree;
+use crate::tx::rollback::{compact_entries, entries_of, keep_needed, latch_entries, remove_entries};
+use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
+use crate::undo::{self, Ended, Segment};
+use cenote_base::rt;
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Longest pause between two rounds.
+const PAUSE: rt::Nanos = rt::Nanos::from_millis(50);
+/// Pages below the tail that are worth punching.
+const PUNCH: u32 = 64;
+
+/// State of purge.
+#[derive(Default)]
+pub(crate) struct Purge {
+    /// Wakes the thread.
+    pub signal: Arc<rt::Event>,
+    /// One round at a time.
+    round: rt::Mutex<()>,
+    pub records: AtomicU64,
+    pub errors: AtomicU64,
+}
+
+/// The purge thread.
+pub(crate) fn run(engine: &Weak<Engine>, signal: &rt::Event) {
+    loop {
+        signal.wait_timeout(PAUSE);
+        signal.reset();
+        let Some(engine) = engine.upgrade() else { return };
+        if engine.stopping.load(Ordering::Acquire) {
+            return;
+        }
+        if engine.purge_round().is_err() {
+            // What failed is tried again in the next round; statements meet the same error and report it.
+            engine.purge.errors.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Engine {
+    /// Removes all that no snapshot can see; returns how many undo records it passed.
+    pub fn vacuum(&self) -> Result<u64> {
+        self.purge_round()
+    }
+
+    fn purge_round(&self) -> Result<u64> {
+        let _round = self.purge.round.lock();
+        let horizon = self.slots.horizon(self.storage.durable());
+        self.raise_low_water(horizon);
+        let segments: Vec<_> = self.segments.read().clone();
+        let mut passed = 0;
+        for segment in segments {
+            passed += self.purge_segment(&segment, horizon)?;
+        }
+        self.purge.records.fetch_add(passed, Ordering::Relaxed);
+        Ok(passed)
+    }
+
+    /// Order matters: a transaction enters its slot before `next` passes it, and the segment's queue before it leaves the
+    /// slot; so reading `next`, slots, queues in this order misses none.
+    fn raise_low_water(&self, horizon: u64) {
+        let next = self.txs.next();
+        let mut low = self.slots.oldest_tx(next);
+        for segment in self.segments.read().iter() {
+            let recent = segment.ended.lock();
+            low = recent.iter().filter(|e| e.at > horizon && e.tx != 0).map(|e| e.tx).fold(low, u64::min);
+        }
+        self.txs.raise_low_water(low);
+    }
+
+    fn purge_segment(&self, segment: &Segment, horizon: u64) -> Result<u64> {
+        let first_page = undo::first_page_kept(segment.tail.load(Ordering::Acquire));
+        let mut passed = 0;
+        while let Some(ended) = next_past(segment, horizon) {
+            passed += self.purge_until(segment, ended.end)?;
+            segment.ended.lock().pop_front();
+            if self.stopping.load(Ordering::Acquire) {
+                break;
+            }
+        }
+        if passed > 0 {
+            self.log_tail(segment)?;
+        }
+        let now = undo::first_page_kept(segment.tail.load(Ordering::Acquire));
+        if now / PUNCH > first_page / PUNCH {
+            self.punch(segment, now / PUNCH * PUNCH)?;
+        }
+        Ok(passed)
+    }
+
+    fn purge_until(&self, segment: &Segment, end: u64) -> Result<u64> {
+        let mut at = segment.tail.load(Ordering::Acquire);
+        let mut passed = 0;
+        while at < end {
+            let Some((position, behind, record)) = undo::read_next(&self.pool, segment.number, at)? else { break };
+            if position >= end {
+                break;
+            }
+            self.purge_record(undo::pointer_to(segment.number, position), &record)?;
+            at = behind;
+            segment.tail.store(at, Ordering::Release);
+            passed += 1;
+        }
+        segment.tail.store(end, Ordering::Release);
+        Ok(passed)
+    }
+
+    fn log_tail(&self, segment: &Segment) -> Result<()> {
+        let mut m = self.pool.mtr();
+        let h = undo::latch_header(&mut m, segment.number)?;
+        undo::set_tail(&mut m, h, segment.tail.load(Ordering::Acquire));
+        m.commit();
+        Ok(())
+    }
+
+    /// Gives the file's pages below `kept` back, the header page excepted; once that is durable in the log.
+    fn punch(&self, segment: &Segment, kept: u32) -> Result<()> {
+        self.storage.wait_durable(self.storage.0.log().tail().raw())?;
+        let (space, pages) = (undo::SPACE_BASE + u32::from(segment.number), kept.saturating_sub(4 * PUNCH).max(1)..kept);
+        self.pool.discard_pages(space, pages.clone())?;
+        self.storage.0.pages().punch(space, pages)?;
+        Ok(())
+    }
+
+    fn purge_record(&self, pointer: u64, record: &UndoRecord) -> Result<()> {
+        if record.undone || record.plain || record.kind == Kind::Insert {
+            return Ok(());
+        }
+        match self.catalog.table_of_space(record.space) {
+            Some(table) => self.purge_version(&table, pointer, record),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes what only the version that the record holds needed.
+    fn purge_version(&self, table: &Table, pointer: u64, record: &UndoRecord) -> Result<()> {
+        let tree = BTree { space: table.space };
+        let live = !record.before.deleted();
+        let mut entries = if live { entries_of(self, table, &record.key, &record.row)? } else { Vec::new() };
+        let mut m = self.pool.mtr();
+        let pos = tree.seek_write(&mut m, &record.key, 0)?;
+        let mut current = Vec::new();
+        let mut newest = None;
+        if pos.found {
+            tree.value(&m, &pos, &mut current);
+            newest = Some(Trailer::of(&current)?);
+            current.truncate(current.len() - TRAILER);
+        }
+        let survivors = newest.map(|trailer| (trailer, current));
+        keep_needed(self, table, &record.key, survivors.clone(), pointer, &mut entries)?;
+        let remove_row = newest.is_some_and(|trailer| trailer.deleted() && trailer.undo == pointer);
+        let doomed = latch_entries(&mut m, entries)?;
+        let refs = if live { large::refs_of(table, &record.row)? } else { Vec::new() };
+        large::orphan(&mut m, table, &refs)?;
+        let emptied = remove_row && tree.remove_at(&mut m, &pos);
+        let thin = remove_entries(&mut m, doomed);
+        m.commit();
+        large::free(&self.pool, table, &refs)?;
+        compact_entries(self, &thin)?;
+        if emptied {
+            tree.compact(&self.pool, &record.key)?;
+        }
+        if table.space == state::CATALOG_SPACE && live {
+            let kept = self.surviving_rows(survivors, pointer)?;
+            state::purge_spaces(self, &record.row, &kept)?;
+        }
+        Ok(())
+    }
+
+    /// Rows of the versions newer than the one that record `until` holds.
+    fn surviving_rows(&self, mut version: Option<(Trailer, Vec<u8>)>, until: u64) -> Result<Vec<Vec<u8>>> {
+        let mut rows = Vec::new();
+        while let Some((trailer, row)) = version {
+            if !trailer.deleted() {
+                rows.push(row);
+            }
+            if trailer.undo == 0 || trailer.undo == until || self.is_purged(trailer.undo) {
+                break;
+            }
+            let record = undo::read(&self.pool, trailer.undo)?;
+            version = (record.kind != Kind::Insert).then_some((record.before, record.row));
+        }
+        Ok(rows)
+    }
+}
+
+fn next_past(segment: &Segment, horizon: u64) -> Option<Ended> {
+    segment.ended.lock().front().copied().filter(|ended| ended.at <= horizon)
+}
