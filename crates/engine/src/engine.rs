@@ -17,8 +17,11 @@ use crate::catalog::state::{CATALOG_SPACE, CatalogState};
 use crate::counters::{COUNTERS_SPACE, Counters};
 use crate::error::{Error, Result};
 use crate::purge::Purge;
+use crate::report::RecoveryReport;
 use crate::recovery::Losers;
-use crate::tree::{BTree, Direction, KeyRange, LeafBatch};
+use crate::api::Direction;
+use crate::key::KeyRange;
+use crate::tree::{BTree, LeafBatch};
 use crate::tx::cts::{self, CtsPages};
 use crate::tx::locks::{RowLocks, TableLocks, UniqueStripes, Waits};
 use crate::tx::slots::Slots;
@@ -67,21 +70,6 @@ impl Store {
     pub(crate) fn reserve_tx_ids(&self, ceiling: u64) -> Result<()> {
         Ok(self.0.control().update(|c| c.tx_ceiling = c.tx_ceiling.max(ceiling))?)
     }
-}
-
-/// What recovery did at start, of pages (`buffer`) and of transactions.
-#[derive(Debug, Clone)]
-pub struct RecoveryReport {
-    /// Pages and log.
-    pub pages: cenote_buffer::RecoveryReport,
-    /// Transactions that had not ended when the last process did.
-    pub losers: u64,
-    /// How many of them have been rolled back by now.
-    pub rolled_back: u64,
-    /// Spaces that no definition named, dropped.
-    pub orphans_dropped: u64,
-    /// From the begin of opening until ready.
-    pub duration: rt::Nanos,
 }
 
 /// The database.
@@ -138,13 +126,7 @@ impl Engine {
             meta: rt::Mutex::new(()),
             purge: Purge::default(),
             losers: Losers::default(),
-            report: rt::Mutex::new(RecoveryReport {
-                pages: report,
-                losers: found,
-                rolled_back: 0,
-                orphans_dropped: 0,
-                duration: rt::Nanos::ZERO,
-            }),
+            report: rt::Mutex::new(RecoveryReport::of(&report, found)),
             stopping: AtomicBool::new(false),
             threads: rt::Mutex::new(Vec::new()),
             pool,
@@ -154,8 +136,10 @@ impl Engine {
         crate::recovery::read_catalog(&engine)?;
         let orphans = if found == 0 { crate::recovery::drop_orphans(&engine)? } else { 0 };
         engine.update_report(|report| {
-            report.orphans_dropped = orphans;
-            report.duration = rt::now().since(begun);
+            if orphans > 0 {
+                report.notes.push(format!("{orphans} spaces that no definition named were dropped"));
+            }
+            report.duration_ms = rt::now().since(begun).as_secs_f64() * 1000.0;
         });
         engine.start_threads(options.background, losers);
         Ok(engine)

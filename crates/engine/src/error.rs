@@ -155,15 +155,3 @@ impl From<cenote_base::Error> for Error {
         }
     }
 }
-
-impl From<crate::tree::Error> for Error {
-    fn from(error: crate::tree::Error) -> Error {
-        use crate::tree::Error as Tree;
-        match error {
-            Tree::Buffer(error) => error.into(),
-            Tree::Corrupt { .. } => Error::Corrupt(error.to_string()),
-            Tree::KeyTooLong(_) | Tree::ValueTooLong(_) => Error::TooLarge(error.to_string()),
-            other => Error::Internal(other.to_string()),
-        }
-    }
-}

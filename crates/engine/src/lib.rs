@@ -1,21 +1,44 @@
 //! Tables and transactions: rows in B+trees, MVCC with undo, locks, catalog, recovery.
+//!
+//! | module | its idea |
+//! |---|---|
+//! | `types`, `row`, `key` | values, rows and keys as bytes |
+//! | `tree`, `space` | the B+tree on slotted pages |
+//! | `undo` | what rows were before: segments of records |
+//! | `tx` | transactions: status, snapshots, locks, reading, writing, commit, rollback, definitions |
+//! | `catalog`, `counters` | what the database holds; sequences and row counts |
+//! | `large` | values on overflow pages |
+//! | `purge`, `recovery`, `check` | what is past goes; what had not ended is taken back; all is verified |
+//! | `engine` | the whole, opened |
 
 pub mod api;
+mod backup;
 pub mod catalog;
+mod check;
+mod counters;
+mod engine;
 pub mod error;
-mod interim;
 pub mod key;
+mod large;
+mod pool;
+mod purge;
+mod recovery;
+mod report;
 pub mod row;
 pub mod space;
 pub mod tree;
+mod tx;
 pub mod types;
+mod undo;
 
 pub use api::{
     Change, Direction, EngineOptions, Insert, Isolation, LockStrength, Locked, MemoryKind, Outcome, RowBatch, Survive, Wait,
 };
 pub use catalog::{ColumnDef, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, Table, TableDef};
+pub use engine::{Engine, PoolStats};
 pub use error::{Error, Result};
-pub use interim::{CancelFlag, CheckReport, Engine, Reader, RecoveryReport, RowScan, Savepoint, Tx};
 pub use key::KeyRange;
+pub use report::{CheckReport, RecoveryReport};
 pub use row::RowLayout;
+pub use tx::{CancelFlag, Reader, RowScan, Savepoint, Tx};
 pub use types::{ColumnType, Datum, DatumRef, Numeric};

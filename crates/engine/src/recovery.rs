@@ -12,7 +12,9 @@ use crate::engine::{Engine, FIRST_SPACE};
 use crate::error::Result;
 use crate::large;
 use crate::pool::BufferPool;
-use crate::tree::{BTree, Direction, KeyRange, LeafBatch};
+use crate::api::Direction;
+use crate::key::KeyRange;
+use crate::tree::{BTree, LeafBatch};
 use crate::tx::locks::Waits;
 use crate::tx::read::Reader;
 use crate::tx::{Status, rollback};
@@ -181,7 +183,7 @@ fn roll_back_some(engine: &Engine, loser: &mut Loser) -> Result<bool> {
                 engine.slots.release(slot);
             }
             engine.give_back_segment(Writer { segment: loser.segment.clone(), position: loser.end });
-            engine.update_report(|report| report.rolled_back += 1);
+            engine.update_report(|report| report.transactions_rolled_back += 1);
             return Ok(true);
         }
         loser.last = rollback::take_back_one(engine, loser.last)?;

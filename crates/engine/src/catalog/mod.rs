@@ -101,16 +101,17 @@ impl Table {
 
     /// The error for a row that collides in an index (None: in the primary key).
     pub fn unique_violation(&self, index: Option<usize>, row: &[u8]) -> Error {
-        let (name, columns) = match index {
-            Some(i) => (self.def.indexes[i].name.clone(), self.def.indexes[i].columns.as_slice()),
-            None => match &self.def.primary_key {
-                Some(primary) => (primary.name.clone(), primary.columns.as_slice()),
-                None => return Error::Internal("hidden row number used twice".into()),
-            },
-        };
+        match (index, &self.def.primary_key) {
+            (Some(i), _) => self.violation_of(&self.def.indexes[i].name, &self.def.indexes[i].columns, row),
+            (None, Some(primary)) => self.violation_of(&primary.name, &primary.columns, row),
+            (None, None) => Error::Internal("hidden row number used twice".into()),
+        }
+    }
+
+    pub(crate) fn violation_of(&self, index: &str, columns: &[usize], row: &[u8]) -> Error {
         Error::UniqueViolation {
             table: self.def.name.clone(),
-            index: name,
+            index: index.to_string(),
             columns: columns.iter().map(|c| self.def.columns[*c].name.clone()).collect(),
             values: columns.iter().map(|c| self.layout.column(row, *c).map_or(Datum::Null, |d| d.to_owned())).collect(),
         }

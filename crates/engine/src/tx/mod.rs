@@ -11,6 +11,7 @@
 //! Transactions that only read end without a trace.
 
 pub(crate) mod cts;
+mod define;
 mod index;
 pub(crate) mod locks;
 pub(crate) mod read;
@@ -65,6 +66,8 @@ pub struct Tx {
     /// Newest undo record; 0: nothing written.
     last_undo: u64,
     table_locks: Vec<u64>,
+    /// Tables (id, version) known to be current; their locks are held.
+    checked: Vec<(u32, u64)>,
     row_locks: Vec<Vec<u8>>,
     pub(crate) overlay: Overlay,
     scratch: Scratch,
@@ -82,6 +85,7 @@ impl Tx {
             writer: None,
             last_undo: 0,
             table_locks: Vec::new(),
+            checked: Vec::new(),
             row_locks: Vec::new(),
             overlay: Overlay::default(),
             scratch: Scratch::default(),
@@ -272,6 +276,7 @@ impl Tx {
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
         self.take_back(savepoint.undo)?;
         self.overlay.truncate(savepoint.definitions);
+        self.checked.clear();
         Ok(())
     }
 
@@ -292,6 +297,7 @@ impl Tx {
         self.reader.own = 0;
         self.last_undo = 0;
         self.table_locks.clear();
+        self.checked.clear();
         self.row_locks.clear();
         self.overlay.truncate(0);
     }
@@ -307,6 +313,7 @@ impl Tx {
         }
         Waits::ended(&engine.slots, *slot);
         self.table_locks.clear();
+        self.checked.clear();
         self.row_locks.clear();
         self.overlay.truncate(0);
         self.reader.own = 0;

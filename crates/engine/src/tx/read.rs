@@ -79,7 +79,7 @@ impl Reader {
         if !tree.get(&self.engine.pool, key, row)? {
             return Ok(false);
         }
-        self.visible_version(row)? && self.complete(table, row)
+        Ok(self.visible_version(row)? && self.complete(table, row)?)
     }
 
     /// Scans a table by primary key.

@@ -1,0 +1,186 @@
+//! Verifying the whole database, while it runs or not.
+//!
+//! 1. The buffer's frames and lists; each tree's own structure (`tree::check`).
+//! 2. Each row that a snapshot sees has its entry in every index of its table; no two such rows share a unique key.
+//! 3. Each index entry leads to a row, or to nothing: an entry that no version explains is counted, not a problem (a crash
+//!    between a row's undo and purge leaves such hints, readers verify them).
+//! 4. Large values: every chain that the tree knows is held by some version.
+//! 5. Undo segments: header sane, records readable from tail to end.
+
+use crate::api::{Direction, RowBatch};
+use crate::catalog::{IndexDef, Table, state};
+use crate::counters::COUNTERS_SPACE;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::key::KeyRange;
+use crate::report::CheckReport;
+use crate::tree::{BTree, LeafBatch};
+use crate::tx::read::{Reader, split_entry};
+use crate::undo;
+use std::sync::Arc;
+
+impl Engine {
+    /// Verifies every tree, index and list. May run while the database is used. Errors: only those of reading; what is wrong
+    /// is in the report.
+    pub fn check(self: &Arc<Self>) -> Result<CheckReport> {
+        let mut report = CheckReport::default();
+        let pool = self.pool.check();
+        report.summary.push(format!("{} frames of the buffer", pool.frames));
+        report.problems.extend(pool.problems);
+        let mut reader = Reader::new(self);
+        reader.refresh();
+        self.check_tree("the catalog", state::CATALOG_SPACE, &mut report)?;
+        self.check_tree("the counters", COUNTERS_SPACE, &mut report)?;
+        for table in self.catalog.current().tables.values() {
+            self.check_table(&reader, table, &mut report)?;
+        }
+        self.check_undo(&mut report)?;
+        Ok(report)
+    }
+
+    fn check_tree(&self, name: &str, space: u32, report: &mut CheckReport) -> Result<()> {
+        let tree = BTree { space }.check(&self.pool)?;
+        report.summary.push(format!(
+            "{name}: {} entries, {} leaves, {} inner pages, {} overflow pages, {} free pages",
+            tree.entries, tree.leaves, tree.inner, tree.overflow, tree.free
+        ));
+        report.problems.extend(tree.findings.iter().map(|finding| format!("{name}: {finding}")));
+        Ok(())
+    }
+
+    fn check_table(&self, reader: &Reader, table: &Arc<Table>, report: &mut CheckReport) -> Result<()> {
+        self.check_tree(&format!("table \"{}\"", table.name), table.space, report)?;
+        let mut rows = 0;
+        let (mut scan, mut batch) = (reader.scan(table, KeyRange::all(), Direction::Forward), RowBatch::new());
+        while scan.next_batch(reader, &mut batch)? {
+            for i in 0..batch.len() {
+                self.check_row(table, batch.key(i), batch.row(i), report)?;
+                rows += 1;
+            }
+        }
+        report.summary.push(format!("table \"{}\": {rows} rows", table.name));
+        for index in &table.indexes {
+            self.check_index(reader, table, index, rows, report)?;
+        }
+        Ok(())
+    }
+
+    fn check_row(&self, table: &Table, key: &[u8], row: &[u8], report: &mut CheckReport) -> Result<()> {
+        if let Err(error) = table.layout().decode(row) {
+            report.problems.push(format!("table \"{}\", key {}: {error}", table.name, hex(key)));
+            return Ok(());
+        }
+        if !table.has_hidden_key() {
+            let mut wanted = Vec::new();
+            table.key_of_row(row, &mut wanted)?;
+            if wanted != key {
+                report.problems.push(format!("table \"{}\": a row lies at key {} but has {}", table.name, hex(key), hex(&wanted)));
+            }
+        }
+        for index in &table.indexes {
+            let (mut entry, mut value) = (Vec::new(), Vec::new());
+            table.index_key_of_row(index, row, &mut entry)?;
+            entry.extend_from_slice(key);
+            if !(BTree { space: index.space }).get(&self.pool, &entry, &mut value)? {
+                report.problems.push(format!("index \"{}\" lacks the entry of row {}", index.name, hex(key)));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_index(&self, reader: &Reader, table: &Table, index: &IndexDef, rows: u64, report: &mut CheckReport) -> Result<()> {
+        self.check_tree(&format!("index \"{}\"", index.name), index.space, report)?;
+        let (mut live, mut hints) = (0, 0);
+        let (mut row, mut seen, mut last) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut scan, mut batch) = (BTree { space: index.space }.scan(KeyRange::all(), Direction::Forward), LeafBatch::new());
+        while scan.next_batch(&self.pool, &mut batch)? {
+            for (entry, value) in batch.iter() {
+                let (prefix, key) = split_entry(entry, value)?;
+                if !reader.get(table, key, &mut row)? {
+                    hints += 1;
+                    continue;
+                }
+                table.index_key_of_row(index, &row, &mut seen)?;
+                if seen != prefix {
+                    hints += 1;
+                    continue;
+                }
+                live += 1;
+                if index.unique && last == prefix && !table.index_key_has_null(index, &row)? {
+                    report.problems.push(format!("unique index \"{}\" has key {} twice", index.name, hex(prefix)));
+                }
+                last.clear();
+                last.extend_from_slice(prefix);
+            }
+        }
+        if live != rows {
+            report.problems.push(format!("index \"{}\" leads to {live} rows, its table has {rows}", index.name));
+        }
+        report.summary.push(format!("index \"{}\": {live} rows, {hints} entries of other versions", index.name));
+        Ok(())
+    }
+
+    fn check_undo(&self, report: &mut CheckReport) -> Result<()> {
+        let segments: Vec<_> = self.segments.read().clone();
+        let mut records = 0u64;
+        for segment in &segments {
+            let header = match undo::header(&self.pool, segment.number) {
+                Ok(header) => header,
+                Err(error) => {
+                    report.problems.push(error.to_string());
+                    continue;
+                }
+            };
+            let mut at = header.tail.max(segment.tail.load(cenote_base::rt::atomic::Ordering::Acquire));
+            while at < header.end {
+                match undo::read_next(&self.pool, segment.number, at) {
+                    Ok(Some((_, behind, _))) => {
+                        records += 1;
+                        at = behind;
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        // Purge may have passed and punched it meanwhile.
+                        if at >= segment.tail.load(cenote_base::rt::atomic::Ordering::Acquire) {
+                            report.problems.push(error.to_string());
+                        }
+                        break;
+                    }
+                }
+            }
+        }
+        report.summary.push(format!("{} undo segments, {records} records", segments.len()));
+        Ok(())
+    }
+
+    /// Counts a table's rows for the planner, and keeps the count.
+    pub fn analyze(self: &Arc<Self>, table: &Arc<Table>) -> Result<u64> {
+        let mut reader = Reader::new(self);
+        reader.refresh();
+        let (mut rows, mut batch) = (0, RowBatch::new());
+        let mut scan = reader.scan(table, KeyRange::all(), Direction::Forward);
+        while scan.next_batch(&reader, &mut batch)? {
+            rows += batch.len() as u64;
+        }
+        self.put_row_count(table.id, rows)?;
+        Ok(rows)
+    }
+
+    /// Rows in a table, as last counted, else estimated from its tree.
+    pub fn row_estimate(&self, table: &Table) -> u64 {
+        if let Ok(Some(rows)) = self.row_count(table.id) {
+            return rows;
+        }
+        BTree { space: table.space }.estimate_rows(&self.pool).unwrap_or(0)
+    }
+
+    /// Size of a table with its indexes, in bytes.
+    pub fn table_bytes(&self, table: &Table) -> u64 {
+        let pages = |space| crate::space::pages(&self.pool, space).unwrap_or(0);
+        state::spaces_of(table).into_iter().map(|s| u64::from(pages(s)) * cenote_base::PAGE_SIZE as u64).sum()
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

@@ -1,0 +1,429 @@
+//! Definition statements: transactional, with the table's lock held alone until the end.
+//!
+//! Each changes the catalog's row like any row, makes the trees it needs, and puts the result into the transaction's
+//! overlay. Trees that were made and are not wanted (the statement fails, the definition is taken back, the process dies)
+//! are dropped again: see `catalog::state`. TRUNCATE and ALTER give the table new spaces, so readers of older snapshots
+//! keep the old ones until purge.
+//!
+//! Lock order: name locks before table locks; both wait with nothing latched.
+
+use super::index::{self, enter_one};
+use super::locks::{name_lock, table_lock};
+use super::{Tx, rollback};
+use crate::api::{Change, Direction, Insert};
+use crate::catalog::state::{self, Catalog, Definition};
+use crate::catalog::{IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, Table, TableDef};
+use crate::error::{Error, Result};
+use crate::key::{self, KeyRange};
+use crate::large;
+use crate::tree::{BTree, LeafBatch};
+use crate::undo::record::{Kind, TRAILER, Trailer};
+use crate::undo;
+use std::sync::Arc;
+
+impl Tx {
+    fn catalog(&self) -> Arc<Catalog> {
+        self.overlay.over(&self.engine().catalog).1
+    }
+
+    /// Version of the catalog that this transaction sees: the key of plan caches (its own uncommitted definitions included).
+    #[inline]
+    pub fn catalog_version(&self) -> u64 {
+        if self.overlay.is_empty() { self.engine().catalog_version() } else { self.overlay.over(&self.engine().catalog).0 }
+    }
+
+    /// A table by name, as this transaction sees the catalog.
+    pub fn table(&self, name: &str) -> Result<Option<Arc<Table>>> {
+        Ok(self.catalog().tables.get(name).cloned())
+    }
+
+    /// A table by object id.
+    pub fn table_by_id(&self, id: u32) -> Result<Option<Arc<Table>>> {
+        Ok(self.catalog().by_id.get(&id).cloned())
+    }
+
+    /// All tables, by name.
+    pub fn tables(&self) -> Result<Vec<Arc<Table>>> {
+        Ok(self.catalog().tables.values().cloned().collect())
+    }
+
+    /// The table of an index and the index's position in it.
+    pub fn index(&self, name: &str) -> Result<Option<(Arc<Table>, usize)>> {
+        Ok(self.catalog().tables.values().find_map(|t| t.index_named(name).map(|i| (t.clone(), i))))
+    }
+
+    /// A sequence by name.
+    pub fn sequence(&self, name: &str) -> Result<Option<SequenceDef>> {
+        Ok(self.catalog().sequences.get(name).map(|s| (**s).clone()))
+    }
+
+    /// All sequences, by name.
+    pub fn sequences(&self) -> Result<Vec<SequenceDef>> {
+        Ok(self.catalog().sequences.values().map(|s| (**s).clone()).collect())
+    }
+
+    /// Whether the handle is of the newest definition. The table's lock is held.
+    pub(super) fn is_current(&mut self, table: &Table) -> bool {
+        if self.checked.contains(&(table.id, table.version)) {
+            return true;
+        }
+        let current = table.space == state::CATALOG_SPACE
+            || self.catalog().by_id.get(&table.id).is_some_and(|t| t.version == table.version);
+        if current {
+            self.checked.push((table.id, table.version));
+        }
+        current
+    }
+
+    fn define(&mut self, change: Definition) {
+        self.checked.clear();
+        if let Definition::Table(table) = &change {
+            self.engine().catalog.register(table);
+        }
+        self.overlay.push(change);
+    }
+
+    /// Takes a name for a relation that is about to be made.
+    fn claim_name(&mut self, name: &str) -> Result<()> {
+        self.ready_to_write()?;
+        self.lock_table(name_lock(name), true)?;
+        if self.catalog().has_relation(name) { Err(Error::DuplicateTable(name.to_string())) } else { Ok(()) }
+    }
+
+    /// Takes the table alone; its newest definition.
+    fn claim_table(&mut self, table: &Table) -> Result<Arc<Table>> {
+        self.ready_to_write()?;
+        self.wait_for_losers()?;
+        self.lock_table(table_lock(table.id), true)?;
+        self.table_by_id(table.id)?.ok_or_else(|| Error::UndefinedTable(table.name.clone()))
+    }
+
+    /// Losers of the last run hold no table locks: definitions wait until they are rolled back.
+    fn wait_for_losers(&self) -> Result<()> {
+        while !self.engine().losers.wait_a_little() {
+            self.reader().cancel.check()?;
+        }
+        Ok(())
+    }
+
+    fn new_tree(&self) -> Result<BTree> {
+        let space = self.engine().create_space()?;
+        Ok(BTree::create(&self.engine().pool, space)?)
+    }
+
+    fn new_index(&mut self, new: NewIndex) -> Result<IndexDef> {
+        self.claim_name(&new.name)?;
+        let id = self.engine().next_object()?;
+        let NewIndex { name, columns, unique, constraint } = new;
+        Ok(IndexDef { id, name, space: self.new_tree()?.space, columns, unique, constraint })
+    }
+
+    fn insert_definition(&mut self, row: &[u8]) -> Result<()> {
+        let own = self.engine().catalog.own.clone();
+        match self.insert(&own, row)? {
+            Insert::Done => Ok(()),
+            Insert::Duplicate { .. } => Err(Error::Internal("object id used twice".into())),
+        }
+    }
+
+    fn change_definition(&mut self, id: u32, row: Option<Vec<u8>>) -> Result<()> {
+        let own = self.engine().catalog.own.clone();
+        let key = state::key_of(&own, id);
+        let change = row.map_or(Change::Delete, Change::Update);
+        self.modify(&own, &key, &mut |_, _| Ok::<_, Error>(change.clone()))?;
+        Ok(())
+    }
+
+    /// Replaces a table's definition.
+    fn redefine(&mut self, mut def: TableDef) -> Result<Arc<Table>> {
+        def.version += 1;
+        let row = state::row_of_table(&self.engine().catalog.own, &def)?;
+        self.change_definition(def.id, Some(row))?;
+        let table = Arc::new(Table::new(def));
+        self.define(Definition::Table(table.clone()));
+        Ok(table)
+    }
+
+    /// Runs `make`; if it fails, drops the trees that were made for it.
+    fn or_drop<T>(&mut self, spaces: &[u32], make: impl FnOnce(&mut Tx) -> Result<T>) -> Result<T> {
+        let made = make(self);
+        if made.is_err() {
+            for space in spaces {
+                self.engine().drop_space(*space)?;
+            }
+        }
+        made
+    }
+
+    /// CREATE TABLE.
+    pub fn create_table(&mut self, new: NewTable) -> Result<Arc<Table>> {
+        self.claim_name(&new.name)?;
+        let id = self.engine().next_object()?;
+        let primary_key = match new.primary_key {
+            Some((name, columns)) => {
+                self.claim_name(&name)?;
+                Some(PrimaryKey { id: self.engine().next_object()?, name, columns })
+            }
+            None => None,
+        };
+        let space = self.new_tree()?.space;
+        let mut spaces = vec![space];
+        self.or_drop(&[space], |tx| {
+            let mut indexes = Vec::new();
+            for index in new.indexes {
+                let index = tx.new_index(index)?;
+                spaces.push(index.space);
+                indexes.push(index);
+            }
+            let def = TableDef { id, name: new.name, space, columns: new.columns, primary_key, indexes, version: 1 };
+            let table = Arc::new(Table::new(def));
+            // Known by its space before the row stands, so that taking it back finds it.
+            tx.insert_definition(&state::row_of_table(&tx.engine().catalog.own, &table)?)?;
+            tx.define(Definition::Table(table.clone()));
+            Ok(table)
+        })
+    }
+
+    /// DROP TABLE, with its indexes and owned sequences. The files go when no snapshot can reach them.
+    pub fn drop_table(&mut self, table: &Table) -> Result<()> {
+        let table = self.claim_table(table)?;
+        let owned = |s: &SequenceDef| s.owned_by.is_some_and(|(id, _)| id == table.id);
+        for sequence in self.sequences()?.into_iter().filter(owned) {
+            self.change_definition(sequence.id, None)?;
+            self.define(Definition::DropSequence(sequence.id));
+        }
+        self.change_definition(table.id, None)?;
+        self.define(Definition::DropTable(table.id));
+        Ok(())
+    }
+
+    /// TRUNCATE: new, empty trees.
+    pub fn truncate(&mut self, table: &Table) -> Result<()> {
+        let table = self.claim_table(table)?;
+        let mut def = table.def().clone();
+        def.space = self.new_tree()?.space;
+        for index in &mut def.indexes {
+            index.space = self.new_tree()?.space;
+        }
+        self.redefine(def)?;
+        Ok(())
+    }
+
+    /// CREATE INDEX: builds it from the rows.
+    pub fn create_index(&mut self, table: &Table, new: NewIndex) -> Result<Arc<Table>> {
+        let table = self.claim_table(table)?;
+        let index = self.new_index(new)?;
+        self.or_drop(&[index.space], |tx| {
+            tx.build_index(&table, &index)?;
+            let mut def = table.def().clone();
+            def.indexes.push(index.clone());
+            tx.redefine(def)
+        })
+    }
+
+    /// DROP INDEX (position in `Table::indexes`).
+    pub fn drop_index(&mut self, table: &Table, index: usize) -> Result<Arc<Table>> {
+        let wanted = table.indexes[index].id;
+        let table = self.claim_table(table)?;
+        let mut def = table.def().clone();
+        def.indexes.retain(|index| index.id != wanted);
+        self.redefine(def)
+    }
+
+    /// Entries of all versions that somebody may still see; the newest ones must be unique if the index is.
+    fn build_index(&mut self, table: &Table, index: &IndexDef) -> Result<()> {
+        let mut newest: Vec<(Vec<u8>, u16)> = Vec::new();
+        let mut older: Vec<(Vec<u8>, u16)> = Vec::new();
+        let (mut scan, mut batch) = (BTree { space: table.space }.scan(KeyRange::all(), Direction::Forward), LeafBatch::new());
+        while scan.next_batch(&self.engine().pool, &mut batch)? {
+            self.reader().cancel.check()?;
+            for (row_key, value) in batch.iter() {
+                self.collect_entries(table, index, row_key, value, &mut newest, &mut older)?;
+            }
+        }
+        newest.sort_unstable();
+        if index.unique {
+            self.refuse_equal(table, index, &newest)?;
+        }
+        newest.append(&mut older);
+        newest.sort_unstable();
+        newest.dedup();
+        let entries = newest.iter().map(|(entry, split)| Ok::<_, Error>((entry.as_slice(), split.to_le_bytes())));
+        BTree { space: index.space }.bulk_load(&self.engine().pool, entries)?;
+        Ok(())
+    }
+
+    fn collect_entries(
+        &self,
+        table: &Table,
+        index: &IndexDef,
+        row_key: &[u8],
+        value: &[u8],
+        newest: &mut Vec<(Vec<u8>, u16)>,
+        older: &mut Vec<(Vec<u8>, u16)>,
+    ) -> Result<()> {
+        let mut version = Some((Trailer::of(value)?, value[..value.len() - TRAILER].to_vec()));
+        let mut list = newest;
+        while let Some((trailer, stored)) = version {
+            if !trailer.deleted() {
+                let row = index::whole(self.engine(), table, &stored)?;
+                let mut entry = Vec::new();
+                table.index_key_of_row(index, &row, &mut entry)?;
+                let split = entry.len() as u16;
+                entry.extend_from_slice(row_key);
+                key::check_len(&entry)?;
+                list.push((entry, split));
+            }
+            list = &mut *older;
+            if trailer.tx < self.reader().low_water || trailer.undo == 0 || self.engine().is_purged(trailer.undo) {
+                return Ok(());
+            }
+            let record = undo::read(&self.engine().pool, trailer.undo)?;
+            version = (record.kind != Kind::Insert).then_some((record.before, record.row));
+        }
+        Ok(())
+    }
+
+    fn refuse_equal(&self, table: &Table, index: &IndexDef, sorted: &[(Vec<u8>, u16)]) -> Result<()> {
+        for pair in sorted.windows(2) {
+            let (one, other) = (&pair[0], &pair[1]);
+            let split = usize::from(one.1);
+            if one.0[..split] != other.0[..usize::from(other.1)] {
+                continue;
+            }
+            let mut row = Vec::new();
+            if self.newest_row(table, &one.0[split..], &mut row)? && !table.index_key_has_null(index, &row)? {
+                return Err(table.violation_of(&index.name, &index.columns, &row));
+            }
+        }
+        Ok(())
+    }
+
+    /// The newest version of a row, whoever sees it.
+    fn newest_row(&self, table: &Table, row_key: &[u8], row: &mut Vec<u8>) -> Result<bool> {
+        if !(BTree { space: table.space }).get(&self.engine().pool, row_key, row)? {
+            return Ok(false);
+        }
+        let deleted = Trailer::of(row)?.deleted();
+        row.truncate(row.len() - TRAILER);
+        self.reader().complete(table, row)?;
+        Ok(!deleted)
+    }
+
+    /// ALTER TABLE ADD PRIMARY KEY: rebuilds the table by the new key, in new spaces.
+    pub fn add_primary_key(&mut self, table: &Table, name: &str, columns: Vec<usize>) -> Result<Arc<Table>> {
+        let table = self.claim_table(table)?;
+        if table.primary_key.is_some() {
+            return Err(Error::MultiplePrimaryKeys(table.name.clone()));
+        }
+        self.claim_name(name)?;
+        let mut def = table.def().clone();
+        def.primary_key = Some(PrimaryKey { id: self.engine().next_object()?, name: name.to_string(), columns: columns.clone() });
+        columns.iter().for_each(|c| def.columns[*c].not_null = true);
+        def.space = self.new_tree()?.space;
+        let mut spaces = vec![def.space];
+        for index in &mut def.indexes {
+            index.space = self.new_tree()?.space;
+            spaces.push(index.space);
+        }
+        self.or_drop(&spaces, |tx| {
+            tx.rebuild(&table, &Table::new(def.clone()))?;
+            tx.redefine(def)
+        })
+    }
+
+    /// Copies the newest rows of `from` to the empty trees of `to`. They have no undo: whoever does not see this transaction
+    /// reads the old trees.
+    fn rebuild(&mut self, from: &Table, to: &Table) -> Result<()> {
+        let own = self.own_id()?;
+        let (mut scan, mut batch) = (BTree { space: from.space }.scan(KeyRange::all(), Direction::Forward), LeafBatch::new());
+        let mut row_key = Vec::new();
+        while scan.next_batch(&self.engine().pool, &mut batch)? {
+            self.reader().cancel.check()?;
+            for (_, value) in batch.iter() {
+                if Trailer::of(value)?.deleted() {
+                    continue;
+                }
+                let row = index::whole(self.engine(), from, &value[..value.len() - TRAILER])?.into_owned();
+                refuse_nulls(to, &row)?;
+                to.key_of_row(&row, &mut row_key)?;
+                self.copy_row(to, &row_key, &row, own)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_row(&self, to: &Table, row_key: &[u8], row: &[u8], own: u64) -> Result<()> {
+        let engine = self.engine();
+        let tree = BTree { space: to.space };
+        let (mut value, refs) = large::move_out(&engine.pool, to, row)?;
+        value.extend_from_slice(&Trailer { tx: own, undo: 0, flags: 0 }.encode());
+        let mut m = engine.pool.mtr();
+        let pos = tree.seek_write(&mut m, row_key, row_key.len() + value.len())?;
+        if pos.found {
+            return Err(to.unique_violation(None, row));
+        }
+        large::adopt(&mut m, to, &refs)?;
+        tree.insert_at(&mut m, &pos, row_key, &value)?;
+        m.commit();
+        for (space, entry) in rollback::entries_of(engine, to, row_key, row)? {
+            enter_one(engine, space, &entry, entry.len() - row_key.len())?;
+        }
+        Ok(())
+    }
+
+    /// CREATE SEQUENCE.
+    pub fn create_sequence(&mut self, new: NewSequence) -> Result<SequenceDef> {
+        self.claim_name(&new.name)?;
+        let NewSequence { name, start, increment, min, max, cycle, owned_by } = new;
+        if increment == 0 || min > max || !(min..=max).contains(&start) {
+            return Err(Error::WrongState(format!("sequence \"{name}\": start, increment and limits do not fit")));
+        }
+        let def = SequenceDef { id: self.engine().next_object()?, name, start, increment, min, max, cycle, owned_by };
+        self.engine().set_value(def.id, start, false)?;
+        self.insert_definition(&state::row_of_sequence(&self.engine().catalog.own, &def)?)?;
+        self.define(Definition::Sequence(Arc::new(def.clone())));
+        Ok(def)
+    }
+
+    /// DROP SEQUENCE.
+    pub fn drop_sequence(&mut self, name: &str) -> Result<()> {
+        self.ready_to_write()?;
+        let def = self.sequence(name)?.ok_or_else(|| Error::UndefinedTable(name.to_string()))?;
+        self.change_definition(def.id, None)?;
+        self.define(Definition::DropSequence(def.id));
+        Ok(())
+    }
+
+    /// The next value of a sequence (by object id); never taken back.
+    pub fn nextval(&mut self, sequence: u32) -> Result<i64> {
+        let def = self.sequence_by_id(sequence)?;
+        self.engine().next_value(&def)
+    }
+
+    /// Sets a sequence; `called`: the next `nextval` goes on from `value`, else it gives `value` itself.
+    pub fn setval(&mut self, sequence: u32, value: i64, called: bool) -> Result<()> {
+        let def = self.sequence_by_id(sequence)?;
+        if !(def.min..=def.max).contains(&value) {
+            let (name, min, max) = (&def.name, def.min, def.max);
+            return Err(Error::OutOfRange(format!("setval: value {value} is out of bounds for sequence \"{name}\" ({min}..{max})")));
+        }
+        self.engine().set_value(def.id, value, called)
+    }
+
+    fn sequence_by_id(&self, id: u32) -> Result<Arc<SequenceDef>> {
+        let catalog = self.catalog();
+        let found = catalog.sequences.values().find(|s| s.id == id);
+        found.cloned().ok_or_else(|| Error::UndefinedObject(format!("sequence {id}")))
+    }
+}
+
+fn refuse_nulls(table: &Table, row: &[u8]) -> Result<()> {
+    let columns = table.primary_key.as_ref().map(|primary| primary.columns.as_slice()).unwrap_or_default();
+    for column in columns {
+        if table.layout().is_null(row, *column)? {
+            return Err(Error::NotNull { table: table.name.clone(), column: table.columns[*column].name.clone() });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! One session, then two: reading, writing, isolation, definitions, restarts.
+
+use crate::common::*;
+use cenote_engine::*;
+
+#[test]
+fn rows_are_there_after_commit_and_gone_after_rollback() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), MemoryKind::Cxl);
+    let table = create(&engine, "t", false);
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    for id in 0..500 {
+        assert_eq!(insert(&mut tx, &table, id, id % 10, "row").unwrap(), Insert::Done);
+    }
+    assert!(matches!(insert(&mut tx, &table, 7, 0, "again").unwrap(), Insert::Duplicate { index: None, .. }));
+    tx.commit().unwrap();
+    tx.begin(Isolation::ReadCommitted);
+    assert_eq!(get(&tx, &table, 123), Some((123, 3, "row".into())));
+    assert_eq!(by_index(&tx, &table, 0, k_range(&table, 3)).len(), 50);
+    for id in 0..500 {
+        match id % 3 {
+            0 => assert_eq!(update(&mut tx, &table, id, 77, "changed and longer than before").unwrap(), Outcome::Done),
+            1 => assert_eq!(delete(&mut tx, &table, id).unwrap(), Outcome::Done),
+            _ => {}
+        }
+    }
+    assert_eq!(by_index(&tx, &table, 0, k_range(&table, 77)).len(), 167);
+    assert_eq!(all(&tx, &table).len(), 333);
+    tx.rollback().unwrap();
+    tx.begin(Isolation::ReadCommitted);
+    assert_eq!(all(&tx, &table).len(), 500);
+    assert_eq!(by_index(&tx, &table, 0, k_range(&table, 77)).len(), 0);
+    assert_eq!(get(&tx, &table, 3), Some((3, 3, "row".into())));
+    drop(tx);
+    check(&engine);
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn snapshots_and_savepoints() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), MemoryKind::Dram);
+    let table = create(&engine, "t", false);
+    let mut a = engine.begin(Isolation::ReadCommitted);
+    insert(&mut a, &table, 1, 10, "one").unwrap();
+    insert(&mut a, &table, 2, 20, "two").unwrap();
+    a.commit().unwrap();
+
+    let mut old = engine.begin(Isolation::RepeatableRead);
+    old.begin_statement();
+    a.begin(Isolation::ReadCommitted);
+    let mut b = engine.begin(Isolation::ReadCommitted);
+    update(&mut a, &table, 1, 11, "uno").unwrap();
+    assert_eq!(get(&b, &table, 1), Some((1, 10, "one".into())), "no dirty read");
+    let point = a.savepoint();
+    delete(&mut a, &table, 2).unwrap();
+    insert(&mut a, &table, 3, 30, "three").unwrap();
+    update(&mut a, &table, 1, 12, "eins").unwrap();
+    assert_eq!(all(&a, &table), vec![(1, 12, "eins".into()), (3, 30, "three".into())]);
+    a.rollback_to(&point).unwrap();
+    assert_eq!(all(&a, &table), vec![(1, 11, "uno".into()), (2, 20, "two".into())]);
+    a.commit().unwrap();
+    b.begin_statement();
+    assert_eq!(get(&b, &table, 1), Some((1, 11, "uno".into())));
+    old.begin_statement();
+    assert_eq!(get(&old, &table, 1), Some((1, 10, "one".into())), "repeatable read");
+    assert_eq!(by_index(&old, &table, 0, k_range(&table, 10)).len(), 1);
+    assert_eq!(by_index(&old, &table, 0, k_range(&table, 11)).len(), 0);
+    assert!(matches!(update(&mut old, &table, 1, 1, "x"), Err(Error::Serialization(_))));
+    old.rollback().unwrap();
+    b.rollback().unwrap();
+    engine.vacuum().unwrap();
+    check(&engine);
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn read_committed_asks_again_about_the_newest_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), MemoryKind::Dram);
+    let table = create(&engine, "t", false);
+    let mut a = engine.begin(Isolation::ReadCommitted);
+    insert(&mut a, &table, 1, 10, "x").unwrap();
+    a.commit().unwrap();
+    a.begin(Isolation::ReadCommitted);
+    update(&mut a, &table, 1, 11, "x").unwrap();
+    let (e2, t2) = (engine.clone(), table.clone());
+    let other = std::thread::spawn(move || {
+        let mut b = e2.begin(Isolation::ReadCommitted);
+        let mut asked = Vec::new();
+        b.modify(&t2, &key(&t2, 1), &mut |r, moved| {
+            let (id, k, c) = values(&t2, r);
+            asked.push((k, moved));
+            Ok::<_, Error>(Change::Update(row(&t2, id, k + 1, &c)))
+        })
+        .unwrap();
+        b.commit().unwrap();
+        asked
+    });
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    a.commit().unwrap();
+    assert_eq!(other.join().unwrap(), vec![(11, true)]);
+    a.begin(Isolation::ReadCommitted);
+    assert_eq!(get(&a, &table, 1), Some((1, 12, "x".into())), "no lost update");
+    a.rollback().unwrap();
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn deadlocks_timeouts_and_row_locks() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), MemoryKind::Dram);
+    let table = create(&engine, "t", false);
+    let mut a = engine.begin(Isolation::ReadCommitted);
+    insert(&mut a, &table, 1, 1, "x").unwrap();
+    insert(&mut a, &table, 2, 2, "x").unwrap();
+    a.commit().unwrap();
+    a.begin(Isolation::ReadCommitted);
+    update(&mut a, &table, 1, 5, "a").unwrap();
+    let (e2, t2) = (engine.clone(), table.clone());
+    let other = std::thread::spawn(move || {
+        let mut b = e2.begin(Isolation::ReadCommitted);
+        update(&mut b, &t2, 2, 6, "b").unwrap();
+        let outcome = update(&mut b, &t2, 1, 7, "b").map(|_| ());
+        match outcome {
+            Ok(()) => b.commit().unwrap(),
+            Err(_) => b.rollback().unwrap(),
+        }
+        outcome.map_err(|e| e.sqlstate())
+    });
+    std::thread::sleep(std::time::Duration::from_millis(40));
+    let mine = update(&mut a, &table, 2, 8, "a").map(|_| ()).map_err(|e| e.sqlstate());
+    if mine.is_ok() { a.commit().unwrap() } else { a.rollback().unwrap() }
+    let theirs = other.join().unwrap();
+    assert!(mine == Err("40P01") || theirs == Err("40P01"), "{mine:?} {theirs:?}");
+    assert!(mine.is_ok() || theirs.is_ok());
+
+    let mut b = engine.begin(Isolation::ReadCommitted);
+    a.begin(Isolation::ReadCommitted);
+    let mut r = Vec::new();
+    assert!(matches!(a.lock_row(&table, &key(&table, 1), LockStrength::Share, Wait::Block, &mut r).unwrap(), Locked::Row { .. }));
+    assert!(matches!(b.lock_row(&table, &key(&table, 1), LockStrength::Share, Wait::NoWait, &mut r).unwrap(), Locked::Row { .. }));
+    assert_eq!(b.lock_row(&table, &key(&table, 1), LockStrength::Update, Wait::NoWait, &mut r).unwrap_err().sqlstate(), "55P03");
+    assert_eq!(b.lock_row(&table, &key(&table, 1), LockStrength::Update, Wait::SkipLocked, &mut r).unwrap(), Locked::Skipped);
+    b.set_lock_timeout(20);
+    assert_eq!(delete(&mut b, &table, 1).unwrap_err().sqlstate(), "55P03");
+    a.commit().unwrap();
+    assert_eq!(delete(&mut b, &table, 1).unwrap(), Outcome::Done);
+    b.rollback().unwrap();
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn unique_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), MemoryKind::Dram);
+    let table = create(&engine, "t", true);
+    let mut a = engine.begin(Isolation::ReadCommitted);
+    insert(&mut a, &table, 1, 10, "x").unwrap();
+    insert(&mut a, &table, 2, 20, "x").unwrap();
+    assert!(matches!(insert(&mut a, &table, 3, 10, "x").unwrap(), Insert::Duplicate { index: Some(0), .. }));
+    let error = update(&mut a, &table, 2, 10, "x").unwrap_err();
+    assert_eq!(error.sqlstate(), "23505");
+    assert!(error.to_string().contains("t_k"));
+    update(&mut a, &table, 1, 11, "x").unwrap();
+    insert(&mut a, &table, 3, 10, "x").unwrap();
+    delete(&mut a, &table, 3).unwrap();
+    insert(&mut a, &table, 4, 10, "x").unwrap();
+    a.commit().unwrap();
+    // One that waits for a transaction in progress: free after its rollback, taken after its commit.
+    for commits in [false, true] {
+        a.begin(Isolation::ReadCommitted);
+        insert(&mut a, &table, 50, 99, "x").unwrap();
+        let (e2, t2) = (engine.clone(), table.clone());
+        let other = std::thread::spawn(move || {
+            let mut b = e2.begin(Isolation::ReadCommitted);
+            let done = insert(&mut b, &t2, 51, 99, "x").unwrap();
+            b.rollback().unwrap();
+            done
+        });
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        if commits { a.commit().unwrap() } else { a.rollback().unwrap() }
+        assert_eq!(other.join().unwrap() == Insert::Done, !commits);
+    }
+    // NULLs never collide.
+    let mut b = engine.begin(Isolation::ReadCommitted);
+    for id in 60..63 {
+        let mut r = Vec::new();
+        table.layout().encode(&[Datum::Int4(id), Datum::Null, Datum::Null], &mut r).unwrap();
+        assert_eq!(b.insert(&table, &r).unwrap(), Insert::Done);
+    }
+    b.commit().unwrap();
+    check(&engine);
+    engine.shutdown().unwrap();
+}

@@ -1,0 +1,4 @@
+//! The engine's behaviour, through its public interface.
+
+mod basics;
+mod common;
