@@ -45,14 +45,12 @@ pub fn recovery(engine: &Engine) -> Recovery {
 
 /// Opens the database, making it if it is new.
 pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
-    Engine::open(EngineOptions {
-        // Absolute, since the region names it for those who look at regions from elsewhere.
-        data: std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone()),
-        memory: settings.memory.into(),
-        memory_size: settings.memory_size.bytes(),
-        region: settings.region.clone(),
-        survive: settings.survive.into(),
-    })
+    // Absolute, since the region names it for those who look at regions from elsewhere.
+    let data = std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone());
+    let mut options = EngineOptions::new(data, settings.memory.into(), settings.memory_size.bytes());
+    options.region = settings.region.clone();
+    options.survive = settings.survive.into();
+    Engine::open(options)
 }
 
 /// Opens the database; an error if there is none. Unless a size is asked for, a region that is there is taken as large as it
