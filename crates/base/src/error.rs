@@ -47,10 +47,12 @@ impl Error {
     pub fn io(doing: impl Into<String>, source: io::Error) -> Self {
         let doing = doing.into();
         match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Error::Full(format!("{doing}: {source}"))
-            }
-            kind => Error::Io { doing, message: source.to_string(), kind },
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::Full(format!("{doing}: {source}")),
+            kind => Error::Io {
+                doing,
+                message: source.to_string(),
+                kind,
+            },
         }
     }
 

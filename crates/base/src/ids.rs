@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(PageId::from_raw(p.raw()), p);
         assert_eq!(PageId::from_bytes(p.to_bytes()), p);
         assert!(PageId::new(1, u32::MAX) < PageId::new(2, 0));
-        assert_eq!(PageId::new(1, u32::MAX).raw() < PageId::new(2, 0).raw(), true);
+        assert!(PageId::new(1, u32::MAX).raw() < PageId::new(2, 0).raw());
     }
 
     #[test]

@@ -27,7 +27,9 @@ fn main() {
     let mut slice = vec![1u8; 16384];
     let mut out = vec![0u8; 16384];
     figure("span u16", |i| _ = black_box(span.u16(black_box(i & 8191))));
-    figure("span u64 unaligned", |i| _ = black_box(span.u64(black_box(i & 8191 | 1))));
+    figure("span u64 unaligned", |i| {
+        _ = black_box(span.u64(black_box(i & 8191 | 1)))
+    });
     figure("slice u64 unaligned", |i| {
         let at = black_box(i & 8191 | 1);
         black_box(u64::from_le_bytes(*slice[at..].first_chunk().expect("inside")));

@@ -44,7 +44,12 @@ impl Backing {
                 return Err(Error::Mismatch(format!("{}: {other:?} cannot hold one", named())));
             }
         };
-        Ok(Self { fd, path: path.to_owned(), kind, align })
+        Ok(Self {
+            fd,
+            path: path.to_owned(),
+            kind,
+            align,
+        })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -83,7 +88,11 @@ impl Backing {
             }
             return Ok(());
         }
-        let set = |n| fs::ftruncate(&self.fd, n).map_err(io::Error::from).doing(|| self.named());
+        let set = |n| {
+            fs::ftruncate(&self.fd, n)
+                .map_err(io::Error::from)
+                .doing(|| self.named())
+        };
         set(0)?;
         set(len)
     }
@@ -104,7 +113,9 @@ impl Backing {
     fn full(&self, reserved: u64, errno: Errno) -> Error {
         let dir = self.path.parent().unwrap_or(Path::new("/"));
         let size = |f: fn(&fs::StatVfs) -> u64| {
-            fs::statvfs(dir).map(|s| ByteSize(f(&s) * s.f_frsize).to_string()).unwrap_or_default()
+            fs::statvfs(dir)
+                .map(|s| ByteSize(f(&s) * s.f_frsize).to_string())
+                .unwrap_or_default()
         };
         let wanted = self.len().map(|l| ByteSize(l).to_string()).unwrap_or_default();
         Error::Full(format!(
@@ -148,13 +159,14 @@ fn devdax_attribute(device: u64, name: &str) -> Result<u64> {
     let mut text = [0u8; 32];
     let n = rustix::io::read(fd, &mut text).map_err(|e| Error::io(&path, e.into()))?;
     let text = String::from_utf8_lossy(&text[..n]);
-    text.trim().parse().map_err(|_| Error::Mismatch(format!("{path}: {text:?} is no number")))
+    text.trim()
+        .parse()
+        .map_err(|_| Error::Mismatch(format!("{path}: {text:?} is no number")))
 }
 
 /// What a devdax device's mappings must be aligned to.
 fn devdax_align(device: u64) -> Result<usize> {
-    let align = devdax_attribute(device, "align")
-        .or_else(|_| devdax_attribute(device, "device/align"))?;
+    let align = devdax_attribute(device, "align").or_else(|_| devdax_attribute(device, "device/align"))?;
     match usize::try_from(align) {
         Ok(a) if a.is_power_of_two() => Ok(a),
         _ => Err(Error::Mismatch(format!("devdax alignment {align} is no power of two"))),

@@ -68,7 +68,7 @@ const _: () = {
     assert!(PATH + PATH_MAX <= IDENTITY_CRC);
     assert!(IDENTITY_CRC + 4 == IDENTITY_SIZE);
     assert!(WORDS + 8 * STATE_WORDS <= SLOT_CRC && SLOT_CRC + 4 == SLOT_SIZE);
-    assert!(SLOTS[1] + SLOT_SIZE <= RESERVED && RESERVED % 64 == 0);
+    assert!(SLOTS[1] + SLOT_SIZE <= RESERVED && RESERVED.is_multiple_of(64));
     assert!(RESERVED + 8 <= HEADER_SIZE);
 };
 
@@ -270,7 +270,10 @@ mod tests {
         let mut header = [0; HEADER_SIZE];
         assert!(State::newest(&header).is_none());
         for sequence in 1..6u64 {
-            let state = State { durable: sequence * 10, ..State::default() };
+            let state = State {
+                durable: sequence * 10,
+                ..State::default()
+            };
             let before = State::newest(&header);
             let at = SLOTS[sequence as usize % 2];
             let bytes = state.encode(sequence);
@@ -284,7 +287,10 @@ mod tests {
 
     #[test]
     fn long_paths_are_cut_at_a_character() {
-        let identity = Identity { directory: "ä".repeat(400), ..sample() };
+        let identity = Identity {
+            directory: "ä".repeat(400),
+            ..sample()
+        };
         let back = Identity::decode(&identity.encode()).expect("valid");
         assert_eq!(back.directory, "ä".repeat(256));
     }

@@ -34,8 +34,14 @@ pub struct Found {
 
 /// The region files in a directory, sorted by name.
 pub fn list(dir: &Path) -> Result<Vec<Found>> {
-    let names = os::file_system().list(dir).doing(|| format!("listing {}", dir.display()))?;
-    names.iter().filter(|n| n.starts_with(PREFIX)).map(|n| peek(&dir.join(n))).collect()
+    let names = os::file_system()
+        .list(dir)
+        .doing(|| format!("listing {}", dir.display()))?;
+    names
+        .iter()
+        .filter(|n| n.starts_with(PREFIX))
+        .map(|n| peek(&dir.join(n)))
+        .collect()
 }
 
 /// Looks at a region file without opening it as one: whoever has it open is not disturbed.

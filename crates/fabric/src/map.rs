@@ -68,7 +68,10 @@ impl Mapping {
     /// Maps the pages of a range now, so that first use does not fault. Fails if there is no
     /// memory for them; `ErrorKind::InvalidInput` on kernels before 5.14.
     pub(crate) fn populate(&self, off: usize, len: usize) -> io::Result<()> {
-        assert!(off.checked_add(len).is_some_and(|end| end <= self.len), "a range of the mapping");
+        assert!(
+            off.checked_add(len).is_some_and(|end| end <= self.len),
+            "a range of the mapping"
+        );
         // SAFETY: the range is inside the mapping; this advice changes no contents.
         unsafe {
             let at = self.base.as_ptr().add(off).cast();
@@ -99,7 +102,11 @@ impl Mapping {
                 MPOL_MF_MOVE,
             )
         };
-        if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        if rc == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
     }
 }
 

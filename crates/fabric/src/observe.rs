@@ -122,7 +122,11 @@ impl Traffic {
 /// Cache lines that `len` bytes at `off` lie in.
 pub fn lines(off: u64, len: u32) -> u64 {
     let line = crate::LINE as u64;
-    if len == 0 { 0 } else { (off + u64::from(len) - 1) / line - off / line + 1 }
+    if len == 0 {
+        0
+    } else {
+        (off + u64::from(len) - 1) / line - off / line + 1
+    }
 }
 
 /// Counts, bytes, lines, for reads and for writes: of one thread.
@@ -139,7 +143,14 @@ impl Counters {
     fn traffic(&self) -> Traffic {
         let [reads, bytes_read, lines_read, writes, bytes_written, lines_written] =
             [0, 1, 2, 3, 4, 5].map(|i: usize| self.0[i].as_raw().load(Ordering::Relaxed));
-        Traffic { reads, bytes_read, lines_read, writes, bytes_written, lines_written }
+        Traffic {
+            reads,
+            bytes_read,
+            lines_read,
+            writes,
+            bytes_written,
+            lines_written,
+        }
     }
 }
 
@@ -157,14 +168,17 @@ impl Counting {
 
     /// What all threads did.
     pub fn total(&self) -> Traffic {
-        self.threads.iter().map(Counters::traffic).fold(Traffic::default(), |a, b| Traffic {
-            reads: a.reads + b.reads,
-            bytes_read: a.bytes_read + b.bytes_read,
-            lines_read: a.lines_read + b.lines_read,
-            writes: a.writes + b.writes,
-            bytes_written: a.bytes_written + b.bytes_written,
-            lines_written: a.lines_written + b.lines_written,
-        })
+        self.threads
+            .iter()
+            .map(Counters::traffic)
+            .fold(Traffic::default(), |a, b| Traffic {
+                reads: a.reads + b.reads,
+                bytes_read: a.bytes_read + b.bytes_read,
+                lines_read: a.lines_read + b.lines_read,
+                writes: a.writes + b.writes,
+                bytes_written: a.bytes_written + b.bytes_written,
+                lines_written: a.lines_written + b.lines_written,
+            })
     }
 }
 

@@ -33,10 +33,25 @@ const BUILT_IN: [(&str, &str, f64, f64); 12] = [
     ("cxl-direct-remote", POLAR_1, 345.9, 0.0),
     ("cxl-switch", POLAR_2, 549.0, 0.0),
     ("cxl-switch-remote", POLAR_1, 651.0, 0.0),
-    ("rdma", "PolarCXLMem, table 2; ConnectX-6, about 12 GB/s usable", 4550.0, 12.0),
+    (
+        "rdma",
+        "PolarCXLMem, table 2; ConnectX-6, about 12 GB/s usable",
+        4550.0,
+        12.0,
+    ),
     ("pasha-cxl", "Pasha: 2.3 times the latency of DRAM (146 ns)", 335.8, 0.0),
-    ("hana-cmm-d", "HANA: CMM-D, 2.3 times the latency of DRAM (146 ns)", 335.8, 0.0),
-    ("hana-fpga", "HANA: FPGA, about 4 times the latency of DRAM (146 ns)", 584.0, 0.0),
+    (
+        "hana-cmm-d",
+        "HANA: CMM-D, 2.3 times the latency of DRAM (146 ns)",
+        335.8,
+        0.0,
+    ),
+    (
+        "hana-fpga",
+        "HANA: FPGA, about 4 times the latency of DRAM (146 ns)",
+        584.0,
+        0.0,
+    ),
     ("rcmp-node-local", "Rcmp: node-local, read", 93.0, 0.0),
     ("rcmp-cross-node", "Rcmp: cross-node, standing for CXL", 138.5, 0.0),
 ];
@@ -199,7 +214,11 @@ mod tests {
         let lab = &parse(text).expect("valid")[0];
         assert_eq!((lab.name.as_str(), lab.load_latency_ns), ("lab", 300.0));
         assert_eq!(lab.read_time(64), 900.0);
-        for (bad, line) in [("x = 1", "line 1"), ("[a]\nfoo = 1", "line 2"), ("[a]\nbandwidth = -1", "line 2")] {
+        for (bad, line) in [
+            ("x = 1", "line 1"),
+            ("[a]\nfoo = 1", "line 2"),
+            ("[a]\nbandwidth = -1", "line 2"),
+        ] {
             assert!(parse(bad).expect_err("bad").to_string().contains(line), "{bad}");
         }
     }

@@ -60,9 +60,30 @@ mod target {
         };
     }
 
-    access!(load_u16, store_u16, u16, u32, "movzx {v:e}, word ptr [{p}]", "mov word ptr [{p}], {v:x}");
-    access!(load_u32, store_u32, u32, u32, "mov {v:e}, dword ptr [{p}]", "mov dword ptr [{p}], {v:e}");
-    access!(load_u64, store_u64, u64, u64, "mov {v}, qword ptr [{p}]", "mov qword ptr [{p}], {v}");
+    access!(
+        load_u16,
+        store_u16,
+        u16,
+        u32,
+        "movzx {v:e}, word ptr [{p}]",
+        "mov word ptr [{p}], {v:x}"
+    );
+    access!(
+        load_u32,
+        store_u32,
+        u32,
+        u32,
+        "mov {v:e}, dword ptr [{p}]",
+        "mov dword ptr [{p}], {v:e}"
+    );
+    access!(
+        load_u64,
+        store_u64,
+        u64,
+        u64,
+        "mov {v}, qword ptr [{p}]",
+        "mov qword ptr [{p}], {v}"
+    );
 
     /// # Safety
     /// See the module.
@@ -140,7 +161,12 @@ mod target {
     unsafe fn move_64(src: *const u8, dst: *mut u8) {
         // SAFETY: 64 bytes of both, by the caller.
         unsafe {
-            let v = [load_16(src), load_16(src.add(16)), load_16(src.add(32)), load_16(src.add(48))];
+            let v = [
+                load_16(src),
+                load_16(src.add(16)),
+                load_16(src.add(32)),
+                load_16(src.add(48)),
+            ];
             for (i, part) in v.into_iter().enumerate() {
                 store_16(dst.add(16 * i), part);
             }
@@ -289,6 +315,4 @@ mod target {
     }
 }
 
-pub use target::{
-    copy, load_u16, load_u32, load_u64, move_bytes, store_u16, store_u32, store_u64, zero,
-};
+pub use target::{copy, load_u16, load_u32, load_u64, move_bytes, store_u16, store_u32, store_u64, zero};

@@ -79,7 +79,9 @@ impl Recorder {
             random: Random(seed),
             counts: Counts::default(),
         };
-        Self { inner: Mutex::new(inner) }
+        Self {
+            inner: Mutex::new(inner),
+        }
     }
 
     pub(crate) fn write_back(&self, region: &Region, off: u64, len: usize) {
@@ -138,7 +140,9 @@ impl Recorder {
     pub fn unflushed(&self, region: &Region, off: u64, len: usize) -> Vec<u64> {
         let inner = self.inner.lock();
         let (first, end) = (off / LINE as u64, (off + len as u64).div_ceil(LINE as u64));
-        (first..end).filter(|line| inner.line(*line) != line_of(region, *line)).collect()
+        (first..end)
+            .filter(|line| inner.line(*line) != line_of(region, *line))
+            .collect()
     }
 }
 
@@ -175,7 +179,8 @@ impl Inner {
     fn choose(&self, region: &Region, line: u64, old: &mut Line, random: &mut Random, reached: u64) {
         let draw = random.next() % 16;
         let reached_at = self.reached.get(&line).copied().unwrap_or(0);
-        let newer = |lines: &HashMap<u64, (u64, Line)>| lines.get(&line).filter(|(read, _)| *read > reached_at).copied();
+        let newer =
+            |lines: &HashMap<u64, (u64, Line)>| lines.get(&line).filter(|(read, _)| *read > reached_at).copied();
         let under_way = self.noted.values().find_map(newer);
         match under_way {
             Some((_, bytes)) if random.one_in(2) => *old = bytes,

@@ -71,8 +71,8 @@ impl Region {
     /// A region of `len` bytes of anonymous memory: gone with the process.
     pub fn dram(len: u64, identity: Identity, options: RegionOptions) -> Result<Self> {
         let len = aligned_len(len, rustix::param::page_size())?;
-        let mapping = Mapping::anonymous(len)
-            .map_err(|e| Error::io(format!("mapping {} of memory", ByteSize(len as u64)), e))?;
+        let mapping =
+            Mapping::anonymous(len).map_err(|e| Error::io(format!("mapping {} of memory", ByteSize(len as u64)), e))?;
         Self::format(mapping, None, identity, options)
     }
 
@@ -157,8 +157,8 @@ impl Region {
                 ByteSize(have)
             )));
         }
-        let state = State::newest(&header)
-            .ok_or_else(|| Error::Corrupt(format!("{}: both state slots", region.name())))?;
+        let state =
+            State::newest(&header).ok_or_else(|| Error::Corrupt(format!("{}: both state slots", region.name())))?;
         region.identity = identity;
         region.state = Mutex::new(state);
         region.apply(options)?;
@@ -214,7 +214,9 @@ impl Region {
 
     /// What it is called in messages.
     pub fn name(&self) -> String {
-        self.backing.as_ref().map_or_else(|| "region in memory".into(), Backing::named)
+        self.backing
+            .as_ref()
+            .map_or_else(|| "region in memory".into(), Backing::named)
     }
 
     /// Its length in bytes, header included.
@@ -312,7 +314,9 @@ impl Region {
     /// Reserves a range wherever it lies; it counts for [`Region::reserved`] only if it continues
     /// what is.
     pub fn reserve(&self, off: u64, len: u64) -> Result<()> {
-        let end = off.checked_add(len).ok_or_else(|| Error::Invalid("range wraps".into()))?;
+        let end = off
+            .checked_add(len)
+            .ok_or_else(|| Error::Invalid("range wraps".into()))?;
         if off <= self.reserved() {
             return self.reserve_to(end);
         }
@@ -359,9 +363,9 @@ impl Region {
     /// Starts recording stores, flushes and fences, for tests that lose a host: see
     /// [`crate::record`]. What the region holds now counts as flushed. Once only.
     pub fn record(&self, seed: u64) -> Arc<Recorder> {
-        let recorder = self.recorder.get_or_init(|| {
-            Arc::new(Recorder::new(self.span(0, self.len()).to_vec(), seed))
-        });
+        let recorder = self
+            .recorder
+            .get_or_init(|| Arc::new(Recorder::new(self.span(0, self.len()).to_vec(), seed)));
         Arc::clone(recorder)
     }
 
@@ -378,13 +382,14 @@ impl core::fmt::Debug for Region {
 }
 
 fn map(backing: &Backing, len: usize) -> Result<Mapping> {
-    Mapping::shared(backing.fd(), len, backing.align)
-        .map_err(|e| Error::io(format!("mapping {}", backing.named()), e))
+    Mapping::shared(backing.fd(), len, backing.align).map_err(|e| Error::io(format!("mapping {}", backing.named()), e))
 }
 
 /// `len` made a multiple of the alignment, and enough for a header.
 fn aligned_len(len: u64, align: usize) -> Result<usize> {
-    let bytes = usize::try_from(len).ok().and_then(|l| l.checked_next_multiple_of(align));
+    let bytes = usize::try_from(len)
+        .ok()
+        .and_then(|l| l.checked_next_multiple_of(align));
     match bytes {
         Some(b) if b >= 2 * HEADER_SIZE => Ok(b),
         Some(_) => Err(Error::Invalid(format!("a region of {} is too small", ByteSize(len)))),

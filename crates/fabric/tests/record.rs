@@ -24,7 +24,10 @@ fn flushed_lines_survive_and_others_may_not() {
     let (mut lost, mut kept) = (0, 0);
     for seed in 0..200 {
         let (image, ()) = recorder.crash(&region, seed, || ());
-        assert!(image[A as usize..A as usize + 256].iter().all(|b| *b == 1), "seed {seed}");
+        assert!(
+            image[A as usize..A as usize + 256].iter().all(|b| *b == 1),
+            "seed {seed}"
+        );
         match image[B as usize..B as usize + 64] {
             [2, ..] => kept += 1,
             _ => lost += 1,
@@ -41,7 +44,9 @@ fn a_write_back_without_its_fence_promises_nothing() {
     let recorder = region.record(2);
     region.span(A, 64).copy_in(0, &[1; 64]);
     coherence::write_back(&region, A, 64);
-    let lost = (0..100).filter(|s| recorder.crash(&region, *s, || ()).0[A as usize] == 0).count();
+    let lost = (0..100)
+        .filter(|s| recorder.crash(&region, *s, || ()).0[A as usize] == 0)
+        .count();
     assert!(lost > 5, "lost {lost}");
     coherence::fence(&region);
     assert!((0..100).all(|s| recorder.crash(&region, s, || ()).0[A as usize] == 1));
@@ -86,9 +91,7 @@ fn crashes_while_threads_run_keep_the_order_of_flushes() {
             }
         })
     };
-    let word = |image: &[u8], at: u64| {
-        u64::from_le_bytes(*image[at as usize..].first_chunk().expect("inside"))
-    };
+    let word = |image: &[u8], at: u64| u64::from_le_bytes(*image[at as usize..].first_chunk().expect("inside"));
     let mut seed = 0;
     while !writer.is_finished() {
         let (image, ()) = recorder.crash(&region, seed, || ());

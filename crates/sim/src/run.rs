@@ -61,7 +61,12 @@ impl Sim {
     pub fn new(seed: u64) -> Self {
         let files = MemFs::new();
         files.set_sync_time(Nanos::from_micros(60));
-        Self { seed, files, step_limit: 200_000_000, stack_bytes: 1 << 20 }
+        Self {
+            seed,
+            files,
+            step_limit: 200_000_000,
+            stack_bytes: 1 << 20,
+        }
     }
 
     /// With these files instead.
@@ -76,7 +81,10 @@ impl Sim {
 
     /// With stacks of so many bytes (1 MiB unless told; not below 256 KiB).
     pub fn with_stacks(self, bytes: usize) -> Self {
-        Self { stack_bytes: bytes.max(256 << 10), ..self }
+        Self {
+            stack_bytes: bytes.max(256 << 10),
+            ..self
+        }
     }
 
     /// The seed.
@@ -120,7 +128,11 @@ impl Sim {
             let value = catch_unwind(AssertUnwindSafe(|| body(self)));
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
         };
-        let mut threads = Threads { runtime, live: BTreeMap::new(), stack_bytes: self.stack_bytes };
+        let mut threads = Threads {
+            runtime,
+            live: BTreeMap::new(),
+            stack_bytes: self.stack_bytes,
+        };
         // SAFETY: what the body borrows outlives this function, and the coroutine is done or
         // leaked, never to be resumed or dropped, when `until_end` has returned.
         let coroutine = unsafe { Thread::with_stack_unchecked(threads.stack(), main_body) };

@@ -72,14 +72,21 @@ fn here() -> String {
     let name = |line: &str| Some(line.trim().split_once(": ")?.1.to_owned());
     let ours = |n: &String| !MACHINERY.iter().any(|m| n.trim_start_matches('<').starts_with(m));
     // Below the coroutine's first frame lies the loop that resumed it.
-    let own = trace.lines().filter_map(name).take_while(|n| !n.contains("stack_init_trampoline"));
+    let own = trace
+        .lines()
+        .filter_map(name)
+        .take_while(|n| !n.contains("stack_init_trampoline"));
     let frames: Vec<String> = own.filter(ours).collect();
     frames.join("\n      in ")
 }
 
 impl SimRuntime {
     pub(crate) fn new(schedule: Schedule, files: Arc<dyn FileSystem>) -> Self {
-        Self { schedule: Mutex::new(schedule), spawns: Mutex::default(), files }
+        Self {
+            schedule: Mutex::new(schedule),
+            spawns: Mutex::default(),
+            files,
+        }
     }
 
     /// The schedule. Never held across a suspension.
@@ -93,15 +100,15 @@ impl SimRuntime {
     }
 
     /// Registers a thread; its coroutine is made by the loop.
-    pub(crate) fn start(
-        &self,
-        name: &str,
-        body: Box<dyn FnOnce() + Send>,
-    ) -> io::Result<Arc<AtomicU32>> {
+    pub(crate) fn start(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Arc<AtomicU32>> {
         let none_left = || io::Error::other("all thread slots are taken");
         let id = self.schedule().start(name).ok_or_else(none_left)?;
         let ended = Arc::new(AtomicU32::new(0));
-        let spawn = Spawn { id, body, ended: Arc::clone(&ended) };
+        let spawn = Spawn {
+            id,
+            body,
+            ended: Arc::clone(&ended),
+        };
         self.spawns.lock().unwrap_or_else(PoisonError::into_inner).push(spawn);
         Ok(ended)
     }
@@ -195,7 +202,9 @@ thread_local! {
 
 /// The runtime that this thread of the machine runs.
 fn current() -> Arc<SimRuntime> {
-    CURRENT.with(|c| c.borrow().clone()).expect("a simulated thread is joined within its run")
+    CURRENT
+        .with(|c| c.borrow().clone())
+        .expect("a simulated thread is joined within its run")
 }
 
 /// Runs `f` with `runtime` behind the seam.

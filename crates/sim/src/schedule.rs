@@ -140,7 +140,13 @@ impl Schedule {
         let priority = u64::MAX / 2 + self.random.next() / 2;
         let (status, wait) = (Status::Ready, Wait::Woken);
         let id = self.threads.len();
-        self.threads.push(Thread { name: name.into(), slot, status, wait, priority });
+        self.threads.push(Thread {
+            name: name.into(),
+            slot,
+            status,
+            wait,
+            priority,
+        });
         self.ready.push(id);
         self.note(id as u64);
         Some(id)
@@ -223,10 +229,13 @@ impl Schedule {
 
     fn expire(&mut self) {
         let now = self.now;
-        let late = |t: &Thread| {
-            matches!(t.status, Status::Waiting { deadline: Some(d), .. } if d <= now)
-        };
-        let due: Vec<Id> = self.waiting.iter().copied().filter(|i| late(&self.threads[*i])).collect();
+        let late = |t: &Thread| matches!(t.status, Status::Waiting { deadline: Some(d), .. } if d <= now);
+        let due: Vec<Id> = self
+            .waiting
+            .iter()
+            .copied()
+            .filter(|i| late(&self.threads[*i]))
+            .collect();
         for id in due {
             self.wake(id, Wait::TimedOut);
         }
@@ -255,9 +264,7 @@ impl Schedule {
 
     /// Wakes at most `count` sleepers on a word, in any order.
     pub(crate) fn wake_word(&mut self, word: usize, count: usize) -> usize {
-        let on_word = |id: &Id| {
-            matches!(self.threads[*id].status, Status::Waiting { word: w, .. } if w == word)
-        };
+        let on_word = |id: &Id| matches!(self.threads[*id].status, Status::Waiting { word: w, .. } if w == word);
         let mut sleepers: Vec<Id> = self.waiting.iter().copied().filter(on_word).collect();
         let mut woken = 0;
         while woken < count && !sleepers.is_empty() {
@@ -292,9 +299,10 @@ impl Schedule {
         let t = &self.threads[id];
         let mut text = format!("thread {id} \"{}\" (slot {})", t.name, t.slot);
         if let Status::Waiting { word, deadline } = t.status {
-            let shared = self.waiting.iter().filter(|o| {
-                matches!(self.threads[**o].status, Status::Waiting { word: w, .. } if w == word)
-            });
+            let shared = self
+                .waiting
+                .iter()
+                .filter(|o| matches!(self.threads[**o].status, Status::Waiting { word: w, .. } if w == word));
             let _ = write!(text, " waits on word {word:#x} ({} do)", shared.count());
             if let Some(d) = deadline {
                 let _ = write!(text, " until {d}");

@@ -129,10 +129,18 @@ fn a_deadlock_says_who_waits_where() {
         drop((locks.1.lock(), first));
         other.join().expect("no panic");
     };
-    let found = (0..50).find_map(|seed| panic_of(|| _ = run(seed, body))).expect("some seed locks");
+    let found = (0..50)
+        .find_map(|seed| panic_of(|| _ = run(seed, body)))
+        .expect("some seed locks");
     assert!(found.starts_with("deadlock"), "{found}");
-    assert!(found.contains("\"main\"") && found.contains("\"the other one\""), "{found}");
-    assert!(found.contains("waits on word") && found.contains("in cenote_base::rt::"), "{found}");
+    assert!(
+        found.contains("\"main\"") && found.contains("\"the other one\""),
+        "{found}"
+    );
+    assert!(
+        found.contains("waits on word") && found.contains("in cenote_base::rt::"),
+        "{found}"
+    );
 }
 
 #[test]

@@ -21,7 +21,10 @@ pub struct Local<T> {
 impl<T: Sync + Send> Local<T> {
     /// With `init` making each value.
     pub fn new(init: fn() -> T) -> Self {
-        Self { slots: (0..MAX_THREADS).map(|_| OnceLock::new()).collect(), init }
+        Self {
+            slots: (0..MAX_THREADS).map(|_| OnceLock::new()).collect(),
+            init,
+        }
     }
 
     /// This thread's value.

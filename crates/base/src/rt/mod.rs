@@ -119,7 +119,9 @@ pub(crate) fn seamed() -> bool {
 #[cold]
 #[inline(never)]
 pub(crate) fn entered() -> Arc<dyn Runtime> {
-    ENTERED.with(|e| e.borrow().clone()).expect("SEAMED is set only while a runtime is entered")
+    ENTERED
+        .with(|e| e.borrow().clone())
+        .expect("SEAMED is set only while a runtime is entered")
 }
 
 /// Runs `f` with `runtime` driving this thread, and puts back what drove it before, also when
@@ -148,7 +150,11 @@ pub fn now() -> Nanos {
 /// Microseconds since 1970-01-01 UTC.
 #[inline]
 pub fn wall_micros() -> i64 {
-    if seamed() { entered().wall_micros() } else { os::wall_micros() }
+    if seamed() {
+        entered().wall_micros()
+    } else {
+        os::wall_micros()
+    }
 }
 
 /// A place where the simulator may let another thread go on. Nothing otherwise.
@@ -174,7 +180,11 @@ pub fn relax() {
 /// Gives the rest of this thread's turn to others.
 #[inline]
 pub fn yield_now() {
-    if seamed() { entered().yield_now() } else { os::yield_now() }
+    if seamed() {
+        entered().yield_now()
+    } else {
+        os::yield_now()
+    }
 }
 
 /// A random word: not for secrets.
@@ -200,7 +210,11 @@ pub fn random_u128() -> u128 {
 /// start, so only threads made elsewhere can meet this.
 #[inline]
 pub fn thread_slot() -> usize {
-    if seamed() { thread_slot_entered() } else { os::thread_slot() }
+    if seamed() {
+        thread_slot_entered()
+    } else {
+        os::thread_slot()
+    }
 }
 
 #[cold]
@@ -220,11 +234,19 @@ pub fn wake(word: &atomic::AtomicU32, count: usize) -> usize {
 }
 
 pub(crate) fn wait_raw(word: &RawU32, expected: u32, timeout: Option<Nanos>) -> Wait {
-    if seamed() { entered().wait(word, expected, timeout) } else { os::wait(word, expected, timeout) }
+    if seamed() {
+        entered().wait(word, expected, timeout)
+    } else {
+        os::wait(word, expected, timeout)
+    }
 }
 
 pub(crate) fn wake_raw(word: &RawU32, count: usize) -> usize {
-    if seamed() { entered().wake(word, count) } else { os::wake(word, count) }
+    if seamed() {
+        entered().wake(word, count)
+    } else {
+        os::wake(word, count)
+    }
 }
 
 /// Sleeps for at least `time`.

@@ -100,7 +100,10 @@ impl<T: ?Sized> Drop for WakeMutex<'_, T> {
 impl<T> Mutex<T> {
     /// Around `value`.
     pub const fn new(value: T) -> Self {
-        Self { releases: Releases::new(), inner: sync::Mutex::new(value) }
+        Self {
+            releases: Releases::new(),
+            inner: sync::Mutex::new(value),
+        }
     }
 
     /// The value, and no lock any more.
@@ -118,7 +121,10 @@ impl<T: ?Sized> Mutex<T> {
         } else {
             self.inner.lock().unwrap_or_else(PoisonError::into_inner)
         };
-        MutexGuard { inner, wake: WakeMutex(self) }
+        MutexGuard {
+            inner,
+            wake: WakeMutex(self),
+        }
     }
 
     /// Takes the value if it is free.
@@ -126,7 +132,10 @@ impl<T: ?Sized> Mutex<T> {
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         preempt();
         let inner = tried(self.inner.try_lock())?;
-        Some(MutexGuard { inner, wake: WakeMutex(self) })
+        Some(MutexGuard {
+            inner,
+            wake: WakeMutex(self),
+        })
     }
 
     /// The value, to one who holds the lock's owner alone.
@@ -172,7 +181,10 @@ pub struct Condvar {
 impl Condvar {
     /// With nobody waiting.
     pub const fn new() -> Self {
-        Self { notifications: AtomicU32::new(0), inner: sync::Condvar::new() }
+        Self {
+            notifications: AtomicU32::new(0),
+            inner: sync::Condvar::new(),
+        }
     }
 
     /// Releases the lock, sleeps until notified, and takes the lock again.
@@ -186,17 +198,15 @@ impl Condvar {
     }
 
     /// As [`Condvar::wait`], for at most `timeout`; the flag says that it ran out.
-    pub fn wait_timeout<'a, T>(
-        &self,
-        guard: MutexGuard<'a, T>,
-        timeout: Nanos,
-    ) -> (MutexGuard<'a, T>, bool) {
+    pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Nanos) -> (MutexGuard<'a, T>, bool) {
         if seamed() {
             return self.wait_seamed(guard, Some(timeout));
         }
         let MutexGuard { inner, wake } = guard;
-        let (inner, result) =
-            self.inner.wait_timeout(inner, timeout.into()).unwrap_or_else(PoisonError::into_inner);
+        let (inner, result) = self
+            .inner
+            .wait_timeout(inner, timeout.into())
+            .unwrap_or_else(PoisonError::into_inner);
         (MutexGuard { inner, wake }, result.timed_out())
     }
 
@@ -232,11 +242,7 @@ impl Condvar {
     }
 
     #[cold]
-    fn wait_seamed<'a, T>(
-        &self,
-        guard: MutexGuard<'a, T>,
-        timeout: Option<Nanos>,
-    ) -> (MutexGuard<'a, T>, bool) {
+    fn wait_seamed<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Option<Nanos>) -> (MutexGuard<'a, T>, bool) {
         let lock = guard.wake.0;
         let seen = self.notifications.load(Relaxed);
         drop(guard);
@@ -275,7 +281,10 @@ pub struct RwLockWriteGuard<'a, T: ?Sized> {
 impl<T> RwLock<T> {
     /// Around `value`.
     pub const fn new(value: T) -> Self {
-        Self { releases: Releases::new(), inner: sync::RwLock::new(value) }
+        Self {
+            releases: Releases::new(),
+            inner: sync::RwLock::new(value),
+        }
     }
 
     /// The value, and no lock any more.
@@ -293,7 +302,10 @@ impl<T: ?Sized> RwLock<T> {
         } else {
             self.inner.read().unwrap_or_else(PoisonError::into_inner)
         };
-        RwLockReadGuard { inner, _wake: WakeAll(&self.releases) }
+        RwLockReadGuard {
+            inner,
+            _wake: WakeAll(&self.releases),
+        }
     }
 
     /// Waits until nobody holds the value and takes it.
@@ -304,7 +316,10 @@ impl<T: ?Sized> RwLock<T> {
         } else {
             self.inner.write().unwrap_or_else(PoisonError::into_inner)
         };
-        RwLockWriteGuard { inner, _wake: WakeAll(&self.releases) }
+        RwLockWriteGuard {
+            inner,
+            _wake: WakeAll(&self.releases),
+        }
     }
 
     /// Reads the value if no writer holds it.
@@ -312,7 +327,10 @@ impl<T: ?Sized> RwLock<T> {
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         preempt();
         let inner = tried(self.inner.try_read())?;
-        Some(RwLockReadGuard { inner, _wake: WakeAll(&self.releases) })
+        Some(RwLockReadGuard {
+            inner,
+            _wake: WakeAll(&self.releases),
+        })
     }
 
     /// Takes the value if nobody holds it.
@@ -320,7 +338,10 @@ impl<T: ?Sized> RwLock<T> {
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         preempt();
         let inner = tried(self.inner.try_write())?;
-        Some(RwLockWriteGuard { inner, _wake: WakeAll(&self.releases) })
+        Some(RwLockWriteGuard {
+            inner,
+            _wake: WakeAll(&self.releases),
+        })
     }
 
     /// The value, to one who holds the lock's owner alone.

@@ -143,12 +143,19 @@ fn batches_complete_whole() {
     let writes = (0..64u64)
         .map(|i| fs::IoRequest::write(file.clone(), i * 512, vec![vec![i as u8; 512].into()], i))
         .collect();
-    assert!(fs::submit(writes).complete().iter().all(|r| matches!(r.result, Ok(512))));
+    assert!(
+        fs::submit(writes)
+            .complete()
+            .iter()
+            .all(|r| matches!(r.result, Ok(512)))
+    );
     let reads = (0..64u64)
         .map(|i| fs::IoRequest::read(file.clone(), i * 512, vec![0; 512].into(), i))
         .collect();
     for done in fs::submit(reads).complete() {
-        let fs::IoOp::Read(buf) = done.op else { panic!("a read came back as a write") };
+        let fs::IoOp::Read(buf) = done.op else {
+            panic!("a read came back as a write")
+        };
         assert!(buf.iter().all(|b| u64::from(*b) == done.tag));
     }
     assert!(fs::submit(Vec::new()).complete().is_empty());

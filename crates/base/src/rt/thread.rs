@@ -25,7 +25,11 @@ impl<T> JoinHandle<T> {
     pub fn join(self) -> Result<T, Panic> {
         self.outcome.done.wait();
         self.thread.join();
-        self.outcome.value.lock().take().expect("a thread sets its value before its event")
+        self.outcome
+            .value
+            .lock()
+            .take()
+            .expect("a thread sets its value before its event")
     }
 
     /// Whether the body has ended.
@@ -36,7 +40,9 @@ impl<T> JoinHandle<T> {
 
 impl<T> std::fmt::Debug for JoinHandle<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("JoinHandle").field("finished", &self.is_finished()).finish()
+        f.debug_struct("JoinHandle")
+            .field("finished", &self.is_finished())
+            .finish()
     }
 }
 
@@ -45,10 +51,7 @@ impl<T> std::fmt::Debug for JoinHandle<T> {
 /// # Panics
 /// If the system has no more threads to give: for the few threads that a database has by design.
 /// Sessions and the like use [`try_spawn`].
-pub fn spawn<T: Send + 'static>(
-    name: &str,
-    body: impl FnOnce() -> T + Send + 'static,
-) -> JoinHandle<T> {
+pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     try_spawn(name, body).expect("the system refused a background thread")
 }
 
@@ -58,14 +61,21 @@ pub fn try_spawn<T: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    let outcome = Arc::new(Outcome { done: Event::new(), value: Mutex::new(None) });
+    let outcome = Arc::new(Outcome {
+        done: Event::new(),
+        value: Mutex::new(None),
+    });
     let theirs = Arc::clone(&outcome);
     let body = Box::new(move || {
         let result = catch_unwind(AssertUnwindSafe(body));
         *theirs.value.lock() = Some(result);
         theirs.done.set();
     });
-    let thread = if seamed() { entered().spawn(name, body)? } else { os::spawn(name, body)? };
+    let thread = if seamed() {
+        entered().spawn(name, body)?
+    } else {
+        os::spawn(name, body)?
+    };
     Ok(JoinHandle { outcome, thread })
 }
 

@@ -67,18 +67,28 @@ fn rebuild(m: &mut Mtr<'_>, h: PageH) {
 /// One mini-transaction of `thread`; when its count is known to be durable, that count.
 pub fn step(pool: &BufferPool, pages: u32, thread: u32, random: &mut Random) -> Option<u64> {
     let wide = if random.below(20) == 0 { 30 } else { 4 };
-    let mut touched: Vec<u32> = (0..2 + random.below(wide)).map(|_| random.below(pages as u64) as u32).collect();
+    let mut touched: Vec<u32> = (0..2 + random.below(wide))
+        .map(|_| random.below(pages as u64) as u32)
+        .collect();
     if random.below(3) == 0 {
         touched.push(thread % 5); // a few hot ones
     }
     touched.sort_unstable();
     touched.dedup();
     let mut m = pool.mtr();
-    let held: Vec<PageH> = touched.iter().map(|p| m.exclusive(PageId::new(SPACE, *p)).expect("page")).collect();
+    let held: Vec<PageH> = touched
+        .iter()
+        .map(|p| m.exclusive(PageId::new(SPACE, *p)).expect("page"))
+        .collect();
     let own = m.exclusive(PageId::new(SPACE, pages + thread)).expect("page");
     let amount = random.next();
     for h in &held[1..] {
-        add(&mut m, held[0], random.below(ACCOUNTS as u64) as usize, amount.wrapping_neg());
+        add(
+            &mut m,
+            held[0],
+            random.below(ACCOUNTS as u64) as usize,
+            amount.wrapping_neg(),
+        );
         if random.below(30) == 0 {
             rebuild(&mut m, *h);
         }

@@ -37,12 +37,24 @@ pub struct IoRequest {
 impl IoRequest {
     /// A read of `buf.len()` bytes at `offset`.
     pub fn read(file: File, offset: u64, buf: Box<[u8]>, tag: u64) -> Self {
-        Self { file, offset, op: IoOp::Read(buf), tag, result: Ok(0) }
+        Self {
+            file,
+            offset,
+            op: IoOp::Read(buf),
+            tag,
+            result: Ok(0),
+        }
     }
 
     /// A write of `bufs` at `offset`.
     pub fn write(file: File, offset: u64, bufs: Vec<Box<[u8]>>, tag: u64) -> Self {
-        Self { file, offset, op: IoOp::Write(bufs), tag, result: Ok(0) }
+        Self {
+            file,
+            offset,
+            op: IoOp::Write(bufs),
+            tag,
+            result: Ok(0),
+        }
     }
 
     /// Does it, here and now.
@@ -85,7 +97,10 @@ impl Batch {
 
     fn with(pending: usize, done: Vec<IoRequest>) -> Self {
         let progress = Mutex::new(Progress { pending, done });
-        Self(Arc::new(State { progress, changed: Condvar::new() }))
+        Self(Arc::new(State {
+            progress,
+            changed: Condvar::new(),
+        }))
     }
 
     /// Waits for all of them and hands them back, in no particular order.
@@ -127,7 +142,11 @@ const THREADS: usize = 4;
 impl Pool {
     /// Starts as many of the threads as the system gives.
     pub(super) fn new() -> Self {
-        let queue = |threads| Queue { requests: Mutex::default(), arrived: Condvar::new(), threads };
+        let queue = |threads| Queue {
+            requests: Mutex::default(),
+            arrived: Condvar::new(),
+            threads,
+        };
         let shared = Arc::new(queue(THREADS));
         let started = (0..THREADS)
             .filter(|i| {

@@ -37,19 +37,37 @@ pub struct OpenOptions {
 
 impl OpenOptions {
     /// An existing file, to read.
-    pub const READ: Self =
-        Self { write: false, create: false, create_new: false, truncate: false };
+    pub const READ: Self = Self {
+        write: false,
+        create: false,
+        create_new: false,
+        truncate: false,
+    };
     /// An existing file, to read and write.
-    pub const WRITE: Self = Self { write: true, ..Self::READ };
+    pub const WRITE: Self = Self {
+        write: true,
+        ..Self::READ
+    };
     /// A file to read and write, made if it is missing.
-    pub const CREATE: Self = Self { create: true, ..Self::WRITE };
+    pub const CREATE: Self = Self {
+        create: true,
+        ..Self::WRITE
+    };
     /// A file to read and write that must not exist yet.
-    pub const CREATE_NEW: Self = Self { create: true, create_new: true, ..Self::WRITE };
+    pub const CREATE_NEW: Self = Self {
+        create: true,
+        create_new: true,
+        ..Self::WRITE
+    };
     /// An empty file to read and write, whatever was there.
-    pub const TRUNCATE: Self = Self { truncate: true, ..Self::CREATE };
+    pub const TRUNCATE: Self = Self {
+        truncate: true,
+        ..Self::CREATE
+    };
 }
 
 /// An open file, as a runtime provides it. Positions and lengths are in bytes.
+#[allow(clippy::len_without_is_empty, reason = "a file's length is a system call")]
 pub trait FileOps: Send + Sync {
     /// Reads at a position; fewer bytes than asked for only at the end or by chance.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;

@@ -56,7 +56,11 @@ fn apply(names: &mut Names, change: &NameChange) {
             let moved: Vec<PathBuf> = names.keys().filter(|p| p.starts_with(from)).cloned().collect();
             for path in moved {
                 let rest = path.strip_prefix(from).expect("filtered by this prefix");
-                let new = if rest.as_os_str().is_empty() { to.clone() } else { to.join(rest) };
+                let new = if rest.as_os_str().is_empty() {
+                    to.clone()
+                } else {
+                    to.join(rest)
+                };
                 if let Some(name) = names.remove(&path) {
                     names.insert(new, name);
                 }
@@ -91,13 +95,23 @@ impl Disk {
 
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let is_file = |n: &Name| matches!(n, Name::File(_));
-        self.live.iter().filter(|(_, n)| is_file(n)).map(|(p, _)| p.clone()).collect()
+        self.live
+            .iter()
+            .filter(|(_, n)| is_file(n))
+            .map(|(p, _)| p.clone())
+            .collect()
     }
 
     pub(super) fn used(&self) -> u64 {
         self.live
             .values()
-            .filter_map(|n| if let Name::File(id) = n { Some(self.nodes[*id].used()) } else { None })
+            .filter_map(|n| {
+                if let Name::File(id) = n {
+                    Some(self.nodes[*id].used())
+                } else {
+                    None
+                }
+            })
             .sum()
     }
 
@@ -148,7 +162,10 @@ impl Disk {
     pub(super) fn remove_dir_all(&mut self, path: &Path) -> io::Result<()> {
         self.require_dir(path)?;
         let below: Vec<PathBuf> = self.live.keys().filter(|p| p.starts_with(path)).cloned().collect();
-        below.into_iter().rev().try_for_each(|p| self.change_name(NameChange::Remove(p)))
+        below
+            .into_iter()
+            .rev()
+            .try_for_each(|p| self.change_name(NameChange::Remove(p)))
     }
 
     pub(super) fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -159,8 +176,9 @@ impl Disk {
 
     pub(super) fn sync_dir(&mut self, dir: &Path) -> io::Result<()> {
         self.require_dir(dir)?;
-        let (now, later): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.waiting).into_iter().partition(|c| c.dir() == dir);
+        let (now, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|c| c.dir() == dir);
         now.iter().for_each(|c| apply(&mut self.synced, c));
         self.waiting = later;
         Ok(())
@@ -199,7 +217,12 @@ impl Disk {
         // How likely an unsynced sector has reached the medium: differs from crash to crash.
         let likely = [0, 1, 8, 15][draw(4) as usize];
         let nodes = self.nodes.iter().map(|n| n.crashed(likely, draw)).collect();
-        Disk { nodes, synced: names.clone(), live: names, waiting: Vec::new() }
+        Disk {
+            nodes,
+            synced: names.clone(),
+            live: names,
+            waiting: Vec::new(),
+        }
     }
 }
 
@@ -223,11 +246,19 @@ pub(super) struct Node {
 /// The chunks of a range: number, range within the chunk, position within the range.
 fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, std::ops::Range<usize>, usize)> {
     let size = CHUNK as u64;
-    let chunks = if len == 0 { 0..0 } else { offset / size..(offset + len - 1) / size + 1 };
+    let chunks = if len == 0 {
+        0..0
+    } else {
+        offset / size..(offset + len - 1) / size + 1
+    };
     chunks.map(move |chunk| {
         let from = offset.max(chunk * size);
         let to = (offset + len).min((chunk + 1) * size);
-        ((chunk), (from - chunk * size) as usize..(to - chunk * size) as usize, (from - offset) as usize)
+        (
+            (chunk),
+            (from - chunk * size) as usize..(to - chunk * size) as usize,
+            (from - offset) as usize,
+        )
     })
 }
 
@@ -291,7 +322,11 @@ impl Node {
             0 => return,
             _ => {
                 let last = (offset + len - 1) / CHUNK as u64;
-                self.live.chunks.range(offset / CHUNK as u64..=last).map(|(c, _)| *c).collect()
+                self.live
+                    .chunks
+                    .range(offset / CHUNK as u64..=last)
+                    .map(|(c, _)| *c)
+                    .collect()
             }
         };
         for chunk in touched {
@@ -347,17 +382,16 @@ impl Node {
             }
         }
         cut(&mut content);
-        Node { live: content.clone(), synced: content, ..Node::default() }
+        Node {
+            live: content.clone(),
+            synced: content,
+            ..Node::default()
+        }
     }
 }
 
 /// Carries those sectors of `new` over that `keep` says.
-fn merge(
-    chunks: &mut BTreeMap<u64, Arc<Chunk>>,
-    chunk: u64,
-    new: &Chunk,
-    keep: &mut dyn FnMut(usize) -> bool,
-) {
+fn merge(chunks: &mut BTreeMap<u64, Arc<Chunk>>, chunk: u64, new: &Chunk, keep: &mut dyn FnMut(usize) -> bool) {
     for at in (0..CHUNK).step_by(SECTOR) {
         if keep(at) {
             let old = chunks.entry(chunk).or_insert_with(|| Arc::new([0; CHUNK]));

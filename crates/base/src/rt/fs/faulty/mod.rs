@@ -71,7 +71,10 @@ impl MemFs {
     }
 
     fn of(disk: Disk) -> Self {
-        Self(Arc::new(Mutex::new(Inner { disk, ..Inner::default() })))
+        Self(Arc::new(Mutex::new(Inner {
+            disk,
+            ..Inner::default()
+        })))
     }
 
     /// What a crash now leaves, at the least: only what was synced. Faults are not carried over.
@@ -224,7 +227,13 @@ impl FileSystem for MemFs {
         }
         inner.handles += 1;
         let (handle, fs, path) = (inner.handles, self.clone(), path.to_owned());
-        Ok(File::new(Arc::new(MemFile { fs, id, handle, path, writable: options.write })))
+        Ok(File::new(Arc::new(MemFile {
+            fs,
+            id,
+            handle,
+            path,
+            writable: options.write,
+        })))
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
@@ -238,7 +247,9 @@ impl FileSystem for MemFs {
         rt::preempt();
         let mut inner = self.0.lock();
         inner.change()?;
-        inner.disk.change_name(NameChange::Rename(from.to_owned(), to.to_owned()))
+        inner
+            .disk
+            .change_name(NameChange::Rename(from.to_owned(), to.to_owned()))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -279,7 +290,11 @@ impl FileSystem for MemFs {
 
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
         let inner = self.0.lock();
-        Ok(inner.faults.capacity.unwrap_or(1 << 40).saturating_sub(inner.disk.used()))
+        Ok(inner
+            .faults
+            .capacity
+            .unwrap_or(1 << 40)
+            .saturating_sub(inner.disk.used()))
     }
 }
 

@@ -62,7 +62,10 @@ fn replacing_a_file_leaves_the_old_or_the_new() {
             let done = fs::with(Arc::new(now.clone()), || fs::replace("/db/control", b"new")).is_ok();
             for seed in 0..20 {
                 let after = contents(&now.crash_clone_torn(seed), "/db/control").expect("there");
-                assert!(after == b"new" || after == b"old" && !done, "{changes} {seed} {after:?}");
+                assert!(
+                    after == b"new" || after == b"old" && !done,
+                    "{changes} {seed} {after:?}"
+                );
             }
         }
     });
@@ -141,7 +144,12 @@ fn flips_locks_short_transfers_and_unreadable_files() {
         mem.fail_reads_of("/db/a");
         assert!(fs::read("/db/a").is_err());
         mem.heal();
-        assert!(fs::open("/db/a", OpenOptions::READ).expect("opened").write_at(b"x", 0).is_err());
+        assert!(
+            fs::open("/db/a", OpenOptions::READ)
+                .expect("opened")
+                .write_at(b"x", 0)
+                .is_err()
+        );
         assert_eq!(fs::list(DIR).expect("listed"), ["a"]);
         fs::remove_dir_all(DIR).expect("removed");
         assert!(!fs::exists("/db/a").expect("asked"));
