@@ -27,6 +27,7 @@ const PAUSE: Nanos = Nanos::from_millis(200);
 
 /// Starts them.
 pub(crate) fn start(pool: &Arc<Pool>) -> Vec<JoinHandle<()>> {
+    pool.signals.reserving.store(true, Ordering::Release);
     let spawn = |name: &str, body: fn(&Pool)| {
         let pool = Arc::clone(pool);
         rt::spawn(name, move || body(&pool))
@@ -57,13 +58,23 @@ impl Pool {
         while !self.stopping() && self.frames.region().reserved() < end {
             if let Err(error) = self.reserve_more(end) {
                 eprintln!("cenote: memory for the buffer pool: {error}; going on with what there is");
-                return;
+                break;
             }
         }
+        self.signals.reserving.store(false, Ordering::Release);
+    }
+
+    /// Reserves all memory, where there is no thread to do it.
+    pub(crate) fn reserve_all(&self) -> Result<()> {
+        let end = self.frames.geometry().end();
+        while self.frames.region().reserved() < end {
+            self.reserve_more(end)?;
+        }
+        Ok(())
     }
 
     /// Reserves a step and hands out its frames.
-    pub(crate) fn reserve_more(&self, end: u64) -> Result<()> {
+    fn reserve_more(&self, end: u64) -> Result<()> {
         self.frames.region().reserve_step(end)?;
         self.note_reserved();
         Ok(())

@@ -25,6 +25,8 @@ const GATHER: usize = BATCH;
 const COLD_SHARE: u32 = 16;
 /// Walks of a foreground thread before it gives up.
 const TRIES_MAX: usize = 2000;
+/// How long who needs a frame lets the thread work that reserves memory.
+const RESERVE_TURN: Nanos = Nanos::from_micros(100);
 
 impl Pool {
     /// Free frames that the background keeps in reserve.
@@ -41,7 +43,8 @@ impl Pool {
 
     /// Wakes the evictor when the reserve is half used.
     pub(crate) fn call_evictor(&self, lists: &Lists<'_>) {
-        if self.free_now(lists) < self.reserve_target() / 2 && !self.signals.evict.is_set() {
+        let low = self.free_now(lists) < self.reserve_target() / 2;
+        if low && !self.is_reserving() && !self.signals.evict.is_set() {
             self.signals.evict.set();
         }
     }
@@ -49,6 +52,9 @@ impl Pool {
     /// The background's work: frees frames until the reserve is whole. Says whether it is.
     pub(crate) fn refill(&self) -> Result<bool> {
         for _ in 0..64 {
+            if self.is_reserving() {
+                return Ok(true);
+            }
             let lacking = {
                 let lists = self.lists();
                 self.reserve_target().saturating_sub(self.free_now(&lists))
@@ -61,20 +67,29 @@ impl Pool {
         Ok(false)
     }
 
+    fn is_reserving(&self) -> bool {
+        self.signals.reserving.load(Ordering::Acquire)
+    }
+
     /// A foreground thread needs a frame and there is none: evicts for itself.
-    pub(crate) fn make_room(&self, tries: usize) -> Result<()> {
+    pub(crate) fn make_room(&self, tries: &mut usize) -> Result<()> {
+        if self.is_reserving() {
+            rt::sleep(RESERVE_TURN);
+            return Ok(());
+        }
         bump(&self.counters().foreground_evictions, 1);
         self.signals.evict.set();
         if self.evict_some(16)? > 0 {
             return Ok(());
         }
-        if tries > TRIES_MAX {
+        *tries += 1;
+        if *tries > TRIES_MAX {
             return Err(Error::Full(format!(
                 "all {} page frames are in use by running statements; give the database more memory (--memory-size)",
                 self.frames.header().frames_reserved.load(Ordering::Relaxed)
             )));
         }
-        rt::sleep(Nanos::from_micros(if tries < 16 { 20 } else { 1000 }));
+        rt::sleep(Nanos::from_micros(if *tries < 16 { 20 } else { 1000 }));
         Ok(())
     }
 

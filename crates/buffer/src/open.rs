@@ -163,6 +163,9 @@ impl BufferPool {
         begin(&pool, &config)?;
         report.duration = rt::now().since(begun);
         let threads = if config.background { background::start(&pool) } else { Vec::new() };
+        if !config.background {
+            pool.reserve_all()?;
+        }
         Ok((BufferPool { pool, threads: Mutex::new(threads) }, report))
     }
 
@@ -214,7 +217,7 @@ fn open_region(config: &Config, control: &Control, dir: &DataDir) -> Result<Open
         Err(Error::Io { kind: std::io::ErrorKind::NotFound, .. }) => {}
         Err(Error::Mismatch(reason) | Error::Corrupt(reason)) => {
             // Nothing but its name can tell whose it is.
-            if config.region.is_some() && !is_blank(&path)? {
+            if config.region.is_some() && !is_blank(&path) {
                 return Err(Error::Mismatch(format!(
                     "{reason}. It may belong to something else: remove it (cenote region remove), or name another"
                 )));
@@ -410,11 +413,9 @@ impl Pool {
 }
 
 /// Whether a file or device begins with nothing: it may be made a region.
-fn is_blank(path: &Path) -> Result<bool> {
-    let looking = |e| Error::io(format!("reading {}", path.display()), e);
+fn is_blank(path: &Path) -> bool {
     let mut head = [0; 4096];
-    let file = rt::os::file_system().open(path, rt::fs::OpenOptions::READ).map_err(looking)?;
-    // A devdax device cannot be read; then its header has been looked at through the mapping.
-    let filled = file.read_at(&mut head, 0).unwrap_or(0);
-    Ok(head[..filled].iter().all(|b| *b == 0))
+    let file = rt::fs::open(path, rt::fs::OpenOptions::READ);
+    let filled = file.and_then(|f| f.read_at(&mut head, 0));
+    filled.is_ok_and(|n| head[..n].iter().all(|b| *b == 0))
 }

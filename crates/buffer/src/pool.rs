@@ -100,6 +100,8 @@ pub struct Pool {
 #[derive(Default)]
 pub(crate) struct Signals {
     pub stop: AtomicBool,
+    /// Memory is still being reserved: frames will come without anybody giving one up.
+    pub reserving: AtomicBool,
     /// Clean free frames run low.
     pub evict: Event,
     /// The log grows long, or somebody wants a checkpoint.
@@ -393,8 +395,7 @@ impl Pool {
             if let Some(claimed) = self.claim_free()? {
                 return Ok(claimed);
             }
-            self.make_room(tries)?;
-            tries += 1;
+            self.make_room(&mut tries)?;
         }
     }
 

@@ -301,7 +301,9 @@ impl Pool {
         // A dirty frame whose chain leads nowhere has lost its head: storage alone is not enough.
         let lost = records.is_empty() && rec > base && rec < self.storage.durable_lsn();
         if !whole || lost {
-            return Err(Error::corrupt("the chain of its redo records is broken"));
+            return Err(Error::corrupt(format!(
+                "the chain of its redo records is broken: head {head}, image in storage of {base}, dirty from {rec}"
+            )));
         }
         apply_all(bytes, base, &records, if rec == Lsn::ZERO { base.max(control.checkpoint) } else { rec })
     }

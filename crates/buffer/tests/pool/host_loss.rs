@@ -15,8 +15,8 @@ use cenote_storage::DataDir;
 
 use crate::model::{self, Random, THREADS};
 
-/// Fewer than frames, so that pages live in memory for long.
-const PAGES: u32 = 300;
+/// Somewhat more than there are frames.
+const PAGES: u32 = 600;
 
 fn open(files: &MemFs, region: &Path) -> (BufferPool, RecoveryReport) {
     fs::with(Arc::new(files.clone()), || {

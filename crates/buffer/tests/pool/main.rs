@@ -1,6 +1,8 @@
 //! Tests of the pool from outside, in one program.
 
 mod basics;
+mod crash;
 mod host_loss;
 mod kills;
+mod measure;
 mod model;
