@@ -118,8 +118,9 @@ impl Areas {
         let Some(count) = self.check_header(header)? else {
             return Ok(Vec::new());
         };
-        self.sequence
-            .fetch_max(u64_at(header, 24).unwrap_or(0) + 1, Ordering::Relaxed);
+        let sequence = u64_at(header, 24).unwrap_or(0);
+        self.sequence.fetch_max(sequence + 1, Ordering::Relaxed);
+        self.unsettled[index].store(sequence.max(1), Ordering::Release);
         let listed = (0..count).filter_map(|i| listed_page(header, i));
         let whole = listed
             .zip(pages.chunks_exact(PAGE_SIZE))

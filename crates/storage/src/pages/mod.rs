@@ -86,8 +86,12 @@ impl PageStore {
         Ok((store, PagesReport { restored }))
     }
 
+    /// Pages whose place is torn get their copy. The places of the others are whole as the system shows them, but
+    /// whoever wrote them may have been killed before they were synced: their files count as dirty and the areas as
+    /// unsettled, so that no area is written over before that.
     fn restore(&self) -> Result<Vec<PageId>> {
         let mut restored = Vec::new();
+        let mut files = Vec::new();
         for (id, copy) in self.areas.surviving()? {
             let Some(file) = self.spaces.find(id.space)? else {
                 continue;
@@ -98,8 +102,10 @@ impl PageStore {
                 file.write(id.page, &[&copy])?;
                 restored.push(id);
             }
+            files.push(file);
         }
         self.spaces.sync_dirty()?;
+        files.iter().for_each(SpaceFile::mark_dirty);
         Ok(restored)
     }
 

@@ -200,6 +200,11 @@ impl SpaceFile {
         doing(written, "writing", &self.0.path)
     }
 
+    /// The next sync of all spaces includes this one.
+    pub fn mark_dirty(&self) {
+        self.0.dirty.store(true, Ordering::Release);
+    }
+
     fn sync_if_dirty(&self) -> Result<()> {
         let _syncing = self.0.syncing.lock();
         if self.0.dirty.swap(false, Ordering::AcqRel) {
