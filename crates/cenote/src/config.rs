@@ -178,6 +178,8 @@ pub struct Settings {
     pub listen: String,
     /// Kind of memory.
     pub memory: Memory,
+    /// Whether somebody asked for that kind.
+    pub memory_given: bool,
     /// Bytes of memory.
     pub memory_size: ByteSize,
     /// Whether somebody asked for that size.
@@ -231,10 +233,12 @@ impl Settings {
             None => (None, FileOptions::default()),
         };
         let memory_size = decide_memory_size(options.memory.memory_size, &file, path.as_deref())?;
+        let memory = options.memory.memory.or(file.memory);
         let settings = Settings {
             data: options.data.data.or(file.data).unwrap_or_else(|| DATA_DEFAULT.into()),
             listen: options.listen.or(file.listen).unwrap_or_else(|| LISTEN_DEFAULT.into()),
-            memory: options.memory.memory.or(file.memory).unwrap_or(Memory::Cxl),
+            memory: memory.unwrap_or(Memory::Cxl),
+            memory_given: memory.is_some(),
             memory_size: memory_size.unwrap_or_else(default_memory_size),
             memory_size_given: memory_size.is_some(),
             region: options.memory.region.or(file.region),

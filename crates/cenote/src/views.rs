@@ -3,7 +3,6 @@
 //! SELECT reaches them through [`SystemViews`]; `cenote status` through the administration statements of [`crate::admin`],
 //! which need no planner.
 
-use crate::database;
 use crate::server::registry::{Entry, Registry};
 use cenote_engine::{ColumnType, Datum, Engine};
 use cenote_sql::SystemViews;
@@ -87,7 +86,7 @@ impl Views {
     }
 
     fn recovery(&self) -> Vec<Row> {
-        let report = database::recovery(&self.engine);
+        let report = self.engine.recovery_report();
         vec![vec![
             Datum::Text(report.mode),
             count(report.frames_kept),
@@ -100,7 +99,18 @@ impl Views {
     }
 
     fn memory(&self) -> Vec<Row> {
-        Vec::new()
+        let pool = self.engine.pool_stats();
+        vec![vec![
+            Datum::Text(pool.tier.into()),
+            count(pool.bytes),
+            count(pool.frames_in_use.into()),
+            count(pool.frames_free.into()),
+            count(pool.counts.hits),
+            count(pool.counts.misses),
+            count(pool.counts.evictions),
+            count(pool.bytes_read),
+            count(pool.bytes_written),
+        ]]
     }
 
     fn sessions(&self) -> Vec<Row> {

@@ -12,7 +12,6 @@ use super::client::{publish_address, withdraw_address};
 use super::say;
 use crate::admin::Administered;
 use crate::config::{Memory, RunOptions, Settings, Survival};
-use crate::database::Recovery;
 use crate::server::auth::Passwords;
 use crate::server::registry::Registry;
 use crate::server::startup::DATABASE;
@@ -20,7 +19,7 @@ use crate::server::{self, Access, Server};
 use crate::views::Views;
 use crate::{database, log, regions};
 use cenote_base::units::ByteSize;
-use cenote_engine::Engine;
+use cenote_engine::{Engine, RecoveryReport};
 use cenote_sql::Sql;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -48,7 +47,7 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
     say!("Cenote {} on {}", env!("CARGO_PKG_VERSION"), settings.data.display());
     let engine = database::open(&settings)?;
     say!("memory     {}", describe_memory(&settings));
-    report_recovery(&database::recovery(&engine));
+    report_recovery(&engine.recovery_report());
     let mut server = serve(&settings, engine.clone(), listener, passwords)?;
     let address = server.address()?;
     publish_address(&settings.data, address)?;
@@ -106,7 +105,7 @@ fn describe_memory(settings: &Settings) -> String {
     format!("{size} in a region (cxl) in {place}; it survives {survives}")
 }
 
-fn report_recovery(report: &Recovery) {
+fn report_recovery(report: &RecoveryReport) {
     let read = ByteSize(report.redo_bytes_read);
     say!(
         "recovery   {} in {:.1} ms: {} frames kept, {} repaired, {} discarded; {read} of redo read",

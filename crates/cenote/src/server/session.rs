@@ -205,9 +205,9 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
     fn ready(&mut self) -> std::result::Result<(), End> {
         let status = self.sql.status();
         self.wire.out().ready_for_query(status);
-        self.wire.flush()?;
+        // Before the client knows, so that what it asks next about its sessions is true.
         self.entry.waits(status);
-        Ok(())
+        self.wire.flush()
     }
 
     fn step(&mut self) -> std::result::Result<(), End> {
