@@ -194,7 +194,7 @@ impl Engine {
         self.pool.stats()
     }
 
-    /// The kind of memory that the pool lies in: `cxl` or `dram`.
+    /// The database's own id, given when it was made.
     pub fn database_id(&self) -> u128 {
         self.storage.0.control().get().database
     }
@@ -202,6 +202,11 @@ impl Engine {
     /// How many transactions that write or lock are in progress.
     pub fn running_transactions(&self) -> usize {
         self.slots.running()
+    }
+
+    /// How many transactions wait for another one's end.
+    pub fn waiting_transactions(&self) -> usize {
+        self.slots.waiting()
     }
 
     /// Writes all changed pages back and shortens the log.
@@ -220,6 +225,11 @@ impl Engine {
     /// Ends the background threads and writes nothing: what is in memory stays as a crash would leave it.
     pub fn halt(&self) {
         self.stop_threads();
+    }
+
+    /// Whether `halt` or `shutdown` was called.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
     }
 
     fn stop_threads(&self) {

@@ -379,6 +379,10 @@ impl Tx {
 
 impl Drop for Tx {
     fn drop(&mut self) {
+        if self.engine().is_stopping() {
+            // The process is about to end: as a crash would leave it.
+            return;
+        }
         if self.active || self.reader.own != 0 {
             self.rollback().ok();
         }

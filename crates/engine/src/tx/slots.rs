@@ -126,6 +126,11 @@ impl Slots {
         self.in_use().filter(|s| s.tx.load(Ordering::Acquire) != 0).count()
     }
 
+    /// How many transactions wait for another.
+    pub(crate) fn waiting(&self) -> usize {
+        self.in_use().filter(|s| s.waits_for.load(Ordering::Acquire) != 0).count()
+    }
+
     fn in_use(&self) -> impl Iterator<Item = &Slot> {
         self.slots[..self.used.load(Ordering::Acquire)].iter()
     }

@@ -66,8 +66,10 @@ fn offset_of(position: u64) -> usize {
     (position % PAGE_SIZE as u64) as usize
 }
 
+/// Where the page behind `position` has its first record; a position at a page's very end is already on the next.
 fn next_page(position: u64) -> u64 {
-    (position / PAGE_SIZE as u64 + 1) * PAGE_SIZE as u64 + FIRST as u64
+    let page = if offset_of(position) < FIRST { position / PAGE_SIZE as u64 } else { position / PAGE_SIZE as u64 + 1 };
+    page * PAGE_SIZE as u64 + FIRST as u64
 }
 
 /// A transaction that has ended, for purge.
@@ -162,8 +164,9 @@ fn header_page(number: u16) -> PageId {
 /// Words of a segment's header.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SegmentHeader {
+    /// Behind the last record of a transaction that has ended.
     pub end: u64,
-    pub last_tx: u64,
+    /// Purged up to here.
     pub tail: u64,
 }
 
@@ -171,7 +174,7 @@ pub(crate) struct SegmentHeader {
 pub(crate) fn header(pool: &BufferPool, number: u16) -> Result<SegmentHeader> {
     let guard = pool.shared(header_page(number))?;
     let view = guard.view();
-    let header = SegmentHeader { end: view.u64(AT_END), last_tx: view.u64(AT_LAST_TX), tail: view.u64(AT_TAIL) };
+    let header = SegmentHeader { end: view.u64(AT_END), tail: view.u64(AT_TAIL) };
     if view.u64(AT_MAGIC) != MAGIC || header.tail > header.end || header.tail < STREAM_START {
         return Err(Error::Corrupt(format!("header of undo segment {number}")));
     }

@@ -3,6 +3,13 @@
 use crate::common::*;
 use cenote_engine::*;
 
+/// Returns when a transaction waits for another.
+fn until_one_waits(engine: &Engine) {
+    while engine.waiting_transactions() == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn rows_are_there_after_commit_and_gone_after_rollback() {
     let dir = tempfile::tempdir().unwrap();
@@ -97,7 +104,7 @@ fn read_committed_asks_again_about_the_newest_version() {
         b.commit().unwrap();
         asked
     });
-    std::thread::sleep(std::time::Duration::from_millis(30));
+    until_one_waits(&engine);
     a.commit().unwrap();
     assert_eq!(other.join().unwrap(), vec![(11, true)]);
     a.begin(Isolation::ReadCommitted);
@@ -128,7 +135,7 @@ fn deadlocks_timeouts_and_row_locks() {
         }
         outcome.map_err(|e| e.sqlstate())
     });
-    std::thread::sleep(std::time::Duration::from_millis(40));
+    until_one_waits(&engine);
     let mine = update(&mut a, &table, 2, 8, "a").map(|_| ()).map_err(|e| e.sqlstate());
     if mine.is_ok() { a.commit().unwrap() } else { a.rollback().unwrap() }
     let theirs = other.join().unwrap();
@@ -178,7 +185,7 @@ fn unique_keys() {
             b.rollback().unwrap();
             done
         });
-        std::thread::sleep(std::time::Duration::from_millis(30));
+        until_one_waits(&engine);
         if commits { a.commit().unwrap() } else { a.rollback().unwrap() }
         assert_eq!(other.join().unwrap() == Insert::Done, !commits);
     }

@@ -2,3 +2,6 @@
 
 mod basics;
 mod common;
+mod crash;
+mod definitions;
+mod histories;

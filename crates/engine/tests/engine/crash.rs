@@ -1,0 +1,198 @@
+//! Crashes: what was acknowledged is there, what was not is not half there, indexes and rows agree.
+//!
+//! A crash of the process leaves region and files as they are: the engine is halted (its threads end, nothing is written)
+//! with transactions in flight and dropped. With `dram`, or the region removed, the log must do it.
+
+use crate::common::*;
+use cenote_engine::*;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+type Model = BTreeMap<i32, (i32, String)>;
+
+fn contents(engine: &Arc<Engine>) -> Model {
+    let tx = engine.begin(Isolation::ReadCommitted);
+    let table = tx.table("t").unwrap().unwrap();
+    let rows: Model = all(&tx, &table).into_iter().map(|(id, k, c)| (id, (k, c))).collect();
+    let indexed: Model = by_index(&tx, &table, 0, KeyRange::all()).into_iter().map(|(id, k, c)| (id, (k, c))).collect();
+    assert_eq!(rows, indexed, "rows and index disagree");
+    rows
+}
+
+/// Random statements in one transaction, applied to the model too.
+fn work(random: &mut Random, tx: &mut Tx, table: &Table, model: &mut Model, ids: std::ops::Range<i32>) {
+    for _ in 0..1 + random.below(12) {
+        let id = ids.start + random.below((ids.end - ids.start) as u64) as i32;
+        let (k, c) = (random.below(50) as i32, "v".repeat(random.below(300) as usize));
+        let c = if random.below(40) == 0 { "L".repeat(9_000) } else { c };
+        match random.below(3) {
+            0 => match insert(tx, table, id, k, &c).unwrap() {
+                Insert::Done => assert!(model.insert(id, (k, c)).is_none()),
+                Insert::Duplicate { .. } => assert!(model.contains_key(&id)),
+            },
+            1 => match update(tx, table, id, k, &c).unwrap() {
+                Outcome::Done => assert!(model.insert(id, (k, c)).is_some()),
+                _ => assert!(!model.contains_key(&id)),
+            },
+            _ => assert_eq!(delete(tx, table, id).unwrap() == Outcome::Done, model.remove(&id).is_some()),
+        }
+    }
+}
+
+fn restart(dir: &Path, engine: Arc<Engine>, memory: MemoryKind, lose_region: bool) -> Arc<Engine> {
+    engine.halt();
+    assert_eq!(Arc::strong_count(&engine), 1, "somebody still holds the engine");
+    drop(engine);
+    if lose_region {
+        std::fs::remove_file(dir.join("region")).unwrap();
+    }
+    open(dir, memory)
+}
+
+fn crash_again_and_again(memory: MemoryKind, lose_region: bool, seed: u64, rounds: usize) {
+    println!("seed {seed}");
+    let dir = tempfile::tempdir().unwrap();
+    let mut random = Random(seed);
+    let mut engine = open(dir.path(), memory);
+    create(&engine, "t", false);
+    let mut model = Model::new();
+    for round in 0..rounds {
+        {
+            let mut tx = engine.tx();
+            let mut lost = engine.tx();
+            tx.begin(Isolation::ReadCommitted);
+            let table = tx.table("t").unwrap().unwrap();
+            tx.rollback().unwrap();
+            for _ in 0..random.below(60) {
+                tx.begin(Isolation::ReadCommitted);
+                let mut next = model.clone();
+                work(&mut random, &mut tx, &table, &mut next, 0..200);
+                match random.below(4) {
+                    0 => tx.rollback().unwrap(),
+                    1 => {
+                        let point = tx.savepoint();
+                        let mut undone = next.clone();
+                        work(&mut random, &mut tx, &table, &mut undone, 0..200);
+                        tx.rollback_to(&point).unwrap();
+                        tx.commit().unwrap();
+                        model = next;
+                    }
+                    _ => {
+                        tx.commit().unwrap();
+                        model = next;
+                    }
+                }
+            }
+            // Two that do not end: one of them half rolled back, one with a definition.
+            tx.begin(Isolation::ReadCommitted);
+            let mut unseen = model.clone();
+            work(&mut random, &mut tx, &table, &mut unseen, 0..100);
+            let point = tx.savepoint();
+            work(&mut random, &mut tx, &table, &mut unseen.clone(), 0..100);
+            tx.rollback_to(&point).unwrap();
+            if random.below(2) == 0 {
+                work(&mut random, &mut tx, &table, &mut unseen, 0..100);
+            }
+            lost.begin(Isolation::ReadCommitted);
+            let extra = lost.create_table(new_table("lost", false)).unwrap();
+            insert(&mut lost, &extra, 1, 1, "x").unwrap();
+            work(&mut random, &mut lost, &table, &mut model.clone(), 100..200);
+            if random.below(3) == 0 {
+                engine.checkpoint().unwrap();
+            }
+            engine.halt();
+        }
+        engine = restart(dir.path(), engine, memory, lose_region);
+        assert_eq!(contents(&engine), model, "round {round}");
+        let report = engine.recovery_report();
+        assert_eq!(report.mode, if memory == MemoryKind::Cxl && !lose_region { "instant" } else { "log" });
+        for _ in 0..500 {
+            if engine.recovery_report().transactions_rolled_back == report.losers {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        assert_eq!(contents(&engine), model, "round {round}, after the losers' rollback");
+        check(&engine);
+        if random.below(2) == 0 {
+            engine.vacuum().unwrap();
+            check(&engine);
+        }
+    }
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn instant_recovery() {
+    crash_again_and_again(MemoryKind::Cxl, false, 11, 12);
+}
+
+#[test]
+fn recovery_from_the_log() {
+    crash_again_and_again(MemoryKind::Dram, false, 12, 8);
+}
+
+#[test]
+fn recovery_when_the_region_is_lost() {
+    crash_again_and_again(MemoryKind::Cxl, true, 13, 6);
+}
+
+#[test]
+fn a_second_server_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), MemoryKind::Dram);
+    let second = Engine::open(options(dir.path(), MemoryKind::Dram));
+    assert!(second.is_err_and(|e| e.to_string().contains("in use")));
+    engine.shutdown().unwrap();
+}
+
+/// Several sessions, halted in the middle: each one's acknowledged commits are there, in order and whole.
+#[test]
+fn sessions_cut_off_in_the_middle() {
+    for (round, memory) in [MemoryKind::Cxl, MemoryKind::Dram, MemoryKind::Cxl].into_iter().enumerate() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = open(dir.path(), memory);
+        let table = create(&engine, "t", false);
+        let stop = Arc::new(AtomicBool::new(false));
+        let sessions: Vec<_> = (0..4)
+            .map(|s| {
+                let (engine, table, stop) = (engine.clone(), table.clone(), stop.clone());
+                std::thread::spawn(move || {
+                    let (mut tx, mut acknowledged) = (engine.tx(), 0);
+                    for n in 1.. {
+                        tx.begin(Isolation::ReadCommitted);
+                        for part in 0..3 {
+                            let id = s * 1_000_000 + n * 3 + part;
+                            insert(&mut tx, &table, id, n, "x").unwrap();
+                        }
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        tx.commit().unwrap();
+                        acknowledged = n;
+                    }
+                    acknowledged
+                })
+            })
+            .collect();
+        std::thread::sleep(std::time::Duration::from_millis(150));
+        // From here on a transaction that ends with its thread leaves everything as a crash would.
+        stop.store(true, Ordering::Relaxed);
+        engine.halt();
+        let acknowledged: Vec<i32> = sessions.into_iter().map(|s| s.join().unwrap()).collect();
+        let engine = restart(dir.path(), engine, memory, false);
+        let rows = contents(&engine);
+        for (s, n) in acknowledged.iter().enumerate() {
+            for part in 0..3 {
+                assert!(*n == 0 || rows.contains_key(&(s as i32 * 1_000_000 + n * 3 + part)), "round {round}: lost");
+            }
+        }
+        let expected: i32 = acknowledged.iter().map(|n| n * 3).sum();
+        assert_eq!(rows.len() as i32, expected, "round {round}: half a transaction");
+        assert!(expected > 0);
+        check(&engine);
+        engine.shutdown().unwrap();
+    }
+}
