@@ -1,5 +1,6 @@
-//! Nanoseconds for each operation of a tree: `cargo run --release -p cenote-engine --example tree_bench [rows]`.
+//! Nanoseconds for each operation of a tree: `cargo run --release -p cenote-engine --example tree_bench [rows [name]]`.
 //!
+//! A second argument runs only the operations whose names contain it (`perf stat` then tells instructions).
 //! Rows are like sysbench's: an integer key and 200 bytes. One thread, everything in the pool.
 
 #[path = "../tests/tree_support/mod.rs"]
@@ -17,6 +18,10 @@ fn key(row: u64) -> [u8; 5] {
 }
 
 fn timed(what: &str, count: u64, run: impl FnOnce()) {
+    let wanted = std::env::args().nth(2).unwrap_or_default();
+    if !what.contains(&wanted) && !what.contains("load") {
+        return;
+    }
     let start = Instant::now();
     run();
     println!(
@@ -40,7 +45,7 @@ fn main() {
         let entries = (0..rows).map(|row| Ok::<_, Error>((key(row * 2), value)));
         tree.bulk_load(pool, entries).expect("keys rise");
     });
-    let lookups = 1_000_000;
+    let lookups = rows * 4;
     timed("get, random", lookups, || {
         (0..lookups).for_each(|_| assert!(tree.get(pool, &key(rng.below(rows) * 2), &mut out).expect("readable")));
     });
@@ -55,7 +60,7 @@ fn main() {
         }
         assert_eq!(seen, rows);
     });
-    let ranges = 20_000;
+    let ranges = rows / 12;
     timed("scan of 100 rows", ranges, || {
         for _ in 0..ranges {
             let from = rng.below(rows - 100) * 2;
@@ -67,7 +72,7 @@ fn main() {
             while scan.next_batch(pool, &mut batch).expect("readable") {}
         }
     });
-    let writes = 100_000;
+    let writes = rows / 2;
     timed("update in place, random", writes, || {
         for i in 0..writes {
             let key = key(rng.below(rows) * 2);
