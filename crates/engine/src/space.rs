@@ -88,15 +88,20 @@ pub fn pages(pool: &Pool, space: u32) -> Result<u32> {
     Ok(header(pool, space)?.high_water)
 }
 
-/// Writes the header of a new space and an empty root leaf, in one mini-transaction.
-pub(crate) fn format(m: &mut Mtr<'_>, space: u32) -> Result<()> {
+/// Writes an empty root leaf and the header of a new space, in one mini-transaction.
+pub(crate) fn format(pool: &Pool, space: u32) -> Result<()> {
+    let mut m = pool.mtr();
     let root = m.create(PageId::new(space, ROOT), KIND_TREE, 0)?;
-    let header = m.create(header_page(space), KIND_SPACE, 0)?;
-    m.write(header, AT_MAGIC, &MAGIC.to_le_bytes());
-    m.write(header, AT_VERSION, &VERSION.to_le_bytes());
-    m.write(header, AT_HIGH_WATER, &(ROOT + 1).to_le_bytes());
-    Image::new(0, &[], None).install(&mut latched(m, root));
-    Ok(())
+    Image::new(0, &[], None).install(&mut latched(&mut m, root));
+    // Should this fail, the space stays without a header, and is none.
+    let header = m.create(header_page(space), KIND_SPACE, 0);
+    if let Ok(header) = header {
+        m.write(header, AT_MAGIC, &MAGIC.to_le_bytes());
+        m.write(header, AT_VERSION, &VERSION.to_le_bytes());
+        m.write(header, AT_HIGH_WATER, &(ROOT + 1).to_le_bytes());
+    }
+    m.commit();
+    header.map(drop).map_err(Error::from)
 }
 
 /// The header, latched: the last latch of a mini-transaction on the tree (only free pages come after it).

@@ -404,3 +404,30 @@ fn survive(tree: &BTree, pool: &BufferPool, rng: &mut Rng) -> Result<(), Error> 
     }
     Ok(())
 }
+
+#[test]
+fn a_tree_several_times_larger_than_the_pool() {
+    let fixture = Fixture::sized(24 << 20);
+    let (pool, tree) = (fixture.pool(), fixture.tree());
+    let rows = 200_000u32;
+    let entries = (0..rows).map(|i| Ok::<_, Error>((i.to_be_bytes(), [i as u8; 300])));
+    assert_eq!(tree.bulk_load(pool, entries).unwrap(), u64::from(rows));
+    let mut rng = Rng::new(9);
+    let mut out = Vec::new();
+    for _ in 0..3000 {
+        let row = rng.below(u64::from(rows)) as u32;
+        assert!(tree.get(pool, &row.to_be_bytes(), &mut out).unwrap());
+        assert_eq!((out.len(), out[0]), (300, row as u8));
+        put(&tree, pool, &row.to_be_bytes(), &[row as u8; 300]);
+    }
+    for direction in [Direction::Forward, Direction::Backward] {
+        let mut scan = tree.scan(KeyRange::all(), direction);
+        let mut batch = LeafBatch::new();
+        let mut seen = 0;
+        while scan.next_batch(pool, &mut batch).unwrap() {
+            seen += batch.iter().filter(|(key, value)| value[0] == key[3]).count();
+        }
+        assert_eq!(seen, rows as usize);
+    }
+    sound(&tree, pool);
+}

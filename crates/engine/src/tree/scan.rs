@@ -281,10 +281,11 @@ impl Scan {
         }
     }
 
-    /// Asks for the leaves that come next, every `READ_AHEAD` leaves.
+    /// Asks for the leaves that come next, when fewer than half of `READ_AHEAD` have been asked for and not reached.
     fn hint<O: Observer>(&mut self, pool: &Pool, o: O, leaf: &Path<'_>) {
         let Some((parent, slot)) = &leaf.parent else { return };
-        if self.leaves < LONG || self.leaves < self.ahead {
+        let asked = self.ahead.saturating_sub(self.leaves) as usize;
+        if self.leaves < LONG || asked >= READ_AHEAD / 2 {
             return;
         }
         let page = parent.view_as(o);
@@ -293,11 +294,11 @@ impl Scan {
             Direction::Backward => slot.wrapping_sub(step),
         };
         let count = Header::read(page).count();
-        let slots = (1..=READ_AHEAD).map(next).filter(|slot| *slot < count);
+        let slots = (asked + 1..=asked + READ_AHEAD).map(next).filter(|slot| *slot < count);
         let wanted: Vec<_> = slots.map(|slot| self.tree.page(child_at(page, slot))).collect();
-        if parent.valid() {
+        if parent.valid() && !wanted.is_empty() {
             pool.prefetch(&wanted);
-            self.ahead = self.leaves + wanted.len().max(1) as u32;
+            self.ahead = self.leaves + (asked + wanted.len()) as u32;
         }
     }
 }

@@ -29,9 +29,7 @@ enum Reached {
 impl BTree {
     /// Makes the empty tree of a space whose file exists and is empty.
     pub fn create(pool: &Pool, space: u32) -> Result<BTree> {
-        let mut m = pool.mtr();
-        space::format(&mut m, space)?;
-        m.commit();
+        space::format(pool, space)?;
         Ok(BTree { space })
     }
 
