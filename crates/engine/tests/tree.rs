@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cenote_base::PageId;
 use cenote_engine::tree::{BTree, Error, LargeRef, LeafBatch, MAX_KEY, MAX_VALUE, PAGE_SIZE};
 use cenote_engine::{Direction, KeyRange};
+use cenote_storage::DataDir;
 
 mod tree_support;
-use cenote_buffer::Pool as BufferPool;
+use cenote_buffer::{BufferPool, Config, Kind, Pool};
 use tree_support::{Fixture, Rng};
 
-fn put(tree: &BTree, pool: &BufferPool, key: &[u8], value: &[u8]) {
+fn put(tree: &BTree, pool: &Pool, key: &[u8], value: &[u8]) {
     let mut m = pool.mtr();
     let pos = tree.seek_write(&mut m, key, key.len() + value.len()).unwrap();
     if pos.found {
@@ -24,7 +25,7 @@ fn put(tree: &BTree, pool: &BufferPool, key: &[u8], value: &[u8]) {
     m.commit();
 }
 
-fn delete(tree: &BTree, pool: &BufferPool, key: &[u8]) -> bool {
+fn delete(tree: &BTree, pool: &Pool, key: &[u8]) -> bool {
     let mut m = pool.mtr();
     let pos = tree.seek_write(&mut m, key, 0).unwrap();
     if !pos.found {
@@ -40,7 +41,7 @@ fn delete(tree: &BTree, pool: &BufferPool, key: &[u8]) -> bool {
 
 type Rows = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn collect(tree: &BTree, pool: &BufferPool, range: KeyRange, direction: Direction, rows: usize) -> Rows {
+fn collect(tree: &BTree, pool: &Pool, range: KeyRange, direction: Direction, rows: usize) -> Rows {
     let mut scan = tree.scan(range, direction).batch_rows(rows);
     let mut batch = LeafBatch::new();
     let mut out = Vec::new();
@@ -50,7 +51,7 @@ fn collect(tree: &BTree, pool: &BufferPool, range: KeyRange, direction: Directio
     out
 }
 
-fn sound(tree: &BTree, pool: &BufferPool) -> cenote_engine::tree::CheckReport {
+fn sound(tree: &BTree, pool: &Pool) -> cenote_engine::tree::CheckReport {
     let report = tree.check(pool).unwrap();
     assert!(report.findings.is_empty(), "{:?}", report.findings);
     assert!(report.accounted);
@@ -382,7 +383,7 @@ fn flipped_bytes_in_pages_give_errors_and_no_panic() {
 }
 
 /// Some of everything; stops at the first error.
-fn survive(tree: &BTree, pool: &BufferPool, rng: &mut Rng) -> Result<(), Error> {
+fn survive(tree: &BTree, pool: &Pool, rng: &mut Rng) -> Result<(), Error> {
     let mut out = Vec::new();
     let mut batch = LeafBatch::new();
     for direction in [Direction::Forward, Direction::Backward] {
@@ -430,4 +431,43 @@ fn a_tree_several_times_larger_than_the_pool() {
         assert_eq!(seen, rows as usize);
     }
     sound(&tree, pool);
+}
+
+/// The process dies, its region stays: every mini-transaction that was committed is there, whether its redo had been
+/// synced or not, and the tree is whole.
+#[test]
+fn what_was_done_before_the_process_died_is_there_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rng = Rng::new(21);
+    let mut model = BTreeMap::new();
+    let open = || {
+        let config = Config {
+            region: Some(dir.path().join("region")),
+            ..Config::new(Kind::Cxl, 32 << 20)
+        };
+        BufferPool::open(config, DataDir::open(dir.path()).unwrap()).unwrap().0
+    };
+    let mut pool = open();
+    pool.storage().pages().create_space(1000).unwrap();
+    let tree = BTree::create(&pool, 1000).unwrap();
+    for life in 0..8 {
+        for _ in 0..rng.below(1500) {
+            let shape = [Shape::Text, Shape::Huge][(life / 2) % 2];
+            let (key, value) = (key(shape, &mut rng), value(shape, &mut rng));
+            if rng.below(3) == 0 {
+                assert_eq!(delete(&tree, &pool, &key), model.remove(&key).is_some());
+            } else {
+                put(&tree, &pool, &key, &value);
+                model.insert(key, value);
+            }
+        }
+        pool.abandon();
+        drop(pool);
+        pool = open();
+        assert_eq!(sound(&tree, &pool).entries, model.len() as u64, "life {life}");
+        assert_eq!(
+            collect(&tree, &pool, KeyRange::all(), Direction::Forward, 7),
+            Vec::from_iter(model.clone())
+        );
+    }
 }
