@@ -49,7 +49,8 @@ pub const HELD: u32 = 1;
 pub const REBUILDING: u32 = 2;
 
 const TAG_SHIFT: u32 = 30;
-const INDEX_MASK: u32 = (1 << TAG_SHIFT) - 1;
+/// The index part of a descriptor's `list_prev`.
+pub const INDEX_MASK: u32 = (1 << TAG_SHIFT) - 1;
 
 impl List {
     /// The list in a descriptor's `list_prev`.

@@ -27,8 +27,8 @@ use cenote_storage::{Control, OwnedRecord, Survive};
 
 use crate::hash::{key_of, page_of};
 use crate::latch;
-use crate::layout::{Chain, FrameState};
-use crate::lists::{HELD, List, Lists, REBUILDING};
+use crate::layout::{Chain, Descriptor, FrameState, PoolHeader};
+use crate::lists::{HELD, INDEX_MASK, List, Lists, REBUILDING};
 use crate::open::Config;
 use crate::pool::{Pool, set_state};
 use crate::report::{Cause, RecoveryReport, Repaired};
@@ -46,6 +46,65 @@ struct Suspect {
 struct Survey {
     suspects: Vec<Suspect>,
     kept: u64,
+    lists: ListSums,
+}
+
+/// Sums by which lists are verified without walking along them: in a list, each frame but the first is the next
+/// of one, each but the last is the one before, and both ends name none.
+#[derive(Default)]
+struct ListSums {
+    lists: [ListSum; 3],
+    /// A frame that is on no list, or on one that its state forbids.
+    stray: bool,
+}
+
+#[derive(Default, Clone, Copy)]
+struct ListSum {
+    count: u32,
+    members: u64,
+    nexts: u64,
+    prevs: u64,
+}
+
+impl ListSums {
+    /// `used`: whether the frame is in use; `None` for a suspect, which may be anywhere.
+    fn add(&mut self, frame: u32, next: u32, prev: u32, used: Option<bool>) {
+        let list = List::of(prev);
+        self.stray |= match used {
+            Some(true) => !matches!(list, List::Warm | List::Cold),
+            Some(false) => list != List::Free,
+            None => false,
+        };
+        if list != List::None {
+            let sum = &mut self.lists[list as usize - 1];
+            sum.count += 1;
+            sum.members = sum.members.wrapping_add(spread(frame + 1));
+            sum.nexts = sum.nexts.wrapping_add(spread(next));
+            sum.prevs = sum.prevs.wrapping_add(spread(prev & INDEX_MASK));
+        }
+    }
+
+    fn fit(&self, header: &PoolHeader) -> bool {
+        let fits = self.lists.iter().zip(&header.lists).all(|(sum, head)| {
+            let (first, last) = (head.first.load(Ordering::Relaxed), head.last.load(Ordering::Relaxed));
+            let whole = if sum.count == 0 { (first, last) == (0, 0) } else { sum.chained(first, last) };
+            head.count.load(Ordering::Relaxed) == sum.count && whole
+        });
+        fits && !self.stray
+    }
+}
+
+impl ListSum {
+    fn chained(&self, first: u32, last: u32) -> bool {
+        let all = self.members.wrapping_add(spread(0));
+        self.nexts.wrapping_add(spread(first)) == all && self.prevs.wrapping_add(spread(last)) == all
+    }
+}
+
+/// Spreads an index over a word, so that sums of different sets differ.
+fn spread(index: u32) -> u64 {
+    let word = (u64::from(index) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (word ^ word >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
 }
 
 /// A page rebuilt, and what its descriptor is to say.
@@ -64,13 +123,10 @@ impl Pool {
         let host = config.survive == Survive::Host || self.was_host();
         let all = host || self.frames.region().len() <= config.scan_limit || self.epoch_wrapped();
         self.clamp_header();
-        let survey = if all { self.survey_all() } else { self.survey_slots() };
         self.repair_lists(host, report);
+        let survey = if all { self.survey_believing_lists(host, report) } else { self.survey_slots() };
         report.frames_kept = survey.kept;
         let doubtful = self.rebuild_suspects(&survey.suspects, control, report)?;
-        if host {
-            self.lists_alone().rebuild();
-        }
         slots::wipe(&self.frames);
         match doubtful {
             Doubt::None => Ok(()),
@@ -101,6 +157,25 @@ impl Pool {
 
     // ---- suspects ----
 
+    /// Looks at every descriptor. If the lists then prove wrong, so may be the number of frames ever used: it is
+    /// found out, and all is looked at once more.
+    fn survey_believing_lists(&self, host: bool, report: &mut RecoveryReport) -> Survey {
+        let survey = self.survey_all();
+        if survey.lists.fit(self.frames.header()) && !host {
+            return survey;
+        }
+        let used = |d: &Descriptor| [&d.latch, &d.key].iter().any(|w| w.load(Ordering::Relaxed) != 0);
+        let ever = |d: &Descriptor| used(d) || d.state.load(Ordering::Relaxed) != 0;
+        let touched = self.frames.descriptors().iter().rposition(ever).map_or(0, |last| last as u32 + 1);
+        let before = self.frames.header().frames_touched.swap(touched, Ordering::AcqRel);
+        if !host {
+            report.remarks.push(format!("lists contradict the frames and are built anew ({before} frames counted, {touched} used)"));
+        }
+        report.lists_repaired = true;
+        self.lists_alone().rebuild();
+        self.survey_all()
+    }
+
     /// Looks at every descriptor, and enters the believed ones in an empty hash.
     fn survey_all(&self) -> Survey {
         let mut survey = Survey::default();
@@ -109,7 +184,11 @@ impl Pool {
         }
         let end = self.storage.durable_lsn();
         for frame in 0..self.touched() as u32 {
-            match self.judge(frame, end) {
+            let judged = self.judge(frame, end);
+            let d = self.frames.descriptor(frame);
+            let prev = d.list_prev.as_raw().load(Ordering::Relaxed);
+            survey.lists.add(frame, d.list_next.as_raw().load(Ordering::Relaxed), prev, judged.ok());
+            match judged {
                 Ok(true) => self.enter(frame, &mut survey),
                 Ok(false) => {}
                 Err(cause) => survey.suspects.push(Suspect { frame, cause }),
@@ -170,20 +249,22 @@ impl Pool {
         let lists = &self.frames.header().lists;
         let in_use = [List::Warm, List::Cold].map(|l| lists[l as usize - 1].count.load(Ordering::Relaxed));
         let kept = (u64::from(in_use[0]) + u64::from(in_use[1])).saturating_sub(suspects.len() as u64);
-        Survey { suspects, kept }
+        Survey { suspects, kept, lists: ListSums::default() }
     }
 
     // ---- lists ----
 
     fn repair_lists(&self, host: bool, report: &mut RecoveryReport) {
         let found = self.frames.header().list_lock.load(Ordering::Acquire);
-        if found == 0 && !host {
+        if found == 0 || host {
+            // Notes without a lock are of a change that was whole; a lost host's are not believed.
+            self.frames.header().undo_count.store(0, Ordering::Release);
             return;
         }
         report.lists_repaired = true;
         let mut lists = self.lists_alone();
         let undone = found == HELD && lists.undo();
-        if host || found == REBUILDING || (found != 0 && !undone) {
+        if found == REBUILDING || !undone {
             lists.rebuild();
         }
     }
@@ -375,7 +456,7 @@ impl Pool {
         let d = self.frames.descriptor(frame);
         let key = d.key.load(Ordering::Relaxed);
         self.hash.alone(&self.frames, key).remove(frame)?;
-        report.frames_discarded += 1;
+        report.frames_discarded += u64::from(key != 0);
         d.key.store(0, Ordering::Release);
         for word in [&d.lsn, &d.head, &d.rec] {
             word.store(0, Ordering::Relaxed);

@@ -125,7 +125,7 @@ fn flipped_bits_in_descriptors_and_headers_lose_nothing() {
     let geometry = Geometry::plan(SIZE, RING).expect("plan");
     let (files, notes) = left_behind(&region, &mut random);
     let image = std::fs::read(&region).expect("region");
-    for round in 0..40 {
+    for round in 0..20 {
         std::fs::remove_file(&region).expect("region");
         std::fs::write(&region, &image).expect("region");
         let left = files.kill_clone();
