@@ -62,18 +62,20 @@ impl PageHash {
     }
 
     /// The frame that seems to hold `key`, without any lock.
+    ///
+    /// No preemption points of its own: the caller's look at the latch is one.
     #[inline(always)]
     pub fn find(&self, frames: &Frames, key: u64) -> Option<u32> {
-        let mut next = frames.buckets()[self.bucket(key)].load(Ordering::Acquire);
+        let mut next = frames.buckets()[self.bucket(key)].as_raw().load(Ordering::Acquire);
         let mut steps = 0;
         loop {
             // 0, "none", wraps to a frame that does not exist.
             let frame = next.wrapping_sub(1);
             let d = frames.descriptors().get(frame as usize)?;
-            if d.key.load(Ordering::Relaxed) == key {
+            if d.key.as_raw().load(Ordering::Relaxed) == key {
                 return Some(frame);
             }
-            next = d.hash_next.load(Ordering::Acquire);
+            next = d.hash_next.as_raw().load(Ordering::Acquire);
             steps += 1;
             if steps > STEPS_MAX {
                 return None;

@@ -82,9 +82,9 @@ pub fn try_shared(latch: &AtomicU64, owner: Owner) -> bool {
     latch.fetch_update(Ordering::Acquire, Ordering::Relaxed, |w| with_shared(w, owner)).is_ok()
 }
 
-/// Gives a shared hold back.
+/// Gives a shared hold back. As all that releases, this runs in destructors: no preemption point.
 pub fn release_shared(latch: &AtomicU64) {
-    latch.fetch_sub(SHARED_ONE, Ordering::SeqCst);
+    latch.as_raw().fetch_sub(SHARED_ONE, Ordering::SeqCst);
 }
 
 /// Takes the latch exclusively if nobody holds it. The caller's latch slot names the frame already.
@@ -132,9 +132,9 @@ fn released(word: u64, changed: bool) -> u64 {
 
 /// Gives an exclusive hold back.
 pub fn release_exclusive(latch: &AtomicU64, changed: bool) {
-    let word = latch.load(Ordering::Relaxed);
+    let word = latch.as_raw().load(Ordering::Relaxed);
     debug_assert!(is_exclusive(word));
-    latch.swap(released(word, changed), Ordering::SeqCst);
+    latch.as_raw().swap(released(word, changed), Ordering::SeqCst);
 }
 
 /// Takes back what a dead owner held, in recovery: no other thread is about.
@@ -170,8 +170,8 @@ impl Parking {
     #[inline]
     pub fn released(&self, frame: u32) {
         let lot = self.lot(frame);
-        if lot.waiters.load(Ordering::SeqCst) != 0 {
-            lot.turns.fetch_add(1, Ordering::SeqCst);
+        if lot.waiters.as_raw().load(Ordering::SeqCst) != 0 {
+            lot.turns.as_raw().fetch_add(1, Ordering::SeqCst);
             rt::wake(&lot.turns, usize::MAX);
         }
     }

@@ -57,9 +57,8 @@ pub struct Descriptor {
     /// Address of the page's newest redo record not known to be in storage; 0 none. The next
     /// record names it as its predecessor; repair walks from it.
     pub head: AtomicU64,
-    /// Log position at or below the oldest change that is not in storage; 0: the frame is clean.
-    /// Checkpoints and eviction ask it. Written under the exclusive latch, and by the one
-    /// write-back of the frame under a shared latch.
+    /// Log position (a group's start or end) at or below the oldest change that is not in storage; 0: the frame
+    /// is clean. Checkpoints and eviction ask it. Written under the exclusive latch.
     pub rec: AtomicU64,
     /// Next frame of the hash chain, +1. Written under the bucket's lock.
     pub hash_next: AtomicU32,

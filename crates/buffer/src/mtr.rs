@@ -126,6 +126,13 @@ pub struct Mtr<'p> {
 }
 
 impl Pool {
+    /// Keeps what a mini-transaction needed for the thread's next, unless that is being asked for this moment.
+    fn keep_parts(&self, parts: Parts) {
+        if let Some(mut kept) = self.parts.get().try_lock() {
+            kept.push(parts);
+        }
+    }
+
     /// Begins a mini-transaction.
     pub fn mtr(&self) -> Mtr<'_> {
         let parts = self.parts.get().lock().pop().unwrap_or_default();
@@ -477,7 +484,7 @@ impl Drop for Mtr<'_> {
         parts.held.clear();
         parts.places.clear();
         parts.group.clear();
-        self.pool.parts.get().lock().push(parts);
+        self.pool.keep_parts(parts);
     }
 }
 

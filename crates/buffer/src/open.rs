@@ -110,7 +110,7 @@ const NEXT_HIGH: usize = 1;
 const BOOT: usize = 2;
 pub(crate) const SURVIVE: usize = 3;
 /// Bytes of frames that are there before a start goes on; the rest is reserved in the background.
-const FIRST_FRAMES: u64 = 32 << 20;
+const FIRST_FRAMES: u64 = 4 << 20;
 
 /// A region as it was found or made.
 struct Opened {

@@ -160,7 +160,7 @@ impl Pool {
         let d = self.frames.descriptor(frame);
         let word = d.latch.load(Ordering::Acquire);
         // The key is read after the version: a frame that changes its page changes its version.
-        let same = d.key.load(Ordering::Relaxed) == key;
+        let same = d.key.as_raw().load(Ordering::Relaxed) == key;
         (same && !latch::is_exclusive(word)).then(|| OptGuard::new(self, d, frame, latch::version(word)))
     }
 
@@ -227,8 +227,8 @@ impl Pool {
 
     #[inline(always)]
     pub(crate) fn used(&self, d: &Descriptor) {
-        if d.recency.load(Ordering::Relaxed) == 0 {
-            d.recency.store(1, Ordering::Relaxed);
+        if d.recency.as_raw().load(Ordering::Relaxed) == 0 {
+            d.recency.as_raw().store(1, Ordering::Relaxed);
         }
     }
 

@@ -9,8 +9,9 @@
 //! Invariants:
 //! - one write-back of a frame at a time: its bit in `writing`;
 //! - a page handed to storage has an LSN that is durable: asserted here, and at each read (pool.rs);
-//! - `rec` and chain change in step 4 under a shared latch, so no mini-transaction commits meanwhile. If the
-//!   latch is not to be had soon, the frame stays dirty: it is written again, nothing is wrong;
+//! - a descriptor changes in step 4 under its exclusive latch, so that a process which dies in the middle of it leaves
+//!   a frame that is repaired; the page does not change, so its version stays. If the latch is not to be had
+//!   soon (who holds it may be waiting for this thread), the frame stays dirty: it is written again, nothing is wrong;
 //! - while a batch is under way no space is dropped (`write_gate`).
 
 use cenote_base::page_io::PageIo;
@@ -56,10 +57,10 @@ impl Pool {
                 }
             }
         }
-        let written = if copied.is_empty() { Ok(()) } else { self.write_copies(&mut copied, &buffer) };
+        let mut written = if copied.is_empty() { Ok(()) } else { self.write_copies(&mut copied, &buffer) };
         for copy in &copied {
             if written.is_ok() {
-                self.complete(copy);
+                written = self.complete(copy);
             }
             self.unmark_writing(copy.frame);
         }
@@ -118,22 +119,19 @@ impl Pool {
         Ok(())
     }
 
-    fn complete(&self, copy: &Copied) {
-        let d = self.frames.descriptor(copy.frame);
-        let latched = (0..TURNS).any(|_| {
-            let taken = latch::try_shared(&d.latch, self.owner);
-            if !taken {
-                rt::relax();
+    fn complete(&self, copy: &Copied) -> Result<()> {
+        for _ in 0..TURNS {
+            if let Some(latched) = self.try_latch_exclusive(copy.frame)? {
+                let d = self.frames.descriptor(copy.frame);
+                if d.key.load(Ordering::Relaxed) == crate::hash::key_of(copy.page) {
+                    self.saved(d, copy);
+                }
+                self.unlatch(latched, false);
+                return Ok(());
             }
-            taken
-        });
-        if !latched {
-            return;
+            rt::relax();
         }
-        if d.key.load(Ordering::Relaxed) == crate::hash::key_of(copy.page) {
-            self.saved(d, copy);
-        }
-        self.unlatch_shared(copy.frame);
+        Ok(())
     }
 
     /// Storage has the page as of the copy.

@@ -108,3 +108,20 @@ fn measure_eviction() {
     }
     println!("random writes: {:.1} us each, {:?}", begun.elapsed().as_micros() as f64 / count as f64, pool.stats());
 }
+
+/// Under callgrind, with CENOTE_HITS of n and of 2n: the difference is what n hits execute.
+#[test]
+#[ignore = "for callgrind"]
+fn measure_instructions() {
+    let hits: u32 = std::env::var("CENOTE_HITS").ok().and_then(|s| s.parse().ok()).unwrap_or(100_000);
+    let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
+    let (pool, _) = open(Kind::Cxl, dir.path(), 24 << 20, 64 << 30);
+    fill(&pool, 100);
+    let mut sum = 0u64;
+    for i in 0..hits {
+        let guard = pool.optimistic(PageId::new(SPACE, i % 64)).expect("page");
+        sum = sum.wrapping_add(guard.view().u64(64));
+        assert!(guard.valid());
+    }
+    println!("{sum}");
+}
