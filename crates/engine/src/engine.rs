@@ -67,6 +67,10 @@ impl Store {
         Ok(self.0.log().wait_durable(Lsn::from_raw(lsn))?)
     }
 
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        Ok(self.0.check_writable()?)
+    }
+
     pub(crate) fn reserve_tx_ids(&self, ceiling: u64) -> Result<()> {
         Ok(self.0.control().update(|c| c.tx_ceiling = c.tx_ceiling.max(ceiling))?)
     }
@@ -207,6 +211,16 @@ impl Engine {
     /// How many transactions wait for another one's end.
     pub fn waiting_transactions(&self) -> usize {
         self.slots.waiting()
+    }
+
+    /// Why writes are refused, if they are.
+    pub fn poisoned(&self) -> Option<String> {
+        self.storage.check_writable().err().map(|error| error.to_string())
+    }
+
+    /// The buffer pool, for tools and tests.
+    pub fn buffer(&self) -> &BufferPool {
+        &self.pool
     }
 
     /// Writes all changed pages back and shortens the log.

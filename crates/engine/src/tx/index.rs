@@ -17,6 +17,7 @@ use crate::large;
 use crate::tree::{BTree, LeafBatch};
 use crate::tx::read::split_entry;
 use crate::undo::record::{TRAILER, Trailer};
+use cenote_base::rt::atomic::Ordering;
 
 /// What stands in the way of a unique key.
 pub(super) enum Obstacle {
@@ -112,13 +113,20 @@ impl Tx {
         Ok((have == key).then(|| Obstacle::Duplicate(position, row_key.to_vec())))
     }
 
-    /// The transaction, if it is another's and runs.
+    /// The transaction, if it is another's and runs. Commits behind the snapshot are noted as built on.
     pub(super) fn in_progress(&self, tx: u64) -> Result<Option<u64>> {
         let reader = self.reader();
         if tx < reader.low_water || tx == reader.own {
             return Ok(None);
         }
-        Ok(matches!(self.engine().status(tx)?, Status::Active(_)).then_some(tx))
+        Ok(match self.engine().status(tx)? {
+            Status::Active(_) => Some(tx),
+            Status::Committed(at) if at > reader.snapshot => {
+                self.built_on.fetch_max(at, Ordering::Relaxed);
+                None
+            }
+            _ => None,
+        })
     }
 }
 

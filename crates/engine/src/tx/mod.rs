@@ -32,6 +32,7 @@ use crate::error::{Error, Result};
 use crate::key::KeyRange;
 use crate::undo::{self, Ended, Writer};
 use cenote_base::rt;
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use locks::{Waiter, Waits};
 use std::sync::Arc;
 
@@ -65,6 +66,9 @@ pub struct Tx {
     writer: Option<Writer>,
     /// Newest undo record; 0: nothing written.
     last_undo: u64,
+    /// Greatest timestamp of a commit that this transaction met behind its snapshot. Such a commit may not be durable yet:
+    /// nothing that builds on it is shown to the client before it is.
+    built_on: AtomicU64,
     table_locks: Vec<u64>,
     /// Tables (id, version) known to be current; their locks are held.
     checked: Vec<(u32, u64)>,
@@ -84,6 +88,7 @@ impl Tx {
             lock_timeout: None,
             writer: None,
             last_undo: 0,
+            built_on: AtomicU64::new(0),
             table_locks: Vec::new(),
             checked: Vec::new(),
             row_locks: Vec::new(),
@@ -102,12 +107,21 @@ impl Tx {
     }
 
     /// Starts a statement: at read committed it sees what is committed now, at repeatable read what was when the first
-    /// statement started.
+    /// statement started. What the transaction has built on is then durable, so the snapshot sees it.
     pub fn begin_statement(&mut self) {
+        // A log that has failed is reported by the next write; reading goes on.
+        self.wait_built_on().ok();
         if self.isolation == Isolation::RepeatableRead && std::mem::replace(&mut self.snapshot_fixed, true) {
             return;
         }
         self.reader.refresh();
+    }
+
+    /// Waits until every commit that this transaction has met is durable: before rows that were read by `modify` are shown to
+    /// the client ahead of a commit (RETURNING in a transaction block). Usually a comparison.
+    pub fn wait_built_on(&self) -> Result<()> {
+        let at = self.built_on.load(Ordering::Relaxed);
+        if at > self.engine().storage.durable() { self.engine().storage.wait_durable(at) } else { Ok(()) }
     }
 
     /// Whether `begin` was called and neither commit nor rollback since.
@@ -194,9 +208,10 @@ impl Tx {
             return Ok(());
         }
         if self.last_undo == 0 {
+            let durable = self.wait_built_on();
             self.engine().txs.set_over(self.reader.own, self.reader.slot);
             self.release();
-            return Ok(());
+            return durable;
         }
         match self.log_commit() {
             Ok(at) => self.acknowledge(at),
@@ -318,6 +333,7 @@ impl Tx {
         self.overlay.truncate(0);
         self.reader.own = 0;
         self.last_undo = 0;
+        self.built_on.store(0, Ordering::Relaxed);
     }
 
     // ---- what writers need ----
@@ -338,6 +354,9 @@ impl Tx {
     pub(crate) fn ready_to_write(&mut self) -> Result<u64> {
         if self.read_only {
             return Err(Error::ReadOnly("a statement that writes".into()));
+        }
+        if self.reader.own == 0 {
+            self.engine().storage.check_writable()?;
         }
         if self.writer.is_none() {
             self.writer = Some(self.engine().take_segment()?);

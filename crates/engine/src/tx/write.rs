@@ -212,6 +212,7 @@ impl Tx {
             if let Applied::Done = self.apply_lock(table, key, trailer, strength)? {
                 row.truncate(row.len() - TRAILER);
                 self.reader.complete(table, row)?;
+                self.wait_built_on()?;
                 return Ok(Locked::Row { moved });
             }
         }

@@ -1,0 +1,241 @@
+//! The engine, killed between any two steps of any thread, and its power lost there.
+//!
+//! As in `pool`: while the first thread copies region and files, all others stand at a preemption point. Each session owns
+//! a range of ids and counts its commits; a commit of number `n` leaves all its rows at `n`. A second run opens the copy and
+//! looks: each session's rows are all at one number, at least the acknowledged one; the shared counter is the sum of
+//! what all sessions have committed to it; index and rows agree.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::fs::faulty::MemFs;
+use cenote_base::rt::{self, Nanos};
+use cenote_engine::{
+    Change, ColumnDef, ColumnType, Datum, DatumRef, Direction, Engine, EngineOptions, Error, Insert, Isolation, KeyRange,
+    MemoryKind, NewIndex, NewTable, Outcome, Result, RowBatch, Table, Tx,
+};
+use cenote_sim::{Sim, run};
+
+const SESSIONS: u64 = 3;
+const ROWS: i32 = 4;
+const SHARED: i32 = 9_999;
+
+struct Region(PathBuf);
+
+impl Region {
+    fn new() -> Self {
+        Self(format!("/dev/shm/cenote-sim-engine-{:x}", rt::os::random()).into())
+    }
+
+    fn holding(image: &[u8]) -> Self {
+        let region = Self::new();
+        if !image.is_empty() {
+            std::fs::write(&region.0, image).expect("written");
+        }
+        region
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn open(region: &Path) -> Arc<Engine> {
+    let mut options = EngineOptions::new("/data", MemoryKind::Cxl, 16 << 20);
+    options.region = Some(region.to_owned());
+    Engine::open(options).expect("the engine opens")
+}
+
+fn new_table() -> NewTable {
+    let column = |name: &str, ty| ColumnDef { name: name.into(), ty, not_null: true, default: None };
+    NewTable {
+        name: "t".into(),
+        columns: vec![column("id", ColumnType::Int4), column("n", ColumnType::Int8), column("c", ColumnType::Text)],
+        primary_key: Some(("t_pkey".into(), vec![0])),
+        indexes: vec![NewIndex { name: "t_n".into(), columns: vec![1], unique: false, constraint: false }],
+    }
+}
+
+fn row(table: &Table, id: i32, n: i64) -> Vec<u8> {
+    let mut row = Vec::new();
+    let text = "x".repeat((id as usize * 37 + n as usize * 11) % 200);
+    table.layout().encode(&[Datum::Int4(id), Datum::Int8(n), Datum::Text(text)], &mut row).expect("a row");
+    row
+}
+
+fn key(table: &Table, id: i32) -> Vec<u8> {
+    let mut key = Vec::new();
+    table.key_of_values(&[Datum::Int4(id)], &mut key);
+    key
+}
+
+fn number(table: &Table, row: &[u8]) -> (i32, i64) {
+    match (table.layout().column(row, 0), table.layout().column(row, 1)) {
+        (Ok(DatumRef::Int4(id)), Ok(DatumRef::Int8(n))) => (id, n),
+        other => panic!("unexpected row {other:?}"),
+    }
+}
+
+/// One transaction of session `me`: its rows go to number `n`, by update, or by delete and insert.
+fn transaction(tx: &mut Tx, table: &Table, me: i32, n: i64) -> Result<()> {
+    for part in 0..ROWS {
+        let id = me * 100 + part;
+        tx.begin_statement();
+        let new = row(table, id, n);
+        if rt::random().is_multiple_of(4) {
+            let gone = tx.modify(table, &key(table, id), &mut |_, _| Ok::<_, Error>(Change::Delete))?;
+            assert_eq!(gone == Outcome::Done, n > 1);
+            assert_eq!(tx.insert(table, &new)?, Insert::Done);
+        } else if n == 1 {
+            assert_eq!(tx.insert(table, &new)?, Insert::Done);
+        } else {
+            let done = tx.modify(table, &key(table, id), &mut |_, _| Ok::<_, Error>(Change::Update(new.clone())))?;
+            assert_eq!(done, Outcome::Done);
+        }
+    }
+    tx.begin_statement();
+    tx.modify(table, &key(table, SHARED), &mut |old, _| {
+        let (id, n) = number(table, old);
+        Ok::<_, Error>(Change::Update(row(table, id, n + 1)))
+    })?;
+    Ok(())
+}
+
+fn session(engine: &Arc<Engine>, me: i32, noted: &AtomicU64, stop: &AtomicBool) {
+    let mut tx = engine.tx();
+    tx.begin(Isolation::ReadCommitted);
+    let table = tx.table("t").expect("readable").expect("made");
+    tx.rollback().expect("nothing to do");
+    let mut n = 1;
+    while !stop.load(Ordering::SeqCst) {
+        tx.begin(Isolation::ReadCommitted);
+        if rt::random().is_multiple_of(3) {
+            let point = tx.savepoint();
+            transaction(&mut tx, &table, me, n).expect("no conflict but on the last row");
+            tx.rollback_to(&point).expect("taken back");
+        }
+        transaction(&mut tx, &table, me, n).expect("no conflict but on the last row");
+        if rt::random().is_multiple_of(4) {
+            tx.rollback().expect("taken back");
+            continue;
+        }
+        tx.commit().expect("committed");
+        noted.store(n as u64, Ordering::SeqCst);
+        n += 1;
+    }
+}
+
+/// What something that ended left behind, and what it had acknowledged.
+struct Remains {
+    what: &'static str,
+    image: Vec<u8>,
+    files: MemFs,
+    noted: Vec<u64>,
+}
+
+fn work(sim: &Sim, deaths: u32) -> Vec<Remains> {
+    sim.files().set_sync_time(Nanos::from_micros(rt::random() % 200));
+    let region = Region::new();
+    let engine = open(&region.0);
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    let table = tx.create_table(new_table()).expect("made");
+    assert_eq!(tx.insert(&table, &row(&table, SHARED, 0)).expect("inserted"), Insert::Done);
+    tx.commit().expect("committed");
+    drop(tx);
+    let stop = Arc::new(AtomicBool::new(false));
+    let noted: Arc<Vec<AtomicU64>> = Arc::new((0..SESSIONS).map(|_| AtomicU64::new(0)).collect());
+    let sessions: Vec<_> = (0..SESSIONS)
+        .map(|me| {
+            let (engine, noted, stop) = (engine.clone(), noted.clone(), stop.clone());
+            rt::spawn("session", move || session(&engine, me as i32, &noted[me as usize], &stop))
+        })
+        .collect();
+    let remains = (0..deaths)
+        .map(|_| {
+            let notes = || noted.iter().map(|n| n.as_raw().load(Ordering::SeqCst)).collect::<Vec<u64>>();
+            let goal = notes().iter().sum::<u64>() + rt::random() % 12;
+            while notes().iter().sum::<u64>() < goal {
+                rt::sleep(Nanos::from_micros(50));
+            }
+            rt::sleep(Nanos(rt::random() % 1_000_000));
+            let noted = notes();
+            if rt::random().is_multiple_of(3) {
+                let files = sim.files().crash_clone_torn(rt::random());
+                return Remains { what: "power lost", image: Vec::new(), files, noted };
+            }
+            let pool = engine.buffer();
+            let image = pool.region().span(0, pool.region().len()).to_vec();
+            Remains { what: "killed", image, files: sim.files().kill_clone(), noted }
+        })
+        .collect();
+    stop.store(true, Ordering::SeqCst);
+    sessions.into_iter().for_each(|s| s.join().expect("no panic"));
+    engine.halt();
+    remains
+}
+
+/// All rows of the newest snapshot, once by the table and once by the index.
+fn numbers(engine: &Arc<Engine>) -> Vec<(i32, i64)> {
+    let tx = engine.begin(Isolation::ReadCommitted);
+    let table = tx.table("t").expect("readable").expect("made");
+    let (mut rows, mut indexed, mut batch) = (Vec::new(), Vec::new(), RowBatch::new());
+    let mut scan = tx.scan(&table, KeyRange::all(), Direction::Forward);
+    while scan.next_batch(tx.reader(), &mut batch).expect("readable") {
+        rows.extend((0..batch.len()).map(|i| number(&table, batch.row(i))));
+    }
+    let mut scan = tx.index_scan(&table, 0, KeyRange::all(), Direction::Backward);
+    while scan.next_batch(tx.reader(), &mut batch).expect("readable") {
+        indexed.extend((0..batch.len()).map(|i| number(&table, batch.row(i))));
+    }
+    indexed.sort_unstable();
+    assert_eq!(rows, indexed, "index and rows disagree");
+    rows
+}
+
+fn verify(seed: u64, remains: Remains) {
+    let Remains { what, image, files, noted } = remains;
+    Sim::new(seed).with_files(files).run(|_| {
+        let region = Region::holding(&image);
+        let engine = open(&region.0);
+        for round in 0..2 {
+            let rows = numbers(&engine);
+            let mut committed = 0;
+            for (me, noted) in noted.iter().enumerate() {
+                let own: Vec<i64> = rows.iter().filter(|r| r.0 / 100 == me as i32).map(|r| r.1).collect();
+                let n = own.first().copied().unwrap_or(0);
+                assert!(own.is_empty() || own.len() == ROWS as usize, "{what}, round {round}: half a transaction: {rows:?}");
+                assert!(own.iter().all(|other| *other == n), "{what}, round {round}: half a transaction: {rows:?}");
+                assert!(n == *noted as i64 || n == *noted as i64 + 1, "{what}, round {round}: {n} is there, {noted} acknowledged");
+                committed += n;
+            }
+            let shared = rows.iter().find(|r| r.0 == SHARED).map(|r| r.1);
+            assert_eq!(shared, Some(committed), "{what}, round {round}: the shared counter");
+            // Once more after the losers are gone and purge has been through.
+            while engine.recovery_report().transactions_rolled_back < engine.recovery_report().losers {
+                rt::sleep(Nanos::from_millis(1));
+            }
+            engine.vacuum().expect("purged");
+            let report = engine.check().expect("readable");
+            assert!(report.problems.is_empty(), "{what}: {:#?}", report.problems);
+        }
+        engine.shutdown().expect("a clean end");
+    });
+}
+
+#[test]
+fn killed_or_cut_off_between_any_two_steps() {
+    let runs = std::env::var("CENOTE_SIM_RUNS").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    let first = std::env::var("CENOTE_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    for seed in first..first + 5 * runs {
+        println!("CENOTE_SEED={seed}");
+        let outcome = run(seed, |sim| work(sim, 3));
+        let done: u64 = outcome.value.iter().map(|left| left.noted.iter().sum::<u64>()).max().unwrap_or(0);
+        println!("{} steps, {done} commits", outcome.steps);
+        for remains in outcome.value {
+            verify(seed, remains);
+        }
+    }
+}
