@@ -3,8 +3,7 @@
 use super::Failure;
 use super::say;
 use crate::server::auth::Verifier;
-use rustix::termios::{LocalModes, OptionalActions, isatty, tcgetattr, tcsetattr};
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, IsTerminal};
 use std::process::ExitCode;
 
 /// Reads a password and prints the line.
@@ -21,26 +20,14 @@ pub fn run(user: &str) -> Result<ExitCode, Failure> {
 }
 
 fn read() -> Result<String, Failure> {
-    if !isatty(io::stdin()) {
+    if !io::stdin().is_terminal() {
         return Ok(read_line()?);
     }
-    let first = read_unseen("Password: ")?;
-    match read_unseen("Again: ")? == first {
+    let first = rpassword::prompt_password("Password: ")?;
+    match rpassword::prompt_password("Again: ")? == first {
         true => Ok(first),
         false => Err("the two passwords differ".into()),
     }
-}
-
-fn read_unseen(prompt: &str) -> io::Result<String> {
-    eprint!("{prompt}");
-    let shown = tcgetattr(io::stdin())?;
-    let mut unseen = shown.clone();
-    unseen.local_modes.remove(LocalModes::ECHO);
-    tcsetattr(io::stdin(), OptionalActions::Now, &unseen)?;
-    let line = read_line();
-    tcsetattr(io::stdin(), OptionalActions::Now, &shown)?;
-    eprintln!();
-    line
 }
 
 fn read_line() -> io::Result<String> {
