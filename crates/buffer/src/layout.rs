@@ -188,6 +188,11 @@ pub struct LatchSlot {
 
 const _: () = assert!(size_of::<LatchSlot>() == SLOT_FRAMES * 4 && size_of::<LatchSlot>() % LINE == 0);
 
+/// See [`PoolHeader::surveying`].
+pub const SURVEYING: u32 = 1;
+/// See [`PoolHeader::surveying`].
+pub const DOUBTING: u32 = 2;
+
 /// One of the lists' ends, as +1 indices.
 #[repr(C)]
 pub struct ListHead {
@@ -231,7 +236,10 @@ pub struct PoolHeader {
     // Line 1: slots.
     /// Latch slots at and above this were never used.
     pub slots_used: AtomicU32,
-    reserved1: [AtomicU32; 15],
+    /// [`SURVEYING`] while recovery builds hash and lists anew: who finds it so builds them again. [`DOUBTING`]
+    /// from before it frees a frame that may have held changes until the log is replayed: who finds it so replays it.
+    pub surveying: AtomicU32,
+    reserved1: [AtomicU32; 14],
     // Line 2: lists.
     /// Owner's thread + 1 while a list is being changed (rule 2: found locked, it is repaired).
     pub list_lock: AtomicU32,

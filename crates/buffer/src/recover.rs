@@ -27,7 +27,7 @@ use cenote_storage::{Control, OwnedRecord, Survive};
 
 use crate::hash::{key_of, page_of};
 use crate::latch;
-use crate::layout::{Chain, Descriptor, FrameState, PoolHeader};
+use crate::layout::{Chain, DOUBTING, Descriptor, FrameState, PoolHeader, SURVEYING};
 use crate::lists::{HELD, INDEX_MASK, List, Lists, REBUILDING};
 use crate::open::Config;
 use crate::pool::{Pool, set_state};
@@ -121,18 +121,23 @@ impl Pool {
     /// Makes the frames of the last process this one's.
     pub(crate) fn repair(&self, config: &Config, control: &Control, report: &mut RecoveryReport) -> Result<()> {
         let host = config.survive == Survive::Host || self.was_host();
-        let all = host || self.frames.region().len() <= config.scan_limit || self.epoch_wrapped();
+        let cut_off = self.frames.header().surveying.load(Ordering::Acquire);
+        let small = self.frames.region().len() <= config.scan_limit;
+        let all = host || small || cut_off != 0 || self.epoch_wrapped();
         self.clamp_header();
         self.repair_lists(host, report);
         let survey = if all { self.survey_believing_lists(host, report) } else { self.survey_slots() };
         report.frames_kept = survey.kept;
-        let doubtful = self.rebuild_suspects(&survey.suspects, control, report)?;
-        slots::wipe(&self.frames);
+        let doubt = if cut_off > SURVEYING { Doubt::Everything } else { Doubt::None };
+        let doubtful = self.rebuild_suspects(&survey.suspects, doubt, control, report)?;
         match doubtful {
-            Doubt::None => Ok(()),
-            Doubt::Pages(pages) => self.replay_pages(control.checkpoint, &pages, report),
-            Doubt::Everything => self.replay_all(control.checkpoint, report),
+            Doubt::None => {}
+            Doubt::Pages(pages) => self.replay_pages(control.checkpoint, &pages, report)?,
+            Doubt::Everything => self.replay_all(control.checkpoint, report)?,
         }
+        slots::wipe(&self.frames);
+        self.frames.header().surveying.store(0, Ordering::Release);
+        Ok(())
     }
 
     fn was_host(&self) -> bool {
@@ -178,6 +183,7 @@ impl Pool {
 
     /// Looks at every descriptor, and enters the believed ones in an empty hash.
     fn survey_all(&self) -> Survey {
+        self.frames.header().surveying.fetch_max(SURVEYING, Ordering::AcqRel);
         let mut survey = Survey::default();
         for bucket in self.frames.buckets() {
             bucket.as_raw().store(0, Ordering::Relaxed);
@@ -274,10 +280,10 @@ impl Pool {
     fn rebuild_suspects(
         &self,
         suspects: &[Suspect],
+        mut doubt: Doubt,
         control: &Control,
         report: &mut RecoveryReport,
     ) -> Result<Doubt> {
-        let mut doubt = Doubt::None;
         let mut wanted: HashMap<PageId, RecordAddr> = HashMap::default();
         for suspect in suspects {
             if let Some(page) = self.page_to_repair(suspect) {
@@ -291,6 +297,7 @@ impl Pool {
                 None => {
                     if suspect.cause != Cause::Latched {
                         doubt.add(self.pages_of_damaged(suspect.frame));
+                        self.frames.header().surveying.store(DOUBTING, Ordering::Release);
                     }
                     self.drop_frame(suspect.frame, report)?;
                 }

@@ -6,3 +6,4 @@ mod host_loss;
 mod kills;
 mod measure;
 mod model;
+mod simulated;

@@ -51,6 +51,8 @@ fn add(m: &mut Mtr<'_>, h: PageH, account: usize, amount: u64) {
     let at = ACCOUNTS_AT + account * 8;
     let (value, sum) = (m.view(h).u64(at), m.view(h).u64(SUM_AT));
     m.write_u64(h, at, value.wrapping_add(amount));
+    // Under the simulator: a place to be cut off, page half changed.
+    cenote_base::rt::preempt();
     m.write_u64(h, SUM_AT, sum.wrapping_add(amount));
 }
 

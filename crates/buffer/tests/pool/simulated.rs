@@ -1,0 +1,133 @@
+//! Under the seeded runtime: threads interleaved at every preemption point, and the process stopped between any two.
+//!
+//! All coroutines run on one thread, so a copy of the region that one of them makes is what a process killed at that moment
+//! would leave. The run goes on to its end afterwards (which finds lost wake-ups and deadlocks); then the copy is recovered.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use cenote_base::rt::{self, fs, fs::faulty::MemFs};
+use cenote_buffer::{BufferPool, Config, Kind, Mode, RecoveryReport};
+use cenote_sim::Sim;
+use cenote_storage::DataDir;
+
+use crate::model::{self, Random, THREADS};
+
+const PAGES: u32 = 180;
+const SIZE: u64 = 7 << 20;
+
+fn open(region: &Path, scan: bool) -> (BufferPool, RecoveryReport) {
+    let mut config = Config::new(Kind::Cxl, SIZE);
+    config.region = Some(region.to_owned());
+    config.ring = Some((4 << 20) + 4096);
+    config.segment_bytes = 1 << 20;
+    config.log_limit = 1 << 20;
+    if !scan {
+        config.scan_limit = 0;
+    }
+    BufferPool::open(config, DataDir::open(Path::new("/data")).expect("data")).expect("pool")
+}
+
+/// What a process killed in the middle left.
+struct Left {
+    region: Vec<u8>,
+    files: MemFs,
+    noted: Vec<u64>,
+}
+
+fn work_and_be_killed(sim: &Sim, region: &Path, seed: u64) -> Left {
+    let mut random = Random(seed | 1);
+    let (pool, _) = open(region, true);
+    model::prepare(&pool, PAGES);
+    let (pool, stop) = (Arc::new(pool), Arc::new(AtomicBool::new(false)));
+    let noted: Arc<Vec<AtomicU64>> = Arc::new((0..THREADS).map(|_| AtomicU64::new(0)).collect());
+    let threads: Vec<_> = (0..THREADS)
+        .map(|thread| {
+            let (pool, stop, noted) = (pool.clone(), stop.clone(), noted.clone());
+            let mut random = Random(random.next() | 1);
+            rt::spawn("worker", move || {
+                while !stop.load(Ordering::Relaxed) {
+                    if let Some(count) = model::step(&pool, PAGES, thread, &mut random) {
+                        noted[thread as usize].store(count, Ordering::Relaxed);
+                    }
+                }
+            })
+        })
+        .collect();
+    for _ in 0..random.below(30_000) {
+        rt::preempt();
+    }
+    let left = Left {
+        region: std::fs::read(region).expect("region"),
+        files: sim.files().kill_clone(),
+        noted: noted.iter().map(|n| n.load(Ordering::Relaxed)).collect(),
+    };
+    stop.store(true, Ordering::Relaxed);
+    threads.into_iter().for_each(|t| t.join().expect("a worker"));
+    assert_eq!(pool.check().problems, Vec::<String>::new());
+    left
+}
+
+/// Recovers, and is killed in the middle of that too.
+fn recover_and_be_killed(sim: &Sim, region: &Path, seed: u64, noted: Vec<u64>) -> Left {
+    let mut random = Random(seed | 1);
+    let (path, files, when) = (region.to_owned(), sim.files().clone(), random.below(4000));
+    let killer = rt::spawn("killer", move || {
+        for _ in 0..when {
+            rt::preempt();
+        }
+        (std::fs::read(&path).expect("region"), files.kill_clone())
+    });
+    let (pool, _) = open(region, seed & 2 == 0);
+    let (region, files) = killer.join().expect("killer");
+    drop(pool);
+    Left { region, files, noted }
+}
+
+fn put(region: &Path, bytes: &[u8]) {
+    std::fs::remove_file(region).expect("region");
+    std::fs::write(region, bytes).expect("region");
+}
+
+#[test]
+fn killed_between_any_two_steps() {
+    let mut random = Random(model::seed());
+    let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
+    let region = dir.path().join("region");
+    let runs = std::env::var("CENOTE_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(30);
+    let (mut repaired, mut voided, mut undone) = (0, 0, 0);
+    for _ in 0..runs {
+        let seed = random.next();
+        let mut left = Sim::new(seed).run(|sim| work_and_be_killed(sim, &region, seed)).value;
+        put(&region, &left.region);
+        if seed & 1 == 0 {
+            let sim = Sim::new(seed).with_files(left.files);
+            left = sim.run(|sim| recover_and_be_killed(sim, &region, seed, left.noted)).value;
+            put(&region, &left.region);
+        }
+        fs::with(Arc::new(left.files), || {
+            let (pool, report) = open(&region, seed & 4 == 0);
+            assert_eq!(report.mode, Mode::Instant, "seed {seed}: {:?}", report.remarks);
+            assert!(report.remarks.is_empty(), "seed {seed}: {:?}", report.remarks);
+            repaired += report.frames_repaired();
+            voided += report.voided;
+            undone += u64::from(report.lists_repaired);
+            model::verify(&pool, PAGES, &left.noted);
+        });
+        std::fs::remove_file(&region).expect("region");
+    }
+    println!("{runs} runs: {repaired} repaired, {voided} voided, {undone} times lists were in a change");
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
+    let region = dir.path().join("region");
+    let digest = || {
+        let run = Sim::new(77).run(|sim| work_and_be_killed(sim, &region, 77));
+        std::fs::remove_file(&region).expect("region");
+        (run.digest, run.steps)
+    };
+    assert_eq!(digest(), digest());
+}
