@@ -173,20 +173,30 @@ impl ControlFile {
     }
 
     fn create(data: &Path, path: &Path) -> Result<()> {
-        let log = crate::log::log_dir(data);
-        if fs::exists(&log).doing(|| format!("looking for {}", log.display()))?
-            && !fs::list(&log)
-                .doing(|| format!("listing {}", log.display()))?
-                .is_empty()
-        {
-            return Err(Error::corrupt(format!(
-                "{} is missing though there is a log beside it; restore the data directory from a backup",
-                path.display()
-            )));
+        for dir in [crate::log::log_dir(data), crate::pages::spaces_dir(data)] {
+            let exists = fs::exists(&dir).doing(|| format!("looking for {}", dir.display()))?;
+            if exists
+                && !fs::list(&dir)
+                    .doing(|| format!("listing {}", dir.display()))?
+                    .is_empty()
+            {
+                return Err(Error::corrupt(format!(
+                    "{} is missing though there are files in {}: an unfinished or damaged copy? \
+                     Restore the data directory from a backup",
+                    path.display(),
+                    dir.display()
+                )));
+            }
         }
-        let mut bytes = Control::new(rt::random_u128()).encode(1).to_vec();
+        Self::write_new(data, &Control::new(rt::random_u128()))
+    }
+
+    /// Makes the control file of a copy, durably.
+    pub(crate) fn write_new(data: &Path, control: &Control) -> Result<()> {
+        let path = data.join("control");
+        let mut bytes = control.encode(1).to_vec();
         bytes.resize(2 * SLOT as usize, 0);
-        fs::replace(path, &bytes).doing(|| format!("making {}", path.display()))
+        fs::replace(&path, &bytes).doing(|| format!("making {}", path.display()))
     }
 
     /// What it says now.

@@ -9,6 +9,7 @@
 //! It knows no rows and no frames. The format of each file is drawn where it is written, and in
 //! `docs/storage.md`.
 
+mod backup;
 pub mod control;
 pub mod log;
 pub mod pages;
@@ -17,6 +18,7 @@ mod storage;
 #[cfg(test)]
 mod testing;
 
+pub use backup::{BackupReport, restore};
 pub use control::{Control, ControlFile, ENGINE_WORDS};
 pub use log::{
     Appended, FIRST_LSN, Hold, Hook, Log, LogOptions, LogReport, OwnedRecord, RING_HEADER, RING_MIN, RingPlace,

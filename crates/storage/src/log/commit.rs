@@ -18,7 +18,7 @@
 
 use cenote_base::rt::atomic::{AtomicU32, Ordering};
 use cenote_base::rt::{self, Local, Mutex};
-use cenote_base::{Lsn, Result};
+use cenote_base::{Error, Lsn, Result};
 
 use super::awake::Awake;
 use super::block_of;
@@ -183,6 +183,15 @@ impl Flusher {
 impl super::Core {
     /// Returns once everything below `lsn` is synced, leading if nobody does.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<()> {
+        if self.durable() >= lsn {
+            return Ok(());
+        }
+        if lsn > self.tail() {
+            return Err(Error::corrupt(format!(
+                "position {lsn} is beyond the log's end, {}",
+                self.tail()
+            )));
+        }
         while self.durable() < lsn {
             self.check()?;
             if let Turn::Lead = self.waiters.enter(lsn, || self.durable() >= lsn || self.poisoned()) {

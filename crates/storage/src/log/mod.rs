@@ -21,6 +21,7 @@
 
 mod awake;
 mod commit;
+mod copy;
 mod read;
 mod recover;
 pub(crate) mod ring;
@@ -40,6 +41,7 @@ use commit::{Flusher, Waiters};
 use ring::{BLOCK, Ring};
 use segments::Segments;
 
+pub(crate) use copy::{LogSource, copy_log};
 pub use read::{OwnedRecord, Scan};
 pub use recover::{LogReport, RingUse};
 pub use ring::{RING_HEADER, RING_MIN, RingPlace};
@@ -67,7 +69,7 @@ pub struct LogOptions {
     pub dir: PathBuf,
     /// The database's id.
     pub database: u128,
-    /// Payload bytes of a segment, a multiple of 4096.
+    /// Payload bytes of a segment, a multiple of 4096; for a new log. One that exists keeps its own.
     pub segment_bytes: u64,
     /// Where the ring lies.
     pub ring: RingPlace,

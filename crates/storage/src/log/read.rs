@@ -143,7 +143,7 @@ impl Core {
     }
 
     /// As [`Core::read`], from the files alone.
-    fn read_durable(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
+    pub(super) fn read_durable(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
         let length = buffer.len().min(self.durable().since(at) as usize);
         read_files(&self.segments, at, &mut buffer[..length])
     }

@@ -58,7 +58,8 @@ struct End {
 }
 
 pub(super) fn open(options: LogOptions) -> Result<(Core, LogReport)> {
-    let segments = Segments::open(&options.dir, options.database, options.segment_bytes)?;
+    let payload = Segments::recorded_payload(&options.dir)?.unwrap_or(options.segment_bytes);
+    let segments = Segments::open(&options.dir, options.database, payload)?;
     let ring = Ring::new(&options.ring, options.survive)?;
     if segments.numbers().is_empty() && options.checkpoint.max(options.known_durable) <= FIRST_LSN {
         return create(segments, ring, &options);
@@ -206,7 +207,7 @@ fn make_void(ring: &Ring, at: Lsn, end: Lsn) {
 // ---- without the ring ----
 
 fn from_files(segments: Segments, ring: Ring, ring_use: RingUse, options: &LogOptions) -> Result<(Core, LogReport)> {
-    let mark = find_end(&segments, options)?;
+    let mark = find_end(&segments, options.checkpoint, options.known_durable)?;
     let end = mark.durable;
     segments.truncate(end)?;
     segments.prepare(segments.number_of(end), true)?;
@@ -234,10 +235,11 @@ fn load_block(segments: &Segments, end: Lsn) -> Result<[u8; BLOCK as usize]> {
     Ok(block)
 }
 
-/// The position of the first bytes, from the checkpoint on, that are no group.
-fn find_end(segments: &Segments, options: &LogOptions) -> Result<Mark> {
+/// The position of the first bytes, from the checkpoint on, that are no group; an error if the log
+/// was durable beyond it.
+pub(super) fn find_end(segments: &Segments, checkpoint: Lsn, known_durable: Lsn) -> Result<Mark> {
     let mut mark = Mark {
-        durable: options.checkpoint,
+        durable: checkpoint,
         last_start: Lsn::ZERO,
         last_checksum: 0,
     };
@@ -256,8 +258,8 @@ fn find_end(segments: &Segments, options: &LogOptions) -> Result<Mark> {
         }
     };
     let end = mark.durable;
-    let known = match end < options.known_durable {
-        true => Some(options.known_durable),
+    let known = match end < known_durable {
+        true => Some(known_durable),
         false => proof_of_more(segments, end)?,
     };
     match known {

@@ -25,6 +25,8 @@ use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::rt::{Mutex, MutexGuard};
 use cenote_base::{Error, Lsn, Result, crc};
 
+use crate::redo::{u32_at, u64_at};
+
 pub(crate) const SEGMENT_HEADER: u64 = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"CenLog01");
 const ZEROS: usize = 1 << 20;
@@ -71,6 +73,26 @@ impl Segments {
         };
         segments.publish_prepared(&segments.state.lock());
         Ok(segments)
+    }
+
+    /// The payload of the segments that are in `dir`, as the first of them says whose header is
+    /// whole; `None` if there is none.
+    pub fn recorded_payload(dir: &Path) -> Result<Option<u64>> {
+        if !fs::exists(dir).doing(|| format!("looking for {}", dir.display()))? {
+            return Ok(None);
+        }
+        let names = fs::list(dir).doing(|| format!("listing {}", dir.display()))?;
+        for name in names.iter().filter(|n| n.len() == 20 && n.ends_with(".log")) {
+            let path = dir.join(name);
+            let mut header = [0; 64];
+            let file = fs::open(&path, OpenOptions::READ).doing(|| format!("opening {}", path.display()))?;
+            file.read_at(&mut header, 0)
+                .doing(|| format!("reading {}", path.display()))?;
+            if u64_at(&header, 0) == Some(MAGIC) && u32_at(&header, 48) == Some(crc::crc32c(&header[..48])) {
+                return Ok(u64_at(&header, 8));
+            }
+        }
+        Ok(None)
     }
 
     pub fn payload(&self) -> u64 {

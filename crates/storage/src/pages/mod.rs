@@ -22,18 +22,16 @@ use std::path::{Path, PathBuf};
 
 use cenote_base::error::IoContext;
 use cenote_base::page_io::PageRead;
+use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
-use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, PAGE_SIZE, PageId, Result};
 
 use crate::redo::{page_lsn, set_page_checksum, verify_page};
 use doublewrite::Areas;
-use spaces::{SpaceFile, Spaces};
+use spaces::SpaceFile;
+pub(crate) use spaces::Spaces;
 
 pub use doublewrite::BATCH;
-
-/// How often a page that is being written is looked at, a millisecond apart.
-const STABLE_TRIES: u32 = 50;
 
 /// What opening the page store found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,6 +58,11 @@ pub struct PageStore {
     poison: Mutex<Option<Error>>,
     poisoned: AtomicBool,
     stats: PageStats,
+}
+
+/// The file of a space in a data directory.
+pub(crate) fn space_path(data: &Path, space: u32) -> PathBuf {
+    spaces_dir(data).join(spaces::file_name(space))
 }
 
 /// The directory of the spaces in a data directory.
@@ -133,20 +136,7 @@ impl PageStore {
     /// # Errors
     /// As [`PageStore::read_page`].
     pub fn read_stable(&self, id: PageId, page: &mut [u8]) -> Result<PageRead> {
-        let file = self.space(id.space)?;
-        let mut tries = 0;
-        loop {
-            file.read(id.page, page)?;
-            if page.iter().all(|b| *b == 0) {
-                return Ok(PageRead::NeverWritten);
-            }
-            match verify_page(page, id) {
-                Ok(()) => return Ok(PageRead::Present),
-                Err(e) if tries == STABLE_TRIES => return Err(e),
-                Err(_) => rt::sleep(Nanos::from_millis(1)),
-            }
-            tries += 1;
-        }
+        self.spaces.read_stable(id, page)
     }
 
     /// A damaged page, from the double-write area if its newest copy is there.
@@ -181,7 +171,7 @@ impl PageStore {
             }
             let file = match self.spaces.find(id.space)? {
                 None if self.spaces.was_dropped(id.space) => continue,
-                None => return Err(no_space(id.space)),
+                None => return Err(spaces::no_space(id.space)),
                 Some(file) => file,
             };
             // Space is taken before anything is written, so that a full disk changes nothing.
@@ -260,6 +250,11 @@ impl PageStore {
         self.space(space)?.pages()
     }
 
+    /// The files of the spaces, to be copied.
+    pub(crate) fn files(&self) -> &Spaces {
+        &self.spaces
+    }
+
     /// Takes the space on disk for the first `pages` pages, in steps, so that writing them later
     /// cannot run out of it.
     ///
@@ -320,7 +315,7 @@ impl PageStore {
     }
 
     fn space(&self, space: u32) -> Result<SpaceFile> {
-        self.spaces.find(space)?.ok_or_else(|| no_space(space))
+        self.spaces.get(space)
     }
 
     /// Runs what must not fail halfway; if it does, the store is poisoned.
@@ -346,10 +341,6 @@ impl PageStore {
         let error = self.poison.lock().clone();
         Err(error.unwrap_or_else(|| Error::Poisoned("the page files failed".into())))
     }
-}
-
-fn no_space(space: u32) -> Error {
-    Error::Invalid(format!("there is no space {space} in the data directory"))
 }
 
 /// Writes pages to their places, neighbours in one call.

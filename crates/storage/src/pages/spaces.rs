@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cenote_base::page_io::PageRead;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fs::{self, File, OpenOptions};
-use cenote_base::rt::{HashSet, Mutex, RwLock};
-use cenote_base::{Error, PAGE_SIZE, Result};
+use cenote_base::rt::{self, HashSet, Mutex, Nanos, RwLock};
+use cenote_base::{Error, PAGE_SIZE, PageId, Result};
 
 use super::doing;
+use crate::redo::verify_page;
 
 /// Files kept open; systems allow a process 1024 by default, and connections need some.
 const OPEN_MAX: usize = 400;
@@ -18,8 +20,10 @@ const GROW_MIN: u64 = 4;
 const GROW_MAX: u64 = 1024;
 /// A space holds at most this many pages (32 TiB), so that damaged page numbers are noticed.
 const PAGES_MAX: u32 = 1 << 31;
+/// How often a page that is being written is looked at, a millisecond apart.
+const STABLE_TRIES: u32 = 50;
 
-pub(super) struct Spaces {
+pub(crate) struct Spaces {
     dir: PathBuf,
     /// All spaces; those that are not open are `None`.
     files: RwLock<BTreeMap<u32, Option<SpaceFile>>>,
@@ -27,9 +31,19 @@ pub(super) struct Spaces {
     clock: AtomicU64,
 }
 
+/// The error for a space that is not there.
+pub(super) fn no_space(space: u32) -> Error {
+    Error::Invalid(format!("there is no space {space} in the data directory"))
+}
+
+/// The name of a space's file.
+pub(super) fn file_name(space: u32) -> String {
+    format!("{space:08x}.pages")
+}
+
 /// An open space.
 #[derive(Clone)]
-pub(super) struct SpaceFile(Arc<Inner>);
+pub(crate) struct SpaceFile(Arc<Inner>);
 
 struct Inner {
     file: File,
@@ -62,7 +76,7 @@ impl Spaces {
     }
 
     fn path(&self, space: u32) -> PathBuf {
-        self.dir.join(format!("{space:08x}.pages"))
+        self.dir.join(file_name(space))
     }
 
     pub fn all(&self) -> Vec<u32> {
@@ -81,6 +95,30 @@ impl Spaces {
             Some(None) => {}
         }
         self.reopen(space)
+    }
+
+    /// The file of a space, which has to be there.
+    pub fn get(&self, space: u32) -> Result<SpaceFile> {
+        self.find(space)?.ok_or_else(|| no_space(space))
+    }
+
+    /// Reads a page that may be being written: looks again for a while before it calls it damaged,
+    /// and repairs nothing.
+    pub fn read_stable(&self, id: PageId, page: &mut [u8]) -> Result<PageRead> {
+        let file = self.get(id.space)?;
+        let mut tries = 0;
+        loop {
+            file.read(id.page, page)?;
+            if page.iter().all(|b| *b == 0) {
+                return Ok(PageRead::NeverWritten);
+            }
+            match verify_page(page, id) {
+                Ok(()) => return Ok(PageRead::Present),
+                Err(e) if tries == STABLE_TRIES => return Err(e),
+                Err(_) => rt::sleep(Nanos::from_millis(1)),
+            }
+            tries += 1;
+        }
     }
 
     fn touched(&self, file: &SpaceFile) -> SpaceFile {

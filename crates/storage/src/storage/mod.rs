@@ -16,7 +16,7 @@ use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::{Error, Lsn, PageId, Result};
 
 use crate::control::{Control, ControlFile};
-use crate::log::{Log, LogOptions, LogReport, RingPlace, Survive, log_dir};
+use crate::log::{Log, LogOptions, LogReport, RingPlace, RingUse, Survive, log_dir};
 use crate::pages::{PageStore, PagesReport, doing};
 
 /// How to open the log and the pages of a data directory.
@@ -69,7 +69,11 @@ impl DataDir {
     /// [`Error::Busy`] if another process has it; [`Error::Corrupt`] if its control file is gone
     /// or damaged.
     pub fn open(path: &Path) -> Result<DataDir> {
-        doing(fs::create_dir_all(path), "making", path)?;
+        if !doing(fs::exists(path), "looking for", path)? {
+            doing(fs::create_dir_all(path), "making", path)?;
+            let parent = path.parent().unwrap_or(path);
+            doing(fs::sync_dir(parent), "syncing", parent)?;
+        }
         let lock_path = path.join("lock");
         let lock = doing(fs::open(&lock_path, OpenOptions::CREATE), "opening", &lock_path)?;
         if !doing(lock.lock_exclusive(), "locking", &lock_path)? {
@@ -119,6 +123,9 @@ impl DataDir {
             background: options.background,
         })?;
         let (pages, pages_report) = PageStore::open(&self.path, database)?;
+        if log_report.ring == RingUse::Created {
+            doing(fs::sync_dir(&self.path), "syncing", &self.path)?;
+        }
         let report = StorageReport {
             log: log_report,
             pages: pages_report,
@@ -235,3 +242,6 @@ impl PageIo for Storage {
         self.pages.write_pages(pages)
     }
 }
+
+#[cfg(test)]
+mod tests;

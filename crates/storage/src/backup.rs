@@ -1,0 +1,165 @@
+//! A copy of a database while it is used, and a database made from such a copy.
+//!
+//! The copy of the pages is fuzzy: each as it was in storage at some moment. What makes them one
+//! state is the log from the checkpoint that counted when the copy began to a position that was
+//! durable when it ended; starting on the copy is ordinary recovery from storage.
+//!
+//! 1. Recycling of the log is held; the checkpoint is read.
+//! 2. Spaces are copied page by page, checksums verified, then those made meanwhile, until there
+//!    is none that was there when the end was read: whatever the log up to the end speaks of has
+//!    been made before it.
+//! 3. The log is copied from the checkpoint to the end.
+//! 4. The control file is written last: a copy without one is not finished.
+//!
+//! Copy and restored database get ids of their own, so that they share neither memory nor files
+//! with the original.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use cenote_base::page_io::PageRead;
+use cenote_base::rt;
+use cenote_base::rt::fs::{self, File, OpenOptions};
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
+
+use crate::control::{Control, ControlFile};
+use crate::log::{LogSource, copy_log, log_dir};
+use crate::pages::{Spaces, doing, space_path, spaces_dir};
+use crate::storage::Storage;
+
+/// What was copied.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BackupReport {
+    /// Spaces.
+    pub spaces: u64,
+    /// Pages that had been written.
+    pub pages: u64,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// The state of the database that the copy holds: everything below.
+    pub lsn: Lsn,
+}
+
+impl Storage {
+    /// Copies the database to the directory `destination`, which must be empty or missing. May run
+    /// while the database is used. What is acknowledged before the call is in the copy.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the directory is not empty; [`Error::Corrupt`] if a page is damaged,
+    /// with its name; an I/O error. Without a control file, what was copied is no backup.
+    pub fn backup(&self, destination: &Path) -> Result<BackupReport> {
+        let _hold = self.log().hold();
+        let checkpoint = self.control().get().checkpoint;
+        self.log().flush_all()?;
+        prepare(destination)?;
+        let mut report = BackupReport::default();
+        let (mut copied, mut end) = (BTreeSet::new(), self.log().durable());
+        loop {
+            let new: Vec<u32> = self
+                .pages()
+                .spaces()
+                .into_iter()
+                .filter(|s| !copied.contains(s))
+                .collect();
+            if new.is_empty() {
+                break;
+            }
+            for space in new {
+                copy_space(self.pages().files(), space, destination, &mut report)?;
+                copied.insert(space);
+            }
+            end = self.log().durable();
+        }
+        let control = Control {
+            checkpoint,
+            durable: end,
+            ..self.control().get()
+        };
+        finish(destination, control, self.log().source(), &mut report)?;
+        Ok(report)
+    }
+}
+
+/// Makes a database in the directory `data`, which must be empty or missing, from a backup.
+/// Everything is verified on the way.
+///
+/// # Errors
+/// [`Error::Invalid`] if the directory is not empty; [`Error::Corrupt`] if something in the backup
+/// is damaged, with its name.
+pub fn restore(backup: &Path, data: &Path) -> Result<BackupReport> {
+    let control_path = backup.join("control");
+    if !doing(fs::exists(&control_path), "looking for", &control_path)? {
+        return Err(Error::Invalid(format!(
+            "{} holds no finished backup: there is no control file",
+            backup.display()
+        )));
+    }
+    let control = ControlFile::open(backup)?.get();
+    prepare(data)?;
+    let mut report = BackupReport::default();
+    let spaces = Spaces::open(&spaces_dir(backup))?;
+    for space in spaces.all() {
+        copy_space(&spaces, space, data, &mut report)?;
+    }
+    let source = LogSource::of_copy(&log_dir(backup), &control)?;
+    finish(data, control, source, &mut report)?;
+    Ok(report)
+}
+
+/// An empty directory with the directories of a database in it.
+fn prepare(path: &Path) -> Result<()> {
+    doing(fs::create_dir_all(path), "making", path)?;
+    if !doing(fs::list(path), "listing", path)?.is_empty() {
+        return Err(Error::Invalid(format!("the directory {} is not empty", path.display())));
+    }
+    for dir in [spaces_dir(path), log_dir(path)] {
+        doing(fs::create_dir_all(&dir), "making", &dir)?;
+    }
+    doing(fs::sync_dir(path), "syncing", path)
+}
+
+fn copy_space(from: &Spaces, space: u32, to: &Path, report: &mut BackupReport) -> Result<()> {
+    // Gone meanwhile: the log up to the end says so too.
+    let Some(file) = from.find(space)? else { return Ok(()) };
+    let count = file.pages()?;
+    let path = space_path(to, space);
+    let file = doing(fs::open(&path, OpenOptions::TRUNCATE), "making", &path)?;
+    let mut page = vec![0; PAGE_SIZE];
+    for number in 0..count {
+        let id = PageId::new(space, number);
+        match from.read_stable(id, &mut page) {
+            Ok(PageRead::NeverWritten) => {}
+            Ok(_) => {
+                let at = u64::from(number) * PAGE_SIZE as u64;
+                doing(file.write_at(&page, at), "writing", &path)?;
+                report.pages += 1;
+            }
+            Err(_) if !from.exists(space) => break,
+            Err(e) => return Err(e),
+        }
+    }
+    report.spaces += 1;
+    settle(&file, u64::from(count) * PAGE_SIZE as u64, &path)
+}
+
+fn settle(file: &File, length: u64, path: &Path) -> Result<()> {
+    if doing(file.len(), "measuring", path)? < length {
+        doing(file.set_len(length), "extending", path)?;
+    }
+    doing(file.sync_data(), "syncing", path)
+}
+
+/// The log, then the directories, then the control file.
+fn finish(to: &Path, control: Control, log: LogSource<'_>, report: &mut BackupReport) -> Result<()> {
+    let database = rt::random_u128();
+    report.log_bytes = copy_log(&log, &log_dir(to), database, control.checkpoint, control.durable)?;
+    report.lsn = control.durable;
+    doing(fs::sync_dir(spaces_dir(to)), "syncing", &spaces_dir(to))?;
+    let control = Control {
+        database,
+        incarnation: 0,
+        clean: false,
+        ..control
+    };
+    ControlFile::write_new(to, &control)
+}

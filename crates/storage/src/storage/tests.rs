@@ -1,0 +1,241 @@
+//! The parts together: a toy database of a few pages, run, crashed, checked, backed up, restored.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use cenote_base::rt::fs::faulty::MemFs;
+use cenote_base::rt::fs::with;
+use cenote_base::rt::{self, Mutex};
+use cenote_base::{PAGE_SIZE, RecordAddr};
+use cenote_fabric::Region;
+
+use super::*;
+use crate::redo::{GroupBuilder, apply, page_lsn};
+use crate::restore;
+use crate::testing::{Rng, blank, place, region};
+
+/// Pages with their redo: what a buffer does, with all frames in a map.
+struct Toy {
+    storage: Arc<Storage>,
+    frames: Mutex<BTreeMap<PageId, Vec<u8>>>,
+}
+
+fn start(path: &Path, region: &Arc<Region>) -> (Toy, StorageReport) {
+    let dir = DataDir::open(path).expect("taken");
+    dir.control()
+        .update(|c| (c.incarnation, c.clean) = (rt::random_u128(), false))
+        .expect("written");
+    let mut options = StorageOptions::new(place(region));
+    (options.segment_bytes, options.background) = (64 << 10, false);
+    let (storage, report) = dir.storage(options).expect("opens");
+    let toy = Toy {
+        storage,
+        frames: Mutex::default(),
+    };
+    toy.recover();
+    (toy, report)
+}
+
+impl Toy {
+    /// Classic recovery: every record from the checkpoint on, where the page has not seen it.
+    fn recover(&self) {
+        let mut scan = self.storage.log().scan(self.storage.control().get().checkpoint);
+        while let Some(group) = scan.next().expect("whole") {
+            for record in group.records() {
+                let record = record.expect("whole");
+                if !self.storage.pages().has_space(record.page.space) {
+                    continue;
+                }
+                let mut frames = self.frames.lock();
+                let page = frames.entry(record.page).or_insert_with(|| self.read(record.page));
+                if page_lsn(page) < record.lsn {
+                    apply(page, &record).expect("applies");
+                }
+            }
+        }
+    }
+
+    fn read(&self, id: PageId) -> Vec<u8> {
+        let mut page = blank();
+        self.storage.read_page(id, &mut page).expect("read");
+        page
+    }
+
+    /// Puts `value` into a page, durably.
+    fn set(&self, id: PageId, value: u64) {
+        let mut frames = self.frames.lock();
+        let page = frames.entry(id).or_insert_with(|| self.read(id));
+        let mut builder = GroupBuilder::new();
+        let record = builder.page(id, RecordAddr::NONE);
+        if page_lsn(page) == Lsn::ZERO {
+            builder.init(record, 1, 0);
+            page[4..12].copy_from_slice(&id.to_bytes());
+            (page[12], page[14]) = (1, 1);
+        }
+        builder.write(record, 64, &value.to_le_bytes());
+        page[64..72].copy_from_slice(&value.to_le_bytes());
+        let appended = self
+            .storage
+            .log()
+            .append(builder.finish().expect("short"), None)
+            .expect("appended");
+        crate::redo::set_page_lsn(page, appended.end);
+        drop(frames);
+        self.storage.ensure_durable(appended.end).expect("durable");
+    }
+
+    fn get(&self, id: PageId) -> u64 {
+        let mut frames = self.frames.lock();
+        let page = frames.entry(id).or_insert_with(|| self.read(id));
+        u64::from_le_bytes(page[64..72].try_into().expect("8 bytes"))
+    }
+
+    /// Writes all frames and notes that the log before is not needed.
+    fn checkpoint(&self) {
+        let frames = self.frames.lock().clone();
+        let end = self.storage.log().tail();
+        self.storage.ensure_durable(end).expect("durable");
+        let pages: Vec<(PageId, &[u8])> = frames.iter().map(|(id, p)| (*id, &**p)).collect();
+        self.storage.write_pages(&pages).expect("written");
+        self.storage.checkpoint(end).expect("noted");
+    }
+}
+
+/// What a run of the toy has acknowledged.
+type Known = BTreeMap<PageId, u64>;
+
+fn work(toy: &Toy, known: &mut Known, rng: &mut Rng) {
+    for space in (1..=3).filter(|s| !toy.storage.pages().has_space(*s)) {
+        toy.storage.pages().create_space(space).expect("made");
+    }
+    for _ in 0..rng.below(120) {
+        let id = PageId::new(1 + rng.below(3) as u32, rng.below(30) as u32);
+        let value = rng.next();
+        toy.set(id, value);
+        known.insert(id, value);
+        if rng.below(25) == 0 {
+            toy.checkpoint();
+        }
+    }
+}
+
+fn assert_known(toy: &Toy, known: &Known, hint: &str) {
+    for (id, value) in known {
+        assert_eq!(toy.get(*id), *value, "{hint}: page {id}");
+    }
+}
+
+#[test]
+fn what_was_committed_survives_crash_after_crash() {
+    for seed in 0..15 {
+        let (mut fs, mut known, mut rng) = (MemFs::new(), Known::new(), Rng(seed));
+        for round in 0..5 {
+            fs = with(Arc::new(fs.clone()), || {
+                let (toy, _) = start(Path::new("/data"), &region());
+                assert_known(&toy, &known, &format!("seed {seed} round {round}"));
+                work(&toy, &mut known, &mut rng);
+                let report = toy.storage.check().expect("checked");
+                assert_eq!(report.damage, Vec::<String>::new());
+                fs.crash_clone_torn(rng.next())
+            });
+        }
+    }
+}
+
+#[test]
+fn one_directory_serves_one_process() {
+    let fs = MemFs::new();
+    with(Arc::new(fs.clone()), || {
+        let held = DataDir::open(Path::new("/data")).expect("taken");
+        let error = DataDir::open(Path::new("/data")).err().expect("refused");
+        assert!(matches!(error, Error::Busy(_)), "{error}");
+        drop(held);
+        DataDir::open(Path::new("/data")).expect("free again");
+    });
+}
+
+/// A backup is taken while pages change: what was acknowledged before it is in the copy, what is
+/// restored from the copy is consistent, and neither shares an id with the original.
+#[test]
+fn a_backup_under_load_can_be_restored() {
+    for seed in 0..3 {
+        let fs = MemFs::new();
+        with(Arc::new(fs.clone()), || {
+            let (mut known, mut rng) = (Known::new(), Rng(seed));
+            let (toy, _) = start(Path::new("/data"), &region());
+            work(&toy, &mut known, &mut rng);
+            let toy = Arc::new(toy);
+            let busy = keep_busy(&toy, seed);
+            let report = toy.storage.backup(Path::new("/backup")).expect("copied");
+            busy.join().expect("no panic");
+            assert!(
+                report.lsn <= toy.storage.durable_lsn() && report.spaces >= 3,
+                "{report:?}"
+            );
+            let again = toy.storage.backup(Path::new("/backup"));
+            assert!(again.is_err(), "a directory that is not empty is refused");
+
+            let restored = restore(Path::new("/backup"), Path::new("/restored")).expect("restored");
+            assert_eq!((restored.lsn, restored.pages), (report.lsn, report.pages));
+            let (copy, opened) = start(Path::new("/restored"), &region());
+            assert_eq!(opened.log.ring, RingUse::NotOffered);
+            assert_known(&copy, &known, &format!("seed {seed}"));
+            let mut scan = copy.storage.log().scan(copy.storage.control().get().checkpoint);
+            while let Some(group) = scan.next().expect("whole") {
+                let spaces = group.records().map(|r| r.expect("whole").page.space);
+                spaces.for_each(|s| assert!(copy.storage.pages().has_space(s), "space {s} is missing"));
+            }
+            let ids = [&toy, &copy].map(|t| t.storage.control().get().database);
+            assert_ne!(ids[0], ids[1]);
+        });
+    }
+}
+
+/// Changes pages of space 4 and makes spaces meanwhile.
+fn keep_busy(toy: &Arc<Toy>, seed: u64) -> rt::JoinHandle<()> {
+    let toy = toy.clone();
+    rt::spawn("busy", move || {
+        let mut rng = Rng(seed + 1000);
+        for n in 4..40 {
+            toy.storage.pages().create_space(n).expect("made");
+            for _ in 0..20 {
+                toy.set(PageId::new(n, rng.below(30) as u32), rng.next());
+            }
+            toy.checkpoint();
+        }
+    })
+}
+
+#[test]
+fn a_damaged_backup_is_refused() {
+    let (fs, mut rng) = (MemFs::new(), Rng(1));
+    let mut known = Known::new();
+    with(Arc::new(fs.clone()), || {
+        let (toy, _) = start(Path::new("/data"), &region());
+        (0..3).for_each(|_| work(&toy, &mut known, &mut rng));
+        toy.checkpoint();
+        toy.set(PageId::new(1, 1), 5);
+        toy.storage.backup(Path::new("/backup")).expect("copied");
+    });
+    let pages = Path::new("/backup/spaces/00000001.pages");
+    let log = fs
+        .files()
+        .into_iter()
+        .filter(|p| p.starts_with("/backup/log"))
+        .min()
+        .expect("a segment");
+    let end = fs.clone();
+    for (file, at) in [(pages, PAGE_SIZE as u64 + 500), (&log, 20)] {
+        let copy = end.kill_clone();
+        copy.flip(file, at, 1).expect("inside");
+        with(Arc::new(copy), || {
+            let error = restore(Path::new("/backup"), Path::new("/restored")).expect_err("refused");
+            assert!(matches!(error, Error::Corrupt(_)), "{error}");
+            assert!(
+                DataDir::open(Path::new("/restored")).is_err(),
+                "half a restored database is none"
+            );
+        });
+    }
+}
