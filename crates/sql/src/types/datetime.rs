@@ -13,7 +13,7 @@ pub const DAY: i64 = 86_400 * SECOND;
 pub const EPOCH_DAYS: i64 = 10_957;
 
 /// Least and greatest day: 4714-11-24 BC and 5874897-12-31.
-const DAYS: std::ops::RangeInclusive<i64> = -2_451_545..=2_145_031_948;
+pub const DATE_RANGE: std::ops::RangeInclusive<i64> = -2_451_545..=2_145_031_948;
 /// Least and greatest timestamp: 4714-11-24 BC to 294276-12-31.
 const MICROS: std::ops::Range<i64> = -211_813_488_000_000_000..9_223_371_331_200_000_000;
 
@@ -132,7 +132,7 @@ pub fn parse_date(text: &str, now: i64) -> Result<i32> {
         Reading::Infinity => Ok(i32::MAX),
         Reading::MinusInfinity => Ok(i32::MIN),
         Reading::Now(days) => Ok((now.div_euclid(DAY) + days) as i32),
-        Reading::At(p) if DAYS.contains(&p.days) => Ok(p.days as i32),
+        Reading::At(p) if DATE_RANGE.contains(&p.days) => Ok(p.days as i32),
         Reading::At(_) => Err(SqlError::new(code::DATETIME_OVERFLOW, format!("date out of range: \"{text}\""))),
     }
 }

@@ -1,0 +1,79 @@
+//! Running plans: rows come from the engine, pass the plan's expressions, and go to a sink.
+
+pub mod env;
+pub mod rows;
+pub mod select;
+pub mod sink;
+pub mod write;
+
+use crate::error::{Result, SqlError};
+use crate::expr::{Env, Input};
+use crate::hook::{Analytics, Rows, Scope};
+use cenote_engine::{ColumnType, Datum, RowBatch, Tx};
+use env::SessionEnv;
+use sqlparser::ast::Query;
+use std::sync::Arc;
+
+/// Memory that statements of a session use again and again.
+#[derive(Default)]
+pub struct Scratch {
+    /// A key.
+    pub key: Vec<u8>,
+    /// A row.
+    pub row: Vec<u8>,
+    /// A new row.
+    pub new_row: Vec<u8>,
+    /// Rows of a scan.
+    pub batch: RowBatch,
+}
+
+/// One run of a statement.
+pub struct Run<'a> {
+    /// The transaction.
+    pub tx: &'a mut Tx,
+    /// The session.
+    pub session: &'a SessionEnv,
+    /// Parameters.
+    pub params: &'a [Datum],
+    /// Their type ids.
+    pub param_oids: &'a [u32],
+    /// Reused memory.
+    pub scratch: &'a mut Scratch,
+    /// Takes what the short path refuses.
+    pub analytics: Option<&'a Arc<dyn Analytics>>,
+}
+
+impl Run<'_> {
+    /// The environment over an input row.
+    pub fn env<'e>(&'e self, input: Input<'e>) -> Env<'e> {
+        Env { params: self.params, input, session: self.session, sequences: None }
+    }
+
+    /// Starts a query of another shape.
+    pub fn foreign(&self, query: &Query) -> Result<Box<dyn Rows>> {
+        let analytics = self.analytics.ok_or_else(|| SqlError::unsupported("a query of this shape"))?;
+        let params: Vec<(Datum, u32)> = self.params.iter().cloned().zip(self.param_oids.iter().copied()).collect();
+        analytics.query(&scope(self.tx, self.session)?, query, &params)
+    }
+}
+
+/// What analytics may see of a transaction and session.
+pub fn scope(tx: &Tx, session: &SessionEnv) -> Result<Scope> {
+    Ok(Scope {
+        reader: tx.reader().clone(),
+        tables: tx.tables()?,
+        sequences: tx.sequences()?,
+        user: session.user.clone(),
+        database: session.database.clone(),
+        pid: session.pid,
+        transaction_time: session.transaction_time,
+        statement_time: session.statement_time,
+        cancel: session.cancel.clone(),
+        settings: session.settings.clone(),
+    })
+}
+
+/// Types by their ids; text where Cenote has no such type.
+pub fn types_of(oids: impl Iterator<Item = u32>) -> Vec<ColumnType> {
+    oids.map(|id| crate::types::type_of_oid(id).unwrap_or(ColumnType::Text)).collect()
+}

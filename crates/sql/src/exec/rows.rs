@@ -1,0 +1,83 @@
+//! The rows of one table that a path finds, one after the other.
+
+use crate::error::Result;
+use crate::expr::Env;
+use crate::plan::access::{Access, Path, key_range, list_ranges, push_equal, tree_columns};
+use cenote_engine::{Direction, KeyRange, RowBatch, RowScan, Tx};
+
+/// A walk over the rows of an access path. The filter is the caller's to apply.
+pub struct TableRows {
+    ranges: std::vec::IntoIter<KeyRange>,
+    index: Option<usize>,
+    scan: Option<RowScan>,
+    /// Rows at hand; lent by the session.
+    pub batch: RowBatch,
+    at: usize,
+    point: Option<(Vec<u8>, Vec<u8>)>,
+    pending: bool,
+}
+
+impl TableRows {
+    /// Starts the walk; `batch` is memory to use.
+    pub fn start(access: &Access, env: &Env<'_>, mut batch: RowBatch) -> Result<TableRows> {
+        batch.clear();
+        let table = &access.table;
+        let mut rows = TableRows { ranges: Vec::new().into_iter(), index: None, scan: None, batch, at: 0, point: None, pending: false };
+        match &access.path {
+            Path::Point(values) => {
+                let mut key = Vec::with_capacity(16);
+                rows.pending = push_equal(table, tree_columns(table, None), values, env, &mut key)?;
+                rows.point = Some((key, Vec::new()));
+            }
+            Path::Range { index, prefix, lower, upper } => {
+                let range = key_range(table, tree_columns(table, *index), prefix, lower.as_ref(), upper.as_ref(), env)?;
+                rows.index = *index;
+                rows.ranges = range.into_iter().collect::<Vec<_>>().into_iter();
+            }
+            Path::List { index, prefix, list } => {
+                let mut ranges = list_ranges(table, tree_columns(table, *index), prefix, list, env)?;
+                if access.direction == Direction::Backward {
+                    ranges.reverse();
+                }
+                rows.index = *index;
+                rows.ranges = ranges.into_iter();
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Moves to the next row; false at the end.
+    pub fn next(&mut self, tx: &Tx, access: &Access) -> Result<bool> {
+        if let Some((key, row)) = &mut self.point {
+            return Ok(std::mem::take(&mut self.pending) && tx.get(&access.table, key, row)?);
+        }
+        self.at += 1;
+        while self.at >= self.batch.len() {
+            self.at = 0;
+            let Some(scan) = &mut self.scan else {
+                let Some(range) = self.ranges.next() else { return Ok(false) };
+                self.scan = Some(match self.index {
+                    None => tx.scan(&access.table, range, access.direction),
+                    Some(index) => tx.index_scan(&access.table, index, range, access.direction),
+                });
+                self.batch.clear();
+                continue;
+            };
+            if !scan.next_batch(tx.reader(), &mut self.batch)? {
+                self.scan = None;
+                self.batch.clear();
+            }
+        }
+        Ok(true)
+    }
+
+    /// Primary key bytes of the row here.
+    pub fn key(&self) -> &[u8] {
+        self.point.as_ref().map_or_else(|| self.batch.key(self.at), |(key, _)| key)
+    }
+
+    /// The row here.
+    pub fn row(&self) -> &[u8] {
+        self.point.as_ref().map_or_else(|| self.batch.row(self.at), |(_, row)| row)
+    }
+}

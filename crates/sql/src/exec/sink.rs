@@ -1,0 +1,90 @@
+//! Where result rows go: to the client's buffer, to memory, or into COPY lines.
+
+use crate::error::Result;
+use crate::expr::{Env, Expr};
+use crate::hook::Rows;
+use crate::output::{Formats, Output};
+use crate::settings::Settings;
+use crate::types::wire::put_datum;
+use cenote_engine::Datum;
+
+/// Takes result rows.
+pub trait Sink {
+    /// A row computed from an input row.
+    fn row(&mut self, outputs: &[Expr], env: &Env<'_>) -> Result<()>;
+    /// A row that was gathered.
+    fn values(&mut self, row: &[Datum]) -> Result<()>;
+    /// The current row of another planner's query.
+    fn foreign(&mut self, rows: &dyn Rows) -> Result<()>;
+}
+
+/// The client.
+pub struct ClientSink<'a> {
+    /// Its buffer.
+    pub out: &'a mut dyn Output,
+    /// How it wants the columns.
+    pub formats: Formats<'a>,
+    /// For the time zone.
+    pub settings: &'a Settings,
+}
+
+impl Sink for ClientSink<'_> {
+    fn row(&mut self, outputs: &[Expr], env: &Env<'_>) -> Result<()> {
+        let (formats, zone) = (self.formats, self.settings.zone());
+        self.out.row(outputs.len() as u16, &mut |buffer| {
+            for (i, output) in outputs.iter().enumerate() {
+                put_datum(&output.value(env)?.get(), formats.of(i), zone, buffer);
+            }
+            Ok(())
+        })
+    }
+
+    fn values(&mut self, row: &[Datum]) -> Result<()> {
+        let (formats, zone) = (self.formats, self.settings.zone());
+        self.out.row(row.len() as u16, &mut |buffer| {
+            row.iter().enumerate().for_each(|(i, value)| put_datum(&value.as_ref(), formats.of(i), zone, buffer));
+            Ok(())
+        })
+    }
+
+    fn foreign(&mut self, rows: &dyn Rows) -> Result<()> {
+        let (formats, settings) = (self.formats, self.settings);
+        self.out.row(rows.fields().len() as u16, &mut |buffer| rows.encode(formats, settings, buffer))
+    }
+}
+
+/// Memory.
+#[derive(Default)]
+pub struct Gather(pub Vec<Vec<Datum>>);
+
+impl Sink for Gather {
+    fn row(&mut self, outputs: &[Expr], env: &Env<'_>) -> Result<()> {
+        self.0.push(outputs.iter().map(|e| e.eval(env)).collect::<Result<_>>()?);
+        Ok(())
+    }
+
+    fn values(&mut self, row: &[Datum]) -> Result<()> {
+        self.0.push(row.to_vec());
+        Ok(())
+    }
+
+    fn foreign(&mut self, rows: &dyn Rows) -> Result<()> {
+        self.0.push(rows.datums()?);
+        Ok(())
+    }
+}
+
+/// Nowhere: EXPLAIN ANALYZE only counts.
+pub struct Count;
+
+impl Sink for Count {
+    fn row(&mut self, outputs: &[Expr], env: &Env<'_>) -> Result<()> {
+        outputs.iter().try_for_each(|e| e.value(env).map(drop))
+    }
+    fn values(&mut self, _row: &[Datum]) -> Result<()> {
+        Ok(())
+    }
+    fn foreign(&mut self, _rows: &dyn Rows) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,390 @@
+//! INSERT, UPDATE and DELETE: each row goes through the engine.
+//!
+//! Rows to change are found first and changed afterwards, so that a statement never meets its own changes. A row that has changed since
+//! it was found is asked the whole condition again on its newest version; where that condition is another planner's, the statement
+//! starts again on a new snapshot.
+
+use super::rows::TableRows;
+use super::select::{Cursor, advance, qualifies};
+use super::sink::{Gather, Sink};
+use super::Run;
+use crate::error::{Result, SqlError, code};
+use crate::expr::{Env, Expr, Input};
+use crate::plan::Plan;
+use crate::plan::access::{Access, Path, push_equal, tree_columns};
+use crate::plan::dml::{Conflict, DeletePlan, InsertPlan, Source, Target, UpdatePlan, Upsert};
+use crate::types::cast::{self, Context};
+use crate::types::text::datum_text;
+use cenote_engine::{Change, Datum, DatumRef, Insert, Isolation, Outcome, Table};
+use sqlparser::ast::Query;
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+/// How often a statement starts again because rows that it found have changed.
+const MAX_RESTARTS: u32 = 100;
+/// Rows between two looks at the cancel flag.
+const CANCEL_INTERVAL: u64 = 256;
+
+/// Inserts; gives the count of rows inserted or updated.
+pub fn insert(run: &mut Run<'_>, plan: &InsertPlan, sink: &mut dyn Sink) -> Result<u64> {
+    let mut inserter = Inserter::new(plan);
+    match &plan.source {
+        Source::Values(rows) => {
+            for row in rows {
+                inserter.evaluate(run, row, Input::Nothing)?;
+                inserter.insert(run, sink)?;
+            }
+        }
+        Source::Query(query, row) => {
+            let mut found = Gather::default();
+            match &**query {
+                Plan::Select(select) => drop(advance(run, select, &mut Cursor::Start, 0, &mut found)?),
+                Plan::Foreign(query) => gather_foreign(run, query, &mut found)?,
+                _ => return Err(SqlError::internal("INSERT from a statement that is no query")),
+            }
+            for values in found.0 {
+                inserter.evaluate(run, row, Input::Values(&values))?;
+                inserter.insert(run, sink)?;
+            }
+        }
+    }
+    Ok(inserter.count)
+}
+
+fn gather_foreign(run: &mut Run<'_>, query: &Query, found: &mut Gather) -> Result<()> {
+    let mut rows = run.foreign(query)?;
+    super::select::foreign_rows(rows.as_mut(), u64::MAX, found).map(drop)
+}
+
+/// Inserts rows one by one.
+pub struct Inserter<'p> {
+    table: &'p Table,
+    conflict: Option<&'p Conflict>,
+    returning: &'p [Expr],
+    values: Vec<Datum>,
+    /// Rows inserted or updated.
+    pub count: u64,
+    updated: HashSet<Vec<u8>>,
+    tick: u64,
+}
+
+impl<'p> Inserter<'p> {
+    fn new(plan: &'p InsertPlan) -> Inserter<'p> {
+        Inserter::into_table(&plan.table, plan.conflict.as_ref(), &plan.returning)
+    }
+
+    /// An inserter without a plan, for COPY.
+    pub fn into_table(table: &'p Table, conflict: Option<&'p Conflict>, returning: &'p [Expr]) -> Inserter<'p> {
+        Inserter { table, conflict, returning, values: Vec::new(), count: 0, updated: HashSet::new(), tick: 0 }
+    }
+
+    /// Computes the values of the next row.
+    pub fn evaluate(&mut self, run: &mut Run<'_>, row: &[Expr], input: Input<'_>) -> Result<()> {
+        self.values.clear();
+        let cell = RefCell::new(&mut *run.tx);
+        let env = Env { params: run.params, input, session: run.session, sequences: Some(&cell) };
+        for expr in row {
+            self.values.push(expr.eval(&env)?);
+        }
+        Ok(())
+    }
+
+    /// The values of the next row, to be filled by the caller.
+    pub fn values(&mut self) -> &mut Vec<Datum> {
+        &mut self.values
+    }
+
+    /// Inserts the row, or does what ON CONFLICT says.
+    pub fn insert(&mut self, run: &mut Run<'_>, sink: &mut dyn Sink) -> Result<()> {
+        self.tick += 1;
+        if self.tick.is_multiple_of(CANCEL_INTERVAL) {
+            run.session.check_cancel()?;
+        }
+        check_not_null(self.table, &self.values, run)?;
+        let mut row = std::mem::take(&mut run.scratch.new_row);
+        self.table.layout().encode(&self.values, &mut row)?;
+        let done = self.insert_row(run, &row, sink);
+        run.scratch.new_row = row;
+        done
+    }
+
+    fn insert_row(&mut self, run: &mut Run<'_>, row: &[u8], sink: &mut dyn Sink) -> Result<()> {
+        loop {
+            let (index, existing) = match run.tx.insert(self.table, row)? {
+                Insert::Done => {
+                    if self.conflict.is_some_and(|c| c.update.is_some()) && !self.table.has_hidden_key() {
+                        let mut key = Vec::new();
+                        self.table.key_of_row(row, &mut key)?;
+                        self.updated.insert(key);
+                    }
+                    break;
+                }
+                Insert::Duplicate { index, existing_key } => (index, existing_key),
+            };
+            let Some(conflict) = self.conflict.filter(|c| c.arbiters.is_empty() || c.arbiters.contains(&index)) else {
+                return Err(self.table.unique_violation(index, row).into());
+            };
+            let Some(update) = &conflict.update else { return Ok(()) };
+            if self.upsert(run, update, existing, sink)? {
+                return Ok(());
+            }
+        }
+        self.count += 1;
+        give(run, self.returning, self.table, row, sink)
+    }
+
+    /// Updates the row that is there; false where it has gone meanwhile.
+    fn upsert(&mut self, run: &mut Run<'_>, update: &Upsert, existing: Vec<u8>, sink: &mut dyn Sink) -> Result<bool> {
+        if self.updated.contains(&existing) {
+            let text = "ON CONFLICT DO UPDATE command cannot affect row a second time";
+            return Err(SqlError::new(code::CARDINALITY_VIOLATION, text)
+                .with_hint("Ensure that no rows proposed for insertion within the same command have duplicate constrained values."));
+        }
+        let (table, values) = (self.table, &self.values);
+        let (params, session) = (run.params, run.session);
+        let mut new_row = None;
+        let outcome = run.tx.modify(table, &existing, &mut |newest, _moved| -> Result<Change> {
+            let env = Env { params, input: Input::Upsert(table.layout(), newest, values), session, sequences: None };
+            if !qualifies(update.condition.as_ref(), &env)? {
+                return Ok(Change::Keep);
+            }
+            let bytes = changed(table, newest, &update.assignments, &env)?;
+            new_row = Some(bytes.clone());
+            Ok(Change::Update(bytes))
+        })?;
+        if outcome == Outcome::Gone {
+            return Ok(false);
+        }
+        if let Some(row) = new_row {
+            self.count += 1;
+            self.updated.insert(existing);
+            give(run, self.returning, table, &row, sink)?;
+        }
+        Ok(true)
+    }
+}
+
+/// RETURNING of one row.
+fn give(run: &Run<'_>, returning: &[Expr], table: &Table, row: &[u8], sink: &mut dyn Sink) -> Result<()> {
+    if returning.is_empty() {
+        return Ok(());
+    }
+    sink.row(returning, &run.env(Input::Stored(table.layout(), row)))
+}
+
+fn check_not_null(table: &Table, values: &[Datum], run: &Run<'_>) -> Result<()> {
+    for (column, value) in table.columns.iter().zip(values) {
+        if column.not_null && value.is_null() {
+            return Err(null_violation(table, &column.name, values.iter().map(Datum::as_ref), run.session.zone()));
+        }
+    }
+    Ok(())
+}
+
+#[cold]
+fn null_violation<'v>(table: &Table, column: &str, values: impl Iterator<Item = DatumRef<'v>>, zone: &crate::Zone) -> SqlError {
+    let shown: Vec<String> = values.map(|v| if v.is_null() { "null".to_string() } else { datum_text(&v, zone) }).collect();
+    let text = format!("null value in column \"{column}\" of relation \"{}\" violates not-null constraint", table.name);
+    SqlError::new(code::NOT_NULL_VIOLATION, text)
+        .with_detail(format!("Failing row contains ({}).", shown.join(", ")))
+        .on_table(&table.name)
+        .on_column(column)
+}
+
+/// The row with its assignments carried out.
+fn changed(table: &Table, old: &[u8], assignments: &[(usize, Expr)], env: &Env<'_>) -> Result<Vec<u8>> {
+    let mut values = Vec::with_capacity(assignments.len());
+    for (column, expr) in assignments {
+        values.push((*column, expr.value(env)?));
+    }
+    let layout = table.layout();
+    let mut row = Vec::with_capacity(layout.columns());
+    for column in 0..layout.columns() {
+        row.push(match values.iter().find(|(c, _)| *c == column) {
+            Some((_, value)) => value.get(),
+            None => layout.column(old, column)?,
+        });
+    }
+    for (column, _) in assignments {
+        if row[*column].is_null() && table.columns[*column].not_null {
+            return Err(null_violation(table, &table.columns[*column].name, row.iter().cloned(), env.session.zone()));
+        }
+    }
+    let mut out = Vec::with_capacity(old.len() + 16);
+    layout.encode_refs(&row, &mut out)?;
+    Ok(out)
+}
+
+/// What is done to a row that was found.
+enum Deed<'p> {
+    Update(&'p [(usize, Expr)]),
+    Delete,
+}
+
+/// Updates; gives the count.
+pub fn update(run: &mut Run<'_>, plan: &UpdatePlan, sink: &mut dyn Sink) -> Result<u64> {
+    match &plan.target {
+        Target::Short(access) => short(run, access, &Deed::Update(&plan.assignments), &plan.returning, sink),
+        Target::Foreign(table, query) => foreign(run, table, query, &Deed::Update(&plan.assignments), &plan.returning, sink),
+    }
+}
+
+/// Deletes; gives the count.
+pub fn delete(run: &mut Run<'_>, plan: &DeletePlan, sink: &mut dyn Sink) -> Result<u64> {
+    match &plan.target {
+        Target::Short(access) => short(run, access, &Deed::Delete, &plan.returning, sink),
+        Target::Foreign(table, query) => foreign(run, table, query, &Deed::Delete, &plan.returning, sink),
+    }
+}
+
+fn short(run: &mut Run<'_>, access: &Access, deed: &Deed<'_>, returning: &[Expr], sink: &mut dyn Sink) -> Result<u64> {
+    if let Path::Point(values) = &access.path {
+        let mut key = std::mem::take(&mut run.scratch.key);
+        key.clear();
+        let table = &access.table;
+        let done = match push_equal(table, tree_columns(table, None), values, &run.env(Input::Nothing), &mut key)? {
+            true => change_row(run, access, &key, access.filter.as_ref(), deed, returning, sink),
+            false => Ok(false),
+        };
+        run.scratch.key = key;
+        return done.map(u64::from);
+    }
+    let mut count = 0;
+    let keys = find_keys(run, access)?;
+    for (seen, key) in keys.iter().enumerate() {
+        if (seen as u64 + 1).is_multiple_of(CANCEL_INTERVAL) {
+            run.session.check_cancel()?;
+        }
+        count += u64::from(change_row(run, access, key, None, deed, returning, sink)?);
+    }
+    Ok(count)
+}
+
+fn find_keys(run: &mut Run<'_>, access: &Access) -> Result<Vec<Vec<u8>>> {
+    let batch = std::mem::take(&mut run.scratch.batch);
+    let mut rows = TableRows::start(access, &run.env(Input::Nothing), batch)?;
+    let mut keys = Vec::new();
+    while rows.next(run.tx, access)? {
+        let env = run.env(Input::Stored(access.table.layout(), rows.row()));
+        if qualifies(access.filter.as_ref(), &env)? {
+            keys.push(rows.key().to_vec());
+        }
+        if keys.len().is_multiple_of(1024) {
+            run.session.check_cancel()?;
+        }
+    }
+    run.scratch.batch = rows.batch;
+    Ok(keys)
+}
+
+/// Changes one row if it (still) qualifies. `filter` is asked of a version that the snapshot sees, the whole condition of a newer one.
+fn change_row(
+    run: &mut Run<'_>,
+    access: &Access,
+    key: &[u8],
+    filter: Option<&Expr>,
+    deed: &Deed<'_>,
+    returning: &[Expr],
+    sink: &mut dyn Sink,
+) -> Result<bool> {
+    let table = &*access.table;
+    let (params, session) = (run.params, run.session);
+    let keep = !returning.is_empty();
+    let mut shown = std::mem::take(&mut run.scratch.row);
+    let outcome = run.tx.modify(table, key, &mut |newest, moved| -> Result<Change> {
+        let env = Env { params, input: Input::Stored(table.layout(), newest), session, sequences: None };
+        let condition = if moved { access.condition.as_ref() } else { filter };
+        if !qualifies(condition, &env)? {
+            return Ok(Change::Skip);
+        }
+        let change = match deed {
+            Deed::Update(assignments) => Change::Update(changed(table, newest, assignments, &env)?),
+            Deed::Delete => Change::Delete,
+        };
+        if keep {
+            shown.clear();
+            shown.extend_from_slice(if let Change::Update(row) = &change { row } else { newest });
+        }
+        Ok(change)
+    });
+    let done = outcome.and_then(|outcome| {
+        let done = outcome == Outcome::Done;
+        if done {
+            give(run, returning, table, &shown, sink)?;
+        }
+        Ok(done)
+    });
+    run.scratch.row = shown;
+    done
+}
+
+/// Keys and values come from another planner's query. A row that has changed meanwhile restarts the statement (read committed).
+fn foreign(run: &mut Run<'_>, table: &Table, query: &Query, deed: &Deed<'_>, returning: &[Expr], sink: &mut dyn Sink) -> Result<u64> {
+    for _ in 0..MAX_RESTARTS {
+        let mut returned = Gather::default();
+        let savepoint = run.tx.savepoint();
+        if let Some(count) = foreign_once(run, table, query, deed, returning, &mut returned)? {
+            returned.0.iter().try_for_each(|row| sink.values(row))?;
+            return Ok(count);
+        }
+        run.tx.rollback_to(&savepoint)?;
+        run.tx.begin_statement();
+        run.session.check_cancel()?;
+    }
+    Err(SqlError::new(code::SERIALIZATION_FAILURE, "could not serialize access due to concurrent update"))
+}
+
+/// None: a row had changed; start again.
+fn foreign_once(run: &mut Run<'_>, table: &Table, query: &Query, deed: &Deed<'_>, returning: &[Expr], sink: &mut Gather) -> Result<Option<u64>> {
+    let mut found = Gather::default();
+    gather_foreign(run, query, &mut found)?;
+    let columns = tree_columns(table, None);
+    let restartable = run.tx.isolation() == Isolation::ReadCommitted;
+    let mut seen = HashSet::new();
+    let mut count = 0;
+    for row in &found.0 {
+        let key = foreign_key(run, table, columns, row)?;
+        // As PostgreSQL: a row that several source rows match is changed once.
+        if !seen.insert(key.clone()) {
+            continue;
+        }
+        let (params, session) = (run.params, run.session);
+        let (mut shown, mut moved_away) = (Vec::new(), false);
+        let outcome = run.tx.modify(table, &key, &mut |newest, moved| -> Result<Change> {
+            if moved && restartable {
+                moved_away = true;
+                return Ok(Change::Skip);
+            }
+            let change = match deed {
+                Deed::Delete => Change::Delete,
+                Deed::Update(assignments) => {
+                    let env = Env { params, input: Input::Values(row), session, sequences: None };
+                    let values: Vec<(usize, Expr)> =
+                        assignments.iter().map(|(c, e)| e.eval(&env).map(|v| (*c, Expr::Const(v)))).collect::<Result<_>>()?;
+                    let env = Env { params, input: Input::Stored(table.layout(), newest), session, sequences: None };
+                    Change::Update(changed(table, newest, &values, &env)?)
+                }
+            };
+            shown = if let Change::Update(row) = &change { row.clone() } else { newest.to_vec() };
+            Ok(change)
+        })?;
+        if moved_away || outcome == Outcome::Gone && restartable {
+            return Ok(None);
+        }
+        if outcome == Outcome::Done {
+            count += 1;
+            give(run, returning, table, &shown, sink)?;
+        }
+    }
+    Ok(Some(count))
+}
+
+fn foreign_key(run: &Run<'_>, table: &Table, columns: &[usize], row: &[Datum]) -> Result<Vec<u8>> {
+    let mut values = Vec::with_capacity(columns.len());
+    for (column, value) in columns.iter().zip(row) {
+        values.push(cast::cast(value.clone(), table.columns[*column].ty, Context::Assignment, run.session.text_context())?);
+    }
+    let mut key = Vec::new();
+    table.key_of_values(&values, &mut key);
+    Ok(key)
+}

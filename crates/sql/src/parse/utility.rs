@@ -1,0 +1,584 @@
+//! Session commands, transaction commands, maintenance and COPY.
+
+use super::cursor::Cursor;
+use super::{Statement, near, parse_statement, parser};
+use crate::error::{Result, SqlError, code};
+use crate::expr::names::fold;
+use cenote_engine::Isolation;
+use sqlparser::ast::{self, DataType, Ident, ObjectName, Query};
+use sqlparser::tokenizer::Token;
+
+/// A command that reads and writes no rows.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum Utility {
+    Begin(Modes),
+    Commit { chain: bool },
+    Rollback { chain: bool },
+    Savepoint(String),
+    Release(String),
+    RollbackTo(String),
+    SetTransaction(Modes),
+    SetSessionTransaction(Modes),
+    /// None: to the default.
+    Set { name: String, value: Option<String>, local: bool },
+    Show(String),
+    ShowAll,
+    Reset(String),
+    ResetAll,
+    /// DISCARD ALL; else only one kind of thing.
+    Discard { all: bool, plans: bool, sequences: bool },
+    /// None: all.
+    Deallocate(Option<String>),
+    Prepare { name: String, types: Vec<DataType>, statement: Box<Statement> },
+    Execute { name: String, args: Vec<ast::Expr> },
+    Vacuum { tables: Vec<ObjectName>, analyze: bool },
+    Analyze(Vec<ObjectName>),
+    Checkpoint,
+    Truncate { tables: Vec<ObjectName>, restart: bool },
+    LockTable,
+}
+
+/// What BEGIN and SET TRANSACTION say.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Modes {
+    /// ISOLATION LEVEL.
+    pub isolation: Option<Isolation>,
+    /// READ ONLY, READ WRITE.
+    pub read_only: Option<bool>,
+}
+
+/// COPY.
+#[derive(Debug)]
+pub struct Copy {
+    /// Table or query.
+    pub source: CopySource,
+    /// FROM STDIN (else TO STDOUT).
+    pub from: bool,
+    /// How the data is written.
+    pub format: CopyFormat,
+}
+
+/// What is copied.
+#[derive(Debug)]
+pub enum CopySource {
+    /// A table and columns (none: all).
+    Table(ObjectName, Vec<Ident>),
+    /// A query.
+    Query(Box<Query>),
+}
+
+/// How COPY data is written.
+#[derive(Debug, Clone)]
+pub struct CopyFormat {
+    /// csv (else text).
+    pub csv: bool,
+    /// Between columns.
+    pub delimiter: u8,
+    /// Stands for NULL.
+    pub null: String,
+    /// A line of column names comes first.
+    pub header: bool,
+    /// csv: around values.
+    pub quote: u8,
+    /// csv: before a quote in a value.
+    pub escape: u8,
+    /// csv: columns quoted even where they need not be; None: all.
+    pub force_quote: Option<Vec<String>>,
+}
+
+/// Reads a command of this file; None where sqlparser is to read it.
+pub fn parse(c: &mut Cursor<'_>) -> Result<Option<Statement>> {
+    let Token::Word(word) = &c.peek().token else { return Ok(None) };
+    let verb = if word.quote_style.is_none() { word.value.to_ascii_lowercase() } else { String::new() };
+    let utility = match verb.as_str() {
+        "begin" | "start" => begin(c)?,
+        "commit" | "end" => commit(c)?,
+        "rollback" | "abort" => rollback(c)?,
+        "savepoint" => {
+            c.next();
+            Utility::Savepoint(c.name()?)
+        }
+        "release" => {
+            c.next();
+            c.eat("savepoint");
+            Utility::Release(c.name()?)
+        }
+        "set" => set(c)?,
+        "show" => show(c)?,
+        "reset" => reset(c)?,
+        "discard" => discard(c)?,
+        "deallocate" => {
+            c.next();
+            c.eat("prepare");
+            Utility::Deallocate(if c.eat("all") { None } else { Some(c.name()?) })
+        }
+        "prepare" => prepare(c)?,
+        "execute" => execute(c)?,
+        "vacuum" => vacuum(c)?,
+        "analyze" | "analyse" => analyze(c)?,
+        "checkpoint" => {
+            c.next();
+            Utility::Checkpoint
+        }
+        "truncate" => truncate(c)?,
+        "lock" => {
+            c.rest();
+            Utility::LockTable
+        }
+        "copy" => return copy(c).map(|copy| Some(Statement::Copy(Box::new(copy)))),
+        "explain" => return explain(c).map(Some),
+        "listen" | "unlisten" | "notify" | "declare" | "fetch" | "close" | "move" | "do" | "call" | "cluster" | "reindex" | "comment" | "grant"
+        | "revoke" | "security" | "load" | "refresh" | "import" => {
+            return Err(SqlError::unsupported(verb.to_uppercase()));
+        }
+        _ => return Ok(None),
+    };
+    c.finish()?;
+    Ok(Some(Statement::Utility(utility)))
+}
+
+fn begin(c: &mut Cursor<'_>) -> Result<Utility> {
+    if c.eat("start") {
+        c.expect("transaction")?;
+    } else {
+        c.next();
+        let _ = c.eat("work") || c.eat("transaction");
+    }
+    Ok(Utility::Begin(modes(c)?))
+}
+
+fn modes(c: &mut Cursor<'_>) -> Result<Modes> {
+    let mut modes = Modes::default();
+    while !c.at_end() {
+        if c.eat_all(&["isolation", "level"]) {
+            modes.isolation = Some(isolation(c)?);
+        } else if c.eat_all(&["read", "only"]) {
+            modes.read_only = Some(true);
+        } else if c.eat_all(&["read", "write"]) {
+            modes.read_only = Some(false);
+        } else if !(c.eat("deferrable") || c.eat_all(&["not", "deferrable"]) || c.eat_token(&Token::Comma)) {
+            return Err(near(c.peek(), c.text()));
+        }
+    }
+    Ok(modes)
+}
+
+fn isolation(c: &mut Cursor<'_>) -> Result<Isolation> {
+    if c.eat_all(&["read", "committed"]) || c.eat_all(&["read", "uncommitted"]) {
+        Ok(Isolation::ReadCommitted)
+    } else if c.eat_all(&["repeatable", "read"]) {
+        Ok(Isolation::RepeatableRead)
+    } else if c.eat("serializable") {
+        Err(serializable())
+    } else {
+        Err(near(c.peek(), c.text()))
+    }
+}
+
+/// The honest answer to SERIALIZABLE.
+pub fn serializable() -> SqlError {
+    SqlError::unsupported("isolation level SERIALIZABLE").with_hint("Use REPEATABLE READ, which gives a snapshot to the whole transaction.")
+}
+
+fn chain(c: &mut Cursor<'_>) -> bool {
+    let _ = c.eat("work") || c.eat("transaction");
+    if c.eat_all(&["and", "no", "chain"]) {
+        return false;
+    }
+    c.eat_all(&["and", "chain"])
+}
+
+fn commit(c: &mut Cursor<'_>) -> Result<Utility> {
+    c.next();
+    if c.word_at(0, "prepared") {
+        return Err(SqlError::unsupported("COMMIT PREPARED"));
+    }
+    Ok(Utility::Commit { chain: chain(c) })
+}
+
+fn rollback(c: &mut Cursor<'_>) -> Result<Utility> {
+    c.next();
+    if c.word_at(0, "prepared") {
+        return Err(SqlError::unsupported("ROLLBACK PREPARED"));
+    }
+    let chain = chain(c);
+    if c.eat("to") {
+        c.eat("savepoint");
+        return Ok(Utility::RollbackTo(c.name()?));
+    }
+    Ok(Utility::Rollback { chain })
+}
+
+fn set(c: &mut Cursor<'_>) -> Result<Utility> {
+    c.next();
+    if c.eat_all(&["session", "characteristics", "as", "transaction"]) {
+        return Ok(Utility::SetSessionTransaction(modes(c)?));
+    }
+    let local = c.eat("local");
+    if !local {
+        c.eat("session");
+    }
+    if c.eat("transaction") {
+        return Ok(Utility::SetTransaction(modes(c)?));
+    }
+    if c.eat_all(&["time", "zone"]) {
+        let value = setting_value(c)?.filter(|v| !v.eq_ignore_ascii_case("local"));
+        return Ok(Utility::Set { name: "TimeZone".into(), value, local });
+    }
+    if c.eat("names") {
+        return Ok(Utility::Set { name: "client_encoding".into(), value: setting_value(c)?, local });
+    }
+    if c.word_at(0, "role") || c.word_at(0, "constraints") || c.eat_all(&["session", "authorization"]) {
+        return Err(SqlError::unsupported("this form of SET"));
+    }
+    let name = setting_name(c)?;
+    if !c.eat("to") {
+        c.expect_token(&Token::Eq)?;
+    }
+    Ok(Utility::Set { name, value: setting_value(c)?, local })
+}
+
+fn setting_name(c: &mut Cursor<'_>) -> Result<String> {
+    let mut name = c.ident()?.value;
+    while c.eat_token(&Token::Period) {
+        name = format!("{name}.{}", c.ident()?.value);
+    }
+    Ok(name)
+}
+
+/// Words, strings and numbers, joined by commas; None for DEFAULT.
+fn setting_value(c: &mut Cursor<'_>) -> Result<Option<String>> {
+    if c.eat("default") {
+        return Ok(None);
+    }
+    let mut parts = Vec::new();
+    loop {
+        let negative = c.eat_token(&Token::Minus);
+        let plus = c.eat_token(&Token::Plus);
+        let token = c.next();
+        let value = match &token.token {
+            Token::Word(w) if w.quote_style.is_some() => format!("\"{}\"", w.value),
+            Token::Word(w) => w.value.clone(),
+            Token::SingleQuotedString(s) | Token::EscapedStringLiteral(s) => s.clone(),
+            Token::Number(n, _) => n.clone(),
+            _ => return Err(near(&token, c.text())),
+        };
+        let sign = if negative { "-" } else if plus { "+" } else { "" };
+        parts.push(format!("{sign}{value}"));
+        if !c.eat_token(&Token::Comma) {
+            return Ok(Some(parts.join(", ")));
+        }
+    }
+}
+
+fn show(c: &mut Cursor<'_>) -> Result<Utility> {
+    c.next();
+    if c.eat("all") {
+        return Ok(Utility::ShowAll);
+    }
+    if c.eat_all(&["time", "zone"]) {
+        return Ok(Utility::Show("TimeZone".into()));
+    }
+    if c.eat_all(&["transaction", "isolation", "level"]) {
+        return Ok(Utility::Show("transaction_isolation".into()));
+    }
+    if c.eat_all(&["session", "authorization"]) {
+        return Ok(Utility::Show("session_authorization".into()));
+    }
+    Ok(Utility::Show(setting_name(c)?))
+}
+
+fn reset(c: &mut Cursor<'_>) -> Result<Utility> {
+    c.next();
+    if c.eat("all") {
+        return Ok(Utility::ResetAll);
+    }
+    if c.eat_all(&["time", "zone"]) {
+        return Ok(Utility::Reset("TimeZone".into()));
+    }
+    if c.eat("role") || c.eat_all(&["session", "authorization"]) {
+        return Ok(Utility::Reset("application_name".into()));
+    }
+    Ok(Utility::Reset(setting_name(c)?))
+}
+
+fn discard(c: &mut Cursor<'_>) -> Result<Utility> {
+    c.next();
+    let all = c.eat("all");
+    let plans = !all && c.eat("plans");
+    let sequences = !all && !plans && c.eat("sequences");
+    if !(all || plans || sequences || c.eat("temp") || c.eat("temporary")) {
+        return Err(near(c.peek(), c.text()));
+    }
+    Ok(Utility::Discard { all, plans, sequences })
+}
+
+fn prepare(c: &mut Cursor<'_>) -> Result<Utility> {
+    c.next();
+    if c.word_at(0, "transaction") {
+        return Err(SqlError::unsupported("PREPARE TRANSACTION"));
+    }
+    let name = c.name()?;
+    let mut types = Vec::new();
+    if c.eat_token(&Token::LParen) {
+        let inside = c.inside_parentheses()?;
+        let mut parser = parser(inside);
+        loop {
+            types.push(parser.parse_data_type().map_err(|e| super::explain(e, c.text()))?);
+            if !parser.consume_token(&Token::Comma) {
+                break;
+            }
+        }
+    }
+    c.expect("as")?;
+    let statement = Box::new(parse_statement(&c.rest(), c.text())?);
+    Ok(Utility::Prepare { name, types, statement })
+}
+
+fn execute(c: &mut Cursor<'_>) -> Result<Utility> {
+    c.next();
+    let name = c.name()?;
+    let mut args = Vec::new();
+    if c.eat_token(&Token::LParen) {
+        let inside = c.inside_parentheses()?;
+        if !inside.is_empty() {
+            let mut parser = parser(inside);
+            args = parser.parse_comma_separated(sqlparser::parser::Parser::parse_expr).map_err(|e| super::explain(e, c.text()))?;
+        }
+    }
+    Ok(Utility::Execute { name, args })
+}
+
+fn vacuum(c: &mut Cursor<'_>) -> Result<Utility> {
+    c.next();
+    let mut analyze = false;
+    if c.eat_token(&Token::LParen) {
+        let inside = c.inside_parentheses()?;
+        analyze = inside.iter().any(|t| matches!(&t.token, Token::Word(w) if w.value.eq_ignore_ascii_case("analyze")));
+    }
+    loop {
+        if c.eat("analyze") || c.eat("analyse") {
+            analyze = true;
+        } else if !(c.eat("full") || c.eat("freeze") || c.eat("verbose")) {
+            break;
+        }
+    }
+    Ok(Utility::Vacuum { tables: tables(c)?, analyze })
+}
+
+fn analyze(c: &mut Cursor<'_>) -> Result<Utility> {
+    c.next();
+    if c.eat_token(&Token::LParen) {
+        c.inside_parentheses()?;
+    }
+    c.eat("verbose");
+    Ok(Utility::Analyze(tables(c)?))
+}
+
+/// Table names, with column lists that are read and dropped.
+fn tables(c: &mut Cursor<'_>) -> Result<Vec<ObjectName>> {
+    let mut tables = Vec::new();
+    while !c.at_end() {
+        tables.push(c.object()?);
+        c.name_list()?;
+        if !c.eat_token(&Token::Comma) {
+            break;
+        }
+    }
+    Ok(tables)
+}
+
+fn truncate(c: &mut Cursor<'_>) -> Result<Utility> {
+    c.next();
+    c.eat("table");
+    let mut tables = Vec::new();
+    loop {
+        c.eat("only");
+        tables.push(c.object()?);
+        c.eat_token(&Token::Mul);
+        if !c.eat_token(&Token::Comma) {
+            break;
+        }
+    }
+    let restart = c.eat_all(&["restart", "identity"]);
+    c.eat_all(&["continue", "identity"]);
+    let _ = c.eat("cascade") || c.eat("restrict");
+    Ok(Utility::Truncate { tables, restart })
+}
+
+fn explain(c: &mut Cursor<'_>) -> Result<Statement> {
+    c.next();
+    let mut analyze = false;
+    if c.peek().token == Token::LParen && !matches!(c.peek_at(1), Token::Word(w) if ["select", "with", "values"].contains(&w.value.to_ascii_lowercase().as_str())) {
+        c.next();
+        let inside = c.inside_parentheses()?;
+        let words: Vec<String> = inside.iter().map(|t| t.token.to_string().to_ascii_lowercase()).collect();
+        let at = words.iter().position(|w| w == "analyze");
+        analyze = at.is_some_and(|i| !words.get(i + 1).is_some_and(|w| ["off", "false", "0"].contains(&w.as_str())));
+    } else {
+        analyze = c.eat("analyze") || analyze;
+        c.eat("verbose");
+    }
+    let inner = Box::new(parse_statement(&c.rest(), c.text())?);
+    Ok(Statement::Explain { analyze, inner })
+}
+
+fn copy(c: &mut Cursor<'_>) -> Result<Copy> {
+    c.next();
+    let source = if c.eat_token(&Token::LParen) {
+        match parse_statement(&c.inside_parentheses()?, c.text())? {
+            Statement::Query(query) => CopySource::Query(query),
+            _ => return Err(SqlError::unsupported("COPY of this statement")),
+        }
+    } else {
+        CopySource::Table(c.object()?, c.name_list()?)
+    };
+    let from = c.eat("from");
+    if !from {
+        c.expect("to")?;
+    }
+    if from && matches!(source, CopySource::Query(_)) {
+        return Err(near(c.peek(), c.text()));
+    }
+    if !c.eat(if from { "stdin" } else { "stdout" }) {
+        return Err(SqlError::unsupported("COPY with a file or program").with_hint("Use COPY FROM STDIN, COPY TO STDOUT or psql's \\copy."));
+    }
+    let options = copy_options(c)?;
+    c.finish()?;
+    Ok(Copy { source, from, format: options.settle()? })
+}
+
+#[derive(Default)]
+struct Options {
+    csv: bool,
+    delimiter: Option<String>,
+    null: Option<String>,
+    header: bool,
+    quote: Option<String>,
+    escape: Option<String>,
+    force_quote: Option<Vec<String>>,
+}
+
+fn copy_options(c: &mut Cursor<'_>) -> Result<Options> {
+    let mut options = Options { force_quote: Some(Vec::new()), ..Options::default() };
+    c.eat("with");
+    if !c.eat_token(&Token::LParen) {
+        while !c.at_end() {
+            legacy_option(c, &mut options)?;
+        }
+        return Ok(options);
+    }
+    loop {
+        let name = c.name()?;
+        match name.as_str() {
+            "format" => set_format(c, &mut options)?,
+            "freeze" => drop(boolean(c)?),
+            "delimiter" => options.delimiter = Some(c.string()?),
+            "null" => options.null = Some(c.string()?),
+            "header" => options.header = boolean(c)?,
+            "quote" => options.quote = Some(c.string()?),
+            "escape" => options.escape = Some(c.string()?),
+            "encoding" => check_encoding(&c.string()?)?,
+            "force_quote" => options.force_quote = force_list(c)?,
+            "force_not_null" | "force_null" => return Err(SqlError::unsupported(format!("COPY option {}", name.to_uppercase()))),
+            _ => return Err(SqlError::new(code::SYNTAX_ERROR, format!("option \"{name}\" not recognized"))),
+        }
+        if !c.eat_token(&Token::Comma) {
+            break;
+        }
+    }
+    c.expect_token(&Token::RParen)?;
+    Ok(options)
+}
+
+fn legacy_option(c: &mut Cursor<'_>, options: &mut Options) -> Result<()> {
+    let name = c.name()?;
+    match name.as_str() {
+        "csv" => options.csv = true,
+        "binary" => return Err(SqlError::unsupported("COPY in binary format")),
+        "header" => options.header = true,
+        "freeze" => {}
+        "delimiter" | "delimiters" | "null" | "quote" | "escape" => {
+            c.eat("as");
+            let value = Some(c.string()?);
+            match name.as_str() {
+                "null" => options.null = value,
+                "quote" => options.quote = value,
+                "escape" => options.escape = value,
+                _ => options.delimiter = value,
+            }
+        }
+        "encoding" => check_encoding(&c.string()?)?,
+        "force" if c.eat("quote") => options.force_quote = force_list(c)?,
+        _ => return Err(SqlError::new(code::SYNTAX_ERROR, format!("syntax error at or near \"{name}\""))),
+    }
+    Ok(())
+}
+
+fn force_list(c: &mut Cursor<'_>) -> Result<Option<Vec<String>>> {
+    if c.eat_token(&Token::Mul) {
+        return Ok(None);
+    }
+    Ok(Some(c.name_list()?.iter().map(fold).collect()))
+}
+
+fn set_format(c: &mut Cursor<'_>, options: &mut Options) -> Result<()> {
+    let format = if matches!(c.peek().token, Token::Word(_)) { c.name()? } else { c.string()? };
+    match format.as_str() {
+        "csv" => options.csv = true,
+        "text" => options.csv = false,
+        "binary" => return Err(SqlError::unsupported("COPY in binary format")),
+        other => return Err(SqlError::new(code::INVALID_ARGUMENT, format!("COPY format \"{other}\" not recognized"))),
+    }
+    Ok(())
+}
+
+fn boolean(c: &mut Cursor<'_>) -> Result<bool> {
+    if matches!(c.peek().token, Token::Comma | Token::RParen) {
+        return Ok(true);
+    }
+    let value = match c.next().token {
+        Token::Word(w) => w.value,
+        Token::SingleQuotedString(s) => s,
+        Token::Number(n, _) => n,
+        other => other.to_string(),
+    };
+    match value.to_ascii_lowercase().as_str() {
+        "on" | "true" | "1" | "match" => Ok(true),
+        "off" | "false" | "0" => Ok(false),
+        _ => Err(SqlError::new(code::SYNTAX_ERROR, "option requires a Boolean value")),
+    }
+}
+
+fn check_encoding(name: &str) -> Result<()> {
+    if ["utf8", "utf-8", "unicode"].contains(&name.to_ascii_lowercase().as_str()) {
+        return Ok(());
+    }
+    Err(SqlError::unsupported(format!("encoding \"{name}\"")))
+}
+
+impl Options {
+    fn settle(self) -> Result<CopyFormat> {
+        let single = |value: Option<String>, default: u8, what: &str| match value.as_deref().map(str::as_bytes) {
+            None => Ok(default),
+            Some([one]) if *one != b'\n' && *one != b'\r' => Ok(*one),
+            Some(_) => Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, format!("COPY {what} must be a single one-byte character"))),
+        };
+        let csv_only = self.quote.is_some() || self.escape.is_some();
+        if csv_only && !self.csv {
+            return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, "COPY quote and escape available only in CSV mode"));
+        }
+        let delimiter = single(self.delimiter, if self.csv { b',' } else { b'\t' }, "delimiter")?;
+        let quote = single(self.quote, b'"', "quote")?;
+        let escape = single(self.escape, quote, "escape")?;
+        if !self.csv && (delimiter.is_ascii_lowercase() || delimiter.is_ascii_digit() || matches!(delimiter, b'.' | b'\\')) {
+            return Err(SqlError::new(code::INVALID_ARGUMENT, format!("COPY delimiter cannot be \"{}\"", delimiter as char)));
+        }
+        if self.csv && delimiter == quote {
+            return Err(SqlError::new(code::INVALID_ARGUMENT, "COPY delimiter and quote must be different"));
+        }
+        let null = self.null.unwrap_or_else(|| if self.csv { String::new() } else { "\\N".to_string() });
+        Ok(CopyFormat { csv: self.csv, delimiter, null, header: self.header, quote, escape, force_quote: self.force_quote })
+    }
+}

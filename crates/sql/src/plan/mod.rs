@@ -1,0 +1,120 @@
+//! Plans: what a statement does, settled once and run many times.
+//!
+//! A plan is good for one version of the catalog. It owns no part of a transaction; a run brings transaction, parameters and session.
+
+pub mod access;
+pub mod dml;
+pub mod select;
+
+use crate::error::{Result, SqlError, code};
+use crate::exec::env::SessionEnv;
+use crate::expr::bind::{Binder, Bound, Params, Refusal};
+use crate::expr::names::{Places, fold, qualified, span_of};
+use crate::output::Field;
+use crate::types::{type_len, type_mod, type_oid};
+use cenote_engine::{ColumnType, Table, Tx};
+use sqlparser::ast::{ObjectName, Query, TableFactor, TableWithJoins};
+use std::sync::Arc;
+
+/// A statement that reads or writes rows, planned.
+#[derive(Debug)]
+pub enum Plan {
+    /// The short path reads.
+    Select(select::SelectPlan),
+    /// Analytics reads.
+    Foreign(Box<Query>),
+    /// Rows are added.
+    Insert(dml::InsertPlan),
+    /// Rows are changed.
+    Update(dml::UpdatePlan),
+    /// Rows are removed.
+    Delete(dml::DeletePlan),
+}
+
+/// A plan with what clients are told of it.
+#[derive(Debug)]
+pub struct Planned {
+    /// What is done.
+    pub plan: Plan,
+    /// Types of the parameters.
+    pub params: Vec<ColumnType>,
+    /// Type ids of the parameters as clients are told.
+    pub param_oids: Vec<u32>,
+    /// Columns of the result; none where there is no result.
+    pub fields: Arc<[Field]>,
+}
+
+/// What planning looks at.
+pub struct Planner<'a> {
+    /// For the catalog.
+    pub tx: &'a Tx,
+    /// For literals and settings.
+    pub session: &'a SessionEnv,
+    /// The statement's text, for error positions.
+    pub text: &'a str,
+    /// Parameter types, filled in as they become known.
+    pub params: &'a Params,
+    /// Whether another planner takes what the short path refuses.
+    pub analytics: bool,
+}
+
+impl<'a> Planner<'a> {
+    /// Places in the text.
+    pub fn places(&self) -> Places<'a> {
+        Places(self.text)
+    }
+
+    /// The table of this name; 42P01 where there is none.
+    pub fn table(&self, name: &ObjectName) -> Bound<Arc<Table>> {
+        let (schema, table) = qualified(name)?;
+        let shown = schema.as_ref().map_or(table.clone(), |s| format!("{s}.{table}"));
+        let undefined = SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{shown}\" does not exist")).at(self.places().of(span_of(name)));
+        if schema.as_deref().is_none_or(|s| s == "public")
+            && let Some(found) = self.tx.table(&table)?
+        {
+            return Ok(found);
+        }
+        let system = schema.as_deref().is_some_and(|s| s == "pg_catalog" || s == "information_schema");
+        if system || table.starts_with("pg_") || table.starts_with("cenote_") {
+            return Err(Refusal::Shape(undefined));
+        }
+        Err(undefined.into())
+    }
+
+    /// A FROM item that is one table, and the name it goes by.
+    pub fn single_table(&self, from: &TableWithJoins) -> Bound<(Arc<Table>, String)> {
+        let TableFactor::Table { name, alias, args: None, sample: None, with_ordinality: false, .. } = &from.relation else {
+            return crate::expr::bind::shape("this FROM item");
+        };
+        if !from.joins.is_empty() || alias.as_ref().is_some_and(|a| !a.columns.is_empty()) {
+            return crate::expr::bind::shape("a join");
+        }
+        let table = self.table(name)?;
+        let known_as = alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.name));
+        Ok((table, known_as))
+    }
+
+    /// A binder over a table (or none).
+    pub fn binder<'b>(&'b self, table: Option<(Arc<Table>, String)>, sequence: &'b dyn Fn(&str) -> Result<u32>) -> Binder<'b> {
+        Binder { places: self.places(), params: self.params, session: self.session, table, excluded: false, sequence, grouping: None }
+    }
+
+    /// Object id of a sequence.
+    pub fn sequence(&self, name: &str) -> Result<u32> {
+        match self.tx.sequence(name)? {
+            Some(sequence) => Ok(sequence.id),
+            None => Err(SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))),
+        }
+    }
+}
+
+/// A result column that is computed.
+pub fn computed_field(name: &str, ty: ColumnType) -> Field {
+    Field { name: name.into(), table_oid: 0, column: 0, type_oid: type_oid(ty), type_len: type_len(ty), type_mod: type_mod(ty) }
+}
+
+/// A result column that is a column of a table.
+pub fn table_field(name: &str, table: &Table, column: usize) -> Field {
+    let ty = table.columns[column].ty;
+    Field { table_oid: table.id, column: column as i16 + 1, ..computed_field(name, ty) }
+}
