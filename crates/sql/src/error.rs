@@ -20,6 +20,7 @@ struct Report {
     position: Option<u32>,
     context: Option<String>,
     names: Names,
+    stale: bool,
 }
 
 /// Names of the objects that an error is about, as drivers read them.
@@ -71,6 +72,7 @@ impl SqlError {
             position: None,
             context: None,
             names: Names::default(),
+            stale: false,
         }))
     }
 
@@ -143,6 +145,10 @@ impl SqlError {
         self
     }
 
+    /// Whether a table was redefined between planning and running: plan again.
+    pub fn is_stale(&self) -> bool {
+        self.0.stale
+    }
     /// SQLSTATE, five characters.
     pub fn code(&self) -> &'static str {
         self.0.code
@@ -257,7 +263,7 @@ impl From<cenote_engine::Error> for SqlError {
     #[cold]
     fn from(error: cenote_engine::Error) -> Self {
         use cenote_engine::Error as E;
-        let report = SqlError::new(error.sqlstate(), error.to_string());
+        let mut report = SqlError::new(error.sqlstate(), error.to_string());
         match error {
             E::UniqueViolation { table, index, columns, values } => {
                 let zone = crate::settings::Zone::Utc;
@@ -267,6 +273,10 @@ impl From<cenote_engine::Error> for SqlError {
                     .collect();
                 let detail = format!("Key ({})=({}) already exists.", columns.join(", "), shown.join(", "));
                 report.with_detail(detail).on_table(table).on_constraint(index)
+            }
+            E::StaleTable(_) => {
+                report.0.stale = true;
+                report
             }
             E::NotNull { table, column } => report.on_table(table).on_column(column),
             E::Deadlock(detail) => {

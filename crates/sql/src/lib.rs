@@ -3,9 +3,14 @@
 //! The path of a statement: [`Session`] receives its text or a bound portal.
 
 mod bind;
+mod ddl;
 mod error;
+mod exec;
+mod expr;
 mod hook;
 mod output;
+mod parse;
+mod plan;
 mod session;
 mod settings;
 pub mod types;
@@ -18,23 +23,34 @@ pub use session::{CancelHandle, Session, SessionInfo};
 pub use settings::{SERVER_VERSION, SERVER_VERSION_NUM, Settings, Zone};
 
 use cenote_engine::Engine;
+use session::Watchdog;
 use std::sync::Arc;
 
 /// The database as SQL sees it: shared by all sessions.
 pub struct Sql {
     engine: Arc<Engine>,
     analytics: Option<Arc<dyn Analytics>>,
+    watchdog: Watchdog,
 }
 
 impl Sql {
     /// SQL over an engine. `analytics` plans what the short path does not know; without it such statements are 0A000.
     pub fn new(engine: Arc<Engine>, analytics: Option<Arc<dyn Analytics>>) -> Arc<Sql> {
-        Arc::new(Sql { engine, analytics })
+        Arc::new(Sql { engine, analytics, watchdog: Watchdog::default() })
     }
 
     /// The engine.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// What plans queries that the short path does not know.
+    pub fn analytics(&self) -> Option<&Arc<dyn Analytics>> {
+        self.analytics.as_ref()
+    }
+
+    pub(crate) fn watchdog(&self) -> &Watchdog {
+        &self.watchdog
     }
 
     /// A session for one client. Errors: a setting of the start-up message that cannot be honoured.

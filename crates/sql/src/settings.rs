@@ -194,6 +194,11 @@ impl Settings {
         *self = start.clone();
     }
 
+    /// Whether SET LOCAL is in force.
+    pub fn has_local(&self) -> bool {
+        !self.local.is_empty()
+    }
+
     /// Ends SET LOCAL. Whether anything changed.
     pub fn end_transaction(&mut self) -> bool {
         if self.local.is_empty() {

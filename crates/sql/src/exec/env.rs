@@ -18,8 +18,6 @@ pub struct SessionEnv {
     pub database: String,
     /// `pg_backend_pid()`.
     pub pid: i32,
-    /// Client address.
-    pub client: String,
     /// Settings now in force.
     pub settings: Arc<Settings>,
     /// Start of the transaction, microseconds since 2000 UTC.

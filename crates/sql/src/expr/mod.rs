@@ -15,7 +15,7 @@ pub mod type_names;
 
 pub use arithmetic::{Arithmetic, Number};
 pub use conditions::same;
-pub use functions::{Call, Function};
+pub use functions::Call;
 
 use crate::error::{Result, SqlError, code};
 use crate::exec::env::SessionEnv;
@@ -175,8 +175,8 @@ impl Value<'_> {
     }
 }
 
-impl<'a> Env<'a> {
-    fn column(&self, index: u16) -> Result<Value<'a>> {
+impl Env<'_> {
+    fn column(&self, index: u16) -> Result<Value<'_>> {
         let index = usize::from(index);
         Ok(match self.input {
             Input::Stored(layout, row) | Input::Upsert(layout, row, _) => Value::Ref(layout.column(row, index)?),
@@ -185,7 +185,7 @@ impl<'a> Env<'a> {
         })
     }
 
-    fn proposed(&self, index: u16) -> Result<Value<'a>> {
+    fn proposed(&self, index: u16) -> Result<Value<'_>> {
         match self.input {
             Input::Upsert(_, _, values) => Ok(Value::Ref(values.get(usize::from(index)).ok_or_else(out_of_row)?.as_ref())),
             _ => Err(out_of_row()),
@@ -200,7 +200,7 @@ fn out_of_row() -> SqlError {
 
 impl Expr {
     /// The value, without copying where it is a column, literal or parameter.
-    pub fn value<'a>(&'a self, env: &Env<'a>) -> Result<Value<'a>> {
+    pub fn value<'a>(&'a self, env: &'a Env<'_>) -> Result<Value<'a>> {
         match self {
             Expr::Const(datum) => Ok(Value::Ref(datum.as_ref())),
             Expr::Param(index) => match env.params.get(usize::from(*index)) {

@@ -3,7 +3,7 @@
 mod cursor;
 mod utility;
 
-pub use utility::{Copy, CopyFormat, CopySource, Utility};
+pub use utility::{Copy, CopyFormat, CopySource, Modes, Utility, serializable};
 
 use crate::error::{Result, SqlError, code};
 use crate::expr::names::Places;
@@ -30,6 +30,8 @@ pub struct Parsed {
 /// A statement, by who carries it out.
 #[derive(Debug)]
 pub enum Statement {
+    /// Nothing.
+    Empty,
     /// SELECT, VALUES, WITH.
     Query(Box<Query>),
     /// INSERT.

@@ -68,16 +68,6 @@ pub enum Target {
     Foreign(Arc<Table>, Box<Query>),
 }
 
-impl Target {
-    /// The table.
-    pub fn table(&self) -> &Arc<Table> {
-        match self {
-            Target::Short(access) => &access.table,
-            Target::Foreign(table, _) => table,
-        }
-    }
-}
-
 /// UPDATE.
 #[derive(Debug)]
 pub struct UpdatePlan {

@@ -1,0 +1,263 @@
+//! The extended protocol: prepared statements and portals.
+
+use super::planning::{Prepared, has_plan};
+use super::{Session, State};
+use crate::bind::Bind;
+use crate::error::{Result, SqlError, code};
+use crate::exec::select::Cursor;
+use crate::output::{Format, Formats, Output};
+use crate::plan::Planned;
+use crate::types::wire::read_param;
+use cenote_engine::Datum;
+use std::sync::Arc;
+
+/// A statement bound to parameters.
+#[derive(Default)]
+pub struct Portal {
+    /// The statement; None: an empty one, or the portal is closed.
+    pub prepared: Option<Prepared>,
+    /// Its plan, if it has one.
+    pub planned: Option<Arc<Planned>>,
+    /// Parameters.
+    pub params: Vec<Datum>,
+    /// Result formats.
+    pub formats: Vec<Format>,
+    /// Where it stands.
+    pub cursor: Cursor,
+    /// Whether Bind made it (an empty statement has neither plan nor statement).
+    pub open: bool,
+}
+
+impl Portal {
+    /// Forgets everything but the memory.
+    pub fn close(&mut self) {
+        if self.open {
+            self.prepared = None;
+            self.planned = None;
+            self.cursor = Cursor::Start;
+            self.params.clear();
+            self.open = false;
+        }
+    }
+}
+
+impl Session {
+    /// `Parse`. Type ids of 0, or missing ones, are inferred.
+    pub fn parse(&mut self, name: &str, text: &str, types: &[u32]) -> Result<()> {
+        self.parse_named(name, text, types).map_err(|e| self.failed(e))
+    }
+
+    fn parse_named(&mut self, name: &str, text: &str, types: &[u32]) -> Result<()> {
+        if !name.is_empty() && self.prepared.contains_key(name) {
+            return Err(SqlError::new(code::DUPLICATE_STATEMENT, format!("prepared statement \"{name}\" already exists")));
+        }
+        let mut statements = self.statements(text, types)?;
+        if statements.len() > 1 {
+            return Err(SqlError::new(code::SYNTAX_ERROR, "cannot insert multiple commands into a prepared statement"));
+        }
+        if let Some(prepared) = statements.first_mut() {
+            self.enter(&prepared.parsed)?;
+            if has_plan(prepared.statement()) {
+                self.plan(prepared)?;
+            }
+        }
+        let named = statements.first().cloned();
+        self.keep(text, statements);
+        let prepared = named.unwrap_or_else(Prepared::empty);
+        if name.is_empty() {
+            self.unnamed = Some(prepared);
+        } else {
+            self.prepared.insert(name.to_string(), prepared);
+        }
+        Ok(())
+    }
+
+    /// `Bind`.
+    pub fn bind(&mut self, portal: &str, statement: &str, bind: Bind<'_>) -> Result<()> {
+        let done = self.bind_portal(portal, statement, bind);
+        done.map_err(|e| self.failed(e))
+    }
+
+    fn bind_portal(&mut self, name: &str, statement: &str, bind: Bind<'_>) -> Result<()> {
+        let mut prepared = self.take_statement(statement)?;
+        let mut portal = if name.is_empty() { std::mem::take(&mut self.unnamed_portal) } else { Portal::default() };
+        portal.close();
+        let done = self.fill_portal(&mut portal, &mut prepared, bind);
+        self.put_statement(statement, prepared);
+        portal.open = done.is_ok();
+        if name.is_empty() {
+            self.unnamed_portal = portal;
+            return done;
+        }
+        done?;
+        if self.portals.contains_key(name) {
+            return Err(SqlError::new(code::DUPLICATE_CURSOR, format!("cursor \"{name}\" already exists")));
+        }
+        self.portals.insert(name.to_string(), portal);
+        Ok(())
+    }
+
+    fn fill_portal(&mut self, portal: &mut Portal, prepared: &mut Prepared, bind: Bind<'_>) -> Result<()> {
+        self.enter(&prepared.parsed)?;
+        portal.prepared = Some(prepared.clone());
+        portal.formats.clear();
+        portal.formats.extend(bind.result_formats());
+        portal.params.clear();
+        let mut wanted: &[_] = &[];
+        let planned;
+        if has_plan(prepared.statement()) {
+            let before = prepared.compiled.as_ref().map(|c| c.planned.clone());
+            planned = self.plan(prepared)?;
+            if before.is_some_and(|b| !Arc::ptr_eq(&b, &planned) && b.fields != planned.fields) {
+                return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, "cached plan must not change result type"));
+            }
+            portal.planned = Some(planned.clone());
+            wanted = &planned.params;
+            if bind.len() == wanted.len() {
+                let cx = self.env.text_context();
+                for ((format, bytes), ty) in bind.params().zip(wanted) {
+                    portal.params.push(read_param(bytes, format, *ty, cx)?);
+                }
+                return Ok(());
+            }
+        }
+        if bind.len() != wanted.len() {
+            let text = format!("bind message supplies {} parameters, but prepared statement \"\" requires {}", bind.len(), wanted.len());
+            return Err(SqlError::new(code::PROTOCOL_VIOLATION, text));
+        }
+        Ok(())
+    }
+
+    /// A statement by name, taken out; `put_statement` gives it back.
+    fn take_statement(&mut self, name: &str) -> Result<Prepared> {
+        if name.is_empty() {
+            return self.unnamed.take().ok_or_else(|| SqlError::new(code::INVALID_STATEMENT_NAME, "unnamed prepared statement does not exist"));
+        }
+        let missing = || SqlError::new(code::INVALID_STATEMENT_NAME, format!("prepared statement \"{name}\" does not exist"));
+        self.prepared.get(name).cloned().ok_or_else(missing)
+    }
+
+    fn put_statement(&mut self, name: &str, prepared: Prepared) {
+        if name.is_empty() {
+            self.unnamed = Some(prepared);
+        } else if let Some(place) = self.prepared.get_mut(name) {
+            place.compiled = prepared.compiled;
+        }
+    }
+
+    /// `Describe` of a statement: ParameterDescription, then RowDescription or NoData.
+    pub fn describe_statement(&mut self, name: &str, out: &mut dyn Output) -> Result<()> {
+        let done = self.describe_named(name, out);
+        done.map_err(|e| self.failed(e))
+    }
+
+    fn describe_named(&mut self, name: &str, out: &mut dyn Output) -> Result<()> {
+        let mut prepared = self.take_statement(name)?;
+        let done = self.describe_prepared(&mut prepared, out);
+        self.put_statement(name, prepared);
+        done
+    }
+
+    fn describe_prepared(&mut self, prepared: &mut Prepared, out: &mut dyn Output) -> Result<()> {
+        self.enter(&prepared.parsed)?;
+        if !has_plan(prepared.statement()) {
+            out.parameter_description(&[])?;
+            return give_fields(&self.unplanned_fields(&prepared.parsed.statement), &[], out);
+        }
+        let planned = self.plan(prepared)?;
+        out.parameter_description(&planned.param_oids)?;
+        give_fields(&planned.fields, &[], out)
+    }
+
+    /// `Describe` of a portal: RowDescription or NoData.
+    pub fn describe_portal(&mut self, name: &str, out: &mut dyn Output) -> Result<()> {
+        let portal = if name.is_empty() { Some(&self.unnamed_portal) } else { self.portals.get(name) };
+        let done = match portal.filter(|p| p.open) {
+            None => Err(no_portal(name)),
+            Some(Portal { planned: Some(planned), formats, .. }) => give_fields(&planned.fields, formats, out),
+            Some(Portal { prepared: Some(prepared), formats, .. }) => {
+                give_fields(&self.unplanned_fields(&prepared.parsed.statement), formats, out)
+            }
+            Some(_) => out.no_data(),
+        };
+        done.map_err(|e| self.failed(e))
+    }
+
+    /// `Execute`; `max_rows` 0 is without limit.
+    pub fn execute(&mut self, name: &str, max_rows: u32, out: &mut dyn Output) -> Result<()> {
+        let taken = if name.is_empty() { Some(std::mem::take(&mut self.unnamed_portal)) } else { self.portals.remove(name) };
+        let Some(mut portal) = taken.filter(|p| p.open) else { return Err(self.failed(no_portal(name))) };
+        let watch = self.watch();
+        let done = self.execute_portal(&mut portal, max_rows, out);
+        let done = self.unwatch(watch, done);
+        match done {
+            Ok(()) => {
+                if name.is_empty() {
+                    self.unnamed_portal = portal;
+                } else if self.tx.is_active() {
+                    self.portals.insert(name.to_string(), portal);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                portal.close();
+                if name.is_empty() {
+                    self.unnamed_portal = portal;
+                }
+                Err(self.failed(error))
+            }
+        }
+    }
+
+    fn execute_portal(&mut self, portal: &mut Portal, max_rows: u32, out: &mut dyn Output) -> Result<()> {
+        let Some(mut prepared) = portal.prepared.take() else { return Err(SqlError::internal("a portal without a statement")) };
+        if matches!(portal.cursor, Cursor::Start) {
+            self.begin_statement(&prepared.parsed)?;
+        }
+        let done = match has_plan(prepared.statement()) {
+            true => self.run_portal_with(portal, &mut prepared, u64::from(max_rows), false, out),
+            false => {
+                let formats = std::mem::take(&mut portal.formats);
+                self.run_unplanned(&prepared.parsed.clone(), false, &formats, out)
+            }
+        };
+        portal.prepared = Some(prepared);
+        done
+    }
+
+    /// `Close` of a statement; an unknown name is no error.
+    pub fn close_statement(&mut self, name: &str) {
+        if name.is_empty() {
+            self.unnamed = None;
+        } else {
+            self.prepared.remove(name);
+        }
+    }
+
+    /// `Close` of a portal; an unknown name is no error.
+    pub fn close_portal(&mut self, name: &str) {
+        if name.is_empty() {
+            self.unnamed_portal.close();
+        } else {
+            self.portals.remove(name);
+        }
+    }
+
+    /// `Sync`: commits what is not inside an explicit transaction. ReadyForQuery follows, after ErrorResponse on `Err`.
+    /// Call it also after an error, where skipping ends.
+    pub fn sync(&mut self) -> Result<()> {
+        if self.state != State::Implicit {
+            return Ok(());
+        }
+        self.end_implicit().map_err(|e| self.failed(e))
+    }
+}
+
+fn give_fields(fields: &[crate::output::Field], formats: &[Format], out: &mut dyn Output) -> Result<()> {
+    if fields.is_empty() { out.no_data() } else { out.row_description(fields, Formats(formats)) }
+}
+
+#[cold]
+fn no_portal(name: &str) -> SqlError {
+    SqlError::new(code::INVALID_CURSOR_NAME, format!("portal \"{name}\" does not exist"))
+}

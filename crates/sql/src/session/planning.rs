@@ -1,0 +1,128 @@
+//! Prepared statements: planned for one version of the catalog, planned again when it has changed.
+
+use super::Session;
+use crate::error::{Result, SqlError, code};
+use crate::exec::{scope, types_of};
+use crate::expr::bind::{Bound, Params, Refusal};
+use crate::output::Field;
+use crate::parse::{Parsed, Statement};
+use crate::plan::{Plan, Planned, Planner};
+use crate::types::{oid, type_oid, type_of_oid};
+use cenote_engine::ColumnType;
+use sqlparser::ast::Query;
+use std::sync::Arc;
+
+/// A parsed statement with its plan, if it has one.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    /// The statement.
+    pub parsed: Arc<Parsed>,
+    /// Parameter types that the client gave; 0: to be inferred.
+    pub declared: Vec<u32>,
+    /// The plan, and what it is good for.
+    pub compiled: Option<Compiled>,
+    /// Whether PREPARE made it: its statement is inside.
+    pub inner: bool,
+}
+
+/// A plan, and the catalog and session that it is good for.
+#[derive(Debug, Clone)]
+pub struct Compiled {
+    version: u64,
+    epoch: u64,
+    /// The plan.
+    pub planned: Arc<Planned>,
+}
+
+impl Prepared {
+    /// The statement of an empty text.
+    pub fn empty() -> Prepared {
+        Prepared::new(Arc::new(Parsed { statement: Statement::Empty, text: "".into() }), Vec::new())
+    }
+
+    /// Not planned yet.
+    pub fn new(parsed: Arc<Parsed>, declared: Vec<u32>) -> Prepared {
+        Prepared { parsed, declared, compiled: None, inner: false }
+    }
+}
+
+/// Whether a statement has a plan (the others are carried out from their parsed form).
+pub fn has_plan(statement: &Statement) -> bool {
+    matches!(statement, Statement::Query(_) | Statement::Insert(_) | Statement::Update(_) | Statement::Delete(_))
+}
+
+impl Session {
+    /// The plan of a prepared statement, good for the catalog as this transaction sees it.
+    pub(super) fn plan(&self, prepared: &mut Prepared) -> Result<Arc<Planned>> {
+        let version = self.tx.catalog_version();
+        if let Some(compiled) = &prepared.compiled
+            && compiled.version == version
+            && compiled.epoch == self.epoch
+        {
+            return Ok(compiled.planned.clone());
+        }
+        let planned = Arc::new(self.plan_statement(prepared.statement(), &prepared.parsed.text, &prepared.declared)?);
+        prepared.compiled = Some(Compiled { version, epoch: self.epoch, planned: planned.clone() });
+        Ok(planned)
+    }
+
+    /// Plans a statement that reads or writes rows.
+    pub(super) fn plan_statement(&self, statement: &Statement, text: &str, declared: &[u32]) -> Result<Planned> {
+        let params = Params::new(declared.iter().map(|id| declared_type(*id)).collect::<Result<_>>()?);
+        let analytics = self.sql.analytics();
+        let planner = Planner { tx: &self.tx, session: &self.env, text, params: &params, analytics: analytics.is_some() };
+        let foreign = |query: &Query| self.describe_foreign(query, &params).map(|fields| types_of(fields.iter().map(|f| f.type_oid)));
+        let bound: Bound<(Plan, Vec<Field>)> = match statement {
+            Statement::Query(query) => match planner.select(query) {
+                Err(Refusal::Shape(why)) => match analytics {
+                    Some(_) => self.describe_foreign(query, &params).map(|fields| (Plan::Foreign(query.clone()), fields)).map_err(Refusal::Error),
+                    None => Err(Refusal::Error(why)),
+                },
+                bound => bound,
+            },
+            Statement::Insert(insert) => planner.insert(insert, &foreign),
+            Statement::Update(update) => planner.update(update, &foreign),
+            Statement::Delete(delete) => planner.delete(delete, &foreign),
+            _ => return Err(SqlError::internal("a statement without a plan")),
+        };
+        let (plan, fields) = bound?;
+        let params: Vec<ColumnType> = params.into_inner().into_iter().map(|t| t.unwrap_or(ColumnType::Text)).collect();
+        let param_oids = params.iter().enumerate().map(|(i, t)| reported_oid(declared.get(i), *t)).collect();
+        Ok(Planned { plan, params, param_oids, fields: fields.into() })
+    }
+
+    /// Columns of another planner's query; parameter types that it infers are taken over.
+    fn describe_foreign(&self, query: &Query, params: &Params) -> Result<Vec<Field>> {
+        let analytics = self.sql.analytics().ok_or_else(|| SqlError::unsupported("a query of this shape"))?;
+        let known: Vec<u32> = params.borrow().iter().map(|t| t.map_or(0, type_oid)).collect();
+        let description = analytics.describe(&scope(&self.tx, &self.env)?, query, &known)?;
+        let mut params = params.borrow_mut();
+        for (i, id) in description.param_types.iter().enumerate() {
+            if params.len() <= i {
+                params.push(None);
+            }
+            if params[i].is_none() {
+                params[i] = type_of_oid(*id);
+            }
+        }
+        Ok(description.fields)
+    }
+}
+
+/// A client that declared varchar or bpchar gets that back.
+fn reported_oid(declared: Option<&u32>, ty: ColumnType) -> u32 {
+    match declared {
+        Some(id) if *id != 0 && *id != oid::UNKNOWN => *id,
+        _ => type_oid(ty),
+    }
+}
+
+fn declared_type(id: u32) -> Result<Option<ColumnType>> {
+    match id {
+        0 | oid::UNKNOWN => Ok(None),
+        id => match type_of_oid(id) {
+            Some(ty) => Ok(Some(ty)),
+            None => Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, format!("parameters of the type with id {id} are not supported"))),
+        },
+    }
+}

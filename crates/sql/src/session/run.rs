@@ -1,0 +1,251 @@
+//! Running one statement of a session, and its command tag.
+
+use super::copy;
+use super::extended::Portal;
+use super::planning::{Prepared, has_plan};
+use super::{Session, State};
+use crate::ddl::Definer;
+use crate::error::{Result, SqlError, code};
+use crate::exec::select::{Cursor, advance, foreign_rows};
+use crate::exec::sink::{ClientSink, Count, Sink};
+use crate::exec::{Run, write};
+use crate::output::{Field, Format, Formats, Output};
+use crate::parse::{Parsed, Statement};
+use crate::plan::access::describe;
+use crate::plan::dml::{Source, Target};
+use crate::plan::select::SelectPlan;
+use crate::plan::{Plan, Planned, computed_field};
+use cenote_engine::ColumnType;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// How often a statement is planned again because a table was redefined under it.
+const MAX_REPLANS: u32 = 5;
+
+impl Session {
+    /// Runs a statement of the simple protocol.
+    pub(super) fn run_simple(&mut self, prepared: &mut Prepared, portal: &mut Portal, out: &mut dyn Output) -> Result<()> {
+        if !has_plan(prepared.statement()) {
+            return self.run_unplanned(&prepared.parsed.clone(), true, &[], out);
+        }
+        let planned = self.plan(prepared)?;
+        if !planned.params.is_empty() {
+            return Err(SqlError::new(code::UNDEFINED_PARAMETER, "there is no parameter $1"));
+        }
+        portal.planned = Some(planned);
+        self.run_portal_with(portal, prepared, 0, true, out)
+    }
+
+    /// Runs a portal; where a table was redefined meanwhile, plans again and tries again.
+    pub(super) fn run_portal_with(&mut self, portal: &mut Portal, prepared: &mut Prepared, max: u64, describe: bool, out: &mut dyn Output) -> Result<()> {
+        for _ in 0..MAX_REPLANS {
+            match self.run_portal(portal, max, describe, out) {
+                Err(error) if error.is_stale() && !self.tx.has_written() => {
+                    self.tx.begin_statement();
+                    prepared.compiled = None;
+                    portal.planned = Some(self.plan(prepared)?);
+                    portal.cursor = Cursor::Start;
+                }
+                done => return done,
+            }
+        }
+        self.run_portal(portal, max, describe, out)
+    }
+
+    /// Runs a portal's plan: up to `max` rows (0: all). `describe`: RowDescription goes first.
+    pub(super) fn run_portal(&mut self, portal: &mut Portal, max: u64, describe: bool, out: &mut dyn Output) -> Result<()> {
+        let Some(planned) = portal.planned.clone() else { return Err(SqlError::internal("a portal without a plan")) };
+        if self.read_only && !matches!(planned.plan, Plan::Select(SelectPlan { lock: None, .. }) | Plan::Foreign(_)) {
+            let text = format!("cannot execute {} in a read-only transaction", verb(&planned.plan));
+            return Err(SqlError::new(code::READ_ONLY_TRANSACTION, text));
+        }
+        if describe && !planned.fields.is_empty() || describe && matches!(planned.plan, Plan::Select(_) | Plan::Foreign(_)) {
+            out.row_description(&planned.fields, Formats(&portal.formats))?;
+        }
+        let settings = self.env.settings.clone();
+        let mut sink = ClientSink { out, formats: Formats(&portal.formats), settings: &settings };
+        let analytics = self.sql.analytics();
+        let mut run = Run {
+            tx: &mut self.tx,
+            session: &self.env,
+            params: &portal.params,
+            param_oids: &planned.param_oids,
+            scratch: &mut self.scratch,
+            analytics,
+        };
+        let (count, done) = run_plan(&mut run, &planned, &mut portal.cursor, max, &mut sink)?;
+        if !done {
+            return out.portal_suspended();
+        }
+        self.tag.clear();
+        let _ = match planned.plan {
+            Plan::Insert(_) => write!(self.tag, "INSERT 0 {count}"),
+            _ => write!(self.tag, "{} {count}", verb(&planned.plan)),
+        };
+        out.complete(&self.tag)
+    }
+
+    /// Runs a statement that is carried out from its parsed form.
+    pub(super) fn run_unplanned(&mut self, parsed: &Arc<Parsed>, describe: bool, formats: &[Format], out: &mut dyn Output) -> Result<()> {
+        match &parsed.statement {
+            Statement::Empty => out.empty_query(),
+            Statement::Utility(utility) => self.utility(utility, parsed, describe, formats, out),
+            Statement::Define(statement) => {
+                self.refuse_read_only("this definition statement")?;
+                let mut definer = Definer { tx: &mut self.tx, session: &self.env, text: &parsed.text, notices: Vec::new() };
+                let tag = definer.run(statement)?;
+                definer.notices.iter().try_for_each(|n| out.notice(n))?;
+                out.complete(tag)
+            }
+            Statement::Copy(command) => copy::run(self, command, &parsed.text, out),
+            Statement::Explain { analyze, inner } => self.explain(*analyze, inner, &parsed.text, describe, formats, out),
+            _ => Err(SqlError::internal("a statement with a plan")),
+        }
+    }
+
+    pub(super) fn refuse_read_only(&self, what: &str) -> Result<()> {
+        if self.read_only {
+            return Err(SqlError::new(code::READ_ONLY_TRANSACTION, format!("cannot execute {what} in a read-only transaction")));
+        }
+        Ok(())
+    }
+
+    /// Columns that a statement without a plan answers with.
+    pub(super) fn unplanned_fields(&self, statement: &Statement) -> Vec<Field> {
+        match statement {
+            Statement::Explain { .. } => vec![computed_field("QUERY PLAN", ColumnType::Text)],
+            Statement::Utility(utility) => self.utility_fields(utility),
+            _ => Vec::new(),
+        }
+    }
+
+    fn explain(&mut self, analyze: bool, inner: &Statement, text: &str, describe: bool, formats: &[Format], out: &mut dyn Output) -> Result<()> {
+        if !has_plan(inner) {
+            return Err(SqlError::unsupported("EXPLAIN of this statement"));
+        }
+        let planned = self.plan_statement(inner, text, &[])?;
+        let mut lines = explain_plan(&planned.plan);
+        if let Plan::Foreign(query) = &planned.plan
+            && let Some(analytics) = self.sql.analytics()
+        {
+            lines.extend(analytics.explain(&crate::exec::scope(&self.tx, &self.env)?, query, &[], analyze)?);
+        } else if analyze {
+            lines.push(self.explain_analyze(&planned)?);
+        }
+        self.give_lines("QUERY PLAN", &lines, describe, formats, out)?;
+        out.complete("EXPLAIN")
+    }
+
+    fn explain_analyze(&mut self, planned: &Planned) -> Result<String> {
+        let start = std::time::Instant::now();
+        let analytics = self.sql.analytics();
+        let mut run =
+            Run { tx: &mut self.tx, session: &self.env, params: &[], param_oids: &[], scratch: &mut self.scratch, analytics };
+        let (count, _) = run_plan(&mut run, planned, &mut Cursor::Start, 0, &mut Count)?;
+        Ok(format!("Rows: {count}; execution time: {:.3} ms", start.elapsed().as_secs_f64() * 1e3))
+    }
+
+    /// A result of one text column.
+    pub(super) fn give_lines(&self, name: &str, lines: &[String], describe: bool, formats: &[Format], out: &mut dyn Output) -> Result<()> {
+        if describe {
+            out.row_description(&[computed_field(name, ColumnType::Text)], Formats(formats))?;
+        }
+        for line in lines {
+            out.row(1, &mut |buffer| {
+                crate::types::wire::put_bytes(line.as_bytes(), buffer);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether a block is open.
+    pub(super) fn in_block(&self) -> bool {
+        matches!(self.state, State::Block | State::Failed)
+    }
+}
+
+/// Runs a plan; rows given or changed, and whether it is at its end.
+pub(super) fn run_plan(run: &mut Run<'_>, planned: &Planned, cursor: &mut Cursor, max: u64, sink: &mut dyn Sink) -> Result<(u64, bool)> {
+    match &planned.plan {
+        Plan::Select(select) => advance(run, select, cursor, max, sink).map(|p| (p.rows, p.done)),
+        Plan::Foreign(query) => {
+            if matches!(cursor, Cursor::Start) {
+                *cursor = Cursor::Foreign(run.foreign(query)?);
+            }
+            let Cursor::Foreign(rows) = cursor else { return Ok((0, true)) };
+            let progress = foreign_rows(rows.as_mut(), if max == 0 { u64::MAX } else { max }, sink)?;
+            if progress.done {
+                *cursor = Cursor::Done;
+            }
+            Ok((progress.rows, progress.done))
+        }
+        _ if matches!(cursor, Cursor::Done) => Ok((0, true)),
+        writing => {
+            *cursor = Cursor::Done;
+            let count = match writing {
+                Plan::Insert(insert) => write::insert(run, insert, sink)?,
+                Plan::Update(update) => write::update(run, update, sink)?,
+                Plan::Delete(delete) => write::delete(run, delete, sink)?,
+                Plan::Select(_) | Plan::Foreign(_) => 0,
+            };
+            Ok((count, true))
+        }
+    }
+}
+
+fn verb(plan: &Plan) -> &'static str {
+    match plan {
+        Plan::Select(SelectPlan { lock: Some(_), .. }) => "SELECT",
+        Plan::Select(_) | Plan::Foreign(_) => "SELECT",
+        Plan::Insert(_) => "INSERT",
+        Plan::Update(_) => "UPDATE",
+        Plan::Delete(_) => "DELETE",
+    }
+}
+
+/// Which path a plan takes, a line each.
+fn explain_plan(plan: &Plan) -> Vec<String> {
+    match plan {
+        Plan::Foreign(_) => vec!["Analytics".to_string()],
+        Plan::Select(select) => explain_select(select),
+        Plan::Insert(insert) => {
+            let mut lines = vec![format!("Short path: insert into {}", insert.table.name)];
+            if let Source::Query(inner, _) = &insert.source {
+                lines.extend(explain_plan(inner).into_iter().map(|l| format!("  {l}")));
+            }
+            lines
+        }
+        Plan::Update(update) => explain_target("update", &update.target),
+        Plan::Delete(delete) => explain_target("delete from", &delete.target),
+    }
+}
+
+fn explain_target(verb: &str, target: &Target) -> Vec<String> {
+    match target {
+        Target::Short(access) => {
+            let mut lines = vec![format!("Short path: {verb} {}, {}", access.table.name, describe(&access.path, &access.table))];
+            lines.extend(access.filter.iter().map(|_| "  Filter on the rows found".to_string()));
+            lines
+        }
+        Target::Foreign(table, query) => vec![format!("Engine: {verb} {}, keys found by analytics", table.name), format!("  {query}")],
+    }
+}
+
+fn explain_select(select: &SelectPlan) -> Vec<String> {
+    let mut lines = vec![match &select.access {
+        None => "Short path: no table".to_string(),
+        Some(access) => format!("Short path: {} on {}", describe(&access.path, &access.table), access.table.name),
+    }];
+    let filtered = select.access.as_ref().is_some_and(|a| a.filter.is_some()) || select.bare_filter.is_some();
+    let steps = [
+        (filtered, "Filter on the rows found"),
+        (select.group.is_some(), "Aggregate"),
+        (select.distinct, "Distinct"),
+        (!select.order.is_empty(), "Sort"),
+        (select.limit.is_some() || select.offset.is_some(), "Limit"),
+        (select.lock.is_some(), "Lock rows"),
+    ];
+    lines.extend(steps.iter().filter(|(given, _)| *given).map(|(_, step)| format!("  {step}")));
+    lines
+}
