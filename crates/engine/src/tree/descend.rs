@@ -7,23 +7,21 @@ use super::pages::{Hint, OptGuard, PageView, Pool};
 use super::search::{child_slot, search};
 use super::{Attempt, BTree, Error, Result, until_done};
 
-/// Where a descent ended.
-pub(crate) struct Path<'p> {
-    /// The page reached.
+/// A page on the way, looked at: what is read from `view` counts once `guard` says it is valid.
+#[derive(Clone, Copy)]
+pub(crate) struct Node<'p, O: Observer> {
     pub no: u32,
-    pub node: OptGuard<'p>,
-    /// Its level: at most the one asked for.
+    pub guard: OptGuard<'p>,
+    pub view: PageView<'p, O>,
     pub level: u8,
-    /// Its parent and its slot there; `None` when it is the root.
-    pub parent: Option<(OptGuard<'p>, usize)>,
 }
 
-impl<'p> Path<'p> {
-    /// The page reached, seen by `o`; to be validated with `node`.
-    #[inline(always)]
-    pub fn view<O: Observer>(&self, o: O) -> PageView<'_, O> {
-        self.node.view_as(o)
-    }
+/// Where a descent ended, and what it passed last.
+pub(crate) struct Path<'p, O: Observer> {
+    /// The page reached; its level is at most the one asked for.
+    pub node: Node<'p, O>,
+    /// Its parent and its slot there; `None` when it is the root.
+    pub parent: Option<(Node<'p, O>, usize)>,
 }
 
 impl BTree {
@@ -35,68 +33,87 @@ impl BTree {
         pool: &'p Pool,
         o: O,
         (level, hint): (u8, Hint),
-        pick: impl Fn(PageView<'_, O>) -> usize,
-    ) -> Attempt<Path<'p>> {
-        let node = pool.optimistic(self.page(ROOT))?;
-        let Some(at) = level_of(node.view_as(o)) else {
-            return self.strange(ROOT, &node);
+        pick: impl Fn(PageView<'p, O>) -> usize,
+    ) -> Attempt<Path<'p, O>> {
+        let Some(node) = self.root(pool, o)? else {
+            return Ok(None);
         };
-        let mut path = Path {
-            no: ROOT,
-            node,
-            level: at,
-            parent: None,
+        let mut path = Path { node, parent: None };
+        while path.node.level > level {
+            let hint = if path.node.level == level + 1 { hint } else { Hint::Warm };
+            let slot = pick(path.node.view);
+            let Some(node) = self.child(pool, &path.node, slot, hint)? else {
+                return Ok(None);
+            };
+            path = Path {
+                node,
+                parent: Some((path.node, slot)),
+            };
+        }
+        Ok(Some(path))
+    }
+
+    /// Descends to the leaf of `key`, remembering nothing of the way.
+    #[inline(always)]
+    pub(crate) fn leaf_of<'p, O: Observer>(&self, pool: &'p Pool, o: O, key: &[u8]) -> Attempt<Node<'p, O>> {
+        let Some(mut node) = self.root(pool, o)? else {
+            return Ok(None);
         };
-        while path.level > level {
-            let hint = if path.level == level + 1 { hint } else { Hint::Warm };
-            match self.step(pool, o, path, hint, &pick)? {
-                Some(next) => path = next,
+        while node.level > 0 {
+            let slot = child_slot(node.view, key);
+            match self.child(pool, &node, slot, Hint::Warm)? {
+                Some(child) => node = child,
                 None => return Ok(None),
             }
         }
-        Ok(Some(path))
+        Ok(Some(node))
+    }
+
+    #[inline(always)]
+    fn root<'p, O: Observer>(&self, pool: &'p Pool, o: O) -> Attempt<Node<'p, O>> {
+        let guard = pool.optimistic(self.page(ROOT))?;
+        let view = guard.view_as(o);
+        match level_of(view) {
+            Some(level) => Ok(Some(Node {
+                no: ROOT,
+                guard,
+                view,
+                level,
+            })),
+            None => self.strange(ROOT, &guard),
+        }
     }
 
     /// One level down. The parent is validated before the child is asked for (its number may be torn) and after
     /// (the child may have been split or freed in between).
     #[inline(always)]
-    fn step<'p, O: Observer>(
+    fn child<'p, O: Observer>(
         &self,
         pool: &'p Pool,
-        o: O,
-        path: Path<'p>,
+        parent: &Node<'p, O>,
+        slot: usize,
         hint: Hint,
-        pick: impl Fn(PageView<'_, O>) -> usize,
-    ) -> Attempt<Path<'p>> {
-        let view = path.view(o);
-        let slot = pick(view);
-        let no = child_at(view, slot);
-        if !path.node.valid() {
+    ) -> Attempt<Node<'p, O>> {
+        let no = child_at(parent.view, slot);
+        if !parent.guard.valid() {
             return Ok(None);
         }
-        let child = self.page(no);
+        let page = self.page(no);
         let asked = if hint == Hint::Warm {
-            pool.optimistic(child)
+            pool.optimistic(page)
         } else {
-            pool.optimistic_hint(child, hint)
+            pool.optimistic_hint(page, hint)
         };
-        let node = match asked {
-            Ok(node) => node,
-            Err(_) if !path.node.valid() => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        if !path.node.valid() {
+        if !parent.guard.valid() {
             return Ok(None);
         }
-        if level_of(node.view_as(o)) != Some(path.level - 1) {
-            return self.strange(no, &node);
+        let guard = asked?;
+        let view = guard.view_as(parent.view.observer());
+        let level = parent.level - 1;
+        if level_of(view) != Some(level) {
+            return self.strange(no, &guard);
         }
-        Ok(Some(Path {
-            no,
-            node,
-            level: path.level - 1,
-            parent: Some((path.node, slot)),
-        }))
+        Ok(Some(Node { no, guard, view, level }))
     }
 
     /// A page that is not what its parent says: it has just changed, or the tree is corrupt.
@@ -113,7 +130,13 @@ impl BTree {
 
     /// Descends to the page of `level` that covers `key`.
     #[inline(always)]
-    pub(crate) fn descend_to<'p, O: Observer>(&self, pool: &'p Pool, o: O, level: u8, key: &[u8]) -> Attempt<Path<'p>> {
+    pub(crate) fn descend_to<'p, O: Observer>(
+        &self,
+        pool: &'p Pool,
+        o: O,
+        level: u8,
+        key: &[u8],
+    ) -> Attempt<Path<'p, O>> {
         self.descend(pool, o, (level, Hint::Warm), |page| child_slot(page, key))
     }
 
@@ -128,14 +151,14 @@ impl BTree {
 
     #[inline(always)]
     fn try_get<O: Observer>(&self, pool: &Pool, o: O, key: &[u8], out: &mut Vec<u8>) -> Attempt<bool> {
-        let Some(leaf) = self.descend_to(pool, o, 0, key)? else {
+        let Some(leaf) = self.leaf_of(pool, o, key)? else {
             return Ok(None);
         };
         out.clear();
-        let found = search(leaf.view(o), key);
+        let found = search(leaf.view, key);
         if found.exact {
-            copy_value(leaf.view(o), found.slot, out);
+            copy_value(leaf.view, found.slot, out);
         }
-        Ok(leaf.node.valid().then_some(found.exact))
+        Ok(leaf.guard.valid().then_some(found.exact))
     }
 }

@@ -41,7 +41,18 @@ pub(crate) fn insert<P: PageWrite>(page: &mut P, slot: usize, key: &[u8], value:
     true
 }
 
+/// Small entries are put together first, so that they are one redo operation.
 fn write_entry<P: PageWrite>(page: &mut P, off: u16, suffix: &[u8], value: &[u8]) {
+    let mut together = [0; 512];
+    let len = suffix.len() + value.len();
+    if let Some(entry) = together.get_mut(..len) {
+        entry[..suffix.len()].copy_from_slice(suffix);
+        entry[suffix.len()..].copy_from_slice(value);
+        if len > 0 {
+            page.write(off as usize, entry);
+        }
+        return;
+    }
     if !suffix.is_empty() {
         page.write(off as usize, suffix);
     }

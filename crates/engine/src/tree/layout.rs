@@ -218,13 +218,12 @@ pub(crate) fn slot_at(slot: usize) -> usize {
 /// The first four bytes of a key suffix, so that comparing heads compares keys as far as they go.
 #[inline(always)]
 pub(crate) fn head_of(suffix: &[u8]) -> u32 {
-    match suffix.first_chunk::<4>() {
-        Some(four) => u32::from_be_bytes(*four),
-        None => {
-            let mut four = [0; 4];
-            four[..suffix.len()].copy_from_slice(suffix);
-            u32::from_be_bytes(four)
-        }
+    match *suffix {
+        [a, b, c, d, ..] => u32::from_be_bytes([a, b, c, d]),
+        [a, b, c] => u32::from_be_bytes([a, b, c, 0]),
+        [a, b] => u32::from_be_bytes([a, b, 0, 0]),
+        [a] => u32::from_be_bytes([a, 0, 0, 0]),
+        [] => 0,
     }
 }
 
@@ -249,9 +248,11 @@ pub(crate) fn copy_key(page: impl PageRead, header: &Header, slot: usize, out: &
 }
 
 /// Appends the value of leaf slot `slot`.
+#[inline(always)]
 pub(crate) fn copy_value(page: impl PageRead, slot: usize, out: &mut Vec<u8>) {
-    let entry = Slot::read(page, slot);
-    page.copy_to(entry.off as usize + entry.len as usize, entry.value_len(0), out);
+    let at = slot_at(slot);
+    let (off, len, value) = (page.u16(at + 4), page.u16(at + 6), page.u16(at + 8));
+    page.copy_to(off as usize + len as usize, value as usize, out);
 }
 
 /// Whether all slots and entries of a tree page lie inside it and the heap adds up: asked before all of them are

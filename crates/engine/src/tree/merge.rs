@@ -36,15 +36,15 @@ impl BTree {
         let Some(path) = self.descend_to(pool, Off, level, key)? else {
             return Ok(None);
         };
-        if path.no == ROOT {
+        if path.node.no == ROOT {
             return self.collapse_root(pool, path);
         }
         let Some((parent, slot)) = path.parent else {
             return Ok(None);
         };
-        let used = edit::used(&Header::read(path.node.view()));
-        let siblings = Header::read(parent.view()).count();
-        if !path.node.valid() || !parent.valid() {
+        let used = edit::used(&Header::read(path.node.view));
+        let siblings = Header::read(parent.view).count();
+        if !path.node.guard.valid() || !parent.guard.valid() {
             return Ok(None);
         }
         if used >= UNDERFULL {
@@ -54,7 +54,7 @@ impl BTree {
             return Ok(Some(Step::Kept));
         }
         let mut m = pool.mtr();
-        let Some(parent) = m.upgrade(parent)? else {
+        let Some(parent) = m.upgrade(parent.guard)? else {
             return Ok(None);
         };
         let mut outcome = Step::Kept;
@@ -89,13 +89,13 @@ impl BTree {
     }
 
     /// A root with a single child becomes what the child is.
-    fn collapse_root(&self, pool: &Pool, path: Path<'_>) -> Attempt<Step> {
-        let single = path.level > 0 && Header::read(path.node.view()).count() == 1;
+    fn collapse_root(&self, pool: &Pool, path: Path<'_, Off>) -> Attempt<Step> {
+        let single = path.node.level > 0 && Header::read(path.node.view).count() == 1;
         if !single {
-            return Ok(path.node.valid().then_some(Step::Top));
+            return Ok(path.node.guard.valid().then_some(Step::Top));
         }
         let mut m = pool.mtr();
-        let Some(root) = m.upgrade(path.node)? else {
+        let Some(root) = m.upgrade(path.node.guard)? else {
             return Ok(None);
         };
         let child_no = child_at(m.view(root), 0);

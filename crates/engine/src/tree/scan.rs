@@ -157,7 +157,7 @@ impl Scan {
         let Some(leaf) = self.descend(pool, o)? else {
             return Ok(None);
         };
-        let page = leaf.view(o);
+        let page = leaf.node.view;
         let header = Header::read(page);
         let mut cut = self.cut(page, &header);
         let whole = cut.to.saturating_sub(cut.from) <= self.batch_rows;
@@ -166,22 +166,22 @@ impl Scan {
         }
         self.copy(page, &header, &cut, batch);
         let next = self.fence(page, &header);
-        if !leaf.node.valid() {
+        if !leaf.node.guard.valid() {
             return Ok(None);
         }
-        self.hint(pool, o, &leaf);
+        self.hint(pool, &leaf);
         if !whole {
             self.resume_behind(batch);
         } else if !self.advance(next, cut.ends_here) {
             return Err(Error::corrupt(
-                self.tree.page(leaf.no),
+                self.tree.page(leaf.node.no),
                 "its fence leads back where the scan came from",
             ));
         }
         Ok(Some(()))
     }
 
-    fn descend<'p, O: Observer>(&self, pool: &'p Pool, o: O) -> Attempt<Path<'p>> {
+    fn descend<'p, O: Observer>(&self, pool: &'p Pool, o: O) -> Attempt<Path<'p, O>> {
         let to = (0, if self.leaves < LONG { Hint::Warm } else { Hint::Scan });
         match (self.direction, &self.range.lower, &self.range.upper) {
             (Direction::Forward, Bound::Unbounded, _) => self.tree.descend(pool, o, to, |_| 0),
@@ -282,13 +282,13 @@ impl Scan {
     }
 
     /// Asks for the leaves that come next, when fewer than half of `READ_AHEAD` have been asked for and not reached.
-    fn hint<O: Observer>(&mut self, pool: &Pool, o: O, leaf: &Path<'_>) {
+    fn hint<O: Observer>(&mut self, pool: &Pool, leaf: &Path<'_, O>) {
         let Some((parent, slot)) = &leaf.parent else { return };
         let asked = self.ahead.saturating_sub(self.leaves) as usize;
         if self.leaves < LONG || asked >= READ_AHEAD / 2 {
             return;
         }
-        let page = parent.view_as(o);
+        let page = parent.view;
         let next = |step: usize| match self.direction {
             Direction::Forward => slot + step,
             Direction::Backward => slot.wrapping_sub(step),
@@ -296,7 +296,7 @@ impl Scan {
         let count = Header::read(page).count();
         let slots = (asked + 1..=asked + READ_AHEAD).map(next).filter(|slot| *slot < count);
         let wanted: Vec<_> = slots.map(|slot| self.tree.page(child_at(page, slot))).collect();
-        if parent.valid() && !wanted.is_empty() {
+        if parent.guard.valid() && !wanted.is_empty() {
             pool.prefetch(&wanted);
             self.ahead = self.leaves + (asked + wanted.len()) as u32;
         }

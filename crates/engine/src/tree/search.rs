@@ -6,7 +6,7 @@
 
 use std::cmp::Ordering;
 
-use super::layout::{AT_COUNT, AT_PREFIX, Header, MAX_SLOTS, PageRead, SLOT, SLOTS, head_of, slot_at};
+use super::layout::{AT_COUNT, AT_PREFIX, Header, MAX_SLOTS, PageRead, head_of, slot_at};
 
 /// Where a key is or would be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,30 +30,41 @@ fn search_suffix(page: impl PageRead, count: usize, suffix: &[u8]) -> Found {
     if slot == count || page.u32(slot_at(slot)) != head {
         return Found { slot, exact: false };
     }
-    match compare_entry(page, slot, suffix) {
-        Ordering::Equal => Found { slot, exact: true },
-        Ordering::Greater => Found { slot, exact: false },
-        Ordering::Less => search_entries(page, slot + 1, count, head, suffix),
-    }
+    among_ties(page, (slot, count), head, suffix)
 }
 
 /// Binary search without branches on data: the answer is always within `base ..= base + len`.
 #[inline(always)]
 fn first_head_at_or_above(page: impl PageRead, count: usize, head: u32) -> usize {
-    let mut base = SLOTS;
-    let mut len = count;
+    let (mut base, mut len) = (0, count);
     while len > 1 {
         let half = len / 2;
-        let middle = base + half * SLOT;
-        base = if page.u32(middle - SLOT) < head { middle } else { base };
+        let is_below = page.u32(slot_at(base + half - 1)) < head;
+        base = core::hint::select_unpredictable(is_below, base + half, base);
         len -= half;
     }
-    let first = (base - SLOTS) / SLOT;
-    first + usize::from(len == 1 && page.u32(base) < head)
+    base + usize::from(len == 1 && page.u32(slot_at(base)) < head)
 }
 
-/// Continues among slots whose heads tie, comparing entries.
-fn search_entries(page: impl PageRead, from: usize, to: usize, head: u32, suffix: &[u8]) -> Found {
+/// Slots from `slot` on begin with the key's head. Mostly few do: they are tried one by one.
+#[inline(always)]
+fn among_ties(page: impl PageRead, (mut slot, count): (usize, usize), head: u32, suffix: &[u8]) -> Found {
+    for _ in 0..4 {
+        match compare_entry(page, slot, suffix) {
+            Ordering::Equal => return Found { slot, exact: true },
+            Ordering::Greater => return Found { slot, exact: false },
+            Ordering::Less => slot += 1,
+        }
+        if slot == count || page.u32(slot_at(slot)) != head {
+            return Found { slot, exact: false };
+        }
+    }
+    search_entries(page, (slot, count), head, suffix)
+}
+
+/// Binary search over entries, for many whose heads tie.
+#[inline(never)]
+fn search_entries(page: impl PageRead, (from, to): (usize, usize), head: u32, suffix: &[u8]) -> Found {
     let (mut low, mut high) = (from, to);
     while low < high {
         let middle = (low + high) / 2;

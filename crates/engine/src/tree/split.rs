@@ -32,9 +32,9 @@ impl BTree {
         let Some(path) = self.descend_to(pool, Off, level, key)? else {
             return Ok(None);
         };
-        let enough = path.level < level || Header::read(path.node.view()).free() >= bytes + SLOT;
+        let enough = path.node.level < level || Header::read(path.node.view).free() >= bytes + SLOT;
         if enough {
-            return Ok(path.node.valid().then_some(()));
+            return Ok(path.node.guard.valid().then_some(()));
         }
         if path.parent.is_none() {
             self.split_root(pool, path, key, bytes)
@@ -44,9 +44,9 @@ impl BTree {
     }
 
     /// Moves the root's contents out into two new children; the root stays where it is, a level higher.
-    fn split_root(&self, pool: &Pool, path: Path<'_>, key: &[u8], bytes: usize) -> Attempt<()> {
+    fn split_root(&self, pool: &Pool, path: Path<'_, Off>, key: &[u8], bytes: usize) -> Attempt<()> {
         let mut m = pool.mtr();
-        let Some(root) = m.upgrade(path.node)? else {
+        let Some(root) = m.upgrade(path.node.guard)? else {
             return Ok(None);
         };
         let old = self.image(&m, root)?;
@@ -59,7 +59,7 @@ impl BTree {
         let mut header = space::latch(&mut m, self.space)?;
         let (mut m, pages) = header.allocate(m, 2, KIND_TREE)?;
         header.store(&mut m);
-        let mut top = Image::new(path.level + 1, &[], None);
+        let mut top = Image::new(path.node.level + 1, &[], None);
         top.push(&[], &[], pages[0].0);
         top.push(&plan.separator, &[], pages[1].0);
         left.install(&mut latched(&mut m, pages[0].1));
@@ -69,15 +69,15 @@ impl BTree {
         Ok(None)
     }
 
-    fn split_child(&self, pool: &Pool, path: Path<'_>, key: &[u8], bytes: usize) -> Attempt<()> {
+    fn split_child(&self, pool: &Pool, path: Path<'_, Off>, key: &[u8], bytes: usize) -> Attempt<()> {
         let Some((parent, slot)) = path.parent else {
             return Ok(None);
         };
         let mut m = pool.mtr();
-        let Some(parent) = m.upgrade(parent)? else {
+        let Some(parent) = m.upgrade(parent.guard)? else {
             return Ok(None);
         };
-        let child = m.exclusive(self.page(path.no))?;
+        let child = m.exclusive(self.page(path.node.no))?;
         if Header::read(m.view(child)).free() >= bytes + SLOT {
             return Ok(Some(()));
         }
@@ -89,7 +89,7 @@ impl BTree {
         let above = Header::read(m.view(parent));
         if above.free() < room_for(&above, plan.separator.len(), 0) {
             drop(m);
-            self.make_room(pool, key, path.level + 1, plan.separator.len())?;
+            self.make_room(pool, key, path.node.level + 1, plan.separator.len())?;
             return Ok(None);
         }
         let mut header = space::latch(&mut m, self.space)?;

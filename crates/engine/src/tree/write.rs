@@ -67,13 +67,13 @@ impl BTree {
     /// The common way: the leaf's guard becomes its latch, if nobody changed the leaf meanwhile.
     #[inline(always)]
     fn try_upgrade<O: Observer>(&self, m: &mut Mtr<'_>, o: O, key: &[u8], room: usize) -> Attempt<Reached> {
-        let Some(leaf) = self.descend_to(m.pool(), o, 0, key)? else {
+        let Some(leaf) = self.leaf_of(m.pool(), o, key)? else {
             return Ok(None);
         };
-        if lacks(leaf.view(o), room) {
-            return Ok(leaf.node.valid().then_some(Reached::Full));
+        if lacks(leaf.view, room) {
+            return Ok(leaf.guard.valid().then_some(Reached::Full));
         }
-        match m.upgrade(leaf.node)? {
+        match m.upgrade(leaf.guard)? {
             Some(h) => self.position(m, h, key).map(Some),
             None => Ok(None),
         }
@@ -81,7 +81,7 @@ impl BTree {
 
     /// The way under contention: waits for the latch, then asks the leaf itself whether the key is still its own.
     fn try_latch<O: Observer>(&self, m: &mut Mtr<'_>, o: O, key: &[u8], room: usize) -> Attempt<Reached> {
-        let Some(leaf) = self.descend_to(m.pool(), o, 0, key)? else {
+        let Some(leaf) = self.leaf_of(m.pool(), o, key)? else {
             return Ok(None);
         };
         let h = m.exclusive(self.page(leaf.no))?;
@@ -184,9 +184,9 @@ impl BTree {
         let Some(path) = self.descend(pool, Off, (0, Hint::Warm), |page| Header::read(page).count() / 2)? else {
             return Ok(None);
         };
-        let count = Header::read(path.node.view()).count() as u64;
+        let count = Header::read(path.node.view).count() as u64;
         let level = u8::from(path.parent.is_some());
-        Ok(path.node.valid().then_some((level, count)))
+        Ok(path.node.guard.valid().then_some((level, count)))
     }
 }
 
