@@ -16,9 +16,11 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::large;
 use crate::tree::BTree;
+use crate::tx::cts;
 use crate::tx::rollback::{compact_entries, entries_of, keep_needed, latch_entries, remove_entries};
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment};
+use cenote_base::PageId;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -27,6 +29,9 @@ use std::sync::{Arc, Weak};
 const PAUSE: rt::Nanos = rt::Nanos::from_millis(50);
 /// Pages below the tail that are worth punching.
 const PUNCH: u32 = 64;
+
+/// Pages emptied in one mini-transaction.
+const EMPTIED_AT_ONCE: usize = 16;
 
 /// State of purge.
 #[derive(Default)]
@@ -70,6 +75,9 @@ impl Engine {
         for segment in segments {
             passed += self.purge_segment(&segment, horizon)?;
         }
+        if let Some(pages) = self.cts.take_past(self.txs.low_water(), PUNCH) {
+            self.give_back(cts::SPACE, pages, cts::KIND_CTS)?;
+        }
         self.purge.records.fetch_add(passed, Ordering::Relaxed);
         Ok(passed)
     }
@@ -101,7 +109,8 @@ impl Engine {
         }
         let now = undo::first_page_kept(segment.tail.load(Ordering::Acquire));
         if now / PUNCH > first_page / PUNCH {
-            self.punch(segment, now / PUNCH * PUNCH)?;
+            let pages = (first_page / PUNCH * PUNCH).max(1)..now / PUNCH * PUNCH;
+            self.give_back(undo::SPACE_BASE + u32::from(segment.number), pages, undo::KIND_UNDO)?;
         }
         Ok(passed)
     }
@@ -131,10 +140,17 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives the file's pages below `kept` back, the header page excepted; once that is durable in the log.
-    fn punch(&self, segment: &Segment, kept: u32) -> Result<()> {
+    /// Frees frames and file blocks of pages that nobody will read again. The log gets an empty page for each first, so that
+    /// a replay never asks storage for a page that is gone; that has to be durable before the blocks go.
+    fn give_back(&self, space: u32, pages: std::ops::Range<u32>, kind: u8) -> Result<()> {
+        for step in pages.clone().step_by(EMPTIED_AT_ONCE) {
+            let mut m = self.pool.mtr();
+            for page in step..pages.end.min(step + EMPTIED_AT_ONCE as u32) {
+                m.create(PageId::new(space, page), kind, 0)?;
+            }
+            m.commit();
+        }
         self.storage.wait_durable(self.storage.0.log().tail().raw())?;
-        let (space, pages) = (undo::SPACE_BASE + u32::from(segment.number), kept.saturating_sub(4 * PUNCH).max(1)..kept);
         self.pool.discard_pages(space, pages.clone())?;
         self.storage.0.pages().punch(space, pages)?;
         Ok(())
@@ -192,11 +208,7 @@ impl Engine {
             if !trailer.deleted() {
                 rows.push(row);
             }
-            if trailer.undo == 0 || trailer.undo == until || self.is_purged(trailer.undo) {
-                break;
-            }
-            let record = undo::read(&self.pool, trailer.undo)?;
-            version = (record.kind != Kind::Insert).then_some((record.before, record.row));
+            version = if trailer.undo == until { None } else { self.version_before(trailer)? };
         }
         Ok(rows)
     }

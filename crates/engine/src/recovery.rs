@@ -18,7 +18,7 @@ use crate::tree::{BTree, LeafBatch};
 use crate::tx::locks::Waits;
 use crate::tx::read::Reader;
 use crate::tx::{Status, rollback};
-use crate::undo::record::{Kind, TRAILER, Trailer};
+use crate::undo::record::{TRAILER, Trailer};
 use crate::undo::{self, Ended, Segment, Writer};
 use cenote_base::rt;
 use cenote_base::rt::HashSet;
@@ -125,11 +125,7 @@ fn register_versions(engine: &Engine, value: &[u8]) -> Result<()> {
     let mut version = Some((Trailer::of(value)?, value[..value.len() - TRAILER].to_vec()));
     while let Some((trailer, row)) = version {
         versions.push(row);
-        if trailer.undo == 0 || engine.is_purged(trailer.undo) {
-            break;
-        }
-        let record = undo::read(&engine.pool, trailer.undo)?;
-        version = (record.kind != Kind::Insert).then_some((record.before, record.row));
+        version = engine.version_before(trailer)?;
     }
     for row in versions.iter().rev() {
         if let Definition::Table(table) = state::definition_of(own, &large::bring_in(&engine.pool, own, row)?)? {

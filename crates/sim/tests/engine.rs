@@ -239,3 +239,91 @@ fn killed_or_cut_off_between_any_two_steps() {
         }
     }
 }
+
+/// Commits one row per number until something refuses; the last acknowledged number and what refused.
+fn commit_until_refused(engine: &Arc<Engine>, table: &Table) -> (i64, Error) {
+    let mut tx = engine.tx();
+    for n in 1.. {
+        tx.begin(Isolation::ReadCommitted);
+        let new = row(table, 1, n);
+        let inserted = tx.insert(table, &new).map(|done| done == Insert::Done);
+        let written = match inserted {
+            Ok(false) => tx.modify(table, &key(table, 1), &mut |_, _| Ok::<_, Error>(Change::Update(new.clone()))).map(|_| ()),
+            other => other.map(|_| ()),
+        };
+        let done = written.and_then(|()| tx.commit());
+        if let Err(error) = done {
+            if tx.is_active() {
+                tx.rollback().ok();
+            }
+            return (n - 1, error);
+        }
+    }
+    unreachable!("numbers do not end")
+}
+
+fn made(region: &Path) -> (Arc<Engine>, Arc<Table>) {
+    let engine = open(region);
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    let table = tx.create_table(new_table()).expect("made");
+    tx.commit().expect("committed");
+    (engine, table)
+}
+
+/// A sync of the log fails once: that commit is refused, so is every write after it, reads go on, and a restart has all
+/// that was acknowledged.
+#[test]
+fn a_failed_sync_ends_writing_and_loses_nothing() {
+    for seed in 1..6 {
+        let (acknowledged, files) = run(seed, |sim| {
+            let region = Region::new();
+            let (engine, table) = made(&region.0);
+            sim.files().fail_syncs(20 + rt::random() % 20, 1);
+            let (acknowledged, error) = commit_until_refused(&engine, &table);
+            assert_eq!(error.sqlstate(), "58030", "{error}");
+            assert!(error.to_string().contains("restart"), "{error}");
+            assert!(engine.poisoned().is_some());
+            let (again, error) = commit_until_refused(&engine, &table);
+            assert_eq!((again, error.sqlstate()), (0, "58030"), "{error}");
+            let tx = engine.begin(Isolation::ReadCommitted);
+            let mut seen = Vec::new();
+            assert!(tx.get(&table, &key(&table, 1), &mut seen).expect("reads go on"));
+            assert_eq!(number(&table, &seen).1, acknowledged);
+            drop(tx);
+            engine.halt();
+            (acknowledged, sim.files().crash_clone())
+        })
+        .value;
+        files.heal();
+        Sim::new(seed).with_files(files).run(|_| {
+            let region = Region::new();
+            let engine = open(&region.0);
+            let rows = numbers(&engine);
+            let n = rows.first().map_or(0, |row| row.1);
+            assert!(n == acknowledged || n == acknowledged + 1, "{n} is there, {acknowledged} acknowledged");
+            engine.shutdown().expect("a clean end");
+        });
+    }
+}
+
+/// The disk is full: writing is refused with 53100, nothing is lost; with room again it goes on.
+#[test]
+fn a_full_disk_refuses_writes_and_loses_nothing() {
+    for seed in 1..4 {
+        run(seed, |sim| {
+            let region = Region::new();
+            let (engine, table) = made(&region.0);
+            sim.files().set_capacity(Some(0));
+            let (acknowledged, error) = commit_until_refused(&engine, &table);
+            assert_eq!(error.sqlstate(), "53100", "{error}");
+            assert_eq!(numbers(&engine).first().map_or(0, |row| row.1), acknowledged);
+            sim.files().set_capacity(None);
+            rt::sleep(Nanos::from_secs(5));
+            let mut tx = engine.begin(Isolation::ReadCommitted);
+            assert_eq!(tx.insert(&table, &row(&table, 2, 7)).expect("room again"), Insert::Done);
+            tx.commit().expect("room again");
+            drop(tx);
+            engine.shutdown().expect("a clean end");
+        });
+    }
+}

@@ -3,7 +3,8 @@
 //! Space `SPACE`, page `1 + seq / PER_PAGE`, 8 bytes each from offset 32; 0: not committed. The slot is written in the
 //! commit's mini-transaction, its value patched in under the log's reservation. Pages are made in order, each in a
 //! mini-transaction of its own, before a number on it commits. Readers come here only for numbers that left the ring of
-//! `status` (long snapshots, and the last run's transactions while one of its losers is being rolled back).
+//! `status` (long snapshots, and the last run's transactions while one of its losers is being rolled back). Pages wholly below
+//! the low-water mark are never asked for: purge gives them back.
 
 use crate::error::Result;
 use crate::pool::{BufferPool, Mtr, PageH};
@@ -22,8 +23,10 @@ const AT_PAGES: usize = 32;
 
 /// The CTS pages.
 pub(crate) struct CtsPages {
-    /// Pages below this exist.
+    /// Pages below this exist, or existed.
     made: AtomicU32,
+    /// Pages below this (but the header) have been given back. Written by purge.
+    kept_from: AtomicU32,
     making: rt::Mutex<()>,
 }
 
@@ -48,7 +51,7 @@ impl CtsPages {
     /// Opens the space.
     pub(crate) fn open(pool: &BufferPool) -> Result<CtsPages> {
         let made = pool.shared(PageId::new(SPACE, 0))?.view().u32(AT_PAGES);
-        Ok(CtsPages { made: AtomicU32::new(made), making: rt::Mutex::new(()) })
+        Ok(CtsPages { made: AtomicU32::new(made), kept_from: AtomicU32::new(1), making: rt::Mutex::new(()) })
     }
 
     /// Makes pages up to the one of `seq`, where they are missing.
@@ -67,6 +70,17 @@ impl CtsPages {
             self.made.store(page + 1, Ordering::Release);
         }
         Ok(())
+    }
+
+    /// Pages that hold only numbers below `low_water` and have not been given back, when there are many. The caller gives
+    /// them back.
+    pub(crate) fn take_past(&self, low_water: u64, many: u32) -> Option<std::ops::Range<u32>> {
+        let (from, to) = (self.kept_from.load(Ordering::Acquire), page_of(low_water).min(self.made.load(Ordering::Acquire)));
+        if to < from + many {
+            return None;
+        }
+        self.kept_from.store(to, Ordering::Release);
+        Some(from..to)
     }
 
     /// Latches the slot's page and marks the slot to be patched at commit.

@@ -17,8 +17,7 @@ use crate::error::{Error, Result};
 use crate::key::{self, KeyRange};
 use crate::large;
 use crate::tree::{BTree, LeafBatch};
-use crate::undo::record::{Kind, TRAILER, Trailer};
-use crate::undo;
+use crate::undo::record::{TRAILER, Trailer};
 use std::sync::Arc;
 
 impl Tx {
@@ -275,11 +274,8 @@ impl Tx {
                 list.push((entry, split));
             }
             list = &mut *older;
-            if trailer.tx < self.reader().low_water || trailer.undo == 0 || self.engine().is_purged(trailer.undo) {
-                return Ok(());
-            }
-            let record = undo::read(&self.engine().pool, trailer.undo)?;
-            version = (record.kind != Kind::Insert).then_some((record.before, record.row));
+            let past = trailer.tx < self.reader().low_water;
+            version = if past { None } else { self.engine().version_before(trailer)? };
         }
         Ok(())
     }

@@ -142,9 +142,32 @@ impl Reader {
 }
 
 impl Engine {
-    /// Status of a transaction.
+    /// Status of a transaction. One below the low-water mark counts as committed before all snapshots: its slot's page may be
+    /// gone from the file.
     pub(crate) fn status(&self, tx: u64) -> Result<Status> {
-        self.txs.status(tx, |seq| self.cts.read(&self.pool, seq))
+        let past = |tx| tx < self.txs.low_water();
+        if past(tx) {
+            return Ok(Status::Committed(1));
+        }
+        match self.txs.status(tx, |seq| self.cts.read(&self.pool, seq)) {
+            Err(_) if past(tx) => Ok(Status::Committed(1)),
+            status => status,
+        }
+    }
+}
+
+impl Engine {
+    /// The version before the one with this trailer, for those who look at all that are left: none where purge has passed its
+    /// record (it may do so while this looks), or where the row began.
+    pub(crate) fn version_before(&self, trailer: Trailer) -> Result<Option<(Trailer, Vec<u8>)>> {
+        if trailer.undo == 0 || self.is_purged(trailer.undo) {
+            return Ok(None);
+        }
+        match undo::read(&self.pool, trailer.undo) {
+            Ok(record) => Ok((record.kind != Kind::Insert).then_some((record.before, record.row))),
+            Err(_) if self.is_purged(trailer.undo) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

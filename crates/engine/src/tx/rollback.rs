@@ -120,11 +120,7 @@ pub(crate) fn keep_needed(
             let needed = entries_of(engine, table, key, &row)?;
             entries.retain(|entry| !needed.contains(entry));
         }
-        if trailer.undo == 0 || trailer.undo == until || engine.is_purged(trailer.undo) {
-            return Ok(());
-        }
-        let record = undo::read(&engine.pool, trailer.undo)?;
-        version = (record.kind != Kind::Insert).then_some((record.before, record.row));
+        version = if trailer.undo == until { None } else { engine.version_before(trailer)? };
     }
     Ok(())
 }

@@ -5,3 +5,4 @@ mod common;
 mod crash;
 mod definitions;
 mod histories;
+mod pressure;

@@ -1,0 +1,102 @@
+//! More data than memory, more undo than is kept.
+
+use crate::common::*;
+use cenote_engine::*;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+fn allocated(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let files = std::fs::read_dir(path).unwrap().map(|e| e.unwrap().metadata().unwrap().blocks() * 512);
+    files.sum()
+}
+
+/// Pages come and go while several sessions write; then the same after a crash.
+#[test]
+fn data_larger_than_memory() {
+    for memory in [MemoryKind::Cxl, MemoryKind::Dram] {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = open(dir.path(), memory);
+        create(&engine, "t", false);
+        let load = |engine: &std::sync::Arc<Engine>, round: i32| {
+            let sessions: Vec<_> = (0..3)
+                .map(|n| {
+                    let engine = engine.clone();
+                    std::thread::spawn(move || {
+                        let mut random = Random(round as u64 * 10 + n as u64);
+                        let mut tx = engine.tx();
+                        tx.begin(Isolation::ReadCommitted);
+                        let table = tx.table("t").unwrap().unwrap();
+                        tx.rollback().unwrap();
+                        let mut model = BTreeMap::new();
+                        for _ in 0..40 {
+                            tx.begin(Isolation::ReadCommitted);
+                            for _ in 0..150 {
+                                let id = n * 1_000_000 + random.below(12_000) as i32;
+                                let k = random.below(1000) as i32;
+                                let text = "v".repeat(800 + random.below(400) as usize);
+                                if !matches!(insert(&mut tx, &table, id, k, &text).unwrap(), Insert::Done) {
+                                    update(&mut tx, &table, id, k, &text).unwrap();
+                                }
+                                model.insert(id, k);
+                            }
+                            tx.commit().unwrap();
+                        }
+                        model
+                    })
+                })
+                .collect();
+            sessions.into_iter().map(|s| s.join().unwrap()).collect::<Vec<_>>()
+        };
+        let mut expected = BTreeMap::new();
+        load(&engine, 1).into_iter().for_each(|m| expected.extend(m));
+        engine.halt();
+        drop(engine);
+        let engine = open(dir.path(), memory);
+        load(&engine, 2).into_iter().for_each(|m| expected.extend(m));
+        let tx = engine.begin(Isolation::ReadCommitted);
+        let table = tx.table("t").unwrap().unwrap();
+        let rows: BTreeMap<i32, i32> = all(&tx, &table).into_iter().map(|(id, k, _)| (id, k)).collect();
+        assert!(rows == expected, "{} rows, {} expected", rows.len(), expected.len());
+        assert!(engine.table_bytes(&table) > MEMORY);
+        drop(tx);
+        check(&engine);
+        engine.shutdown().unwrap();
+    }
+}
+
+/// Undo that nobody needs gives its space on disk back, and a replay of the log does not miss it.
+#[test]
+fn undo_is_given_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), MemoryKind::Dram);
+    let table = create(&engine, "t", false);
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    for id in 0..50 {
+        insert(&mut tx, &table, id, 0, &"x".repeat(1500)).unwrap();
+    }
+    tx.commit().unwrap();
+    for round in 0..800 {
+        tx.begin(Isolation::ReadCommitted);
+        for id in 0..50 {
+            update(&mut tx, &table, id, round % 3, &format!("{round:0>1500}")).unwrap();
+        }
+        tx.commit().unwrap();
+        if round % 100 == 0 {
+            engine.checkpoint().unwrap();
+        }
+    }
+    drop(tx);
+    engine.vacuum().unwrap();
+    engine.checkpoint().unwrap();
+    let used = allocated(&dir.path().join("data/spaces"));
+    assert!(used < 30 << 20, "60 MiB of undo were written, {used} bytes of all spaces are left");
+    engine.halt();
+    drop(engine);
+    let engine = open(dir.path(), MemoryKind::Dram);
+    let tx = engine.begin(Isolation::ReadCommitted);
+    assert_eq!(all(&tx, &table).len(), 50);
+    drop(tx);
+    check(&engine);
+    engine.shutdown().unwrap();
+}
