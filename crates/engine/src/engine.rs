@@ -64,7 +64,13 @@ impl Store {
     }
 
     pub(crate) fn wait_durable(&self, lsn: u64) -> Result<()> {
-        Ok(self.0.log().wait_durable(Lsn::from_raw(lsn))?)
+        self.0.log().wait_durable(Lsn::from_raw(lsn)).map_err(|error| match error {
+            cenote_base::Error::Poisoned(text) => Error::Poisoned(text),
+            other => Error::Poisoned(format!(
+                "what was written could not be made durable ({other}), and the database takes no more changes: \
+                 see to the disk, then restart"
+            )),
+        })
     }
 
     pub(crate) fn check_writable(&self) -> Result<()> {

@@ -93,7 +93,7 @@ pub enum Error {
     #[error("I/O error: {0}")]
     Io(String),
     /// The log failed: nothing more is written. Restart the server; it recovers all acknowledged commits.
-    #[error("the database refuses writes after a storage failure ({0}); restart the server to recover")]
+    #[error("{0}")]
     Poisoned(String),
     /// Bytes that cannot be right.
     #[error("data corrupted: {0}")]

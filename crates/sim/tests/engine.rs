@@ -60,8 +60,12 @@ fn new_table() -> NewTable {
 }
 
 fn row(table: &Table, id: i32, n: i64) -> Vec<u8> {
+    row_of(table, id, n, (id as usize * 37 + n as usize * 11) % 200)
+}
+
+fn row_of(table: &Table, id: i32, n: i64, len: usize) -> Vec<u8> {
     let mut row = Vec::new();
-    let text = "x".repeat((id as usize * 37 + n as usize * 11) % 200);
+    let text = "x".repeat(len);
     table.layout().encode(&[Datum::Int4(id), Datum::Int8(n), Datum::Text(text)], &mut row).expect("a row");
     row
 }
@@ -241,11 +245,11 @@ fn killed_or_cut_off_between_any_two_steps() {
 }
 
 /// Commits one row per number until something refuses; the last acknowledged number and what refused.
-fn commit_until_refused(engine: &Arc<Engine>, table: &Table) -> (i64, Error) {
+fn commit_until_refused(engine: &Arc<Engine>, table: &Table, len: usize) -> (i64, Error) {
     let mut tx = engine.tx();
     for n in 1.. {
         tx.begin(Isolation::ReadCommitted);
-        let new = row(table, 1, n);
+        let new = row_of(table, 1, n, len);
         let inserted = tx.insert(table, &new).map(|done| done == Insert::Done);
         let written = match inserted {
             Ok(false) => tx.modify(table, &key(table, 1), &mut |_, _| Ok::<_, Error>(Change::Update(new.clone()))).map(|_| ()),
@@ -279,11 +283,11 @@ fn a_failed_sync_ends_writing_and_loses_nothing() {
             let region = Region::new();
             let (engine, table) = made(&region.0);
             sim.files().fail_syncs(20 + rt::random() % 20, 1);
-            let (acknowledged, error) = commit_until_refused(&engine, &table);
+            let (acknowledged, error) = commit_until_refused(&engine, &table, 100);
             assert_eq!(error.sqlstate(), "58030", "{error}");
             assert!(error.to_string().contains("restart"), "{error}");
             assert!(engine.poisoned().is_some());
-            let (again, error) = commit_until_refused(&engine, &table);
+            let (again, error) = commit_until_refused(&engine, &table, 100);
             assert_eq!((again, error.sqlstate()), (0, "58030"), "{error}");
             let tx = engine.begin(Isolation::ReadCommitted);
             let mut seen = Vec::new();
@@ -313,8 +317,8 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
         run(seed, |sim| {
             let region = Region::new();
             let (engine, table) = made(&region.0);
-            sim.files().set_capacity(Some(0));
-            let (acknowledged, error) = commit_until_refused(&engine, &table);
+            sim.files().set_capacity(Some(sim.files().used()));
+            let (acknowledged, error) = commit_until_refused(&engine, &table, 60_000);
             assert_eq!(error.sqlstate(), "53100", "{error}");
             assert_eq!(numbers(&engine).first().map_or(0, |row| row.1), acknowledged);
             sim.files().set_capacity(None);

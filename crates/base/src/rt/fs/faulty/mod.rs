@@ -109,6 +109,11 @@ impl MemFs {
         self.0.lock().faults.changes_left = Some(changes);
     }
 
+    /// Bytes that the files take on the disk, as the capacity counts them.
+    pub fn used(&self) -> u64 {
+        self.0.lock().disk.used()
+    }
+
     /// Gives the disk a size: beyond it, ENOSPC. `None`: no limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.0.lock().faults.capacity = bytes;
