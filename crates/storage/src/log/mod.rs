@@ -451,7 +451,12 @@ impl Core {
 
     fn check_space(&self) -> Result<()> {
         self.check()?;
-        if self.is_full() && self.segments.prepared_end().since(self.tail()) < RESERVE {
+        let scarce = || self.segments.prepared_end().since(self.tail()) < RESERVE;
+        if scarce() && self.background {
+            // The background is behind, or the disk is full: whoever wants to write finds out.
+            self.prepare_ahead();
+        }
+        if self.is_full() && scarce() {
             return Err(Error::Full(
                 "the disk is full: there is no space for the redo log; nothing is lost, \
                  free space in the data directory's file system and go on"

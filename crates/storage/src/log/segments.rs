@@ -39,6 +39,8 @@ pub(crate) struct Segments {
     database: u128,
     payload: u64,
     state: Mutex<State>,
+    /// Held while a segment is made. Taken before `state`.
+    making: Mutex<()>,
     /// Number of the first segment that is not there yet, of those ahead.
     prepared: AtomicU64,
 }
@@ -69,6 +71,7 @@ impl Segments {
             database,
             payload,
             state: Mutex::new(state),
+            making: Mutex::new(()),
             prepared: AtomicU64::new(0),
         };
         segments.publish_prepared(&segments.state.lock());
@@ -139,6 +142,11 @@ impl Segments {
     /// # Errors
     /// [`Error::Full`] when there is no space for it; nothing has changed then.
     pub fn prepare(&self, number: u64, quick: bool) -> Result<()> {
+        if self.state.lock().live.contains_key(&number) {
+            return Ok(());
+        }
+        // The lead and the background may want the same one: it must not be made twice.
+        let _making = self.making.lock();
         if self.state.lock().live.contains_key(&number) {
             return Ok(());
         }
