@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, JoinHandle, Nanos};
-use cenote_base::{PAGE_SIZE, Result};
+use cenote_base::PAGE_SIZE;
 
 use crate::pool::Pool;
 
@@ -54,30 +54,25 @@ impl Pool {
     }
 
     fn serve_reserve(&self) {
-        let end = self.frames.geometry().end();
-        while !self.stopping() && self.frames.region().reserved() < end {
-            if let Err(error) = self.reserve_more(end) {
-                eprintln!("cenote: memory for the buffer pool: {error}; going on with what there is");
-                break;
-            }
-        }
+        while !self.stopping() && self.reserve_on_demand() {}
         self.signals.reserving.store(false, Ordering::Release);
     }
 
-    /// Reserves all memory, where there is no thread to do it.
-    pub(crate) fn reserve_all(&self) -> Result<()> {
+    /// Reserves a step of what is not reserved yet and hands out its frames; says whether there was any. Memory that
+    /// is not to be had is said once.
+    pub(crate) fn reserve_on_demand(&self) -> bool {
         let end = self.frames.geometry().end();
-        while self.frames.region().reserved() < end {
-            self.reserve_more(end)?;
+        if self.frames.region().reserved() >= end || self.signals.reserve_failed.load(Ordering::Relaxed) {
+            return false;
         }
-        Ok(())
-    }
-
-    /// Reserves a step and hands out its frames.
-    fn reserve_more(&self, end: u64) -> Result<()> {
-        self.frames.region().reserve_step(end)?;
-        self.note_reserved();
-        Ok(())
+        match self.frames.region().reserve_step(end) {
+            Ok(_) => self.note_reserved(),
+            Err(error) => {
+                self.signals.reserve_failed.store(true, Ordering::Relaxed);
+                eprintln!("cenote: memory for the buffer pool: {error}; going on with what there is");
+            }
+        }
+        true
     }
 
     /// Frames below the region's reserved bytes may be used.

@@ -77,6 +77,9 @@ impl Pool {
             rt::sleep(RESERVE_TURN);
             return Ok(());
         }
+        if self.reserve_on_demand() {
+            return Ok(());
+        }
         bump(&self.counters().foreground_evictions, 1);
         self.signals.evict.set();
         if self.evict_some(16)? > 0 {

@@ -400,7 +400,7 @@ impl<'p> Mtr<'p> {
         floor.0.store(pool.storage.log().tail().raw(), Ordering::SeqCst);
         parts.group.finish()?;
         for place in &mut parts.places {
-            let record = parts.held[place.held].record.unwrap_or(usize::MAX);
+            let record = parts.held[place.held].record.expect("a marked place was written");
             place.in_group = parts.group.locate(record, place.offset, 8).ok_or_else(|| {
                 Error::Invalid("a marked place was overwritten or moved before its commit".into())
             })?;

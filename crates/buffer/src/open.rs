@@ -163,9 +163,6 @@ impl BufferPool {
         begin(&pool, &config)?;
         report.duration = rt::now().since(begun);
         let threads = if config.background { background::start(&pool) } else { Vec::new() };
-        if !config.background {
-            pool.reserve_all()?;
-        }
         Ok((BufferPool { pool, threads: Mutex::new(threads) }, report))
     }
 

@@ -102,6 +102,8 @@ pub(crate) struct Signals {
     pub stop: AtomicBool,
     /// Memory is still being reserved: frames will come without anybody giving one up.
     pub reserving: AtomicBool,
+    /// No more memory can be reserved: the pool goes on with what there is.
+    pub reserve_failed: AtomicBool,
     /// Clean free frames run low.
     pub evict: Event,
     /// The log grows long, or somebody wants a checkpoint.

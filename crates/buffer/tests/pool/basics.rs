@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cenote_base::{Error, PageId};
-use cenote_buffer::{BufferPool, Config, Kind, Mode, RecoveryReport};
+use cenote_buffer::{BufferPool, Config, Hint, Kind, Mode, PAGES_MAX, RecoveryReport};
 use cenote_storage::DataDir;
 
 const SPACE: u32 = 1000;
@@ -155,4 +155,95 @@ fn a_value_is_patched_in_the_order_of_the_log() {
     assert_eq!(report.mode, Mode::Log);
     let guard = pool.optimistic(PageId::new(SPACE, 1)).expect("page");
     assert_eq!((guard.view().u64(64), guard.view().u64(72), guard.view().u64(80)), (5, end.raw(), 6));
+}
+
+#[test]
+fn a_scan_of_everything_leaves_what_was_asked_for() {
+    let dir = tempfile::tempdir().expect("dir");
+    let (pool, _) = open(Kind::Cxl, dir.path(), 16 << 20);
+    let frames = pool.stats().frames.max(600);
+    for page in 0..frames * 4 {
+        create(&pool, page, page as u64);
+    }
+    let asked_for: Vec<PageId> = (0..frames / 2).map(|page| PageId::new(SPACE, page)).collect();
+    let ask = || asked_for.iter().for_each(|page| drop(pool.shared(*page).expect("page")));
+    (0..3).for_each(|_| ask());
+    let before = pool.stats().counts;
+    ask();
+    assert_eq!(pool.stats().counts.misses, before.misses, "it fits");
+    for page in 0..frames * 4 {
+        let ahead: Vec<PageId> = (page + 1..page + 17).map(|p| PageId::new(SPACE, p)).collect();
+        if page % 16 == 0 {
+            pool.prefetch(&ahead);
+        }
+        pool.optimistic_hint(PageId::new(SPACE, page), Hint::Scan).expect("page");
+    }
+    let (before, pages) = (pool.stats().counts, asked_for.len() as u64);
+    ask();
+    let missed = pool.stats().counts.misses - before.misses;
+    println!("{missed} of {pages} pages went with the scan; {:?}", pool.stats().counts);
+    assert!(missed * 10 < pages, "{missed} of {pages} pages went with the scan");
+}
+
+#[test]
+fn a_space_that_goes_is_neither_written_nor_found_again() {
+    for crash in [false, true] {
+        let dir = tempfile::tempdir().expect("dir");
+        let (pool, _) = open(Kind::Cxl, dir.path(), 16 << 20);
+        pool.storage().pages().create_space(SPACE + 1).expect("space");
+        for page in 0..50 {
+            create(&pool, page, 1);
+            let mut m = pool.mtr();
+            let h = m.create(PageId::new(SPACE + 1, page), 7, 0).expect("create");
+            m.write_u64(h, 64, 2);
+            m.commit();
+        }
+        pool.storage().log().flush_all().expect("flush");
+        if crash {
+            // The space goes, and the process before it could drop the frames.
+            pool.storage().pages().drop_space(SPACE + 1).expect("drop");
+            drop(pool);
+            let (pool, report) = open(Kind::Cxl, dir.path(), 16 << 20);
+            assert_eq!(report.mode, Mode::Instant);
+            pool.flush_all().expect("frames of a space that is gone are in nobody's way");
+            assert_eq!(read(&pool, 7).0, 1);
+            continue;
+        }
+        pool.discard_pages(SPACE + 1, 10..20).expect("discard");
+        pool.discard_space(SPACE + 1).expect("discard");
+        pool.storage().pages().drop_space(SPACE + 1).expect("drop");
+        assert!(pool.optimistic(PageId::new(SPACE + 1, 3)).is_err());
+        pool.flush_all().expect("flush");
+        assert_eq!(pool.check().problems, Vec::<String>::new());
+        assert_eq!(read(&pool, 7).0, 1);
+    }
+}
+
+#[test]
+fn a_mini_transaction_of_many_whole_pages_fits_the_log() {
+    let dir = tempfile::tempdir().expect("dir");
+    let (pool, _) = open(Kind::Cxl, dir.path(), 32 << 20);
+    let mut m = pool.mtr();
+    let mut noise = 1u64;
+    for page in 0..PAGES_MAX as u32 {
+        let h = m.create(PageId::new(SPACE, page), 7, 0).expect("create");
+        for at in (32..16384).step_by(8) {
+            noise = noise.wrapping_mul(6364136223846793005).wrapping_add(1);
+            m.write_u64(h, at, noise | 1);
+        }
+        // Far more redo than the page is long: its image is logged.
+        for at in (64..16000).step_by(96) {
+            m.write(h, at, &noise.to_le_bytes());
+            m.write(h, 16000 - at, &[page as u8; 100]);
+        }
+    }
+    assert!(m.exclusive(PageId::new(SPACE, 500)).is_err(), "one page too many");
+    let end = m.commit();
+    pool.storage().log().wait_durable(end).expect("durable");
+    let before: Vec<u64> = (0..PAGES_MAX as u32).map(|p| read(&pool, p).0).collect();
+    drop(pool);
+    std::fs::remove_file(dir.path().join("region")).expect("region");
+    let (pool, report) = open(Kind::Cxl, dir.path(), 32 << 20);
+    assert_eq!((report.mode, report.pages_replayed), (Mode::Log, PAGES_MAX as u64));
+    assert_eq!((0..PAGES_MAX as u32).map(|p| read(&pool, p).0).collect::<Vec<_>>(), before);
 }

@@ -125,3 +125,28 @@ fn measure_instructions() {
     }
     println!("{sum}");
 }
+
+#[test]
+#[ignore = "takes seconds"]
+fn measure_replay() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
+    let (pool, _) = open(Kind::Dram, dir.path(), 512 << 20, 0);
+    fill(&pool, 20_000);
+    pool.flush_all().expect("flush");
+    pool.checkpoint().expect("checkpoint");
+    let mut random = crate::model::Random(88172645463325252);
+    for i in 0..1_000_000u64 {
+        let mut m = pool.mtr();
+        let h = m.exclusive(PageId::new(SPACE, random.below(20_000) as u32)).expect("page");
+        m.write_u64(h, 64, i);
+        m.write(h, 4000, &[i as u8; 100]);
+        m.commit();
+    }
+    pool.storage().log().flush_all().expect("flush");
+    drop(pool);
+    for kind in [Kind::Dram, Kind::Cxl] {
+        let (pool, report) = open(kind, dir.path(), 512 << 20, 0);
+        println!("{kind:?}: {report}");
+        drop(pool);
+    }
+}
