@@ -12,9 +12,9 @@
 
 use std::sync::Arc;
 
+use cenote_base::PAGE_SIZE;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, JoinHandle, Nanos};
-use cenote_base::PAGE_SIZE;
 
 use crate::pool::Pool;
 

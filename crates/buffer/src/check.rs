@@ -37,7 +37,10 @@ impl Pool {
             return;
         }
         let mut problem = |text: String| report.problems.push(format!("frame {frame}: {text}"));
-        let (key, state) = (d.key.load(Ordering::Relaxed), FrameState::of(d.state.load(Ordering::Relaxed)));
+        let (key, state) = (
+            d.key.load(Ordering::Relaxed),
+            FrameState::of(d.state.load(Ordering::Relaxed)),
+        );
         if !d.is_sealed() {
             problem("its descriptor's check does not fit".into());
         }
@@ -62,7 +65,10 @@ impl Pool {
         let span = self.frames.page(frame);
         let lsn = d.lsn.load(Ordering::Relaxed);
         if span.u64(page_header::LSN) != lsn {
-            problem(format!("page {page} has LSN {}, its descriptor {lsn}", span.u64(page_header::LSN)));
+            problem(format!(
+                "page {page} has LSN {}, its descriptor {lsn}",
+                span.u64(page_header::LSN)
+            ));
         }
         let found = PageId::new(span.u32(page_header::SPACE), span.u32(page_header::PAGE));
         if key_of(found) != key && lsn != 0 {
@@ -89,7 +95,10 @@ impl Pool {
                 at = lists.before(frame);
             }
             if !matches!(at, Ok(None)) || count != lists.count(list) {
-                report.problems.push(format!("{list:?} list: {count} frames met, {} counted", lists.count(list)));
+                report.problems.push(format!(
+                    "{list:?} list: {count} frames met, {} counted",
+                    lists.count(list)
+                ));
             }
         }
     }

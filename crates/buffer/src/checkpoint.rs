@@ -102,7 +102,11 @@ impl Pool {
         let length = tail.since(Lsn::from_raw(self.checkpoint_lsn.load(Ordering::Relaxed)));
         if length > self.log_limit / 2 {
             // At half the limit the older half of what may stay is written, beyond it all but a quarter.
-            let keep = if length > self.log_limit { self.log_limit / 8 } else { self.log_limit / 4 };
+            let keep = if length > self.log_limit {
+                self.log_limit / 8
+            } else {
+                self.log_limit / 4
+            };
             let before = Lsn::from_raw(tail.raw().saturating_sub(keep));
             self.flush_before(before)?;
             self.checkpoint()?;

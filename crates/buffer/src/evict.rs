@@ -62,7 +62,7 @@ impl Pool {
             if lacking == 0 {
                 return Ok(true);
             }
-            self.evict_some((lacking as usize).max(32).min(GATHER))?;
+            self.evict_some((lacking as usize).clamp(32, GATHER))?;
         }
         Ok(false)
     }
@@ -100,7 +100,11 @@ impl Pool {
     pub(crate) fn evict_some(&self, wanted: usize) -> Result<usize> {
         let victims = self.gather(wanted);
         let dirty: Vec<u32> = victims.iter().copied().filter(|f| self.is_dirty(*f)).collect();
-        let written = if dirty.is_empty() { Ok(0) } else { self.write_back(&dirty) };
+        let written = if dirty.is_empty() {
+            Ok(0)
+        } else {
+            self.write_back(&dirty)
+        };
         let mut freed = 0;
         for frame in victims {
             freed += self.evict(frame)? as usize;
@@ -135,8 +139,14 @@ impl Pool {
     /// The frame at the cold end, turned to the other; and whether it may go.
     fn next_victim(&self, lists: &mut Lists<'_>) -> Result<Option<(u32, bool)>, Broken> {
         let (cold, warm) = (lists.count(List::Cold), lists.count(List::Warm));
-        let list = if cold > (warm / COLD_SHARE).max(8) || warm == 0 { List::Cold } else { List::Warm };
-        let Some(frame) = lists.last(list)? else { return Ok(None) };
+        let list = if cold > (warm / COLD_SHARE).max(8) || warm == 0 {
+            List::Cold
+        } else {
+            List::Warm
+        };
+        let Some(frame) = lists.last(list)? else {
+            return Ok(None);
+        };
         let d = self.frames.descriptor(frame);
         let used = d.recency.load(Ordering::Relaxed) != 0;
         if used {
@@ -148,7 +158,9 @@ impl Pool {
 
     /// Frees `frame` if it is in use, clean, idle and was not used since it was chosen.
     pub(crate) fn evict(&self, frame: u32) -> Result<bool> {
-        let Some(latched) = self.try_latch_exclusive(frame)? else { return Ok(false) };
+        let Some(latched) = self.try_latch_exclusive(frame)? else {
+            return Ok(false);
+        };
         let d = self.frames.descriptor(frame);
         let used = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Used);
         let idle = d.recency.load(Ordering::Relaxed) == 0;

@@ -52,11 +52,18 @@ impl Frames {
         };
         let (header, buckets) = (at(Geometry::HEADER_AT).cast(), at(geometry.buckets_at).cast());
         let (slots, descriptors) = (at(geometry.slots_at).cast(), at(geometry.descriptors_at).cast());
-        let aligned = region.base().addr() % 4096 == 0;
+        let aligned = region.base().addr().is_multiple_of(4096);
         if !aligned {
             return Err(Error::Invalid("a region must be mapped at a page boundary".into()));
         }
-        Ok(Self { region, geometry, header, buckets, slots, descriptors })
+        Ok(Self {
+            region,
+            geometry,
+            header,
+            buckets,
+            slots,
+            descriptors,
+        })
     }
 
     /// The region.

@@ -27,7 +27,12 @@ pub struct OptGuard<'p> {
 impl<'p> OptGuard<'p> {
     #[inline(always)]
     pub(crate) fn new(pool: &'p Pool, descriptor: &'p Descriptor, frame: u32, version: u64) -> Self {
-        Self { pool, descriptor, frame, version }
+        Self {
+            pool,
+            descriptor,
+            frame,
+            version,
+        }
     }
 
     /// The page, unobserved.
@@ -72,7 +77,12 @@ pub struct SharedGuard<'p> {
 
 impl<'p> SharedGuard<'p> {
     pub(crate) fn new(pool: &'p Pool, frame: u32, page: PageId) -> Self {
-        Self { pool, frame, page, _here: PhantomData }
+        Self {
+            pool,
+            frame,
+            page,
+            _here: PhantomData,
+        }
     }
 
     /// The page.

@@ -52,7 +52,10 @@ impl PageHash {
     /// For `buckets` (a power of two) buckets.
     pub fn new(buckets: u32) -> Self {
         debug_assert!(buckets.is_power_of_two() && buckets > 1);
-        Self { locks: (0..LOCKS).map(|_| Mutex::new(())).collect(), shift: 64 - buckets.trailing_zeros() }
+        Self {
+            locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
+            shift: 64 - buckets.trailing_zeros(),
+        }
     }
 
     #[inline(always)]
@@ -86,12 +89,20 @@ impl PageHash {
     /// Takes the lock of `key`'s bucket.
     pub fn lock<'p>(&'p self, frames: &'p Frames, key: u64) -> Bucket<'p> {
         let index = self.bucket(key);
-        Bucket { frames, index, _lock: Some(self.locks[index % LOCKS].lock()) }
+        Bucket {
+            frames,
+            index,
+            _lock: Some(self.locks[index % LOCKS].lock()),
+        }
     }
 
     /// The bucket of `key` in recovery, when no other thread is about.
     pub fn alone<'p>(&self, frames: &'p Frames, key: u64) -> Bucket<'p> {
-        Bucket { frames, index: self.bucket(key), _lock: None }
+        Bucket {
+            frames,
+            index: self.bucket(key),
+            _lock: None,
+        }
     }
 }
 
@@ -114,7 +125,10 @@ impl Bucket<'_> {
     /// Adds `frame`, whose key is stored.
     pub fn insert(&self, frame: u32) {
         let head = &self.frames.buckets()[self.index];
-        self.frames.descriptor(frame).hash_next.store(head.load(Ordering::Relaxed), Ordering::Release);
+        self.frames
+            .descriptor(frame)
+            .hash_next
+            .store(head.load(Ordering::Relaxed), Ordering::Release);
         head.store(frame + 1, Ordering::Release);
     }
 
@@ -146,8 +160,14 @@ impl Bucket<'_> {
         let mut next = self.frames.buckets()[self.index].load(Ordering::Acquire);
         let mut before = None;
         for _ in 0..STEPS_MAX {
-            let Some(frame) = next.checked_sub(1) else { return Ok(()) };
-            let d = self.frames.descriptors().get(frame as usize).ok_or_else(|| self.broken())?;
+            let Some(frame) = next.checked_sub(1) else {
+                return Ok(());
+            };
+            let d = self
+                .frames
+                .descriptors()
+                .get(frame as usize)
+                .ok_or_else(|| self.broken())?;
             if stop(frame, d.key.load(Ordering::Relaxed), before) {
                 return Ok(());
             }

@@ -61,7 +61,11 @@ pub fn has_shared(word: u64) -> bool {
 
 /// Shared count that `owner`'s epoch vouches for.
 fn shared(word: u64, owner: Owner) -> u64 {
-    if word & OWNER_MASK == owner.0 { word & SHARED_MASK } else { 0 }
+    if word & OWNER_MASK == owner.0 {
+        word & SHARED_MASK
+    } else {
+        0
+    }
 }
 
 /// The word with one shared holder more, if that may be.
@@ -74,12 +78,14 @@ fn with_shared(word: u64, owner: Owner) -> Option<u64> {
 /// The word held exclusively by `owner`, if that may be.
 fn with_exclusive(word: u64, owner: Owner) -> Option<u64> {
     let free = !is_exclusive(word) && shared(word, owner) == 0;
-    free.then(|| (word & !(OWNER_MASK | SHARED_MASK)) | owner.0 | EXCLUSIVE)
+    free.then_some((word & !(OWNER_MASK | SHARED_MASK)) | owner.0 | EXCLUSIVE)
 }
 
 /// Takes the latch shared if nobody holds it exclusively.
 pub fn try_shared(latch: &AtomicU64, owner: Owner) -> bool {
-    latch.fetch_update(Ordering::Acquire, Ordering::Relaxed, |w| with_shared(w, owner)).is_ok()
+    latch
+        .fetch_update(Ordering::Acquire, Ordering::Relaxed, |w| with_shared(w, owner))
+        .is_ok()
 }
 
 /// Gives a shared hold back. As all that releases, this runs in destructors: no preemption point.
@@ -89,7 +95,9 @@ pub fn release_shared(latch: &AtomicU64) {
 
 /// Takes the latch exclusively if nobody holds it. The caller's latch slot names the frame already.
 pub fn try_exclusive(latch: &AtomicU64, owner: Owner) -> bool {
-    let taken = latch.fetch_update(Ordering::Acquire, Ordering::Relaxed, |w| with_exclusive(w, owner)).is_ok();
+    let taken = latch
+        .fetch_update(Ordering::Acquire, Ordering::Relaxed, |w| with_exclusive(w, owner))
+        .is_ok();
     if taken {
         // The page's stores must not be seen before the bit is.
         rt::atomic::fence(Ordering::Release);
@@ -103,7 +111,9 @@ pub fn try_upgrade(latch: &AtomicU64, owner: Owner, expected: u64) -> Upgrade {
     if is_exclusive(word) || version(word) != expected {
         return Upgrade::Changed;
     }
-    let Some(next) = with_exclusive(word, owner) else { return Upgrade::Shared };
+    let Some(next) = with_exclusive(word, owner) else {
+        return Upgrade::Shared;
+    };
     match latch.compare_exchange(word, next, Ordering::Acquire, Ordering::Relaxed) {
         Ok(_) => {
             rt::atomic::fence(Ordering::Release);
@@ -159,7 +169,9 @@ pub struct Parking {
 impl Parking {
     /// With nobody in it.
     pub fn new() -> Self {
-        Self { lots: (0..LOTS).map(|_| Lot::default()).collect() }
+        Self {
+            lots: (0..LOTS).map(|_| Lot::default()).collect(),
+        }
     }
 
     fn lot(&self, frame: u32) -> &Lot {

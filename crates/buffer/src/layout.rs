@@ -158,7 +158,10 @@ impl Chain {
 
     /// From a descriptor's word.
     pub fn unpack(word: u32) -> Self {
-        Self { count: word >> 20, lines: word & 0xF_FFFF }
+        Self {
+            count: word >> 20,
+            lines: word & 0xF_FFFF,
+        }
     }
 
     /// Into a descriptor's word; both parts saturate.
@@ -168,7 +171,10 @@ impl Chain {
 
     /// With one more record of `bytes`.
     pub fn plus(self, bytes: usize) -> Self {
-        Self { count: self.count + 1, lines: self.lines + bytes.div_ceil(LINE) as u32 }
+        Self {
+            count: self.count + 1,
+            lines: self.lines + bytes.div_ceil(LINE) as u32,
+        }
     }
 
     /// Whether the image is due instead of one more record.
@@ -186,7 +192,7 @@ pub struct LatchSlot {
     pub frames: [AtomicU32; SLOT_FRAMES],
 }
 
-const _: () = assert!(size_of::<LatchSlot>() == SLOT_FRAMES * 4 && size_of::<LatchSlot>() % LINE == 0);
+const _: () = assert!(size_of::<LatchSlot>() == SLOT_FRAMES * 4 && size_of::<LatchSlot>().is_multiple_of(LINE));
 
 /// See [`PoolHeader::surveying`].
 pub const SURVEYING: u32 = 1;
@@ -321,7 +327,16 @@ impl Geometry {
         let slots_at = up(buckets_at + buckets as u64 * 4);
         let descriptors_at = up(slots_at + (MAX_THREADS * size_of::<LatchSlot>()) as u64);
         let pages_at = up(descriptors_at + frames as u64 * LINE as u64);
-        Self { region_len, ring_len, frames, buckets, buckets_at, slots_at, descriptors_at, pages_at }
+        Self {
+            region_len,
+            ring_len,
+            frames,
+            buckets,
+            buckets_at,
+            slots_at,
+            descriptors_at,
+            pages_at,
+        }
     }
 
     /// First byte after the last page.
@@ -350,7 +365,11 @@ mod tests {
             assert!(g.slots_at + (MAX_THREADS * size_of::<LatchSlot>()) as u64 <= g.descriptors_at);
             assert!(g.descriptors_at + g.frames as u64 * 64 <= g.pages_at);
             assert!(g.end() <= len);
-            assert!(len - g.end() < 40 * PAGE_SIZE as u64 || len > 1 << 30, "{len}: wasted {}", len - g.end());
+            assert!(
+                len - g.end() < 40 * PAGE_SIZE as u64 || len > 1 << 30,
+                "{len}: wasted {}",
+                len - g.end()
+            );
         }
         assert!(Geometry::plan(1 << 20, 4 << 20).is_err());
     }
@@ -360,7 +379,26 @@ mod tests {
         let chain = Chain { count: 7, lines: 9 }.plus(65);
         assert_eq!(chain, Chain { count: 8, lines: 11 });
         assert_eq!(Chain::unpack(chain.pack()), chain);
-        assert_eq!(Chain::unpack(Chain { count: 1 << 30, lines: 1 << 30 }.pack()), Chain { count: 0xFFF, lines: 0xF_FFFF });
-        assert!(Chain { count: 500, lines: 0 }.is_long() && !Chain { count: 499, lines: 1023 }.is_long());
+        assert_eq!(
+            Chain::unpack(
+                Chain {
+                    count: 1 << 30,
+                    lines: 1 << 30
+                }
+                .pack()
+            ),
+            Chain {
+                count: 0xFFF,
+                lines: 0xF_FFFF
+            }
+        );
+        assert!(
+            Chain { count: 500, lines: 0 }.is_long()
+                && !Chain {
+                    count: 499,
+                    lines: 1023
+                }
+                .is_long()
+        );
     }
 }

@@ -64,7 +64,7 @@ mod writeback;
 pub use check::CheckReport;
 pub use guard::{OptGuard, Restart, SharedGuard};
 pub use layout::{FRAMES_MIN, Geometry};
-pub use mtr::{Mtr, PAGES_MAX, PageH, Patch};
+pub use mtr::{CommitHook, Mtr, PAGES_MAX, PageH, Patch};
 pub use open::{BufferPool, Config, Kind};
 pub use pool::{Hint, Pool};
 pub use report::{Cause, Mode, RecoveryReport, Repaired};

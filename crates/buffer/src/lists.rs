@@ -98,7 +98,11 @@ impl Word {
     fn unpack(packed: u32, frames: u32) -> Option<Self> {
         if packed & HEADER_WORD == 0 {
             let frame = packed >> 1;
-            let word = if packed & 1 == 0 { Word::Next(frame) } else { Word::Prev(frame) };
+            let word = if packed & 1 == 0 {
+                Word::Next(frame)
+            } else {
+                Word::Prev(frame)
+            };
             return (frame < frames).then_some(word);
         }
         let list = match (packed & !HEADER_WORD) >> 2 {
@@ -127,7 +131,10 @@ impl<'p> Lists<'p> {
     /// Takes the lists; `local` is the mutex that goes with them.
     pub fn hold(frames: &'p Frames, local: MutexGuard<'p, ()>) -> Self {
         frames.header().list_lock.store(HELD, Ordering::Release);
-        Self { frames, _local: Some(local) }
+        Self {
+            frames,
+            _local: Some(local),
+        }
     }
 
     /// In recovery, when no other thread is about.
@@ -158,7 +165,9 @@ impl<'p> Lists<'p> {
         let noted = header.undo_count.load(Ordering::Relaxed) as usize;
         let entry = header.undo.get(noted).ok_or(Broken)?;
         entry.word.store(word.pack(), Ordering::Release);
-        entry.old.store(self.word(word).load(Ordering::Relaxed), Ordering::Release);
+        entry
+            .old
+            .store(self.word(word).load(Ordering::Relaxed), Ordering::Release);
         header.undo_count.store(noted as u32 + 1, Ordering::Release);
         self.word(word).store(value, Ordering::Release);
         Ok(())
@@ -175,8 +184,11 @@ impl<'p> Lists<'p> {
         let noted = header.undo_count.load(Ordering::Acquire) as usize;
         for entry in header.undo[..noted.min(UNDO_ENTRIES)].iter().rev() {
             let packed = entry.word.load(Ordering::Relaxed);
-            let Some(word) = Word::unpack(packed, self.frames.count()) else { return false };
-            self.word(word).store(entry.old.load(Ordering::Relaxed), Ordering::Release);
+            let Some(word) = Word::unpack(packed, self.frames.count()) else {
+                return false;
+            };
+            self.word(word)
+                .store(entry.old.load(Ordering::Relaxed), Ordering::Release);
         }
         self.done();
         noted <= UNDO_ENTRIES
@@ -334,7 +346,11 @@ impl<'p> Lists<'p> {
         d.list_next.store(0, Ordering::Relaxed);
         d.list_prev.store((list as u32) << TAG_SHIFT | *tail, Ordering::Relaxed);
         match tail.checked_sub(1) {
-            Some(last) => self.frames.descriptor(last).list_next.store(frame + 1, Ordering::Relaxed),
+            Some(last) => self
+                .frames
+                .descriptor(last)
+                .list_next
+                .store(frame + 1, Ordering::Relaxed),
             None => self.head(list).first.store(frame + 1, Ordering::Relaxed),
         }
         *tail = frame + 1;

@@ -115,6 +115,9 @@ impl Patch<'_> {
     }
 }
 
+/// Called when a commit's place in the log is fixed: the end of its redo, and the marked places.
+pub type CommitHook<'a> = &'a mut dyn FnMut(Lsn, &mut Patch<'_>);
+
 /// A mini-transaction of this thread. See the module.
 pub struct Mtr<'p> {
     pool: &'p Pool,
@@ -138,7 +141,7 @@ impl Pool {
         let parts = self.parts.get().lock().pop().unwrap_or_default();
         Mtr {
             pool: self,
-            parts: parts,
+            parts,
             changed: false,
             done: false,
             observed: observe::active(),
@@ -178,17 +181,21 @@ impl<'p> Mtr<'p> {
         let (pool, frame) = (self.pool, guard.frame);
         let entry = pool.slots.announce(&pool.frames, frame)?;
         let latch = &pool.frames.descriptor(frame).latch;
-        let taken = pool.parking.until(frame, || match latch::try_upgrade(latch, pool.owner, guard.version) {
-            Upgrade::Taken => Some(true),
-            Upgrade::Changed => Some(false),
-            Upgrade::Shared => None,
-        });
+        let taken = pool
+            .parking
+            .until(frame, || match latch::try_upgrade(latch, pool.owner, guard.version) {
+                Upgrade::Taken => Some(true),
+                Upgrade::Changed => Some(false),
+                Upgrade::Shared => None,
+            });
         if !taken {
             pool.slots.withdraw(&pool.frames, entry);
             return Ok(None);
         }
         pool.latched(frame);
-        let page = pool.page_in(frame).ok_or_else(|| Error::corrupt(format!("frame {frame} lost its page")))?;
+        let page = pool
+            .page_in(frame)
+            .ok_or_else(|| Error::corrupt(format!("frame {frame} lost its page")))?;
         Ok(Some(self.hold(Latched { frame, entry }, page)))
     }
 
@@ -217,7 +224,9 @@ impl<'p> Mtr<'p> {
 
     fn check_room(&self) -> Result<()> {
         if self.parts.held.iter().filter(|h| !h.released).count() >= PAGES_MAX {
-            return Err(Error::Invalid(format!("a mini-transaction takes more than {PAGES_MAX} pages")));
+            return Err(Error::Invalid(format!(
+                "a mini-transaction takes more than {PAGES_MAX} pages"
+            )));
         }
         self.pool.storage.log().check_poison()
     }
@@ -242,7 +251,11 @@ impl<'p> Mtr<'p> {
     /// If it was changed.
     pub fn release(&mut self, h: PageH) {
         let held = &mut self.parts.held[h.0 as usize];
-        assert!(held.record.is_none(), "page {} was changed and is released before commit", held.page);
+        assert!(
+            held.record.is_none(),
+            "page {} was changed and is released before commit",
+            held.page
+        );
         if !held.released {
             held.released = true;
             self.pool.unlatch(held.latched, false);
@@ -310,7 +323,11 @@ impl<'p> Mtr<'p> {
     /// afterwards in this mini-transaction, nor move it.
     pub fn write_patched_u64(&mut self, h: PageH, offset: usize) {
         self.write_u64(h, offset, PLACEHOLDER);
-        self.parts.places.push(Place { held: h.0 as usize, offset, in_group: 0 });
+        self.parts.places.push(Place {
+            held: h.0 as usize,
+            offset,
+            in_group: 0,
+        });
     }
 
     /// Moves `length` bytes from `source` to `destination` within the page; they may overlap.
@@ -376,11 +393,11 @@ impl<'p> Mtr<'p> {
 
     /// Commits, and has `hook` give the marked places their values when the place in the log is fixed:
     /// hooks run one at a time, in the order of the log. It has to be short, and not panic.
-    pub fn commit_with(self, hook: &mut dyn FnMut(Lsn, &mut Patch<'_>)) -> Lsn {
+    pub fn commit_with(self, hook: CommitHook<'_>) -> Lsn {
         self.commit_inner(Some(hook))
     }
 
-    fn commit_inner(mut self, hook: Option<&mut dyn FnMut(Lsn, &mut Patch<'_>)>) -> Lsn {
+    fn commit_inner(mut self, hook: Option<CommitHook<'_>>) -> Lsn {
         let mut end = Lsn::ZERO;
         if self.changed {
             end = match self.log_and_stamp(hook) {
@@ -392,7 +409,7 @@ impl<'p> Mtr<'p> {
         end
     }
 
-    fn log_and_stamp(&mut self, hook: Option<&mut dyn FnMut(Lsn, &mut Patch<'_>)>) -> Result<Lsn> {
+    fn log_and_stamp(&mut self, hook: Option<CommitHook<'_>>) -> Result<Lsn> {
         self.log_images();
         let (pool, parts) = (self.pool, &mut self.parts);
         let floor = pool.floors.get();
@@ -401,9 +418,10 @@ impl<'p> Mtr<'p> {
         parts.group.finish()?;
         for place in &mut parts.places {
             let record = parts.held[place.held].record.expect("a marked place was written");
-            place.in_group = parts.group.locate(record, place.offset, 8).ok_or_else(|| {
-                Error::Invalid("a marked place was overwritten or moved before its commit".into())
-            })?;
+            place.in_group = parts
+                .group
+                .locate(record, place.offset, 8)
+                .ok_or_else(|| Error::Invalid("a marked place was overwritten or moved before its commit".into()))?;
         }
         let (places, held) = (&parts.places[..], &parts.held[..]);
         let group = parts.group.finished();
@@ -411,7 +429,17 @@ impl<'p> Mtr<'p> {
         let appended = match hook {
             None => pool.storage.log().append(group, None)?,
             Some(hook) => {
-                let mut patch = |end: Lsn, group: &mut [u8]| hook(end, &mut Patch { places, held, pool, group });
+                let mut patch = |end: Lsn, group: &mut [u8]| {
+                    hook(
+                        end,
+                        &mut Patch {
+                            places,
+                            held,
+                            pool,
+                            group,
+                        },
+                    )
+                };
                 pool.storage.log().append(group, Some(&mut patch))?
             }
         };
@@ -439,7 +467,9 @@ impl<'p> Mtr<'p> {
     fn stamp(&mut self, start: Lsn, end: Lsn) {
         let (pool, parts) = (self.pool, &mut self.parts);
         for held in parts.held.iter_mut().filter(|h| h.record.is_some()) {
-            pool.frames.page(held.latched.frame).set_u64(page_header::LSN, end.raw());
+            pool.frames
+                .page(held.latched.frame)
+                .set_u64(page_header::LSN, end.raw());
             if pool.host {
                 held.dirty[0] |= 1;
                 flush_lines(pool, held);
@@ -462,7 +492,8 @@ impl<'p> Mtr<'p> {
                 d.rec.store(start.raw(), Ordering::Release);
             }
             d.lsn.store(end.raw(), Ordering::Release);
-            d.head.store(RecordAddr::new(0, start.raw() + offset).raw(), Ordering::Release);
+            d.head
+                .store(RecordAddr::new(0, start.raw() + offset).raw(), Ordering::Release);
             d.chain.store(chain.plus(length).pack(), Ordering::Release);
             d.seal();
         }
@@ -514,7 +545,11 @@ fn flush_lines(pool: &Pool, held: &Held) {
             line += 1;
         }
         if line > first {
-            coherence::write_back(pool.frames.region(), page_at + (first * LINE) as u64, (line - first) * LINE);
+            coherence::write_back(
+                pool.frames.region(),
+                page_at + (first * LINE) as u64,
+                (line - first) * LINE,
+            );
         }
         line += 1;
     }

@@ -26,6 +26,7 @@ use cenote_base::{Error, Result};
 use cenote_fabric::{Identity, Region, RegionOptions, default_path};
 use cenote_storage::{Control, DataDir, RingPlace, RingUse, Storage, StorageOptions, StorageReport, Survive};
 
+use crate::background;
 use crate::frame::Frames;
 use crate::hash::PageHash;
 use crate::latch::{Owner, Parking};
@@ -34,7 +35,6 @@ use crate::pool::{Pool, Signals};
 use crate::report::{Mode, RecoveryReport};
 use crate::slots::Slots;
 use crate::stats::Stats;
-use crate::background;
 
 /// Where the frames lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,8 +162,18 @@ impl BufferPool {
         let mut report = recover(&pool, &config, opened, &found, &control)?;
         begin(&pool, &config)?;
         report.duration = rt::now().since(begun);
-        let threads = if config.background { background::start(&pool) } else { Vec::new() };
-        Ok((BufferPool { pool, threads: Mutex::new(threads) }, report))
+        let threads = if config.background {
+            background::start(&pool)
+        } else {
+            Vec::new()
+        };
+        Ok((
+            BufferPool {
+                pool,
+                threads: Mutex::new(threads),
+            },
+            report,
+        ))
     }
 
     /// Writes all pages back, takes a checkpoint, and marks database and region clean. No mini-transaction may
@@ -199,7 +209,10 @@ impl Drop for BufferPool {
 }
 
 fn open_region(config: &Config, control: &Control, dir: &DataDir) -> Result<Opened> {
-    let options = RegionOptions { numa_node: config.numa_node, ..RegionOptions::default() };
+    let options = RegionOptions {
+        numa_node: config.numa_node,
+        ..RegionOptions::default()
+    };
     if config.kind == Kind::Dram {
         let region = Region::dram(config.size, identity(control, dir), options)?;
         return made(config, region, Vec::new());
@@ -208,10 +221,20 @@ fn open_region(config: &Config, control: &Control, dir: &DataDir) -> Result<Open
     let mut remarks = Vec::new();
     match Region::open(&path, options) {
         Ok(region) => match fits(config, control, &region)? {
-            Ok(geometry) => return Ok(Opened { region: Arc::new(region), geometry, believed: true, remarks }),
+            Ok(geometry) => {
+                return Ok(Opened {
+                    region: Arc::new(region),
+                    geometry,
+                    believed: true,
+                    remarks,
+                });
+            }
             Err(reason) => remarks.push(format!("{} is discarded: {reason}", region.name())),
         },
-        Err(Error::Io { kind: std::io::ErrorKind::NotFound, .. }) => {}
+        Err(Error::Io {
+            kind: std::io::ErrorKind::NotFound,
+            ..
+        }) => {}
         Err(Error::Mismatch(reason) | Error::Corrupt(reason)) => {
             // Nothing but its name can tell whose it is.
             if config.region.is_some() && !is_blank(&path) {
@@ -240,7 +263,12 @@ fn identity(control: &Control, dir: &DataDir) -> Identity {
 fn made(config: &Config, region: Region, remarks: Vec<String>) -> Result<Opened> {
     let geometry = config.geometry(region.len())?;
     region.reserve_to((geometry.pages_at + FIRST_FRAMES).min(geometry.end()))?;
-    Ok(Opened { region: Arc::new(region), geometry, believed: false, remarks })
+    Ok(Opened {
+        region: Arc::new(region),
+        geometry,
+        believed: false,
+        remarks,
+    })
 }
 
 /// The geometry of a region that may be believed, or why it is stale.
@@ -252,7 +280,10 @@ fn fits(config: &Config, control: &Control, region: &Region) -> Result<std::resu
     if identity.database != control.database {
         return Err(Error::Mismatch(format!(
             "{} belongs to database {:032x} (in {}), not to this one, {:032x}: it is left untouched",
-            region.name(), identity.database, identity.directory, control.database
+            region.name(),
+            identity.database,
+            identity.directory,
+            control.database
         )));
     }
     let next = u128::from(state.words[NEXT_LOW]) | u128::from(state.words[NEXT_HIGH]) << 64;
@@ -276,7 +307,15 @@ fn check_geometry(config: &Config, region: &Region, geometry: Geometry) -> std::
         region.atomic_u64(at + 16).load(Ordering::Acquire),
         region.atomic_u64(at + 24).load(Ordering::Acquire),
     );
-    if found != (POOL_MAGIC, POOL_FORMAT, geometry.frames, geometry.ring_len, geometry.region_len) {
+    if found
+        != (
+            POOL_MAGIC,
+            POOL_FORMAT,
+            geometry.frames,
+            geometry.ring_len,
+            geometry.region_len,
+        )
+    {
         return Err("its pool header has another format or geometry".into());
     }
     let (boot, state) = (boot_fingerprint(), region.state());
@@ -399,12 +438,10 @@ impl Pool {
     fn wipe(&self) {
         let (region, geometry) = (self.frames.region(), self.frames.geometry());
         region.span(Geometry::HEADER_AT, 4096).zero(0, 4096);
-        for (from, to) in [(geometry.buckets_at, geometry.pages_at)] {
-            // Parts that were never reserved are zero, and must not be touched.
-            let to = to.min(region.reserved());
-            if to > from {
-                region.span(from, to - from).zero(0, (to - from) as usize);
-            }
+        // Parts that were never reserved are zero, and must not be touched.
+        let (from, to) = (geometry.buckets_at, geometry.pages_at.min(region.reserved()));
+        if to > from {
+            region.span(from, to - from).zero(0, (to - from) as usize);
         }
     }
 }

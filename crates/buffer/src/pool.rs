@@ -139,7 +139,11 @@ impl Pool {
             return self.optimistic(page);
         }
         let key = key_of(page);
-        match self.hash.find(&self.frames, key).and_then(|frame| self.peek(frame, key)) {
+        match self
+            .hash
+            .find(&self.frames, key)
+            .and_then(|frame| self.peek(frame, key))
+        {
             Some(guard) => {
                 bump(&self.counters().hits, 1);
                 Ok(guard)
@@ -195,7 +199,8 @@ impl Pool {
         loop {
             let frame = self.fetch(page, Hint::Warm, &mut miss)?;
             let d = self.frames.descriptor(frame);
-            self.parking.until(frame, || latch::try_shared(&d.latch, self.owner).then_some(()));
+            self.parking
+                .until(frame, || latch::try_shared(&d.latch, self.owner).then_some(()));
             if d.key.load(Ordering::Relaxed) == key {
                 self.count_access(miss);
                 self.used(d);
@@ -245,7 +250,8 @@ impl Pool {
     pub(crate) fn latch_exclusive(&self, frame: u32) -> Result<Latched> {
         let entry = self.slots.announce(&self.frames, frame)?;
         let latch = &self.frames.descriptor(frame).latch;
-        self.parking.until(frame, || latch::try_exclusive(latch, self.owner).then_some(()));
+        self.parking
+            .until(frame, || latch::try_exclusive(latch, self.owner).then_some(()));
         self.latched(frame);
         Ok(Latched { frame, entry })
     }
@@ -356,12 +362,17 @@ impl Pool {
         let read = self.storage.read_page(page, &mut bytes)?;
         bump(&self.counters().pages_read, 1);
         if read == PageRead::NeverWritten && !build {
-            return Err(Error::corrupt(format!("page {page} is asked for and was never written")));
+            return Err(Error::corrupt(format!(
+                "page {page} is asked for and was never written"
+            )));
         }
         let lsn = redo::page_lsn(&bytes);
         self.check_not_ahead(page, lsn)?;
         self.frames.page(claimed.frame).copy_in(0, &bytes);
-        self.frames.descriptor(claimed.frame).lsn.store(lsn.raw(), Ordering::Relaxed);
+        self.frames
+            .descriptor(claimed.frame)
+            .lsn
+            .store(lsn.raw(), Ordering::Relaxed);
         Ok(())
     }
 

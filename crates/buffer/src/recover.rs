@@ -87,7 +87,11 @@ impl ListSums {
     fn fit(&self, header: &PoolHeader) -> bool {
         let fits = self.lists.iter().zip(&header.lists).all(|(sum, head)| {
             let (first, last) = (head.first.load(Ordering::Relaxed), head.last.load(Ordering::Relaxed));
-            let whole = if sum.count == 0 { (first, last) == (0, 0) } else { sum.chained(first, last) };
+            let whole = if sum.count == 0 {
+                (first, last) == (0, 0)
+            } else {
+                sum.chained(first, last)
+            };
             head.count.load(Ordering::Relaxed) == sum.count && whole
         });
         fits && !self.stray
@@ -126,9 +130,17 @@ impl Pool {
         let all = host || small || cut_off != 0 || self.epoch_wrapped();
         self.clamp_header();
         self.repair_lists(host, report);
-        let survey = if all { self.survey_believing_lists(host, report) } else { self.survey_slots() };
+        let survey = if all {
+            self.survey_believing_lists(host, report)
+        } else {
+            self.survey_slots()
+        };
         report.frames_kept = survey.kept;
-        let doubt = if cut_off > SURVEYING { Doubt::Everything } else { Doubt::None };
+        let doubt = if cut_off > SURVEYING {
+            Doubt::Everything
+        } else {
+            Doubt::None
+        };
         let doubtful = self.rebuild_suspects(&survey.suspects, doubt, control, report)?;
         match doubtful {
             Doubt::None => {}
@@ -171,10 +183,17 @@ impl Pool {
         }
         let used = |d: &Descriptor| [&d.latch, &d.key].iter().any(|w| w.load(Ordering::Relaxed) != 0);
         let ever = |d: &Descriptor| used(d) || d.state.load(Ordering::Relaxed) != 0;
-        let touched = self.frames.descriptors().iter().rposition(ever).map_or(0, |last| last as u32 + 1);
+        let touched = self
+            .frames
+            .descriptors()
+            .iter()
+            .rposition(ever)
+            .map_or(0, |last| last as u32 + 1);
         let before = self.frames.header().frames_touched.swap(touched, Ordering::AcqRel);
         if !host {
-            report.remarks.push(format!("lists contradict the frames and are built anew ({before} frames counted, {touched} used)"));
+            report.remarks.push(format!(
+                "lists contradict the frames and are built anew ({before} frames counted, {touched} used)"
+            ));
         }
         report.lists_repaired = true;
         self.lists_alone().rebuild();
@@ -193,7 +212,9 @@ impl Pool {
             let judged = self.judge(frame, end);
             let d = self.frames.descriptor(frame);
             let prev = d.list_prev.as_raw().load(Ordering::Relaxed);
-            survey.lists.add(frame, d.list_next.as_raw().load(Ordering::Relaxed), prev, judged.ok());
+            survey
+                .lists
+                .add(frame, d.list_next.as_raw().load(Ordering::Relaxed), prev, judged.ok());
             match judged {
                 Ok(true) => self.enter(frame, &mut survey),
                 Ok(false) => {}
@@ -216,7 +237,10 @@ impl Pool {
         if latch::has_shared(word) {
             latch::reset(&d.latch);
         }
-        let (key, lsn) = (d.key.as_raw().load(Ordering::Relaxed), d.lsn.as_raw().load(Ordering::Relaxed));
+        let (key, lsn) = (
+            d.key.as_raw().load(Ordering::Relaxed),
+            d.lsn.as_raw().load(Ordering::Relaxed),
+        );
         match FrameState::of(d.state.as_raw().load(Ordering::Relaxed)) {
             Some(FrameState::Used) if key == 0 => Err(Cause::Damaged),
             Some(FrameState::Used) if Lsn::from_raw(lsn) > end => Err(Cause::TooNew),
@@ -236,11 +260,17 @@ impl Pool {
             }
             // Neither is believed: the log decides.
             Ok(Some(other)) => {
-                let twice = |frame| Suspect { frame, cause: Cause::Twice };
+                let twice = |frame| Suspect {
+                    frame,
+                    cause: Cause::Twice,
+                };
                 survey.suspects.extend([twice(frame), twice(other)]);
                 survey.kept = survey.kept.saturating_sub(1);
             }
-            Err(_) => survey.suspects.push(Suspect { frame, cause: Cause::Damaged }),
+            Err(_) => survey.suspects.push(Suspect {
+                frame,
+                cause: Cause::Damaged,
+            }),
         }
     }
 
@@ -250,12 +280,19 @@ impl Pool {
         let suspects: Vec<Suspect> = slots::named(&self.frames)
             .into_iter()
             .filter(latched)
-            .map(|frame| Suspect { frame, cause: Cause::Latched })
+            .map(|frame| Suspect {
+                frame,
+                cause: Cause::Latched,
+            })
             .collect();
         let lists = &self.frames.header().lists;
         let in_use = [List::Warm, List::Cold].map(|l| lists[l as usize - 1].count.load(Ordering::Relaxed));
         let kept = (u64::from(in_use[0]) + u64::from(in_use[1])).saturating_sub(suspects.len() as u64);
-        Survey { suspects, kept, lists: ListSums::default() }
+        Survey {
+            suspects,
+            kept,
+            lists: ListSums::default(),
+        }
     }
 
     // ---- lists ----
@@ -358,12 +395,20 @@ impl Pool {
         let rebuilt = match self.rebuild_from_chain(page, head, frame, control) {
             Ok(rebuilt) => rebuilt,
             Err(error) => {
-                report.remarks.push(format!("page {page}: {error}; its redo is read from the checkpoint on"));
+                report
+                    .remarks
+                    .push(format!("page {page}: {error}; its redo is read from the checkpoint on"));
                 self.rebuild_from_checkpoint(page, control, report)?
             }
         };
-        let Some(rebuilt) = rebuilt else { return self.drop_frame(frame, report) };
-        report.repaired.push(Repaired { page, cause: suspect.cause, records: rebuilt.records });
+        let Some(rebuilt) = rebuilt else {
+            return self.drop_frame(frame, report);
+        };
+        report.repaired.push(Repaired {
+            page,
+            cause: suspect.cause,
+            records: rebuilt.records,
+        });
         self.install(frame, page, &rebuilt)
     }
 
@@ -393,7 +438,16 @@ impl Pool {
                 "the chain of its redo records is broken: head {head}, image in storage of {base}, dirty from {rec}"
             )));
         }
-        apply_all(bytes, base, &records, if rec == Lsn::ZERO { base.max(control.checkpoint) } else { rec })
+        apply_all(
+            bytes,
+            base,
+            &records,
+            if rec == Lsn::ZERO {
+                base.max(control.checkpoint)
+            } else {
+                rec
+            },
+        )
     }
 
     fn rebuild_from_checkpoint(
@@ -528,5 +582,12 @@ fn apply_all(mut bytes: Vec<u8>, base: Lsn, records: &[OwnedRecord], rec: Lsn) -
     };
     let last = last.get();
     let records = records.len() as u32;
-    Ok(Some(Rebuilt { bytes, lsn: last.lsn, head: last.address, rec, chain, records }))
+    Ok(Some(Rebuilt {
+        bytes,
+        lsn: last.lsn,
+        head: last.address,
+        rec,
+        chain,
+        records,
+    }))
 }

@@ -43,7 +43,10 @@ impl Pool {
                 let record = record?;
                 if concerns(record.page) {
                     bytes += record.len();
-                    gathered.entry(record.page).or_default().push((start, OwnedRecord::copy(&record)));
+                    gathered
+                        .entry(record.page)
+                        .or_default()
+                        .push((start, OwnedRecord::copy(&record)));
                 }
             }
             if bytes > STRETCH {
@@ -72,7 +75,10 @@ impl Pool {
         let latched = self.bring_for_replay(page, records)?;
         let d = self.frames.descriptor(latched.frame);
         let lsn = Lsn::from_raw(d.lsn.load(Ordering::Relaxed));
-        let first = records.iter().position(|(_, r)| r.get().lsn > lsn).unwrap_or(records.len());
+        let first = records
+            .iter()
+            .position(|(_, r)| r.get().lsn > lsn)
+            .unwrap_or(records.len());
         let newer = &records[first..];
         let applied = self.apply_newer(latched, page, lsn, newer);
         match (&applied, newer.is_empty() && lsn == Lsn::ZERO) {
@@ -110,7 +116,9 @@ impl Pool {
         // What is before the last record that needs nothing is not needed.
         let base = newer.iter().rposition(|(_, r)| r.get().is_base);
         let newer = &newer[base.unwrap_or(0)..];
-        let (Some((start, _)), Some((_, last))) = (newer.first(), newer.last()) else { return Ok(()) };
+        let (Some((start, _)), Some((_, last))) = (newer.first(), newer.last()) else {
+            return Ok(());
+        };
         if lsn == Lsn::ZERO && base.is_none() {
             return Err(Error::corrupt(format!(
                 "page {page} is missing from storage, and the log from the checkpoint on does not build it"

@@ -44,13 +44,18 @@ impl Slots {
             header.slots_used.fetch_max(thread as u32 + 1, Ordering::AcqRel);
         }
         frames.slots()[thread].frames[index].store(frame + 1, Ordering::Release);
-        Ok(Entry { thread: thread as u16, index: index as u16 })
+        Ok(Entry {
+            thread: thread as u16,
+            index: index as u16,
+        })
     }
 
     /// Wipes the entry out, once the latch is released or was not taken.
     pub fn withdraw(&self, frames: &Frames, entry: Entry) {
         let (thread, index) = (entry.thread as usize, entry.index as usize);
-        frames.slots()[thread].frames[index].as_raw().store(0, Ordering::Release);
+        frames.slots()[thread].frames[index]
+            .as_raw()
+            .store(0, Ordering::Release);
         let word = self.in_use.of(thread).0[index / 64].as_raw();
         word.store(word.load(Ordering::Relaxed) & !(1 << (index % 64)), Ordering::Relaxed);
     }

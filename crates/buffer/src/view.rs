@@ -30,7 +30,10 @@ impl<'a, O: Observer> PageView<'a, O> {
     /// The same page, seen by another observer.
     #[inline(always)]
     pub fn observed<P: Observer>(self, observer: P) -> PageView<'a, P> {
-        PageView { span: self.span, observer }
+        PageView {
+            span: self.span,
+            observer,
+        }
     }
 
     /// Who watches.
@@ -49,7 +52,8 @@ impl<'a, O: Observer> PageView<'a, O> {
     fn touch(&self, offset: usize, length: usize) {
         if O::ON && self.reaches(offset, length) {
             let at = self.span.offset() + offset as u64;
-            self.observer.touch(self.span.region().id(), at, length as u32, Access::Read);
+            self.observer
+                .touch(self.span.region().id(), at, length as u32, Access::Read);
         }
     }
 

@@ -57,7 +57,11 @@ impl Pool {
                 }
             }
         }
-        let mut written = if copied.is_empty() { Ok(()) } else { self.write_copies(&mut copied, &buffer) };
+        let mut written = if copied.is_empty() {
+            Ok(())
+        } else {
+            self.write_copies(&mut copied, &buffer)
+        };
         for copy in &copied {
             if written.is_ok() {
                 written = self.complete(copy);
@@ -103,10 +107,13 @@ impl Pool {
         })
     }
 
-    fn write_copies(&self, copied: &mut Vec<Copied>, buffer: &[u8]) -> Result<()> {
+    fn write_copies(&self, copied: &mut [Copied], buffer: &[u8]) -> Result<()> {
         let newest = Lsn::from_raw(copied.iter().map(|c| c.lsn).max().unwrap_or(0));
         self.storage.ensure_durable(newest)?;
-        assert!(self.storage.durable_lsn() >= newest, "write-ahead rule: {newest} is not durable");
+        assert!(
+            self.storage.durable_lsn() >= newest,
+            "write-ahead rule: {newest} is not durable"
+        );
         copied.sort_unstable_by_key(|c| c.page);
         // A page of a space that was dropped is saved by not being needed any more.
         let pages: Vec<(PageId, &[u8])> = copied
@@ -146,10 +153,14 @@ impl Pool {
         // Changed meanwhile: all that storage lacks is in groups after the copy's last.
         let now = Chain::unpack(d.chain.load(Ordering::Relaxed));
         if now.count >= copy.chain.count && now.lines >= copy.chain.lines {
-            let since = Chain { count: now.count - copy.chain.count, lines: now.lines - copy.chain.lines };
+            let since = Chain {
+                count: now.count - copy.chain.count,
+                lines: now.lines - copy.chain.lines,
+            };
             d.chain.store(since.pack(), Ordering::Release);
         }
-        d.rec.store(d.rec.load(Ordering::Relaxed).max(copy.lsn), Ordering::Release);
+        d.rec
+            .store(d.rec.load(Ordering::Relaxed).max(copy.lsn), Ordering::Release);
         d.seal();
     }
 }

@@ -126,7 +126,15 @@ fn threads_add_up() {
     });
     let total: u64 = (0..40).map(|p| read(&pool, p).0).sum();
     let expected: u64 = (0..4u32)
-        .flat_map(|t| (0..5000u32).map(move |i| if (i * 7 + t) % 40 == (i * 13 + t * 5) % 40 { 1 } else { 2 }))
+        .flat_map(|t| {
+            (0..5000u32).map(move |i| {
+                if (i * 7 + t) % 40 == (i * 13 + t * 5) % 40 {
+                    1
+                } else {
+                    2
+                }
+            })
+        })
         .sum();
     assert_eq!(total, expected);
     assert_eq!(pool.check().problems, Vec::<String>::new());
@@ -147,14 +155,20 @@ fn a_value_is_patched_in_the_order_of_the_log() {
         patch.set_all(end.raw());
     });
     let guard = pool.optimistic(PageId::new(SPACE, 1)).expect("page");
-    assert_eq!((guard.view().u64(64), guard.view().u64(72), guard.view().u64(80)), (5, end.raw(), 6));
+    assert_eq!(
+        (guard.view().u64(64), guard.view().u64(72), guard.view().u64(80)),
+        (5, end.raw(), 6)
+    );
     pool.storage().log().wait_durable(end).expect("durable");
     drop(pool);
     std::fs::remove_file(dir.path().join("region")).expect("region");
     let (pool, report) = open(Kind::Cxl, dir.path(), 16 << 20);
     assert_eq!(report.mode, Mode::Log);
     let guard = pool.optimistic(PageId::new(SPACE, 1)).expect("page");
-    assert_eq!((guard.view().u64(64), guard.view().u64(72), guard.view().u64(80)), (5, end.raw(), 6));
+    assert_eq!(
+        (guard.view().u64(64), guard.view().u64(72), guard.view().u64(80)),
+        (5, end.raw(), 6)
+    );
 }
 
 #[test]
@@ -166,7 +180,11 @@ fn a_scan_of_everything_leaves_what_was_asked_for() {
         create(&pool, page, page as u64);
     }
     let asked_for: Vec<PageId> = (0..frames / 2).map(|page| PageId::new(SPACE, page)).collect();
-    let ask = || asked_for.iter().for_each(|page| drop(pool.shared(*page).expect("page")));
+    let ask = || {
+        asked_for
+            .iter()
+            .for_each(|page| drop(pool.shared(*page).expect("page")))
+    };
     (0..3).for_each(|_| ask());
     let before = pool.stats().counts;
     ask();
@@ -176,12 +194,16 @@ fn a_scan_of_everything_leaves_what_was_asked_for() {
         if page % 16 == 0 {
             pool.prefetch(&ahead);
         }
-        pool.optimistic_hint(PageId::new(SPACE, page), Hint::Scan).expect("page");
+        pool.optimistic_hint(PageId::new(SPACE, page), Hint::Scan)
+            .expect("page");
     }
     let (before, pages) = (pool.stats().counts, asked_for.len() as u64);
     ask();
     let missed = pool.stats().counts.misses - before.misses;
-    println!("{missed} of {pages} pages went with the scan; {:?}", pool.stats().counts);
+    println!(
+        "{missed} of {pages} pages went with the scan; {:?}",
+        pool.stats().counts
+    );
     assert!(missed * 10 < pages, "{missed} of {pages} pages went with the scan");
 }
 
@@ -205,7 +227,8 @@ fn a_space_that_goes_is_neither_written_nor_found_again() {
             drop(pool);
             let (pool, report) = open(Kind::Cxl, dir.path(), 16 << 20);
             assert_eq!(report.mode, Mode::Instant);
-            pool.flush_all().expect("frames of a space that is gone are in nobody's way");
+            pool.flush_all()
+                .expect("frames of a space that is gone are in nobody's way");
             assert_eq!(read(&pool, 7).0, 1);
             continue;
         }
@@ -245,5 +268,8 @@ fn a_mini_transaction_of_many_whole_pages_fits_the_log() {
     std::fs::remove_file(dir.path().join("region")).expect("region");
     let (pool, report) = open(Kind::Cxl, dir.path(), 32 << 20);
     assert_eq!((report.mode, report.pages_replayed), (Mode::Log, PAGES_MAX as u64));
-    assert_eq!((0..PAGES_MAX as u32).map(|p| read(&pool, p).0).collect::<Vec<_>>(), before);
+    assert_eq!(
+        (0..PAGES_MAX as u32).map(|p| read(&pool, p).0).collect::<Vec<_>>(),
+        before
+    );
 }

@@ -25,7 +25,9 @@ fn config(kind: Kind, region: &Path) -> Config {
 }
 
 fn try_open(files: &MemFs, config: Config) -> Result<(BufferPool, RecoveryReport)> {
-    fs::with(Arc::new(files.clone()), || BufferPool::open(config, DataDir::open(Path::new("/data"))?))
+    fs::with(Arc::new(files.clone()), || {
+        BufferPool::open(config, DataDir::open(Path::new("/data"))?)
+    })
 }
 
 fn open(files: &MemFs, config: Config) -> (BufferPool, RecoveryReport) {
@@ -84,7 +86,9 @@ fn only_synced_files_are_left() {
         for round in 0..5 {
             let time = Duration::from_millis(10 + random.below(80));
             let torn = random.next();
-            let (notes, left) = run(&files, &pool, &mut random, time, |notes| (notes, files.crash_clone_torn(torn)));
+            let (notes, left) = run(&files, &pool, &mut random, time, |notes| {
+                (notes, files.crash_clone_torn(torn))
+            });
             drop(pool);
             if kind == Kind::Cxl {
                 std::fs::remove_file(&region).expect("region");
@@ -110,7 +114,11 @@ fn left_behind(region: &Path, random: &mut Random) -> (MemFs, Vec<u64>) {
 
 fn flip(region: &Path, at: u64, mask: u8) {
     use std::os::unix::fs::FileExt;
-    let file = std::fs::File::options().read(true).write(true).open(region).expect("region");
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(region)
+        .expect("region");
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).expect("byte");
     byte[0] ^= mask;
@@ -176,10 +184,14 @@ fn two_pools_do_not_share_a_region() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
     let region = dir.path().join("region");
     let (files, pool) = prepared(Kind::Cxl, &region);
-    let error = try_open(&files, config(Kind::Cxl, &region)).err().expect("the directory is taken");
+    let error = try_open(&files, config(Kind::Cxl, &region))
+        .err()
+        .expect("the directory is taken");
     assert!(matches!(error, Error::Busy(_)), "{error}");
     // A copy of the directory names the same region.
-    let error = try_open(&files.kill_clone(), config(Kind::Cxl, &region)).err().expect("the region is taken");
+    let error = try_open(&files.kill_clone(), config(Kind::Cxl, &region))
+        .err()
+        .expect("the region is taken");
     assert!(matches!(error, Error::Busy(_)), "{error}");
     verify(&files, &pool, &[]);
 }
@@ -190,7 +202,9 @@ fn a_region_of_another_database_is_refused_and_untouched() {
     let region = dir.path().join("region");
     drop(prepared(Kind::Cxl, &region));
     let before = std::fs::read(&region).expect("region");
-    let error = try_open(&MemFs::new(), config(Kind::Cxl, &region)).err().expect("it is another's");
+    let error = try_open(&MemFs::new(), config(Kind::Cxl, &region))
+        .err()
+        .expect("it is another's");
     assert!(error.to_string().contains("belongs to database"), "{error}");
     assert!(before == std::fs::read(&region).expect("region"), "it was touched");
 }
@@ -257,7 +271,10 @@ fn a_failed_sync_refuses_changes_and_loses_nothing() {
         pool.storage().log().wait_durable(end).expect_err("the sync fails");
         let error = pool.storage().log().wait_durable(end).expect_err("for good");
         assert!(matches!(error, Error::Poisoned(_)), "{error}");
-        let error = pool.mtr().exclusive(PageId::new(SPACE, 1)).expect_err("no more changes");
+        let error = pool
+            .mtr()
+            .exclusive(PageId::new(SPACE, 1))
+            .expect_err("no more changes");
         assert!(matches!(error, Error::Poisoned(_)), "{error}");
         assert!(pool.shared(PageId::new(SPACE, 1)).is_ok(), "readers go on");
     });

@@ -53,7 +53,9 @@ fn lose(files: &MemFs, region: &Path, random: &mut Random, time: Duration) -> (V
         }
         std::thread::sleep(time);
         let torn = random.next();
-        let crashed = recorder.crash(pool.region(), random.next(), || (read_notes(), files.crash_clone_torn(torn)));
+        let crashed = recorder.crash(pool.region(), random.next(), || {
+            (read_notes(), files.crash_clone_torn(torn))
+        });
         stop.store(true, Ordering::Relaxed);
         crashed
     });

@@ -30,12 +30,29 @@ fn open(dir: &Path, survive: Survive, kind: Kind) -> (BufferPool, RecoveryReport
 /// Not a test: what the killed process runs.
 #[test]
 fn victim() {
-    let Ok(dir) = std::env::var("CENOTE_VICTIM_DIR") else { return };
+    let Ok(dir) = std::env::var("CENOTE_VICTIM_DIR") else {
+        return;
+    };
     let dir = Path::new(&dir);
-    let seed: u64 = std::env::var("CENOTE_VICTIM_SEED").expect("seed").parse().expect("number");
-    let survive = if std::env::var("CENOTE_VICTIM_HOST").is_ok() { Survive::Host } else { Survive::Process };
-    let kind = if std::env::var("CENOTE_VICTIM_DRAM").is_ok() { Kind::Dram } else { Kind::Cxl };
-    let notes = File::options().read(true).write(true).open(dir.join("notes")).expect("notes");
+    let seed: u64 = std::env::var("CENOTE_VICTIM_SEED")
+        .expect("seed")
+        .parse()
+        .expect("number");
+    let survive = if std::env::var("CENOTE_VICTIM_HOST").is_ok() {
+        Survive::Host
+    } else {
+        Survive::Process
+    };
+    let kind = if std::env::var("CENOTE_VICTIM_DRAM").is_ok() {
+        Kind::Dram
+    } else {
+        Kind::Cxl
+    };
+    let notes = File::options()
+        .read(true)
+        .write(true)
+        .open(dir.join("notes"))
+        .expect("notes");
     let (pool, _) = open(dir, survive, kind);
     std::thread::scope(|s| {
         for thread in 0..THREADS {
@@ -44,7 +61,9 @@ fn victim() {
             s.spawn(move || {
                 loop {
                     if let Some(count) = model::step(pool, PAGES, thread, &mut random) {
-                        notes.write_all_at(&count.to_le_bytes(), thread as u64 * 8).expect("note");
+                        notes
+                            .write_all_at(&count.to_le_bytes(), thread as u64 * 8)
+                            .expect("note");
                     }
                 }
             });
@@ -53,17 +72,25 @@ fn victim() {
 }
 
 fn rounds(survive: Survive, kind: Kind, rounds: u64) {
-    let rounds = std::env::var("CENOTE_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(rounds);
+    let rounds = std::env::var("CENOTE_ROUNDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(rounds);
     let mut random = Random(model::seed());
     let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
-    File::create(dir.path().join("notes")).expect("notes").set_len(THREADS as u64 * 8).expect("length");
+    File::create(dir.path().join("notes"))
+        .expect("notes")
+        .set_len(THREADS as u64 * 8)
+        .expect("length");
     let notes = File::open(dir.path().join("notes")).expect("notes");
     model::prepare(&open(dir.path(), survive, kind).0, PAGES);
     let (mut repaired, mut voided, mut kept) = (0, 0, 0);
     for round in 0..rounds {
         let mut command = Command::new(std::env::current_exe().expect("program"));
         command.args(["--exact", "kills::victim", "--nocapture", "--test-threads=1"]);
-        command.env("CENOTE_VICTIM_DIR", dir.path()).env("CENOTE_VICTIM_SEED", random.next().to_string());
+        command
+            .env("CENOTE_VICTIM_DIR", dir.path())
+            .env("CENOTE_VICTIM_SEED", random.next().to_string());
         if survive == Survive::Host {
             command.env("CENOTE_VICTIM_HOST", "1");
         }
@@ -71,9 +98,16 @@ fn rounds(survive: Survive, kind: Kind, rounds: u64) {
             command.env("CENOTE_VICTIM_DRAM", "1");
         }
         let mut victim = command.stdout(Stdio::null()).spawn().expect("victim");
-        let wait = if random.below(4) == 0 { random.below(20) } else { 30 + random.below(150) };
+        let wait = if random.below(4) == 0 {
+            random.below(20)
+        } else {
+            30 + random.below(150)
+        };
         std::thread::sleep(Duration::from_millis(wait));
-        assert!(victim.try_wait().expect("status").is_none(), "the victim ended by itself, round {round}");
+        assert!(
+            victim.try_wait().expect("status").is_none(),
+            "the victim ended by itself, round {round}"
+        );
         victim.kill().expect("kill");
         victim.wait().expect("end");
         let (pool, report) = open(dir.path(), survive, kind);
@@ -91,7 +125,12 @@ fn rounds(survive: Survive, kind: Kind, rounds: u64) {
 fn noted(notes: &File) -> Vec<u64> {
     let mut bytes = [0; 8 * THREADS as usize];
     notes.read_exact_at(&mut bytes, 0).expect("notes");
-    bytes.as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b)).collect()
+    bytes
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|b| u64::from_le_bytes(*b))
+        .collect()
 }
 
 #[test]

@@ -58,18 +58,26 @@ fn measure_hits_and_commits() {
         let begun = Instant::now();
         let mut sum = 0u64;
         for i in 0..count {
-            let guard = pool.optimistic(PageId::new(SPACE, i.wrapping_mul(2654435761) % 10_000)).expect("page");
+            let guard = pool
+                .optimistic(PageId::new(SPACE, i.wrapping_mul(2654435761) % 10_000))
+                .expect("page");
             sum = sum.wrapping_add(guard.view().u64(64));
             assert!(guard.valid());
         }
-        println!("{kind:?}: {:.1} ns a hit over 10000 pages ({sum})", begun.elapsed().as_nanos() as f64 / count as f64);
+        println!(
+            "{kind:?}: {:.1} ns a hit over 10000 pages ({sum})",
+            begun.elapsed().as_nanos() as f64 / count as f64
+        );
         let begun = Instant::now();
         for i in 0..count {
             let guard = pool.optimistic(PageId::new(SPACE, i % 16)).expect("page");
             sum = sum.wrapping_add(guard.view().u64(64));
             assert!(guard.valid());
         }
-        println!("{kind:?}: {:.1} ns a hit over 16 pages ({sum})", begun.elapsed().as_nanos() as f64 / count as f64);
+        println!(
+            "{kind:?}: {:.1} ns a hit over 16 pages ({sum})",
+            begun.elapsed().as_nanos() as f64 / count as f64
+        );
         let count = 1_000_000u32;
         let begun = Instant::now();
         for i in 0..count {
@@ -79,7 +87,11 @@ fn measure_hits_and_commits() {
             m.write(h, 100, &[7; 100]);
             m.commit();
         }
-        println!("{kind:?}: {:.0} ns a small mini-transaction, {:?}", begun.elapsed().as_nanos() as f64 / count as f64, pool.stats().counts);
+        println!(
+            "{kind:?}: {:.0} ns a small mini-transaction, {:?}",
+            begun.elapsed().as_nanos() as f64 / count as f64,
+            pool.stats().counts
+        );
     }
 }
 
@@ -98,22 +110,35 @@ fn measure_eviction() {
         let page = PageId::new(SPACE, random.below(pages as u64) as u32);
         while !pool.optimistic(page).expect("page").valid() {}
     }
-    println!("random reads: {:.1} us each, {:?}", begun.elapsed().as_micros() as f64 / count as f64, pool.stats());
+    println!(
+        "random reads: {:.1} us each, {:?}",
+        begun.elapsed().as_micros() as f64 / count as f64,
+        pool.stats()
+    );
     let begun = Instant::now();
     for _ in 0..count {
         let mut m = pool.mtr();
-        let h = m.exclusive(PageId::new(SPACE, random.below(pages as u64) as u32)).expect("page");
+        let h = m
+            .exclusive(PageId::new(SPACE, random.below(pages as u64) as u32))
+            .expect("page");
         m.write_u64(h, 64, 1);
         m.commit();
     }
-    println!("random writes: {:.1} us each, {:?}", begun.elapsed().as_micros() as f64 / count as f64, pool.stats());
+    println!(
+        "random writes: {:.1} us each, {:?}",
+        begun.elapsed().as_micros() as f64 / count as f64,
+        pool.stats()
+    );
 }
 
 /// Under callgrind, with CENOTE_HITS of n and of 2n: the difference is what n hits execute.
 #[test]
 #[ignore = "for callgrind"]
 fn measure_instructions() {
-    let hits: u32 = std::env::var("CENOTE_HITS").ok().and_then(|s| s.parse().ok()).unwrap_or(100_000);
+    let hits: u32 = std::env::var("CENOTE_HITS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(100_000);
     let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
     let (pool, _) = open(Kind::Cxl, dir.path(), 24 << 20, 64 << 30);
     fill(&pool, 100);
@@ -137,7 +162,9 @@ fn measure_replay() {
     let mut random = crate::model::Random(88172645463325252);
     for i in 0..1_000_000u64 {
         let mut m = pool.mtr();
-        let h = m.exclusive(PageId::new(SPACE, random.below(20_000) as u32)).expect("page");
+        let h = m
+            .exclusive(PageId::new(SPACE, random.below(20_000) as u32))
+            .expect("page");
         m.write_u64(h, 64, i);
         m.write(h, 4000, &[i as u8; 100]);
         m.commit();

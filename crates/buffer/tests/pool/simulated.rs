@@ -95,7 +95,10 @@ fn killed_between_any_two_steps() {
     let mut random = Random(model::seed());
     let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
     let region = dir.path().join("region");
-    let runs = std::env::var("CENOTE_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(30);
+    let runs = std::env::var("CENOTE_ROUNDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(30);
     let (mut repaired, mut voided, mut undone) = (0, 0, 0);
     for _ in 0..runs {
         let seed = random.next();
@@ -103,7 +106,9 @@ fn killed_between_any_two_steps() {
         put(&region, &left.region);
         if seed & 1 == 0 {
             let sim = Sim::new(seed).with_files(left.files);
-            left = sim.run(|sim| recover_and_be_killed(sim, &region, seed, left.noted)).value;
+            left = sim
+                .run(|sim| recover_and_be_killed(sim, &region, seed, left.noted))
+                .value;
             put(&region, &left.region);
         }
         fs::with(Arc::new(left.files), || {
