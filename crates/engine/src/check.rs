@@ -1,6 +1,7 @@
 //! Verifying the whole database, while it runs or not.
 //!
-//! 1. The buffer's frames and lists; each tree's own structure (`tree::check`).
+//! 1. Checksums of all pages in files and of the log; the buffer's frames and lists; each tree's own structure
+//!    (`tree::check`).
 //! 2. Each row that a snapshot sees has its entry in every index of its table; no two such rows share a unique key.
 //! 3. Each index entry leads to a row, or to nothing: an entry that no version explains is counted, not a problem (a crash
 //!    between a row's undo and purge leaves such hints, readers verify them).
@@ -27,6 +28,10 @@ impl Engine {
         let pool = self.pool.check();
         report.summary.push(format!("{} frames of the buffer", pool.frames));
         report.problems.extend(pool.problems);
+        let files = self.storage.0.check()?;
+        let (pages, groups) = (files.pages, files.groups);
+        report.summary.push(format!("{pages} pages in files, {groups} redo groups from the checkpoint on"));
+        report.problems.extend(files.damage);
         let mut reader = Reader::new(self);
         reader.refresh();
         self.check_tree("the catalog", state::CATALOG_SPACE, &mut report)?;

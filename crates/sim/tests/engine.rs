@@ -331,3 +331,58 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
         });
     }
 }
+
+/// Locks go before a commit is durable: a statement must still see what its transaction has built on. Two transfers of money
+/// between two rows; a third party changes one row, and its next statement has to see both rows of the same moment.
+#[test]
+fn the_next_statement_sees_what_was_built_on() {
+    for seed in 1..12 {
+        run(seed, |sim| {
+            sim.files().set_sync_time(Nanos::from_millis(1 + rt::random() % 5));
+            let region = Region::new();
+            let (engine, table) = made(&region.0);
+            let mut tx = engine.begin(Isolation::ReadCommitted);
+            for id in [1, 2] {
+                tx.insert(&table, &row(&table, id, 100)).expect("inserted");
+            }
+            tx.commit().expect("committed");
+            let add = |tx: &mut Tx, table: &Table, id: i32, by: i64| {
+                tx.begin_statement();
+                tx.modify(table, &key(table, id), &mut |old, _| {
+                    Ok::<_, Error>(Change::Update(row(table, id, number(table, old).1 + by)))
+                })
+                .expect("no conflict in this order")
+            };
+            let movers: Vec<_> = (0..2)
+                .map(|_| {
+                    let (engine, table) = (engine.clone(), table.clone());
+                    rt::spawn("mover", move || {
+                        let mut tx = engine.tx();
+                        for _ in 0..10 {
+                            tx.begin(Isolation::ReadCommitted);
+                            add(&mut tx, &table, 1, -5);
+                            add(&mut tx, &table, 2, 5);
+                            tx.commit().expect("committed");
+                        }
+                    })
+                })
+                .collect();
+            let mut seen = Vec::new();
+            for _ in 0..20 {
+                tx.begin(Isolation::ReadCommitted);
+                add(&mut tx, &table, 1, 0);
+                tx.begin_statement();
+                let mut sum = 0;
+                for id in [1, 2] {
+                    assert!(tx.get(&table, &key(&table, id), &mut seen).expect("readable"));
+                    sum += number(&table, &seen).1;
+                }
+                assert_eq!(sum, 200, "two moments in one statement");
+                tx.commit().expect("committed");
+            }
+            movers.into_iter().for_each(|m| m.join().expect("no panic"));
+            drop(tx);
+            engine.shutdown().expect("a clean end");
+        });
+    }
+}

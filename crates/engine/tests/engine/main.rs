@@ -1,5 +1,6 @@
 //! The engine's behaviour, through its public interface.
 
+mod backup;
 mod basics;
 mod common;
 mod crash;
