@@ -6,7 +6,7 @@
 
 use std::cmp::Ordering;
 
-use super::layout::{AT_COUNT, AT_PREFIX, Header, MAX_SLOTS, PageRead, head_of, slot_at};
+use super::layout::{AT_COUNT, AT_PREFIX, Header, MAX_SLOTS, PAGE_SIZE, PageRead, head_of, slot_at};
 
 /// Where a key is or would be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +89,8 @@ fn search_entries(page: impl PageRead, (from, to): (usize, usize), head: u32, su
     }
 }
 
-/// Compares the entry with `suffix`, their heads being equal.
+/// Compares the entry with `suffix`, their heads being equal: by the next four bytes, as heads are compared, and only
+/// where these tie too byte by byte.
 #[inline(always)]
 fn compare_entry(page: impl PageRead, slot: usize, suffix: &[u8]) -> Ordering {
     let at = slot_at(slot);
@@ -97,7 +98,17 @@ fn compare_entry(page: impl PageRead, slot: usize, suffix: &[u8]) -> Ordering {
     if len <= 4 || suffix.len() <= 4 {
         return len.cmp(&suffix.len());
     }
-    page.compare(page.u16(at + 4) as usize + 4, len - 4, &suffix[4..])
+    let off = page.u16(at + 4) as usize;
+    if off + 8 > PAGE_SIZE {
+        return page.compare(off + 4, len - 4, &suffix[4..]);
+    }
+    let ours = page.u32(off + 4).swap_bytes() & !(u32::MAX.checked_shr(8 * (len as u32 - 4)).unwrap_or(0));
+    let theirs = head_of(&suffix[4..]);
+    match ours.cmp(&theirs) {
+        Ordering::Equal if len <= 8 || suffix.len() <= 8 => len.cmp(&suffix.len()),
+        Ordering::Equal => page.compare(off + 8, len - 8, &suffix[8..]),
+        decided => decided,
+    }
 }
 
 /// Slot of the child that covers `key`; the page must not be empty.
@@ -136,8 +147,10 @@ pub(crate) fn lower_bound(page: impl PageRead, key: &[u8]) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::hint::black_box;
+
     use crate::tree::image::Image;
-    use crate::tree::layout::{PAGE_SIZE, PageWrite, copy_key, copy_value, covers, is_sound, lower_fence, upper_fence};
+    use crate::tree::layout::{PageWrite, copy_key, copy_value, covers, is_sound, lower_fence, upper_fence};
 
     fn random(state: &mut u64) -> u64 {
         *state ^= *state << 13;
@@ -164,6 +177,48 @@ mod tests {
         assert_eq!(search(page.view(), b"a\0\0"), Found { slot: 4, exact: false });
     }
 
+    /// All short keys over a few bytes, in one page: every pair of neighbours must be told apart, whatever its bytes
+    /// beyond the head and wherever its entry lies.
+    #[test]
+    fn every_key_is_found_where_order_puts_it() {
+        let mut state = 0x1234_5678_9abc;
+        for _ in 0..60 {
+            let mut keys: Vec<Vec<u8>> = (0..120)
+                .map(|_| {
+                    let len = random(&mut state) % 14;
+                    (0..len)
+                        .map(|_| {
+                            [0, 1, 0xff][(random(&mut state) % 3) as usize] * u8::from(random(&mut state) % 3 == 0)
+                        })
+                        .collect()
+                })
+                .collect();
+            keys.sort();
+            keys.dedup();
+            let (there, absent): (Vec<_>, Vec<_>) = keys.iter().enumerate().partition(|(i, _)| i % 2 == 0);
+            let page = leaf(&there.iter().map(|(_, key)| &key[..]).collect::<Vec<_>>());
+            for (i, key) in there {
+                assert_eq!(
+                    search(page.view(), key),
+                    Found {
+                        slot: i / 2,
+                        exact: true
+                    }
+                );
+            }
+            for (i, key) in absent {
+                assert_eq!(
+                    search(page.view(), key),
+                    Found {
+                        slot: i / 2 + 1,
+                        exact: false
+                    },
+                    "{key:?}"
+                );
+            }
+        }
+    }
+
     #[test]
     fn bounds_outside_the_fences_lead_to_the_edges() {
         let mut page = Image::new(0, b"abc1", Some(b"abc9"));
@@ -187,20 +242,15 @@ mod tests {
             let view = page.view();
             let header = Header::read(view);
             for key in [&b""[..], b"beta", &[0xff; 300]] {
-                (
-                    search(view, key),
-                    lower_bound(view, key),
-                    child_slot(view, key),
-                    child_slot_below(view, Some(key)),
-                );
-                covers(view, key);
+                black_box((search(view, key), lower_bound(view, key), child_slot(view, key)));
+                black_box((child_slot_below(view, Some(key)), covers(view, key)));
             }
             for slot in [0, 1, header.count(), header.count().saturating_sub(1)] {
                 out.clear();
                 copy_key(view, &header, slot, &mut out);
                 copy_value(view, slot, &mut out);
             }
-            (is_sound(view), lower_fence(view), upper_fence(view), header.free());
+            black_box((is_sound(view), lower_fence(view), upper_fence(view), header.free()));
         }
     }
 }
