@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io::Write;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How much a line matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,6 +64,36 @@ pub fn write(level: Level, text: fmt::Arguments<'_>) {
         level.word()
     );
     std::io::stderr().lock().write_all(line.as_bytes()).ok();
+}
+
+/// Lets one line a second through, of many that say the same.
+#[derive(Debug, Default)]
+pub struct Limiter {
+    last_second: AtomicU64,
+    left_out: AtomicU64,
+}
+
+impl Limiter {
+    /// A limiter that has let nothing through.
+    pub const fn new() -> Self {
+        Limiter {
+            last_second: AtomicU64::new(0),
+            left_out: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether a line may be written now: then how many were left out since the last one.
+    pub fn pass(&self) -> Option<u64> {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        if self.last_second.swap(now, Ordering::Relaxed) == now {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(self.left_out.swap(0, Ordering::Relaxed))
+    }
 }
 
 macro_rules! log_at {

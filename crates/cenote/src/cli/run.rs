@@ -42,12 +42,13 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
     std::fs::create_dir_all(&settings.data)
         .map_err(|error| format!("cannot make the data directory {}: {error}", settings.data.display()))?;
     let listener = server::bind(&settings.listen, passwords.is_some())?;
-    let mut signals = Signals::new([SIGTERM, SIGINT])?;
 
     say!("Cenote {} on {}", env!("CARGO_PKG_VERSION"), settings.data.display());
     let engine = database::open(&settings)?;
     say!("memory     {}", describe_memory(&settings));
     report_recovery(&engine.recovery_report());
+    // Until here a signal ends the process at once; from here on it is answered with a stop in order.
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let mut server = serve(&settings, engine.clone(), listener, passwords)?;
     let address = server.address()?;
     publish_address(&settings.data, address)?;

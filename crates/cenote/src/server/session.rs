@@ -14,6 +14,7 @@
 use super::input::{Fields, Message};
 use super::registry::Entry;
 use super::wire::{End, Wire, protocol_violation};
+use crate::log;
 use cenote_sql::{Bind, CancelHandle, Output, Result, Severity, SqlError, code};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -260,6 +261,9 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
                 Err(End::Fatal(shutting_down()))
             }
             Err(error) => {
+                if is_grave(&error) {
+                    log_grave(&error, self.entry.id);
+                }
                 self.wire.report(b'E', &error);
                 Ok(())
             }
@@ -365,6 +369,22 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
             .execute(&self.text, u32::try_from(max_rows).unwrap_or(0), self.wire);
         self.wire.alive()?;
         Ok(result?)
+    }
+}
+
+/// Whether the operator must know: out of space or memory, files that fail, damage, our own faults.
+fn is_grave(error: &SqlError) -> bool {
+    let code = error.code();
+    code.starts_with("58") || code.starts_with("XX") || (code.starts_with("53") && code != "53300")
+}
+
+#[cold]
+fn log_grave(error: &SqlError, session: i32) {
+    static LIMITER: log::Limiter = log::Limiter::new();
+    match LIMITER.pass() {
+        Some(0) => log::error!("session {session}: {error}"),
+        Some(left_out) => log::error!("session {session}: {error} ({left_out} such lines were left out)"),
+        None => {}
     }
 }
 
