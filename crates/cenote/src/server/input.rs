@@ -81,7 +81,7 @@ impl Input {
     }
 
     /// The next message if all of it is here.
-    pub fn next(&mut self) -> Result<Option<Message>, FrameError> {
+    pub fn next_message(&mut self) -> Result<Option<Message>, FrameError> {
         let Some(&[tag, a, b, c, d]) = self.buffer[self.start..self.end].first_chunk::<5>() else {
             return self.refuse_early();
         };
@@ -236,7 +236,7 @@ mod tests {
             let mut part = part;
             while !part.is_empty() {
                 input.fill(&mut part).unwrap();
-                while let Some(message) = input.next().unwrap() {
+                while let Some(message) = input.next_message().unwrap() {
                     got.push((message.tag, input.body(message).to_vec()));
                 }
             }
@@ -273,7 +273,7 @@ mod tests {
         let refused = |bytes: &[u8]| {
             let mut input = Input::new();
             input.fill(bytes).unwrap();
-            input.next().unwrap_err()
+            input.next_message().unwrap_err()
         };
         assert_eq!(refused(b"\x16\x03\x01"), FrameError::UnknownType(0x16));
         assert!(matches!(refused(b"Q\0\0\0\x03"), FrameError::Length { length: 3, .. }));
@@ -289,7 +289,7 @@ mod tests {
     fn a_claimed_length_takes_no_memory() {
         let mut input = Input::new();
         input.fill(&b"Q\x0f\xff\xff\xff"[..]).unwrap();
-        assert!(input.next().unwrap().is_none());
+        assert!(input.next_message().unwrap().is_none());
         assert_eq!(input.buffer.len(), BUFFER_BYTES);
     }
 }

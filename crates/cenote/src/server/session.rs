@@ -212,7 +212,7 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
     }
 
     fn step(&mut self) -> std::result::Result<(), End> {
-        let message = self.wire.next()?;
+        let message = self.wire.next_message()?;
         match message.tag {
             b'X' => Err(End::Closed),
             b'S' => self.sync(),

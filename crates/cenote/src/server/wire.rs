@@ -69,9 +69,9 @@ impl Wire {
     }
 
     /// Waits for the next message.
-    pub fn next(&mut self) -> std::result::Result<Message, End> {
+    pub fn next_message(&mut self) -> std::result::Result<Message, End> {
         loop {
-            match self.input.next() {
+            match self.input.next_message() {
                 Ok(Some(message)) => return Ok(message),
                 Ok(None) => self.fill()?,
                 Err(error) => return Err(frame_lost(&error)),
@@ -93,7 +93,7 @@ impl Wire {
     /// Waits for the next message, until `deadline` at most.
     pub fn next_until(&mut self, deadline: Instant) -> std::result::Result<Message, End> {
         loop {
-            match self.input.next() {
+            match self.input.next_message() {
                 Ok(Some(message)) => return Ok(message),
                 Ok(None) => self.fill_until(deadline)?,
                 Err(error) => return Err(frame_lost(&error)),
@@ -153,10 +153,10 @@ impl Wire {
 
     /// Writes what waits, with one system call unless the client reads slowly.
     pub fn flush(&mut self) -> std::result::Result<(), End> {
-        if self.lost.is_none() {
-            if let Err(error) = self.out.flush(&*self.stream) {
-                self.lost = Some(error.to_string());
-            }
+        if self.lost.is_none()
+            && let Err(error) = self.out.flush(&*self.stream)
+        {
+            self.lost = Some(error.to_string());
         }
         match &self.lost {
             Some(cause) => Err(End::Lost(cause.clone())),
@@ -363,7 +363,7 @@ impl Output for Wire {
 
     fn copy_in_data(&mut self, buffer: &mut Vec<u8>) -> Result<bool> {
         loop {
-            let message = self.next().map_err(|end| self.ended_in_copy(end))?;
+            let message = self.next_message().map_err(|end| self.ended_in_copy(end))?;
             let body = self.input.body(message);
             match message.tag {
                 b'd' => {
