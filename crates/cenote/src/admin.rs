@@ -10,9 +10,10 @@
 //! untouched: recognising them costs a comparison of seven bytes.
 
 use crate::server::Service;
+use crate::server::registry::Canceller;
 use crate::server::session::Conversation;
 use cenote_engine::{Datum, Engine};
-use cenote_sql::{Bind, CancelHandle, Field, Formats, Output, Result, SessionInfo, SqlError, SystemViews, code};
+use cenote_sql::{Bind, Field, Formats, Output, Result, SessionInfo, SqlError, SystemViews, code};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -184,7 +185,7 @@ impl<C: Conversation> Conversation for AdministeredSession<C> {
     fn reported_settings(&self) -> Vec<(&'static str, String)> {
         self.sql.reported_settings()
     }
-    fn cancel_handle(&self) -> CancelHandle {
-        self.sql.cancel_handle()
+    fn canceller(&self) -> Canceller {
+        self.sql.canceller()
     }
 }

@@ -3,7 +3,7 @@
 use crate::config::{Memory, Settings};
 use crate::regions;
 use cenote_base::units::ByteSize;
-use cenote_engine::{Engine, EngineOptions, Error, Result};
+use cenote_engine::{Engine, EngineOptions, Result};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -44,6 +44,6 @@ fn as_found(settings: &Settings) -> Settings {
 }
 
 /// Makes a data directory from a backup.
-pub fn restore(_from: &Path, _data: &Path) -> Result<()> {
-    Err(Error::Unsupported("restore".into()))
+pub fn restore(from: &Path, data: &Path) -> cenote_base::Result<cenote_storage::BackupReport> {
+    cenote_storage::restore(from, data)
 }

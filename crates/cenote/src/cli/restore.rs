@@ -2,16 +2,19 @@
 
 use super::Failure;
 use super::say;
+use cenote_base::units::ByteSize;
 use std::path::Path;
 use std::process::ExitCode;
 
 /// Makes the data directory.
 pub fn run(from: &Path, data: &Path) -> Result<ExitCode, Failure> {
-    crate::database::restore(from, data)?;
+    let report = crate::database::restore(from, data)?;
     say!(
-        "restored {} from {}; start it with: cenote run --data {}",
+        "restored {}: {} pages in {} spaces, {} of log; start it with: cenote run --data {}",
         data.display(),
-        from.display(),
+        report.pages,
+        report.spaces,
+        ByteSize(report.log_bytes),
         data.display()
     );
     Ok(ExitCode::SUCCESS)

@@ -318,7 +318,7 @@ fn begin<S: Service>(
         settings: startup.settings.clone(),
     };
     let session = shared.service.open(info).map_err(|error| End::Fatal(error.fatal()))?;
-    registered.entry.set_cancel(session.cancel_handle());
+    registered.entry.set_cancel(session.canceller());
     Ok((registered, session))
 }
 

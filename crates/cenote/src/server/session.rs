@@ -12,10 +12,10 @@
 //! Statements and portals belong to [`Conversation`]; this file frames messages and keeps the order of answers.
 
 use super::input::{Fields, Message};
-use super::registry::Entry;
+use super::registry::{Canceller, Entry};
 use super::wire::{End, Wire, protocol_violation};
 use crate::log;
-use cenote_sql::{Bind, CancelHandle, Output, Result, Severity, SqlError, code};
+use cenote_sql::{Bind, Output, Result, Severity, SqlError, code};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub trait Conversation {
     /// What to report before the first statement.
     fn reported_settings(&self) -> Vec<(&'static str, String)>;
     /// Stops the running statement from another thread.
-    fn cancel_handle(&self) -> CancelHandle;
+    fn canceller(&self) -> Canceller;
 }
 
 impl Conversation for cenote_sql::Session {
@@ -85,8 +85,9 @@ impl Conversation for cenote_sql::Session {
     fn reported_settings(&self) -> Vec<(&'static str, String)> {
         self.reported_settings()
     }
-    fn cancel_handle(&self) -> CancelHandle {
-        self.cancel_handle()
+    fn canceller(&self) -> Canceller {
+        let handle = self.cancel_handle();
+        Canceller::new(move || handle.cancel())
     }
 }
 

@@ -1,10 +1,10 @@
 //! A server whose SQL is a toy, and a client that speaks in bytes.
 
 use cenote::server::auth::Passwords;
-use cenote::server::registry::Registry;
+use cenote::server::registry::{Canceller, Registry};
 use cenote::server::session::Conversation;
 use cenote::server::{Access, Server, Service, bind};
-use cenote_sql::{Bind, CancelHandle, Field, Format, Formats, Output, Result, SessionInfo, SqlError, code};
+use cenote_sql::{Bind, Field, Format, Formats, Output, Result, SessionInfo, SqlError, code};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 pub struct Toy {
     /// Sessions that were not dropped yet.
     pub alive: AtomicUsize,
-    cancelled: std::sync::Mutex<Option<Arc<AtomicBool>>>,
 }
 
 pub struct ToyService(pub Arc<Toy>);
@@ -26,7 +25,6 @@ pub struct ToyService(pub Arc<Toy>);
 pub struct ToySession {
     toy: Arc<Toy>,
     status: u8,
-    cancel: CancelHandle,
     stop: Arc<AtomicBool>,
     statements: BTreeMap<String, String>,
     portals: BTreeMap<String, (String, u64)>,
@@ -37,11 +35,9 @@ impl Service for ToyService {
     fn open(&self, _info: SessionInfo) -> Result<ToySession> {
         self.0.alive.fetch_add(1, Ordering::SeqCst);
         let stop = Arc::new(AtomicBool::new(false));
-        *self.0.cancelled.lock().unwrap() = Some(stop.clone());
         Ok(ToySession {
             toy: self.0.clone(),
             status: b'I',
-            cancel: CancelHandle::default(),
             stop,
             statements: BTreeMap::new(),
             portals: BTreeMap::new(),
@@ -113,9 +109,7 @@ impl ToySession {
     fn wait(&mut self) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(20);
         while Instant::now() < deadline {
-            // The handle's own flag cannot be read from outside of sql, but its debug text can.
-            if format!("{:?}", self.cancel).contains("true") {
-                self.cancel = CancelHandle::default();
+            if self.stop.swap(false, Ordering::SeqCst) {
                 return Err(SqlError::new(
                     code::QUERY_CANCELED,
                     "canceling statement due to user request",
@@ -123,7 +117,6 @@ impl ToySession {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        let _ = &self.stop;
         Err(SqlError::internal("nobody cancelled"))
     }
 
@@ -225,8 +218,9 @@ impl Conversation for ToySession {
             ("client_encoding", "UTF8".into()),
         ]
     }
-    fn cancel_handle(&self) -> CancelHandle {
-        self.cancel.clone()
+    fn canceller(&self) -> Canceller {
+        let stop = self.stop.clone();
+        Canceller::new(move || stop.store(true, Ordering::SeqCst))
     }
 }
 
