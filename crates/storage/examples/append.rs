@@ -1,6 +1,7 @@
 //! What appending to the log and committing cost: `cargo run --release -p cenote-storage --example
 //! append [DIR]`. Prints nanoseconds an append (a group of one record of 200 bytes) by threads, and
 //! commits a second with their latency, on real files in DIR (default: the system's temporary one).
+//! With a second argument `append`, one thread appends and nothing else is done (for callgrind).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -123,6 +124,9 @@ fn build() {
 
 fn main() -> Result<()> {
     let base = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
+    if std::env::args().nth(2).is_some() {
+        return appends(&base.join("cenote-append"), 1, Survive::Process);
+    }
     build();
     for (n, threads) in [1, 2, 8].into_iter().enumerate() {
         let fresh = |kind: &str| base.join(format!("cenote-append-{}-{kind}{n}", std::process::id()));

@@ -418,8 +418,9 @@ impl Core {
 
     /// Keeps segments ready ahead of the tail.
     fn prepare_ahead(&self) {
-        let current = self.segments.number_of(self.tail());
-        for number in current..=current + AHEAD {
+        // In order and without a gap: a gap would say that a segment was lost.
+        let first = self.segments.number_of(self.durable());
+        for number in first..=self.segments.number_of(self.tail()) + AHEAD {
             match self.segments.prepare(number, false) {
                 Ok(()) => self.full.store(false, Ordering::Relaxed),
                 Err(Error::Full(_)) => return self.full.store(true, Ordering::Relaxed),

@@ -258,6 +258,7 @@ pub(super) fn find_end(segments: &Segments, checkpoint: Lsn, known_durable: Lsn)
         }
     };
     let end = mark.durable;
+    require_no_gap(segments, end)?;
     let known = match end < known_durable {
         true => Some(known_durable),
         false => proof_of_more(segments, end)?,
@@ -266,6 +267,20 @@ pub(super) fn find_end(segments: &Segments, checkpoint: Lsn, known_durable: Lsn)
         Some(known) => Err(damaged(segments, end, known, &reason)),
         None => Ok(mark),
     }
+}
+
+/// Where the log ends, its segment is there, or it would be the next one to be made.
+fn require_no_gap(segments: &Segments, end: Lsn) -> Result<()> {
+    let (there, number) = (segments.numbers(), segments.number_of(end));
+    let begins = end == segments.start_of(number);
+    let last = there.last().copied();
+    if there.contains(&number) || begins && last.is_some_and(|last| last + 1 == number) {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!(
+        "{}; the redo log ends there, or is needed from there on. Bring the file back, or restore from a backup",
+        segments.missing(end)
+    )))
 }
 
 fn damaged(segments: &Segments, end: Lsn, known: Lsn, reason: &Error) -> Error {

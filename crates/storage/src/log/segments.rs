@@ -349,7 +349,8 @@ impl Segments {
         let first_gone = self.number_of(end) + u64::from(!end.raw().is_multiple_of(self.payload));
         let mut state = self.state.lock();
         let gone: Vec<u64> = state.live.range(first_gone..).map(|(n, _)| *n).collect();
-        for number in gone {
+        // From the last on, so that being stopped leaves no gap.
+        for number in gone.into_iter().rev() {
             let path = self.path(number);
             fs::remove(&path).doing(|| format!("removing {}, which lies beyond the log's end", path.display()))?;
             state.live.remove(&number);

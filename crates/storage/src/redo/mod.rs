@@ -107,8 +107,10 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 
 /// The checksum of a group: body first, so that it can be computed before the position is known.
 pub(crate) fn seal(body_crc: u32, header: &[u8; GROUP_HEADER]) -> u32 {
-    let crc = cenote_base::crc::append(body_crc, &header[..16]);
-    cenote_base::crc::append(crc, &header[24..])
+    let mut covered = [0; 24];
+    covered[..16].copy_from_slice(&header[..16]);
+    covered[16..].copy_from_slice(&header[24..]);
+    cenote_base::crc::append(body_crc, &covered)
 }
 
 #[cfg(test)]

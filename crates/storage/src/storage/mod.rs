@@ -17,7 +17,7 @@ use cenote_base::{Error, Lsn, PageId, Result};
 
 use crate::control::{Control, ControlFile};
 use crate::log::{Log, LogOptions, LogReport, RingPlace, RingUse, Survive, log_dir};
-use crate::pages::{PageStore, PagesReport, doing};
+use crate::pages::{PageStore, PagesReport, doing, spaces_dir};
 
 /// How to open the log and the pages of a data directory.
 pub struct StorageOptions {
@@ -98,6 +98,23 @@ impl DataDir {
     /// The control file.
     pub fn control(&self) -> &ControlFile {
         &self.control
+    }
+
+    /// A database with pages has a log: without, it is not a new one but a damaged one.
+    fn require_log(&self) -> Result<()> {
+        let is_filled = |dir: &Path| -> Result<bool> {
+            let exists = doing(fs::exists(dir), "looking for", dir)?;
+            Ok(exists && !doing(fs::list(dir), "listing", dir)?.is_empty())
+        };
+        let (log, spaces) = (log_dir(&self.path), spaces_dir(&self.path));
+        if is_filled(&log)? || !is_filled(&spaces)? {
+            return Ok(());
+        }
+        Err(Error::corrupt(format!(
+            "there are pages in {} and no redo log in {}: bring its files back, or restore from a backup",
+            spaces.display(),
+            log.display()
+        )))
     }
 
     /// Opens log and pages. Torn pages are good after this, and the whole log is durable.

@@ -155,6 +155,23 @@ fn one_directory_serves_one_process() {
     });
 }
 
+#[test]
+fn a_database_whose_log_is_gone_is_not_taken_for_a_new_one() {
+    let (fs, mut known) = (MemFs::new(), Known::new());
+    with(Arc::new(fs.clone()), || {
+        let (toy, _) = start(Path::new("/data"), &region());
+        work(&toy, &mut known, &mut Rng(3));
+        drop(toy);
+        rt::fs::remove_dir_all("/data/log").expect("removed");
+        let dir = DataDir::open(Path::new("/data")).expect("taken");
+        let error = dir
+            .storage(StorageOptions::new(place(&region())))
+            .err()
+            .expect("refused");
+        assert!(error.to_string().contains("no redo log"), "{error}");
+    });
+}
+
 /// A backup is taken while pages change: what was acknowledged before it is in the copy, what is
 /// restored from the copy is consistent, and neither shares an id with the original.
 #[test]

@@ -82,6 +82,33 @@ fn a_missing_or_short_segment_is_an_error_that_names_it() {
     }
 }
 
+/// Nothing but the log's own files says that there was more of it: the segments made ahead do.
+#[test]
+fn a_lost_segment_is_noticed_without_being_told_how_long_the_log_was() {
+    let (fs, mut written) = (MemFs::new(), Written::default());
+    let end = make(&fs, &mut written);
+    with(in_memory(&fs), || {
+        // Segments ahead, as the background makes them.
+        let (log, _) = Log::open(log_options(dir(), &region())).expect("opens");
+        log.core.prepare_ahead();
+    });
+    let last = end.raw() / (64 << 10);
+    for lost in [vec![last], (0..last + 3).collect()] {
+        let copy = fs.kill_clone();
+        with(in_memory(&copy), || {
+            for number in &lost {
+                cenote_base::rt::fs::remove(format!("/log/{number:016x}.log")).expect("removed");
+            }
+            let options = LogOptions {
+                checkpoint: Lsn::from_raw(end.raw()),
+                ..log_options(dir(), &region())
+            };
+            let error = Log::open(options).err().expect("refused").to_string();
+            assert!(error.contains("missing"), "{error}");
+        });
+    }
+}
+
 /// Any byte of the ring may be flipped: the ring is then used with everything in it, or it is
 /// discarded, or what was flipped had not been made durable. What was durable is there.
 #[test]
