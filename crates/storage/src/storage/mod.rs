@@ -128,6 +128,7 @@ impl DataDir {
             durable,
             ..
         } = self.control.get();
+        self.require_log()?;
         let (log, log_report) = Log::open(LogOptions {
             dir: log_dir(&self.path),
             database,
