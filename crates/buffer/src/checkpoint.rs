@@ -17,6 +17,7 @@ use cenote_base::{Lsn, Result};
 
 use crate::layout::FrameState;
 use crate::pool::Pool;
+use crate::slots;
 use crate::writeback::BATCH;
 
 impl Pool {
@@ -39,8 +40,8 @@ impl Pool {
     /// At or below every change that is not in storage.
     fn oldest_unsaved(&self) -> Lsn {
         let mut oldest = self.storage.log().tail().raw();
-        for floor in self.floors.iter() {
-            oldest = oldest.min(floor.0.load(Ordering::SeqCst));
+        if let Some(floor) = slots::least_floor(&self.frames) {
+            oldest = oldest.min(floor.raw());
         }
         let frames = &self.frames.descriptors()[..self.touched()];
         for d in frames {

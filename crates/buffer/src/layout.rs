@@ -25,7 +25,7 @@ use cenote_base::{Error, PAGE_SIZE, Result};
 pub const LINE: usize = 64;
 /// Frames one thread can latch exclusively at a time: those of a mini-transaction, and a few for
 /// loading and eviction on its behalf.
-pub const SLOT_FRAMES: usize = 96;
+pub const SLOT_FRAMES: usize = 94;
 /// Threads that a region has latch slots for.
 pub const MAX_THREADS: usize = cenote_base::rt::MAX_THREADS;
 /// "CENOTEP1": what a pool header begins with.
@@ -188,11 +188,14 @@ impl Chain {
 /// frame of a dead owner here, and a few that it did not hold after all.
 #[repr(C, align(64))]
 pub struct LatchSlot {
+    /// At or below the log position of the thread's commit under way; 0: none. From before the commit takes its
+    /// place until its pages are stamped: checkpoints stay below it, recovery scans the ring from there.
+    pub floor: AtomicU64,
     /// Index + 1 of a frame; 0 unused.
     pub frames: [AtomicU32; SLOT_FRAMES],
 }
 
-const _: () = assert!(size_of::<LatchSlot>() == SLOT_FRAMES * 4 && size_of::<LatchSlot>().is_multiple_of(LINE));
+const _: () = assert!(size_of::<LatchSlot>() == 8 + SLOT_FRAMES * 4 && size_of::<LatchSlot>().is_multiple_of(LINE));
 
 /// See [`PoolHeader::surveying`].
 pub const SURVEYING: u32 = 1;

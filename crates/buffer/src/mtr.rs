@@ -21,7 +21,7 @@
 
 use std::marker::PhantomData;
 
-use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::{self, atomic::Ordering};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
 use cenote_fabric::observe::{self, Access, Observer, Off, On};
 use cenote_fabric::{Span, coherence};
@@ -412,9 +412,9 @@ impl<'p> Mtr<'p> {
     fn log_and_stamp(&mut self, hook: Option<CommitHook<'_>>) -> Result<Lsn> {
         self.log_images();
         let (pool, parts) = (self.pool, &mut self.parts);
-        let floor = pool.floors.get();
+        let floor = &pool.frames.slots()[rt::thread_slot()].floor;
         // A checkpoint that does not see the pages' new `rec` yet sees this (checkpoint.rs).
-        floor.0.store(pool.storage.log().tail().raw(), Ordering::SeqCst);
+        floor.store(pool.storage.log().tail().raw(), Ordering::SeqCst);
         parts.group.finish()?;
         for place in &mut parts.places {
             let record = parts.held[place.held].record.expect("a marked place was written");
@@ -444,7 +444,7 @@ impl<'p> Mtr<'p> {
             }
         };
         self.stamp(appended.start, appended.end);
-        floor.0.store(u64::MAX, Ordering::SeqCst);
+        floor.store(0, Ordering::SeqCst);
         bump(&pool.counters().mini_transactions, 1);
         bump(&pool.counters().redo_bytes, length);
         Ok(appended.end)

@@ -357,7 +357,6 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, epoch: u8) -> 
         host: config.survive == Survive::Host,
         list_mutex: Mutex::new(()),
         writing: (0..geometry.frames.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-        floors: Local::default(),
         parts: Local::default(),
         signals: Signals::default(),
         checkpoint_lsn: AtomicU64::new(0),

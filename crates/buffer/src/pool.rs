@@ -59,15 +59,6 @@ impl Hint {
     }
 }
 
-/// Lower bound of the log position of a commit under way; `u64::MAX` when there is none.
-pub(crate) struct Floor(pub AtomicU64);
-
-impl Default for Floor {
-    fn default() -> Self {
-        Self(AtomicU64::new(u64::MAX))
-    }
-}
-
 /// Frames, and all that is needed to use them. Shared by all threads; [`crate::BufferPool`] owns one and
 /// its background threads.
 pub struct Pool {
@@ -84,7 +75,6 @@ pub struct Pool {
     pub(crate) list_mutex: Mutex<()>,
     /// Frames whose write-back is under way, a bit each.
     pub(crate) writing: Box<[AtomicU64]>,
-    pub(crate) floors: Local<Floor>,
     pub(crate) parts: Local<Mutex<Vec<mtr::Parts>>>,
     pub(crate) signals: Signals,
     pub(crate) checkpoint_lsn: AtomicU64,

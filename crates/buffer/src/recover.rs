@@ -141,7 +141,7 @@ impl Pool {
         } else {
             Doubt::None
         };
-        let doubtful = self.rebuild_suspects(&survey.suspects, doubt, control, report)?;
+        let doubtful = self.rebuild_suspects(&survey.suspects, host, doubt, control, report)?;
         match doubtful {
             Doubt::None => {}
             Doubt::Pages(pages) => self.replay_pages(control.checkpoint, &pages, report)?,
@@ -317,6 +317,7 @@ impl Pool {
     fn rebuild_suspects(
         &self,
         suspects: &[Suspect],
+        host: bool,
         mut doubt: Doubt,
         control: &Control,
         report: &mut RecoveryReport,
@@ -327,7 +328,7 @@ impl Pool {
                 wanted.insert(page, RecordAddr::NONE);
             }
         }
-        self.find_heads(&mut wanted, report)?;
+        self.find_heads(&mut wanted, host, report)?;
         for suspect in suspects {
             match self.page_to_repair(suspect) {
                 Some(page) => self.repair_frame(suspect, page, wanted[&page], control, report)?,
@@ -354,12 +355,36 @@ impl Pool {
         }
     }
 
-    /// One scan of the ring: the newest record of each page in `wanted`.
-    fn find_heads(&self, wanted: &mut HashMap<PageId, RecordAddr>, report: &mut RecoveryReport) -> Result<()> {
-        if wanted.is_empty() {
-            return Ok(());
+    /// One scan of the ring: the newest record of each page in `wanted`. A page can have a newer record than its
+    /// descriptor's head only if a commit was under way: the scan begins at the least floor in the slots,
+    /// unless the slots were in the caches of a host that was lost.
+    fn find_heads(
+        &self,
+        wanted: &mut HashMap<PageId, RecordAddr>,
+        host: bool,
+        report: &mut RecoveryReport,
+    ) -> Result<()> {
+        let log = self.storage.log();
+        let floor = slots::least_floor(&self.frames).filter(|floor| *floor >= log.ring_scan_start());
+        let start = match floor {
+            _ if wanted.is_empty() => return Ok(()),
+            None if !host && slots::least_floor(&self.frames).is_none() => return Ok(()),
+            Some(floor) if !host => floor,
+            _ => log.ring_scan_start(),
+        };
+        if self.scan_heads(start, wanted, report).is_err() {
+            // A floor that is no group's start was not written by us.
+            self.scan_heads(log.ring_scan_start(), wanted, report)?;
         }
-        let start = self.storage.log().ring_scan_start();
+        Ok(())
+    }
+
+    fn scan_heads(
+        &self,
+        start: Lsn,
+        wanted: &mut HashMap<PageId, RecordAddr>,
+        report: &mut RecoveryReport,
+    ) -> Result<()> {
         let mut scan = self.storage.log().scan(start);
         while let Some(group) = scan.next()? {
             for record in group.records() {

@@ -7,7 +7,7 @@
 //! Which entries of a slot are in use is kept in local memory, by the slot's thread alone.
 
 use cenote_base::rt::{self, Local, atomic::AtomicU64, atomic::Ordering};
-use cenote_base::{Error, Result};
+use cenote_base::{Error, Lsn, Result};
 
 use crate::frame::Frames;
 use crate::layout::SLOT_FRAMES;
@@ -87,11 +87,21 @@ pub fn named(frames: &Frames) -> Vec<u32> {
     named
 }
 
+/// The least log position at which a commit of any thread may have its place without having stamped its pages.
+pub fn least_floor(frames: &Frames) -> Option<Lsn> {
+    let used = (frames.header().slots_used.load(Ordering::SeqCst) as usize).min(frames.slots().len());
+    let floors = frames.slots()[..used]
+        .iter()
+        .map(|slot| slot.floor.load(Ordering::SeqCst));
+    floors.filter(|floor| *floor != 0).min().map(Lsn::from_raw)
+}
+
 /// Wipes all slots of a former start; the last step of recovery.
 pub fn wipe(frames: &Frames) {
     let used = (frames.header().slots_used.load(Ordering::Acquire) as usize).min(frames.slots().len());
-    for frame in frames.slots()[..used].iter().flat_map(|slot| &slot.frames) {
-        frame.store(0, Ordering::Relaxed);
+    for slot in &frames.slots()[..used] {
+        slot.floor.store(0, Ordering::Relaxed);
+        slot.frames.iter().for_each(|frame| frame.store(0, Ordering::Relaxed));
     }
     frames.header().slots_used.store(0, Ordering::Release);
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use cenote_base::rt::Nanos;
 use cenote_buffer::{BufferPool, Config, Kind, Mode, RecoveryReport, Survive};
 use cenote_storage::DataDir;
 
@@ -19,9 +20,10 @@ const PAGES: u32 = 900;
 
 fn open(dir: &Path, survive: Survive, kind: Kind) -> (BufferPool, RecoveryReport) {
     let data = DataDir::open(&dir.join("data")).expect("data directory");
-    let mut config = Config::new(kind, 15 << 20);
+    let large = std::env::var("CENOTE_LARGE").is_ok();
+    let mut config = Config::new(kind, if large { 1 << 30 } else { 15 << 20 });
     config.region = Some(dir.join("region"));
-    config.ring = Some((4 << 20) + 4096);
+    config.ring = (!large).then_some((4 << 20) + 4096);
     config.survive = survive;
     config.log_limit = 24 << 20;
     BufferPool::open(config, data).expect("pool")
@@ -84,7 +86,7 @@ fn rounds(survive: Survive, kind: Kind, rounds: u64) {
         .expect("length");
     let notes = File::open(dir.path().join("notes")).expect("notes");
     model::prepare(&open(dir.path(), survive, kind).0, PAGES);
-    let (mut repaired, mut voided, mut kept) = (0, 0, 0);
+    let (mut repaired, mut voided, mut kept, mut longest) = (0, 0, 0, Nanos::ZERO);
     for round in 0..rounds {
         let mut command = Command::new(std::env::current_exe().expect("program"));
         command.args(["--exact", "kills::victim", "--nocapture", "--test-threads=1"]);
@@ -117,9 +119,14 @@ fn rounds(survive: Survive, kind: Kind, rounds: u64) {
         repaired += report.frames_repaired();
         voided += report.voided;
         kept += report.frames_kept;
+        longest = longest.max(report.duration);
         model::verify(&pool, PAGES, &noted(&notes));
     }
-    println!("{survive:?} {kind:?}: {rounds} kills, {kept} frames kept, {repaired} repaired, {voided} voided");
+    println!(
+        "{survive:?} {kind:?}: {rounds} kills, {kept} frames kept, {repaired} repaired, {voided} voided, \
+         recovery {:.1} ms at most",
+        longest.raw() as f64 / 1e6
+    );
 }
 
 fn noted(notes: &File) -> Vec<u64> {
