@@ -155,6 +155,7 @@ impl Engine {
             }
         }
         report.summary.push(format!("{} undo segments, {records} records", segments.len()));
+        report.problems.extend(self.purge.error.lock().iter().map(|error| format!("purge: {error}")));
         Ok(())
     }
 
@@ -171,12 +172,13 @@ impl Engine {
         Ok(rows)
     }
 
-    /// Rows in a table, as last counted, else estimated from its tree.
+    /// Rows in a table: as last counted, unless its tree has grown or shrunk much since.
     pub fn row_estimate(&self, table: &Table) -> u64 {
-        if let Ok(Some(rows)) = self.row_count(table.id) {
-            return rows;
+        let estimate = BTree { space: table.space }.estimate_rows(&self.pool).unwrap_or(0);
+        match self.row_count(table.id) {
+            Ok(Some(rows)) if rows / 2 <= estimate && estimate / 2 <= rows => rows,
+            _ => estimate,
         }
-        BTree { space: table.space }.estimate_rows(&self.pool).unwrap_or(0)
     }
 
     /// Size of a table with its indexes, in bytes.

@@ -29,7 +29,7 @@ use crate::tx::status::TxTable;
 use crate::tx::Tx;
 use crate::undo::{self, Segment, Writer};
 use cenote_base::rt;
-use cenote_base::rt::HashMap;
+use cenote_base::rt::{HashMap, HashSet};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::{Lsn, PageId};
 use cenote_buffer::{BufferPool, Config, Kind};
@@ -98,6 +98,8 @@ pub struct Engine {
     pub(crate) segments: rt::RwLock<Vec<Arc<Segment>>>,
     free_segments: rt::Mutex<Vec<Writer>>,
     row_numbers: rt::Mutex<HashMap<u32, Arc<AtomicU64>>>,
+    /// Spaces whose pending large values of the last run are gone.
+    pub(crate) reclaimed: rt::Mutex<HashSet<u32>>,
     meta: rt::Mutex<()>,
     pub(crate) purge: Purge,
     pub(crate) losers: Losers,
@@ -133,6 +135,7 @@ impl Engine {
             segments: rt::RwLock::new(segments),
             free_segments: rt::Mutex::new(Vec::new()),
             row_numbers: rt::Mutex::new(HashMap::default()),
+            reclaimed: rt::Mutex::new(HashSet::default()),
             meta: rt::Mutex::new(()),
             purge: Purge::default(),
             losers: Losers::default(),

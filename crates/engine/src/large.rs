@@ -5,9 +5,12 @@
 //! 3. A version's values are freed when nobody can see the version any more: by purge when its undo record is purged, by
 //!    rollback when the version is taken back (`orphan` in that mini-transaction, then `free`).
 //!
+//! What a crash leaves pending is freed before the first value of that space is made pending again (`reclaim_large`).
+//!
 //! A new version always has chains of its own, so each chain belongs to exactly one version.
 
 use crate::catalog::Table;
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::pool::{BufferPool, Mtr};
 use crate::row::FLAG_EXTERNAL;
@@ -25,10 +28,12 @@ fn tree(table: &Table) -> BTree {
 }
 
 /// The row as it is stored; values that have left it are pending.
-pub(crate) fn move_out(pool: &BufferPool, table: &Table, row: &[u8]) -> Result<(Vec<u8>, Vec<LargeRef>)> {
+pub(crate) fn move_out(engine: &Engine, table: &Table, row: &[u8]) -> Result<(Vec<u8>, Vec<LargeRef>)> {
     if row.len() <= ROW_INLINE {
         return Ok((row.to_vec(), Vec::new()));
     }
+    engine.reclaim_large(table)?;
+    let pool = &engine.pool;
     let layout = table.layout();
     let mut sizes: Vec<(usize, usize)> = Vec::new();
     for column in layout.variable_columns() {
@@ -91,6 +96,24 @@ pub(crate) fn refs_of(table: &Table, stored: &[u8]) -> Result<Vec<LargeRef>> {
         }
     }
     Ok(refs)
+}
+
+impl Engine {
+    /// Before chains of the table's space are made pending for the first time in this run: frees what a crash left pending.
+    /// Later that would free what others are about to adopt or free.
+    pub(crate) fn reclaim_large(&self, table: &Table) -> Result<()> {
+        let mut reclaimed = self.reclaimed.lock();
+        if !reclaimed.contains(&table.space) {
+            tree(table).reclaim_pending(&self.pool)?;
+            reclaimed.insert(table.space);
+        }
+        Ok(())
+    }
+
+    /// `reclaim_large`, if there is anything to make pending.
+    pub(crate) fn ready_for_large(&self, table: &Table, refs: &[LargeRef]) -> Result<()> {
+        if refs.is_empty() { Ok(()) } else { self.reclaim_large(table) }
+    }
 }
 
 /// Makes the chains part of the row that this mini-transaction writes.

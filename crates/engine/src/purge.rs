@@ -41,7 +41,8 @@ pub(crate) struct Purge {
     /// One round at a time.
     round: rt::Mutex<()>,
     pub records: AtomicU64,
-    pub errors: AtomicU64,
+    /// What the last round failed with.
+    pub error: rt::Mutex<Option<String>>,
 }
 
 /// The purge thread.
@@ -53,10 +54,9 @@ pub(crate) fn run(engine: &Weak<Engine>, signal: &rt::Event) {
         if engine.stopping.load(Ordering::Acquire) {
             return;
         }
-        if engine.purge_round().is_err() {
-            // What failed is tried again in the next round; statements meet the same error and report it.
-            engine.purge.errors.fetch_add(1, Ordering::Relaxed);
-        }
+        // What failed is tried again in the next round; `check` reports it.
+        let failed = engine.purge_round().err();
+        *engine.purge.error.lock() = failed.map(|error| error.to_string());
     }
 }
 
@@ -75,7 +75,7 @@ impl Engine {
         for segment in segments {
             passed += self.purge_segment(&segment, horizon)?;
         }
-        if let Some(pages) = self.cts.take_past(self.txs.low_water(), PUNCH) {
+        if let Some(pages) = self.cts.take_past(&self.pool, self.txs.low_water(), PUNCH)? {
             self.give_back(cts::SPACE, pages, cts::KIND_CTS)?;
         }
         self.purge.records.fetch_add(passed, Ordering::Relaxed);
@@ -171,6 +171,8 @@ impl Engine {
         let tree = BTree { space: table.space };
         let live = !record.before.deleted();
         let mut entries = if live { entries_of(self, table, &record.key, &record.row)? } else { Vec::new() };
+        let refs = if live { large::refs_of(table, &record.row)? } else { Vec::new() };
+        self.ready_for_large(table, &refs)?;
         let mut m = self.pool.mtr();
         let pos = tree.seek_write(&mut m, &record.key, 0)?;
         let mut current = Vec::new();
@@ -184,8 +186,12 @@ impl Engine {
         keep_needed(self, table, &record.key, survivors.clone(), pointer, &mut entries)?;
         let remove_row = newest.is_some_and(|trailer| trailer.deleted() && trailer.undo == pointer);
         let doomed = latch_entries(&mut m, entries)?;
-        let refs = if live { large::refs_of(table, &record.row)? } else { Vec::new() };
-        large::orphan(&mut m, table, &refs)?;
+        if !refs.is_empty() {
+            // So that a repetition does not free them twice.
+            let page = undo::latch_record(&mut m, pointer)?;
+            undo::mark_undone(&mut m, page, pointer);
+            large::orphan(&mut m, table, &refs)?;
+        }
         let emptied = remove_row && tree.remove_at(&mut m, &pos);
         let thin = remove_entries(&mut m, doomed);
         m.commit();

@@ -69,14 +69,10 @@ pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling:
         if header.tail < header.end {
             segment.ended.lock().push_back(Ended { end: header.end, at: 0, tx: 0 });
         }
-        let mut at = header.end;
-        let mut found: Option<Loser> = None;
-        while let Some((position, behind, record)) = undo::read_next(pool, segment.number, at)? {
+        if let Some((position, end, record)) = undo::read_last(pool, segment.number, header.end)? {
             let last = undo::pointer_to(segment.number, position);
-            found = Some(Loser { seq: record.tx, segment: segment.clone(), last, end: behind });
-            at = behind;
+            losers.push(Loser { seq: record.tx, segment: segment.clone(), last, end });
         }
-        losers.extend(found);
     }
     Ok((losers, ceiling.max(1)))
 }

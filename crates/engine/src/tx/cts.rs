@@ -20,6 +20,8 @@ const FIRST: usize = 32;
 const PER_PAGE: u64 = ((PAGE_SIZE - FIRST) / 8) as u64;
 /// Word of page 0: pages made so far.
 const AT_PAGES: usize = 32;
+/// Word of page 0: pages below this (but the header) have been given back.
+const AT_KEPT: usize = 36;
 
 /// The CTS pages.
 pub(crate) struct CtsPages {
@@ -43,6 +45,7 @@ pub(crate) fn create(pool: &BufferPool, first: u64) -> Result<()> {
     let mut m = pool.mtr();
     let h = m.create(PageId::new(SPACE, 0), KIND_CTS, 0)?;
     m.write_u32(h, AT_PAGES, page_of(first));
+    m.write_u32(h, AT_KEPT, 1);
     m.commit();
     Ok(())
 }
@@ -50,8 +53,9 @@ pub(crate) fn create(pool: &BufferPool, first: u64) -> Result<()> {
 impl CtsPages {
     /// Opens the space.
     pub(crate) fn open(pool: &BufferPool) -> Result<CtsPages> {
-        let made = pool.shared(PageId::new(SPACE, 0))?.view().u32(AT_PAGES);
-        Ok(CtsPages { made: AtomicU32::new(made), kept_from: AtomicU32::new(1), making: rt::Mutex::new(()) })
+        let header = pool.shared(PageId::new(SPACE, 0))?;
+        let (made, kept) = (header.view().u32(AT_PAGES), header.view().u32(AT_KEPT).max(1));
+        Ok(CtsPages { made: AtomicU32::new(made), kept_from: AtomicU32::new(kept), making: rt::Mutex::new(()) })
     }
 
     /// Makes pages up to the one of `seq`, where they are missing.
@@ -74,13 +78,17 @@ impl CtsPages {
 
     /// Pages that hold only numbers below `low_water` and have not been given back, when there are many. The caller gives
     /// them back.
-    pub(crate) fn take_past(&self, low_water: u64, many: u32) -> Option<std::ops::Range<u32>> {
+    pub(crate) fn take_past(&self, pool: &BufferPool, low_water: u64, many: u32) -> Result<Option<std::ops::Range<u32>>> {
         let (from, to) = (self.kept_from.load(Ordering::Acquire), page_of(low_water).min(self.made.load(Ordering::Acquire)));
         if to < from + many {
-            return None;
+            return Ok(None);
         }
+        let mut m = pool.mtr();
+        let header = m.exclusive(PageId::new(SPACE, 0))?;
+        m.write_u32(header, AT_KEPT, to);
+        m.commit();
         self.kept_from.store(to, Ordering::Release);
-        Some(from..to)
+        Ok(Some(from..to))
     }
 
     /// Latches the slot's page and marks the slot to be patched at commit.

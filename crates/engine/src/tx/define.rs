@@ -352,7 +352,7 @@ impl Tx {
     fn copy_row(&self, to: &Table, row_key: &[u8], row: &[u8], own: u64) -> Result<()> {
         let engine = self.engine();
         let tree = BTree { space: to.space };
-        let (mut value, refs) = large::move_out(&engine.pool, to, row)?;
+        let (mut value, refs) = large::move_out(engine, to, row)?;
         value.extend_from_slice(&Trailer { tx: own, undo: 0, flags: 0 }.encode());
         let mut m = engine.pool.mtr();
         let pos = tree.seek_write(&mut m, row_key, row_key.len() + value.len())?;

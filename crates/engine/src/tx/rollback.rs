@@ -43,6 +43,7 @@ fn restore(engine: &Engine, table: &Table, pointer: u64, record: &UndoRecord) ->
     let mut value = record.row.clone();
     value.extend_from_slice(&record.before.encode());
     let room = if record.kind == Kind::Insert { 0 } else { record.key.len() + value.len() };
+    engine.reclaim_large(table)?;
     let mut m = engine.pool.mtr();
     let pos = tree.seek_write(&mut m, &record.key, room)?;
     let mut current = Vec::new();

@@ -378,7 +378,7 @@ impl Tx {
     }
 
     fn store(&self, table: &Table, row: &[u8]) -> Result<Stored> {
-        let (row, refs) = large::move_out(&self.engine().pool, table, row)?;
+        let (row, refs) = large::move_out(self.engine(), table, row)?;
         Ok(Stored { row, refs })
     }
 

@@ -255,6 +255,31 @@ fn used_of(pool: &BufferPool, segment: u16, position: u64) -> Result<usize> {
     Ok(if view.u8(12) == KIND_UNDO { view.u64(AT_USED) as usize } else { 0 })
 }
 
+/// The last record of the stream behind `end`: (its position, position behind it, record). Looks at few pages, however long
+/// that part is: pages with records are followed by an empty one, then by pages never written.
+pub(crate) fn read_last(pool: &BufferPool, segment: u16, end: u64) -> Result<Option<(u64, u64, UndoRecord)>> {
+    let Some(first) = read_next(pool, segment, end)? else { return Ok(None) };
+    let page_at = |page: u64| page * PAGE_SIZE as u64 + FIRST as u64;
+    let has_records = |page: u64| used_of(pool, segment, page_at(page)).is_ok_and(|used| used > FIRST);
+    let from = first.0 / PAGE_SIZE as u64;
+    let mut step = 1;
+    while has_records(from + step) {
+        step *= 2;
+    }
+    let (mut low, mut high) = (from + step / 2, from + step);
+    while high - low > 1 {
+        let middle = low.midpoint(high);
+        if has_records(middle) { low = middle } else { high = middle }
+    }
+    // A page that cannot be read in between would end the search early: then go step by step, and meet it.
+    let sure = used_of(pool, segment, page_at(low + 1)).is_ok_and(|used| used <= FIRST);
+    let mut last = if sure && low > from { read_next(pool, segment, page_at(low))?.unwrap_or(first) } else { first };
+    while let Some(next) = read_next(pool, segment, last.1)? {
+        last = next;
+    }
+    Ok(Some(last))
+}
+
 /// Pointer to a record that `read_next` found.
 pub(crate) fn pointer_to(segment: u16, position: u64) -> u64 {
     pointer(segment, position)

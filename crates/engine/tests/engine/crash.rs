@@ -26,7 +26,7 @@ fn work(random: &mut Random, tx: &mut Tx, table: &Table, model: &mut Model, ids:
     for _ in 0..1 + random.below(12) {
         let id = ids.start + random.below((ids.end - ids.start) as u64) as i32;
         let (k, c) = (random.below(50) as i32, "v".repeat(random.below(300) as usize));
-        let c = if random.below(40) == 0 { "L".repeat(9_000) } else { c };
+        let c = if random.below(12) == 0 { "L".repeat(9_000 + random.below(60_000) as usize) } else { c };
         match random.below(3) {
             0 => match insert(tx, table, id, k, &c).unwrap() {
                 Insert::Done => assert!(model.insert(id, (k, c)).is_none()),
@@ -51,7 +51,15 @@ fn restart(dir: &Path, engine: Arc<Engine>, memory: MemoryKind, lose_region: boo
     open(dir, memory)
 }
 
-fn crash_again_and_again(memory: MemoryKind, lose_region: bool, seed: u64, rounds: usize) {
+/// More seeds than usual: `CENOTE_SEEDS`.
+fn crash_again_and_again(memory: MemoryKind, lose_region: bool, first_seed: u64, rounds: usize) {
+    let seeds = std::env::var("CENOTE_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    for seed in (0..seeds).map(|n| first_seed + 100 * n) {
+        crash_with(memory, lose_region, seed, rounds);
+    }
+}
+
+fn crash_with(memory: MemoryKind, lose_region: bool, seed: u64, rounds: usize) {
     println!("seed {seed}");
     let dir = tempfile::tempdir().unwrap();
     let mut random = Random(seed);
