@@ -1,0 +1,149 @@
+//! Casts that PostgreSQL defines otherwise than Arrow: floats and numerics round to integers, text is PostgreSQL's text,
+//! `varchar(n)` cuts and `char(n)` pads.
+
+use super::arithmetic::as_decimal;
+use super::error::outward;
+use super::function::{Func, text_at};
+use super::types::{numeric_any, timestamptz};
+use crate::error::{Result, SqlError, code};
+use arrow::array::*;
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow::datatypes::*;
+use std::sync::Arc;
+
+/// Arrow's cast, with errors instead of NULLs.
+pub(crate) fn strict(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    cast_with_options(array, to, &options).map_err(|e| outward(e.into()))
+}
+
+fn name_of(to: &DataType) -> &'static str {
+    match to {
+        DataType::Int16 => "smallint",
+        DataType::Int32 => "integer",
+        _ => "bigint",
+    }
+}
+
+/// `CAST(x AS smallint | integer | bigint)`.
+pub(crate) fn to_integer(name: &str, to: DataType) -> Func {
+    let returns = to.clone();
+    Func::of(name, returns, move |call| call.by_columns(|columns| integer_column(&columns[0], &to)))
+}
+
+fn integer_column(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
+    let out_of_range = |_: SqlError| SqlError::new(code::OUT_OF_RANGE, format!("{} out of range", name_of(to)));
+    match column.data_type() {
+        DataType::Float32 | DataType::Float64 => {
+            let doubles = strict(column, &DataType::Float64)?;
+            let rounded: Float64Array = doubles.as_primitive::<Float64Type>().unary(f64::round_ties_even);
+            if rounded.iter().flatten().any(|v| !v.is_finite()) {
+                return Err(out_of_range(SqlError::internal("")));
+            }
+            strict(&(Arc::new(rounded) as ArrayRef), to).map_err(out_of_range)
+        }
+        DataType::Decimal128(p, _) => strict(&strict(column, &DataType::Decimal128((*p).max(1), 0))?, to).map_err(out_of_range),
+        DataType::Decimal256(..) => strict(&strict(column, &DataType::Decimal256(76, 0))?, to).map_err(out_of_range),
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => integers_from_text(column, to),
+        DataType::Boolean => strict(column, to),
+        _ => strict(column, to).map_err(out_of_range),
+    }
+}
+
+fn integers_from_text(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
+    let parse = |row| match text_at(column, row)? {
+        None => Ok(None),
+        Some(text) => text.trim().parse::<i64>().map(Some).map_err(|_| integer_error(&text, to)),
+    };
+    let values = (0..column.len()).map(parse).collect::<Result<Int64Array>>()?;
+    let values: ArrayRef = Arc::new(values);
+    strict(&values, to).map_err(|_| SqlError::new(code::OUT_OF_RANGE, format!("value is out of range for type {}", name_of(to))))
+}
+
+fn integer_error(text: &str, to: &DataType) -> SqlError {
+    let digits = text.trim().trim_start_matches(['-', '+']);
+    if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) {
+        return SqlError::new(code::OUT_OF_RANGE, format!("value \"{text}\" is out of range for type {}", name_of(to)));
+    }
+    SqlError::new(code::INVALID_TEXT, format!("invalid input syntax for type {}: \"{text}\"", name_of(to)))
+}
+
+/// `CAST(x AS numeric)`: all digits stay.
+pub(crate) fn to_numeric() -> Func {
+    let returns = |types: &[DataType], _: &[Option<&datafusion::common::ScalarValue>]| {
+        Ok(match &types[0] {
+            DataType::Float32 | DataType::Float64 | DataType::Utf8 | DataType::Null => numeric_any(),
+            other => as_decimal(other),
+        })
+    };
+    Func::any("cenote_numeric", returns, |call| {
+        let to = call.return_type().clone();
+        call.by_columns(|columns| match columns[0].data_type() {
+            DataType::Float32 | DataType::Float64 | DataType::Utf8 => numerics_from_text(&columns[0], &to),
+            _ => strict(&columns[0], &to),
+        })
+    })
+}
+
+/// By way of text: a float's shortest digits are its numeric value in PostgreSQL too.
+fn numerics_from_text(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
+    let parse = |row| {
+        let Some(text) = text_at(column, row)? else { return Ok(None) };
+        let value: cenote_engine::types::Numeric = text
+            .trim()
+            .parse()
+            .map_err(|_| SqlError::new(code::INVALID_TEXT, format!("invalid input syntax for type numeric: \"{text}\"")))?;
+        super::numeric::to_i256(&value, super::types::NUMERIC_ANY.1).map(Some)
+    };
+    let values = (0..column.len()).map(parse).collect::<Result<Vec<_>>>()?;
+    Ok(Arc::new(Decimal256Array::from(values).with_data_type(to.clone())))
+}
+
+/// `CAST(x AS text)`.
+pub(crate) fn to_text(name: &str) -> Func {
+    Func::of(name, DataType::Utf8, |call| match call.arg(0).data_type() {
+        DataType::Utf8 => Ok(call.arg(0).clone()),
+        _ => call.by_rows_to_text(|columns, row| plain_text(&columns[0], row)),
+    })
+}
+
+/// Text of a value as a cast gives it: as its output, but booleans in full.
+fn plain_text(column: &ArrayRef, row: usize) -> Result<Option<String>> {
+    match column.data_type() {
+        DataType::Boolean if !column.is_null(row) => Ok(Some(column.as_boolean().value(row).to_string())),
+        _ => text_at(column, row),
+    }
+}
+
+/// `CAST(x AS varchar(n))` and `CAST(x AS char(n))`.
+pub(crate) fn to_limited_text(name: &str, pad: bool) -> Func {
+    Func::of(name, DataType::Utf8, move |call| {
+        call.by_rows_to_text(|columns, row| {
+            let limit = super::function::integer_at(&columns[1], row).unwrap_or(1).max(1) as usize;
+            let cut = plain_text(&columns[0], row)?.map(|text| text.chars().take(limit).collect::<String>());
+            Ok(cut.map(|text| if pad { format!("{text:<limit$}") } else { text }))
+        })
+    })
+}
+
+/// `value AT TIME ZONE zone`. Only UTC is known.
+pub(crate) fn timezone() -> Func {
+    let returns = |types: &[DataType], _: &[Option<&datafusion::common::ScalarValue>]| {
+        Ok(match types.get(1) {
+            Some(DataType::Timestamp(_, Some(_))) => super::types::timestamp(),
+            _ => timestamptz(),
+        })
+    };
+    Func::any("timezone", returns, |call| {
+        let to = call.return_type().clone();
+        call.by_columns(|columns| {
+            for row in 0..columns[0].len() {
+                let zone = text_at(&columns[0], row)?.unwrap_or_default();
+                if !["utc", "gmt", "z", "+00", "+00:00", "etc/utc"].contains(&zone.to_lowercase().as_str()) {
+                    return Err(SqlError::unsupported(format!("time zone \"{zone}\"")));
+                }
+            }
+            strict(&columns[1], &to)
+        })
+    })
+}

@@ -1,0 +1,452 @@
+//! PostgreSQL's syntax in words that DataFusion's planner knows.
+//!
+//! Works on the parsed query, before planning. What it does, in the order in which a reader meets it below:
+//! names of result columns as PostgreSQL gives them (with a marker where two would be equal), integer literals typed `int4` where
+//! their type decides a result's type, casts whose meaning differs, operators and functions written with a schema, `ARRAY(SELECT …)`,
+//! `BETWEEN` as two comparisons, and row sources with their PostgreSQL column names.
+//!
+//! Invariant: a name made unique carries [`MARK`]; whoever shows names cuts there ([`shown_name`]).
+
+use sqlparser::ast::*;
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+/// Ends the shown part of a column name; what follows makes it unique.
+const MARK: char = '\u{1}';
+
+/// The part of a column name that users see.
+pub(crate) fn shown_name(name: &str) -> &str {
+    name.split(MARK).next().unwrap_or(name)
+}
+
+/// Rewrites `query` in place.
+pub(crate) fn rewrite(query: &mut Query) {
+    let _ = VisitMut::visit(query, &mut Rewriter { serial: 0 });
+}
+
+struct Rewriter {
+    serial: usize,
+}
+
+impl VisitorMut for Rewriter {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+        query.locks.clear();
+        if let Some(fetch) = query.fetch.take() {
+            let offset = match query.limit_clause.take() {
+                Some(LimitClause::LimitOffset { offset, .. }) => offset,
+                _ => None,
+            };
+            let limit = Some(fetch.quantity.unwrap_or_else(|| number("1")));
+            query.limit_clause = Some(LimitClause::LimitOffset { limit, offset, limit_by: Vec::new() });
+        }
+        if let SetExpr::Values(values) = &mut *query.body {
+            values.rows.iter_mut().flat_map(|row| row.content.iter_mut()).for_each(type_literal);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        self.name_columns(select);
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
+        if let TableFactor::Table { name, alias, args: Some(_), .. } = factor {
+            unqualify(name);
+            let function = name.0.last().and_then(|p| p.as_ident()).map(|i| i.value.clone()).unwrap_or_default();
+            name_function_column(&function, alias);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        rewrite_expr(expr);
+        ControlFlow::Continue(())
+    }
+}
+
+impl Rewriter {
+    /// Gives each unnamed result column PostgreSQL's name, and equal names a marker.
+    fn name_columns(&mut self, select: &mut Select) {
+        let wildcard = select.projection.iter().any(|i| matches!(i, SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..)));
+        let mut seen = HashSet::new();
+        for item in &mut select.projection {
+            let (expr, name, named) = match item {
+                SelectItem::UnnamedExpr(expr) => (expr, column_name(expr).unwrap_or_else(|| "?column?".into()), false),
+                SelectItem::ExprWithAlias { expr, alias } => (expr, folded(alias), true),
+                _ => continue,
+            };
+            let plain = matches!(expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_));
+            type_literal(expr);
+            let unique = if plain { seen.insert(qualified_text(expr, &name, named)) && !wildcard } else { seen.insert(name.clone()) };
+            if plain && unique && !named {
+                continue;
+            }
+            if unique && named {
+                continue;
+            }
+            let label = if unique { name } else { self.marked(&name) };
+            *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias: Ident::with_quote('"', label) };
+        }
+    }
+
+    fn marked(&mut self, name: &str) -> String {
+        self.serial += 1;
+        format!("{name}{MARK}{}", self.serial)
+    }
+}
+
+/// What two plain columns must not share: `t.a` and `u.a` may stand side by side, `t.a` twice may not.
+fn qualified_text(expr: &Expr, name: &str, named: bool) -> String {
+    if named { name.to_string() } else { expr.to_string() }
+}
+
+fn folded(ident: &Ident) -> String {
+    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
+}
+
+/// PostgreSQL's name for an unnamed result column (`FigureColname`); None where it says `?column?`.
+fn column_name(expr: &Expr) -> Option<String> {
+    match expr {
+        Expr::Identifier(ident) => Some(folded(ident)),
+        Expr::CompoundIdentifier(idents) => idents.last().map(folded),
+        Expr::Function(function) => function.name.0.last().and_then(|p| p.as_ident()).map(folded),
+        Expr::Cast { expr, data_type, .. } => column_name(expr).or_else(|| Some(type_label(data_type))),
+        Expr::TypedString(typed) => Some(type_label(&typed.data_type)),
+        Expr::Nested(inner) | Expr::Collate { expr: inner, .. } => column_name(inner),
+        Expr::Case { else_result, .. } => else_result.as_ref().and_then(|e| column_name(e)).or_else(|| Some("case".into())),
+        Expr::Exists { .. } => Some("exists".into()),
+        Expr::Array(_) => Some("array".into()),
+        Expr::Extract { .. } => Some("extract".into()),
+        Expr::Substring { .. } => Some("substring".into()),
+        Expr::Position { .. } => Some("position".into()),
+        Expr::Trim { trim_where: Some(TrimWhereField::Leading), .. } => Some("ltrim".into()),
+        Expr::Trim { trim_where: Some(TrimWhereField::Trailing), .. } => Some("rtrim".into()),
+        Expr::Trim { .. } => Some("btrim".into()),
+        Expr::Ceil { .. } => Some("ceil".into()),
+        Expr::Floor { .. } => Some("floor".into()),
+        Expr::AtTimeZone { .. } => Some("timezone".into()),
+        Expr::Interval(_) => Some("interval".into()),
+        Expr::Tuple(_) => Some("row".into()),
+        Expr::Value(value) if matches!(value.value, Value::Boolean(_)) => Some("bool".into()),
+        Expr::CompoundFieldAccess { root, .. } => column_name(root),
+        Expr::Subquery(query) => match query.body.as_ref() {
+            SetExpr::Select(select) => match select.projection.first()? {
+                SelectItem::UnnamedExpr(expr) => column_name(expr),
+                SelectItem::ExprWithAlias { alias, .. } => Some(folded(alias)),
+                _ => None,
+            },
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn type_label(data_type: &DataType) -> String {
+    let text = data_type.to_string();
+    let bare = text.split('(').next().unwrap_or(&text);
+    super::types::builtin_by_name(bare).map_or_else(|| bare.to_lowercase(), |t| t.name.to_string())
+}
+
+fn number(text: &str) -> Expr {
+    Expr::value(Value::Number(text.to_string(), false))
+}
+
+/// Where an integer literal alone decides a type, PostgreSQL's is `int4` if it fits.
+fn type_literal(expr: &mut Expr) {
+    let small = match &*expr {
+        Expr::Value(value) => is_small(&value.value),
+        Expr::UnaryOp { op: UnaryOperator::Minus, expr } => matches!(&**expr, Expr::Value(v) if is_small(&v.value)),
+        _ => false,
+    };
+    if small {
+        *expr = cast(expr.clone(), DataType::Int4(None));
+    }
+}
+
+fn is_small(value: &Value) -> bool {
+    matches!(value, Value::Number(digits, _) if digits.parse::<i32>().is_ok())
+}
+
+fn cast(expr: Expr, data_type: DataType) -> Expr {
+    Expr::Cast { kind: CastKind::Cast, expr: Box::new(expr), data_type, array: false, format: None }
+}
+
+/// A call of one of our functions.
+pub(crate) fn call(name: &str, args: Vec<Expr>) -> Expr {
+    let args = args.into_iter().map(|e| FunctionArg::Unnamed(FunctionArgExpr::Expr(e))).collect();
+    Expr::Function(Function {
+        name: ObjectName::from(vec![Ident::new(name)]),
+        uses_odbc_syntax: false,
+        parameters: FunctionArguments::None,
+        args: FunctionArguments::List(FunctionArgumentList { duplicate_treatment: None, args, clauses: Vec::new() }),
+        filter: None,
+        null_treatment: None,
+        over: None,
+        within_group: Vec::new(),
+    })
+}
+
+fn take(expr: &mut Expr) -> Expr {
+    std::mem::replace(expr, Expr::value(Value::Null))
+}
+
+fn rewrite_expr(expr: &mut Expr) {
+    match expr {
+        Expr::Collate { expr: inner, .. } => *expr = take(inner),
+        Expr::BinaryOp { .. } => rewrite_operator(expr),
+        Expr::UnaryOp { .. } => rewrite_unary(expr),
+        Expr::Between { .. } => rewrite_between(expr),
+        Expr::Cast { .. } | Expr::TypedString(_) => rewrite_cast(expr),
+        Expr::Case { conditions, else_result, .. } => {
+            conditions.iter_mut().for_each(|c| type_literal(&mut c.result));
+            else_result.iter_mut().for_each(|e| type_literal(e));
+        }
+        Expr::AnyOp { right, .. } | Expr::AllOp { right, .. } => array_literal(right),
+        Expr::Function(_) => rewrite_function(expr),
+        Expr::AtTimeZone { timestamp, time_zone } => *expr = call("timezone", vec![take(time_zone), take(timestamp)]),
+        Expr::Extract { field, expr: of, .. } => {
+            *expr = call("date_part", vec![Expr::value(Value::SingleQuotedString(field.to_string().to_lowercase())), take(of)]);
+        }
+        Expr::IsNotDistinctFrom(..) => {}
+        _ => {}
+    }
+}
+
+fn rewrite_operator(expr: &mut Expr) {
+    let Expr::BinaryOp { op, left, right } = expr else { return };
+    if let BinaryOperator::PGCustomBinaryOperator(path) = op {
+        *op = match path.last().map(String::as_str) {
+            Some("~") => BinaryOperator::PGRegexMatch,
+            Some("~*") => BinaryOperator::PGRegexIMatch,
+            Some("!~") => BinaryOperator::PGRegexNotMatch,
+            Some("!~*") => BinaryOperator::PGRegexNotIMatch,
+            Some("~~") => BinaryOperator::PGLikeMatch,
+            Some("!~~") => BinaryOperator::PGNotLikeMatch,
+            Some("=") => BinaryOperator::Eq,
+            Some("<>" | "!=") => BinaryOperator::NotEq,
+            Some("<") => BinaryOperator::Lt,
+            Some("<=") => BinaryOperator::LtEq,
+            Some(">") => BinaryOperator::Gt,
+            Some(">=") => BinaryOperator::GtEq,
+            Some("+") => BinaryOperator::Plus,
+            Some("-") => BinaryOperator::Minus,
+            Some("*") => BinaryOperator::Multiply,
+            Some("/") => BinaryOperator::Divide,
+            Some("||") => BinaryOperator::StringConcat,
+            _ => return,
+        };
+    }
+    match op {
+        BinaryOperator::PGExp => *expr = call("power", vec![take(left), take(right)]),
+        BinaryOperator::Eq | BinaryOperator::NotEq => {
+            array_equality(left);
+            array_equality(right);
+        }
+        _ => {}
+    }
+}
+
+/// `'{0}'` compared with something is left to the comparison, which knows the other side's type; `'{}'::type[]` is handled as a cast.
+fn array_equality(_side: &mut Expr) {}
+
+fn rewrite_unary(expr: &mut Expr) {
+    let Expr::UnaryOp { op, expr: inner } = expr else { return };
+    match op {
+        UnaryOperator::Minus if !matches!(&**inner, Expr::Value(_) | Expr::Interval(_)) => *expr = call("cenote_negate", vec![take(inner)]),
+        UnaryOperator::Plus => *expr = take(inner),
+        UnaryOperator::PGAbs => *expr = call("abs", vec![take(inner)]),
+        UnaryOperator::PGSquareRoot => *expr = call("sqrt", vec![take(inner)]),
+        _ => {}
+    }
+}
+
+fn rewrite_between(expr: &mut Expr) {
+    let Expr::Between { expr: of, negated, low, high } = expr else { return };
+    let compare = |left: Expr, op, right| Expr::BinaryOp { left: Box::new(left), op, right };
+    let below = std::mem::replace(high, Box::new(Expr::value(Value::Null)));
+    let above = std::mem::replace(low, Box::new(Expr::value(Value::Null)));
+    let both = match negated {
+        false => (compare((**of).clone(), BinaryOperator::GtEq, above), BinaryOperator::And, compare(take(of), BinaryOperator::LtEq, below)),
+        true => (compare((**of).clone(), BinaryOperator::Lt, above), BinaryOperator::Or, compare(take(of), BinaryOperator::Gt, below)),
+    };
+    *expr = Expr::Nested(Box::new(compare(both.0, both.1, Box::new(both.2))));
+}
+
+/// Casts that DataFusion would do otherwise (it truncates to integers, ignores lengths) or does not know (`regclass`).
+fn rewrite_cast(expr: &mut Expr) {
+    let (inner, data_type) = match expr {
+        Expr::Cast { expr, data_type, .. } => (take(expr), data_type.clone()),
+        Expr::TypedString(typed) => (Expr::Value(typed.value.clone()), typed.data_type.clone()),
+        _ => return,
+    };
+    let length = |n: &Option<CharacterLength>| match n {
+        Some(CharacterLength::IntegerLength { length, .. }) => Some(length.to_string()),
+        _ => None,
+    };
+    let literal = matches!(&inner, Expr::Value(v) if !matches!(v.value, Value::Placeholder(_)));
+    *expr = match &data_type {
+        DataType::Int2(_) | DataType::SmallInt(_) if !literal => call("cenote_int2", vec![inner]),
+        DataType::Int4(_) | DataType::Int(_) | DataType::Integer(_) if !literal => call("cenote_int4", vec![inner]),
+        DataType::Int8(_) | DataType::BigInt(_) if !literal => call("cenote_int8", vec![inner]),
+        DataType::Numeric(ExactNumberInfo::None) | DataType::Decimal(ExactNumberInfo::None) => call("cenote_numeric", vec![inner]),
+        DataType::Text => call("cenote_text", vec![inner]),
+        DataType::Varchar(n) | DataType::CharacterVarying(n) | DataType::CharVarying(n) => match length(n) {
+            Some(n) => call("cenote_varchar", vec![inner, number(&n)]),
+            None => call("cenote_text", vec![inner]),
+        },
+        DataType::Char(n) | DataType::Character(n) => {
+            let n = length(n).unwrap_or_else(|| "1".into());
+            call("cenote_bpchar", vec![inner, number(&n)])
+        }
+        DataType::Regclass => call("cenote_regclass", vec![inner]),
+        DataType::Array(_) => match array_items(&inner) {
+            Some(items) if !items.is_empty() => array_of(items, element_type(&data_type)),
+            _ => cast(inner, data_type),
+        },
+        DataType::Custom(name, modifiers) => custom_cast(inner, name, modifiers, data_type.clone()),
+        _ => cast(inner, data_type),
+    };
+}
+
+fn custom_cast(inner: Expr, name: &ObjectName, modifiers: &[String], data_type: DataType) -> Expr {
+    let last = name.0.last().and_then(|p| p.as_ident()).map(folded).unwrap_or_default();
+    match last.as_str() {
+        "regclass" => call("cenote_regclass", vec![inner]),
+        "regtype" => call("cenote_regtype", vec![inner]),
+        "regnamespace" => call("cenote_regnamespace", vec![inner]),
+        "regproc" | "regprocedure" | "regrole" => call("cenote_text", vec![inner]),
+        "text" | "name" | "char" | "varchar" if modifiers.is_empty() => call("cenote_text", vec![inner]),
+        "int2" => call("cenote_int2", vec![inner]),
+        "int4" => call("cenote_int4", vec![inner]),
+        "int8" => call("cenote_int8", vec![inner]),
+        "numeric" if modifiers.is_empty() => call("cenote_numeric", vec![inner]),
+        _ => cast(inner, data_type),
+    }
+}
+
+fn element_type(data_type: &DataType) -> Option<DataType> {
+    match data_type {
+        DataType::Array(ArrayElemTypeDef::SquareBracket(item, _) | ArrayElemTypeDef::AngleBracket(item)) => Some((**item).clone()),
+        _ => None,
+    }
+}
+
+/// The items of `'{a,b}'`, unless it is no such literal.
+fn array_items(expr: &Expr) -> Option<Vec<String>> {
+    let Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), .. }) = expr else { return None };
+    let inner = text.trim().strip_prefix('{')?.strip_suffix('}')?;
+    Some(inner.split(',').map(|item| item.trim().trim_matches('"').to_string()).filter(|item| !item.is_empty()).collect())
+}
+
+fn array_of(items: Vec<String>, element: Option<DataType>) -> Expr {
+    let item = |text: String| {
+        let literal = Expr::value(Value::SingleQuotedString(text));
+        element.clone().map_or(literal.clone(), |data_type| cast(literal, data_type))
+    };
+    Expr::Array(Array { elem: items.into_iter().map(item).collect(), named: true })
+}
+
+fn array_literal(expr: &mut Expr) {
+    let of = match expr {
+        Expr::Nested(inner) => &**inner,
+        other => other,
+    };
+    if let Some(items) = array_items(of) {
+        *expr = array_of(items, None);
+    }
+}
+
+/// Drops a leading `pg_catalog.` or `information_schema.`.
+fn unqualify(name: &mut ObjectName) {
+    let schema = name.0.first().and_then(|p| p.as_ident()).map(folded);
+    if name.0.len() == 2 && matches!(schema.as_deref(), Some("pg_catalog" | "information_schema" | "public")) {
+        name.0.remove(0);
+    }
+}
+
+fn rewrite_function(expr: &mut Expr) {
+    let Expr::Function(function) = expr else { return };
+    unqualify(&mut function.name);
+    let name = function.name.0.last().and_then(|p| p.as_ident()).map(folded).unwrap_or_default();
+    if let FunctionArguments::Subquery(query) = &mut function.args {
+        if name == "array" {
+            let query = std::mem::replace(query, empty_query());
+            *expr = array_subquery(query);
+        }
+        return;
+    }
+    let plain = match name.as_str() {
+        "coalesce" | "greatest" | "least" | "nullif" | "sum" | "avg" | "min" | "max" | "array_agg" => true,
+        "every" => return rename(function, "bool_and"),
+        "char_length" | "character_length" => return rename(function, "length"),
+        "generate_series" if function.over.is_none() => return,
+        "transaction_timestamp" | "statement_timestamp" | "clock_timestamp" | "current_timestamp" => return rename(function, "now"),
+        _ => false,
+    };
+    if let (true, FunctionArguments::List(list)) = (plain, &mut function.args) {
+        for arg in &mut list.args {
+            if let FunctionArg::Unnamed(FunctionArgExpr::Expr(arg)) = arg {
+                type_literal(arg);
+            }
+        }
+    }
+}
+
+fn rename(function: &mut Function, name: &str) {
+    function.name = ObjectName::from(vec![Ident::new(name)]);
+    if matches!(function.args, FunctionArguments::None) {
+        function.args = FunctionArguments::List(FunctionArgumentList { duplicate_treatment: None, args: Vec::new(), clauses: Vec::new() });
+    }
+}
+
+/// `ARRAY(SELECT x …)`: the subquery's rows in its order, an empty array where there are none.
+fn array_subquery(mut query: Box<Query>) -> Expr {
+    let mut order = query.order_by.take();
+    let SetExpr::Select(select) = &mut *query.body else { return call("cenote_some_array", vec![Expr::Subquery(query)]) };
+    let item = match select.projection.first() {
+        Some(SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }) => expr.clone(),
+        _ => return call("cenote_some_array", vec![Expr::Subquery(query)]),
+    };
+    let mut aggregate = call("array_agg", vec![item.clone()]);
+    if let (Expr::Function(Function { args: FunctionArguments::List(list), .. }), Some(OrderBy { kind: OrderByKind::Expressions(by), .. })) =
+        (&mut aggregate, &mut order)
+    {
+        for one in by.iter_mut().filter(|o| matches!(&o.expr, Expr::Value(v) if is_small(&v.value))) {
+            one.expr = item.clone();
+        }
+        list.clauses.push(FunctionArgumentClause::OrderBy(by.clone()));
+    }
+    select.projection = vec![SelectItem::ExprWithAlias { expr: aggregate, alias: Ident::new("array") }];
+    call("cenote_some_array", vec![Expr::Subquery(query)])
+}
+
+fn empty_query() -> Box<Query> {
+    Box::new(Query {
+        with: None,
+        body: Box::new(SetExpr::Values(Values { explicit_row: false, value_keyword: false, rows: Vec::new() })),
+        order_by: None,
+        limit_clause: None,
+        fetch: None,
+        locks: Vec::new(),
+        for_clause: None,
+        settings: None,
+        format_clause: None,
+        pipe_operators: Vec::new(),
+    })
+}
+
+/// A function in FROM names its one column after its alias, or after itself.
+fn name_function_column(function: &str, alias: &mut Option<TableAlias>) {
+    let column = |name: &Ident| TableAliasColumnDef { name: name.clone(), data_type: None };
+    match alias {
+        Some(alias) if alias.columns.is_empty() => alias.columns.push(column(&alias.name)),
+        Some(_) => {}
+        None => {
+            let name = Ident::new(function);
+            *alias = Some(TableAlias { explicit: true, columns: vec![column(&name)], name, at: None });
+        }
+    }
+}
