@@ -2,6 +2,8 @@
 //!
 //! The path of a statement: [`Session`] receives its text or a bound portal.
 
+#[cfg(feature = "analytics")]
+pub mod analytics;
 mod bind;
 mod ddl;
 mod error;

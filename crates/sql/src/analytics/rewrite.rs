@@ -79,6 +79,7 @@ impl Rewriter {
                 _ => continue,
             };
             let plain = matches!(expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_));
+            let expr: &mut Expr = expr;
             type_literal(expr);
             let unique = if plain { seen.insert(qualified_text(expr, &name, named)) && !wildcard } else { seen.insert(name.clone()) };
             if plain && unique && !named {
@@ -210,7 +211,6 @@ fn rewrite_expr(expr: &mut Expr) {
         Expr::Extract { field, expr: of, .. } => {
             *expr = call("date_part", vec![Expr::value(Value::SingleQuotedString(field.to_string().to_lowercase())), take(of)]);
         }
-        Expr::IsNotDistinctFrom(..) => {}
         _ => {}
     }
 }
@@ -239,18 +239,10 @@ fn rewrite_operator(expr: &mut Expr) {
             _ => return,
         };
     }
-    match op {
-        BinaryOperator::PGExp => *expr = call("power", vec![take(left), take(right)]),
-        BinaryOperator::Eq | BinaryOperator::NotEq => {
-            array_equality(left);
-            array_equality(right);
-        }
-        _ => {}
+    if *op == BinaryOperator::PGExp {
+        *expr = call("power", vec![take(left), take(right)]);
     }
 }
-
-/// `'{0}'` compared with something is left to the comparison, which knows the other side's type; `'{}'::type[]` is handled as a cast.
-fn array_equality(_side: &mut Expr) {}
 
 fn rewrite_unary(expr: &mut Expr) {
     let Expr::UnaryOp { op, expr: inner } = expr else { return };
@@ -350,11 +342,12 @@ fn array_of(items: Vec<String>, element: Option<DataType>) -> Expr {
 }
 
 fn array_literal(expr: &mut Expr) {
-    let of = match expr {
+    let of = match &*expr {
         Expr::Nested(inner) => &**inner,
         other => other,
     };
-    if let Some(items) = array_items(of) {
+    let items = array_items(of);
+    if let Some(items) = items {
         *expr = array_of(items, None);
     }
 }

@@ -6,7 +6,7 @@
 
 use super::error::inward;
 use super::numeric::{to_i128, to_i256};
-use super::scope::Scope;
+use super::Snapshot;
 use super::types::{EPOCH_DAYS, EPOCH_MICROS, NUMERIC_ANY, arrow_type, column_field};
 use crate::error::{SqlError, code};
 use arrow::array::*;
@@ -38,7 +38,7 @@ pub(crate) const BATCH_ROWS: usize = 8192;
 pub(crate) fn engine_error(error: cenote_engine::Error) -> SqlError {
     match error {
         cenote_engine::Error::Canceled => canceled(),
-        other => crate::error::SqlError::from_engine(other),
+        other => other.into(),
     }
 }
 
@@ -49,13 +49,13 @@ fn canceled() -> SqlError {
 /// An engine table under a statement's snapshot.
 pub(crate) struct EngineTable {
     table: Arc<Table>,
-    scope: Scope,
+    scope: Arc<Snapshot>,
     schema: SchemaRef,
 }
 
 impl EngineTable {
     /// `table` as `scope` sees it.
-    pub fn new(table: Arc<Table>, scope: Scope) -> EngineTable {
+    pub fn new(table: Arc<Table>, scope: Arc<Snapshot>) -> EngineTable {
         let fields: Vec<_> = table.columns.iter().map(|c| column_field(&c.name, c.ty, !c.not_null)).collect();
         EngineTable { table, scope, schema: Arc::new(Schema::new(fields)) }
     }
@@ -239,8 +239,8 @@ impl EngineScan {
         };
         EngineScan {
             table: of.table.clone(),
-            reader: of.scope.reader.clone(),
-            cancel: of.scope.cancel.clone(),
+            reader: of.scope.scope.reader.clone(),
+            cancel: of.scope.scope.cancel.clone(),
             rows: (of.rows() / divisor).max(1),
             access,
             columns: columns.into(),

@@ -3,6 +3,8 @@
 use super::numeric::{decimal_text, decimal_value};
 use super::types::{EPOCH_DAYS, EPOCH_MICROS, pg_type};
 use crate::error::{Result, SqlError, code};
+use crate::settings::Zone;
+use crate::types::{datetime, float};
 use arrow::array::*;
 use arrow::datatypes::{DataType, IntervalUnit, TimeUnit};
 use bytes::{BufMut, BytesMut};
@@ -10,22 +12,22 @@ use cenote_engine::types::{Datum, Numeric, Sign};
 use std::fmt::Write;
 
 /// Appends the value at `row` of `array`, without its length; false (and nothing appended) for NULL.
-pub(crate) fn append_text(out: &mut BytesMut, array: &dyn Array, row: usize) -> Result<bool> {
+pub(crate) fn append_text(out: &mut BytesMut, array: &dyn Array, row: usize, zone: &Zone) -> Result<bool> {
     if is_null(array, row) {
         return Ok(false);
     }
     match array.data_type() {
         DataType::Boolean => out.put_u8(if array.as_boolean().value(row) { b't' } else { b'f' }),
-        DataType::Float32 => float_text(out, f64::from(array.as_primitive::<arrow::datatypes::Float32Type>().value(row)), true),
-        DataType::Float64 => float_text(out, array.as_primitive::<arrow::datatypes::Float64Type>().value(row), false),
+        DataType::Float32 => float::write_f32(array.as_primitive::<arrow::datatypes::Float32Type>().value(row), out),
+        DataType::Float64 => float::write_f64(array.as_primitive::<arrow::datatypes::Float64Type>().value(row), out),
         DataType::Decimal128(..) | DataType::Decimal256(..) => out.put_slice(decimal_text(array, row)?.as_bytes()),
         DataType::Date32 | DataType::Date64 => date_text(out, days(array, row)),
-        DataType::Timestamp(_, zone) => timestamp_text(out, micros(array, row)?, zone.is_some()),
+        DataType::Timestamp(_, zoned) => timestamp_text(out, micros(array, row)?, zoned.is_some().then_some(zone)),
         DataType::Time32(_) | DataType::Time64(_) => time_text(out, time_micros(array, row)),
         DataType::Interval(_) | DataType::Duration(_) => interval_text(out, interval(array, row)),
-        DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => list_text(out, &*list_item(array, row))?,
-        DataType::Struct(_) => record_text(out, array, row)?,
-        DataType::Dictionary(..) => return append_text(out, &*undictionary(array)?, row),
+        DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => list_text(out, &*list_item(array, row), zone)?,
+        DataType::Struct(_) => record_text(out, array, row, zone)?,
+        DataType::Dictionary(..) => return append_text(out, &*undictionary(array)?, row, zone),
         _ => match (string(array, row), bytes(array, row), integer(array, row)) {
             (Some(text), ..) => out.put_slice(text.as_bytes()),
             (_, Some(bytes), _) => bytea_text(out, bytes),
@@ -96,7 +98,7 @@ pub(crate) fn datum(array: &dyn Array, row: usize) -> Result<Datum> {
 /// The value at `row` as text; empty for NULL.
 pub(crate) fn text_of(array: &dyn Array, row: usize) -> Result<String> {
     let mut out = BytesMut::new();
-    append_text(&mut out, array, row)?;
+    append_text(&mut out, array, row, &Zone::Utc)?;
     Ok(String::from_utf8_lossy(&out).into_owned())
 }
 
@@ -227,53 +229,8 @@ fn split_days(micros: i64) -> (i32, i32, i64) {
     (0, (micros / DAY) as i32, micros % DAY)
 }
 
-/// PostgreSQL's shortest text of a float: scientific below 1e-4 and from 1e15 (1e6 for real) on.
-fn float_text(out: &mut BytesMut, value: f64, single: bool) {
-    let written = if value.is_nan() {
-        write!(out, "NaN")
-    } else if value.is_infinite() {
-        write!(out, "{}Infinity", if value < 0.0 { "-" } else { "" })
-    } else {
-        let scientific = if single { format!("{:e}", value as f32) } else { format!("{value:e}") };
-        let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-        let exponent: i32 = exponent.parse().unwrap_or(0);
-        if (-4..if single { 6 } else { 15 }).contains(&exponent) {
-            if single { write!(out, "{}", value as f32) } else { write!(out, "{value}") }
-        } else {
-            write!(out, "{mantissa}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
-        }
-    };
-    written.expect("writing to a growing buffer cannot fail");
-}
-
-/// Year, month and day of a day number since 2000-01-01 (proleptic Gregorian; Howard Hinnant's algorithm).
-pub(crate) fn civil(days: i32) -> (i64, u32, u32) {
-    let z = i64::from(days) + i64::from(EPOCH_DAYS) + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let day = (doy - (153 * mp + 2) / 5 + 1) as u32;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 } as u32;
-    (yoe + era * 400 + i64::from(month <= 2), month, day)
-}
-
-fn year_and_era(year: i64) -> (i64, &'static str) {
-    if year > 0 { (year, "") } else { (1 - year, " BC") }
-}
-
 fn date_text(out: &mut BytesMut, days: i32) {
-    let written = match days {
-        i32::MAX => write!(out, "infinity"),
-        i32::MIN => write!(out, "-infinity"),
-        _ => {
-            let (year, month, day) = civil(days);
-            let (year, era) = year_and_era(year);
-            write!(out, "{year:04}-{month:02}-{day:02}{era}")
-        }
-    };
-    written.expect("writing to a growing buffer cannot fail");
+    datetime::write_date(days, out);
 }
 
 fn time_text(out: &mut BytesMut, micros: i64) {
@@ -291,19 +248,15 @@ fn fraction_text(out: &mut BytesMut, micros: i64) {
     }
 }
 
-fn timestamp_text(out: &mut BytesMut, micros: i64, zoned: bool) {
-    const DAY: i64 = 86_400_000_000;
-    match micros {
-        i64::MAX => return out.put_slice(b"infinity"),
-        i64::MIN => return out.put_slice(b"-infinity"),
-        _ => {}
+fn timestamp_text(out: &mut BytesMut, micros: i64, zone: Option<&Zone>) {
+    match zone {
+        Some(zone) if micros != i64::MAX && micros != i64::MIN => {
+            let offset = zone.offset_at_utc(micros);
+            datetime::write_timestamp(micros, Some(offset), out);
+        }
+        Some(_) => datetime::write_timestamp(micros, Some(0), out),
+        None => datetime::write_timestamp(micros, None, out),
     }
-    let (year, month, day) = civil(micros.div_euclid(DAY) as i32);
-    let (year, era) = year_and_era(year);
-    write!(out, "{year:04}-{month:02}-{day:02} ").expect("writing to a growing buffer cannot fail");
-    time_text(out, micros.rem_euclid(DAY));
-    out.put_slice(if zoned { b"+00" } else { b"" });
-    out.put_slice(era.as_bytes());
 }
 
 fn interval_text(out: &mut BytesMut, (months, days, micros): (i32, i32, i64)) {
@@ -340,14 +293,14 @@ fn list_item(array: &dyn Array, row: usize) -> ArrayRef {
     }
 }
 
-fn list_text(out: &mut BytesMut, items: &dyn Array) -> Result<()> {
+fn list_text(out: &mut BytesMut, items: &dyn Array, zone: &Zone) -> Result<()> {
     out.put_u8(b'{');
     for row in 0..items.len() {
         if row > 0 {
             out.put_u8(b',');
         }
         let mut item = BytesMut::new();
-        if !append_text(&mut item, items, row)? {
+        if !append_text(&mut item, items, row, zone)? {
             out.put_slice(b"NULL");
         } else if matches!(items.data_type(), DataType::List(_) | DataType::LargeList(_)) || !needs_quotes(&item) {
             out.put_slice(&item);
@@ -374,14 +327,14 @@ fn quoted(out: &mut BytesMut, item: &[u8]) {
     out.put_u8(b'"');
 }
 
-fn record_text(out: &mut BytesMut, array: &dyn Array, row: usize) -> Result<()> {
+fn record_text(out: &mut BytesMut, array: &dyn Array, row: usize, zone: &Zone) -> Result<()> {
     out.put_u8(b'(');
     for (i, column) in array.as_struct().columns().iter().enumerate() {
         if i > 0 {
             out.put_u8(b',');
         }
         let mut item = BytesMut::new();
-        if append_text(&mut item, &**column, row)? {
+        if append_text(&mut item, &**column, row, zone)? {
             if item.is_empty() || item.iter().any(|c| b"(),\"\\ ".contains(c)) { quoted(out, &item) } else { out.put_slice(&item) }
         }
     }

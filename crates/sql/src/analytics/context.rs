@@ -1,0 +1,192 @@
+//! Names in a query: tables, functions, types, as DataFusion's planner asks for them.
+//!
+//! Tables are found as with `search_path = pg_catalog, public`: catalog relations shadow user tables of the same name only when they
+//! are named with their schema; a bare name is a user table first, then a catalog relation or a system view. Functions are those of
+//! [`Functions`] (the same for all statements), and those of the catalog that are bound to the statement.
+
+use super::error::inward;
+use super::operators::PgTypes;
+use super::pg_catalog;
+use super::scan::EngineTable;
+use super::{Snapshot, arithmetic, casts};
+use crate::error::{SqlError, code};
+use arrow::datatypes::{DataType, SchemaRef};
+use datafusion::catalog::default_table_source::provider_as_source;
+use datafusion::catalog::{TableFunction, TableFunctionArgs, TableProvider};
+use datafusion::common::{DFSchema, Result, TableReference};
+use datafusion::config::ConfigOptions;
+use datafusion::execution::SessionState;
+use datafusion::execution::SessionStateDefaults;
+use datafusion::logical_expr::planner::{ContextProvider, ExprPlanner, TypePlanner};
+use datafusion::logical_expr::simplify::SimplifyContext;
+use datafusion::logical_expr::{AggregateUDF, Expr, HigherOrderUDF, ScalarUDF, TableSource, WindowUDF};
+use datafusion::optimizer::simplify_expressions::ExprSimplifier;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Functions that every statement knows.
+pub(crate) struct Functions {
+    scalar: HashMap<String, Arc<ScalarUDF>>,
+    aggregate: HashMap<String, Arc<AggregateUDF>>,
+    window: HashMap<String, Arc<WindowUDF>>,
+    table: HashMap<String, Arc<TableFunction>>,
+    planners: Vec<Arc<dyn ExprPlanner>>,
+    types: Arc<dyn TypePlanner>,
+}
+
+impl Functions {
+    /// DataFusion's, with ours in place of those that PostgreSQL defines otherwise.
+    pub fn new() -> Functions {
+        let mut scalar = HashMap::new();
+        for function in SessionStateDefaults::default_scalar_functions() {
+            for name in std::iter::once(function.name()).chain(function.aliases().iter().map(String::as_str)) {
+                scalar.insert(name.to_string(), function.clone());
+            }
+        }
+        for function in own_functions() {
+            scalar.insert(function.name().to_string(), function);
+        }
+        for unknown_to_postgresql in ["version", "now", "current_date", "today", "current_timestamp", "arrow_typeof", "get_field"] {
+            scalar.remove(unknown_to_postgresql);
+        }
+        let mut aggregate = HashMap::new();
+        for function in SessionStateDefaults::default_aggregate_functions() {
+            for name in std::iter::once(function.name()).chain(function.aliases().iter().map(String::as_str)) {
+                aggregate.insert(name.to_string(), function.clone());
+            }
+        }
+        let sum = super::aggregates::PgSum::udaf();
+        aggregate.insert("sum".into(), sum.clone());
+        let only = super::aggregates::OnlyValue::udaf();
+        aggregate.insert(only.name().into(), only);
+        let count = datafusion::functions_aggregate::count::count_udaf();
+        let mut planners: Vec<Arc<dyn ExprPlanner>> = vec![Arc::new(super::operators::PgPlanner { sum, count })];
+        planners.extend(SessionStateDefaults::default_expr_planners());
+        let window = SessionStateDefaults::default_window_functions().into_iter().map(|f| (f.name().to_string(), f)).collect();
+        let table = SessionStateDefaults::default_table_functions().into_iter().map(|f| (f.name().to_string(), f)).collect();
+        Functions { scalar, aggregate, window, table, planners, types: Arc::new(PgTypes) }
+    }
+}
+
+fn own_functions() -> Vec<Arc<ScalarUDF>> {
+    vec![
+        arithmetic::negate().udf(),
+        arithmetic::rounding("round").udf(),
+        arithmetic::rounding("trunc").udf(),
+        casts::to_integer("cenote_int2", DataType::Int16).udf(),
+        casts::to_integer("cenote_int4", DataType::Int32).udf(),
+        casts::to_integer("cenote_int8", DataType::Int64).udf(),
+        casts::to_numeric().udf(),
+        casts::to_text("cenote_text").udf(),
+        casts::to_limited_text("cenote_varchar", false).udf(),
+        casts::to_limited_text("cenote_bpchar", true).udf(),
+        casts::timezone().udf(),
+    ]
+}
+
+/// The planner's view of one statement.
+pub(crate) struct Names<'a> {
+    pub snapshot: &'a Arc<Snapshot>,
+    pub functions: &'a Functions,
+    pub state: &'a SessionState,
+    /// Rows of all user tables that the statement names, to choose how it runs.
+    pub rows: Cell<u64>,
+}
+
+impl Names<'_> {
+    fn table(&self, name: &TableReference) -> Result<Arc<dyn TableProvider>> {
+        let missing = || {
+            let shown = match name.schema() {
+                Some(schema) => format!("{schema}.{}", name.table()),
+                None => name.table().to_string(),
+            };
+            inward(SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{shown}\" does not exist")))
+        };
+        let found = match name.schema() {
+            Some(schema @ ("pg_catalog" | "information_schema")) => pg_catalog::relation(self.snapshot, schema, name.table()),
+            Some("public") => self.user_table(name.table()),
+            Some(_) => None,
+            None => self
+                .user_table(name.table())
+                .or_else(|| pg_catalog::relation(self.snapshot, "pg_catalog", name.table()))
+                .or_else(|| pg_catalog::system_view(self.snapshot, name.table())),
+        };
+        found.ok_or_else(missing)
+    }
+
+    fn user_table(&self, name: &str) -> Option<Arc<dyn TableProvider>> {
+        let table = self.snapshot.table(name)?;
+        self.rows.set(self.rows.get().saturating_add(self.snapshot.engine.row_estimate(table)));
+        Some(Arc::new(EngineTable::new(table.clone(), self.snapshot.clone())))
+    }
+}
+
+impl ContextProvider for Names<'_> {
+    fn get_table_source(&self, name: TableReference) -> Result<Arc<dyn TableSource>> {
+        Ok(provider_as_source(self.table(&name)?))
+    }
+
+    fn get_table_function_source(&self, name: &str, args: Vec<Expr>) -> Result<Arc<dyn TableSource>> {
+        let Some(function) = self.functions.table.get(name) else {
+            return Err(inward(SqlError::new(code::UNDEFINED_FUNCTION, format!("function {name}() does not exist"))));
+        };
+        let context = SimplifyContext::builder().with_config_options(Arc::clone(self.state.config_options())).build();
+        let simplifier = ExprSimplifier::new(context);
+        let none = DFSchema::empty();
+        let args = args.into_iter().map(|arg| simplifier.coerce(arg, &none).and_then(|e| simplifier.simplify(e))).collect::<Result<Vec<_>>>()?;
+        Ok(provider_as_source(function.create_table_provider_with_args(TableFunctionArgs::new(&args, self.state))?))
+    }
+
+    fn create_cte_work_table(&self, name: &str, schema: SchemaRef) -> Result<Arc<dyn TableSource>> {
+        Ok(provider_as_source(Arc::new(datafusion::catalog::cte_worktable::CteWorkTable::new(name, schema))))
+    }
+
+    fn get_expr_planners(&self) -> &[Arc<dyn ExprPlanner>] {
+        &self.functions.planners
+    }
+
+    fn get_type_planner(&self) -> Option<Arc<dyn TypePlanner>> {
+        Some(self.functions.types.clone())
+    }
+
+    fn get_function_meta(&self, name: &str) -> Option<Arc<ScalarUDF>> {
+        pg_catalog::function(self.snapshot, name).or_else(|| self.functions.scalar.get(name).cloned())
+    }
+
+    fn get_higher_order_meta(&self, _: &str) -> Option<Arc<HigherOrderUDF>> {
+        None
+    }
+
+    fn get_aggregate_meta(&self, name: &str) -> Option<Arc<AggregateUDF>> {
+        self.functions.aggregate.get(name).cloned()
+    }
+
+    fn get_window_meta(&self, name: &str) -> Option<Arc<WindowUDF>> {
+        self.functions.window.get(name).cloned()
+    }
+
+    fn get_variable_type(&self, _: &[String]) -> Option<DataType> {
+        None
+    }
+
+    fn options(&self) -> &ConfigOptions {
+        self.state.config_options()
+    }
+
+    fn udf_names(&self) -> Vec<String> {
+        self.functions.scalar.keys().cloned().collect()
+    }
+
+    fn higher_order_function_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn udaf_names(&self) -> Vec<String> {
+        self.functions.aggregate.keys().cloned().collect()
+    }
+
+    fn udwf_names(&self) -> Vec<String> {
+        self.functions.window.keys().cloned().collect()
+    }
+}

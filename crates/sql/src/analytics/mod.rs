@@ -1,0 +1,201 @@
+//! SELECT of any shape, planned and run by DataFusion over the statement's snapshot; the catalog that tools ask for; EXPLAIN of both.
+//!
+//! The path of a query:
+//! 1. [`rewrite`]: PostgreSQL's syntax and column names in the parsed query.
+//! 2. [`context`], [`operators`]: names and operators become a logical plan with PostgreSQL's types.
+//! 3. DataFusion optimises; where it cannot plan a correlated subquery, [`apply`] turns that into a function evaluated row by row.
+//! 4. [`scan`] reads the engine's rows in batches; the session's own thread drives the query, workers of a small runtime help.
+//! 5. [`wire`] writes Arrow's cells as PostgreSQL's text or binary.
+//!
+//! Invariants:
+//! - Nothing is started before the first query: no thread, no memory.
+//! - A query never waits for row locks and sees exactly the snapshot of its [`Scope`].
+//! - Memory is bounded ([`Config::memory_limit`], shared by all queries): beyond it 53200, or a spill where the operator can.
+//! - A panic inside DataFusion is an error of the statement.
+
+mod aggregates;
+mod apply;
+mod arithmetic;
+mod casts;
+mod context;
+mod error;
+mod function;
+mod numeric;
+mod operators;
+mod pg_catalog;
+mod plan;
+mod rewrite;
+mod scan;
+mod types;
+mod wire;
+
+use crate::error::{Result, SqlError};
+use crate::hook::{Analytics, Description, Rows, Scope, SystemViews};
+use crate::output::{Field, Formats};
+use crate::settings::Settings;
+use arrow::array::RecordBatch;
+use bytes::BytesMut;
+use cenote_engine::{Datum, Engine, Table};
+use datafusion::execution::SendableRecordBatchStream;
+use futures::StreamExt;
+use plan::{Core, Planned};
+use sqlparser::ast::Query;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+/// Limits of analytical queries.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Bytes that all running queries together may hold.
+    pub memory_limit: usize,
+    /// Where sorts and aggregates spill; None: they fail instead.
+    pub spill: Option<PathBuf>,
+    /// Threads that help a query.
+    pub threads: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config { memory_limit: 256 << 20, spill: None, threads: std::thread::available_parallelism().map_or(2, |n| n.get().min(8)) }
+    }
+}
+
+/// Queries through DataFusion.
+pub struct DataFusion {
+    engine: Arc<Engine>,
+    views: Option<Arc<dyn SystemViews>>,
+    config: Config,
+    core: OnceLock<std::result::Result<Arc<Core>, SqlError>>,
+}
+
+/// A statement's scope with what the catalog needs besides.
+pub(crate) struct Snapshot {
+    pub scope: Scope,
+    pub engine: Arc<Engine>,
+    pub views: Option<Arc<dyn SystemViews>>,
+}
+
+impl Snapshot {
+    /// A user table by name.
+    pub fn table(&self, name: &str) -> Option<&Arc<Table>> {
+        self.scope.tables.iter().find(|t| t.name == name)
+    }
+}
+
+impl DataFusion {
+    /// Queries over `engine`. Starts nothing.
+    pub fn new(engine: Arc<Engine>, views: Option<Arc<dyn SystemViews>>, config: Config) -> Arc<DataFusion> {
+        Arc::new(DataFusion { engine, views, config, core: OnceLock::new() })
+    }
+
+    fn core(&self) -> Result<Arc<Core>> {
+        self.core.get_or_init(|| Core::start(&self.config).map(Arc::new)).clone()
+    }
+
+    fn snapshot(&self, scope: &Scope) -> Arc<Snapshot> {
+        Arc::new(Snapshot { scope: scope.clone(), engine: self.engine.clone(), views: self.views.clone() })
+    }
+}
+
+/// Runs `f`; a panic becomes an error of the statement.
+fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+        Err(SqlError::internal(format!("the query planner or executor failed: {}", text.unwrap_or_default())))
+    })
+}
+
+impl Analytics for DataFusion {
+    fn describe(&self, scope: &Scope, query: &Query, param_types: &[u32]) -> Result<Description> {
+        let (core, snapshot) = (self.core()?, self.snapshot(scope));
+        guarded(|| plan::describe(&core, &snapshot, query, param_types))
+    }
+
+    fn query(&self, scope: &Scope, query: &Query, params: &[(Datum, u32)]) -> Result<Box<dyn Rows>> {
+        let (core, snapshot) = (self.core()?, self.snapshot(scope));
+        guarded(|| {
+            let planned = plan::plan(&core, &snapshot, query, params)?;
+            let stream = core.start_query(&planned)?;
+            Ok(Box::new(Running { stream: Some(stream), core, planned, batch: None, row: 0, _snapshot: snapshot }) as Box<dyn Rows>)
+        })
+    }
+
+    fn explain(&self, scope: &Scope, query: &Query, params: &[(Datum, u32)], analyze: bool) -> Result<Vec<String>> {
+        let (core, snapshot) = (self.core()?, self.snapshot(scope));
+        guarded(|| {
+            let planned = plan::plan(&core, &snapshot, query, params)?;
+            if analyze {
+                let mut stream = core.start_query(&planned)?;
+                while let Some(batch) = core.wait(stream.next()) {
+                    batch.map_err(error::outward)?;
+                }
+            }
+            Ok(planned.lines(analyze))
+        })
+    }
+}
+
+/// A running query. `stream` is dropped first: it stops what still runs.
+struct Running {
+    stream: Option<SendableRecordBatchStream>,
+    batch: Option<RecordBatch>,
+    /// Rows of `batch` that were moved to; the current one is `row - 1`.
+    row: usize,
+    planned: Planned,
+    core: Arc<Core>,
+    _snapshot: Arc<Snapshot>,
+}
+
+impl Running {
+    fn current(&self) -> Result<(&RecordBatch, usize)> {
+        match (&self.batch, self.row.checked_sub(1)) {
+            (Some(batch), Some(row)) => Ok((batch, row)),
+            _ => Err(SqlError::internal("no current row")),
+        }
+    }
+}
+
+impl Rows for Running {
+    fn fields(&self) -> &[Field] {
+        &self.planned.fields
+    }
+
+    fn next(&mut self) -> Result<bool> {
+        loop {
+            if self.batch.as_ref().is_some_and(|b| self.row < b.num_rows()) {
+                self.row += 1;
+                return Ok(true);
+            }
+            let Some(stream) = &mut self.stream else { return Ok(false) };
+            let core = &self.core;
+            match guarded(|| Ok(core.wait(stream.next())))? {
+                Some(batch) => {
+                    self.batch = Some(batch.map_err(error::outward)?);
+                    self.row = 0;
+                }
+                None => {
+                    self.stream = None;
+                    self.batch = None;
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    fn encode(&self, formats: Formats<'_>, settings: &Settings, out: &mut BytesMut) -> Result<()> {
+        let (batch, row) = self.current()?;
+        for (i, (column, field)) in batch.columns().iter().zip(&self.planned.fields).enumerate() {
+            wire::append_counted(out, |out| match formats.of(i) {
+                crate::output::Format::Text => wire::append_text(out, &**column, row, settings.zone()),
+                crate::output::Format::Binary => wire::append_binary(out, &**column, row, field.type_oid),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn datums(&self) -> Result<Vec<Datum>> {
+        let (batch, row) = self.current()?;
+        batch.columns().iter().map(|column| wire::datum(&**column, row)).collect()
+    }
+}

@@ -1,0 +1,232 @@
+//! From a parsed query to a plan that runs, and the runtime that runs it.
+
+use super::context::{Functions, Names};
+use super::error::{inward, outward};
+use super::rewrite::{rewrite, shown_name};
+use super::types::{EPOCH_DAYS, EPOCH_MICROS, NUMERIC_ANY, arrow_type_of_oid, pg_type};
+use super::{Config, Snapshot, apply, numeric};
+use crate::error::{Result, SqlError, code};
+use crate::hook::Description;
+use crate::output::Field;
+use arrow::datatypes::{DataType, Field as ArrowField, FieldRef, Schema};
+use cenote_engine::Datum;
+use datafusion::common::{ParamValues, ScalarValue};
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::GreedyMemoryPool;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SendableRecordBatchStream, SessionState, SessionStateBuilder};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::display::DisplayableExecutionPlan;
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::prelude::SessionConfig;
+use datafusion::sql::planner::{NullOrdering, ParserOptions, PlannerContext, SqlToRel};
+use sqlparser::ast::{Query, Statement};
+use std::cell::Cell;
+use std::future::Future;
+use std::sync::Arc;
+
+/// Rows from which on a query is spread over threads.
+const PARALLEL_ROWS: u64 = 50_000;
+
+/// What all queries share: threads, memory budget, functions, optimiser.
+pub(crate) struct Core {
+    runtime: tokio::runtime::Runtime,
+    functions: Functions,
+    /// For small inputs: one thread, no exchange between operators.
+    single: SessionState,
+    parallel: SessionState,
+}
+
+impl Core {
+    /// Starts the runtime. Errors: no thread can be started.
+    pub fn start(config: &Config) -> Result<Core> {
+        let threads = config.threads.max(1);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(threads)
+            .thread_name("query")
+            .enable_time()
+            .build()
+            .map_err(|e| SqlError::new("53000", format!("cannot start query threads: {e}")))?;
+        let disk = match &config.spill {
+            Some(path) => DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![path.clone()])),
+            None => DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled),
+        };
+        let environment = RuntimeEnvBuilder::new()
+            .with_memory_pool(Arc::new(GreedyMemoryPool::new(config.memory_limit)))
+            .with_disk_manager_builder(disk)
+            .build_arc()
+            .map_err(outward)?;
+        let state = |partitions| {
+            let session = SessionConfig::new()
+                .with_target_partitions(partitions)
+                .with_batch_size(super::scan::BATCH_ROWS)
+                .with_information_schema(false)
+                .with_create_default_catalog_and_schema(false);
+            let builder = SessionStateBuilder::new().with_config(session).with_runtime_env(environment.clone());
+            builder
+                .with_aggregate_functions(datafusion::execution::SessionStateDefaults::default_aggregate_functions())
+                .build()
+        };
+        Ok(Core { functions: Functions::new(), single: state(1), parallel: state(threads), runtime })
+    }
+
+    /// Drives a future on this thread, with the runtime's workers at hand.
+    pub fn wait<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+
+    fn state(&self, rows: u64) -> &SessionState {
+        if rows >= PARALLEL_ROWS { &self.parallel } else { &self.single }
+    }
+
+    /// The state for plans that run inside another plan's expression.
+    pub fn single(&self) -> &SessionState {
+        &self.single
+    }
+
+    /// Starts a planned query.
+    pub fn start_query(&self, planned: &Planned) -> Result<SendableRecordBatchStream> {
+        let _inside = self.runtime.enter();
+        let state = self.state(planned.rows);
+        execute_stream(planned.physical.clone(), state.task_ctx()).map_err(outward)
+    }
+}
+
+/// A query ready to run.
+pub(crate) struct Planned {
+    pub fields: Vec<Field>,
+    logical: LogicalPlan,
+    physical: Arc<dyn ExecutionPlan>,
+    rows: u64,
+}
+
+impl Planned {
+    /// EXPLAIN's lines.
+    pub fn lines(&self, analyzed: bool) -> Vec<String> {
+        let physical = match analyzed {
+            false => DisplayableExecutionPlan::new(&*self.physical).indent(false).to_string(),
+            true => DisplayableExecutionPlan::with_metrics(&*self.physical).indent(false).to_string(),
+        };
+        let logical = self.logical.display_indent().to_string();
+        let indented = |text: &str| text.lines().map(|l| format!("  {}", l.replace('\u{1}', "#"))).collect::<Vec<_>>();
+        let mut lines = vec!["path: analytics (DataFusion)".to_string(), "logical plan:".to_string()];
+        lines.extend(indented(&logical));
+        lines.push("physical plan:".to_string());
+        lines.extend(indented(&physical));
+        lines
+    }
+}
+
+/// The columns of a result as the protocol tells them.
+fn fields_of(schema: &Schema) -> Vec<Field> {
+    let field = |f: &FieldRef| {
+        let pg = pg_type(f);
+        Field { name: shown_name(f.name()).into(), table_oid: 0, column: 0, type_oid: pg.oid, type_len: pg.len, type_mod: pg.modifier }
+    };
+    schema.fields().iter().map(field).collect()
+}
+
+fn logical(core: &Core, snapshot: &Arc<Snapshot>, query: &Query, params: Vec<Option<FieldRef>>) -> Result<(LogicalPlan, u64)> {
+    let mut query = query.clone();
+    rewrite(&mut query);
+    let names = Names { snapshot, functions: &core.functions, state: &core.single, rows: Cell::new(0) };
+    let options = ParserOptions::new().with_parse_float_as_decimal(true).with_default_null_ordering(NullOrdering::NullsMax);
+    let mut context = PlannerContext::new().with_prepare_param_data_types(params);
+    let plan = SqlToRel::new_with_options(&names, options)
+        .sql_statement_to_plan_with_context(Statement::Query(Box::new(query)), &mut context)
+        .map_err(outward)?;
+    Ok((plan, names.rows.get()))
+}
+
+/// Plans a query with its parameters' values.
+pub(crate) fn plan(core: &Arc<Core>, snapshot: &Arc<Snapshot>, query: &Query, params: &[(Datum, u32)]) -> Result<Planned> {
+    let values: Vec<ScalarValue> = params.iter().map(|(datum, oid)| scalar(datum, *oid)).collect::<Result<_>>()?;
+    let types = values.iter().enumerate().map(|(i, v)| Some(param_field(i, v.data_type()))).collect();
+    let (mut plan, rows) = logical(core, snapshot, query, types)?;
+    if !values.is_empty() {
+        plan = plan.replace_params_with_values(&ParamValues::from(values)).map_err(outward)?;
+    }
+    let state = core.state(rows);
+    let fields = fields_of(plan.schema().as_arrow());
+    let first = core.wait(physical(state, &plan));
+    let (logical, physical) = match first {
+        Ok(done) => done,
+        Err(error) => {
+            let Some(applied) = apply::subqueries(core, &plan).map_err(outward)? else { return Err(outward(error)) };
+            core.wait(physical(state, &applied)).map_err(outward)?
+        }
+    };
+    Ok(Planned { fields, logical, physical, rows })
+}
+
+async fn physical(state: &SessionState, plan: &LogicalPlan) -> datafusion::common::Result<(LogicalPlan, Arc<dyn ExecutionPlan>)> {
+    let optimized = state.optimize(plan)?;
+    let physical = state.query_planner().create_physical_plan(&optimized, state).await?;
+    Ok((optimized, physical))
+}
+
+/// Plans a query without values: its columns, and the types of parameters that it decides.
+pub(crate) fn describe(core: &Arc<Core>, snapshot: &Arc<Snapshot>, query: &Query, given: &[u32]) -> Result<Description> {
+    let types = |given: &[u32]| -> Vec<Option<FieldRef>> {
+        given.iter().enumerate().map(|(i, oid)| arrow_type_of_oid(*oid).filter(|_| *oid != 0).map(|t| param_field(i, t))).collect()
+    };
+    let (plan, _) = logical(core, snapshot, query, types(given))?;
+    let found = plan.get_parameter_types().map_err(outward)?;
+    let count = found.keys().filter_map(|k| k.trim_start_matches('$').parse::<usize>().ok()).max().unwrap_or(0).max(given.len());
+    let of = |i: usize| match given.get(i).copied().filter(|oid| *oid != 0) {
+        Some(oid) => oid,
+        None => found.get(&format!("${}", i + 1)).cloned().flatten().map_or(25, |t| pg_type(&ArrowField::new("", t, true)).oid),
+    };
+    let param_types: Vec<u32> = (0..count).map(of).collect();
+    let settled = if param_types == given { plan } else { logical(core, snapshot, query, types(&param_types))?.0 };
+    Ok(Description { fields: fields_of(settled.schema().as_arrow()), param_types })
+}
+
+fn param_field(index: usize, data_type: DataType) -> FieldRef {
+    Arc::new(ArrowField::new(format!("${}", index + 1), data_type, true))
+}
+
+/// A parameter's value in the Arrow type of its type id.
+fn scalar(datum: &Datum, oid: u32) -> Result<ScalarValue> {
+    let value = match datum {
+        Datum::Null => {
+            let data_type = arrow_type_of_oid(oid).unwrap_or(DataType::Utf8);
+            return ScalarValue::try_from(&data_type).map_err(outward);
+        }
+        Datum::Bool(v) => ScalarValue::Boolean(Some(*v)),
+        Datum::Int2(v) => ScalarValue::Int16(Some(*v)),
+        Datum::Int4(v) => ScalarValue::Int32(Some(*v)),
+        Datum::Int8(v) => ScalarValue::Int64(Some(*v)),
+        Datum::Float4(v) => ScalarValue::Float32(Some(*v)),
+        Datum::Float8(v) => ScalarValue::Float64(Some(*v)),
+        Datum::Numeric(v) => ScalarValue::Decimal256(Some(numeric::to_i256(v, NUMERIC_ANY.1)?), NUMERIC_ANY.0, NUMERIC_ANY.1),
+        Datum::Text(v) => ScalarValue::Utf8(Some(v.clone())),
+        Datum::Bytes(v) => ScalarValue::Binary(Some(v.clone())),
+        Datum::Date(v) => ScalarValue::Date32(v.checked_add(EPOCH_DAYS)),
+        Datum::Timestamp(v) => ScalarValue::TimestampMicrosecond(v.checked_add(EPOCH_MICROS), None),
+        Datum::TimestampTz(v) => ScalarValue::TimestampMicrosecond(v.checked_add(EPOCH_MICROS), Some("+00:00".into())),
+    };
+    match arrow_type_of_oid(oid) {
+        Some(wanted) if wanted != value.data_type() => in_type(value, &wanted),
+        _ => Ok(value),
+    }
+}
+
+/// Types that the engine has not come as text (arrays) or as another integer (oid).
+fn in_type(value: ScalarValue, wanted: &DataType) -> Result<ScalarValue> {
+    if let (ScalarValue::Utf8(Some(text)), DataType::List(item)) = (&value, wanted) {
+        let inner = text.trim().trim_start_matches('{').trim_end_matches('}');
+        let items = inner.split(',').filter(|t| !t.is_empty()).map(|t| ScalarValue::try_from_string(t.trim_matches('"').to_string(), item.data_type()));
+        let items = items.collect::<datafusion::common::Result<Vec<_>>>().map_err(outward)?;
+        return Ok(ScalarValue::List(ScalarValue::new_list(&items, item.data_type(), true)));
+    }
+    value.cast_to(wanted).map_err(|e| match outward(e) {
+        error if error.code() == code::INTERNAL_ERROR => error,
+        error => SqlError::new(code::INVALID_TEXT, error.message()),
+    })
+}
+
+/// Ours inside DataFusion's.
+pub(crate) fn within(error: SqlError) -> datafusion::common::DataFusionError {
+    inward(error)
+}

@@ -1,0 +1,142 @@
+//! Queries through DataFusion over the engine, and the catalog that tools read: statements and what they answer, as text.
+
+#[path = "analytics_support/mod.rs"]
+mod support;
+
+use support::Database;
+
+#[test]
+fn select_basics() {
+    let db = Database::with_samples();
+    db.check("select 1, 'a', null, true, 1.50, -2", "1|a||t|1.50|-2");
+    db.check("select id, name from items order by id limit 2", "1|anvil\n2|bolt");
+    db.check("select count(*), sum(qty), avg(qty), min(price), max(price) from items", "5|26|5.2000000000000000|0.05|120.00");
+    db.check("select name from items where id between 2 and 3 order by 1 desc", "nut\nbolt");
+    db.check("select i.name, o.amount from items i join orders o on o.item = i.id where o.amount > 2 order by o.id", "bolt|10\nanvil|3");
+    db.check("select name from items where id = '3'", "nut");
+    db.check("select name from items where note is null order by id", "bolt\nspare");
+    db.check("select qty / 2, qty % 3, qty * 1.5, -qty from items where id = 1", "2|2|7.5|-5");
+}
+
+#[test]
+fn types_of_results() {
+    let db = Database::with_samples();
+    let types = |sql: &str| db.types(sql);
+    assert_eq!(types("select 1, 1 + 1, 3000000000, 1.5, 'x', null"), [23, 23, 20, 1700, 25, 25]);
+    assert_eq!(types("select sum(id), sum(big), avg(id), count(*), sum(price), avg(weight), sum(weight), max(small) from items"), [20, 1700, 1700, 20, 1700, 701, 701, 21]);
+    assert_eq!(types("select id + small, id + big, id + price, id + weight, small + small from items"), [23, 20, 1700, 701, 21]);
+    assert_eq!(types("select name, code, made, stamped, zoned, ok, data from items"), [1043, 1042, 1082, 1114, 1184, 16, 17]);
+    assert_eq!(types("select case when id = 1 then 1 else 0 end, sum(case when id = 1 then 1 else 0 end) over () from items"), [23, 20]);
+    assert_eq!(types("select cast(1 as bigint), 1::smallint, '1'::int, 1::numeric, '5'::text"), [20, 21, 23, 1700, 25]);
+}
+
+#[test]
+fn overflow_and_division_are_errors() {
+    let db = Database::with_samples();
+    for sql in [
+        "select 2147483647 + 1",
+        "select 2147483647 * id from items where id = 2",
+        "select 9223372036854775807 + big from items where id = 1",
+        "select (32767::smallint + 1::smallint)",
+        "select -(-2147483648::int) - 1 - id from items where id = -2147483648 or id = 1 and 2147483647 + id > 0",
+        "select 40000::smallint",
+        "select 1e300::float8 * 1e300::float8",
+        "select (3000000000)::int4",
+        "select sum(big) * 1000000000000000000000000000000000000000 * sum(big) * 1000000000000000000000000000000000000000 from items",
+    ] {
+        assert_eq!(db.error(sql), "22003", "{sql}");
+    }
+    for sql in ["select 1 / 0", "select 1 % (id - 1) from items where id = 1", "select 1.0 / 0", "select id / (id - id) from items", "select 1::float8 / 0"] {
+        assert_eq!(db.error(sql), "22012", "{sql}");
+    }
+}
+
+#[test]
+fn errors_have_their_codes() {
+    let db = Database::with_samples();
+    assert_eq!(db.error("select * from nowhere"), "42P01");
+    assert_eq!(db.error("select nothing from items"), "42703");
+    assert_eq!(db.error("select i.nothing from items i"), "42703");
+    assert_eq!(db.error("select nofunction(1)"), "42883");
+    assert_eq!(db.error("select 'abc'::int"), "22P02");
+    assert_eq!(db.error("select (select id from items)"), "21000");
+    assert_eq!(db.error("select id from items a join items b on true"), "42702");
+    assert_eq!(db.error("select name, count(*) from items"), "42803");
+    assert_eq!(db.error("select 1::nosuchtype"), "42704");
+}
+
+#[test]
+fn column_names() {
+    let db = Database::with_samples();
+    let names = |sql: &str| db.names(sql).join(",");
+    assert_eq!(names("select 1, 1 + 1, count(*), max(id), 'x'::text, case when true then 1 end, id, id as \"Id\", id from items group by id"), "?column?,?column?,count,max,text,case,id,Id,id");
+    assert_eq!(names("select *, id from items where false").matches("id").count(), 2);
+    assert_eq!(names("select (select 1 as one), exists (select 1), current_date, now()"), "one,exists,current_date,now");
+}
+
+#[test]
+fn joins_subqueries_windows_and_ctes() {
+    let db = Database::with_samples();
+    db.check("select i.id, count(o.id) from items i left join orders o on o.item = i.id group by i.id order by 1", "1|2\n2|1\n3|0\n4|0\n5|0");
+    db.check("select id from items i where exists (select 1 from orders o where o.item = i.id) order by id", "1\n2");
+    db.check("select id from items where id not in (select item from orders where item is not null) order by id", "3\n4\n5");
+    db.check("select id, (select max(amount) from orders o where o.item = i.id) from items i order by id limit 3", "1|3\n2|10\n3|");
+    db.check("with recursive t(n) as (select 1 union all select n + 1 from t where n < 4) select sum(n) from t", "10");
+    db.check("with a as (select id, qty from items), b as (select max(qty) m from a) select id from a, b where qty = m", "4");
+    db.check("select id, rank() over (order by qty desc), sum(qty) over (order by id) from items order by id", "1|2|5\n2|5|6\n3|4|8\n4|1|20\n5|2|26".replace("5|2|26", "5|2|26").as_str());
+    db.check("select id from items where id < 3 union select id from items where id > 1 and id < 4 order by 1", "1\n2\n3");
+    db.check("select id from items where id < 3 intersect select id from items where id > 1 order by 1", "2");
+    db.check("select distinct on (ok) ok, id from items order by ok, id", "f|2\nt|1");
+    db.check("select ok, count(*) from items group by ok having count(*) > 2 order by 1", "t|3");
+    db.check("select * from (values (1, 'a'), (2, 'b')) v(x, y) where x > 1", "2|b");
+    db.check("select sum(g) from generate_series(1, 4) g", "10");
+    db.check("select coalesce(note, 'none'), nullif(id, 1), greatest(id, 2) from items where id < 3 order by id", "heavy||2\nnone|2|2");
+}
+
+#[test]
+fn numeric_and_dates() {
+    let db = Database::with_samples();
+    db.check("select 1 / 3.0, 2.0 / 3, 10.00 / 4, 1.10 + 2.205, 1.5 * 1.5", "0.33333333333333333333|0.66666666666666666667|2.5000000000000000|3.305|2.25");
+    db.check("select round(2.567, 2), round(2.5), trunc(2.567, 1), round(avg(price), 2) from items", "2.57|3|2.5|32.22");
+    db.check("select 1.7::int, 2.5::float8::int, '12'::int + 1, 1.006::numeric(5,2), 5::numeric / 2", "2|2|13|1.01|2.5000000000000000");
+    db.check("select date '2024-02-28' + 2, date '2024-03-01' - date '2024-02-01', date '1998-12-01' - interval '90' day", "2024-03-01|29|1998-09-02 00:00:00");
+    db.check("select made, extract(year from made), date_trunc('month', stamped) from items where id = 1", "2024-01-15|2024|2024-01-01 00:00:00");
+    db.check("select zoned, stamped from items where id = 1", "2024-01-15 10:30:00+00|2024-01-15 10:30:00.5");
+    db.check("select count(*) from items where made >= date '2024-01-01' and made < date '2024-01-01' + interval '1' year", "5");
+    db.check("select free from items order by id", "1.5\n2\n\n1000000\n0.00001");
+    db.check("select sum(free), sum(big) from items", "1000003.50001|15");
+    db.check("select 'a' || 1 || true, 'x' || null, upper(name) || '!' from items where id = 1", "a1true||ANVIL!");
+}
+
+#[test]
+fn parameters() {
+    let db = Database::with_samples();
+    assert_eq!(db.param_types("select name from items where id = $1 and price > $2 and name like $3"), [23, 1700, 25]);
+    assert_eq!(db.param_types("select $1::bigint, $2 + id from items limit $3"), [20, 23, 20]);
+    use cenote_engine::Datum;
+    assert_eq!(db.with_params("select name from items where id = $1", &[(Datum::Int4(2), 23)]), "bolt");
+    assert_eq!(db.with_params("select id from items order by id limit $1", &[(Datum::Int8(2), 20)]), "1\n2");
+    assert_eq!(db.with_params("select $1, $2 + 1", &[(Datum::Text("x".into()), 25), (Datum::Int4(41), 23)]), "x|42");
+    assert_eq!(db.with_params("select count(*) from items where price > $1", &[(Datum::Numeric("1.5".parse().expect("numeric")), 1700)]), "3");
+    assert_eq!(db.with_params("select count(*) from items where name = $1", &[(Datum::Null, 25)]), "0");
+}
+
+#[test]
+fn scans_use_keys() {
+    let db = Database::with_samples();
+    assert!(db.explain("select * from items where id = 3").contains("by primary key"));
+    assert!(db.explain("select * from items where id > 3 and id < 10").contains("by primary key"));
+    assert!(db.explain("select id from items where name = 'bolt'").contains("by index items_name"));
+    assert!(db.explain("select id from items").starts_with("path: analytics (DataFusion)"));
+    db.check("select id from items where name = 'bolt'", "2");
+    db.check("select id from items where name > 'bolt' and name <= 'nut' order by 1", "3");
+    db.check("select id from items where id >= 2 and id < 4 order by 1", "2\n3");
+    db.check("select id from items where 4 <= id order by 1", "4\n5");
+}
+
+#[test]
+fn memory_is_bounded_and_queries_stop() {
+    let db = Database::with_memory(1 << 20);
+    let sql = "select a.g, count(*), array_agg(b.g) from generate_series(1, 2000) a(g), generate_series(1, 2000) b(g) group by a.g order by 3";
+    assert_eq!(db.error(sql), "53200");
+}

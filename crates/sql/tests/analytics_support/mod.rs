@@ -1,0 +1,214 @@
+//! A small database to ask.
+
+use bytes::BytesMut;
+use cenote_engine::*;
+use cenote_sql::analytics::{Config, DataFusion};
+use cenote_sql::{Analytics, Formats, Result, Rows, Scope, Settings};
+use sqlparser::ast::{Query, Statement};
+use sqlparser::dialect::PostgreSqlDialect;
+use sqlparser::parser::Parser;
+use std::sync::Arc;
+
+pub struct Database {
+    pub tx: Tx,
+    pub analytics: Arc<DataFusion>,
+    _dir: tempfile::TempDir,
+}
+
+fn column(name: &str, ty: ColumnType, not_null: bool, default: Option<&str>) -> ColumnDef {
+    ColumnDef { name: name.into(), ty, not_null, default: default.map(str::to_string) }
+}
+
+fn index(name: &str, columns: Vec<usize>, unique: bool, constraint: bool) -> NewIndex {
+    NewIndex { name: name.into(), columns, unique, constraint }
+}
+
+fn micros(text: &str) -> i64 {
+    cenote_sql::types::datetime::parse_timestamp(text, 0).expect("a timestamp")
+}
+
+impl Database {
+    pub fn empty(memory: usize) -> Database {
+        let dir = tempfile::tempdir().expect("a directory");
+        let engine = Engine::open(EngineOptions::new(dir.path(), MemoryKind::Dram, 64 << 20)).expect("the engine opens");
+        let tx = engine.begin(Isolation::RepeatableRead);
+        let analytics = DataFusion::new(engine, None, Config { memory_limit: memory, ..Config::default() });
+        Database { tx, analytics, _dir: dir }
+    }
+
+    pub fn with_memory(memory: usize) -> Database {
+        Database::empty(memory)
+    }
+
+    pub fn with_samples() -> Database {
+        let mut db = Database::empty(256 << 20);
+        db.tx.begin_statement();
+        let items = db.items();
+        let rows: [(i32, i16, i64, &str, &str, i32, &str, f64, bool, Option<&str>, Option<&str>); 5] = [
+            (1, 1, 1, "anvil", "a", 5, "120.00", 50.5, true, Some("heavy"), Some("1.5")),
+            (2, 2, 2, "bolt", "b", 1, "0.05", 0.1, false, None, Some("2")),
+            (3, 3, 3, "nut", "c", 2, "1.04", 0.2, false, Some("round"), None),
+            (4, 4, 4, "rope", "d", 12, "10.00", 2.0, true, Some("long"), Some("1000000")),
+            (5, 5, 5, "spare", "e", 6, "30.00", 1e-7, true, None, Some("0.00001")),
+        ];
+        for (id, small, big, name, code, qty, price, weight, ok, note, free) in rows {
+            let numeric = |t: &str| Datum::Numeric(t.parse().expect("a numeric"));
+            let text = |t: Option<&str>| t.map_or(Datum::Null, |t| Datum::Text(t.into()));
+            let day = cenote_sql::types::datetime::parse_date("2024-01-15", 0).expect("a date");
+            db.insert(&items, &[
+                Datum::Int4(id), Datum::Int2(small), Datum::Int8(big), Datum::Text(name.into()), Datum::Text(format!("{code:<3}")), Datum::Int4(qty),
+                numeric(price), Datum::Float8(weight), Datum::Bool(ok), text(note), Datum::Date(day + id - 1), Datum::Timestamp(micros("2024-01-15 10:30:00.5")),
+                Datum::TimestampTz(micros("2024-01-15 10:30:00")), Datum::Bytes(vec![1, 0xab]), free.map_or(Datum::Null, numeric),
+            ]);
+        }
+        let orders = db.orders();
+        for (id, item, amount) in [(1, Some(1), 2), (2, Some(2), 10), (3, Some(1), 3), (4, None, 1)] {
+            db.insert(&orders, &[Datum::Int8(id), item.map_or(Datum::Null, Datum::Int4), Datum::Int4(amount)]);
+        }
+        db.tx.begin_statement();
+        db
+    }
+
+    fn items(&mut self) -> Arc<Table> {
+        let columns = vec![
+            column("id", ColumnType::Int4, true, None),
+            column("small", ColumnType::Int2, false, None),
+            column("big", ColumnType::Int8, false, None),
+            column("name", ColumnType::Varchar(Some(20)), true, Some("'x'")),
+            column("code", ColumnType::Char(3), false, None),
+            column("qty", ColumnType::Int4, false, None),
+            column("price", ColumnType::Numeric(Some((10, 2))), false, None),
+            column("weight", ColumnType::Float8, false, None),
+            column("ok", ColumnType::Bool, false, None),
+            column("note", ColumnType::Text, false, None),
+            column("made", ColumnType::Date, false, None),
+            column("stamped", ColumnType::Timestamp, false, None),
+            column("zoned", ColumnType::TimestampTz, false, Some("now()")),
+            column("data", ColumnType::Bytes, false, None),
+            column("free", ColumnType::Numeric(None), false, None),
+        ];
+        let new = NewTable {
+            name: "items".into(),
+            columns,
+            primary_key: Some(("items_pkey".into(), vec![0])),
+            indexes: vec![index("items_name", vec![3], false, false), index("items_code_key", vec![4, 5], true, true)],
+        };
+        self.tx.create_table(new).expect("a table")
+    }
+
+    fn orders(&mut self) -> Arc<Table> {
+        let columns = vec![
+            column("id", ColumnType::Int8, true, Some("nextval('orders_id_seq'::regclass)")),
+            column("item", ColumnType::Int4, false, None),
+            column("amount", ColumnType::Int4, false, None),
+        ];
+        let table = self.tx.create_table(NewTable { name: "orders".into(), columns, primary_key: None, indexes: vec![] }).expect("a table");
+        let sequence = NewSequence { owned_by: Some((table.id, 0)), ..NewSequence::ascending("orders_id_seq", i64::MAX) };
+        self.tx.create_sequence(sequence).expect("a sequence");
+        table
+    }
+
+    pub fn insert(&mut self, table: &Table, values: &[Datum]) {
+        let mut row = Vec::new();
+        table.layout().encode(values, &mut row).expect("a row");
+        assert_eq!(self.tx.insert(table, &row).expect("inserted"), Insert::Done);
+    }
+
+    pub fn scope(&self) -> Scope {
+        Scope {
+            reader: self.tx.reader().clone(),
+            tables: self.tx.tables().expect("tables"),
+            sequences: self.tx.sequences().expect("sequences"),
+            user: "tester".into(),
+            database: "cenote".into(),
+            pid: 42,
+            transaction_time: micros("2024-06-01 12:00:00"),
+            statement_time: micros("2024-06-01 12:00:00"),
+            cancel: self.tx.cancel_flag(),
+            settings: Arc::new(Settings::new("tester")),
+        }
+    }
+
+    fn rows(&self, sql: &str, params: &[(Datum, u32)]) -> Result<Box<dyn Rows>> {
+        self.analytics.query(&self.scope(), &parse(sql), params)
+    }
+
+    /// Rows as lines, columns parted by `|`, NULL as nothing.
+    pub fn ask(&self, sql: &str, params: &[(Datum, u32)]) -> Result<String> {
+        let mut rows = self.rows(sql, params)?;
+        let mut lines = Vec::new();
+        while rows.next()? {
+            let mut out = BytesMut::new();
+            rows.encode(Formats(&[]), &Settings::new("tester"), &mut out)?;
+            let mut binary = BytesMut::new();
+            rows.encode(Formats(&[cenote_sql::Format::Binary]), &Settings::new("tester"), &mut binary)?;
+            lines.push(cells(&out).join("|"));
+            rows.datums()?;
+        }
+        Ok(lines.join("\n"))
+    }
+
+    #[track_caller]
+    pub fn check(&self, sql: &str, expected: &str) {
+        match self.ask(sql, &[]) {
+            Ok(found) => assert_eq!(found, expected, "{sql}"),
+            Err(error) => panic!("{sql}\n{error}"),
+        }
+    }
+
+    #[track_caller]
+    pub fn with_params(&self, sql: &str, params: &[(Datum, u32)]) -> String {
+        self.ask(sql, params).unwrap_or_else(|e| panic!("{sql}\n{e}"))
+    }
+
+    #[track_caller]
+    pub fn error(&self, sql: &str) -> &'static str {
+        match self.ask(sql, &[]) {
+            Ok(rows) => panic!("{sql} answered {rows}"),
+            Err(error) => {
+                eprintln!("{sql}: {error}");
+                error.code()
+            }
+        }
+    }
+
+    #[track_caller]
+    pub fn types(&self, sql: &str) -> Vec<u32> {
+        self.rows(sql, &[]).unwrap_or_else(|e| panic!("{sql}\n{e}")).fields().iter().map(|f| f.type_oid).collect()
+    }
+
+    #[track_caller]
+    pub fn names(&self, sql: &str) -> Vec<String> {
+        self.rows(sql, &[]).unwrap_or_else(|e| panic!("{sql}\n{e}")).fields().iter().map(|f| f.name.to_string()).collect()
+    }
+
+    #[track_caller]
+    pub fn param_types(&self, sql: &str) -> Vec<u32> {
+        self.analytics.describe(&self.scope(), &parse(sql), &[]).unwrap_or_else(|e| panic!("{sql}\n{e}")).param_types
+    }
+
+    #[track_caller]
+    pub fn explain(&self, sql: &str) -> String {
+        self.analytics.explain(&self.scope(), &parse(sql), &[], false).unwrap_or_else(|e| panic!("{sql}\n{e}")).join("\n")
+    }
+}
+
+fn cells(row: &[u8]) -> Vec<String> {
+    let mut cells = Vec::new();
+    let mut rest = row;
+    while rest.len() >= 4 {
+        let len = i32::from_be_bytes(rest[..4].try_into().expect("four bytes"));
+        let end = 4 + len.max(0) as usize;
+        cells.push(String::from_utf8_lossy(&rest[4..end]).into_owned());
+        rest = &rest[end..];
+    }
+    cells
+}
+
+pub fn parse(sql: &str) -> Query {
+    let mut statements = Parser::parse_sql(&PostgreSqlDialect {}, sql).unwrap_or_else(|e| panic!("{sql}\n{e}"));
+    match statements.remove(0) {
+        Statement::Query(query) => *query,
+        other => panic!("not a query: {other}"),
+    }
+}
