@@ -74,8 +74,14 @@ impl Rewriter {
         let mut seen = HashSet::new();
         for item in &mut select.projection {
             let (expr, name, named) = match item {
-                SelectItem::UnnamedExpr(expr) => (expr, column_name(expr).unwrap_or_else(|| "?column?".into()), false),
-                SelectItem::ExprWithAlias { expr, alias } => (expr, folded(alias), true),
+                SelectItem::UnnamedExpr(expr) => {
+                    let name = column_name(expr).unwrap_or_else(|| "?column?".into());
+                    (expr, name, false)
+                }
+                SelectItem::ExprWithAlias { expr, alias } => {
+                    let name = folded(alias);
+                    (expr, name, true)
+                }
                 _ => continue,
             };
             let plain = matches!(expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_));

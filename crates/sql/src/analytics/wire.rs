@@ -6,7 +6,7 @@ use crate::error::{Result, SqlError, code};
 use crate::settings::Zone;
 use crate::types::{datetime, float};
 use arrow::array::*;
-use arrow::datatypes::{DataType, IntervalUnit, TimeUnit};
+use arrow::datatypes::DataType;
 use bytes::{BufMut, BytesMut};
 use cenote_engine::types::{Datum, Numeric, Sign};
 use std::fmt::Write;
