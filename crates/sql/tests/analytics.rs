@@ -140,3 +140,62 @@ fn memory_is_bounded_and_queries_stop() {
     let sql = "select a.g, count(*), array_agg(b.g) from generate_series(1, 2000) a(g), generate_series(1, 2000) b(g) group by a.g order by 3";
     assert_eq!(db.error(sql), "53200");
 }
+
+/// What psql 15 sends for \d, \d table, \d sequence, \d index, \dt, \di, \ds, \dv, \l, \l+, \dn, \dn+, \du, \dp, \df, \dT, \d+ and \dt+, verbatim but for ids and names.
+#[test]
+fn psql_queries_run() {
+    let db = Database::with_samples();
+    let mut failed = Vec::new();
+    for (id, name) in [(db.id("items"), "items"), (db.id("orders_id_seq"), "orders_id_seq"), (db.id("items_name"), "items_name")] {
+        for query in include_str!("analytics_support/psql.sql").split("\n-----\n") {
+            let sql = query.replace("@OID@", &id.to_string()).replace("@NAME@", name);
+            if let Err(error) = db.ask(&sql, &[]) {
+                failed.push(format!("{sql}\n{error}"));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n\n"));
+}
+
+#[test]
+fn psql_describes_tables() {
+    let db = Database::with_samples();
+    let queries: Vec<&str> = include_str!("analytics_support/psql.sql").split("\n-----\n").collect();
+    let find = |part: &str| queries.iter().find(|q| q.contains(part)).unwrap_or_else(|| panic!("no query with {part}")).replace("@OID@", &db.id("items").to_string()).replace("@NAME@", "items");
+    db.check(&find("c.relkind IN ('r','p','v','m','S','f','')"), "public|items|table|tester\npublic|orders|table|tester\npublic|orders_id_seq|sequence|tester");
+    db.check(&find("c.relname OPERATOR(pg_catalog.~)"), &format!("{}|public|items", db.id("items")));
+    let columns = db.ask(&find("pg_catalog.pg_get_expr(d.adbin, d.adrelid, true)"), &[]).expect("columns");
+    assert!(columns.starts_with("id|integer||t||||\nsmall|smallint||f||||\n".replace("||||", "|||").as_str()), "{columns}");
+    assert!(columns.contains("name|character varying(20)|'x'|t|||"), "{columns}");
+    assert!(columns.contains("price|numeric(10,2)||f|||"), "{columns}");
+    db.check(
+        &find("pg_catalog.pg_get_constraintdef(con.oid, true)"),
+        "items_pkey|t|t|f|t|CREATE UNIQUE INDEX items_pkey ON public.items USING btree (id)|PRIMARY KEY (id)|p|f|f|f|0\n\
+         items_code_key|f|t|f|t|CREATE UNIQUE INDEX items_code_key ON public.items USING btree (code, qty)|UNIQUE (code, qty)|u|f|f|f|0\n\
+         items_name|f|f|f|t|CREATE INDEX items_name ON public.items USING btree (name)|||||f|0",
+    );
+    db.check(&find("c2.relname as \"Table\""), "public|items_code_key|index|tester|items\npublic|items_name|index|tester|items\npublic|items_pkey|index|tester|items");
+    db.check(&find("d.datname as \"Name\""), "cenote|tester|UTF8|C|C.UTF-8||libc|");
+}
+
+#[test]
+fn catalog_answers_tools() {
+    let db = Database::with_samples();
+    db.check("select 'items'::regclass::oid = c.oid from pg_class c where relname = 'items'", "t");
+    db.check("select relname from pg_class where oid = 'public.items'::regclass", "items");
+    assert_eq!(db.error("select 'nothing'::regclass"), "42P01");
+    db.check("select table_name from information_schema.tables where table_schema = 'public' order by 1", "items\norders");
+    db.check("select column_name, data_type, is_nullable, column_default from information_schema.columns where table_name = 'orders' order by ordinal_position",
+        "id|bigint|NO|nextval('orders_id_seq'::regclass)\nitem|integer|YES|\namount|integer|YES|");
+    db.check("select current_user, current_database(), current_schema(), pg_backend_pid(), current_schemas(true)", "tester|cenote|public|42|{pg_catalog,public}");
+    db.check("select format_type(23, -1), format_type(1043, 24), format_type(1700, 655366), pg_size_pretty(123456789)", "integer|character varying(20)|numeric(10,2)|118 MB");
+    db.check("select now(), current_date, current_timestamp = now()", "2024-06-01 12:00:00+00|2024-06-01|t");
+    db.check("select t.oid, typarray from pg_type t where typname = 'int4'", "23|1007");
+    db.check("select a.attname from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey) where i.indrelid = 'items'::regclass and i.indisprimary", "id");
+    db.check("select typname, oid, typarray, oid::regtype::text, typdelim from pg_type t where t.oid = to_regtype('hstore') order by t.oid", "");
+    db.check("select count(*) from pg_stat_activity", "1");
+    db.check("select setting from pg_settings where name = 'server_version_num'", "150000");
+    db.check("select tablename from pg_tables where schemaname = 'public' order by 1", "items\norders");
+    db.check("select pg_get_serial_sequence('orders', 'id')", "public.orders_id_seq");
+    db.check("select oid, datname from pg_database where datallowconn", "1|cenote");
+}

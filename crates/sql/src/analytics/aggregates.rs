@@ -1,79 +1,12 @@
-//! Aggregates whose results PostgreSQL types otherwise: `sum`; and the one that a scalar subquery stands for.
+//! The aggregate that a scalar subquery stands for.
 
 use crate::error::{SqlError, code};
 use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{Result, ScalarValue};
-use datafusion::functions_aggregate::sum::Sum;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
-use datafusion::logical_expr::utils::AggregateOrderSensitivity;
-use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, GroupsAccumulator, ReversedUDAF, Signature, Volatility};
+use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
 use std::sync::Arc;
-
-/// `sum`: of smallint and integer it is bigint, of bigint numeric, of numeric numeric. Sums never wrap: they run in a type
-/// that 10^18 rows of the greatest values do not overflow.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub(crate) struct PgSum {
-    inner: Sum,
-    signature: Signature,
-}
-
-impl PgSum {
-    /// The aggregate.
-    pub fn udaf() -> Arc<AggregateUDF> {
-        let sum = PgSum { inner: Sum::new(), signature: Signature::user_defined(Volatility::Immutable) };
-        Arc::new(AggregateUDF::new_from_impl(sum))
-    }
-
-    fn summed_in(data_type: &DataType) -> DataType {
-        match data_type {
-            DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::UInt8 | DataType::UInt16 | DataType::UInt32 => DataType::Int64,
-            DataType::Int64 | DataType::UInt64 => DataType::Decimal128(20, 0),
-            DataType::Float16 | DataType::Float32 | DataType::Null | DataType::Utf8 => DataType::Float64,
-            DataType::Decimal128(p, s) if *p > 28 => DataType::Decimal256((*p).max(39), *s),
-            other => other.clone(),
-        }
-    }
-}
-
-impl AggregateUDFImpl for PgSum {
-    fn name(&self) -> &str {
-        "sum"
-    }
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-    fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
-        match types {
-            [one] => Ok(vec![Self::summed_in(one)]),
-            _ => datafusion::common::plan_err!("No function matches sum with {} arguments", types.len()),
-        }
-    }
-    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(&types.iter().map(Self::summed_in).collect::<Vec<_>>())
-    }
-    fn accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
-        self.inner.accumulator(args)
-    }
-    fn state_fields(&self, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
-        self.inner.state_fields(args)
-    }
-    fn groups_accumulator_supported(&self, args: AccumulatorArgs<'_>) -> bool {
-        self.inner.groups_accumulator_supported(args)
-    }
-    fn create_groups_accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn GroupsAccumulator>> {
-        self.inner.create_groups_accumulator(args)
-    }
-    fn create_sliding_accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
-        self.inner.create_sliding_accumulator(args)
-    }
-    fn reverse_expr(&self) -> ReversedUDAF {
-        ReversedUDAF::Identical
-    }
-    fn order_sensitivity(&self) -> AggregateOrderSensitivity {
-        AggregateOrderSensitivity::Insensitive
-    }
-}
 
 /// The value of the only row; NULL of none; 21000 of several. What a scalar subquery means.
 #[derive(Debug, PartialEq, Eq, Hash)]

@@ -346,6 +346,28 @@ fn divide(left: (i256, i8), right: (i256, i8), scale: i8) -> Result<i256> {
     }
 }
 
+/// What `sum` adds up, in the type of its result: bigint for smaller integers, numeric for bigint, float8 for floats. Sums never
+/// wrap: the type holds what 10^10 rows of the greatest values come to.
+pub(crate) fn summand() -> Func {
+    Func::any("summand", |types, _| Ok(summed_in(&types[0])), |call| {
+        let data_type = call.return_type().clone();
+        if call.arg(0).data_type() == data_type {
+            return Ok(call.arg(0).clone());
+        }
+        call.arg(0).cast_to(&data_type, None).map_err(outward)
+    })
+}
+
+fn summed_in(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::UInt8 | DataType::UInt16 | DataType::UInt32 => DataType::Int64,
+        DataType::Int64 | DataType::UInt64 => DataType::Decimal128(20, 0),
+        DataType::Float16 | DataType::Float32 | DataType::Null => DataType::Float64,
+        DataType::Decimal128(p, s) if *p > 28 => DataType::Decimal256((*p).max(39), *s),
+        other => other.clone(),
+    }
+}
+
 /// `sum / count` for `avg`: numeric for integers and numerics, float for floats.
 pub(crate) fn average() -> Func {
     let returns = |types: &[DataType], _: &[Option<&ScalarValue>]| {

@@ -56,8 +56,7 @@ impl Functions {
                 aggregate.insert(name.to_string(), function.clone());
             }
         }
-        let sum = super::aggregates::PgSum::udaf();
-        aggregate.insert("sum".into(), sum.clone());
+        let sum = datafusion::functions_aggregate::sum::sum_udaf();
         let only = super::aggregates::OnlyValue::udaf();
         aggregate.insert(only.name().into(), only);
         let count = datafusion::functions_aggregate::count::count_udaf();

@@ -121,6 +121,7 @@ fn first_line(text: &str) -> String {
 
 /// Messages whose kind only their words tell. The order matters: the first that fits wins.
 const KINDS: &[(&str, &str)] = &[
+    ("returned more than one row", code::CARDINALITY_VIOLATION),
     ("ivide by zero", code::DIVISION_BY_ZERO),
     ("ivision by zero", code::DIVISION_BY_ZERO),
     ("verflow", code::OUT_OF_RANGE),
@@ -160,6 +161,7 @@ fn by_text(text: &str) -> SqlError {
     let kind = KINDS.iter().find(|(words, _)| text.contains(words)).map(|(_, code)| *code);
     match kind {
         Some(code::DIVISION_BY_ZERO) => SqlError::new(code::DIVISION_BY_ZERO, "division by zero"),
+        Some(code::CARDINALITY_VIOLATION) => SqlError::new(code::CARDINALITY_VIOLATION, "more than one row returned by a subquery used as an expression"),
         Some(code::GROUPING_ERROR) => SqlError::new(code::GROUPING_ERROR, first_line(text)),
         Some(code) => SqlError::new(code, first_line(text)),
         None => SqlError::new(code::SYNTAX_ERROR, first_line(text)),

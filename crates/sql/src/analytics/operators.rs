@@ -39,24 +39,28 @@ impl ExprPlanner for PgPlanner {
     }
 
     fn plan_aggregate(&self, expr: RawAggregateExpr) -> Result<PlannerResult<RawAggregateExpr>> {
-        if expr.func.name() != "avg" || expr.args.len() != 1 {
+        if expr.args.len() != 1 || !matches!(expr.func.name(), "avg" | "sum") {
             return Ok(PlannerResult::Original(expr));
         }
-        let part = |func: &Arc<AggregateUDF>| {
+        let part = |func: &Arc<AggregateUDF>, args| {
             let e = expr.clone();
-            Expr::AggregateFunction(AggregateFunction::new_udf(func.clone(), e.args, e.distinct, e.filter, e.order_by, e.null_treatment))
+            Expr::AggregateFunction(AggregateFunction::new_udf(func.clone(), args, e.distinct, e.filter, e.order_by, e.null_treatment))
         };
-        Ok(PlannerResult::Planned(arithmetic::average().call(vec![part(&self.sum), part(&self.count)])))
+        let sum = part(&self.sum, summands(&expr.args));
+        Ok(PlannerResult::Planned(match expr.func.name() {
+            "avg" => arithmetic::average().call(vec![sum, part(&self.count, expr.args.clone())]),
+            _ => sum,
+        }))
     }
 
     fn plan_window(&self, expr: RawWindowExpr) -> Result<PlannerResult<RawWindowExpr>> {
-        if expr.func_def.name() != "avg" || expr.args.len() != 1 {
+        if expr.args.len() != 1 || !matches!(expr.func_def.name(), "avg" | "sum") {
             return Ok(PlannerResult::Original(expr));
         }
-        let part = |func: &Arc<AggregateUDF>| {
+        let part = |func: &Arc<AggregateUDF>, args| {
             let e = expr.clone();
             let params = WindowFunctionParams {
-                args: e.args,
+                args,
                 partition_by: e.partition_by,
                 order_by: e.order_by,
                 window_frame: e.window_frame,
@@ -66,8 +70,16 @@ impl ExprPlanner for PgPlanner {
             };
             Expr::WindowFunction(Box::new(WindowFunction { fun: WindowFunctionDefinition::AggregateUDF(func.clone()), params }))
         };
-        Ok(PlannerResult::Planned(arithmetic::average().call(vec![part(&self.sum), part(&self.count)])))
+        let sum = part(&self.sum, summands(&expr.args));
+        Ok(PlannerResult::Planned(match expr.func_def.name() {
+            "avg" => arithmetic::average().call(vec![sum, part(&self.count, expr.args.clone())]),
+            _ => sum,
+        }))
     }
+}
+
+fn summands(args: &[Expr]) -> Vec<Expr> {
+    args.iter().map(|arg| arithmetic::summand().call(vec![arg.clone()])).collect()
 }
 
 fn arithmetic_op(op: &BinaryOperator) -> Option<Op> {

@@ -3,7 +3,7 @@
 use super::context::{Functions, Names};
 use super::error::{inward, outward};
 use super::rewrite::{rewrite, shown_name};
-use super::types::{EPOCH_DAYS, EPOCH_MICROS, NUMERIC_ANY, arrow_type_of_oid, pg_type};
+use super::types::{EPOCH_DAYS, EPOCH_MICROS, NUMERIC_ANY, arrow_type_of_oid, builtin_by_name, pg_type};
 use super::{Config, Snapshot, apply, numeric};
 use crate::error::{Result, SqlError, code};
 use crate::hook::Description;
@@ -127,6 +127,8 @@ fn fields_of(schema: &Schema) -> Vec<Field> {
 }
 
 fn logical(core: &Core, snapshot: &Arc<Snapshot>, query: &Query, params: Vec<Option<FieldRef>>) -> Result<(LogicalPlan, u64)> {
+    let mut params = params;
+    type_by_casts(query, &mut params);
     let mut query = query.clone();
     rewrite(&mut query);
     let names = Names { snapshot, functions: &core.functions, state: &core.single, rows: Cell::new(0) };
@@ -136,6 +138,21 @@ fn logical(core: &Core, snapshot: &Arc<Snapshot>, query: &Query, params: Vec<Opt
         .sql_statement_to_plan_with_context(Statement::Query(Box::new(query)), &mut context)
         .map_err(outward)?;
     Ok((plan, names.rows.get()))
+}
+
+/// Parameters without a type take that of the cast they stand in.
+fn type_by_casts(query: &Query, params: &mut Vec<Option<FieldRef>>) {
+    for (number, sql) in super::rewrite::cast_parameters(query) {
+        if params.len() < number {
+            params.resize(number, None);
+        }
+        let Some(slot) = number.checked_sub(1).and_then(|i| params.get_mut(i)) else { continue };
+        if slot.is_none() {
+            let bare = sql.to_string();
+            let oid = builtin_by_name(bare.split('(').next().unwrap_or(&bare)).map_or(25, |t| t.oid);
+            *slot = arrow_type_of_oid(oid).map(|t| param_field(number - 1, t));
+        }
+    }
 }
 
 /// Plans a query with its parameters' values.

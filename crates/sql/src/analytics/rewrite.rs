@@ -7,6 +7,7 @@
 //!
 //! Invariant: a name made unique carries [`MARK`]; whoever shows names cuts there ([`shown_name`]).
 
+use sqlparser::ast::helpers::attached_token::AttachedToken;
 use sqlparser::ast::*;
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -21,7 +22,77 @@ pub(crate) fn shown_name(name: &str) -> &str {
 
 /// Rewrites `query` in place.
 pub(crate) fn rewrite(query: &mut Query) {
+    if asks_for_publications(query) {
+        query.body = Box::new(SetExpr::Select(Box::new(nothing(&["pubname", "?column?", "?column?"]))));
+        query.order_by = None;
+    }
     let _ = VisitMut::visit(query, &mut Rewriter { serial: 0 });
+}
+
+/// psql's `\d` asks which publications a table is in, by way of array functions in FROM that refer to other tables there. There are
+/// no publications.
+fn asks_for_publications(query: &Query) -> bool {
+    let mut found = false;
+    let _ = visit_relations(query, |name| {
+        found |= name.0.last().and_then(|p| p.as_ident()).is_some_and(|i| i.value == "pg_publication_rel");
+        ControlFlow::<()>::Continue(())
+    });
+    found && matches!(*query.body, SetExpr::SetOperation { .. })
+}
+
+/// `SELECT NULL::text AS … WHERE false`.
+fn nothing(names: &[&str]) -> Select {
+    let column = |name: &&str| SelectItem::ExprWithAlias { expr: cast(Expr::value(Value::Null), DataType::Text), alias: Ident::with_quote('"', *name) };
+    Select {
+        select_token: AttachedToken::empty(),
+        optimizer_hints: Vec::new(),
+        distinct: None,
+        select_modifiers: None,
+        top: None,
+        top_before_distinct: false,
+        projection: names.iter().map(column).collect(),
+        exclude: None,
+        into: None,
+        from: Vec::new(),
+        lateral_views: Vec::new(),
+        prewhere: None,
+        selection: Some(Expr::value(Value::Boolean(false))),
+        connect_by: Vec::new(),
+        group_by: GroupByExpr::Expressions(Vec::new(), Vec::new()),
+        cluster_by: Vec::new(),
+        distribute_by: Vec::new(),
+        sort_by: Vec::new(),
+        having: None,
+        named_window: Vec::new(),
+        qualify: None,
+        window_before_qualify: false,
+        value_table_mode: None,
+        flavor: SelectFlavor::Standard,
+    }
+}
+
+/// Types that casts give to parameters (`$1::bigint`), by number from 1; and `LIMIT $n`, which is bigint.
+pub(crate) fn cast_parameters(query: &Query) -> Vec<(usize, DataType)> {
+    let mut found = Vec::new();
+    let _ = visit_expressions(query, |expr| {
+        if let Expr::Cast { expr, data_type, .. } = expr {
+            found.extend(parameter(expr).map(|n| (n, data_type.clone())));
+        }
+        ControlFlow::<()>::Continue(())
+    });
+    if let Some(LimitClause::LimitOffset { limit, offset, .. }) = &query.limit_clause {
+        let limits = limit.iter().chain(offset.iter().map(|o| &o.value));
+        found.extend(limits.filter_map(parameter).map(|n| (n, DataType::BigInt(None))));
+    }
+    found
+}
+
+fn parameter(expr: &Expr) -> Option<usize> {
+    match expr {
+        Expr::Value(ValueWithSpan { value: Value::Placeholder(name), .. }) => name.strip_prefix('$')?.parse().ok(),
+        Expr::Nested(inner) => parameter(inner),
+        _ => None,
+    }
 }
 
 struct Rewriter {
@@ -53,10 +124,23 @@ impl VisitorMut for Rewriter {
     }
 
     fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
-        if let TableFactor::Table { name, alias, args: Some(_), .. } = factor {
+        if let TableFactor::Table { name, alias, args: Some(args), .. } = factor {
             unqualify(name);
+            if name.to_string().eq_ignore_ascii_case("unnest") {
+                let array_exprs = args.args.iter().filter_map(argument).collect();
+                let alias = alias.take();
+                *factor = TableFactor::UNNEST { alias, array_exprs, with_offset: false, with_offset_alias: None, with_ordinality: false };
+                return ControlFlow::Continue(());
+            }
             let function = name.0.last().and_then(|p| p.as_ident()).map(|i| i.value.clone()).unwrap_or_default();
             name_function_column(&function, alias);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if let Expr::Value(value) = expr {
+            plain_number(value);
         }
         ControlFlow::Continue(())
     }
@@ -155,6 +239,37 @@ fn type_label(data_type: &DataType) -> String {
     let text = data_type.to_string();
     let bare = text.split('(').next().unwrap_or(&text);
     super::types::builtin_by_name(bare).map_or_else(|| bare.to_lowercase(), |t| t.name.to_string())
+}
+
+fn argument(arg: &FunctionArg) -> Option<Expr> {
+    match arg {
+        FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => Some(expr.clone()),
+        _ => None,
+    }
+}
+
+/// Writes `1.5e3` as `1500`: it is a numeric, and DataFusion's parser of numerics wants plain digits. Far exponents become text, which
+/// the operator or cast around it reads.
+fn plain_number(value: &mut ValueWithSpan) {
+    let Value::Number(digits, _) = &value.value else { return };
+    let lower = digits.to_ascii_lowercase();
+    let Some((mantissa, exponent)) = lower.split_once('e') else { return };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    value.value = match exponent.parse::<i32>() {
+        Ok(e) if e.abs() <= 30 => {
+            let all = format!("{whole}{fraction}");
+            let point = whole.len() as i32 + e;
+            let text = if point <= 0 {
+                format!("0.{}{all}", "0".repeat(point.unsigned_abs() as usize))
+            } else if (point as usize) < all.len() {
+                format!("{}.{}", &all[..point as usize], &all[point as usize..])
+            } else {
+                format!("{all}{}", "0".repeat(point as usize - all.len()))
+            };
+            Value::Number(text, false)
+        }
+        _ => Value::SingleQuotedString(lower.clone()),
+    };
 }
 
 fn number(text: &str) -> Expr {
@@ -284,7 +399,7 @@ fn rewrite_cast(expr: &mut Expr) {
         Some(CharacterLength::IntegerLength { length, .. }) => Some(length.to_string()),
         _ => None,
     };
-    let literal = matches!(&inner, Expr::Value(v) if !matches!(v.value, Value::Placeholder(_)));
+    let literal = matches!(&inner, Expr::Value(v) if is_small(&v.value));
     *expr = match &data_type {
         DataType::Int2(_) | DataType::SmallInt(_) if !literal => call("cenote_int2", vec![inner]),
         DataType::Int4(_) | DataType::Int(_) | DataType::Integer(_) if !literal => call("cenote_int4", vec![inner]),
@@ -403,6 +518,10 @@ fn rename(function: &mut Function, name: &str) {
 
 /// `ARRAY(SELECT x …)`: the subquery's rows in its order, an empty array where there are none.
 fn array_subquery(mut query: Box<Query>) -> Expr {
+    if query.to_string().contains("unnest(tc.reloptions)") {
+        // psql's `\d+` unfolds the storage options of another table's TOAST table: there is none.
+        return cast(Expr::value(Value::Null), DataType::Array(ArrayElemTypeDef::SquareBracket(Box::new(DataType::Text), None)));
+    }
     let mut order = query.order_by.take();
     let SetExpr::Select(select) = &mut *query.body else { return call("cenote_some_array", vec![Expr::Subquery(query)]) };
     let item = match select.projection.first() {

@@ -384,7 +384,7 @@ impl RecordBatchStream for ScanStream {
 }
 
 /// A column under construction.
-enum Column {
+pub(crate) enum Column {
     Bool(BooleanBuilder),
     Int2(Int16Builder),
     Int4(Int32Builder),
@@ -400,7 +400,8 @@ enum Column {
 }
 
 impl Column {
-    fn new(column: ColumnType) -> Column {
+    /// An empty column.
+    pub fn new(column: ColumnType) -> Column {
         let data_type = arrow_type(column);
         match column {
             ColumnType::Bool => Column::Bool(BooleanBuilder::new()),
@@ -421,7 +422,8 @@ impl Column {
         }
     }
 
-    fn push(&mut self, value: DatumRef<'_>) -> std::result::Result<(), SqlError> {
+    /// Appends a value. Errors: another type, or digits that do not fit.
+    pub fn push(&mut self, value: DatumRef<'_>) -> std::result::Result<(), SqlError> {
         match (self, value) {
             (Column::Bool(b), DatumRef::Bool(v)) => b.append_value(v),
             (Column::Int2(b), DatumRef::Int2(v)) => b.append_value(v),
@@ -458,7 +460,8 @@ impl Column {
         }
     }
 
-    fn finish(self) -> std::result::Result<ArrayRef, SqlError> {
+    /// The column.
+    pub fn finish(self) -> std::result::Result<ArrayRef, SqlError> {
         Ok(match self {
             Column::Bool(mut b) => Arc::new(b.finish()),
             Column::Int2(mut b) => Arc::new(b.finish()),

@@ -172,6 +172,14 @@ impl Database {
         }
     }
 
+    pub fn id(&self, name: &str) -> u32 {
+        let scope = self.scope();
+        let tables = scope.tables.iter().filter(|t| t.name == name).map(|t| t.id);
+        let indexes = scope.tables.iter().flat_map(|t| t.indexes.iter()).filter(|i| i.name == name).map(|i| i.id);
+        let sequences = scope.sequences.iter().filter(|s| s.name == name).map(|s| s.id);
+        tables.chain(indexes).chain(sequences).next().expect("an object of this name")
+    }
+
     #[track_caller]
     pub fn types(&self, sql: &str) -> Vec<u32> {
         self.rows(sql, &[]).unwrap_or_else(|e| panic!("{sql}\n{e}")).fields().iter().map(|f| f.type_oid).collect()
