@@ -5,8 +5,8 @@
 //! which is far below the size of a page image unless every second entry is dead.
 
 use super::layout::{
-    AT_COUNT, Header, PAGE_SIZE, PageRead, PageWrite, SLOT, SLOTS, Slot, common_prefix, head_of, level_of, lower_fence,
-    slot_at, upper_fence,
+    AT_COUNT, Header, PAGE_SIZE, PageRead, PageWrite, SLOT, SLOTS, Slot, common_prefix, head_at, head_of, level_of,
+    lower_fence, slot_at, upper_fence,
 };
 
 /// Heap bytes that an entry of this key needs on the page, its slot included.
@@ -320,10 +320,8 @@ fn lengthen_prefix<P: PageWrite>(page: &mut P) {
 fn cut_suffix(page: impl PageRead, slot: usize, cut: usize) -> Slot {
     let old = Slot::read(page, slot);
     let (off, len) = (old.off as usize + cut, (old.len as usize).saturating_sub(cut));
-    let mut start = Vec::with_capacity(4);
-    page.copy_to(off, len.min(4), &mut start);
     Slot {
-        head: head_of(&start),
+        head: head_at(page, off, len),
         off: off as u16,
         len: len as u16,
         word: old.word,

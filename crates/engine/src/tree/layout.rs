@@ -227,6 +227,23 @@ pub(crate) fn head_of(suffix: &[u8]) -> u32 {
     }
 }
 
+/// The head of the `len` bytes at `off` of a page.
+#[inline(always)]
+pub(crate) fn head_at(page: impl PageRead, off: usize, len: usize) -> u32 {
+    if off + 4 > PAGE_SIZE {
+        return head_at_end(page, off, len);
+    }
+    let behind = u32::MAX.checked_shr(8 * len as u32).unwrap_or(0);
+    page.u32(off).swap_bytes() & !behind
+}
+
+#[cold]
+fn head_at_end(page: impl PageRead, off: usize, len: usize) -> u32 {
+    let mut bytes = Vec::with_capacity(4);
+    page.copy_to(off, len.min(4), &mut bytes);
+    head_of(&bytes)
+}
+
 /// Level of a tree page, 0 for a leaf; `None` when the page is no tree page (or is being replaced).
 #[inline(always)]
 pub(crate) fn level_of(page: impl PageRead) -> Option<u8> {

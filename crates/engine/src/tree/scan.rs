@@ -11,7 +11,7 @@ use std::ops::Bound;
 
 use cenote_fabric::observe::{self, Observer, Off, On};
 
-use super::layout::{Header, PageRead, Slot, child_at};
+use super::layout::{Header, PAGE_SIZE, PageRead, Slot, child_at};
 use super::pages::{Hint, Pool};
 use super::search::{child_slot, child_slot_below, lower_bound};
 use super::{Attempt, BTree, Error, Result, descend::Path};
@@ -23,6 +23,8 @@ use crate::key::KeyRange;
 pub struct LeafBatch {
     bytes: Vec<u8>,
     rows: Vec<Row>,
+    /// What all keys of the leaf begin with.
+    prefix: Vec<u8>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -71,13 +73,21 @@ impl LeafBatch {
         self.rows.clear();
     }
 
-    fn push(&mut self, page: impl PageRead, header: &Header, slot: usize) {
+    /// Before the entries of a leaf are pushed.
+    fn begin_leaf(&mut self, page: impl PageRead, header: &Header) {
+        self.prefix.clear();
+        page.copy_to(header.lower.0 as usize, header.prefix as usize, &mut self.prefix);
+        self.bytes.reserve(PAGE_SIZE);
+    }
+
+    #[inline(always)]
+    fn push(&mut self, page: impl PageRead, slot: usize) {
         let entry = Slot::read(page, slot);
         let start = self.bytes.len();
-        page.copy_to(header.lower.0 as usize, header.prefix as usize, &mut self.bytes);
+        self.bytes.extend_from_slice(&self.prefix);
         page.copy_to(entry.off as usize, entry.entry_len(0), &mut self.bytes);
         let copied = self.bytes.len() - start;
-        let key = (header.prefix as usize + entry.len as usize).min(copied);
+        let key = (self.prefix.len() + entry.len as usize).min(copied);
         self.rows.push(Row {
             start: start as u32,
             key: key as u16,
@@ -164,7 +174,8 @@ impl Scan {
         if !whole {
             self.shorten(&mut cut);
         }
-        self.copy(page, &header, &cut, batch);
+        batch.begin_leaf(page, &header);
+        self.copy(page, &cut, batch);
         let next = self.fence(page, &header);
         if !leaf.node.guard.valid() {
             return Ok(None);
@@ -224,10 +235,10 @@ impl Scan {
         }
     }
 
-    fn copy(&self, page: impl PageRead, header: &Header, cut: &Cut, batch: &mut LeafBatch) {
+    fn copy(&self, page: impl PageRead, cut: &Cut, batch: &mut LeafBatch) {
         match self.direction {
-            Direction::Forward => (cut.from..cut.to).for_each(|slot| batch.push(page, header, slot)),
-            Direction::Backward => (cut.from..cut.to).rev().for_each(|slot| batch.push(page, header, slot)),
+            Direction::Forward => (cut.from..cut.to).for_each(|slot| batch.push(page, slot)),
+            Direction::Backward => (cut.from..cut.to).rev().for_each(|slot| batch.push(page, slot)),
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::cmp::Ordering;
 
-use super::layout::{AT_COUNT, AT_PREFIX, Header, MAX_SLOTS, PAGE_SIZE, PageRead, head_of, slot_at};
+use super::layout::{AT_COUNT, AT_PREFIX, Header, MAX_SLOTS, PageRead, head_at, head_of, slot_at};
 
 /// Where a key is or would be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,11 +99,7 @@ fn compare_entry(page: impl PageRead, slot: usize, suffix: &[u8]) -> Ordering {
         return len.cmp(&suffix.len());
     }
     let off = page.u16(at + 4) as usize;
-    if off + 8 > PAGE_SIZE {
-        return page.compare(off + 4, len - 4, &suffix[4..]);
-    }
-    let ours = page.u32(off + 4).swap_bytes() & !(u32::MAX.checked_shr(8 * (len as u32 - 4)).unwrap_or(0));
-    let theirs = head_of(&suffix[4..]);
+    let (ours, theirs) = (head_at(page, off + 4, len - 4), head_of(&suffix[4..]));
     match ours.cmp(&theirs) {
         Ordering::Equal if len <= 8 || suffix.len() <= 8 => len.cmp(&suffix.len()),
         Ordering::Equal => page.compare(off + 8, len - 8, &suffix[8..]),
@@ -150,7 +146,7 @@ mod tests {
     use std::hint::black_box;
 
     use crate::tree::image::Image;
-    use crate::tree::layout::{PageWrite, copy_key, copy_value, covers, is_sound, lower_fence, upper_fence};
+    use crate::tree::layout::{PAGE_SIZE, PageWrite, copy_key, copy_value, covers, is_sound, lower_fence, upper_fence};
 
     fn random(state: &mut u64) -> u64 {
         *state ^= *state << 13;
