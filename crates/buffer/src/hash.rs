@@ -14,6 +14,7 @@
 //!
 //! The locks are in local memory: they protect the threads of one process from each other.
 
+use cenote_base::rt::seam::{Points, Seam};
 use cenote_base::rt::{Mutex, MutexGuard, atomic::Ordering};
 use cenote_base::{Error, Result};
 
@@ -65,20 +66,23 @@ impl PageHash {
     }
 
     /// The frame that seems to hold `key`, without any lock.
-    ///
-    /// No preemption points of its own: the caller's look at the latch is one.
-    #[inline(always)]
     pub fn find(&self, frames: &Frames, key: u64) -> Option<u32> {
-        let mut next = frames.buckets()[self.bucket(key)].as_raw().load(Ordering::Acquire);
+        self.find_by(Points, frames, key)
+    }
+
+    /// As [`PageHash::find`], within an operation that has asked whether its points are points.
+    #[inline(always)]
+    pub fn find_by<S: Seam>(&self, seam: S, frames: &Frames, key: u64) -> Option<u32> {
+        let mut next = frames.buckets()[self.bucket(key)].load_by(seam, Ordering::Acquire);
         let mut steps = 0;
         loop {
             // 0, "none", wraps to a frame that does not exist.
             let frame = next.wrapping_sub(1);
             let d = frames.descriptors().get(frame as usize)?;
-            if d.key.as_raw().load(Ordering::Relaxed) == key {
+            if d.key.load_by(seam, Ordering::Relaxed) == key {
                 return Some(frame);
             }
-            next = d.hash_next.as_raw().load(Ordering::Acquire);
+            next = d.hash_next.load_by(seam, Ordering::Acquire);
             steps += 1;
             if steps > STEPS_MAX {
                 return None;

@@ -21,6 +21,7 @@
 
 use std::marker::PhantomData;
 
+use cenote_base::rt::seam::Points;
 use cenote_base::rt::{self, atomic::Ordering};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
 use cenote_fabric::observe::{self, Access, Observer, Off, On};
@@ -564,7 +565,7 @@ impl Pool {
                 let latched = self.latch_exclusive(frame)?;
                 let d = self.frames.descriptor(frame);
                 if d.key.load(Ordering::Relaxed) == key {
-                    self.used(d);
+                    self.used(Points, d);
                     return Ok(latched);
                 }
                 self.unlatch(latched, false);

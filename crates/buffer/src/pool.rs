@@ -19,7 +19,8 @@ use std::sync::Arc;
 
 use cenote_base::page_io::{PageIo, PageRead};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
-use cenote_base::rt::{Event, Local, Mutex, RwLock};
+use cenote_base::rt::seam::{Plain, Points, Seam};
+use cenote_base::rt::{self, Event, Local, Mutex, RwLock};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_fabric::{Region, coherence};
 use cenote_storage::{Storage, redo};
@@ -110,14 +111,13 @@ impl Pool {
     ///
     /// # Errors
     /// Those of reading it from storage; [`Error::Corrupt`] if it was never written.
-    #[inline]
+    #[inline(always)]
     pub fn optimistic(&self, page: PageId) -> Result<OptGuard<'_>> {
-        let key = key_of(page);
-        if let Some(guard) = self.hit(key) {
-            bump(&self.counters().hits, 1);
-            return Ok(guard);
+        let hit = if rt::simulated() { self.hit_simulated(page) } else { self.hit(Plain, page) };
+        match hit {
+            Some(guard) => Ok(guard),
+            None => self.optimistic_slow(page, Hint::Warm),
         }
-        self.optimistic_slow(page, Hint::Warm)
     }
 
     /// As [`Pool::optimistic`], for one who passes by: leaves no trace of recency.
@@ -129,11 +129,7 @@ impl Pool {
             return self.optimistic(page);
         }
         let key = key_of(page);
-        match self
-            .hash
-            .find(&self.frames, key)
-            .and_then(|frame| self.peek(frame, key))
-        {
+        match self.hash.find(&self.frames, key).and_then(|frame| self.peek(Points, frame, key)) {
             Some(guard) => {
                 bump(&self.counters().hits, 1);
                 Ok(guard)
@@ -142,21 +138,30 @@ impl Pool {
         }
     }
 
+    /// The hot path: whether its steps are preemption points was asked once, by the caller.
     #[inline(always)]
-    fn hit(&self, key: u64) -> Option<OptGuard<'_>> {
-        let frame = self.hash.find(&self.frames, key)?;
-        let guard = self.peek(frame, key)?;
-        self.used(self.frames.descriptor(frame));
+    fn hit<S: Seam>(&self, seam: S, page: PageId) -> Option<OptGuard<'_>> {
+        let key = key_of(page);
+        let frame = self.hash.find_by(seam, &self.frames, key)?;
+        let guard = self.peek(seam, frame, key)?;
+        self.used(seam, self.frames.descriptor(frame));
+        bump(&self.stats.mine_by(seam).hits, 1);
         Some(guard)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn hit_simulated(&self, page: PageId) -> Option<OptGuard<'_>> {
+        self.hit(Points, page)
     }
 
     /// A guard on `frame` if it holds `key` and nobody writes.
     #[inline(always)]
-    fn peek(&self, frame: u32, key: u64) -> Option<OptGuard<'_>> {
+    fn peek<S: Seam>(&self, seam: S, frame: u32, key: u64) -> Option<OptGuard<'_>> {
         let d = self.frames.descriptor(frame);
-        let word = d.latch.load(Ordering::Acquire);
+        let word = d.latch.load_by(seam, Ordering::Acquire);
         // The key is read after the version: a frame that changes its page changes its version.
-        let same = d.key.as_raw().load(Ordering::Relaxed) == key;
+        let same = d.key.load_by(seam, Ordering::Relaxed) == key;
         (same && !latch::is_exclusive(word)).then(|| OptGuard::new(self, d, frame, latch::version(word)))
     }
 
@@ -193,7 +198,7 @@ impl Pool {
                 .until(frame, || latch::try_shared(&d.latch, self.owner).then_some(()));
             if d.key.load(Ordering::Relaxed) == key {
                 self.count_access(miss);
-                self.used(d);
+                self.used(Points, d);
                 return Ok(SharedGuard::new(self, frame, page));
             }
             self.unlatch_shared(frame);
@@ -210,7 +215,7 @@ impl Pool {
             let d = self.frames.descriptor(frame);
             if d.key.load(Ordering::Relaxed) == key {
                 self.count_access(miss);
-                self.used(d);
+                self.used(Points, d);
                 return Ok(latched);
             }
             self.unlatch(latched, false);
@@ -223,9 +228,9 @@ impl Pool {
     }
 
     #[inline(always)]
-    pub(crate) fn used(&self, d: &Descriptor) {
-        if d.recency.as_raw().load(Ordering::Relaxed) == 0 {
-            d.recency.as_raw().store(1, Ordering::Relaxed);
+    pub(crate) fn used<S: Seam>(&self, seam: S, d: &Descriptor) {
+        if d.recency.load_by(seam, Ordering::Relaxed) == 0 {
+            d.recency.store_by(seam, 1, Ordering::Relaxed);
         }
     }
 

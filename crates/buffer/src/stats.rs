@@ -1,6 +1,7 @@
 //! What the pool counts: for each thread by itself, so that a hit writes no shared line.
 
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::seam::Seam;
 use cenote_base::rt::{self, Local};
 
 macro_rules! counters {
@@ -64,6 +65,12 @@ impl Stats {
     #[inline(always)]
     pub fn mine(&self) -> &Counters {
         self.0.of(rt::thread_slot())
+    }
+
+    /// This thread's counters, within an operation that has asked.
+    #[inline(always)]
+    pub fn mine_by<S: Seam>(&self, seam: S) -> &Counters {
+        self.0.get_by(seam)
     }
 
     /// The sums.

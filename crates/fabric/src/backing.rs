@@ -39,7 +39,7 @@ impl Backing {
         let stat = fs::fstat(&fd).map_err(io::Error::from).doing(named)?;
         let (kind, align) = match FileType::from_raw_mode(stat.st_mode) {
             FileType::CharacterDevice => (Kind::Devdax, devdax_align(stat.st_rdev)?),
-            FileType::RegularFile => (Kind::File, rustix::param::page_size()),
+            FileType::RegularFile => (Kind::File, crate::map::page_size()),
             other => {
                 return Err(Error::Mismatch(format!("{}: {other:?} cannot hold one", named())));
             }

@@ -18,6 +18,13 @@ unsafe impl Sync for Mapping {}
 
 const HUGE: usize = 2 << 20;
 
+/// Bytes of a page of the machine.
+pub(crate) fn page_size() -> usize {
+    // SAFETY: asks for a number. (Not through rustix, which reads it from memory that valgrind hides.)
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(4096)
+}
+
 impl Mapping {
     /// `len` bytes of a file or device, shared with others that map it.
     pub(crate) fn shared(fd: BorrowedFd<'_>, len: usize, align: usize) -> io::Result<Self> {
@@ -147,7 +154,7 @@ impl Reserved {
     /// Hands the aligned part over to a mapping and gives the rest back.
     fn keep(self, base: *mut u8, len: usize) -> io::Result<Mapping> {
         let base = NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?;
-        let page = rustix::param::page_size();
+        let page = page_size();
         let head = base.as_ptr() as usize - self.start.as_ptr() as usize;
         let tail_at = (head + len).next_multiple_of(page);
         // SAFETY: both ranges are of this reservation and outside the mapping made in it.

@@ -70,7 +70,7 @@ impl Region {
 
     /// A region of `len` bytes of anonymous memory: gone with the process.
     pub fn dram(len: u64, identity: Identity, options: RegionOptions) -> Result<Self> {
-        let len = aligned_len(len, rustix::param::page_size())?;
+        let len = aligned_len(len, crate::map::page_size())?;
         let mapping =
             Mapping::anonymous(len).map_err(|e| Error::io(format!("mapping {} of memory", ByteSize(len as u64)), e))?;
         Self::format(mapping, None, identity, options)
@@ -329,7 +329,7 @@ impl Region {
     /// Maps the pages of a reserved range now, so that their first use does not fault. Slow: about
     /// a second for 4 GiB. Kernels that cannot are excused.
     pub fn populate(&self, off: u64, len: u64) -> Result<()> {
-        let page = rustix::param::page_size() as u64;
+        let page = crate::map::page_size() as u64;
         let start = off / page * page;
         let end = (off + len).next_multiple_of(page).min(self.len());
         match self.mapping.populate(start as usize, (end - start) as usize) {

@@ -4,6 +4,7 @@
 //! load and one branch; under `--cfg no_seam` nothing is left of it.
 
 use super::preempt;
+use super::seam::Seam;
 pub use core::sync::atomic::{Ordering, compiler_fence, fence};
 use core::{fmt, sync::atomic as raw};
 
@@ -38,6 +39,20 @@ macro_rules! atomic {
             #[inline]
             pub fn store(&self, v: $value, order: Ordering) {
                 preempt();
+                self.0.store(v, order);
+            }
+
+            /// Reads, within an operation that has asked: see [`super::seam`].
+            #[inline(always)]
+            pub fn load_by<S: Seam>(&self, seam: S, order: Ordering) -> $value {
+                seam.point();
+                self.0.load(order)
+            }
+
+            /// Writes, within an operation that has asked: see [`super::seam`].
+            #[inline(always)]
+            pub fn store_by<S: Seam>(&self, seam: S, v: $value, order: Ordering) {
+                seam.point();
                 self.0.store(v, order);
             }
 

@@ -1,5 +1,6 @@
 //! A value for each thread, by thread slot.
 
+use super::seam::Seam;
 use super::{MAX_THREADS, thread_slot};
 use std::sync::OnceLock;
 
@@ -31,6 +32,12 @@ impl<T: Sync + Send> Local<T> {
     #[inline]
     pub fn get(&self) -> &T {
         self.of(thread_slot())
+    }
+
+    /// This thread's value, within an operation that has asked: see [`super::seam`].
+    #[inline(always)]
+    pub fn get_by<S: Seam>(&self, seam: S) -> &T {
+        self.of(seam.slot())
     }
 
     /// Calls `f` with this thread's value.

@@ -38,6 +38,7 @@ pub mod fs;
 mod local;
 mod map;
 pub mod os;
+pub mod seam;
 mod sync;
 mod thread;
 
@@ -113,6 +114,12 @@ pub(crate) fn seamed() -> bool {
     }
     // `try_with` is inlined everywhere; `with` and `get` are not, without LTO.
     SEAMED.try_with(Cell::get).unwrap_or(false)
+}
+
+/// Whether a runtime other than the operating system drives this thread; see [`seam`].
+#[inline(always)]
+pub fn simulated() -> bool {
+    seamed()
 }
 
 /// The entered runtime; only when [`seamed`].
