@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use cenote_base::PageId;
 use cenote_base::rt::atomic::{Ordering, fence};
-use cenote_fabric::observe::{Observer, Off};
+use cenote_fabric::observe::{Access, Observer, Off};
 
 use crate::latch;
 use crate::layout::Descriptor;
@@ -41,9 +41,10 @@ impl<'p> OptGuard<'p> {
         self.view_as(Off)
     }
 
-    /// The page, seen by `observer`.
+    /// The page, seen by `observer`, who is told too of what finding it took: bucket and descriptor.
     #[inline(always)]
     pub fn view_as<O: Observer>(&self, observer: O) -> PageView<'p, O> {
+        self.pool.announce(self.frame, observer, Access::Read);
         PageView::new(self.pool.frames.page(self.frame), observer)
     }
 
@@ -90,8 +91,9 @@ impl<'p> SharedGuard<'p> {
         self.view_as(Off)
     }
 
-    /// The page, seen by `observer`.
+    /// The page, seen by `observer`; see [`OptGuard::view_as`].
     pub fn view_as<O: Observer>(&self, observer: O) -> PageView<'_, O> {
+        self.pool.announce(self.frame, observer, Access::Write);
         PageView::new(self.pool.frames.page(self.frame), observer)
     }
 

@@ -59,8 +59,9 @@ impl PageHash {
         }
     }
 
+    /// Which bucket a key falls into.
     #[inline(always)]
-    fn bucket(&self, key: u64) -> usize {
+    pub fn bucket(&self, key: u64) -> usize {
         // Fibonacci hashing: neighbours in a space are spread evenly.
         (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> self.shift) as usize
     }

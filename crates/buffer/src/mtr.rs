@@ -233,6 +233,9 @@ impl<'p> Mtr<'p> {
     }
 
     fn hold(&mut self, latched: Latched, page: PageId) -> PageH {
+        if self.observed {
+            self.pool.announce(latched.frame, On, Access::Write);
+        }
         self.parts.held.push(Held {
             latched,
             page,
@@ -497,6 +500,9 @@ impl<'p> Mtr<'p> {
                 .store(RecordAddr::new(0, start.raw() + offset).raw(), Ordering::Release);
             d.chain.store(chain.plus(length).pack(), Ordering::Release);
             d.seal();
+            if self.observed {
+                pool.announce(held.latched.frame, On, Access::Write);
+            }
         }
     }
 }

@@ -390,7 +390,8 @@ fn recover(
         RingUse::Discarded(reason) => report.remarks.push(format!("region discarded: {reason}")),
         RingUse::Created | RingUse::NotOffered => {}
     }
-    if opened.believed {
+    // A device keeps what was in it; a file made anew is zeros.
+    if opened.believed || opened.region.kind() == cenote_fabric::Kind::Devdax {
         pool.wipe();
     }
     pool.format();

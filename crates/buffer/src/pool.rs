@@ -22,6 +22,7 @@ use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::seam::{Plain, Points, Seam};
 use cenote_base::rt::{self, Event, Local, Mutex, RwLock};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
+use cenote_fabric::observe::{Access, Observer};
 use cenote_fabric::{Region, coherence};
 use cenote_storage::{Storage, redo};
 
@@ -237,6 +238,18 @@ impl Pool {
     #[inline(always)]
     pub(crate) fn counters(&self) -> &Counters {
         self.stats.mine()
+    }
+
+    /// Tells `observer` of the bucket and the descriptor of `frame`: read, or latched and so written.
+    #[inline(always)]
+    pub(crate) fn announce<O: Observer>(&self, frame: u32, observer: O, descriptor: Access) {
+        if O::ON {
+            let (region, geometry) = (self.frames.region().id(), self.frames.geometry());
+            let key = self.frames.descriptor(frame).key.load(Ordering::Relaxed);
+            let bucket = geometry.buckets_at + 4 * self.hash.bucket(key) as u64;
+            observer.touch(region, bucket, 4, Access::Read);
+            observer.touch(region, self.frames.descriptor_at(frame), LINE as u32, descriptor);
+        }
     }
 
     // ---- latches ----
