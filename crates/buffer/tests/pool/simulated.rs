@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cenote_base::rt::{self, fs, fs::faulty::MemFs};
-use cenote_buffer::{BufferPool, Config, Kind, Mode, RecoveryReport};
+use cenote_buffer::{BufferPool, Config, Kind, Mode, RecoveryReport, Survive};
 use cenote_sim::Sim;
 use cenote_storage::DataDir;
 
@@ -18,11 +18,16 @@ const PAGES: u32 = 180;
 const SIZE: u64 = 7 << 20;
 
 fn open(region: &Path, scan: bool) -> (BufferPool, RecoveryReport) {
+    open_as(region, scan, Survive::Process)
+}
+
+fn open_as(region: &Path, scan: bool, survive: Survive) -> (BufferPool, RecoveryReport) {
     let mut config = Config::new(Kind::Cxl, SIZE);
     config.region = Some(region.to_owned());
     config.ring = Some((4 << 20) + 4096);
     config.segment_bytes = 1 << 20;
     config.log_limit = 1 << 20;
+    config.survive = survive;
     if !scan {
         config.scan_limit = 0;
     }
@@ -37,8 +42,21 @@ struct Left {
 }
 
 fn work_and_be_killed(sim: &Sim, region: &Path, seed: u64) -> Left {
+    let pool = open(region, true).0;
+    let kill = || (std::fs::read(region).expect("region"), sim.files().kill_clone());
+    work_until(pool, seed, |_| kill())
+}
+
+fn work_and_lose_the_host(sim: &Sim, region: &Path, seed: u64) -> Left {
+    let pool = open_as(region, true, Survive::Host).0;
+    let recorder = pool.region().record(seed);
+    let lose = |pool: &BufferPool| recorder.crash(pool.region(), seed, || sim.files().crash_clone_torn(seed));
+    work_until(pool, seed, lose)
+}
+
+/// Works, and at a random moment has `end` make a copy of what would be left; goes on for a moment, and ends in order.
+fn work_until(pool: BufferPool, seed: u64, end: impl FnOnce(&BufferPool) -> (Vec<u8>, MemFs)) -> Left {
     let mut random = Random(seed | 1);
-    let (pool, _) = open(region, true);
     model::prepare(&pool, PAGES);
     let (pool, stop) = (Arc::new(pool), Arc::new(AtomicBool::new(false)));
     let noted: Arc<Vec<AtomicU64>> = Arc::new((0..THREADS).map(|_| AtomicU64::new(0)).collect());
@@ -58,15 +76,12 @@ fn work_and_be_killed(sim: &Sim, region: &Path, seed: u64) -> Left {
     for _ in 0..random.below(30_000) {
         rt::preempt();
     }
-    let left = Left {
-        region: std::fs::read(region).expect("region"),
-        files: sim.files().kill_clone(),
-        noted: noted.iter().map(|n| n.load(Ordering::Relaxed)).collect(),
-    };
+    let noted: Vec<u64> = noted.iter().map(|n| n.load(Ordering::Relaxed)).collect();
+    let (region, files) = end(&pool);
     stop.store(true, Ordering::Relaxed);
     threads.into_iter().for_each(|t| t.join().expect("a worker"));
     assert_eq!(pool.check().problems, Vec::<String>::new());
-    left
+    Left { region, files, noted }
 }
 
 /// Recovers, and is killed in the middle of that too.
@@ -123,6 +138,34 @@ fn killed_between_any_two_steps() {
         std::fs::remove_file(&region).expect("region");
     }
     println!("{runs} runs: {repaired} repaired, {voided} voided, {undone} times lists were in a change");
+}
+
+#[test]
+fn the_host_lost_between_any_two_steps() {
+    let mut random = Random(model::seed());
+    let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
+    let region = dir.path().join("region");
+    let runs = std::env::var("CENOTE_ROUNDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(15);
+    let mut repaired = 0;
+    for _ in 0..runs {
+        let seed = random.next();
+        let left = Sim::new(seed)
+            .run(|sim| work_and_lose_the_host(sim, &region, seed))
+            .value;
+        put(&region, &left.region);
+        fs::with(Arc::new(left.files), || {
+            let (pool, report) = open_as(&region, true, Survive::Host);
+            assert_eq!(report.mode, Mode::Instant, "seed {seed}: {:?}", report.remarks);
+            assert!(report.remarks.is_empty(), "seed {seed}: {:?}", report.remarks);
+            repaired += report.frames_repaired();
+            model::verify(&pool, PAGES, &left.noted);
+        });
+        std::fs::remove_file(&region).expect("region");
+    }
+    println!("{runs} hosts lost: {repaired} repaired");
 }
 
 #[test]
