@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Nanos};
-use cenote_base::{Lsn, PageId, RecordAddr, Result};
+use cenote_base::{Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
 use cenote_fabric::{Identity, Region, RegionOptions};
 use cenote_storage::redo::GroupBuilder;
-use cenote_storage::{FIRST_LSN, Log, LogOptions, RingPlace, Survive};
+use cenote_storage::{DataDir, FIRST_LSN, Log, LogOptions, RingPlace, StorageOptions, Survive};
 
 const RING: u64 = 64 << 20;
 
@@ -122,12 +122,60 @@ fn build() {
     println!("build   one group of one record, two writes: {per:.0} ns");
 }
 
+/// How long opening takes after a kill: double-write areas full, so many bytes of the ring not durable.
+fn open_again(dir: &Path, undurable: u64) -> Result<()> {
+    let region = Region::dram(RING + 8192, Identity::default(), RegionOptions::default())?;
+    region.reserve_to(region.len())?;
+    let (length, region) = (region.len() - 4096, Arc::new(region));
+    let options = |believe_ring| StorageOptions {
+        believe_ring,
+        background: false,
+        ..StorageOptions::new(RingPlace {
+            region: region.clone(),
+            offset: 4096,
+            length,
+        })
+    };
+    let (storage, _) = DataDir::open(dir)?.storage(options(false))?;
+    storage.pages().create_space(1)?;
+    let mut pages = vec![vec![7u8; PAGE_SIZE]; 256];
+    for (page, bytes) in pages.iter_mut().enumerate() {
+        bytes[4..12].copy_from_slice(&PageId::new(1, page as u32).to_bytes());
+    }
+    let batch: Vec<(PageId, &[u8])> = pages
+        .iter()
+        .zip(0..)
+        .map(|(p, n)| (PageId::new(1, n), &p[..]))
+        .collect();
+    storage.pages().write_pages(&batch)?;
+    let mut builder = GroupBuilder::new();
+    let mut bytes = group(&mut builder, 0).to_vec();
+    for _ in 0..undurable as usize / bytes.len() {
+        storage.log().append(&mut bytes, None)?;
+    }
+    drop(storage);
+    let begun = rt::now();
+    let (_, report) = DataDir::open(dir)?.storage(options(true))?;
+    let took = rt::now().since(begun);
+    println!(
+        "open    with its ring, {} MiB of it not durable yet: {took} ({:?})",
+        undurable >> 20,
+        report.log.ring
+    );
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let base = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
     if std::env::args().nth(2).is_some() {
         return appends(&base.join("cenote-append"), 1, Survive::Process);
     }
     build();
+    for undurable in [64 << 10, 4 << 20, RING / 2] {
+        let dir = base.join(format!("cenote-append-{}-o", std::process::id()));
+        open_again(&dir, undurable)?;
+        rt::fs::remove_dir_all(&dir).ok();
+    }
     for (n, threads) in [1, 2, 8].into_iter().enumerate() {
         let fresh = |kind: &str| base.join(format!("cenote-append-{}-{kind}{n}", std::process::id()));
         for (kind, run) in [("p", Survive::Process), ("h", Survive::Host)] {

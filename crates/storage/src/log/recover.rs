@@ -209,6 +209,10 @@ fn make_void(ring: &Ring, at: Lsn, end: Lsn) {
 fn from_files(segments: Segments, ring: Ring, ring_use: RingUse, options: &LogOptions) -> Result<(Core, LogReport)> {
     let mark = find_end(&segments, options.checkpoint, options.known_durable)?;
     let end = mark.durable;
+    // A killed process may have written what it had not synced: it is read, so it has to last.
+    for number in segments.number_of(options.checkpoint)..segments.number_of(end) {
+        segments.sync(number)?;
+    }
     segments.truncate(end)?;
     segments.prepare(segments.number_of(end), true)?;
     ring.format(options.database, end);

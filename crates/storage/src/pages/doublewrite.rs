@@ -21,7 +21,7 @@ use cenote_base::rt::{Condvar, HashMap, Mutex, MutexGuard};
 use cenote_base::{Error, PAGE_SIZE, PageId, Result, crc};
 
 use super::doing;
-use crate::redo::{page_lsn, u32_at, u64_at, verify_page};
+use crate::redo::{u32_at, u64_at, verify_page};
 
 /// Pages in a batch, at most.
 pub const BATCH: usize = 64;
@@ -96,36 +96,46 @@ impl Areas {
 
     // ---- at opening ----
 
-    /// The newest copy of each page that is whole in an area.
-    pub fn surviving(&self) -> Result<HashMap<PageId, Vec<u8>>> {
-        let mut newest: HashMap<PageId, Vec<u8>> = HashMap::default();
+    /// Shows `visit` each page that is whole in an area, those of older batches first.
+    pub fn each_surviving(&self, visit: &mut dyn FnMut(PageId, &[u8]) -> Result<()>) -> Result<()> {
+        let mut bytes = vec![0; AREA_BYTES as usize];
+        let mut batches = Vec::new();
         for index in 0..AREAS {
-            for (id, page) in self.read_area(index)? {
-                let newer = newest.get(&id).is_none_or(|other| page_lsn(other) < page_lsn(&page));
-                if newer {
-                    newest.insert(id, page);
+            if let Some((sequence, count)) = self.read_header(index, &mut bytes[..PAGE_SIZE])? {
+                self.sequence.fetch_max(sequence + 1, Ordering::Relaxed);
+                self.unsettled[index].store(sequence.max(1), Ordering::Release);
+                batches.push((sequence, index, count));
+            }
+        }
+        batches.sort_unstable();
+        for (_, index, count) in batches {
+            let bytes = &mut bytes[..(count + 1) * PAGE_SIZE];
+            doing(
+                self.file.read_at(bytes, index as u64 * AREA_BYTES),
+                "reading",
+                &self.path,
+            )?;
+            let (header, pages) = bytes.split_at(PAGE_SIZE);
+            let listed = (0..count).filter_map(|i| listed_page(header, i));
+            for ((id, sum), page) in listed.zip(pages.chunks_exact(PAGE_SIZE)) {
+                if u32_at(page, 0) == Some(sum) && verify_page(page, id).is_ok() {
+                    visit(id, page)?;
                 }
             }
         }
-        Ok(newest)
+        Ok(())
     }
 
-    fn read_area(&self, index: usize) -> Result<Vec<(PageId, Vec<u8>)>> {
-        let mut bytes = vec![0; AREA_BYTES as usize];
-        let base = index as u64 * AREA_BYTES;
-        doing(self.file.read_at(&mut bytes, base), "reading", &self.path)?;
-        let (header, pages) = bytes.split_at(PAGE_SIZE);
-        let Some(count) = self.check_header(header)? else {
-            return Ok(Vec::new());
-        };
-        let sequence = u64_at(header, 24).unwrap_or(0);
-        self.sequence.fetch_max(sequence + 1, Ordering::Relaxed);
-        self.unsettled[index].store(sequence.max(1), Ordering::Release);
-        let listed = (0..count).filter_map(|i| listed_page(header, i));
-        let whole = listed
-            .zip(pages.chunks_exact(PAGE_SIZE))
-            .filter(|((id, sum), page)| u32_at(page, 0) == Some(*sum) && verify_page(page, *id).is_ok());
-        Ok(whole.map(|((id, _), page)| (id, page.to_vec())).collect())
+    /// Sequence number and number of pages of an area's batch; `None` if there is none.
+    fn read_header(&self, index: usize, header: &mut [u8]) -> Result<Option<(u64, usize)>> {
+        header.fill(0);
+        doing(
+            self.file.read_at(header, index as u64 * AREA_BYTES),
+            "reading",
+            &self.path,
+        )?;
+        let count = self.check_header(header)?;
+        Ok(count.map(|count| (u64_at(header, 24).unwrap_or(0), count)))
     }
 
     /// The number of pages of a batch; `None` if there is no whole header.

@@ -93,20 +93,23 @@ impl PageStore {
     /// whoever wrote them may have been killed before they were synced: their files count as dirty and the areas as
     /// unsettled, so that no area is written over before that.
     fn restore(&self) -> Result<Vec<PageId>> {
-        let mut restored = Vec::new();
-        let mut files = Vec::new();
-        for (id, copy) in self.areas.surviving()? {
+        let (mut restored, mut files) = (Vec::new(), Vec::new());
+        let mut page = vec![0; PAGE_SIZE];
+        self.areas.each_surviving(&mut |id, copy| {
             let Some(file) = self.spaces.find(id.space)? else {
-                continue;
+                return Ok(());
             };
-            let mut page = vec![0; PAGE_SIZE];
             file.read(id.page, &mut page)?;
-            if verify_page(&page, id).is_err() || page_lsn(&page) < page_lsn(&copy) {
-                file.write(id.page, &[&copy])?;
+            if page != copy && (verify_page(&page, id).is_err() || page_lsn(&page) < page_lsn(copy)) {
+                file.write(id.page, &[copy])?;
                 restored.push(id);
             }
             files.push(file);
-        }
+            Ok(())
+        })?;
+        // A page that two batches have may have been put back twice.
+        restored.sort_unstable();
+        restored.dedup();
         self.spaces.sync_dirty()?;
         files.iter().for_each(SpaceFile::mark_dirty);
         Ok(restored)
