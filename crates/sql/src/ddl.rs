@@ -5,11 +5,12 @@ use crate::expr::bind::Params;
 use crate::expr::names::{Places, fold, qualified, span_of};
 use crate::expr::type_names::type_named;
 use crate::exec::env::SessionEnv;
+use crate::parse::SequenceOptions;
 use crate::plan::Planner;
 use crate::types::cast::Context;
 use cenote_engine::{ColumnDef, ColumnType, Datum, NewIndex, NewSequence, NewTable, Table, Tx};
 use sqlparser::ast::{
-    self, AlterTableOperation, ColumnOption, CreateIndex, CreateTable, DataType, Expr, IndexColumn, ObjectName, ObjectType, SequenceOptions, TableConstraint,
+    self, AlterTableOperation, ColumnOption, CreateIndex, CreateTable, DataType, Expr, IndexColumn, ObjectName, ObjectType, TableConstraint,
 };
 use std::sync::Arc;
 
@@ -52,9 +53,6 @@ impl Definer<'_> {
                 Ok("ALTER TABLE")
             }
             ast::Statement::Drop { object_type, if_exists, names, .. } => self.drop(*object_type, *if_exists, names),
-            ast::Statement::CreateSequence { temporary: false, if_not_exists, name, sequence_options, owned_by: None, .. } => {
-                self.create_sequence(name, *if_not_exists, sequence_options).map(|()| "CREATE SEQUENCE")
-            }
             other => {
                 let words: Vec<String> = other.to_string().split_whitespace().take(2).map(str::to_uppercase).collect();
                 Err(SqlError::unsupported(words.join(" ")))
@@ -416,7 +414,8 @@ impl Definer<'_> {
         Ok(true)
     }
 
-    fn create_sequence(&mut self, name: &ObjectName, if_not_exists: bool, options: &[SequenceOptions]) -> Result<()> {
+    /// CREATE SEQUENCE.
+    pub fn create_sequence(&mut self, name: &ObjectName, if_not_exists: bool, options: SequenceOptions) -> Result<()> {
         let name = local_name(name)?;
         if self.tx.sequence(&name)?.is_some() || self.tx.table(&name)?.is_some() {
             if if_not_exists {
@@ -426,29 +425,18 @@ impl Definer<'_> {
             }
             return Err(SqlError::new(code::DUPLICATE_TABLE, format!("relation \"{name}\" already exists")));
         }
-        let mut new = NewSequence::ascending(&name, i64::MAX);
-        let (mut start, mut least, mut most) = (None, None, None);
-        for option in options {
-            match option {
-                SequenceOptions::IncrementBy(e, _) => new.increment = integer(e)?,
-                SequenceOptions::MinValue(e) => least = e.as_ref().map(integer).transpose()?,
-                SequenceOptions::MaxValue(e) => most = e.as_ref().map(integer).transpose()?,
-                SequenceOptions::StartWith(e, _) => start = Some(integer(e)?),
-                SequenceOptions::Cache(_) => {}
-                SequenceOptions::Cycle(no) => new.cycle = !*no,
-            }
-        }
-        if new.increment == 0 {
+        let increment = options.increment.unwrap_or(1);
+        if increment == 0 {
             return Err(SqlError::new(code::INVALID_ARGUMENT, "INCREMENT must not be zero"));
         }
-        let ascending = new.increment > 0;
-        new.min = least.unwrap_or(if ascending { 1 } else { i64::MIN });
-        new.max = most.unwrap_or(if ascending { i64::MAX } else { -1 });
-        new.start = start.unwrap_or(if ascending { new.min } else { new.max });
-        if new.min >= new.max || !(new.min..=new.max).contains(&new.start) {
+        let ascending = increment > 0;
+        let min = options.min.unwrap_or(if ascending { 1 } else { i64::MIN });
+        let max = options.max.unwrap_or(if ascending { i64::MAX } else { -1 });
+        let start = options.start.unwrap_or(if ascending { min } else { max });
+        if min >= max || !(min..=max).contains(&start) {
             return Err(SqlError::new(code::INVALID_ARGUMENT, "START, MINVALUE and MAXVALUE of the sequence do not fit each other"));
         }
-        self.tx.create_sequence(new)?;
+        self.tx.create_sequence(NewSequence { name, start, increment, min, max, cycle: options.cycle, owned_by: None })?;
         Ok(())
     }
 
@@ -496,11 +484,6 @@ fn local_name(name: &ObjectName) -> Result<String> {
 fn quoted(name: &str) -> String {
     let plain = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_') && !name.starts_with(|c: char| c.is_ascii_digit());
     if plain { name.to_string() } else { format!("\"{name}\"").replace('\'', "''") }
-}
-
-fn integer(expr: &Expr) -> Result<i64> {
-    let wrong = || SqlError::new(code::SYNTAX_ERROR, format!("{expr} is no whole number"));
-    expr.to_string().replace(' ', "").parse().map_err(|_| wrong())
 }
 
 /// A column that an index names: PostgreSQL's words differ from those for a constraint.

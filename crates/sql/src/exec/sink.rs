@@ -1,12 +1,13 @@
 //! Where result rows go: to the client's buffer, to memory, or into COPY lines.
 
 use crate::error::Result;
-use crate::expr::{Env, Expr};
+use crate::expr::{Env, Expr, Input};
 use crate::hook::Rows;
-use crate::output::{Formats, Output};
+use crate::output::{Format, Formats, Output};
 use crate::settings::Settings;
-use crate::types::wire::put_datum;
-use cenote_engine::Datum;
+use crate::types::is_string;
+use crate::types::wire::{put_bytes, put_datum};
+use cenote_engine::{Datum, DatumRef};
 
 /// Takes result rows.
 pub trait Sink {
@@ -33,6 +34,16 @@ impl Sink for ClientSink<'_> {
         let (formats, zone) = (self.formats, self.settings.zone());
         self.out.row(outputs.len() as u16, &mut |buffer| {
             for (i, output) in outputs.iter().enumerate() {
+                if let (Expr::Column(column), Input::Stored(layout, row)) = (output, &env.input)
+                    && is_string(layout.column_type(usize::from(*column)))
+                {
+                    // Text goes out as it lies in the row.
+                    match layout.column_bytes(row, usize::from(*column))? {
+                        Some(bytes) => put_bytes(bytes, buffer),
+                        None => put_datum(&DatumRef::Null, Format::Text, zone, buffer),
+                    }
+                    continue;
+                }
                 put_datum(&output.value(env)?.get(), formats.of(i), zone, buffer);
             }
             Ok(())

@@ -296,6 +296,10 @@ impl Binder<'_> {
         let name = fold(ident);
         let qualifier_name = qualifier.map(fold);
         let place = self.places.of(qualifier.unwrap_or(ident).span);
+        let bare = ident.quote_style.is_none() && qualifier.is_none();
+        if bare && WITHOUT_PARENTHESES.contains(&name.as_str()) && self.table.as_ref().is_none_or(|(t, _)| t.column_named(&name).is_none()) {
+            return self.call(&name, Vec::new(), &ast::Expr::Identifier(ident.clone()));
+        }
         let Some((table, alias)) = &self.table else { return self.no_table(qualifier_name.as_deref(), &name, place) };
         let proposed = self.excluded && qualifier_name.as_deref() == Some("excluded");
         if let Some(q) = &qualifier_name
@@ -854,6 +858,11 @@ fn admits(op: Arithmetic, number: Number) -> bool {
 fn uses_zone(from: ColumnType, to: ColumnType) -> bool {
     from == ColumnType::TimestampTz || to == ColumnType::TimestampTz
 }
+
+/// Functions that are called by their bare name.
+const WITHOUT_PARENTHESES: [&str; 9] = [
+    "current_schema", "current_catalog", "current_user", "current_role", "session_user", "user", "current_date", "current_timestamp", "localtimestamp",
+];
 
 const NO_OPERATOR_HINT: &str = "No operator matches the given name and argument types. You might need to add explicit type casts.";
 

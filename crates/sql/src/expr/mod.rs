@@ -319,7 +319,7 @@ pub fn compare(a: &DatumRef<'_>, b: &DatumRef<'_>, trim: bool) -> Result<Option<
         return Ok(None);
     }
     if trim && let (DatumRef::Text(x), DatumRef::Text(y)) = (a, b) {
-        return Ok(Some(x.trim_end_matches(' ').as_bytes().cmp(y.trim_end_matches(' ').as_bytes())));
+        return Ok(Some(compare_padded(x.as_bytes(), y.as_bytes())));
     }
     match a.compare(b) {
         Some(ordering) => Ok(Some(ordering)),
@@ -327,11 +327,40 @@ pub fn compare(a: &DatumRef<'_>, b: &DatumRef<'_>, trim: bool) -> Result<Option<
     }
 }
 
+/// Order without trailing blanks, found without looking for them where the texts differ before.
+fn compare_padded(a: &[u8], b: &[u8]) -> Ordering {
+    let blank = |rest: &[u8]| rest.iter().all(|b| *b == b' ');
+    let common = a.len().min(b.len());
+    match a[..common].iter().zip(&b[..common]).position(|(x, y)| x != y) {
+        Some(at) if a[at] == b' ' && blank(&a[at..]) => Ordering::Less,
+        Some(at) if b[at] == b' ' && blank(&b[at..]) => Ordering::Greater,
+        Some(at) => a[at].cmp(&b[at]),
+        None if a.len() > common && !blank(&a[common..]) => Ordering::Greater,
+        None if b.len() > common && !blank(&b[common..]) => Ordering::Less,
+        None => Ordering::Equal,
+    }
+}
+
+#[inline]
 fn integer(datum: &DatumRef<'_>) -> Option<i64> {
     match datum {
         DatumRef::Int2(v) => Some(i64::from(*v)),
         DatumRef::Int4(v) => Some(i64::from(*v)),
         DatumRef::Int8(v) => Some(*v),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn padding_does_not_count(a in "[\u{1} ab]{0,5}", b in "[\u{1} ab]{0,5}") {
+            let trimmed = |s: &str| s.trim_end_matches(' ').as_bytes().to_vec();
+            prop_assert_eq!(compare_padded(a.as_bytes(), b.as_bytes()), trimmed(&a).cmp(&trimmed(&b)));
+        }
     }
 }

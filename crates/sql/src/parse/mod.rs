@@ -3,7 +3,7 @@
 mod cursor;
 mod utility;
 
-pub use utility::{Copy, CopyFormat, CopySource, Modes, Utility, serializable};
+pub use utility::{Copy, CopyFormat, CopySource, Modes, SequenceOptions, Utility, serializable};
 
 use crate::error::{Result, SqlError, code};
 use crate::expr::names::Places;

@@ -37,6 +37,22 @@ pub enum Utility {
     Checkpoint,
     Truncate { tables: Vec<ObjectName>, restart: bool },
     LockTable,
+    CreateSequence { name: ObjectName, if_not_exists: bool, options: SequenceOptions },
+}
+
+/// CREATE SEQUENCE; None: the default.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SequenceOptions {
+    /// INCREMENT BY.
+    pub increment: Option<i64>,
+    /// START WITH.
+    pub start: Option<i64>,
+    /// MINVALUE.
+    pub min: Option<i64>,
+    /// MAXVALUE.
+    pub max: Option<i64>,
+    /// CYCLE.
+    pub cycle: bool,
 }
 
 /// What BEGIN and SET TRANSACTION say.
@@ -122,6 +138,7 @@ pub fn parse(c: &mut Cursor<'_>) -> Result<Option<Statement>> {
             Utility::Checkpoint
         }
         "truncate" => truncate(c)?,
+        "create" if c.word_at(1, "sequence") => create_sequence(c)?,
         "lock" => {
             c.rest();
             Utility::LockTable
@@ -407,6 +424,44 @@ fn truncate(c: &mut Cursor<'_>) -> Result<Utility> {
     Ok(Utility::Truncate { tables, restart })
 }
 
+fn create_sequence(c: &mut Cursor<'_>) -> Result<Utility> {
+    c.eat_all(&["create", "sequence"]);
+    let if_not_exists = c.eat_all(&["if", "not", "exists"]);
+    let name = c.object()?;
+    let mut options = SequenceOptions::default();
+    while !c.at_end() {
+        if c.eat("as") {
+            c.name()?;
+        } else if c.eat("increment") {
+            c.eat("by");
+            options.increment = Some(whole_number(c)?);
+        } else if c.eat("start") {
+            c.eat("with");
+            options.start = Some(whole_number(c)?);
+        } else if c.eat("minvalue") {
+            options.min = Some(whole_number(c)?);
+        } else if c.eat("maxvalue") {
+            options.max = Some(whole_number(c)?);
+        } else if c.eat("cache") {
+            whole_number(c)?;
+        } else if c.eat("cycle") {
+            options.cycle = true;
+        } else if c.eat_all(&["owned", "by", "none"]) || c.eat_all(&["no", "minvalue"]) || c.eat_all(&["no", "maxvalue"]) || c.eat_all(&["no", "cycle"]) {
+        } else {
+            return Err(near(c.peek(), c.text()));
+        }
+    }
+    Ok(Utility::CreateSequence { name, if_not_exists, options })
+}
+
+fn whole_number(c: &mut Cursor<'_>) -> Result<i64> {
+    let negative = c.eat_token(&Token::Minus);
+    let token = c.next();
+    let Token::Number(digits, _) = &token.token else { return Err(near(&token, c.text())) };
+    let sign = if negative { "-" } else { "" };
+    format!("{sign}{digits}").parse().map_err(|_| near(&token, c.text()))
+}
+
 fn explain(c: &mut Cursor<'_>) -> Result<Statement> {
     c.next();
     let mut analyze = false;
@@ -520,7 +575,14 @@ fn force_list(c: &mut Cursor<'_>) -> Result<Option<Vec<String>>> {
     if c.eat_token(&Token::Mul) {
         return Ok(None);
     }
-    Ok(Some(c.name_list()?.iter().map(fold).collect()))
+    if c.peek().token == Token::LParen {
+        return Ok(Some(c.name_list()?.iter().map(fold).collect()));
+    }
+    let mut names = vec![c.name()?];
+    while c.eat_token(&Token::Comma) {
+        names.push(c.name()?);
+    }
+    Ok(Some(names))
 }
 
 fn set_format(c: &mut Cursor<'_>, options: &mut Options) -> Result<()> {

@@ -77,6 +77,13 @@ impl Session {
                 definer.truncate(tables, *restart)?;
                 "TRUNCATE TABLE"
             }
+            Utility::CreateSequence { name, if_not_exists, options } => {
+                self.refuse_read_only("CREATE SEQUENCE")?;
+                let mut definer = Definer { tx: &mut self.tx, session: &self.env, text: &parsed.text, notices: Vec::new() };
+                definer.create_sequence(name, *if_not_exists, *options)?;
+                definer.notices.iter().try_for_each(|n| out.notice(n))?;
+                "CREATE SEQUENCE"
+            }
             Utility::LockTable => return Err(SqlError::unsupported("LOCK TABLE")),
         };
         out.complete(tag)
