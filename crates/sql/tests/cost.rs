@@ -108,5 +108,16 @@ fn cost_of_the_short_path() {
     timed(s, "distinct", "SELECT DISTINCT c FROM sbtest1 WHERE id BETWEEN $1 AND $2 ORDER BY c", false, &range);
     timed(s, "upd", "UPDATE sbtest1 SET k=k+1 WHERE id=$1", true, &id);
     timed(s, "updc", "UPDATE sbtest1 SET c=$1 WHERE id=$2", true, &|i| vec!["x".repeat(120), ((i * 7919) % ROWS + 1).to_string()]);
+    let mut out = Blackhole(bytes::BytesMut::with_capacity(1 << 16));
+    let start = Instant::now();
+    for i in 0..2000 {
+        s.simple(&format!("SELECT abs(k), c FROM sbtest1 WHERE id = {}", i + 1), &mut out).expect("simple");
+    }
+    println!("{:>9.0} ns  a text never seen, simple protocol", start.elapsed().as_secs_f64() * 1e9 / 2000.0);
+    let start = Instant::now();
+    for i in 0..2000 {
+        s.simple(&format!("UPDATE sbtest1 SET k = k + {} WHERE id = 99999999", i + 1), &mut out).expect("simple");
+    }
+    println!("{:>9.0} ns  an update never seen (of nothing), simple protocol", start.elapsed().as_secs_f64() * 1e9 / 2000.0);
     timed(s, "del", "DELETE FROM sbtest1 WHERE id=$1", true, &id);
 }

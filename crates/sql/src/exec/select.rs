@@ -5,7 +5,7 @@ use super::rows::TableRows;
 use super::sink::Sink;
 use crate::error::{Result, SqlError, code};
 use crate::expr::aggregate::Accumulator;
-use crate::expr::{Env, Expr, Input, compare, same};
+use crate::expr::{Env, Expr, Input, compare, compare_padded, same};
 use crate::hook::Rows;
 use crate::plan::access::{Access, Path, push_equal, tree_columns};
 use crate::plan::select::{GroupPlan, SelectPlan, SortKey};
@@ -358,8 +358,25 @@ fn grouped(run: &mut Run<'_>, plan: &SelectPlan, group: &GroupPlan) -> Result<Ve
     Ok(out)
 }
 
-fn sort(rows: &mut [Vec<Datum>], keys: &[SortKey]) {
-    rows.sort_by(|a, b| order_of(a, b, keys));
+fn sort(rows: &mut Vec<Vec<Datum>>, keys: &[SortKey]) {
+    if !sort_texts(rows, keys) {
+        rows.sort_by(|a, b| order_of(a, b, keys));
+    }
+}
+
+/// By one text column without NULLs, as most statements order: only the texts are looked at. False where that is not the case.
+fn sort_texts(rows: &mut Vec<Vec<Datum>>, keys: &[SortKey]) -> bool {
+    let [key] = keys else { return false };
+    let mut texts: Vec<(&[u8], usize)> = Vec::with_capacity(rows.len());
+    for (i, row) in rows.iter().enumerate() {
+        let Datum::Text(text) = &row[key.at] else { return false };
+        texts.push((text.as_bytes(), i));
+    }
+    let order = |a: &[u8], b: &[u8]| if key.trim { compare_padded(a, b) } else { a.cmp(b) };
+    texts.sort_by(|a, b| if key.descending { order(b.0, a.0) } else { order(a.0, b.0) });
+    let places: Vec<usize> = texts.into_iter().map(|(_, i)| i).collect();
+    *rows = places.into_iter().map(|i| std::mem::take(&mut rows[i])).collect();
+    true
 }
 
 fn order_of(a: &[Datum], b: &[Datum], keys: &[SortKey]) -> Ordering {

@@ -295,24 +295,24 @@ impl Binder<'_> {
     fn column(&self, qualifier: Option<&Ident>, ident: &Ident) -> Bound<Typed> {
         let name = fold(ident);
         let qualifier_name = qualifier.map(fold);
-        let place = self.places.of(qualifier.unwrap_or(ident).span);
+        let place = || self.places.of(qualifier.unwrap_or(ident).span);
         let bare = ident.quote_style.is_none() && qualifier.is_none();
         if bare && WITHOUT_PARENTHESES.contains(&name.as_str()) && self.table.as_ref().is_none_or(|(t, _)| t.column_named(&name).is_none()) {
             return self.call(&name, Vec::new(), &ast::Expr::Identifier(ident.clone()));
         }
-        let Some((table, alias)) = &self.table else { return self.no_table(qualifier_name.as_deref(), &name, place) };
+        let Some((table, alias)) = &self.table else { return self.no_table(qualifier_name.as_deref(), &name, place()) };
         let proposed = self.excluded && qualifier_name.as_deref() == Some("excluded");
         if let Some(q) = &qualifier_name
             && !proposed
             && q != alias
         {
             let error = SqlError::new(code::UNDEFINED_TABLE, format!("missing FROM-clause entry for table \"{q}\""));
-            return Err(error.at(place).into());
+            return Err(error.at(place()).into());
         }
-        let Some(index) = table.column_named(&name) else { return Err(undefined_column(qualifier_name.as_deref(), &name, place).into()) };
+        let Some(index) = table.column_named(&name) else { return Err(undefined_column(qualifier_name.as_deref(), &name, place()).into()) };
         if self.grouping.is_some() {
             let text = format!("column \"{alias}.{name}\" must appear in the GROUP BY clause or be used in an aggregate function");
-            return Err(SqlError::new(code::GROUPING_ERROR, text).at(place).into());
+            return Err(SqlError::new(code::GROUPING_ERROR, text).at(place()).into());
         }
         let expr = if proposed { Expr::Proposed(index as u16) } else { Expr::Column(index as u16) };
         Ok(Typed::new(expr, table.columns[index].ty))

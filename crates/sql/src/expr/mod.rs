@@ -328,7 +328,7 @@ pub fn compare(a: &DatumRef<'_>, b: &DatumRef<'_>, trim: bool) -> Result<Option<
 }
 
 /// Order without trailing blanks, found without looking for them where the texts differ before.
-fn compare_padded(a: &[u8], b: &[u8]) -> Ordering {
+pub fn compare_padded(a: &[u8], b: &[u8]) -> Ordering {
     let blank = |rest: &[u8]| rest.iter().all(|b| *b == b' ');
     let common = a.len().min(b.len());
     match a[..common].iter().zip(&b[..common]).position(|(x, y)| x != y) {

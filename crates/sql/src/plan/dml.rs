@@ -17,6 +17,7 @@ use sqlparser::ast::{
     self, AssignmentTarget, ConflictTarget, FromTable, OnConflictAction, OnInsert, Query, SetExpr, Spanned, TableFactor, TableObject, TableWithJoins,
     UpdateTableFromKind,
 };
+use sqlparser::tokenizer::Span;
 use std::sync::Arc;
 
 /// INSERT.
@@ -111,21 +112,21 @@ impl Planner<'_> {
         }
         let mut columns = Vec::new();
         for name in &insert.columns {
-            let place = self.places().of(name.span());
+            let place = name.span();
             let column = self.target_column(table, &qualified(name)?.1, place)?;
             if columns.contains(&column) {
                 let text = format!("column \"{}\" specified more than once", table.columns[column].name);
-                return Err(SqlError::new(code::DUPLICATE_COLUMN, text).at(place).into());
+                return Err(SqlError::new(code::DUPLICATE_COLUMN, text).at(self.places().of(place)).into());
             }
             columns.push(column);
         }
         Ok(columns)
     }
 
-    fn target_column(&self, table: &Table, name: &str, place: u32) -> Bound<usize> {
+    fn target_column(&self, table: &Table, name: &str, place: Span) -> Bound<usize> {
         table.column_named(name).ok_or_else(|| {
             let text = format!("column \"{name}\" of relation \"{}\" does not exist", table.name);
-            SqlError::new(code::UNDEFINED_COLUMN, text).at(place).into()
+            SqlError::new(code::UNDEFINED_COLUMN, text).at(self.places().of(place)).into()
         })
     }
 
@@ -157,11 +158,11 @@ impl Planner<'_> {
             Ok(_) | Err(Refusal::Shape(_)) => (Plan::Foreign(query.clone()), foreign(query)?),
             Err(error) => return Err(error),
         };
-        self.check_width(columns, types.len(), insert.columns.is_empty(), 0)?;
+        self.check_width(columns, types.len(), insert.columns.is_empty(), Span::empty())?;
         let mut row = Vec::new();
         for column in 0..table.columns.len() {
             row.push(match columns.iter().take(types.len()).position(|c| *c == column) {
-                Some(at) => self.assign(&binder, table, column, Typed { expr: Expr::Column(at as u16), ty: Some(types[at]) }, 0)?,
+                Some(at) => self.assign(&binder, table, column, Typed { expr: Expr::Column(at as u16), ty: Some(types[at]) }, Span::empty())?,
                 None => self.default(&binder, table, column)?,
             });
         }
@@ -169,13 +170,13 @@ impl Planner<'_> {
     }
 
     fn values_row(&self, binder: &Binder<'_>, table: &Table, columns: &[usize], values: &[ast::Expr], all: bool) -> Bound<Vec<Expr>> {
-        let place = values.first().map_or(0, |v| self.places().of(v.span()));
+        let place = values.first().map_or(Span::empty(), |v| v.span());
         self.check_width(columns, values.len(), all, place)?;
         let mut row = Vec::with_capacity(table.columns.len());
         for column in 0..table.columns.len() {
             let given = columns.iter().take(values.len()).position(|c| *c == column).map(|at| &values[at]);
             row.push(match given {
-                Some(value) if !is_default(value) => self.assign(binder, table, column, binder.bind(value)?, self.places().of(value.span()))?,
+                Some(value) if !is_default(value) => self.assign(binder, table, column, binder.bind(value)?, value.span())?,
                 _ => self.default(binder, table, column)?,
             });
         }
@@ -183,12 +184,12 @@ impl Planner<'_> {
     }
 
     /// Fewer values than columns are admitted only where no column list was given.
-    fn check_width(&self, columns: &[usize], values: usize, all: bool, place: u32) -> Bound<()> {
+    fn check_width(&self, columns: &[usize], values: usize, all: bool, place: Span) -> Bound<()> {
         if values > columns.len() {
-            return Err(SqlError::new(code::SYNTAX_ERROR, "INSERT has more expressions than target columns").at(place).into());
+            return Err(SqlError::new(code::SYNTAX_ERROR, "INSERT has more expressions than target columns").at(self.places().of(place)).into());
         }
         if values < columns.len() && !all {
-            return Err(SqlError::new(code::SYNTAX_ERROR, "INSERT has more target columns than expressions").at(place).into());
+            return Err(SqlError::new(code::SYNTAX_ERROR, "INSERT has more target columns than expressions").at(self.places().of(place)).into());
         }
         Ok(())
     }
@@ -197,17 +198,17 @@ impl Planner<'_> {
     pub fn default(&self, binder: &Binder<'_>, table: &Table, column: usize) -> Bound<Expr> {
         match &table.columns[column].default {
             None => Ok(Expr::Const(Datum::Null)),
-            Some(text) => self.assign(binder, table, column, binder.bind(&parse_expression(text)?)?, 0),
+            Some(text) => self.assign(binder, table, column, binder.bind(&parse_expression(text)?)?, Span::empty()),
         }
     }
 
-    fn assign(&self, binder: &Binder<'_>, table: &Table, column: usize, value: Typed, place: u32) -> Bound<Expr> {
+    fn assign(&self, binder: &Binder<'_>, table: &Table, column: usize, value: Typed, place: Span) -> Bound<Expr> {
         let definition = &table.columns[column];
         let given = value.ty;
         binder.coerce(value, definition.ty, Context::Assignment).map_err(|refusal| match (refusal, given) {
             (Refusal::Error(e), Some(from)) if e.code() == code::DATATYPE_MISMATCH => {
                 let text = format!("column \"{}\" is of type {} but expression is of type {}", definition.name, definition.ty.name(), from.name());
-                SqlError::new(code::DATATYPE_MISMATCH, text).with_hint("You will need to rewrite or cast the expression.").at(place).into()
+                SqlError::new(code::DATATYPE_MISMATCH, text).with_hint("You will need to rewrite or cast the expression.").at(self.places().of(place)).into()
             }
             (refusal, _) => refusal,
         })
@@ -264,8 +265,8 @@ impl Planner<'_> {
     fn assignments(&self, binder: &Binder<'_>, table: &Table, list: &[ast::Assignment]) -> Bound<Vec<(usize, Expr)>> {
         let mut out: Vec<(usize, Expr)> = Vec::new();
         for (column, value) in pairs(list)? {
-            let place = self.places().of(value.span());
-            let column = self.target_column(table, &column, 0)?;
+            let place = value.span();
+            let column = self.target_column(table, &column, Span::empty())?;
             if out.iter().any(|(c, _)| *c == column) {
                 let text = format!("multiple assignments to same column \"{}\"", table.columns[column].name);
                 return Err(SqlError::new(code::SYNTAX_ERROR, text).into());
@@ -316,9 +317,9 @@ impl Planner<'_> {
         let binder = self.binder(None, &sequence);
         let mut assignments = Vec::new();
         for (i, (column, _)) in list.iter().enumerate() {
-            let column = self.target_column(table, column, 0)?;
+            let column = self.target_column(table, column, Span::empty())?;
             let value = Typed { expr: Expr::Column((keys + i) as u16), ty: types.get(keys + i).copied() };
-            assignments.push((column, self.assign(&binder, table, column, value, 0)?));
+            assignments.push((column, self.assign(&binder, table, column, value, Span::empty())?));
         }
         Ok((target, assignments))
     }

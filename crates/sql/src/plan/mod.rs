@@ -68,12 +68,12 @@ impl<'a> Planner<'a> {
     pub fn table(&self, name: &ObjectName) -> Bound<Arc<Table>> {
         let (schema, table) = qualified(name)?;
         let shown = schema.as_ref().map_or(table.clone(), |s| format!("{s}.{table}"));
-        let undefined = SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{shown}\" does not exist")).at(self.places().of(span_of(name)));
         if schema.as_deref().is_none_or(|s| s == "public")
             && let Some(found) = self.tx.table(&table)?
         {
             return Ok(found);
         }
+        let undefined = SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{shown}\" does not exist")).at(self.places().of(span_of(name)));
         let system = schema.as_deref().is_some_and(|s| s == "pg_catalog" || s == "information_schema");
         if system || table.starts_with("pg_") || table.starts_with("cenote_") {
             return Err(Refusal::Shape(undefined));

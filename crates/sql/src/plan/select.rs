@@ -262,11 +262,11 @@ impl Planner<'_> {
         outputs: &mut Vec<Expr>,
         distinct: bool,
     ) -> Bound<(usize, ColumnType)> {
-        let place = self.places().of(expr.span());
+        let place = || self.places().of(expr.span());
         if let Some(position) = integer_literal(expr) {
             return match usize::try_from(position).ok().filter(|p| (1..=items.len()).contains(p)) {
                 Some(p) => Ok((p - 1, items[p - 1].ty)),
-                None => Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, format!("ORDER BY position {position} is not in select list")).at(place).into()),
+                None => Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, format!("ORDER BY position {position} is not in select list")).at(place()).into()),
             };
         }
         if let ast::Expr::Identifier(ident) = expr {
@@ -280,7 +280,7 @@ impl Planner<'_> {
         }
         if distinct {
             let text = "for SELECT DISTINCT, ORDER BY expressions must appear in select list";
-            return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, text).at(place).into());
+            return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, text).at(place()).into());
         }
         let (bound, ty) = binder.settled(binder.bind(expr)?)?;
         outputs.push(bound);
