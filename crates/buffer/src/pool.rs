@@ -114,7 +114,11 @@ impl Pool {
     /// Those of reading it from storage; [`Error::Corrupt`] if it was never written.
     #[inline(always)]
     pub fn optimistic(&self, page: PageId) -> Result<OptGuard<'_>> {
-        let hit = if rt::simulated() { self.hit_simulated(page) } else { self.hit(Plain, page) };
+        let hit = if rt::simulated() {
+            self.hit_simulated(page)
+        } else {
+            self.hit(Plain, page)
+        };
         match hit {
             Some(guard) => Ok(guard),
             None => self.optimistic_slow(page, Hint::Warm),
@@ -130,7 +134,11 @@ impl Pool {
             return self.optimistic(page);
         }
         let key = key_of(page);
-        match self.hash.find(&self.frames, key).and_then(|frame| self.peek(Points, frame, key)) {
+        match self
+            .hash
+            .find(&self.frames, key)
+            .and_then(|frame| self.peek(Points, frame, key))
+        {
             Some(guard) => {
                 bump(&self.counters().hits, 1);
                 Ok(guard)
@@ -422,6 +430,7 @@ impl Pool {
 
     fn claim_free(&self) -> Result<Option<Latched>> {
         let mut lists = self.lists();
+        let mut spin = Spin::new();
         loop {
             let Some((frame, fresh)) = self.next_free(&mut lists) else {
                 drop(lists);
@@ -431,7 +440,7 @@ impl Pool {
             let Some(latched) = self.try_latch_exclusive(frame)? else {
                 // Somebody looks at a frame that held a page a moment ago: gone in no time.
                 drop(lists);
-                cenote_base::rt::relax();
+                spin.turn();
                 lists = self.lists();
                 continue;
             };

@@ -130,6 +130,7 @@ impl Pool {
         let all = host || small || cut_off != 0 || self.epoch_wrapped();
         self.clamp_header();
         self.repair_lists(host, report);
+        self.release_untouched();
         let survey = if all {
             self.survey_believing_lists(host, report)
         } else {
@@ -159,6 +160,17 @@ impl Pool {
     /// Epochs are of eight bits: when they begin anew, no shared count of old may be met.
     fn epoch_wrapped(&self) -> bool {
         self.frames.region().state().epoch % 255 == 1
+    }
+
+    /// Frames that the dead had latched to use them for the first time, and that do not count as used yet.
+    fn release_untouched(&self) {
+        let touched = self.touched() as u32;
+        for frame in slots::named(&self.frames).into_iter().filter(|frame| *frame >= touched) {
+            let latch = &self.frames.descriptor(frame).latch;
+            if latch::is_exclusive(latch.load(Ordering::Relaxed)) {
+                latch::reset(latch);
+            }
+        }
     }
 
     /// Counts that lead outside the pool are cut.

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use cenote_base::PageId;
 use cenote_base::rt::{self, fs, fs::faulty::MemFs};
 use cenote_buffer::{BufferPool, Config, Kind, Mode, RecoveryReport, Survive};
 use cenote_sim::Sim;
@@ -138,6 +139,73 @@ fn killed_between_any_two_steps() {
         std::fs::remove_file(&region).expect("region");
     }
     println!("{runs} runs: {repaired} repaired, {voided} voided, {undone} times lists were in a change");
+}
+
+/// Fills a fresh pool, and is killed at it.
+fn fill_and_be_killed(sim: &Sim, region: &Path, seed: u64) -> Left {
+    let mut random = Random(seed | 1);
+    let pool = Arc::new(open(region, true).0);
+    pool.storage().pages().create_space(model::SPACE).expect("space");
+    let noted: Arc<Vec<AtomicU64>> = Arc::new((0..THREADS).map(|_| AtomicU64::new(0)).collect());
+    let threads: Vec<_> = (0..THREADS)
+        .map(|thread| {
+            let (pool, noted) = (pool.clone(), noted.clone());
+            rt::spawn("worker", move || {
+                for i in 0..40 {
+                    let mut m = pool.mtr();
+                    m.create(PageId::new(model::SPACE, i * THREADS + thread), 7, 0)
+                        .expect("create");
+                    let end = m.commit();
+                    if i % 8 == 0 {
+                        pool.storage().log().wait_durable(end).expect("durable");
+                        noted[thread as usize].store(u64::from(i) + 1, Ordering::Relaxed);
+                    }
+                }
+            })
+        })
+        .collect();
+    for _ in 0..random.below(4_000) {
+        rt::preempt();
+    }
+    let noted = noted.iter().map(|n| n.load(Ordering::Relaxed)).collect();
+    let (region, files) = (std::fs::read(region).expect("region"), sim.files().kill_clone());
+    threads.into_iter().for_each(|t| t.join().expect("a worker"));
+    Left { region, files, noted }
+}
+
+#[test]
+fn killed_while_frames_are_used_for_the_first_time() {
+    let mut random = Random(model::seed());
+    let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
+    let region = dir.path().join("region");
+    let runs = std::env::var("CENOTE_ROUNDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(60);
+    for _ in 0..runs {
+        let seed = random.next();
+        let left = Sim::new(seed).run(|sim| fill_and_be_killed(sim, &region, seed)).value;
+        put(&region, &left.region);
+        fs::with(Arc::new(left.files), || {
+            let (pool, report) = open(&region, seed & 1 == 0);
+            assert_eq!(report.mode, Mode::Instant, "seed {seed}: {:?}", report.remarks);
+            assert!(report.remarks.is_empty(), "seed {seed}: {:?}", report.remarks);
+            for (thread, noted) in (0..).zip(&left.noted) {
+                for i in 0..*noted as u32 {
+                    pool.shared(PageId::new(model::SPACE, i * THREADS + thread))
+                        .expect("a page seen durable");
+                }
+            }
+            // Every frame can be had.
+            for page in 1000..1000 + 2 * pool.stats().frames {
+                let mut m = pool.mtr();
+                m.create(PageId::new(model::SPACE, page), 7, 0).expect("create");
+                m.commit();
+            }
+            assert_eq!(pool.check().problems, Vec::<String>::new(), "seed {seed}");
+        });
+        std::fs::remove_file(&region).expect("region");
+    }
 }
 
 #[test]
