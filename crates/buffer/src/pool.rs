@@ -20,7 +20,7 @@ use std::sync::Arc;
 use cenote_base::page_io::{PageIo, PageRead};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::seam::{Plain, Points, Seam};
-use cenote_base::rt::{self, Event, Local, Mutex, RwLock};
+use cenote_base::rt::{self, Event, Local, Mutex, RwLock, Spin};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_fabric::observe::{Access, Observer};
 use cenote_fabric::{Region, coherence};
