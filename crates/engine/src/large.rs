@@ -118,12 +118,12 @@ impl Engine {
 
 /// Makes the chains part of the row that this mini-transaction writes.
 pub(crate) fn adopt(m: &mut Mtr<'_>, table: &Table, refs: &[LargeRef]) -> Result<()> {
-    refs.iter().try_for_each(|large| tree(table).adopt_large(m, large).map_err(Error::from))
+    tree(table).adopt_large(m, refs).map_err(Error::from)
 }
 
 /// Makes the chains pending, in the mini-transaction that removes the version that held them.
 pub(crate) fn orphan(m: &mut Mtr<'_>, table: &Table, refs: &[LargeRef]) -> Result<()> {
-    refs.iter().try_for_each(|large| tree(table).orphan_large(m, large).map_err(Error::from))
+    tree(table).orphan_large(m, refs).map_err(Error::from)
 }
 
 /// Frees pending chains.

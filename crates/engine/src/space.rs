@@ -6,7 +6,7 @@
 //!   32 u64 magic   40 u32 format version   44 u32 reserved
 //!   48 u32 high-water mark: the first page number never handed out
 //!   52 u32 head of the free list, 0 none   56 u32 pages on the free list
-//! 1024 u32 x 1024  pending large values: first pages of chains that no row holds (yet, or any more)
+//! 1024 u32 x 3072  pending large values: first pages of chains that no row holds (yet, or any more)
 //! ```
 //!
 //! A free page has kind [`KIND_FREE`] and the number of the next free page at byte 24.
@@ -24,7 +24,7 @@ use cenote_base::PageId;
 
 use crate::tree::image::Image;
 use crate::tree::pages::{Mtr, PageH, Pool, latched};
-use crate::tree::{Error, Result};
+use crate::tree::{Error, PAGE_SIZE, Result};
 
 /// Page kind of a space's header.
 pub const KIND_SPACE: u8 = 1;
@@ -38,7 +38,8 @@ const AT_FREE_HEAD: usize = 52;
 const AT_FREE_COUNT: usize = 56;
 const AT_PENDING: usize = 1024;
 /// How many large values of a space can be pending at once.
-pub(crate) const PENDING: usize = 1024;
+pub(crate) const PENDING: usize = 3072;
+const _: () = assert!(AT_PENDING + 4 * PENDING <= PAGE_SIZE);
 
 fn header_page(space: u32) -> PageId {
     PageId::new(space, 0)
@@ -198,10 +199,17 @@ impl SpaceLatch {
         m.write(self.h, AT_PENDING + 4 * slot, &first.to_le_bytes());
     }
 
-    /// A slot of the pending list that is not in use.
-    pub fn vacant(&self, m: &Mtr<'_>) -> Result<usize> {
-        let vacant = (0..PENDING).find(|slot| self.pending(m, *slot) == 0);
-        vacant.ok_or(Error::TooManyPending { space: self.space })
+    /// `count` slots of the pending list that are not in use.
+    pub fn vacant(&self, m: &Mtr<'_>, count: usize) -> Result<Vec<usize>> {
+        let vacant: Vec<_> = (0..PENDING)
+            .filter(|slot| self.pending(m, *slot) == 0)
+            .take(count)
+            .collect();
+        if vacant.len() == count {
+            Ok(vacant)
+        } else {
+            Err(Error::TooManyPending { space: self.space })
+        }
     }
 }
 

@@ -252,13 +252,13 @@ fn large_values_come_back_and_their_pages_are_accounted_for() {
         let bytes: Vec<u8> = (0..len).map(|i| (i as u8).wrapping_mul(31) ^ round as u8).collect();
         let large = tree.put_large(pool, &bytes).unwrap();
         let mut m = pool.mtr();
-        tree.adopt_large(&mut m, &large).unwrap();
+        tree.adopt_large(&mut m, &[large]).unwrap();
         m.commit();
         held.push((large, bytes));
         if rng.below(2) == 0 {
             let (large, _) = held.swap_remove(rng.below(held.len() as u64) as usize);
             let mut m = pool.mtr();
-            tree.orphan_large(&mut m, &large).unwrap();
+            tree.orphan_large(&mut m, &[large]).unwrap();
             m.commit();
             tree.free_large(pool, &large).unwrap();
         }
@@ -280,7 +280,7 @@ fn what_is_still_pending_after_a_crash_is_reclaimed() {
     tree.put_large(pool, &vec![1; 1 << 20]).unwrap();
     let adopted = tree.put_large(pool, &vec![2; 1 << 20]).unwrap();
     let mut m = pool.mtr();
-    tree.adopt_large(&mut m, &adopted).unwrap();
+    tree.adopt_large(&mut m, &[adopted]).unwrap();
     m.commit();
     assert_eq!(tree.reclaim_pending(pool).unwrap(), 1);
     let report = sound(&tree, pool);
@@ -470,4 +470,22 @@ fn what_was_done_before_the_process_died_is_there_again() {
             Vec::from_iter(model.clone())
         );
     }
+}
+
+/// A row may hold more large values than a mini-transaction latches pages.
+#[test]
+fn one_row_holds_many_large_values() {
+    let fixture = Fixture::new();
+    let (pool, tree) = (fixture.pool(), fixture.tree());
+    let large: Vec<_> = (0..300).map(|i| tree.put_large(pool, &vec![i as u8; 300 + i]).unwrap()).collect();
+    let mut m = pool.mtr();
+    tree.adopt_large(&mut m, &large).unwrap();
+    m.commit();
+    assert_eq!(sound(&tree, pool).large.len(), 300);
+    let mut m = pool.mtr();
+    tree.orphan_large(&mut m, &large).unwrap();
+    m.commit();
+    large.iter().for_each(|large| tree.free_large(pool, large).unwrap());
+    let report = sound(&tree, pool);
+    assert_eq!((report.large.len(), report.overflow), (0, 0));
 }

@@ -149,12 +149,12 @@ fn churn_large(tree: &BTree, pool: &Pool) {
         let bytes = vec![rt::random() as u8; (rt::random() % 500_000) as usize];
         let large = tree.put_large(pool, &bytes).expect("room");
         let mut m = pool.mtr();
-        tree.adopt_large(&mut m, &large).expect("it is pending");
+        tree.adopt_large(&mut m, &[large]).expect("it is pending");
         m.commit();
         tree.get_large(pool, &large, &mut out).expect("it is there");
         assert!(out == bytes);
         let mut m = pool.mtr();
-        tree.orphan_large(&mut m, &large).expect("it is held");
+        tree.orphan_large(&mut m, &[large]).expect("it is held");
         m.commit();
         tree.free_large(pool, &large).expect("it is pending");
     }

@@ -1,9 +1,8 @@
 //! Values too large for a leaf: chains of overflow pages in the tree's space.
 //!
 //! ```text
-//!  12 u8 kind   24 u32 next page, 0 at the end   32 u32 data bytes here   36 u32 mark   40 u64 length of the value
-//!  48 … data                                     mark: 0 not the first page; 1 first page, held by a row;
-//!                                                      2 + n first page, in slot n of the pending list
+//!  12 u8 kind   24 u32 next page, 0 at the end   32 u32 data bytes here   36 u32 mark: 1 first page, 0 another
+//!  40 u64 length of the value, in the first page   48 … data
 //! ```
 //!
 //! A chain takes many mini-transactions to write and to free, each of at most [`STRIDE`] pages, so that redo is
@@ -29,8 +28,7 @@ const AT_DATA: usize = 48;
 const PER_PAGE: usize = PAGE_SIZE - AT_DATA;
 /// Pages written or freed in one mini-transaction.
 const STRIDE: usize = 8;
-const ADOPTED: u32 = 1;
-const PENDING_FROM: u32 = 2;
+const FIRST: u32 = 1;
 
 /// Names a large value; what a row holds in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,11 +80,11 @@ impl BTree {
     fn begin_chain(&self, pool: &Pool, bytes: &[u8], total: u64) -> Result<(u32, u32)> {
         let mut m = pool.mtr();
         let mut header = space::latch(&mut m, self.space)?;
-        let slot = header.vacant(&m)?;
+        let slot = header.vacant(&m, 1)?[0];
         let count = bytes.len().div_ceil(PER_PAGE).max(1);
         let (mut m, pages) = header.allocate(m, count, KIND_OVERFLOW)?;
         fill(&mut m, &pages, bytes);
-        m.write(pages[0].1, AT_MARK, &(PENDING_FROM + slot as u32).to_le_bytes());
+        m.write(pages[0].1, AT_MARK, &FIRST.to_le_bytes());
         m.write(pages[0].1, AT_TOTAL, &total.to_le_bytes());
         header.set_pending(&mut m, slot, pages[0].0);
         header.store(&mut m);
@@ -108,51 +106,34 @@ impl BTree {
         Ok(pages[count - 1].0)
     }
 
-    /// Takes the chain off the pending list, in the mini-transaction that writes the row that holds it. Call it before
-    /// that mini-transaction's first change and after the leaf is latched.
-    pub fn adopt_large(&self, m: &mut Mtr<'_>, large: &LargeRef) -> Result<()> {
-        let h = self.first_page(m, large)?;
-        let header = space::latch(m, self.space)?;
-        let mark = PageRead::u32(m.view(h), AT_MARK);
-        let slot = mark.wrapping_sub(PENDING_FROM) as usize;
-        if slot >= space::PENDING || header.pending(m, slot) != large.first {
-            return Err(Error::corrupt(
-                self.page(large.first),
-                "a large value to adopt is not pending",
-            ));
+    /// Takes the chains off the pending list, in the mini-transaction that writes the row that holds them. Call it
+    /// before that mini-transaction's first change and after the leaf is latched; the space's header is all it latches.
+    pub fn adopt_large(&self, m: &mut Mtr<'_>, large: &[LargeRef]) -> Result<()> {
+        if large.is_empty() {
+            return Ok(());
         }
-        m.write(h, AT_MARK, &ADOPTED.to_le_bytes());
-        header.set_pending(m, slot, 0);
+        let header = space::latch(m, self.space)?;
+        let slot_of = |large: &LargeRef| {
+            let slot = (0..space::PENDING).find(|slot| header.pending(m, *slot) == large.first);
+            slot.ok_or_else(|| Error::corrupt(self.page(large.first), "a large value to adopt is not pending"))
+        };
+        let slots = large.iter().map(slot_of).collect::<Result<Vec<_>>>()?;
+        slots.into_iter().for_each(|slot| header.set_pending(m, slot, 0));
         Ok(())
     }
 
-    /// Puts the chain on the pending list, in the mini-transaction that removes the last version that holds it.
+    /// Puts the chains on the pending list, in the mini-transaction that removes the last version that holds them.
     /// Call it before that mini-transaction's first change and after the leaf is latched; then `free_large`.
-    pub fn orphan_large(&self, m: &mut Mtr<'_>, large: &LargeRef) -> Result<()> {
-        let h = self.first_page(m, large)?;
+    pub fn orphan_large(&self, m: &mut Mtr<'_>, large: &[LargeRef]) -> Result<()> {
+        if large.is_empty() {
+            return Ok(());
+        }
         let header = space::latch(m, self.space)?;
-        if PageRead::u32(m.view(h), AT_MARK) != ADOPTED {
-            return Err(Error::corrupt(
-                self.page(large.first),
-                "a large value to free is held by no row",
-            ));
+        let slots = header.vacant(m, large.len())?;
+        for (slot, large) in slots.into_iter().zip(large) {
+            header.set_pending(m, slot, large.first);
         }
-        let slot = header.vacant(m)?;
-        m.write(h, AT_MARK, &(PENDING_FROM + slot as u32).to_le_bytes());
-        header.set_pending(m, slot, large.first);
         Ok(())
-    }
-
-    fn first_page(&self, m: &mut Mtr<'_>, large: &LargeRef) -> Result<PageH> {
-        let h = m.exclusive(self.page(large.first))?;
-        let page = m.view(h);
-        if PageRead::u8(page, AT_KIND) != KIND_OVERFLOW || total(page) != large.len {
-            return Err(Error::corrupt(
-                self.page(large.first),
-                "it is not the first page of the large value",
-            ));
-        }
-        Ok(h)
     }
 
     /// Copies the whole value into `out` (cleared first). Who calls must be entitled to see a row that holds it.
@@ -172,7 +153,7 @@ impl BTree {
             }
             page = until_done(|| {
                 out.truncate(before);
-                self.try_copy(pool, page, out)
+                self.try_copy(pool, page, (page == large.first).then_some(large.len), out)
             })?;
         }
         if page == 0 && out.len() as u64 == large.len {
@@ -184,12 +165,13 @@ impl BTree {
         ))
     }
 
-    /// Appends the bytes of one page; returns the next page.
-    fn try_copy(&self, pool: &Pool, page: u32, out: &mut Vec<u8>) -> Attempt<u32> {
+    /// Appends the bytes of one page, the first one of a value of `len` if that is given; returns the next page.
+    fn try_copy(&self, pool: &Pool, page: u32, first: Option<u64>, out: &mut Vec<u8>) -> Attempt<u32> {
         let guard = pool.optimistic(self.page(page))?;
         let view = guard.view();
         let len = PageRead::u32(view, AT_LEN) as usize;
-        let sound = PageRead::u8(view, AT_KIND) == KIND_OVERFLOW && (1..=PER_PAGE).contains(&len);
+        let as_said = first.is_none_or(|len| total(view) == len);
+        let sound = PageRead::u8(view, AT_KIND) == KIND_OVERFLOW && (1..=PER_PAGE).contains(&len) && as_said;
         PageRead::copy_to(view, AT_DATA, len.min(PER_PAGE), out);
         let next = PageRead::u32(view, AT_NEXT);
         match (guard.valid(), sound) {
