@@ -20,7 +20,7 @@ use super::slots::Slots;
 use crate::error::Result;
 use cenote_base::rt;
 use cenote_base::rt::HashMap;
-use cenote_base::rt::atomic::{AtomicU64, AtomicUsize, Ordering};
+use cenote_base::rt::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Numbers whose status words lie in the ring.
 const RING: u64 = 1 << 16;
@@ -50,9 +50,17 @@ impl Status {
     }
 }
 
+/// A place of the ring: whose it is, and that one's status. The tag is zero while the place changes hands, so a reader that
+/// finds its number there before and after has read its own status.
+#[derive(Default)]
+struct Place {
+    tag: AtomicU64,
+    word: AtomicU64,
+}
+
 /// Status of all transactions.
 pub(crate) struct TxTable {
-    ring: Box<[AtomicU64]>,
+    ring: Box<[Place]>,
     /// First number of this run.
     first: u64,
     /// Next number to give.
@@ -69,7 +77,7 @@ impl TxTable {
     /// `first`: least number never used.
     pub(crate) fn new(first: u64) -> TxTable {
         TxTable {
-            ring: (0..RING).map(|_| AtomicU64::new(0)).collect(),
+            ring: (0..RING).map(|_| Place::default()).collect(),
             first,
             next: AtomicU64::new(first),
             low_water: AtomicU64::new(0),
@@ -114,20 +122,25 @@ impl TxTable {
         Ok(seq)
     }
 
-    /// Writes the ring's word for `seq`; a transaction that still runs there moves to `displaced`.
+    /// Gives the place in the ring to `seq`; a transaction that still runs there moves to `displaced` first, so that it is
+    /// found at every moment.
     fn make_place(&self, seq: u64, word: u64) {
         let place = self.place(seq);
-        let old = place.load(Ordering::Acquire);
-        if old & ACTIVE == 0 {
-            return place.store(word, Ordering::Release);
+        let old = place.word.load(Ordering::Acquire);
+        let mut displaced = (old & ACTIVE != 0).then(|| self.displaced.lock());
+        if let Some(displaced) = &mut displaced {
+            displaced.insert(seq - RING, old);
+            self.displaced_len.store(displaced.len(), Ordering::SeqCst);
         }
-        let mut displaced = self.displaced.lock();
-        displaced.insert(seq - RING, old);
-        if place.compare_exchange(old, word, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            displaced.remove(&(seq - RING));
-            place.store(word, Ordering::Release);
+        place.tag.store(0, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let found = place.word.swap(word, Ordering::AcqRel);
+        if let Some(displaced) = &mut displaced
+            && found != old
+        {
+            displaced.insert(seq - RING, found);
         }
-        self.displaced_len.store(displaced.len(), Ordering::Release);
+        place.tag.store(seq, Ordering::Release);
     }
 
     /// Registers a loser of the last run, which `slot` stands for until it has been rolled back.
@@ -151,7 +164,7 @@ impl TxTable {
     fn set(&self, seq: u64, slot: u32, word: u64) {
         let active = ACTIVE | u64::from(slot);
         let in_ring = seq >= self.first
-            && self.place(seq).compare_exchange(active, word, Ordering::AcqRel, Ordering::Acquire).is_ok();
+            && self.place(seq).word.compare_exchange(active, word, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if !in_ring {
             self.displaced.lock().insert(seq, word);
         }
@@ -159,9 +172,11 @@ impl TxTable {
 
     /// Status of `seq`; `from_page` reads the CTS page.
     pub(crate) fn status(&self, seq: u64, from_page: impl FnOnce(u64) -> Result<u64>) -> Result<Status> {
-        if seq >= self.first {
-            let word = self.place(seq).load(Ordering::Acquire);
-            if self.next.load(Ordering::Acquire) <= seq + RING {
+        let place = self.place(seq);
+        if place.tag.load(Ordering::Acquire) == seq {
+            let word = place.word.load(Ordering::Acquire);
+            fence(Ordering::Acquire);
+            if place.tag.load(Ordering::Relaxed) == seq {
                 return Ok(Status::decode(word));
             }
         }
@@ -173,7 +188,7 @@ impl TxTable {
         from_page(seq).map(Status::decode)
     }
 
-    fn place(&self, seq: u64) -> &AtomicU64 {
+    fn place(&self, seq: u64) -> &Place {
         &self.ring[(seq % RING) as usize]
     }
 }

@@ -132,7 +132,8 @@ impl Tx {
         let kind = if pos.found { Kind::Update } else { Kind::Insert };
         let record = NewRecord {
             kind,
-            plain: kind == Kind::Insert,
+            // Before it there was no row, or a deleted one: nothing that purge would have to remove.
+            plain: true,
             tx: own,
             prev: self.last_undo,
             space: table.space,

@@ -116,6 +116,12 @@ fn crash_with(memory: MemoryKind, lose_region: bool, seed: u64, rounds: usize) {
         assert_eq!(contents(&engine), model, "round {round}");
         let report = engine.recovery_report();
         assert_eq!(report.mode, if memory == MemoryKind::Cxl && !lose_region { "instant" } else { "log" });
+        if random.below(3) == 0 {
+            // Once more, in the middle of the losers' rollback.
+            engine = restart(dir.path(), engine, memory, lose_region);
+            assert_eq!(contents(&engine), model, "round {round}, after a second crash");
+        }
+        let report = engine.recovery_report();
         for _ in 0..500 {
             if engine.recovery_report().transactions_rolled_back == report.losers {
                 break;
@@ -127,6 +133,9 @@ fn crash_with(memory: MemoryKind, lose_region: bool, seed: u64, rounds: usize) {
         if random.below(2) == 0 {
             engine.vacuum().unwrap();
             check(&engine);
+            let undo = engine.check().unwrap().summary.iter().find_map(|l| l.split(" undo segments").next()?.parse::<usize>().ok());
+            let files = std::fs::read_dir(dir.path().join("data/spaces")).unwrap().count();
+            assert_eq!(files, 4 + undo.unwrap() + 2, "files of tables that never were");
         }
     }
     engine.shutdown().unwrap();
