@@ -3,7 +3,7 @@
 use crate::demo::{self, Options, Shown};
 use crate::ledger;
 use crate::load;
-use crate::server::{CenoteOptions, Server, free_port};
+use crate::server::{CenoteOptions, RegionFile, Server, free_port};
 use crate::{IoContext, Result};
 use std::time::Duration;
 
@@ -32,6 +32,7 @@ fn one(options: &Options, kind: &str, length: Duration) -> Result<Shown> {
         memory_size: options.memory_size.clone(),
         port: free_port()?,
         survive: "process".into(),
+        region: RegionFile::new(),
     };
     let running = Server::cenote(&server)?;
     let mut client = load::connect(server.port)?;

@@ -4,7 +4,7 @@
 use crate::ledger::{self, Transfers, Verdict};
 use crate::load::{self, BUCKET_MS, Progress};
 use crate::plot::{Line, Panel};
-use crate::server::{CenoteOptions, Server};
+use crate::server::{CenoteOptions, RegionFile, Server};
 use crate::table::{lay_out, thousands};
 use crate::{IoContext, Result};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -81,6 +81,7 @@ fn show(options: &Options, memory: &str) -> Result<Shown> {
         memory_size: options.memory_size.clone(),
         port: crate::server::free_port()?,
         survive: "process".into(),
+        region: RegionFile::new(),
     };
     let running = Server::cenote(&server)?;
     println!(

@@ -3,7 +3,7 @@
 
 use crate::ledger::{self, Transfers, Verdict};
 use crate::load::{self, Progress};
-use crate::server::{CenoteOptions, Server, free_port};
+use crate::server::{CenoteOptions, RegionFile, Server, free_port};
 use crate::{Error, IoContext, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -43,6 +43,7 @@ pub fn run(dir: &Path, plan: &Plan) -> Result<Verdict> {
         memory_size: plan.memory_size.clone(),
         port: free_port()?,
         survive: plan.survive.clone(),
+        region: RegionFile::new(),
     };
     let mut running = Server::cenote(&server)?;
     ledger::prepare(&mut load::connect(server.port)?, plan.accounts, |_| {})?;
@@ -94,7 +95,14 @@ fn moment(plan: &Plan, kill: u32) -> Duration {
 /// `cenote check` on the data directory of a server that does not run.
 pub fn check(server: &CenoteOptions) -> Result<()> {
     let mut command = Command::new(&server.program);
-    command.arg("check").arg("--data").arg(&server.data);
+    command
+        .arg("check")
+        .arg("--data")
+        .arg(&server.data)
+        .args(["--memory", &server.memory]);
+    if server.memory == "cxl" {
+        command.arg("--region").arg(server.region.path());
+    }
     let output = command.output().context("starting cenote check")?;
     if output.status.success() {
         return Ok(());

@@ -32,7 +32,7 @@ pub enum Error {
         what: String,
     },
     /// A statement failed.
-    #[error("statement failed: {0}")]
+    #[error("statement failed: {}", describe(.0))]
     Sql(#[from] postgres::Error),
     /// A file or process could not be used.
     #[error("{what}: {source}")]
@@ -66,6 +66,14 @@ pub enum Error {
     /// A plot could not be drawn.
     #[error("plot: {0}")]
     Plot(String),
+}
+
+/// What the server said, else what went wrong on the way to it.
+fn describe(error: &postgres::Error) -> String {
+    error.as_db_error().map_or_else(
+        || error.to_string(),
+        |e| format!("{} ({})", e.message(), e.code().code()),
+    )
 }
 
 /// The crate's result.

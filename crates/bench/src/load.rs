@@ -127,7 +127,7 @@ fn worker<W: Workload>(port: u16, progress: &Progress, mut workload: W) -> Worke
             }
             Err(error) if error.is_closed() || error.as_db_error().is_none() => client = None,
             Err(error) => {
-                errors.push(error.to_string());
+                errors.push(crate::describe(&error));
                 if errors.len() > 1000 {
                     break;
                 }

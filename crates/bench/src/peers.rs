@@ -5,7 +5,7 @@
 //! time, rounds that alternate between them, the median of the rounds.
 
 use crate::plot::Bars;
-use crate::server::{self, CenoteOptions, Server, ensure_program, free_port};
+use crate::server::{self, CenoteOptions, RegionFile, Server, ensure_program, free_port};
 use crate::sysbench::{self, Measured, Shape, Target, WORKLOADS};
 use crate::table::{lay_out, median, thousands};
 use crate::{Error, IoContext, Result};
@@ -176,6 +176,7 @@ fn cenote(options: &Options, name: &str, data: &Path, memory: &str) -> Result<(S
         memory_size: format!("{}MiB", options.memory_mib),
         port,
         survive: "process".into(),
+        region: RegionFile::new(),
     })?;
     Ok((server, target(name, "pgsql", port, "cenote", "cenote")))
 }

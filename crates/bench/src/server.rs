@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,37 @@ pub struct CenoteOptions {
     pub port: u16,
     /// `process` or `host`.
     pub survive: String,
+    /// Used where the memory is `cxl`.
+    pub region: Arc<RegionFile>,
+}
+
+/// The region of a server started from here: a file of its own in shared memory, removed when dropped.
+#[derive(Debug)]
+pub struct RegionFile(PathBuf);
+
+impl RegionFile {
+    /// A name that no other process, and nothing else in this one, uses.
+    pub fn new() -> Arc<RegionFile> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!(
+            "cenote-bench-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
+        Arc::new(RegionFile(Path::new("/dev/shm").join(name)))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for RegionFile {
+    fn drop(&mut self) {
+        // It is not there if no server was ever started on it.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// A running server process.
@@ -59,6 +91,9 @@ impl Server {
             .args(["--listen", &format!("127.0.0.1:{}", options.port)])
             .args(["--memory", &options.memory, "--memory-size", &options.memory_size])
             .args(["--survive", &options.survive]);
+        if options.memory == "cxl" {
+            command.arg("--region").arg(options.region.path());
+        }
         let name = format!("cenote ({})", options.memory);
         let mut server = Server::spawn(&name, command, options.port)?;
         server.wait_for_line("ready")?;
