@@ -40,5 +40,5 @@ pub use error::{Error, Result};
 pub use key::KeyRange;
 pub use report::{CheckReport, RecoveryReport};
 pub use row::RowLayout;
-pub use tx::{CancelFlag, Reader, RowScan, Savepoint, Tx};
+pub use tx::{CancelFlag, Decide, Reader, RowScan, Savepoint, Tx};
 pub use types::{ColumnType, Datum, DatumRef, Numeric};

@@ -169,8 +169,19 @@ impl CatalogState {
 #[derive(Default)]
 pub(crate) struct Overlay {
     changes: Vec<Definition>,
-    /// Committed version, number of changes and result of the last application, with a version of its own.
-    cached: rt::Mutex<Option<(u64, usize, u64, Arc<Catalog>)>>,
+    /// The last application.
+    cached: rt::Mutex<Option<Applied>>,
+}
+
+/// Changes applied over the committed catalog.
+struct Applied {
+    /// Committed version that they were applied over.
+    base: u64,
+    /// How many they were.
+    changes: usize,
+    /// Version of the result, its own.
+    version: u64,
+    catalog: Arc<Catalog>,
 }
 
 impl Overlay {
@@ -201,15 +212,15 @@ impl Overlay {
         }
         let committed = state.version();
         let mut cached = self.cached.lock();
-        if let Some((base, len, version, catalog)) = &*cached
-            && (*base, *len) == (committed, self.changes.len())
+        if let Some(applied) = &*cached
+            && (applied.base, applied.changes) == (committed, self.changes.len())
         {
-            return (*version, catalog.clone());
+            return (applied.version, applied.catalog.clone());
         }
         let mut catalog = (*state.current()).clone();
         self.changes.iter().for_each(|change| catalog.apply(change));
         let (version, catalog) = (state.private.fetch_add(1, Ordering::Relaxed), Arc::new(catalog));
-        *cached = Some((committed, self.changes.len(), version, catalog.clone()));
+        *cached = Some(Applied { base: committed, changes: self.changes.len(), version, catalog: catalog.clone() });
         (version, catalog)
     }
 }

@@ -22,6 +22,7 @@ mod write;
 
 pub use locks::CancelFlag;
 pub use read::{Reader, RowScan};
+pub use write::Decide;
 pub(crate) use status::Status;
 
 use crate::api::{Direction, Isolation, RowBatch};

@@ -24,6 +24,9 @@ use crate::row::FLAG_EXTERNAL;
 use crate::tree::{BTree, LargeRef};
 use crate::undo::record::{DELETED, Kind, NewRecord, TRAILER, Trailer};
 
+/// What `Tx::modify` asks about a row's newest version; the flag: it is another than the snapshot sees.
+pub type Decide<'a, E> = dyn FnMut(&[u8], bool) -> std::result::Result<Change, E> + 'a;
+
 /// A step that may have to wait for a transaction and be done again.
 enum Step<T> {
     Done(T),
@@ -165,7 +168,7 @@ impl Tx {
         &mut self,
         table: &Table,
         key: &[u8],
-        f: &mut dyn FnMut(&[u8], bool) -> std::result::Result<Change, E>,
+        f: &mut Decide<'_, E>,
     ) -> std::result::Result<Outcome, E> {
         self.write_table(table)?;
         let mut value = Vec::new();
