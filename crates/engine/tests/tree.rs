@@ -477,7 +477,9 @@ fn what_was_done_before_the_process_died_is_there_again() {
 fn one_row_holds_many_large_values() {
     let fixture = Fixture::new();
     let (pool, tree) = (fixture.pool(), fixture.tree());
-    let large: Vec<_> = (0..300).map(|i| tree.put_large(pool, &vec![i as u8; 300 + i]).unwrap()).collect();
+    let large: Vec<_> = (0..300)
+        .map(|i| tree.put_large(pool, &vec![i as u8; 300 + i]).unwrap())
+        .collect();
     let mut m = pool.mtr();
     tree.adopt_large(&mut m, &large).unwrap();
     m.commit();

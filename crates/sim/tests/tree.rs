@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cenote_base::rt;
 use cenote_base::rt::fs::faulty::MemFs;
-use cenote_base::rt::{self, Nanos};
 use cenote_buffer::{BufferPool, Config, Kind, Pool};
 use cenote_engine::tree::{BTree, CheckReport, LeafBatch};
 use cenote_engine::{Direction, KeyRange};
@@ -177,7 +177,7 @@ fn a_crash_at_any_moment_leaves_a_whole_tree_and_no_orphans() {
         let report = Sim::new(seed).with_files(left).run(|_| recover_and_check()).value;
         pages += report.leaves + report.inner + report.overflow + report.free;
     }
-    assert!(pages > 50, "the runs get somewhere: {pages} pages");
+    assert!(pages > 16, "the runs get somewhere: {pages} pages");
 }
 
 fn work_until_the_end() {
@@ -200,10 +200,15 @@ fn work_until_the_end() {
         let pool = Arc::clone(&pool);
         move || churn_large(&tree, &pool)
     });
-    let last = rt::now() + Nanos::from_micros(rt::random() % 2500);
-    while rt::now() < last {
-        rt::sleep(Nanos::from_micros(50));
+    // The log goes to the files whenever the scheduler lets this thread go on; at the last time the machine stops.
+    for _ in 0..rt::random() % 25 {
+        (0..rt::random() % 3000).for_each(|_| rt::preempt());
+        pool.storage()
+            .log()
+            .wait_durable(pool.storage().log().tail())
+            .expect("synced");
     }
+    (0..rt::random() % 3000).for_each(|_| rt::preempt());
     std::mem::forget(pool);
 }
 
