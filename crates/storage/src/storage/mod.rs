@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_base::page_io::{PageIo, PageRead};
+use cenote_base::rt::Nanos;
 use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::{Error, Lsn, PageId, Result};
 
@@ -62,6 +63,10 @@ pub struct DataDir {
     _lock: File,
 }
 
+/// How long a directory may seem taken by a server that is not quite gone: a killed one gives its memory back before its
+/// locks.
+const LOCK_PATIENCE: Nanos = Nanos::from_secs(1);
+
 impl DataDir {
     /// Takes a data directory for this process, and makes it if it is missing.
     ///
@@ -76,7 +81,7 @@ impl DataDir {
         }
         let lock_path = path.join("lock");
         let lock = doing(fs::open(&lock_path, OpenOptions::CREATE), "opening", &lock_path)?;
-        if !doing(lock.lock_exclusive(), "locking", &lock_path)? {
+        if !doing(lock.lock_exclusive_within(LOCK_PATIENCE), "locking", &lock_path)? {
             return Err(Error::Busy(format!(
                 "the data directory {} is in use by another server",
                 path.display()

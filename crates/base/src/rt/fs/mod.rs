@@ -20,7 +20,7 @@ mod os;
 pub use batch::{Batch, IoOp, IoRequest, submit};
 pub use os::OsFileSystem;
 
-use super::file_system;
+use super::{Nanos, file_system, now, sleep};
 
 /// How [`open`] opens.
 #[derive(Debug, Clone, Copy, Default)]
@@ -221,6 +221,21 @@ impl File {
     /// Takes the file for this process until it closes it or ends; false if another has it.
     pub fn lock_exclusive(&self) -> io::Result<bool> {
         self.0.lock_exclusive()
+    }
+
+    /// As [`File::lock_exclusive`], asking again until `patience` is over. A lock may be held by nobody who
+    /// will use it: a killed process that is still giving its memory back, or a child between fork and exec.
+    pub fn lock_exclusive_within(&self, patience: Nanos) -> io::Result<bool> {
+        let end = now() + patience;
+        loop {
+            if self.lock_exclusive()? {
+                return Ok(true);
+            }
+            if now() >= end {
+                return Ok(false);
+            }
+            sleep(Nanos::from_millis(2));
+        }
     }
 }
 
