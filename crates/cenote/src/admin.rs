@@ -138,6 +138,7 @@ fn answer(out: &mut dyn Output, columns: &[&str], rows: &[Vec<String>], tag: &st
 
 fn text_of(datum: &Datum) -> String {
     match datum {
+        Datum::Null => String::new(),
         Datum::Text(text) => text.clone(),
         Datum::Int4(number) => number.to_string(),
         Datum::Int8(number) => number.to_string(),

@@ -50,11 +50,12 @@ const SESSIONS: [Column; 8] = [
     ("query", ColumnType::Text),
 ];
 
-const SERVER: [Column; 4] = [
+const SERVER: [Column; 5] = [
     ("version", ColumnType::Text),
     ("process", ColumnType::Int8),
     ("up_seconds", ColumnType::Int8),
     ("memory", ColumnType::Text),
+    ("poisoned", ColumnType::Text),
 ];
 
 /// The views of a running server.
@@ -82,6 +83,7 @@ impl Views {
             count(u64::from(std::process::id())),
             count(self.started.elapsed().as_secs()),
             Datum::Text(self.memory.clone()),
+            self.engine.poisoned().map_or(Datum::Null, Datum::Text),
         ]]
     }
 
