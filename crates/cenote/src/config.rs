@@ -23,6 +23,8 @@ const MAX_CONNECTIONS_DEFAULT: usize = 200;
 const CONNECTIONS_MAX: usize = 900;
 /// A quarter of the machine's memory is taken, but no more than this unless asked for.
 const MEMORY_SIZE_DEFAULT_MAX: ByteSize = ByteSize::gib(4);
+/// The redo ring and some hundred frames.
+const MEMORY_SIZE_MIN: ByteSize = ByteSize::mib(16);
 /// The file looked for in the data directory.
 const FILE_NAME: &str = "cenote.toml";
 
@@ -261,6 +263,10 @@ impl Settings {
                 "max_connections is {}; it may be 1 to {CONNECTIONS_MAX}",
                 self.max_connections
             );
+            return Err(ConfigError::Value(problem));
+        }
+        if self.memory_size < MEMORY_SIZE_MIN {
+            let problem = format!("memory_size is {}; the least is {MEMORY_SIZE_MIN}", self.memory_size);
             return Err(ConfigError::Value(problem));
         }
         if self.memory == Memory::Dram && self.region.is_some() {

@@ -148,9 +148,8 @@ impl From<cenote_base::Error> for Error {
         match error {
             Base::Full(text) => Error::DiskFull(text),
             Base::Corrupt(text) => Error::Corrupt(text),
-            Base::Mismatch(text) | Base::Busy(text) => Error::Config(text),
+            Base::Mismatch(text) | Base::Busy(text) | Base::Invalid(text) => Error::Config(text),
             Base::Poisoned(text) => Error::Poisoned(text),
-            Base::Invalid(text) => Error::Internal(text),
             other => Error::Io(other.to_string()),
         }
     }

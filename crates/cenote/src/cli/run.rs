@@ -20,7 +20,7 @@ use crate::views::Views;
 use crate::{database, log, regions};
 use cenote_base::units::ByteSize;
 use cenote_engine::{Engine, RecoveryReport};
-use cenote_sql::Sql;
+use cenote_sql::{Analytics, Sql};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -29,6 +29,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Where queries that need more memory than they get put the rest, in the data directory.
+#[cfg(feature = "analytics")]
+const SPILL_DIR: &str = "query-tmp";
 /// How long sessions have to end at a shutdown.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -69,7 +72,7 @@ fn serve(
 ) -> Result<Server, Failure> {
     let registry = Arc::new(Registry::default());
     let views = Views::new(engine.clone(), registry.clone(), describe_memory(settings));
-    let sql = Sql::new(engine.clone(), analytics(&engine, &views));
+    let sql = Sql::new(engine.clone(), analytics(settings, &engine, &views));
     let access = Access {
         passwords,
         max_connections: settings.max_connections,
@@ -86,7 +89,22 @@ fn serve(
     )?)
 }
 
-fn analytics(_engine: &Arc<Engine>, _views: &Arc<Views>) -> Option<Arc<dyn cenote_sql::Analytics>> {
+/// The planner of everything that the short path does not know. It starts nothing before the first such query.
+#[cfg(feature = "analytics")]
+fn analytics(settings: &Settings, engine: &Arc<Engine>, views: &Arc<Views>) -> Option<Arc<dyn Analytics>> {
+    use cenote_sql::analytics::{Config, DataFusion};
+    let spill = settings.data.join(SPILL_DIR);
+    // What queries of a killed server left.
+    std::fs::remove_dir_all(&spill).ok();
+    let config = Config {
+        spill: Some(spill),
+        ..Config::default()
+    };
+    Some(DataFusion::new(engine.clone(), Some(views.clone()), config))
+}
+
+#[cfg(not(feature = "analytics"))]
+fn analytics(_settings: &Settings, _engine: &Arc<Engine>, _views: &Arc<Views>) -> Option<Arc<dyn Analytics>> {
     None
 }
 

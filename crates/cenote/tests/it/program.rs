@@ -228,6 +228,7 @@ fn errors_say_what_to_do() {
     fails(&["run", "--listen", "0.0.0.0:0"], "--password-file");
     fails(&["run", "--listen", "nowhere"], "127.0.0.1:5433");
     fails(&["run", "--memory-size", "lots"], "512MiB");
+    fails(&["run", "--memory-size", "1MiB"], "16MiB");
     fails(&["run", "--max-connections", "0"], "max_connections");
     fails(&["run", "--memory", "dram", "--region", "/dev/shm/x"], "--region");
     fails(&["run", "--config", "/nowhere.toml"], "/nowhere.toml");
