@@ -49,14 +49,15 @@ fn pages_survive_eviction_and_every_kind_of_restart() {
         let size = 16 << 20;
         let (pool, report) = open(kind, dir.path(), size);
         assert_eq!(report.mode, Mode::Clean);
-        let pages = pool.stats().frames * 5;
+        // Frames are fewer than 16 MiB hold.
+        let pages = 5 * 1024;
         for page in 0..pages {
             create(&pool, page, page as u64);
         }
         for page in (0..pages).rev() {
             assert_eq!(read(&pool, page), (page as u64, !(page as u64)), "{kind:?}");
         }
-        assert!(pool.stats().counts.evictions > pages as u64, "{:?}", pool.stats());
+        assert!(pool.stats().counts.evictions > 2 * pages as u64 - 2048, "{:?}", pool.stats());
         assert_eq!(pool.check().problems, Vec::<String>::new());
 
         // As the end of a process leaves it (its threads apart, which have nothing to do here).
