@@ -132,6 +132,28 @@ fn session(engine: &Arc<Engine>, me: i32, noted: &AtomicU64, stop: &AtomicBool) 
     }
 }
 
+/// Makes and drops a table with three rows, again and again; sometimes takes it back. Values are large.
+fn definer(engine: &Arc<Engine>, stop: &AtomicBool) {
+    let mut tx = engine.tx();
+    while !stop.load(Ordering::SeqCst) {
+        tx.begin(Isolation::ReadCommitted);
+        let table = tx.create_table(NewTable { name: "d".into(), indexes: Vec::new(), primary_key: Some(("d_pkey".into(), vec![0])), ..new_table() });
+        let table = table.expect("made");
+        for id in 0..3 {
+            assert_eq!(tx.insert(&table, &row_of(&table, id, 1, 20_000)).expect("inserted"), Insert::Done);
+        }
+        if rt::random().is_multiple_of(3) {
+            tx.rollback().expect("taken back");
+            continue;
+        }
+        tx.commit().expect("committed");
+        tx.begin(Isolation::ReadCommitted);
+        tx.modify(&table, &key(&table, 1), &mut |_, _| Ok::<_, Error>(Change::Update(row_of(&table, 1, 2, 30_000)))).expect("free");
+        tx.drop_table(&table).expect("dropped");
+        tx.commit().expect("committed");
+    }
+}
+
 /// What something that ended left behind, and what it had acknowledged.
 struct Remains {
     what: &'static str,
@@ -157,6 +179,10 @@ fn work(sim: &Sim, deaths: u32) -> Vec<Remains> {
             rt::spawn("session", move || session(&engine, me as i32, &noted[me as usize], &stop))
         })
         .collect();
+    let defines = {
+        let (engine, stop) = (engine.clone(), stop.clone());
+        rt::spawn("definer", move || definer(&engine, &stop))
+    };
     let remains = (0..deaths)
         .map(|_| {
             let notes = || noted.iter().map(|n| n.as_raw().load(Ordering::SeqCst)).collect::<Vec<u64>>();
@@ -177,6 +203,7 @@ fn work(sim: &Sim, deaths: u32) -> Vec<Remains> {
         .collect();
     stop.store(true, Ordering::SeqCst);
     sessions.into_iter().for_each(|s| s.join().expect("no panic"));
+    defines.join().expect("no panic");
     engine.halt();
     remains
 }
@@ -215,6 +242,11 @@ fn verify(seed: u64, remains: Remains) {
                 assert!(n == *noted as i64 || n == *noted as i64 + 1, "{what}, round {round}: {n} is there, {noted} acknowledged");
                 committed += n;
             }
+            let tx = engine.begin(Isolation::ReadCommitted);
+            if let Some(table) = tx.table("d").expect("readable") {
+                assert_eq!(tx.collect(&table, KeyRange::all()).expect("readable").len(), 3, "{what}: half a definition");
+            }
+            drop(tx);
             let shared = rows.iter().find(|r| r.0 == SHARED).map(|r| r.1);
             assert_eq!(shared, Some(committed), "{what}, round {round}: the shared counter");
             // Once more after the losers are gone and purge has been through.
