@@ -126,6 +126,29 @@ pub(crate) fn to_limited_text(name: &str, pad: bool) -> Func {
     })
 }
 
+/// A LIKE pattern whose escape character is another than the backslash.
+pub(crate) fn like_pattern() -> Func {
+    Func::of("cenote_like_pattern", DataType::Utf8, |call| {
+        call.by_rows_to_text(|columns, row| {
+            let (Some(pattern), Some(escape)) = (text_at(&columns[0], row)?, text_at(&columns[1], row)?) else { return Ok(None) };
+            let own = escape.chars().next();
+            let mut out = String::new();
+            let mut chars = pattern.chars();
+            while let Some(c) = chars.next() {
+                match c {
+                    c if Some(c) == own => {
+                        out.push('\\');
+                        out.extend(chars.next());
+                    }
+                    '\\' => out.push_str("\\\\"),
+                    c => out.push(c),
+                }
+            }
+            Ok(Some(out))
+        })
+    })
+}
+
 /// `value AT TIME ZONE zone`. Only UTC is known.
 pub(crate) fn timezone() -> Func {
     let returns = |types: &[DataType], _: &[Option<&datafusion::common::ScalarValue>]| {

@@ -81,6 +81,8 @@ fn own_functions() -> Vec<Arc<ScalarUDF>> {
         casts::to_limited_text("cenote_varchar", false).udf(),
         casts::to_limited_text("cenote_bpchar", true).udf(),
         casts::timezone().udf(),
+        casts::like_pattern().udf(),
+        super::formatting::to_char().udf(),
     ]
 }
 

@@ -19,6 +19,7 @@ mod arithmetic;
 mod casts;
 mod context;
 mod error;
+mod formatting;
 mod function;
 mod numeric;
 mod operators;
@@ -37,7 +38,6 @@ use arrow::array::RecordBatch;
 use bytes::BytesMut;
 use cenote_engine::{Datum, Engine, Table};
 use datafusion::execution::SendableRecordBatchStream;
-use futures::StreamExt;
 use plan::{Core, Planned};
 use sqlparser::ast::Query;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -117,7 +117,7 @@ impl Analytics for DataFusion {
         guarded(|| {
             let planned = plan::plan(&core, &snapshot, query, params)?;
             let stream = core.start_query(&planned)?;
-            Ok(Box::new(Running { stream: Some(stream), core, planned, batch: None, row: 0, _snapshot: snapshot }) as Box<dyn Rows>)
+            Ok(Box::new(Running { stream: Some(stream), core, planned, batch: None, row: 0, snapshot }) as Box<dyn Rows>)
         })
     }
 
@@ -127,7 +127,7 @@ impl Analytics for DataFusion {
             let planned = plan::plan(&core, &snapshot, query, params)?;
             if analyze {
                 let mut stream = core.start_query(&planned)?;
-                while let Some(batch) = core.wait(stream.next()) {
+                while let Some(batch) = core.next_batch(&mut stream, &scope.cancel)? {
                     batch.map_err(error::outward)?;
                 }
             }
@@ -144,7 +144,7 @@ struct Running {
     row: usize,
     planned: Planned,
     core: Arc<Core>,
-    _snapshot: Arc<Snapshot>,
+    snapshot: Arc<Snapshot>,
 }
 
 impl Running {
@@ -169,7 +169,8 @@ impl Rows for Running {
             }
             let Some(stream) = &mut self.stream else { return Ok(false) };
             let core = &self.core;
-            match guarded(|| Ok(core.wait(stream.next())))? {
+            let cancel = &self.snapshot.scope.cancel;
+            match guarded(|| core.next_batch(stream, cancel))? {
                 Some(batch) => {
                     self.batch = Some(batch.map_err(error::outward)?);
                     self.row = 0;
@@ -187,6 +188,7 @@ impl Rows for Running {
         let (batch, row) = self.current()?;
         for (i, (column, field)) in batch.columns().iter().zip(&self.planned.fields).enumerate() {
             wire::append_counted(out, |out| match formats.of(i) {
+                _ if field.type_oid == wire::BPCHAR => wire::append_padded(out, &**column, row, field.type_mod),
                 crate::output::Format::Text => wire::append_text(out, &**column, row, settings.zone()),
                 crate::output::Format::Binary => wire::append_binary(out, &**column, row, field.type_oid),
             })?;

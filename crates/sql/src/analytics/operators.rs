@@ -24,7 +24,8 @@ pub(crate) struct PgPlanner {
 impl ExprPlanner for PgPlanner {
     fn plan_binary_op(&self, expr: RawBinaryExpr, schema: &DFSchema) -> Result<PlannerResult<RawBinaryExpr>> {
         let RawBinaryExpr { op, left, right } = expr;
-        let (left, right) = settle(left, right, schema);
+        let settled = arithmetic_op(&op).is_some() || is_comparison(&op);
+        let (left, right) = if settled { settle(left, right, schema) } else { (as_text_parameter(left), as_text_parameter(right)) };
         let (Ok(l), Ok(r)) = (left.get_type(schema), right.get_type(schema)) else {
             return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }));
         };
@@ -33,7 +34,6 @@ impl ExprPlanner for PgPlanner {
             (Some(arithmetic), _) => sides.arithmetic(arithmetic, op),
             (_, true) => sides.comparison(op),
             _ if op == BinaryOperator::StringConcat => sides.concatenation(),
-            _ if matches!(op, BinaryOperator::And | BinaryOperator::Or) => sides.original(op),
             _ => sides.original(op),
         })
     }
@@ -111,6 +111,11 @@ fn settle(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr) {
         None => right,
     };
     (left, right)
+}
+
+/// Beside an operator of strings a parameter without type is text.
+fn as_text_parameter(expr: Expr) -> Expr {
+    typed_as(expr, &DataType::Utf8)
 }
 
 /// An integer literal in PostgreSQL's type for it.

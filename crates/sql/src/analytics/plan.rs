@@ -9,7 +9,8 @@ use crate::error::{Result, SqlError, code};
 use crate::hook::Description;
 use crate::output::Field;
 use arrow::datatypes::{DataType, Field as ArrowField, FieldRef, Schema};
-use cenote_engine::Datum;
+use arrow::array::RecordBatch;
+use cenote_engine::{CancelFlag, Datum};
 use datafusion::common::{ParamValues, ScalarValue};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::GreedyMemoryPool;
@@ -20,11 +21,16 @@ use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
 use datafusion::sql::planner::{NullOrdering, ParserOptions, PlannerContext, SqlToRel};
+use futures::StreamExt;
 use sqlparser::ast::{Query, Statement};
 use std::cell::Cell;
 use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+/// How long a computation may go on before the cancel flag is looked at.
+const CANCEL_CHECK: Duration = Duration::from_millis(50);
 /// Rows from which on a query is spread over threads.
 const PARALLEL_ROWS: u64 = 50_000;
 
@@ -48,7 +54,7 @@ impl Core {
             .build()
             .map_err(|e| SqlError::new("53000", format!("cannot start query threads: {e}")))?;
         let disk = match &config.spill {
-            Some(path) => DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![path.clone()])),
+            Some(path) => DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![emptied(path)])),
             None => DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled),
         };
         let environment = RuntimeEnvBuilder::new()
@@ -75,6 +81,24 @@ impl Core {
         self.runtime.block_on(future)
     }
 
+    /// The next batch of a query; 57014 once the cancel flag is set, also while operators compute between batches.
+    pub fn next_batch(
+        &self,
+        stream: &mut SendableRecordBatchStream,
+        cancel: &CancelFlag,
+    ) -> Result<Option<datafusion::common::Result<RecordBatch>>> {
+        self.wait(async {
+            loop {
+                if cancel.is_set() {
+                    return Err(SqlError::new(code::QUERY_CANCELED, "canceling statement due to user request"));
+                }
+                if let Ok(batch) = tokio::time::timeout(CANCEL_CHECK, stream.next()).await {
+                    return Ok(batch);
+                }
+            }
+        })
+    }
+
     fn state(&self, rows: u64) -> &SessionState {
         if rows >= PARALLEL_ROWS { &self.parallel } else { &self.single }
     }
@@ -90,6 +114,13 @@ impl Core {
         let state = self.state(planned.rows);
         execute_stream(planned.physical.clone(), state.task_ctx()).map_err(outward)
     }
+}
+
+/// The spill directory without what a killed process left there.
+fn emptied(path: &Path) -> PathBuf {
+    // What cannot be removed only takes room: a query that cannot write there fails by itself.
+    let _ = std::fs::remove_dir_all(path);
+    path.to_path_buf()
 }
 
 /// A query ready to run.
@@ -150,6 +181,8 @@ fn type_by_casts(query: &Query, params: &mut Vec<Option<FieldRef>>) {
         if slot.is_none() {
             let bare = sql.to_string();
             let oid = builtin_by_name(bare.split('(').next().unwrap_or(&bare)).map_or(25, |t| t.oid);
+            // Names of objects come as text; the cast looks them up.
+            let oid = if matches!(oid, 24 | 2205 | 2206 | 4089) { 25 } else { oid };
             *slot = arrow_type_of_oid(oid).map(|t| param_field(number - 1, t));
         }
     }
@@ -192,11 +225,19 @@ pub(crate) fn describe(core: &Arc<Core>, snapshot: &Arc<Snapshot>, query: &Query
     let count = found.keys().filter_map(|k| k.trim_start_matches('$').parse::<usize>().ok()).max().unwrap_or(0).max(given.len());
     let of = |i: usize| match given.get(i).copied().filter(|oid| *oid != 0) {
         Some(oid) => oid,
-        None => found.get(&format!("${}", i + 1)).cloned().flatten().map_or(25, |t| pg_type(&ArrowField::new("", t, true)).oid),
+        None => found.get(&format!("${}", i + 1)).cloned().flatten().map_or(25, |t| sent_as(pg_type(&ArrowField::new("", t, true)).oid)),
     };
     let param_types: Vec<u32> = (0..count).map(of).collect();
     let settled = if param_types == given { plan } else { logical(core, snapshot, query, types(&param_types))?.0 };
     Ok(Description { fields: fields_of(settled.schema().as_arrow()), param_types })
+}
+
+/// Parameters of types that clients rarely know are asked for as one that they do.
+fn sent_as(oid: u32) -> u32 {
+    match oid {
+        26 | 28 => 20,
+        known => known,
+    }
 }
 
 fn param_field(index: usize, data_type: DataType) -> FieldRef {

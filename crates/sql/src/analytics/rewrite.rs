@@ -119,6 +119,7 @@ impl VisitorMut for Rewriter {
     }
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        inline_laterals(select);
         self.name_columns(select);
         ControlFlow::Continue(())
     }
@@ -186,6 +187,58 @@ impl Rewriter {
     fn marked(&mut self, name: &str) -> String {
         self.serial += 1;
         format!("{name}{MARK}{}", self.serial)
+    }
+}
+
+/// `CROSS JOIN LATERAL (SELECT expression) AS o(n)` names an expression over the other tables: its uses become the expression.
+fn inline_laterals(select: &mut Select) {
+    let mut named = Vec::new();
+    for table in &mut select.from {
+        table.joins.retain(|join| {
+            let columns = lateral_columns(&join.relation);
+            let inlined = columns.is_some() && matches!(join.join_operator, JoinOperator::CrossJoin(_));
+            named.extend(columns.filter(|_| inlined).into_iter().flatten());
+            !inlined
+        });
+    }
+    if !named.is_empty() {
+        let _ = VisitMut::visit(select, &mut Inline(named));
+    }
+}
+
+/// Table and column name and expression of each column of such a subquery; None for anything else.
+fn lateral_columns(factor: &TableFactor) -> Option<Vec<(String, String, Expr)>> {
+    let TableFactor::Derived { lateral: true, subquery, alias: Some(alias), .. } = factor else { return None };
+    let SetExpr::Select(select) = &*subquery.body else { return None };
+    if !select.from.is_empty() || select.selection.is_some() {
+        return None;
+    }
+    let column = |(i, item): (usize, &SelectItem)| {
+        let (expr, own) = match item {
+            SelectItem::UnnamedExpr(expr) => (expr.clone(), column_name(expr).unwrap_or_else(|| "?column?".into())),
+            SelectItem::ExprWithAlias { expr, alias } => (expr.clone(), folded(alias)),
+            _ => return None,
+        };
+        Some((folded(&alias.name), alias.columns.get(i).map_or(own, |c| folded(&c.name)), expr))
+    };
+    select.projection.iter().enumerate().map(column).collect()
+}
+
+struct Inline(Vec<(String, String, Expr)>);
+
+impl VisitorMut for Inline {
+    type Break = ();
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if let Expr::CompoundIdentifier(path) = &*expr
+            && let [table, column] = path.as_slice()
+        {
+            let (table, column) = (folded(table), folded(column));
+            if let Some((.., named)) = self.0.iter().find(|(t, c, _)| *t == table && *c == column) {
+                *expr = Expr::Nested(Box::new(named.clone()));
+            }
+        }
+        ControlFlow::Continue(())
     }
 }
 
@@ -327,12 +380,22 @@ fn rewrite_expr(expr: &mut Expr) {
             else_result.iter_mut().for_each(|e| type_literal(e));
         }
         Expr::AnyOp { right, .. } | Expr::AllOp { right, .. } => array_literal(right),
+        Expr::Like { pattern, escape_char, .. } | Expr::ILike { pattern, escape_char, .. } => escape_by_backslash(pattern, escape_char),
         Expr::Function(_) => rewrite_function(expr),
         Expr::AtTimeZone { timestamp, time_zone } => *expr = call("timezone", vec![take(time_zone), take(timestamp)]),
         Expr::Extract { field, expr: of, .. } => {
             *expr = call("date_part", vec![Expr::value(Value::SingleQuotedString(field.to_string().to_lowercase())), take(of)]);
         }
         _ => {}
+    }
+}
+
+/// Patterns with an escape character of their own are brought to the backslash, the only one that DataFusion knows.
+fn escape_by_backslash(pattern: &mut Expr, escape: &mut Option<ValueWithSpan>) {
+    if let Some(ValueWithSpan { value: Value::SingleQuotedString(own), .. }) = escape.take()
+        && own != "\\"
+    {
+        *pattern = call("cenote_like_pattern", vec![take(pattern), Expr::value(Value::SingleQuotedString(own))]);
     }
 }
 
@@ -495,6 +558,11 @@ fn rewrite_function(expr: &mut Expr) {
     let plain = match name.as_str() {
         "coalesce" | "greatest" | "least" | "nullif" | "sum" | "avg" | "min" | "max" | "array_agg" => true,
         "every" => return rename(function, "bool_and"),
+        "generate_subscripts" => {
+            rename(function, "cenote_subscripts");
+            *expr = call("unnest", vec![take(expr)]);
+            return;
+        }
         "char_length" | "character_length" => return rename(function, "length"),
         "generate_series" if function.over.is_none() => return,
         "transaction_timestamp" | "statement_timestamp" | "clock_timestamp" | "current_timestamp" => return rename(function, "now"),
@@ -518,7 +586,7 @@ fn rename(function: &mut Function, name: &str) {
 
 /// `ARRAY(SELECT x …)`: the subquery's rows in its order, an empty array where there are none.
 fn array_subquery(mut query: Box<Query>) -> Expr {
-    if query.to_string().contains("unnest(tc.reloptions)") {
+    if query.to_string().to_lowercase().contains("unnest(tc.reloptions)") {
         // psql's `\d+` unfolds the storage options of another table's TOAST table: there is none.
         return cast(Expr::value(Value::Null), DataType::Array(ArrayElemTypeDef::SquareBracket(Box::new(DataType::Text), None)));
     }

@@ -38,6 +38,21 @@ pub(crate) fn append_text(out: &mut BytesMut, array: &dyn Array, row: usize, zon
     Ok(true)
 }
 
+/// Type id of `char(n)`.
+pub(crate) const BPCHAR: u32 = 1042;
+
+/// A `char(n)`, whose text is the same in both formats. Queries run without its trailing blanks, which mean nothing; here they come back.
+pub(crate) fn append_padded(out: &mut BytesMut, array: &dyn Array, row: usize, modifier: i32) -> Result<bool> {
+    if is_null(array, row) {
+        return Ok(false);
+    }
+    let text = string(array, row).ok_or_else(|| unknown_type(array))?;
+    out.put_slice(text.as_bytes());
+    let missing = (modifier.saturating_sub(4).max(0) as usize).saturating_sub(text.chars().count());
+    out.put_bytes(b' ', missing);
+    Ok(true)
+}
+
 /// As [`append_text`], in the binary format of type `oid`.
 pub(crate) fn append_binary(out: &mut BytesMut, array: &dyn Array, row: usize, oid: u32) -> Result<bool> {
     if is_null(array, row) {

@@ -241,6 +241,9 @@ fn serial_sequence(snapshot: Arc<Snapshot>) -> Func {
         call.by_rows_to_text(|columns, row| {
             let (Some(table), Some(column)) = (text_at(&columns[0], row)?, text_at(&columns[1], row)?) else { return Ok(None) };
             let bare = table.strip_prefix("public.").unwrap_or(&table).trim_matches('"');
+            if relations().iter().any(|r| r.name == bare) || bare.starts_with("information_schema.") {
+                return Ok(None);
+            }
             let Some(table) = snapshot.table(bare) else { return Err(SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{table}\" does not exist"))) };
             let position = table.column_named(&column);
             let owned = snapshot.scope.sequences.iter().find(|s| s.owned_by.is_some_and(|(id, c)| id == table.id && Some(c) == position));
@@ -289,6 +292,8 @@ fn plain(_snapshot: &Arc<Snapshot>, name: &str) -> Option<Func> {
                 ScalarValue::iter_to_array(values).map_err(crate::analytics::error::outward)
             })
         }),
+        "json_build_object" | "jsonb_build_object" => Func::of(name, DataType::Utf8, |call| call.by_rows_to_text(|columns, row| json_object(columns, row).map(Some))),
+        "cenote_subscripts" => subscripts(),
         "array_upper" | "array_lower" => {
             let upper = name == "array_upper";
             Func::of(name, DataType::Int32, move |call| {
@@ -304,4 +309,43 @@ fn plain(_snapshot: &Arc<Snapshot>, name: &str) -> Option<Func> {
         }
         _ => return None,
     })
+}
+
+/// `generate_subscripts`: positions from 1, in `int2vector` and `oidvector` from 0.
+fn subscripts() -> Func {
+    Func::of("cenote_subscripts", list(DataType::Int32), |call| {
+        call.by_columns(|columns| {
+            let DataType::List(item) = columns[0].data_type() else { return Err(SqlError::new(code::DATATYPE_MISMATCH, "generate_subscripts takes an array")) };
+            let first = if matches!(item.data_type(), DataType::Int16 | DataType::UInt32) { 0 } else { 1 };
+            let lists = arrow::array::AsArray::as_list::<i32>(&columns[0]);
+            let positions = (0..lists.len()).map(|row| {
+                let count = if lists.is_null(row) { 0 } else { lists.value(row).len() as i32 };
+                let values: Vec<ScalarValue> = (first..first + count).map(|i| ScalarValue::Int32(Some(i))).collect();
+                ScalarValue::List(ScalarValue::new_list(&values, &DataType::Int32, true))
+            });
+            let positions: Vec<ScalarValue> = positions.collect();
+            if positions.is_empty() {
+                return Ok(arrow::array::new_empty_array(&list(DataType::Int32)));
+            }
+            ScalarValue::iter_to_array(positions).map_err(crate::analytics::error::outward)
+        })
+    })
+}
+
+/// `{"name" : value, ...}` of names and values in turn.
+fn json_object(columns: &[ArrayRef], row: usize) -> std::result::Result<String, SqlError> {
+    let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").replace('\t', "\\t"));
+    let mut members = Vec::new();
+    for pair in columns.chunks(2) {
+        let [name, value] = pair else { return Err(SqlError::new(code::INVALID_ARGUMENT, "argument list must have even number of elements")) };
+        let name = text_at(name, row)?.unwrap_or_default();
+        let value = match (value.data_type(), text_at(value, row)?) {
+            (_, None) => "null".to_string(),
+            (DataType::Boolean, Some(text)) => if text == "t" { "true".into() } else { "false".into() },
+            (data_type, Some(text)) if data_type.is_numeric() => text,
+            (_, Some(text)) => quoted(&text),
+        };
+        members.push(format!("{} : {value}", quoted(&name)));
+    }
+    Ok(format!("{{{}}}", members.join(", ")))
 }
