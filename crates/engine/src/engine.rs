@@ -146,8 +146,8 @@ impl Engine {
         };
         let engine = Arc::new(engine);
         crate::recovery::adopt(&engine, &losers, first)?;
-        crate::recovery::read_catalog(&engine)?;
-        let orphans = if found == 0 { crate::recovery::drop_orphans(&engine)? } else { 0 };
+        let named = crate::recovery::read_catalog(&engine)?;
+        let orphans = crate::recovery::drop_orphans(&engine, &named)?;
         engine.update_report(|report| {
             if orphans > 0 {
                 report.notes.push(format!("{orphans} spaces that no definition named were dropped"));

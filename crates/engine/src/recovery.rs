@@ -94,16 +94,17 @@ pub(crate) fn adopt(engine: &Engine, losers: &[Loser], first: u64) -> Result<()>
     Ok(())
 }
 
-/// Fills the cache of the catalog; knows every table that undo may lead to.
-pub(crate) fn read_catalog(engine: &Arc<Engine>) -> Result<()> {
+/// Fills the cache of the catalog; knows every table that undo may lead to. Returns the spaces that any version of any
+/// definition names.
+pub(crate) fn read_catalog(engine: &Arc<Engine>) -> Result<HashSet<u32>> {
     let own = engine.catalog.own.clone();
     let mut reader = Reader::new(engine);
     reader.refresh();
     let mut scan = BTree { space: own.space }.scan(KeyRange::all(), Direction::Forward);
-    let (mut batch, mut changes) = (LeafBatch::new(), Vec::new());
+    let (mut batch, mut changes, mut named) = (LeafBatch::new(), Vec::new(), HashSet::default());
     while scan.next_batch(&engine.pool, &mut batch)? {
         for (_, value) in batch.iter() {
-            register_versions(engine, value)?;
+            register_versions(engine, value, &mut named)?;
             let mut row = value.to_vec();
             if reader.visible_version(&mut row)? && reader.complete(&own, &mut row)? {
                 changes.push(state::definition_of(&own, &row)?);
@@ -111,11 +112,11 @@ pub(crate) fn read_catalog(engine: &Arc<Engine>) -> Result<()> {
         }
     }
     engine.catalog.change(&changes);
-    Ok(())
+    Ok(named)
 }
 
 /// Registers each version of a definition by its space, the newest last where they share one.
-fn register_versions(engine: &Engine, value: &[u8]) -> Result<()> {
+fn register_versions(engine: &Engine, value: &[u8], named: &mut HashSet<u32>) -> Result<()> {
     let own = &engine.catalog.own;
     let mut versions = Vec::new();
     let mut version = Some((Trailer::of(value)?, value[..value.len() - TRAILER].to_vec()));
@@ -126,14 +127,14 @@ fn register_versions(engine: &Engine, value: &[u8]) -> Result<()> {
     for row in versions.iter().rev() {
         if let Definition::Table(table) = state::definition_of(own, &large::bring_in(&engine.pool, own, row)?)? {
             engine.catalog.register(&table);
+            named.extend(spaces_of(&table));
         }
     }
     Ok(())
 }
 
-/// Drops spaces that no version of any definition names.
-pub(crate) fn drop_orphans(engine: &Engine) -> Result<u64> {
-    let named: HashSet<u32> = engine.catalog.known().iter().flat_map(|table| spaces_of(table)).collect();
+/// Drops spaces that no version of any definition names: what a crash left of definitions that were being made.
+pub(crate) fn drop_orphans(engine: &Engine, named: &HashSet<u32>) -> Result<u64> {
     let orphans = engine.storage.0.pages().spaces().into_iter();
     let mut dropped = 0;
     for space in orphans.filter(|s| (FIRST_SPACE..undo::SPACE_BASE).contains(s) && !named.contains(s)) {

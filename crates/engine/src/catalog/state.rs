@@ -158,11 +158,6 @@ impl CatalogState {
     pub(crate) fn register(&self, table: &Arc<Table>) {
         self.spaces.write().insert(table.space, table.clone());
     }
-
-    /// Every table known by a space, the catalog's own included.
-    pub(crate) fn known(&self) -> Vec<Arc<Table>> {
-        self.spaces.read().values().cloned().collect()
-    }
 }
 
 /// Definitions of a transaction that has not committed.

@@ -118,6 +118,14 @@ impl Tx {
         self.reader.refresh();
     }
 
+    /// Ends a statement: at read committed the snapshot is given up, so that a session that idles in its transaction does not
+    /// keep purge from its work. Nothing may be read until the next `begin_statement`; readers cloned before go on.
+    pub fn end_statement(&mut self) {
+        if self.isolation == Isolation::ReadCommitted {
+            self.reader.withdraw();
+        }
+    }
+
     /// Waits until every commit that this transaction has met is durable: before rows that were read by `modify` are shown to
     /// the client ahead of a commit (RETURNING in a transaction block). Usually a comparison.
     pub fn wait_built_on(&self) -> Result<()> {

@@ -200,3 +200,28 @@ fn unique_keys() {
     check(&engine);
     engine.shutdown().unwrap();
 }
+
+#[test]
+fn an_idle_transaction_does_not_hold_purge_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options(dir.path(), MemoryKind::Dram);
+    options.background = false;
+    let engine = Engine::open(options).unwrap();
+    let table = create(&engine, "t", false);
+    let mut idle = engine.begin(Isolation::ReadCommitted);
+    idle.begin_statement();
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    insert(&mut tx, &table, 1, 1, "x").unwrap();
+    update(&mut tx, &table, 1, 2, "y").unwrap();
+    tx.commit().unwrap();
+    engine.vacuum().unwrap();
+    assert_eq!(engine.vacuum().unwrap(), 0, "the snapshot is older");
+    assert_eq!(all(&idle, &table).len(), 0);
+    idle.end_statement();
+    assert_eq!(engine.vacuum().unwrap(), 2);
+    idle.begin_statement();
+    assert_eq!(all(&idle, &table).len(), 1);
+    idle.commit().unwrap();
+    check(&engine);
+    engine.shutdown().unwrap();
+}
