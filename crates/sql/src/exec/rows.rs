@@ -5,6 +5,9 @@ use crate::expr::Env;
 use crate::plan::access::{Access, Path, key_range, list_ranges, push_equal, tree_columns};
 use cenote_engine::{Direction, KeyRange, RowBatch, RowScan, Tx};
 
+/// Below this many rows a scan fetches only what is wanted.
+const FEW: usize = 64;
+
 /// A walk over the rows of an access path. The filter is the caller's to apply.
 pub struct TableRows {
     ranges: std::vec::IntoIter<KeyRange>,
@@ -15,6 +18,8 @@ pub struct TableRows {
     at: usize,
     point: Option<(Vec<u8>, Vec<u8>)>,
     pending: bool,
+    /// Rows to fetch at a time, where few are wanted.
+    few: Option<usize>,
 }
 
 impl TableRows {
@@ -22,7 +27,7 @@ impl TableRows {
     pub fn start(access: &Access, env: &Env<'_>, mut batch: RowBatch) -> Result<TableRows> {
         batch.clear();
         let table = &access.table;
-        let mut rows = TableRows { ranges: Vec::new().into_iter(), index: None, scan: None, batch, at: 0, point: None, pending: false };
+        let mut rows = TableRows { ranges: Vec::new().into_iter(), index: None, scan: None, batch, at: 0, point: None, pending: false, few: None };
         match &access.path {
             Path::Point(values) => {
                 let mut key = Vec::with_capacity(16);
@@ -46,6 +51,11 @@ impl TableRows {
         Ok(rows)
     }
 
+    /// Says that about so many rows will do.
+    pub fn expect_few(&mut self, rows: u64) {
+        self.few = usize::try_from(rows).ok().filter(|n| *n < FEW).map(|n| n.max(1));
+    }
+
     /// Moves to the next row; false at the end.
     pub fn next(&mut self, tx: &Tx, access: &Access) -> Result<bool> {
         if let Some((key, row)) = &mut self.point {
@@ -56,9 +66,13 @@ impl TableRows {
             self.at = 0;
             let Some(scan) = &mut self.scan else {
                 let Some(range) = self.ranges.next() else { return Ok(false) };
-                self.scan = Some(match self.index {
+                let scan = match self.index {
                     None => tx.scan(&access.table, range, access.direction),
                     Some(index) => tx.index_scan(&access.table, index, range, access.direction),
+                };
+                self.scan = Some(match self.few {
+                    Some(rows) => scan.batch_rows(rows),
+                    None => scan,
                 });
                 self.batch.clear();
                 continue;

@@ -184,7 +184,10 @@ fn start(run: &mut Run<'_>, plan: &SelectPlan) -> Result<Cursor> {
         && let Some(access) = &plan.access
     {
         let batch = std::mem::take(&mut run.scratch.batch);
-        let rows = TableRows::start(access, &run.env(Input::Nothing), batch)?;
+        let mut rows = TableRows::start(access, &run.env(Input::Nothing), batch)?;
+        if access.filter.is_none() {
+            rows.expect_few(skip.saturating_add(left));
+        }
         return Ok(Cursor::Stream(Box::new(Stream { rows, skip, left })));
     }
     let mut rows = match &plan.group {

@@ -165,10 +165,12 @@ impl<'p> Inserter<'p> {
 }
 
 /// RETURNING of one row.
-fn give(run: &Run<'_>, returning: &[Expr], table: &Table, row: &[u8], sink: &mut dyn Sink) -> Result<()> {
+fn give(run: &mut Run<'_>, returning: &[Expr], table: &Table, row: &[u8], sink: &mut dyn Sink) -> Result<()> {
     if returning.is_empty() {
         return Ok(());
     }
+    // What the row was built on must be durable before a client sees it.
+    run.tx.wait_built_on()?;
     sink.row(returning, &run.env(Input::Stored(table.layout(), row)))
 }
 

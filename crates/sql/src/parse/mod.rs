@@ -1,6 +1,7 @@
 //! From text to statements. Session commands and COPY are read here; the rest by sqlparser, in PostgreSQL's dialect.
 
 mod cursor;
+pub mod template;
 mod utility;
 
 pub use utility::{Copy, CopyFormat, CopySource, Modes, SequenceOptions, Utility, serializable};

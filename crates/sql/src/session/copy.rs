@@ -357,7 +357,7 @@ fn unescape(raw: &str) -> Result<String> {
 }
 
 fn copy_out(session: &mut Session, statement: &Statement, format: &CopyFormat, text: &str, out: &mut dyn Output) -> Result<()> {
-    let planned: Planned = session.plan_statement(statement, text, &[])?;
+    let planned: Planned = session.plan_statement(statement, text, &[], true)?;
     out.copy_out(Format::Text, planned.fields.len() as u16)?;
     if format.header {
         let names: Vec<Datum> = planned.fields.iter().map(|f| Datum::Text(f.name.to_string())).collect();

@@ -24,8 +24,10 @@ use crate::error::{Result, SqlError, code};
 use crate::exec::Scratch;
 use crate::exec::env::{SessionEnv, wall_clock};
 use crate::output::Output;
+use crate::parse::template::{Template, template};
 use crate::parse::{Parsed, Statement, Utility, parse};
 use crate::settings::Settings;
+use crate::types::text::parse_datum;
 use cenote_engine::{CancelFlag, Isolation, Savepoint, Tx};
 use extended::Portal;
 use planning::Prepared;
@@ -90,6 +92,8 @@ pub struct Session {
     /// Raised when plans become stale for a reason other than the catalog.
     epoch: u64,
     texts: HashMap<String, Vec<Prepared>>,
+    /// Statements by their text without literals; None: they stay in.
+    templates: HashMap<String, Option<Prepared>>,
     prepared: HashMap<String, Prepared>,
     unnamed: Option<Prepared>,
     portals: HashMap<String, Portal>,
@@ -133,6 +137,7 @@ impl Session {
             statement_timeout_ms: 0,
             epoch: 0,
             texts: HashMap::new(),
+            templates: HashMap::new(),
             prepared: HashMap::new(),
             unnamed: None,
             portals: HashMap::new(),
@@ -147,6 +152,9 @@ impl Session {
     /// `Query`: any number of statements. On `Err` the server sends ErrorResponse; in both cases ReadyForQuery follows.
     pub fn simple(&mut self, text: &str, out: &mut dyn Output) -> Result<()> {
         self.unnamed = None;
+        if let Some(done) = self.simple_template(text, out) {
+            return done.map_err(|e| self.failed(e));
+        }
         let mut statements = match self.statements(text, &[]) {
             Ok(statements) => statements,
             Err(error) => return Err(self.failed(error)),
@@ -158,6 +166,52 @@ impl Session {
         let done = done.and_then(|()| self.end_implicit());
         self.keep(text, statements);
         done.map_err(|e| self.failed(e))
+    }
+
+    /// Runs a text by its template; None: it has none that the short path knows, or a literal is wrong (then the text itself says where).
+    fn simple_template(&mut self, text: &str, out: &mut dyn Output) -> Option<Result<()>> {
+        if self.state == State::Failed {
+            return None;
+        }
+        let found = template(text)?;
+        let mut prepared = match self.templates.get_mut(&found.key) {
+            Some(known) => known.take()?,
+            None => Prepared::template(&found)?,
+        };
+        let entered = self.begin_statement(&prepared.parsed);
+        let bound = entered.and_then(|()| self.bind_template(&mut prepared, &found));
+        let Ok(mut portal) = bound else {
+            self.keep_template(found.key, None);
+            return None;
+        };
+        let Some(portal) = &mut portal else {
+            self.keep_template(found.key, Some(prepared));
+            return None;
+        };
+        let watch = self.watch();
+        let done = self.run_portal_with(portal, &mut prepared, 0, true, out);
+        let done = self.unwatch(watch, done).and_then(|()| self.end_implicit());
+        self.keep_template(found.key, Some(prepared));
+        Some(done)
+    }
+
+    /// The portal of a template; None: a literal is no value of its type.
+    fn bind_template(&mut self, prepared: &mut Prepared, found: &Template) -> Result<Option<Portal>> {
+        let planned = self.plan(prepared)?;
+        if planned.params.len() != found.literals.len() {
+            return Err(SqlError::internal("a template with other parameters"));
+        }
+        let cx = self.env.text_context();
+        let values = found.literals.iter().zip(&planned.params).map(|((_, literal), ty)| parse_datum(literal, *ty, cx));
+        let Ok(params) = values.collect::<Result<Vec<_>>>() else { return Ok(None) };
+        Ok(Some(Portal { planned: Some(planned), params, ..Portal::default() }))
+    }
+
+    fn keep_template(&mut self, key: String, prepared: Option<Prepared>) {
+        if self.templates.len() >= CACHED_TEXTS {
+            self.templates.clear();
+        }
+        self.templates.insert(key, prepared);
     }
 
     fn simple_statement(&mut self, prepared: &mut Prepared, out: &mut dyn Output) -> Result<()> {
@@ -180,7 +234,7 @@ impl Session {
     }
 
     fn keep(&mut self, text: &str, statements: Vec<Prepared>) {
-        let worth = text.len() <= CACHED_TEXT_BYTES && statements.iter().all(|p| p.compiled.is_some());
+        let worth = text.len() <= CACHED_TEXT_BYTES && statements.iter().all(|p| p.compiled.is_some() || is_bracket(&p.parsed.statement));
         if let Some(place) = self.texts.get_mut(text) {
             *place = statements;
         } else if worth {
@@ -357,6 +411,11 @@ impl Drop for Session {
             self.tx.rollback().ok();
         }
     }
+}
+
+/// What stands around statements, again and again.
+fn is_bracket(statement: &Statement) -> bool {
+    matches!(statement, Statement::Utility(Utility::Begin(_) | Utility::Commit { .. } | Utility::Rollback { .. }))
 }
 
 /// What a failed block lets through.

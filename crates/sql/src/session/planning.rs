@@ -4,8 +4,10 @@ use super::Session;
 use crate::error::{Result, SqlError, code};
 use crate::exec::{scope, types_of};
 use crate::expr::bind::{Bound, Params, Refusal};
+use crate::hook::Analytics;
 use crate::output::Field;
-use crate::parse::{Parsed, Statement};
+use crate::parse::template::Template;
+use crate::parse::{Parsed, Statement, parse};
 use crate::plan::{Plan, Planned, Planner};
 use crate::types::{oid, type_oid, type_of_oid};
 use cenote_engine::ColumnType;
@@ -23,6 +25,8 @@ pub struct Prepared {
     pub compiled: Option<Compiled>,
     /// Whether PREPARE made it: its statement is inside.
     pub inner: bool,
+    /// Whether its literals were taken out: a plan of the short path or none.
+    pub template: bool,
 }
 
 /// A plan, and the catalog and session that it is good for.
@@ -40,9 +44,16 @@ impl Prepared {
         Prepared::new(Arc::new(Parsed { statement: Statement::Empty, text: "".into() }), Vec::new())
     }
 
+    /// The statement of a text without literals, if it is one that reads or writes rows.
+    pub fn template(found: &Template) -> Option<Prepared> {
+        let [parsed] = <[Parsed; 1]>::try_from(parse(found.text()).ok()?).ok()?;
+        let types = found.literals.iter().map(|(ty, _)| *ty).collect();
+        has_plan(&parsed.statement).then(|| Prepared { template: true, ..Prepared::new(Arc::new(parsed), types) })
+    }
+
     /// Not planned yet.
     pub fn new(parsed: Arc<Parsed>, declared: Vec<u32>) -> Prepared {
-        Prepared { parsed, declared, compiled: None, inner: false }
+        Prepared { parsed, declared, compiled: None, inner: false, template: false }
     }
 }
 
@@ -61,21 +72,21 @@ impl Session {
         {
             return Ok(compiled.planned.clone());
         }
-        let planned = Arc::new(self.plan_statement(prepared.statement(), &prepared.parsed.text, &prepared.declared)?);
+        let planned = Arc::new(self.plan_statement(prepared.statement(), &prepared.parsed.text, &prepared.declared, !prepared.template)?);
         prepared.compiled = Some(Compiled { version, epoch: self.epoch, planned: planned.clone() });
         Ok(planned)
     }
 
-    /// Plans a statement that reads or writes rows.
-    pub(super) fn plan_statement(&self, statement: &Statement, text: &str, declared: &[u32]) -> Result<Planned> {
+    /// Plans a statement that reads or writes rows; `any_shape`: analytics takes what the short path refuses.
+    pub(super) fn plan_statement(&self, statement: &Statement, text: &str, declared: &[u32], any_shape: bool) -> Result<Planned> {
         let params = Params::new(declared.iter().map(|id| declared_type(*id)).collect::<Result<_>>()?);
-        let analytics = self.sql.analytics();
+        let analytics = self.sql.analytics().filter(|_| any_shape);
         let planner = Planner { tx: &self.tx, session: &self.env, text, params: &params, analytics: analytics.is_some() };
-        let foreign = |query: &Query| self.describe_foreign(query, &params).map(|fields| types_of(fields.iter().map(|f| f.type_oid)));
+        let foreign = |query: &Query| self.describe_foreign(analytics, query, &params).map(|fields| types_of(fields.iter().map(|f| f.type_oid)));
         let bound: Bound<(Plan, Vec<Field>)> = match statement {
             Statement::Query(query) => match planner.select(query) {
                 Err(Refusal::Shape(why)) => match analytics {
-                    Some(_) => self.describe_foreign(query, &params).map(|fields| (Plan::Foreign(query.clone()), fields)).map_err(Refusal::Error),
+                    Some(_) => self.describe_foreign(analytics, query, &params).map(|fields| (Plan::Foreign(query.clone()), fields)).map_err(Refusal::Error),
                     None => Err(Refusal::Error(why)),
                 },
                 bound => bound,
@@ -92,8 +103,8 @@ impl Session {
     }
 
     /// Columns of another planner's query; parameter types that it infers are taken over.
-    fn describe_foreign(&self, query: &Query, params: &Params) -> Result<Vec<Field>> {
-        let analytics = self.sql.analytics().ok_or_else(|| SqlError::unsupported("a query of this shape"))?;
+    fn describe_foreign(&self, analytics: Option<&Arc<dyn Analytics>>, query: &Query, params: &Params) -> Result<Vec<Field>> {
+        let analytics = analytics.ok_or_else(|| SqlError::unsupported("a query of this shape"))?;
         let known: Vec<u32> = params.borrow().iter().map(|t| t.map_or(0, type_oid)).collect();
         let description = analytics.describe(&scope(&self.tx, &self.env)?, query, &known)?;
         let mut params = params.borrow_mut();

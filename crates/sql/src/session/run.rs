@@ -123,7 +123,7 @@ impl Session {
         if !has_plan(inner) {
             return Err(SqlError::unsupported("EXPLAIN of this statement"));
         }
-        let planned = self.plan_statement(inner, text, &[])?;
+        let planned = self.plan_statement(inner, text, &[], true)?;
         let mut lines = explain_plan(&planned.plan);
         if let Plan::Foreign(query) = &planned.plan
             && let Some(analytics) = self.sql.analytics()

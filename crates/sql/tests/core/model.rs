@@ -1,11 +1,10 @@
 //! The short path against a naive model: random tables, indexes and conditions; every path must find what a plain walk finds.
 
-mod support;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::collections::BTreeMap;
-use support::{Database, simple};
+use crate::support::{Database, simple};
 
 /// A row: key, two nullable columns.
 type Row = (Option<i32>, Option<i32>);

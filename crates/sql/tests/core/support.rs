@@ -1,5 +1,4 @@
 //! A database in a temporary directory, sessions on it, and an `Output` that keeps what it is told.
-#![allow(dead_code)]
 
 use bytes::BytesMut;
 use cenote_engine::{Engine, EngineOptions, MemoryKind};

@@ -11,12 +11,11 @@
 //! session NAME                      what follows runs in that session
 //! ```
 
-mod support;
 
 use cenote_sql::{Session, SqlError};
 use std::collections::HashMap;
 use std::path::Path;
-use support::{Answer, Database, extended};
+use crate::support::{Answer, Database, extended};
 
 struct Record {
     line: usize,

@@ -1,10 +1,9 @@
-//! What the short path costs, in process. Run by hand: `cargo test -p cenote-sql --release --test cost -- --ignored --nocapture`.
+//! What the short path costs, in process. Run by hand: `cargo test -p cenote-sql --release --test core cost -- --ignored --nocapture`.
 
-mod support;
 
 use cenote_sql::{Bind, Session};
 use std::time::Instant;
-use support::{Database, bind_tail, simple};
+use crate::support::{Database, bind_tail, simple};
 
 /// An output that only takes bytes, as the server's does.
 struct Blackhole(bytes::BytesMut);
