@@ -88,8 +88,10 @@ impl Engine {
         let next = self.txs.next();
         let mut low = self.slots.oldest_tx(next);
         for segment in self.segments.read().iter() {
-            let recent = segment.ended.lock();
-            low = recent.iter().filter(|e| e.at > horizon && e.tx != 0).map(|e| e.tx).fold(low, u64::min);
+            // Within a segment both positions and numbers rise.
+            let ended = segment.ended.lock();
+            let recent = ended.get(ended.partition_point(|e| e.at <= horizon));
+            low = recent.map_or(low, |e| low.min(e.tx));
         }
         self.txs.raise_low_water(low);
     }
