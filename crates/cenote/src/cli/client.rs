@@ -85,8 +85,12 @@ pub fn connect(options: &ConnectOptions) -> Result<Option<Connection>, Failure> 
     if let Ok(password) = std::env::var("PGPASSWORD") {
         config.password(password);
     }
-    let client = config.connect(NoTls).map_err(|error| explain(&address, &error))?;
-    Ok(Some(Connection { client, address, data }))
+    match config.connect(NoTls) {
+        Ok(client) => Ok(Some(Connection { client, address, data })),
+        // A killed server's file, and its process id is another's by now. If it does run, opening the directory says so.
+        Err(error) if options.connect.is_none() && is_refused(&error) => Ok(None),
+        Err(error) => Err(explain(&address, &error).into()),
+    }
 }
 
 /// A server that listens everywhere is reached on the loopback interface.
@@ -96,6 +100,11 @@ fn reachable(address: SocketAddr) -> SocketAddr {
         SocketAddr::V6(v6) if v6.ip().is_unspecified() => SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], v6.port())),
         other => other,
     }
+}
+
+fn is_refused(error: &postgres::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
 fn explain(address: &str, error: &postgres::Error) -> String {

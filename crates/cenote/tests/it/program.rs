@@ -180,6 +180,11 @@ fn status_shows_a_running_server_and_says_when_there_is_none() {
         !ok && text.contains("no server runs"),
         "a killed server is not taken for a running one: {text}"
     );
+    // Its process id may be another process's by now, such as this one's.
+    let address = data.path().join("cenote.address");
+    std::fs::write(address, format!("{}\n127.0.0.1:{}\n", std::process::id(), server.port)).unwrap();
+    let (ok, text) = output(&mut cenote(&["status", "--data", data.text()]));
+    assert!(!ok && text.contains("no server runs"), "{text}");
 }
 
 #[test]
