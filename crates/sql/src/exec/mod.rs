@@ -4,6 +4,7 @@ pub mod env;
 pub mod rows;
 pub mod select;
 pub mod sink;
+pub mod texts;
 pub mod write;
 
 use crate::error::{Result, SqlError};
@@ -25,6 +26,8 @@ pub struct Scratch {
     pub new_row: Vec<u8>,
     /// Rows of a scan.
     pub batch: RowBatch,
+    /// Texts to sort.
+    pub texts: texts::Texts,
 }
 
 /// One run of a statement.

@@ -3,6 +3,7 @@
 use super::Run;
 use super::rows::TableRows;
 use super::sink::Sink;
+use super::texts::{Texts, single_text};
 use crate::error::{Result, SqlError, code};
 use crate::expr::aggregate::Accumulator;
 use crate::expr::{Env, Expr, Input, compare, compare_padded, same};
@@ -29,6 +30,8 @@ pub enum Cursor {
     Stream(Box<Stream>),
     /// Rows were gathered; the first so many columns are shown.
     Gathered(std::vec::IntoIter<Vec<Datum>>, usize),
+    /// One text column was gathered.
+    Texts(Texts),
     /// Another planner's query.
     Foreign(Box<dyn Rows>),
     /// At the end.
@@ -71,12 +74,21 @@ pub fn advance(run: &mut Run<'_>, plan: &SelectPlan, cursor: &mut Cursor, max: u
             }
             Progress { rows: given, done: given < max }
         }
+        Cursor::Texts(texts) => {
+            let mut given = 0;
+            while given < max && texts.give(sink)? {
+                given += 1;
+            }
+            Progress { rows: given, done: given < max }
+        }
         Cursor::Foreign(rows) => foreign_rows(rows.as_mut(), max, sink)?,
         Cursor::Start | Cursor::Done => Progress { rows: 0, done: true },
     };
     if progress.done {
-        if let Cursor::Stream(stream) = std::mem::replace(cursor, Cursor::Done) {
-            run.scratch.batch = stream.rows.batch;
+        match std::mem::replace(cursor, Cursor::Done) {
+            Cursor::Stream(stream) => run.scratch.batch = stream.rows.batch,
+            Cursor::Texts(texts) => run.scratch.texts = texts,
+            _ => {}
         }
     }
     Ok(progress)
@@ -190,6 +202,9 @@ fn start(run: &mut Run<'_>, plan: &SelectPlan) -> Result<Cursor> {
         }
         return Ok(Cursor::Stream(Box::new(Stream { rows, skip, left })));
     }
+    if let Some(column) = single_text(plan) {
+        return gather_texts(run, plan, column, skip, left).map(Cursor::Texts);
+    }
     let mut rows = match &plan.group {
         Some(group) => grouped(run, plan, group)?,
         None => gathered(run, plan)?,
@@ -273,6 +288,17 @@ fn for_each(run: &mut Run<'_>, plan: &SelectPlan, each: &mut dyn FnMut(&[u8], &E
     }
     run.scratch.batch = rows.batch;
     Ok(())
+}
+
+fn gather_texts(run: &mut Run<'_>, plan: &SelectPlan, column: usize, skip: u64, left: u64) -> Result<Texts> {
+    let mut texts = std::mem::take(&mut run.scratch.texts);
+    texts.clear();
+    for_each(run, plan, &mut |_, env| match env.input {
+        Input::Stored(layout, row) => texts.push(layout.column_bytes(row, column)?),
+        _ => Err(SqlError::internal("a text column without a row")),
+    })?;
+    texts.arrange(plan, skip, left);
+    Ok(texts)
 }
 
 /// Output rows (with hidden sort columns; where rows are to be locked, with the key at the end).
@@ -427,7 +453,8 @@ fn size_of_row(row: &[Datum]) -> usize {
     24 + row.iter().map(|d| size_of::<Datum>() + inner(d)).sum::<usize>()
 }
 
-fn bounded(bytes: usize) -> Result<()> {
+/// Refuses to gather more than a statement may.
+pub fn bounded(bytes: usize) -> Result<()> {
     if bytes <= GATHER_BYTES {
         return Ok(());
     }

@@ -15,6 +15,11 @@ pub trait Sink {
     fn row(&mut self, outputs: &[Expr], env: &Env<'_>) -> Result<()>;
     /// A row that was gathered.
     fn values(&mut self, row: &[Datum]) -> Result<()>;
+    /// A row of one text column.
+    fn text(&mut self, text: Option<&[u8]>) -> Result<()> {
+        let owned = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        self.values(&[text.map_or(Datum::Null, |bytes| Datum::Text(owned(bytes)))])
+    }
     /// The current row of another planner's query.
     fn foreign(&mut self, rows: &dyn Rows) -> Result<()>;
 }
@@ -54,6 +59,17 @@ impl Sink for ClientSink<'_> {
         let (formats, zone) = (self.formats, self.settings.zone());
         self.out.row(row.len() as u16, &mut |buffer| {
             row.iter().enumerate().for_each(|(i, value)| put_datum(&value.as_ref(), formats.of(i), zone, buffer));
+            Ok(())
+        })
+    }
+
+    fn text(&mut self, text: Option<&[u8]>) -> Result<()> {
+        let zone = self.settings.zone();
+        self.out.row(1, &mut |buffer| {
+            match text {
+                Some(bytes) => put_bytes(bytes, buffer),
+                None => put_datum(&DatumRef::Null, Format::Text, zone, buffer),
+            }
             Ok(())
         })
     }

@@ -1,8 +1,8 @@
 //! Aggregates: count, sum, min, max, avg, bool_and, bool_or.
 
-use super::{Env, Expr, compare};
+use super::{Env, Expr, Input, compare};
 use crate::error::{Result, SqlError, code};
-use crate::types::numeric;
+use crate::types::{is_integer, numeric};
 use cenote_engine::{ColumnType, Datum, DatumRef, Numeric};
 use std::collections::BTreeSet;
 
@@ -111,6 +111,13 @@ impl Accumulator {
             self.count += 1;
             return Ok(());
         };
+        if self.seen.is_none() && matches!(self.kind, Kind::Sum | Kind::Avg)
+            && let Some(whole) = stored_integer(argument, env)?
+        {
+            self.count += i64::from(whole.is_some());
+            self.whole += i128::from(whole.unwrap_or(0));
+            return Ok(());
+        }
         let value = argument.value(env)?;
         let value = value.get();
         if value.is_null() || !self.is_new(&value) {
@@ -203,6 +210,21 @@ impl Accumulator {
             },
         })
     }
+}
+
+/// An integer column, read from the row as it lies there: None where the argument is something else, inner None for NULL.
+fn stored_integer(argument: &Expr, env: &Env<'_>) -> Result<Option<Option<i64>>> {
+    let (Expr::Column(column), Input::Stored(layout, row)) = (argument, env.input) else { return Ok(None) };
+    let column = usize::from(*column);
+    if !is_integer(layout.column_type(column)) {
+        return Ok(None);
+    }
+    Ok(Some(match layout.column_bytes(row, column)? {
+        None => None,
+        Some([a, b]) => Some(i64::from(i16::from_le_bytes([*a, *b]))),
+        Some([a, b, c, d]) => Some(i64::from(i32::from_le_bytes([*a, *b, *c, *d]))),
+        Some(bytes) => Some(i64::from_le_bytes(bytes.try_into().map_err(|_| SqlError::internal("an integer of another width"))?)),
+    }))
 }
 
 fn share(sum: Numeric, average: bool, count: i64) -> Result<Numeric> {

@@ -7,7 +7,8 @@ use crate::error::{Result, SqlError, code};
 use crate::exec::select::Cursor;
 use crate::output::{Format, Formats, Output};
 use crate::plan::Planned;
-use crate::types::wire::read_param;
+use crate::types::type_of_oid;
+use crate::types::wire::{read_binary_array, read_param};
 use cenote_engine::Datum;
 use std::sync::Arc;
 
@@ -115,8 +116,11 @@ impl Session {
             wanted = &planned.params;
             if bind.len() == wanted.len() {
                 let cx = self.env.text_context();
-                for ((format, bytes), ty) in bind.params().zip(wanted) {
-                    portal.params.push(read_param(bytes, format, *ty, cx)?);
+                for (((format, bytes), ty), id) in bind.params().zip(wanted).zip(&planned.param_oids) {
+                    portal.params.push(match (bytes, format) {
+                        (Some(bytes), Format::Binary) if type_of_oid(*id).is_none() => read_binary_array(bytes, cx)?,
+                        _ => read_param(bytes, format, *ty, cx)?,
+                    });
                 }
                 return Ok(());
             }

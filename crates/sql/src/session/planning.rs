@@ -1,7 +1,7 @@
 //! Prepared statements: planned for one version of the catalog, planned again when it has changed.
 
 use super::Session;
-use crate::error::{Result, SqlError, code};
+use crate::error::{Result, SqlError};
 use crate::exec::{scope, types_of};
 use crate::expr::bind::{Bound, Params, Refusal};
 use crate::hook::Analytics;
@@ -79,14 +79,14 @@ impl Session {
 
     /// Plans a statement that reads or writes rows; `any_shape`: analytics takes what the short path refuses.
     pub(super) fn plan_statement(&self, statement: &Statement, text: &str, declared: &[u32], any_shape: bool) -> Result<Planned> {
-        let params = Params::new(declared.iter().map(|id| declared_type(*id)).collect::<Result<_>>()?);
+        let params = Params::new(declared.iter().map(|id| declared_type(*id)).collect());
         let analytics = self.sql.analytics().filter(|_| any_shape);
         let planner = Planner { tx: &self.tx, session: &self.env, text, params: &params, analytics: analytics.is_some() };
-        let foreign = |query: &Query| self.describe_foreign(analytics, query, &params).map(|fields| types_of(fields.iter().map(|f| f.type_oid)));
+        let foreign = |query: &Query| self.describe_foreign(analytics, query, &params, declared).map(|fields| types_of(fields.iter().map(|f| f.type_oid)));
         let bound: Bound<(Plan, Vec<Field>)> = match statement {
             Statement::Query(query) => match planner.select(query) {
                 Err(Refusal::Shape(why)) => match analytics {
-                    Some(_) => self.describe_foreign(analytics, query, &params).map(|fields| (Plan::Foreign(query.clone()), fields)).map_err(Refusal::Error),
+                    Some(_) => self.describe_foreign(analytics, query, &params, declared).map(|fields| (Plan::Foreign(query.clone()), fields)).map_err(Refusal::Error),
                     None => Err(Refusal::Error(why)),
                 },
                 bound => bound,
@@ -103,9 +103,9 @@ impl Session {
     }
 
     /// Columns of another planner's query; parameter types that it infers are taken over.
-    fn describe_foreign(&self, analytics: Option<&Arc<dyn Analytics>>, query: &Query, params: &Params) -> Result<Vec<Field>> {
+    fn describe_foreign(&self, analytics: Option<&Arc<dyn Analytics>>, query: &Query, params: &Params, declared: &[u32]) -> Result<Vec<Field>> {
         let analytics = analytics.ok_or_else(|| SqlError::unsupported("a query of this shape"))?;
-        let known: Vec<u32> = params.borrow().iter().map(|t| t.map_or(0, type_oid)).collect();
+        let known: Vec<u32> = params.borrow().iter().enumerate().map(|(i, t)| t.map_or(0, |t| reported_oid(declared.get(i), t))).collect();
         let description = analytics.describe(&scope(&self.tx, &self.env)?, query, &known)?;
         let mut params = params.borrow_mut();
         for (i, id) in description.param_types.iter().enumerate() {
@@ -128,12 +128,10 @@ fn reported_oid(declared: Option<&u32>, ty: ColumnType) -> u32 {
     }
 }
 
-fn declared_type(id: u32) -> Result<Option<ColumnType>> {
+/// Types that the engine has not (arrays, ...) travel as text under the id that the client declared: analytics knows them.
+fn declared_type(id: u32) -> Option<ColumnType> {
     match id {
-        0 | oid::UNKNOWN => Ok(None),
-        id => match type_of_oid(id) {
-            Some(ty) => Ok(Some(ty)),
-            None => Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, format!("parameters of the type with id {id} are not supported"))),
-        },
+        0 | oid::UNKNOWN => None,
+        id => Some(type_of_oid(id).unwrap_or(ColumnType::Text)),
     }
 }

@@ -1,6 +1,7 @@
 //! Values on the wire: i32 length and bytes, text or binary, appended to the socket's buffer.
 
 use super::text::{TextContext, parse_datum, write_datum};
+use super::type_of_oid;
 use crate::error::{Result, SqlError, code};
 use crate::output::Format;
 use crate::settings::Zone;
@@ -87,6 +88,39 @@ fn read_binary(bytes: &[u8], ty: ColumnType) -> Result<Datum> {
         ColumnType::Timestamp => Datum::Timestamp(i64::from_be_bytes(array(bytes)?)),
         ColumnType::TimestampTz => Datum::TimestampTz(i64::from_be_bytes(array(bytes)?)),
     })
+}
+
+/// Reads a binary array of one dimension (or none) as its text, `{1,2,NULL}`: dimensions, whether NULLs occur, element type, then length and lower
+/// bound, then the elements.
+pub fn read_binary_array(bytes: &[u8], cx: TextContext<'_>) -> Result<Datum> {
+    let word = |at: usize| bytes.get(4 * at..4 * at + 4).map(|b| i32::from_be_bytes([b[0], b[1], b[2], b[3]])).ok_or_else(bad_binary);
+    let (dimensions, element) = (word(0)?, type_of_oid(word(2)? as u32).ok_or_else(bad_binary)?);
+    let mut text = String::from("{");
+    let mut rest = bytes.get(20..).unwrap_or_default();
+    let count = match dimensions {
+        0 => 0,
+        1 => word(3)?,
+        _ => return Err(SqlError::unsupported("an array of several dimensions")),
+    };
+    for i in 0..count {
+        let (head, tail) = rest.split_at_checked(4).ok_or_else(bad_binary)?;
+        let len = i32::from_be_bytes([head[0], head[1], head[2], head[3]]);
+        let (value, tail) = tail.split_at_checked(len.max(0) as usize).ok_or_else(bad_binary)?;
+        rest = tail;
+        if i > 0 {
+            text.push(',');
+        }
+        if len < 0 {
+            text.push_str("NULL");
+            continue;
+        }
+        let shown = super::text::datum_text(&read_binary(value, element)?.as_ref(), cx.zone);
+        text.push('"');
+        text.push_str(&shown.replace('\\', "\\\\").replace('"', "\\\""));
+        text.push('"');
+    }
+    text.push('}');
+    Ok(Datum::Text(text))
 }
 
 fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N]> {
