@@ -38,7 +38,9 @@ pub fn insert(run: &mut Run<'_>, plan: &InsertPlan, sink: &mut dyn Sink) -> Resu
         Source::Query(query, row) => {
             let mut found = Gather::default();
             match &**query {
-                Plan::Select(select) => drop(advance(run, select, &mut Cursor::Start, 0, &mut found)?),
+                Plan::Select(select) => {
+                    advance(run, select, &mut Cursor::Start, 0, &mut found)?;
+                }
                 Plan::Foreign(query) => gather_foreign(run, query, &mut found)?,
                 _ => return Err(SqlError::internal("INSERT from a statement that is no query")),
             }

@@ -63,7 +63,7 @@ pub fn resolve(name: &str, given: &[Option<ColumnType>]) -> Option<Signature> {
     use Function as F;
     let sig = |function, args: &[ColumnType], result| (args.len() == given.len()).then(|| Signature { function, args: args.to_vec(), result });
     let fits = |at: usize, test: fn(ColumnType) -> bool| given.get(at).is_some_and(|g| g.is_none_or(test));
-    let text_like = fits(0, |t| is_string(t));
+    let text_like = fits(0, is_string);
     match name {
         "now" | "current_timestamp" | "transaction_timestamp" => sig(F::Now, &[], TimestampTz),
         "statement_timestamp" => sig(F::StatementTimestamp, &[], TimestampTz),

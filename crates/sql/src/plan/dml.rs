@@ -64,7 +64,7 @@ pub struct Upsert {
 #[derive(Debug)]
 pub enum Target {
     /// By the short path.
-    Short(Access),
+    Short(Box<Access>),
     /// By a query whose rows are the primary key, then the new values.
     Foreign(Arc<Table>, Box<Query>),
 }
@@ -289,7 +289,7 @@ impl Planner<'_> {
             let binder = self.binder(Some((table.clone(), alias.clone())), &sequence);
             let assignments = self.assignments(&binder, &table, &update.assignments)?;
             let condition = update.selection.as_ref().map(|e| binder.condition(e, "WHERE")).transpose()?;
-            Ok((Target::Short(access::choose(table.clone(), condition, None).0), assignments))
+            Ok((Target::Short(Box::new(access::choose(table.clone(), condition, None).0)), assignments))
         };
         let (target, assignments) = match short() {
             Err(Refusal::Shape(why)) => self.foreign_update(update, &table, why, foreign)?,
@@ -362,7 +362,7 @@ impl Planner<'_> {
             let sequence = |name: &str| self.sequence(name);
             let binder = self.binder(Some((table.clone(), alias.clone())), &sequence);
             let condition = delete.selection.as_ref().map(|e| binder.condition(e, "WHERE")).transpose()?;
-            Ok(Target::Short(access::choose(table.clone(), condition, None).0))
+            Ok(Target::Short(Box::new(access::choose(table.clone(), condition, None).0)))
         };
         let target = match short() {
             Err(Refusal::Shape(why)) => {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub enum Plan {
     /// The short path reads.
-    Select(select::SelectPlan),
+    Select(Box<select::SelectPlan>),
     /// Analytics reads.
     Foreign(Box<Query>),
     /// Rows are added.

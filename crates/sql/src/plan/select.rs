@@ -126,7 +126,7 @@ impl Planner<'_> {
             None => plan.bare_filter = condition,
             Some((table, _)) => self.add_access(&mut plan, table, condition, wanted.as_deref())?,
         }
-        Ok((Plan::Select(plan), fields))
+        Ok((Plan::Select(Box::new(plan)), fields))
     }
 
     fn add_access(&self, plan: &mut SelectPlan, table: Arc<Table>, condition: Option<Expr>, wanted: Option<&[Wanted]>) -> Bound<()> {

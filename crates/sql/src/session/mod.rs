@@ -225,7 +225,7 @@ impl Session {
     /// Statements of a text, from the cache if they are there. `keep` gives them back.
     fn statements(&mut self, text: &str, types: &[u32]) -> Result<Vec<Prepared>> {
         if let Some(cached) = self.texts.get_mut(text)
-            && cached.first().is_some_and(|p| p.declared == types)
+            && cached.first().is_some_and(|p| *p.declared == *types)
         {
             return Ok(std::mem::take(cached));
         }

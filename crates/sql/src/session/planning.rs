@@ -20,7 +20,7 @@ pub struct Prepared {
     /// The statement.
     pub parsed: Arc<Parsed>,
     /// Parameter types that the client gave; 0: to be inferred.
-    pub declared: Vec<u32>,
+    pub declared: Arc<[u32]>,
     /// The plan, and what it is good for.
     pub compiled: Option<Compiled>,
     /// Whether PREPARE made it: its statement is inside.
@@ -47,13 +47,13 @@ impl Prepared {
     /// The statement of a text without literals, if it is one that reads or writes rows.
     pub fn template(found: &Template) -> Option<Prepared> {
         let [parsed] = <[Parsed; 1]>::try_from(parse(found.text()).ok()?).ok()?;
-        let types = found.literals.iter().map(|(ty, _)| *ty).collect();
+        let types: Vec<u32> = found.literals.iter().map(|(ty, _)| *ty).collect();
         has_plan(&parsed.statement).then(|| Prepared { template: true, ..Prepared::new(Arc::new(parsed), types) })
     }
 
     /// Not planned yet.
-    pub fn new(parsed: Arc<Parsed>, declared: Vec<u32>) -> Prepared {
-        Prepared { parsed, declared, compiled: None, inner: false, template: false }
+    pub fn new(parsed: Arc<Parsed>, declared: impl Into<Arc<[u32]>>) -> Prepared {
+        Prepared { parsed, declared: declared.into(), compiled: None, inner: false, template: false }
     }
 }
 

@@ -55,15 +55,15 @@ impl Session {
     /// Runs a portal's plan: up to `max` rows (0: all). `describe`: RowDescription goes first.
     pub(super) fn run_portal(&mut self, portal: &mut Portal, max: u64, describe: bool, out: &mut dyn Output) -> Result<()> {
         let Some(planned) = portal.planned.clone() else { return Err(SqlError::internal("a portal without a plan")) };
-        if self.read_only && !matches!(planned.plan, Plan::Select(SelectPlan { lock: None, .. }) | Plan::Foreign(_)) {
+        if self.read_only && !reads_only(&planned.plan) {
             let text = format!("cannot execute {} in a read-only transaction", verb(&planned.plan));
             return Err(SqlError::new(code::READ_ONLY_TRANSACTION, text));
         }
-        if describe && !planned.fields.is_empty() || describe && matches!(planned.plan, Plan::Select(_) | Plan::Foreign(_)) {
+        let answers = !planned.fields.is_empty() || matches!(planned.plan, Plan::Select(_) | Plan::Foreign(_));
+        if describe && answers {
             out.row_description(&planned.fields, Formats(&portal.formats))?;
         }
-        let settings = self.env.settings.clone();
-        let mut sink = ClientSink { out, formats: Formats(&portal.formats), settings: &settings };
+        let mut sink = ClientSink { out, formats: Formats(&portal.formats), settings: &self.env.settings };
         let analytics = self.sql.analytics();
         let mut run = Run {
             tx: &mut self.tx,
@@ -196,11 +196,19 @@ pub(super) fn run_plan(run: &mut Run<'_>, planned: &Planned, cursor: &mut Cursor
 
 fn verb(plan: &Plan) -> &'static str {
     match plan {
-        Plan::Select(SelectPlan { lock: Some(_), .. }) => "SELECT",
         Plan::Select(_) | Plan::Foreign(_) => "SELECT",
         Plan::Insert(_) => "INSERT",
         Plan::Update(_) => "UPDATE",
         Plan::Delete(_) => "DELETE",
+    }
+}
+
+/// Whether a read-only transaction may run it.
+fn reads_only(plan: &Plan) -> bool {
+    match plan {
+        Plan::Select(select) => select.lock.is_none(),
+        Plan::Foreign(_) => true,
+        _ => false,
     }
 }
 
