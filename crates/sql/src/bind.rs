@@ -33,7 +33,12 @@ impl<'a> Bind<'a> {
         if !rest.is_empty() {
             return Err(malformed());
         }
-        let bind = Bind { formats, params, count, results };
+        let bind = Bind {
+            formats,
+            params,
+            count,
+            results,
+        };
         bind.check_formats()?;
         Ok(bind)
     }

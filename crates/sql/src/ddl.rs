@@ -1,16 +1,17 @@
 //! Definition statements: tables, indexes, sequences. What cannot be honoured is refused, never half done.
 
 use crate::error::{Result, SqlError, code};
+use crate::exec::env::SessionEnv;
 use crate::expr::bind::Params;
 use crate::expr::names::{Places, fold, qualified, span_of};
 use crate::expr::type_names::type_named;
-use crate::exec::env::SessionEnv;
 use crate::parse::SequenceOptions;
 use crate::plan::Planner;
 use crate::types::cast::Context;
 use cenote_engine::{ColumnDef, ColumnType, Datum, NewIndex, NewSequence, NewTable, Table, Tx};
 use sqlparser::ast::{
-    self, AlterTableOperation, ColumnOption, CreateIndex, CreateTable, DataType, Expr, IndexColumn, ObjectName, ObjectType, TableConstraint,
+    self, AlterTableOperation, ColumnOption, CreateIndex, CreateTable, DataType, Expr, IndexColumn, ObjectName,
+    ObjectType, TableConstraint,
 };
 use std::sync::Arc;
 
@@ -28,7 +29,9 @@ pub struct Definer<'a> {
 
 /// The sequence of a serial column: greatest value.
 fn serial_of(ty: &DataType) -> Option<(ColumnType, i64)> {
-    let DataType::Custom(name, modifiers) = ty else { return None };
+    let DataType::Custom(name, modifiers) = ty else {
+        return None;
+    };
     if !modifiers.is_empty() {
         return None;
     }
@@ -52,9 +55,19 @@ impl Definer<'_> {
                 }
                 Ok("ALTER TABLE")
             }
-            ast::Statement::Drop { object_type, if_exists, names, .. } => self.drop(*object_type, *if_exists, names),
+            ast::Statement::Drop {
+                object_type,
+                if_exists,
+                names,
+                ..
+            } => self.drop(*object_type, *if_exists, names),
             other => {
-                let words: Vec<String> = other.to_string().split_whitespace().take(2).map(str::to_uppercase).collect();
+                let words: Vec<String> = other
+                    .to_string()
+                    .split_whitespace()
+                    .take(2)
+                    .map(str::to_uppercase)
+                    .collect();
                 Err(SqlError::unsupported(words.join(" ")))
             }
         }
@@ -66,7 +79,10 @@ impl Definer<'_> {
 
     fn table(&self, name: &ObjectName) -> Result<Arc<Table>> {
         let table = local_name(name)?;
-        let undefined = || SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{table}\" does not exist")).at(self.places().of(span_of(name)));
+        let undefined = || {
+            SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{table}\" does not exist"))
+                .at(self.places().of(span_of(name)))
+        };
         self.tx.table(&table)?.ok_or_else(undefined)
     }
 
@@ -79,10 +95,20 @@ impl Definer<'_> {
                 return Err(taken);
             }
             let skipping = format!("relation \"{name}\" already exists, skipping");
-            self.notices.push(SqlError::notice(crate::Severity::Notice, code::DUPLICATE_TABLE, skipping));
+            self.notices.push(SqlError::notice(
+                crate::Severity::Notice,
+                code::DUPLICATE_TABLE,
+                skipping,
+            ));
             return Ok(());
         }
-        let mut draft = Draft { new: NewTable { name: name.clone(), ..NewTable::default() }, sequences: Vec::new() };
+        let mut draft = Draft {
+            new: NewTable {
+                name: name.clone(),
+                ..NewTable::default()
+            },
+            sequences: Vec::new(),
+        };
         for column in &create.columns {
             self.add_column(&mut draft, column)?;
         }
@@ -95,7 +121,10 @@ impl Definer<'_> {
         let table = self.tx.create_table(draft.new)?;
         for (sequence, max, column) in draft.sequences {
             let owned_by = Some((table.id, column));
-            self.tx.create_sequence(NewSequence { owned_by, ..NewSequence::ascending(&sequence, max) })?;
+            self.tx.create_sequence(NewSequence {
+                owned_by,
+                ..NewSequence::ascending(&sequence, max)
+            })?;
         }
         self.check_defaults(&table)
     }
@@ -112,7 +141,12 @@ impl Definer<'_> {
             Some((ty, _)) => ty,
             None => type_named(&column.data_type)?,
         };
-        let mut definition = ColumnDef { name: name.clone(), ty, not_null: serial.is_some(), default: None };
+        let mut definition = ColumnDef {
+            name: name.clone(),
+            ty,
+            not_null: serial.is_some(),
+            default: None,
+        };
         if let Some((_, max)) = serial {
             definition.default = Some(self.serial_default(draft, &name, max, at)?);
         }
@@ -138,7 +172,13 @@ impl Definer<'_> {
         Ok(default)
     }
 
-    fn add_option(&mut self, draft: &mut Draft, at: usize, constraint: Option<String>, option: &ColumnOption) -> Result<()> {
+    fn add_option(
+        &mut self,
+        draft: &mut Draft,
+        at: usize,
+        constraint: Option<String>,
+        option: &ColumnOption,
+    ) -> Result<()> {
         match option {
             ColumnOption::Null => {}
             ColumnOption::NotNull => draft.new.columns[at].not_null = true,
@@ -147,7 +187,11 @@ impl Definer<'_> {
             ColumnOption::Unique(_) => self.add_unique(draft, constraint, vec![at])?,
             ColumnOption::Check(_) => return Err(SqlError::unsupported("CHECK constraint")),
             ColumnOption::ForeignKey(_) => return Err(SqlError::unsupported("FOREIGN KEY constraint")),
-            ColumnOption::Generated { generation_expr: None, sequence_options, .. } => {
+            ColumnOption::Generated {
+                generation_expr: None,
+                sequence_options,
+                ..
+            } => {
                 if sequence_options.as_ref().is_some_and(|o| !o.is_empty()) {
                     return Err(SqlError::unsupported("sequence options of an identity column"));
                 }
@@ -156,14 +200,20 @@ impl Definer<'_> {
                     ColumnType::Int2 => i64::from(i16::MAX),
                     ColumnType::Int4 => i64::from(i32::MAX),
                     ColumnType::Int8 => i64::MAX,
-                    _ => return Err(SqlError::new(code::INVALID_ARGUMENT, "identity column type must be smallint, integer, or bigint")),
+                    _ => {
+                        return Err(SqlError::new(
+                            code::INVALID_ARGUMENT,
+                            "identity column type must be smallint, integer, or bigint",
+                        ));
+                    }
                 };
                 let default = self.serial_default(draft, &column, max, at)?;
                 draft.new.columns[at].default = Some(default);
                 draft.new.columns[at].not_null = true;
             }
             ColumnOption::Generated { .. } => return Err(SqlError::unsupported("generated columns")),
-            ColumnOption::Collation(name) if ["c", "posix", "default"].contains(&qualified(name)?.1.to_lowercase().as_str()) => {}
+            ColumnOption::Collation(name)
+                if ["c", "posix", "default"].contains(&qualified(name)?.1.to_lowercase().as_str()) => {}
             other => return Err(SqlError::unsupported(format!("the column option {other}"))),
         }
         Ok(())
@@ -209,7 +259,12 @@ impl Definer<'_> {
                 self.free_name(draft, &format!("{}_{}_key", draft.new.name, parts.join("_")))?
             }
         };
-        draft.new.indexes.push(NewIndex { name, columns, unique: true, constraint: true });
+        draft.new.indexes.push(NewIndex {
+            name,
+            columns,
+            unique: true,
+            constraint: true,
+        });
         Ok(())
     }
 
@@ -218,7 +273,8 @@ impl Definer<'_> {
         let mut name = base.to_string();
         let mut number = 0;
         loop {
-            let drafted = draft.new.indexes.iter().any(|i| i.name == name) || draft.new.primary_key.as_ref().is_some_and(|p| p.0 == name);
+            let drafted = draft.new.indexes.iter().any(|i| i.name == name)
+                || draft.new.primary_key.as_ref().is_some_and(|p| p.0 == name);
             if !drafted && self.tx.table(&name)?.is_none() && self.tx.index(&name)?.is_none() {
                 return Ok(name);
             }
@@ -230,7 +286,9 @@ impl Definer<'_> {
     fn key_columns(&self, list: &[IndexColumn], columns: &[ColumnDef]) -> Result<Vec<usize>> {
         let mut out = Vec::new();
         for item in list {
-            let Expr::Identifier(ident) = &item.column.expr else { return Err(SqlError::unsupported("an index on an expression")) };
+            let Expr::Identifier(ident) = &item.column.expr else {
+                return Err(SqlError::unsupported("an index on an expression"));
+            };
             if item.operator_class.is_some() {
                 return Err(SqlError::unsupported("an operator class"));
             }
@@ -252,23 +310,39 @@ impl Definer<'_> {
     /// Each DEFAULT must be an expression without columns that converts to its column's type.
     fn check_defaults(&self, table: &Arc<Table>) -> Result<()> {
         let params = Params::default();
-        let planner = Planner { tx: self.tx, session: self.session, text: "", params: &params, analytics: false };
+        let planner = Planner {
+            tx: self.tx,
+            session: self.session,
+            text: "",
+            params: &params,
+            analytics: false,
+        };
         let sequence = |name: &str| planner.sequence(name);
         for column in table.columns.iter().filter(|c| c.default.is_some()) {
             let text = column.default.as_deref().unwrap_or_default();
             let binder = planner.binder(None, &sequence);
-            let typed = binder.bind(&crate::parse::parse_expression(text)?).map_err(SqlError::from)?;
+            let typed = binder
+                .bind(&crate::parse::parse_expression(text)?)
+                .map_err(SqlError::from)?;
             let given = typed.ty;
-            binder.coerce(typed, column.ty, Context::Assignment).map_err(|refusal| {
-                let error = SqlError::from(refusal);
-                match given {
-                    Some(from) if error.code() == code::DATATYPE_MISMATCH => {
-                        let text = format!("column \"{}\" is of type {} but default expression is of type {}", column.name, column.ty.name(), from.name());
-                        SqlError::new(code::DATATYPE_MISMATCH, text).with_hint("You will need to rewrite or cast the expression.")
+            binder
+                .coerce(typed, column.ty, Context::Assignment)
+                .map_err(|refusal| {
+                    let error = SqlError::from(refusal);
+                    match given {
+                        Some(from) if error.code() == code::DATATYPE_MISMATCH => {
+                            let text = format!(
+                                "column \"{}\" is of type {} but default expression is of type {}",
+                                column.name,
+                                column.ty.name(),
+                                from.name()
+                            );
+                            SqlError::new(code::DATATYPE_MISMATCH, text)
+                                .with_hint("You will need to rewrite or cast the expression.")
+                        }
+                        _ => error,
                     }
-                    _ => error,
-                }
-            })?;
+                })?;
             if !params.borrow().is_empty() {
                 return Err(SqlError::new(code::UNDEFINED_PARAMETER, "there is no parameter $1"));
             }
@@ -292,8 +366,16 @@ impl Definer<'_> {
             return Err(SqlError::unsupported(format!("access method {using}")));
         }
         let table = self.table(&create.table_name)?;
-        let columns = self.key_columns(&create.columns, &table.columns).map_err(|e| rename_missing(e, &create.columns))?;
-        let draft = Draft { new: NewTable { name: table.name.clone(), ..NewTable::default() }, sequences: Vec::new() };
+        let columns = self
+            .key_columns(&create.columns, &table.columns)
+            .map_err(|e| rename_missing(e, &create.columns))?;
+        let draft = Draft {
+            new: NewTable {
+                name: table.name.clone(),
+                ..NewTable::default()
+            },
+            sequences: Vec::new(),
+        };
         let name = match &create.name {
             Some(name) => local_name(name)?,
             None => {
@@ -304,12 +386,29 @@ impl Definer<'_> {
         if self.tx.index(&name)?.is_some() || self.tx.table(&name)?.is_some() {
             if create.if_not_exists {
                 let skipping = format!("relation \"{name}\" already exists, skipping");
-                self.notices.push(SqlError::notice(crate::Severity::Notice, code::DUPLICATE_TABLE, skipping));
+                self.notices.push(SqlError::notice(
+                    crate::Severity::Notice,
+                    code::DUPLICATE_TABLE,
+                    skipping,
+                ));
                 return Ok(());
             }
-            return Err(SqlError::new(code::DUPLICATE_TABLE, format!("relation \"{name}\" already exists")));
+            return Err(SqlError::new(
+                code::DUPLICATE_TABLE,
+                format!("relation \"{name}\" already exists"),
+            ));
         }
-        self.tx.create_index(&table, NewIndex { name, columns, unique: create.unique, constraint: false }).map_err(could_not_create)?;
+        self.tx
+            .create_index(
+                &table,
+                NewIndex {
+                    name,
+                    columns,
+                    unique: create.unique,
+                    constraint: false,
+                },
+            )
+            .map_err(could_not_create)?;
         Ok(())
     }
 
@@ -317,23 +416,38 @@ impl Definer<'_> {
         let table = match self.table(name) {
             Err(e) if if_exists && e.code() == code::UNDEFINED_TABLE => {
                 let text = format!("relation \"{name}\" does not exist, skipping");
-                self.notices.push(SqlError::notice(crate::Severity::Notice, code::UNDEFINED_TABLE, text));
+                self.notices
+                    .push(SqlError::notice(crate::Severity::Notice, code::UNDEFINED_TABLE, text));
                 return Ok(());
             }
             found => found?,
         };
-        let draft = Draft { new: NewTable { name: table.name.clone(), ..NewTable::default() }, sequences: Vec::new() };
+        let draft = Draft {
+            new: NewTable {
+                name: table.name.clone(),
+                ..NewTable::default()
+            },
+            sequences: Vec::new(),
+        };
         match operation {
-            AlterTableOperation::AddConstraint { constraint: TableConstraint::PrimaryKey(p), .. } => {
+            AlterTableOperation::AddConstraint {
+                constraint: TableConstraint::PrimaryKey(p),
+                ..
+            } => {
                 let columns = self.key_columns(&p.columns, &table.columns)?;
                 let name = match p.name.as_ref().map(fold) {
                     Some(name) => name,
                     None => self.free_name(&draft, &format!("{}_pkey", table.name))?,
                 };
-                self.tx.add_primary_key(&table, &name, columns).map_err(could_not_create)?;
+                self.tx
+                    .add_primary_key(&table, &name, columns)
+                    .map_err(could_not_create)?;
                 Ok(())
             }
-            AlterTableOperation::AddConstraint { constraint: TableConstraint::Unique(u), .. } => {
+            AlterTableOperation::AddConstraint {
+                constraint: TableConstraint::Unique(u),
+                ..
+            } => {
                 let columns = self.key_columns(&u.columns, &table.columns)?;
                 let name = match u.name.as_ref().map(fold) {
                     Some(name) => name,
@@ -342,16 +456,34 @@ impl Definer<'_> {
                         self.free_name(&draft, &format!("{}_{}_key", table.name, parts.join("_")))?
                     }
                 };
-                self.tx.create_index(&table, NewIndex { name, columns, unique: true, constraint: true }).map_err(could_not_create)?;
+                self.tx
+                    .create_index(
+                        &table,
+                        NewIndex {
+                            name,
+                            columns,
+                            unique: true,
+                            constraint: true,
+                        },
+                    )
+                    .map_err(could_not_create)?;
                 Ok(())
             }
-            AlterTableOperation::AddConstraint { constraint: TableConstraint::ForeignKey(_), .. } => Err(SqlError::unsupported("FOREIGN KEY constraint")),
-            AlterTableOperation::AddConstraint { constraint: TableConstraint::Check(_), .. } => Err(SqlError::unsupported("CHECK constraint")),
+            AlterTableOperation::AddConstraint {
+                constraint: TableConstraint::ForeignKey(_),
+                ..
+            } => Err(SqlError::unsupported("FOREIGN KEY constraint")),
+            AlterTableOperation::AddConstraint {
+                constraint: TableConstraint::Check(_),
+                ..
+            } => Err(SqlError::unsupported("CHECK constraint")),
             AlterTableOperation::DropConstraint { if_exists, name, .. } => {
                 let wanted = fold(name);
                 match table.index_named(&wanted).filter(|i| table.indexes[*i].constraint) {
                     Some(index) => self.tx.drop_index(&table, index).map(drop).map_err(SqlError::from),
-                    None if table.primary_key.as_ref().is_some_and(|p| p.name == wanted) => Err(SqlError::unsupported("dropping a primary key")),
+                    None if table.primary_key.as_ref().is_some_and(|p| p.name == wanted) => {
+                        Err(SqlError::unsupported("dropping a primary key"))
+                    }
                     None if *if_exists => Ok(()),
                     None => {
                         let text = format!("constraint \"{wanted}\" of relation \"{}\" does not exist", table.name);
@@ -377,11 +509,19 @@ impl Definer<'_> {
                 continue;
             }
             let missing = format!("{word} \"{wanted}\" does not exist");
-            let state = if kind == ObjectType::Index { code::UNDEFINED_OBJECT } else { code::UNDEFINED_TABLE };
+            let state = if kind == ObjectType::Index {
+                code::UNDEFINED_OBJECT
+            } else {
+                code::UNDEFINED_TABLE
+            };
             if !if_exists {
                 return Err(SqlError::new(state, missing));
             }
-            self.notices.push(SqlError::notice(crate::Severity::Notice, "00000", format!("{missing}, skipping")));
+            self.notices.push(SqlError::notice(
+                crate::Severity::Notice,
+                "00000",
+                format!("{missing}, skipping"),
+            ));
         }
         Ok(tag)
     }
@@ -395,8 +535,14 @@ impl Definer<'_> {
             },
             ObjectType::Index => match self.tx.index(name)? {
                 Some((table, index)) if table.indexes[index].constraint => {
-                    let text = format!("cannot drop index {name} because constraint {name} on table {} requires it", table.name);
-                    return Err(SqlError::new("2BP01", text).with_hint(format!("You can drop constraint {name} on table {} instead.", table.name)));
+                    let text = format!(
+                        "cannot drop index {name} because constraint {name} on table {} requires it",
+                        table.name
+                    );
+                    return Err(SqlError::new("2BP01", text).with_hint(format!(
+                        "You can drop constraint {name} on table {} instead.",
+                        table.name
+                    )));
                 }
                 Some((table, index)) => drop(self.tx.drop_index(&table, index)?),
                 None => return Ok(false),
@@ -420,10 +566,17 @@ impl Definer<'_> {
         if self.tx.sequence(&name)?.is_some() || self.tx.table(&name)?.is_some() {
             if if_not_exists {
                 let skipping = format!("relation \"{name}\" already exists, skipping");
-                self.notices.push(SqlError::notice(crate::Severity::Notice, code::DUPLICATE_TABLE, skipping));
+                self.notices.push(SqlError::notice(
+                    crate::Severity::Notice,
+                    code::DUPLICATE_TABLE,
+                    skipping,
+                ));
                 return Ok(());
             }
-            return Err(SqlError::new(code::DUPLICATE_TABLE, format!("relation \"{name}\" already exists")));
+            return Err(SqlError::new(
+                code::DUPLICATE_TABLE,
+                format!("relation \"{name}\" already exists"),
+            ));
         }
         let increment = options.increment.unwrap_or(1);
         if increment == 0 {
@@ -434,9 +587,20 @@ impl Definer<'_> {
         let max = options.max.unwrap_or(if ascending { i64::MAX } else { -1 });
         let start = options.start.unwrap_or(if ascending { min } else { max });
         if min >= max || !(min..=max).contains(&start) {
-            return Err(SqlError::new(code::INVALID_ARGUMENT, "START, MINVALUE and MAXVALUE of the sequence do not fit each other"));
+            return Err(SqlError::new(
+                code::INVALID_ARGUMENT,
+                "START, MINVALUE and MAXVALUE of the sequence do not fit each other",
+            ));
         }
-        self.tx.create_sequence(NewSequence { name, start, increment, min, max, cycle: options.cycle, owned_by: None })?;
+        self.tx.create_sequence(NewSequence {
+            name,
+            start,
+            increment,
+            min,
+            max,
+            cycle: options.cycle,
+            owned_by: None,
+        })?;
         Ok(())
     }
 
@@ -448,7 +612,10 @@ impl Definer<'_> {
         }
         if restart {
             for sequence in self.tx.sequences()? {
-                if sequence.owned_by.is_some_and(|(id, _)| tables.iter().any(|t| t.id == id)) {
+                if sequence
+                    .owned_by
+                    .is_some_and(|(id, _)| tables.iter().any(|t| t.id == id))
+                {
                     self.tx.setval(sequence.id, sequence.start, false)?;
                 }
             }
@@ -477,22 +644,38 @@ fn local_name(name: &ObjectName) -> Result<String> {
         (Some(schema), _) if schema == "pg_catalog" || schema == "information_schema" => {
             Err(SqlError::new("42501", format!("permission denied for schema {schema}")))
         }
-        (Some(schema), _) => Err(SqlError::new(code::INVALID_SCHEMA, format!("schema \"{schema}\" does not exist"))),
+        (Some(schema), _) => Err(SqlError::new(
+            code::INVALID_SCHEMA,
+            format!("schema \"{schema}\" does not exist"),
+        )),
     }
 }
 
 fn quoted(name: &str) -> String {
-    let plain = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_') && !name.starts_with(|c: char| c.is_ascii_digit());
-    if plain { name.to_string() } else { format!("\"{name}\"").replace('\'', "''") }
+    let plain = name
+        .bytes()
+        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+        && !name.starts_with(|c: char| c.is_ascii_digit());
+    if plain {
+        name.to_string()
+    } else {
+        format!("\"{name}\"").replace('\'', "''")
+    }
 }
 
 /// A column that an index names: PostgreSQL's words differ from those for a constraint.
 fn rename_missing(error: SqlError, columns: &[IndexColumn]) -> SqlError {
-    let missing = columns.iter().find(|c| error.message().contains(&format!("\"{}\"", c.column.expr).to_lowercase()));
+    let missing = columns.iter().find(|c| {
+        error
+            .message()
+            .contains(&format!("\"{}\"", c.column.expr).to_lowercase())
+    });
     match missing {
-        Some(column) if error.code() == code::UNDEFINED_COLUMN => {
-            SqlError::new(code::UNDEFINED_COLUMN, format!("column \"{}\" does not exist", column.column.expr)).at(error.position().unwrap_or(0))
-        }
+        Some(column) if error.code() == code::UNDEFINED_COLUMN => SqlError::new(
+            code::UNDEFINED_COLUMN,
+            format!("column \"{}\" does not exist", column.column.expr),
+        )
+        .at(error.position().unwrap_or(0)),
         _ => error,
     }
 }
@@ -500,12 +683,27 @@ fn rename_missing(error: SqlError, columns: &[IndexColumn]) -> SqlError {
 /// 23505 of an index being built says so.
 fn could_not_create(error: cenote_engine::Error) -> SqlError {
     match error {
-        cenote_engine::Error::UniqueViolation { table, index, columns, values } => {
-            let shown: Vec<String> = values.iter().map(|v: &Datum| crate::types::text::datum_text(&v.as_ref(), &crate::Zone::Utc)).collect();
-            SqlError::new(code::UNIQUE_VIOLATION, format!("could not create unique index \"{index}\""))
-                .with_detail(format!("Key ({})=({}) is duplicated.", columns.join(", "), shown.join(", ")))
-                .on_table(table)
-                .on_constraint(index)
+        cenote_engine::Error::UniqueViolation {
+            table,
+            index,
+            columns,
+            values,
+        } => {
+            let shown: Vec<String> = values
+                .iter()
+                .map(|v: &Datum| crate::types::text::datum_text(&v.as_ref(), &crate::Zone::Utc))
+                .collect();
+            SqlError::new(
+                code::UNIQUE_VIOLATION,
+                format!("could not create unique index \"{index}\""),
+            )
+            .with_detail(format!(
+                "Key ({})=({}) is duplicated.",
+                columns.join(", "),
+                shown.join(", ")
+            ))
+            .on_table(table)
+            .on_constraint(index)
         }
         other => other.into(),
     }
@@ -519,9 +717,15 @@ fn refuse_table_clauses(create: &CreateTable) -> Result<()> {
         (create.query.is_some(), "CREATE TABLE AS"),
         (create.like.is_some(), "LIKE"),
         (create.inherits.is_some(), "INHERITS"),
-        (create.partition_by.is_some() || create.partition_of.is_some(), "partitioning"),
+        (
+            create.partition_by.is_some() || create.partition_of.is_some(),
+            "partitioning",
+        ),
         (create.on_commit.is_some(), "ON COMMIT"),
-        (create.table_options.to_string().to_lowercase().contains("tablespace"), "TABLESPACE"),
+        (
+            create.table_options.to_string().to_lowercase().contains("tablespace"),
+            "TABLESPACE",
+        ),
     ];
     match refused.iter().find(|(given, _)| *given) {
         Some((_, what)) => Err(SqlError::unsupported(what)),

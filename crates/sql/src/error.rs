@@ -265,11 +265,22 @@ impl From<cenote_engine::Error> for SqlError {
         use cenote_engine::Error as E;
         let mut report = SqlError::new(error.sqlstate(), error.to_string());
         match error {
-            E::UniqueViolation { table, index, columns, values } => {
+            E::UniqueViolation {
+                table,
+                index,
+                columns,
+                values,
+            } => {
                 let zone = crate::settings::Zone::Utc;
                 let shown: Vec<String> = values
                     .iter()
-                    .map(|v| if v.is_null() { "null".to_string() } else { crate::types::text::datum_text(&v.as_ref(), &zone) })
+                    .map(|v| {
+                        if v.is_null() {
+                            "null".to_string()
+                        } else {
+                            crate::types::text::datum_text(&v.as_ref(), &zone)
+                        }
+                    })
                     .collect();
                 let detail = format!("Key ({})=({}) already exists.", columns.join(", "), shown.join(", "));
                 report.with_detail(detail).on_table(table).on_constraint(index)

@@ -43,23 +43,46 @@ struct Definition {
 }
 
 const fn def(name: &'static str, default: &'static str, kind: Kind) -> Definition {
-    Definition { name, default, kind, reported: false }
+    Definition {
+        name,
+        default,
+        kind,
+        reported: false,
+    }
 }
 
 const fn reported(name: &'static str, default: &'static str, kind: Kind) -> Definition {
-    Definition { name, default, kind, reported: true }
+    Definition {
+        name,
+        default,
+        kind,
+        reported: true,
+    }
 }
 
 const ISOLATION: &[&str] = &["serializable", "repeatable read", "read committed", "read uncommitted"];
-const LEVELS: &[&str] = &["debug5", "debug4", "debug3", "debug2", "debug1", "debug", "log", "info", "notice", "warning", "error", "fatal", "panic"];
+const LEVELS: &[&str] = &[
+    "debug5", "debug4", "debug3", "debug2", "debug1", "debug", "log", "info", "notice", "warning", "error", "fatal",
+    "panic",
+];
 
 static DEFINITIONS: &[Definition] = &[
     reported("application_name", "", Kind::Text),
     def("bytea_output", "hex", Kind::Only(&["hex"])),
     def("check_function_bodies", "on", Kind::Bool),
-    reported("client_encoding", "UTF8", Kind::Only(&["UTF8", "utf-8", "unicode", "sql_ascii"])),
+    reported(
+        "client_encoding",
+        "UTF8",
+        Kind::Only(&["UTF8", "utf-8", "unicode", "sql_ascii"]),
+    ),
     def("client_min_messages", "notice", Kind::Word(LEVELS)),
-    reported("DateStyle", "ISO, MDY", Kind::Only(&["iso", "iso, mdy", "iso,mdy", "mdy", "iso, dmy", "iso,dmy", "iso, ymd", "iso,ymd"])),
+    reported(
+        "DateStyle",
+        "ISO, MDY",
+        Kind::Only(&[
+            "iso", "iso, mdy", "iso,mdy", "mdy", "iso, dmy", "iso,dmy", "iso, ymd", "iso,ymd",
+        ]),
+    ),
     def("default_table_access_method", "rows", Kind::Only(&["rows", "heap"])),
     def("default_tablespace", "", Kind::Only(&[""])),
     def("default_transaction_deferrable", "off", Kind::Bool),
@@ -90,10 +113,18 @@ static DEFINITIONS: &[Definition] = &[
     reported("server_version", SERVER_VERSION, Kind::Fixed),
     def("server_version_num", SERVER_VERSION_NUM, Kind::Fixed),
     reported("session_authorization", "", Kind::Fixed),
-    reported("standard_conforming_strings", "on", Kind::Only(&["on", "true", "yes", "1"])),
+    reported(
+        "standard_conforming_strings",
+        "on",
+        Kind::Only(&["on", "true", "yes", "1"]),
+    ),
     def("statement_timeout", "0", Kind::Millis),
     def("synchronize_seqscans", "on", Kind::Bool),
-    def("synchronous_commit", "on", Kind::Only(&["on", "local", "remote_write", "remote_apply", "true", "yes", "1"])),
+    def(
+        "synchronous_commit",
+        "on",
+        Kind::Only(&["on", "local", "remote_write", "remote_apply", "true", "yes", "1"]),
+    ),
     reported("TimeZone", "UTC", Kind::Zone),
     def("transaction_deferrable", "off", Kind::Bool),
     def("transaction_isolation", "read committed", Kind::Word(ISOLATION)),
@@ -119,7 +150,10 @@ pub struct Settings {
 impl Settings {
     /// Defaults for `user`.
     pub fn new(user: &str) -> Settings {
-        Settings { user: user.to_string(), ..Settings::default() }
+        Settings {
+            user: user.to_string(),
+            ..Settings::default()
+        }
     }
 
     /// The session's time zone.
@@ -131,14 +165,25 @@ impl Settings {
     pub fn get(&self, name: &str) -> Option<Cow<'_, str>> {
         let Some(definition) = find(name) else {
             let key = name.to_ascii_lowercase();
-            return self.local.get(&key).or_else(|| self.set.get(&key)).map(|v| Cow::Borrowed(v.as_str()));
+            return self
+                .local
+                .get(&key)
+                .or_else(|| self.set.get(&key))
+                .map(|v| Cow::Borrowed(v.as_str()));
         };
         if definition.name == "session_authorization" {
             return Some(Cow::Borrowed(&self.user));
         }
-        let raw = self.local.get(definition.name).or_else(|| self.set.get(definition.name));
+        let raw = self
+            .local
+            .get(definition.name)
+            .or_else(|| self.set.get(definition.name));
         let value = raw.map_or(definition.default, String::as_str);
-        Some(if definition.kind == Kind::Millis { Cow::Owned(show_millis(value)) } else { Cow::Borrowed(value) })
+        Some(if definition.kind == Kind::Millis {
+            Cow::Owned(show_millis(value))
+        } else {
+            Cow::Borrowed(value)
+        })
     }
 
     /// A duration setting in milliseconds.
@@ -154,7 +199,9 @@ impl Settings {
 
     /// SET (or SET LOCAL). Gives the canonical name and value when clients are to be told.
     pub fn set(&mut self, name: &str, value: &str, local: bool) -> Result<Option<(&'static str, String)>> {
-        let Some(definition) = find(name) else { return self.set_custom(name, value, local) };
+        let Some(definition) = find(name) else {
+            return self.set_custom(name, value, local);
+        };
         let value = check(definition, value)?;
         if definition.kind == Kind::Zone {
             self.zone = Zone::named(&value).ok_or_else(|| invalid(definition.name, &value))?;
@@ -180,12 +227,20 @@ impl Settings {
     pub fn reset(&mut self, name: &str, start: &Settings) -> Result<Option<(&'static str, String)>> {
         let Some(definition) = find(name) else {
             self.set.remove(&name.to_ascii_lowercase());
-            return if name.contains('.') { Ok(None) } else { Err(unknown(name)) };
+            return if name.contains('.') {
+                Ok(None)
+            } else {
+                Err(unknown(name))
+            };
         };
         if definition.kind == Kind::Fixed {
             return Err(fixed(definition.name));
         }
-        let value = start.set.get(definition.name).map_or(definition.default, String::as_str).to_string();
+        let value = start
+            .set
+            .get(definition.name)
+            .map_or(definition.default, String::as_str)
+            .to_string();
         self.set(definition.name, &value, false)
     }
 
@@ -213,29 +268,43 @@ impl Settings {
     /// What clients are told at start.
     pub fn reported(&self) -> Vec<(&'static str, String)> {
         let shown = DEFINITIONS.iter().filter(|d| d.reported);
-        shown.map(|d| (d.name, self.get(d.name).unwrap_or_default().into_owned())).collect()
+        shown
+            .map(|d| (d.name, self.get(d.name).unwrap_or_default().into_owned()))
+            .collect()
     }
 
     /// All names and values, by name.
     pub fn all(&self) -> Vec<(String, String)> {
-        DEFINITIONS.iter().map(|d| (d.name.to_string(), self.get(d.name).unwrap_or_default().into_owned())).collect()
+        DEFINITIONS
+            .iter()
+            .map(|d| (d.name.to_string(), self.get(d.name).unwrap_or_default().into_owned()))
+            .collect()
     }
 }
 
 /// 42704 for a name that nobody knows.
 #[cold]
 pub fn unknown(name: &str) -> SqlError {
-    SqlError::new(code::UNDEFINED_OBJECT, format!("unrecognized configuration parameter \"{name}\""))
+    SqlError::new(
+        code::UNDEFINED_OBJECT,
+        format!("unrecognized configuration parameter \"{name}\""),
+    )
 }
 
 #[cold]
 fn invalid(name: &str, value: &str) -> SqlError {
-    SqlError::new(code::INVALID_ARGUMENT, format!("invalid value for parameter \"{name}\": \"{value}\""))
+    SqlError::new(
+        code::INVALID_ARGUMENT,
+        format!("invalid value for parameter \"{name}\": \"{value}\""),
+    )
 }
 
 #[cold]
 fn fixed(name: &str) -> SqlError {
-    SqlError::new(code::CANNOT_CHANGE_PARAMETER, format!("parameter \"{name}\" cannot be changed"))
+    SqlError::new(
+        code::CANNOT_CHANGE_PARAMETER,
+        format!("parameter \"{name}\" cannot be changed"),
+    )
 }
 
 fn check(definition: &Definition, value: &str) -> Result<String> {
@@ -247,7 +316,12 @@ fn check(definition: &Definition, value: &str) -> Result<String> {
         Kind::Bool => match lower.as_str() {
             "on" | "true" | "yes" | "1" | "t" | "y" => "on".to_string(),
             "off" | "false" | "no" | "0" | "f" | "n" => "off".to_string(),
-            _ => return Err(SqlError::new(code::INVALID_ARGUMENT, format!("parameter \"{}\" requires a Boolean value", definition.name))),
+            _ => {
+                return Err(SqlError::new(
+                    code::INVALID_ARGUMENT,
+                    format!("parameter \"{}\" requires a Boolean value", definition.name),
+                ));
+            }
         },
         Kind::Int(least, most) => {
             let number: i64 = lower.parse().map_err(|_| refused())?;
@@ -265,7 +339,9 @@ fn check(definition: &Definition, value: &str) -> Result<String> {
 }
 
 fn parse_millis(text: &str) -> Option<u64> {
-    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .unwrap_or(text.len());
     let number: f64 = text[..end].parse().ok()?;
     let unit = match text[end..].trim() {
         "" | "ms" => 1.0,
@@ -302,10 +378,19 @@ mod tests {
         settings.set("lock_timeout", "2s", false).unwrap();
         assert_eq!(settings.get("LOCK_TIMEOUT").unwrap(), "2s");
         assert_eq!(settings.millis("lock_timeout"), 2000);
-        assert_eq!(settings.set("client_encoding", "LATIN1", false).unwrap_err().code(), "0A000");
-        assert_eq!(settings.set("synchronous_commit", "off", false).unwrap_err().code(), "0A000");
+        assert_eq!(
+            settings.set("client_encoding", "LATIN1", false).unwrap_err().code(),
+            "0A000"
+        );
+        assert_eq!(
+            settings.set("synchronous_commit", "off", false).unwrap_err().code(),
+            "0A000"
+        );
         assert_eq!(settings.set("nonsense", "1", false).unwrap_err().code(), "42704");
-        assert_eq!(settings.set("application_name", "x", false).unwrap(), Some(("application_name", "x".into())));
+        assert_eq!(
+            settings.set("application_name", "x", false).unwrap(),
+            Some(("application_name", "x".into()))
+        );
         settings.set("timezone", "+02", true).unwrap();
         assert!(settings.end_transaction());
         assert_eq!(settings.get("TimeZone").unwrap(), "UTC");

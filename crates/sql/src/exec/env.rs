@@ -1,9 +1,9 @@
 //! What a statement knows of its session while it is evaluated.
 
+use crate::error::Result;
 use crate::settings::{Settings, Zone};
 use crate::types::datetime::EPOCH_DAYS;
 use crate::types::text::TextContext;
-use crate::error::Result;
 use cenote_engine::{CancelFlag, Error};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -37,12 +37,19 @@ pub struct SessionEnv {
 impl SessionEnv {
     /// What conversions from and to text depend on.
     pub fn text_context(&self) -> TextContext<'_> {
-        TextContext { zone: self.settings.zone(), now: self.transaction_time }
+        TextContext {
+            zone: self.settings.zone(),
+            now: self.transaction_time,
+        }
     }
 
     /// 57014 when another thread has asked the statement to stop.
     pub fn check_cancel(&self) -> Result<()> {
-        if self.cancel.is_set() { Err(Error::Canceled.into()) } else { Ok(()) }
+        if self.cancel.is_set() {
+            Err(Error::Canceled.into())
+        } else {
+            Ok(())
+        }
     }
 
     /// The session's time zone.
@@ -63,6 +70,8 @@ impl SessionEnv {
 
 /// Microseconds since 2000-01-01 UTC, now.
 pub fn wall_clock() -> i64 {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64);
+    let since_1970 = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_micros() as i64);
     since_1970 - EPOCH_DAYS * crate::types::datetime::DAY
 }

@@ -49,13 +49,25 @@ pub struct Run<'a> {
 impl Run<'_> {
     /// The environment over an input row.
     pub fn env<'e>(&'e self, input: Input<'e>) -> Env<'e> {
-        Env { params: self.params, input, session: self.session, sequences: None }
+        Env {
+            params: self.params,
+            input,
+            session: self.session,
+            sequences: None,
+        }
     }
 
     /// Starts a query of another shape.
     pub fn foreign(&self, query: &Query) -> Result<Box<dyn Rows>> {
-        let analytics = self.analytics.ok_or_else(|| SqlError::unsupported("a query of this shape"))?;
-        let params: Vec<(Datum, u32)> = self.params.iter().cloned().zip(self.param_oids.iter().copied()).collect();
+        let analytics = self
+            .analytics
+            .ok_or_else(|| SqlError::unsupported("a query of this shape"))?;
+        let params: Vec<(Datum, u32)> = self
+            .params
+            .iter()
+            .cloned()
+            .zip(self.param_oids.iter().copied())
+            .collect();
         analytics.query(&scope(self.tx, self.session)?, query, &params)
     }
 }
@@ -78,5 +90,6 @@ pub fn scope(tx: &Tx, session: &SessionEnv) -> Result<Scope> {
 
 /// Types by their ids; text where Cenote has no such type.
 pub fn types_of(oids: impl Iterator<Item = u32>) -> Vec<ColumnType> {
-    oids.map(|id| crate::types::type_of_oid(id).unwrap_or(ColumnType::Text)).collect()
+    oids.map(|id| crate::types::type_of_oid(id).unwrap_or(ColumnType::Text))
+        .collect()
 }

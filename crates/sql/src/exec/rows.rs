@@ -27,15 +27,36 @@ impl TableRows {
     pub fn start(access: &Access, env: &Env<'_>, mut batch: RowBatch) -> Result<TableRows> {
         batch.clear();
         let table = &access.table;
-        let mut rows = TableRows { ranges: Vec::new().into_iter(), index: None, scan: None, batch, at: 0, point: None, pending: false, few: None };
+        let mut rows = TableRows {
+            ranges: Vec::new().into_iter(),
+            index: None,
+            scan: None,
+            batch,
+            at: 0,
+            point: None,
+            pending: false,
+            few: None,
+        };
         match &access.path {
             Path::Point(values) => {
                 let mut key = Vec::with_capacity(16);
                 rows.pending = push_equal(table, tree_columns(table, None), values, env, &mut key)?;
                 rows.point = Some((key, Vec::new()));
             }
-            Path::Range { index, prefix, lower, upper } => {
-                let range = key_range(table, tree_columns(table, *index), prefix, lower.as_ref(), upper.as_ref(), env)?;
+            Path::Range {
+                index,
+                prefix,
+                lower,
+                upper,
+            } => {
+                let range = key_range(
+                    table,
+                    tree_columns(table, *index),
+                    prefix,
+                    lower.as_ref(),
+                    upper.as_ref(),
+                    env,
+                )?;
                 rows.index = *index;
                 rows.ranges = range.into_iter().collect::<Vec<_>>().into_iter();
             }
@@ -65,7 +86,9 @@ impl TableRows {
         while self.at >= self.batch.len() {
             self.at = 0;
             let Some(scan) = &mut self.scan else {
-                let Some(range) = self.ranges.next() else { return Ok(false) };
+                let Some(range) = self.ranges.next() else {
+                    return Ok(false);
+                };
                 let scan = match self.index {
                     None => tx.scan(&access.table, range, access.direction),
                     Some(index) => tx.index_scan(&access.table, index, range, access.direction),
@@ -87,11 +110,15 @@ impl TableRows {
 
     /// Primary key bytes of the row here.
     pub fn key(&self) -> &[u8] {
-        self.point.as_ref().map_or_else(|| self.batch.key(self.at), |(key, _)| key)
+        self.point
+            .as_ref()
+            .map_or_else(|| self.batch.key(self.at), |(key, _)| key)
     }
 
     /// The row here.
     pub fn row(&self) -> &[u8] {
-        self.point.as_ref().map_or_else(|| self.batch.row(self.at), |(_, row)| row)
+        self.point
+            .as_ref()
+            .map_or_else(|| self.batch.row(self.at), |(_, row)| row)
     }
 }

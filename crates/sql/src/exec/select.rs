@@ -10,7 +10,7 @@ use crate::expr::{Env, Expr, Input, compare, compare_padded, same};
 use crate::hook::Rows;
 use crate::plan::access::{Access, Path, push_equal, tree_columns};
 use crate::plan::select::{GroupPlan, SelectPlan, SortKey};
-use cenote_engine::{ColumnType, Datum, Locked, LockStrength, Wait, key};
+use cenote_engine::{ColumnType, Datum, LockStrength, Locked, Wait, key};
 use std::cell::RefCell;
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -54,7 +54,13 @@ pub struct Progress {
 }
 
 /// Gives up to `max` rows (0: all) to the sink.
-pub fn advance(run: &mut Run<'_>, plan: &SelectPlan, cursor: &mut Cursor, max: u64, sink: &mut dyn Sink) -> Result<Progress> {
+pub fn advance(
+    run: &mut Run<'_>,
+    plan: &SelectPlan,
+    cursor: &mut Cursor,
+    max: u64,
+    sink: &mut dyn Sink,
+) -> Result<Progress> {
     if matches!(cursor, Cursor::Start) {
         if let Some(rows) = at_once(run, plan, sink)? {
             *cursor = Cursor::Done;
@@ -72,14 +78,20 @@ pub fn advance(run: &mut Run<'_>, plan: &SelectPlan, cursor: &mut Cursor, max: u
                 sink.values(&row[..*visible])?;
                 given += 1;
             }
-            Progress { rows: given, done: given < max }
+            Progress {
+                rows: given,
+                done: given < max,
+            }
         }
         Cursor::Texts(texts) => {
             let mut given = 0;
             while given < max && texts.give(sink)? {
                 given += 1;
             }
-            Progress { rows: given, done: given < max }
+            Progress {
+                rows: given,
+                done: given < max,
+            }
         }
         Cursor::Foreign(rows) => foreign_rows(rows.as_mut(), max, sink)?,
         Cursor::Start | Cursor::Done => Progress { rows: 0, done: true },
@@ -99,12 +111,18 @@ pub fn foreign_rows(rows: &mut dyn Rows, max: u64, sink: &mut dyn Sink) -> Resul
     let mut given = 0;
     while given < max {
         if !rows.next()? {
-            return Ok(Progress { rows: given, done: true });
+            return Ok(Progress {
+                rows: given,
+                done: true,
+            });
         }
         sink.foreign(rows)?;
         given += 1;
     }
-    Ok(Progress { rows: given, done: false })
+    Ok(Progress {
+        rows: given,
+        done: false,
+    })
 }
 
 /// Statements of at most one row, without a cursor: no table, or a point.
@@ -116,7 +134,9 @@ fn at_once(run: &mut Run<'_>, plan: &SelectPlan, sink: &mut dyn Sink) -> Result<
         None => return bare(run, plan, sink).map(Some),
         Some(access) => access,
     };
-    let Path::Point(values) = &access.path else { return Ok(None) };
+    let Path::Point(values) = &access.path else {
+        return Ok(None);
+    };
     if plan.limit.is_some() || plan.offset.is_some() {
         return Ok(None);
     }
@@ -138,7 +158,9 @@ fn point(
 ) -> Result<u64> {
     let table = &access.table;
     key.clear();
-    if !push_equal(table, tree_columns(table, None), values, &run.env(Input::Nothing), key)? || !run.tx.get(table, key, row)? {
+    if !push_equal(table, tree_columns(table, None), values, &run.env(Input::Nothing), key)?
+        || !run.tx.get(table, key, row)?
+    {
         return Ok(0);
     }
     if !qualifies(access.filter.as_ref(), &run.env(Input::Stored(table.layout(), row)))? {
@@ -154,11 +176,21 @@ fn point(
 }
 
 /// Locks a row, whose newest version goes to `row`; false where it is gone, skipped or no longer qualifies.
-fn lock(run: &mut Run<'_>, access: &Access, key: &[u8], strength: LockStrength, wait: Wait, row: &mut Vec<u8>) -> Result<bool> {
+fn lock(
+    run: &mut Run<'_>,
+    access: &Access,
+    key: &[u8],
+    strength: LockStrength,
+    wait: Wait,
+    row: &mut Vec<u8>,
+) -> Result<bool> {
     match run.tx.lock_row(&access.table, key, strength, wait, row)? {
         Locked::Gone | Locked::Skipped => Ok(false),
         Locked::Row { moved: false } => Ok(true),
-        Locked::Row { moved: true } => qualifies(access.condition.as_ref(), &run.env(Input::Stored(access.table.layout(), row))),
+        Locked::Row { moved: true } => qualifies(
+            access.condition.as_ref(),
+            &run.env(Input::Stored(access.table.layout(), row)),
+        ),
     }
 }
 
@@ -166,7 +198,12 @@ fn bare(run: &mut Run<'_>, plan: &SelectPlan, sink: &mut dyn Sink) -> Result<u64
     let (skip, left) = limits(run, plan)?;
     let cell = RefCell::new(&mut *run.tx);
     let sequences = plan.uses_sequences.then_some(&cell);
-    let env = Env { params: run.params, input: Input::Nothing, session: run.session, sequences };
+    let env = Env {
+        params: run.params,
+        input: Input::Nothing,
+        session: run.session,
+        sequences,
+    };
     if skip > 0 || left == 0 || !qualifies(plan.bare_filter.as_ref(), &env)? {
         return Ok(0);
     }
@@ -182,12 +219,19 @@ pub fn qualifies(condition: Option<&Expr>, env: &Env<'_>) -> Result<bool> {
 /// OFFSET and LIMIT as counts.
 fn limits(run: &Run<'_>, plan: &SelectPlan) -> Result<(u64, u64)> {
     let env = run.env(Input::Nothing);
-    let count = |expr: &Option<Expr>, none: u64, word: &str, state: &'static str| match expr.as_ref().map(|e| e.eval(&env)).transpose()? {
+    let count = |expr: &Option<Expr>, none: u64, word: &str, state: &'static str| match expr
+        .as_ref()
+        .map(|e| e.eval(&env))
+        .transpose()?
+    {
         None | Some(Datum::Null) => Ok(none),
         Some(Datum::Int8(n)) if n >= 0 => Ok(n as u64),
         Some(_) => Err(SqlError::new(state, format!("{word} must not be negative"))),
     };
-    Ok((count(&plan.offset, 0, "OFFSET", code::INVALID_OFFSET)?, count(&plan.limit, u64::MAX, "LIMIT", code::INVALID_LIMIT)?))
+    Ok((
+        count(&plan.offset, 0, "OFFSET", code::INVALID_OFFSET)?,
+        count(&plan.limit, u64::MAX, "LIMIT", code::INVALID_LIMIT)?,
+    ))
 }
 
 fn start(run: &mut Run<'_>, plan: &SelectPlan) -> Result<Cursor> {
@@ -224,8 +268,16 @@ fn start(run: &mut Run<'_>, plan: &SelectPlan) -> Result<Cursor> {
     Ok(Cursor::Gathered(rows.into_iter(), plan.visible))
 }
 
-fn stream_rows(run: &mut Run<'_>, plan: &SelectPlan, stream: &mut Stream, max: u64, sink: &mut dyn Sink) -> Result<Progress> {
-    let Some(access) = &plan.access else { return Ok(Progress { rows: 0, done: true }) };
+fn stream_rows(
+    run: &mut Run<'_>,
+    plan: &SelectPlan,
+    stream: &mut Stream,
+    max: u64,
+    sink: &mut dyn Sink,
+) -> Result<Progress> {
+    let Some(access) = &plan.access else {
+        return Ok(Progress { rows: 0, done: true });
+    };
     let layout = access.table.layout();
     let outputs = &plan.outputs[..plan.visible];
     let (mut given, mut seen) = (0, 0u64);
@@ -233,7 +285,10 @@ fn stream_rows(run: &mut Run<'_>, plan: &SelectPlan, stream: &mut Stream, max: u
     while given < max {
         if stream.left == 0 || !stream.rows.next(run.tx, access)? {
             run.scratch.row = newest;
-            return Ok(Progress { rows: given, done: true });
+            return Ok(Progress {
+                rows: given,
+                done: true,
+            });
         }
         seen += 1;
         if seen.is_multiple_of(CANCEL_INTERVAL) {
@@ -264,14 +319,21 @@ fn stream_rows(run: &mut Run<'_>, plan: &SelectPlan, stream: &mut Stream, max: u
         stream.left -= 1;
     }
     run.scratch.row = newest;
-    Ok(Progress { rows: given, done: false })
+    Ok(Progress {
+        rows: given,
+        done: false,
+    })
 }
 
 /// Calls `each` for every row that qualifies, with its key.
 fn for_each(run: &mut Run<'_>, plan: &SelectPlan, each: &mut dyn FnMut(&[u8], &Env<'_>) -> Result<()>) -> Result<()> {
     let Some(access) = &plan.access else {
         let env = run.env(Input::Nothing);
-        return if qualifies(plan.bare_filter.as_ref(), &env)? { each(&[], &env) } else { Ok(()) };
+        return if qualifies(plan.bare_filter.as_ref(), &env)? {
+            each(&[], &env)
+        } else {
+            Ok(())
+        };
     };
     let batch = std::mem::take(&mut run.scratch.batch);
     let mut rows = TableRows::start(access, &run.env(Input::Nothing), batch)?;
@@ -321,8 +383,16 @@ fn gathered(run: &mut Run<'_>, plan: &SelectPlan) -> Result<Vec<Vec<Datum>>> {
 }
 
 /// Locks rows in their final order, and computes them again from what was locked.
-fn lock_gathered(run: &mut Run<'_>, plan: &SelectPlan, rows: Vec<Vec<Datum>>, mut skip: u64, left: u64) -> Result<Vec<Vec<Datum>>> {
-    let (Some((strength, wait)), Some(access)) = (plan.lock, &plan.access) else { return Ok(rows) };
+fn lock_gathered(
+    run: &mut Run<'_>,
+    plan: &SelectPlan,
+    rows: Vec<Vec<Datum>>,
+    mut skip: u64,
+    left: u64,
+) -> Result<Vec<Vec<Datum>>> {
+    let (Some((strength, wait)), Some(access)) = (plan.lock, &plan.access) else {
+        return Ok(rows);
+    };
     let mut out = Vec::new();
     let mut newest = Vec::new();
     for mut row in rows {
@@ -372,7 +442,10 @@ fn grouped(run: &mut Run<'_>, plan: &SelectPlan, group: &GroupPlan) -> Result<Ve
             };
         }
         let accumulators = &mut groups[at].1;
-        accumulators.iter_mut().zip(&group.aggregates).try_for_each(|(acc, aggregate)| acc.add(aggregate, env))
+        accumulators
+            .iter_mut()
+            .zip(&group.aggregates)
+            .try_for_each(|(acc, aggregate)| acc.add(aggregate, env))
     })?;
     let mut out = Vec::with_capacity(groups.len());
     for (mut row, accumulators) in groups {
@@ -402,7 +475,13 @@ fn sort_texts(rows: &mut Vec<Vec<Datum>>, keys: &[SortKey]) -> bool {
         texts.push((text.as_bytes(), i));
     }
     let order = |a: &[u8], b: &[u8]| if key.trim { compare_padded(a, b) } else { a.cmp(b) };
-    texts.sort_by(|a, b| if key.descending { order(b.0, a.0) } else { order(a.0, b.0) });
+    texts.sort_by(|a, b| {
+        if key.descending {
+            order(b.0, a.0)
+        } else {
+            order(a.0, b.0)
+        }
+    });
     let places: Vec<usize> = texts.into_iter().map(|(_, i)| i).collect();
     *rows = places.into_iter().map(|i| std::mem::take(&mut rows[i])).collect();
     true
@@ -421,10 +500,25 @@ fn order_of(a: &[Datum], b: &[Datum], keys: &[SortKey]) -> Ordering {
 fn order_values(a: &Datum, b: &Datum, key: &SortKey) -> Ordering {
     match (a.is_null(), b.is_null()) {
         (true, true) => Ordering::Equal,
-        (true, false) => if key.nulls_first { Ordering::Less } else { Ordering::Greater },
-        (false, true) => if key.nulls_first { Ordering::Greater } else { Ordering::Less },
+        (true, false) => {
+            if key.nulls_first {
+                Ordering::Less
+            } else {
+                Ordering::Greater
+            }
+        }
+        (false, true) => {
+            if key.nulls_first {
+                Ordering::Greater
+            } else {
+                Ordering::Less
+            }
+        }
         (false, false) => {
-            let ordering = compare(&a.as_ref(), &b.as_ref(), key.trim).ok().flatten().unwrap_or(Ordering::Equal);
+            let ordering = compare(&a.as_ref(), &b.as_ref(), key.trim)
+                .ok()
+                .flatten()
+                .unwrap_or(Ordering::Equal);
             if key.descending { ordering.reverse() } else { ordering }
         }
     }
@@ -436,7 +530,12 @@ fn sort_distinct(rows: &mut Vec<Vec<Datum>>, plan: &SelectPlan) -> Result<()> {
     let mut keys = plan.order.clone();
     for at in 0..plan.visible {
         if !keys.iter().any(|k| k.at == at) {
-            keys.push(SortKey { at, descending: false, nulls_first: false, trim: trim(at) });
+            keys.push(SortKey {
+                at,
+                descending: false,
+                nulls_first: false,
+                trim: trim(at),
+            });
         }
     }
     sort(rows, &keys);
@@ -458,6 +557,9 @@ pub fn bounded(bytes: usize) -> Result<()> {
     if bytes <= GATHER_BYTES {
         return Ok(());
     }
-    let text = format!("query needs more than {} MiB to sort or group its rows", GATHER_BYTES >> 20);
+    let text = format!(
+        "query needs more than {} MiB to sort or group its rows",
+        GATHER_BYTES >> 20
+    );
     Err(SqlError::new(code::OUT_OF_MEMORY, text).with_hint("Restrict the rows, or add an index that gives the order."))
 }

@@ -58,7 +58,9 @@ impl Sink for ClientSink<'_> {
     fn values(&mut self, row: &[Datum]) -> Result<()> {
         let (formats, zone) = (self.formats, self.settings.zone());
         self.out.row(row.len() as u16, &mut |buffer| {
-            row.iter().enumerate().for_each(|(i, value)| put_datum(&value.as_ref(), formats.of(i), zone, buffer));
+            row.iter()
+                .enumerate()
+                .for_each(|(i, value)| put_datum(&value.as_ref(), formats.of(i), zone, buffer));
             Ok(())
         })
     }
@@ -76,7 +78,9 @@ impl Sink for ClientSink<'_> {
 
     fn foreign(&mut self, rows: &dyn Rows) -> Result<()> {
         let (formats, settings) = (self.formats, self.settings);
-        self.out.row(rows.fields().len() as u16, &mut |buffer| rows.encode(formats, settings, buffer))
+        self.out.row(rows.fields().len() as u16, &mut |buffer| {
+            rows.encode(formats, settings, buffer)
+        })
     }
 }
 

@@ -27,7 +27,9 @@ pub struct Texts {
 /// The column, where the plan has this shape.
 pub fn single_text(plan: &SelectPlan) -> Option<usize> {
     let access = plan.access.as_ref()?;
-    let [Expr::Column(column)] = plan.outputs.as_slice() else { return None };
+    let [Expr::Column(column)] = plan.outputs.as_slice() else {
+        return None;
+    };
     let column = usize::from(*column);
     let plain = plan.group.is_none() && plan.lock.is_none() && plan.order.len() <= 1;
     (plain && is_string(access.table.layout().column_type(column))).then_some(column)
@@ -56,7 +58,10 @@ impl Texts {
     /// Puts them in order, each once if the plan says so, and cuts off what OFFSET and LIMIT leave out.
     pub fn arrange(&mut self, plan: &SelectPlan, skip: u64, left: u64) {
         let trim = matches!(plan.types.first(), Some(ColumnType::Char(_)));
-        let (descending, nulls_first) = plan.order.first().map_or((false, false), |k| (k.descending, k.nulls_first));
+        let (descending, nulls_first) = plan
+            .order
+            .first()
+            .map_or((false, false), |k| (k.descending, k.nulls_first));
         let bytes = &self.bytes;
         let order = |a: &Place, b: &Place| match (text(bytes, *a), text(bytes, *b)) {
             (Some(a), Some(b)) => {
@@ -64,8 +69,20 @@ impl Texts {
                 if descending { ordering.reverse() } else { ordering }
             }
             (None, None) => Ordering::Equal,
-            (None, Some(_)) => if nulls_first { Ordering::Less } else { Ordering::Greater },
-            (Some(_), None) => if nulls_first { Ordering::Greater } else { Ordering::Less },
+            (None, Some(_)) => {
+                if nulls_first {
+                    Ordering::Less
+                } else {
+                    Ordering::Greater
+                }
+            }
+            (Some(_), None) => {
+                if nulls_first {
+                    Ordering::Greater
+                } else {
+                    Ordering::Less
+                }
+            }
         };
         self.places.sort_unstable_by(order);
         if plan.distinct {
@@ -78,7 +95,9 @@ impl Texts {
 
     /// Gives the next one to the sink; false at the end.
     pub fn give(&mut self, sink: &mut dyn Sink) -> Result<bool> {
-        let Some(place) = self.places.get(self.at) else { return Ok(false) };
+        let Some(place) = self.places.get(self.at) else {
+            return Ok(false);
+        };
         sink.text(text(&self.bytes, *place))?;
         self.at += 1;
         Ok(true)

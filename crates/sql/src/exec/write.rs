@@ -4,10 +4,10 @@
 //! it was found is asked the whole condition again on its newest version; where that condition is another planner's, the statement
 //! starts again on a new snapshot.
 
+use super::Run;
 use super::rows::TableRows;
 use super::select::{Cursor, advance, qualifies};
 use super::sink::{Gather, Sink};
-use super::Run;
 use crate::error::{Result, SqlError, code};
 use crate::expr::{Env, Expr, Input};
 use crate::plan::Plan;
@@ -77,14 +77,27 @@ impl<'p> Inserter<'p> {
 
     /// An inserter without a plan, for COPY.
     pub fn into_table(table: &'p Table, conflict: Option<&'p Conflict>, returning: &'p [Expr]) -> Inserter<'p> {
-        Inserter { table, conflict, returning, values: Vec::new(), count: 0, updated: HashSet::new(), tick: 0 }
+        Inserter {
+            table,
+            conflict,
+            returning,
+            values: Vec::new(),
+            count: 0,
+            updated: HashSet::new(),
+            tick: 0,
+        }
     }
 
     /// Computes the values of the next row.
     pub fn evaluate(&mut self, run: &mut Run<'_>, row: &[Expr], input: Input<'_>) -> Result<()> {
         self.values.clear();
         let cell = RefCell::new(&mut *run.tx);
-        let env = Env { params: run.params, input, session: run.session, sequences: Some(&cell) };
+        let env = Env {
+            params: run.params,
+            input,
+            session: run.session,
+            sequences: Some(&cell),
+        };
         for expr in row {
             self.values.push(expr.eval(&env)?);
         }
@@ -123,7 +136,10 @@ impl<'p> Inserter<'p> {
                 }
                 Insert::Duplicate { index, existing_key } => (index, existing_key),
             };
-            let Some(conflict) = self.conflict.filter(|c| c.arbiters.is_empty() || c.arbiters.contains(&index)) else {
+            let Some(conflict) = self
+                .conflict
+                .filter(|c| c.arbiters.is_empty() || c.arbiters.contains(&index))
+            else {
                 return Err(self.table.unique_violation(index, row).into());
             };
             let Some(update) = &conflict.update else { return Ok(()) };
@@ -139,21 +155,29 @@ impl<'p> Inserter<'p> {
     fn upsert(&mut self, run: &mut Run<'_>, update: &Upsert, existing: Vec<u8>, sink: &mut dyn Sink) -> Result<bool> {
         if self.updated.contains(&existing) {
             let text = "ON CONFLICT DO UPDATE command cannot affect row a second time";
-            return Err(SqlError::new(code::CARDINALITY_VIOLATION, text)
-                .with_hint("Ensure that no rows proposed for insertion within the same command have duplicate constrained values."));
+            return Err(SqlError::new(code::CARDINALITY_VIOLATION, text).with_hint(
+                "Ensure that no rows proposed for insertion within the same command have duplicate constrained values.",
+            ));
         }
         let (table, values) = (self.table, &self.values);
         let (params, session) = (run.params, run.session);
         let mut new_row = None;
-        let outcome = run.tx.modify(table, &existing, &mut |newest, _moved| -> Result<Change> {
-            let env = Env { params, input: Input::Upsert(table.layout(), newest, values), session, sequences: None };
-            if !qualifies(update.condition.as_ref(), &env)? {
-                return Ok(Change::Keep);
-            }
-            let bytes = changed(table, newest, &update.assignments, &env)?;
-            new_row = Some(bytes.clone());
-            Ok(Change::Update(bytes))
-        })?;
+        let outcome = run
+            .tx
+            .modify(table, &existing, &mut |newest, _moved| -> Result<Change> {
+                let env = Env {
+                    params,
+                    input: Input::Upsert(table.layout(), newest, values),
+                    session,
+                    sequences: None,
+                };
+                if !qualifies(update.condition.as_ref(), &env)? {
+                    return Ok(Change::Keep);
+                }
+                let bytes = changed(table, newest, &update.assignments, &env)?;
+                new_row = Some(bytes.clone());
+                Ok(Change::Update(bytes))
+            })?;
         if outcome == Outcome::Gone {
             return Ok(false);
         }
@@ -179,16 +203,37 @@ fn give(run: &mut Run<'_>, returning: &[Expr], table: &Table, row: &[u8], sink: 
 fn check_not_null(table: &Table, values: &[Datum], run: &Run<'_>) -> Result<()> {
     for (column, value) in table.columns.iter().zip(values) {
         if column.not_null && value.is_null() {
-            return Err(null_violation(table, &column.name, values.iter().map(Datum::as_ref), run.session.zone()));
+            return Err(null_violation(
+                table,
+                &column.name,
+                values.iter().map(Datum::as_ref),
+                run.session.zone(),
+            ));
         }
     }
     Ok(())
 }
 
 #[cold]
-fn null_violation<'v>(table: &Table, column: &str, values: impl Iterator<Item = DatumRef<'v>>, zone: &crate::Zone) -> SqlError {
-    let shown: Vec<String> = values.map(|v| if v.is_null() { "null".to_string() } else { datum_text(&v, zone) }).collect();
-    let text = format!("null value in column \"{column}\" of relation \"{}\" violates not-null constraint", table.name);
+fn null_violation<'v>(
+    table: &Table,
+    column: &str,
+    values: impl Iterator<Item = DatumRef<'v>>,
+    zone: &crate::Zone,
+) -> SqlError {
+    let shown: Vec<String> = values
+        .map(|v| {
+            if v.is_null() {
+                "null".to_string()
+            } else {
+                datum_text(&v, zone)
+            }
+        })
+        .collect();
+    let text = format!(
+        "null value in column \"{column}\" of relation \"{}\" violates not-null constraint",
+        table.name
+    );
     SqlError::new(code::NOT_NULL_VIOLATION, text)
         .with_detail(format!("Failing row contains ({}).", shown.join(", ")))
         .on_table(&table.name)
@@ -211,7 +256,12 @@ fn changed(table: &Table, old: &[u8], assignments: &[(usize, Expr)], env: &Env<'
     }
     for (column, _) in assignments {
         if row[*column].is_null() && table.columns[*column].not_null {
-            return Err(null_violation(table, &table.columns[*column].name, row.iter().cloned(), env.session.zone()));
+            return Err(null_violation(
+                table,
+                &table.columns[*column].name,
+                row.iter().cloned(),
+                env.session.zone(),
+            ));
         }
     }
     let mut out = Vec::with_capacity(old.len() + 16);
@@ -229,7 +279,14 @@ enum Deed<'p> {
 pub fn update(run: &mut Run<'_>, plan: &UpdatePlan, sink: &mut dyn Sink) -> Result<u64> {
     match &plan.target {
         Target::Short(access) => short(run, access, &Deed::Update(&plan.assignments), &plan.returning, sink),
-        Target::Foreign(table, query) => foreign(run, table, query, &Deed::Update(&plan.assignments), &plan.returning, sink),
+        Target::Foreign(table, query) => foreign(
+            run,
+            table,
+            query,
+            &Deed::Update(&plan.assignments),
+            &plan.returning,
+            sink,
+        ),
     }
 }
 
@@ -246,7 +303,13 @@ fn short(run: &mut Run<'_>, access: &Access, deed: &Deed<'_>, returning: &[Expr]
         let mut key = std::mem::take(&mut run.scratch.key);
         key.clear();
         let table = &access.table;
-        let done = match push_equal(table, tree_columns(table, None), values, &run.env(Input::Nothing), &mut key)? {
+        let done = match push_equal(
+            table,
+            tree_columns(table, None),
+            values,
+            &run.env(Input::Nothing),
+            &mut key,
+        )? {
             true => change_row(run, access, &key, access.filter.as_ref(), deed, returning, sink),
             false => Ok(false),
         };
@@ -296,7 +359,12 @@ fn change_row(
     let keep = !returning.is_empty();
     let mut shown = std::mem::take(&mut run.scratch.row);
     let outcome = run.tx.modify(table, key, &mut |newest, moved| -> Result<Change> {
-        let env = Env { params, input: Input::Stored(table.layout(), newest), session, sequences: None };
+        let env = Env {
+            params,
+            input: Input::Stored(table.layout(), newest),
+            session,
+            sequences: None,
+        };
         let condition = if moved { access.condition.as_ref() } else { filter };
         if !qualifies(condition, &env)? {
             return Ok(Change::Skip);
@@ -323,7 +391,14 @@ fn change_row(
 }
 
 /// Keys and values come from another planner's query. A row that has changed meanwhile restarts the statement (read committed).
-fn foreign(run: &mut Run<'_>, table: &Table, query: &Query, deed: &Deed<'_>, returning: &[Expr], sink: &mut dyn Sink) -> Result<u64> {
+fn foreign(
+    run: &mut Run<'_>,
+    table: &Table,
+    query: &Query,
+    deed: &Deed<'_>,
+    returning: &[Expr],
+    sink: &mut dyn Sink,
+) -> Result<u64> {
     for _ in 0..MAX_RESTARTS {
         let mut returned = Gather::default();
         let savepoint = run.tx.savepoint();
@@ -335,11 +410,21 @@ fn foreign(run: &mut Run<'_>, table: &Table, query: &Query, deed: &Deed<'_>, ret
         run.tx.begin_statement();
         run.session.check_cancel()?;
     }
-    Err(SqlError::new(code::SERIALIZATION_FAILURE, "could not serialize access due to concurrent update"))
+    Err(SqlError::new(
+        code::SERIALIZATION_FAILURE,
+        "could not serialize access due to concurrent update",
+    ))
 }
 
 /// None: a row had changed; start again.
-fn foreign_once(run: &mut Run<'_>, table: &Table, query: &Query, deed: &Deed<'_>, returning: &[Expr], sink: &mut Gather) -> Result<Option<u64>> {
+fn foreign_once(
+    run: &mut Run<'_>,
+    table: &Table,
+    query: &Query,
+    deed: &Deed<'_>,
+    returning: &[Expr],
+    sink: &mut Gather,
+) -> Result<Option<u64>> {
     let mut found = Gather::default();
     gather_foreign(run, query, &mut found)?;
     let columns = tree_columns(table, None);
@@ -362,14 +447,30 @@ fn foreign_once(run: &mut Run<'_>, table: &Table, query: &Query, deed: &Deed<'_>
             let change = match deed {
                 Deed::Delete => Change::Delete,
                 Deed::Update(assignments) => {
-                    let env = Env { params, input: Input::Values(row), session, sequences: None };
-                    let values: Vec<(usize, Expr)> =
-                        assignments.iter().map(|(c, e)| e.eval(&env).map(|v| (*c, Expr::Const(v)))).collect::<Result<_>>()?;
-                    let env = Env { params, input: Input::Stored(table.layout(), newest), session, sequences: None };
+                    let env = Env {
+                        params,
+                        input: Input::Values(row),
+                        session,
+                        sequences: None,
+                    };
+                    let values: Vec<(usize, Expr)> = assignments
+                        .iter()
+                        .map(|(c, e)| e.eval(&env).map(|v| (*c, Expr::Const(v))))
+                        .collect::<Result<_>>()?;
+                    let env = Env {
+                        params,
+                        input: Input::Stored(table.layout(), newest),
+                        session,
+                        sequences: None,
+                    };
                     Change::Update(changed(table, newest, &values, &env)?)
                 }
             };
-            shown = if let Change::Update(row) = &change { row.clone() } else { newest.to_vec() };
+            shown = if let Change::Update(row) = &change {
+                row.clone()
+            } else {
+                newest.to_vec()
+            };
             Ok(change)
         })?;
         if moved_away || outcome == Outcome::Gone && restartable {
@@ -386,7 +487,12 @@ fn foreign_once(run: &mut Run<'_>, table: &Table, query: &Query, deed: &Deed<'_>
 fn foreign_key(run: &Run<'_>, table: &Table, columns: &[usize], row: &[Datum]) -> Result<Vec<u8>> {
     let mut values = Vec::with_capacity(columns.len());
     for (column, value) in columns.iter().zip(row) {
-        values.push(cast::cast(value.clone(), table.columns[*column].ty, Context::Assignment, run.session.text_context())?);
+        values.push(cast::cast(
+            value.clone(),
+            table.columns[*column].ty,
+            Context::Assignment,
+            run.session.text_context(),
+        )?);
     }
     let mut key = Vec::new();
     table.key_of_values(&values, &mut key);

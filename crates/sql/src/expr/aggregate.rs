@@ -111,7 +111,8 @@ impl Accumulator {
             self.count += 1;
             return Ok(());
         };
-        if self.seen.is_none() && matches!(self.kind, Kind::Sum | Kind::Avg)
+        if self.seen.is_none()
+            && matches!(self.kind, Kind::Sum | Kind::Avg)
             && let Some(whole) = stored_integer(argument, env)?
         {
             self.count += i64::from(whole.is_some());
@@ -148,7 +149,9 @@ impl Accumulator {
                 Ok(())
             }
             Kind::And | Kind::Or => {
-                let DatumRef::Bool(value) = value else { return Err(SqlError::internal("aggregate of a non-boolean")) };
+                let DatumRef::Bool(value) = value else {
+                    return Err(SqlError::internal("aggregate of a non-boolean"));
+                };
                 self.best = match (&self.best, self.kind) {
                     (Datum::Bool(so_far), Kind::And) => Datum::Bool(*so_far && *value),
                     (Datum::Bool(so_far), _) => Datum::Bool(*so_far || *value),
@@ -203,7 +206,11 @@ impl Accumulator {
                 Datum::Numeric(share(Numeric::from_i128(self.whole), average, self.count)?)
             }
             ColumnType::Float4 if !average => Datum::Float4(self.float as f32),
-            ColumnType::Float4 | ColumnType::Float8 => Datum::Float8(if average { self.float / self.count as f64 } else { self.float }),
+            ColumnType::Float4 | ColumnType::Float8 => Datum::Float8(if average {
+                self.float / self.count as f64
+            } else {
+                self.float
+            }),
             _ => match self.best {
                 Datum::Numeric(sum) => Datum::Numeric(share(sum, average, self.count)?),
                 other => other,
@@ -214,7 +221,9 @@ impl Accumulator {
 
 /// An integer column, read from the row as it lies there: None where the argument is something else, inner None for NULL.
 fn stored_integer(argument: &Expr, env: &Env<'_>) -> Result<Option<Option<i64>>> {
-    let (Expr::Column(column), Input::Stored(layout, row)) = (argument, env.input) else { return Ok(None) };
+    let (Expr::Column(column), Input::Stored(layout, row)) = (argument, env.input) else {
+        return Ok(None);
+    };
     let column = usize::from(*column);
     if !is_integer(layout.column_type(column)) {
         return Ok(None);
@@ -223,10 +232,18 @@ fn stored_integer(argument: &Expr, env: &Env<'_>) -> Result<Option<Option<i64>>>
         None => None,
         Some([a, b]) => Some(i64::from(i16::from_le_bytes([*a, *b]))),
         Some([a, b, c, d]) => Some(i64::from(i32::from_le_bytes([*a, *b, *c, *d]))),
-        Some(bytes) => Some(i64::from_le_bytes(bytes.try_into().map_err(|_| SqlError::internal("an integer of another width"))?)),
+        Some(bytes) => Some(i64::from_le_bytes(
+            bytes
+                .try_into()
+                .map_err(|_| SqlError::internal("an integer of another width"))?,
+        )),
     }))
 }
 
 fn share(sum: Numeric, average: bool, count: i64) -> Result<Numeric> {
-    if average { numeric::div(&sum, &Numeric::from_i128(i128::from(count))) } else { Ok(sum) }
+    if average {
+        numeric::div(&sum, &Numeric::from_i128(i128::from(count)))
+    } else {
+        Ok(sum)
+    }
 }

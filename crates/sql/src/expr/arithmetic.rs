@@ -86,7 +86,9 @@ pub fn binary(op: Arithmetic, number: Number, left: &Value<'_>, right: &Value<'_
             Arithmetic::Rem => numeric::rem(a, b)?,
             _ => return Err(mismatch()),
         })),
-        (Number::Date, DatumRef::Date(a), DatumRef::Date(b)) => Ok(Datum::Int4(a.checked_sub(*b).ok_or_else(|| overflow("date"))?)),
+        (Number::Date, DatumRef::Date(a), DatumRef::Date(b)) => {
+            Ok(Datum::Int4(a.checked_sub(*b).ok_or_else(|| overflow("date"))?))
+        }
         (Number::Date, DatumRef::Date(a), DatumRef::Int4(b)) => move_date(op, *a, *b),
         (Number::Date, DatumRef::Int4(a), DatumRef::Date(b)) => move_date(op, *b, *a),
         _ => Err(mismatch()),
@@ -130,8 +132,14 @@ fn integers(op: Arithmetic, number: Number, a: i64, b: i64) -> Result<Datum> {
         Arithmetic::Shl | Arithmetic::Shr => return Ok(shift(op, number, a, b)),
     };
     match number {
-        Number::Int2 => result.and_then(|v| i16::try_from(v).ok()).map(Datum::Int2).ok_or_else(|| overflow("smallint")),
-        Number::Int4 => result.and_then(|v| i32::try_from(v).ok()).map(Datum::Int4).ok_or_else(|| overflow("integer")),
+        Number::Int2 => result
+            .and_then(|v| i16::try_from(v).ok())
+            .map(Datum::Int2)
+            .ok_or_else(|| overflow("smallint")),
+        Number::Int4 => result
+            .and_then(|v| i32::try_from(v).ok())
+            .map(Datum::Int4)
+            .ok_or_else(|| overflow("integer")),
         _ => result.map(Datum::Int8).ok_or_else(|| overflow("bigint")),
     }
 }
@@ -142,10 +150,22 @@ fn shift(op: Arithmetic, number: Number, a: i64, count: i64) -> Datum {
     match number {
         Number::Int2 => {
             let (v, n) = (a as i32, count as u32 & 31);
-            Datum::Int2(if left { v.wrapping_shl(n) as i16 } else { (v >> n) as i16 })
+            Datum::Int2(if left {
+                v.wrapping_shl(n) as i16
+            } else {
+                (v >> n) as i16
+            })
         }
-        Number::Int4 => Datum::Int4(if left { (a as i32).wrapping_shl(count as u32) } else { (a as i32).wrapping_shr(count as u32) }),
-        _ => Datum::Int8(if left { a.wrapping_shl(count as u32) } else { a.wrapping_shr(count as u32) }),
+        Number::Int4 => Datum::Int4(if left {
+            (a as i32).wrapping_shl(count as u32)
+        } else {
+            (a as i32).wrapping_shr(count as u32)
+        }),
+        _ => Datum::Int8(if left {
+            a.wrapping_shl(count as u32)
+        } else {
+            a.wrapping_shr(count as u32)
+        }),
     }
 }
 
@@ -181,9 +201,15 @@ fn move_date(op: Arithmetic, date: i32, days: i32) -> Result<Datum> {
     if date == i32::MAX || date == i32::MIN {
         return Ok(Datum::Date(date));
     }
-    let moved = if op == Arithmetic::Sub { date.checked_sub(days) } else { date.checked_add(days) };
+    let moved = if op == Arithmetic::Sub {
+        date.checked_sub(days)
+    } else {
+        date.checked_add(days)
+    };
     let in_range = moved.filter(|d| datetime::DATE_RANGE.contains(&i64::from(*d)));
-    in_range.map(Datum::Date).ok_or_else(|| SqlError::new(code::DATETIME_OVERFLOW, "date out of range"))
+    in_range
+        .map(Datum::Date)
+        .ok_or_else(|| SqlError::new(code::DATETIME_OVERFLOW, "date out of range"))
 }
 
 #[cold]

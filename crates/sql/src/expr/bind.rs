@@ -14,7 +14,8 @@ use crate::types::cast::{Context, castable};
 use crate::types::{base_type, is_integer, is_number, is_string, same_base};
 use cenote_engine::{ColumnType, Datum, Numeric, Table};
 use sqlparser::ast::{
-    self, BinaryOperator, CaseWhen, DataType, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Spanned, UnaryOperator, Value as Literal,
+    self, BinaryOperator, CaseWhen, DataType, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Spanned,
+    UnaryOperator, Value as Literal,
 };
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -129,29 +130,58 @@ impl Binder<'_> {
             ast::Expr::IsNotUnknown(e) => self.is_null(e, true),
             ast::Expr::IsDistinctFrom(a, b) => self.is_distinct(a, b, false),
             ast::Expr::IsNotDistinctFrom(a, b) => self.is_distinct(a, b, true),
-            ast::Expr::Between { expr, negated, low, high } => self.between(expr, *negated, low, high),
+            ast::Expr::Between {
+                expr,
+                negated,
+                low,
+                high,
+            } => self.between(expr, *negated, low, high),
             ast::Expr::InList { expr, list, negated } => self.in_list(expr, list, *negated),
-            ast::Expr::Like { negated, any: false, expr, pattern, escape_char } => {
-                self.like(expr, pattern, escape_char.as_ref().map(|v| &v.value), false, *negated)
-            }
-            ast::Expr::ILike { negated, any: false, expr, pattern, escape_char } => {
-                self.like(expr, pattern, escape_char.as_ref().map(|v| &v.value), true, *negated)
-            }
-            ast::Expr::Case { operand, conditions, else_result, .. } => self.case(operand.as_deref(), conditions, else_result.as_deref()),
+            ast::Expr::Like {
+                negated,
+                any: false,
+                expr,
+                pattern,
+                escape_char,
+            } => self.like(expr, pattern, escape_char.as_ref().map(|v| &v.value), false, *negated),
+            ast::Expr::ILike {
+                negated,
+                any: false,
+                expr,
+                pattern,
+                escape_char,
+            } => self.like(expr, pattern, escape_char.as_ref().map(|v| &v.value), true, *negated),
+            ast::Expr::Case {
+                operand,
+                conditions,
+                else_result,
+                ..
+            } => self.case(operand.as_deref(), conditions, else_result.as_deref()),
             ast::Expr::Cast { expr, data_type, .. } => self.cast(expr, data_type),
             ast::Expr::TypedString(typed) => {
                 let ty = self.named_type(&typed.data_type)?;
                 let operand = self.literal(&typed.value.value)?;
                 Ok(Typed::new(self.coerce(operand, ty, Context::Explicit)?, base_type(ty)))
             }
-            ast::Expr::Substring { expr, substring_from, substring_for, special: false, .. } => {
+            ast::Expr::Substring {
+                expr,
+                substring_from,
+                substring_for,
+                special: false,
+                ..
+            } => {
                 let one = ast::Expr::value(Literal::Number("1".into(), false));
                 let from = substring_from.as_deref().unwrap_or(&one);
                 let mut args = vec![self.bind(expr)?, self.bind(from)?];
                 args.extend(substring_for.as_deref().map(|e| self.bind(e)).transpose()?);
                 self.call("substring", args, expr)
             }
-            ast::Expr::Trim { expr, trim_where, trim_what, trim_characters: None } => {
+            ast::Expr::Trim {
+                expr,
+                trim_where,
+                trim_what,
+                trim_characters: None,
+            } => {
                 let name = match trim_where {
                     Some(ast::TrimWhereField::Leading) => "ltrim",
                     Some(ast::TrimWhereField::Trailing) => "rtrim",
@@ -165,12 +195,14 @@ impl Binder<'_> {
                 let args = vec![self.bind(r#in)?, self.bind(expr)?];
                 self.call("position", args, expr)
             }
-            ast::Expr::Ceil { expr, field: ast::CeilFloorKind::DateTimeField(ast::DateTimeField::NoDateTime) } => {
-                self.call("ceil", vec![self.bind(expr)?], expr)
-            }
-            ast::Expr::Floor { expr, field: ast::CeilFloorKind::DateTimeField(ast::DateTimeField::NoDateTime) } => {
-                self.call("floor", vec![self.bind(expr)?], expr)
-            }
+            ast::Expr::Ceil {
+                expr,
+                field: ast::CeilFloorKind::DateTimeField(ast::DateTimeField::NoDateTime),
+            } => self.call("ceil", vec![self.bind(expr)?], expr),
+            ast::Expr::Floor {
+                expr,
+                field: ast::CeilFloorKind::DateTimeField(ast::DateTimeField::NoDateTime),
+            } => self.call("floor", vec![self.bind(expr)?], expr),
             ast::Expr::Collate { expr, .. } => self.bind(expr).and_then(|_| shape("COLLATE")),
             ast::Expr::Function(function) => self.function(function, expr),
             other => shape(format_args!("the expression {other}")),
@@ -184,7 +216,9 @@ impl Binder<'_> {
             None | Some(ColumnType::Bool) => self.coerce(typed, ColumnType::Bool, Context::Implicit),
             Some(other) => {
                 let text = format!("argument of {clause} must be type boolean, not type {}", other.name());
-                Err(SqlError::new(code::DATATYPE_MISMATCH, text).at(self.places.of(expr.span())).into())
+                Err(SqlError::new(code::DATATYPE_MISMATCH, text)
+                    .at(self.places.of(expr.span()))
+                    .into())
             }
         }
     }
@@ -193,14 +227,19 @@ impl Binder<'_> {
     pub fn settled(&self, typed: Typed) -> Bound<(Expr, ColumnType)> {
         match typed.ty {
             Some(ty) => Ok((typed.expr, ty)),
-            None => Ok((self.coerce(typed, ColumnType::Text, Context::Implicit)?, ColumnType::Text)),
+            None => Ok((
+                self.coerce(typed, ColumnType::Text, Context::Implicit)?,
+                ColumnType::Text,
+            )),
         }
     }
 
     /// Converts to `to`, or says that it cannot be done.
     pub fn coerce(&self, typed: Typed, to: ColumnType, context: Context) -> Bound<Expr> {
         let Typed { expr, ty } = typed;
-        let Some(from) = ty else { return self.coerce_open(expr, to, context) };
+        let Some(from) = ty else {
+            return self.coerce_open(expr, to, context);
+        };
         if !castable(from, to, context) {
             return Err(self.cannot(from, to, context).into());
         }
@@ -208,13 +247,20 @@ impl Binder<'_> {
             (ColumnType::Char(_), ColumnType::Text | ColumnType::Varchar(_)) => Expr::TrimBlanks(Box::new(expr)),
             _ => expr,
         };
-        let modified = matches!(to, ColumnType::Varchar(Some(_)) | ColumnType::Char(_) | ColumnType::Numeric(Some(_)));
+        let modified = matches!(
+            to,
+            ColumnType::Varchar(Some(_)) | ColumnType::Char(_) | ColumnType::Numeric(Some(_))
+        );
         let text_to_text = matches!((from, to), (_, ColumnType::Text | ColumnType::Varchar(None))) && is_string(from);
         if from == to || text_to_text || same_base(from, to) && !modified {
             return Ok(expr);
         }
         let constant = matches!(expr, Expr::Const(_)) && !uses_zone(from, to);
-        let cast = Expr::Cast { operand: Box::new(expr), to, context };
+        let cast = Expr::Cast {
+            operand: Box::new(expr),
+            to,
+            context,
+        };
         if constant { self.fold(&cast) } else { Ok(cast) }
     }
 
@@ -222,9 +268,15 @@ impl Binder<'_> {
     fn coerce_open(&self, expr: Expr, to: ColumnType, context: Context) -> Bound<Expr> {
         match expr {
             Expr::Const(Datum::Text(text)) => {
-                let relative = ["now", "today", "tomorrow", "yesterday"].contains(&text.trim().to_ascii_lowercase().as_str());
-                let timely = matches!(to, ColumnType::Date | ColumnType::Timestamp) && relative || to == ColumnType::TimestampTz;
-                let cast = Expr::Cast { operand: Box::new(Expr::Const(Datum::Text(text))), to, context };
+                let relative =
+                    ["now", "today", "tomorrow", "yesterday"].contains(&text.trim().to_ascii_lowercase().as_str());
+                let timely =
+                    matches!(to, ColumnType::Date | ColumnType::Timestamp) && relative || to == ColumnType::TimestampTz;
+                let cast = Expr::Cast {
+                    operand: Box::new(Expr::Const(Datum::Text(text))),
+                    to,
+                    context,
+                };
                 if timely { Ok(cast) } else { self.fold(&cast) }
             }
             Expr::Param(index) => {
@@ -233,30 +285,58 @@ impl Binder<'_> {
                     other => base_type(other),
                 };
                 self.params.borrow_mut()[usize::from(index)] = Some(base);
-                let modified = matches!(to, ColumnType::Varchar(Some(_)) | ColumnType::Char(_) | ColumnType::Numeric(Some(_)));
+                let modified = matches!(
+                    to,
+                    ColumnType::Varchar(Some(_)) | ColumnType::Char(_) | ColumnType::Numeric(Some(_))
+                );
                 let param = Expr::Param(index);
-                Ok(if modified { Expr::Cast { operand: Box::new(param), to, context } } else { param })
+                Ok(if modified {
+                    Expr::Cast {
+                        operand: Box::new(param),
+                        to,
+                        context,
+                    }
+                } else {
+                    param
+                })
             }
             other => Ok(other),
         }
     }
 
     fn fold(&self, expr: &Expr) -> Bound<Expr> {
-        let env = Env { params: &[], input: Input::Nothing, session: self.session, sequences: None };
+        let env = Env {
+            params: &[],
+            input: Input::Nothing,
+            session: self.session,
+            sequences: None,
+        };
         Ok(Expr::Const(expr.eval(&env)?))
     }
 
     #[cold]
     fn cannot(&self, from: ColumnType, to: ColumnType, context: Context) -> SqlError {
         match context {
-            Context::Explicit => SqlError::new(code::CANNOT_COERCE, format!("cannot cast type {} to {}", from.name(), to.name())),
-            _ => SqlError::new(code::DATATYPE_MISMATCH, format!("expression is of type {} but type {} is wanted", from.name(), to.name()))
-                .with_hint("You will need to rewrite or cast the expression."),
+            Context::Explicit => SqlError::new(
+                code::CANNOT_COERCE,
+                format!("cannot cast type {} to {}", from.name(), to.name()),
+            ),
+            _ => SqlError::new(
+                code::DATATYPE_MISMATCH,
+                format!("expression is of type {} but type {} is wanted", from.name(), to.name()),
+            )
+            .with_hint("You will need to rewrite or cast the expression."),
         }
     }
 
     fn named_type(&self, ty: &DataType) -> Bound<ColumnType> {
-        type_named(ty).map_err(|e| if e.code() == code::FEATURE_NOT_SUPPORTED { Refusal::Shape(e) } else { e.into() })
+        type_named(ty).map_err(|e| {
+            if e.code() == code::FEATURE_NOT_SUPPORTED {
+                Refusal::Shape(e)
+            } else {
+                e.into()
+            }
+        })
     }
 
     fn group_key(&self, expr: &ast::Expr) -> Option<Typed> {
@@ -269,12 +349,16 @@ impl Binder<'_> {
     fn literal(&self, value: &Literal) -> Bound<Typed> {
         Ok(match value {
             Literal::Number(digits, _) => number_literal(digits)?,
-            Literal::SingleQuotedString(s) | Literal::EscapedStringLiteral(s) | Literal::UnicodeStringLiteral(s) | Literal::NationalStringLiteral(s) => {
-                open_text(s)
-            }
+            Literal::SingleQuotedString(s)
+            | Literal::EscapedStringLiteral(s)
+            | Literal::UnicodeStringLiteral(s)
+            | Literal::NationalStringLiteral(s) => open_text(s),
             Literal::DollarQuotedString(s) => open_text(&s.value),
             Literal::Boolean(b) => Typed::new(Expr::Const(Datum::Bool(*b)), ColumnType::Bool),
-            Literal::Null => Typed { expr: Expr::Const(Datum::Null), ty: None },
+            Literal::Null => Typed {
+                expr: Expr::Const(Datum::Null),
+                ty: None,
+            },
             Literal::Placeholder(name) => self.parameter(name)?,
             other => return shape(format_args!("the literal {other}")),
         })
@@ -289,7 +373,10 @@ impl Binder<'_> {
         if params.len() < usize::from(number) {
             params.resize(usize::from(number), None);
         }
-        Ok(Typed { expr: Expr::Param(number - 1), ty: params[usize::from(number) - 1] })
+        Ok(Typed {
+            expr: Expr::Param(number - 1),
+            ty: params[usize::from(number) - 1],
+        })
     }
 
     fn column(&self, qualifier: Option<&Ident>, ident: &Ident) -> Bound<Typed> {
@@ -297,31 +384,50 @@ impl Binder<'_> {
         let qualifier_name = qualifier.map(fold);
         let place = || self.places.of(qualifier.unwrap_or(ident).span);
         let bare = ident.quote_style.is_none() && qualifier.is_none();
-        if bare && WITHOUT_PARENTHESES.contains(&name.as_str()) && self.table.as_ref().is_none_or(|(t, _)| t.column_named(&name).is_none()) {
+        if bare
+            && WITHOUT_PARENTHESES.contains(&name.as_str())
+            && self.table.as_ref().is_none_or(|(t, _)| t.column_named(&name).is_none())
+        {
             return self.call(&name, Vec::new(), &ast::Expr::Identifier(ident.clone()));
         }
-        let Some((table, alias)) = &self.table else { return self.no_table(qualifier_name.as_deref(), &name, place()) };
+        let Some((table, alias)) = &self.table else {
+            return self.no_table(qualifier_name.as_deref(), &name, place());
+        };
         let proposed = self.excluded && qualifier_name.as_deref() == Some("excluded");
         if let Some(q) = &qualifier_name
             && !proposed
             && q != alias
         {
-            let error = SqlError::new(code::UNDEFINED_TABLE, format!("missing FROM-clause entry for table \"{q}\""));
+            let error = SqlError::new(
+                code::UNDEFINED_TABLE,
+                format!("missing FROM-clause entry for table \"{q}\""),
+            );
             return Err(error.at(place()).into());
         }
-        let Some(index) = table.column_named(&name) else { return Err(undefined_column(qualifier_name.as_deref(), &name, place()).into()) };
+        let Some(index) = table.column_named(&name) else {
+            return Err(undefined_column(qualifier_name.as_deref(), &name, place()).into());
+        };
         if self.grouping.is_some() {
-            let text = format!("column \"{alias}.{name}\" must appear in the GROUP BY clause or be used in an aggregate function");
+            let text = format!(
+                "column \"{alias}.{name}\" must appear in the GROUP BY clause or be used in an aggregate function"
+            );
             return Err(SqlError::new(code::GROUPING_ERROR, text).at(place()).into());
         }
-        let expr = if proposed { Expr::Proposed(index as u16) } else { Expr::Column(index as u16) };
+        let expr = if proposed {
+            Expr::Proposed(index as u16)
+        } else {
+            Expr::Column(index as u16)
+        };
         Ok(Typed::new(expr, table.columns[index].ty))
     }
 
     fn no_table(&self, qualifier: Option<&str>, name: &str, place: u32) -> Bound<Typed> {
         match qualifier {
             Some(q) => {
-                let error = SqlError::new(code::UNDEFINED_TABLE, format!("missing FROM-clause entry for table \"{q}\""));
+                let error = SqlError::new(
+                    code::UNDEFINED_TABLE,
+                    format!("missing FROM-clause entry for table \"{q}\""),
+                );
                 Err(error.at(place).into())
             }
             None => Err(undefined_column(None, name, place).into()),
@@ -379,7 +485,15 @@ impl Binder<'_> {
 
     fn compare(&self, a: Typed, op: Comparison, b: Typed) -> Bound<Typed> {
         let (left, right, trim) = self.comparable(a, op.symbol(), b)?;
-        Ok(Typed::new(Expr::Compare { op, trim, left: Box::new(left), right: Box::new(right) }, ColumnType::Bool))
+        Ok(Typed::new(
+            Expr::Compare {
+                op,
+                trim,
+                left: Box::new(left),
+                right: Box::new(right),
+            },
+            ColumnType::Bool,
+        ))
     }
 
     /// Brings two operands to a type that compares; whether trailing blanks do not count.
@@ -403,7 +517,11 @@ impl Binder<'_> {
         if trim {
             return Ok((a.expr, b.expr, true));
         }
-        Ok((self.coerce(a, common, Context::Implicit)?, self.coerce(b, common, Context::Implicit)?, false))
+        Ok((
+            self.coerce(a, common, Context::Implicit)?,
+            self.coerce(b, common, Context::Implicit)?,
+            false,
+        ))
     }
 
     fn open_as_text(&self, typed: Typed) -> Bound<Expr> {
@@ -428,10 +546,14 @@ impl Binder<'_> {
                     .into());
             }
             (Some(ColumnType::Timestamp | ColumnType::TimestampTz | ColumnType::Date), _)
-            | (_, Some(ColumnType::Timestamp | ColumnType::TimestampTz | ColumnType::Date)) => return Err(Refusal::Shape(no_operator(a.ty, op.symbol(), b.ty))),
+            | (_, Some(ColumnType::Timestamp | ColumnType::TimestampTz | ColumnType::Date)) => {
+                return Err(Refusal::Shape(no_operator(a.ty, op.symbol(), b.ty)));
+            }
             _ => return Err(no_operator(a.ty, op.symbol(), b.ty).into()),
         };
-        let Some(number) = number_of(ty).filter(|n| admits(op, *n)) else { return Err(no_operator(a.ty, op.symbol(), b.ty).into()) };
+        let Some(number) = number_of(ty).filter(|n| admits(op, *n)) else {
+            return Err(no_operator(a.ty, op.symbol(), b.ty).into());
+        };
         let (x, y) = (self.operand(a, ty)?, self.operand(b, ty)?);
         Ok(Typed::new(Expr::Arithmetic(op, number, Box::new(x), Box::new(y)), ty))
     }
@@ -448,15 +570,28 @@ impl Binder<'_> {
         use ColumnType::{Date, Int2, Int4};
         let result = match (a.ty, op, b.ty) {
             (Some(Date), Arithmetic::Sub, Some(Date)) => Int4,
-            (Some(Date), Arithmetic::Add | Arithmetic::Sub, Some(Int2 | Int4)) | (Some(Int2 | Int4), Arithmetic::Add, Some(Date)) => Date,
+            (Some(Date), Arithmetic::Add | Arithmetic::Sub, Some(Int2 | Int4))
+            | (Some(Int2 | Int4), Arithmetic::Add, Some(Date)) => Date,
             (Some(Date), Arithmetic::Sub, None) => {
                 let right = self.coerce(b.clone(), Date, Context::Implicit)?;
-                return Ok(Some(Typed::new(Expr::Arithmetic(op, Number::Date, Box::new(a.expr.clone()), Box::new(right)), Int4)));
+                return Ok(Some(Typed::new(
+                    Expr::Arithmetic(op, Number::Date, Box::new(a.expr.clone()), Box::new(right)),
+                    Int4,
+                )));
             }
             _ => return Ok(None),
         };
-        let widen = |t: &Typed| if t.ty == Some(Int2) { self.coerce(t.clone(), Int4, Context::Implicit) } else { Ok(t.expr.clone()) };
-        Ok(Some(Typed::new(Expr::Arithmetic(op, Number::Date, Box::new(widen(a)?), Box::new(widen(b)?)), result)))
+        let widen = |t: &Typed| {
+            if t.ty == Some(Int2) {
+                self.coerce(t.clone(), Int4, Context::Implicit)
+            } else {
+                Ok(t.expr.clone())
+            }
+        };
+        Ok(Some(Typed::new(
+            Expr::Arithmetic(op, Number::Date, Box::new(widen(a)?), Box::new(widen(b)?)),
+            result,
+        )))
     }
 
     fn append(&self, left: &ast::Expr, right: &ast::Expr) -> Bound<Typed> {
@@ -467,20 +602,34 @@ impl Binder<'_> {
         if ![a.ty, b.ty].iter().any(|t| t.is_none_or(is_string)) {
             return Err(no_operator(a.ty, "||", b.ty).into());
         }
-        let args = vec![self.coerce(a, ColumnType::Text, Context::Assignment)?, self.coerce(b, ColumnType::Text, Context::Assignment)?];
-        Ok(Typed::new(Expr::Call(Box::new(Call { function: Function::Append, args })), ColumnType::Text))
+        let args = vec![
+            self.coerce(a, ColumnType::Text, Context::Assignment)?,
+            self.coerce(b, ColumnType::Text, Context::Assignment)?,
+        ];
+        Ok(Typed::new(
+            Expr::Call(Box::new(Call {
+                function: Function::Append,
+                args,
+            })),
+            ColumnType::Text,
+        ))
     }
 
     fn unary(&self, op: UnaryOperator, operand: &ast::Expr) -> Bound<Typed> {
         match op {
-            UnaryOperator::Not => Ok(Typed::new(Expr::Not(Box::new(self.condition(operand, "NOT")?)), ColumnType::Bool)),
+            UnaryOperator::Not => Ok(Typed::new(
+                Expr::Not(Box::new(self.condition(operand, "NOT")?)),
+                ColumnType::Bool,
+            )),
             UnaryOperator::Plus | UnaryOperator::Minus => {
                 let inner = self.bind(operand)?;
                 let ty = inner.ty.unwrap_or(ColumnType::Float8);
                 if !is_number(ty) {
                     let symbol = if op == UnaryOperator::Plus { "+" } else { "-" };
                     let text = format!("operator does not exist: {symbol} {}", ty.name());
-                    return Err(SqlError::new(code::UNDEFINED_FUNCTION, text).with_hint(NO_OPERATOR_HINT).into());
+                    return Err(SqlError::new(code::UNDEFINED_FUNCTION, text)
+                        .with_hint(NO_OPERATOR_HINT)
+                        .into());
                 }
                 let expr = self.coerce(inner, base_type(ty), Context::Implicit)?;
                 let negated = match expr {
@@ -496,18 +645,39 @@ impl Binder<'_> {
 
     fn is_null(&self, operand: &ast::Expr, negated: bool) -> Bound<Typed> {
         let (expr, _) = self.settled(self.bind(operand)?)?;
-        Ok(Typed::new(Expr::IsNull { operand: Box::new(expr), negated }, ColumnType::Bool))
+        Ok(Typed::new(
+            Expr::IsNull {
+                operand: Box::new(expr),
+                negated,
+            },
+            ColumnType::Bool,
+        ))
     }
 
     fn is_bool(&self, operand: &ast::Expr, wanted: bool, negated: bool) -> Bound<Typed> {
         let clause = if wanted { "IS TRUE" } else { "IS FALSE" };
         let operand = Box::new(self.condition(operand, clause)?);
-        Ok(Typed::new(Expr::IsBool { operand, wanted, negated }, ColumnType::Bool))
+        Ok(Typed::new(
+            Expr::IsBool {
+                operand,
+                wanted,
+                negated,
+            },
+            ColumnType::Bool,
+        ))
     }
 
     fn is_distinct(&self, a: &ast::Expr, b: &ast::Expr, negated: bool) -> Bound<Typed> {
         let (left, right, trim) = self.comparable(self.bind(a)?, "=", self.bind(b)?)?;
-        Ok(Typed::new(Expr::IsDistinct { trim, left: Box::new(left), right: Box::new(right), negated }, ColumnType::Bool))
+        Ok(Typed::new(
+            Expr::IsDistinct {
+                trim,
+                left: Box::new(left),
+                right: Box::new(right),
+                negated,
+            },
+            ColumnType::Bool,
+        ))
     }
 
     fn between(&self, expr: &ast::Expr, negated: bool, low: &ast::Expr, high: &ast::Expr) -> Bound<Typed> {
@@ -515,14 +685,21 @@ impl Binder<'_> {
         let low = self.compare(value.clone(), Comparison::Ge, self.bind(low)?)?.expr;
         let high = self.compare(value, Comparison::Le, self.bind(high)?)?.expr;
         let both = Expr::And(vec![low, high]);
-        Ok(Typed::new(if negated { Expr::Not(Box::new(both)) } else { both }, ColumnType::Bool))
+        Ok(Typed::new(
+            if negated { Expr::Not(Box::new(both)) } else { both },
+            ColumnType::Bool,
+        ))
     }
 
     fn in_list(&self, expr: &ast::Expr, list: &[ast::Expr], negated: bool) -> Bound<Typed> {
         let operand = self.bind(expr)?;
         let items: Vec<Typed> = list.iter().map(|e| self.bind(e)).collect::<Bound<_>>()?;
         let all_integers = operand.ty.is_some_and(is_integer) && items.iter().all(|i| i.ty.is_none_or(is_integer));
-        let common = if all_integers { operand.ty } else { self.common(std::iter::once(&operand).chain(&items), "=")? };
+        let common = if all_integers {
+            operand.ty
+        } else {
+            self.common(std::iter::once(&operand).chain(&items), "=")?
+        };
         let common = common.unwrap_or(ColumnType::Text);
         let trim = matches!(common, ColumnType::Char(_));
         let convert = |t: Typed| match t.ty {
@@ -532,7 +709,15 @@ impl Binder<'_> {
         };
         let operand = Box::new(convert(operand)?);
         let list = items.into_iter().map(convert).collect::<Bound<_>>()?;
-        Ok(Typed::new(Expr::InList { operand, list, trim, negated }, ColumnType::Bool))
+        Ok(Typed::new(
+            Expr::InList {
+                operand,
+                list,
+                trim,
+                negated,
+            },
+            ColumnType::Bool,
+        ))
     }
 
     /// The type that all of these convert to; None where all are open.
@@ -540,7 +725,13 @@ impl Binder<'_> {
         let mut common: Option<ColumnType> = None;
         for item in items {
             common = match (common, item.ty) {
-                (None, ty) => ty.map(|t| if matches!(t, ColumnType::Char(_)) { t } else { base_type(t) }),
+                (None, ty) => ty.map(|t| {
+                    if matches!(t, ColumnType::Char(_)) {
+                        t
+                    } else {
+                        base_type(t)
+                    }
+                }),
                 (some, None) => some,
                 (Some(x), Some(y)) => match common_type(x, y) {
                     Some(both) => Some(both),
@@ -551,7 +742,14 @@ impl Binder<'_> {
         Ok(common)
     }
 
-    fn like(&self, expr: &ast::Expr, pattern: &ast::Expr, escape: Option<&Literal>, ignore_case: bool, negated: bool) -> Bound<Typed> {
+    fn like(
+        &self,
+        expr: &ast::Expr,
+        pattern: &ast::Expr,
+        escape: Option<&Literal>,
+        ignore_case: bool,
+        negated: bool,
+    ) -> Bound<Typed> {
         let symbol = if ignore_case { "~~*" } else { "~~" };
         let text = self.bind(expr)?;
         let pattern = self.bind(pattern)?;
@@ -566,8 +764,19 @@ impl Binder<'_> {
             _ => self.coerce(text, ColumnType::Text, Context::Implicit)?,
         };
         let pattern = self.coerce(pattern, ColumnType::Text, Context::Implicit)?;
-        let escape = escape.map(|e| self.literal(e).and_then(|t| self.coerce(t, ColumnType::Text, Context::Implicit))).transpose()?;
-        let like = Expr::Like { text: Box::new(text), pattern: Box::new(pattern), escape: escape.map(Box::new), ignore_case, negated };
+        let escape = escape
+            .map(|e| {
+                self.literal(e)
+                    .and_then(|t| self.coerce(t, ColumnType::Text, Context::Implicit))
+            })
+            .transpose()?;
+        let like = Expr::Like {
+            text: Box::new(text),
+            pattern: Box::new(pattern),
+            escape: escape.map(Box::new),
+            ignore_case,
+            negated,
+        };
         Ok(Typed::new(like, ColumnType::Bool))
     }
 
@@ -584,7 +793,13 @@ impl Binder<'_> {
         results.extend(otherwise.map(|e| self.bind(e)).transpose()?);
         let (mut results, ty) = self.unify(results, "CASE")?;
         let otherwise = if has_else { results.pop().map(Box::new) } else { None };
-        Ok(Typed::new(Expr::Case { branches: conditions.into_iter().zip(results).collect(), otherwise }, ty))
+        Ok(Typed::new(
+            Expr::Case {
+                branches: conditions.into_iter().zip(results).collect(),
+                otherwise,
+            },
+            ty,
+        ))
     }
 
     /// Brings the results of CASE, COALESCE, GREATEST and the like to one type.
@@ -596,7 +811,11 @@ impl Binder<'_> {
                 Some(so_far) => match common_type(so_far, ty) {
                     Some(both) => both,
                     None => {
-                        let text = format!("{construct} types {} and {} cannot be matched", so_far.name(), ty.name());
+                        let text = format!(
+                            "{construct} types {} and {} cannot be matched",
+                            so_far.name(),
+                            ty.name()
+                        );
                         return Err(SqlError::new(code::DATATYPE_MISMATCH, text).into());
                     }
                 },
@@ -606,7 +825,10 @@ impl Binder<'_> {
             Some(ColumnType::Char(_)) | None => ColumnType::Text,
             Some(ty) => ty,
         };
-        let converted = items.into_iter().map(|i| self.coerce(i, common, Context::Implicit)).collect::<Bound<_>>()?;
+        let converted = items
+            .into_iter()
+            .map(|i| self.coerce(i, common, Context::Implicit))
+            .collect::<Bound<_>>()?;
         Ok((converted, common))
     }
 
@@ -635,7 +857,10 @@ impl Binder<'_> {
             "nextval" | "currval" | "setval" => return self.sequence_function(&name, function),
             _ => {}
         }
-        let args: Vec<Typed> = arguments(function)?.into_iter().map(|e| self.bind(e)).collect::<Bound<_>>()?;
+        let args: Vec<Typed> = arguments(function)?
+            .into_iter()
+            .map(|e| self.bind(e))
+            .collect::<Bound<_>>()?;
         match name.as_str() {
             "coalesce" => {
                 let (args, ty) = self.unify(args, "COALESCE")?;
@@ -643,31 +868,54 @@ impl Binder<'_> {
             }
             "greatest" | "least" => {
                 let (args, ty) = self.unify(args, &name.to_uppercase())?;
-                let function = if name == "greatest" { Function::Greatest } else { Function::Least };
+                let function = if name == "greatest" {
+                    Function::Greatest
+                } else {
+                    Function::Least
+                };
                 Ok(Typed::new(Expr::Call(Box::new(Call { function, args })), ty))
             }
             "nullif" if args.len() == 2 => {
                 let ty = args[0].ty.or(args[1].ty).unwrap_or(ColumnType::Text);
                 let mut args = args.into_iter();
-                let (Some(a), Some(b)) = (args.next(), args.next()) else { return shape("NULLIF") };
+                let (Some(a), Some(b)) = (args.next(), args.next()) else {
+                    return shape("NULLIF");
+                };
                 let (a, b, _) = self.comparable(a, "=", b)?;
-                Ok(Typed::new(Expr::Call(Box::new(Call { function: Function::NullIf, args: vec![a, b] })), base_type(ty)))
+                Ok(Typed::new(
+                    Expr::Call(Box::new(Call {
+                        function: Function::NullIf,
+                        args: vec![a, b],
+                    })),
+                    base_type(ty),
+                ))
             }
             "mod" if args.len() == 2 => {
                 let list = arguments(function)?;
                 self.arithmetic(list[0], Arithmetic::Rem, list[1])
             }
-            "current_schema" | "current_user" | "session_user" | "user" | "now" | "random" if args.is_empty() => self.call(&name, args, whole),
+            "current_schema" | "current_user" | "session_user" | "user" | "now" | "random" if args.is_empty() => {
+                self.call(&name, args, whole)
+            }
             _ => self.call(&name, args, whole),
         }
     }
 
     fn call(&self, name: &str, args: Vec<Typed>, whole: &ast::Expr) -> Bound<Typed> {
         let types: Vec<Option<ColumnType>> = args.iter().map(|a| a.ty).collect();
-        let Some(Signature { function, args: wanted, result }) = functions::resolve(name, &types) else {
+        let Some(Signature {
+            function,
+            args: wanted,
+            result,
+        }) = functions::resolve(name, &types)
+        else {
             return Err(Refusal::Shape(self.no_function(name, &types, whole)));
         };
-        let context = if function == Function::Concat { Context::Assignment } else { Context::Implicit };
+        let context = if function == Function::Concat {
+            Context::Assignment
+        } else {
+            Context::Implicit
+        };
         let mut converted = Vec::new();
         for (arg, ty) in args.into_iter().zip(wanted) {
             if let Some(from) = arg.ty
@@ -677,7 +925,13 @@ impl Binder<'_> {
             }
             converted.push(self.coerce(arg, ty, context)?);
         }
-        Ok(Typed::new(Expr::Call(Box::new(Call { function, args: converted })), result))
+        Ok(Typed::new(
+            Expr::Call(Box::new(Call {
+                function,
+                args: converted,
+            })),
+            result,
+        ))
     }
 
     #[cold]
@@ -685,13 +939,17 @@ impl Binder<'_> {
         let shown: Vec<&str> = types.iter().map(|t| t.map_or("unknown", |t| t.name())).collect();
         let text = format!("function {name}({}) does not exist", shown.join(", "));
         SqlError::new(code::UNDEFINED_FUNCTION, text)
-            .with_hint("No function matches the given name and argument types. You might need to add explicit type casts.")
+            .with_hint(
+                "No function matches the given name and argument types. You might need to add explicit type casts.",
+            )
             .at(self.places.of(whole.span()))
     }
 
     fn sequence_function(&self, name: &str, function: &ast::Function) -> Bound<Typed> {
         let list = arguments(function)?;
-        let Some(sequence) = list.first().and_then(|e| sequence_name(e)) else { return shape(format_args!("{name} of a computed name")) };
+        let Some(sequence) = list.first().and_then(|e| sequence_name(e)) else {
+            return shape(format_args!("{name} of a computed name"));
+        };
         let id = (self.sequence)(&sequence)?;
         let mut args = vec![Typed::new(Expr::Const(Datum::Int8(i64::from(id))), ColumnType::Int8)];
         for rest in &list[1..] {
@@ -703,9 +961,13 @@ impl Binder<'_> {
     fn aggregate(&self, kind: Kind, name: &str, function: &ast::Function) -> Bound<Typed> {
         let Some(cell) = &self.grouping else {
             let text = "aggregate functions are not allowed here".to_string();
-            return Err(SqlError::new(code::GROUPING_ERROR, text).at(self.places.of(super::names::span_of(&function.name))).into());
+            return Err(SqlError::new(code::GROUPING_ERROR, text)
+                .at(self.places.of(super::names::span_of(&function.name)))
+                .into());
         };
-        let FunctionArguments::List(list) = &function.args else { return shape("this aggregate") };
+        let FunctionArguments::List(list) = &function.args else {
+            return shape("this aggregate");
+        };
         if !list.clauses.is_empty() {
             return shape("ORDER BY in an aggregate");
         }
@@ -720,14 +982,25 @@ impl Binder<'_> {
         };
         let Some(result) = kind.result(input) else {
             let text = format!("function {name}({}) does not exist", input.name());
-            let error = SqlError::new(code::UNDEFINED_FUNCTION, text)
-                .with_hint("No function matches the given name and argument types. You might need to add explicit type casts.");
+            let error = SqlError::new(code::UNDEFINED_FUNCTION, text).with_hint(
+                "No function matches the given name and argument types. You might need to add explicit type casts.",
+            );
             return Err(error.at(self.places.of(super::names::span_of(&function.name))).into());
         };
-        let filter = function.filter.as_deref().map(|f| inner.condition(f, "FILTER")).transpose()?;
+        let filter = function
+            .filter
+            .as_deref()
+            .map(|f| inner.condition(f, "FILTER"))
+            .transpose()?;
         let distinct = matches!(list.duplicate_treatment, Some(ast::DuplicateTreatment::Distinct));
         let mut grouping = cell.borrow_mut();
-        grouping.aggregates.push(Aggregate { kind, argument, input, distinct, filter });
+        grouping.aggregates.push(Aggregate {
+            kind,
+            argument,
+            input,
+            distinct,
+            filter,
+        });
         let at = grouping.keys.len() + grouping.aggregates.len() - 1;
         Ok(Typed::new(Expr::Column(at as u16), result))
     }
@@ -787,7 +1060,10 @@ fn sequence_name(expr: &ast::Expr) -> Option<String> {
 }
 
 fn open_text(text: &str) -> Typed {
-    Typed { expr: Expr::Const(Datum::Text(text.to_string())), ty: None }
+    Typed {
+        expr: Expr::Const(Datum::Text(text.to_string())),
+        ty: None,
+    }
 }
 
 fn number_literal(digits: &str) -> Bound<Typed> {
@@ -798,7 +1074,10 @@ fn number_literal(digits: &str) -> Bound<Typed> {
         return Ok(Typed::new(Expr::Const(Datum::Int8(value)), ColumnType::Int8));
     }
     let value = Numeric::parse(digits)?;
-    Ok(Typed::new(Expr::Const(Datum::Numeric(value)), ColumnType::Numeric(None)))
+    Ok(Typed::new(
+        Expr::Const(Datum::Numeric(value)),
+        ColumnType::Numeric(None),
+    ))
 }
 
 /// The type to which two types convert for a comparison; None where there is none.
@@ -861,15 +1140,28 @@ fn uses_zone(from: ColumnType, to: ColumnType) -> bool {
 
 /// Functions that are called by their bare name.
 const WITHOUT_PARENTHESES: [&str; 9] = [
-    "current_schema", "current_catalog", "current_user", "current_role", "session_user", "user", "current_date", "current_timestamp", "localtimestamp",
+    "current_schema",
+    "current_catalog",
+    "current_user",
+    "current_role",
+    "session_user",
+    "user",
+    "current_date",
+    "current_timestamp",
+    "localtimestamp",
 ];
 
-const NO_OPERATOR_HINT: &str = "No operator matches the given name and argument types. You might need to add explicit type casts.";
+const NO_OPERATOR_HINT: &str =
+    "No operator matches the given name and argument types. You might need to add explicit type casts.";
 
 #[cold]
 fn no_operator(a: Option<ColumnType>, symbol: &str, b: Option<ColumnType>) -> SqlError {
     let name = |t: Option<ColumnType>| t.map_or("unknown", |t| t.name());
-    SqlError::new(code::UNDEFINED_FUNCTION, format!("operator does not exist: {} {symbol} {}", name(a), name(b))).with_hint(NO_OPERATOR_HINT)
+    SqlError::new(
+        code::UNDEFINED_FUNCTION,
+        format!("operator does not exist: {} {symbol} {}", name(a), name(b)),
+    )
+    .with_hint(NO_OPERATOR_HINT)
 }
 
 #[cold]

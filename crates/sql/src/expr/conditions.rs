@@ -17,14 +17,37 @@ impl Expr {
             Expr::Or(list) => combine(list, env, true),
             Expr::Not(operand) => Ok(operand.test(env)?.map(|b| !b)),
             Expr::IsNull { operand, negated } => Ok(Some(operand.value(env)?.get().is_null() != *negated)),
-            Expr::IsBool { operand, wanted, negated } => Ok(Some((operand.test(env)? == Some(*wanted)) != *negated)),
-            Expr::IsDistinct { trim, left, right, negated } => {
-                distinct(&left.value(env)?, &right.value(env)?, *trim).map(|d| Some(d != *negated))
-            }
-            Expr::InList { operand, list, trim, negated } => Ok(in_list(operand, list, *trim, env)?.map(|found| found != *negated)),
-            Expr::Like { text, pattern, escape, ignore_case, negated } => {
+            Expr::IsBool {
+                operand,
+                wanted,
+                negated,
+            } => Ok(Some((operand.test(env)? == Some(*wanted)) != *negated)),
+            Expr::IsDistinct {
+                trim,
+                left,
+                right,
+                negated,
+            } => distinct(&left.value(env)?, &right.value(env)?, *trim).map(|d| Some(d != *negated)),
+            Expr::InList {
+                operand,
+                list,
+                trim,
+                negated,
+            } => Ok(in_list(operand, list, *trim, env)?.map(|found| found != *negated)),
+            Expr::Like {
+                text,
+                pattern,
+                escape,
+                ignore_case,
+                negated,
+            } => {
                 let escape = escape.as_ref().map(|e| e.value(env)).transpose()?;
-                let matched = like::test(&text.value(env)?.get(), &pattern.value(env)?.get(), escape.as_ref().map(Value::get), *ignore_case)?;
+                let matched = like::test(
+                    &text.value(env)?.get(),
+                    &pattern.value(env)?.get(),
+                    escape.as_ref().map(Value::get),
+                    *ignore_case,
+                )?;
                 Ok(matched.map(|m| m != *negated))
             }
             other => match other.value(env)?.get() {

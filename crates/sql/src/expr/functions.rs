@@ -22,13 +22,65 @@ pub struct Call {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Function {
-    Now, StatementTimestamp, ClockTimestamp, CurrentDate, LocalTimestamp,
-    Length, OctetLength, BitLength, Lower, Upper, Substring, Left, Right, TrimBoth, TrimLeft, TrimRight, Concat, Append,
-    Replace, Position, Repeat, Reverse, PadLeft, PadRight, Ascii, Chr, StartsWith, SplitPart,
-    Abs, Round, RoundTo, Trunc, TruncTo, Ceil, Floor, Power, Sqrt, Exp, Ln, Log10, Sign, Pi, Random,
-    Greatest, Least, NullIf,
-    NextVal, CurrVal, LastVal, SetVal,
-    Version, CurrentSchema, CurrentUser, CurrentDatabase, BackendPid, CurrentSetting, IsInRecovery, Sleep, Md5,
+    Now,
+    StatementTimestamp,
+    ClockTimestamp,
+    CurrentDate,
+    LocalTimestamp,
+    Length,
+    OctetLength,
+    BitLength,
+    Lower,
+    Upper,
+    Substring,
+    Left,
+    Right,
+    TrimBoth,
+    TrimLeft,
+    TrimRight,
+    Concat,
+    Append,
+    Replace,
+    Position,
+    Repeat,
+    Reverse,
+    PadLeft,
+    PadRight,
+    Ascii,
+    Chr,
+    StartsWith,
+    SplitPart,
+    Abs,
+    Round,
+    RoundTo,
+    Trunc,
+    TruncTo,
+    Ceil,
+    Floor,
+    Power,
+    Sqrt,
+    Exp,
+    Ln,
+    Log10,
+    Sign,
+    Pi,
+    Random,
+    Greatest,
+    Least,
+    NullIf,
+    NextVal,
+    CurrVal,
+    LastVal,
+    SetVal,
+    Version,
+    CurrentSchema,
+    CurrentUser,
+    CurrentDatabase,
+    BackendPid,
+    CurrentSetting,
+    IsInRecovery,
+    Sleep,
+    Md5,
 }
 
 impl Function {
@@ -39,11 +91,17 @@ impl Function {
 
     /// Whether the transaction is needed to evaluate it.
     pub fn uses_sequences(self) -> bool {
-        matches!(self, Function::NextVal | Function::SetVal | Function::CurrVal | Function::LastVal)
+        matches!(
+            self,
+            Function::NextVal | Function::SetVal | Function::CurrVal | Function::LastVal
+        )
     }
 
     fn is_strict(self) -> bool {
-        !matches!(self, Function::Concat | Function::Greatest | Function::Least | Function::NullIf)
+        !matches!(
+            self,
+            Function::Concat | Function::Greatest | Function::Least | Function::NullIf
+        )
     }
 }
 
@@ -61,7 +119,13 @@ pub struct Signature {
 pub fn resolve(name: &str, given: &[Option<ColumnType>]) -> Option<Signature> {
     use ColumnType::{Bool, Date, Float8, Int4, Int8, Text, Timestamp, TimestampTz};
     use Function as F;
-    let sig = |function, args: &[ColumnType], result| (args.len() == given.len()).then(|| Signature { function, args: args.to_vec(), result });
+    let sig = |function, args: &[ColumnType], result| {
+        (args.len() == given.len()).then(|| Signature {
+            function,
+            args: args.to_vec(),
+            result,
+        })
+    };
     let fits = |at: usize, test: fn(ColumnType) -> bool| given.get(at).is_some_and(|g| g.is_none_or(test));
     let text_like = fits(0, is_string);
     match name {
@@ -82,16 +146,26 @@ pub fn resolve(name: &str, given: &[Option<ColumnType>]) -> Option<Signature> {
         }
         "left" if text_like => sig(F::Left, &[Text, Int4], Text),
         "right" if text_like => sig(F::Right, &[Text, Int4], Text),
-        "btrim" | "trim" if text_like => sig(F::TrimBoth, &[Text], Text).or_else(|| sig(F::TrimBoth, &[Text, Text], Text)),
+        "btrim" | "trim" if text_like => {
+            sig(F::TrimBoth, &[Text], Text).or_else(|| sig(F::TrimBoth, &[Text, Text], Text))
+        }
         "ltrim" if text_like => sig(F::TrimLeft, &[Text], Text).or_else(|| sig(F::TrimLeft, &[Text, Text], Text)),
         "rtrim" if text_like => sig(F::TrimRight, &[Text], Text).or_else(|| sig(F::TrimRight, &[Text, Text], Text)),
-        "concat" if !given.is_empty() => Some(Signature { function: F::Concat, args: vec![Text; given.len()], result: Text }),
+        "concat" if !given.is_empty() => Some(Signature {
+            function: F::Concat,
+            args: vec![Text; given.len()],
+            result: Text,
+        }),
         "replace" if text_like => sig(F::Replace, &[Text, Text, Text], Text),
         "strpos" | "position" if text_like => sig(F::Position, &[Text, Text], Int4),
         "repeat" if text_like => sig(F::Repeat, &[Text, Int4], Text),
         "reverse" if text_like => sig(F::Reverse, &[Text], Text),
-        "lpad" if text_like => sig(F::PadLeft, &[Text, Int4], Text).or_else(|| sig(F::PadLeft, &[Text, Int4, Text], Text)),
-        "rpad" if text_like => sig(F::PadRight, &[Text, Int4], Text).or_else(|| sig(F::PadRight, &[Text, Int4, Text], Text)),
+        "lpad" if text_like => {
+            sig(F::PadLeft, &[Text, Int4], Text).or_else(|| sig(F::PadLeft, &[Text, Int4, Text], Text))
+        }
+        "rpad" if text_like => {
+            sig(F::PadRight, &[Text, Int4], Text).or_else(|| sig(F::PadRight, &[Text, Int4, Text], Text))
+        }
         "ascii" if text_like => sig(F::Ascii, &[Text], Int4),
         "chr" => sig(F::Chr, &[Int4], Text),
         "starts_with" if text_like => sig(F::StartsWith, &[Text, Text], Bool),
@@ -100,14 +174,18 @@ pub fn resolve(name: &str, given: &[Option<ColumnType>]) -> Option<Signature> {
         "round" | "trunc" if given.len() == 2 => {
             let exact = ColumnType::Numeric(None);
             let function = if name == "round" { F::RoundTo } else { F::TruncTo };
-            number(&given[..1], true).filter(|t| *t == exact || given[0].is_some_and(is_integer)).and_then(|_| sig(function, &[exact, Int4], exact))
+            number(&given[..1], true)
+                .filter(|t| *t == exact || given[0].is_some_and(is_integer))
+                .and_then(|_| sig(function, &[exact, Int4], exact))
         }
         "round" => number(given, true).and_then(|t| sig(F::Round, &[t], t)),
         "trunc" => number(given, true).and_then(|t| sig(F::Trunc, &[t], t)),
         "ceil" | "ceiling" => number(given, true).and_then(|t| sig(F::Ceil, &[t], t)),
         "floor" => number(given, true).and_then(|t| sig(F::Floor, &[t], t)),
         "sign" => number(given, true).and_then(|t| sig(F::Sign, &[t], t)),
-        "power" | "pow" if !given.contains(&Some(ColumnType::Numeric(None))) => sig(F::Power, &[Float8, Float8], Float8),
+        "power" | "pow" if !given.contains(&Some(ColumnType::Numeric(None))) => {
+            sig(F::Power, &[Float8, Float8], Float8)
+        }
         "sqrt" if !given.contains(&Some(ColumnType::Numeric(None))) => sig(F::Sqrt, &[Float8], Float8),
         "exp" if !given.contains(&Some(ColumnType::Numeric(None))) => sig(F::Exp, &[Float8], Float8),
         "ln" if !given.contains(&Some(ColumnType::Numeric(None))) => sig(F::Ln, &[Float8], Float8),
@@ -124,7 +202,9 @@ pub fn resolve(name: &str, given: &[Option<ColumnType>]) -> Option<Signature> {
         "current_user" | "session_user" | "user" | "current_role" => sig(F::CurrentUser, &[], Text),
         "current_database" | "current_catalog" => sig(F::CurrentDatabase, &[], Text),
         "pg_backend_pid" => sig(F::BackendPid, &[], Int4),
-        "current_setting" => sig(F::CurrentSetting, &[Text], Text).or_else(|| sig(F::CurrentSetting, &[Text, Bool], Text)),
+        "current_setting" => {
+            sig(F::CurrentSetting, &[Text], Text).or_else(|| sig(F::CurrentSetting, &[Text, Bool], Text))
+        }
         "pg_is_in_recovery" => sig(F::IsInRecovery, &[], Bool),
         "pg_sleep" => sig(F::Sleep, &[Float8], Text),
         _ => None,
@@ -155,9 +235,13 @@ pub fn call(call: &Call, env: &Env<'_>) -> Result<Datum> {
         function if function.uses_sequences() => sequence(function, &args, env),
         function => match args.first() {
             None => session(function, &args, env),
-            Some(Datum::Text(first)) if !matches!(function, Function::CurrentSetting) => text(function, first, &args[1..]),
+            Some(Datum::Text(first)) if !matches!(function, Function::CurrentSetting) => {
+                text(function, first, &args[1..])
+            }
             Some(Datum::Bytes(bytes)) => Ok(Datum::Int4(bytes.len() as i32)),
-            _ if matches!(function, Function::CurrentSetting | Function::Sleep | Function::Chr) => session(function, &args, env),
+            _ if matches!(function, Function::CurrentSetting | Function::Sleep | Function::Chr) => {
+                session(function, &args, env)
+            }
             _ if function == Function::Concat => text(function, "", &args),
             _ => math(function, &args),
         },
@@ -174,7 +258,11 @@ fn session(function: Function, args: &[Datum], env: &Env<'_>) -> Result<Datum> {
         Function::LocalTimestamp => Datum::Timestamp(session.zone().to_local(session.transaction_time)),
         Function::Pi => Datum::Float8(std::f64::consts::PI),
         Function::Random => Datum::Float8((session.next_random() >> 11) as f64 / (1u64 << 53) as f64),
-        Function::Version => Datum::Text(format!("PostgreSQL {} on {}", settings::SERVER_VERSION, std::env::consts::ARCH)),
+        Function::Version => Datum::Text(format!(
+            "PostgreSQL {} on {}",
+            settings::SERVER_VERSION,
+            std::env::consts::ARCH
+        )),
         Function::CurrentSchema => Datum::Text("public".into()),
         Function::CurrentUser => Datum::Text(session.user.clone()),
         Function::CurrentDatabase => Datum::Text(session.database.clone()),
@@ -191,7 +279,9 @@ fn session(function: Function, args: &[Datum], env: &Env<'_>) -> Result<Datum> {
 }
 
 fn current_setting(args: &[Datum], env: &Env<'_>) -> Result<Datum> {
-    let Some(Datum::Text(name)) = args.first() else { return Err(unexpected()) };
+    let Some(Datum::Text(name)) = args.first() else {
+        return Err(unexpected());
+    };
     match env.session.settings.get(name) {
         Some(value) => Ok(Datum::Text(value.into_owned())),
         None if args.get(1) == Some(&Datum::Bool(true)) => Ok(Datum::Null),
@@ -200,15 +290,24 @@ fn current_setting(args: &[Datum], env: &Env<'_>) -> Result<Datum> {
 }
 
 fn chr(code_point: &Datum) -> Result<Datum> {
-    let Datum::Int4(n) = code_point else { return Err(unexpected()) };
+    let Datum::Int4(n) = code_point else {
+        return Err(unexpected());
+    };
     let character = u32::try_from(*n).ok().filter(|n| *n != 0).and_then(char::from_u32);
-    let invalid = || SqlError::new(code::PROGRAM_LIMIT, format!("requested character not valid for encoding: {n}"));
+    let invalid = || {
+        SqlError::new(
+            code::PROGRAM_LIMIT,
+            format!("requested character not valid for encoding: {n}"),
+        )
+    };
     character.map(|c| Datum::Text(c.to_string())).ok_or_else(invalid)
 }
 
 /// Sleeps in short steps so that a cancel is noticed.
 fn sleep(seconds: &Datum, env: &Env<'_>) -> Result<()> {
-    let Datum::Float8(seconds) = seconds else { return Err(unexpected()) };
+    let Datum::Float8(seconds) = seconds else {
+        return Err(unexpected());
+    };
     let until = wall_clock().saturating_add((seconds.max(0.0) * 1e6) as i64);
     loop {
         let left = until - wall_clock();
@@ -224,17 +323,27 @@ fn sequence(function: Function, args: &[Datum], env: &Env<'_>) -> Result<Datum> 
     let session = env.session;
     let id = match args.first() {
         Some(Datum::Int8(id)) => *id as u32,
-        _ => session.last_sequence.get().ok_or_else(|| SqlError::new(code::OBJECT_NOT_IN_STATE, "lastval is not yet defined in this session"))?,
+        _ => session
+            .last_sequence
+            .get()
+            .ok_or_else(|| SqlError::new(code::OBJECT_NOT_IN_STATE, "lastval is not yet defined in this session"))?,
     };
     let value = match function {
         Function::CurrVal | Function::LastVal => {
             let known = session.last_values.borrow().get(&id).copied();
-            let missing = || SqlError::new(code::OBJECT_NOT_IN_STATE, "currval of this sequence is not yet defined in this session");
+            let missing = || {
+                SqlError::new(
+                    code::OBJECT_NOT_IN_STATE,
+                    "currval of this sequence is not yet defined in this session",
+                )
+            };
             return Ok(Datum::Int8(known.ok_or_else(missing)?));
         }
         Function::NextVal => with_tx(env, |tx| Ok(tx.nextval(id)?))?,
         _ => {
-            let Some(Datum::Int8(value)) = args.get(1) else { return Err(unexpected()) };
+            let Some(Datum::Int8(value)) = args.get(1) else {
+                return Err(unexpected());
+            };
             let called = args.get(2) != Some(&Datum::Bool(false));
             with_tx(env, |tx| Ok(tx.setval(id, *value, called)?))?;
             *value
@@ -246,7 +355,9 @@ fn sequence(function: Function, args: &[Datum], env: &Env<'_>) -> Result<Datum> 
 }
 
 fn with_tx<T>(env: &Env<'_>, f: impl FnOnce(&mut cenote_engine::Tx) -> Result<T>) -> Result<T> {
-    let Some(cell) = env.sequences else { return Err(SqlError::unsupported("nextval or setval in this place")) };
+    let Some(cell) = env.sequences else {
+        return Err(SqlError::unsupported("nextval or setval in this place"));
+    };
     let mut tx = cell.try_borrow_mut().map_err(|_| unexpected())?;
     f(&mut tx)
 }
@@ -261,7 +372,13 @@ fn text(function: Function, first: &str, rest: &[Datum]) -> Result<Datum> {
         _ => None,
     };
     let count = || first.chars().count() as i64;
-    let set = |default: &str| if rest.is_empty() { default.to_string() } else { string(0).to_string() };
+    let set = |default: &str| {
+        if rest.is_empty() {
+            default.to_string()
+        } else {
+            string(0).to_string()
+        }
+    };
     Ok(match function {
         Function::Length => Datum::Int4(count() as i32),
         Function::OctetLength => Datum::Int4(first.len() as i32),
@@ -276,12 +393,17 @@ fn text(function: Function, first: &str, rest: &[Datum]) -> Result<Datum> {
         Function::TrimRight => Datum::Text(first.trim_end_matches(|c| set(" ").contains(c)).to_string()),
         Function::Concat | Function::Append => {
             let mut out = first.to_string();
-            rest.iter().for_each(|d| out.push_str(&datum_text(&d.as_ref(), &settings::Zone::Utc)));
+            rest.iter()
+                .for_each(|d| out.push_str(&datum_text(&d.as_ref(), &settings::Zone::Utc)));
             Datum::Text(out)
         }
         Function::Replace if string(0).is_empty() => Datum::Text(first.to_string()),
         Function::Replace => Datum::Text(first.replace(string(0), string(1))),
-        Function::Position => Datum::Int4(first.find(string(0)).map_or(0, |at| first[..at].chars().count() as i32 + 1)),
+        Function::Position => Datum::Int4(
+            first
+                .find(string(0))
+                .map_or(0, |at| first[..at].chars().count() as i32 + 1),
+        ),
         Function::Repeat => Datum::Text(repeat(first, int(0).unwrap_or(0))?),
         Function::Reverse => Datum::Text(first.chars().rev().collect()),
         Function::PadLeft => {
@@ -302,16 +424,28 @@ fn text(function: Function, first: &str, rest: &[Datum]) -> Result<Datum> {
 
 /// How many characters `left` and `right` keep: a negative count means all but so many.
 fn keep(wanted: i64, count: i64) -> i64 {
-    if wanted >= 0 { wanted.min(count) } else { (count + wanted).max(0) }
+    if wanted >= 0 {
+        wanted.min(count)
+    } else {
+        (count + wanted).max(0)
+    }
 }
 
 fn take_chars(text: &str, from: i64, to: i64) -> String {
-    text.chars().skip(from.max(0) as usize).take((to - from.max(0)).max(0) as usize).collect()
+    text.chars()
+        .skip(from.max(0) as usize)
+        .take((to - from.max(0)).max(0) as usize)
+        .collect()
 }
 
 fn substring(text: &str, start: i64, length: Option<i64>) -> Result<String> {
     let end = match length {
-        Some(n) if n < 0 => return Err(SqlError::new(code::SUBSTRING_ERROR, "negative substring length not allowed")),
+        Some(n) if n < 0 => {
+            return Err(SqlError::new(
+                code::SUBSTRING_ERROR,
+                "negative substring length not allowed",
+            ));
+        }
         Some(n) => start + n,
         None => i64::MAX,
     };
@@ -331,16 +465,32 @@ fn padding(text: &str, width: i64, fill: &str) -> Result<String> {
         return Err(SqlError::new(code::PROGRAM_LIMIT, "requested length too large"));
     }
     let missing = (width - text.chars().count() as i64).max(0) as usize;
-    Ok(fill.chars().cycle().take(if fill.is_empty() { 0 } else { missing }).collect())
+    Ok(fill
+        .chars()
+        .cycle()
+        .take(if fill.is_empty() { 0 } else { missing })
+        .collect())
 }
 
 fn split_part(text: &str, separator: &str, field: i64) -> Result<String> {
     if field == 0 {
         return Err(SqlError::new(code::INVALID_ARGUMENT, "field position must not be zero"));
     }
-    let parts: Vec<&str> = if separator.is_empty() { vec![text] } else { text.split(separator).collect() };
-    let at = if field > 0 { field - 1 } else { parts.len() as i64 + field };
-    Ok(usize::try_from(at).ok().and_then(|i| parts.get(i)).unwrap_or(&"").to_string())
+    let parts: Vec<&str> = if separator.is_empty() {
+        vec![text]
+    } else {
+        text.split(separator).collect()
+    };
+    let at = if field > 0 {
+        field - 1
+    } else {
+        parts.len() as i64 + field
+    };
+    Ok(usize::try_from(at)
+        .ok()
+        .and_then(|i| parts.get(i))
+        .unwrap_or(&"")
+        .to_string())
 }
 
 fn math(function: Function, args: &[Datum]) -> Result<Datum> {
@@ -349,9 +499,15 @@ fn math(function: Function, args: &[Datum]) -> Result<Datum> {
         _ => 0,
     };
     Ok(match (function, &args[0]) {
-        (Function::Abs, Datum::Int2(v)) => Datum::Int2(v.checked_abs().ok_or_else(|| super::arithmetic::overflow("smallint"))?),
-        (Function::Abs, Datum::Int4(v)) => Datum::Int4(v.checked_abs().ok_or_else(|| super::arithmetic::overflow("integer"))?),
-        (Function::Abs, Datum::Int8(v)) => Datum::Int8(v.checked_abs().ok_or_else(|| super::arithmetic::overflow("bigint"))?),
+        (Function::Abs, Datum::Int2(v)) => {
+            Datum::Int2(v.checked_abs().ok_or_else(|| super::arithmetic::overflow("smallint"))?)
+        }
+        (Function::Abs, Datum::Int4(v)) => {
+            Datum::Int4(v.checked_abs().ok_or_else(|| super::arithmetic::overflow("integer"))?)
+        }
+        (Function::Abs, Datum::Int8(v)) => {
+            Datum::Int8(v.checked_abs().ok_or_else(|| super::arithmetic::overflow("bigint"))?)
+        }
         (Function::Abs, Datum::Float4(v)) => Datum::Float4(v.abs()),
         (_, Datum::Numeric(v)) => Datum::Numeric(match function {
             Function::Abs => numeric::abs(v),
@@ -374,22 +530,44 @@ fn float_math(function: Function, v: f64, second: Option<&Datum>) -> Result<f64>
         Function::Trunc => v.trunc(),
         Function::Ceil => v.ceil(),
         Function::Floor => v.floor(),
-        Function::Sign => if v == 0.0 || v.is_nan() { v } else { v.signum() },
-        Function::Sqrt if v < 0.0 => return Err(SqlError::new(code::INVALID_POWER, "cannot take square root of a negative number")),
+        Function::Sign => {
+            if v == 0.0 || v.is_nan() {
+                v
+            } else {
+                v.signum()
+            }
+        }
+        Function::Sqrt if v < 0.0 => {
+            return Err(SqlError::new(
+                code::INVALID_POWER,
+                "cannot take square root of a negative number",
+            ));
+        }
         Function::Sqrt => v.sqrt(),
         Function::Exp => v.exp(),
-        Function::Ln | Function::Log10 if v == 0.0 => return Err(SqlError::new(code::INVALID_LOGARITHM, "cannot take logarithm of zero")),
+        Function::Ln | Function::Log10 if v == 0.0 => {
+            return Err(SqlError::new(code::INVALID_LOGARITHM, "cannot take logarithm of zero"));
+        }
         Function::Ln | Function::Log10 if v < 0.0 => {
-            return Err(SqlError::new(code::INVALID_LOGARITHM, "cannot take logarithm of a negative number"));
+            return Err(SqlError::new(
+                code::INVALID_LOGARITHM,
+                "cannot take logarithm of a negative number",
+            ));
         }
         Function::Ln => v.ln(),
         Function::Log10 => v.log10(),
         Function::Power => match second {
             Some(Datum::Float8(e)) if v == 0.0 && *e < 0.0 => {
-                return Err(SqlError::new(code::INVALID_POWER, "zero raised to a negative power is undefined"));
+                return Err(SqlError::new(
+                    code::INVALID_POWER,
+                    "zero raised to a negative power is undefined",
+                ));
             }
             Some(Datum::Float8(e)) if v < 0.0 && e.fract() != 0.0 => {
-                return Err(SqlError::new(code::INVALID_POWER, "a negative number raised to a non-integer power yields a complex result"));
+                return Err(SqlError::new(
+                    code::INVALID_POWER,
+                    "a negative number raised to a non-integer power yields a complex result",
+                ));
             }
             Some(Datum::Float8(e)) => v.powf(*e),
             _ => return Err(unexpected()),

@@ -4,13 +4,20 @@ use crate::error::{Result, SqlError, code};
 use cenote_engine::DatumRef;
 
 /// Whether `text` matches; None where one is NULL. The escape defaults to a backslash; an empty one means none.
-pub fn test(text: &DatumRef<'_>, pattern: &DatumRef<'_>, escape: Option<DatumRef<'_>>, ignore_case: bool) -> Result<Option<bool>> {
+pub fn test(
+    text: &DatumRef<'_>,
+    pattern: &DatumRef<'_>,
+    escape: Option<DatumRef<'_>>,
+    ignore_case: bool,
+) -> Result<Option<bool>> {
     let escape = match &escape {
         None => Some('\\'),
         Some(DatumRef::Text(e)) => escape_character(e)?,
         Some(_) => return Ok(None),
     };
-    let (DatumRef::Text(text), DatumRef::Text(pattern)) = (text, pattern) else { return Ok(None) };
+    let (DatumRef::Text(text), DatumRef::Text(pattern)) = (text, pattern) else {
+        return Ok(None);
+    };
     if ignore_case {
         return matches(&text.to_lowercase(), &pattern.to_lowercase(), escape).map(Some);
     }
@@ -21,7 +28,8 @@ fn escape_character(text: &str) -> Result<Option<char>> {
     let mut chars = text.chars();
     match (chars.next(), chars.next()) {
         (first, None) => Ok(first),
-        _ => Err(SqlError::new(code::INVALID_ESCAPE, "invalid escape string").with_hint("Escape string must be empty or one character.")),
+        _ => Err(SqlError::new(code::INVALID_ESCAPE, "invalid escape string")
+            .with_hint("Escape string must be empty or one character.")),
     }
 }
 
@@ -41,7 +49,11 @@ fn matches(text: &str, pattern: &str, escape: Option<char>) -> Result<bool> {
             None => false,
             Some('_') if escape != Some('_') => text.next().is_some(),
             Some(c) => {
-                let wanted = if Some(c) == escape { rest.next().ok_or_else(dangling)? } else { c };
+                let wanted = if Some(c) == escape {
+                    rest.next().ok_or_else(dangling)?
+                } else {
+                    c
+                };
                 text.next() == Some(wanted)
             }
         };
@@ -49,7 +61,9 @@ fn matches(text: &str, pattern: &str, escape: Option<char>) -> Result<bool> {
             pattern = rest;
             continue;
         }
-        let Some((from, after)) = &mut retry else { return Ok(false) };
+        let Some((from, after)) = &mut retry else {
+            return Ok(false);
+        };
         if from.next().is_none() {
             return Ok(false);
         }

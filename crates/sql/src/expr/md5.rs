@@ -12,7 +12,11 @@ pub fn hex_digest(message: &[u8]) -> String {
     padded.extend_from_slice(&(message.len() as u64).wrapping_mul(8).to_le_bytes());
     let mut state = [0x6745_2301u32, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
     padded.chunks_exact(64).for_each(|block| mix(&mut state, block));
-    state.iter().flat_map(|word| word.to_le_bytes()).map(|byte| format!("{byte:02x}")).collect()
+    state
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 fn mix(state: &mut [u32; 4], block: &[u8]) {

@@ -94,7 +94,12 @@ pub enum Expr {
     /// `-x`
     Negate(Box<Expr>),
     /// A comparison; `trim`: char(n), whose trailing blanks do not count.
-    Compare { op: Comparison, trim: bool, left: Box<Expr>, right: Box<Expr> },
+    Compare {
+        op: Comparison,
+        trim: bool,
+        left: Box<Expr>,
+        right: Box<Expr>,
+    },
     /// All of these.
     And(Vec<Expr>),
     /// Any of these.
@@ -104,19 +109,46 @@ pub enum Expr {
     /// `IS [NOT] NULL`
     IsNull { operand: Box<Expr>, negated: bool },
     /// `IS [NOT] TRUE | FALSE`; `IS UNKNOWN` is `IS NULL`.
-    IsBool { operand: Box<Expr>, wanted: bool, negated: bool },
+    IsBool {
+        operand: Box<Expr>,
+        wanted: bool,
+        negated: bool,
+    },
     /// `IS [NOT] DISTINCT FROM`
-    IsDistinct { trim: bool, left: Box<Expr>, right: Box<Expr>, negated: bool },
+    IsDistinct {
+        trim: bool,
+        left: Box<Expr>,
+        right: Box<Expr>,
+        negated: bool,
+    },
     /// `[NOT] IN (list)`
-    InList { operand: Box<Expr>, list: Vec<Expr>, trim: bool, negated: bool },
+    InList {
+        operand: Box<Expr>,
+        list: Vec<Expr>,
+        trim: bool,
+        negated: bool,
+    },
     /// `[NOT] [I]LIKE`
-    Like { text: Box<Expr>, pattern: Box<Expr>, escape: Option<Box<Expr>>, ignore_case: bool, negated: bool },
+    Like {
+        text: Box<Expr>,
+        pattern: Box<Expr>,
+        escape: Option<Box<Expr>>,
+        ignore_case: bool,
+        negated: bool,
+    },
     /// `CASE WHEN c THEN r ... ELSE e END`
-    Case { branches: Vec<(Expr, Expr)>, otherwise: Option<Box<Expr>> },
+    Case {
+        branches: Vec<(Expr, Expr)>,
+        otherwise: Option<Box<Expr>>,
+    },
     /// The first that is not NULL.
     Coalesce(Vec<Expr>),
     /// A conversion.
-    Cast { operand: Box<Expr>, to: ColumnType, context: Context },
+    Cast {
+        operand: Box<Expr>,
+        to: ColumnType,
+        context: Context,
+    },
     /// char(n) as text: without trailing blanks.
     TrimBlanks(Box<Expr>),
     /// A function.
@@ -187,7 +219,9 @@ impl Env<'_> {
 
     fn proposed(&self, index: u16) -> Result<Value<'_>> {
         match self.input {
-            Input::Upsert(_, _, values) => Ok(Value::Ref(values.get(usize::from(index)).ok_or_else(out_of_row)?.as_ref())),
+            Input::Upsert(_, _, values) => Ok(Value::Ref(
+                values.get(usize::from(index)).ok_or_else(out_of_row)?.as_ref(),
+            )),
             _ => Err(out_of_row()),
         }
     }
@@ -205,7 +239,10 @@ impl Expr {
             Expr::Const(datum) => Ok(Value::Ref(datum.as_ref())),
             Expr::Param(index) => match env.params.get(usize::from(*index)) {
                 Some(datum) => Ok(Value::Ref(datum.as_ref())),
-                None => Err(SqlError::new(code::UNDEFINED_PARAMETER, format!("there is no parameter ${}", index + 1))),
+                None => Err(SqlError::new(
+                    code::UNDEFINED_PARAMETER,
+                    format!("there is no parameter ${}", index + 1),
+                )),
             },
             Expr::Column(index) => env.column(*index),
             Expr::Proposed(index) => env.proposed(*index),
@@ -221,7 +258,9 @@ impl Expr {
     fn compute(&self, env: &Env<'_>) -> Result<Datum> {
         match self {
             Expr::Const(_) | Expr::Param(_) | Expr::Column(_) | Expr::Proposed(_) => self.eval(env),
-            Expr::Arithmetic(op, number, left, right) => arithmetic::binary(*op, *number, &left.value(env)?, &right.value(env)?),
+            Expr::Arithmetic(op, number, left, right) => {
+                arithmetic::binary(*op, *number, &left.value(env)?, &right.value(env)?)
+            }
             Expr::Negate(operand) => arithmetic::negate(operand.eval(env)?),
             Expr::Case { branches, otherwise } => {
                 for (condition, result) in branches {
@@ -240,7 +279,9 @@ impl Expr {
                 }
                 Ok(Datum::Null)
             }
-            Expr::Cast { operand, to, context } => cast::cast(operand.eval(env)?, *to, *context, env.session.text_context()),
+            Expr::Cast { operand, to, context } => {
+                cast::cast(operand.eval(env)?, *to, *context, env.session.text_context())
+            }
             Expr::TrimBlanks(operand) => Ok(match operand.eval(env)? {
                 Datum::Text(mut text) => {
                     text.truncate(text.trim_end_matches(' ').len());
@@ -263,18 +304,24 @@ impl Expr {
         visit(self);
         match self {
             Expr::Const(_) | Expr::Param(_) | Expr::Column(_) | Expr::Proposed(_) => {}
-            Expr::Arithmetic(_, _, a, b) | Expr::Compare { left: a, right: b, .. } | Expr::IsDistinct { left: a, right: b, .. } => {
+            Expr::Arithmetic(_, _, a, b)
+            | Expr::Compare { left: a, right: b, .. }
+            | Expr::IsDistinct { left: a, right: b, .. } => {
                 a.walk(visit);
                 b.walk(visit);
             }
             Expr::Negate(a) | Expr::Not(a) | Expr::TrimBlanks(a) => a.walk(visit),
-            Expr::IsNull { operand, .. } | Expr::IsBool { operand, .. } | Expr::Cast { operand, .. } => operand.walk(visit),
+            Expr::IsNull { operand, .. } | Expr::IsBool { operand, .. } | Expr::Cast { operand, .. } => {
+                operand.walk(visit)
+            }
             Expr::And(list) | Expr::Or(list) | Expr::Coalesce(list) => list.iter().for_each(|e| e.walk(visit)),
             Expr::InList { operand, list, .. } => {
                 operand.walk(visit);
                 list.iter().for_each(|e| e.walk(visit));
             }
-            Expr::Like { text, pattern, escape, .. } => {
+            Expr::Like {
+                text, pattern, escape, ..
+            } => {
                 text.walk(visit);
                 pattern.walk(visit);
                 escape.iter().for_each(|e| e.walk(visit));

@@ -9,7 +9,11 @@ const MAX_IDENTIFIER: usize = 63;
 
 /// An identifier as the catalog knows it: lower case unless quoted, at most 63 bytes.
 pub fn fold(ident: &Ident) -> String {
-    let mut name = if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() };
+    let mut name = if ident.quote_style.is_some() {
+        ident.value.clone()
+    } else {
+        ident.value.to_lowercase()
+    };
     if name.len() > MAX_IDENTIFIER {
         let mut end = MAX_IDENTIFIER;
         while !name.is_char_boundary(end) {
@@ -28,7 +32,9 @@ pub fn parts(name: &ObjectName) -> Vec<String> {
 /// A dotted name as schema (if given) and name. A database part is admitted where it is `cenote`.
 pub fn qualified(name: &ObjectName) -> Result<(Option<String>, String)> {
     let mut parts = parts(name);
-    let last = parts.pop().ok_or_else(|| SqlError::new(code::SYNTAX_ERROR, "improper qualified name"))?;
+    let last = parts
+        .pop()
+        .ok_or_else(|| SqlError::new(code::SYNTAX_ERROR, "improper qualified name"))?;
     let schema = parts.pop();
     match parts.pop() {
         Some(database) if database != "cenote" => {
@@ -41,7 +47,10 @@ pub fn qualified(name: &ObjectName) -> Result<(Option<String>, String)> {
 
 /// Where the name begins.
 pub fn span_of(name: &ObjectName) -> Span {
-    name.0.first().and_then(ObjectNamePart::as_ident).map_or(Span::empty(), |i| i.span)
+    name.0
+        .first()
+        .and_then(ObjectNamePart::as_ident)
+        .map_or(Span::empty(), |i| i.span)
 }
 
 /// Finds places in a statement's text.

@@ -18,16 +18,25 @@ pub fn type_named(ty: &DataType) -> Result<ColumnType> {
         DataType::Real | DataType::Float4 => ColumnType::Float4,
         DataType::Float8 | DataType::DoublePrecision | DataType::Double(ExactNumberInfo::None) => ColumnType::Float8,
         DataType::Float(info) => float(info)?,
-        DataType::Numeric(info) | DataType::Decimal(info) | DataType::Dec(info) => ColumnType::Numeric(precision(info)?),
+        DataType::Numeric(info) | DataType::Decimal(info) | DataType::Dec(info) => {
+            ColumnType::Numeric(precision(info)?)
+        }
         DataType::Text => ColumnType::Text,
-        DataType::Varchar(n) | DataType::CharacterVarying(n) | DataType::CharVarying(n) => ColumnType::Varchar(length(n.as_ref(), "varchar")?),
+        DataType::Varchar(n) | DataType::CharacterVarying(n) | DataType::CharVarying(n) => {
+            ColumnType::Varchar(length(n.as_ref(), "varchar")?)
+        }
         DataType::Char(n) | DataType::Character(n) => ColumnType::Char(length(n.as_ref(), "char")?.unwrap_or(1)),
         DataType::Bytea => ColumnType::Bytes,
         DataType::Date => ColumnType::Date,
         DataType::Timestamp(_, TimezoneInfo::None | TimezoneInfo::WithoutTimeZone) => ColumnType::Timestamp,
         DataType::Timestamp(..) => ColumnType::TimestampTz,
         DataType::Custom(name, modifiers) => custom(&names::qualified(name)?.1, modifiers)?,
-        other => return Err(SqlError::unsupported(format!("type {}", other.to_string().to_lowercase()))),
+        other => {
+            return Err(SqlError::unsupported(format!(
+                "type {}",
+                other.to_string().to_lowercase()
+            )));
+        }
     })
 }
 
@@ -40,8 +49,9 @@ fn custom(name: &str, modifiers: &[String]) -> Result<ColumnType> {
         },
         "name" => ColumnType::Text,
         "oid" => ColumnType::Int8,
-        "time" | "timetz" | "interval" | "uuid" | "json" | "jsonb" | "xml" | "inet" | "cidr" | "macaddr" | "money" | "bit" | "varbit" | "point"
-        | "regclass" | "regtype" | "regproc" | "int4range" | "tsvector" | "tsquery" | "hstore" | "citext" | "xid" | "pg_lsn" => {
+        "time" | "timetz" | "interval" | "uuid" | "json" | "jsonb" | "xml" | "inet" | "cidr" | "macaddr" | "money"
+        | "bit" | "varbit" | "point" | "regclass" | "regtype" | "regproc" | "int4range" | "tsvector" | "tsquery"
+        | "hstore" | "citext" | "xid" | "pg_lsn" => {
             return Err(SqlError::unsupported(format!("type {name}")));
         }
         _ => return Err(undefined(name)),
@@ -70,10 +80,14 @@ fn precision(info: &ExactNumberInfo) -> Result<Option<(u16, i16)>> {
         ExactNumberInfo::PrecisionAndScale(p, s) => (*p, *s),
     };
     if !(1..=1000).contains(&precision) {
-        return Err(invalid(&format!("NUMERIC precision {precision} must be between 1 and 1000")));
+        return Err(invalid(&format!(
+            "NUMERIC precision {precision} must be between 1 and 1000"
+        )));
     }
     if !(-1000..=1000).contains(&scale) {
-        return Err(invalid(&format!("NUMERIC scale {scale} must be between -1000 and 1000")));
+        return Err(invalid(&format!(
+            "NUMERIC scale {scale} must be between -1000 and 1000"
+        )));
     }
     Ok(Some((precision as u16, scale as i16)))
 }
@@ -81,7 +95,9 @@ fn precision(info: &ExactNumberInfo) -> Result<Option<(u16, i16)>> {
 fn length(length: Option<&CharacterLength>, ty: &str) -> Result<Option<u32>> {
     match length {
         None => Ok(None),
-        Some(CharacterLength::IntegerLength { length: 0, .. }) => Err(invalid(&format!("length for type {ty} must be at least 1"))),
+        Some(CharacterLength::IntegerLength { length: 0, .. }) => {
+            Err(invalid(&format!("length for type {ty} must be at least 1")))
+        }
         Some(CharacterLength::IntegerLength { length, .. }) if *length <= MAX_LENGTH => Ok(Some(*length as u32)),
         _ => Err(invalid(&format!("length for type {ty} cannot exceed {MAX_LENGTH}"))),
     }

@@ -19,7 +19,12 @@ impl<'a> Cursor<'a> {
     pub fn new(tokens: &'a [TokenWithSpan], text: &'a str) -> Cursor<'a> {
         let solid = |t: &&TokenWithSpan| !matches!(t.token, Token::Whitespace(_) | Token::EOF);
         let end = TokenWithSpan::new(Token::EOF, Span::empty());
-        Cursor { tokens: tokens.iter().filter(solid).collect(), at: 0, text, end }
+        Cursor {
+            tokens: tokens.iter().filter(solid).collect(),
+            at: 0,
+            text,
+            end,
+        }
     }
 
     /// The statement's text.
@@ -74,12 +79,20 @@ impl<'a> Cursor<'a> {
 
     /// Takes a word that must stand here.
     pub fn expect(&mut self, word: &str) -> Result<()> {
-        if self.eat(word) { Ok(()) } else { Err(near(self.peek(), self.text)) }
+        if self.eat(word) {
+            Ok(())
+        } else {
+            Err(near(self.peek(), self.text))
+        }
     }
 
     /// Takes a token that must stand here.
     pub fn expect_token(&mut self, token: &Token) -> Result<()> {
-        if self.eat_token(token) { Ok(()) } else { Err(near(self.peek(), self.text)) }
+        if self.eat_token(token) {
+            Ok(())
+        } else {
+            Err(near(self.peek(), self.text))
+        }
     }
 
     /// A name, folded.
@@ -91,7 +104,11 @@ impl<'a> Cursor<'a> {
     pub fn ident(&mut self) -> Result<Ident> {
         let token = self.next();
         match &token.token {
-            Token::Word(word) => Ok(Ident { value: word.value.clone(), quote_style: word.quote_style, span: token.span }),
+            Token::Word(word) => Ok(Ident {
+                value: word.value.clone(),
+                quote_style: word.quote_style,
+                span: token.span,
+            }),
             _ => {
                 self.at -= 1;
                 Err(near(self.peek(), self.text))
@@ -156,7 +173,10 @@ impl<'a> Cursor<'a> {
 
     /// The tokens that remain.
     pub fn rest(&mut self) -> Vec<TokenWithSpan> {
-        let rest = self.tokens[self.at.min(self.tokens.len())..].iter().map(|t| (*t).clone()).collect();
+        let rest = self.tokens[self.at.min(self.tokens.len())..]
+            .iter()
+            .map(|t| (*t).clone())
+            .collect();
         self.at = self.tokens.len();
         rest
     }
@@ -168,6 +188,10 @@ impl<'a> Cursor<'a> {
 
     /// Fails if something is left.
     pub fn finish(&self) -> Result<()> {
-        if self.at_end() { Ok(()) } else { Err(near(self.peek(), self.text)) }
+        if self.at_end() {
+            Ok(())
+        } else {
+            Err(near(self.peek(), self.text))
+        }
     }
 }

@@ -57,11 +57,17 @@ pub fn parse(text: &str) -> Result<Vec<Parsed>> {
     let tokens = tokenize(text)?;
     let mut statements = Vec::new();
     for part in tokens.split(|t| t.token == Token::SemiColon) {
-        if part.iter().all(|t| matches!(t.token, Token::Whitespace(_) | Token::EOF)) {
+        if part
+            .iter()
+            .all(|t| matches!(t.token, Token::Whitespace(_) | Token::EOF))
+        {
             continue;
         }
         let statement = parse_statement(part, text)?;
-        statements.push(Parsed { statement, text: shared.clone() });
+        statements.push(Parsed {
+            statement,
+            text: shared.clone(),
+        });
     }
     Ok(statements)
 }
@@ -82,14 +88,20 @@ fn tokenize(text: &str) -> Result<Vec<TokenWithSpan>> {
     Tokenizer::new(&DIALECT, text).tokenize_with_location().map_err(|e| {
         let place = Places(text).at(e.location);
         let unterminated = e.message.starts_with("Unterminated string");
-        let message = if unterminated { "unterminated quoted string".to_string() } else { e.message.to_lowercase() };
+        let message = if unterminated {
+            "unterminated quoted string".to_string()
+        } else {
+            e.message.to_lowercase()
+        };
         let near: String = text.chars().skip(place.saturating_sub(1) as usize).collect();
         SqlError::new(code::SYNTAX_ERROR, format!("{message} at or near \"{near}\"")).at(place)
     })
 }
 
 fn parser(tokens: Vec<TokenWithSpan>) -> Parser<'static> {
-    Parser::new(&DIALECT).with_recursion_limit(DEPTH).with_tokens_with_locations(tokens)
+    Parser::new(&DIALECT)
+        .with_recursion_limit(DEPTH)
+        .with_tokens_with_locations(tokens)
 }
 
 fn parse_statement(tokens: &[TokenWithSpan], text: &str) -> Result<Statement> {
@@ -109,7 +121,11 @@ fn parse_statement(tokens: &[TokenWithSpan], text: &str) -> Result<Statement> {
 fn sort_out(parsed: ast::Statement) -> Result<Statement> {
     Ok(match parsed {
         ast::Statement::Query(query) => match *query.body {
-            ast::SetExpr::Insert(inner) | ast::SetExpr::Update(inner) | ast::SetExpr::Delete(inner) if query.with.is_none() => sort_out(inner)?,
+            ast::SetExpr::Insert(inner) | ast::SetExpr::Update(inner) | ast::SetExpr::Delete(inner)
+                if query.with.is_none() =>
+            {
+                sort_out(inner)?
+            }
             ast::SetExpr::Insert(_) | ast::SetExpr::Update(_) | ast::SetExpr::Delete(_) => {
                 return Err(SqlError::unsupported("WITH in front of INSERT, UPDATE or DELETE"));
             }
@@ -125,7 +141,10 @@ fn sort_out(parsed: ast::Statement) -> Result<Statement> {
 /// FOR NO KEY UPDATE and FOR KEY SHARE are the same locks here as FOR UPDATE and FOR SHARE.
 fn without_key_locks(tokens: &[TokenWithSpan]) -> Vec<TokenWithSpan> {
     let is = |t: Option<&&TokenWithSpan>, word: &str| matches!(t.map(|t| &t.token), Some(Token::Word(w)) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(word));
-    let solid: Vec<&TokenWithSpan> = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_))).collect();
+    let solid: Vec<&TokenWithSpan> = tokens
+        .iter()
+        .filter(|t| !matches!(t.token, Token::Whitespace(_)))
+        .collect();
     let mut out = Vec::with_capacity(tokens.len());
     let mut at = 0;
     while let Some(token) = solid.get(at) {
@@ -145,8 +164,11 @@ fn without_key_locks(tokens: &[TokenWithSpan]) -> Vec<TokenWithSpan> {
 /// `syntax error at or near "x"`, at its place.
 pub(crate) fn near(token: &TokenWithSpan, text: &str) -> SqlError {
     match &token.token {
-        Token::EOF => SqlError::new(code::SYNTAX_ERROR, "syntax error at end of input").at(text.chars().count() as u32 + 1),
-        other => SqlError::new(code::SYNTAX_ERROR, format!("syntax error at or near \"{other}\"")).at(Places(text).of(token.span)),
+        Token::EOF => {
+            SqlError::new(code::SYNTAX_ERROR, "syntax error at end of input").at(text.chars().count() as u32 + 1)
+        }
+        other => SqlError::new(code::SYNTAX_ERROR, format!("syntax error at or near \"{other}\""))
+            .at(Places(text).of(token.span)),
     }
 }
 
@@ -160,12 +182,16 @@ fn explain(error: ParserError, text: &str) -> SqlError {
     };
     let Some((head, place)) = message.rsplit_once(" at Line: ") else {
         if message.ends_with("found: EOF") {
-            return SqlError::new(code::SYNTAX_ERROR, "syntax error at end of input").at(text.chars().count() as u32 + 1);
+            return SqlError::new(code::SYNTAX_ERROR, "syntax error at end of input")
+                .at(text.chars().count() as u32 + 1);
         }
         return SqlError::new(code::SYNTAX_ERROR, format!("syntax error: {message}"));
     };
     let (line, column) = place.split_once(", Column: ").unwrap_or((place, "0"));
-    let location = Location { line: line.parse().unwrap_or(0), column: column.trim().parse().unwrap_or(0) };
+    let location = Location {
+        line: line.parse().unwrap_or(0),
+        column: column.trim().parse().unwrap_or(0),
+    };
     let found = head.rsplit_once("found: ").map(|(_, f)| f);
     let message = match found {
         Some("EOF") => "syntax error at end of input".to_string(),
@@ -184,7 +210,10 @@ mod tests {
         let error = parse("SELECT 1;\nSELEC 2").unwrap_err();
         assert_eq!((error.code(), error.position()), ("42601", Some(11)));
         assert_eq!(error.message(), "syntax error at or near \"SELEC\"");
-        assert_eq!(parse("SELECT * FROM").unwrap_err().message(), "syntax error at end of input");
+        assert_eq!(
+            parse("SELECT * FROM").unwrap_err().message(),
+            "syntax error at end of input"
+        );
         assert_eq!(parse("SELECT 'abc").unwrap_err().code(), "42601");
     }
 

@@ -13,8 +13,33 @@ const MAX_LITERALS: usize = 64;
 
 /// Words beside which a literal is more than a value.
 const EXCLUDED: &[&str] = &[
-    "order", "group", "limit", "offset", "fetch", "interval", "date", "time", "timestamp", "timestamptz", "cast", "union", "intersect", "except",
-    "with", "over", "join", "nextval", "currval", "setval", "extract", "returning", "pg_sleep", "exists", "any", "all", "filter",
+    "order",
+    "group",
+    "limit",
+    "offset",
+    "fetch",
+    "interval",
+    "date",
+    "time",
+    "timestamp",
+    "timestamptz",
+    "cast",
+    "union",
+    "intersect",
+    "except",
+    "with",
+    "over",
+    "join",
+    "nextval",
+    "currval",
+    "setval",
+    "extract",
+    "returning",
+    "pg_sleep",
+    "exists",
+    "any",
+    "all",
+    "filter",
 ];
 
 /// A text without its literals.
@@ -40,7 +65,10 @@ pub fn template(text: &str) -> Option<Template> {
     if text.len() > MAX_TEXT || !begins_plainly(text) {
         return None;
     }
-    let mut out = Template { key: String::with_capacity(text.len() + 32), ..Template::default() };
+    let mut out = Template {
+        key: String::with_capacity(text.len() + 32),
+        ..Template::default()
+    };
     let bytes = text.as_bytes();
     let mut at = 0;
     while at < bytes.len() {
@@ -59,7 +87,10 @@ pub fn template(text: &str) -> Option<Template> {
                 if bytes.get(at) == Some(&b'.') {
                     at = end_of(bytes, at + 1, |b| b.is_ascii_digit());
                 }
-                if bytes.get(at).is_some_and(|b| b.is_ascii_alphabetic() || matches!(b, b'_' | b'.')) {
+                if bytes
+                    .get(at)
+                    .is_some_and(|b| b.is_ascii_alphabetic() || matches!(b, b'_' | b'.'))
+                {
                     return None;
                 }
                 out.take(number_type(&text[start..at]), text[start..at].to_string())?;
@@ -113,11 +144,16 @@ impl Template {
 
 fn begins_plainly(text: &str) -> bool {
     let trimmed = text.trim_start();
-    ["select", "insert", "update", "delete"].iter().any(|w| trimmed.get(..6).is_some_and(|head| head.eq_ignore_ascii_case(w)))
+    ["select", "insert", "update", "delete"]
+        .iter()
+        .any(|w| trimmed.get(..6).is_some_and(|head| head.eq_ignore_ascii_case(w)))
 }
 
 fn end_of(bytes: &[u8], from: usize, inside: impl Fn(u8) -> bool) -> usize {
-    bytes[from..].iter().position(|b| !inside(*b)).map_or(bytes.len(), |n| from + n)
+    bytes[from..]
+        .iter()
+        .position(|b| !inside(*b))
+        .map_or(bytes.len(), |n| from + n)
 }
 
 /// After the closing quote; a doubled quote is inside.
@@ -149,16 +185,35 @@ mod tests {
     #[test]
     fn literals_become_parameters() {
         let found = template("UPDATE t SET v = v + -12, s = 'it''s' WHERE \"a'b1\" = 3000000000;").expect("plain");
-        assert_eq!(found.text(), "UPDATE t SET v = v + - $1 , s =  $2  WHERE \"a'b1\" =  $3 ");
-        assert_eq!(found.literals, [(23, "12".into()), (0, "it's".into()), (20, "3000000000".into())]);
+        assert_eq!(
+            found.text(),
+            "UPDATE t SET v = v + - $1 , s =  $2  WHERE \"a'b1\" =  $3 "
+        );
+        assert_eq!(
+            found.literals,
+            [(23, "12".into()), (0, "it's".into()), (20, "3000000000".into())]
+        );
         assert!(found.key.ends_with("\0isl"));
     }
 
     #[test]
     fn what_is_not_plain_is_left_alone() {
         for text in [
-            "SELECT a FROM t ORDER BY 1", "SELECT 1::int", "SELECT E'\\n'", "SELECT 1 -- x", "SELECT 1; SELECT 2", "SELECT $1, 2", "SELECT a FROM t",
-            "SELECT date '2026-01-01'", "SELECT 1e5", "SELECT 'open", "SELECT .5", "SHOW x", "SELECT nextval('s')", "SELECT 0x1F", "SELECT 1.5.2",
+            "SELECT a FROM t ORDER BY 1",
+            "SELECT 1::int",
+            "SELECT E'\\n'",
+            "SELECT 1 -- x",
+            "SELECT 1; SELECT 2",
+            "SELECT $1, 2",
+            "SELECT a FROM t",
+            "SELECT date '2026-01-01'",
+            "SELECT 1e5",
+            "SELECT 'open",
+            "SELECT .5",
+            "SHOW x",
+            "SELECT nextval('s')",
+            "SELECT 0x1F",
+            "SELECT 1.5.2",
         ] {
             assert_eq!(template(text), None, "{text}");
         }

@@ -13,31 +13,60 @@ use sqlparser::tokenizer::Token;
 #[allow(missing_docs)]
 pub enum Utility {
     Begin(Modes),
-    Commit { chain: bool },
-    Rollback { chain: bool },
+    Commit {
+        chain: bool,
+    },
+    Rollback {
+        chain: bool,
+    },
     Savepoint(String),
     Release(String),
     RollbackTo(String),
     SetTransaction(Modes),
     SetSessionTransaction(Modes),
     /// None: to the default.
-    Set { name: String, value: Option<String>, local: bool },
+    Set {
+        name: String,
+        value: Option<String>,
+        local: bool,
+    },
     Show(String),
     ShowAll,
     Reset(String),
     ResetAll,
     /// DISCARD ALL; else only one kind of thing.
-    Discard { all: bool, plans: bool, sequences: bool },
+    Discard {
+        all: bool,
+        plans: bool,
+        sequences: bool,
+    },
     /// None: all.
     Deallocate(Option<String>),
-    Prepare { name: String, types: Vec<DataType>, statement: Box<Statement> },
-    Execute { name: String, args: Vec<ast::Expr> },
-    Vacuum { tables: Vec<ObjectName>, analyze: bool },
+    Prepare {
+        name: String,
+        types: Vec<DataType>,
+        statement: Box<Statement>,
+    },
+    Execute {
+        name: String,
+        args: Vec<ast::Expr>,
+    },
+    Vacuum {
+        tables: Vec<ObjectName>,
+        analyze: bool,
+    },
     Analyze(Vec<ObjectName>),
     Checkpoint,
-    Truncate { tables: Vec<ObjectName>, restart: bool },
+    Truncate {
+        tables: Vec<ObjectName>,
+        restart: bool,
+    },
     LockTable,
-    CreateSequence { name: ObjectName, if_not_exists: bool, options: SequenceOptions },
+    CreateSequence {
+        name: ObjectName,
+        if_not_exists: bool,
+        options: SequenceOptions,
+    },
 }
 
 /// CREATE SEQUENCE; None: the default.
@@ -105,8 +134,14 @@ pub struct CopyFormat {
 
 /// Reads a command of this file; None where sqlparser is to read it.
 pub fn parse(c: &mut Cursor<'_>) -> Result<Option<Statement>> {
-    let Token::Word(word) = &c.peek().token else { return Ok(None) };
-    let verb = if word.quote_style.is_none() { word.value.to_ascii_lowercase() } else { String::new() };
+    let Token::Word(word) = &c.peek().token else {
+        return Ok(None);
+    };
+    let verb = if word.quote_style.is_none() {
+        word.value.to_ascii_lowercase()
+    } else {
+        String::new()
+    };
     let utility = match verb.as_str() {
         "begin" | "start" => begin(c)?,
         "commit" | "end" => commit(c)?,
@@ -145,8 +180,8 @@ pub fn parse(c: &mut Cursor<'_>) -> Result<Option<Statement>> {
         }
         "copy" => return copy(c).map(|copy| Some(Statement::Copy(Box::new(copy)))),
         "explain" => return explain(c).map(Some),
-        "listen" | "unlisten" | "notify" | "declare" | "fetch" | "close" | "move" | "do" | "call" | "cluster" | "reindex" | "comment" | "grant"
-        | "revoke" | "security" | "load" | "refresh" | "import" => {
+        "listen" | "unlisten" | "notify" | "declare" | "fetch" | "close" | "move" | "do" | "call" | "cluster"
+        | "reindex" | "comment" | "grant" | "revoke" | "security" | "load" | "refresh" | "import" => {
             return Err(SqlError::unsupported(verb.to_uppercase()));
         }
         _ => return Ok(None),
@@ -195,7 +230,8 @@ fn isolation(c: &mut Cursor<'_>) -> Result<Isolation> {
 
 /// The honest answer to SERIALIZABLE.
 pub fn serializable() -> SqlError {
-    SqlError::unsupported("isolation level SERIALIZABLE").with_hint("Use REPEATABLE READ, which gives a snapshot to the whole transaction.")
+    SqlError::unsupported("isolation level SERIALIZABLE")
+        .with_hint("Use REPEATABLE READ, which gives a snapshot to the whole transaction.")
 }
 
 fn chain(c: &mut Cursor<'_>) -> bool {
@@ -241,10 +277,18 @@ fn set(c: &mut Cursor<'_>) -> Result<Utility> {
     }
     if c.eat_all(&["time", "zone"]) {
         let value = setting_value(c)?.filter(|v| !v.eq_ignore_ascii_case("local"));
-        return Ok(Utility::Set { name: "TimeZone".into(), value, local });
+        return Ok(Utility::Set {
+            name: "TimeZone".into(),
+            value,
+            local,
+        });
     }
     if c.eat("names") {
-        return Ok(Utility::Set { name: "client_encoding".into(), value: setting_value(c)?, local });
+        return Ok(Utility::Set {
+            name: "client_encoding".into(),
+            value: setting_value(c)?,
+            local,
+        });
     }
     if c.word_at(0, "role") || c.word_at(0, "constraints") || c.eat_all(&["session", "authorization"]) {
         return Err(SqlError::unsupported("this form of SET"));
@@ -253,7 +297,11 @@ fn set(c: &mut Cursor<'_>) -> Result<Utility> {
     if !c.eat("to") {
         c.expect_token(&Token::Eq)?;
     }
-    Ok(Utility::Set { name, value: setting_value(c)?, local })
+    Ok(Utility::Set {
+        name,
+        value: setting_value(c)?,
+        local,
+    })
 }
 
 fn setting_name(c: &mut Cursor<'_>) -> Result<String> {
@@ -281,7 +329,13 @@ fn setting_value(c: &mut Cursor<'_>) -> Result<Option<String>> {
             Token::Number(n, _) => n.clone(),
             _ => return Err(near(&token, c.text())),
         };
-        let sign = if negative { "-" } else if plus { "+" } else { "" };
+        let sign = if negative {
+            "-"
+        } else if plus {
+            "+"
+        } else {
+            ""
+        };
         parts.push(format!("{sign}{value}"));
         if !c.eat_token(&Token::Comma) {
             return Ok(Some(parts.join(", ")));
@@ -361,7 +415,9 @@ fn execute(c: &mut Cursor<'_>) -> Result<Utility> {
         let inside = c.inside_parentheses()?;
         if !inside.is_empty() {
             let mut parser = parser(inside);
-            args = parser.parse_comma_separated(sqlparser::parser::Parser::parse_expr).map_err(|e| super::explain(e, c.text()))?;
+            args = parser
+                .parse_comma_separated(sqlparser::parser::Parser::parse_expr)
+                .map_err(|e| super::explain(e, c.text()))?;
         }
     }
     Ok(Utility::Execute { name, args })
@@ -372,7 +428,9 @@ fn vacuum(c: &mut Cursor<'_>) -> Result<Utility> {
     let mut analyze = false;
     if c.eat_token(&Token::LParen) {
         let inside = c.inside_parentheses()?;
-        analyze = inside.iter().any(|t| matches!(&t.token, Token::Word(w) if w.value.eq_ignore_ascii_case("analyze")));
+        analyze = inside
+            .iter()
+            .any(|t| matches!(&t.token, Token::Word(w) if w.value.eq_ignore_ascii_case("analyze")));
     }
     loop {
         if c.eat("analyze") || c.eat("analyse") {
@@ -381,7 +439,10 @@ fn vacuum(c: &mut Cursor<'_>) -> Result<Utility> {
             break;
         }
     }
-    Ok(Utility::Vacuum { tables: tables(c)?, analyze })
+    Ok(Utility::Vacuum {
+        tables: tables(c)?,
+        analyze,
+    })
 }
 
 fn analyze(c: &mut Cursor<'_>) -> Result<Utility> {
@@ -446,18 +507,28 @@ fn create_sequence(c: &mut Cursor<'_>) -> Result<Utility> {
             whole_number(c)?;
         } else if c.eat("cycle") {
             options.cycle = true;
-        } else if c.eat_all(&["owned", "by", "none"]) || c.eat_all(&["no", "minvalue"]) || c.eat_all(&["no", "maxvalue"]) || c.eat_all(&["no", "cycle"]) {
+        } else if c.eat_all(&["owned", "by", "none"])
+            || c.eat_all(&["no", "minvalue"])
+            || c.eat_all(&["no", "maxvalue"])
+            || c.eat_all(&["no", "cycle"])
+        {
         } else {
             return Err(near(c.peek(), c.text()));
         }
     }
-    Ok(Utility::CreateSequence { name, if_not_exists, options })
+    Ok(Utility::CreateSequence {
+        name,
+        if_not_exists,
+        options,
+    })
 }
 
 fn whole_number(c: &mut Cursor<'_>) -> Result<i64> {
     let negative = c.eat_token(&Token::Minus);
     let token = c.next();
-    let Token::Number(digits, _) = &token.token else { return Err(near(&token, c.text())) };
+    let Token::Number(digits, _) = &token.token else {
+        return Err(near(&token, c.text()));
+    };
     let sign = if negative { "-" } else { "" };
     format!("{sign}{digits}").parse().map_err(|_| near(&token, c.text()))
 }
@@ -465,12 +536,21 @@ fn whole_number(c: &mut Cursor<'_>) -> Result<i64> {
 fn explain(c: &mut Cursor<'_>) -> Result<Statement> {
     c.next();
     let mut analyze = false;
-    if c.peek().token == Token::LParen && !matches!(c.peek_at(1), Token::Word(w) if ["select", "with", "values"].contains(&w.value.to_ascii_lowercase().as_str())) {
+    if c.peek().token == Token::LParen
+        && !matches!(c.peek_at(1), Token::Word(w) if ["select", "with", "values"].contains(&w.value.to_ascii_lowercase().as_str()))
+    {
         c.next();
         let inside = c.inside_parentheses()?;
-        let words: Vec<String> = inside.iter().map(|t| t.token.to_string().to_ascii_lowercase()).collect();
+        let words: Vec<String> = inside
+            .iter()
+            .map(|t| t.token.to_string().to_ascii_lowercase())
+            .collect();
         let at = words.iter().position(|w| w == "analyze");
-        analyze = at.is_some_and(|i| !words.get(i + 1).is_some_and(|w| ["off", "false", "0"].contains(&w.as_str())));
+        analyze = at.is_some_and(|i| {
+            !words
+                .get(i + 1)
+                .is_some_and(|w| ["off", "false", "0"].contains(&w.as_str()))
+        });
     } else {
         analyze = c.eat("analyze") || analyze;
         c.eat("verbose");
@@ -497,11 +577,16 @@ fn copy(c: &mut Cursor<'_>) -> Result<Copy> {
         return Err(near(c.peek(), c.text()));
     }
     if !c.eat(if from { "stdin" } else { "stdout" }) {
-        return Err(SqlError::unsupported("COPY with a file or program").with_hint("Use COPY FROM STDIN, COPY TO STDOUT or psql's \\copy."));
+        return Err(SqlError::unsupported("COPY with a file or program")
+            .with_hint("Use COPY FROM STDIN, COPY TO STDOUT or psql's \\copy."));
     }
     let options = copy_options(c)?;
     c.finish()?;
-    Ok(Copy { source, from, format: options.settle()? })
+    Ok(Copy {
+        source,
+        from,
+        format: options.settle()?,
+    })
 }
 
 #[derive(Default)]
@@ -516,7 +601,10 @@ struct Options {
 }
 
 fn copy_options(c: &mut Cursor<'_>) -> Result<Options> {
-    let mut options = Options { force_quote: Some(Vec::new()), ..Options::default() };
+    let mut options = Options {
+        force_quote: Some(Vec::new()),
+        ..Options::default()
+    };
     c.eat("with");
     if !c.eat_token(&Token::LParen) {
         while !c.at_end() {
@@ -536,8 +624,15 @@ fn copy_options(c: &mut Cursor<'_>) -> Result<Options> {
             "escape" => options.escape = Some(c.string()?),
             "encoding" => check_encoding(&c.string()?)?,
             "force_quote" => options.force_quote = force_list(c)?,
-            "force_not_null" | "force_null" => return Err(SqlError::unsupported(format!("COPY option {}", name.to_uppercase()))),
-            _ => return Err(SqlError::new(code::SYNTAX_ERROR, format!("option \"{name}\" not recognized"))),
+            "force_not_null" | "force_null" => {
+                return Err(SqlError::unsupported(format!("COPY option {}", name.to_uppercase())));
+            }
+            _ => {
+                return Err(SqlError::new(
+                    code::SYNTAX_ERROR,
+                    format!("option \"{name}\" not recognized"),
+                ));
+            }
         }
         if !c.eat_token(&Token::Comma) {
             break;
@@ -566,7 +661,12 @@ fn legacy_option(c: &mut Cursor<'_>, options: &mut Options) -> Result<()> {
         }
         "encoding" => check_encoding(&c.string()?)?,
         "force" if c.eat("quote") => options.force_quote = force_list(c)?,
-        _ => return Err(SqlError::new(code::SYNTAX_ERROR, format!("syntax error at or near \"{name}\""))),
+        _ => {
+            return Err(SqlError::new(
+                code::SYNTAX_ERROR,
+                format!("syntax error at or near \"{name}\""),
+            ));
+        }
     }
     Ok(())
 }
@@ -586,12 +686,21 @@ fn force_list(c: &mut Cursor<'_>) -> Result<Option<Vec<String>>> {
 }
 
 fn set_format(c: &mut Cursor<'_>, options: &mut Options) -> Result<()> {
-    let format = if matches!(c.peek().token, Token::Word(_)) { c.name()? } else { c.string()? };
+    let format = if matches!(c.peek().token, Token::Word(_)) {
+        c.name()?
+    } else {
+        c.string()?
+    };
     match format.as_str() {
         "csv" => options.csv = true,
         "text" => options.csv = false,
         "binary" => return Err(SqlError::unsupported("COPY in binary format")),
-        other => return Err(SqlError::new(code::INVALID_ARGUMENT, format!("COPY format \"{other}\" not recognized"))),
+        other => {
+            return Err(SqlError::new(
+                code::INVALID_ARGUMENT,
+                format!("COPY format \"{other}\" not recognized"),
+            ));
+        }
     }
     Ok(())
 }
@@ -625,22 +734,46 @@ impl Options {
         let single = |value: Option<String>, default: u8, what: &str| match value.as_deref().map(str::as_bytes) {
             None => Ok(default),
             Some([one]) if *one != b'\n' && *one != b'\r' => Ok(*one),
-            Some(_) => Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, format!("COPY {what} must be a single one-byte character"))),
+            Some(_) => Err(SqlError::new(
+                code::FEATURE_NOT_SUPPORTED,
+                format!("COPY {what} must be a single one-byte character"),
+            )),
         };
         let csv_only = self.quote.is_some() || self.escape.is_some();
         if csv_only && !self.csv {
-            return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, "COPY quote and escape available only in CSV mode"));
+            return Err(SqlError::new(
+                code::FEATURE_NOT_SUPPORTED,
+                "COPY quote and escape available only in CSV mode",
+            ));
         }
         let delimiter = single(self.delimiter, if self.csv { b',' } else { b'\t' }, "delimiter")?;
         let quote = single(self.quote, b'"', "quote")?;
         let escape = single(self.escape, quote, "escape")?;
-        if !self.csv && (delimiter.is_ascii_lowercase() || delimiter.is_ascii_digit() || matches!(delimiter, b'.' | b'\\')) {
-            return Err(SqlError::new(code::INVALID_ARGUMENT, format!("COPY delimiter cannot be \"{}\"", delimiter as char)));
+        if !self.csv
+            && (delimiter.is_ascii_lowercase() || delimiter.is_ascii_digit() || matches!(delimiter, b'.' | b'\\'))
+        {
+            return Err(SqlError::new(
+                code::INVALID_ARGUMENT,
+                format!("COPY delimiter cannot be \"{}\"", delimiter as char),
+            ));
         }
         if self.csv && delimiter == quote {
-            return Err(SqlError::new(code::INVALID_ARGUMENT, "COPY delimiter and quote must be different"));
+            return Err(SqlError::new(
+                code::INVALID_ARGUMENT,
+                "COPY delimiter and quote must be different",
+            ));
         }
-        let null = self.null.unwrap_or_else(|| if self.csv { String::new() } else { "\\N".to_string() });
-        Ok(CopyFormat { csv: self.csv, delimiter, null, header: self.header, quote, escape, force_quote: self.force_quote })
+        let null = self
+            .null
+            .unwrap_or_else(|| if self.csv { String::new() } else { "\\N".to_string() });
+        Ok(CopyFormat {
+            csv: self.csv,
+            delimiter,
+            null,
+            header: self.header,
+            quote,
+            escape,
+            force_quote: self.force_quote,
+        })
     }
 }

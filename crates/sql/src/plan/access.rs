@@ -19,9 +19,18 @@ pub enum Path {
     /// One primary key.
     Point(Vec<Expr>),
     /// Keys that begin with `prefix` and go on between the limits.
-    Range { index: Option<usize>, prefix: Vec<Expr>, lower: Option<Limit>, upper: Option<Limit> },
+    Range {
+        index: Option<usize>,
+        prefix: Vec<Expr>,
+        lower: Option<Limit>,
+        upper: Option<Limit>,
+    },
     /// Keys that begin with `prefix` and one value of `list`.
-    List { index: Option<usize>, prefix: Vec<Expr>, list: Vec<Expr> },
+    List {
+        index: Option<usize>,
+        prefix: Vec<Expr>,
+        list: Vec<Expr>,
+    },
 }
 
 /// How the rows of a table are found and which of them qualify.
@@ -64,7 +73,9 @@ pub fn choose(table: Arc<Table>, condition: Option<Expr>, order: Option<&[Wanted
     let candidates = trees(&table).map(|(index, columns)| Match::new(&table, index, columns, &list));
     let best = candidates.max_by_key(Match::score);
     let found = best.filter(|m| m.score().0 > 0);
-    let Some(found) = found else { return whole_table(table, whole, order) };
+    let Some(found) = found else {
+        return whole_table(table, whole, order);
+    };
     let columns = tree_columns(&table, found.index);
     let (ordered, direction) = served(&columns[found.equal.len()..], order);
     let ordered = ordered && found.list.is_none();
@@ -75,14 +86,46 @@ pub fn choose(table: Arc<Table>, condition: Option<Expr>, order: Option<&[Wanted
     let path = if complete {
         Path::Point(prefix)
     } else if let Some(at) = found.list {
-        let Expr::InList { list: items, .. } = &list[at] else { return whole_table(table, whole, order) };
-        Path::List { index, prefix, list: items.clone() }
+        let Expr::InList { list: items, .. } = &list[at] else {
+            return whole_table(table, whole, order);
+        };
+        Path::List {
+            index,
+            prefix,
+            list: items.clone(),
+        }
     } else {
-        let limit = |at: Option<usize>| at.map(|at| (take(at), matches!(operator(&list[at]), Some(Comparison::Ge | Comparison::Le))));
-        Path::Range { index, prefix, lower: limit(found.lower), upper: limit(found.upper) }
+        let limit = |at: Option<usize>| {
+            at.map(|at| {
+                (
+                    take(at),
+                    matches!(operator(&list[at]), Some(Comparison::Ge | Comparison::Le)),
+                )
+            })
+        };
+        Path::Range {
+            index,
+            prefix,
+            lower: limit(found.lower),
+            upper: limit(found.upper),
+        }
     };
-    let rest: Vec<Expr> = list.iter().enumerate().filter(|(i, _)| !used.contains(i)).map(|(_, e)| e.clone()).collect();
-    (Access { table, path, filter: all_of(rest), condition: whole, direction }, ordered)
+    let rest: Vec<Expr> = list
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| !used.contains(i))
+        .map(|(_, e)| e.clone())
+        .collect();
+    (
+        Access {
+            table,
+            path,
+            filter: all_of(rest),
+            condition: whole,
+            direction,
+        },
+        ordered,
+    )
 }
 
 /// The conditions joined again.
@@ -102,21 +145,54 @@ fn whole_table(table: Arc<Table>, condition: Option<Expr>, order: Option<&[Wante
             break;
         }
     }
-    let path = Path::Range { index: chosen.0, prefix: Vec::new(), lower: None, upper: None };
-    (Access { table, path, filter: condition.clone(), condition, direction: chosen.2 }, chosen.1)
+    let path = Path::Range {
+        index: chosen.0,
+        prefix: Vec::new(),
+        lower: None,
+        upper: None,
+    };
+    (
+        Access {
+            table,
+            path,
+            filter: condition.clone(),
+            condition,
+            direction: chosen.2,
+        },
+        chosen.1,
+    )
 }
 
 /// Whether a tree's remaining columns give the order, and read in which direction.
 fn served(columns: &[usize], order: Option<&[Wanted]>) -> (bool, Direction) {
-    let Some(order) = order else { return (false, Direction::Forward) };
+    let Some(order) = order else {
+        return (false, Direction::Forward);
+    };
     let descending = order.first().is_some_and(|w| w.descending);
-    let fits = order.len() <= columns.len() && order.iter().zip(columns).all(|(w, c)| w.column == *c && w.descending == descending);
-    (fits && !order.is_empty(), if fits && descending { Direction::Backward } else { Direction::Forward })
+    let fits = order.len() <= columns.len()
+        && order
+            .iter()
+            .zip(columns)
+            .all(|(w, c)| w.column == *c && w.descending == descending);
+    (
+        fits && !order.is_empty(),
+        if fits && descending {
+            Direction::Backward
+        } else {
+            Direction::Forward
+        },
+    )
 }
 
 fn trees(table: &Table) -> impl Iterator<Item = (Option<usize>, &[usize])> {
     let primary = table.primary_key.iter().map(|p| (None, p.columns.as_slice()));
-    primary.chain(table.indexes.iter().enumerate().map(|(i, index)| (Some(i), index.columns.as_slice())))
+    primary.chain(
+        table
+            .indexes
+            .iter()
+            .enumerate()
+            .map(|(i, index)| (Some(i), index.columns.as_slice())),
+    )
 }
 
 /// Columns of a tree's key.
@@ -140,10 +216,18 @@ struct Match {
 impl Match {
     fn new(table: &Table, index: Option<usize>, columns: &[usize], list: &[Expr]) -> Match {
         let find = |column: usize, wanted: &[Comparison]| {
-            list.iter().position(|e| column_of(e) == Some(column) && operator(e).is_some_and(|op| wanted.contains(&op)))
+            list.iter()
+                .position(|e| column_of(e) == Some(column) && operator(e).is_some_and(|op| wanted.contains(&op)))
         };
         let equal: Vec<usize> = columns.iter().map_while(|c| find(*c, &[Comparison::Eq])).collect();
-        let mut found = Match { index, unique: false, equal, list: None, lower: None, upper: None };
+        let mut found = Match {
+            index,
+            unique: false,
+            equal,
+            list: None,
+            lower: None,
+            upper: None,
+        };
         found.unique = found.equal.len() == columns.len() && index.is_none_or(|i| table.indexes[i].unique);
         if let Some(next) = columns.get(found.equal.len()) {
             found.list = list.iter().position(|e| in_list_column(e) == Some(*next));
@@ -162,13 +246,21 @@ impl Match {
     }
 
     fn used(&self) -> Vec<usize> {
-        self.equal.iter().copied().chain(self.list).chain(self.lower).chain(self.upper).collect()
+        self.equal
+            .iter()
+            .copied()
+            .chain(self.list)
+            .chain(self.lower)
+            .chain(self.upper)
+            .collect()
     }
 }
 
 /// The column that a comparison with a row-free value is about.
 fn column_of(expr: &Expr) -> Option<usize> {
-    let Expr::Compare { left, right, .. } = expr else { return None };
+    let Expr::Compare { left, right, .. } = expr else {
+        return None;
+    };
     match (&**left, &**right) {
         (Expr::Column(c), value) | (value, Expr::Column(c)) if value.is_row_free() => Some(usize::from(*c)),
         _ => None,
@@ -176,7 +268,15 @@ fn column_of(expr: &Expr) -> Option<usize> {
 }
 
 fn in_list_column(expr: &Expr) -> Option<usize> {
-    let Expr::InList { operand, list, negated: false, .. } = expr else { return None };
+    let Expr::InList {
+        operand,
+        list,
+        negated: false,
+        ..
+    } = expr
+    else {
+        return None;
+    };
     match &**operand {
         Expr::Column(c) if list.iter().all(Expr::is_row_free) => Some(usize::from(*c)),
         _ => None,
@@ -185,8 +285,14 @@ fn in_list_column(expr: &Expr) -> Option<usize> {
 
 /// The comparison with the column on the left.
 fn operator(expr: &Expr) -> Option<Comparison> {
-    let Expr::Compare { op, left, .. } = expr else { return None };
-    Some(if matches!(**left, Expr::Column(_)) { *op } else { op.mirrored() })
+    let Expr::Compare { op, left, .. } = expr else {
+        return None;
+    };
+    Some(if matches!(**left, Expr::Column(_)) {
+        *op
+    } else {
+        op.mirrored()
+    })
 }
 
 fn right_side(expr: &Expr) -> Expr {
@@ -249,13 +355,24 @@ pub fn push_equal(table: &Table, columns: &[usize], values: &[Expr], env: &Env<'
 }
 
 /// The range of keys between limits; None where it is empty.
-pub fn key_range(table: &Table, columns: &[usize], prefix: &[Expr], lower: Option<&Limit>, upper: Option<&Limit>, env: &Env<'_>) -> Result<Option<KeyRange>> {
+pub fn key_range(
+    table: &Table,
+    columns: &[usize],
+    prefix: &[Expr],
+    lower: Option<&Limit>,
+    upper: Option<&Limit>,
+    env: &Env<'_>,
+) -> Result<Option<KeyRange>> {
     let mut start = Vec::with_capacity(32);
     if !push_equal(table, columns, prefix, env, &mut start)? {
         return Ok(None);
     }
     if lower.is_none() && upper.is_none() {
-        return Ok(Some(if prefix.is_empty() { KeyRange::all() } else { KeyRange::prefix(&start) }));
+        return Ok(Some(if prefix.is_empty() {
+            KeyRange::all()
+        } else {
+            KeyRange::prefix(&start)
+        }));
     }
     let ty = table.layout().column_type(columns[prefix.len()]);
     let mut low = start.clone();
@@ -278,13 +395,27 @@ pub fn key_range(table: &Table, columns: &[usize], prefix: &[Expr], lower: Optio
             Fit::Below | Fit::Null => return Ok(None),
         },
     }
-    let lower = if low_inclusive { Bound::Included(low.as_slice()) } else { Bound::Excluded(low.as_slice()) };
-    let upper = if high_inclusive { Bound::Included(high.as_slice()) } else { Bound::Excluded(high.as_slice()) };
+    let lower = if low_inclusive {
+        Bound::Included(low.as_slice())
+    } else {
+        Bound::Excluded(low.as_slice())
+    };
+    let upper = if high_inclusive {
+        Bound::Included(high.as_slice())
+    } else {
+        Bound::Excluded(high.as_slice())
+    };
     Ok(Some(KeyRange::between(lower, upper)))
 }
 
 /// The ranges of a list, ascending and each once.
-pub fn list_ranges(table: &Table, columns: &[usize], prefix: &[Expr], list: &[Expr], env: &Env<'_>) -> Result<Vec<KeyRange>> {
+pub fn list_ranges(
+    table: &Table,
+    columns: &[usize],
+    prefix: &[Expr],
+    list: &[Expr],
+    env: &Env<'_>,
+) -> Result<Vec<KeyRange>> {
     let mut start = Vec::with_capacity(32);
     if !push_equal(table, columns, prefix, env, &mut start)? {
         return Ok(Vec::new());
@@ -306,15 +437,29 @@ pub fn list_ranges(table: &Table, columns: &[usize], prefix: &[Expr], list: &[Ex
 pub fn describe(path: &Path, table: &Table) -> String {
     let name = |index: &Option<usize>| match index {
         Some(i) => table.indexes[*i].name.clone(),
-        None => table.primary_key.as_ref().map_or_else(|| table.name.clone(), |p| p.name.clone()),
+        None => table
+            .primary_key
+            .as_ref()
+            .map_or_else(|| table.name.clone(), |p| p.name.clone()),
     };
     let what = |index: &Option<usize>| if index.is_some() { "index" } else { "primary key" };
     match path {
         Path::Point(_) => format!("point by primary key {}", name(&None)),
         Path::List { index, .. } => format!("list of keys by {} {}", what(index), name(index)),
-        Path::Range { index, prefix, lower, upper } if !prefix.is_empty() || lower.is_some() || upper.is_some() => {
-            let unique = index.is_some_and(|i| table.indexes[i].unique && prefix.len() == table.indexes[i].columns.len());
-            format!("{} by {} {}", if unique { "point" } else { "range" }, what(index), name(index))
+        Path::Range {
+            index,
+            prefix,
+            lower,
+            upper,
+        } if !prefix.is_empty() || lower.is_some() || upper.is_some() => {
+            let unique =
+                index.is_some_and(|i| table.indexes[i].unique && prefix.len() == table.indexes[i].columns.len());
+            format!(
+                "{} by {} {}",
+                if unique { "point" } else { "range" },
+                what(index),
+                name(index)
+            )
         }
         Path::Range { index: Some(i), .. } => format!("full scan by index {}", table.indexes[*i].name),
         Path::Range { .. } => "full scan".to_string(),
@@ -325,4 +470,3 @@ pub fn describe(path: &Path, table: &Table) -> String {
 pub fn is_full(path: &Path) -> bool {
     matches!(path, Path::Range { prefix, lower: None, upper: None, .. } if prefix.is_empty())
 }
-

@@ -14,8 +14,8 @@ use crate::parse::parse_expression;
 use crate::types::cast::Context;
 use cenote_engine::{ColumnType, Datum, Table};
 use sqlparser::ast::{
-    self, AssignmentTarget, ConflictTarget, FromTable, OnConflictAction, OnInsert, Query, SetExpr, Spanned, TableFactor, TableObject, TableWithJoins,
-    UpdateTableFromKind,
+    self, AssignmentTarget, ConflictTarget, FromTable, OnConflictAction, OnInsert, Query, SetExpr, Spanned,
+    TableFactor, TableObject, TableWithJoins, UpdateTableFromKind,
 };
 use sqlparser::tokenizer::Span;
 use std::sync::Arc;
@@ -91,19 +91,45 @@ pub struct DeletePlan {
 
 impl Planner<'_> {
     /// Plans INSERT. `foreign` gives the column types of a query that the short path does not know.
-    pub fn insert(&self, insert: &ast::Insert, foreign: &dyn Fn(&Query) -> Result<Vec<ColumnType>>) -> Bound<(Plan, Vec<Field>)> {
-        let TableObject::TableName(name) = &insert.table else { return crate::expr::bind::shape("INSERT into this") };
-        if insert.or.is_some() || insert.overwrite || insert.replace_into || insert.ignore || !insert.assignments.is_empty() {
+    pub fn insert(
+        &self,
+        insert: &ast::Insert,
+        foreign: &dyn Fn(&Query) -> Result<Vec<ColumnType>>,
+    ) -> Bound<(Plan, Vec<Field>)> {
+        let TableObject::TableName(name) = &insert.table else {
+            return crate::expr::bind::shape("INSERT into this");
+        };
+        if insert.or.is_some()
+            || insert.overwrite
+            || insert.replace_into
+            || insert.ignore
+            || !insert.assignments.is_empty()
+        {
             return Err(SqlError::new(code::SYNTAX_ERROR, "syntax error in INSERT").into());
         }
         let table = self.table(name)?;
-        let alias = insert.table_alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.alias));
+        let alias = insert
+            .table_alias
+            .as_ref()
+            .map_or_else(|| table.name.clone(), |a| fold(&a.alias));
         let sequence = |name: &str| self.sequence(name);
         let columns = self.insert_columns(insert, &table)?;
         let source = self.insert_source(insert, &table, &columns, &sequence, foreign)?;
-        let conflict = insert.on.as_ref().map(|on| self.conflict(on, &table, &alias, &sequence)).transpose()?;
+        let conflict = insert
+            .on
+            .as_ref()
+            .map(|on| self.conflict(on, &table, &alias, &sequence))
+            .transpose()?;
         let (returning, fields) = self.returning(insert.returning.as_ref(), &table, &alias)?;
-        Ok((Plan::Insert(InsertPlan { table, source, conflict, returning }), fields))
+        Ok((
+            Plan::Insert(InsertPlan {
+                table,
+                source,
+                conflict,
+                returning,
+            }),
+            fields,
+        ))
     }
 
     fn insert_columns(&self, insert: &ast::Insert, table: &Table) -> Bound<Vec<usize>> {
@@ -116,7 +142,9 @@ impl Planner<'_> {
             let column = self.target_column(table, &qualified(name)?.1, place)?;
             if columns.contains(&column) {
                 let text = format!("column \"{}\" specified more than once", table.columns[column].name);
-                return Err(SqlError::new(code::DUPLICATE_COLUMN, text).at(self.places().of(place)).into());
+                return Err(SqlError::new(code::DUPLICATE_COLUMN, text)
+                    .at(self.places().of(place))
+                    .into());
             }
             columns.push(column);
         }
@@ -126,7 +154,9 @@ impl Planner<'_> {
     fn target_column(&self, table: &Table, name: &str, place: Span) -> Bound<usize> {
         table.column_named(name).ok_or_else(|| {
             let text = format!("column \"{name}\" of relation \"{}\" does not exist", table.name);
-            SqlError::new(code::UNDEFINED_COLUMN, text).at(self.places().of(place)).into()
+            SqlError::new(code::UNDEFINED_COLUMN, text)
+                .at(self.places().of(place))
+                .into()
         })
     }
 
@@ -140,14 +170,18 @@ impl Planner<'_> {
     ) -> Bound<Source> {
         let binder = self.binder(None, sequence);
         let Some(query) = &insert.source else {
-            let row = (0..table.columns.len()).map(|c| self.default(&binder, table, c)).collect::<Bound<_>>()?;
+            let row = (0..table.columns.len())
+                .map(|c| self.default(&binder, table, c))
+                .collect::<Bound<_>>()?;
             return Ok(Source::Values(vec![row]));
         };
         if let SetExpr::Values(values) = &*query.body
             && query.order_by.is_none()
             && query.limit_clause.is_none()
         {
-            let row = |row: &ast::Parens<Vec<ast::Expr>>| self.values_row(&binder, table, columns, &row.content, insert.columns.is_empty());
+            let row = |row: &ast::Parens<Vec<ast::Expr>>| {
+                self.values_row(&binder, table, columns, &row.content, insert.columns.is_empty())
+            };
             return Ok(Source::Values(values.rows.iter().map(row).collect::<Bound<_>>()?));
         }
         let (plan, types) = match self.select(query) {
@@ -162,21 +196,43 @@ impl Planner<'_> {
         let mut row = Vec::new();
         for column in 0..table.columns.len() {
             row.push(match columns.iter().take(types.len()).position(|c| *c == column) {
-                Some(at) => self.assign(&binder, table, column, Typed { expr: Expr::Column(at as u16), ty: Some(types[at]) }, Span::empty())?,
+                Some(at) => self.assign(
+                    &binder,
+                    table,
+                    column,
+                    Typed {
+                        expr: Expr::Column(at as u16),
+                        ty: Some(types[at]),
+                    },
+                    Span::empty(),
+                )?,
                 None => self.default(&binder, table, column)?,
             });
         }
         Ok(Source::Query(Box::new(plan), row))
     }
 
-    fn values_row(&self, binder: &Binder<'_>, table: &Table, columns: &[usize], values: &[ast::Expr], all: bool) -> Bound<Vec<Expr>> {
+    fn values_row(
+        &self,
+        binder: &Binder<'_>,
+        table: &Table,
+        columns: &[usize],
+        values: &[ast::Expr],
+        all: bool,
+    ) -> Bound<Vec<Expr>> {
         let place = values.first().map_or(Span::empty(), |v| v.span());
         self.check_width(columns, values.len(), all, place)?;
         let mut row = Vec::with_capacity(table.columns.len());
         for column in 0..table.columns.len() {
-            let given = columns.iter().take(values.len()).position(|c| *c == column).map(|at| &values[at]);
+            let given = columns
+                .iter()
+                .take(values.len())
+                .position(|c| *c == column)
+                .map(|at| &values[at]);
             row.push(match given {
-                Some(value) if !is_default(value) => self.assign(binder, table, column, binder.bind(value)?, value.span())?,
+                Some(value) if !is_default(value) => {
+                    self.assign(binder, table, column, binder.bind(value)?, value.span())?
+                }
                 _ => self.default(binder, table, column)?,
             });
         }
@@ -186,10 +242,18 @@ impl Planner<'_> {
     /// Fewer values than columns are admitted only where no column list was given.
     fn check_width(&self, columns: &[usize], values: usize, all: bool, place: Span) -> Bound<()> {
         if values > columns.len() {
-            return Err(SqlError::new(code::SYNTAX_ERROR, "INSERT has more expressions than target columns").at(self.places().of(place)).into());
+            return Err(
+                SqlError::new(code::SYNTAX_ERROR, "INSERT has more expressions than target columns")
+                    .at(self.places().of(place))
+                    .into(),
+            );
         }
         if values < columns.len() && !all {
-            return Err(SqlError::new(code::SYNTAX_ERROR, "INSERT has more target columns than expressions").at(self.places().of(place)).into());
+            return Err(
+                SqlError::new(code::SYNTAX_ERROR, "INSERT has more target columns than expressions")
+                    .at(self.places().of(place))
+                    .into(),
+            );
         }
         Ok(())
     }
@@ -198,24 +262,48 @@ impl Planner<'_> {
     pub fn default(&self, binder: &Binder<'_>, table: &Table, column: usize) -> Bound<Expr> {
         match &table.columns[column].default {
             None => Ok(Expr::Const(Datum::Null)),
-            Some(text) => self.assign(binder, table, column, binder.bind(&parse_expression(text)?)?, Span::empty()),
+            Some(text) => self.assign(
+                binder,
+                table,
+                column,
+                binder.bind(&parse_expression(text)?)?,
+                Span::empty(),
+            ),
         }
     }
 
     fn assign(&self, binder: &Binder<'_>, table: &Table, column: usize, value: Typed, place: Span) -> Bound<Expr> {
         let definition = &table.columns[column];
         let given = value.ty;
-        binder.coerce(value, definition.ty, Context::Assignment).map_err(|refusal| match (refusal, given) {
-            (Refusal::Error(e), Some(from)) if e.code() == code::DATATYPE_MISMATCH => {
-                let text = format!("column \"{}\" is of type {} but expression is of type {}", definition.name, definition.ty.name(), from.name());
-                SqlError::new(code::DATATYPE_MISMATCH, text).with_hint("You will need to rewrite or cast the expression.").at(self.places().of(place)).into()
-            }
-            (refusal, _) => refusal,
-        })
+        binder
+            .coerce(value, definition.ty, Context::Assignment)
+            .map_err(|refusal| match (refusal, given) {
+                (Refusal::Error(e), Some(from)) if e.code() == code::DATATYPE_MISMATCH => {
+                    let text = format!(
+                        "column \"{}\" is of type {} but expression is of type {}",
+                        definition.name,
+                        definition.ty.name(),
+                        from.name()
+                    );
+                    SqlError::new(code::DATATYPE_MISMATCH, text)
+                        .with_hint("You will need to rewrite or cast the expression.")
+                        .at(self.places().of(place))
+                        .into()
+                }
+                (refusal, _) => refusal,
+            })
     }
 
-    fn conflict(&self, on: &OnInsert, table: &Arc<Table>, alias: &str, sequence: &dyn Fn(&str) -> Result<u32>) -> Bound<Conflict> {
-        let OnInsert::OnConflict(on) = on else { return Err(SqlError::new(code::SYNTAX_ERROR, "syntax error at or near \"DUPLICATE\"").into()) };
+    fn conflict(
+        &self,
+        on: &OnInsert,
+        table: &Arc<Table>,
+        alias: &str,
+        sequence: &dyn Fn(&str) -> Result<u32>,
+    ) -> Bound<Conflict> {
+        let OnInsert::OnConflict(on) = on else {
+            return Err(SqlError::new(code::SYNTAX_ERROR, "syntax error at or near \"DUPLICATE\"").into());
+        };
         let arbiters = match &on.conflict_target {
             None => Vec::new(),
             Some(ConflictTarget::Columns(columns)) => self.arbiters_of_columns(table, columns)?,
@@ -225,13 +313,19 @@ impl Planner<'_> {
             OnConflictAction::DoNothing => None,
             OnConflictAction::DoUpdate(_) if arbiters.is_empty() => {
                 let text = "ON CONFLICT DO UPDATE requires inference specification or constraint name";
-                return Err(SqlError::new(code::SYNTAX_ERROR, text).with_hint("For example, ON CONFLICT (column_name).").into());
+                return Err(SqlError::new(code::SYNTAX_ERROR, text)
+                    .with_hint("For example, ON CONFLICT (column_name).")
+                    .into());
             }
             OnConflictAction::DoUpdate(update) => {
                 let mut binder = self.binder(Some((table.clone(), alias.to_string())), sequence);
                 binder.excluded = true;
                 let assignments = self.assignments(&binder, table, &update.assignments)?;
-                let condition = update.selection.as_ref().map(|e| binder.condition(e, "WHERE")).transpose()?;
+                let condition = update
+                    .selection
+                    .as_ref()
+                    .map(|e| binder.condition(e, "WHERE"))
+                    .transpose()?;
                 Some(Upsert { assignments, condition })
             }
         };
@@ -253,8 +347,20 @@ impl Planner<'_> {
             sorted.sort_unstable();
             sorted == wanted
         };
-        let mut found: Vec<Option<usize>> = table.primary_key.iter().filter(|p| same(&p.columns)).map(|_| None).collect();
-        found.extend(table.indexes.iter().enumerate().filter(|(_, i)| i.unique && same(&i.columns)).map(|(at, _)| Some(at)));
+        let mut found: Vec<Option<usize>> = table
+            .primary_key
+            .iter()
+            .filter(|p| same(&p.columns))
+            .map(|_| None)
+            .collect();
+        found.extend(
+            table
+                .indexes
+                .iter()
+                .enumerate()
+                .filter(|(_, i)| i.unique && same(&i.columns))
+                .map(|(at, _)| Some(at)),
+        );
         if found.is_empty() {
             let text = "there is no unique or exclusion constraint matching the ON CONFLICT specification";
             return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, text).into());
@@ -271,14 +377,22 @@ impl Planner<'_> {
                 let text = format!("multiple assignments to same column \"{}\"", table.columns[column].name);
                 return Err(SqlError::new(code::SYNTAX_ERROR, text).into());
             }
-            let expr = if is_default(value) { self.default(binder, table, column)? } else { self.assign(binder, table, column, binder.bind(value)?, place)? };
+            let expr = if is_default(value) {
+                self.default(binder, table, column)?
+            } else {
+                self.assign(binder, table, column, binder.bind(value)?, place)?
+            };
             out.push((column, expr));
         }
         Ok(out)
     }
 
     /// Plans UPDATE.
-    pub fn update(&self, update: &ast::Update, foreign: &dyn Fn(&Query) -> Result<Vec<ColumnType>>) -> Bound<(Plan, Vec<Field>)> {
+    pub fn update(
+        &self,
+        update: &ast::Update,
+        foreign: &dyn Fn(&Query) -> Result<Vec<ColumnType>>,
+    ) -> Bound<(Plan, Vec<Field>)> {
         let (table, alias) = self.single_table(&update.table)?;
         let (returning, fields) = self.returning(update.returning.as_ref(), &table, &alias)?;
         let short = || -> Bound<(Target, Vec<(usize, Expr)>)> {
@@ -288,14 +402,28 @@ impl Planner<'_> {
             let sequence = |name: &str| self.sequence(name);
             let binder = self.binder(Some((table.clone(), alias.clone())), &sequence);
             let assignments = self.assignments(&binder, &table, &update.assignments)?;
-            let condition = update.selection.as_ref().map(|e| binder.condition(e, "WHERE")).transpose()?;
-            Ok((Target::Short(Box::new(access::choose(table.clone(), condition, None).0)), assignments))
+            let condition = update
+                .selection
+                .as_ref()
+                .map(|e| binder.condition(e, "WHERE"))
+                .transpose()?;
+            Ok((
+                Target::Short(Box::new(access::choose(table.clone(), condition, None).0)),
+                assignments,
+            ))
         };
         let (target, assignments) = match short() {
             Err(Refusal::Shape(why)) => self.foreign_update(update, &table, why, foreign)?,
             other => other?,
         };
-        Ok((Plan::Update(UpdatePlan { target, assignments, returning }), fields))
+        Ok((
+            Plan::Update(UpdatePlan {
+                target,
+                assignments,
+                returning,
+            }),
+            fields,
+        ))
     }
 
     fn foreign_update(
@@ -308,17 +436,30 @@ impl Planner<'_> {
         let mut from = vec![update.table.clone()];
         match &update.from {
             None => {}
-            Some(UpdateTableFromKind::BeforeSet(more) | UpdateTableFromKind::AfterSet(more)) => from.extend(more.iter().cloned()),
+            Some(UpdateTableFromKind::BeforeSet(more) | UpdateTableFromKind::AfterSet(more)) => {
+                from.extend(more.iter().cloned())
+            }
         }
         let list = pairs(&update.assignments)?;
         let values: Vec<&ast::Expr> = list.iter().map(|(_, v)| *v).collect();
-        let (target, keys, types) = self.foreign_target(table, &update.table, &from, &values, update.selection.as_ref(), why, foreign)?;
+        let (target, keys, types) = self.foreign_target(
+            table,
+            &update.table,
+            &from,
+            &values,
+            update.selection.as_ref(),
+            why,
+            foreign,
+        )?;
         let sequence = |name: &str| self.sequence(name);
         let binder = self.binder(None, &sequence);
         let mut assignments = Vec::new();
         for (i, (column, _)) in list.iter().enumerate() {
             let column = self.target_column(table, column, Span::empty())?;
-            let value = Typed { expr: Expr::Column((keys + i) as u16), ty: types.get(keys + i).copied() };
+            let value = Typed {
+                expr: Expr::Column((keys + i) as u16),
+                ty: types.get(keys + i).copied(),
+            };
             assignments.push((column, self.assign(&binder, table, column, value, Span::empty())?));
         }
         Ok((target, assignments))
@@ -336,23 +477,46 @@ impl Planner<'_> {
         why: SqlError,
         foreign: &dyn Fn(&Query) -> Result<Vec<ColumnType>>,
     ) -> Bound<(Target, usize, Vec<ColumnType>)> {
-        let Some(primary) = table.primary_key.as_ref().filter(|_| self.analytics) else { return Err(Refusal::Error(why)) };
-        let TableFactor::Table { name, alias, .. } = &named.relation else { return Err(Refusal::Error(why)) };
+        let Some(primary) = table.primary_key.as_ref().filter(|_| self.analytics) else {
+            return Err(Refusal::Error(why));
+        };
+        let TableFactor::Table { name, alias, .. } = &named.relation else {
+            return Err(Refusal::Error(why));
+        };
         let qualifier = alias.as_ref().map_or_else(|| name.to_string(), |a| a.name.to_string());
-        let mut list: Vec<String> = primary.columns.iter().map(|c| format!("{qualifier}.\"{}\"", table.columns[*c].name.replace('"', "\"\""))).collect();
-        list.extend(values.iter().enumerate().map(|(i, v)| format!("({v}) AS \"value {i}\"")));
+        let mut list: Vec<String> = primary
+            .columns
+            .iter()
+            .map(|c| format!("{qualifier}.\"{}\"", table.columns[*c].name.replace('"', "\"\"")))
+            .collect();
+        list.extend(
+            values
+                .iter()
+                .enumerate()
+                .map(|(i, v)| format!("({v}) AS \"value {i}\"")),
+        );
         let tables: Vec<String> = from.iter().map(ToString::to_string).collect();
         let clause = condition.map_or(String::new(), |c| format!(" WHERE {c}"));
         let text = format!("SELECT {} FROM {}{clause}", list.join(", "), tables.join(", "));
         let query = crate::parse::parse_query(&text)?;
         let types = foreign(&query)?;
-        Ok((Target::Foreign(table.clone(), Box::new(query)), primary.columns.len(), types))
+        Ok((
+            Target::Foreign(table.clone(), Box::new(query)),
+            primary.columns.len(),
+            types,
+        ))
     }
 
     /// Plans DELETE.
-    pub fn delete(&self, delete: &ast::Delete, foreign: &dyn Fn(&Query) -> Result<Vec<ColumnType>>) -> Bound<(Plan, Vec<Field>)> {
+    pub fn delete(
+        &self,
+        delete: &ast::Delete,
+        foreign: &dyn Fn(&Query) -> Result<Vec<ColumnType>>,
+    ) -> Bound<(Plan, Vec<Field>)> {
         let (FromTable::WithFromKeyword(from) | FromTable::WithoutKeyword(from)) = &delete.from;
-        let [one] = from.as_slice() else { return Err(SqlError::new(code::SYNTAX_ERROR, "DELETE wants one table").into()) };
+        let [one] = from.as_slice() else {
+            return Err(SqlError::new(code::SYNTAX_ERROR, "DELETE wants one table").into());
+        };
         let (table, alias) = self.single_table(one)?;
         let (returning, fields) = self.returning(delete.returning.as_ref(), &table, &alias)?;
         let short = || -> Bound<Target> {
@@ -361,14 +525,21 @@ impl Planner<'_> {
             }
             let sequence = |name: &str| self.sequence(name);
             let binder = self.binder(Some((table.clone(), alias.clone())), &sequence);
-            let condition = delete.selection.as_ref().map(|e| binder.condition(e, "WHERE")).transpose()?;
-            Ok(Target::Short(Box::new(access::choose(table.clone(), condition, None).0)))
+            let condition = delete
+                .selection
+                .as_ref()
+                .map(|e| binder.condition(e, "WHERE"))
+                .transpose()?;
+            Ok(Target::Short(Box::new(
+                access::choose(table.clone(), condition, None).0,
+            )))
         };
         let target = match short() {
             Err(Refusal::Shape(why)) => {
                 let mut tables = vec![one.clone()];
                 tables.extend(delete.using.iter().flatten().cloned());
-                self.foreign_target(&table, one, &tables, &[], delete.selection.as_ref(), why, foreign)?.0
+                self.foreign_target(&table, one, &tables, &[], delete.selection.as_ref(), why, foreign)?
+                    .0
             }
             other => other?,
         };

@@ -73,8 +73,11 @@ impl<'a> Planner<'a> {
         {
             return Ok(found);
         }
-        let undefined = SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{shown}\" does not exist")).at(self.places().of(span_of(name)));
-        let system = schema.as_deref().is_some_and(|s| s == "pg_catalog" || s == "information_schema");
+        let undefined = SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{shown}\" does not exist"))
+            .at(self.places().of(span_of(name)));
+        let system = schema
+            .as_deref()
+            .is_some_and(|s| s == "pg_catalog" || s == "information_schema");
         if system || table.starts_with("pg_") || table.starts_with("cenote_") {
             return Err(Refusal::Shape(undefined));
         }
@@ -83,7 +86,15 @@ impl<'a> Planner<'a> {
 
     /// A FROM item that is one table, and the name it goes by.
     pub fn single_table(&self, from: &TableWithJoins) -> Bound<(Arc<Table>, String)> {
-        let TableFactor::Table { name, alias, args: None, sample: None, with_ordinality: false, .. } = &from.relation else {
+        let TableFactor::Table {
+            name,
+            alias,
+            args: None,
+            sample: None,
+            with_ordinality: false,
+            ..
+        } = &from.relation
+        else {
             return crate::expr::bind::shape("this FROM item");
         };
         if !from.joins.is_empty() || alias.as_ref().is_some_and(|a| !a.columns.is_empty()) {
@@ -95,26 +106,52 @@ impl<'a> Planner<'a> {
     }
 
     /// A binder over a table (or none).
-    pub fn binder<'b>(&'b self, table: Option<(Arc<Table>, String)>, sequence: &'b dyn Fn(&str) -> Result<u32>) -> Binder<'b> {
-        Binder { places: self.places(), params: self.params, session: self.session, table, excluded: false, sequence, grouping: None }
+    pub fn binder<'b>(
+        &'b self,
+        table: Option<(Arc<Table>, String)>,
+        sequence: &'b dyn Fn(&str) -> Result<u32>,
+    ) -> Binder<'b> {
+        Binder {
+            places: self.places(),
+            params: self.params,
+            session: self.session,
+            table,
+            excluded: false,
+            sequence,
+            grouping: None,
+        }
     }
 
     /// Object id of a sequence.
     pub fn sequence(&self, name: &str) -> Result<u32> {
         match self.tx.sequence(name)? {
             Some(sequence) => Ok(sequence.id),
-            None => Err(SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))),
+            None => Err(SqlError::new(
+                code::UNDEFINED_TABLE,
+                format!("relation \"{name}\" does not exist"),
+            )),
         }
     }
 }
 
 /// A result column that is computed.
 pub fn computed_field(name: &str, ty: ColumnType) -> Field {
-    Field { name: name.into(), table_oid: 0, column: 0, type_oid: type_oid(ty), type_len: type_len(ty), type_mod: type_mod(ty) }
+    Field {
+        name: name.into(),
+        table_oid: 0,
+        column: 0,
+        type_oid: type_oid(ty),
+        type_len: type_len(ty),
+        type_mod: type_mod(ty),
+    }
 }
 
 /// A result column that is a column of a table.
 pub fn table_field(name: &str, table: &Table, column: usize) -> Field {
     let ty = table.columns[column].ty;
-    Field { table_oid: table.id, column: column as i16 + 1, ..computed_field(name, ty) }
+    Field {
+        table_oid: table.id,
+        column: column as i16 + 1,
+        ..computed_field(name, ty)
+    }
 }

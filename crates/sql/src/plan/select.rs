@@ -3,15 +3,16 @@
 use super::access::{self, Access, Wanted};
 use super::{Plan, Planner, computed_field, table_field};
 use crate::error::{SqlError, code};
+use crate::expr::Expr;
 use crate::expr::aggregate::{Aggregate, Kind};
 use crate::expr::bind::{Binder, Bound, Grouping, Refusal, shape, strip};
 use crate::expr::names::{fold, qualified};
-use crate::expr::Expr;
 use crate::output::Field;
 use crate::types::cast::Context;
 use cenote_engine::{ColumnType, LockStrength, Table, Wait};
 use sqlparser::ast::{
-    self, Distinct, GroupByExpr, LimitClause, NonBlock, OrderByKind, Query, Select, SelectItem, SetExpr, Spanned, Value as Literal,
+    self, Distinct, GroupByExpr, LimitClause, NonBlock, OrderByKind, Query, Select, SelectItem, SetExpr, Spanned,
+    Value as Literal,
 };
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -99,10 +100,18 @@ impl Planner<'_> {
             _ => return shape("a join"),
         };
         let mut binder = self.binder(table.clone(), &sequence);
-        let condition = select.selection.as_ref().map(|e| binder.condition(e, "WHERE")).transpose()?;
+        let condition = select
+            .selection
+            .as_ref()
+            .map(|e| binder.condition(e, "WHERE"))
+            .transpose()?;
         let group = self.start_grouping(&mut binder, select, query)?;
         let items = self.items(&binder, select)?;
-        let having = select.having.as_ref().map(|e| binder.condition(e, "HAVING")).transpose()?;
+        let having = select
+            .having
+            .as_ref()
+            .map(|e| binder.condition(e, "HAVING"))
+            .transpose()?;
         let distinct = match &select.distinct {
             None | Some(Distinct::All) => false,
             Some(Distinct::Distinct) => true,
@@ -112,15 +121,31 @@ impl Planner<'_> {
         let order = self.order(&binder, query, &items, &mut outputs, distinct)?;
         let (limit, offset) = self.limits(&binder, query)?;
         let lock = self.lock(query, select, &table)?;
-        let fields: Vec<Field> = items.iter().map(|i| field_of(i, table.as_ref().map(|t| &*t.0), group)).collect();
+        let fields: Vec<Field> = items
+            .iter()
+            .map(|i| field_of(i, table.as_ref().map(|t| &*t.0), group))
+            .collect();
         let types = items.iter().map(|i| i.ty).collect();
         let grouping = binder.grouping.take().map(RefCell::into_inner);
         let group = grouping.map(|g| self.finish_grouping(&binder, g, having)).transpose()?;
-        let wanted = (group.is_none() && !distinct).then(|| wanted_order(&order, &outputs)).flatten();
+        let wanted = (group.is_none() && !distinct)
+            .then(|| wanted_order(&order, &outputs))
+            .flatten();
         let visible = items.len();
         let uses_sequences = outputs.iter().any(Expr::uses_sequences);
         let mut plan = SelectPlan {
-            access: None, bare_filter: None, group, outputs, types, visible, order, distinct, limit, offset, lock, uses_sequences,
+            access: None,
+            bare_filter: None,
+            group,
+            outputs,
+            types,
+            visible,
+            order,
+            distinct,
+            limit,
+            offset,
+            lock,
+            uses_sequences,
         };
         match table {
             None => plan.bare_filter = condition,
@@ -129,12 +154,20 @@ impl Planner<'_> {
         Ok((Plan::Select(Box::new(plan)), fields))
     }
 
-    fn add_access(&self, plan: &mut SelectPlan, table: Arc<Table>, condition: Option<Expr>, wanted: Option<&[Wanted]>) -> Bound<()> {
+    fn add_access(
+        &self,
+        plan: &mut SelectPlan,
+        table: Arc<Table>,
+        condition: Option<Expr>,
+        wanted: Option<&[Wanted]>,
+    ) -> Bound<()> {
         let (access, ordered) = access::choose(table, condition, wanted);
         if ordered {
             plan.order.clear();
         }
-        let heavy = plan.group.as_ref().is_some_and(|g| !g.keys.is_empty()) || plan.distinct || !plan.order.is_empty() && plan.limit.is_none();
+        let heavy = plan.group.as_ref().is_some_and(|g| !g.keys.is_empty())
+            || plan.distinct
+            || !plan.order.is_empty() && plan.limit.is_none();
         if self.analytics && heavy && plan.lock.is_none() && access::is_full(&access.path) {
             let rows = self.tx.engine().row_estimate(&access.table);
             if rows > GROUPING_ROWS {
@@ -146,7 +179,9 @@ impl Planner<'_> {
     }
 
     fn start_grouping(&self, binder: &mut Binder<'_>, select: &Select, query: &Query) -> Bound<bool> {
-        let GroupByExpr::Expressions(keys, modifiers) = &select.group_by else { return shape("GROUP BY ALL") };
+        let GroupByExpr::Expressions(keys, modifiers) = &select.group_by else {
+            return shape("GROUP BY ALL");
+        };
         if !modifiers.is_empty() {
             return shape("GROUP BY modifiers");
         }
@@ -167,15 +202,25 @@ impl Planner<'_> {
     /// A GROUP BY item may be a position or the name of an output column (a column of the table goes first).
     fn group_target<'e>(&self, select: &'e Select, binder: &Binder<'_>, key: &'e ast::Expr) -> Bound<&'e ast::Expr> {
         if let Some(position) = integer_literal(key) {
-            let item = usize::try_from(position).ok().filter(|p| *p > 0).and_then(|p| select.projection.get(p - 1));
+            let item = usize::try_from(position)
+                .ok()
+                .filter(|p| *p > 0)
+                .and_then(|p| select.projection.get(p - 1));
             return match item {
                 Some(SelectItem::UnnamedExpr(e) | SelectItem::ExprWithAlias { expr: e, .. }) => Ok(e),
-                _ => Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, format!("GROUP BY position {position} is not in select list")).into()),
+                _ => Err(SqlError::new(
+                    code::INVALID_COLUMN_REFERENCE,
+                    format!("GROUP BY position {position} is not in select list"),
+                )
+                .into()),
             };
         }
         if let ast::Expr::Identifier(ident) = key {
             let name = fold(ident);
-            let in_table = binder.table.as_ref().is_some_and(|(t, _)| t.column_named(&name).is_some());
+            let in_table = binder
+                .table
+                .as_ref()
+                .is_some_and(|(t, _)| t.column_named(&name).is_some());
             if !in_table {
                 for item in &select.projection {
                     if let SelectItem::ExprWithAlias { expr, alias } = item
@@ -194,7 +239,11 @@ impl Planner<'_> {
         for (key, ty) in &grouping.keys {
             keys.push((binder.settled(binder.bind(key)?)?.0, *ty));
         }
-        Ok(GroupPlan { keys, aggregates: grouping.aggregates, having })
+        Ok(GroupPlan {
+            keys,
+            aggregates: grouping.aggregates,
+            having,
+        })
     }
 
     fn items(&self, binder: &Binder<'_>, select: &Select) -> Bound<Vec<Item>> {
@@ -210,12 +259,16 @@ impl Planner<'_> {
             SelectItem::UnnamedExpr(expr) => (expr, None),
             SelectItem::ExprWithAlias { expr, alias } => (expr, Some(fold(alias))),
             SelectItem::Wildcard(options) if plain_wildcard(options) => return self.push_all(binder, items),
-            SelectItem::QualifiedWildcard(ast::SelectItemQualifiedWildcardKind::ObjectName(name), options) if plain_wildcard(options) => {
+            SelectItem::QualifiedWildcard(ast::SelectItemQualifiedWildcardKind::ObjectName(name), options)
+                if plain_wildcard(options) =>
+            {
                 let (_, wanted) = qualified(name)?;
                 let known = binder.table.as_ref().is_some_and(|(_, alias)| *alias == wanted);
                 if !known {
                     let text = format!("missing FROM-clause entry for table \"{wanted}\"");
-                    return Err(SqlError::new(code::UNDEFINED_TABLE, text).at(self.places().of(item.span())).into());
+                    return Err(SqlError::new(code::UNDEFINED_TABLE, text)
+                        .at(self.places().of(item.span()))
+                        .into());
                 }
                 return self.push_all(binder, items);
             }
@@ -223,7 +276,12 @@ impl Planner<'_> {
         };
         let (bound, ty) = binder.settled(binder.bind(expr)?)?;
         let name = alias.unwrap_or_else(|| column_label(expr));
-        items.push(Item { expr: bound, ty, name, source: strip(expr).clone() });
+        items.push(Item {
+            expr: bound,
+            ty,
+            name,
+            source: strip(expr).clone(),
+        });
         Ok(())
     }
 
@@ -235,21 +293,42 @@ impl Planner<'_> {
             let ident = ast::Ident::with_quote('"', column.name.clone());
             let source = ast::Expr::Identifier(ident);
             let (expr, ty) = binder.settled(binder.bind(&source)?)?;
-            items.push(Item { expr, ty, name: column.name.clone(), source });
+            items.push(Item {
+                expr,
+                ty,
+                name: column.name.clone(),
+                source,
+            });
         }
         Ok(())
     }
 
     /// Sort keys; expressions that are not in the select list are added to `outputs`.
-    fn order(&self, binder: &Binder<'_>, query: &Query, items: &[Item], outputs: &mut Vec<Expr>, distinct: bool) -> Bound<Vec<SortKey>> {
-        let Some(order_by) = &query.order_by else { return Ok(Vec::new()) };
-        let OrderByKind::Expressions(list) = &order_by.kind else { return shape("ORDER BY ALL") };
+    fn order(
+        &self,
+        binder: &Binder<'_>,
+        query: &Query,
+        items: &[Item],
+        outputs: &mut Vec<Expr>,
+        distinct: bool,
+    ) -> Bound<Vec<SortKey>> {
+        let Some(order_by) = &query.order_by else {
+            return Ok(Vec::new());
+        };
+        let OrderByKind::Expressions(list) = &order_by.kind else {
+            return shape("ORDER BY ALL");
+        };
         let mut keys = Vec::new();
         for item in list {
             let (at, ty) = self.sort_target(binder, &item.expr, items, outputs, distinct)?;
             let descending = item.options.asc == Some(false);
             let nulls_first = item.options.nulls_first.unwrap_or(descending);
-            keys.push(SortKey { at, descending, nulls_first, trim: matches!(ty, ColumnType::Char(_)) });
+            keys.push(SortKey {
+                at,
+                descending,
+                nulls_first,
+                trim: matches!(ty, ColumnType::Char(_)),
+            });
         }
         Ok(keys)
     }
@@ -266,7 +345,12 @@ impl Planner<'_> {
         if let Some(position) = integer_literal(expr) {
             return match usize::try_from(position).ok().filter(|p| (1..=items.len()).contains(p)) {
                 Some(p) => Ok((p - 1, items[p - 1].ty)),
-                None => Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, format!("ORDER BY position {position} is not in select list")).at(place()).into()),
+                None => Err(SqlError::new(
+                    code::INVALID_COLUMN_REFERENCE,
+                    format!("ORDER BY position {position} is not in select list"),
+                )
+                .at(place())
+                .into()),
             };
         }
         if let ast::Expr::Identifier(ident) = expr {
@@ -295,7 +379,11 @@ impl Planner<'_> {
         let (mut limit, mut offset) = (None, None);
         match &query.limit_clause {
             None => {}
-            Some(LimitClause::LimitOffset { limit: l, offset: o, limit_by }) if limit_by.is_empty() => {
+            Some(LimitClause::LimitOffset {
+                limit: l,
+                offset: o,
+                limit_by,
+            }) if limit_by.is_empty() => {
                 limit = l.as_ref().map(bigint).transpose()?;
                 offset = o.as_ref().map(|o| bigint(&o.value)).transpose()?;
             }
@@ -311,7 +399,12 @@ impl Planner<'_> {
         Ok((limit, offset))
     }
 
-    fn lock(&self, query: &Query, select: &Select, table: &Option<(Arc<Table>, String)>) -> Bound<Option<(LockStrength, Wait)>> {
+    fn lock(
+        &self,
+        query: &Query,
+        select: &Select,
+        table: &Option<(Arc<Table>, String)>,
+    ) -> Bound<Option<(LockStrength, Wait)>> {
         let mut strongest: Option<(LockStrength, Wait)> = None;
         for lock in &query.locks {
             let strength = match lock.lock_type {
@@ -324,17 +417,34 @@ impl Planner<'_> {
                 Some(NonBlock::SkipLocked) => Wait::SkipLocked,
             };
             if let Some(of) = &lock.of
-                && table.as_ref().is_none_or(|(_, alias)| qualified(of).map_or(true, |(_, n)| n != *alias))
+                && table
+                    .as_ref()
+                    .is_none_or(|(_, alias)| qualified(of).map_or(true, |(_, n)| n != *alias))
             {
-                let text = format!("relation \"{of}\" in FOR {} clause not found in FROM clause", lock.lock_type);
+                let text = format!(
+                    "relation \"{of}\" in FOR {} clause not found in FROM clause",
+                    lock.lock_type
+                );
                 return Err(SqlError::new(code::UNDEFINED_TABLE, text).into());
             }
             strongest = Some(strongest.map_or((strength, wait), |(s, w)| (s.max(strength), w)));
         }
-        let grouped = select.distinct.is_some() || select.having.is_some() || !matches!(&select.group_by, GroupByExpr::Expressions(k, _) if k.is_empty());
+        let grouped = select.distinct.is_some()
+            || select.having.is_some()
+            || !matches!(&select.group_by, GroupByExpr::Expressions(k, _) if k.is_empty());
         if strongest.is_some() && (grouped || has_aggregate(select, query)) {
-            let clause = if select.distinct.is_some() { "DISTINCT clause" } else { "GROUP BY clause or aggregate functions" };
-            let text = format!("{} is not allowed with {clause}", query.locks.first().map_or(String::new(), |l| format!("FOR {}", l.lock_type)));
+            let clause = if select.distinct.is_some() {
+                "DISTINCT clause"
+            } else {
+                "GROUP BY clause or aggregate functions"
+            };
+            let text = format!(
+                "{} is not allowed with {clause}",
+                query
+                    .locks
+                    .first()
+                    .map_or(String::new(), |l| format!("FOR {}", l.lock_type))
+            );
             return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, text).into());
         }
         Ok(strongest.filter(|_| table.is_some()))
@@ -343,7 +453,10 @@ impl Planner<'_> {
 
 /// The SELECT of a query that has nothing else.
 fn plain_select(query: &Query) -> Bound<&Select> {
-    let extras = query.with.is_some() || query.for_clause.is_some() || query.settings.is_some() || !query.pipe_operators.is_empty();
+    let extras = query.with.is_some()
+        || query.for_clause.is_some()
+        || query.settings.is_some()
+        || !query.pipe_operators.is_empty();
     let select = match &*query.body {
         SetExpr::Select(select) if !extras => select,
         _ => return shape("this query"),
@@ -359,7 +472,11 @@ fn plain_select(query: &Query) -> Bound<&Select> {
 }
 
 fn plain_wildcard(options: &ast::WildcardAdditionalOptions) -> bool {
-    options.opt_exclude.is_none() && options.opt_except.is_none() && options.opt_replace.is_none() && options.opt_rename.is_none() && options.opt_ilike.is_none()
+    options.opt_exclude.is_none()
+        && options.opt_except.is_none()
+        && options.opt_replace.is_none()
+        && options.opt_rename.is_none()
+        && options.opt_ilike.is_none()
 }
 
 fn has_aggregate(select: &Select, query: &Query) -> bool {
@@ -392,7 +509,10 @@ fn integer_literal(expr: &ast::Expr) -> Option<i64> {
 /// ORDER BY as table columns, where all keys are such with default NULL placement.
 fn wanted_order(order: &[SortKey], outputs: &[Expr]) -> Option<Vec<Wanted>> {
     let column = |key: &SortKey| match &outputs[key.at] {
-        Expr::Column(c) if key.nulls_first == key.descending => Some(Wanted { column: usize::from(*c), descending: key.descending }),
+        Expr::Column(c) if key.nulls_first == key.descending => Some(Wanted {
+            column: usize::from(*c),
+            descending: key.descending,
+        }),
         _ => None,
     };
     order.iter().map(column).collect()
@@ -418,13 +538,23 @@ fn label(expr: &ast::Expr) -> Option<String> {
         E::Nested(inner) | E::Collate { expr: inner, .. } => return label(inner),
         E::Function(f) => qualified(&f.name).ok()?.1,
         E::Cast { expr, data_type, .. } => {
-            return label(expr).or_else(|| Some(internal_name(crate::expr::type_names::type_named(data_type).ok()?).to_string()));
+            return label(expr)
+                .or_else(|| Some(internal_name(crate::expr::type_names::type_named(data_type).ok()?).to_string()));
         }
         E::TypedString(t) => internal_name(crate::expr::type_names::type_named(&t.data_type).ok()?).to_string(),
-        E::Case { else_result, .. } => else_result.as_deref().and_then(label).unwrap_or_else(|| "case".to_string()),
+        E::Case { else_result, .. } => else_result
+            .as_deref()
+            .and_then(label)
+            .unwrap_or_else(|| "case".to_string()),
         E::Substring { .. } => "substring".to_string(),
-        E::Trim { trim_where: Some(ast::TrimWhereField::Leading), .. } => "ltrim".to_string(),
-        E::Trim { trim_where: Some(ast::TrimWhereField::Trailing), .. } => "rtrim".to_string(),
+        E::Trim {
+            trim_where: Some(ast::TrimWhereField::Leading),
+            ..
+        } => "ltrim".to_string(),
+        E::Trim {
+            trim_where: Some(ast::TrimWhereField::Trailing),
+            ..
+        } => "rtrim".to_string(),
         E::Trim { .. } => "btrim".to_string(),
         E::Position { .. } => "position".to_string(),
         E::Ceil { .. } => "ceil".to_string(),
@@ -458,8 +588,15 @@ fn internal_name(ty: ColumnType) -> &'static str {
 /// RETURNING: a select list over the table's row.
 impl Planner<'_> {
     /// Expressions and result columns of RETURNING; empty without it.
-    pub fn returning(&self, list: Option<&Vec<SelectItem>>, table: &Arc<Table>, alias: &str) -> Bound<(Vec<Expr>, Vec<Field>)> {
-        let Some(list) = list else { return Ok((Vec::new(), Vec::new())) };
+    pub fn returning(
+        &self,
+        list: Option<&Vec<SelectItem>>,
+        table: &Arc<Table>,
+        alias: &str,
+    ) -> Bound<(Vec<Expr>, Vec<Field>)> {
+        let Some(list) = list else {
+            return Ok((Vec::new(), Vec::new()));
+        };
         let sequence = |name: &str| self.sequence(name);
         let binder = self.binder(Some((table.clone(), alias.to_string())), &sequence);
         let mut items = Vec::new();

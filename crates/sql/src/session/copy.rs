@@ -36,7 +36,11 @@ pub fn run(session: &mut Session, copy: &Copy, text: &str, out: &mut dyn Output)
             copy_in(session, name, columns, &copy.format, text, out)
         }
         (CopySource::Table(name, columns), false) => {
-            let list = if columns.is_empty() { "*".to_string() } else { columns.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ") };
+            let list = if columns.is_empty() {
+                "*".to_string()
+            } else {
+                columns.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            };
             let (table, _) = target(session, name, columns, text)?;
             drop(table);
             let query = crate::parse::parse_query(&format!("SELECT {list} FROM {name}"))?;
@@ -49,7 +53,13 @@ pub fn run(session: &mut Session, copy: &Copy, text: &str, out: &mut dyn Output)
 /// The table and the columns that a line fills, in its order.
 fn target(session: &Session, name: &ObjectName, columns: &[Ident], text: &str) -> Result<(Arc<Table>, Vec<usize>)> {
     let params = Params::default();
-    let planner = Planner { tx: &session.tx, session: &session.env, text, params: &params, analytics: false };
+    let planner = Planner {
+        tx: &session.tx,
+        session: &session.env,
+        text,
+        params: &params,
+        analytics: false,
+    };
     let table = planner.table(name).map_err(SqlError::from)?;
     let mut filled = Vec::new();
     for ident in columns {
@@ -60,7 +70,10 @@ fn target(session: &Session, name: &ObjectName, columns: &[Ident], text: &str) -
         };
         let at = table.column_named(&name).ok_or_else(missing)?;
         if filled.contains(&at) {
-            return Err(SqlError::new(code::DUPLICATE_COLUMN, format!("column \"{name}\" specified more than once")));
+            return Err(SqlError::new(
+                code::DUPLICATE_COLUMN,
+                format!("column \"{name}\" specified more than once"),
+            ));
         }
         filled.push(at);
     }
@@ -70,11 +83,24 @@ fn target(session: &Session, name: &ObjectName, columns: &[Ident], text: &str) -
     Ok((table, filled))
 }
 
-fn copy_in(session: &mut Session, name: &ObjectName, columns: &[Ident], format: &CopyFormat, text: &str, out: &mut dyn Output) -> Result<()> {
+fn copy_in(
+    session: &mut Session,
+    name: &ObjectName,
+    columns: &[Ident],
+    format: &CopyFormat,
+    text: &str,
+    out: &mut dyn Output,
+) -> Result<()> {
     let (table, filled) = target(session, name, columns, text)?;
     let defaults = defaults(session, &table, &filled)?;
     out.copy_in(Format::Text, filled.len() as u16)?;
-    let mut loader = Loader { table: &table, filled: &filled, defaults: &defaults, format, line: 0 };
+    let mut loader = Loader {
+        table: &table,
+        filled: &filled,
+        defaults: &defaults,
+        format,
+        line: 0,
+    };
     let mut inserter = Inserter::into_table(&table, None, &[]);
     let mut lines = Lines::new(format);
     let mut more = true;
@@ -99,11 +125,24 @@ fn copy_in(session: &mut Session, name: &ObjectName, columns: &[Ident], format: 
 /// DEFAULTs of the columns that the lines do not fill.
 fn defaults(session: &Session, table: &Arc<Table>, filled: &[usize]) -> Result<Vec<(usize, Expr)>> {
     let params = Params::default();
-    let planner = Planner { tx: &session.tx, session: &session.env, text: "", params: &params, analytics: false };
+    let planner = Planner {
+        tx: &session.tx,
+        session: &session.env,
+        text: "",
+        params: &params,
+        analytics: false,
+    };
     let sequence = |name: &str| planner.sequence(name);
     let binder = planner.binder(None, &sequence);
     let missing = (0..table.columns.len()).filter(|c| !filled.contains(c));
-    missing.map(|c| planner.default(&binder, table, c).map(|e| (c, e)).map_err(SqlError::from)).collect()
+    missing
+        .map(|c| {
+            planner
+                .default(&binder, table, c)
+                .map(|e| (c, e))
+                .map_err(SqlError::from)
+        })
+        .collect()
 }
 
 /// Turns lines into rows.
@@ -128,13 +167,19 @@ impl Loader<'_> {
             scratch: &mut session.scratch,
             analytics: None,
         };
-        inserter.insert(&mut run, &mut Gather::default()).map_err(|e| self.placed(e, None))
+        inserter
+            .insert(&mut run, &mut Gather::default())
+            .map_err(|e| self.placed(e, None))
     }
 
     fn fill(&self, session: &mut Session, line: &str, values: &mut Vec<Datum>) -> Result<()> {
         values.clear();
         values.resize(self.table.columns.len(), Datum::Null);
-        let mut fields = Fields { rest: Some(line), format: self.format, scratch: String::new() };
+        let mut fields = Fields {
+            rest: Some(line),
+            format: self.format,
+            scratch: String::new(),
+        };
         for column in self.filled {
             let definition = &self.table.columns[*column];
             match fields.next().map_err(|e| self.placed(e, None))? {
@@ -145,19 +190,28 @@ impl Loader<'_> {
                 Some(Field::Null) => {}
                 Some(Field::Value(value)) => {
                     let cx = session.env.text_context();
-                    let parsed = parse_datum(value, definition.ty, cx).and_then(|d| cast::fit(d, definition.ty, Context::Assignment));
+                    let parsed = parse_datum(value, definition.ty, cx)
+                        .and_then(|d| cast::fit(d, definition.ty, Context::Assignment));
                     values[*column] = parsed.map_err(|e| self.placed(e, Some((&definition.name, value))))?;
                 }
             }
         }
         if fields.rest.is_some() {
-            return Err(self.placed(SqlError::new(code::BAD_COPY_FORMAT, "extra data after last expected column"), None));
+            return Err(self.placed(
+                SqlError::new(code::BAD_COPY_FORMAT, "extra data after last expected column"),
+                None,
+            ));
         }
         if self.defaults.is_empty() {
             return Ok(());
         }
         let cell = std::cell::RefCell::new(&mut session.tx);
-        let env = Env { params: &[], input: Input::Nothing, session: &session.env, sequences: Some(&cell) };
+        let env = Env {
+            params: &[],
+            input: Input::Nothing,
+            session: &session.env,
+            sequences: Some(&cell),
+        };
         for (column, default) in self.defaults {
             values[*column] = default.eval(&env)?;
         }
@@ -168,7 +222,10 @@ impl Loader<'_> {
     #[cold]
     fn placed(&self, error: SqlError, column: Option<(&str, &str)>) -> SqlError {
         let place = match column {
-            Some((name, value)) => format!("COPY {}, line {}, column {name}: \"{value}\"", self.table.name, self.line),
+            Some((name, value)) => format!(
+                "COPY {}, line {}, column {name}: \"{value}\"",
+                self.table.name, self.line
+            ),
             None => format!("COPY {}, line {}", self.table.name, self.line),
         };
         error.with_context(place)
@@ -185,7 +242,12 @@ struct Lines<'a> {
 
 impl<'a> Lines<'a> {
     fn new(format: &'a CopyFormat) -> Lines<'a> {
-        Lines { buffer: Vec::new(), at: 0, format, finished: false }
+        Lines {
+            buffer: Vec::new(),
+            at: 0,
+            format,
+            finished: false,
+        }
     }
 
     /// The next line that is whole (`last`: what is left is one), without its end.
@@ -194,11 +256,17 @@ impl<'a> Lines<'a> {
         if self.finished || rest.is_empty() {
             return Ok(None);
         }
-        let end = if self.format.csv { self.csv_end(rest) } else { memchr(rest) };
+        let end = if self.format.csv {
+            self.csv_end(rest)
+        } else {
+            memchr(rest)
+        };
         let (end, next) = match end {
             Some(end) => (end, end + 1),
             None if last => (rest.len(), rest.len()),
-            None if rest.len() > MAX_LINE => return Err(SqlError::new(code::PROGRAM_LIMIT, "a line of COPY data is too long")),
+            None if rest.len() > MAX_LINE => {
+                return Err(SqlError::new(code::PROGRAM_LIMIT, "a line of COPY data is too long"));
+            }
             None => return Ok(None),
         };
         let start = self.at;
@@ -260,7 +328,11 @@ struct Fields<'a> {
 impl<'a> Fields<'a> {
     fn next(&mut self) -> Result<Option<Field<'_>>> {
         let Some(rest) = self.rest else { return Ok(None) };
-        if self.format.csv { self.next_csv(rest).map(Some) } else { self.next_text(rest).map(Some) }
+        if self.format.csv {
+            self.next_csv(rest).map(Some)
+        } else {
+            self.next_text(rest).map(Some)
+        }
     }
 
     fn next_text(&mut self, rest: &'a str) -> Result<Field<'_>> {
@@ -334,7 +406,9 @@ fn unescape(raw: &str) -> Result<String> {
         let digits = |bytes: &mut std::iter::Peekable<std::str::Bytes<'_>>, radix: u32, most: usize, first: u32| {
             let mut value = first;
             for _ in 0..most {
-                let Some(digit) = bytes.peek().and_then(|b| (*b as char).to_digit(radix)) else { break };
+                let Some(digit) = bytes.peek().and_then(|b| (*b as char).to_digit(radix)) else {
+                    break;
+                };
                 value = value * radix + digit;
                 bytes.next();
             }
@@ -356,7 +430,13 @@ fn unescape(raw: &str) -> Result<String> {
     String::from_utf8(out).map_err(|_| SqlError::new(code::BAD_ENCODING, "invalid byte sequence for encoding \"UTF8\""))
 }
 
-fn copy_out(session: &mut Session, statement: &Statement, format: &CopyFormat, text: &str, out: &mut dyn Output) -> Result<()> {
+fn copy_out(
+    session: &mut Session,
+    statement: &Statement,
+    format: &CopyFormat,
+    text: &str,
+    out: &mut dyn Output,
+) -> Result<()> {
     let planned: Planned = session.plan_statement(statement, text, &[], true)?;
     out.copy_out(Format::Text, planned.fields.len() as u16)?;
     if format.header {
@@ -368,13 +448,28 @@ fn copy_out(session: &mut Session, statement: &Statement, format: &CopyFormat, t
     }
     let forced: Vec<bool> = match &format.force_quote {
         None => vec![true; planned.fields.len()],
-        Some(names) => planned.fields.iter().map(|f| names.iter().any(|n| **n == *f.name)).collect(),
+        Some(names) => planned
+            .fields
+            .iter()
+            .map(|f| names.iter().any(|n| **n == *f.name))
+            .collect(),
     };
     let settings = session.env.settings.clone();
-    let mut sink = CopySink { out, format, forced, settings: &settings };
+    let mut sink = CopySink {
+        out,
+        format,
+        forced,
+        settings: &settings,
+    };
     let analytics = session.sql.analytics();
-    let mut run =
-        Run { tx: &mut session.tx, session: &session.env, params: &[], param_oids: &[], scratch: &mut session.scratch, analytics };
+    let mut run = Run {
+        tx: &mut session.tx,
+        session: &session.env,
+        params: &[],
+        param_oids: &[],
+        scratch: &mut session.scratch,
+        analytics,
+    };
     let (count, _) = run_plan(&mut run, &planned, &mut Cursor::Start, 0, &mut sink)?;
     out.copy_done()?;
     out.complete(&format!("COPY {count}"))
@@ -406,7 +501,13 @@ impl Sink for CopySink<'_> {
     }
 }
 
-fn put_line<'d>(values: impl Iterator<Item = DatumRef<'d>>, format: &CopyFormat, forced: &[bool], zone: &crate::Zone, out: &mut BytesMut) {
+fn put_line<'d>(
+    values: impl Iterator<Item = DatumRef<'d>>,
+    format: &CopyFormat,
+    forced: &[bool],
+    zone: &crate::Zone,
+    out: &mut BytesMut,
+) {
     let mut text = String::new();
     for (i, value) in values.enumerate() {
         if i > 0 {

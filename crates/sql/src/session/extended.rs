@@ -50,11 +50,17 @@ impl Session {
 
     fn parse_named(&mut self, name: &str, text: &str, types: &[u32]) -> Result<()> {
         if !name.is_empty() && self.prepared.contains_key(name) {
-            return Err(SqlError::new(code::DUPLICATE_STATEMENT, format!("prepared statement \"{name}\" already exists")));
+            return Err(SqlError::new(
+                code::DUPLICATE_STATEMENT,
+                format!("prepared statement \"{name}\" already exists"),
+            ));
         }
         let mut statements = self.statements(text, types)?;
         if statements.len() > 1 {
-            return Err(SqlError::new(code::SYNTAX_ERROR, "cannot insert multiple commands into a prepared statement"));
+            return Err(SqlError::new(
+                code::SYNTAX_ERROR,
+                "cannot insert multiple commands into a prepared statement",
+            ));
         }
         if let Some(prepared) = statements.first_mut() {
             self.enter(&prepared.parsed)?;
@@ -81,7 +87,11 @@ impl Session {
 
     fn bind_portal(&mut self, name: &str, statement: &str, bind: Bind<'_>) -> Result<()> {
         let mut prepared = self.take_statement(statement)?;
-        let mut portal = if name.is_empty() { std::mem::take(&mut self.unnamed_portal) } else { Portal::default() };
+        let mut portal = if name.is_empty() {
+            std::mem::take(&mut self.unnamed_portal)
+        } else {
+            Portal::default()
+        };
         portal.close();
         let done = self.fill_portal(&mut portal, &mut prepared, bind);
         self.put_statement(statement, prepared);
@@ -92,7 +102,10 @@ impl Session {
         }
         done?;
         if self.portals.contains_key(name) {
-            return Err(SqlError::new(code::DUPLICATE_CURSOR, format!("cursor \"{name}\" already exists")));
+            return Err(SqlError::new(
+                code::DUPLICATE_CURSOR,
+                format!("cursor \"{name}\" already exists"),
+            ));
         }
         self.portals.insert(name.to_string(), portal);
         Ok(())
@@ -110,7 +123,10 @@ impl Session {
             let before = prepared.compiled.as_ref().map(|c| c.planned.clone());
             planned = self.plan(prepared)?;
             if before.is_some_and(|b| !Arc::ptr_eq(&b, &planned) && b.fields != planned.fields) {
-                return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, "cached plan must not change result type"));
+                return Err(SqlError::new(
+                    code::FEATURE_NOT_SUPPORTED,
+                    "cached plan must not change result type",
+                ));
             }
             portal.planned = Some(planned.clone());
             wanted = &planned.params;
@@ -126,7 +142,11 @@ impl Session {
             }
         }
         if bind.len() != wanted.len() {
-            let text = format!("bind message supplies {} parameters, but prepared statement \"\" requires {}", bind.len(), wanted.len());
+            let text = format!(
+                "bind message supplies {} parameters, but prepared statement \"\" requires {}",
+                bind.len(),
+                wanted.len()
+            );
             return Err(SqlError::new(code::PROTOCOL_VIOLATION, text));
         }
         Ok(())
@@ -135,9 +155,19 @@ impl Session {
     /// A statement by name, taken out; `put_statement` gives it back.
     fn take_statement(&mut self, name: &str) -> Result<Prepared> {
         if name.is_empty() {
-            return self.unnamed.take().ok_or_else(|| SqlError::new(code::INVALID_STATEMENT_NAME, "unnamed prepared statement does not exist"));
+            return self.unnamed.take().ok_or_else(|| {
+                SqlError::new(
+                    code::INVALID_STATEMENT_NAME,
+                    "unnamed prepared statement does not exist",
+                )
+            });
         }
-        let missing = || SqlError::new(code::INVALID_STATEMENT_NAME, format!("prepared statement \"{name}\" does not exist"));
+        let missing = || {
+            SqlError::new(
+                code::INVALID_STATEMENT_NAME,
+                format!("prepared statement \"{name}\" does not exist"),
+            )
+        };
         self.prepared.get(name).cloned().ok_or_else(missing)
     }
 
@@ -175,13 +205,23 @@ impl Session {
 
     /// `Describe` of a portal: RowDescription or NoData.
     pub fn describe_portal(&mut self, name: &str, out: &mut dyn Output) -> Result<()> {
-        let portal = if name.is_empty() { Some(&self.unnamed_portal) } else { self.portals.get(name) };
+        let portal = if name.is_empty() {
+            Some(&self.unnamed_portal)
+        } else {
+            self.portals.get(name)
+        };
         let done = match portal.filter(|p| p.open) {
             None => Err(no_portal(name)),
-            Some(Portal { planned: Some(planned), formats, .. }) => give_fields(&planned.fields, formats, out),
-            Some(Portal { prepared: Some(prepared), formats, .. }) => {
-                give_fields(&self.unplanned_fields(&prepared.parsed.statement), formats, out)
-            }
+            Some(Portal {
+                planned: Some(planned),
+                formats,
+                ..
+            }) => give_fields(&planned.fields, formats, out),
+            Some(Portal {
+                prepared: Some(prepared),
+                formats,
+                ..
+            }) => give_fields(&self.unplanned_fields(&prepared.parsed.statement), formats, out),
             Some(_) => out.no_data(),
         };
         done.map_err(|e| self.failed(e))
@@ -189,8 +229,14 @@ impl Session {
 
     /// `Execute`; `max_rows` 0 is without limit.
     pub fn execute(&mut self, name: &str, max_rows: u32, out: &mut dyn Output) -> Result<()> {
-        let taken = if name.is_empty() { Some(std::mem::take(&mut self.unnamed_portal)) } else { self.portals.remove(name) };
-        let Some(mut portal) = taken.filter(|p| p.open) else { return Err(self.failed(no_portal(name))) };
+        let taken = if name.is_empty() {
+            Some(std::mem::take(&mut self.unnamed_portal))
+        } else {
+            self.portals.remove(name)
+        };
+        let Some(mut portal) = taken.filter(|p| p.open) else {
+            return Err(self.failed(no_portal(name)));
+        };
         let watch = self.watch();
         let done = self.execute_portal(&mut portal, max_rows, out);
         let done = self.unwatch(watch, done);
@@ -214,7 +260,9 @@ impl Session {
     }
 
     fn execute_portal(&mut self, portal: &mut Portal, max_rows: u32, out: &mut dyn Output) -> Result<()> {
-        let Some(mut prepared) = portal.prepared.take() else { return Err(SqlError::internal("a portal without a statement")) };
+        let Some(mut prepared) = portal.prepared.take() else {
+            return Err(SqlError::internal("a portal without a statement"));
+        };
         if matches!(portal.cursor, Cursor::Start) {
             self.begin_statement(&prepared.parsed)?;
         }
@@ -258,7 +306,11 @@ impl Session {
 }
 
 fn give_fields(fields: &[crate::output::Field], formats: &[Format], out: &mut dyn Output) -> Result<()> {
-    if fields.is_empty() { out.no_data() } else { out.row_description(fields, Formats(formats)) }
+    if fields.is_empty() {
+        out.no_data()
+    } else {
+        out.row_description(fields, Formats(formats))
+    }
 }
 
 #[cold]

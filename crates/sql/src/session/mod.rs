@@ -202,9 +202,19 @@ impl Session {
             return Err(SqlError::internal("a template with other parameters"));
         }
         let cx = self.env.text_context();
-        let values = found.literals.iter().zip(&planned.params).map(|((_, literal), ty)| parse_datum(literal, *ty, cx));
-        let Ok(params) = values.collect::<Result<Vec<_>>>() else { return Ok(None) };
-        Ok(Some(Portal { planned: Some(planned), params, ..Portal::default() }))
+        let values = found
+            .literals
+            .iter()
+            .zip(&planned.params)
+            .map(|((_, literal), ty)| parse_datum(literal, *ty, cx));
+        let Ok(params) = values.collect::<Result<Vec<_>>>() else {
+            return Ok(None);
+        };
+        Ok(Some(Portal {
+            planned: Some(planned),
+            params,
+            ..Portal::default()
+        }))
     }
 
     fn keep_template(&mut self, key: String, prepared: Option<Prepared>) {
@@ -230,11 +240,17 @@ impl Session {
             return Ok(std::mem::take(cached));
         }
         let parsed = parse(text)?;
-        Ok(parsed.into_iter().map(|p| Prepared::new(Arc::new(p), types.to_vec())).collect())
+        Ok(parsed
+            .into_iter()
+            .map(|p| Prepared::new(Arc::new(p), types.to_vec()))
+            .collect())
     }
 
     fn keep(&mut self, text: &str, statements: Vec<Prepared>) {
-        let worth = text.len() <= CACHED_TEXT_BYTES && statements.iter().all(|p| p.compiled.is_some() || is_bracket(&p.parsed.statement));
+        let worth = text.len() <= CACHED_TEXT_BYTES
+            && statements
+                .iter()
+                .all(|p| p.compiled.is_some() || is_bracket(&p.parsed.statement));
         if let Some(place) = self.texts.get_mut(text) {
             *place = statements;
         } else if worth {
@@ -326,7 +342,11 @@ impl Session {
         self.drop_portals();
         self.savepoints.clear();
         self.restore_settings();
-        if self.tx.is_active() { Ok(self.tx.rollback()?) } else { Ok(()) }
+        if self.tx.is_active() {
+            Ok(self.tx.rollback()?)
+        } else {
+            Ok(())
+        }
     }
 
     fn restore_settings(&mut self) {
@@ -415,10 +435,16 @@ impl Drop for Session {
 
 /// What stands around statements, again and again.
 fn is_bracket(statement: &Statement) -> bool {
-    matches!(statement, Statement::Utility(Utility::Begin(_) | Utility::Commit { .. } | Utility::Rollback { .. }))
+    matches!(
+        statement,
+        Statement::Utility(Utility::Begin(_) | Utility::Commit { .. } | Utility::Rollback { .. })
+    )
 }
 
 /// What a failed block lets through.
 fn ends_failure(statement: &Statement) -> bool {
-    matches!(statement, Statement::Utility(Utility::Commit { .. } | Utility::Rollback { .. } | Utility::RollbackTo(_)))
+    matches!(
+        statement,
+        Statement::Utility(Utility::Commit { .. } | Utility::Rollback { .. } | Utility::RollbackTo(_))
+    )
 }

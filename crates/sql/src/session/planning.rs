@@ -9,7 +9,7 @@ use crate::output::Field;
 use crate::parse::template::Template;
 use crate::parse::{Parsed, Statement, parse};
 use crate::plan::{Plan, Planned, Planner};
-use crate::types::{oid, type_oid, type_of_oid};
+use crate::types::{oid, type_of_oid, type_oid};
 use cenote_engine::ColumnType;
 use sqlparser::ast::Query;
 use std::sync::Arc;
@@ -41,25 +41,43 @@ pub struct Compiled {
 impl Prepared {
     /// The statement of an empty text.
     pub fn empty() -> Prepared {
-        Prepared::new(Arc::new(Parsed { statement: Statement::Empty, text: "".into() }), Vec::new())
+        Prepared::new(
+            Arc::new(Parsed {
+                statement: Statement::Empty,
+                text: "".into(),
+            }),
+            Vec::new(),
+        )
     }
 
     /// The statement of a text without literals, if it is one that reads or writes rows.
     pub fn template(found: &Template) -> Option<Prepared> {
         let [parsed] = <[Parsed; 1]>::try_from(parse(found.text()).ok()?).ok()?;
         let types: Vec<u32> = found.literals.iter().map(|(ty, _)| *ty).collect();
-        has_plan(&parsed.statement).then(|| Prepared { template: true, ..Prepared::new(Arc::new(parsed), types) })
+        has_plan(&parsed.statement).then(|| Prepared {
+            template: true,
+            ..Prepared::new(Arc::new(parsed), types)
+        })
     }
 
     /// Not planned yet.
     pub fn new(parsed: Arc<Parsed>, declared: impl Into<Arc<[u32]>>) -> Prepared {
-        Prepared { parsed, declared: declared.into(), compiled: None, inner: false, template: false }
+        Prepared {
+            parsed,
+            declared: declared.into(),
+            compiled: None,
+            inner: false,
+            template: false,
+        }
     }
 }
 
 /// Whether a statement has a plan (the others are carried out from their parsed form).
 pub fn has_plan(statement: &Statement) -> bool {
-    matches!(statement, Statement::Query(_) | Statement::Insert(_) | Statement::Update(_) | Statement::Delete(_))
+    matches!(
+        statement,
+        Statement::Query(_) | Statement::Insert(_) | Statement::Update(_) | Statement::Delete(_)
+    )
 }
 
 impl Session {
@@ -72,21 +90,48 @@ impl Session {
         {
             return Ok(compiled.planned.clone());
         }
-        let planned = Arc::new(self.plan_statement(prepared.statement(), &prepared.parsed.text, &prepared.declared, !prepared.template)?);
-        prepared.compiled = Some(Compiled { version, epoch: self.epoch, planned: planned.clone() });
+        let planned = Arc::new(self.plan_statement(
+            prepared.statement(),
+            &prepared.parsed.text,
+            &prepared.declared,
+            !prepared.template,
+        )?);
+        prepared.compiled = Some(Compiled {
+            version,
+            epoch: self.epoch,
+            planned: planned.clone(),
+        });
         Ok(planned)
     }
 
     /// Plans a statement that reads or writes rows; `any_shape`: analytics takes what the short path refuses.
-    pub(super) fn plan_statement(&self, statement: &Statement, text: &str, declared: &[u32], any_shape: bool) -> Result<Planned> {
+    pub(super) fn plan_statement(
+        &self,
+        statement: &Statement,
+        text: &str,
+        declared: &[u32],
+        any_shape: bool,
+    ) -> Result<Planned> {
         let params = Params::new(declared.iter().map(|id| declared_type(*id)).collect());
         let analytics = self.sql.analytics().filter(|_| any_shape);
-        let planner = Planner { tx: &self.tx, session: &self.env, text, params: &params, analytics: analytics.is_some() };
-        let foreign = |query: &Query| self.describe_foreign(analytics, query, &params, declared).map(|fields| types_of(fields.iter().map(|f| f.type_oid)));
+        let planner = Planner {
+            tx: &self.tx,
+            session: &self.env,
+            text,
+            params: &params,
+            analytics: analytics.is_some(),
+        };
+        let foreign = |query: &Query| {
+            self.describe_foreign(analytics, query, &params, declared)
+                .map(|fields| types_of(fields.iter().map(|f| f.type_oid)))
+        };
         let bound: Bound<(Plan, Vec<Field>)> = match statement {
             Statement::Query(query) => match planner.select(query) {
                 Err(Refusal::Shape(why)) => match analytics {
-                    Some(_) => self.describe_foreign(analytics, query, &params, declared).map(|fields| (Plan::Foreign(query.clone()), fields)).map_err(Refusal::Error),
+                    Some(_) => self
+                        .describe_foreign(analytics, query, &params, declared)
+                        .map(|fields| (Plan::Foreign(query.clone()), fields))
+                        .map_err(Refusal::Error),
                     None => Err(Refusal::Error(why)),
                 },
                 bound => bound,
@@ -97,15 +142,39 @@ impl Session {
             _ => return Err(SqlError::internal("a statement without a plan")),
         };
         let (plan, fields) = bound?;
-        let params: Vec<ColumnType> = params.into_inner().into_iter().map(|t| t.unwrap_or(ColumnType::Text)).collect();
-        let param_oids = params.iter().enumerate().map(|(i, t)| reported_oid(declared.get(i), *t)).collect();
-        Ok(Planned { plan, params, param_oids, fields: fields.into() })
+        let params: Vec<ColumnType> = params
+            .into_inner()
+            .into_iter()
+            .map(|t| t.unwrap_or(ColumnType::Text))
+            .collect();
+        let param_oids = params
+            .iter()
+            .enumerate()
+            .map(|(i, t)| reported_oid(declared.get(i), *t))
+            .collect();
+        Ok(Planned {
+            plan,
+            params,
+            param_oids,
+            fields: fields.into(),
+        })
     }
 
     /// Columns of another planner's query; parameter types that it infers are taken over.
-    fn describe_foreign(&self, analytics: Option<&Arc<dyn Analytics>>, query: &Query, params: &Params, declared: &[u32]) -> Result<Vec<Field>> {
+    fn describe_foreign(
+        &self,
+        analytics: Option<&Arc<dyn Analytics>>,
+        query: &Query,
+        params: &Params,
+        declared: &[u32],
+    ) -> Result<Vec<Field>> {
         let analytics = analytics.ok_or_else(|| SqlError::unsupported("a query of this shape"))?;
-        let known: Vec<u32> = params.borrow().iter().enumerate().map(|(i, t)| t.map_or(0, |t| reported_oid(declared.get(i), t))).collect();
+        let known: Vec<u32> = params
+            .borrow()
+            .iter()
+            .enumerate()
+            .map(|(i, t)| t.map_or(0, |t| reported_oid(declared.get(i), t)))
+            .collect();
         let description = analytics.describe(&scope(&self.tx, &self.env)?, query, &known)?;
         let mut params = params.borrow_mut();
         for (i, id) in description.param_types.iter().enumerate() {

@@ -24,7 +24,12 @@ const MAX_REPLANS: u32 = 5;
 
 impl Session {
     /// Runs a statement of the simple protocol.
-    pub(super) fn run_simple(&mut self, prepared: &mut Prepared, portal: &mut Portal, out: &mut dyn Output) -> Result<()> {
+    pub(super) fn run_simple(
+        &mut self,
+        prepared: &mut Prepared,
+        portal: &mut Portal,
+        out: &mut dyn Output,
+    ) -> Result<()> {
         if !has_plan(prepared.statement()) {
             return self.run_unplanned(&prepared.parsed.clone(), true, &[], out);
         }
@@ -37,7 +42,14 @@ impl Session {
     }
 
     /// Runs a portal; where a table was redefined meanwhile, plans again and tries again.
-    pub(super) fn run_portal_with(&mut self, portal: &mut Portal, prepared: &mut Prepared, max: u64, describe: bool, out: &mut dyn Output) -> Result<()> {
+    pub(super) fn run_portal_with(
+        &mut self,
+        portal: &mut Portal,
+        prepared: &mut Prepared,
+        max: u64,
+        describe: bool,
+        out: &mut dyn Output,
+    ) -> Result<()> {
         for _ in 0..MAX_REPLANS {
             match self.run_portal(portal, max, describe, out) {
                 Err(error) if error.is_stale() && !self.tx.has_written() => {
@@ -53,8 +65,16 @@ impl Session {
     }
 
     /// Runs a portal's plan: up to `max` rows (0: all). `describe`: RowDescription goes first.
-    pub(super) fn run_portal(&mut self, portal: &mut Portal, max: u64, describe: bool, out: &mut dyn Output) -> Result<()> {
-        let Some(planned) = portal.planned.clone() else { return Err(SqlError::internal("a portal without a plan")) };
+    pub(super) fn run_portal(
+        &mut self,
+        portal: &mut Portal,
+        max: u64,
+        describe: bool,
+        out: &mut dyn Output,
+    ) -> Result<()> {
+        let Some(planned) = portal.planned.clone() else {
+            return Err(SqlError::internal("a portal without a plan"));
+        };
         if self.read_only && !reads_only(&planned.plan) {
             let text = format!("cannot execute {} in a read-only transaction", verb(&planned.plan));
             return Err(SqlError::new(code::READ_ONLY_TRANSACTION, text));
@@ -63,7 +83,11 @@ impl Session {
         if describe && answers {
             out.row_description(&planned.fields, Formats(&portal.formats))?;
         }
-        let mut sink = ClientSink { out, formats: Formats(&portal.formats), settings: &self.env.settings };
+        let mut sink = ClientSink {
+            out,
+            formats: Formats(&portal.formats),
+            settings: &self.env.settings,
+        };
         let analytics = self.sql.analytics();
         let mut run = Run {
             tx: &mut self.tx,
@@ -86,26 +110,42 @@ impl Session {
     }
 
     /// Runs a statement that is carried out from its parsed form.
-    pub(super) fn run_unplanned(&mut self, parsed: &Arc<Parsed>, describe: bool, formats: &[Format], out: &mut dyn Output) -> Result<()> {
+    pub(super) fn run_unplanned(
+        &mut self,
+        parsed: &Arc<Parsed>,
+        describe: bool,
+        formats: &[Format],
+        out: &mut dyn Output,
+    ) -> Result<()> {
         match &parsed.statement {
             Statement::Empty => out.empty_query(),
             Statement::Utility(utility) => self.utility(utility, parsed, describe, formats, out),
             Statement::Define(statement) => {
                 self.refuse_read_only("this definition statement")?;
-                let mut definer = Definer { tx: &mut self.tx, session: &self.env, text: &parsed.text, notices: Vec::new() };
+                let mut definer = Definer {
+                    tx: &mut self.tx,
+                    session: &self.env,
+                    text: &parsed.text,
+                    notices: Vec::new(),
+                };
                 let tag = definer.run(statement)?;
                 definer.notices.iter().try_for_each(|n| out.notice(n))?;
                 out.complete(tag)
             }
             Statement::Copy(command) => copy::run(self, command, &parsed.text, out),
-            Statement::Explain { analyze, inner } => self.explain(*analyze, inner, &parsed.text, describe, formats, out),
+            Statement::Explain { analyze, inner } => {
+                self.explain(*analyze, inner, &parsed.text, describe, formats, out)
+            }
             _ => Err(SqlError::internal("a statement with a plan")),
         }
     }
 
     pub(super) fn refuse_read_only(&self, what: &str) -> Result<()> {
         if self.read_only {
-            return Err(SqlError::new(code::READ_ONLY_TRANSACTION, format!("cannot execute {what} in a read-only transaction")));
+            return Err(SqlError::new(
+                code::READ_ONLY_TRANSACTION,
+                format!("cannot execute {what} in a read-only transaction"),
+            ));
         }
         Ok(())
     }
@@ -119,7 +159,15 @@ impl Session {
         }
     }
 
-    fn explain(&mut self, analyze: bool, inner: &Statement, text: &str, describe: bool, formats: &[Format], out: &mut dyn Output) -> Result<()> {
+    fn explain(
+        &mut self,
+        analyze: bool,
+        inner: &Statement,
+        text: &str,
+        describe: bool,
+        formats: &[Format],
+        out: &mut dyn Output,
+    ) -> Result<()> {
         if !has_plan(inner) {
             return Err(SqlError::unsupported("EXPLAIN of this statement"));
         }
@@ -139,14 +187,30 @@ impl Session {
     fn explain_analyze(&mut self, planned: &Planned) -> Result<String> {
         let start = std::time::Instant::now();
         let analytics = self.sql.analytics();
-        let mut run =
-            Run { tx: &mut self.tx, session: &self.env, params: &[], param_oids: &[], scratch: &mut self.scratch, analytics };
+        let mut run = Run {
+            tx: &mut self.tx,
+            session: &self.env,
+            params: &[],
+            param_oids: &[],
+            scratch: &mut self.scratch,
+            analytics,
+        };
         let (count, _) = run_plan(&mut run, planned, &mut Cursor::Start, 0, &mut Count)?;
-        Ok(format!("Rows: {count}; execution time: {:.3} ms", start.elapsed().as_secs_f64() * 1e3))
+        Ok(format!(
+            "Rows: {count}; execution time: {:.3} ms",
+            start.elapsed().as_secs_f64() * 1e3
+        ))
     }
 
     /// A result of one text column.
-    pub(super) fn give_lines(&self, name: &str, lines: &[String], describe: bool, formats: &[Format], out: &mut dyn Output) -> Result<()> {
+    pub(super) fn give_lines(
+        &self,
+        name: &str,
+        lines: &[String],
+        describe: bool,
+        formats: &[Format],
+        out: &mut dyn Output,
+    ) -> Result<()> {
         if describe {
             out.row_description(&[computed_field(name, ColumnType::Text)], Formats(formats))?;
         }
@@ -166,14 +230,22 @@ impl Session {
 }
 
 /// Runs a plan; rows given or changed, and whether it is at its end.
-pub(super) fn run_plan(run: &mut Run<'_>, planned: &Planned, cursor: &mut Cursor, max: u64, sink: &mut dyn Sink) -> Result<(u64, bool)> {
+pub(super) fn run_plan(
+    run: &mut Run<'_>,
+    planned: &Planned,
+    cursor: &mut Cursor,
+    max: u64,
+    sink: &mut dyn Sink,
+) -> Result<(u64, bool)> {
     match &planned.plan {
         Plan::Select(select) => advance(run, select, cursor, max, sink).map(|p| (p.rows, p.done)),
         Plan::Foreign(query) => {
             if matches!(cursor, Cursor::Start) {
                 *cursor = Cursor::Foreign(run.foreign(query)?);
             }
-            let Cursor::Foreign(rows) = cursor else { return Ok((0, true)) };
+            let Cursor::Foreign(rows) = cursor else {
+                return Ok((0, true));
+            };
             let progress = foreign_rows(rows.as_mut(), if max == 0 { u64::MAX } else { max }, sink)?;
             if progress.done {
                 *cursor = Cursor::Done;
@@ -232,18 +304,29 @@ fn explain_plan(plan: &Plan) -> Vec<String> {
 fn explain_target(verb: &str, target: &Target) -> Vec<String> {
     match target {
         Target::Short(access) => {
-            let mut lines = vec![format!("Short path: {verb} {}, {}", access.table.name, describe(&access.path, &access.table))];
+            let mut lines = vec![format!(
+                "Short path: {verb} {}, {}",
+                access.table.name,
+                describe(&access.path, &access.table)
+            )];
             lines.extend(access.filter.iter().map(|_| "  Filter on the rows found".to_string()));
             lines
         }
-        Target::Foreign(table, query) => vec![format!("Engine: {verb} {}, keys found by analytics", table.name), format!("  {query}")],
+        Target::Foreign(table, query) => vec![
+            format!("Engine: {verb} {}, keys found by analytics", table.name),
+            format!("  {query}"),
+        ],
     }
 }
 
 fn explain_select(select: &SelectPlan) -> Vec<String> {
     let mut lines = vec![match &select.access {
         None => "Short path: no table".to_string(),
-        Some(access) => format!("Short path: {} on {}", describe(&access.path, &access.table), access.table.name),
+        Some(access) => format!(
+            "Short path: {} on {}",
+            describe(&access.path, &access.table),
+            access.table.name
+        ),
     }];
     let filtered = select.access.as_ref().is_some_and(|a| a.filter.is_some()) || select.bare_filter.is_some();
     let steps = [
@@ -254,6 +337,11 @@ fn explain_select(select: &SelectPlan) -> Vec<String> {
         (select.limit.is_some() || select.offset.is_some(), "Limit"),
         (select.lock.is_some(), "Lock rows"),
     ];
-    lines.extend(steps.iter().filter(|(given, _)| *given).map(|(_, step)| format!("  {step}")));
+    lines.extend(
+        steps
+            .iter()
+            .filter(|(given, _)| *given)
+            .map(|(_, step)| format!("  {step}")),
+    );
     lines
 }

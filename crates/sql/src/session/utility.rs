@@ -20,7 +20,14 @@ use std::sync::Arc;
 
 impl Session {
     /// Carries out a command.
-    pub(super) fn utility(&mut self, utility: &Utility, parsed: &Arc<Parsed>, describe: bool, formats: &[Format], out: &mut dyn Output) -> Result<()> {
+    pub(super) fn utility(
+        &mut self,
+        utility: &Utility,
+        parsed: &Arc<Parsed>,
+        describe: bool,
+        formats: &[Format],
+        out: &mut dyn Output,
+    ) -> Result<()> {
         let tag = match utility {
             Utility::Begin(modes) => self.begin_block(*modes, out)?,
             Utility::Commit { chain } => return self.commit_block(*chain, out),
@@ -53,11 +60,20 @@ impl Session {
             }
             Utility::Discard { all, plans, sequences } => self.discard(*all, *plans, *sequences)?,
             Utility::Deallocate(name) => self.deallocate(name.as_deref())?,
-            Utility::Prepare { name, types, statement: _ } => self.prepare(name, types, parsed)?,
-            Utility::Execute { name, args } => return self.execute_prepared(name, args, parsed, describe, formats, out),
+            Utility::Prepare {
+                name,
+                types,
+                statement: _,
+            } => self.prepare(name, types, parsed)?,
+            Utility::Execute { name, args } => {
+                return self.execute_prepared(name, args, parsed, describe, formats, out);
+            }
             Utility::Vacuum { tables, analyze } => {
                 if self.in_block() {
-                    return Err(SqlError::new(code::ACTIVE_TRANSACTION, "VACUUM cannot run inside a transaction block"));
+                    return Err(SqlError::new(
+                        code::ACTIVE_TRANSACTION,
+                        "VACUUM cannot run inside a transaction block",
+                    ));
                 }
                 self.maintain(tables, *analyze, &parsed.text)?;
                 self.sql.engine().vacuum()?;
@@ -73,13 +89,27 @@ impl Session {
             }
             Utility::Truncate { tables, restart } => {
                 self.refuse_read_only("TRUNCATE TABLE")?;
-                let mut definer = Definer { tx: &mut self.tx, session: &self.env, text: &parsed.text, notices: Vec::new() };
+                let mut definer = Definer {
+                    tx: &mut self.tx,
+                    session: &self.env,
+                    text: &parsed.text,
+                    notices: Vec::new(),
+                };
                 definer.truncate(tables, *restart)?;
                 "TRUNCATE TABLE"
             }
-            Utility::CreateSequence { name, if_not_exists, options } => {
+            Utility::CreateSequence {
+                name,
+                if_not_exists,
+                options,
+            } => {
                 self.refuse_read_only("CREATE SEQUENCE")?;
-                let mut definer = Definer { tx: &mut self.tx, session: &self.env, text: &parsed.text, notices: Vec::new() };
+                let mut definer = Definer {
+                    tx: &mut self.tx,
+                    session: &self.env,
+                    text: &parsed.text,
+                    notices: Vec::new(),
+                };
                 definer.create_sequence(name, *if_not_exists, *options)?;
                 definer.notices.iter().try_for_each(|n| out.notice(n))?;
                 "CREATE SEQUENCE"
@@ -123,7 +153,10 @@ impl Session {
             && isolation != self.tx.isolation()
         {
             if self.tx.has_written() {
-                return Err(SqlError::new(code::ACTIVE_TRANSACTION, "SET TRANSACTION ISOLATION LEVEL must be called before any query"));
+                return Err(SqlError::new(
+                    code::ACTIVE_TRANSACTION,
+                    "SET TRANSACTION ISOLATION LEVEL must be called before any query",
+                ));
             }
             self.tx.commit()?;
             let read_only = self.read_only;
@@ -148,7 +181,11 @@ impl Session {
             settings.set("default_transaction_isolation", isolation_name(isolation), false)?;
         }
         if let Some(read_only) = modes.read_only {
-            settings.set("default_transaction_read_only", if read_only { "on" } else { "off" }, false)?;
+            settings.set(
+                "default_transaction_read_only",
+                if read_only { "on" } else { "off" },
+                false,
+            )?;
         }
         self.settings_changed();
         Ok("SET")
@@ -204,7 +241,10 @@ impl Session {
         if self.in_block() {
             return Ok(());
         }
-        Err(SqlError::new(code::NO_ACTIVE_TRANSACTION, format!("{command} can only be used in transaction blocks")))
+        Err(SqlError::new(
+            code::NO_ACTIVE_TRANSACTION,
+            format!("{command} can only be used in transaction blocks"),
+        ))
     }
 
     fn savepoint_named(&self, name: &str) -> Result<usize> {
@@ -225,7 +265,9 @@ impl Session {
         if name.eq_ignore_ascii_case("transaction_isolation") || name.eq_ignore_ascii_case("transaction_read_only") {
             return self.set_transaction(modes_of(name, value.unwrap_or_default())?);
         }
-        if value.is_some_and(|v| v.eq_ignore_ascii_case("serializable")) && name.eq_ignore_ascii_case("default_transaction_isolation") {
+        if value.is_some_and(|v| v.eq_ignore_ascii_case("serializable"))
+            && name.eq_ignore_ascii_case("default_transaction_isolation")
+        {
             return Err(serializable());
         }
         if self.before.is_none() {
@@ -253,7 +295,12 @@ impl Session {
         let value = match name.to_ascii_lowercase().as_str() {
             "transaction_isolation" => isolation_name(self.tx.isolation()).to_string(),
             "transaction_read_only" => if self.read_only { "on" } else { "off" }.to_string(),
-            _ => self.env.settings.get(name).ok_or_else(|| settings::unknown(name))?.into_owned(),
+            _ => self
+                .env
+                .settings
+                .get(name)
+                .ok_or_else(|| settings::unknown(name))?
+                .into_owned(),
         };
         self.give_lines(&shown_name(name), &[value], describe, formats, out)?;
         out.complete("SHOW")
@@ -265,7 +312,9 @@ impl Session {
         }
         for (name, value) in self.env.settings.all() {
             out.row(3, &mut |buffer| {
-                [name.as_str(), value.as_str(), ""].iter().for_each(|v| crate::types::wire::put_bytes(v.as_bytes(), buffer));
+                [name.as_str(), value.as_str(), ""]
+                    .iter()
+                    .for_each(|v| crate::types::wire::put_bytes(v.as_bytes(), buffer));
                 Ok(())
             })?;
         }
@@ -275,7 +324,10 @@ impl Session {
     fn discard(&mut self, all: bool, plans: bool, sequences: bool) -> Result<&'static str> {
         if all {
             if self.in_block() {
-                return Err(SqlError::new(code::ACTIVE_TRANSACTION, "DISCARD ALL cannot run inside a transaction block"));
+                return Err(SqlError::new(
+                    code::ACTIVE_TRANSACTION,
+                    "DISCARD ALL cannot run inside a transaction block",
+                ));
             }
             self.prepared.clear();
             self.portals.clear();
@@ -304,15 +356,24 @@ impl Session {
         };
         match self.prepared.remove(name) {
             Some(_) => Ok("DEALLOCATE"),
-            None => Err(SqlError::new(code::INVALID_STATEMENT_NAME, format!("prepared statement \"{name}\" does not exist"))),
+            None => Err(SqlError::new(
+                code::INVALID_STATEMENT_NAME,
+                format!("prepared statement \"{name}\" does not exist"),
+            )),
         }
     }
 
     fn prepare(&mut self, name: &str, types: &[ast::DataType], parsed: &Arc<Parsed>) -> Result<&'static str> {
         if self.prepared.contains_key(name) {
-            return Err(SqlError::new(code::DUPLICATE_STATEMENT, format!("prepared statement \"{name}\" already exists")));
+            return Err(SqlError::new(
+                code::DUPLICATE_STATEMENT,
+                format!("prepared statement \"{name}\" already exists"),
+            ));
         }
-        let declared = types.iter().map(|t| type_named(t).map(type_oid)).collect::<Result<Vec<u32>>>()?;
+        let declared = types
+            .iter()
+            .map(|t| type_named(t).map(type_oid))
+            .collect::<Result<Vec<u32>>>()?;
         let mut prepared = Prepared::new(parsed.clone(), declared);
         prepared.inner = true;
         if !has_plan(prepared.statement()) {
@@ -332,7 +393,12 @@ impl Session {
         formats: &[Format],
         out: &mut dyn Output,
     ) -> Result<()> {
-        let missing = || SqlError::new(code::INVALID_STATEMENT_NAME, format!("prepared statement \"{name}\" does not exist"));
+        let missing = || {
+            SqlError::new(
+                code::INVALID_STATEMENT_NAME,
+                format!("prepared statement \"{name}\" does not exist"),
+            )
+        };
         let mut prepared = self.prepared.get(name).cloned().ok_or_else(missing)?;
         let planned = self.plan(&mut prepared)?;
         if planned.params.len() != args.len() {
@@ -340,23 +406,48 @@ impl Session {
             let detail = format!("Expected {} parameters but got {}.", planned.params.len(), args.len());
             return Err(SqlError::new(code::SYNTAX_ERROR, text).with_detail(detail));
         }
-        let params = args.iter().zip(&planned.params).map(|(e, ty)| self.argument(e, *ty, &parsed.text)).collect::<Result<_>>()?;
-        let mut portal = Portal { planned: Some(planned), params, formats: formats.to_vec(), ..Portal::default() };
+        let params = args
+            .iter()
+            .zip(&planned.params)
+            .map(|(e, ty)| self.argument(e, *ty, &parsed.text))
+            .collect::<Result<_>>()?;
+        let mut portal = Portal {
+            planned: Some(planned),
+            params,
+            formats: formats.to_vec(),
+            ..Portal::default()
+        };
         self.run_portal_with(&mut portal, &mut prepared, 0, describe, out)
     }
 
     fn argument(&self, expr: &ast::Expr, ty: ColumnType, text: &str) -> Result<Datum> {
         let params = Params::default();
-        let planner = Planner { tx: &self.tx, session: &self.env, text, params: &params, analytics: false };
+        let planner = Planner {
+            tx: &self.tx,
+            session: &self.env,
+            text,
+            params: &params,
+            analytics: false,
+        };
         let sequence = |name: &str| planner.sequence(name);
         let binder = planner.binder(None, &sequence);
         let typed = binder.bind(expr).map_err(SqlError::from)?;
         let bound = binder.coerce(typed, ty, Context::Assignment).map_err(SqlError::from)?;
-        bound.eval(&Env { params: &[], input: Input::Nothing, session: &self.env, sequences: None })
+        bound.eval(&Env {
+            params: &[],
+            input: Input::Nothing,
+            session: &self.env,
+            sequences: None,
+        })
     }
 
     fn maintain(&mut self, tables: &[ast::ObjectName], analyze: bool, text: &str) -> Result<()> {
-        let definer = Definer { tx: &mut self.tx, session: &self.env, text, notices: Vec::new() };
+        let definer = Definer {
+            tx: &mut self.tx,
+            session: &self.env,
+            text,
+            notices: Vec::new(),
+        };
         let named = tables.iter().map(|t| definer.existing(t)).collect::<Result<Vec<_>>>()?;
         if !analyze {
             return Ok(());
@@ -389,14 +480,22 @@ fn isolation_name(isolation: Isolation) -> &'static str {
 
 fn modes_of(name: &str, value: &str) -> Result<Modes> {
     let lower = value.to_ascii_lowercase();
-    let invalid = || SqlError::new(code::INVALID_ARGUMENT, format!("invalid value for parameter \"{name}\": \"{value}\""));
+    let invalid = || {
+        SqlError::new(
+            code::INVALID_ARGUMENT,
+            format!("invalid value for parameter \"{name}\": \"{value}\""),
+        )
+    };
     if name.eq_ignore_ascii_case("transaction_read_only") {
         let read_only = match lower.as_str() {
             "on" | "true" | "1" | "yes" => true,
             "off" | "false" | "0" | "no" => false,
             _ => return Err(invalid()),
         };
-        return Ok(Modes { read_only: Some(read_only), ..Modes::default() });
+        return Ok(Modes {
+            read_only: Some(read_only),
+            ..Modes::default()
+        });
     }
     let isolation = match lower.as_str() {
         "read committed" | "read uncommitted" => Isolation::ReadCommitted,
@@ -404,7 +503,10 @@ fn modes_of(name: &str, value: &str) -> Result<Modes> {
         "serializable" => return Err(serializable()),
         _ => return Err(invalid()),
     };
-    Ok(Modes { isolation: Some(isolation), ..Modes::default() })
+    Ok(Modes {
+        isolation: Some(isolation),
+        ..Modes::default()
+    })
 }
 
 /// A setting's name as SHOW labels its column.

@@ -42,7 +42,9 @@ impl Watchdog {
         let id = queue.next;
         queue.next += 1;
         queue.watches.insert(id, (watch.clone(), cancel));
-        queue.times.push((Reverse(Instant::now() + Duration::from_millis(millis)), id));
+        queue
+            .times
+            .push((Reverse(Instant::now() + Duration::from_millis(millis)), id));
         shared.changed.notify_one();
         watch
     }
@@ -50,13 +52,18 @@ impl Watchdog {
 
 /// The thread ends when the database does: it holds only a weak reference.
 fn start() -> Arc<Shared> {
-    let shared = Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new() });
-    let weak = Arc::downgrade(&shared);
-    let spawned = std::thread::Builder::new().name("statement-timeout".into()).spawn(move || {
-        while let Some(shared) = weak.upgrade() {
-            step(&shared);
-        }
+    let shared = Arc::new(Shared {
+        queue: Mutex::default(),
+        changed: Condvar::new(),
     });
+    let weak = Arc::downgrade(&shared);
+    let spawned = std::thread::Builder::new()
+        .name("statement-timeout".into())
+        .spawn(move || {
+            while let Some(shared) = weak.upgrade() {
+                step(&shared);
+            }
+        });
     drop(spawned);
     shared
 }
@@ -71,12 +78,20 @@ fn step(shared: &Shared) {
         }
         queue.times.pop();
         if let Some((watch, cancel)) = queue.watches.remove(&id)
-            && watch.0.compare_exchange(RUNNING, EXPIRED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            && watch
+                .0
+                .compare_exchange(RUNNING, EXPIRED, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
         {
             cancel.set();
         }
     }
-    let wait = queue.times.peek().map_or(Duration::from_millis(200), |(Reverse(time), _)| time.saturating_duration_since(now));
+    let wait = queue
+        .times
+        .peek()
+        .map_or(Duration::from_millis(200), |(Reverse(time), _)| {
+            time.saturating_duration_since(now)
+        });
     drop(shared.changed.wait_timeout(queue, wait.min(Duration::from_millis(200))));
 }
 
@@ -86,17 +101,25 @@ impl Session {
         if self.statement_timeout_ms == 0 {
             return None;
         }
-        Some(self.sql.watchdog().watch(self.statement_timeout_ms, self.env.cancel.clone()))
+        Some(
+            self.sql
+                .watchdog()
+                .watch(self.statement_timeout_ms, self.env.cancel.clone()),
+        )
     }
 
     /// Stops the clock; a cancel that it caused says so.
     pub(super) fn unwatch(&self, watch: Option<Arc<Watch>>, done: Result<()>) -> Result<()> {
         let Some(watch) = watch else { return done };
-        let expired = watch.0.compare_exchange(RUNNING, ENDED, Ordering::AcqRel, Ordering::Relaxed).is_err();
+        let expired = watch
+            .0
+            .compare_exchange(RUNNING, ENDED, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err();
         match done {
-            Err(error) if expired && error.code() == code::QUERY_CANCELED => {
-                Err(SqlError::new(code::QUERY_CANCELED, "canceling statement due to statement timeout"))
-            }
+            Err(error) if expired && error.code() == code::QUERY_CANCELED => Err(SqlError::new(
+                code::QUERY_CANCELED,
+                "canceling statement due to statement timeout",
+            )),
             done => done,
         }
     }

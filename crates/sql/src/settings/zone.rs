@@ -82,7 +82,12 @@ impl Transitions {
 }
 
 fn read_zone_file(name: &str) -> Option<Transitions> {
-    let plain = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'+'));
+    let plain = |part: &str| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'+'))
+    };
     if !name.split('/').all(plain) {
         return None;
     }
@@ -99,13 +104,20 @@ fn parse(file: &[u8]) -> Option<Transitions> {
     let at = body.get(44..)?;
     let (moments, rest) = at.split_at_checked(times * 8)?;
     let (kinds, rest) = rest.split_at_checked(times)?;
-    let offsets: Vec<i32> = rest.get(..types * 6)?.chunks_exact(6).map(|t| i32::from_be_bytes([t[0], t[1], t[2], t[3]])).collect();
+    let offsets: Vec<i32> = rest
+        .get(..types * 6)?
+        .chunks_exact(6)
+        .map(|t| i32::from_be_bytes([t[0], t[1], t[2], t[3]]))
+        .collect();
     let mut changes = Vec::with_capacity(times);
     for (moment, kind) in moments.chunks_exact(8).zip(kinds) {
         let second = i64::from_be_bytes(moment.try_into().ok()?).saturating_sub(EPOCH_SECONDS);
         changes.push((second, *offsets.get(usize::from(*kind))?));
     }
-    Some(Transitions { before: *offsets.first()?, changes })
+    Some(Transitions {
+        before: *offsets.first()?,
+        changes,
+    })
 }
 
 fn counts(header: &[u8]) -> Option<[usize; 6]> {

@@ -19,7 +19,9 @@ pub enum Context {
 
 /// Whether `from` converts to `to` in `context`.
 pub fn castable(from: ColumnType, to: ColumnType, context: Context) -> bool {
-    use ColumnType::{Bool, Bytes, Char, Date, Float4, Float8, Int2, Int4, Int8, Numeric, Text, Timestamp, TimestampTz, Varchar};
+    use ColumnType::{
+        Bool, Bytes, Char, Date, Float4, Float8, Int2, Int4, Int8, Numeric, Text, Timestamp, TimestampTz, Varchar,
+    };
     if same_base(from, to) {
         return true;
     }
@@ -87,8 +89,12 @@ fn convert(value: Datum, to: ColumnType, cx: TextContext<'_>) -> Result<Datum> {
 pub fn fit(value: Datum, to: ColumnType, context: Context) -> Result<Datum> {
     match (value, to) {
         (Datum::Text(text), ColumnType::Varchar(Some(limit))) => fit_text(text, limit, to, context).map(Datum::Text),
-        (Datum::Text(text), ColumnType::Char(limit)) => Ok(Datum::Text(pad(fit_text(text, limit, to, context)?, limit))),
-        (Datum::Numeric(v), ColumnType::Numeric(Some((precision, scale)))) => Ok(Datum::Numeric(numeric::fit(v, precision, scale)?)),
+        (Datum::Text(text), ColumnType::Char(limit)) => {
+            Ok(Datum::Text(pad(fit_text(text, limit, to, context)?, limit)))
+        }
+        (Datum::Numeric(v), ColumnType::Numeric(Some((precision, scale)))) => {
+            Ok(Datum::Numeric(numeric::fit(v, precision, scale)?))
+        }
         (value, _) => Ok(value),
     }
 }
@@ -98,16 +104,25 @@ fn fit_text(mut text: String, limit: u32, ty: ColumnType, context: Context) -> R
     if text.len() <= limit as usize {
         return Ok(text);
     }
-    let Some((end, _)) = text.char_indices().nth(limit as usize) else { return Ok(text) };
+    let Some((end, _)) = text.char_indices().nth(limit as usize) else {
+        return Ok(text);
+    };
     if context != Context::Explicit && text[end..].bytes().any(|b| b != b' ') {
-        return Err(SqlError::new(code::STRING_TOO_LONG, format!("value too long for type {ty}")));
+        return Err(SqlError::new(
+            code::STRING_TOO_LONG,
+            format!("value too long for type {ty}"),
+        ));
     }
     text.truncate(end);
     Ok(text)
 }
 
 fn pad(mut text: String, limit: u32) -> String {
-    let missing = (limit as usize).saturating_sub(if text.is_ascii() { text.len() } else { text.chars().count() });
+    let missing = (limit as usize).saturating_sub(if text.is_ascii() {
+        text.len()
+    } else {
+        text.chars().count()
+    });
     text.extend(std::iter::repeat_n(' ', missing));
     text
 }
@@ -123,7 +138,10 @@ pub fn to_f64(value: &Datum) -> Result<f64> {
         Datum::Numeric(v) => {
             let wide = v.to_f64();
             if wide.is_infinite() && v.is_finite() {
-                return Err(SqlError::new(code::OUT_OF_RANGE, format!("\"{v}\" is out of range for type double precision")));
+                return Err(SqlError::new(
+                    code::OUT_OF_RANGE,
+                    format!("\"{v}\" is out of range for type double precision"),
+                ));
             }
             wide
         }
@@ -150,7 +168,9 @@ pub fn to_numeric(value: &Datum) -> Result<Numeric> {
         Datum::Int4(v) => Numeric::from_i128(i128::from(*v)),
         Datum::Int8(v) => Numeric::from_i128(i128::from(*v)),
         Datum::Numeric(v) => v.clone(),
-        Datum::Float4(v) => Numeric::parse(&format!("{:.5e}", v)).map(trim_scale).unwrap_or_else(|_| Numeric::from_f64(f64::from(*v))),
+        Datum::Float4(v) => Numeric::parse(&format!("{:.5e}", v))
+            .map(trim_scale)
+            .unwrap_or_else(|_| Numeric::from_f64(f64::from(*v))),
         Datum::Float8(v) => Numeric::from_f64(*v),
         other => return Err(cannot(other, ColumnType::Numeric(None))),
     })
@@ -158,7 +178,11 @@ pub fn to_numeric(value: &Datum) -> Result<Numeric> {
 
 fn trim_scale(value: Numeric) -> Numeric {
     let text = value.to_string();
-    let trimmed = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    let trimmed = if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        &text
+    };
     Numeric::parse(trimmed).unwrap_or(value)
 }
 
@@ -172,11 +196,17 @@ fn to_int<T: TryFrom<i128>>(value: &Datum, ty: &str) -> Result<T> {
         Datum::Float8(v) => rounded(*v).ok_or_else(out_of_range)?,
         Datum::Numeric(v) if !v.is_finite() => {
             let what = if v.to_f64().is_nan() { "NaN" } else { "infinity" };
-            return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, format!("cannot convert {what} to {ty}")));
+            return Err(SqlError::new(
+                code::FEATURE_NOT_SUPPORTED,
+                format!("cannot convert {what} to {ty}"),
+            ));
         }
         Datum::Numeric(v) => numeric::to_i128(v).ok_or_else(out_of_range)?,
         other => {
-            return Err(SqlError::new(code::CANNOT_COERCE, format!("cannot cast type {} to {ty}", datum_type(other))));
+            return Err(SqlError::new(
+                code::CANNOT_COERCE,
+                format!("cannot cast type {} to {ty}", datum_type(other)),
+            ));
         }
     };
     T::try_from(wide).map_err(|_| out_of_range())
@@ -217,7 +247,11 @@ fn to_timestamptz(value: &Datum, zone: &Zone) -> Result<i64> {
         Datum::Timestamp(v) => *v,
         other => to_timestamp(other, zone)?,
     };
-    Ok(if local == i64::MAX || local == i64::MIN { local } else { zone.to_utc(local) })
+    Ok(if local == i64::MAX || local == i64::MIN {
+        local
+    } else {
+        zone.to_utc(local)
+    })
 }
 
 /// Type of a value that is not NULL.
@@ -241,5 +275,12 @@ pub fn datum_type(value: &Datum) -> ColumnType {
 #[cold]
 fn cannot(value: &Datum, to: ColumnType) -> SqlError {
     let text = format!("cannot cast type {} to {}", datum_type(value).name(), to.name());
-    SqlError::new(if is_string(to) { code::INTERNAL_ERROR } else { code::CANNOT_COERCE }, text)
+    SqlError::new(
+        if is_string(to) {
+            code::INTERNAL_ERROR
+        } else {
+            code::CANNOT_COERCE
+        },
+        text,
+    )
 }

@@ -35,7 +35,11 @@ pub fn civil_of(days: i64) -> (i64, i64, i64) {
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let m = (5 * of_year + 2) / 153;
     let month = if m < 10 { m + 3 } else { m - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, of_year - (153 * m + 2) / 5 + 1)
+    (
+        year_of_era + era * 400 + i64::from(month <= 2),
+        month,
+        of_year - (153 * m + 2) / 5 + 1,
+    )
 }
 
 fn days_in_month(year: i64, month: i64) -> i64 {
@@ -88,7 +92,13 @@ fn write_day(days: i64, out: &mut impl Write) -> bool {
 
 fn write_time(micros: i64, out: &mut impl Write) {
     let seconds = micros / SECOND;
-    let _ = write!(out, "{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let _ = write!(
+        out,
+        "{:02}:{:02}:{:02}",
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60
+    );
     let fraction = micros % SECOND;
     if fraction != 0 {
         let mut digits = fraction;
@@ -133,7 +143,10 @@ pub fn parse_date(text: &str, now: i64) -> Result<i32> {
         Reading::MinusInfinity => Ok(i32::MIN),
         Reading::Now(days) => Ok((now.div_euclid(DAY) + days) as i32),
         Reading::At(p) if DATE_RANGE.contains(&p.days) => Ok(p.days as i32),
-        Reading::At(_) => Err(SqlError::new(code::DATETIME_OVERFLOW, format!("date out of range: \"{text}\""))),
+        Reading::At(_) => Err(SqlError::new(
+            code::DATETIME_OVERFLOW,
+            format!("date out of range: \"{text}\""),
+        )),
     }
 }
 
@@ -159,7 +172,11 @@ pub fn parse_timestamptz(text: &str, now_utc: i64, zone: impl Fn(i64) -> i32) ->
         Reading::Now(days) => Ok(to_utc((local_now.div_euclid(DAY) + days) * DAY)),
         Reading::At(p) => {
             let local = in_range(p.days * DAY + p.micros, text)?;
-            in_range(p.offset.map_or_else(|| to_utc(local), |seconds| local - seconds * SECOND), text)
+            in_range(
+                p.offset
+                    .map_or_else(|| to_utc(local), |seconds| local - seconds * SECOND),
+                text,
+            )
         }
     }
 }
@@ -169,17 +186,26 @@ pub fn in_range(micros: i64, text: &str) -> Result<i64> {
     if MICROS.contains(&micros) {
         return Ok(micros);
     }
-    Err(SqlError::new(code::DATETIME_OVERFLOW, format!("timestamp out of range: \"{text}\"")))
+    Err(SqlError::new(
+        code::DATETIME_OVERFLOW,
+        format!("timestamp out of range: \"{text}\""),
+    ))
 }
 
 #[cold]
 fn bad(text: &str, ty: &str) -> SqlError {
-    SqlError::new(code::INVALID_DATETIME, format!("invalid input syntax for type {ty}: \"{text}\""))
+    SqlError::new(
+        code::INVALID_DATETIME,
+        format!("invalid input syntax for type {ty}: \"{text}\""),
+    )
 }
 
 #[cold]
 fn field_range(text: &str) -> SqlError {
-    SqlError::new(code::DATETIME_OVERFLOW, format!("date/time field value out of range: \"{text}\""))
+    SqlError::new(
+        code::DATETIME_OVERFLOW,
+        format!("date/time field value out of range: \"{text}\""),
+    )
 }
 
 fn read(text: &str, ty: &str) -> Result<Reading> {
@@ -190,7 +216,13 @@ fn read(text: &str, ty: &str) -> Result<Reading> {
         "now" | "today" => return Ok(Reading::Now(0)),
         "tomorrow" => return Ok(Reading::Now(1)),
         "yesterday" => return Ok(Reading::Now(-1)),
-        "epoch" => return Ok(Reading::At(Parsed { days: -EPOCH_DAYS, micros: 0, offset: Some(0) })),
+        "epoch" => {
+            return Ok(Reading::At(Parsed {
+                days: -EPOCH_DAYS,
+                micros: 0,
+                offset: Some(0),
+            }));
+        }
         _ => {}
     }
     let (trimmed, bc) = match trimmed.get(trimmed.len().saturating_sub(2)..) {
@@ -198,7 +230,9 @@ fn read(text: &str, ty: &str) -> Result<Reading> {
         Some(end) if end.eq_ignore_ascii_case("ad") => (trimmed[..trimmed.len() - 2].trim_end(), false),
         _ => (trimmed, false),
     };
-    let split = trimmed.find(':').and_then(|colon| trimmed[..colon].rfind([' ', 'T', 't']));
+    let split = trimmed
+        .find(':')
+        .and_then(|colon| trimmed[..colon].rfind([' ', 'T', 't']));
     let (day, time) = split.map_or((trimmed, ""), |at| (&trimmed[..at], trimmed[at + 1..].trim()));
     let (mut year, month, dom) = read_day(day).ok_or_else(|| bad(text, ty))?;
     if bc {
@@ -207,8 +241,16 @@ fn read(text: &str, ty: &str) -> Result<Reading> {
     if !(1..=12).contains(&month) || dom < 1 || dom > days_in_month(year, month) || year > 5_874_897 {
         return Err(field_range(text));
     }
-    let (micros, offset) = if time.is_empty() { (0, None) } else { read_time(time, text, ty)? };
-    Ok(Reading::At(Parsed { days: days_of(year, month, dom), micros, offset }))
+    let (micros, offset) = if time.is_empty() {
+        (0, None)
+    } else {
+        read_time(time, text, ty)?
+    };
+    Ok(Reading::At(Parsed {
+        days: days_of(year, month, dom),
+        micros,
+        offset,
+    }))
 }
 
 /// `2026-11-21`, `20261121`, `11/21/2026`, `2026/11/21`, `21-Nov-2026`, `Nov 21, 2026`, `21 November 2026`.
@@ -219,27 +261,64 @@ fn read_day(day: &str) -> Option<(i64, i64, i64)> {
         return compact.then(|| Some((one[..4].parse().ok()?, one[4..6].parse().ok()?, one[6..].parse().ok()?)))?;
     }
     let [a, b, c] = parts[..] else { return None };
-    let number = |s: &str| s.bytes().all(|b| b.is_ascii_digit()).then(|| s.parse::<i64>().ok()).flatten();
-    let year = |s: &str| number(s).map(|y| if s.len() <= 2 { if y < 70 { y + 2000 } else { y + 1900 } } else { y });
+    let number = |s: &str| {
+        s.bytes()
+            .all(|b| b.is_ascii_digit())
+            .then(|| s.parse::<i64>().ok())
+            .flatten()
+    };
+    let year = |s: &str| {
+        number(s).map(|y| {
+            if s.len() <= 2 {
+                if y < 70 { y + 2000 } else { y + 1900 }
+            } else {
+                y
+            }
+        })
+    };
     if let Some(month) = month_named(a) {
         return Some((year(c)?, month, number(b)?));
     }
     if let Some(month) = month_named(b) {
-        return if a.len() > 2 { Some((year(a)?, month, number(c)?)) } else { Some((year(c)?, month, number(a)?)) };
+        return if a.len() > 2 {
+            Some((year(a)?, month, number(c)?))
+        } else {
+            Some((year(c)?, month, number(a)?))
+        };
     }
-    if a.len() > 2 { Some((number(a)?, number(b)?, number(c)?)) } else { Some((year(c)?, number(a)?, number(b)?)) }
+    if a.len() > 2 {
+        Some((number(a)?, number(b)?, number(c)?))
+    } else {
+        Some((year(c)?, number(a)?, number(b)?))
+    }
 }
 
 fn month_named(text: &str) -> Option<i64> {
-    const NAMES: [&str; 12] =
-        ["january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december"];
+    const NAMES: [&str; 12] = [
+        "january",
+        "february",
+        "march",
+        "april",
+        "may",
+        "june",
+        "july",
+        "august",
+        "september",
+        "october",
+        "november",
+        "december",
+    ];
     let lower = text.to_ascii_lowercase();
-    let found = NAMES.iter().position(|n| *n == lower || lower.len() == 3 && n.starts_with(&lower))?;
+    let found = NAMES
+        .iter()
+        .position(|n| *n == lower || lower.len() == 3 && n.starts_with(&lower))?;
     Some(found as i64 + 1)
 }
 
 fn read_time(time: &str, text: &str, ty: &str) -> Result<(i64, Option<i64>)> {
-    let end = time.find(|c: char| !(c.is_ascii_digit() || c == ':' || c == '.')).unwrap_or(time.len());
+    let end = time
+        .find(|c: char| !(c.is_ascii_digit() || c == ':' || c == '.'))
+        .unwrap_or(time.len());
     let (clock, zone) = (&time[..end], time[end..].trim());
     let (clock, fraction) = clock.split_once('.').unwrap_or((clock, ""));
     let mut fields = clock.split(':').map(|f| f.parse::<i64>().ok());
@@ -271,7 +350,17 @@ fn read_zone(zone: &str) -> Option<Option<i64>> {
 
 /// Seconds east of UTC of a fixed offset or a name of UTC.
 pub fn offset_named(zone: &str) -> Option<i32> {
-    const UTC: [&str; 9] = ["z", "utc", "gmt", "etc/utc", "etc/gmt", "zulu", "universal", "etc/uct", "uct"];
+    const UTC: [&str; 9] = [
+        "z",
+        "utc",
+        "gmt",
+        "etc/utc",
+        "etc/gmt",
+        "zulu",
+        "universal",
+        "etc/uct",
+        "uct",
+    ];
     if UTC.iter().any(|n| zone.eq_ignore_ascii_case(n)) {
         return Some(0);
     }
@@ -280,10 +369,19 @@ pub fn offset_named(zone: &str) -> Option<i32> {
         b'-' => (-1, &zone[1..]),
         _ => return None,
     };
-    let field = |s: &str| s.bytes().all(|b| b.is_ascii_digit()).then(|| s.parse::<i32>().ok()).flatten();
+    let field = |s: &str| {
+        s.bytes()
+            .all(|b| b.is_ascii_digit())
+            .then(|| s.parse::<i32>().ok())
+            .flatten()
+    };
     let (hours, minutes, seconds) = if rest.contains(':') {
         let mut parts = rest.split(':');
-        (field(parts.next()?)?, field(parts.next()?)?, parts.next().map_or(Some(0), field)?)
+        (
+            field(parts.next()?)?,
+            field(parts.next()?)?,
+            parts.next().map_or(Some(0), field)?,
+        )
     } else if rest.len() <= 2 {
         (field(rest)?, 0, 0)
     } else {

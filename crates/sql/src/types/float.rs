@@ -24,7 +24,11 @@ pub fn write_f32(value: f32, out: &mut impl Write) {
 /// Reads what `float8in` reads.
 pub fn parse_f64(text: &str) -> Result<f64> {
     let value = parse_any(text, "double precision")?;
-    let finite_input = !text.trim().trim_start_matches(['+', '-']).to_ascii_lowercase().starts_with("inf");
+    let finite_input = !text
+        .trim()
+        .trim_start_matches(['+', '-'])
+        .to_ascii_lowercase()
+        .starts_with("inf");
     if value.is_infinite() && finite_input || value == 0.0 && has_nonzero_mantissa(text) {
         return Err(out_of_range(text, "double precision"));
     }
@@ -34,8 +38,16 @@ pub fn parse_f64(text: &str) -> Result<f64> {
 /// Reads what `float4in` reads.
 pub fn parse_f32(text: &str) -> Result<f32> {
     let wide = parse_any(text, "real")?;
-    let value: f32 = if wide.is_finite() { text.trim().parse().unwrap_or(wide as f32) } else { wide as f32 };
-    let finite_input = !text.trim().trim_start_matches(['+', '-']).to_ascii_lowercase().starts_with("inf");
+    let value: f32 = if wide.is_finite() {
+        text.trim().parse().unwrap_or(wide as f32)
+    } else {
+        wide as f32
+    };
+    let finite_input = !text
+        .trim()
+        .trim_start_matches(['+', '-'])
+        .to_ascii_lowercase()
+        .starts_with("inf");
     if value.is_infinite() && finite_input || value == 0.0 && has_nonzero_mantissa(text) {
         return Err(out_of_range(text, "real"));
     }
@@ -51,24 +63,35 @@ fn parse_any(text: &str, ty: &str) -> Result<f64> {
         "-infinity" | "-inf" => return Ok(f64::NEG_INFINITY),
         _ => {}
     }
-    if !lower.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'+' | b'-' | b'.' | b'e')) {
+    if !lower
+        .bytes()
+        .all(|b| b.is_ascii_digit() || matches!(b, b'+' | b'-' | b'.' | b'e'))
+    {
         return Err(bad(text, ty));
     }
     trimmed.parse().map_err(|_| bad(text, ty))
 }
 
 fn has_nonzero_mantissa(text: &str) -> bool {
-    text.split(['e', 'E']).next().is_some_and(|m| m.bytes().any(|b| (b'1'..=b'9').contains(&b)))
+    text.split(['e', 'E'])
+        .next()
+        .is_some_and(|m| m.bytes().any(|b| (b'1'..=b'9').contains(&b)))
 }
 
 #[cold]
 fn bad(text: &str, ty: &str) -> SqlError {
-    SqlError::new(code::INVALID_TEXT, format!("invalid input syntax for type {ty}: \"{text}\""))
+    SqlError::new(
+        code::INVALID_TEXT,
+        format!("invalid input syntax for type {ty}: \"{text}\""),
+    )
 }
 
 #[cold]
 fn out_of_range(text: &str, ty: &str) -> SqlError {
-    SqlError::new(code::OUT_OF_RANGE, format!("\"{}\" is out of range for type {ty}", text.trim()))
+    SqlError::new(
+        code::OUT_OF_RANGE,
+        format!("\"{}\" is out of range for type {ty}", text.trim()),
+    )
 }
 
 fn write_special(value: f64, out: &mut impl Write) -> bool {
@@ -94,7 +117,12 @@ fn lay_out(scientific: &str, limit: i32, out: &mut impl Write) {
     let _ = out.write_str(sign);
     if !(-4..limit).contains(&exponent) {
         let point = if tail.is_empty() { "" } else { "." };
-        let _ = write!(out, "{head}{point}{tail}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs());
+        let _ = write!(
+            out,
+            "{head}{point}{tail}e{}{:02}",
+            if exponent < 0 { '-' } else { '+' },
+            exponent.abs()
+        );
     } else if exponent < 0 {
         let _ = write!(out, "0.{:0>width$}{tail}", head, width = -exponent as usize);
     } else {
@@ -127,7 +155,10 @@ impl Scratch {
 
 impl Write for Scratch {
     fn write_str(&mut self, s: &str) -> std::fmt::Result {
-        let room = self.bytes.get_mut(self.len..self.len + s.len()).ok_or(std::fmt::Error)?;
+        let room = self
+            .bytes
+            .get_mut(self.len..self.len + s.len())
+            .ok_or(std::fmt::Error)?;
         room.copy_from_slice(s.as_bytes());
         self.len += s.len();
         Ok(())
@@ -147,9 +178,22 @@ mod tests {
     #[test]
     fn as_postgresql_prints() {
         let cases = [
-            (0.0, "0"), (-0.0, "-0"), (1.0, "1"), (0.1, "0.1"), (100000.0, "100000"), (1e14, "100000000000000"), (1e15, "1e+15"),
-            (1.5e-7, "1.5e-07"), (0.0001, "0.0001"), (0.00012345, "0.00012345"), (123456.789, "123456.789"), (1e300, "1e+300"),
-            (f64::NAN, "NaN"), (f64::NEG_INFINITY, "-Infinity"), (1.7976931348623157e308, "1.7976931348623157e+308"), (5e-324, "5e-324"),
+            (0.0, "0"),
+            (-0.0, "-0"),
+            (1.0, "1"),
+            (0.1, "0.1"),
+            (100000.0, "100000"),
+            (1e14, "100000000000000"),
+            (1e15, "1e+15"),
+            (1.5e-7, "1.5e-07"),
+            (0.0001, "0.0001"),
+            (0.00012345, "0.00012345"),
+            (123456.789, "123456.789"),
+            (1e300, "1e+300"),
+            (f64::NAN, "NaN"),
+            (f64::NEG_INFINITY, "-Infinity"),
+            (1.7976931348623157e308, "1.7976931348623157e+308"),
+            (5e-324, "5e-324"),
         ];
         for (value, want) in cases {
             assert_eq!(text(value), want);

@@ -68,7 +68,10 @@ pub fn div(a: &Numeric, b: &Numeric) -> Result<Numeric> {
         return Ok(Numeric::ZERO);
     }
     let scale = quotient_scale(a, b);
-    let numerator = shift_rounded(big(a, a.dscale()), scale + i32::from(b.dscale()) - i32::from(a.dscale()) + 1);
+    let numerator = shift_rounded(
+        big(a, a.dscale()),
+        scale + i32::from(b.dscale()) - i32::from(a.dscale()) + 1,
+    );
     let quotient = numerator / big(b, b.dscale());
     from_scaled(shift_rounded(quotient, -1), scale)
 }
@@ -103,7 +106,11 @@ pub fn neg(a: &Numeric) -> Numeric {
 
 /// `abs(a)`
 pub fn abs(a: &Numeric) -> Numeric {
-    if matches!(a.sign(), Sign::Negative | Sign::NegativeInfinity) { neg(a) } else { a.clone() }
+    if matches!(a.sign(), Sign::Negative | Sign::NegativeInfinity) {
+        neg(a)
+    } else {
+        a.clone()
+    }
 }
 
 /// -1, 0 or 1.
@@ -135,19 +142,31 @@ fn rescale(a: &Numeric, scale: i32, cut: impl Fn(BigInt, i32) -> BigInt) -> Resu
     }
     let shift = scale.max(-131_072) - i32::from(a.dscale());
     let kept = cut(big(a, a.dscale()), shift);
-    if scale >= 0 { from_scaled(kept, scale) } else { from_scaled(kept * BigInt::from(10u8).pow(scale.unsigned_abs()), 0) }
+    if scale >= 0 {
+        from_scaled(kept, scale)
+    } else {
+        from_scaled(kept * BigInt::from(10u8).pow(scale.unsigned_abs()), 0)
+    }
 }
 
 /// Least integer not below `a`.
 pub fn ceil(a: &Numeric) -> Result<Numeric> {
     let whole = trunc(a, 0)?;
-    if whole.cmp(a) == Ordering::Less { add(&whole, &Numeric::from_i128(1)) } else { Ok(whole) }
+    if whole.cmp(a) == Ordering::Less {
+        add(&whole, &Numeric::from_i128(1))
+    } else {
+        Ok(whole)
+    }
 }
 
 /// Greatest integer not above `a`.
 pub fn floor(a: &Numeric) -> Result<Numeric> {
     let whole = trunc(a, 0)?;
-    if whole.cmp(a) == Ordering::Greater { sub(&whole, &Numeric::from_i128(1)) } else { Ok(whole) }
+    if whole.cmp(a) == Ordering::Greater {
+        sub(&whole, &Numeric::from_i128(1))
+    } else {
+        Ok(whole)
+    }
 }
 
 /// Fits `a` into numeric(precision, scale): rounds, then checks the digits before the point.
@@ -157,12 +176,20 @@ pub fn fit(a: Numeric, precision: u16, scale: i16) -> Result<Numeric> {
         return Ok(a);
     }
     if !a.is_finite() {
-        return Err(field_overflow(format!("A field with precision {precision}, scale {scale} cannot hold an infinite value.")));
+        return Err(field_overflow(format!(
+            "A field with precision {precision}, scale {scale} cannot hold an infinite value."
+        )));
     }
     let rounded = round(&a, i32::from(scale))?;
     if !rounded.is_zero() && decimals_before_point(&rounded) > limit {
-        let bound = if limit == 0 { "1".to_string() } else { format!("10^{limit}") };
-        let detail = format!("A field with precision {precision}, scale {scale} must round to an absolute value less than {bound}.");
+        let bound = if limit == 0 {
+            "1".to_string()
+        } else {
+            format!("10^{limit}")
+        };
+        let detail = format!(
+            "A field with precision {precision}, scale {scale} must round to an absolute value less than {bound}."
+        );
         return Err(field_overflow(detail));
     }
     Ok(rounded)
@@ -193,7 +220,12 @@ pub fn from_scaled_i128(value: i128, scale: u16) -> Result<Numeric> {
     digits[..used].reverse();
     let weight = used as i32 - 1 - i32::from((scale + pad) / 4);
     let sign = if value < 0 { Sign::Negative } else { Sign::Positive };
-    Ok(Numeric::from_parts(sign, weight as i16, scale, digits[..used].to_vec())?)
+    Ok(Numeric::from_parts(
+        sign,
+        weight as i16,
+        scale,
+        digits[..used].to_vec(),
+    )?)
 }
 
 /// The value times `10^scale`, if 128 bits hold it and its own digits do not reach beyond `scale`.
@@ -217,10 +249,17 @@ fn big(a: &Numeric, scale: u16) -> BigInt {
     if let Some(value) = small(a, scale) {
         return BigInt::from(value);
     }
-    let hundreds: Vec<u8> = a.digits().iter().flat_map(|d| [(d / 100) as u8, (d % 100) as u8]).collect();
+    let hundreds: Vec<u8> = a
+        .digits()
+        .iter()
+        .flat_map(|d| [(d / 100) as u8, (d % 100) as u8])
+        .collect();
     let magnitude = BigUint::from_radix_be(&hundreds, 100).unwrap_or_default();
     let lowest = 4 * (i32::from(a.weight()) + 1 - a.digits().len() as i32);
-    let value = shift_rounded(BigInt::from_biguint(BigSign::Plus, magnitude), i32::from(scale) + lowest);
+    let value = shift_rounded(
+        BigInt::from_biguint(BigSign::Plus, magnitude),
+        i32::from(scale) + lowest,
+    );
     if a.sign() == Sign::Negative { -value } else { value }
 }
 
@@ -231,7 +270,11 @@ fn shift_rounded(value: BigInt, shift: i32) -> BigInt {
     }
     let unit = BigInt::from(10u8).pow(shift.unsigned_abs());
     let half = &unit / BigInt::from(2u8);
-    if value.sign() == BigSign::Minus { (value - half) / unit } else { (value + half) / unit }
+    if value.sign() == BigSign::Minus {
+        (value - half) / unit
+    } else {
+        (value + half) / unit
+    }
 }
 
 fn from_scaled(value: BigInt, scale: i32) -> Result<Numeric> {
@@ -287,7 +330,11 @@ fn special_product(a: &Numeric, b: &Numeric) -> Sign {
     if a.sign() == Sign::NaN || b.sign() == Sign::NaN || a.is_zero() || b.is_zero() {
         return Sign::NaN;
     }
-    if signum(a) * signum(b) < 0 { Sign::NegativeInfinity } else { Sign::PositiveInfinity }
+    if signum(a) * signum(b) < 0 {
+        Sign::NegativeInfinity
+    } else {
+        Sign::PositiveInfinity
+    }
 }
 
 /// 22012

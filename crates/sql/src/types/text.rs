@@ -100,7 +100,9 @@ pub fn parse_datum(text: &str, ty: ColumnType, cx: TextContext<'_>) -> Result<Da
         ColumnType::Bytes => Datum::Bytes(parse_bytea(text)?),
         ColumnType::Date => Datum::Date(datetime::parse_date(text, cx.zone.to_local(cx.now))?),
         ColumnType::Timestamp => Datum::Timestamp(datetime::parse_timestamp(text, cx.zone.to_local(cx.now))?),
-        ColumnType::TimestampTz => Datum::TimestampTz(datetime::parse_timestamptz(text, cx.now, |local| cx.zone.offset_at_local(local))?),
+        ColumnType::TimestampTz => Datum::TimestampTz(datetime::parse_timestamptz(text, cx.now, |local| {
+            cx.zone.offset_at_local(local)
+        })?),
     })
 }
 
@@ -108,11 +110,17 @@ fn parse_int(text: &str, ty: &str, range: std::ops::RangeInclusive<i64>) -> Resu
     let trimmed = text.trim_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']);
     let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(SqlError::new(code::INVALID_TEXT, format!("invalid input syntax for type {ty}: \"{text}\"")));
+        return Err(SqlError::new(
+            code::INVALID_TEXT,
+            format!("invalid input syntax for type {ty}: \"{text}\""),
+        ));
     }
     match trimmed.parse::<i64>() {
         Ok(value) if range.contains(&value) => Ok(value),
-        _ => Err(SqlError::new(code::OUT_OF_RANGE, format!("value \"{text}\" is out of range for type {ty}"))),
+        _ => Err(SqlError::new(
+            code::OUT_OF_RANGE,
+            format!("value \"{text}\" is out of range for type {ty}"),
+        )),
     }
 }
 
@@ -125,7 +133,10 @@ fn parse_bool(text: &str) -> Result<bool> {
     if is("false", 1) || is("no", 1) || is("off", 2) || lower == "0" {
         return Ok(false);
     }
-    Err(SqlError::new(code::INVALID_TEXT, format!("invalid input syntax for type boolean: \"{text}\"")))
+    Err(SqlError::new(
+        code::INVALID_TEXT,
+        format!("invalid input syntax for type boolean: \"{text}\""),
+    ))
 }
 
 fn parse_bytea(text: &str) -> Result<Vec<u8>> {
@@ -139,9 +150,10 @@ fn parse_hex(hex: &str) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(hex.len() / 2);
     let mut high = None;
     for c in hex.chars().filter(|c| !c.is_ascii_whitespace()) {
-        let digit = c.to_digit(16).ok_or_else(|| {
-            SqlError::new(code::INVALID_ARGUMENT, format!("invalid hexadecimal digit: \"{c}\""))
-        })? as u8;
+        let digit = c
+            .to_digit(16)
+            .ok_or_else(|| SqlError::new(code::INVALID_ARGUMENT, format!("invalid hexadecimal digit: \"{c}\"")))?
+            as u8;
         match high.take() {
             None => high = Some(digit),
             Some(h) => out.push(h << 4 | digit),
@@ -149,7 +161,10 @@ fn parse_hex(hex: &str) -> Result<Vec<u8>> {
     }
     match high {
         None => Ok(out),
-        Some(_) => Err(SqlError::new(code::INVALID_ARGUMENT, "invalid hexadecimal data: odd number of digits")),
+        Some(_) => Err(SqlError::new(
+            code::INVALID_ARGUMENT,
+            "invalid hexadecimal data: odd number of digits",
+        )),
     }
 }
 

@@ -64,11 +64,21 @@ pub fn read_param(bytes: Option<&[u8]>, format: Format, ty: ColumnType, cx: Text
 /// Checked UTF-8 without zero bytes, as PostgreSQL admits it in text.
 pub fn utf8(bytes: &[u8]) -> Result<&str> {
     let text = std::str::from_utf8(bytes).map_err(|e| {
-        let bad: Vec<String> = bytes[e.valid_up_to()..].iter().take(e.error_len().unwrap_or(1)).map(|b| format!("0x{b:02x}")).collect();
-        SqlError::new(code::BAD_ENCODING, format!("invalid byte sequence for encoding \"UTF8\": {}", bad.join(" ")))
+        let bad: Vec<String> = bytes[e.valid_up_to()..]
+            .iter()
+            .take(e.error_len().unwrap_or(1))
+            .map(|b| format!("0x{b:02x}"))
+            .collect();
+        SqlError::new(
+            code::BAD_ENCODING,
+            format!("invalid byte sequence for encoding \"UTF8\": {}", bad.join(" ")),
+        )
     })?;
     if text.as_bytes().contains(&0) {
-        return Err(SqlError::new(code::BAD_ENCODING, "invalid byte sequence for encoding \"UTF8\": 0x00"));
+        return Err(SqlError::new(
+            code::BAD_ENCODING,
+            "invalid byte sequence for encoding \"UTF8\": 0x00",
+        ));
     }
     Ok(text)
 }
@@ -93,7 +103,12 @@ fn read_binary(bytes: &[u8], ty: ColumnType) -> Result<Datum> {
 /// Reads a binary array of one dimension (or none) as its text, `{1,2,NULL}`: dimensions, whether NULLs occur, element type, then length and lower
 /// bound, then the elements.
 pub fn read_binary_array(bytes: &[u8], cx: TextContext<'_>) -> Result<Datum> {
-    let word = |at: usize| bytes.get(4 * at..4 * at + 4).map(|b| i32::from_be_bytes([b[0], b[1], b[2], b[3]])).ok_or_else(bad_binary);
+    let word = |at: usize| {
+        bytes
+            .get(4 * at..4 * at + 4)
+            .map(|b| i32::from_be_bytes([b[0], b[1], b[2], b[3]]))
+            .ok_or_else(bad_binary)
+    };
     let (dimensions, element) = (word(0)?, type_of_oid(word(2)? as u32).ok_or_else(bad_binary)?);
     let mut text = String::from("{");
     let mut rest = bytes.get(20..).unwrap_or_default();

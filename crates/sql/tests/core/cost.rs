@@ -1,9 +1,8 @@
 //! What the short path costs, in process. Run by hand: `cargo test -p cenote-sql --release --test core cost -- --ignored --nocapture`.
 
-
+use crate::support::{Database, bind_tail, simple};
 use cenote_sql::{Bind, Session};
 use std::time::Instant;
-use crate::support::{Database, bind_tail, simple};
 
 /// An output that only takes bytes, as the server's does.
 struct Blackhole(bytes::BytesMut);
@@ -12,7 +11,11 @@ impl cenote_sql::Output for Blackhole {
     fn row_description(&mut self, _: &[cenote_sql::Field], _: cenote_sql::Formats<'_>) -> cenote_sql::Result<()> {
         Ok(())
     }
-    fn row(&mut self, _: u16, encode: &mut dyn FnMut(&mut bytes::BytesMut) -> cenote_sql::Result<()>) -> cenote_sql::Result<()> {
+    fn row(
+        &mut self,
+        _: u16,
+        encode: &mut dyn FnMut(&mut bytes::BytesMut) -> cenote_sql::Result<()>,
+    ) -> cenote_sql::Result<()> {
         self.0.clear();
         encode(&mut self.0)
     }
@@ -40,7 +43,10 @@ impl cenote_sql::Output for Blackhole {
     fn copy_out(&mut self, _: cenote_sql::Format, _: u16) -> cenote_sql::Result<()> {
         Ok(())
     }
-    fn copy_row(&mut self, _: &mut dyn FnMut(&mut bytes::BytesMut) -> cenote_sql::Result<()>) -> cenote_sql::Result<()> {
+    fn copy_row(
+        &mut self,
+        _: &mut dyn FnMut(&mut bytes::BytesMut) -> cenote_sql::Result<()>,
+    ) -> cenote_sql::Result<()> {
         Ok(())
     }
     fn copy_done(&mut self) -> cenote_sql::Result<()> {
@@ -70,7 +76,9 @@ fn timed(session: &mut Session, name: &str, text: &str, block: bool, params: &dy
     for _ in 0..5 {
         let start = Instant::now();
         for tail in &tails {
-            session.bind("", name, Bind::from_wire(tail).expect("bind")).expect("bind");
+            session
+                .bind("", name, Bind::from_wire(tail).expect("bind"))
+                .expect("bind");
             session.describe_portal("", &mut out).expect("describe");
             session.execute("", 0, &mut out).expect("execute");
             session.sync().expect("sync");
@@ -92,31 +100,79 @@ fn cost_of_the_short_path() {
     simple(&mut session, create).expect("create");
     simple(&mut session, "CREATE INDEX k_1 ON sbtest1 (k)").expect("index");
     for chunk in 0..ROWS / 1000 {
-        let rows: Vec<String> = (0..1000).map(|i| format!("({}, 'c-{}-{}', 'p')", (chunk * 1000 + i) * 7 % ROWS, i, chunk)).collect();
-        simple(&mut session, &format!("INSERT INTO sbtest1 (k, c, pad) VALUES {}", rows.join(","))).expect("insert");
+        let rows: Vec<String> = (0..1000)
+            .map(|i| format!("({}, 'c-{}-{}', 'p')", (chunk * 1000 + i) * 7 % ROWS, i, chunk))
+            .collect();
+        simple(
+            &mut session,
+            &format!("INSERT INTO sbtest1 (k, c, pad) VALUES {}", rows.join(",")),
+        )
+        .expect("insert");
     }
     let id = |i: i64| vec![((i * 7919) % ROWS + 1).to_string()];
-    let range = |i: i64| vec![((i * 7919) % (ROWS - 100) + 1).to_string(), ((i * 7919) % (ROWS - 100) + 100).to_string()];
+    let range = |i: i64| {
+        vec![
+            ((i * 7919) % (ROWS - 100) + 1).to_string(),
+            ((i * 7919) % (ROWS - 100) + 100).to_string(),
+        ]
+    };
     let s = &mut session;
     timed(s, "point", "SELECT c FROM sbtest1 WHERE id=$1", false, &id);
     timed(s, "point2", "SELECT c FROM sbtest1 WHERE id=$1", true, &id);
     timed(s, "one", "SELECT 1", false, &|_| vec![]);
-    timed(s, "range", "SELECT c FROM sbtest1 WHERE id BETWEEN $1 AND $2", false, &range);
-    timed(s, "sum", "SELECT SUM(k) FROM sbtest1 WHERE id BETWEEN $1 AND $2", false, &range);
-    timed(s, "order", "SELECT c FROM sbtest1 WHERE id BETWEEN $1 AND $2 ORDER BY c", false, &range);
-    timed(s, "distinct", "SELECT DISTINCT c FROM sbtest1 WHERE id BETWEEN $1 AND $2 ORDER BY c", false, &range);
+    timed(
+        s,
+        "range",
+        "SELECT c FROM sbtest1 WHERE id BETWEEN $1 AND $2",
+        false,
+        &range,
+    );
+    timed(
+        s,
+        "sum",
+        "SELECT SUM(k) FROM sbtest1 WHERE id BETWEEN $1 AND $2",
+        false,
+        &range,
+    );
+    timed(
+        s,
+        "order",
+        "SELECT c FROM sbtest1 WHERE id BETWEEN $1 AND $2 ORDER BY c",
+        false,
+        &range,
+    );
+    timed(
+        s,
+        "distinct",
+        "SELECT DISTINCT c FROM sbtest1 WHERE id BETWEEN $1 AND $2 ORDER BY c",
+        false,
+        &range,
+    );
     timed(s, "upd", "UPDATE sbtest1 SET k=k+1 WHERE id=$1", true, &id);
-    timed(s, "updc", "UPDATE sbtest1 SET c=$1 WHERE id=$2", true, &|i| vec!["x".repeat(120), ((i * 7919) % ROWS + 1).to_string()]);
+    timed(s, "updc", "UPDATE sbtest1 SET c=$1 WHERE id=$2", true, &|i| {
+        vec!["x".repeat(120), ((i * 7919) % ROWS + 1).to_string()]
+    });
     let mut out = Blackhole(bytes::BytesMut::with_capacity(1 << 16));
     let start = Instant::now();
     for i in 0..2000 {
-        s.simple(&format!("SELECT abs(k), c FROM sbtest1 WHERE id = {}", i + 1), &mut out).expect("simple");
+        s.simple(&format!("SELECT abs(k), c FROM sbtest1 WHERE id = {}", i + 1), &mut out)
+            .expect("simple");
     }
-    println!("{:>9.0} ns  a text never seen, simple protocol", start.elapsed().as_secs_f64() * 1e9 / 2000.0);
+    println!(
+        "{:>9.0} ns  a text never seen, simple protocol",
+        start.elapsed().as_secs_f64() * 1e9 / 2000.0
+    );
     let start = Instant::now();
     for i in 0..2000 {
-        s.simple(&format!("UPDATE sbtest1 SET k = k + {} WHERE id = 99999999", i + 1), &mut out).expect("simple");
+        s.simple(
+            &format!("UPDATE sbtest1 SET k = k + {} WHERE id = 99999999", i + 1),
+            &mut out,
+        )
+        .expect("simple");
     }
-    println!("{:>9.0} ns  an update never seen (of nothing), simple protocol", start.elapsed().as_secs_f64() * 1e9 / 2000.0);
+    println!(
+        "{:>9.0} ns  an update never seen (of nothing), simple protocol",
+        start.elapsed().as_secs_f64() * 1e9 / 2000.0
+    );
     timed(s, "del", "DELETE FROM sbtest1 WHERE id=$1", true, &id);
 }

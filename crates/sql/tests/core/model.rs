@@ -1,10 +1,9 @@
 //! The short path against a naive model: random tables, indexes and conditions; every path must find what a plain walk finds.
 
-
+use crate::support::{Database, simple};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::collections::BTreeMap;
-use crate::support::{Database, simple};
 
 /// A row: key, two nullable columns.
 type Row = (Option<i32>, Option<i32>);
@@ -40,7 +39,10 @@ impl Condition {
             Condition::True => "true".into(),
             Condition::Compare(c, op, v) => format!("{c} {op} {v}"),
             Condition::Between(c, a, b) => format!("{c} BETWEEN {a} AND {b}"),
-            Condition::In(c, list) => format!("{c} IN ({})", list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+            Condition::In(c, list) => format!(
+                "{c} IN ({})",
+                list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            ),
             Condition::Null(c) => format!("{c} IS NULL"),
             Condition::And(a, b) => format!("({} AND {})", a.sql(), b.sql()),
             Condition::Or(a, b) => format!("({} OR {})", a.sql(), b.sql()),
@@ -102,11 +104,20 @@ fn condition() -> impl Strategy<Value = Condition> {
 }
 
 fn row() -> impl Strategy<Value = Row> {
-    (prop::option::weighted(0.8, 0..20i32), prop::option::weighted(0.8, 0..20i32))
+    (
+        prop::option::weighted(0.8, 0..20i32),
+        prop::option::weighted(0.8, 0..20i32),
+    )
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let order = prop_oneof![Just("id"), Just("id DESC"), Just("a, id"), Just("a DESC, id DESC"), Just("b NULLS FIRST, id")];
+    let order = prop_oneof![
+        Just("id"),
+        Just("id DESC"),
+        Just("a, id"),
+        Just("a DESC, id DESC"),
+        Just("b NULLS FIRST, id")
+    ];
     prop_oneof![
         6 => (0..30i32, row()).prop_map(|(k, r)| Step::Insert(k, r)),
         2 => (0..30i32, row()).prop_map(|(k, r)| Step::Upsert(k, r)),
@@ -125,7 +136,11 @@ fn text(value: Option<i32>) -> String {
 }
 
 fn select(model: &BTreeMap<i32, Row>, condition: &Condition, order: &str, limit: Option<u32>) -> Vec<String> {
-    let mut rows: Vec<(i32, Row)> = model.iter().filter(|(k, r)| condition.test(**k, r) == Some(true)).map(|(k, r)| (*k, *r)).collect();
+    let mut rows: Vec<(i32, Row)> = model
+        .iter()
+        .filter(|(k, r)| condition.test(**k, r) == Some(true))
+        .map(|(k, r)| (*k, *r))
+        .collect();
     // NULL is above every value.
     let high = |v: Option<i32>| v.map_or(i64::MAX, i64::from);
     match order {
@@ -143,7 +158,11 @@ fn check(steps: &[Step], layout: usize) -> Result<(), TestCaseError> {
     let database = Database::new();
     let mut session = database.session();
     let key = if layout == 0 { "" } else { ", PRIMARY KEY (id)" };
-    simple(&mut session, &format!("CREATE TABLE t (id int NOT NULL, a int, b int{key})")).expect("create");
+    simple(
+        &mut session,
+        &format!("CREATE TABLE t (id int NOT NULL, a int, b int{key})"),
+    )
+    .expect("create");
     let indexes: &[&str] = match layout {
         0 => &["CREATE UNIQUE INDEX u ON t (id)"],
         1 => &[],
@@ -156,17 +175,31 @@ fn check(steps: &[Step], layout: usize) -> Result<(), TestCaseError> {
     let mut model: BTreeMap<i32, Row> = BTreeMap::new();
     let mut before: Option<BTreeMap<i32, Row>> = None;
     for step in steps {
-        let qualifying = |c: &Condition| model.iter().filter(|(k, r)| c.test(**k, r) == Some(true)).map(|(k, _)| *k).collect::<Vec<i32>>();
+        let qualifying = |c: &Condition| {
+            model
+                .iter()
+                .filter(|(k, r)| c.test(**k, r) == Some(true))
+                .map(|(k, _)| *k)
+                .collect::<Vec<i32>>()
+        };
         match step {
             Step::Insert(id, (a, b)) => {
-                let sql = format!("INSERT INTO t VALUES ({id}, {}, {}) ON CONFLICT DO NOTHING", text(*a), text(*b));
+                let sql = format!(
+                    "INSERT INTO t VALUES ({id}, {}, {}) ON CONFLICT DO NOTHING",
+                    text(*a),
+                    text(*b)
+                );
                 let tag = simple(&mut session, &sql).expect("insert").tags.remove(0);
                 let fresh = !model.contains_key(id);
                 model.entry(*id).or_insert((*a, *b));
                 prop_assert_eq!(tag, format!("INSERT 0 {}", u8::from(fresh)));
             }
             Step::Upsert(id, (a, b)) => {
-                let sql = format!("INSERT INTO t VALUES ({id}, {}, {}) ON CONFLICT (id) DO UPDATE SET a = excluded.a, b = t.a", text(*a), text(*b));
+                let sql = format!(
+                    "INSERT INTO t VALUES ({id}, {}, {}) ON CONFLICT (id) DO UPDATE SET a = excluded.a, b = t.a",
+                    text(*a),
+                    text(*b)
+                );
                 simple(&mut session, &sql).expect("upsert");
                 let new = model.get(id).map_or((*a, *b), |old| (*a, old.0));
                 model.insert(*id, new);
@@ -194,7 +227,10 @@ fn check(steps: &[Step], layout: usize) -> Result<(), TestCaseError> {
             }
             Step::Delete(condition) => {
                 let keys = qualifying(condition);
-                let tag = simple(&mut session, &format!("DELETE FROM t WHERE {}", condition.sql())).expect("delete").tags.remove(0);
+                let tag = simple(&mut session, &format!("DELETE FROM t WHERE {}", condition.sql()))
+                    .expect("delete")
+                    .tags
+                    .remove(0);
                 prop_assert_eq!(tag, format!("DELETE {}", keys.len()));
                 model.retain(|k, _| !keys.contains(k));
             }
@@ -204,11 +240,20 @@ fn check(steps: &[Step], layout: usize) -> Result<(), TestCaseError> {
                 let got = simple(&mut session, &sql).expect("select").lines();
                 prop_assert_eq!(got, select(&model, condition, order, *limit), "{}", sql);
                 let sql = format!("SELECT count(*), sum(a), min(b) FROM t WHERE {}", condition.sql());
-                let rows: Vec<&Row> = model.iter().filter(|(k, r)| condition.test(**k, r) == Some(true)).map(|(_, r)| r).collect();
+                let rows: Vec<&Row> = model
+                    .iter()
+                    .filter(|(k, r)| condition.test(**k, r) == Some(true))
+                    .map(|(_, r)| r)
+                    .collect();
                 let sum: Option<i32> = rows.iter().filter_map(|r| r.0).reduce(|x, y| x + y);
                 let min = rows.iter().filter_map(|r| r.1).min();
                 let wanted = format!("{}|{}|{}", rows.len(), text(sum), text(min));
-                prop_assert_eq!(simple(&mut session, &sql).expect("aggregate").lines(), vec![wanted], "{}", sql);
+                prop_assert_eq!(
+                    simple(&mut session, &sql).expect("aggregate").lines(),
+                    vec![wanted],
+                    "{}",
+                    sql
+                );
             }
             Step::Begin if before.is_none() => {
                 simple(&mut session, "BEGIN").expect("begin");
@@ -230,7 +275,13 @@ fn check(steps: &[Step], layout: usize) -> Result<(), TestCaseError> {
 
 #[test]
 fn every_path_finds_what_a_walk_finds() {
-    let mut runner = TestRunner::new(Config { cases: 24, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config {
+        cases: 24,
+        failure_persistence: None,
+        ..Config::default()
+    });
     let strategy = (prop::collection::vec(step(), 1..60), 0..4usize);
-    runner.run(&strategy, |(steps, layout)| check(&steps, layout)).unwrap_or_else(|e| panic!("{e}"));
+    runner
+        .run(&strategy, |(steps, layout)| check(&steps, layout))
+        .unwrap_or_else(|e| panic!("{e}"));
 }

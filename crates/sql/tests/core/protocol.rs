@@ -13,13 +13,22 @@ fn parameters_take_the_type_of_their_surroundings() {
     let mut session = database.session();
     prepared(&mut session);
     let mut answer = Answer::default();
-    session.parse("s", "UPDATE t SET v = $2 WHERE id = $1 + 1 AND v <> $3", &[]).expect("parse");
+    session
+        .parse("s", "UPDATE t SET v = $2 WHERE id = $1 + 1 AND v <> $3", &[])
+        .expect("parse");
     session.describe_statement("s", &mut answer).expect("describe");
     assert_eq!(answer.params, vec![23, 25, 25]);
     session.sync().expect("sync");
-    let answer = extended(&mut session, "SELECT v, $2::bigint FROM t WHERE id = $1", &[Some("2"), None]).expect("select");
+    let answer = extended(
+        &mut session,
+        "SELECT v, $2::bigint FROM t WHERE id = $1",
+        &[Some("2"), None],
+    )
+    .expect("select");
     assert_eq!(answer.lines(), ["b|NULL"]);
-    let error = extended(&mut session, "SELECT v FROM t WHERE id = $1", &[Some("x")]).err().expect("no number");
+    let error = extended(&mut session, "SELECT v FROM t WHERE id = $1", &[Some("x")])
+        .err()
+        .expect("no number");
     assert_eq!(error.code(), "22P02");
     assert_eq!(session.status(), b'I');
 }
@@ -33,12 +42,26 @@ fn binary_values_go_both_ways() {
     tail.extend_from_slice(&[0, 0, 0, 4, 0, 0, 0, 2]);
     tail.extend_from_slice(&[0, 1, 0, 1]);
     let mut answer = Answer::default();
-    session.parse("", "SELECT id, id::bigint, 1.5::numeric, true, v FROM t WHERE id = $1", &[]).expect("parse");
-    session.bind("", "", Bind::from_wire(&tail).expect("well formed")).expect("bind");
+    session
+        .parse(
+            "",
+            "SELECT id, id::bigint, 1.5::numeric, true, v FROM t WHERE id = $1",
+            &[],
+        )
+        .expect("parse");
+    session
+        .bind("", "", Bind::from_wire(&tail).expect("well formed"))
+        .expect("bind");
     session.execute("", 0, &mut answer).expect("execute");
     session.sync().expect("sync");
     let numeric = vec![0, 2, 0, 0, 0, 0, 0, 1, 0, 1, 0x13, 0x88];
-    let wanted = vec![vec![0, 0, 0, 2], vec![0, 0, 0, 0, 0, 0, 0, 2], numeric, vec![1], b"b".to_vec()];
+    let wanted = vec![
+        vec![0, 0, 0, 2],
+        vec![0, 0, 0, 0, 0, 0, 0, 2],
+        numeric,
+        vec![1],
+        b"b".to_vec(),
+    ];
     assert_eq!(answer.rows, vec![wanted.into_iter().map(Some).collect::<Vec<_>>()]);
 }
 
@@ -63,7 +86,10 @@ fn portals_suspend_and_go_on() {
         }
     };
     assert_eq!(steps(&mut session, "").expect("streamed"), [vec!["a", "b"], vec!["c"]]);
-    assert_eq!(steps(&mut session, "ORDER BY v DESC").expect("sorted"), [vec!["c", "b"], vec!["a"]]);
+    assert_eq!(
+        steps(&mut session, "ORDER BY v DESC").expect("sorted"),
+        [vec!["c", "b"], vec!["a"]]
+    );
 }
 
 #[test]
@@ -73,11 +99,21 @@ fn a_pipeline_is_one_transaction() {
     prepared(&mut session);
     let mut answer = Answer::default();
     session.parse("", "INSERT INTO t VALUES (9, 'z')", &[]).expect("parse");
-    session.bind("", "", Bind::from_wire(&bind_tail(&[])).expect("well formed")).expect("bind");
+    session
+        .bind("", "", Bind::from_wire(&bind_tail(&[])).expect("well formed"))
+        .expect("bind");
     session.execute("", 0, &mut answer).expect("execute");
-    assert_eq!(session.parse("", "SELECT nothing FROM t", &[]).unwrap_err().code(), "42703");
+    assert_eq!(
+        session.parse("", "SELECT nothing FROM t", &[]).unwrap_err().code(),
+        "42703"
+    );
     session.sync().expect("sync");
-    assert_eq!(simple(&mut session, "SELECT count(*) FROM t WHERE id = 9").expect("count").lines(), ["0"]);
+    assert_eq!(
+        simple(&mut session, "SELECT count(*) FROM t WHERE id = 9")
+            .expect("count")
+            .lines(),
+        ["0"]
+    );
 }
 
 #[test]
@@ -89,12 +125,16 @@ fn a_prepared_statement_survives_definitions() {
     session.sync().expect("sync");
     simple(&mut other, "CREATE INDEX i ON t (v)").expect("index");
     let mut answer = Answer::default();
-    session.bind("", "s", Bind::from_wire(&bind_tail(&[Some("b")])).expect("well formed")).expect("bind");
+    session
+        .bind("", "s", Bind::from_wire(&bind_tail(&[Some("b")])).expect("well formed"))
+        .expect("bind");
     session.execute("", 0, &mut answer).expect("execute");
     session.sync().expect("sync");
     assert_eq!(answer.lines(), ["b"]);
     simple(&mut other, "DROP TABLE t").expect("drop");
-    let error = session.bind("", "s", Bind::from_wire(&bind_tail(&[Some("b")])).expect("well formed")).unwrap_err();
+    let error = session
+        .bind("", "s", Bind::from_wire(&bind_tail(&[Some("b")])).expect("well formed"))
+        .unwrap_err();
     assert_eq!(error.code(), "42P01");
     session.sync().expect("sync");
 }
@@ -108,7 +148,13 @@ fn another_thread_cancels() {
         std::thread::sleep(std::time::Duration::from_millis(50));
         handle.cancel();
     });
-    assert_eq!(simple(&mut session, "SELECT pg_sleep(20)").err().expect("cancelled").code(), "57014");
+    assert_eq!(
+        simple(&mut session, "SELECT pg_sleep(20)")
+            .err()
+            .expect("cancelled")
+            .code(),
+        "57014"
+    );
     thread.join().expect("the thread ends");
     assert_eq!(simple(&mut session, "SELECT 1").expect("goes on").lines(), ["1"]);
 }
@@ -128,8 +174,19 @@ fn settings_that_clients_follow_are_reported() {
     let database = Database::new();
     let mut session = database.session();
     let answer = simple(&mut session, "SET application_name = 'me'; SET TimeZone = '+01'").expect("set");
-    assert_eq!(answer.parameters, [("application_name".into(), "me".into()), ("TimeZone".into(), "+01".into())]);
-    assert!(session.reported_settings().iter().any(|(name, value)| *name == "server_version" && value.starts_with("15")));
+    assert_eq!(
+        answer.parameters,
+        [
+            ("application_name".into(), "me".into()),
+            ("TimeZone".into(), "+01".into())
+        ]
+    );
+    assert!(
+        session
+            .reported_settings()
+            .iter()
+            .any(|(name, value)| *name == "server_version" && value.starts_with("15"))
+    );
     let answer = simple(&mut session, "COMMIT").expect("a warning");
     assert_eq!(answer.notices[0].code(), "25P01");
 }

@@ -15,11 +15,19 @@ impl Database {
     pub fn new() -> Database {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let engine = Engine::open(EngineOptions::new(directory.path(), MemoryKind::Dram, 64 << 20)).expect("an engine");
-        Database { sql: Sql::new(engine, None), directory: Some(directory) }
+        Database {
+            sql: Sql::new(engine, None),
+            directory: Some(directory),
+        }
     }
 
     pub fn session(&self) -> Session {
-        let info = SessionInfo { user: "tester".into(), database: "cenote".into(), pid: 7, ..SessionInfo::default() };
+        let info = SessionInfo {
+            user: "tester".into(),
+            database: "cenote".into(),
+            pid: 7,
+            ..SessionInfo::default()
+        };
         self.sql.session(info).expect("a session")
     }
 }
@@ -49,8 +57,14 @@ pub struct Answer {
 impl Answer {
     /// Rows as text, columns between bars.
     pub fn lines(&self) -> Vec<String> {
-        let column = |c: &Option<Vec<u8>>| c.as_ref().map_or("NULL".to_string(), |b| String::from_utf8_lossy(b).into_owned());
-        self.rows.iter().map(|r| r.iter().map(column).collect::<Vec<_>>().join("|")).collect()
+        let column = |c: &Option<Vec<u8>>| {
+            c.as_ref()
+                .map_or("NULL".to_string(), |b| String::from_utf8_lossy(b).into_owned())
+        };
+        self.rows
+            .iter()
+            .map(|r| r.iter().map(column).collect::<Vec<_>>().join("|"))
+            .collect()
     }
 }
 

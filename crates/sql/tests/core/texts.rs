@@ -11,11 +11,10 @@
 //! session NAME                      what follows runs in that session
 //! ```
 
-
+use crate::support::{Answer, Database, extended};
 use cenote_sql::{Session, SqlError};
 use std::collections::HashMap;
 use std::path::Path;
-use crate::support::{Answer, Database, extended};
 
 struct Record {
     line: usize,
@@ -32,7 +31,12 @@ fn records(text: &str) -> Vec<Record> {
         if head.is_empty() || head.starts_with('#') {
             continue;
         }
-        let mut record = Record { line: number + 1, head: head.to_string(), sql: String::new(), expected: Vec::new() };
+        let mut record = Record {
+            line: number + 1,
+            head: head.to_string(),
+            sql: String::new(),
+            expected: Vec::new(),
+        };
         let mut answers = false;
         for (_, line) in lines.by_ref().take_while(|(_, l)| !l.is_empty()) {
             match (line, answers) {
@@ -58,12 +62,18 @@ struct Runner<'a> {
 
 impl Runner<'_> {
     fn run(&mut self, sql: &str, input: Vec<Vec<u8>>) -> Result<Answer, SqlError> {
-        let session = self.sessions.entry(self.current.clone()).or_insert_with(|| self.database.session());
+        let session = self
+            .sessions
+            .entry(self.current.clone())
+            .or_insert_with(|| self.database.session());
         let one = sql.trim_end().trim_end_matches(';');
         if self.use_extended && input.is_empty() && !one.contains(';') {
             return extended(session, one, &[]);
         }
-        let mut answer = Answer { copy_input: input, ..Answer::default() };
+        let mut answer = Answer {
+            copy_input: input,
+            ..Answer::default()
+        };
         session.simple(sql, &mut answer)?;
         Ok(answer)
     }
@@ -83,7 +93,11 @@ impl Runner<'_> {
             ["statement", "error", code, rest @ ..] => match self.run(&record.sql, Vec::new()) {
                 Ok(answer) => return Err(format!("succeeded with {:?}", answer.lines())),
                 Err(e) => {
-                    let said = format!("{e} {} {}", e.context().unwrap_or(""), e.position().map_or(String::new(), |p| format!("at {p}")));
+                    let said = format!(
+                        "{e} {} {}",
+                        e.context().unwrap_or(""),
+                        e.position().map_or(String::new(), |p| format!("at {p}"))
+                    );
                     let text = rest.first().unwrap_or(&"");
                     if e.code() != *code || !said.contains(text) {
                         return Err(format!("failed with {said}"));
@@ -110,7 +124,12 @@ impl Runner<'_> {
             }
             ["copy", rest @ ..] => {
                 // Messages that cut lines at odd places.
-                let data = record.expected.iter().map(|l| format!("{l}\n")).collect::<String>().into_bytes();
+                let data = record
+                    .expected
+                    .iter()
+                    .map(|l| format!("{l}\n"))
+                    .collect::<String>()
+                    .into_bytes();
                 let input = data.chunks(7).map(<[u8]>::to_vec).collect();
                 match (self.run(&record.sql, input), rest) {
                     (Ok(_), []) => {}
@@ -133,12 +152,22 @@ impl Runner<'_> {
 fn run_file(path: &Path, use_extended: bool) -> Vec<String> {
     let database = Database::new();
     let text = std::fs::read_to_string(path).expect("a test file");
-    let mut runner = Runner { database: &database, sessions: HashMap::new(), current: "main".into(), use_extended };
+    let mut runner = Runner {
+        database: &database,
+        sessions: HashMap::new(),
+        current: "main".into(),
+        use_extended,
+    };
     let mut failures = Vec::new();
     for record in records(&text) {
         if let Err(why) = runner.check(&record) {
             let protocol = if use_extended { "extended" } else { "simple" };
-            failures.push(format!("{}:{} ({protocol}): {}{why}", path.display(), record.line, record.sql));
+            failures.push(format!(
+                "{}:{} ({protocol}): {}{why}",
+                path.display(),
+                record.line,
+                record.sql
+            ));
         }
     }
     failures
@@ -147,7 +176,10 @@ fn run_file(path: &Path, use_extended: bool) -> Vec<String> {
 #[test]
 fn texts_answer_as_written() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sql");
-    let mut files: Vec<_> = std::fs::read_dir(directory).expect("the test directory").map(|e| e.expect("an entry").path()).collect();
+    let mut files: Vec<_> = std::fs::read_dir(directory)
+        .expect("the test directory")
+        .map(|e| e.expect("an entry").path())
+        .collect();
     files.sort();
     let only = std::env::var("SQL_TEST").unwrap_or_default();
     let mut failures = Vec::new();
@@ -155,5 +187,10 @@ fn texts_answer_as_written() {
         failures.extend(run_file(path, false));
         failures.extend(run_file(path, true));
     }
-    assert!(failures.is_empty(), "{} failures:\n\n{}", failures.len(), failures.join("\n\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n\n{}",
+        failures.len(),
+        failures.join("\n\n")
+    );
 }
