@@ -143,10 +143,10 @@ fn worker<W: Workload>(port: u16, progress: &Progress, mut workload: W) -> Worke
 
 fn reconnect<W: Workload>(port: u16, progress: &Progress, workload: &mut W) -> Option<Client> {
     while !progress.stopped() {
-        if let Ok(mut client) = connect(port) {
-            if workload.connected(&mut client).is_ok() {
-                return Some(client);
-            }
+        if let Ok(mut client) = connect(port)
+            && workload.connected(&mut client).is_ok()
+        {
+            return Some(client);
         }
         std::thread::sleep(Duration::from_millis(1));
     }
