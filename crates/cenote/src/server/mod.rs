@@ -28,8 +28,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use wire::{End, Wire};
 
-/// Address space of a session's stack. Below 2 MiB, so that the kernel never backs an idle one with a huge page.
-const STACK_BYTES: usize = 1_900 * 1024;
+/// Address space of a session's stack: it must hold the deepest statement that `sql` lets through, since a stack that
+/// overflows takes the process with it. Memory is taken only as deep as statements went.
+const STACK_BYTES: usize = 64 << 20;
 /// Connections beyond the limit that may be told so, or bring a cancel request.
 const SPARE_CONNECTIONS: usize = 32;
 /// After so long without a word the kernel asks whether the client's machine is still there.

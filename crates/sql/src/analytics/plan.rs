@@ -43,6 +43,9 @@ pub(crate) struct Core {
     parallel: SessionState,
 }
 
+/// Address space of a query thread's stack: plans are as deep as [`crate::parse`] lets statements be.
+const STACK_BYTES: usize = 64 << 20;
+
 impl Core {
     /// Starts the runtime. Errors: no thread can be started.
     pub fn start(config: &Config) -> Result<Core> {
@@ -50,6 +53,7 @@ impl Core {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name("query")
+            .thread_stack_size(STACK_BYTES)
             .enable_time()
             .build()
             .map_err(|e| SqlError::new("53000", format!("cannot start query threads: {e}")))?;

@@ -1,6 +1,7 @@
 //! From text to statements. Session commands and COPY are read here; the rest by sqlparser, in PostgreSQL's dialect.
 
 mod cursor;
+mod depth;
 pub mod template;
 mod utility;
 
@@ -63,6 +64,7 @@ pub fn parse(text: &str) -> Result<Vec<Parsed>> {
         {
             continue;
         }
+        depth::check(part)?;
         let statement = parse_statement(part, text)?;
         statements.push(Parsed {
             statement,
@@ -74,13 +76,17 @@ pub fn parse(text: &str) -> Result<Vec<Parsed>> {
 
 /// An expression by itself (a DEFAULT).
 pub fn parse_expression(text: &str) -> Result<ast::Expr> {
-    let mut parser = parser(tokenize(text)?);
+    let tokens = tokenize(text)?;
+    depth::check(&tokens)?;
+    let mut parser = parser(tokens);
     parser.parse_expr().map_err(|e| explain(e, text))
 }
 
 /// A query by itself.
 pub fn parse_query(text: &str) -> Result<Query> {
-    let mut parser = parser(tokenize(text)?);
+    let tokens = tokenize(text)?;
+    depth::check(&tokens)?;
+    let mut parser = parser(tokens);
     parser.parse_query().map(|q| *q).map_err(|e| explain(e, text))
 }
 
