@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 use cenote_engine::{Engine, EngineOptions, MemoryKind};
-use cenote_sql::{Bind, Field, Format, Formats, Output, Result, Session, SessionInfo, Sql, SqlError};
+use cenote_sql::{Analytics, Bind, Field, Format, Formats, Output, Result, Session, SessionInfo, Sql, SqlError};
 use std::sync::Arc;
 
 /// A database that vanishes with its directory.
@@ -13,10 +13,15 @@ pub struct Database {
 
 impl Database {
     pub fn new() -> Database {
+        Database::with_analytics(None)
+    }
+
+    pub fn with_analytics(analytics: Option<Arc<dyn Analytics>>) -> Database {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let engine = Engine::open(EngineOptions::new(directory.path(), MemoryKind::Dram, 64 << 20)).expect("an engine");
+        let options = EngineOptions::new(directory.path(), MemoryKind::Dram, 64 << 20);
+        let engine = Engine::open(options).expect("an engine");
         Database {
-            sql: Sql::new(engine, None),
+            sql: Sql::new(engine, analytics),
             directory: Some(directory),
         }
     }
