@@ -132,6 +132,11 @@ impl RowBatch {
         self.ends.clear();
     }
 
+    /// Bytes of all keys and rows.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     pub(crate) fn push(&mut self, key: &[u8], row: &[u8]) {
         self.bytes.extend_from_slice(key);
         let key_end = self.bytes.len() as u32;

@@ -2,7 +2,8 @@
 //!
 //! Key: kind byte, object id (u32 big endian). Sequence values are written ahead: the tree holds a value that `AHEAD` calls
 //! of `nextval` reach, memory counts up to it. So a crash skips values and never repeats one that a commit has used: the
-//! tree's mini-transaction stands before that commit in the log. A clean shutdown writes the exact values.
+//! tree's mini-transaction stands before that commit in the log, and a transaction that only drew values waits until it is
+//! durable. A clean shutdown writes the exact values.
 
 use crate::catalog::SequenceDef;
 use crate::engine::Engine;
@@ -27,6 +28,8 @@ struct Position {
     called: bool,
     /// Values that may be given before the tree is written again.
     ahead: i64,
+    /// Position of the log behind which the tree was written: a value counts once this is durable.
+    written: u64,
 }
 
 /// Sequences in use.
@@ -42,7 +45,7 @@ fn key(kind: u8, id: u32) -> Vec<u8> {
 }
 
 impl Engine {
-    fn put_counter(&self, kind: u8, id: u32, value: &[u8]) -> Result<()> {
+    fn put_counter(&self, kind: u8, id: u32, value: &[u8]) -> Result<u64> {
         let key = key(kind, id);
         let mut m = self.pool.mtr();
         let pos = TREE.seek_write(&mut m, &key, key.len() + value.len())?;
@@ -51,8 +54,7 @@ impl Engine {
         } else {
             TREE.insert_at(&mut m, &pos, &key, value)?;
         }
-        m.commit();
-        Ok(())
+        Ok(m.commit().raw())
     }
 
     fn get_counter(&self, kind: u8, id: u32) -> Result<Option<Vec<u8>>> {
@@ -70,42 +72,42 @@ impl Engine {
             .ok_or_else(|| Error::Corrupt(format!("sequence {id} has no value")))?;
         let mut value = [0; 8];
         value.copy_from_slice(&bytes[..8]);
-        let position = Position { value: i64::from_le_bytes(value), called: bytes[8] != 0, ahead: 0 };
+        let position = Position { value: i64::from_le_bytes(value), called: bytes[8] != 0, ahead: 0, written: 0 };
         Ok(self.counters.sequences.lock().entry(id).or_insert_with(|| Arc::new(rt::Mutex::new(position))).clone())
     }
 
-    fn write_position(&self, id: u32, value: i64, called: bool) -> Result<()> {
+    fn write_position(&self, id: u32, value: i64, called: bool) -> Result<u64> {
         let mut bytes = value.to_le_bytes().to_vec();
         bytes.push(u8::from(called));
         self.put_counter(KIND_SEQUENCE, id, &bytes)
     }
 
-    /// The next value of a sequence.
-    pub(crate) fn next_value(&self, def: &SequenceDef) -> Result<i64> {
+    /// The next value of a sequence, and the position of the log behind which it is not given again.
+    pub(crate) fn next_value(&self, def: &SequenceDef) -> Result<(i64, u64)> {
         let position = self.position_of(def.id)?;
         let mut position = position.lock();
         let value = if position.called { step(def, position.value)? } else { position.value };
         if position.ahead == 0 {
             let reach = value.saturating_add(def.increment.saturating_mul(AHEAD)).clamp(def.min, def.max);
             let reach = if def.cycle { value } else { reach };
-            self.write_position(def.id, reach, true)?;
+            position.written = self.write_position(def.id, reach, true)?;
             position.ahead = if def.cycle { 0 } else { reach.abs_diff(value).checked_div(def.increment.unsigned_abs()).unwrap_or(0) as i64 };
         } else {
             position.ahead -= 1;
         }
         (position.value, position.called) = (value, true);
-        Ok(value)
+        Ok((value, position.written))
     }
 
-    /// Sets a sequence.
-    pub(crate) fn set_value(&self, id: u32, value: i64, called: bool) -> Result<()> {
+    /// Sets a sequence; returns the position of the log behind which it is set.
+    pub(crate) fn set_value(&self, id: u32, value: i64, called: bool) -> Result<u64> {
         let position = self.counters.sequences.lock().entry(id).or_insert_with(|| {
-            Arc::new(rt::Mutex::new(Position { value, called, ahead: 0 }))
+            Arc::new(rt::Mutex::new(Position { value, called, ahead: 0, written: 0 }))
         }).clone();
         let mut position = position.lock();
-        self.write_position(id, value, called)?;
-        *position = Position { value, called, ahead: 0 };
-        Ok(())
+        let written = self.write_position(id, value, called)?;
+        *position = Position { value, called, ahead: 0, written };
+        Ok(written)
     }
 
     /// Writes the exact values, so that a clean restart skips none.
@@ -122,7 +124,8 @@ impl Engine {
 
     /// Notes how many rows a table has.
     pub(crate) fn put_row_count(&self, table: u32, rows: u64) -> Result<()> {
-        self.put_counter(KIND_ROWS, table, &rows.to_le_bytes())
+        self.put_counter(KIND_ROWS, table, &rows.to_le_bytes())?;
+        Ok(())
     }
 
     /// Rows as last counted.

@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::pool::{BufferPool, Mtr};
 use crate::row::FLAG_EXTERNAL;
-use crate::tree::{BTree, LargeRef};
+use crate::tree::{Adoption, BTree, LargeRef};
 
 /// Rows up to this many bytes stay whole.
 const ROW_INLINE: usize = 2048;
@@ -114,6 +114,11 @@ impl Engine {
     pub(crate) fn ready_for_large(&self, table: &Table, refs: &[LargeRef]) -> Result<()> {
         if refs.is_empty() { Ok(()) } else { self.reclaim_large(table) }
     }
+}
+
+/// Looks up the chains that this mini-transaction will adopt, before its first change.
+pub(crate) fn prepare_adoption(m: &mut Mtr<'_>, table: &Table, refs: &[LargeRef]) -> Result<Adoption> {
+    tree(table).prepare_adoption(m, refs).map_err(Error::from)
 }
 
 /// Makes the chains part of the row that this mini-transaction writes.

@@ -88,7 +88,7 @@ impl Engine {
         let next = self.txs.next();
         let mut low = self.slots.oldest_tx(next);
         for segment in self.segments.read().iter() {
-            // Within a segment both positions and numbers rise.
+            // Within a segment both positions and numbers rise (see `Ended::tx`).
             let ended = segment.ended.lock();
             let recent = ended.get(ended.partition_point(|e| e.at <= horizon));
             low = recent.map_or(low, |e| low.min(e.tx));
@@ -174,6 +174,8 @@ impl Engine {
         let live = !record.before.deleted();
         let mut entries = if live { entries_of(self, table, &record.key, &record.row)? } else { Vec::new() };
         let refs = if live { large::refs_of(table, &record.row)? } else { Vec::new() };
+        // A long definition lies on overflow pages itself, which are about to go.
+        let definition = if table.space == state::CATALOG_SPACE && live { state::table_of_stored(self, Some(&record.row))? } else { None };
         self.ready_for_large(table, &refs)?;
         let mut m = self.pool.mtr();
         let pos = tree.seek_write(&mut m, &record.key, 0)?;
@@ -191,8 +193,8 @@ impl Engine {
         if !refs.is_empty() {
             // So that a repetition does not free them twice.
             let page = undo::latch_record(&mut m, pointer)?;
-            undo::mark_undone(&mut m, page, pointer);
             large::orphan(&mut m, table, &refs)?;
+            undo::mark_undone(&mut m, page, pointer);
         }
         let emptied = remove_row && tree.remove_at(&mut m, &pos);
         let thin = remove_entries(&mut m, doomed);
@@ -202,9 +204,9 @@ impl Engine {
         if emptied {
             tree.compact(&self.pool, &record.key)?;
         }
-        if table.space == state::CATALOG_SPACE && live {
+        if let Some(gone) = definition {
             let kept = self.surviving_rows(survivors, pointer)?;
-            state::purge_spaces(self, &record.row, &kept)?;
+            state::purge_spaces(self, &gone, &kept)?;
         }
         Ok(())
     }
@@ -224,4 +226,51 @@ impl Engine {
 
 fn next_past(segment: &Segment, horizon: u64) -> Option<Ended> {
     segment.ended.lock().front().copied().filter(|ended| ended.at <= horizon)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::*;
+
+    /// Purge frees the overflow pages of a replaced definition, marks its record undone, and the process dies before the
+    /// segment's tail is logged. The next start followed the catalog's versions to that record, read the freed pages, and
+    /// refused to open the database.
+    #[test]
+    fn a_definition_half_purged_does_not_keep_the_database_from_opening() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let open = || {
+            let mut options = EngineOptions::new(dir.path().join("data"), MemoryKind::Cxl, 24 << 20);
+            options.region = Some(dir.path().join("region"));
+            options.background = false;
+            Engine::open(options).expect("the database opens")
+        };
+        let engine = open();
+        let column = |i| ColumnDef { name: format!("{i}{}", "x".repeat(40)), ty: ColumnType::Int4, not_null: true, default: None };
+        let mut tx = engine.begin(Isolation::ReadCommitted);
+        let columns = (0..120).map(column).collect();
+        let new = NewTable { name: "wide".into(), columns, primary_key: Some(("wide_pkey".into(), vec![0])), indexes: vec![] };
+        let table = tx.create_table(new).expect("made");
+        tx.commit().expect("committed");
+        tx.begin(Isolation::ReadCommitted);
+        tx.truncate(&table).expect("truncated");
+        tx.commit().expect("committed");
+        drop(tx);
+        let segments: Vec<_> = engine.segments.read().clone();
+        for segment in &segments {
+            while let Some(ended) = next_past(segment, u64::MAX) {
+                engine.purge_until(segment, ended.end).expect("purged");
+                segment.ended.lock().pop_front();
+            }
+        }
+        engine.halt();
+        drop(engine);
+        let engine = open();
+        let tx = engine.begin(Isolation::ReadCommitted);
+        assert!(tx.table("wide").expect("read").is_some());
+        drop(tx);
+        engine.vacuum().expect("purged");
+        assert_eq!(engine.check().expect("checked").problems, Vec::<String>::new());
+        engine.shutdown().expect("shut down");
+    }
 }

@@ -67,7 +67,7 @@ pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling:
     for segment in segments {
         let header = undo::header(pool, segment.number)?;
         if header.tail < header.end {
-            segment.ended.lock().push_back(Ended { end: header.end, at: 0, tx: 0 });
+            segment.note_end(Ended { end: header.end, at: 0, tx: 0 });
         }
         if let Some((position, end, record)) = undo::read_last(pool, segment.number, header.end)? {
             let last = undo::pointer_to(segment.number, position);

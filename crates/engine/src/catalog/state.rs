@@ -258,7 +258,8 @@ pub(crate) fn definition_of(own: &Table, row: &[u8]) -> Result<Definition> {
     }
 }
 
-fn table_of_stored(engine: &Engine, stored: Option<&[u8]>) -> Result<Option<Arc<Table>>> {
+/// The table that a stored definition names; None for other objects.
+pub(crate) fn table_of_stored(engine: &Engine, stored: Option<&[u8]>) -> Result<Option<Arc<Table>>> {
     let Some(stored) = stored else { return Ok(None) };
     let own = &engine.catalog.own;
     Ok(match definition_of(own, &large::bring_in(&engine.pool, own, stored)?)? {
@@ -272,15 +273,14 @@ pub(crate) fn spaces_of(table: &Table) -> Vec<u32> {
     std::iter::once(table.space).chain(table.indexes.iter().map(|i| i.space)).collect()
 }
 
-/// A stored definition is gone for everybody, `kept` is the one that stays: drops the spaces that only the first named.
-pub(crate) fn drop_spaces(engine: &Engine, gone: Option<&[u8]>, kept: Option<&[u8]>) -> Result<()> {
-    let Some(gone) = table_of_stored(engine, gone)? else {
-        if let Some(kept) = table_of_stored(engine, kept)? {
+/// A definition is gone for everybody, `kept` is the one that stays: drops the spaces that only the first named.
+pub(crate) fn drop_spaces(engine: &Engine, gone: Option<Arc<Table>>, kept: Option<Arc<Table>>) -> Result<()> {
+    let Some(gone) = gone else {
+        if let Some(kept) = kept {
             engine.catalog.register(&kept);
         }
         return Ok(());
     };
-    let kept = table_of_stored(engine, kept)?;
     let staying = kept.as_ref().map(|t| spaces_of(t)).unwrap_or_default();
     if let Some(kept) = &kept {
         engine.catalog.register(kept);
@@ -294,9 +294,8 @@ pub(crate) fn drop_spaces(engine: &Engine, gone: Option<&[u8]>, kept: Option<&[u
     Ok(())
 }
 
-/// Purge has passed a stored definition; drops the spaces that none of the surviving versions names.
-pub(crate) fn purge_spaces(engine: &Engine, gone: &[u8], survivors: &[Vec<u8>]) -> Result<()> {
-    let Some(gone) = table_of_stored(engine, Some(gone))? else { return Ok(()) };
+/// Purge has passed a definition; drops the spaces that none of the surviving stored versions names.
+pub(crate) fn purge_spaces(engine: &Engine, gone: &Table, survivors: &[Vec<u8>]) -> Result<()> {
     let mut staying = Vec::new();
     for survivor in survivors {
         if let Some(table) = table_of_stored(engine, Some(survivor))? {
@@ -306,7 +305,7 @@ pub(crate) fn purge_spaces(engine: &Engine, gone: &[u8], survivors: &[Vec<u8>]) 
     if !staying.contains(&gone.space) {
         engine.catalog.spaces.write().remove(&gone.space);
     }
-    for space in spaces_of(&gone).into_iter().filter(|space| !staying.contains(space)) {
+    for space in spaces_of(gone).into_iter().filter(|space| !staying.contains(space)) {
         engine.drop_space(space)?;
     }
     Ok(())

@@ -62,6 +62,17 @@ impl LargeRef {
     }
 }
 
+/// Chains about to be adopted: the space's header, latched, and their slots of the pending list.
+pub(crate) struct Adoption(Option<(SpaceLatch, Vec<usize>)>);
+
+impl Adoption {
+    /// Takes the chains off the pending list.
+    pub(crate) fn apply(self, m: &mut Mtr<'_>) {
+        let Some((header, slots)) = self.0 else { return };
+        slots.into_iter().for_each(|slot| header.set_pending(m, slot, 0));
+    }
+}
+
 impl BTree {
     /// Writes a value as a chain that is pending: adopt it in the mini-transaction that writes its row.
     pub fn put_large(&self, pool: &Pool, value: &[u8]) -> Result<LargeRef> {
@@ -109,8 +120,14 @@ impl BTree {
     /// Takes the chains off the pending list, in the mini-transaction that writes the row that holds them. Call it
     /// before that mini-transaction's first change and after the leaf is latched; the space's header is all it latches.
     pub fn adopt_large(&self, m: &mut Mtr<'_>, large: &[LargeRef]) -> Result<()> {
+        self.prepare_adoption(m, large)?.apply(m);
+        Ok(())
+    }
+
+    /// What can fail of an adoption: for a mini-transaction with other changes that can fail before they change anything.
+    pub(crate) fn prepare_adoption(&self, m: &mut Mtr<'_>, large: &[LargeRef]) -> Result<Adoption> {
         if large.is_empty() {
-            return Ok(());
+            return Ok(Adoption(None));
         }
         let header = space::latch(m, self.space)?;
         let slot_of = |large: &LargeRef| {
@@ -118,8 +135,7 @@ impl BTree {
             slot.ok_or_else(|| Error::corrupt(self.page(large.first), "a large value to adopt is not pending"))
         };
         let slots = large.iter().map(slot_of).collect::<Result<Vec<_>>>()?;
-        slots.into_iter().for_each(|slot| header.set_pending(m, slot, 0));
-        Ok(())
+        Ok(Adoption(Some((header, slots))))
     }
 
     /// Puts the chains on the pending list, in the mini-transaction that removes the last version that holds them.

@@ -29,6 +29,7 @@ mod split;
 mod write;
 
 pub use check::{CheckReport, Finding};
+pub(crate) use large::Adoption;
 pub use large::LargeRef;
 pub use layout::{KIND_FREE, KIND_OVERFLOW, KIND_TREE, MAX_KEY, MAX_VALUE, PAGE_SIZE};
 pub use scan::{LeafBatch, Scan};

@@ -18,7 +18,12 @@ use crate::key::{self, KeyRange};
 use crate::large;
 use crate::tree::{BTree, LeafBatch};
 use crate::undo::record::{TRAILER, Trailer};
+use cenote_base::rt::atomic::Ordering;
 use std::sync::Arc;
+
+/// Secondary indexes of a table, at most: with row, undo page and space header within what a mini-transaction can latch.
+const MAX_INDEXES: usize = 56;
+const _: () = assert!(MAX_INDEXES + 4 <= cenote_buffer::PAGES_MAX);
 
 impl Tx {
     fn catalog(&self) -> Arc<Catalog> {
@@ -157,6 +162,7 @@ impl Tx {
     /// CREATE TABLE.
     pub fn create_table(&mut self, new: NewTable) -> Result<Arc<Table>> {
         self.claim_name(&new.name)?;
+        refuse_many_indexes(&new.name, new.indexes.len())?;
         let id = self.engine().next_object()?;
         let primary_key = match new.primary_key {
             Some((name, columns)) => {
@@ -211,6 +217,7 @@ impl Tx {
     /// CREATE INDEX: builds it from the rows.
     pub fn create_index(&mut self, table: &Table, new: NewIndex) -> Result<Arc<Table>> {
         let table = self.claim_table(table)?;
+        refuse_many_indexes(&table.name, table.indexes.len() + 1)?;
         let index = self.new_index(new)?;
         self.or_drop(&[index.space], |tx| {
             tx.build_index(&table, &index)?;
@@ -262,10 +269,15 @@ impl Tx {
         older: &mut Vec<(Vec<u8>, u16)>,
     ) -> Result<()> {
         let mut version = Some((Trailer::of(value)?, value[..value.len() - TRAILER].to_vec()));
-        let mut list = newest;
+        let (mut list, mut newer) = (newest, None);
         while let Some((trailer, stored)) = version {
             if !trailer.deleted() {
-                let row = index::whole(self.engine(), table, &stored)?;
+                let row = match index::whole(self.engine(), table, &stored) {
+                    Ok(row) => row,
+                    // Purge has passed the version meanwhile: nobody sees it.
+                    Err(_) if matches!(newer, Some(newer) if self.engine().version_before(newer)?.is_none()) => return Ok(()),
+                    Err(error) => return Err(error),
+                };
                 let mut entry = Vec::new();
                 table.index_key_of_row(index, &row, &mut entry)?;
                 let split = entry.len() as u16;
@@ -273,7 +285,7 @@ impl Tx {
                 key::check_len(&entry)?;
                 list.push((entry, split));
             }
-            list = &mut *older;
+            (list, newer) = (&mut *older, Some(trailer));
             let past = trailer.tx < self.reader().low_water;
             version = if past { None } else { self.engine().version_before(trailer)? };
         }
@@ -394,7 +406,9 @@ impl Tx {
     /// The next value of a sequence (by object id); never taken back.
     pub fn nextval(&mut self, sequence: u32) -> Result<i64> {
         let def = self.sequence_by_id(sequence)?;
-        self.engine().next_value(&def)
+        let (value, at) = self.engine().next_value(&def)?;
+        self.built_on.fetch_max(at, Ordering::Relaxed);
+        Ok(value)
     }
 
     /// Sets a sequence; `called`: the next `nextval` goes on from `value`, else it gives `value` itself.
@@ -404,7 +418,9 @@ impl Tx {
             let (name, min, max) = (&def.name, def.min, def.max);
             return Err(Error::OutOfRange(format!("setval: value {value} is out of bounds for sequence \"{name}\" ({min}..{max})")));
         }
-        self.engine().set_value(def.id, value, called)
+        let at = self.engine().set_value(def.id, value, called)?;
+        self.built_on.fetch_max(at, Ordering::Relaxed);
+        Ok(())
     }
 
     fn sequence_by_id(&self, id: u32) -> Result<Arc<SequenceDef>> {
@@ -412,6 +428,14 @@ impl Tx {
         let found = catalog.sequences.values().find(|s| s.id == id);
         found.cloned().ok_or_else(|| Error::UndefinedObject(format!("sequence {id}")))
     }
+}
+
+/// Taking a row back changes it and all its index entries in one mini-transaction, which holds a bounded number of pages.
+fn refuse_many_indexes(table: &str, indexes: usize) -> Result<()> {
+    if indexes > MAX_INDEXES {
+        return Err(Error::TooLarge(format!("table \"{table}\" cannot have more than {MAX_INDEXES} indexes")));
+    }
+    Ok(())
 }
 
 fn refuse_nulls(table: &Table, row: &[u8]) -> Result<()> {

@@ -67,8 +67,10 @@ pub struct Tx {
     writer: Option<Writer>,
     /// Newest undo record; 0: nothing written.
     last_undo: u64,
-    /// Greatest timestamp of a commit that this transaction met behind its snapshot. Such a commit may not be durable yet:
-    /// nothing that builds on it is shown to the client before it is.
+    /// Whether records were taken back: then readers may have met versions of this transaction, though none is left.
+    taken_back: bool,
+    /// Greatest timestamp of a commit that this transaction met behind its snapshot, or position behind a sequence value that
+    /// it drew. That may not be durable yet: nothing that builds on it is shown to the client before it is.
     built_on: AtomicU64,
     table_locks: Vec<u64>,
     /// Tables (id, version) known to be current; their locks are held.
@@ -89,6 +91,7 @@ impl Tx {
             lock_timeout: None,
             writer: None,
             last_undo: 0,
+            taken_back: false,
             built_on: AtomicU64::new(0),
             table_locks: Vec::new(),
             checked: Vec::new(),
@@ -214,10 +217,16 @@ impl Tx {
         self.active = false;
         self.reader.withdraw();
         if self.reader.own == 0 {
-            return Ok(());
+            let durable = self.wait_built_on();
+            self.built_on.store(0, Ordering::Relaxed);
+            return durable;
         }
         if self.last_undo == 0 {
             let durable = self.wait_built_on();
+            if self.taken_back {
+                // Nothing is left, but its end has to be noted: readers may still hold a version that was taken back.
+                return self.rollback().and(durable);
+            }
             self.engine().txs.set_over(self.reader.own, self.reader.slot);
             self.release();
             return durable;
@@ -248,7 +257,9 @@ impl Tx {
             patch.set_all(at);
             engine.txs.set_committed(own, slot, at);
         });
-        writer.segment.ended.lock().push_back(Ended { end: writer.position, at, tx: own });
+        if self.overlay.is_empty() {
+            writer.segment.note_end(Ended { end: writer.position, at, tx: own });
+        }
         Ok(at)
     }
 
@@ -263,8 +274,20 @@ impl Tx {
         if durable.is_ok() {
             engine.catalog.publish(&self.overlay);
         }
+        self.note_definitions();
         self.release();
         durable
+    }
+
+    /// After definitions are published: those who took a snapshot before that, however late, may still use the former ones, so
+    /// for purge the transaction ends here, at a position that none of their snapshots has reached.
+    fn note_definitions(&self) {
+        let Some(Writer { segment, position }) = &self.writer else { return };
+        let (engine, own) = (self.engine(), self.reader.own);
+        match rollback::log_end(engine, segment, *position, own) {
+            Ok(at) => drop(engine.storage.wait_durable(at)),
+            Err(_) => segment.note_end(Ended { end: *position, at: engine.storage.0.log().tail().raw() + 1, tx: own }),
+        }
     }
 
     /// Takes all changes back.
@@ -272,6 +295,7 @@ impl Tx {
         self.active = false;
         self.reader.withdraw();
         if self.reader.own == 0 {
+            self.built_on.store(0, Ordering::Relaxed);
             return Ok(());
         }
         match self.take_back_all() {
@@ -288,12 +312,13 @@ impl Tx {
     }
 
     fn take_back_all(&mut self) -> Result<()> {
-        if self.last_undo == 0 {
+        self.take_back(0)?;
+        if !self.taken_back {
             return Ok(());
         }
-        self.take_back(0)?;
         let writer = self.writer.as_ref().ok_or_else(|| Error::Internal("a writer without a segment".into()))?;
-        rollback::log_end(self.engine(), &writer.segment, writer.position, self.reader.own)
+        rollback::log_end(self.engine(), &writer.segment, writer.position, self.reader.own)?;
+        Ok(())
     }
 
     /// Takes back all changes since the savepoint, which stays usable.
@@ -308,6 +333,7 @@ impl Tx {
         let engine = self.engine().clone();
         while self.last_undo != to {
             let pointer = self.last_undo;
+            self.taken_back = true;
             self.last_undo = rollback::take_back_one(&engine, pointer)?;
         }
         Ok(())
@@ -320,6 +346,7 @@ impl Tx {
         self.reader.slot = self.engine().slots.acquire();
         self.reader.own = 0;
         self.last_undo = 0;
+        self.taken_back = false;
         self.table_locks.clear();
         self.checked.clear();
         self.row_locks.clear();
@@ -342,6 +369,7 @@ impl Tx {
         self.overlay.truncate(0);
         self.reader.own = 0;
         self.last_undo = 0;
+        self.taken_back = false;
         self.built_on.store(0, Ordering::Relaxed);
     }
 

@@ -85,14 +85,14 @@ impl Reader {
     /// Scans a table by primary key.
     pub fn scan(&self, table: &Arc<Table>, range: KeyRange, direction: Direction) -> RowScan {
         let scan = BTree { space: table.space }.scan(range, direction);
-        RowScan { table: table.clone(), index: None, scan, leaf: LeafBatch::new(), scratch: Vec::new() }
+        RowScan { table: table.clone(), index: None, scan, leaf: LeafBatch::new(), taken: 0, scratch: Vec::new() }
     }
 
     /// Scans a table in the order of an index (position in `Table::indexes`); the range is over the index's columns (and
     /// the primary key behind them).
     pub fn index_scan(&self, table: &Arc<Table>, index: usize, range: KeyRange, direction: Direction) -> RowScan {
         let scan = BTree { space: table.indexes[index].space }.scan(range, direction);
-        RowScan { table: table.clone(), index: Some(index), scan, leaf: LeafBatch::new(), scratch: Vec::new() }
+        RowScan { table: table.clone(), index: Some(index), scan, leaf: LeafBatch::new(), taken: 0, scratch: Vec::new() }
     }
 
     /// Whether the snapshot sees what transaction `tx` made.
@@ -118,6 +118,10 @@ impl Reader {
     #[cold]
     fn older_version(&self, mut trailer: Trailer, value: &mut Vec<u8>) -> Result<bool> {
         loop {
+            if trailer.undo == 0 {
+                // Copied into a tree that is younger than the snapshot.
+                return Ok(false);
+            }
             let record = undo::read(&self.engine.pool, trailer.undo)?;
             if record.kind == Kind::Insert {
                 return Ok(false);
@@ -142,29 +146,21 @@ impl Reader {
 }
 
 impl Engine {
-    /// Status of a transaction. One below the low-water mark counts as committed before all snapshots: its slot's page may be
-    /// gone from the file.
+    /// Status of a transaction.
     pub(crate) fn status(&self, tx: u64) -> Result<Status> {
-        let past = |tx| tx < self.txs.low_water();
-        if past(tx) {
-            return Ok(Status::Committed(1));
-        }
-        match self.txs.status(tx, |seq| self.cts.read(&self.pool, seq)) {
-            Err(_) if past(tx) => Ok(Status::Committed(1)),
-            status => status,
-        }
+        self.txs.status(tx, |seq| self.cts.read(&self.pool, seq))
     }
 }
 
 impl Engine {
     /// The version before the one with this trailer, for those who look at all that are left: none where purge has passed its
-    /// record (it may do so while this looks), or where the row began.
+    /// record (it may do so while this looks; it marks the record undone when it frees large values), or where the row began.
     pub(crate) fn version_before(&self, trailer: Trailer) -> Result<Option<(Trailer, Vec<u8>)>> {
         if trailer.undo == 0 || self.is_purged(trailer.undo) {
             return Ok(None);
         }
         match undo::read(&self.pool, trailer.undo) {
-            Ok(record) => Ok((record.kind != Kind::Insert).then_some((record.before, record.row))),
+            Ok(record) => Ok((record.kind != Kind::Insert && !record.undone).then_some((record.before, record.row))),
             Err(_) if self.is_purged(trailer.undo) => Ok(None),
             Err(error) => Err(error),
         }
@@ -177,8 +173,13 @@ pub struct RowScan {
     index: Option<usize>,
     scan: Scan,
     leaf: LeafBatch,
+    /// Entries of the leaf that have been delivered or passed over.
+    taken: usize,
     scratch: Vec<u8>,
 }
+
+/// Bytes after which a batch ends within a leaf: rows with large values may be of a gigabyte each.
+const BATCH_BYTES: usize = 4 << 20;
 
 impl RowScan {
     /// Fetch about so many rows at a time (at least 1), for callers that want few.
@@ -192,8 +193,11 @@ impl RowScan {
         batch.clear();
         while batch.is_empty() {
             reader.cancel.check()?;
-            if !self.scan.next_batch(&reader.engine.pool, &mut self.leaf)? {
-                return Ok(false);
+            if self.taken >= self.leaf.len() {
+                self.taken = 0;
+                if !self.scan.next_batch(&reader.engine.pool, &mut self.leaf)? {
+                    return Ok(false);
+                }
             }
             match self.index {
                 None => self.take_rows(reader, batch)?,
@@ -204,8 +208,9 @@ impl RowScan {
     }
 
     fn take_rows(&mut self, reader: &Reader, batch: &mut RowBatch) -> Result<()> {
-        for i in 0..self.leaf.len() {
-            let (key, value) = (self.leaf.key(i), self.leaf.value(i));
+        while self.taken < self.leaf.len() && batch.bytes() < BATCH_BYTES {
+            let (key, value) = (self.leaf.key(self.taken), self.leaf.value(self.taken));
+            self.taken += 1;
             let trailer = Trailer::of(value)?;
             let plain = value.first().is_some_and(|flags| flags & FLAG_EXTERNAL == 0);
             if plain && !trailer.deleted() && reader.sees(trailer.tx)? {
@@ -224,8 +229,9 @@ impl RowScan {
     fn take_entries(&mut self, reader: &Reader, index: usize, batch: &mut RowBatch) -> Result<()> {
         let index = &self.table.indexes[index];
         let mut seen = Vec::new();
-        for i in 0..self.leaf.len() {
-            let (prefix, key) = split_entry(self.leaf.key(i), self.leaf.value(i))?;
+        while self.taken < self.leaf.len() && batch.bytes() < BATCH_BYTES {
+            let (prefix, key) = split_entry(self.leaf.key(self.taken), self.leaf.value(self.taken))?;
+            self.taken += 1;
             if !reader.get(&self.table, key, &mut self.scratch)? {
                 continue;
             }

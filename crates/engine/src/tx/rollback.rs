@@ -16,6 +16,7 @@ use crate::pool::Mtr;
 use crate::tree::{BTree, LeafPos};
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment};
+use std::sync::Arc;
 
 /// Takes back the change of one record, unless that is done; returns the transaction's previous record.
 pub(crate) fn take_back_one(engine: &Engine, pointer: u64) -> Result<u64> {
@@ -56,6 +57,8 @@ fn restore(engine: &Engine, table: &Table, pointer: u64, record: &UndoRecord) ->
     }
     let trailer = Trailer::of(&current)?;
     let row = &current[..current.len() - TRAILER];
+    // Read before large values go: a long definition lies on overflow pages itself.
+    let definitions = if table.space == state::CATALOG_SPACE { Some(definitions(engine, (trailer, row), record)?) } else { None };
     let mut entries = Vec::new();
     if !trailer.deleted() {
         entries = entries_of(engine, table, &record.key, row)?;
@@ -80,11 +83,18 @@ fn restore(engine: &Engine, table: &Table, pointer: u64, record: &UndoRecord) ->
     if emptied {
         tree.compact(&engine.pool, &record.key)?;
     }
-    if table.space == state::CATALOG_SPACE {
-        let before = if record.kind == Kind::Insert || record.before.deleted() { None } else { Some(record.row.as_slice()) };
-        state::drop_spaces(engine, (!trailer.deleted()).then_some(row), before)?;
+    if let Some((gone, before)) = definitions {
+        state::drop_spaces(engine, gone, before)?;
     }
     Ok(())
+}
+
+type Definition = Option<Arc<Table>>;
+
+/// Of a change to the catalog that is to be taken back: the table that it defined, and the one before.
+fn definitions(engine: &Engine, (trailer, row): (Trailer, &[u8]), record: &UndoRecord) -> Result<(Definition, Definition)> {
+    let before = (record.kind != Kind::Insert && !record.before.deleted()).then_some(record.row.as_slice());
+    Ok((state::table_of_stored(engine, (!trailer.deleted()).then_some(row))?, state::table_of_stored(engine, before)?))
 }
 
 /// Index entries of a stored row version: (index space, entry key).
@@ -162,13 +172,14 @@ pub(crate) fn compact_entries(engine: &Engine, thin: &[Doomed]) -> Result<()> {
     Ok(())
 }
 
-/// Says in the log that transaction `seq`, whose records end at `end`, has been rolled back.
-pub(crate) fn log_end(engine: &Engine, segment: &Segment, end: u64, seq: u64) -> Result<()> {
+/// Says in the log that transaction `seq`, whose records end at `end`, has been rolled back (or has published what it
+/// defined), and to purge that it ended there. Returns that position.
+pub(crate) fn log_end(engine: &Engine, segment: &Segment, end: u64, seq: u64) -> Result<u64> {
     let mut m = engine.pool.mtr();
     let header = undo::latch_header(&mut m, segment.number)?;
     undo::set_end(&mut m, header, end, seq);
     let at = m.commit().raw();
-    // Behind every snapshot that may still walk the versions that were taken back.
-    segment.ended.lock().push_back(Ended { end, at: at + 1, tx: seq });
-    Ok(())
+    // Behind every snapshot that may still walk the versions that were taken back: those were taken before this position.
+    segment.note_end(Ended { end, at, tx: seq });
+    Ok(at)
 }

@@ -37,6 +37,7 @@ pub(crate) struct Slot {
 /// All slots.
 pub(crate) struct Slots {
     slots: Box<[Slot]>,
+    /// Slots not in use; also held while a snapshot is shared, and while purge scans the slots.
     free: rt::Mutex<Vec<u32>>,
     /// Slots ever used: bound of scans.
     used: AtomicUsize,
@@ -100,8 +101,10 @@ impl Slots {
         }
     }
 
-    /// Publishes a snapshot that another slot holds while this is called.
+    /// Publishes a snapshot that another slot holds while this is called. Not while purge looks at the slots: it might have
+    /// passed this one and meet the other when that has gone on.
     pub(crate) fn share(&self, index: u32, snapshot: u64) {
+        let _no_scan = self.free.lock();
         self.get(index).snapshot.store(snapshot, Ordering::SeqCst);
     }
 
@@ -113,6 +116,7 @@ impl Slots {
     /// Oldest snapshot in use, at most `visible`: versions that ended before it can be removed.
     pub(crate) fn horizon(&self, visible: u64) -> u64 {
         self.announced.fetch_max(visible, Ordering::SeqCst);
+        let _no_sharing = self.free.lock();
         self.in_use().map(|s| s.snapshot.load(Ordering::SeqCst)).fold(visible, u64::min)
     }
 

@@ -67,14 +67,24 @@ impl Tx {
         let keys = index::new_keys(table, row, None)?;
         index::check_lengths(&keys, &row_key)?;
         let stored = self.store(table, row)?;
-        let done = self.insert_stored(table, row, &row_key, &keys, &stored);
-        if !matches!(done, Ok(Insert::Done)) && !stored.refs.is_empty() {
+        let mut written = false;
+        let done = self.insert_stored(table, row, &row_key, &keys, &stored, &mut written);
+        if !written && !stored.refs.is_empty() {
             large::free(&self.engine().pool, table, &stored.refs)?;
         }
         done
     }
 
-    fn insert_stored(&mut self, table: &Table, row: &[u8], row_key: &[u8], keys: &NewKeys, stored: &Stored) -> Result<Insert> {
+    /// `written` says afterwards whether the row stands, and holds its large values, even where an index entry then failed.
+    fn insert_stored(
+        &mut self,
+        table: &Table,
+        row: &[u8],
+        row_key: &[u8],
+        keys: &NewKeys,
+        stored: &Stored,
+        written: &mut bool,
+    ) -> Result<Insert> {
         let engine = self.engine().clone();
         let unique = index::unique_keys(table, row, keys)?;
         loop {
@@ -92,6 +102,7 @@ impl Tx {
             };
             match step {
                 Step::Done(Insert::Done) => {
+                    *written = true;
                     index::enter(&engine, table, keys, row_key)?;
                     return Ok(Insert::Done);
                 }
@@ -150,8 +161,9 @@ impl Tx {
         self.scratch.value.clear();
         self.scratch.value.extend_from_slice(&stored.row);
         self.scratch.value.extend_from_slice(&trailer.encode());
-        large::adopt(&mut m, table, &stored.refs)?;
+        let adoption = large::prepare_adoption(&mut m, table, &stored.refs)?;
         self.last_undo = writer.append(&mut m, &place, &record, &mut self.scratch.record)?;
+        adoption.apply(&mut m);
         if pos.found {
             tree.replace_at(&mut m, &pos, &self.scratch.value)?;
         } else {
@@ -366,8 +378,9 @@ impl Tx {
         let place = writer.prepare(&mut m, record.len())?;
         let flags = if new.is_some() { 0 } else { DELETED };
         let trailer = Trailer { tx: own, undo: writer.pointer(&place), flags }.encode();
-        large::adopt(&mut m, table, new.map_or(&[], |new| &new.refs))?;
+        let adoption = large::prepare_adoption(&mut m, table, new.map_or(&[], |new| &new.refs))?;
         self.last_undo = writer.append(&mut m, &place, &record, &mut self.scratch.record)?;
+        adoption.apply(&mut m);
         match new {
             None => tree.write_value_bytes_at(&mut m, &pos, old.len(), &trailer),
             Some(new) => {

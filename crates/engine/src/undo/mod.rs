@@ -79,7 +79,7 @@ pub(crate) struct Ended {
     pub end: u64,
     /// Position of the log at which it ended: once no snapshot is older, its undo is not needed.
     pub at: u64,
-    /// Its number.
+    /// The least number of this transaction and those that ended behind it: rises along the queue.
     pub tx: u64,
 }
 
@@ -95,6 +95,16 @@ pub(crate) struct Segment {
 impl Segment {
     pub(crate) fn new(number: u16, tail: u64) -> Segment {
         Segment { number, tail: AtomicU64::new(tail), ended: rt::Mutex::new(VecDeque::new()) }
+    }
+
+    /// Notes a transaction's end. Numbers are drawn before segments are taken, so a later end may have a lesser number: those
+    /// before it then answer for it (`Ended::tx`).
+    pub(crate) fn note_end(&self, new: Ended) {
+        let mut ended = self.ended.lock();
+        for before in ended.iter_mut().rev().take_while(|before| before.tx > new.tx) {
+            before.tx = new.tx;
+        }
+        ended.push_back(new);
     }
 }
 

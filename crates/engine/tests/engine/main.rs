@@ -5,5 +5,6 @@ mod basics;
 mod common;
 mod crash;
 mod definitions;
+mod edges;
 mod histories;
 mod pressure;
