@@ -60,7 +60,7 @@ pub(crate) fn shared_error(error: &DataFusionError) -> SqlError {
 fn out_of_memory(text: &str) -> SqlError {
     SqlError::new(code::OUT_OF_MEMORY, "out of memory for this query")
         .with_detail(first_line(text))
-        .with_hint("The memory of analytical queries is bounded; raise query_memory, or make the query keep less.")
+        .with_hint("The memory of analytical queries is bounded. Group, sort or join fewer rows or columns at a time.")
 }
 
 fn arrow_error(error: ArrowError) -> SqlError {

@@ -24,11 +24,6 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Number of arguments.
-    pub fn len(&self) -> usize {
-        self.args.args.len()
-    }
-
     /// Rows of this call.
     pub fn rows(&self) -> usize {
         self.args.number_rows
@@ -149,12 +144,6 @@ impl Func {
     pub fn stable(mut self, key: usize) -> Func {
         self.key = key;
         self.signature.volatility = Volatility::Stable;
-        self
-    }
-
-    /// A function that is evaluated anew for each row.
-    pub fn volatile(mut self) -> Func {
-        self.signature.volatility = Volatility::Volatile;
         self
     }
 

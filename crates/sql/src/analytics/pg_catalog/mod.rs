@@ -45,7 +45,6 @@ pub(crate) enum Cell {
     Int(i64),
     Text(String),
     Ints(Vec<i64>),
-    Texts(Vec<String>),
 }
 
 impl From<bool> for Cell {
@@ -198,10 +197,6 @@ fn scalar(cell: &Cell, data_type: &DataType) -> datafusion::common::Result<Scala
         (Cell::Text(v), _) => ScalarValue::Utf8(Some(v.clone())),
         (Cell::Ints(items), DataType::List(item)) => {
             let items = items.iter().map(|v| ScalarValue::Int64(Some(*v)).cast_to(item.data_type())).collect::<datafusion::common::Result<Vec<_>>>()?;
-            ScalarValue::List(ScalarValue::new_list(&items, item.data_type(), true))
-        }
-        (Cell::Texts(items), DataType::List(item)) => {
-            let items: Vec<_> = items.iter().map(|v| ScalarValue::Utf8(Some(v.clone()))).collect();
             ScalarValue::List(ScalarValue::new_list(&items, item.data_type(), true))
         }
         _ => ScalarValue::try_from(data_type)?,
