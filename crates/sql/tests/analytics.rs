@@ -258,3 +258,19 @@ fn canceled_queries_end() {
     assert_eq!(db.error(sql), "57014");
     handle.join().expect("the thread ends");
 }
+
+#[test]
+fn arrays_as_parameters() {
+    use cenote_engine::Datum;
+    let db = Database::with_samples();
+    let array = |text: &str, id: u32| [(Datum::Text(text.into()), id)];
+    assert_eq!(db.with_params("select id from items where id = any($1) order by id", &array("{2,3}", 1007)), "2\n3");
+    assert_eq!(db.with_params("select id from items where name = any($1) order by id", &array("{bolt,\"nut\"}", 25)), "2\n3");
+    assert_eq!(db.with_params("select id from items where id <> all($1::int[]) order by id", &array("{2,3}", 1007)), "1\n4\n5");
+    assert_eq!(db.with_params("select count(*) from items where id = any($1)", &array("{}", 1007)), "0");
+    assert_eq!(db.with_params("select count(*) from items where price = any($1)", &array("{1.04,10}", 1231)), "2");
+    assert_eq!(db.param_types("select id from items where id = any($1)"), [25]);
+    db.check("select indkey from pg_index where indexrelid = 'items_code_key'::regclass", "5 6");
+    db.check("select generate_series(1, 3)", "1\n2\n3");
+    db.check("select interval '1 month 2 days 03:04:05', interval '-00:30'", "1 mon 2 days 03:04:05|-00:30:00");
+}

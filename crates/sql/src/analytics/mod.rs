@@ -188,6 +188,7 @@ impl Rows for Running {
         let (batch, row) = self.current()?;
         for (i, (column, field)) in batch.columns().iter().zip(&self.planned.fields).enumerate() {
             wire::append_counted(out, |out| match formats.of(i) {
+                crate::output::Format::Text if wire::is_vector(field.type_oid) => wire::append_vector(out, &**column, row),
                 _ if field.type_oid == wire::BPCHAR => wire::append_padded(out, &**column, row, field.type_mod),
                 crate::output::Format::Text => wire::append_text(out, &**column, row, settings.zone()),
                 crate::output::Format::Binary => wire::append_binary(out, &**column, row, field.type_oid),

@@ -107,7 +107,8 @@ fn quotient_scale(whole: &str, fraction: &str) -> usize {
     } else {
         match fraction.bytes().position(|b| b != b'0') {
             Some(zeros) => -1 - (zeros as i32) / 4,
-            None => 0,
+            // Zero: as a quotient of a zero with no more digits before the point than the divisor has.
+            None => -1,
         }
     };
     (MIN_SIGNIFICANT_DIGITS - weight * 4).clamp(0, i32::from(NUMERIC_QUOTIENT.1) - 1) as usize
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(show("0", "5"), "0.50000000000000000000");
         assert_eq!(show("0", &"3".repeat(29)), "0.33333333333333333333");
         assert_eq!(show("0", &"6".repeat(29)), "0.66666666666666666667");
-        assert_eq!(show("0", ""), "0.0000000000000000");
+        assert_eq!(show("0", ""), "0.00000000000000000000");
     }
 
     #[test]

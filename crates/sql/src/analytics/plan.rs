@@ -2,7 +2,7 @@
 
 use super::context::{Functions, Names};
 use super::error::{inward, outward};
-use super::rewrite::{rewrite, shown_name};
+use super::rewrite::{expand_any, rewrite, shown_name};
 use super::types::{EPOCH_DAYS, EPOCH_MICROS, NUMERIC_ANY, arrow_type_of_oid, builtin_by_name, pg_type};
 use super::{Config, Snapshot, apply, numeric};
 use crate::error::{Result, SqlError, code};
@@ -161,10 +161,17 @@ fn fields_of(schema: &Schema) -> Vec<Field> {
     schema.fields().iter().map(field).collect()
 }
 
-fn logical(core: &Core, snapshot: &Arc<Snapshot>, query: &Query, params: Vec<Option<FieldRef>>) -> Result<(LogicalPlan, u64)> {
+fn logical(
+    core: &Core,
+    snapshot: &Arc<Snapshot>,
+    query: &Query,
+    params: Vec<Option<FieldRef>>,
+    values: Option<&[(Datum, u32)]>,
+) -> Result<(LogicalPlan, u64)> {
     let mut params = params;
     type_by_casts(query, &mut params);
     let mut query = query.clone();
+    expand_any(&mut query, values)?;
     rewrite(&mut query);
     let names = Names { snapshot, functions: &core.functions, state: &core.single, rows: Cell::new(0) };
     let options = ParserOptions::new().with_parse_float_as_decimal(true).with_default_null_ordering(NullOrdering::NullsMax);
@@ -196,7 +203,7 @@ fn type_by_casts(query: &Query, params: &mut Vec<Option<FieldRef>>) {
 pub(crate) fn plan(core: &Arc<Core>, snapshot: &Arc<Snapshot>, query: &Query, params: &[(Datum, u32)]) -> Result<Planned> {
     let values: Vec<ScalarValue> = params.iter().map(|(datum, oid)| scalar(datum, *oid)).collect::<Result<_>>()?;
     let types = values.iter().enumerate().map(|(i, v)| Some(param_field(i, v.data_type()))).collect();
-    let (mut plan, rows) = logical(core, snapshot, query, types)?;
+    let (mut plan, rows) = logical(core, snapshot, query, types, Some(params))?;
     if !values.is_empty() {
         plan = plan.replace_params_with_values(&ParamValues::from(values)).map_err(outward)?;
     }
@@ -224,7 +231,7 @@ pub(crate) fn describe(core: &Arc<Core>, snapshot: &Arc<Snapshot>, query: &Query
     let types = |given: &[u32]| -> Vec<Option<FieldRef>> {
         given.iter().enumerate().map(|(i, oid)| arrow_type_of_oid(*oid).filter(|_| *oid != 0).map(|t| param_field(i, t))).collect()
     };
-    let (plan, _) = logical(core, snapshot, query, types(given))?;
+    let (plan, _) = logical(core, snapshot, query, types(given), None)?;
     let found = plan.get_parameter_types().map_err(outward)?;
     let count = found.keys().filter_map(|k| k.trim_start_matches('$').parse::<usize>().ok()).max().unwrap_or(0).max(given.len());
     let of = |i: usize| match given.get(i).copied().filter(|oid| *oid != 0) {
@@ -232,7 +239,7 @@ pub(crate) fn describe(core: &Arc<Core>, snapshot: &Arc<Snapshot>, query: &Query
         None => found.get(&format!("${}", i + 1)).cloned().flatten().map_or(25, |t| sent_as(pg_type(&ArrowField::new("", t, true)).oid)),
     };
     let param_types: Vec<u32> = (0..count).map(of).collect();
-    let settled = if param_types == given { plan } else { logical(core, snapshot, query, types(&param_types))?.0 };
+    let settled = if param_types == given { plan } else { logical(core, snapshot, query, types(&param_types), None)?.0 };
     Ok(Description { fields: fields_of(settled.schema().as_arrow()), param_types })
 }
 

@@ -9,6 +9,8 @@
 
 use sqlparser::ast::helpers::attached_token::AttachedToken;
 use sqlparser::ast::*;
+use crate::error::{Result, SqlError};
+use cenote_engine::Datum;
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
@@ -93,6 +95,85 @@ fn parameter(expr: &Expr) -> Option<usize> {
         Expr::Nested(inner) => parameter(inner),
         _ => None,
     }
+}
+
+/// `x = ANY($1)` and `x <> ALL($1)` with an array for `$1` become lists of its items, or, before the value is known, a list of one text.
+pub(crate) fn expand_any(query: &mut Query, values: Option<&[(Datum, u32)]>) -> Result<()> {
+    match VisitMut::visit(query, &mut Expand { values }) {
+        ControlFlow::Break(error) => Err(error),
+        ControlFlow::Continue(()) => Ok(()),
+    }
+}
+
+struct Expand<'a> {
+    values: Option<&'a [(Datum, u32)]>,
+}
+
+impl VisitorMut for Expand<'_> {
+    type Break = SqlError;
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
+        let (left, right, negated) = match expr {
+            Expr::AnyOp { left, compare_op: BinaryOperator::Eq, right, .. } => (left, right, false),
+            Expr::AllOp { left, compare_op: BinaryOperator::NotEq, right } => (left, right, true),
+            _ => return ControlFlow::Continue(()),
+        };
+        let Some(number) = array_parameter(right) else { return ControlFlow::Continue(()) };
+        let list = match self.list(number, right) {
+            Ok(Some(list)) => list,
+            Ok(None) => return ControlFlow::Continue(()),
+            Err(error) => return ControlFlow::Break(error),
+        };
+        let left = Box::new(take(left));
+        *expr = match list.is_empty() {
+            true => Expr::value(Value::Boolean(negated)),
+            false => Expr::Nested(Box::new(Expr::InList { expr: left, list, negated })),
+        };
+        ControlFlow::Continue(())
+    }
+}
+
+impl Expand<'_> {
+    fn list(&self, number: usize, right: &Expr) -> Result<Option<Vec<Expr>>> {
+        let Some(values) = self.values else {
+            let placeholder = match right {
+                Expr::Cast { expr, .. } => (**expr).clone(),
+                other => other.clone(),
+            };
+            return Ok(Some(vec![cast(placeholder, DataType::Text)]));
+        };
+        match number.checked_sub(1).and_then(|i| values.get(i)) {
+            Some((Datum::Text(text), _)) => {
+                let literal = |item: Option<String>| Expr::value(item.map_or(Value::Null, Value::SingleQuotedString));
+                Ok(Some(crate::types::array::items(text)?.into_iter().map(literal).collect()))
+            }
+            Some((Datum::Null, _)) => Ok(Some(vec![Expr::value(Value::Null)])),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// The number of the parameter that stands here for an array: `$1`, `($1)`, `$1::int[]`.
+fn array_parameter(expr: &Expr) -> Option<usize> {
+    match expr {
+        Expr::Cast { expr, data_type: DataType::Array(_), .. } => parameter(expr),
+        Expr::Nested(inner) => array_parameter(inner),
+        other => parameter(other),
+    }
+}
+
+/// `HH:MM:SS` inside an interval, in words that DataFusion's parser knows.
+fn plain_interval(text: &str) -> String {
+    let word = |word: &str| {
+        let (sign, digits) = word.strip_prefix('-').map_or(("", word), |d| ("-", d));
+        let parts: Vec<&str> = digits.split(':').collect();
+        match parts.as_slice() {
+            [h, m] => format!("{sign}{h} hours {sign}{m} minutes"),
+            [h, m, s] => format!("{sign}{h} hours {sign}{m} minutes {sign}{s} seconds"),
+            _ => word.to_string(),
+        }
+    };
+    text.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
 }
 
 struct Rewriter {
@@ -382,6 +463,11 @@ fn rewrite_expr(expr: &mut Expr) {
         Expr::AnyOp { right, .. } | Expr::AllOp { right, .. } => array_literal(right),
         Expr::Like { pattern, escape_char, .. } | Expr::ILike { pattern, escape_char, .. } => escape_by_backslash(pattern, escape_char),
         Expr::Function(_) => rewrite_function(expr),
+        Expr::Interval(interval) => {
+            if let Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), .. }) = &mut *interval.value {
+                *text = plain_interval(text);
+            }
+        }
         Expr::AtTimeZone { timestamp, time_zone } => *expr = call("timezone", vec![take(time_zone), take(timestamp)]),
         Expr::Extract { field, expr: of, .. } => {
             *expr = call("date_part", vec![Expr::value(Value::SingleQuotedString(field.to_string().to_lowercase())), take(of)]);
@@ -564,7 +650,10 @@ fn rewrite_function(expr: &mut Expr) {
             return;
         }
         "char_length" | "character_length" => return rename(function, "length"),
-        "generate_series" if function.over.is_none() => return,
+        "generate_series" if function.over.is_none() => {
+            *expr = call("unnest", vec![take(expr)]);
+            return;
+        }
         "transaction_timestamp" | "statement_timestamp" | "clock_timestamp" | "current_timestamp" => return rename(function, "now"),
         _ => false,
     };

@@ -53,6 +53,21 @@ pub(crate) fn append_padded(out: &mut BytesMut, array: &dyn Array, row: usize, m
     Ok(true)
 }
 
+/// Whether values of the type are written as `1 2 3` rather than `{1,2,3}`: `int2vector` and `oidvector`.
+pub(crate) fn is_vector(oid: u32) -> bool {
+    matches!(oid, 22 | 30)
+}
+
+/// A vector's text.
+pub(crate) fn append_vector(out: &mut BytesMut, array: &dyn Array, row: usize) -> Result<bool> {
+    let start = out.len();
+    let there = append_text(out, array, row, &Zone::Utc)?;
+    let text = String::from_utf8_lossy(&out[start..]).trim_matches(['{', '}']).replace(',', " ");
+    out.truncate(start);
+    out.put_slice(text.as_bytes());
+    Ok(there)
+}
+
 /// As [`append_text`], in the binary format of type `oid`.
 pub(crate) fn append_binary(out: &mut BytesMut, array: &dyn Array, row: usize, oid: u32) -> Result<bool> {
     if is_null(array, row) {

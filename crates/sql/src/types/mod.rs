@@ -1,5 +1,6 @@
 //! Types as clients see them: ids, lengths, modifiers, and the two encodings of every value.
 
+pub mod array;
 pub mod cast;
 pub mod datetime;
 pub mod float;

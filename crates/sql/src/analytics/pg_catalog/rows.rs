@@ -79,8 +79,16 @@ fn attribute(relation: u32, number: usize, name: &str, type_id: u32, modifier: i
     row! {
         "attrelid" => relation, "attnum" => number, "attname" => name, "atttypid" => type_id, "atttypmod" => i64::from(modifier), "attlen" => i64::from(len),
         "attstattarget" => -1i64, "attcacheoff" => -1i64, "attislocal" => true, "attidentity" => "", "attgenerated" => "", "attcompression" => "",
-        "attbyval" => (1..=8).contains(&len), "attalign" => alignment(len), "attstorage" => if len == -1 { "x" } else { "p" },
+        "attbyval" => (1..=8).contains(&len), "attalign" => alignment(len), "attstorage" => storage(type_id, len),
         "attcollation" => collation(type_id), "attndims" => i64::from(known.is_some_and(|t| t.category == 'A')),
+    }
+}
+
+fn storage(type_id: u32, len: i16) -> &'static str {
+    match (type_id, len) {
+        (1700, _) => "m",
+        (_, -1) => "x",
+        _ => "p",
     }
 }
 
