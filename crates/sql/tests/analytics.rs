@@ -10,24 +10,56 @@ fn select_basics() {
     let db = Database::with_samples();
     db.check("select 1, 'a', null, true, 1.50, -2", "1|a||t|1.50|-2");
     db.check("select id, name from items order by id limit 2", "1|anvil\n2|bolt");
-    db.check("select count(*), sum(qty), avg(qty), min(price), max(price) from items", "5|26|5.2000000000000000|0.05|120.00");
-    db.check("select name from items where id between 2 and 3 order by 1 desc", "nut\nbolt");
-    db.check("select i.name, o.amount from items i join orders o on o.item = i.id where o.amount > 2 order by o.id", "bolt|10\nanvil|3");
+    db.check(
+        "select count(*), sum(qty), avg(qty), min(price), max(price) from items",
+        "5|26|5.2000000000000000|0.05|120.00",
+    );
+    db.check(
+        "select name from items where id between 2 and 3 order by 1 desc",
+        "nut\nbolt",
+    );
+    db.check(
+        "select i.name, o.amount from items i join orders o on o.item = i.id where o.amount > 2 order by o.id",
+        "bolt|10\nanvil|3",
+    );
     db.check("select name from items where id = '3'", "nut");
     db.check("select name from items where note is null order by id", "bolt\nspare");
-    db.check("select qty / 2, qty % 3, qty * 1.5, -qty from items where id = 1", "2|2|7.5|-5");
+    db.check(
+        "select qty / 2, qty % 3, qty * 1.5, -qty from items where id = 1",
+        "2|2|7.5|-5",
+    );
 }
 
 #[test]
 fn types_of_results() {
     let db = Database::with_samples();
     let types = |sql: &str| db.types(sql);
-    assert_eq!(types("select 1, 1 + 1, 3000000000, 1.5, 'x', null"), [23, 23, 20, 1700, 25, 25]);
-    assert_eq!(types("select sum(id), sum(big), avg(id), count(*), sum(price), avg(weight), sum(weight), max(small) from items"), [20, 1700, 1700, 20, 1700, 701, 701, 21]);
-    assert_eq!(types("select id + small, id + big, id + price, id + weight, small + small from items"), [23, 20, 1700, 701, 21]);
-    assert_eq!(types("select name, code, made, stamped, zoned, ok, data from items"), [1043, 1042, 1082, 1114, 1184, 16, 17]);
-    assert_eq!(types("select case when id = 1 then 1 else 0 end, sum(case when id = 1 then 1 else 0 end) over () from items"), [23, 20]);
-    assert_eq!(types("select cast(1 as bigint), 1::smallint, '1'::int, 1::numeric, '5'::text"), [20, 21, 23, 1700, 25]);
+    assert_eq!(
+        types("select 1, 1 + 1, 3000000000, 1.5, 'x', null"),
+        [23, 23, 20, 1700, 25, 25]
+    );
+    assert_eq!(
+        types(
+            "select sum(id), sum(big), avg(id), count(*), sum(price), avg(weight), sum(weight), max(small) from items"
+        ),
+        [20, 1700, 1700, 20, 1700, 701, 701, 21]
+    );
+    assert_eq!(
+        types("select id + small, id + big, id + price, id + weight, small + small from items"),
+        [23, 20, 1700, 701, 21]
+    );
+    assert_eq!(
+        types("select name, code, made, stamped, zoned, ok, data from items"),
+        [1043, 1042, 1082, 1114, 1184, 16, 17]
+    );
+    assert_eq!(
+        types("select case when id = 1 then 1 else 0 end, sum(case when id = 1 then 1 else 0 end) over () from items"),
+        [23, 20]
+    );
+    assert_eq!(
+        types("select cast(1 as bigint), 1::smallint, '1'::int, 1::numeric, '5'::text"),
+        [20, 21, 23, 1700, 25]
+    );
 }
 
 #[test]
@@ -46,7 +78,13 @@ fn overflow_and_division_are_errors() {
     ] {
         assert_eq!(db.error(sql), "22003", "{sql}");
     }
-    for sql in ["select 1 / 0", "select 1 % (id - 1) from items where id = 1", "select 1.0 / 0", "select id / (id - id) from items", "select 1::float8 / 0"] {
+    for sql in [
+        "select 1 / 0",
+        "select 1 % (id - 1) from items where id = 1",
+        "select 1.0 / 0",
+        "select id / (id - id) from items",
+        "select 1::float8 / 0",
+    ] {
         assert_eq!(db.error(sql), "22012", "{sql}");
     }
 }
@@ -69,67 +107,174 @@ fn errors_have_their_codes() {
 fn column_names() {
     let db = Database::with_samples();
     let names = |sql: &str| db.names(sql).join(",");
-    assert_eq!(names("select 1, 1 + 1, count(*), max(id), 'x'::text, case when true then 1 end, id, id as \"Id\", id from items group by id"), "?column?,?column?,count,max,text,case,id,Id,id");
+    assert_eq!(
+        names(
+            "select 1, 1 + 1, count(*), max(id), 'x'::text, case when true then 1 end, id, id as \"Id\", id from items group by id"
+        ),
+        "?column?,?column?,count,max,text,case,id,Id,id"
+    );
     assert_eq!(names("select *, id from items where false").matches("id").count(), 2);
-    assert_eq!(names("select (select 1 as one), exists (select 1), current_date, now()"), "one,exists,current_date,now");
+    assert_eq!(
+        names("select (select 1 as one), exists (select 1), current_date, now()"),
+        "one,exists,current_date,now"
+    );
 }
 
 #[test]
 fn joins_subqueries_windows_and_ctes() {
     let db = Database::with_samples();
-    db.check("select i.id, count(o.id) from items i left join orders o on o.item = i.id group by i.id order by 1", "1|2\n2|1\n3|0\n4|0\n5|0");
-    db.check("select id from items i where exists (select 1 from orders o where o.item = i.id) order by id", "1\n2");
-    db.check("select id from items where id not in (select item from orders where item is not null) order by id", "3\n4\n5");
-    db.check("select id, (select max(amount) from orders o where o.item = i.id) from items i order by id limit 3", "1|3\n2|10\n3|");
-    db.check("with recursive t(n) as (select 1 union all select n + 1 from t where n < 4) select sum(n) from t", "10");
-    db.check("with a as (select id, qty from items), b as (select max(qty) m from a) select id from a, b where qty = m", "4");
-    db.check("select id, rank() over (order by qty desc), sum(qty) over (order by id) from items order by id", "1|3|5\n2|5|6\n3|4|8\n4|1|20\n5|2|26");
-    db.check("select id from items where id < 3 union select id from items where id > 1 and id < 4 order by 1", "1\n2\n3");
-    db.check("select id from items where id < 3 intersect select id from items where id > 1 order by 1", "2");
+    db.check(
+        "select i.id, count(o.id) from items i left join orders o on o.item = i.id group by i.id order by 1",
+        "1|2\n2|1\n3|0\n4|0\n5|0",
+    );
+    db.check(
+        "select id from items i where exists (select 1 from orders o where o.item = i.id) order by id",
+        "1\n2",
+    );
+    db.check(
+        "select id from items where id not in (select item from orders where item is not null) order by id",
+        "3\n4\n5",
+    );
+    db.check(
+        "select id, (select max(amount) from orders o where o.item = i.id) from items i order by id limit 3",
+        "1|3\n2|10\n3|",
+    );
+    db.check(
+        "with recursive t(n) as (select 1 union all select n + 1 from t where n < 4) select sum(n) from t",
+        "10",
+    );
+    db.check(
+        "with a as (select id, qty from items), b as (select max(qty) m from a) select id from a, b where qty = m",
+        "4",
+    );
+    db.check(
+        "select id, rank() over (order by qty desc), sum(qty) over (order by id) from items order by id",
+        "1|3|5\n2|5|6\n3|4|8\n4|1|20\n5|2|26",
+    );
+    db.check(
+        "select id from items where id < 3 union select id from items where id > 1 and id < 4 order by 1",
+        "1\n2\n3",
+    );
+    db.check(
+        "select id from items where id < 3 intersect select id from items where id > 1 order by 1",
+        "2",
+    );
     db.check("select distinct on (ok) ok, id from items order by ok, id", "f|2\nt|1");
-    db.check("select ok, count(*) from items group by ok having count(*) > 2 order by 1", "t|3");
+    db.check(
+        "select ok, count(*) from items group by ok having count(*) > 2 order by 1",
+        "t|3",
+    );
     db.check("select * from (values (1, 'a'), (2, 'b')) v(x, y) where x > 1", "2|b");
     db.check("select sum(g) from generate_series(1, 4) g", "10");
-    db.check("select coalesce(note, 'none'), nullif(id, 1), greatest(id, 2) from items where id < 3 order by id", "heavy||2\nnone|2|2");
+    db.check(
+        "select coalesce(note, 'none'), nullif(id, 1), greatest(id, 2) from items where id < 3 order by id",
+        "heavy||2\nnone|2|2",
+    );
 }
 
 #[test]
 fn numeric_and_dates() {
     let db = Database::with_samples();
-    db.check("select 1 / 3.0, 2.0 / 3, 10.00 / 4, 1.10 + 2.205, 1.5 * 1.5", "0.33333333333333333333|0.66666666666666666667|2.5000000000000000|3.305|2.25");
-    db.check("select round(2.567, 2), round(2.5), trunc(2.567, 1), round(avg(price), 2) from items", "2.57|3|2.5|32.22");
-    db.check("select 1.7::int, 2.5::float8::int, '12'::int + 1, 1.006::numeric(5,2), 5::numeric / 2", "2|2|13|1.01|2.5000000000000000");
-    db.check("select date '2024-02-28' + 2, date '2024-03-01' - date '2024-02-01', date '1998-12-01' - interval '90' day", "2024-03-01|29|1998-09-02 00:00:00");
-    db.check("select made, extract(year from made), date_trunc('month', stamped) from items where id = 1", "2024-01-15|2024|2024-01-01 00:00:00");
-    db.check("select zoned, stamped from items where id = 1", "2024-01-15 10:30:00+00|2024-01-15 10:30:00.5");
-    db.check("select count(*) from items where made >= date '2024-01-01' and made < date '2024-01-01' + interval '1' year", "5");
+    db.check(
+        "select 1 / 3.0, 2.0 / 3, 10.00 / 4, 1.10 + 2.205, 1.5 * 1.5",
+        "0.33333333333333333333|0.66666666666666666667|2.5000000000000000|3.305|2.25",
+    );
+    db.check(
+        "select round(2.567, 2), round(2.5), trunc(2.567, 1), round(avg(price), 2) from items",
+        "2.57|3|2.5|32.22",
+    );
+    db.check(
+        "select 1.7::int, 2.5::float8::int, '12'::int + 1, 1.006::numeric(5,2), 5::numeric / 2",
+        "2|2|13|1.01|2.5000000000000000",
+    );
+    db.check(
+        "select date '2024-02-28' + 2, date '2024-03-01' - date '2024-02-01', date '1998-12-01' - interval '90' day",
+        "2024-03-01|29|1998-09-02 00:00:00",
+    );
+    db.check(
+        "select made, extract(year from made), date_trunc('month', stamped) from items where id = 1",
+        "2024-01-15|2024|2024-01-01 00:00:00",
+    );
+    db.check(
+        "select zoned, stamped from items where id = 1",
+        "2024-01-15 10:30:00+00|2024-01-15 10:30:00.5",
+    );
+    db.check(
+        "select count(*) from items where made >= date '2024-01-01' and made < date '2024-01-01' + interval '1' year",
+        "5",
+    );
     db.check("select free from items order by id", "1.5\n2\n\n1000000\n0.00001");
     db.check("select sum(free), sum(big) from items", "1000003.50001|15");
-    db.check("select 'a' || 1 || true, 'x' || null, upper(name) || '!' from items where id = 1", "a1true||ANVIL!");
+    db.check(
+        "select 'a' || 1 || true, 'x' || null, upper(name) || '!' from items where id = 1",
+        "a1true||ANVIL!",
+    );
 }
 
 #[test]
 fn parameters() {
     let db = Database::with_samples();
-    assert_eq!(db.param_types("select name from items where id = $1 and price > $2 and name like $3"), [23, 1700, 25]);
-    assert_eq!(db.param_types("select $1::bigint, $2 + id from items limit $3"), [20, 23, 20]);
+    assert_eq!(
+        db.param_types("select name from items where id = $1 and price > $2 and name like $3"),
+        [23, 1700, 25]
+    );
+    assert_eq!(
+        db.param_types("select $1::bigint, $2 + id from items limit $3"),
+        [20, 23, 20]
+    );
     use cenote_engine::Datum;
-    assert_eq!(db.with_params("select name from items where id = $1", &[(Datum::Int4(2), 23)]), "bolt");
-    assert_eq!(db.with_params("select id from items order by id limit $1", &[(Datum::Int8(2), 20)]), "1\n2");
-    assert_eq!(db.with_params("select $1, $2 + 1", &[(Datum::Text("x".into()), 25), (Datum::Int4(41), 23)]), "x|42");
-    assert_eq!(db.with_params("select count(*) from items where price > $1", &[(Datum::Numeric("1.5".parse().expect("numeric")), 1700)]), "3");
-    assert_eq!(db.with_params("select count(*) from items where name = $1", &[(Datum::Null, 25)]), "0");
+    assert_eq!(
+        db.with_params("select name from items where id = $1", &[(Datum::Int4(2), 23)]),
+        "bolt"
+    );
+    assert_eq!(
+        db.with_params("select id from items order by id limit $1", &[(Datum::Int8(2), 20)]),
+        "1\n2"
+    );
+    assert_eq!(
+        db.with_params(
+            "select $1, $2 + 1",
+            &[(Datum::Text("x".into()), 25), (Datum::Int4(41), 23)]
+        ),
+        "x|42"
+    );
+    assert_eq!(
+        db.with_params(
+            "select count(*) from items where price > $1",
+            &[(Datum::Numeric("1.5".parse().expect("numeric")), 1700)]
+        ),
+        "3"
+    );
+    assert_eq!(
+        db.with_params("select count(*) from items where name = $1", &[(Datum::Null, 25)]),
+        "0"
+    );
 }
 
 #[test]
 fn scans_use_keys() {
     let db = Database::with_samples();
-    assert!(db.explain("select * from items where id = 3").contains("by primary key"));
-    assert!(db.explain("select * from items where id > 3 and id < 10").contains("by primary key"));
-    assert!(db.explain("select id from items where name = 'bolt'").contains("by index items_name"));
-    assert!(db.explain("select id from items").starts_with("path: analytics (DataFusion)"));
+    assert!(
+        db.explain("select * from items where id = 3")
+            .contains("by primary key")
+    );
+    assert!(
+        db.explain("select * from items where id > 3 and id < 10")
+            .contains("by primary key")
+    );
+    assert!(
+        db.explain("select id from items where name = 'bolt'")
+            .contains("by index items_name")
+    );
+    assert!(
+        db.explain("select id from items")
+            .starts_with("path: analytics (DataFusion)")
+    );
     db.check("select id from items where name = 'bolt'", "2");
-    db.check("select id from items where name > 'bolt' and name <= 'nut' order by 1", "3");
+    db.check(
+        "select id from items where name > 'bolt' and name <= 'nut' order by 1",
+        "3",
+    );
     db.check("select id from items where id >= 2 and id < 4 order by 1", "2\n3");
     db.check("select id from items where 4 <= id order by 1", "4\n5");
 }
@@ -146,7 +291,11 @@ fn memory_is_bounded_and_queries_stop() {
 fn psql_queries_run() {
     let db = Database::with_samples();
     let mut failed = Vec::new();
-    for (id, name) in [(db.id("items"), "items"), (db.id("orders_id_seq"), "orders_id_seq"), (db.id("items_name"), "items_name")] {
+    for (id, name) in [
+        (db.id("items"), "items"),
+        (db.id("orders_id_seq"), "orders_id_seq"),
+        (db.id("items_name"), "items_name"),
+    ] {
         for query in include_str!("analytics_support/psql.sql").split("\n-----\n") {
             let sql = query.replace("@OID@", &id.to_string()).replace("@NAME@", name);
             if let Err(error) = db.ask(&sql, &[]) {
@@ -161,11 +310,33 @@ fn psql_queries_run() {
 fn psql_describes_tables() {
     let db = Database::with_samples();
     let queries: Vec<&str> = include_str!("analytics_support/psql.sql").split("\n-----\n").collect();
-    let find = |part: &str| queries.iter().find(|q| q.contains(part)).unwrap_or_else(|| panic!("no query with {part}")).replace("@OID@", &db.id("items").to_string()).replace("@NAME@", "items");
-    db.check(&find("c.relkind IN ('r','p','v','m','S','f','')"), "public|items|table|tester\npublic|orders|table|tester\npublic|orders_id_seq|sequence|tester");
-    db.check(&find("c.relname OPERATOR(pg_catalog.~)"), &format!("{}|public|items", db.id("items")));
-    let columns = db.ask(&find("pg_catalog.pg_get_expr(d.adbin, d.adrelid, true)"), &[]).expect("columns");
-    assert!(columns.starts_with("id|integer||t||||\nsmall|smallint||f||||\n".replace("||||", "|||").as_str()), "{columns}");
+    let find = |part: &str| {
+        queries
+            .iter()
+            .find(|q| q.contains(part))
+            .unwrap_or_else(|| panic!("no query with {part}"))
+            .replace("@OID@", &db.id("items").to_string())
+            .replace("@NAME@", "items")
+    };
+    db.check(
+        &find("c.relkind IN ('r','p','v','m','S','f','')"),
+        "public|items|table|tester\npublic|orders|table|tester\npublic|orders_id_seq|sequence|tester",
+    );
+    db.check(
+        &find("c.relname OPERATOR(pg_catalog.~)"),
+        &format!("{}|public|items", db.id("items")),
+    );
+    let columns = db
+        .ask(&find("pg_catalog.pg_get_expr(d.adbin, d.adrelid, true)"), &[])
+        .expect("columns");
+    assert!(
+        columns.starts_with(
+            "id|integer||t||||\nsmall|smallint||f||||\n"
+                .replace("||||", "|||")
+                .as_str()
+        ),
+        "{columns}"
+    );
     assert!(columns.contains("name|character varying(20)|'x'|t|||"), "{columns}");
     assert!(columns.contains("price|numeric(10,2)||f|||"), "{columns}");
     db.check(
@@ -181,21 +352,48 @@ fn psql_describes_tables() {
 #[test]
 fn catalog_answers_tools() {
     let db = Database::with_samples();
-    db.check("select 'items'::regclass::oid = c.oid from pg_class c where relname = 'items'", "t");
-    db.check("select relname from pg_class where oid = 'public.items'::regclass", "items");
+    db.check(
+        "select 'items'::regclass::oid = c.oid from pg_class c where relname = 'items'",
+        "t",
+    );
+    db.check(
+        "select relname from pg_class where oid = 'public.items'::regclass",
+        "items",
+    );
     assert_eq!(db.error("select 'nothing'::regclass"), "42P01");
-    db.check("select table_name from information_schema.tables where table_schema = 'public' order by 1", "items\norders");
+    db.check(
+        "select table_name from information_schema.tables where table_schema = 'public' order by 1",
+        "items\norders",
+    );
     db.check("select column_name, data_type, is_nullable, column_default from information_schema.columns where table_name = 'orders' order by ordinal_position",
         "id|bigint|NO|nextval('orders_id_seq'::regclass)\nitem|integer|YES|\namount|integer|YES|");
-    db.check("select current_user, current_database(), current_schema(), pg_backend_pid(), current_schemas(true)", "tester|cenote|public|42|{pg_catalog,public}");
-    db.check("select format_type(23, -1), format_type(1043, 24), format_type(1700, 655366), pg_size_pretty(123456789)", "integer|character varying(20)|numeric(10,2)|118 MB");
-    db.check("select now(), current_date, current_timestamp = now()", "2024-06-01 12:00:00+00|2024-06-01|t");
-    db.check("select t.oid, typarray from pg_type t where typname = 'int4'", "23|1007");
+    db.check(
+        "select current_user, current_database(), current_schema(), pg_backend_pid(), current_schemas(true)",
+        "tester|cenote|public|42|{pg_catalog,public}",
+    );
+    db.check(
+        "select format_type(23, -1), format_type(1043, 24), format_type(1700, 655366), pg_size_pretty(123456789)",
+        "integer|character varying(20)|numeric(10,2)|118 MB",
+    );
+    db.check(
+        "select now(), current_date, current_timestamp = now()",
+        "2024-06-01 12:00:00+00|2024-06-01|t",
+    );
+    db.check(
+        "select t.oid, typarray from pg_type t where typname = 'int4'",
+        "23|1007",
+    );
     db.check("select a.attname from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey) where i.indrelid = 'items'::regclass and i.indisprimary", "id");
     db.check("select typname, oid, typarray, oid::regtype::text, typdelim from pg_type t where t.oid = to_regtype('hstore') order by t.oid", "");
     db.check("select count(*) from pg_stat_activity", "1");
-    db.check("select setting from pg_settings where name = 'server_version_num'", "150000");
-    db.check("select tablename from pg_tables where schemaname = 'public' order by 1", "items\norders");
+    db.check(
+        "select setting from pg_settings where name = 'server_version_num'",
+        "150000",
+    );
+    db.check(
+        "select tablename from pg_tables where schemaname = 'public' order by 1",
+        "items\norders",
+    );
     db.check("select pg_get_serial_sequence('orders', 'id')", "public.orders_id_seq");
     db.check("select oid, datname from pg_database where datallowconn", "1|cenote");
 }
@@ -219,10 +417,16 @@ fn tpch_queries_run() {
     let db = Database::with_tpch();
     let queries: Vec<&str> = include_str!("analytics_support/tpch.sql").split("\n-----\n").collect();
     assert_eq!(queries.len(), 22);
-    let failed: Vec<String> = queries.iter().filter_map(|q| db.ask(q, &[]).err().map(|e| format!("{q}\n{e}"))).collect();
+    let failed: Vec<String> = queries
+        .iter()
+        .filter_map(|q| db.ask(q, &[]).err().map(|e| format!("{q}\n{e}")))
+        .collect();
     assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n\n"));
-    db.check(queries[0], "N|O|17.00|1000.00|950.0000|988.000000|17.0000000000000000|1000.0000000000000000|0.05000000000000000000|1\n\
-        R|F|37.00|6600.00|6240.0000|6739.200000|18.5000000000000000|3300.0000000000000000|0.05500000000000000000|2");
+    db.check(
+        queries[0],
+        "N|O|17.00|1000.00|950.0000|988.000000|17.0000000000000000|1000.0000000000000000|0.05000000000000000000|1\n\
+        R|F|37.00|6600.00|6240.0000|6739.200000|18.5000000000000000|3300.0000000000000000|0.05500000000000000000|2",
+    );
     db.check(queries[5], "180.0000");
     db.check(queries[2], "1|950.0000|1995-01-01|0");
     db.check(queries[13], "0.00000000000000000000");
@@ -233,17 +437,29 @@ fn char_columns_ignore_trailing_blanks() {
     let db = Database::with_samples();
     db.check("select code, id from items where code = 'a'", "a  |1");
     db.check("select count(*) from items where code || '!' = 'b!'", "1");
-    db.check("select code, count(*) from items group by code order by code desc limit 1", "e  |1");
+    db.check(
+        "select code, count(*) from items group by code order by code desc limit 1",
+        "e  |1",
+    );
 }
 
 #[test]
 fn patterns_and_formats() {
     let db = Database::with_samples();
     db.check("select 'pg_x' like 'pg/_%' escape '/', 'pgax' like 'pg/_%' escape '/', 'abc' ~ '^a', 'abc' !~* 'B', 'a%c' like 'a\\%c'", "t|f|t|f|t");
-    db.check("select to_char(date '2024-01-05', 'YYYY-MM-DD'), to_char(timestamp '2024-01-05 13:00:00', 'HH12:MI PM')", "2024-01-05|01:00 PM");
-    db.check("select json_build_object('a', 1, 'b', 'x\"y')", "{\"a\" : 1, \"b\" : \"x\\\"y\"}");
+    db.check(
+        "select to_char(date '2024-01-05', 'YYYY-MM-DD'), to_char(timestamp '2024-01-05 13:00:00', 'HH12:MI PM')",
+        "2024-01-05|01:00 PM",
+    );
+    db.check(
+        "select json_build_object('a', 1, 'b', 'x\"y')",
+        "{\"a\" : 1, \"b\" : \"x\\\"y\"}",
+    );
     db.check("select array(select id from items where id < 3 order by id), array_to_string(array['a', 'b'], ','), 2 = any(array[1, 2]), 3 = any('{1,2}')", "{1,2}|a,b|t|f");
-    db.check("select o.n from items i cross join lateral (select i.id * 2) as o(n) where o.n > 8", "10");
+    db.check(
+        "select o.n from items i cross join lateral (select i.id * 2) as o(n) where o.n > 8",
+        "10",
+    );
 }
 
 #[test]
@@ -264,13 +480,46 @@ fn arrays_as_parameters() {
     use cenote_engine::Datum;
     let db = Database::with_samples();
     let array = |text: &str, id: u32| [(Datum::Text(text.into()), id)];
-    assert_eq!(db.with_params("select id from items where id = any($1) order by id", &array("{2,3}", 1007)), "2\n3");
-    assert_eq!(db.with_params("select id from items where name = any($1) order by id", &array("{bolt,\"nut\"}", 25)), "2\n3");
-    assert_eq!(db.with_params("select id from items where id <> all($1::int[]) order by id", &array("{2,3}", 1007)), "1\n4\n5");
-    assert_eq!(db.with_params("select count(*) from items where id = any($1)", &array("{}", 1007)), "0");
-    assert_eq!(db.with_params("select count(*) from items where price = any($1)", &array("{1.04,10}", 1231)), "2");
+    assert_eq!(
+        db.with_params(
+            "select id from items where id = any($1) order by id",
+            &array("{2,3}", 1007)
+        ),
+        "2\n3"
+    );
+    assert_eq!(
+        db.with_params(
+            "select id from items where name = any($1) order by id",
+            &array("{bolt,\"nut\"}", 25)
+        ),
+        "2\n3"
+    );
+    assert_eq!(
+        db.with_params(
+            "select id from items where id <> all($1::int[]) order by id",
+            &array("{2,3}", 1007)
+        ),
+        "1\n4\n5"
+    );
+    assert_eq!(
+        db.with_params("select count(*) from items where id = any($1)", &array("{}", 1007)),
+        "0"
+    );
+    assert_eq!(
+        db.with_params(
+            "select count(*) from items where price = any($1)",
+            &array("{1.04,10}", 1231)
+        ),
+        "2"
+    );
     assert_eq!(db.param_types("select id from items where id = any($1)"), [25]);
-    db.check("select indkey from pg_index where indexrelid = 'items_code_key'::regclass", "5 6");
+    db.check(
+        "select indkey from pg_index where indexrelid = 'items_code_key'::regclass",
+        "5 6",
+    );
     db.check("select generate_series(1, 3)", "1\n2\n3");
-    db.check("select interval '1 month 2 days 03:04:05', interval '-00:30'", "1 mon 2 days 03:04:05|-00:30:00");
+    db.check(
+        "select interval '1 month 2 days 03:04:05', interval '-00:30'",
+        "1 mon 2 days 03:04:05|-00:30:00",
+    );
 }

@@ -17,7 +17,9 @@ pub(crate) struct OnlyValue {
 impl OnlyValue {
     /// The aggregate.
     pub fn udaf() -> Arc<AggregateUDF> {
-        Arc::new(AggregateUDF::new_from_impl(OnlyValue { signature: Signature::any(1, Volatility::Immutable) }))
+        Arc::new(AggregateUDF::new_from_impl(OnlyValue {
+            signature: Signature::any(1, Volatility::Immutable),
+        }))
     }
 }
 
@@ -32,11 +34,22 @@ impl AggregateUDFImpl for OnlyValue {
         Ok(types[0].clone())
     }
     fn accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
-        Ok(Box::new(Only { value: ScalarValue::try_from(args.return_field.data_type())?, rows: 0 }))
+        Ok(Box::new(Only {
+            value: ScalarValue::try_from(args.return_field.data_type())?,
+            rows: 0,
+        }))
     }
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
-        let value = args.return_field.as_ref().clone().with_name("value").with_nullable(true);
-        Ok(vec![Arc::new(value), Arc::new(arrow::datatypes::Field::new("rows", DataType::UInt64, true))])
+        let value = args
+            .return_field
+            .as_ref()
+            .clone()
+            .with_name("value")
+            .with_nullable(true);
+        Ok(vec![
+            Arc::new(value),
+            Arc::new(arrow::datatypes::Field::new("rows", DataType::UInt64, true)),
+        ])
     }
 }
 
@@ -51,7 +64,10 @@ impl Only {
         self.rows += rows;
         if self.rows > 1 {
             let message = "more than one row returned by a subquery used as an expression";
-            return Err(super::error::inward(SqlError::new(code::CARDINALITY_VIOLATION, message)));
+            return Err(super::error::inward(SqlError::new(
+                code::CARDINALITY_VIOLATION,
+                message,
+            )));
         }
         if rows == 1 {
             self.value = value;

@@ -41,15 +41,30 @@ fn replace_in(core: &Arc<Core>, node: LogicalPlan) -> Result<Transformed<Logical
     let mapped = node.map_expressions(|expr| {
         let name = names.save(&expr);
         let replaced = expr.transform_up(|e| Ok(replace(core, e)))?;
-        Ok(if replaced.transformed { replaced.update_data(|e| name.restore(e)) } else { replaced })
+        Ok(if replaced.transformed {
+            replaced.update_data(|e| name.restore(e))
+        } else {
+            replaced
+        })
     })?;
-    if mapped.transformed { mapped.map_data(LogicalPlan::recompute_schema) } else { Ok(mapped) }
+    if mapped.transformed {
+        mapped.map_data(LogicalPlan::recompute_schema)
+    } else {
+        Ok(mapped)
+    }
 }
 
 fn replace(core: &Arc<Core>, expr: Expr) -> Transformed<Expr> {
     match expr {
         Expr::ScalarSubquery(subquery) => Transformed::yes(call(core, subquery, Use::Value, None)),
-        Expr::Exists(exists) => Transformed::yes(call(core, exists.subquery, Use::Exists { negated: exists.negated }, None)),
+        Expr::Exists(exists) => Transformed::yes(call(
+            core,
+            exists.subquery,
+            Use::Exists {
+                negated: exists.negated,
+            },
+            None,
+        )),
         Expr::InSubquery(within) => {
             let negated = within.negated;
             Transformed::yes(call(core, within.subquery, Use::In { negated }, Some(*within.expr)))
@@ -74,12 +89,24 @@ fn call(core: &Arc<Core>, subquery: Subquery, usage: Use, left: Option<Expr>) ->
         _ => DataType::Boolean,
     };
     let key = Arc::as_ptr(&subquery.subquery) as usize;
-    let evaluation = Evaluation { core: core.clone(), plan: subquery.subquery, outer, usage, returns: returns.clone(), known: Mutex::default() };
+    let evaluation = Evaluation {
+        core: core.clone(),
+        plan: subquery.subquery,
+        outer,
+        usage,
+        returns: returns.clone(),
+        known: Mutex::default(),
+    };
     Func::of("subquery", returns, move |call| {
         call.by_columns(|columns| {
             let values = (0..columns.first().map_or(1, |c| c.len())).map(|row| {
-                let arguments = columns.iter().map(|c| ScalarValue::try_from_array(c, row)).collect::<Result<Vec<_>>>();
-                arguments.and_then(|a| evaluation.value(a)).map_err(super::error::outward)
+                let arguments = columns
+                    .iter()
+                    .map(|c| ScalarValue::try_from_array(c, row))
+                    .collect::<Result<Vec<_>>>();
+                arguments
+                    .and_then(|a| evaluation.value(a))
+                    .map_err(super::error::outward)
             });
             let values = values.collect::<std::result::Result<Vec<_>, SqlError>>()?;
             if values.is_empty() {
@@ -103,11 +130,19 @@ struct Evaluation {
 
 impl Evaluation {
     fn value(&self, arguments: Vec<ScalarValue>) -> Result<ScalarValue> {
-        if let Some(known) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&arguments) {
+        if let Some(known) = self
+            .known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&arguments)
+        {
             return Ok(known.clone());
         }
         let value = self.evaluate(&arguments)?;
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(arguments, value.clone());
+        self.known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(arguments, value.clone());
         Ok(value)
     }
 
@@ -121,7 +156,10 @@ impl Evaluation {
                 let left = arguments.last().cloned().unwrap_or(ScalarValue::Null);
                 contains(&left, &batches).map(|found| ScalarValue::Boolean(found.map(|f| f != negated)))
             }
-            Use::Value if rows > 1 => Err(within(SqlError::new(code::CARDINALITY_VIOLATION, "more than one row returned by a subquery used as an expression"))),
+            Use::Value if rows > 1 => Err(within(SqlError::new(
+                code::CARDINALITY_VIOLATION,
+                "more than one row returned by a subquery used as an expression",
+            ))),
             Use::Value => match batches.iter().find(|b| b.num_rows() == 1) {
                 Some(batch) => ScalarValue::try_from_array(batch.column(0), 0)?.cast_to(&self.returns),
                 None => ScalarValue::try_from(&self.returns),
@@ -131,16 +169,28 @@ impl Evaluation {
 
     /// The subquery with the outer row's values in place of its outer columns.
     fn with_constants(&self, arguments: &[ScalarValue]) -> Result<LogicalPlan> {
-        let constant = |column: &Column| self.outer.iter().position(|c| c == column).and_then(|i| arguments.get(i)).cloned();
+        let constant = |column: &Column| {
+            self.outer
+                .iter()
+                .position(|c| c == column)
+                .and_then(|i| arguments.get(i))
+                .cloned()
+        };
         let substituted = self.plan.as_ref().clone().transform_up_with_subqueries(|node| {
             let names = NamePreserver::new(&node);
             node.map_expressions(|expr| {
                 let name = names.save(&expr);
                 let replaced = expr.transform_up(|e| match &e {
-                    Expr::OuterReferenceColumn(_, column) => Ok(constant(column).map_or(Transformed::no(e), |v| Transformed::yes(Expr::Literal(v, None)))),
+                    Expr::OuterReferenceColumn(_, column) => {
+                        Ok(constant(column).map_or(Transformed::no(e), |v| Transformed::yes(Expr::Literal(v, None))))
+                    }
                     _ => Ok(Transformed::no(e)),
                 })?;
-                Ok(if replaced.transformed { replaced.update_data(|e| name.restore(e)) } else { replaced })
+                Ok(if replaced.transformed {
+                    replaced.update_data(|e| name.restore(e))
+                } else {
+                    replaced
+                })
             })
         })?;
         Ok(substituted.data)

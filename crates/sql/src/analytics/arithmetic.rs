@@ -49,7 +49,9 @@ fn division_by_zero() -> SqlError {
 /// `left op right` on two integers or two floats of one type.
 pub(crate) fn checked(op: Op, data_type: DataType) -> Func {
     let returns = data_type.clone();
-    Func::of(&format!("{}{}", op.sign(), short(&data_type)), returns, move |call| kernel(op, call, &data_type))
+    Func::of(&format!("{}{}", op.sign(), short(&data_type)), returns, move |call| {
+        kernel(op, call, &data_type)
+    })
 }
 
 fn short(data_type: &DataType) -> &'static str {
@@ -77,7 +79,13 @@ fn kernel(op: Op, call: &Call<'_>, data_type: &DataType) -> Result<ColumnarValue
         DataType::Int64 => "bigint",
         _ => "value",
     };
-    let result = apply(call.arg(0), call.arg(1), run).map_err(outward).map_err(|e| if e.code() == code::OUT_OF_RANGE { overflow(name) } else { e })?;
+    let result = apply(call.arg(0), call.arg(1), run).map_err(outward).map_err(|e| {
+        if e.code() == code::OUT_OF_RANGE {
+            overflow(name)
+        } else {
+            e
+        }
+    })?;
     if data_type.is_floating() {
         check_floats(op, call, &result)?;
     }
@@ -91,7 +99,10 @@ fn check_floats(op: Op, call: &Call<'_>, result: &ColumnarValue) -> Result<()> {
     if result.iter().flatten().all(finite) {
         return Ok(());
     }
-    let (left, right) = (as_doubles(call.arg(0), call.rows())?, as_doubles(call.arg(1), call.rows())?);
+    let (left, right) = (
+        as_doubles(call.arg(0), call.rows())?,
+        as_doubles(call.arg(1), call.rows())?,
+    );
     for row in 0..result.len() {
         if result.is_null(row) || result.value(row).is_finite() {
             continue;
@@ -115,13 +126,17 @@ fn as_doubles(value: &ColumnarValue, rows: usize) -> Result<Float64Array> {
 
 /// `-value`.
 pub(crate) fn negate() -> Func {
-    Func::any("cenote_negate", |types, _| Ok(negated_type(&types[0])), |call| {
-        let data_type = call.return_type().clone();
-        call.by_columns(|columns| {
-            let value = arrow::compute::cast(&columns[0], &data_type).map_err(|e| outward(e.into()))?;
-            numeric::neg(&value).map_err(|e| outward(e.into()))
-        })
-    })
+    Func::any(
+        "cenote_negate",
+        |types, _| Ok(negated_type(&types[0])),
+        |call| {
+            let data_type = call.return_type().clone();
+            call.by_columns(|columns| {
+                let value = arrow::compute::cast(&columns[0], &data_type).map_err(|e| outward(e.into()))?;
+                numeric::neg(&value).map_err(|e| outward(e.into()))
+            })
+        },
+    )
 }
 
 fn negated_type(data_type: &DataType) -> DataType {
@@ -170,7 +185,10 @@ fn special(shapes: [(u8, i8); 2]) -> Option<DataType> {
 
 /// The type of `left op right` where at least one is numeric and the other numeric or integer.
 pub(crate) fn numeric_type(op: Op, left: &DataType, right: &DataType) -> DataType {
-    let (l, r) = (decimal_shape(left).unwrap_or(NUMERIC_ANY), decimal_shape(right).unwrap_or(NUMERIC_ANY));
+    let (l, r) = (
+        decimal_shape(left).unwrap_or(NUMERIC_ANY),
+        decimal_shape(right).unwrap_or(NUMERIC_ANY),
+    );
     if op == Op::Divide {
         return DataType::Decimal256(NUMERIC_QUOTIENT.0, NUMERIC_QUOTIENT.1);
     }
@@ -197,7 +215,10 @@ pub(crate) fn numeric_type(op: Op, left: &DataType, right: &DataType) -> DataTyp
 
 /// The numeric type that holds the values of both.
 pub(crate) fn common_numeric(left: &DataType, right: &DataType) -> DataType {
-    let (l, r) = (decimal_shape(left).unwrap_or(NUMERIC_ANY), decimal_shape(right).unwrap_or(NUMERIC_ANY));
+    let (l, r) = (
+        decimal_shape(left).unwrap_or(NUMERIC_ANY),
+        decimal_shape(right).unwrap_or(NUMERIC_ANY),
+    );
     if let Some(any) = special([l, r]) {
         return any;
     }
@@ -213,10 +234,19 @@ pub(crate) fn common_numeric(left: &DataType, right: &DataType) -> DataType {
 /// `left op right` on two numerics; the result's type is `returns`.
 pub(crate) fn numeric(op: Op, returns: DataType) -> Func {
     let result = returns.clone();
-    Func::of(&format!("{}numeric{}", op.sign(), shape_name(&returns)), returns, move |call| {
-        let by_kernel = matches!(op, Op::Add | Op::Subtract | Op::Modulo) || (op == Op::Multiply && special([decimal_shape(&result).unwrap_or(NUMERIC_ANY); 2]).is_none());
-        if by_kernel { numeric_kernel(op, call, &result) } else { exact(op, call, &result) }
-    })
+    Func::of(
+        &format!("{}numeric{}", op.sign(), shape_name(&returns)),
+        returns,
+        move |call| {
+            let by_kernel = matches!(op, Op::Add | Op::Subtract | Op::Modulo)
+                || (op == Op::Multiply && special([decimal_shape(&result).unwrap_or(NUMERIC_ANY); 2]).is_none());
+            if by_kernel {
+                numeric_kernel(op, call, &result)
+            } else {
+                exact(op, call, &result)
+            }
+        },
+    )
 }
 
 fn shape_name(data_type: &DataType) -> String {
@@ -252,7 +282,11 @@ fn exact(op: Op, call: &Call<'_>, result: &DataType) -> Result<ColumnarValue> {
         let rows = (0..left.len()).map(|row| match (left.is_null(row), right.is_null(row)) {
             (false, false) => {
                 let (a, b) = ((left.value(row), left_scale), (right.value(row), right_scale));
-                if op == Op::Divide { divide(a, b, scale).map(Some) } else { multiply(a, b, scale).map(Some) }
+                if op == Op::Divide {
+                    divide(a, b, scale).map(Some)
+                } else {
+                    multiply(a, b, scale).map(Some)
+                }
             }
             _ => Ok(None),
         });
@@ -283,7 +317,9 @@ fn reduced((mut value, mut scale): (i256, i8)) -> (i256, i32) {
 }
 
 fn power_of_ten(exponent: i32) -> Result<i256> {
-    i256::from_i128(10).checked_pow(exponent.unsigned_abs()).ok_or_else(|| overflow("numeric value"))
+    i256::from_i128(10)
+        .checked_pow(exponent.unsigned_abs())
+        .ok_or_else(|| overflow("numeric value"))
 }
 
 /// `value / divisor`, rounded half away from zero.
@@ -295,14 +331,20 @@ fn divide_rounded(value: i256, divisor: i256) -> Result<i256> {
     if twice < divisor.wrapping_abs() {
         return Ok(quotient);
     }
-    let one = if (value < i256::ZERO) == (divisor < i256::ZERO) { i256::ONE } else { i256::MINUS_ONE };
+    let one = if (value < i256::ZERO) == (divisor < i256::ZERO) {
+        i256::ONE
+    } else {
+        i256::MINUS_ONE
+    };
     quotient.checked_add(one).ok_or_else(failed)
 }
 
 fn rescaled(value: i256, from: i32, to: i8) -> Result<i256> {
     let shift = i32::from(to) - from;
     let scaled = if shift >= 0 {
-        value.checked_mul(power_of_ten(shift)?).ok_or_else(|| overflow("numeric value"))?
+        value
+            .checked_mul(power_of_ten(shift)?)
+            .ok_or_else(|| overflow("numeric value"))?
     } else if shift < -76 {
         i256::ZERO
     } else {
@@ -312,7 +354,11 @@ fn rescaled(value: i256, from: i32, to: i8) -> Result<i256> {
 }
 
 fn in_range(value: i256) -> Result<i256> {
-    if value.wrapping_abs() < power_of_ten(76)? { Ok(value) } else { Err(overflow("numeric value")) }
+    if value.wrapping_abs() < power_of_ten(76)? {
+        Ok(value)
+    } else {
+        Err(overflow("numeric value"))
+    }
 }
 
 fn multiply(left: (i256, i8), right: (i256, i8), scale: i8) -> Result<i256> {
@@ -325,7 +371,11 @@ fn multiply(left: (i256, i8), right: (i256, i8), scale: i8) -> Result<i256> {
             let (a, a_scale) = reduced((a, scale));
             let b = rescaled(b, b_scale, (scale / 2).max(1))?;
             let (b, b_scale) = reduced((b, (scale / 2).max(1)));
-            rescaled(a.checked_mul(b).ok_or_else(|| overflow("numeric value"))?, a_scale + b_scale, scale)
+            rescaled(
+                a.checked_mul(b).ok_or_else(|| overflow("numeric value"))?,
+                a_scale + b_scale,
+                scale,
+            )
         }
     }
 }
@@ -337,7 +387,9 @@ fn divide(left: (i256, i8), right: (i256, i8), scale: i8) -> Result<i256> {
     let ((a, a_scale), (b, b_scale)) = (reduced(left), reduced(right));
     let shift = i32::from(scale) + b_scale - a_scale;
     if shift < 0 {
-        let divisor = b.checked_mul(power_of_ten(shift)?).ok_or_else(|| overflow("numeric value"))?;
+        let divisor = b
+            .checked_mul(power_of_ten(shift)?)
+            .ok_or_else(|| overflow("numeric value"))?;
         return in_range(divide_rounded(a, divisor)?);
     }
     match a.checked_mul(power_of_ten(shift)?) {
@@ -349,18 +401,24 @@ fn divide(left: (i256, i8), right: (i256, i8), scale: i8) -> Result<i256> {
 /// What `sum` adds up, in the type of its result: bigint for smaller integers, numeric for bigint, float8 for floats. Sums never
 /// wrap: the type holds what 10^10 rows of the greatest values come to.
 pub(crate) fn summand() -> Func {
-    Func::any("summand", |types, _| Ok(summed_in(&types[0])), |call| {
-        let data_type = call.return_type().clone();
-        if call.arg(0).data_type() == data_type {
-            return Ok(call.arg(0).clone());
-        }
-        call.arg(0).cast_to(&data_type, None).map_err(outward)
-    })
+    Func::any(
+        "summand",
+        |types, _| Ok(summed_in(&types[0])),
+        |call| {
+            let data_type = call.return_type().clone();
+            if call.arg(0).data_type() == data_type {
+                return Ok(call.arg(0).clone());
+            }
+            call.arg(0).cast_to(&data_type, None).map_err(outward)
+        },
+    )
 }
 
 fn summed_in(data_type: &DataType) -> DataType {
     match data_type {
-        DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::UInt8 | DataType::UInt16 | DataType::UInt32 => DataType::Int64,
+        DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::UInt8 | DataType::UInt16 | DataType::UInt32 => {
+            DataType::Int64
+        }
         DataType::Int64 | DataType::UInt64 => DataType::Decimal128(20, 0),
         DataType::Float16 | DataType::Float32 | DataType::Null => DataType::Float64,
         DataType::Decimal128(p, s) if *p > 28 => DataType::Decimal256((*p).max(39), *s),
@@ -373,7 +431,9 @@ pub(crate) fn average() -> Func {
     let returns = |types: &[DataType], _: &[Option<&ScalarValue>]| {
         Ok(match &types[0] {
             DataType::Float32 | DataType::Float64 => DataType::Float64,
-            DataType::Interval(_) | DataType::Duration(_) => return datafusion::common::not_impl_err!("avg of intervals is not supported"),
+            DataType::Interval(_) | DataType::Duration(_) => {
+                return datafusion::common::not_impl_err!("avg of intervals is not supported");
+            }
             _ => DataType::Decimal256(NUMERIC_QUOTIENT.0, NUMERIC_QUOTIENT.1),
         })
     };
@@ -386,8 +446,10 @@ pub(crate) fn average() -> Func {
         result => {
             let result = result.clone();
             call.by_columns(|columns| {
-                let sums = arrow::compute::cast(&columns[0], &as_decimal(columns[0].data_type())).map_err(|e| outward(e.into()))?;
-                let counts = arrow::compute::cast(&columns[1], &DataType::Decimal128(19, 0)).map_err(|e| outward(e.into()))?;
+                let sums = arrow::compute::cast(&columns[0], &as_decimal(columns[0].data_type()))
+                    .map_err(|e| outward(e.into()))?;
+                let counts =
+                    arrow::compute::cast(&columns[1], &DataType::Decimal128(19, 0)).map_err(|e| outward(e.into()))?;
                 averages(&sums, &counts, &result)
             })
         }
@@ -406,17 +468,26 @@ fn averages(sums: &ArrayRef, counts: &ArrayRef, result: &DataType) -> Result<Arr
 
 /// `round(numeric, digits)` and `trunc(numeric, digits)`, and of floats without digits.
 pub(crate) fn rounding(name: &'static str) -> Func {
-    Func::any(name, |types, constants| Ok(rounded_type(types, constants)), move |call| {
-        let returns = call.return_type().clone();
-        call.by_columns(|columns| match &returns {
-            DataType::Float64 => {
-                let values = arrow::compute::cast(&columns[0], &DataType::Float64).map_err(|e| outward(e.into()))?;
-                let round = if name == "round" { f64::round_ties_even } else { f64::trunc };
-                Ok(Arc::new(values.as_primitive::<Float64Type>().unary::<_, Float64Type>(round)) as ArrayRef)
-            }
-            _ => round_numerics(columns, &returns, name == "round"),
-        })
-    })
+    Func::any(
+        name,
+        |types, constants| Ok(rounded_type(types, constants)),
+        move |call| {
+            let returns = call.return_type().clone();
+            call.by_columns(|columns| match &returns {
+                DataType::Float64 => {
+                    let values =
+                        arrow::compute::cast(&columns[0], &DataType::Float64).map_err(|e| outward(e.into()))?;
+                    let round = if name == "round" {
+                        f64::round_ties_even
+                    } else {
+                        f64::trunc
+                    };
+                    Ok(Arc::new(values.as_primitive::<Float64Type>().unary::<_, Float64Type>(round)) as ArrayRef)
+                }
+                _ => round_numerics(columns, &returns, name == "round"),
+            })
+        },
+    )
 }
 
 fn rounded_type(types: &[DataType], constants: &[Option<&ScalarValue>]) -> DataType {
@@ -433,7 +504,11 @@ fn rounded_type(types: &[DataType], constants: &[Option<&ScalarValue>]) -> DataT
     let to = digits.clamp(0, 28) as i8;
     let whole = (i16::from(precision) - i16::from(scale) + 1).max(1);
     let precision = (whole + i16::from(to)).clamp(1, 76) as u8;
-    if precision <= 38 && !wide(&types[0]) { DataType::Decimal128(precision, to) } else { DataType::Decimal256(precision.max(39), to) }
+    if precision <= 38 && !wide(&types[0]) {
+        DataType::Decimal128(precision, to)
+    } else {
+        DataType::Decimal256(precision.max(39), to)
+    }
 }
 
 fn round_numerics(columns: &[ArrayRef], returns: &DataType, half_up: bool) -> Result<ArrayRef> {
@@ -444,13 +519,25 @@ fn round_numerics(columns: &[ArrayRef], returns: &DataType, half_up: bool) -> Re
     let (values, scale) = wide_values(&source)?;
     let (precision, to) = decimal_shape(returns).unwrap_or(NUMERIC_ANY);
     let rows = (0..values.len()).map(|row| {
-        let digits = if columns.len() > 1 { super::function::integer_at(&columns[1], row) } else { Some(0) };
+        let digits = if columns.len() > 1 {
+            super::function::integer_at(&columns[1], row)
+        } else {
+            Some(0)
+        };
         match (values.is_null(row), digits) {
-            (false, Some(digits)) => round_one(values.value(row), scale, digits.clamp(-76, i64::from(scale)) as i32, half_up).and_then(|v| rescaled(v, i32::from(scale), to)).map(Some),
+            (false, Some(digits)) => round_one(
+                values.value(row),
+                scale,
+                digits.clamp(-76, i64::from(scale)) as i32,
+                half_up,
+            )
+            .and_then(|v| rescaled(v, i32::from(scale), to))
+            .map(Some),
             _ => Ok(None),
         }
     });
-    let rounded = Decimal256Array::from(rows.collect::<Result<Vec<_>>>()?).with_data_type(DataType::Decimal256(precision.max(1), to));
+    let rounded = Decimal256Array::from(rows.collect::<Result<Vec<_>>>()?)
+        .with_data_type(DataType::Decimal256(precision.max(1), to));
     if wide(returns) {
         return Ok(Arc::new(rounded));
     }
@@ -459,7 +546,11 @@ fn round_numerics(columns: &[ArrayRef], returns: &DataType, half_up: bool) -> Re
 
 fn round_one(value: i256, scale: i8, digits: i32, half_up: bool) -> Result<i256> {
     let power = power_of_ten(i32::from(scale) - digits)?;
-    let units = if half_up { divide_rounded(value, power)? } else { value.checked_div(power).ok_or_else(|| overflow("numeric value"))? };
+    let units = if half_up {
+        divide_rounded(value, power)?
+    } else {
+        value.checked_div(power).ok_or_else(|| overflow("numeric value"))?
+    };
     units.checked_mul(power).ok_or_else(|| overflow("numeric value"))
 }
 
@@ -476,13 +567,22 @@ mod tests {
         assert_eq!(divide((big(2), 0), (big(3), 0), 4).expect("in range"), big(6667));
         assert_eq!(divide((big(-2), 0), (big(3), 0), 4).expect("in range"), big(-6667));
         assert_eq!(divide((big(1), 0), (big(8), 0), 2).expect("in range"), big(13));
-        assert_eq!(divide((big(1_000_000), 0), (big(100), 1), 2).expect("in range"), big(10_000_000));
-        assert_eq!(divide((big(1), 0), (big(0), 0), 2).expect_err("by zero").code(), code::DIVISION_BY_ZERO);
+        assert_eq!(
+            divide((big(1_000_000), 0), (big(100), 1), 2).expect("in range"),
+            big(10_000_000)
+        );
+        assert_eq!(
+            divide((big(1), 0), (big(0), 0), 2).expect_err("by zero").code(),
+            code::DIVISION_BY_ZERO
+        );
     }
 
     #[test]
     fn products_keep_the_scale_they_are_given() {
-        assert_eq!(multiply((big(15), 1), (big(15), 1), 30).expect("in range"), power_of_ten(28).expect("fits") * big(225));
+        assert_eq!(
+            multiply((big(15), 1), (big(15), 1), 30).expect("in range"),
+            power_of_ten(28).expect("fits") * big(225)
+        );
         assert!(multiply((power_of_ten(75).expect("fits"), 0), (big(1_000_000), 0), 30).is_err());
     }
 
@@ -491,8 +591,14 @@ mod tests {
         let (a, b) = (DataType::Decimal128(15, 2), DataType::Decimal128(15, 2));
         assert_eq!(numeric_type(Op::Add, &a, &b), DataType::Decimal128(16, 2));
         assert_eq!(numeric_type(Op::Multiply, &a, &b), DataType::Decimal128(30, 4));
-        assert_eq!(numeric_type(Op::Divide, &a, &DataType::Int32), DataType::Decimal256(76, 29));
-        assert_eq!(numeric_type(Op::Add, &super::super::types::numeric_any(), &a), super::super::types::numeric_any());
+        assert_eq!(
+            numeric_type(Op::Divide, &a, &DataType::Int32),
+            DataType::Decimal256(76, 29)
+        );
+        assert_eq!(
+            numeric_type(Op::Add, &super::super::types::numeric_any(), &a),
+            super::super::types::numeric_any()
+        );
         assert_eq!(common_numeric(&DataType::Int64, &a), DataType::Decimal128(21, 2));
     }
 }

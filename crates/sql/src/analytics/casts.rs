@@ -13,7 +13,10 @@ use std::sync::Arc;
 
 /// Arrow's cast, with errors instead of NULLs.
 pub(crate) fn strict(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
-    let options = CastOptions { safe: false, ..CastOptions::default() };
+    let options = CastOptions {
+        safe: false,
+        ..CastOptions::default()
+    };
     cast_with_options(array, to, &options).map_err(|e| outward(e.into()))
 }
 
@@ -28,7 +31,9 @@ fn name_of(to: &DataType) -> &'static str {
 /// `CAST(x AS smallint | integer | bigint)`.
 pub(crate) fn to_integer(name: &str, to: DataType) -> Func {
     let returns = to.clone();
-    Func::of(name, returns, move |call| call.by_columns(|columns| integer_column(&columns[0], &to)))
+    Func::of(name, returns, move |call| {
+        call.by_columns(|columns| integer_column(&columns[0], &to))
+    })
 }
 
 fn integer_column(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
@@ -42,7 +47,9 @@ fn integer_column(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
             }
             strict(&(Arc::new(rounded) as ArrayRef), to).map_err(out_of_range)
         }
-        DataType::Decimal128(p, _) => strict(&strict(column, &DataType::Decimal128((*p).max(1), 0))?, to).map_err(out_of_range),
+        DataType::Decimal128(p, _) => {
+            strict(&strict(column, &DataType::Decimal128((*p).max(1), 0))?, to).map_err(out_of_range)
+        }
         DataType::Decimal256(..) => strict(&strict(column, &DataType::Decimal256(76, 0))?, to).map_err(out_of_range),
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => integers_from_text(column, to),
         DataType::Boolean => strict(column, to),
@@ -53,19 +60,34 @@ fn integer_column(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
 fn integers_from_text(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
     let parse = |row| match text_at(column, row)? {
         None => Ok(None),
-        Some(text) => text.trim().parse::<i64>().map(Some).map_err(|_| integer_error(&text, to)),
+        Some(text) => text
+            .trim()
+            .parse::<i64>()
+            .map(Some)
+            .map_err(|_| integer_error(&text, to)),
     };
     let values = (0..column.len()).map(parse).collect::<Result<Int64Array>>()?;
     let values: ArrayRef = Arc::new(values);
-    strict(&values, to).map_err(|_| SqlError::new(code::OUT_OF_RANGE, format!("value is out of range for type {}", name_of(to))))
+    strict(&values, to).map_err(|_| {
+        SqlError::new(
+            code::OUT_OF_RANGE,
+            format!("value is out of range for type {}", name_of(to)),
+        )
+    })
 }
 
 fn integer_error(text: &str, to: &DataType) -> SqlError {
     let digits = text.trim().trim_start_matches(['-', '+']);
     if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) {
-        return SqlError::new(code::OUT_OF_RANGE, format!("value \"{text}\" is out of range for type {}", name_of(to)));
+        return SqlError::new(
+            code::OUT_OF_RANGE,
+            format!("value \"{text}\" is out of range for type {}", name_of(to)),
+        );
     }
-    SqlError::new(code::INVALID_TEXT, format!("invalid input syntax for type {}: \"{text}\"", name_of(to)))
+    SqlError::new(
+        code::INVALID_TEXT,
+        format!("invalid input syntax for type {}: \"{text}\"", name_of(to)),
+    )
 }
 
 /// `CAST(x AS numeric)`: all digits stay.
@@ -88,11 +110,15 @@ pub(crate) fn to_numeric() -> Func {
 /// By way of text: a float's shortest digits are its numeric value in PostgreSQL too.
 fn numerics_from_text(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
     let parse = |row| {
-        let Some(text) = text_at(column, row)? else { return Ok(None) };
-        let value: cenote_engine::types::Numeric = text
-            .trim()
-            .parse()
-            .map_err(|_| SqlError::new(code::INVALID_TEXT, format!("invalid input syntax for type numeric: \"{text}\"")))?;
+        let Some(text) = text_at(column, row)? else {
+            return Ok(None);
+        };
+        let value: cenote_engine::types::Numeric = text.trim().parse().map_err(|_| {
+            SqlError::new(
+                code::INVALID_TEXT,
+                format!("invalid input syntax for type numeric: \"{text}\""),
+            )
+        })?;
         super::numeric::to_i256(&value, super::types::NUMERIC_ANY.1).map(Some)
     };
     let values = (0..column.len()).map(parse).collect::<Result<Vec<_>>>()?;
@@ -130,7 +156,9 @@ pub(crate) fn to_limited_text(name: &str, pad: bool) -> Func {
 pub(crate) fn like_pattern() -> Func {
     Func::of("cenote_like_pattern", DataType::Utf8, |call| {
         call.by_rows_to_text(|columns, row| {
-            let (Some(pattern), Some(escape)) = (text_at(&columns[0], row)?, text_at(&columns[1], row)?) else { return Ok(None) };
+            let (Some(pattern), Some(escape)) = (text_at(&columns[0], row)?, text_at(&columns[1], row)?) else {
+                return Ok(None);
+            };
             let own = escape.chars().next();
             let mut out = String::new();
             let mut chars = pattern.chars();

@@ -47,7 +47,15 @@ impl Functions {
         for function in own_functions() {
             scalar.insert(function.name().to_string(), function);
         }
-        for unknown_to_postgresql in ["version", "now", "current_date", "today", "current_timestamp", "arrow_typeof", "get_field"] {
+        for unknown_to_postgresql in [
+            "version",
+            "now",
+            "current_date",
+            "today",
+            "current_timestamp",
+            "arrow_typeof",
+            "get_field",
+        ] {
             scalar.remove(unknown_to_postgresql);
         }
         let mut aggregate = HashMap::new();
@@ -62,9 +70,22 @@ impl Functions {
         let count = datafusion::functions_aggregate::count::count_udaf();
         let mut planners: Vec<Arc<dyn ExprPlanner>> = vec![Arc::new(super::operators::PgPlanner { sum, count })];
         planners.extend(SessionStateDefaults::default_expr_planners());
-        let window = SessionStateDefaults::default_window_functions().into_iter().map(|f| (f.name().to_string(), f)).collect();
-        let table = SessionStateDefaults::default_table_functions().into_iter().map(|f| (f.name().to_string(), f)).collect();
-        Functions { scalar, aggregate, window, table, planners, types: Arc::new(PgTypes) }
+        let window = SessionStateDefaults::default_window_functions()
+            .into_iter()
+            .map(|f| (f.name().to_string(), f))
+            .collect();
+        let table = SessionStateDefaults::default_table_functions()
+            .into_iter()
+            .map(|f| (f.name().to_string(), f))
+            .collect();
+        Functions {
+            scalar,
+            aggregate,
+            window,
+            table,
+            planners,
+            types: Arc::new(PgTypes),
+        }
     }
 }
 
@@ -102,10 +123,15 @@ impl Names<'_> {
                 Some(schema) => format!("{schema}.{}", name.table()),
                 None => name.table().to_string(),
             };
-            inward(SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{shown}\" does not exist")))
+            inward(SqlError::new(
+                code::UNDEFINED_TABLE,
+                format!("relation \"{shown}\" does not exist"),
+            ))
         };
         let found = match name.schema() {
-            Some(schema @ ("pg_catalog" | "information_schema")) => pg_catalog::relation(self.snapshot, schema, name.table()),
+            Some(schema @ ("pg_catalog" | "information_schema")) => {
+                pg_catalog::relation(self.snapshot, schema, name.table())
+            }
             Some("public") => self.user_table(name.table()),
             Some(_) => None,
             None => self
@@ -118,7 +144,8 @@ impl Names<'_> {
 
     fn user_table(&self, name: &str) -> Option<Arc<dyn TableProvider>> {
         let table = self.snapshot.table(name)?;
-        self.rows.set(self.rows.get().saturating_add(self.snapshot.engine.row_estimate(table)));
+        self.rows
+            .set(self.rows.get().saturating_add(self.snapshot.engine.row_estimate(table)));
         Some(Arc::new(EngineTable::new(table.clone(), self.snapshot.clone())))
     }
 }
@@ -130,17 +157,29 @@ impl ContextProvider for Names<'_> {
 
     fn get_table_function_source(&self, name: &str, args: Vec<Expr>) -> Result<Arc<dyn TableSource>> {
         let Some(function) = self.functions.table.get(name) else {
-            return Err(inward(SqlError::new(code::UNDEFINED_FUNCTION, format!("function {name}() does not exist"))));
+            return Err(inward(SqlError::new(
+                code::UNDEFINED_FUNCTION,
+                format!("function {name}() does not exist"),
+            )));
         };
-        let context = SimplifyContext::builder().with_config_options(Arc::clone(self.state.config_options())).build();
+        let context = SimplifyContext::builder()
+            .with_config_options(Arc::clone(self.state.config_options()))
+            .build();
         let simplifier = ExprSimplifier::new(context);
         let none = DFSchema::empty();
-        let args = args.into_iter().map(|arg| simplifier.coerce(arg, &none).and_then(|e| simplifier.simplify(e))).collect::<Result<Vec<_>>>()?;
-        Ok(provider_as_source(function.create_table_provider_with_args(TableFunctionArgs::new(&args, self.state))?))
+        let args = args
+            .into_iter()
+            .map(|arg| simplifier.coerce(arg, &none).and_then(|e| simplifier.simplify(e)))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(provider_as_source(function.create_table_provider_with_args(
+            TableFunctionArgs::new(&args, self.state),
+        )?))
     }
 
     fn create_cte_work_table(&self, name: &str, schema: SchemaRef) -> Result<Arc<dyn TableSource>> {
-        Ok(provider_as_source(Arc::new(datafusion::catalog::cte_worktable::CteWorkTable::new(name, schema))))
+        Ok(provider_as_source(Arc::new(
+            datafusion::catalog::cte_worktable::CteWorkTable::new(name, schema),
+        )))
     }
 
     fn get_expr_planners(&self) -> &[Arc<dyn ExprPlanner>] {

@@ -30,7 +30,9 @@ pub(crate) fn outward(error: DataFusionError) -> SqlError {
         DataFusionError::ResourcesExhausted(text) => out_of_memory(&text),
         DataFusionError::Execution(text) => by_text(&text),
         DataFusionError::IoError(error) => SqlError::new("58030", error.to_string()),
-        DataFusionError::ExecutionJoin(error) => SqlError::internal(format!("a part of the query ended early: {error}")),
+        DataFusionError::ExecutionJoin(error) => {
+            SqlError::internal(format!("a part of the query ended early: {error}"))
+        }
         DataFusionError::Internal(text) => by_text(&text),
         other => SqlError::internal(first_line(&other.to_string())),
     }
@@ -52,7 +54,9 @@ pub(crate) fn shared_error(error: &DataFusionError) -> SqlError {
         DataFusionError::SchemaError(inner, _) => schema_error(inner),
         DataFusionError::NotImplemented(text) => SqlError::new(code::FEATURE_NOT_SUPPORTED, first_line(text)),
         DataFusionError::ResourcesExhausted(text) => out_of_memory(text),
-        DataFusionError::Plan(text) | DataFusionError::Execution(text) | DataFusionError::Internal(text) => by_text(text),
+        DataFusionError::Plan(text) | DataFusionError::Execution(text) | DataFusionError::Internal(text) => {
+            by_text(text)
+        }
         other => SqlError::internal(first_line(&other.to_string())),
     }
 }
@@ -80,9 +84,15 @@ fn arrow_error_ref(error: &ArrowError) -> SqlError {
     match error {
         ArrowError::DivideByZero => SqlError::new(code::DIVISION_BY_ZERO, "division by zero"),
         ArrowError::ArithmeticOverflow(text) => out_of_range(text),
-        ArrowError::CastError(text) | ArrowError::ParseError(text) | ArrowError::InvalidArgumentError(text) | ArrowError::ComputeError(text) => by_text(text),
+        ArrowError::CastError(text)
+        | ArrowError::ParseError(text)
+        | ArrowError::InvalidArgumentError(text)
+        | ArrowError::ComputeError(text) => by_text(text),
         ArrowError::NotYetImplemented(text) => SqlError::new(code::FEATURE_NOT_SUPPORTED, first_line(text)),
-        ArrowError::ExternalError(inner) => match (inner.downcast_ref::<SqlError>(), inner.downcast_ref::<DataFusionError>()) {
+        ArrowError::ExternalError(inner) => match (
+            inner.downcast_ref::<SqlError>(),
+            inner.downcast_ref::<DataFusionError>(),
+        ) {
             (Some(ours), _) => ours.clone(),
             (_, Some(nested)) => shared_error(nested),
             _ => SqlError::internal(inner.to_string()),
@@ -92,7 +102,11 @@ fn arrow_error_ref(error: &ArrowError) -> SqlError {
 }
 
 fn out_of_range(text: &str) -> SqlError {
-    let what = if text.contains("on: i128") || text.contains("ecimal") || text.contains("i256") { "numeric value" } else { "integer" };
+    let what = if text.contains("on: i128") || text.contains("ecimal") || text.contains("i256") {
+        "numeric value"
+    } else {
+        "integer"
+    };
     SqlError::new(code::OUT_OF_RANGE, format!("{what} out of range"))
 }
 
@@ -105,11 +119,18 @@ fn schema_error(error: &SchemaError) -> SqlError {
             };
             SqlError::new(code::UNDEFINED_COLUMN, format!("column {name} does not exist"))
         }
-        SchemaError::AmbiguousReference { field } => {
-            SqlError::new(code::AMBIGUOUS_COLUMN, format!("column reference \"{}\" is ambiguous", field.name))
-        }
+        SchemaError::AmbiguousReference { field } => SqlError::new(
+            code::AMBIGUOUS_COLUMN,
+            format!("column reference \"{}\" is ambiguous", field.name),
+        ),
         SchemaError::DuplicateQualifiedField { name, .. } | SchemaError::DuplicateUnqualifiedField { name } => {
-            SqlError::new(code::DUPLICATE_COLUMN, format!("column \"{}\" specified more than once", super::rewrite::shown_name(name)))
+            SqlError::new(
+                code::DUPLICATE_COLUMN,
+                format!(
+                    "column \"{}\" specified more than once",
+                    super::rewrite::shown_name(name)
+                ),
+            )
         }
     }
 }
@@ -158,10 +179,16 @@ const KINDS: &[(&str, &str)] = &[
 ];
 
 fn by_text(text: &str) -> SqlError {
-    let kind = KINDS.iter().find(|(words, _)| text.contains(words)).map(|(_, code)| *code);
+    let kind = KINDS
+        .iter()
+        .find(|(words, _)| text.contains(words))
+        .map(|(_, code)| *code);
     match kind {
         Some(code::DIVISION_BY_ZERO) => SqlError::new(code::DIVISION_BY_ZERO, "division by zero"),
-        Some(code::CARDINALITY_VIOLATION) => SqlError::new(code::CARDINALITY_VIOLATION, "more than one row returned by a subquery used as an expression"),
+        Some(code::CARDINALITY_VIOLATION) => SqlError::new(
+            code::CARDINALITY_VIOLATION,
+            "more than one row returned by a subquery used as an expression",
+        ),
         Some(code::GROUPING_ERROR) => SqlError::new(code::GROUPING_ERROR, first_line(text)),
         Some(code) => SqlError::new(code, first_line(text)),
         None => SqlError::new(code::SYNTAX_ERROR, first_line(text)),

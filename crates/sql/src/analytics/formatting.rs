@@ -8,22 +8,47 @@ use crate::types::datetime::{DAY, SECOND, civil_of};
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::{DataType, TimestampMicrosecondType};
 
-const MONTHS: [&str; 12] =
-    ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"];
-const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const DAYS: [&str; 7] = [
+    "Sunday",
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+];
 
 /// `to_char(date | timestamp, pattern)`.
 pub(crate) fn to_char() -> Func {
     Func::of("to_char", DataType::Utf8, |call| {
         call.by_rows_to_text(|columns, row| {
-            let (Some(micros), Some(pattern)) = (micros_at(&columns[0], row)?, text_at(&columns[1], row)?) else { return Ok(None) };
+            let (Some(micros), Some(pattern)) = (micros_at(&columns[0], row)?, text_at(&columns[1], row)?) else {
+                return Ok(None);
+            };
             Ok(Some(formatted(micros, &pattern)))
         })
     })
 }
 
 fn micros_at(column: &ArrayRef, row: usize) -> Result<Option<i64>> {
-    if !matches!(column.data_type(), DataType::Date32 | DataType::Timestamp(..) | DataType::Null) {
+    if !matches!(
+        column.data_type(),
+        DataType::Date32 | DataType::Timestamp(..) | DataType::Null
+    ) {
         return Err(SqlError::unsupported("to_char of other than dates and timestamps"));
     }
     let one = arrow::compute::cast(&column.slice(row, 1), &timestamp()).map_err(|e| outward(e.into()))?;
@@ -45,9 +70,13 @@ type Pattern = (&'static str, fn(&Parts) -> String);
 const PATTERNS: &[Pattern] = &[
     ("YYYY", |p| format!("{:04}", p.year)),
     ("YY", |p| format!("{:02}", p.year.rem_euclid(100))),
-    ("MONTH", |p| format!("{:<9}", MONTHS[p.month as usize - 1].to_uppercase())),
+    ("MONTH", |p| {
+        format!("{:<9}", MONTHS[p.month as usize - 1].to_uppercase())
+    }),
     ("Month", |p| format!("{:<9}", MONTHS[p.month as usize - 1])),
-    ("month", |p| format!("{:<9}", MONTHS[p.month as usize - 1].to_lowercase())),
+    ("month", |p| {
+        format!("{:<9}", MONTHS[p.month as usize - 1].to_lowercase())
+    }),
     ("MON", |p| MONTHS[p.month as usize - 1][..3].to_uppercase()),
     ("Mon", |p| MONTHS[p.month as usize - 1][..3].to_string()),
     ("mon", |p| MONTHS[p.month as usize - 1][..3].to_lowercase()),
@@ -58,7 +87,9 @@ const PATTERNS: &[Pattern] = &[
     ("DAY", |p| format!("{:<9}", weekday(p).to_uppercase())),
     ("Day", |p| format!("{:<9}", weekday(p))),
     ("day", |p| format!("{:<9}", weekday(p).to_lowercase())),
-    ("DDD", |p| format!("{:03}", p.days - crate::types::datetime::days_of(p.year, 1, 1) + 1)),
+    ("DDD", |p| {
+        format!("{:03}", p.days - crate::types::datetime::days_of(p.year, 1, 1) + 1)
+    }),
     ("DD", |p| format!("{:02}", p.day)),
     ("DY", |p| weekday(p)[..3].to_uppercase()),
     ("Dy", |p| weekday(p)[..3].to_string()),
@@ -83,7 +114,13 @@ fn weekday(p: &Parts) -> &'static str {
 fn formatted(micros: i64, pattern: &str) -> String {
     let days = micros.div_euclid(DAY);
     let (year, month, day) = civil_of(days);
-    let parts = Parts { year, month, day, days, micros: micros.rem_euclid(DAY) };
+    let parts = Parts {
+        year,
+        month,
+        day,
+        days,
+        micros: micros.rem_euclid(DAY),
+    };
     let mut out = String::new();
     let mut rest = pattern;
     while !rest.is_empty() {
@@ -94,12 +131,23 @@ fn formatted(micros: i64, pattern: &str) -> String {
             continue;
         }
         let (plain, unpadded) = rest.strip_prefix("FM").map_or((rest, false), |r| (r, true));
-        let known = PATTERNS.iter().find(|(name, _)| plain.starts_with(name) || (name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit()) && !name.starts_with(['M', 'D', 'A', 'P']) && plain.to_ascii_uppercase().starts_with(name)));
+        let known = PATTERNS.iter().find(|(name, _)| {
+            plain.starts_with(name)
+                || (name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit())
+                    && !name.starts_with(['M', 'D', 'A', 'P'])
+                    && plain.to_ascii_uppercase().starts_with(name))
+        });
         match known {
             Some((name, show)) => {
                 let text = show(&parts);
                 let trimmed = text.trim_end().trim_start_matches('0');
-                out.push_str(if !unpadded { &text } else if trimmed.is_empty() { "0" } else { trimmed });
+                out.push_str(if !unpadded {
+                    &text
+                } else if trimmed.is_empty() {
+                    "0"
+                } else {
+                    trimmed
+                });
                 rest = &plain[name.len()..];
             }
             None => {
@@ -120,8 +168,14 @@ mod tests {
     fn patterns() {
         let micros = crate::types::datetime::parse_timestamp("2024-01-05 15:04:09.5", 0).expect("a timestamp");
         assert_eq!(formatted(micros, "YYYY-MM-DD HH24:MI:SS.MS"), "2024-01-05 15:04:09.500");
-        assert_eq!(formatted(micros, "Dy, FMDD Mon YYYY HH12:MI am"), "Fri, 5 Jan 2024 03:04 pm");
-        assert_eq!(formatted(micros, "\"Week of\" FMMonth Q DDD D"), "Week of January 1 005 6");
+        assert_eq!(
+            formatted(micros, "Dy, FMDD Mon YYYY HH12:MI am"),
+            "Fri, 5 Jan 2024 03:04 pm"
+        );
+        assert_eq!(
+            formatted(micros, "\"Week of\" FMMonth Q DDD D"),
+            "Week of January 1 005 6"
+        );
         assert_eq!(formatted(micros, "yyyy"), "2024");
     }
 }

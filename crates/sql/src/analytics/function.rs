@@ -7,7 +7,8 @@ use arrow::array::{Array, ArrayRef, BooleanArray, StringArray};
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature,
+    Volatility,
 };
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -48,7 +49,13 @@ impl Call<'_> {
     pub fn columns(&self) -> std::result::Result<(Vec<ArrayRef>, bool), SqlError> {
         let constant = self.args.args.iter().all(|a| matches!(a, ColumnarValue::Scalar(_)));
         let rows = if constant { 1 } else { self.rows() };
-        let columns = self.args.args.iter().map(|a| a.to_array(rows)).collect::<Result<_>>().map_err(outward)?;
+        let columns = self
+            .args
+            .args
+            .iter()
+            .map(|a| a.to_array(rows))
+            .collect::<Result<_>>()
+            .map_err(outward)?;
         Ok((columns, constant))
     }
 
@@ -68,7 +75,9 @@ impl Call<'_> {
     ) -> std::result::Result<ColumnarValue, SqlError> {
         let (columns, constant) = self.columns()?;
         let rows = if constant { 1 } else { self.rows() };
-        let texts = (0..rows).map(|row| body(&columns, row)).collect::<std::result::Result<StringArray, _>>()?;
+        let texts = (0..rows)
+            .map(|row| body(&columns, row))
+            .collect::<std::result::Result<StringArray, _>>()?;
         finish(Arc::new(texts), constant && self.rows() > 0)
     }
 
@@ -79,7 +88,9 @@ impl Call<'_> {
     ) -> std::result::Result<ColumnarValue, SqlError> {
         let (columns, constant) = self.columns()?;
         let rows = if constant { 1 } else { self.rows() };
-        let values = (0..rows).map(|row| body(&columns, row)).collect::<std::result::Result<BooleanArray, _>>()?;
+        let values = (0..rows)
+            .map(|row| body(&columns, row))
+            .collect::<std::result::Result<BooleanArray, _>>()?;
         finish(Arc::new(values), constant && self.rows() > 0)
     }
 }
@@ -88,7 +99,9 @@ fn finish(array: ArrayRef, constant: bool) -> std::result::Result<ColumnarValue,
     if !constant {
         return Ok(ColumnarValue::Array(array));
     }
-    ScalarValue::try_from_array(&array, 0).map(ColumnarValue::Scalar).map_err(outward)
+    ScalarValue::try_from_array(&array, 0)
+        .map(ColumnarValue::Scalar)
+        .map_err(outward)
 }
 
 /// The value of a cell as text, None for NULL.
@@ -127,8 +140,17 @@ impl Func {
         returns: impl Fn(&[DataType], &[Option<&ScalarValue>]) -> Result<DataType> + Send + Sync + 'static,
         body: impl Fn(&Call<'_>) -> std::result::Result<ColumnarValue, SqlError> + Send + Sync + 'static,
     ) -> Func {
-        let signature = Signature::one_of(vec![TypeSignature::VariadicAny, TypeSignature::Nullary], Volatility::Immutable);
-        Func { name: name.into(), key: 0, signature, returns: Arc::new(returns), body: Arc::new(body) }
+        let signature = Signature::one_of(
+            vec![TypeSignature::VariadicAny, TypeSignature::Nullary],
+            Volatility::Immutable,
+        );
+        Func {
+            name: name.into(),
+            key: 0,
+            signature,
+            returns: Arc::new(returns),
+            body: Arc::new(body),
+        }
     }
 
     /// A function of any arguments that gives a fixed type.

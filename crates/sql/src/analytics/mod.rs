@@ -57,7 +57,11 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Config { memory_limit: 256 << 20, spill: None, threads: std::thread::available_parallelism().map_or(2, |n| n.get().min(8)) }
+        Config {
+            memory_limit: 256 << 20,
+            spill: None,
+            threads: std::thread::available_parallelism().map_or(2, |n| n.get().min(8)),
+        }
     }
 }
 
@@ -86,23 +90,40 @@ impl Snapshot {
 impl DataFusion {
     /// Queries over `engine`. Starts nothing.
     pub fn new(engine: Arc<Engine>, views: Option<Arc<dyn SystemViews>>, config: Config) -> Arc<DataFusion> {
-        Arc::new(DataFusion { engine, views, config, core: OnceLock::new() })
+        Arc::new(DataFusion {
+            engine,
+            views,
+            config,
+            core: OnceLock::new(),
+        })
     }
 
     fn core(&self) -> Result<Arc<Core>> {
-        self.core.get_or_init(|| Core::start(&self.config).map(Arc::new)).clone()
+        self.core
+            .get_or_init(|| Core::start(&self.config).map(Arc::new))
+            .clone()
     }
 
     fn snapshot(&self, scope: &Scope) -> Arc<Snapshot> {
-        Arc::new(Snapshot { scope: scope.clone(), engine: self.engine.clone(), views: self.views.clone() })
+        Arc::new(Snapshot {
+            scope: scope.clone(),
+            engine: self.engine.clone(),
+            views: self.views.clone(),
+        })
     }
 }
 
 /// Runs `f`; a panic becomes an error of the statement.
 fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
-        Err(SqlError::internal(format!("the query planner or executor failed: {}", text.unwrap_or_default())))
+        let text = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+        Err(SqlError::internal(format!(
+            "the query planner or executor failed: {}",
+            text.unwrap_or_default()
+        )))
     })
 }
 
@@ -117,7 +138,14 @@ impl Analytics for DataFusion {
         guarded(|| {
             let planned = plan::plan(&core, &snapshot, query, params)?;
             let stream = core.start_query(&planned)?;
-            Ok(Box::new(Running { stream: Some(stream), core, planned, batch: None, row: 0, snapshot }) as Box<dyn Rows>)
+            Ok(Box::new(Running {
+                stream: Some(stream),
+                core,
+                planned,
+                batch: None,
+                row: 0,
+                snapshot,
+            }) as Box<dyn Rows>)
         })
     }
 
@@ -167,7 +195,9 @@ impl Rows for Running {
                 self.row += 1;
                 return Ok(true);
             }
-            let Some(stream) = &mut self.stream else { return Ok(false) };
+            let Some(stream) = &mut self.stream else {
+                return Ok(false);
+            };
             let core = &self.core;
             let cancel = &self.snapshot.scope.cancel;
             match guarded(|| core.next_batch(stream, cancel))? {
@@ -188,7 +218,9 @@ impl Rows for Running {
         let (batch, row) = self.current()?;
         for (i, (column, field)) in batch.columns().iter().zip(&self.planned.fields).enumerate() {
             wire::append_counted(out, |out| match formats.of(i) {
-                crate::output::Format::Text if wire::is_vector(field.type_oid) => wire::append_vector(out, &**column, row),
+                crate::output::Format::Text if wire::is_vector(field.type_oid) => {
+                    wire::append_vector(out, &**column, row)
+                }
                 _ if field.type_oid == wire::BPCHAR => wire::append_padded(out, &**column, row, field.type_mod),
                 crate::output::Format::Text => wire::append_text(out, &**column, row, settings.zone()),
                 crate::output::Format::Binary => wire::append_binary(out, &**column, row, field.type_oid),
@@ -199,6 +231,10 @@ impl Rows for Running {
 
     fn datums(&self) -> Result<Vec<Datum>> {
         let (batch, row) = self.current()?;
-        batch.columns().iter().map(|column| wire::datum(&**column, row)).collect()
+        batch
+            .columns()
+            .iter()
+            .map(|column| wire::datum(&**column, row))
+            .collect()
     }
 }

@@ -10,18 +10,27 @@ use cenote_engine::types::{Numeric, Sign};
 const MIN_SIGNIFICANT_DIGITS: i32 = 16;
 
 fn out_of_range() -> SqlError {
-    SqlError::new(code::OUT_OF_RANGE, "numeric value is out of the range of analytical queries (76 digits)")
+    SqlError::new(
+        code::OUT_OF_RANGE,
+        "numeric value is out of the range of analytical queries (76 digits)",
+    )
 }
 
 /// `value * 10^scale` as an integer. Errors: it does not fit 128 bits, or digits beyond `scale` would be lost.
 pub(crate) fn to_i128(value: &Numeric, scale: i8) -> Result<i128> {
     let mut acc: i128 = 0;
     for digit in value.digits() {
-        acc = acc.checked_mul(10_000).and_then(|a| a.checked_add(i128::from(*digit))).ok_or_else(out_of_range)?;
+        acc = acc
+            .checked_mul(10_000)
+            .and_then(|a| a.checked_add(i128::from(*digit)))
+            .ok_or_else(out_of_range)?;
     }
     let exponent = (i32::from(value.weight()) - value.digits().len() as i32 + 1) * 4 + i32::from(scale);
     let scaled = if exponent >= 0 {
-        10i128.checked_pow(exponent as u32).and_then(|p| acc.checked_mul(p)).ok_or_else(out_of_range)?
+        10i128
+            .checked_pow(exponent as u32)
+            .and_then(|p| acc.checked_mul(p))
+            .ok_or_else(out_of_range)?
     } else {
         let divisor = 10i128.checked_pow(exponent.unsigned_abs()).ok_or_else(out_of_range)?;
         if acc % divisor != 0 {
@@ -89,7 +98,9 @@ fn shown(sign: &str, digits: &str, scale: i8, data_type: &DataType) -> String {
     let (whole, fraction) = padded.split_at(padded.len() - scale);
     match data_type {
         DataType::Decimal256(p, s) if (*p, *s) == NUMERIC_ANY => join(sign, whole, fraction.trim_end_matches('0')),
-        DataType::Decimal256(p, s) if (*p, *s) == NUMERIC_QUOTIENT => round(sign, whole, fraction, quotient_scale(whole, fraction)),
+        DataType::Decimal256(p, s) if (*p, *s) == NUMERIC_QUOTIENT => {
+            round(sign, whole, fraction, quotient_scale(whole, fraction))
+        }
         _ => join(sign, whole, fraction),
     }
 }
@@ -97,7 +108,11 @@ fn shown(sign: &str, digits: &str, scale: i8, data_type: &DataType) -> String {
 fn join(sign: &str, whole: &str, fraction: &str) -> String {
     let zero = whole.bytes().chain(fraction.bytes()).all(|b| b == b'0');
     let sign = if zero { "" } else { sign };
-    if fraction.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") }
+    if fraction.is_empty() {
+        format!("{sign}{whole}")
+    } else {
+        format!("{sign}{whole}.{fraction}")
+    }
 }
 
 /// Decimals that PostgreSQL shows of a quotient: at least 16 significant digits, counted in groups of four.
@@ -147,12 +162,24 @@ mod tests {
 
     #[test]
     fn numerics_survive_the_way_through_arrow() {
-        for text in ["0", "1", "-1.50", "12345678901234567890.123", "0.0001", "10000", "-99990000.00010000"] {
+        for text in [
+            "0",
+            "1",
+            "-1.50",
+            "12345678901234567890.123",
+            "0.0001",
+            "10000",
+            "-99990000.00010000",
+        ] {
             let value: Numeric = text.parse().expect("a numeric");
             let scale = value.dscale() as i8;
-            let array = Decimal128Array::from(vec![to_i128(&value, scale).expect("fits")]).with_precision_and_scale(38, scale).expect("decimal");
+            let array = Decimal128Array::from(vec![to_i128(&value, scale).expect("fits")])
+                .with_precision_and_scale(38, scale)
+                .expect("decimal");
             assert_eq!(decimal_text(&array, 0).expect("text"), text);
-            let array = Decimal256Array::from(vec![to_i256(&value, 30).expect("fits")]).with_precision_and_scale(76, 30).expect("decimal");
+            let array = Decimal256Array::from(vec![to_i256(&value, 30).expect("fits")])
+                .with_precision_and_scale(76, 30)
+                .expect("decimal");
             assert_eq!(decimal_value(&array, 0).expect("value"), value);
         }
     }
@@ -161,7 +188,12 @@ mod tests {
     fn quotients_show_as_many_digits_as_postgresql() {
         let show = |whole: &str, fraction: &str| {
             let fraction = format!("{fraction:0<29}");
-            shown("", &format!("{whole}{fraction}"), NUMERIC_QUOTIENT.1, &DataType::Decimal256(76, 29))
+            shown(
+                "",
+                &format!("{whole}{fraction}"),
+                NUMERIC_QUOTIENT.1,
+                &DataType::Decimal256(76, 29),
+            )
         };
         assert_eq!(show("1", "5"), "1.5000000000000000");
         assert_eq!(show("12345", "5"), "12345.500000000000");

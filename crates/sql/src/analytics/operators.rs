@@ -9,7 +9,9 @@ use super::types::{arrow_type_of_oid, builtin_by_name, timestamp, timestamptz};
 use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{AggregateFunction, WindowFunction, WindowFunctionParams};
-use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawAggregateExpr, RawBinaryExpr, RawWindowExpr, TypePlanner};
+use datafusion::logical_expr::planner::{
+    ExprPlanner, PlannerResult, RawAggregateExpr, RawBinaryExpr, RawWindowExpr, TypePlanner,
+};
 use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, WindowFunctionDefinition, cast, lit};
 use sqlparser::ast::{self, BinaryOperator};
 use std::sync::Arc;
@@ -25,7 +27,11 @@ impl ExprPlanner for PgPlanner {
     fn plan_binary_op(&self, expr: RawBinaryExpr, schema: &DFSchema) -> Result<PlannerResult<RawBinaryExpr>> {
         let RawBinaryExpr { op, left, right } = expr;
         let settled = arithmetic_op(&op).is_some() || is_comparison(&op);
-        let (left, right) = if settled { settle(left, right, schema) } else { (as_text_parameter(left), as_text_parameter(right)) };
+        let (left, right) = if settled {
+            settle(left, right, schema)
+        } else {
+            (as_text_parameter(left), as_text_parameter(right))
+        };
         let (Ok(l), Ok(r)) = (left.get_type(schema), right.get_type(schema)) else {
             return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }));
         };
@@ -44,7 +50,14 @@ impl ExprPlanner for PgPlanner {
         }
         let part = |func: &Arc<AggregateUDF>, args| {
             let e = expr.clone();
-            Expr::AggregateFunction(AggregateFunction::new_udf(func.clone(), args, e.distinct, e.filter, e.order_by, e.null_treatment))
+            Expr::AggregateFunction(AggregateFunction::new_udf(
+                func.clone(),
+                args,
+                e.distinct,
+                e.filter,
+                e.order_by,
+                e.null_treatment,
+            ))
         };
         let sum = part(&self.sum, summands(&expr.args));
         Ok(PlannerResult::Planned(match expr.func.name() {
@@ -68,7 +81,10 @@ impl ExprPlanner for PgPlanner {
                 null_treatment: e.null_treatment,
                 distinct: e.distinct,
             };
-            Expr::WindowFunction(Box::new(WindowFunction { fun: WindowFunctionDefinition::AggregateUDF(func.clone()), params }))
+            Expr::WindowFunction(Box::new(WindowFunction {
+                fun: WindowFunctionDefinition::AggregateUDF(func.clone()),
+                params,
+            }))
         };
         let sum = part(&self.sum, summands(&expr.args));
         Ok(PlannerResult::Planned(match expr.func_def.name() {
@@ -79,7 +95,9 @@ impl ExprPlanner for PgPlanner {
 }
 
 fn summands(args: &[Expr]) -> Vec<Expr> {
-    args.iter().map(|arg| arithmetic::summand().call(vec![arg.clone()])).collect()
+    args.iter()
+        .map(|arg| arithmetic::summand().call(vec![arg.clone()]))
+        .collect()
 }
 
 fn arithmetic_op(op: &BinaryOperator) -> Option<Op> {
@@ -122,7 +140,9 @@ fn as_text_parameter(expr: Expr) -> Expr {
 fn narrowed(expr: Expr) -> Expr {
     match &expr {
         Expr::Literal(ScalarValue::Int64(Some(value)), None) => i32::try_from(*value).map_or(expr, lit),
-        Expr::Literal(ScalarValue::UInt64(Some(value)), None) => lit(ScalarValue::Decimal128(Some(i128::from(*value)), 20, 0)),
+        Expr::Literal(ScalarValue::UInt64(Some(value)), None) => {
+            lit(ScalarValue::Decimal128(Some(i128::from(*value)), 20, 0))
+        }
         _ => expr,
     }
 }
@@ -131,12 +151,18 @@ fn narrowed(expr: Expr) -> Expr {
 fn typed_as(expr: Expr, other: &DataType) -> Expr {
     match expr {
         Expr::Placeholder(mut placeholder) if placeholder.field.is_none() && !other.is_null() => {
-            let settled = if decimal_shape(other).is_some() && other.is_decimal() { super::types::numeric_any() } else { other.clone() };
+            let settled = if decimal_shape(other).is_some() && other.is_decimal() {
+                super::types::numeric_any()
+            } else {
+                other.clone()
+            };
             placeholder.field = Some(Arc::new(Field::new(placeholder.id.clone(), settled, true)));
             Expr::Placeholder(placeholder)
         }
         Expr::Literal(ScalarValue::Utf8(Some(text)), metadata) => match other {
-            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Null | DataType::Interval(_) => Expr::Literal(ScalarValue::Utf8(Some(text)), metadata),
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Null | DataType::Interval(_) => {
+                Expr::Literal(ScalarValue::Utf8(Some(text)), metadata)
+            }
             DataType::List(item) => list_literal(&text, item),
             DataType::Int16 | DataType::Int32 | DataType::Int64 => integer_literal(text, other),
             DataType::Decimal128(..) | DataType::Decimal256(..) => casts::to_numeric().call(vec![lit(text)]),
@@ -160,13 +186,18 @@ fn boolean_literal(text: String) -> Expr {
 }
 
 fn list_literal(text: &str, item: &FieldRef) -> Expr {
-    let Some(inner) = text.trim().strip_prefix('{').and_then(|t| t.strip_suffix('}')) else { return lit(text) };
+    let Some(inner) = text.trim().strip_prefix('{').and_then(|t| t.strip_suffix('}')) else {
+        return lit(text);
+    };
     let items: Vec<ScalarValue> = inner
         .split(',')
         .filter(|t| !t.trim().is_empty())
         .filter_map(|t| ScalarValue::try_from_string(t.trim().to_string(), item.data_type()).ok())
         .collect();
-    Expr::Literal(ScalarValue::List(ScalarValue::new_list(&items, item.data_type(), true)), None)
+    Expr::Literal(
+        ScalarValue::List(ScalarValue::new_list(&items, item.data_type(), true)),
+        None,
+    )
 }
 
 fn is_integer(t: &DataType) -> bool {
@@ -209,7 +240,11 @@ struct Sides {
 
 impl Sides {
     fn original(self, op: BinaryOperator) -> PlannerResult<RawBinaryExpr> {
-        PlannerResult::Original(RawBinaryExpr { op, left: self.left, right: self.right })
+        PlannerResult::Original(RawBinaryExpr {
+            op,
+            left: self.left,
+            right: self.right,
+        })
     }
 
     fn both(self, data_type: &DataType) -> Vec<Expr> {
@@ -247,20 +282,31 @@ impl Sides {
 
     /// date ± integer is a date, date - date an integer, date ± interval a timestamp.
     fn dates(self, op: Op, sql: BinaryOperator) -> PlannerResult<RawBinaryExpr> {
-        let days = |expr, from: &DataType| if *from == DataType::Date32 { cast(expr, DataType::Int32) } else { to(expr, from, &DataType::Int32) };
-        let date_and_integer = (self.l == DataType::Date32 && is_integer(&self.r)) || (is_integer(&self.l) && self.r == DataType::Date32 && op == Op::Add);
+        let days = |expr, from: &DataType| {
+            if *from == DataType::Date32 {
+                cast(expr, DataType::Int32)
+            } else {
+                to(expr, from, &DataType::Int32)
+            }
+        };
+        let date_and_integer = (self.l == DataType::Date32 && is_integer(&self.r))
+            || (is_integer(&self.l) && self.r == DataType::Date32 && op == Op::Add);
         let dates = self.l == DataType::Date32 && self.r == DataType::Date32 && op == Op::Subtract;
         if matches!(op, Op::Add | Op::Subtract) && (date_and_integer || dates) {
             let sum = checked(op, DataType::Int32).call(vec![days(self.left, &self.l), days(self.right, &self.r)]);
             return PlannerResult::Planned(if dates { sum } else { cast(sum, DataType::Date32) });
         }
         match (&self.l, &self.r) {
-            (DataType::Date32, DataType::Interval(_)) => {
-                PlannerResult::Original(RawBinaryExpr { op: sql, left: to(self.left, &self.l, &timestamp()), right: self.right })
-            }
-            (DataType::Interval(_), DataType::Date32) => {
-                PlannerResult::Original(RawBinaryExpr { op: sql, left: self.left, right: to(self.right, &self.r, &timestamp()) })
-            }
+            (DataType::Date32, DataType::Interval(_)) => PlannerResult::Original(RawBinaryExpr {
+                op: sql,
+                left: to(self.left, &self.l, &timestamp()),
+                right: self.right,
+            }),
+            (DataType::Interval(_), DataType::Date32) => PlannerResult::Original(RawBinaryExpr {
+                op: sql,
+                left: self.left,
+                right: to(self.right, &self.r, &timestamp()),
+            }),
             _ => self.original(sql),
         }
     }
@@ -270,7 +316,11 @@ impl Sides {
         let data_type = if (numeric(&self.l) && self.r.is_floating()) || (numeric(&self.r) && self.l.is_floating()) {
             DataType::Float64
         } else if (numeric(&self.l) && self.r.is_numeric()) || (numeric(&self.r) && self.l.is_numeric()) {
-            if self.l == self.r { self.l.clone() } else { common_numeric(&self.l, &self.r) }
+            if self.l == self.r {
+                self.l.clone()
+            } else {
+                common_numeric(&self.l, &self.r)
+            }
         } else if is_integer(&self.l) && is_integer(&self.r) && self.l != self.r {
             self.integers_compared()
         } else {
@@ -296,14 +346,29 @@ impl Sides {
     }
 
     fn concatenation(self) -> PlannerResult<RawBinaryExpr> {
-        let list = |t: &DataType| matches!(t, DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..));
+        let list = |t: &DataType| {
+            matches!(
+                t,
+                DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..)
+            )
+        };
         let text = |t: &DataType| matches!(t, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
         if list(&self.l) || list(&self.r) {
             return self.original(BinaryOperator::StringConcat);
         }
-        let as_text = |expr, from: &DataType| if text(from) { expr } else { casts::to_text("cenote_text").call(vec![expr]) };
+        let as_text = |expr, from: &DataType| {
+            if text(from) {
+                expr
+            } else {
+                casts::to_text("cenote_text").call(vec![expr])
+            }
+        };
         let (left, right) = (as_text(self.left, &self.l), as_text(self.right, &self.r));
-        PlannerResult::Original(RawBinaryExpr { op: BinaryOperator::StringConcat, left, right })
+        PlannerResult::Original(RawBinaryExpr {
+            op: BinaryOperator::StringConcat,
+            left,
+            right,
+        })
     }
 }
 
@@ -331,10 +396,20 @@ impl TypePlanner for PgTypes {
             ast::DataType::Uuid | ast::DataType::JSON | ast::DataType::JSONB => DataType::Utf8,
             ast::DataType::Regclass => DataType::UInt32,
             ast::DataType::Custom(name, _) => {
-                let name = name.0.last().and_then(|p| p.as_ident()).map(|i| i.value.clone()).unwrap_or_default();
+                let name = name
+                    .0
+                    .last()
+                    .and_then(|p| p.as_ident())
+                    .map(|i| i.value.clone())
+                    .unwrap_or_default();
                 match builtin_by_name(&name).and_then(|t| arrow_type_of_oid(t.oid)) {
                     Some(data_type) => data_type,
-                    None => return Err(super::error::inward(crate::error::SqlError::new(crate::error::code::UNDEFINED_OBJECT, format!("type \"{name}\" does not exist")))),
+                    None => {
+                        return Err(super::error::inward(crate::error::SqlError::new(
+                            crate::error::code::UNDEFINED_OBJECT,
+                            format!("type \"{name}\" does not exist"),
+                        )));
+                    }
                 }
             }
             _ => return Ok(None),

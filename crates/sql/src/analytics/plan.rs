@@ -8,8 +8,8 @@ use super::{Config, Snapshot, apply, numeric};
 use crate::error::{Result, SqlError, code};
 use crate::hook::Description;
 use crate::output::Field;
-use arrow::datatypes::{DataType, Field as ArrowField, FieldRef, Schema};
 use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, Field as ArrowField, FieldRef, Schema};
 use cenote_engine::{CancelFlag, Datum};
 use datafusion::common::{ParamValues, ScalarValue};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
@@ -72,12 +72,19 @@ impl Core {
                 .with_batch_size(super::scan::BATCH_ROWS)
                 .with_information_schema(false)
                 .with_create_default_catalog_and_schema(false);
-            let builder = SessionStateBuilder::new().with_config(session).with_runtime_env(environment.clone());
+            let builder = SessionStateBuilder::new()
+                .with_config(session)
+                .with_runtime_env(environment.clone());
             builder
                 .with_aggregate_functions(datafusion::execution::SessionStateDefaults::default_aggregate_functions())
                 .build()
         };
-        Ok(Core { functions: Functions::new(), single: state(1), parallel: state(threads), runtime })
+        Ok(Core {
+            functions: Functions::new(),
+            single: state(1),
+            parallel: state(threads),
+            runtime,
+        })
     }
 
     /// Drives a future on this thread, with the runtime's workers at hand.
@@ -94,7 +101,10 @@ impl Core {
         self.wait(async {
             loop {
                 if cancel.is_set() {
-                    return Err(SqlError::new(code::QUERY_CANCELED, "canceling statement due to user request"));
+                    return Err(SqlError::new(
+                        code::QUERY_CANCELED,
+                        "canceling statement due to user request",
+                    ));
                 }
                 if let Ok(batch) = tokio::time::timeout(CANCEL_CHECK, stream.next()).await {
                     return Ok(batch);
@@ -104,7 +114,11 @@ impl Core {
     }
 
     fn state(&self, rows: u64) -> &SessionState {
-        if rows >= PARALLEL_ROWS { &self.parallel } else { &self.single }
+        if rows >= PARALLEL_ROWS {
+            &self.parallel
+        } else {
+            &self.single
+        }
     }
 
     /// The state for plans that run inside another plan's expression.
@@ -140,10 +154,16 @@ impl Planned {
     pub fn lines(&self, analyzed: bool) -> Vec<String> {
         let physical = match analyzed {
             false => DisplayableExecutionPlan::new(&*self.physical).indent(false).to_string(),
-            true => DisplayableExecutionPlan::with_metrics(&*self.physical).indent(false).to_string(),
+            true => DisplayableExecutionPlan::with_metrics(&*self.physical)
+                .indent(false)
+                .to_string(),
         };
         let logical = self.logical.display_indent().to_string();
-        let indented = |text: &str| text.lines().map(|l| format!("  {}", l.replace('\u{1}', "#"))).collect::<Vec<_>>();
+        let indented = |text: &str| {
+            text.lines()
+                .map(|l| format!("  {}", l.replace('\u{1}', "#")))
+                .collect::<Vec<_>>()
+        };
         let mut lines = vec!["path: analytics (DataFusion)".to_string(), "logical plan:".to_string()];
         lines.extend(indented(&logical));
         lines.push("physical plan:".to_string());
@@ -156,7 +176,14 @@ impl Planned {
 fn fields_of(schema: &Schema) -> Vec<Field> {
     let field = |f: &FieldRef| {
         let pg = pg_type(f);
-        Field { name: shown_name(f.name()).into(), table_oid: 0, column: 0, type_oid: pg.oid, type_len: pg.len, type_mod: pg.modifier }
+        Field {
+            name: shown_name(f.name()).into(),
+            table_oid: 0,
+            column: 0,
+            type_oid: pg.oid,
+            type_len: pg.len,
+            type_mod: pg.modifier,
+        }
     };
     schema.fields().iter().map(field).collect()
 }
@@ -173,8 +200,15 @@ fn logical(
     let mut query = query.clone();
     expand_any(&mut query, values)?;
     rewrite(&mut query);
-    let names = Names { snapshot, functions: &core.functions, state: &core.single, rows: Cell::new(0) };
-    let options = ParserOptions::new().with_parse_float_as_decimal(true).with_default_null_ordering(NullOrdering::NullsMax);
+    let names = Names {
+        snapshot,
+        functions: &core.functions,
+        state: &core.single,
+        rows: Cell::new(0),
+    };
+    let options = ParserOptions::new()
+        .with_parse_float_as_decimal(true)
+        .with_default_null_ordering(NullOrdering::NullsMax);
     let mut context = PlannerContext::new().with_prepare_param_data_types(params);
     let plan = SqlToRel::new_with_options(&names, options)
         .sql_statement_to_plan_with_context(Statement::Query(Box::new(query)), &mut context)
@@ -188,24 +222,44 @@ fn type_by_casts(query: &Query, params: &mut Vec<Option<FieldRef>>) {
         if params.len() < number {
             params.resize(number, None);
         }
-        let Some(slot) = number.checked_sub(1).and_then(|i| params.get_mut(i)) else { continue };
+        let Some(slot) = number.checked_sub(1).and_then(|i| params.get_mut(i)) else {
+            continue;
+        };
         if slot.is_none() {
             let bare = sql.to_string();
             let oid = builtin_by_name(bare.split('(').next().unwrap_or(&bare)).map_or(25, |t| t.oid);
             // Names of objects come as text; the cast looks them up.
-            let oid = if matches!(oid, 24 | 2205 | 2206 | 4089) { 25 } else { oid };
+            let oid = if matches!(oid, 24 | 2205 | 2206 | 4089) {
+                25
+            } else {
+                oid
+            };
             *slot = arrow_type_of_oid(oid).map(|t| param_field(number - 1, t));
         }
     }
 }
 
 /// Plans a query with its parameters' values.
-pub(crate) fn plan(core: &Arc<Core>, snapshot: &Arc<Snapshot>, query: &Query, params: &[(Datum, u32)]) -> Result<Planned> {
-    let values: Vec<ScalarValue> = params.iter().map(|(datum, oid)| scalar(datum, *oid)).collect::<Result<_>>()?;
-    let types = values.iter().enumerate().map(|(i, v)| Some(param_field(i, v.data_type()))).collect();
+pub(crate) fn plan(
+    core: &Arc<Core>,
+    snapshot: &Arc<Snapshot>,
+    query: &Query,
+    params: &[(Datum, u32)],
+) -> Result<Planned> {
+    let values: Vec<ScalarValue> = params
+        .iter()
+        .map(|(datum, oid)| scalar(datum, *oid))
+        .collect::<Result<_>>()?;
+    let types = values
+        .iter()
+        .enumerate()
+        .map(|(i, v)| Some(param_field(i, v.data_type())))
+        .collect();
     let (mut plan, rows) = logical(core, snapshot, query, types, Some(params))?;
     if !values.is_empty() {
-        plan = plan.replace_params_with_values(&ParamValues::from(values)).map_err(outward)?;
+        plan = plan
+            .replace_params_with_values(&ParamValues::from(values))
+            .map_err(outward)?;
     }
     let state = core.state(rows);
     let fields = fields_of(plan.schema().as_arrow());
@@ -213,34 +267,69 @@ pub(crate) fn plan(core: &Arc<Core>, snapshot: &Arc<Snapshot>, query: &Query, pa
     let (logical, physical) = match first {
         Ok(done) => done,
         Err(error) => {
-            let Some(applied) = apply::subqueries(core, &plan).map_err(outward)? else { return Err(outward(error)) };
+            let Some(applied) = apply::subqueries(core, &plan).map_err(outward)? else {
+                return Err(outward(error));
+            };
             core.wait(physical(state, &applied)).map_err(outward)?
         }
     };
-    Ok(Planned { fields, logical, physical, rows })
+    Ok(Planned {
+        fields,
+        logical,
+        physical,
+        rows,
+    })
 }
 
-async fn physical(state: &SessionState, plan: &LogicalPlan) -> datafusion::common::Result<(LogicalPlan, Arc<dyn ExecutionPlan>)> {
+async fn physical(
+    state: &SessionState,
+    plan: &LogicalPlan,
+) -> datafusion::common::Result<(LogicalPlan, Arc<dyn ExecutionPlan>)> {
     let optimized = state.optimize(plan)?;
     let physical = state.query_planner().create_physical_plan(&optimized, state).await?;
     Ok((optimized, physical))
 }
 
 /// Plans a query without values: its columns, and the types of parameters that it decides.
-pub(crate) fn describe(core: &Arc<Core>, snapshot: &Arc<Snapshot>, query: &Query, given: &[u32]) -> Result<Description> {
+pub(crate) fn describe(
+    core: &Arc<Core>,
+    snapshot: &Arc<Snapshot>,
+    query: &Query,
+    given: &[u32],
+) -> Result<Description> {
     let types = |given: &[u32]| -> Vec<Option<FieldRef>> {
-        given.iter().enumerate().map(|(i, oid)| arrow_type_of_oid(*oid).filter(|_| *oid != 0).map(|t| param_field(i, t))).collect()
+        given
+            .iter()
+            .enumerate()
+            .map(|(i, oid)| arrow_type_of_oid(*oid).filter(|_| *oid != 0).map(|t| param_field(i, t)))
+            .collect()
     };
     let (plan, _) = logical(core, snapshot, query, types(given), None)?;
     let found = plan.get_parameter_types().map_err(outward)?;
-    let count = found.keys().filter_map(|k| k.trim_start_matches('$').parse::<usize>().ok()).max().unwrap_or(0).max(given.len());
+    let count = found
+        .keys()
+        .filter_map(|k| k.trim_start_matches('$').parse::<usize>().ok())
+        .max()
+        .unwrap_or(0)
+        .max(given.len());
     let of = |i: usize| match given.get(i).copied().filter(|oid| *oid != 0) {
         Some(oid) => oid,
-        None => found.get(&format!("${}", i + 1)).cloned().flatten().map_or(25, |t| sent_as(pg_type(&ArrowField::new("", t, true)).oid)),
+        None => found
+            .get(&format!("${}", i + 1))
+            .cloned()
+            .flatten()
+            .map_or(25, |t| sent_as(pg_type(&ArrowField::new("", t, true)).oid)),
     };
     let param_types: Vec<u32> = (0..count).map(of).collect();
-    let settled = if param_types == given { plan } else { logical(core, snapshot, query, types(&param_types), None)?.0 };
-    Ok(Description { fields: fields_of(settled.schema().as_arrow()), param_types })
+    let settled = if param_types == given {
+        plan
+    } else {
+        logical(core, snapshot, query, types(&param_types), None)?.0
+    };
+    Ok(Description {
+        fields: fields_of(settled.schema().as_arrow()),
+        param_types,
+    })
 }
 
 /// Parameters of types that clients rarely know are asked for as one that they do.
@@ -268,7 +357,9 @@ fn scalar(datum: &Datum, oid: u32) -> Result<ScalarValue> {
         Datum::Int8(v) => ScalarValue::Int64(Some(*v)),
         Datum::Float4(v) => ScalarValue::Float32(Some(*v)),
         Datum::Float8(v) => ScalarValue::Float64(Some(*v)),
-        Datum::Numeric(v) => ScalarValue::Decimal256(Some(numeric::to_i256(v, NUMERIC_ANY.1)?), NUMERIC_ANY.0, NUMERIC_ANY.1),
+        Datum::Numeric(v) => {
+            ScalarValue::Decimal256(Some(numeric::to_i256(v, NUMERIC_ANY.1)?), NUMERIC_ANY.0, NUMERIC_ANY.1)
+        }
         Datum::Text(v) => ScalarValue::Utf8(Some(v.clone())),
         Datum::Bytes(v) => ScalarValue::Binary(Some(v.clone())),
         Datum::Date(v) => ScalarValue::Date32(v.checked_add(EPOCH_DAYS)),
@@ -284,10 +375,13 @@ fn scalar(datum: &Datum, oid: u32) -> Result<ScalarValue> {
 /// Types that the engine has not come as text (arrays) or as another integer (oid).
 fn in_type(value: ScalarValue, wanted: &DataType) -> Result<ScalarValue> {
     if let (ScalarValue::Utf8(Some(text)), DataType::List(item)) = (&value, wanted) {
-        let inner = text.trim().trim_start_matches('{').trim_end_matches('}');
-        let items = inner.split(',').filter(|t| !t.is_empty()).map(|t| ScalarValue::try_from_string(t.trim_matches('"').to_string(), item.data_type()));
+        let item_type = item.data_type();
+        let items = crate::types::array::items(text)?.into_iter().map(|item| match item {
+            Some(item) => ScalarValue::try_from_string(item, item_type),
+            None => ScalarValue::try_from(item_type),
+        });
         let items = items.collect::<datafusion::common::Result<Vec<_>>>().map_err(outward)?;
-        return Ok(ScalarValue::List(ScalarValue::new_list(&items, item.data_type(), true)));
+        return Ok(ScalarValue::List(ScalarValue::new_list(&items, item_type, true)));
     }
     value.cast_to(wanted).map_err(|e| match outward(e) {
         error if error.code() == code::INTERNAL_ERROR => error,

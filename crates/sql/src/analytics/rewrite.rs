@@ -7,10 +7,10 @@
 //!
 //! Invariant: a name made unique carries [`MARK`]; whoever shows names cuts there ([`shown_name`]).
 
-use sqlparser::ast::helpers::attached_token::AttachedToken;
-use sqlparser::ast::*;
 use crate::error::{Result, SqlError};
 use cenote_engine::Datum;
+use sqlparser::ast::helpers::attached_token::AttachedToken;
+use sqlparser::ast::*;
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
@@ -36,7 +36,11 @@ pub(crate) fn rewrite(query: &mut Query) {
 fn asks_for_publications(query: &Query) -> bool {
     let mut found = false;
     let _ = visit_relations(query, |name| {
-        found |= name.0.last().and_then(|p| p.as_ident()).is_some_and(|i| i.value == "pg_publication_rel");
+        found |= name
+            .0
+            .last()
+            .and_then(|p| p.as_ident())
+            .is_some_and(|i| i.value == "pg_publication_rel");
         ControlFlow::<()>::Continue(())
     });
     found && matches!(*query.body, SetExpr::SetOperation { .. })
@@ -44,7 +48,10 @@ fn asks_for_publications(query: &Query) -> bool {
 
 /// `SELECT NULL::text AS … WHERE false`.
 fn nothing(names: &[&str]) -> Select {
-    let column = |name: &&str| SelectItem::ExprWithAlias { expr: cast(Expr::value(Value::Null), DataType::Text), alias: Ident::with_quote('"', *name) };
+    let column = |name: &&str| SelectItem::ExprWithAlias {
+        expr: cast(Expr::value(Value::Null), DataType::Text),
+        alias: Ident::with_quote('"', *name),
+    };
     Select {
         select_token: AttachedToken::empty(),
         optimizer_hints: Vec::new(),
@@ -91,7 +98,10 @@ pub(crate) fn cast_parameters(query: &Query) -> Vec<(usize, DataType)> {
 
 fn parameter(expr: &Expr) -> Option<usize> {
     match expr {
-        Expr::Value(ValueWithSpan { value: Value::Placeholder(name), .. }) => name.strip_prefix('$')?.parse().ok(),
+        Expr::Value(ValueWithSpan {
+            value: Value::Placeholder(name),
+            ..
+        }) => name.strip_prefix('$')?.parse().ok(),
         Expr::Nested(inner) => parameter(inner),
         _ => None,
     }
@@ -114,11 +124,22 @@ impl VisitorMut for Expand<'_> {
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
         let (left, right, negated) = match expr {
-            Expr::AnyOp { left, compare_op: BinaryOperator::Eq, right, .. } => (left, right, false),
-            Expr::AllOp { left, compare_op: BinaryOperator::NotEq, right } => (left, right, true),
+            Expr::AnyOp {
+                left,
+                compare_op: BinaryOperator::Eq,
+                right,
+                ..
+            } => (left, right, false),
+            Expr::AllOp {
+                left,
+                compare_op: BinaryOperator::NotEq,
+                right,
+            } => (left, right, true),
             _ => return ControlFlow::Continue(()),
         };
-        let Some(number) = array_parameter(right) else { return ControlFlow::Continue(()) };
+        let Some(number) = array_parameter(right) else {
+            return ControlFlow::Continue(());
+        };
         let list = match self.list(number, right) {
             Ok(Some(list)) => list,
             Ok(None) => return ControlFlow::Continue(()),
@@ -127,7 +148,11 @@ impl VisitorMut for Expand<'_> {
         let left = Box::new(take(left));
         *expr = match list.is_empty() {
             true => Expr::value(Value::Boolean(negated)),
-            false => Expr::Nested(Box::new(Expr::InList { expr: left, list, negated })),
+            false => Expr::Nested(Box::new(Expr::InList {
+                expr: left,
+                list,
+                negated,
+            })),
         };
         ControlFlow::Continue(())
     }
@@ -145,7 +170,9 @@ impl Expand<'_> {
         match number.checked_sub(1).and_then(|i| values.get(i)) {
             Some((Datum::Text(text), _)) => {
                 let literal = |item: Option<String>| Expr::value(item.map_or(Value::Null, Value::SingleQuotedString));
-                Ok(Some(crate::types::array::items(text)?.into_iter().map(literal).collect()))
+                Ok(Some(
+                    crate::types::array::items(text)?.into_iter().map(literal).collect(),
+                ))
             }
             Some((Datum::Null, _)) => Ok(Some(vec![Expr::value(Value::Null)])),
             _ => Ok(None),
@@ -156,7 +183,11 @@ impl Expand<'_> {
 /// The number of the parameter that stands here for an array: `$1`, `($1)`, `$1::int[]`.
 fn array_parameter(expr: &Expr) -> Option<usize> {
     match expr {
-        Expr::Cast { expr, data_type: DataType::Array(_), .. } => parameter(expr),
+        Expr::Cast {
+            expr,
+            data_type: DataType::Array(_),
+            ..
+        } => parameter(expr),
         Expr::Nested(inner) => array_parameter(inner),
         other => parameter(other),
     }
@@ -191,10 +222,18 @@ impl VisitorMut for Rewriter {
                 _ => None,
             };
             let limit = Some(fetch.quantity.unwrap_or_else(|| number("1")));
-            query.limit_clause = Some(LimitClause::LimitOffset { limit, offset, limit_by: Vec::new() });
+            query.limit_clause = Some(LimitClause::LimitOffset {
+                limit,
+                offset,
+                limit_by: Vec::new(),
+            });
         }
         if let SetExpr::Values(values) = &mut *query.body {
-            values.rows.iter_mut().flat_map(|row| row.content.iter_mut()).for_each(type_literal);
+            values
+                .rows
+                .iter_mut()
+                .flat_map(|row| row.content.iter_mut())
+                .for_each(type_literal);
         }
         ControlFlow::Continue(())
     }
@@ -206,15 +245,32 @@ impl VisitorMut for Rewriter {
     }
 
     fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
-        if let TableFactor::Table { name, alias, args: Some(args), .. } = factor {
+        if let TableFactor::Table {
+            name,
+            alias,
+            args: Some(args),
+            ..
+        } = factor
+        {
             unqualify(name);
             if name.to_string().eq_ignore_ascii_case("unnest") {
                 let array_exprs = args.args.iter().filter_map(argument).collect();
                 let alias = alias.take();
-                *factor = TableFactor::UNNEST { alias, array_exprs, with_offset: false, with_offset_alias: None, with_ordinality: false };
+                *factor = TableFactor::UNNEST {
+                    alias,
+                    array_exprs,
+                    with_offset: false,
+                    with_offset_alias: None,
+                    with_ordinality: false,
+                };
                 return ControlFlow::Continue(());
             }
-            let function = name.0.last().and_then(|p| p.as_ident()).map(|i| i.value.clone()).unwrap_or_default();
+            let function = name
+                .0
+                .last()
+                .and_then(|p| p.as_ident())
+                .map(|i| i.value.clone())
+                .unwrap_or_default();
             name_function_column(&function, alias);
         }
         ControlFlow::Continue(())
@@ -236,7 +292,10 @@ impl VisitorMut for Rewriter {
 impl Rewriter {
     /// Gives each unnamed result column PostgreSQL's name, and equal names a marker.
     fn name_columns(&mut self, select: &mut Select) {
-        let wildcard = select.projection.iter().any(|i| matches!(i, SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..)));
+        let wildcard = select
+            .projection
+            .iter()
+            .any(|i| matches!(i, SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..)));
         let mut seen = HashSet::new();
         for item in &mut select.projection {
             let (expr, name, named) = match item {
@@ -253,7 +312,11 @@ impl Rewriter {
             let plain = matches!(expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_));
             let expr: &mut Expr = expr;
             type_literal(expr);
-            let unique = if plain { seen.insert(qualified_text(expr, &name, named)) && !wildcard } else { seen.insert(name.clone()) };
+            let unique = if plain {
+                seen.insert(qualified_text(expr, &name, named)) && !wildcard
+            } else {
+                seen.insert(name.clone())
+            };
             if plain && unique && !named {
                 continue;
             }
@@ -261,7 +324,10 @@ impl Rewriter {
                 continue;
             }
             let label = if unique { name } else { self.marked(&name) };
-            *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias: Ident::with_quote('"', label) };
+            *item = SelectItem::ExprWithAlias {
+                expr: expr.clone(),
+                alias: Ident::with_quote('"', label),
+            };
         }
     }
 
@@ -289,8 +355,18 @@ fn inline_laterals(select: &mut Select) {
 
 /// Table and column name and expression of each column of such a subquery; None for anything else.
 fn lateral_columns(factor: &TableFactor) -> Option<Vec<(String, String, Expr)>> {
-    let TableFactor::Derived { lateral: true, subquery, alias: Some(alias), .. } = factor else { return None };
-    let SetExpr::Select(select) = &*subquery.body else { return None };
+    let TableFactor::Derived {
+        lateral: true,
+        subquery,
+        alias: Some(alias),
+        ..
+    } = factor
+    else {
+        return None;
+    };
+    let SetExpr::Select(select) = &*subquery.body else {
+        return None;
+    };
     if !select.from.is_empty() || select.selection.is_some() {
         return None;
     }
@@ -300,7 +376,11 @@ fn lateral_columns(factor: &TableFactor) -> Option<Vec<(String, String, Expr)>> 
             SelectItem::ExprWithAlias { expr, alias } => (expr.clone(), folded(alias)),
             _ => return None,
         };
-        Some((folded(&alias.name), alias.columns.get(i).map_or(own, |c| folded(&c.name)), expr))
+        Some((
+            folded(&alias.name),
+            alias.columns.get(i).map_or(own, |c| folded(&c.name)),
+            expr,
+        ))
     };
     select.projection.iter().enumerate().map(column).collect()
 }
@@ -329,7 +409,11 @@ fn qualified_text(expr: &Expr, name: &str, named: bool) -> String {
 }
 
 fn folded(ident: &Ident) -> String {
-    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
+    if ident.quote_style.is_some() {
+        ident.value.clone()
+    } else {
+        ident.value.to_lowercase()
+    }
 }
 
 /// PostgreSQL's name for an unnamed result column (`FigureColname`); None where it says `?column?`.
@@ -341,14 +425,23 @@ fn column_name(expr: &Expr) -> Option<String> {
         Expr::Cast { expr, data_type, .. } => column_name(expr).or_else(|| Some(type_label(data_type))),
         Expr::TypedString(typed) => Some(type_label(&typed.data_type)),
         Expr::Nested(inner) | Expr::Collate { expr: inner, .. } => column_name(inner),
-        Expr::Case { else_result, .. } => else_result.as_ref().and_then(|e| column_name(e)).or_else(|| Some("case".into())),
+        Expr::Case { else_result, .. } => else_result
+            .as_ref()
+            .and_then(|e| column_name(e))
+            .or_else(|| Some("case".into())),
         Expr::Exists { .. } => Some("exists".into()),
         Expr::Array(_) => Some("array".into()),
         Expr::Extract { .. } => Some("extract".into()),
         Expr::Substring { .. } => Some("substring".into()),
         Expr::Position { .. } => Some("position".into()),
-        Expr::Trim { trim_where: Some(TrimWhereField::Leading), .. } => Some("ltrim".into()),
-        Expr::Trim { trim_where: Some(TrimWhereField::Trailing), .. } => Some("rtrim".into()),
+        Expr::Trim {
+            trim_where: Some(TrimWhereField::Leading),
+            ..
+        } => Some("ltrim".into()),
+        Expr::Trim {
+            trim_where: Some(TrimWhereField::Trailing),
+            ..
+        } => Some("rtrim".into()),
         Expr::Trim { .. } => Some("btrim".into()),
         Expr::Ceil { .. } => Some("ceil".into()),
         Expr::Floor { .. } => Some("floor".into()),
@@ -387,7 +480,9 @@ fn argument(arg: &FunctionArg) -> Option<Expr> {
 fn plain_number(value: &mut ValueWithSpan) {
     let Value::Number(digits, _) = &value.value else { return };
     let lower = digits.to_ascii_lowercase();
-    let Some((mantissa, exponent)) = lower.split_once('e') else { return };
+    let Some((mantissa, exponent)) = lower.split_once('e') else {
+        return;
+    };
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     value.value = match exponent.parse::<i32>() {
         Ok(e) if e.abs() <= 30 => {
@@ -414,7 +509,10 @@ fn number(text: &str) -> Expr {
 fn type_literal(expr: &mut Expr) {
     let small = match &*expr {
         Expr::Value(value) => is_small(&value.value),
-        Expr::UnaryOp { op: UnaryOperator::Minus, expr } => matches!(&**expr, Expr::Value(v) if is_small(&v.value)),
+        Expr::UnaryOp {
+            op: UnaryOperator::Minus,
+            expr,
+        } => matches!(&**expr, Expr::Value(v) if is_small(&v.value)),
         _ => false,
     };
     if small {
@@ -427,17 +525,30 @@ fn is_small(value: &Value) -> bool {
 }
 
 fn cast(expr: Expr, data_type: DataType) -> Expr {
-    Expr::Cast { kind: CastKind::Cast, expr: Box::new(expr), data_type, array: false, format: None }
+    Expr::Cast {
+        kind: CastKind::Cast,
+        expr: Box::new(expr),
+        data_type,
+        array: false,
+        format: None,
+    }
 }
 
 /// A call of one of our functions.
 pub(crate) fn call(name: &str, args: Vec<Expr>) -> Expr {
-    let args = args.into_iter().map(|e| FunctionArg::Unnamed(FunctionArgExpr::Expr(e))).collect();
+    let args = args
+        .into_iter()
+        .map(|e| FunctionArg::Unnamed(FunctionArgExpr::Expr(e)))
+        .collect();
     Expr::Function(Function {
         name: ObjectName::from(vec![Ident::new(name)]),
         uses_odbc_syntax: false,
         parameters: FunctionArguments::None,
-        args: FunctionArguments::List(FunctionArgumentList { duplicate_treatment: None, args, clauses: Vec::new() }),
+        args: FunctionArguments::List(FunctionArgumentList {
+            duplicate_treatment: None,
+            args,
+            clauses: Vec::new(),
+        }),
         filter: None,
         null_treatment: None,
         over: None,
@@ -456,21 +567,40 @@ fn rewrite_expr(expr: &mut Expr) {
         Expr::UnaryOp { .. } => rewrite_unary(expr),
         Expr::Between { .. } => rewrite_between(expr),
         Expr::Cast { .. } | Expr::TypedString(_) => rewrite_cast(expr),
-        Expr::Case { conditions, else_result, .. } => {
+        Expr::Case {
+            conditions,
+            else_result,
+            ..
+        } => {
             conditions.iter_mut().for_each(|c| type_literal(&mut c.result));
             else_result.iter_mut().for_each(|e| type_literal(e));
         }
         Expr::AnyOp { right, .. } | Expr::AllOp { right, .. } => array_literal(right),
-        Expr::Like { pattern, escape_char, .. } | Expr::ILike { pattern, escape_char, .. } => escape_by_backslash(pattern, escape_char),
+        Expr::Like {
+            pattern, escape_char, ..
+        }
+        | Expr::ILike {
+            pattern, escape_char, ..
+        } => escape_by_backslash(pattern, escape_char),
         Expr::Function(_) => rewrite_function(expr),
         Expr::Interval(interval) => {
-            if let Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), .. }) = &mut *interval.value {
+            if let Expr::Value(ValueWithSpan {
+                value: Value::SingleQuotedString(text),
+                ..
+            }) = &mut *interval.value
+            {
                 *text = plain_interval(text);
             }
         }
         Expr::AtTimeZone { timestamp, time_zone } => *expr = call("timezone", vec![take(time_zone), take(timestamp)]),
         Expr::Extract { field, expr: of, .. } => {
-            *expr = call("date_part", vec![Expr::value(Value::SingleQuotedString(field.to_string().to_lowercase())), take(of)]);
+            *expr = call(
+                "date_part",
+                vec![
+                    Expr::value(Value::SingleQuotedString(field.to_string().to_lowercase())),
+                    take(of),
+                ],
+            );
         }
         _ => {}
     }
@@ -478,15 +608,23 @@ fn rewrite_expr(expr: &mut Expr) {
 
 /// Patterns with an escape character of their own are brought to the backslash, the only one that DataFusion knows.
 fn escape_by_backslash(pattern: &mut Expr, escape: &mut Option<ValueWithSpan>) {
-    if let Some(ValueWithSpan { value: Value::SingleQuotedString(own), .. }) = escape.take()
+    if let Some(ValueWithSpan {
+        value: Value::SingleQuotedString(own),
+        ..
+    }) = escape.take()
         && own != "\\"
     {
-        *pattern = call("cenote_like_pattern", vec![take(pattern), Expr::value(Value::SingleQuotedString(own))]);
+        *pattern = call(
+            "cenote_like_pattern",
+            vec![take(pattern), Expr::value(Value::SingleQuotedString(own))],
+        );
     }
 }
 
 fn rewrite_operator(expr: &mut Expr) {
-    let Expr::BinaryOp { op, left, right } = expr else { return };
+    let Expr::BinaryOp { op, left, right } = expr else {
+        return;
+    };
     if let BinaryOperator::PGCustomBinaryOperator(path) = op {
         *op = match path.last().map(String::as_str) {
             Some("~") => BinaryOperator::PGRegexMatch,
@@ -515,9 +653,13 @@ fn rewrite_operator(expr: &mut Expr) {
 }
 
 fn rewrite_unary(expr: &mut Expr) {
-    let Expr::UnaryOp { op, expr: inner } = expr else { return };
+    let Expr::UnaryOp { op, expr: inner } = expr else {
+        return;
+    };
     match op {
-        UnaryOperator::Minus if !matches!(&**inner, Expr::Value(_) | Expr::Interval(_)) => *expr = call("cenote_negate", vec![take(inner)]),
+        UnaryOperator::Minus if !matches!(&**inner, Expr::Value(_) | Expr::Interval(_)) => {
+            *expr = call("cenote_negate", vec![take(inner)])
+        }
         UnaryOperator::Plus => *expr = take(inner),
         UnaryOperator::PGAbs => *expr = call("abs", vec![take(inner)]),
         UnaryOperator::PGSquareRoot => *expr = call("sqrt", vec![take(inner)]),
@@ -526,13 +668,33 @@ fn rewrite_unary(expr: &mut Expr) {
 }
 
 fn rewrite_between(expr: &mut Expr) {
-    let Expr::Between { expr: of, negated, low, high } = expr else { return };
-    let compare = |left: Expr, op, right| Expr::BinaryOp { left: Box::new(left), op, right };
+    let Expr::Between {
+        expr: of,
+        negated,
+        low,
+        high,
+    } = expr
+    else {
+        return;
+    };
+    let compare = |left: Expr, op, right| Expr::BinaryOp {
+        left: Box::new(left),
+        op,
+        right,
+    };
     let below = std::mem::replace(high, Box::new(Expr::value(Value::Null)));
     let above = std::mem::replace(low, Box::new(Expr::value(Value::Null)));
     let both = match negated {
-        false => (compare((**of).clone(), BinaryOperator::GtEq, above), BinaryOperator::And, compare(take(of), BinaryOperator::LtEq, below)),
-        true => (compare((**of).clone(), BinaryOperator::Lt, above), BinaryOperator::Or, compare(take(of), BinaryOperator::Gt, below)),
+        false => (
+            compare((**of).clone(), BinaryOperator::GtEq, above),
+            BinaryOperator::And,
+            compare(take(of), BinaryOperator::LtEq, below),
+        ),
+        true => (
+            compare((**of).clone(), BinaryOperator::Lt, above),
+            BinaryOperator::Or,
+            compare(take(of), BinaryOperator::Gt, below),
+        ),
     };
     *expr = Expr::Nested(Box::new(compare(both.0, both.1, Box::new(both.2))));
 }
@@ -553,7 +715,9 @@ fn rewrite_cast(expr: &mut Expr) {
         DataType::Int2(_) | DataType::SmallInt(_) if !literal => call("cenote_int2", vec![inner]),
         DataType::Int4(_) | DataType::Int(_) | DataType::Integer(_) if !literal => call("cenote_int4", vec![inner]),
         DataType::Int8(_) | DataType::BigInt(_) if !literal => call("cenote_int8", vec![inner]),
-        DataType::Numeric(ExactNumberInfo::None) | DataType::Decimal(ExactNumberInfo::None) => call("cenote_numeric", vec![inner]),
+        DataType::Numeric(ExactNumberInfo::None) | DataType::Decimal(ExactNumberInfo::None) => {
+            call("cenote_numeric", vec![inner])
+        }
         DataType::Text => call("cenote_text", vec![inner]),
         DataType::Varchar(n) | DataType::CharacterVarying(n) | DataType::CharVarying(n) => match length(n) {
             Some(n) => call("cenote_varchar", vec![inner, number(&n)]),
@@ -591,24 +755,43 @@ fn custom_cast(inner: Expr, name: &ObjectName, modifiers: &[String], data_type: 
 
 fn element_type(data_type: &DataType) -> Option<DataType> {
     match data_type {
-        DataType::Array(ArrayElemTypeDef::SquareBracket(item, _) | ArrayElemTypeDef::AngleBracket(item)) => Some((**item).clone()),
+        DataType::Array(ArrayElemTypeDef::SquareBracket(item, _) | ArrayElemTypeDef::AngleBracket(item)) => {
+            Some((**item).clone())
+        }
         _ => None,
     }
 }
 
 /// The items of `'{a,b}'`, unless it is no such literal.
 fn array_items(expr: &Expr) -> Option<Vec<String>> {
-    let Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), .. }) = expr else { return None };
+    let Expr::Value(ValueWithSpan {
+        value: Value::SingleQuotedString(text),
+        ..
+    }) = expr
+    else {
+        return None;
+    };
     let inner = text.trim().strip_prefix('{')?.strip_suffix('}')?;
-    Some(inner.split(',').map(|item| item.trim().trim_matches('"').to_string()).filter(|item| !item.is_empty()).collect())
+    Some(
+        inner
+            .split(',')
+            .map(|item| item.trim().trim_matches('"').to_string())
+            .filter(|item| !item.is_empty())
+            .collect(),
+    )
 }
 
 fn array_of(items: Vec<String>, element: Option<DataType>) -> Expr {
     let item = |text: String| {
         let literal = Expr::value(Value::SingleQuotedString(text));
-        element.clone().map_or(literal.clone(), |data_type| cast(literal, data_type))
+        element
+            .clone()
+            .map_or(literal.clone(), |data_type| cast(literal, data_type))
     };
-    Expr::Array(Array { elem: items.into_iter().map(item).collect(), named: true })
+    Expr::Array(Array {
+        elem: items.into_iter().map(item).collect(),
+        named: true,
+    })
 }
 
 fn array_literal(expr: &mut Expr) {
@@ -633,7 +816,13 @@ fn unqualify(name: &mut ObjectName) {
 fn rewrite_function(expr: &mut Expr) {
     let Expr::Function(function) = expr else { return };
     unqualify(&mut function.name);
-    let name = function.name.0.last().and_then(|p| p.as_ident()).map(folded).unwrap_or_default();
+    let name = function
+        .name
+        .0
+        .last()
+        .and_then(|p| p.as_ident())
+        .map(folded)
+        .unwrap_or_default();
     if let FunctionArguments::Subquery(query) = &mut function.args {
         if name == "array" {
             let query = std::mem::replace(query, empty_query());
@@ -654,7 +843,9 @@ fn rewrite_function(expr: &mut Expr) {
             *expr = call("unnest", vec![take(expr)]);
             return;
         }
-        "transaction_timestamp" | "statement_timestamp" | "clock_timestamp" | "current_timestamp" => return rename(function, "now"),
+        "transaction_timestamp" | "statement_timestamp" | "clock_timestamp" | "current_timestamp" => {
+            return rename(function, "now");
+        }
         _ => false,
     };
     if let (true, FunctionArguments::List(list)) = (plain, &mut function.args) {
@@ -669,7 +860,11 @@ fn rewrite_function(expr: &mut Expr) {
 fn rename(function: &mut Function, name: &str) {
     function.name = ObjectName::from(vec![Ident::new(name)]);
     if matches!(function.args, FunctionArguments::None) {
-        function.args = FunctionArguments::List(FunctionArgumentList { duplicate_treatment: None, args: Vec::new(), clauses: Vec::new() });
+        function.args = FunctionArguments::List(FunctionArgumentList {
+            duplicate_treatment: None,
+            args: Vec::new(),
+            clauses: Vec::new(),
+        });
     }
 }
 
@@ -677,31 +872,54 @@ fn rename(function: &mut Function, name: &str) {
 fn array_subquery(mut query: Box<Query>) -> Expr {
     if query.to_string().to_lowercase().contains("unnest(tc.reloptions)") {
         // psql's `\d+` unfolds the storage options of another table's TOAST table: there is none.
-        return cast(Expr::value(Value::Null), DataType::Array(ArrayElemTypeDef::SquareBracket(Box::new(DataType::Text), None)));
+        return cast(
+            Expr::value(Value::Null),
+            DataType::Array(ArrayElemTypeDef::SquareBracket(Box::new(DataType::Text), None)),
+        );
     }
     let mut order = query.order_by.take();
-    let SetExpr::Select(select) = &mut *query.body else { return call("cenote_some_array", vec![Expr::Subquery(query)]) };
+    let SetExpr::Select(select) = &mut *query.body else {
+        return call("cenote_some_array", vec![Expr::Subquery(query)]);
+    };
     let item = match select.projection.first() {
         Some(SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }) => expr.clone(),
         _ => return call("cenote_some_array", vec![Expr::Subquery(query)]),
     };
     let mut aggregate = call("array_agg", vec![item.clone()]);
-    if let (Expr::Function(Function { args: FunctionArguments::List(list), .. }), Some(OrderBy { kind: OrderByKind::Expressions(by), .. })) =
-        (&mut aggregate, &mut order)
+    if let (
+        Expr::Function(Function {
+            args: FunctionArguments::List(list),
+            ..
+        }),
+        Some(OrderBy {
+            kind: OrderByKind::Expressions(by),
+            ..
+        }),
+    ) = (&mut aggregate, &mut order)
     {
-        for one in by.iter_mut().filter(|o| matches!(&o.expr, Expr::Value(v) if is_small(&v.value))) {
+        for one in by
+            .iter_mut()
+            .filter(|o| matches!(&o.expr, Expr::Value(v) if is_small(&v.value)))
+        {
             one.expr = item.clone();
         }
         list.clauses.push(FunctionArgumentClause::OrderBy(by.clone()));
     }
-    select.projection = vec![SelectItem::ExprWithAlias { expr: aggregate, alias: Ident::new("array") }];
+    select.projection = vec![SelectItem::ExprWithAlias {
+        expr: aggregate,
+        alias: Ident::new("array"),
+    }];
     call("cenote_some_array", vec![Expr::Subquery(query)])
 }
 
 fn empty_query() -> Box<Query> {
     Box::new(Query {
         with: None,
-        body: Box::new(SetExpr::Values(Values { explicit_row: false, value_keyword: false, rows: Vec::new() })),
+        body: Box::new(SetExpr::Values(Values {
+            explicit_row: false,
+            value_keyword: false,
+            rows: Vec::new(),
+        })),
         order_by: None,
         limit_clause: None,
         fetch: None,
@@ -715,13 +933,21 @@ fn empty_query() -> Box<Query> {
 
 /// A function in FROM names its one column after its alias, or after itself.
 fn name_function_column(function: &str, alias: &mut Option<TableAlias>) {
-    let column = |name: &Ident| TableAliasColumnDef { name: name.clone(), data_type: None };
+    let column = |name: &Ident| TableAliasColumnDef {
+        name: name.clone(),
+        data_type: None,
+    };
     match alias {
         Some(alias) if alias.columns.is_empty() => alias.columns.push(column(&alias.name)),
         Some(_) => {}
         None => {
             let name = Ident::new(function);
-            *alias = Some(TableAlias { explicit: true, columns: vec![column(&name)], name, at: None });
+            *alias = Some(TableAlias {
+                explicit: true,
+                columns: vec![column(&name)],
+                name,
+                at: None,
+            });
         }
     }
 }

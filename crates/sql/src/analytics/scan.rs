@@ -4,9 +4,9 @@
 //! only the columns asked for, and delivers batches of [`BATCH_ROWS`] rows on whatever thread polls it. It takes no row locks and
 //! never waits. Conditions are pushed down inexactly: the range may hold more rows than qualify, the filter above decides.
 
+use super::Snapshot;
 use super::error::inward;
 use super::numeric::{to_i128, to_i256};
-use super::Snapshot;
 use super::types::{EPOCH_DAYS, EPOCH_MICROS, NUMERIC_ANY, arrow_type, column_field};
 use crate::error::{SqlError, code};
 use arrow::array::*;
@@ -23,7 +23,9 @@ use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskCo
 use datafusion::logical_expr::{BinaryExpr, Expr, Operator, TableProviderFilterPushDown, TableType};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, ReplaceChildrenOptions};
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties, StatisticsArgs};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties, StatisticsArgs,
+};
 use futures::Stream;
 use std::fmt;
 use std::ops::Bound;
@@ -56,8 +58,16 @@ pub(crate) struct EngineTable {
 impl EngineTable {
     /// `table` as `scope` sees it.
     pub fn new(table: Arc<Table>, scope: Arc<Snapshot>) -> EngineTable {
-        let fields: Vec<_> = table.columns.iter().map(|c| column_field(&c.name, c.ty, !c.not_null)).collect();
-        EngineTable { table, scope, schema: Arc::new(Schema::new(fields)) }
+        let fields: Vec<_> = table
+            .columns
+            .iter()
+            .map(|c| column_field(&c.name, c.ty, !c.not_null))
+            .collect();
+        EngineTable {
+            table,
+            scope,
+            schema: Arc::new(Schema::new(fields)),
+        }
     }
 
     fn rows(&self) -> usize {
@@ -102,7 +112,9 @@ impl TableProvider for EngineTable {
         filters: &[Expr],
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let columns = projection.cloned().unwrap_or_else(|| (0..self.schema.fields().len()).collect());
+        let columns = projection
+            .cloned()
+            .unwrap_or_else(|| (0..self.schema.fields().len()).collect());
         let schema = Arc::new(self.schema.project(&columns)?);
         let conditions: Vec<Condition> = filters.iter().filter_map(|f| Condition::read(f, &self.table)).collect();
         let access = Access::choose(&self.table, &conditions);
@@ -125,17 +137,23 @@ struct Condition {
 
 impl Condition {
     fn read(filter: &Expr, table: &Table) -> Option<Condition> {
-        let Expr::BinaryExpr(BinaryExpr { left, op, right }) = filter else { return None };
+        let Expr::BinaryExpr(BinaryExpr { left, op, right }) = filter else {
+            return None;
+        };
         let (column, op, literal) = match (&**left, &**right) {
             (Expr::Column(column), Expr::Literal(literal, _)) => (column, *op, literal),
             (Expr::Literal(literal, _), Expr::Column(column)) => (column, op.swap()?, literal),
             _ => return None,
         };
-        if !matches!(op, Operator::Eq | Operator::Lt | Operator::LtEq | Operator::Gt | Operator::GtEq) {
+        if !matches!(
+            op,
+            Operator::Eq | Operator::Lt | Operator::LtEq | Operator::Gt | Operator::GtEq
+        ) {
             return None;
         }
         let column = table.column_named(&column.name)?;
-        let leads = table.primary_key.as_ref().is_some_and(|k| k.columns.contains(&column)) || table.indexes.iter().any(|i| i.columns.contains(&column));
+        let leads = table.primary_key.as_ref().is_some_and(|k| k.columns.contains(&column))
+            || table.indexes.iter().any(|i| i.columns.contains(&column));
         let value = datum_of(literal, table.columns[column].ty)?;
         leads.then_some(Condition { column, op, value })
     }
@@ -151,8 +169,12 @@ fn datum_of(literal: &ScalarValue, column: ColumnType) -> Option<Datum> {
         (ScalarValue::Utf8(Some(v)), ColumnType::Text | ColumnType::Varchar(_)) => Datum::Text(v.clone()),
         (ScalarValue::Binary(Some(v)), ColumnType::Bytes) => Datum::Bytes(v.clone()),
         (ScalarValue::Date32(Some(v)), ColumnType::Date) => Datum::Date(v.checked_sub(EPOCH_DAYS)?),
-        (ScalarValue::TimestampMicrosecond(Some(v), None), ColumnType::Timestamp) => Datum::Timestamp(v.checked_sub(EPOCH_MICROS)?),
-        (ScalarValue::TimestampMicrosecond(Some(v), Some(_)), ColumnType::TimestampTz) => Datum::TimestampTz(v.checked_sub(EPOCH_MICROS)?),
+        (ScalarValue::TimestampMicrosecond(Some(v), None), ColumnType::Timestamp) => {
+            Datum::Timestamp(v.checked_sub(EPOCH_MICROS)?)
+        }
+        (ScalarValue::TimestampMicrosecond(Some(v), Some(_)), ColumnType::TimestampTz) => {
+            Datum::TimestampTz(v.checked_sub(EPOCH_MICROS)?)
+        }
         _ => return None,
     })
 }
@@ -169,14 +191,29 @@ struct Access {
 
 impl Access {
     fn choose(table: &Table, conditions: &[Condition]) -> Access {
-        let primary = table.primary_key.as_ref().map(|key| Self::by(table, None, &key.columns, conditions));
-        let indexes = table.indexes.iter().enumerate().map(|(i, index)| Self::by(table, Some(i), &index.columns, conditions));
-        let whole = Access { index: None, range: KeyRange::all(), use_of_key: 0 };
-        primary.into_iter().chain(indexes).fold(whole, |best, next| if next.use_of_key > best.use_of_key { next } else { best })
+        let primary = table
+            .primary_key
+            .as_ref()
+            .map(|key| Self::by(table, None, &key.columns, conditions));
+        let indexes = table
+            .indexes
+            .iter()
+            .enumerate()
+            .map(|(i, index)| Self::by(table, Some(i), &index.columns, conditions));
+        let whole = Access {
+            index: None,
+            range: KeyRange::all(),
+            use_of_key: 0,
+        };
+        primary.into_iter().chain(indexes).fold(
+            whole,
+            |best, next| if next.use_of_key > best.use_of_key { next } else { best },
+        )
     }
 
     fn by(table: &Table, index: Option<usize>, columns: &[usize], conditions: &[Condition]) -> Access {
-        let on = |column: usize, ops: &[Operator]| conditions.iter().find(|c| c.column == column && ops.contains(&c.op));
+        let on =
+            |column: usize, ops: &[Operator]| conditions.iter().find(|c| c.column == column && ops.contains(&c.op));
         let mut equal = Vec::new();
         while let Some(condition) = columns.get(equal.len()).and_then(|c| on(*c, &[Operator::Eq])) {
             equal.push(condition.value.clone());
@@ -195,7 +232,11 @@ impl Access {
         let lower = next.and_then(|c| on(*c, &[Operator::Gt, Operator::GtEq]));
         let upper = next.and_then(|c| on(*c, &[Operator::Lt, Operator::LtEq]));
         let (prefix, low, high) = (encode(None), encode(lower), encode(upper));
-        let open = if equal.is_empty() { Bound::Unbounded } else { Bound::Included(prefix.as_slice()) };
+        let open = if equal.is_empty() {
+            Bound::Unbounded
+        } else {
+            Bound::Included(prefix.as_slice())
+        };
         let low = match lower {
             Some(c) if c.op == Operator::Gt => Bound::Excluded(low.as_slice()),
             Some(_) => Bound::Included(low.as_slice()),
@@ -207,7 +248,11 @@ impl Access {
             None => open,
         };
         let use_of_key = 2 * equal.len() + usize::from(lower.is_some()) + usize::from(upper.is_some());
-        Access { index, range: KeyRange::between(low, high), use_of_key }
+        Access {
+            index,
+            range: KeyRange::between(low, high),
+            use_of_key,
+        }
     }
 }
 
@@ -225,7 +270,13 @@ struct EngineScan {
 }
 
 impl EngineScan {
-    fn new(of: &EngineTable, access: Access, columns: Vec<usize>, schema: SchemaRef, limit: Option<usize>) -> EngineScan {
+    fn new(
+        of: &EngineTable,
+        access: Access,
+        columns: Vec<usize>,
+        schema: SchemaRef,
+        limit: Option<usize>,
+    ) -> EngineScan {
         let properties = PlanProperties::new(
             EquivalenceProperties::new(schema.clone()),
             Partitioning::UnknownPartitioning(1),
@@ -287,7 +338,11 @@ impl ExecutionPlan for EngineScan {
         Vec::new()
     }
 
-    fn replace_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>, _: ReplaceChildrenOptions) -> Result<Arc<dyn ExecutionPlan>> {
+    fn replace_children(
+        self: Arc<Self>,
+        _: Vec<Arc<dyn ExecutionPlan>>,
+        _: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
         Ok(self)
     }
 
@@ -295,7 +350,10 @@ impl ExecutionPlan for EngineScan {
         Ok(self)
     }
 
-    fn apply_expressions(&self, _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>) -> Result<TreeNodeRecursion> {
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
         Ok(TreeNodeRecursion::Continue)
     }
 
@@ -344,12 +402,19 @@ impl ScanStream {
         if self.cancel.is_set() {
             return Err(canceled());
         }
-        let mut builders: Vec<Column> = self.columns.iter().map(|c| Column::new(self.table.columns[*c].ty)).collect();
+        let mut builders: Vec<Column> = self
+            .columns
+            .iter()
+            .map(|c| Column::new(self.table.columns[*c].ty))
+            .collect();
         let mut rows = 0;
         while rows < BATCH_ROWS && self.left > 0 && !self.done {
             if self.at == self.batch.len() {
                 self.at = 0;
-                self.done = !self.scan.next_batch(&self.reader, &mut self.batch).map_err(engine_error)?;
+                self.done = !self
+                    .scan
+                    .next_batch(&self.reader, &mut self.batch)
+                    .map_err(engine_error)?;
                 continue;
             }
             let row = self.batch.row(self.at);
@@ -363,9 +428,14 @@ impl ScanStream {
         if rows == 0 {
             return Ok(None);
         }
-        let arrays = builders.into_iter().map(Column::finish).collect::<std::result::Result<Vec<_>, _>>()?;
+        let arrays = builders
+            .into_iter()
+            .map(Column::finish)
+            .collect::<std::result::Result<Vec<_>, _>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options).map(Some).map_err(|e| super::error::outward(e.into()))
+        RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options)
+            .map(Some)
+            .map_err(|e| super::error::outward(e.into()))
     }
 }
 
@@ -420,7 +490,9 @@ impl Column {
             ColumnType::Char(_) => Column::Text(StringBuilder::new(), true),
             ColumnType::Bytes => Column::Bytes(BinaryBuilder::new()),
             ColumnType::Date => Column::Date(Date32Builder::new()),
-            ColumnType::Timestamp | ColumnType::TimestampTz => Column::Timestamp(TimestampMicrosecondBuilder::new(), data_type),
+            ColumnType::Timestamp | ColumnType::TimestampTz => {
+                Column::Timestamp(TimestampMicrosecondBuilder::new(), data_type)
+            }
         }
     }
 
@@ -435,12 +507,20 @@ impl Column {
             (Column::Float8(b), DatumRef::Float8(v)) => b.append_value(v),
             (Column::Narrow(values, _, scale), DatumRef::Numeric(v)) => values.push(Some(narrow(&v, *scale)?)),
             (Column::Wide(values, _, scale), DatumRef::Numeric(v)) => values.push(Some(to_i256(&v, *scale)?)),
-            (Column::Text(b, trimmed), DatumRef::Text(v)) => b.append_value(if *trimmed { v.trim_end_matches(' ') } else { v }),
+            (Column::Text(b, trimmed), DatumRef::Text(v)) => {
+                b.append_value(if *trimmed { v.trim_end_matches(' ') } else { v })
+            }
             (Column::Bytes(b), DatumRef::Bytes(v)) => b.append_value(v),
             (Column::Date(b), DatumRef::Date(v)) => b.append_value(v.checked_add(EPOCH_DAYS).unwrap_or(i32::MAX)),
-            (Column::Timestamp(b, _), DatumRef::Timestamp(v) | DatumRef::TimestampTz(v)) => b.append_value(since_1970(v)),
+            (Column::Timestamp(b, _), DatumRef::Timestamp(v) | DatumRef::TimestampTz(v)) => {
+                b.append_value(since_1970(v))
+            }
             (column, DatumRef::Null) => column.push_null(),
-            (_, other) => return Err(SqlError::internal(format!("a row holds {other:?} in a column of another type"))),
+            (_, other) => {
+                return Err(SqlError::internal(format!(
+                    "a row holds {other:?} in a column of another type"
+                )));
+            }
         }
         Ok(())
     }

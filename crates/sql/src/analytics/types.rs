@@ -46,7 +46,14 @@ pub(crate) struct BuiltinType {
 }
 
 const fn t(oid: u32, name: &'static str, len: i16, category: char, array: u32, element: u32) -> BuiltinType {
-    BuiltinType { oid, name, len, category, array, element }
+    BuiltinType {
+        oid,
+        name,
+        len,
+        category,
+        array,
+        element,
+    }
 }
 
 /// The types that Cenote knows or whose ids tools expect to find.
@@ -113,7 +120,11 @@ pub(crate) fn builtin(oid: u32) -> Option<&'static BuiltinType> {
 
 /// The built-in type with this name, internal (`int4`) or SQL (`integer`), quoted or not.
 pub(crate) fn builtin_by_name(name: &str) -> Option<&'static BuiltinType> {
-    let name = name.trim().trim_matches('"').trim_start_matches("pg_catalog.").trim_matches('"');
+    let name = name
+        .trim()
+        .trim_matches('"')
+        .trim_start_matches("pg_catalog.")
+        .trim_matches('"');
     let lower = name.to_ascii_lowercase();
     let internal = match lower.as_str() {
         "boolean" => "bool",
@@ -135,7 +146,9 @@ pub(crate) fn builtin_by_name(name: &str) -> Option<&'static BuiltinType> {
 
 /// A type's name as SQL writes it (`format_type`).
 pub(crate) fn format_type(oid: u32, modifier: i32) -> String {
-    let Some(builtin) = builtin(oid) else { return if oid == 0 { "-".into() } else { "???".into() } };
+    let Some(builtin) = builtin(oid) else {
+        return if oid == 0 { "-".into() } else { "???".into() };
+    };
     if builtin.category == 'A' && builtin.name.starts_with('_') {
         return format!("{}[]", format_type(builtin.element, modifier));
     }
@@ -180,7 +193,11 @@ pub(crate) fn pg_type_of_column(column: ColumnType) -> PgType {
         ColumnType::Timestamp => (1114, -1),
         ColumnType::TimestampTz => (1184, -1),
     };
-    PgType { oid, len: builtin(oid).map_or(-1, |t| t.len), modifier }
+    PgType {
+        oid,
+        len: builtin(oid).map_or(-1, |t| t.len),
+        modifier,
+    }
 }
 
 /// The Arrow type of timestamps with time zone.
@@ -250,7 +267,11 @@ pub(crate) fn with_pg_type(field: Field, oid: u32, modifier: i32) -> Field {
 /// The protocol's type of an Arrow field.
 pub(crate) fn pg_type(field: &Field) -> PgType {
     let (oid, modifier) = marked(field).unwrap_or_else(|| unmarked(field.data_type()));
-    PgType { oid, len: builtin(oid).map_or(-1, |t| t.len), modifier }
+    PgType {
+        oid,
+        len: builtin(oid).map_or(-1, |t| t.len),
+        modifier,
+    }
 }
 
 fn marked(field: &Field) -> Option<(u32, i32)> {
@@ -275,7 +296,9 @@ fn unmarked(data_type: &DataType) -> (u32, i32) {
         DataType::Timestamp(_, Some(_)) => 1184,
         DataType::Interval(_) | DataType::Duration(_) => 1186,
         DataType::Dictionary(_, value) => return unmarked(value),
-        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => array_of(pg_type(item).oid),
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            array_of(pg_type(item).oid)
+        }
         DataType::Struct(_) => 2249,
         _ => 25,
     };

@@ -25,7 +25,9 @@ pub(crate) fn append_text(out: &mut BytesMut, array: &dyn Array, row: usize, zon
         DataType::Timestamp(_, zoned) => timestamp_text(out, micros(array, row)?, zoned.is_some().then_some(zone)),
         DataType::Time32(_) | DataType::Time64(_) => time_text(out, time_micros(array, row)),
         DataType::Interval(_) | DataType::Duration(_) => interval_text(out, interval(array, row)),
-        DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => list_text(out, &*list_item(array, row), zone)?,
+        DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => {
+            list_text(out, &*list_item(array, row), zone)?
+        }
         DataType::Struct(_) => record_text(out, array, row, zone)?,
         DataType::Dictionary(..) => return append_text(out, &*undictionary(array)?, row, zone),
         _ => match (string(array, row), bytes(array, row), integer(array, row)) {
@@ -62,7 +64,9 @@ pub(crate) fn is_vector(oid: u32) -> bool {
 pub(crate) fn append_vector(out: &mut BytesMut, array: &dyn Array, row: usize) -> Result<bool> {
     let start = out.len();
     let there = append_text(out, array, row, &Zone::Utc)?;
-    let text = String::from_utf8_lossy(&out[start..]).trim_matches(['{', '}']).replace(',', " ");
+    let text = String::from_utf8_lossy(&out[start..])
+        .trim_matches(['{', '}'])
+        .replace(',', " ");
     out.truncate(start);
     out.put_slice(text.as_bytes());
     Ok(there)
@@ -107,10 +111,14 @@ pub(crate) fn datum(array: &dyn Array, row: usize) -> Result<Datum> {
     }
     Ok(match array.data_type() {
         DataType::Boolean => Datum::Bool(array.as_boolean().value(row)),
-        DataType::Int16 | DataType::Int8 | DataType::UInt8 => Datum::Int2(integer(array, row).unwrap_or_default() as i16),
+        DataType::Int16 | DataType::Int8 | DataType::UInt8 => {
+            Datum::Int2(integer(array, row).unwrap_or_default() as i16)
+        }
         DataType::Int32 | DataType::UInt16 => Datum::Int4(integer(array, row).unwrap_or_default() as i32),
         DataType::Int64 | DataType::UInt32 => Datum::Int8(integer(array, row).unwrap_or_default() as i64),
-        DataType::UInt64 => Datum::Int8(i64::try_from(integer(array, row).unwrap_or_default()).map_err(|_| out_of_range("bigint"))?),
+        DataType::UInt64 => {
+            Datum::Int8(i64::try_from(integer(array, row).unwrap_or_default()).map_err(|_| out_of_range("bigint"))?)
+        }
         DataType::Float32 => Datum::Float4(array.as_primitive::<arrow::datatypes::Float32Type>().value(row)),
         DataType::Float64 => Datum::Float8(array.as_primitive::<arrow::datatypes::Float64Type>().value(row)),
         DataType::Decimal128(..) | DataType::Decimal256(..) => Datum::Numeric(decimal_value(array, row)?),
@@ -149,7 +157,9 @@ fn out_of_range(name: &str) -> SqlError {
 }
 
 fn undictionary(array: &dyn Array) -> Result<ArrayRef> {
-    let DataType::Dictionary(_, value) = array.data_type() else { return Err(unknown_type(array)) };
+    let DataType::Dictionary(_, value) = array.data_type() else {
+        return Err(unknown_type(array));
+    };
     arrow::compute::cast(array, value).map_err(|_| unknown_type(array))
 }
 
@@ -211,10 +221,23 @@ fn days(array: &dyn Array, row: usize) -> i32 {
 fn micros(array: &dyn Array, row: usize) -> Result<i64> {
     use arrow::datatypes::*;
     let since_1970 = match array.data_type() {
-        DataType::Timestamp(TimeUnit::Second, _) => array.as_primitive::<TimestampSecondType>().value(row).checked_mul(1_000_000),
-        DataType::Timestamp(TimeUnit::Millisecond, _) => array.as_primitive::<TimestampMillisecondType>().value(row).checked_mul(1000),
-        DataType::Timestamp(TimeUnit::Microsecond, _) => Some(array.as_primitive::<TimestampMicrosecondType>().value(row)),
-        _ => Some(array.as_primitive::<TimestampNanosecondType>().value(row).div_euclid(1000)),
+        DataType::Timestamp(TimeUnit::Second, _) => array
+            .as_primitive::<TimestampSecondType>()
+            .value(row)
+            .checked_mul(1_000_000),
+        DataType::Timestamp(TimeUnit::Millisecond, _) => array
+            .as_primitive::<TimestampMillisecondType>()
+            .value(row)
+            .checked_mul(1000),
+        DataType::Timestamp(TimeUnit::Microsecond, _) => {
+            Some(array.as_primitive::<TimestampMicrosecondType>().value(row))
+        }
+        _ => Some(
+            array
+                .as_primitive::<TimestampNanosecondType>()
+                .value(row)
+                .div_euclid(1000),
+        ),
     };
     match since_1970 {
         Some(infinity @ (i64::MIN | i64::MAX)) => Ok(infinity),
@@ -226,7 +249,9 @@ fn micros(array: &dyn Array, row: usize) -> Result<i64> {
 fn time_micros(array: &dyn Array, row: usize) -> i64 {
     use arrow::datatypes::*;
     match array.data_type() {
-        DataType::Time32(TimeUnit::Second) => i64::from(array.as_primitive::<Time32SecondType>().value(row)) * 1_000_000,
+        DataType::Time32(TimeUnit::Second) => {
+            i64::from(array.as_primitive::<Time32SecondType>().value(row)) * 1_000_000
+        }
         DataType::Time32(_) => i64::from(array.as_primitive::<Time32MillisecondType>().value(row)) * 1000,
         DataType::Time64(TimeUnit::Microsecond) => array.as_primitive::<Time64MicrosecondType>().value(row),
         _ => array.as_primitive::<Time64NanosecondType>().value(row) / 1000,
@@ -246,9 +271,21 @@ fn interval(array: &dyn Array, row: usize) -> (i32, i32, i64) {
             let value = array.as_primitive::<IntervalMonthDayNanoType>().value(row);
             (value.months, value.days, value.nanoseconds / 1000)
         }
-        DataType::Duration(TimeUnit::Second) => split_days(array.as_primitive::<DurationSecondType>().value(row).saturating_mul(1_000_000)),
-        DataType::Duration(TimeUnit::Millisecond) => split_days(array.as_primitive::<DurationMillisecondType>().value(row).saturating_mul(1000)),
-        DataType::Duration(TimeUnit::Microsecond) => split_days(array.as_primitive::<DurationMicrosecondType>().value(row)),
+        DataType::Duration(TimeUnit::Second) => split_days(
+            array
+                .as_primitive::<DurationSecondType>()
+                .value(row)
+                .saturating_mul(1_000_000),
+        ),
+        DataType::Duration(TimeUnit::Millisecond) => split_days(
+            array
+                .as_primitive::<DurationMillisecondType>()
+                .value(row)
+                .saturating_mul(1000),
+        ),
+        DataType::Duration(TimeUnit::Microsecond) => {
+            split_days(array.as_primitive::<DurationMicrosecondType>().value(row))
+        }
         _ => split_days(array.as_primitive::<DurationNanosecondType>().value(row) / 1000),
     }
 }
@@ -265,7 +302,13 @@ fn date_text(out: &mut BytesMut, days: i32) {
 
 fn time_text(out: &mut BytesMut, micros: i64) {
     let seconds = micros / 1_000_000;
-    let written = write!(out, "{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let written = write!(
+        out,
+        "{:02}:{:02}:{:02}",
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60
+    );
     written.expect("writing to a growing buffer cannot fail");
     fraction_text(out, micros % 1_000_000);
 }
@@ -302,7 +345,11 @@ fn interval_text(out: &mut BytesMut, (months, days, micros): (i32, i32, i64)) {
     if micros != 0 || parts.is_empty() {
         let mut time = BytesMut::new();
         time_text(&mut time, micros.abs());
-        parts.push(format!("{}{}", if micros < 0 { "-" } else { "" }, String::from_utf8_lossy(&time)));
+        parts.push(format!(
+            "{}{}",
+            if micros < 0 { "-" } else { "" },
+            String::from_utf8_lossy(&time)
+        ));
     }
     out.put_slice(parts.join(" ").as_bytes());
 }
@@ -365,7 +412,11 @@ fn record_text(out: &mut BytesMut, array: &dyn Array, row: usize, zone: &Zone) -
         }
         let mut item = BytesMut::new();
         if append_text(&mut item, &**column, row, zone)? {
-            if item.is_empty() || item.iter().any(|c| b"(),\"\\ ".contains(c)) { quoted(out, &item) } else { out.put_slice(&item) }
+            if item.is_empty() || item.iter().any(|c| b"(),\"\\ ".contains(c)) {
+                quoted(out, &item)
+            } else {
+                out.put_slice(&item)
+            }
         }
     }
     out.put_u8(b')');
@@ -373,7 +424,8 @@ fn record_text(out: &mut BytesMut, array: &dyn Array, row: usize, zone: &Zone) -
 }
 
 fn list_binary(out: &mut BytesMut, array: &dyn Array, row: usize) -> Result<()> {
-    let (DataType::List(field) | DataType::LargeList(field) | DataType::FixedSizeList(field, _)) = array.data_type() else {
+    let (DataType::List(field) | DataType::LargeList(field) | DataType::FixedSizeList(field, _)) = array.data_type()
+    else {
         return Err(unknown_type(array));
     };
     let items = list_item(array, row);
@@ -397,7 +449,8 @@ pub(crate) fn append_counted(out: &mut BytesMut, append: impl FnOnce(&mut BytesM
     let start = out.len();
     out.put_i32(-1);
     if append(out)? {
-        let len = i32::try_from(out.len() - start - 4).map_err(|_| SqlError::new(code::PROGRAM_LIMIT, "a value is larger than 2 GiB"))?;
+        let len = i32::try_from(out.len() - start - 4)
+            .map_err(|_| SqlError::new(code::PROGRAM_LIMIT, "a value is larger than 2 GiB"))?;
         out[start..start + 4].copy_from_slice(&len.to_be_bytes());
     }
     Ok(())

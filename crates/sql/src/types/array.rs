@@ -5,7 +5,11 @@ use crate::error::{Result, SqlError, code};
 /// The items of `{a,"b c",NULL}`. Errors: 22P02 for what is no array of one dimension.
 pub fn items(text: &str) -> Result<Vec<Option<String>>> {
     let malformed = || SqlError::new(code::INVALID_TEXT, format!("malformed array literal: \"{text}\""));
-    let inner = text.trim().strip_prefix('{').and_then(|t| t.strip_suffix('}')).ok_or_else(malformed)?;
+    let inner = text
+        .trim()
+        .strip_prefix('{')
+        .and_then(|t| t.strip_suffix('}'))
+        .ok_or_else(malformed)?;
     let mut items = Vec::new();
     let mut chars = inner.chars().peekable();
     while chars.peek().is_some() {
@@ -29,7 +33,11 @@ pub fn items(text: &str) -> Result<Vec<Option<String>>> {
         if item.is_empty() && !quoted {
             return Err(malformed());
         }
-        items.push(if !quoted && item.eq_ignore_ascii_case("null") { None } else { Some(item) });
+        items.push(if !quoted && item.eq_ignore_ascii_case("null") {
+            None
+        } else {
+            Some(item)
+        });
     }
     Ok(items)
 }
@@ -43,8 +51,14 @@ mod tests {
         let some = |list: &[&str]| list.iter().map(|s| Some(s.to_string())).collect::<Vec<_>>();
         assert_eq!(items("{}").expect("empty"), some(&[]));
         assert_eq!(items("{1, 2}").expect("numbers"), some(&["1", "2"]));
-        assert_eq!(items(r#"{"a,b","c\"d",""}"#).expect("quoted"), some(&["a,b", "c\"d", ""]));
-        assert_eq!(items("{NULL,\"NULL\"}").expect("nulls"), vec![None, Some("NULL".to_string())]);
+        assert_eq!(
+            items(r#"{"a,b","c\"d",""}"#).expect("quoted"),
+            some(&["a,b", "c\"d", ""])
+        );
+        assert_eq!(
+            items("{NULL,\"NULL\"}").expect("nulls"),
+            vec![None, Some("NULL".to_string())]
+        );
         for wrong in ["", "1", "{", "{1", "{a,\"b}", "{{1}}", "{,}"] {
             assert_eq!(items(wrong).expect_err(wrong).code(), code::INVALID_TEXT);
         }

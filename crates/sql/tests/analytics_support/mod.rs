@@ -16,11 +16,21 @@ pub struct Database {
 }
 
 fn column(name: &str, ty: ColumnType, not_null: bool, default: Option<&str>) -> ColumnDef {
-    ColumnDef { name: name.into(), ty, not_null, default: default.map(str::to_string) }
+    ColumnDef {
+        name: name.into(),
+        ty,
+        not_null,
+        default: default.map(str::to_string),
+    }
 }
 
 fn index(name: &str, columns: Vec<usize>, unique: bool, constraint: bool) -> NewIndex {
-    NewIndex { name: name.into(), columns, unique, constraint }
+    NewIndex {
+        name: name.into(),
+        columns,
+        unique,
+        constraint,
+    }
 }
 
 fn micros(text: &str) -> i64 {
@@ -30,10 +40,22 @@ fn micros(text: &str) -> i64 {
 impl Database {
     pub fn empty(memory: usize) -> Database {
         let dir = tempfile::tempdir().expect("a directory");
-        let engine = Engine::open(EngineOptions::new(dir.path(), MemoryKind::Dram, 64 << 20)).expect("the engine opens");
+        let engine =
+            Engine::open(EngineOptions::new(dir.path(), MemoryKind::Dram, 64 << 20)).expect("the engine opens");
         let tx = engine.begin(Isolation::RepeatableRead);
-        let analytics = DataFusion::new(engine, None, Config { memory_limit: memory, ..Config::default() });
-        Database { tx, analytics, _dir: dir }
+        let analytics = DataFusion::new(
+            engine,
+            None,
+            Config {
+                memory_limit: memory,
+                ..Config::default()
+            },
+        );
+        Database {
+            tx,
+            analytics,
+            _dir: dir,
+        }
     }
 
     pub fn with_memory(memory: usize) -> Database {
@@ -44,26 +66,84 @@ impl Database {
         let mut db = Database::empty(256 << 20);
         db.tx.begin_statement();
         let items = db.items();
-        let rows: [(i32, i16, i64, &str, &str, i32, &str, f64, bool, Option<&str>, Option<&str>); 5] = [
-            (1, 1, 1, "anvil", "a", 5, "120.00", 50.5, true, Some("heavy"), Some("1.5")),
+        let rows: [(
+            i32,
+            i16,
+            i64,
+            &str,
+            &str,
+            i32,
+            &str,
+            f64,
+            bool,
+            Option<&str>,
+            Option<&str>,
+        ); 5] = [
+            (
+                1,
+                1,
+                1,
+                "anvil",
+                "a",
+                5,
+                "120.00",
+                50.5,
+                true,
+                Some("heavy"),
+                Some("1.5"),
+            ),
             (2, 2, 2, "bolt", "b", 1, "0.05", 0.1, false, None, Some("2")),
             (3, 3, 3, "nut", "c", 2, "1.04", 0.2, false, Some("round"), None),
-            (4, 4, 4, "rope", "d", 12, "10.00", 2.0, true, Some("long"), Some("1000000")),
+            (
+                4,
+                4,
+                4,
+                "rope",
+                "d",
+                12,
+                "10.00",
+                2.0,
+                true,
+                Some("long"),
+                Some("1000000"),
+            ),
             (5, 5, 5, "spare", "e", 6, "30.00", 1e-7, true, None, Some("0.00001")),
         ];
         for (id, small, big, name, code, qty, price, weight, ok, note, free) in rows {
             let numeric = |t: &str| Datum::Numeric(t.parse().expect("a numeric"));
             let text = |t: Option<&str>| t.map_or(Datum::Null, |t| Datum::Text(t.into()));
             let day = cenote_sql::types::datetime::parse_date("2024-01-15", 0).expect("a date");
-            db.insert(&items, &[
-                Datum::Int4(id), Datum::Int2(small), Datum::Int8(big), Datum::Text(name.into()), Datum::Text(format!("{code:<3}")), Datum::Int4(qty),
-                numeric(price), Datum::Float8(weight), Datum::Bool(ok), text(note), Datum::Date(day + id - 1), Datum::Timestamp(micros("2024-01-15 10:30:00.5")),
-                Datum::TimestampTz(micros("2024-01-15 10:30:00")), Datum::Bytes(vec![1, 0xab]), free.map_or(Datum::Null, numeric),
-            ]);
+            db.insert(
+                &items,
+                &[
+                    Datum::Int4(id),
+                    Datum::Int2(small),
+                    Datum::Int8(big),
+                    Datum::Text(name.into()),
+                    Datum::Text(format!("{code:<3}")),
+                    Datum::Int4(qty),
+                    numeric(price),
+                    Datum::Float8(weight),
+                    Datum::Bool(ok),
+                    text(note),
+                    Datum::Date(day + id - 1),
+                    Datum::Timestamp(micros("2024-01-15 10:30:00.5")),
+                    Datum::TimestampTz(micros("2024-01-15 10:30:00")),
+                    Datum::Bytes(vec![1, 0xab]),
+                    free.map_or(Datum::Null, numeric),
+                ],
+            );
         }
         let orders = db.orders();
         for (id, item, amount) in [(1, Some(1), 2), (2, Some(2), 10), (3, Some(1), 3), (4, None, 1)] {
-            db.insert(&orders, &[Datum::Int8(id), item.map_or(Datum::Null, Datum::Int4), Datum::Int4(amount)]);
+            db.insert(
+                &orders,
+                &[
+                    Datum::Int8(id),
+                    item.map_or(Datum::Null, Datum::Int4),
+                    Datum::Int4(amount),
+                ],
+            );
         }
         db.tx.begin_statement();
         db
@@ -91,7 +171,10 @@ impl Database {
             name: "items".into(),
             columns,
             primary_key: Some(("items_pkey".into(), vec![0])),
-            indexes: vec![index("items_name", vec![3], false, false), index("items_code_key", vec![4, 5], true, true)],
+            indexes: vec![
+                index("items_name", vec![3], false, false),
+                index("items_code_key", vec![4, 5], true, true),
+            ],
         };
         self.tx.create_table(new).expect("a table")
     }
@@ -102,8 +185,19 @@ impl Database {
             column("item", ColumnType::Int4, false, None),
             column("amount", ColumnType::Int4, false, None),
         ];
-        let table = self.tx.create_table(NewTable { name: "orders".into(), columns, primary_key: None, indexes: vec![] }).expect("a table");
-        let sequence = NewSequence { owned_by: Some((table.id, 0)), ..NewSequence::ascending("orders_id_seq", i64::MAX) };
+        let table = self
+            .tx
+            .create_table(NewTable {
+                name: "orders".into(),
+                columns,
+                primary_key: None,
+                indexes: vec![],
+            })
+            .expect("a table");
+        let sequence = NewSequence {
+            owned_by: Some((table.id, 0)),
+            ..NewSequence::ascending("orders_id_seq", i64::MAX)
+        };
         self.tx.create_sequence(sequence).expect("a sequence");
         table
     }
@@ -113,27 +207,80 @@ impl Database {
         let mut db = Database::empty(256 << 20);
         db.tx.begin_statement();
         let rows: &[(&str, &str, usize, &[&str])] = &[
-            ("region", "r_regionkey:i r_name:c25 r_comment:v152", 1, &["1|EUROPE|x", "2|ASIA|x"]),
-            ("nation", "n_nationkey:i n_name:c25 n_regionkey:i n_comment:v152", 1, &["1|GERMANY|1|x", "2|INDIA|2|x"]),
-            ("supplier", "s_suppkey:i s_name:c25 s_address:v40 s_nationkey:i s_phone:c15 s_acctbal:n s_comment:v101", 1, &["1|S1|a|1|11|10.00|x", "2|S2|b|2|12|20.00|x"]),
-            ("part", "p_partkey:i p_name:v55 p_mfgr:c25 p_brand:c10 p_type:v25 p_size:i p_container:c10 p_retailprice:n p_comment:v23", 1, &["1|green forest|M|Brand#12|LARGE BRASS|15|SM BOX|1.00|x"]),
-            ("partsupp", "ps_partkey:i ps_suppkey:i ps_availqty:i ps_supplycost:n ps_comment:v199", 2, &["1|1|100|2.00|x", "1|2|5|3.00|x"]),
-            ("customer", "c_custkey:i c_name:v25 c_address:v40 c_nationkey:i c_phone:c15 c_acctbal:n c_mktsegment:c10 c_comment:v117", 1, &["1|C1|a|1|13-1|5.00|BUILDING|x", "2|C2|b|2|31-1|9.00|BUILDING|x"]),
-            ("orders", "o_orderkey:i o_custkey:i o_orderstatus:c1 o_totalprice:n o_orderdate:d o_orderpriority:c15 o_clerk:c15 o_shippriority:i o_comment:v79", 1, &["1|1|F|100.00|1995-01-01|1-URGENT|c|0|x"]),
-            ("lineitem", "l_orderkey:i l_partkey:i l_suppkey:i l_linenumber:i l_quantity:n l_extendedprice:n l_discount:n l_tax:n l_returnflag:c1 l_linestatus:c1 l_shipdate:d l_commitdate:d l_receiptdate:d l_shipinstruct:c25 l_shipmode:c10 l_comment:v44", 2, &[
-                "1|1|1|1|17|1000.00|0.05|0.04|N|O|1995-09-02|1995-09-05|1995-09-10|NONE|MAIL|x",
-                "2|1|1|1|36|3600.00|0.05|0.08|R|F|1994-02-02|1994-02-05|1994-02-10|NONE|SHIP|x",
-                "3|1|1|1|1|3000.00|0.06|0.08|R|F|1994-02-02|1994-02-05|1994-02-10|NONE|SHIP|x",
-                "4|1|1|1|1|3000.00|0.06|0.08|R|F|1999-02-02|1994-02-05|1994-02-10|NONE|SHIP|x",
-            ]),
+            (
+                "region",
+                "r_regionkey:i r_name:c25 r_comment:v152",
+                1,
+                &["1|EUROPE|x", "2|ASIA|x"],
+            ),
+            (
+                "nation",
+                "n_nationkey:i n_name:c25 n_regionkey:i n_comment:v152",
+                1,
+                &["1|GERMANY|1|x", "2|INDIA|2|x"],
+            ),
+            (
+                "supplier",
+                "s_suppkey:i s_name:c25 s_address:v40 s_nationkey:i s_phone:c15 s_acctbal:n s_comment:v101",
+                1,
+                &["1|S1|a|1|11|10.00|x", "2|S2|b|2|12|20.00|x"],
+            ),
+            (
+                "part",
+                "p_partkey:i p_name:v55 p_mfgr:c25 p_brand:c10 p_type:v25 p_size:i p_container:c10 p_retailprice:n p_comment:v23",
+                1,
+                &["1|green forest|M|Brand#12|LARGE BRASS|15|SM BOX|1.00|x"],
+            ),
+            (
+                "partsupp",
+                "ps_partkey:i ps_suppkey:i ps_availqty:i ps_supplycost:n ps_comment:v199",
+                2,
+                &["1|1|100|2.00|x", "1|2|5|3.00|x"],
+            ),
+            (
+                "customer",
+                "c_custkey:i c_name:v25 c_address:v40 c_nationkey:i c_phone:c15 c_acctbal:n c_mktsegment:c10 c_comment:v117",
+                1,
+                &["1|C1|a|1|13-1|5.00|BUILDING|x", "2|C2|b|2|31-1|9.00|BUILDING|x"],
+            ),
+            (
+                "orders",
+                "o_orderkey:i o_custkey:i o_orderstatus:c1 o_totalprice:n o_orderdate:d o_orderpriority:c15 o_clerk:c15 o_shippriority:i o_comment:v79",
+                1,
+                &["1|1|F|100.00|1995-01-01|1-URGENT|c|0|x"],
+            ),
+            (
+                "lineitem",
+                "l_orderkey:i l_partkey:i l_suppkey:i l_linenumber:i l_quantity:n l_extendedprice:n l_discount:n l_tax:n l_returnflag:c1 l_linestatus:c1 l_shipdate:d l_commitdate:d l_receiptdate:d l_shipinstruct:c25 l_shipmode:c10 l_comment:v44",
+                2,
+                &[
+                    "1|1|1|1|17|1000.00|0.05|0.04|N|O|1995-09-02|1995-09-05|1995-09-10|NONE|MAIL|x",
+                    "2|1|1|1|36|3600.00|0.05|0.08|R|F|1994-02-02|1994-02-05|1994-02-10|NONE|SHIP|x",
+                    "3|1|1|1|1|3000.00|0.06|0.08|R|F|1994-02-02|1994-02-05|1994-02-10|NONE|SHIP|x",
+                    "4|1|1|1|1|3000.00|0.06|0.08|R|F|1999-02-02|1994-02-05|1994-02-10|NONE|SHIP|x",
+                ],
+            ),
         ];
         for (name, columns, key, lines) in rows {
-            let columns: Vec<ColumnDef> = columns.split(' ').filter_map(|c| c.split_once(':')).map(|(name, ty)| column(name, tpch_type(ty), true, None)).collect();
+            let columns: Vec<ColumnDef> = columns
+                .split(' ')
+                .filter_map(|c| c.split_once(':'))
+                .map(|(name, ty)| column(name, tpch_type(ty), true, None))
+                .collect();
             let types: Vec<ColumnType> = columns.iter().map(|c| c.ty).collect();
-            let new = NewTable { name: name.to_string(), columns, primary_key: Some((format!("{name}_pkey"), (0..*key).collect())), indexes: vec![] };
+            let new = NewTable {
+                name: name.to_string(),
+                columns,
+                primary_key: Some((format!("{name}_pkey"), (0..*key).collect())),
+                indexes: vec![],
+            };
             let table = db.tx.create_table(new).expect("a table");
             for line in *lines {
-                let values: Vec<Datum> = line.split('|').zip(&types).map(|(text, ty)| tpch_value(text, *ty)).collect();
+                let values: Vec<Datum> = line
+                    .split('|')
+                    .zip(&types)
+                    .map(|(text, ty)| tpch_value(text, *ty))
+                    .collect();
                 db.insert(&table, &values);
             }
         }
@@ -174,7 +321,11 @@ impl Database {
             let mut out = BytesMut::new();
             rows.encode(Formats(&[]), &Settings::new("tester"), &mut out)?;
             let mut binary = BytesMut::new();
-            rows.encode(Formats(&[cenote_sql::Format::Binary]), &Settings::new("tester"), &mut binary)?;
+            rows.encode(
+                Formats(&[cenote_sql::Format::Binary]),
+                &Settings::new("tester"),
+                &mut binary,
+            )?;
             lines.push(cells(&out).join("|"));
             rows.datums()?;
         }
@@ -208,29 +359,54 @@ impl Database {
     pub fn id(&self, name: &str) -> u32 {
         let scope = self.scope();
         let tables = scope.tables.iter().filter(|t| t.name == name).map(|t| t.id);
-        let indexes = scope.tables.iter().flat_map(|t| t.indexes.iter()).filter(|i| i.name == name).map(|i| i.id);
+        let indexes = scope
+            .tables
+            .iter()
+            .flat_map(|t| t.indexes.iter())
+            .filter(|i| i.name == name)
+            .map(|i| i.id);
         let sequences = scope.sequences.iter().filter(|s| s.name == name).map(|s| s.id);
-        tables.chain(indexes).chain(sequences).next().expect("an object of this name")
+        tables
+            .chain(indexes)
+            .chain(sequences)
+            .next()
+            .expect("an object of this name")
     }
 
     #[track_caller]
     pub fn types(&self, sql: &str) -> Vec<u32> {
-        self.rows(sql, &[]).unwrap_or_else(|e| panic!("{sql}\n{e}")).fields().iter().map(|f| f.type_oid).collect()
+        self.rows(sql, &[])
+            .unwrap_or_else(|e| panic!("{sql}\n{e}"))
+            .fields()
+            .iter()
+            .map(|f| f.type_oid)
+            .collect()
     }
 
     #[track_caller]
     pub fn names(&self, sql: &str) -> Vec<String> {
-        self.rows(sql, &[]).unwrap_or_else(|e| panic!("{sql}\n{e}")).fields().iter().map(|f| f.name.to_string()).collect()
+        self.rows(sql, &[])
+            .unwrap_or_else(|e| panic!("{sql}\n{e}"))
+            .fields()
+            .iter()
+            .map(|f| f.name.to_string())
+            .collect()
     }
 
     #[track_caller]
     pub fn param_types(&self, sql: &str) -> Vec<u32> {
-        self.analytics.describe(&self.scope(), &parse(sql), &[]).unwrap_or_else(|e| panic!("{sql}\n{e}")).param_types
+        self.analytics
+            .describe(&self.scope(), &parse(sql), &[])
+            .unwrap_or_else(|e| panic!("{sql}\n{e}"))
+            .param_types
     }
 
     #[track_caller]
     pub fn explain(&self, sql: &str) -> String {
-        self.analytics.explain(&self.scope(), &parse(sql), &[], false).unwrap_or_else(|e| panic!("{sql}\n{e}")).join("\n")
+        self.analytics
+            .explain(&self.scope(), &parse(sql), &[], false)
+            .unwrap_or_else(|e| panic!("{sql}\n{e}"))
+            .join("\n")
     }
 }
 

@@ -53,13 +53,23 @@ fn columns(catalog: &str, table: &Table) -> Vec<Row> {
 /// Lengths and precisions; absent ones are NULL, which 0 would not say.
 fn measures(ty: ColumnType) -> Row {
     match ty {
-        ColumnType::Varchar(Some(n)) | ColumnType::Char(n) => row! { "character_maximum_length" => n, "character_octet_length" => i64::from(n) * 4 },
-        ColumnType::Int2 => row! { "numeric_precision" => 16i64, "numeric_precision_radix" => 2i64, "numeric_scale" => 0i64 },
-        ColumnType::Int4 => row! { "numeric_precision" => 32i64, "numeric_precision_radix" => 2i64, "numeric_scale" => 0i64 },
-        ColumnType::Int8 => row! { "numeric_precision" => 64i64, "numeric_precision_radix" => 2i64, "numeric_scale" => 0i64 },
+        ColumnType::Varchar(Some(n)) | ColumnType::Char(n) => {
+            row! { "character_maximum_length" => n, "character_octet_length" => i64::from(n) * 4 }
+        }
+        ColumnType::Int2 => {
+            row! { "numeric_precision" => 16i64, "numeric_precision_radix" => 2i64, "numeric_scale" => 0i64 }
+        }
+        ColumnType::Int4 => {
+            row! { "numeric_precision" => 32i64, "numeric_precision_radix" => 2i64, "numeric_scale" => 0i64 }
+        }
+        ColumnType::Int8 => {
+            row! { "numeric_precision" => 64i64, "numeric_precision_radix" => 2i64, "numeric_scale" => 0i64 }
+        }
         ColumnType::Float4 => row! { "numeric_precision" => 24i64, "numeric_precision_radix" => 2i64 },
         ColumnType::Float8 => row! { "numeric_precision" => 53i64, "numeric_precision_radix" => 2i64 },
-        ColumnType::Numeric(Some((p, s))) => row! { "numeric_precision" => i64::from(p), "numeric_precision_radix" => 10i64, "numeric_scale" => i64::from(s) },
+        ColumnType::Numeric(Some((p, s))) => {
+            row! { "numeric_precision" => i64::from(p), "numeric_precision_radix" => 10i64, "numeric_scale" => i64::from(s) }
+        }
         ColumnType::Timestamp | ColumnType::TimestampTz => row! { "datetime_precision" => 6i64 },
         ColumnType::Date => row! { "datetime_precision" => 0i64 },
         _ => Vec::new(),

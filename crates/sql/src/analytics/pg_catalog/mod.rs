@@ -100,7 +100,12 @@ pub(crate) struct Relation {
 /// All relations of the catalog.
 pub(crate) fn relations() -> &'static [Relation] {
     static RELATIONS: OnceLock<Vec<Relation>> = OnceLock::new();
-    RELATIONS.get_or_init(|| include_str!("relations.txt").lines().filter_map(parse_relation).collect())
+    RELATIONS.get_or_init(|| {
+        include_str!("relations.txt")
+            .lines()
+            .filter_map(parse_relation)
+            .collect()
+    })
 }
 
 fn parse_relation(line: &'static str) -> Option<Relation> {
@@ -108,7 +113,13 @@ fn parse_relation(line: &'static str) -> Option<Relation> {
     let mut words = head.split(' ');
     let (schema, name) = words.next()?.split_once('.')?;
     let (kind, oid) = (words.next()?, words.next()?.parse().ok()?);
-    Some(Relation { schema, name, kind, oid, columns: columns.split(' ').filter_map(|c| c.split_once(':')).collect() })
+    Some(Relation {
+        schema,
+        name,
+        kind,
+        oid,
+        columns: columns.split(' ').filter_map(|c| c.split_once(':')).collect(),
+    })
 }
 
 /// Id of the type that stands in `relations.txt` under this name.
@@ -122,7 +133,9 @@ pub(crate) fn type_id(name: &str) -> u32 {
 fn column_type(name: &str) -> DataType {
     match name.strip_prefix('[') {
         Some(item) => list(column_type(item)),
-        None => builtin_by_name(name).and_then(|t| arrow_type_of_oid(t.oid)).unwrap_or(DataType::Utf8),
+        None => builtin_by_name(name)
+            .and_then(|t| arrow_type_of_oid(t.oid))
+            .unwrap_or(DataType::Utf8),
     }
 }
 
@@ -144,9 +157,17 @@ pub(crate) fn relation(snapshot: &Arc<Snapshot>, schema: &str, name: &str) -> Op
         return Some(view);
     }
     let relation = relations().iter().find(|r| r.schema == schema && r.name == name)?;
-    let rows = if schema == "pg_catalog" { rows::of(snapshot, name) } else { information_schema::of(snapshot, name) };
+    let rows = if schema == "pg_catalog" {
+        rows::of(snapshot, name)
+    } else {
+        information_schema::of(snapshot, name)
+    };
     let fields: Vec<Field> = relation.columns.iter().map(|(name, ty)| field(name, ty)).collect();
-    let arrays = relation.columns.iter().zip(&fields).map(|((name, _), field)| column(&rows, name, field.data_type()));
+    let arrays = relation
+        .columns
+        .iter()
+        .zip(&fields)
+        .map(|((name, _), field)| column(&rows, name, field.data_type()));
     let arrays = arrays.collect::<datafusion::common::Result<Vec<_>>>().ok()?;
     table(fields, arrays, rows.len())
 }
@@ -172,7 +193,12 @@ fn column(rows: &[Row], name: &str, data_type: &DataType) -> datafusion::common:
 
 fn neutral(data_type: &DataType) -> datafusion::common::Result<ScalarValue> {
     match data_type {
-        DataType::Boolean | DataType::Int16 | DataType::Int32 | DataType::Int64 | DataType::UInt32 | DataType::Float32 => ScalarValue::new_zero_or_false(data_type),
+        DataType::Boolean
+        | DataType::Int16
+        | DataType::Int32
+        | DataType::Int64
+        | DataType::UInt32
+        | DataType::Float32 => ScalarValue::new_zero_or_false(data_type),
         other => ScalarValue::try_from(other),
     }
 }
@@ -196,12 +222,19 @@ fn scalar(cell: &Cell, data_type: &DataType) -> datafusion::common::Result<Scala
         (Cell::Int(v), _) => ScalarValue::Int64(Some(*v)),
         (Cell::Text(v), _) => ScalarValue::Utf8(Some(v.clone())),
         (Cell::Ints(items), DataType::List(item)) => {
-            let items = items.iter().map(|v| ScalarValue::Int64(Some(*v)).cast_to(item.data_type())).collect::<datafusion::common::Result<Vec<_>>>()?;
+            let items = items
+                .iter()
+                .map(|v| ScalarValue::Int64(Some(*v)).cast_to(item.data_type()))
+                .collect::<datafusion::common::Result<Vec<_>>>()?;
             ScalarValue::List(ScalarValue::new_list(&items, item.data_type(), true))
         }
         _ => ScalarValue::try_from(data_type)?,
     };
-    if value.data_type() == *data_type { Ok(value) } else { value.cast_to(data_type) }
+    if value.data_type() == *data_type {
+        Ok(value)
+    } else {
+        value.cast_to(data_type)
+    }
 }
 
 /// A view whose rows the server knows.
@@ -209,8 +242,15 @@ pub(crate) fn system_view(snapshot: &Arc<Snapshot>, name: &str) -> Option<Arc<dy
     let views = snapshot.views.as_ref()?;
     let columns = views.columns(name)?;
     let rows = views.rows(name);
-    let fields: Vec<Field> = columns.iter().map(|(name, ty)| super::types::column_field(name, *ty, true)).collect();
-    let arrays: Option<Vec<ArrayRef>> = columns.iter().enumerate().map(|(i, (_, ty))| view_column(&rows, i, *ty).ok()).collect();
+    let fields: Vec<Field> = columns
+        .iter()
+        .map(|(name, ty)| super::types::column_field(name, *ty, true))
+        .collect();
+    let arrays: Option<Vec<ArrayRef>> = columns
+        .iter()
+        .enumerate()
+        .map(|(i, (_, ty))| view_column(&rows, i, *ty).ok())
+        .collect();
     table(fields, arrays?, rows.len())
 }
 
@@ -244,10 +284,26 @@ impl<'a> Objects<'a> {
         let mut all = Vec::new();
         for table in self.snapshot.scope.tables.iter() {
             if let Some(key) = &table.primary_key {
-                all.push(IndexObject { id: key.id, name: &key.name, table, columns: &key.columns, unique: true, primary: true, constraint: true });
+                all.push(IndexObject {
+                    id: key.id,
+                    name: &key.name,
+                    table,
+                    columns: &key.columns,
+                    unique: true,
+                    primary: true,
+                    constraint: true,
+                });
             }
             for i in &table.indexes {
-                all.push(IndexObject { id: i.id, name: &i.name, table, columns: &i.columns, unique: i.unique, primary: false, constraint: i.constraint });
+                all.push(IndexObject {
+                    id: i.id,
+                    name: &i.name,
+                    table,
+                    columns: &i.columns,
+                    unique: i.unique,
+                    primary: false,
+                    constraint: i.constraint,
+                });
             }
         }
         all
@@ -257,37 +313,124 @@ impl<'a> Objects<'a> {
 impl IndexObject<'_> {
     /// Names of its columns, quoted where needed, parted by commas.
     pub fn column_list(&self) -> String {
-        let names: Vec<String> = self.columns.iter().map(|c| quote_ident(&self.table.columns[*c].name)).collect();
+        let names: Vec<String> = self
+            .columns
+            .iter()
+            .map(|c| quote_ident(&self.table.columns[*c].name))
+            .collect();
         names.join(", ")
     }
 
     /// CREATE INDEX as PostgreSQL prints it.
     pub fn definition(&self) -> String {
         let unique = if self.unique { "UNIQUE " } else { "" };
-        format!("CREATE {unique}INDEX {} ON public.{} USING btree ({})", quote_ident(self.name), quote_ident(&self.table.name), self.column_list())
+        format!(
+            "CREATE {unique}INDEX {} ON public.{} USING btree ({})",
+            quote_ident(self.name),
+            quote_ident(&self.table.name),
+            self.column_list()
+        )
     }
 
     /// The constraint as PostgreSQL prints it.
     pub fn constraint_definition(&self) -> String {
-        format!("{} ({})", if self.primary { "PRIMARY KEY" } else { "UNIQUE" }, self.column_list())
+        format!(
+            "{} ({})",
+            if self.primary { "PRIMARY KEY" } else { "UNIQUE" },
+            self.column_list()
+        )
     }
 }
 
 /// An identifier as SQL writes it: quoted unless it is plain and no keyword.
 pub(crate) fn quote_ident(name: &str) -> String {
-    let plain = name.bytes().enumerate().all(|(i, b)| b == b'_' || b.is_ascii_lowercase() || (i > 0 && b.is_ascii_digit()));
+    let plain = name
+        .bytes()
+        .enumerate()
+        .all(|(i, b)| b == b'_' || b.is_ascii_lowercase() || (i > 0 && b.is_ascii_digit()));
     const RESERVED: &[&str] = &[
-        "all", "analyse", "analyze", "and", "any", "array", "as", "asc", "both", "case", "cast", "check", "collate", "column", "constraint", "create",
-        "default", "desc", "distinct", "do", "else", "end", "except", "false", "fetch", "for", "foreign", "from", "grant", "group", "having", "in",
-        "into", "leading", "limit", "not", "null", "offset", "on", "only", "or", "order", "primary", "references", "select", "some", "table", "then", "to",
-        "trailing", "true", "union", "unique", "user", "using", "when", "where", "window", "with",
+        "all",
+        "analyse",
+        "analyze",
+        "and",
+        "any",
+        "array",
+        "as",
+        "asc",
+        "both",
+        "case",
+        "cast",
+        "check",
+        "collate",
+        "column",
+        "constraint",
+        "create",
+        "default",
+        "desc",
+        "distinct",
+        "do",
+        "else",
+        "end",
+        "except",
+        "false",
+        "fetch",
+        "for",
+        "foreign",
+        "from",
+        "grant",
+        "group",
+        "having",
+        "in",
+        "into",
+        "leading",
+        "limit",
+        "not",
+        "null",
+        "offset",
+        "on",
+        "only",
+        "or",
+        "order",
+        "primary",
+        "references",
+        "select",
+        "some",
+        "table",
+        "then",
+        "to",
+        "trailing",
+        "true",
+        "union",
+        "unique",
+        "user",
+        "using",
+        "when",
+        "where",
+        "window",
+        "with",
     ];
-    if plain && !name.is_empty() && !RESERVED.contains(&name) { name.to_string() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+    if plain && !name.is_empty() && !RESERVED.contains(&name) {
+        name.to_string()
+    } else {
+        format!("\"{}\"", name.replace('"', "\"\""))
+    }
 }
 
 /// The names of objects by id, for functions that turn ids into names.
 pub(crate) fn names_by_id(snapshot: &Snapshot) -> HashMap<u32, String> {
-    let mut names: HashMap<u32, String> = relations().iter().map(|r| (r.oid, if r.schema == "pg_catalog" { r.name.to_string() } else { format!("{}.{}", r.schema, r.name) })).collect();
+    let mut names: HashMap<u32, String> = relations()
+        .iter()
+        .map(|r| {
+            (
+                r.oid,
+                if r.schema == "pg_catalog" {
+                    r.name.to_string()
+                } else {
+                    format!("{}.{}", r.schema, r.name)
+                },
+            )
+        })
+        .collect();
     for table in snapshot.scope.tables.iter() {
         names.insert(table.id, quote_ident(&table.name));
     }

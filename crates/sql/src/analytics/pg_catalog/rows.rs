@@ -13,7 +13,12 @@ pub(crate) fn of(snapshot: &Snapshot, name: &str) -> Vec<Row> {
         "pg_attribute" => attributes(&all),
         "pg_type" => BUILTIN.iter().map(type_row).collect(),
         "pg_index" => all.indexes().iter().map(index_row).collect(),
-        "pg_constraint" => all.indexes().iter().filter(|i| i.constraint).map(constraint_row).collect(),
+        "pg_constraint" => all
+            .indexes()
+            .iter()
+            .filter(|i| i.constraint)
+            .map(constraint_row)
+            .collect(),
         "pg_attrdef" => defaults(&all),
         "pg_database" => databases(snapshot),
         "pg_authid" | "pg_roles" | "pg_user" | "pg_shadow" => roles(snapshot),
@@ -31,18 +36,34 @@ pub(crate) fn of(snapshot: &Snapshot, name: &str) -> Vec<Row> {
         "pg_tables" => snapshot.scope.tables.iter().map(|t| table_row(snapshot, t)).collect(),
         "pg_indexes" => all.indexes().iter().map(index_view_row).collect(),
         "pg_sequence" => snapshot.scope.sequences.iter().map(sequence_row).collect(),
-        "pg_sequences" => snapshot.scope.sequences.iter().map(|s| sequence_view_row(snapshot, s)).collect(),
+        "pg_sequences" => snapshot
+            .scope
+            .sequences
+            .iter()
+            .map(|s| sequence_view_row(snapshot, s))
+            .collect(),
         "pg_depend" => dependencies(&all),
         "pg_stat_activity" => activity(snapshot),
-        "pg_stat_user_tables" | "pg_stat_all_tables" => snapshot.scope.tables.iter().map(|t| statistics_row(snapshot, t)).collect(),
-        "pg_stat_database" => vec![row! { "datid" => 1i64, "datname" => &*snapshot.scope.database, "numbackends" => 1i64 }],
+        "pg_stat_user_tables" | "pg_stat_all_tables" => snapshot
+            .scope
+            .tables
+            .iter()
+            .map(|t| statistics_row(snapshot, t))
+            .collect(),
+        "pg_stat_database" => {
+            vec![row! { "datid" => 1i64, "datname" => &*snapshot.scope.database, "numbackends" => 1i64 }]
+        }
         _ => Vec::new(),
     }
 }
 
 fn namespaces() -> Vec<Row> {
     let row = |oid: i64, name: &str| row! { "oid" => oid, "nspname" => name, "nspowner" => OWNER };
-    vec![row(CATALOG_SCHEMA, "pg_catalog"), row(PUBLIC_SCHEMA, "public"), row(INFORMATION_SCHEMA, "information_schema")]
+    vec![
+        row(CATALOG_SCHEMA, "pg_catalog"),
+        row(PUBLIC_SCHEMA, "public"),
+        row(INFORMATION_SCHEMA, "information_schema"),
+    ]
 }
 
 fn class(oid: u32, name: &str, schema: i64, kind: &str, attributes: usize) -> Row {
@@ -58,18 +79,43 @@ fn class(oid: u32, name: &str, schema: i64, kind: &str, attributes: usize) -> Ro
 }
 
 fn classes(all: &Objects<'_>) -> Vec<Row> {
-    let schema = |name: &str| if name == "pg_catalog" { CATALOG_SCHEMA } else { INFORMATION_SCHEMA };
-    let mut rows: Vec<Row> = relations().iter().map(|r| class(r.oid, r.name, schema(r.schema), r.kind, r.columns.len())).collect();
+    let schema = |name: &str| {
+        if name == "pg_catalog" {
+            CATALOG_SCHEMA
+        } else {
+            INFORMATION_SCHEMA
+        }
+    };
+    let mut rows: Vec<Row> = relations()
+        .iter()
+        .map(|r| class(r.oid, r.name, schema(r.schema), r.kind, r.columns.len()))
+        .collect();
     for table in all.snapshot.scope.tables.iter() {
         let estimate = all.snapshot.engine.row_estimate(table);
         let mut row = class(table.id, &table.name, PUBLIC_SCHEMA, "r", table.columns.len());
-        row.push(("relhasindex", (table.primary_key.is_some() || !table.indexes.is_empty()).into()));
+        row.push((
+            "relhasindex",
+            (table.primary_key.is_some() || !table.indexes.is_empty()).into(),
+        ));
         row.push(("reltuples", Cell::Int(estimate as i64)));
-        row.push(("relpages", Cell::Int((all.snapshot.engine.table_bytes(table) / cenote_base::PAGE_SIZE as u64) as i64)));
+        row.push((
+            "relpages",
+            Cell::Int((all.snapshot.engine.table_bytes(table) / cenote_base::PAGE_SIZE as u64) as i64),
+        ));
         rows.push(row);
     }
-    rows.extend(all.indexes().iter().map(|i| class(i.id, i.name, PUBLIC_SCHEMA, "i", i.columns.len())));
-    rows.extend(all.snapshot.scope.sequences.iter().map(|s| class(s.id, &s.name, PUBLIC_SCHEMA, "S", 3)));
+    rows.extend(
+        all.indexes()
+            .iter()
+            .map(|i| class(i.id, i.name, PUBLIC_SCHEMA, "i", i.columns.len())),
+    );
+    rows.extend(
+        all.snapshot
+            .scope
+            .sequences
+            .iter()
+            .map(|s| class(s.id, &s.name, PUBLIC_SCHEMA, "S", 3)),
+    );
     rows
 }
 
@@ -124,24 +170,43 @@ fn attributes(all: &Objects<'_>) -> Vec<Row> {
         rows.extend(columns.map(|(i, (name, ty))| attribute(relation.oid, i + 1, name, type_id(ty), -1)));
     }
     for table in all.snapshot.scope.tables.iter() {
-        rows.extend(table.columns.iter().enumerate().map(|(i, c)| column_attribute(table.id, i + 1, c)));
+        rows.extend(
+            table
+                .columns
+                .iter()
+                .enumerate()
+                .map(|(i, c)| column_attribute(table.id, i + 1, c)),
+        );
     }
     for index in all.indexes() {
         let columns = index.columns.iter().enumerate();
         rows.extend(columns.map(|(i, c)| {
-            let column = ColumnDef { not_null: false, default: None, ..index.table.columns[*c].clone() };
+            let column = ColumnDef {
+                not_null: false,
+                default: None,
+                ..index.table.columns[*c].clone()
+            };
             column_attribute(index.id, i + 1, &column)
         }));
     }
     for sequence in all.snapshot.scope.sequences.iter() {
         let columns = [("last_value", 20), ("log_cnt", 20), ("is_called", 16)];
-        rows.extend(columns.iter().enumerate().map(|(i, (name, ty))| attribute(sequence.id, i + 1, name, *ty, -1)));
+        rows.extend(
+            columns
+                .iter()
+                .enumerate()
+                .map(|(i, (name, ty))| attribute(sequence.id, i + 1, name, *ty, -1)),
+        );
     }
     rows
 }
 
 fn type_row(t: &BuiltinType) -> Row {
-    let kind = if t.category == 'P' || t.category == 'X' { "p" } else { "b" };
+    let kind = if t.category == 'P' || t.category == 'X' {
+        "p"
+    } else {
+        "b"
+    };
     row! {
         "oid" => t.oid, "typname" => t.name, "typnamespace" => CATALOG_SCHEMA, "typowner" => OWNER, "typlen" => i64::from(t.len),
         "typbyval" => (1..=8).contains(&t.len), "typtype" => kind, "typcategory" => t.category.to_string(), "typisdefined" => true,
@@ -160,7 +225,10 @@ fn index_row(index: &IndexObject<'_>) -> Row {
         1042 => 426,
         _ => 1978,
     };
-    let collations = index.columns.iter().map(|c| collation(pg_type_of_column(index.table.columns[*c].ty).oid));
+    let collations = index
+        .columns
+        .iter()
+        .map(|c| collation(pg_type_of_column(index.table.columns[*c].ty).oid));
     row! {
         "indexrelid" => index.id, "indrelid" => index.table.id, "indnatts" => count, "indnkeyatts" => count, "indisunique" => index.unique,
         "indisprimary" => index.primary, "indimmediate" => true, "indisvalid" => true, "indisready" => true, "indislive" => true,
@@ -181,7 +249,11 @@ fn constraint_row(index: &IndexObject<'_>) -> Row {
 fn defaults(all: &Objects<'_>) -> Vec<Row> {
     let of_table = |table: &Table| {
         let id = DEFAULT_IDS.wrapping_add(table.id.wrapping_mul(2048));
-        let columns = table.columns.iter().enumerate().filter_map(|(i, c)| c.default.as_ref().map(|d| (i, d.clone())));
+        let columns = table
+            .columns
+            .iter()
+            .enumerate()
+            .filter_map(|(i, c)| c.default.as_ref().map(|d| (i, d.clone())));
         columns
             .map(|(i, text)| row! { "oid" => id.wrapping_add(i as u32) | DEFAULT_IDS, "adrelid" => table.id, "adnum" => i + 1, "adbin" => text })
             .collect::<Vec<Row>>()
@@ -251,7 +323,12 @@ fn sequence_view_row(snapshot: &Snapshot, s: &SequenceDef) -> Row {
 fn dependencies(all: &Objects<'_>) -> Vec<Row> {
     const CLASS: i64 = 1259;
     const CONSTRAINT: i64 = 2606;
-    let owned = all.snapshot.scope.sequences.iter().filter_map(|s| s.owned_by.map(|(table, column)| (s.id, table, column)));
+    let owned = all
+        .snapshot
+        .scope
+        .sequences
+        .iter()
+        .filter_map(|s| s.owned_by.map(|(table, column)| (s.id, table, column)));
     let mut rows: Vec<Row> = owned
         .map(|(sequence, table, column)| row! { "classid" => CLASS, "objid" => sequence, "refclassid" => CLASS, "refobjid" => table, "refobjsubid" => column + 1, "deptype" => "a" })
         .collect();
@@ -263,12 +340,20 @@ fn dependencies(all: &Objects<'_>) -> Vec<Row> {
 
 /// The sessions that the server tells of; at least this one.
 fn activity(snapshot: &Snapshot) -> Vec<Row> {
-    let told = snapshot.views.as_ref().and_then(|v| Some((v.columns("cenote_sessions")?, v.rows("cenote_sessions"))));
+    let told = snapshot
+        .views
+        .as_ref()
+        .and_then(|v| Some((v.columns("cenote_sessions")?, v.rows("cenote_sessions"))));
     let scope = &snapshot.scope;
     let this = row! { "datid" => 1i64, "datname" => scope.database.as_str(), "pid" => i64::from(scope.pid), "usesysid" => OWNER, "usename" => scope.user.as_str(), "state" => "active", "backend_type" => "client backend" };
-    let Some((columns, sessions)) = told.filter(|(_, rows)| !rows.is_empty()) else { return vec![this] };
+    let Some((columns, sessions)) = told.filter(|(_, rows)| !rows.is_empty()) else {
+        return vec![this];
+    };
     let at = |session: &[Datum], names: &[&str]| {
-        let found = columns.iter().position(|(c, _)| names.contains(c)).and_then(|i| session.get(i))?;
+        let found = columns
+            .iter()
+            .position(|(c, _)| names.contains(c))
+            .and_then(|i| session.get(i))?;
         match found {
             Datum::Text(text) => Some(Cell::Text(text.clone())),
             Datum::Int4(v) => Some(Cell::Int((*v).into())),
