@@ -7,6 +7,7 @@
 //!
 //! So the time until ready depends on the number of segments, tables and losers' records, not on the length of the log.
 
+use crate::catalog::Table;
 use crate::catalog::state::{self, Definition, spaces_of};
 use crate::engine::{Engine, FIRST_SPACE};
 use crate::error::Result;
@@ -126,11 +127,22 @@ fn register_versions(engine: &Engine, value: &[u8], named: &mut HashSet<u32>) ->
     }
     for row in versions.iter().rev() {
         if let Definition::Table(table) = state::definition_of(own, &large::bring_in(&engine.pool, own, row)?)? {
-            engine.catalog.register(&table);
             named.extend(spaces_of(&table));
+            if let Some(table) = with_files(engine, &table) {
+                engine.catalog.register(&Arc::new(table));
+            }
         }
     }
     Ok(())
+}
+
+/// A table as undo may work on it. A version that nobody needs loses its files before the log that says so is durable: after a
+/// crash it may be named again, without them.
+fn with_files(engine: &Engine, table: &Table) -> Option<Table> {
+    let exists = |space| engine.storage.0.pages().has_space(space);
+    let mut def = table.def().clone();
+    def.indexes.retain(|index| exists(index.space));
+    exists(def.space).then(|| Table::new(def))
 }
 
 /// Drops spaces that no version of any definition names: what a crash left of definitions that were being made.
