@@ -9,6 +9,9 @@
 //! looked before the floor was stored, the tail it read before that is at or below `s`. If it looked after
 //! the floor was removed, the frames it reads later say `rec` at or below `s`, or were written back since.
 //!
+//! An image in the log moves a page's `rec` up to itself, and with it the checkpoint: the records before it are given up. So it has to
+//! be durable before the checkpoint counts, else a lost host takes the image, and the records are gone already.
+//!
 //! The log is kept short by writing the frames with the oldest `rec` back, ever more of them as it grows.
 
 use cenote_base::rt;
@@ -31,6 +34,9 @@ impl Pool {
         let position = self.oldest_unsaved();
         let before = Lsn::from_raw(self.checkpoint_lsn.load(Ordering::Relaxed));
         if position > before {
+            // Groups whose stamps were seen lie below the tail of now.
+            let log = self.storage.log();
+            log.wait_durable(log.tail())?;
             self.storage.checkpoint(position)?;
             self.checkpoint_lsn.store(position.raw(), Ordering::Relaxed);
         }

@@ -241,7 +241,10 @@ pub struct PoolHeader {
     pub ring_len: AtomicU64,
     /// Length of the region.
     pub region_len: AtomicU64,
-    reserved0: [AtomicU64; 4],
+    /// Where the log ring began when the frames were formatted. A ring that begins elsewhere was made anew by a start
+    /// that died before it could forget the frames.
+    pub ring_start: AtomicU64,
+    reserved0: [AtomicU64; 3],
     // Line 1: slots.
     /// Latch slots at and above this were never used.
     pub slots_used: AtomicU32,

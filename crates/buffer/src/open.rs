@@ -23,14 +23,14 @@ use std::sync::Arc;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{self, JoinHandle, Local, Mutex, RwLock};
 use cenote_base::{Error, Result};
-use cenote_fabric::{Identity, Region, RegionOptions, default_path};
+use cenote_fabric::{Identity, Region, RegionOptions, coherence, default_path};
 use cenote_storage::{Control, DataDir, RingPlace, RingUse, Storage, StorageOptions, StorageReport, Survive};
 
 use crate::background;
 use crate::frame::Frames;
 use crate::hash::PageHash;
 use crate::latch::{Owner, Parking};
-use crate::layout::{Geometry, LINE, POOL_FORMAT, POOL_MAGIC};
+use crate::layout::{DOUBTING, Geometry, LINE, POOL_FORMAT, POOL_MAGIC};
 use crate::pool::{Pool, Signals};
 use crate::report::{Mode, RecoveryReport};
 use crate::slots::Slots;
@@ -80,6 +80,8 @@ pub struct Config {
     /// Regions up to this many bytes have their descriptors validated one by one at an instant recovery, and
     /// the hash built anew from them.
     pub scan_limit: u64,
+    /// Bytes of redo that a recovery from the log gathers in memory before it applies them.
+    pub replay_stretch: usize,
 }
 
 impl Config {
@@ -96,6 +98,7 @@ impl Config {
             segment_bytes: 16 << 20,
             background: true,
             scan_limit: 64 << 30,
+            replay_stretch: crate::replay::STRETCH,
         }
     }
 
@@ -363,6 +366,7 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, epoch: u8) -> 
         checkpoint_mutex: Mutex::new(()),
         write_gate: RwLock::new(()),
         log_limit: config.log_limit,
+        replay_stretch: config.replay_stretch,
         abandoned: AtomicBool::new(false),
     })
 }
@@ -381,6 +385,9 @@ fn recover(
     report.remarks = opened.remarks;
     report.voided = found.log.voided.len() as u64;
     match &found.log.ring {
+        RingUse::Used if !pool.is_of_its_ring() => {
+            report.remarks.push("region discarded: a start made its redo ring anew and was cut off".into());
+        }
         RingUse::Used => {
             report.mode = if clean { Mode::Clean } else { Mode::Instant };
             pool.note_reserved();
@@ -396,6 +403,7 @@ fn recover(
     }
     pool.format();
     pool.replay_all(control.checkpoint, &mut report)?;
+    pool.frames.header().surveying.store(0, Ordering::Release);
     Ok(report)
 }
 
@@ -420,17 +428,29 @@ fn begin(pool: &Pool, config: &Config) -> Result<()> {
 }
 
 impl Pool {
-    /// Makes an all-zero region (but for header and ring) an empty pool.
+    /// Whether the frames were formatted beside the ring that is there.
+    fn is_of_its_ring(&self) -> bool {
+        self.frames.header().ring_start.load(Ordering::Acquire) == self.storage.log().ring_start().raw()
+    }
+
+    /// Makes an all-zero region (but for header and ring) an empty pool, to which a replay of the log is owed: from here on its headers
+    /// can be believed, its frames not before the replay is done.
     pub(crate) fn format(&self) {
         let (header, geometry) = (self.frames.header(), *self.frames.geometry());
         self.note_reserved();
+        header.surveying.store(DOUBTING, Ordering::Release);
+        if self.host {
+            coherence::flush(self.frames.region(), Geometry::HEADER_AT, 2 * LINE);
+        }
+        let ring_start = self.storage.log().ring_start().raw();
+        header.ring_start.store(ring_start, Ordering::Relaxed);
         header.format.store(POOL_FORMAT, Ordering::Relaxed);
         header.frames.store(geometry.frames, Ordering::Relaxed);
         header.ring_len.store(geometry.ring_len, Ordering::Relaxed);
         header.region_len.store(geometry.region_len, Ordering::Relaxed);
         header.magic.store(POOL_MAGIC, Ordering::Release);
         if self.host {
-            cenote_fabric::coherence::flush(self.frames.region(), Geometry::HEADER_AT, LINE);
+            coherence::flush(self.frames.region(), Geometry::HEADER_AT, LINE);
         }
     }
 
@@ -442,6 +462,11 @@ impl Pool {
         let (from, to) = (geometry.buckets_at, geometry.pages_at.min(region.reserved()));
         if to > from {
             region.span(from, to - from).zero(0, (to - from) as usize);
+        }
+        if self.host {
+            // Else a lost host would bring the descriptors back.
+            coherence::flush(region, Geometry::HEADER_AT, 4096);
+            coherence::flush(region, from, to.saturating_sub(from) as usize);
         }
     }
 }

@@ -84,6 +84,8 @@ pub struct Pool {
     /// Held for reading by write-backs under way, for writing by whoever drops pages unwritten.
     pub(crate) write_gate: RwLock<()>,
     pub(crate) log_limit: u64,
+    /// Redo that a replay gathers before it applies it, in bytes.
+    pub(crate) replay_stretch: usize,
     /// Tests: destructors leave the region as it is, as if the process had died.
     pub(crate) abandoned: AtomicBool,
 }

@@ -337,10 +337,12 @@ impl Pool {
         let mut wanted: HashMap<PageId, RecordAddr> = HashMap::default();
         for suspect in suspects {
             if let Some(page) = self.page_to_repair(suspect) {
-                wanted.insert(page, RecordAddr::NONE);
+                // Two frames can name one page: one was leaving the hash, the other had taken its place.
+                let head = wanted.entry(page).or_insert(RecordAddr::NONE);
+                *head = (*head).max(self.head_of(suspect.frame));
             }
         }
-        self.find_heads(&mut wanted, host, report)?;
+        self.find_heads(&mut wanted, host, control, report)?;
         for suspect in suspects {
             match self.page_to_repair(suspect) {
                 Some(page) => self.repair_frame(suspect, page, wanted[&page], control, report)?,
@@ -374,14 +376,16 @@ impl Pool {
         &self,
         wanted: &mut HashMap<PageId, RecordAddr>,
         host: bool,
+        control: &Control,
         report: &mut RecoveryReport,
     ) -> Result<()> {
         let log = self.storage.log();
-        let floor = slots::least_floor(&self.frames).filter(|floor| *floor >= log.ring_scan_start());
-        let start = match floor {
+        let start = match slots::least_floor(&self.frames) {
             _ if wanted.is_empty() => return Ok(()),
-            None if !host && slots::least_floor(&self.frames).is_none() => return Ok(()),
-            Some(floor) if !host => floor,
+            None if !host => return Ok(()),
+            // A floor may be older than what the ring holds, if its thread stood still for long: the files have it. One below
+            // the checkpoint was read before the checkpoint was taken, and its commit's place lies above.
+            Some(floor) if !host => floor.max(control.checkpoint),
             _ => log.ring_scan_start(),
         };
         if self.scan_heads(start, wanted, report).is_err() {
@@ -402,7 +406,7 @@ impl Pool {
             for record in group.records() {
                 let record = record?;
                 if let Some(head) = wanted.get_mut(&record.page) {
-                    *head = record.address;
+                    *head = (*head).max(record.address);
                 }
             }
         }
@@ -414,7 +418,7 @@ impl Pool {
         &self,
         suspect: &Suspect,
         page: PageId,
-        ring_head: RecordAddr,
+        head: RecordAddr,
         control: &Control,
         report: &mut RecoveryReport,
     ) -> Result<()> {
@@ -428,7 +432,6 @@ impl Pool {
         {
             return self.drop_frame(frame, report);
         }
-        let head = self.later_head(frame, ring_head);
         let rebuilt = match self.rebuild_from_chain(page, head, frame, control) {
             Ok(rebuilt) => rebuilt,
             Err(error) => {
@@ -449,11 +452,11 @@ impl Pool {
         self.install(frame, page, &rebuilt)
     }
 
-    /// The later of the descriptor's head and the ring's, as far as the log goes.
-    fn later_head(&self, frame: u32, ring_head: RecordAddr) -> RecordAddr {
+    /// The descriptor's head, if the log goes that far.
+    fn head_of(&self, frame: u32) -> RecordAddr {
         let head = RecordAddr::from_raw(self.frames.descriptor(frame).head.load(Ordering::Relaxed));
         let inside = head.stream() == 0 && Lsn::from_raw(head.position()) < self.storage.durable_lsn();
-        if inside { head.max(ring_head) } else { ring_head }
+        if inside { head } else { RecordAddr::NONE }
     }
 
     /// The page from its image in storage and its chain; `None` if it was never made.
@@ -505,6 +508,15 @@ impl Pool {
             }
         }
         report.redo_bytes_read += scan.position().since(control.checkpoint);
+        if base == Lsn::ZERO && records.first().is_some_and(|r| !r.get().is_base) {
+            match records.iter().position(|r| r.get().is_base) {
+                Some(first) => drop(records.drain(..first)),
+                None => {
+                    let text = format!("page {page} is missing from storage, and the log does not build it");
+                    return Err(Error::corrupt(text));
+                }
+            }
+        }
         apply_all(bytes, base, &records, control.checkpoint)
     }
 
@@ -628,3 +640,6 @@ fn apply_all(mut bytes: Vec<u8>, base: Lsn, records: &[OwnedRecord], rec: Lsn) -
         records,
     }))
 }
+
+#[cfg(test)]
+mod tests;

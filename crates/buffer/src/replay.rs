@@ -4,9 +4,12 @@
 //! pages taken in order, so that each is brought in once and storage is read forwards. A record is
 //! applied if it is newer than the page; so replaying what is there already changes nothing, and this may be
 //! done twice, or half and then again.
+//!
+//! A page can be given up while the log still has records of it: purge logs it empty, waits until that is durable, and drops frame and
+//! file block. A stretch that ends in between has records for a page that storage has not; a later one makes it anew.
 
-use cenote_base::rt::HashMap;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::{HashMap, HashSet};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_storage::OwnedRecord;
 use cenote_storage::redo;
@@ -17,10 +20,20 @@ use crate::pool::{Hint, Latched, Pool};
 use crate::report::RecoveryReport;
 
 /// Redo gathered before it is applied, in bytes.
-const STRETCH: usize = 64 << 20;
+pub(crate) const STRETCH: usize = 64 << 20;
 
 /// Redo of one stretch, by page. Each record with the start of its group.
 type Gathered = HashMap<PageId, Vec<(Lsn, OwnedRecord)>>;
+
+/// What became of a page in a stretch.
+enum Replayed {
+    /// It had all.
+    Nothing,
+    /// It is newer now.
+    Applied,
+    /// Storage has not got it, and the stretch does not begin it.
+    Missing,
+}
 
 impl Pool {
     /// Replays everything from `from` on.
@@ -35,6 +48,7 @@ impl Pool {
 
     fn replay(&self, from: Lsn, concerns: impl Fn(PageId) -> bool, report: &mut RecoveryReport) -> Result<()> {
         let mut gathered = Gathered::default();
+        let mut missing = HashSet::default();
         let mut bytes = 0;
         let mut scan = self.storage.log().scan(from);
         while let Some(group) = scan.next()? {
@@ -49,29 +63,47 @@ impl Pool {
                         .push((start, OwnedRecord::copy(&record)));
                 }
             }
-            if bytes > STRETCH {
-                self.apply_gathered(&mut gathered, report)?;
+            if bytes > self.replay_stretch {
+                self.apply_gathered(&mut gathered, &mut missing, report)?;
                 bytes = 0;
             }
         }
         report.redo_bytes_read += scan.position().since(from);
-        self.apply_gathered(&mut gathered, report)
+        self.apply_gathered(&mut gathered, &mut missing, report)?;
+        match missing.iter().min() {
+            None => Ok(()),
+            Some(page) => Err(Error::corrupt(format!(
+                "page {page} is missing from storage, and the log from the checkpoint on does not build it"
+            ))),
+        }
     }
 
-    fn apply_gathered(&self, gathered: &mut Gathered, report: &mut RecoveryReport) -> Result<()> {
+    fn apply_gathered(
+        &self,
+        gathered: &mut Gathered,
+        missing: &mut HashSet<PageId>,
+        report: &mut RecoveryReport,
+    ) -> Result<()> {
         let mut pages: Vec<(PageId, Vec<(Lsn, OwnedRecord)>)> = gathered.drain().collect();
         pages.sort_unstable_by_key(|(page, _)| *page);
         for (page, records) in pages {
             // A space that is gone was dropped after what the log says here.
             if self.storage.pages().has_space(page.space) {
-                report.pages_replayed += u64::from(self.replay_page(page, &records)?);
+                match self.replay_page(page, &records)? {
+                    Replayed::Missing => drop(missing.insert(page)),
+                    Replayed::Nothing => {}
+                    Replayed::Applied => {
+                        missing.remove(&page);
+                        report.pages_replayed += 1;
+                    }
+                }
             }
         }
         Ok(())
     }
 
-    /// Applies what is newer than the page; says whether anything was.
-    fn replay_page(&self, page: PageId, records: &[(Lsn, OwnedRecord)]) -> Result<bool> {
+    /// Applies what is newer than the page.
+    fn replay_page(&self, page: PageId, records: &[(Lsn, OwnedRecord)]) -> Result<Replayed> {
         let latched = self.bring_for_replay(page, records)?;
         let d = self.frames.descriptor(latched.frame);
         let lsn = Lsn::from_raw(d.lsn.load(Ordering::Relaxed));
@@ -80,13 +112,14 @@ impl Pool {
             .position(|(_, r)| r.get().lsn > lsn)
             .unwrap_or(records.len());
         let newer = &records[first..];
-        let applied = self.apply_newer(latched, page, lsn, newer);
-        match (&applied, newer.is_empty() && lsn == Lsn::ZERO) {
+        let applied = self.apply_newer(latched, lsn, newer);
+        match &applied {
+            Ok(Replayed::Applied) => self.unlatch(latched, true),
+            Ok(Replayed::Nothing) if lsn != Lsn::ZERO => self.unlatch(latched, false),
             // Zeros that nothing was built on.
-            (Ok(()), true) | (Err(_), _) => self.unpublish(latched)?,
-            (Ok(()), false) => self.unlatch(latched, !newer.is_empty()),
+            _ => self.unpublish(latched)?,
         }
-        applied.map(|()| !newer.is_empty())
+        applied
     }
 
     /// The page's frame, latched. A page that storage cannot read is built from nothing, if a
@@ -112,17 +145,15 @@ impl Pool {
         }
     }
 
-    fn apply_newer(&self, latched: Latched, page: PageId, lsn: Lsn, newer: &[(Lsn, OwnedRecord)]) -> Result<()> {
+    fn apply_newer(&self, latched: Latched, lsn: Lsn, newer: &[(Lsn, OwnedRecord)]) -> Result<Replayed> {
         // What is before the last record that needs nothing is not needed.
         let base = newer.iter().rposition(|(_, r)| r.get().is_base);
         let newer = &newer[base.unwrap_or(0)..];
         let (Some((start, _)), Some((_, last))) = (newer.first(), newer.last()) else {
-            return Ok(());
+            return Ok(Replayed::Nothing);
         };
         if lsn == Lsn::ZERO && base.is_none() {
-            return Err(Error::corrupt(format!(
-                "page {page} is missing from storage, and the log from the checkpoint on does not build it"
-            )));
+            return Ok(Replayed::Missing);
         }
         let (d, span) = (self.frames.descriptor(latched.frame), self.frames.page(latched.frame));
         let mut bytes = vec![0; PAGE_SIZE];
@@ -145,6 +176,6 @@ impl Pool {
         d.head.store(last.address.raw(), Ordering::Release);
         d.chain.store(chain.pack(), Ordering::Release);
         d.seal();
-        Ok(())
+        Ok(Replayed::Applied)
     }
 }

@@ -277,10 +277,12 @@ impl Engine {
     /// Removes a space's pages and file.
     pub(crate) fn drop_space(&self, space: u32) -> Result<()> {
         self.row_numbers.lock().remove(&space);
-        self.pool.discard_space(space)?;
+        // The file first: while frames stand for it, checkpoints stay below its redo, so that a crash in between leaves
+        // either a whole space or none.
         if self.storage.0.pages().has_space(space) {
             self.storage.0.pages().drop_space(space)?;
         }
+        self.pool.discard_space(space)?;
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 mod basics;
 mod crash;
+mod durability;
 mod host_loss;
 mod kills;
 mod measure;

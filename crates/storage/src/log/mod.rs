@@ -245,6 +245,11 @@ impl Log {
         self.core.ring_scan_start()
     }
 
+    /// Where the ring began when it was made: nothing before was ever in it.
+    pub fn ring_start(&self) -> Lsn {
+        self.core.ring_start
+    }
+
     /// Bytes of payload in a segment.
     pub fn segment_bytes(&self) -> u64 {
         self.core.segments.payload()

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fs::{self, File, OpenOptions};
-use cenote_base::rt::{Condvar, HashMap, Mutex, MutexGuard};
+use cenote_base::rt::{Condvar, HashMap, HashSet, Mutex, MutexGuard};
 use cenote_base::{Error, PAGE_SIZE, PageId, Result, crc};
 
 use super::doing;
@@ -48,6 +48,8 @@ pub(super) struct Areas {
     unsettled: [AtomicU64; AREAS],
     clearing: Mutex<()>,
     recent: Mutex<HashMap<PageId, (usize, usize)>>,
+    /// Spaces of which there were copies at opening.
+    found: Mutex<HashSet<u32>>,
 }
 
 /// The bytes of an area and what is in them.
@@ -91,6 +93,7 @@ impl Areas {
             unsettled: Default::default(),
             clearing: Mutex::new(()),
             recent: Mutex::new(HashMap::default()),
+            found: Mutex::new(HashSet::default()),
         })
     }
 
@@ -119,6 +122,7 @@ impl Areas {
             let listed = (0..count).filter_map(|i| listed_page(header, i));
             for ((id, sum), page) in listed.zip(pages.chunks_exact(PAGE_SIZE)) {
                 if u32_at(page, 0) == Some(sum) && verify_page(page, id).is_ok() {
+                    self.found.lock().insert(id.space);
                     visit(id, page)?;
                 }
             }
@@ -198,9 +202,9 @@ impl Areas {
         }
     }
 
-    /// Whether an area has pages of `space`.
+    /// Whether an area may have pages of `space`, of this process or of one before.
     pub fn holds(&self, space: u32) -> bool {
-        self.recent.lock().keys().any(|id| id.space == space)
+        self.found.lock().contains(&space) || self.recent.lock().keys().any(|id| id.space == space)
     }
 
     /// Makes all areas empty. All spaces have to be synced.
@@ -217,6 +221,7 @@ impl Areas {
             self.unsettled[h.index].store(0, Ordering::Release);
         }
         self.recent.lock().clear();
+        self.found.lock().clear();
         doing(self.file.sync_data(), "syncing", &self.path)
     }
 

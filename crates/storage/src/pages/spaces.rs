@@ -50,6 +50,8 @@ struct Inner {
     path: PathBuf,
     /// Written since it was synced.
     dirty: AtomicBool,
+    /// A sync failed: the system may have dropped what was written, and the next sync would not say so.
+    failed: AtomicBool,
     /// Pages whose space is taken: the file's length.
     pages: AtomicU64,
     growing: Mutex<()>,
@@ -210,6 +212,7 @@ impl SpaceFile {
             file,
             path,
             dirty: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
             pages: AtomicU64::new(length / PAGE_SIZE as u64),
             growing: Mutex::new(()),
             syncing: Mutex::new(()),
@@ -245,8 +248,14 @@ impl SpaceFile {
 
     fn sync_if_dirty(&self) -> Result<()> {
         let _syncing = self.0.syncing.lock();
+        if self.0.failed.load(Ordering::Acquire) {
+            let path = self.0.path.display();
+            return Err(Error::Poisoned(format!("{path} could not be synced earlier")));
+        }
         if self.0.dirty.swap(false, Ordering::AcqRel) {
-            doing(self.0.file.sync_data(), "syncing", &self.0.path)?;
+            let synced = self.0.file.sync_data();
+            self.0.failed.store(synced.is_err(), Ordering::Release);
+            doing(synced, "syncing", &self.0.path)?;
         }
         Ok(())
     }

@@ -216,6 +216,8 @@ impl Storage {
     /// An I/O error of a whole file; damage is in the report.
     pub fn check(&self) -> Result<CheckReport> {
         let mut report = CheckReport::default();
+        // A checkpoint meanwhile must not take away what is being read.
+        let _hold = self.log.hold();
         let mut scan = self.log.scan(self.control().get().checkpoint);
         loop {
             match scan.next() {

@@ -1,0 +1,139 @@
+//! Deaths at places that are hard to meet by chance: the state is made by hand, step by step.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cenote_base::PageId;
+use cenote_base::rt::fs::{self, faulty::MemFs};
+use cenote_base::rt::{self, atomic::Ordering};
+use cenote_storage::DataDir;
+use cenote_storage::redo::GroupBuilder;
+
+use crate::hash::key_of;
+use crate::open::{BufferPool, Config, Kind};
+use crate::report::{Mode, RecoveryReport};
+
+const SPACE: u32 = 1000;
+const VALUE_AT: usize = 64;
+
+fn open(region: &Path, scan: bool) -> (BufferPool, RecoveryReport) {
+    let mut config = Config::new(Kind::Cxl, 12 << 20);
+    config.region = Some(region.to_owned());
+    config.ring = Some((4 << 20) + 4096);
+    config.background = false;
+    if !scan {
+        config.scan_limit = 0;
+    }
+    let data = DataDir::open(Path::new("/data")).expect("data");
+    BufferPool::open(config, data).expect("pool")
+}
+
+fn set(pool: &BufferPool, page: PageId, value: u64, noise: usize) {
+    let mut m = pool.mtr();
+    let h = m.exclusive(page).expect("page");
+    m.write_u64(h, VALUE_AT, value);
+    m.write(h, 1000, &vec![value as u8; noise]);
+    m.commit();
+}
+
+/// Works with a pool, dies as `work` leaves it, and recovers; both ways of finding suspects.
+fn killed(work: impl Fn(&BufferPool), verify: impl Fn(&BufferPool, &RecoveryReport)) {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
+    for scan in [true, false] {
+        let (region, after) = (dir.path().join("region"), dir.path().join("after"));
+        let files = MemFs::new();
+        let pool = fs::with(Arc::new(files.clone()), || {
+            let pool = open(&region, true).0;
+            pool.storage().pages().create_space(SPACE).expect("space");
+            work(&pool);
+            pool
+        });
+        std::fs::copy(&region, &after).expect("region");
+        fs::with(Arc::new(files.kill_clone()), || {
+            let (pool, report) = open(&after, scan);
+            assert_eq!(report.mode, Mode::Instant);
+            verify(&pool, &report);
+            assert_eq!(pool.check().problems, Vec::<String>::new(), "scan {scan}");
+        });
+        pool.abandon();
+        drop(pool);
+        [region, after]
+            .iter()
+            .for_each(|file| std::fs::remove_file(file).expect("file"));
+    }
+}
+
+/// One thread evicted a page and had taken the frame out of the hash, its key not cleared yet. Another brought the page into a
+/// second frame, changed it, and had it latched again when the process died. Recovery repaired the first frame from storage, found the
+/// page there when it came to the second, and dropped that one: its committed changes were lost.
+#[test]
+fn a_page_that_was_leaving_one_frame_and_latched_in_another_keeps_its_changes() {
+    let page = PageId::new(SPACE, 1);
+    let leave_twice = |pool: &BufferPool| {
+        let mut m = pool.mtr();
+        m.create(page, 7, 0).expect("create");
+        m.commit();
+        pool.flush_all().expect("flush");
+        let first = pool.hash.find(&pool.frames, key_of(page)).expect("there");
+        pool.try_latch_exclusive(first).expect("a slot").expect("free");
+        pool.hash
+            .lock(&pool.frames, key_of(page))
+            .remove(first)
+            .expect("removed");
+        set(pool, page, 7, 100);
+        pool.storage().log().flush_all().expect("durable");
+        let second = pool.hash.find(&pool.frames, key_of(page)).expect("there");
+        assert!(first < second);
+        pool.try_latch_exclusive(second).expect("a slot").expect("free");
+    };
+    killed(leave_twice, |pool, _| {
+        assert_eq!(pool.shared(page).expect("page").view().u64(VALUE_AT), 7);
+        assert_ne!(
+            pool.frames
+                .descriptors()
+                .iter()
+                .filter(|d| d.rec.load(Ordering::Relaxed) != 0)
+                .count(),
+            0
+        );
+    });
+}
+
+/// A thread had its group complete in the log, and stood still before it stamped its page, for as long as others took to write the
+/// ring full. The record lay before the part of the ring that recovery looked at: the page was left without it, while the log,
+/// and whoever replays it, has it.
+#[test]
+fn a_record_older_than_the_ring_is_found() {
+    let (page, other) = (PageId::new(SPACE, 1), PageId::new(SPACE, 2));
+    let stand_still = |pool: &BufferPool| {
+        for page in [page, other] {
+            let mut m = pool.mtr();
+            m.create(page, 7, 0).expect("create");
+            m.commit();
+        }
+        let frame = pool.hash.find(&pool.frames, key_of(page)).expect("there");
+        pool.try_latch_exclusive(frame).expect("a slot").expect("free");
+        let d = pool.frames.descriptor(frame);
+        let mut group = GroupBuilder::new();
+        let record = group.page(page, cenote_base::RecordAddr::from_raw(d.head.load(Ordering::Relaxed)));
+        group.write(record, VALUE_AT, &7u64.to_le_bytes());
+        let log = pool.storage().log();
+        let slot = rt::thread_slot() + 1;
+        pool.frames
+            .header()
+            .slots_used
+            .fetch_max(slot as u32 + 1, Ordering::SeqCst);
+        let floor = &pool.frames.slots()[slot].floor;
+        floor.store(log.tail().raw(), Ordering::SeqCst);
+        log.append(group.finish().expect("a group"), None).expect("appended");
+        (0..600).for_each(|i| set(pool, other, i, 12_000));
+        assert!(
+            log.ring_scan_start().raw() > floor.load(Ordering::Relaxed),
+            "the ring has gone round"
+        );
+    };
+    killed(stand_still, |pool, report| {
+        assert_eq!(pool.shared(page).expect("page").view().u64(VALUE_AT), 7);
+        assert_eq!(report.frames_repaired(), 1);
+    });
+}
