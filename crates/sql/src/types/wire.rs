@@ -130,12 +130,26 @@ pub fn read_binary_array(bytes: &[u8], cx: TextContext<'_>) -> Result<Datum> {
             continue;
         }
         let shown = super::text::datum_text(&read_binary(value, element)?.as_ref(), cx.zone);
-        text.push('"');
-        text.push_str(&shown.replace('\\', "\\\\").replace('"', "\\\""));
-        text.push('"');
+        push_element(&shown, &mut text);
     }
     text.push('}');
     Ok(Datum::Text(text))
+}
+
+/// Appends an element, in quotes where it would be read as something else.
+fn push_element(element: &str, out: &mut String) {
+    let special = |c: char| c.is_whitespace() || matches!(c, '{' | '}' | ',' | '"' | '\\');
+    if !element.is_empty() && !element.contains(special) && !element.eq_ignore_ascii_case("null") {
+        return out.push_str(element);
+    }
+    out.push('"');
+    for c in element.chars() {
+        if matches!(c, '"' | '\\') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out.push('"');
 }
 
 fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N]> {
@@ -145,4 +159,29 @@ fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N]> {
 #[cold]
 fn bad_binary() -> SqlError {
     SqlError::new(code::INVALID_BINARY, "incorrect binary data format in bind parameter")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn binary_arrays_become_text() {
+        let zone = Zone::Utc;
+        let cx = TextContext { zone: &zone, now: 0 };
+        let mut bytes = Vec::new();
+        for word in [1i32, 1, 25, 4, 1] {
+            bytes.extend_from_slice(&word.to_be_bytes());
+        }
+        for element in ["a", "b c", ""] {
+            bytes.extend_from_slice(&(element.len() as i32).to_be_bytes());
+            bytes.extend_from_slice(element.as_bytes());
+        }
+        bytes.extend_from_slice(&(-1i32).to_be_bytes());
+        let text = read_binary_array(&bytes, cx).expect("well formed");
+        assert_eq!(text, Datum::Text("{a,\"b c\",\"\",NULL}".into()));
+        for cut in 0..bytes.len() {
+            assert!(read_binary_array(&bytes[..cut], cx).is_err(), "cut at {cut}");
+        }
+    }
 }
