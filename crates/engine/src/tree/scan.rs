@@ -285,7 +285,13 @@ impl Scan {
 
     /// Stays in the leaf, behind the last entry of the batch.
     fn resume_behind(&mut self, batch: &LeafBatch) {
-        let last = Bound::Excluded(batch.key(batch.len() - 1).to_vec());
+        self.return_to(batch.key(batch.len() - 1));
+    }
+
+    /// Goes on behind `key`, which it has passed: the entries after it are copied again.
+    pub(crate) fn return_to(&mut self, key: &[u8]) {
+        self.done = false;
+        let last = Bound::Excluded(key.to_vec());
         match self.direction {
             Direction::Forward => self.range.lower = last,
             Direction::Backward => self.range.upper = last,

@@ -12,39 +12,6 @@ fn quiet(dir: &Path) -> Arc<Engine> {
     Engine::open(options).unwrap()
 }
 
-/// A transaction inserts a row, returns to a savepoint and commits, so nothing of it is left and it had left no trace of its
-/// end. A scan had copied the leaf with that row before. Purge, which knew nothing of the transaction, raised the low-water
-/// mark over its number, and the scan took the row for one that everybody sees.
-#[test]
-fn a_row_taken_back_to_a_savepoint_is_not_seen_by_a_scan_that_has_copied_it() {
-    for commit in [true, false] {
-        let dir = tempfile::tempdir().unwrap();
-        let engine = quiet(dir.path());
-        let table = create(&engine, "t", false);
-        let mut tx = engine.begin(Isolation::ReadCommitted);
-        insert(&mut tx, &table, 1, 1, &"x".repeat(5 << 20)).unwrap();
-        tx.commit().unwrap();
-        tx.begin(Isolation::ReadCommitted);
-        tx.begin_statement();
-        let savepoint = tx.savepoint();
-        insert(&mut tx, &table, 2, 2, "never committed").unwrap();
-
-        let mut other = engine.begin(Isolation::ReadCommitted);
-        other.begin_statement();
-        let (mut scan, mut batch) = (other.scan(&table, KeyRange::all(), Direction::Forward), RowBatch::new());
-        assert!(scan.next_batch(other.reader(), &mut batch).unwrap());
-        assert_eq!(batch.len(), 1, "a batch of a few megabytes ends within the leaf");
-        tx.rollback_to(&savepoint).unwrap();
-        if commit { tx.commit().unwrap() } else { tx.rollback().unwrap() }
-        engine.vacuum().unwrap();
-        engine.vacuum().unwrap();
-        assert!(!scan.next_batch(other.reader(), &mut batch).unwrap(), "a row that was never committed");
-        drop((tx, other));
-        check(&engine);
-        engine.shutdown().unwrap();
-    }
-}
-
 /// A locks a row, which draws its number; B, with a greater number, writes to an undo segment, commits, and leaves it to A,
 /// which commits there behind it. Numbers in that segment fall. Purge, asking for the first end behind the horizon only, set
 /// the low-water mark above A, and a snapshot older than both saw A's row.
