@@ -269,6 +269,16 @@ impl Settings {
             let problem = format!("memory_size is {}; the least is {MEMORY_SIZE_MIN}", self.memory_size);
             return Err(ConfigError::Value(problem));
         }
+        let in_ram = self.region.as_ref().is_none_or(|region| region.starts_with("/dev/shm"));
+        let most = ByteSize::mib(usable_memory() / 10 * 9 >> 20);
+        if in_ram && self.memory_size > most {
+            let problem = format!(
+                "memory_size is {}, more than nine tenths of this machine's memory ({most}): reserving it would starve \
+                 everything else; ask for less, or name a device with --region",
+                self.memory_size
+            );
+            return Err(ConfigError::Value(problem));
+        }
         if self.memory == Memory::Dram && self.region.is_some() {
             let problem = "a region is for --memory cxl; with --memory dram leave --region out";
             return Err(ConfigError::Value(problem.into()));
@@ -330,9 +340,13 @@ fn find_file(options: &DataOptions) -> Result<Option<(PathBuf, FileOptions)>, Co
 
 /// A quarter of what this process may use, at most 4 GiB, in whole MiB.
 fn default_memory_size() -> ByteSize {
-    let usable = machine_memory().min(cgroup_limit().unwrap_or(u64::MAX));
-    let quarter = (usable / 4).min(MEMORY_SIZE_DEFAULT_MAX.bytes());
+    let quarter = (usable_memory() / 4).min(MEMORY_SIZE_DEFAULT_MAX.bytes());
     ByteSize::mib((quarter >> 20).max(64))
+}
+
+/// What this process may use: the machine's memory, or less where its control groups say so.
+fn usable_memory() -> u64 {
+    machine_memory().min(cgroup_limit().unwrap_or(u64::MAX))
 }
 
 fn machine_memory() -> u64 {
@@ -398,6 +412,20 @@ mod tests {
         assert_eq!(settings.max_connections, 7);
         assert_eq!(settings.listen, LISTEN_DEFAULT);
         assert_eq!(settings.survive, Survival::Process);
+    }
+
+    /// A region of 100 GiB was once reserved on a machine of 24, in the background, until nothing else could run.
+    #[test]
+    fn more_memory_than_the_machine_has_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let huge = |options: &mut RunOptions| options.memory.memory_size = Some(ByteSize::mib(1 << 40));
+        let error = resolve(dir.path(), "", huge).unwrap_err().to_string();
+        assert!(error.contains("this machine's memory"), "{error}");
+        let on_a_device = |options: &mut RunOptions| {
+            huge(options);
+            options.memory.region = Some("/dev/dax0.0".into());
+        };
+        assert!(resolve(dir.path(), "", on_a_device).is_ok());
     }
 
     #[test]
