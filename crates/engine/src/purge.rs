@@ -147,10 +147,11 @@ impl Engine {
     fn give_back(&self, space: u32, pages: std::ops::Range<u32>, kind: u8) -> Result<()> {
         for step in pages.clone().step_by(EMPTIED_AT_ONCE) {
             let mut m = self.pool.mtr();
-            for page in step..pages.end.min(step + EMPTIED_AT_ONCE as u32) {
-                m.create(PageId::new(space, page), kind, 0)?;
-            }
+            let mut some = step..pages.end.min(step + EMPTIED_AT_ONCE as u32);
+            // Should one fail, those before it are empty, which does no harm.
+            let emptied = some.try_for_each(|page| m.create(PageId::new(space, page), kind, 0).map(drop));
             m.commit();
+            emptied?;
         }
         self.storage.wait_durable(self.storage.0.log().tail().raw())?;
         self.pool.discard_pages(space, pages.clone())?;

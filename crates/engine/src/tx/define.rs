@@ -18,7 +18,6 @@ use crate::key::{self, KeyRange};
 use crate::large;
 use crate::tree::{BTree, LeafBatch};
 use crate::undo::record::{TRAILER, Trailer};
-use cenote_base::rt::atomic::Ordering;
 use std::sync::Arc;
 
 /// Secondary indexes of a table, at most: with row, undo page and space header within what a mini-transaction can latch.
@@ -407,7 +406,7 @@ impl Tx {
     pub fn nextval(&mut self, sequence: u32) -> Result<i64> {
         let def = self.sequence_by_id(sequence)?;
         let (value, at) = self.engine().next_value(&def)?;
-        self.built_on.fetch_max(at, Ordering::Relaxed);
+        self.drawn = self.drawn.max(at);
         Ok(value)
     }
 
@@ -419,7 +418,7 @@ impl Tx {
             return Err(Error::OutOfRange(format!("setval: value {value} is out of bounds for sequence \"{name}\" ({min}..{max})")));
         }
         let at = self.engine().set_value(def.id, value, called)?;
-        self.built_on.fetch_max(at, Ordering::Relaxed);
+        self.drawn = self.drawn.max(at);
         Ok(())
     }
 

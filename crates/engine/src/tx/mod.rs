@@ -69,9 +69,11 @@ pub struct Tx {
     last_undo: u64,
     /// Whether records were taken back: then readers may have met versions of this transaction, though none is left.
     taken_back: bool,
-    /// Greatest timestamp of a commit that this transaction met behind its snapshot, or position behind a sequence value that
-    /// it drew. That may not be durable yet: nothing that builds on it is shown to the client before it is.
+    /// Greatest timestamp of a commit that this transaction met behind its snapshot. Such a commit may not be durable yet:
+    /// nothing that builds on it is shown to the client before it is.
     built_on: AtomicU64,
+    /// Position of the log behind which the sequence values that it drew are not given again: durable before it commits.
+    drawn: u64,
     table_locks: Vec<u64>,
     /// Tables (id, version) known to be current; their locks are held.
     checked: Vec<(u32, u64)>,
@@ -93,6 +95,7 @@ impl Tx {
             last_undo: 0,
             taken_back: false,
             built_on: AtomicU64::new(0),
+            drawn: 0,
             table_locks: Vec::new(),
             checked: Vec::new(),
             row_locks: Vec::new(),
@@ -132,7 +135,10 @@ impl Tx {
     /// Waits until every commit that this transaction has met is durable: before rows that were read by `modify` are shown to
     /// the client ahead of a commit (RETURNING in a transaction block). Usually a comparison.
     pub fn wait_built_on(&self) -> Result<()> {
-        let at = self.built_on.load(Ordering::Relaxed);
+        self.wait_durable(self.built_on.load(Ordering::Relaxed))
+    }
+
+    fn wait_durable(&self, at: u64) -> Result<()> {
         if at > self.engine().storage.durable() { self.engine().storage.wait_durable(at) } else { Ok(()) }
     }
 
@@ -216,13 +222,12 @@ impl Tx {
     pub fn commit(&mut self) -> Result<()> {
         self.active = false;
         self.reader.withdraw();
-        if self.reader.own == 0 {
-            let durable = self.wait_built_on();
-            self.built_on.store(0, Ordering::Relaxed);
-            return durable;
-        }
         if self.last_undo == 0 {
-            let durable = self.wait_built_on();
+            let durable = self.wait_built_on().and(self.wait_durable(self.drawn));
+            if self.reader.own == 0 {
+                self.drawn = 0;
+                return durable;
+            }
             if self.taken_back {
                 // Nothing is left, but its end has to be noted: readers may still hold a version that was taken back.
                 return self.rollback().and(durable);
@@ -295,7 +300,7 @@ impl Tx {
         self.active = false;
         self.reader.withdraw();
         if self.reader.own == 0 {
-            self.built_on.store(0, Ordering::Relaxed);
+            self.drawn = 0;
             return Ok(());
         }
         match self.take_back_all() {
@@ -371,6 +376,7 @@ impl Tx {
         self.last_undo = 0;
         self.taken_back = false;
         self.built_on.store(0, Ordering::Relaxed);
+        self.drawn = 0;
     }
 
     // ---- what writers need ----
@@ -401,10 +407,24 @@ impl Tx {
         self.own_id()
     }
 
-    /// Waits until transaction `seq` has ended.
+    /// Waits until transaction `seq` has ended: its rows are free then.
     pub(crate) fn wait_for(&self, seq: u64) -> Result<()> {
+        match self.engine().status(seq)? {
+            Status::Active(slot) => self.wait_in(seq, slot),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until transaction `seq` has freed its locks: with definitions, some time after it has ended.
+    pub(crate) fn wait_for_locks(&self, seq: u64) -> Result<()> {
+        match self.engine().slots.slot_of(seq) {
+            Some(slot) => self.wait_in(seq, slot),
+            None => Ok(()),
+        }
+    }
+
+    fn wait_in(&self, seq: u64, target_slot: u32) -> Result<()> {
         let engine = self.engine();
-        let Status::Active(target_slot) = engine.status(seq)? else { return Ok(()) };
         let waiter =
             Waiter { slot: self.reader.slot, seq: self.reader.own, timeout: self.lock_timeout, cancel: &self.reader.cancel };
         let slot_of = |seq| Ok(match engine.status(seq)? {
@@ -421,7 +441,7 @@ impl Tx {
         loop {
             let taken = if exclusive { engine.table_locks.try_exclusive(id, own) } else { engine.table_locks.try_shared(id, own) };
             let Err(by) = taken else { break };
-            if let Err(error) = self.wait_for(by) {
+            if let Err(error) = self.wait_for_locks(by) {
                 engine.table_locks.stop_waiting(id, own);
                 return Err(error);
             }
@@ -445,5 +465,31 @@ impl Drop for Tx {
         if let Some(writer) = self.writer.take() {
             self.engine().give_back_segment(writer);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EngineOptions, MemoryKind};
+
+    /// A definition's commit is in the log, and its locks are held until that is durable and published. Who wanted one asked
+    /// again and again without a pause, deaf to `lock_timeout` and cancel: the transaction it would wait for was over.
+    #[test]
+    fn a_lock_held_behind_a_commit_is_waited_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut options = EngineOptions::new(dir.path().join("data"), MemoryKind::Dram, 24 << 20);
+        options.background = false;
+        let engine = Engine::open(options).expect("the database opens");
+        let mut holder = engine.begin(Isolation::ReadCommitted);
+        holder.lock_table(77, true).expect("free");
+        engine.txs.set_committed(holder.reader.own, holder.reader.slot, 1);
+        let mut other = engine.begin(Isolation::ReadCommitted);
+        other.set_lock_timeout(30);
+        assert!(matches!(other.lock_table(77, false), Err(Error::LockNotAvailable(_))));
+        holder.release();
+        other.lock_table(77, false).expect("free again");
+        drop((holder, other));
+        engine.shutdown().expect("shut down");
     }
 }

@@ -125,6 +125,11 @@ impl Slots {
         self.in_use().map(|s| s.tx.load(Ordering::Acquire)).filter(|tx| *tx != 0).fold(next, u64::min)
     }
 
+    /// The slot in which transaction `tx` runs, or holds locks still.
+    pub(crate) fn slot_of(&self, tx: u64) -> Option<u32> {
+        self.in_use().position(|s| s.tx.load(Ordering::SeqCst) == tx).map(|slot| slot as u32)
+    }
+
     /// How many transactions have a number and run.
     pub(crate) fn running(&self) -> usize {
         self.in_use().filter(|s| s.tx.load(Ordering::Acquire) != 0).count()

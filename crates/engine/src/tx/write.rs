@@ -245,15 +245,16 @@ impl Tx {
     /// Waits until the newest version of the row is no other transaction's; gives it with its trailer.
     fn settle(&mut self, table: &Table, key: &[u8], strength: LockStrength, wait: Wait, value: &mut Vec<u8>) -> Result<Settled> {
         loop {
-            let by = match self.newest(table, key, value)? {
+            let (by, locked) = match self.newest(table, key, value)? {
                 Newest::Missing => return Ok(Settled::Gone),
-                Newest::InProgress(by) => by,
+                Newest::InProgress(by) => (by, false),
                 Newest::Row(trailer) => match self.lock_conflict(table, key, strength) {
                     None => return Ok(Settled::Row(trailer)),
-                    Some(by) => by,
+                    Some(by) => (by, true),
                 },
             };
             match wait {
+                Wait::Block if locked => self.wait_for_locks(by)?,
                 Wait::Block => self.wait_for(by)?,
                 Wait::SkipLocked => return Ok(Settled::Skipped),
                 Wait::NoWait => {

@@ -162,9 +162,10 @@ pub(crate) fn create(pool: &BufferPool, number: u16) -> Result<()> {
     m.write_u64(h, AT_END, STREAM_START);
     m.write_u64(h, AT_LAST_TX, 0);
     m.write_u64(h, AT_TAIL, STREAM_START);
-    m.create(page_of(number, STREAM_START), KIND_UNDO, 0)?;
+    // Should this fail, the segment is not counted yet and is made anew.
+    let first = m.create(page_of(number, STREAM_START), KIND_UNDO, 0);
     m.commit();
-    Ok(())
+    Ok(first.map(drop)?)
 }
 
 fn header_page(number: u16) -> PageId {
