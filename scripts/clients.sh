@@ -4,16 +4,16 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 program=${CARGO_TARGET_DIR:-target}/release/cenote
 work=$(mktemp -d)
+region=/dev/shm/cenote-clients-$$
 passed=0 failed=0
 
-"$program" run --data "$work/data" --listen 127.0.0.1:0 --memory-size 256MiB >"$work/out" 2>"$work/err" &
+"$program" run --data "$work/data" --listen 127.0.0.1:0 --memory-size 256MiB --region "$region" >"$work/out" 2>"$work/err" &
 server=$!
 finish() {
     kill -TERM "$server" 2>/dev/null
     for _ in $(seq 100); do kill -0 "$server" 2>/dev/null || break; sleep 0.1; done
     kill -KILL "$server" 2>/dev/null
-    "$program" region remove --data "$work/data" >/dev/null 2>&1
-    rm -rf "$work"
+    rm -rf "$work" "$region"
 }
 trap finish EXIT
 
