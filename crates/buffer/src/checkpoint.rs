@@ -139,7 +139,10 @@ impl Pool {
             let _gate = self.write_gate.write();
             for page in pages {
                 let id = cenote_base::PageId::new(space, page);
-                if let Some(frame) = self.hash.find(&self.frames, crate::hash::key_of(id)) {
+                let key = crate::hash::key_of(id);
+                // Under the bucket's lock: a look without it can miss.
+                let found = self.hash.lock(&self.frames, key).find(key)?;
+                if let Some(frame) = found {
                     self.discard_frame(frame, |found| found == id)?;
                 }
             }

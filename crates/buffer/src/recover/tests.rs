@@ -137,3 +137,22 @@ fn a_record_older_than_the_ring_is_found() {
         assert_eq!(report.frames_repaired(), 1);
     });
 }
+
+/// Where the hash is taken over as it is (regions too large to be looked at whole), a chain that leads nowhere made recovery fail,
+/// and with it every start.
+#[test]
+fn a_broken_chain_of_the_hash_is_no_reason_not_to_start() {
+    let page = PageId::new(SPACE, 1);
+    let break_chain = |pool: &BufferPool| {
+        let mut m = pool.mtr();
+        m.create(page, 7, 0).expect("create");
+        m.commit();
+        set(pool, page, 7, 100);
+        let frame = pool.hash.find(&pool.frames, key_of(page)).expect("there");
+        pool.try_latch_exclusive(frame).expect("a slot").expect("free");
+        pool.frames.buckets()[pool.hash.bucket(key_of(page))].store(u32::MAX - 5, Ordering::Release);
+    };
+    killed(break_chain, |pool, _| {
+        assert_eq!(pool.shared(page).expect("page").view().u64(VALUE_AT), 7);
+    });
+}

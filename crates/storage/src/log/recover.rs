@@ -177,6 +177,7 @@ fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Resu
     for (at, group_end) in &end.voided {
         make_void(&ring, *at, *group_end);
     }
+    ring.forget_boundaries(end.tail);
     ring.set_tail(end.tail);
     let durable_before = end.mark.durable;
     let block = load_block(&segments, durable_before)?;

@@ -240,6 +240,17 @@ impl Ring {
             .min()
     }
 
+    /// Forgets what boundaries say of positions from `tail` on: nothing is there, and another group may come to lie across them.
+    pub fn forget_boundaries(&self, tail: Lsn) {
+        for i in 0..BOUNDARY_COUNT {
+            let word = self.region.atomic_u64(self.base + BOUNDARIES + 8 * i);
+            if word.load(Ordering::Acquire) >= tail.raw() {
+                word.store(0, Ordering::Release);
+            }
+        }
+        self.persist(BOUNDARIES, 8 * BOUNDARY_COUNT as usize);
+    }
+
     // ---- the stream ----
 
     /// Where position `at` lies, from the ring's header.

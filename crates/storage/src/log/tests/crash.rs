@@ -229,3 +229,39 @@ fn a_lost_host_keeps_what_append_had_returned() {
         });
     }
 }
+
+/// The tail is flushed before a boundary beyond it is noted, so none should be found; but what is found in a ring is not believed. One
+/// beyond the tail came to lie inside a later group, and a lap later the ring was scanned from there.
+#[test]
+fn a_boundary_beyond_the_tail_is_forgotten() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let region = region();
+    let mut rng = Rng(7);
+    let (log, _) = Log::open(log_options(dir.path(), &region)).expect("made");
+    let end = Written::default().append(&log, &mut rng, 100).end;
+    log.wait_durable(end).expect("durable");
+    let span = log.ring_capacity() / 64;
+    drop(log);
+    let wrong = end.raw() / span * span + span + 8;
+    let word = place(&region).offset + 512 + 8 * (wrong / span % 64);
+    region.atomic_u64(word).store(wrong, Ordering::Release);
+    let (log, report) = Log::open(with_ring(dir.path(), &region)).expect("opens");
+    assert_eq!(report.ring, RingUse::Used);
+    // No group begins in the part of the wrong boundary.
+    let mut long = group(&mut GroupBuilder::new(), 1, RecordAddr::NONE, &[1; 8000]);
+    while long.len() < 3 * span as usize {
+        let mut builder = GroupBuilder::new();
+        let pages = long.len() / 8000 + 2;
+        let records: Vec<usize> = (0..pages as u32)
+            .map(|p| builder.page(PageId::new(1, p), RecordAddr::NONE))
+            .collect();
+        records.iter().for_each(|r| builder.write(*r, 64, &[1; 8000]));
+        long = builder.finish().expect("a group").to_vec();
+    }
+    log.append(&mut long, None).expect("appended");
+    while log.tail().raw() < log.ring_capacity() + end.raw() {
+        Written::default().append(&log, &mut rng, 2000);
+    }
+    log.flush_all().expect("durable");
+    groups(&log, log.ring_scan_start());
+}
