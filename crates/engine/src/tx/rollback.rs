@@ -69,7 +69,9 @@ fn restore(engine: &Engine, table: &Table, pointer: u64, record: &UndoRecord) ->
     let undo_page = undo::latch_record(&mut m, pointer)?;
     let refs = if trailer.deleted() { Vec::new() } else { large::refs_of(table, row)? };
     large::orphan(&mut m, table, &refs)?;
-    let emptied = if record.kind == Kind::Insert {
+    // Purge passes a deleted row that somebody has inserted again and leaves it to him.
+    let is_dead = record.before.deleted() && engine.is_purged(record.before.undo);
+    let emptied = if record.kind == Kind::Insert || is_dead {
         tree.remove_at(&mut m, &pos)
     } else {
         tree.replace_at(&mut m, &pos, &value)?;

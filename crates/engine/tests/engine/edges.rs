@@ -253,3 +253,33 @@ fn undo_of_trees_whose_files_are_gone() {
     check(&engine);
     engine.shutdown().unwrap();
 }
+
+/// A deleted row is inserted again; purge passes the deletion and leaves the entry, which is the new row's; then that insert
+/// is taken back. The deleted entry came back, and nobody was left to remove it.
+#[test]
+fn a_deleted_row_whose_second_life_is_taken_back_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = quiet(dir.path());
+    let table = create(&engine, "t", true);
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    insert(&mut tx, &table, 1, 1, &"x".repeat(10_000)).unwrap();
+    tx.commit().unwrap();
+    tx.begin(Isolation::ReadCommitted);
+    delete(&mut tx, &table, 1).unwrap();
+    tx.commit().unwrap();
+    tx.begin(Isolation::ReadCommitted);
+    insert(&mut tx, &table, 1, 1, &"y".repeat(10_000)).unwrap();
+    engine.vacuum().unwrap();
+    tx.rollback().unwrap();
+    engine.vacuum().unwrap();
+    let report = engine.check().unwrap();
+    for name in ["table \"t\": 0 entries", "index \"t_k\": 0 entries"] {
+        assert!(report.summary.iter().any(|line| line.starts_with(name)), "{:#?}", report.summary);
+    }
+    tx.begin(Isolation::ReadCommitted);
+    assert_eq!(insert(&mut tx, &table, 2, 1, "z").unwrap(), Insert::Done);
+    tx.commit().unwrap();
+    drop(tx);
+    check(&engine);
+    engine.shutdown().unwrap();
+}
