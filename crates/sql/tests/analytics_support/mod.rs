@@ -9,6 +9,21 @@ use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::Parser;
 use std::sync::Arc;
 
+/// id, small, big, name, code, qty, price, weight, ok, note, free
+type ItemRow = (
+    i32,
+    i16,
+    i64,
+    &'static str,
+    &'static str,
+    i32,
+    &'static str,
+    f64,
+    bool,
+    Option<&'static str>,
+    Option<&'static str>,
+);
+
 pub struct Database {
     pub tx: Tx,
     pub analytics: Arc<DataFusion>,
@@ -66,19 +81,7 @@ impl Database {
         let mut db = Database::empty(256 << 20);
         db.tx.begin_statement();
         let items = db.items();
-        let rows: [(
-            i32,
-            i16,
-            i64,
-            &str,
-            &str,
-            i32,
-            &str,
-            f64,
-            bool,
-            Option<&str>,
-            Option<&str>,
-        ); 5] = [
+        let rows: [ItemRow; 5] = [
             (
                 1,
                 1,

@@ -28,7 +28,7 @@ pub(crate) fn shown_name(name: &str) -> &str {
 /// Rewrites `query` in place.
 pub(crate) fn rewrite(query: &mut Query) {
     if asks_for_publications(query) {
-        query.body = Box::new(SetExpr::Select(Box::new(nothing(&["pubname", "?column?", "?column?"]))));
+        *query.body = SetExpr::Select(Box::new(nothing(&["pubname", "?column?", "?column?"])));
         query.order_by = None;
     }
     let _ = VisitMut::visit(query, &mut Rewriter { serial: 0 });
