@@ -110,7 +110,7 @@ impl Config {
 /// Words of the region's state that are the pool's.
 const NEXT_LOW: usize = 0;
 const NEXT_HIGH: usize = 1;
-const BOOT: usize = 2;
+pub(crate) const BOOT: usize = 2;
 pub(crate) const SURVIVE: usize = 3;
 /// Bytes of frames that are there before a start goes on; the rest is reserved in the background.
 const FIRST_FRAMES: u64 = 4 << 20;
@@ -331,8 +331,11 @@ fn check_geometry(config: &Config, region: &Region, geometry: Geometry) -> std::
 
 /// Which boot of which host this is; 0 if nothing tells.
 fn boot_fingerprint() -> u64 {
-    let id = rt::fs::read(Path::new("/proc/sys/kernel/random/boot_id")).unwrap_or_default();
-    u64::from(cenote_base::crc::crc32c(&id)) | (id.len() as u64) << 32
+    // The kernel's files say of themselves that they are empty: they are read without asking for their length.
+    let mut id = [0; 64];
+    let file = rt::fs::open(Path::new("/proc/sys/kernel/random/boot_id"), rt::fs::OpenOptions::READ);
+    let length = file.and_then(|f| f.read_at(&mut id, 0)).unwrap_or(0);
+    u64::from(cenote_base::crc::crc32c(&id[..length])) | (length as u64) << 32
 }
 
 /// A new epoch: latches of before are dead from here on.

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use cenote_base::PageId;
 use cenote_base::rt::fs::{self, faulty::MemFs};
 use cenote_base::rt::{self, atomic::Ordering};
+use cenote_fabric::{Region, RegionOptions};
 use cenote_storage::DataDir;
 use cenote_storage::redo::GroupBuilder;
 
 use crate::hash::key_of;
-use crate::open::{BufferPool, Config, Kind};
+use crate::open::{BOOT, BufferPool, Config, Kind};
 use crate::report::{Mode, RecoveryReport};
 
 const SPACE: u32 = 1000;
@@ -155,4 +156,34 @@ fn a_broken_chain_of_the_hash_is_no_reason_not_to_start() {
     killed(break_chain, |pool, _| {
         assert_eq!(pool.shared(page).expect("page").view().u64(VALUE_AT), 7);
     });
+}
+
+/// Which boot it was that filled a region was asked of a file whose length the kernel gives as 0, so nothing was read, and nothing
+/// compared: a region that need not survive its host was believed after the host had been started again.
+#[test]
+fn a_region_that_outlived_its_host_unasked_is_not_believed() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
+    let (region, page) = (dir.path().join("region"), PageId::new(SPACE, 1));
+    let reopen = || {
+        let mut config = Config::new(Kind::Cxl, 12 << 20);
+        config.region = Some(region.clone());
+        config.ring = Some((4 << 20) + 4096);
+        config.background = false;
+        let data = DataDir::open(&dir.path().join("data")).expect("data");
+        BufferPool::open(config, data).expect("pool")
+    };
+    let (pool, _) = reopen();
+    pool.storage().pages().create_space(SPACE).expect("space");
+    let mut m = pool.mtr();
+    m.create(page, 7, 0).expect("create");
+    m.commit();
+    set(&pool, page, 7, 100);
+    pool.storage().log().flush_all().expect("durable");
+    drop(pool);
+    let other_boot = |region: &Region| region.update_state(|s| s.words[BOOT] ^= 1 << 40 | 1);
+    other_boot(&Region::open(&region, RegionOptions::default()).expect("region"));
+    let (pool, report) = reopen();
+    assert_eq!(report.mode, Mode::Log);
+    assert!(report.remarks[0].contains("restarted"), "{:?}", report.remarks);
+    assert_eq!(pool.shared(page).expect("page").view().u64(VALUE_AT), 7);
 }
