@@ -38,7 +38,11 @@ pub struct Sql {
 impl Sql {
     /// SQL over an engine. `analytics` plans what the short path does not know; without it such statements are 0A000.
     pub fn new(engine: Arc<Engine>, analytics: Option<Arc<dyn Analytics>>) -> Arc<Sql> {
-        Arc::new(Sql { engine, analytics, watchdog: Watchdog::default() })
+        Arc::new(Sql {
+            engine,
+            analytics,
+            watchdog: Watchdog::default(),
+        })
     }
 
     /// The engine.

@@ -13,7 +13,20 @@ const CHAIN_MAX: usize = 5_000;
 
 /// Words that make a level.
 const LINKS: [&str; 14] = [
-    "AND", "OR", "NOT", "UNION", "EXCEPT", "INTERSECT", "JOIN", "IS", "IN", "LIKE", "ILIKE", "BETWEEN", "COLLATE", "AT",
+    "AND",
+    "OR",
+    "NOT",
+    "UNION",
+    "EXCEPT",
+    "INTERSECT",
+    "JOIN",
+    "IS",
+    "IN",
+    "LIKE",
+    "ILIKE",
+    "BETWEEN",
+    "COLLATE",
+    "AT",
 ];
 
 /// Refuses (54001) statements whose tree could be too deep. A list's items are side by side: a comma begins a new chain.
@@ -35,7 +48,9 @@ pub fn check(tokens: &[TokenWithSpan]) -> Result<()> {
             _ => {}
         }
         if depth > CHAIN_MAX {
-            let hint = format!("The statement chains more than {CHAIN_MAX} operators: use IN (...) or VALUES lists, or parts.");
+            let hint = format!(
+                "The statement chains more than {CHAIN_MAX} operators: use IN (...) or VALUES lists, or parts."
+            );
             return Err(SqlError::new("54001", "stack depth limit exceeded").with_hint(hint));
         }
     }
@@ -44,8 +59,12 @@ pub fn check(tokens: &[TokenWithSpan]) -> Result<()> {
 
 fn is_link(token: &Token) -> bool {
     match token {
-        Token::Word(word) => word.quote_style.is_none() && LINKS.iter().any(|link| word.value.eq_ignore_ascii_case(link)),
-        Token::Number(..) | Token::SingleQuotedString(_) | Token::EscapedStringLiteral(_) | Token::Placeholder(_) => false,
+        Token::Word(word) => {
+            word.quote_style.is_none() && LINKS.iter().any(|link| word.value.eq_ignore_ascii_case(link))
+        }
+        Token::Number(..) | Token::SingleQuotedString(_) | Token::EscapedStringLiteral(_) | Token::Placeholder(_) => {
+            false
+        }
         Token::Whitespace(_) | Token::Period | Token::SemiColon | Token::EOF => false,
         _ => true,
     }
@@ -61,8 +80,14 @@ mod tests {
         let refused = |text: String| parse(&text).err().map(|error| error.code());
         assert_eq!(refused(format!("SELECT {}1", "1 + ".repeat(6_000))), Some("54001"));
         assert_eq!(refused(format!("SELECT {}1", "f(1) + ".repeat(6_000))), Some("54001"));
-        assert_eq!(refused(format!("SELECT 1 {}", "UNION ALL SELECT 1 ".repeat(6_000))), Some("54001"));
-        assert_eq!(refused(format!("INSERT INTO t VALUES {}(-1, -1)", "(-1, -1), ".repeat(6_000))), None);
+        assert_eq!(
+            refused(format!("SELECT 1 {}", "UNION ALL SELECT 1 ".repeat(6_000))),
+            Some("54001")
+        );
+        assert_eq!(
+            refused(format!("INSERT INTO t VALUES {}(-1, -1)", "(-1, -1), ".repeat(6_000))),
+            None
+        );
         assert_eq!(refused(format!("SELECT id IN ({}1)", "-1, ".repeat(6_000))), None);
     }
 }

@@ -2,6 +2,7 @@
 
 mod cursor;
 mod depth;
+mod dialect;
 pub mod template;
 mod utility;
 
@@ -10,13 +11,13 @@ pub use utility::{Copy, CopyFormat, CopySource, Modes, SequenceOptions, Utility,
 use crate::error::{Result, SqlError, code};
 use crate::expr::names::Places;
 use cursor::Cursor;
+use dialect::Postgres;
 use sqlparser::ast::{self, Query};
-use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 use std::sync::Arc;
 
-const DIALECT: PostgreSqlDialect = PostgreSqlDialect {};
+const DIALECT: Postgres = Postgres;
 /// How deep expressions may nest.
 const DEPTH: usize = 200;
 
