@@ -616,7 +616,7 @@ impl Definer<'_> {
                     .owned_by
                     .is_some_and(|(id, _)| tables.iter().any(|t| t.id == id))
                 {
-                    self.tx.setval(sequence.id, sequence.start, false)?;
+                    self.tx.restart_sequence(&sequence)?;
                 }
             }
         }

@@ -402,6 +402,19 @@ impl Tx {
         Ok(())
     }
 
+    /// TRUNCATE … RESTART IDENTITY: the sequence begins anew, unless that is taken back. So it is replaced by another object of
+    /// the same name.
+    pub fn restart_sequence(&mut self, sequence: &SequenceDef) -> Result<()> {
+        self.ready_to_write()?;
+        let def = SequenceDef { id: self.engine().next_object()?, ..sequence.clone() };
+        self.engine().set_value(def.id, def.start, false)?;
+        self.change_definition(sequence.id, None)?;
+        self.define(Definition::DropSequence(sequence.id));
+        self.insert_definition(&state::row_of_sequence(&self.engine().catalog.own, &def)?)?;
+        self.define(Definition::Sequence(Arc::new(def)));
+        Ok(())
+    }
+
     /// The next value of a sequence (by object id); never taken back.
     pub fn nextval(&mut self, sequence: u32) -> Result<i64> {
         let def = self.sequence_by_id(sequence)?;

@@ -283,3 +283,43 @@ fn a_deleted_row_whose_second_life_is_taken_back_leaves_nothing() {
     check(&engine);
     engine.shutdown().unwrap();
 }
+
+/// TRUNCATE … RESTART IDENTITY set the sequence at once, outside the transaction: taken back, the rows
+/// were there again and the sequence gave their numbers a second time.
+#[test]
+fn a_sequence_restarts_with_the_transaction() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = quiet(dir.path());
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    tx.create_sequence(NewSequence::ascending("s", i64::MAX)).unwrap();
+    tx.commit().unwrap();
+    let next = |tx: &mut Tx| {
+        let id = tx.sequence("s").unwrap().unwrap().id;
+        tx.nextval(id).unwrap()
+    };
+    tx.begin(Isolation::ReadCommitted);
+    assert_eq!((1..=5).map(|_| next(&mut tx)).last(), Some(5));
+    let (savepoint, s) = (tx.savepoint(), tx.sequence("s").unwrap().unwrap());
+    tx.restart_sequence(&s).unwrap();
+    assert_eq!(next(&mut tx), 1);
+    tx.rollback_to(&savepoint).unwrap();
+    assert_eq!(next(&mut tx), 6);
+    tx.restart_sequence(&s).unwrap();
+    assert_eq!(next(&mut tx), 1);
+    tx.rollback().unwrap();
+    tx.begin(Isolation::ReadCommitted);
+    assert_eq!(next(&mut tx), 7);
+    tx.commit().unwrap();
+    drop(tx);
+    let engine = cut_power(dir.path(), engine);
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    assert!(next(&mut tx) > 7);
+    let s = tx.sequence("s").unwrap().unwrap();
+    tx.restart_sequence(&s).unwrap();
+    tx.commit().unwrap();
+    tx.begin(Isolation::ReadCommitted);
+    assert_eq!(next(&mut tx), 1);
+    tx.commit().unwrap();
+    drop(tx);
+    engine.shutdown().unwrap();
+}
