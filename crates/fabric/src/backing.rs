@@ -65,6 +65,12 @@ impl Backing {
         }
     }
 
+    /// Whether its space is the machine's memory.
+    pub(crate) fn is_memory(&self) -> bool {
+        const TMPFS: u64 = 0x0102_1994;
+        self.kind == Kind::File && fs::fstatfs(&self.fd).is_ok_and(|s| s.f_type as u64 == TMPFS)
+    }
+
     /// Bytes of space that it holds.
     pub(crate) fn allocated(&self) -> Result<u64> {
         if self.kind == Kind::Devdax {
@@ -137,6 +143,17 @@ impl Backing {
     }
 }
 
+/// Memory that the machine can still give, in bytes; `None` if nothing tells.
+pub(crate) fn available_memory() -> Option<u64> {
+    let mut text = [0; 512];
+    let file = rt::fs::open(Path::new("/proc/meminfo"), rt::fs::OpenOptions::READ).ok()?;
+    let length = file.read_at(&mut text, 0).ok()?;
+    let text = std::str::from_utf8(&text[..length]).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
 /// Locks it for this process. A lock seen for a moment only is not another user: someone who looks
 /// at it ([`crate::peek`]), or a killed process that is not quite gone.
 fn lock(fd: &OwnedFd, name: &str) -> Result<()> {
@@ -170,5 +187,14 @@ fn devdax_align(device: u64) -> Result<usize> {
     match usize::try_from(align) {
         Ok(a) if a.is_power_of_two() => Ok(a),
         _ => Err(Error::Mismatch(format!("devdax alignment {align} is no power of two"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_machine_tells_what_memory_is_left() {
+        let available = super::available_memory().expect("the kernel tells");
+        assert!((1 << 20..1 << 50).contains(&available), "{available}");
     }
 }

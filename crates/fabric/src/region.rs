@@ -23,6 +23,9 @@ use cenote_base::{Error, Result};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+/// Memory that is left to the machine when a region is reserved.
+const LEFT_OVER: u64 = 256 << 20;
+
 /// What a region's memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -303,12 +306,28 @@ impl Region {
         if to <= from {
             return Ok(from);
         }
+        if self.backing.as_ref().is_none_or(Backing::is_memory) {
+            self.leave_some(to - from)?;
+        }
         match &self.backing {
             Some(backing) => backing.reserve(from, to - from)?,
             None => self.populate(from, to - from)?,
         }
         self.reserved_word().store(to, Ordering::Release);
         Ok(to)
+    }
+
+    /// Memory is not taken down to the last byte: before shared memory says that it is full, the system ends processes, and not only
+    /// this one.
+    fn leave_some(&self, wanted: u64) -> Result<()> {
+        match crate::backing::available_memory() {
+            Some(available) if available < wanted + LEFT_OVER => Err(Error::Full(format!(
+                "{}: the machine has {} of memory left; use less (--memory-size)",
+                self.name(),
+                ByteSize(available)
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Reserves a range wherever it lies; it counts for [`Region::reserved`] only if it continues
