@@ -523,3 +523,29 @@ fn arrays_as_parameters() {
         "1 mon 2 days 03:04:05|-00:30:00",
     );
 }
+
+#[test]
+fn comparisons_with_all_and_any_of_a_subquery() {
+    let db = Database::with_samples();
+    db.check(
+        "select id from items where id > all (select id from items where id < 4) order by id",
+        "4\n5",
+    );
+    db.check(
+        "select id from items where id < any (select id from items where id < 3) order by id",
+        "1",
+    );
+    db.check(
+        "select id from items where id = any (select 2) or id <> all (select id from items where id > 1) order by id",
+        "1\n2",
+    );
+    db.check(
+        "select 1 > all (select id from items where false), 1 > any (select id from items where false)",
+        "t|f",
+    );
+    db.check(
+        "select 5 > all (values (1), (null)), 0 > all (values (1), (null)), 5 > any (values (1), (null)), 0 > any (values (1), (null))",
+        "|f|t|",
+    );
+    db.check("select 1 = all (values (1), (1)), 1 = all (values (1), (2)), 1 <> any (values (1), (1)), 1 <> any (values (1), (2))", "t|f|f|t");
+}

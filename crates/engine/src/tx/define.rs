@@ -20,6 +20,8 @@ use crate::tree::{BTree, LeafBatch};
 use crate::undo::record::{TRAILER, Trailer};
 use std::sync::Arc;
 
+/// What a snapshot cannot reach behind.
+pub(super) const REPLACED: &str = "TRUNCATE or ALTER TABLE";
 /// Secondary indexes of a table, at most: with row, undo page and space header within what a mini-transaction can latch.
 const MAX_INDEXES: usize = 56;
 const _: () = assert!(MAX_INDEXES + 4 <= cenote_buffer::PAGES_MAX);
@@ -37,7 +39,9 @@ impl Tx {
 
     /// A table by name, as this transaction sees the catalog.
     pub fn table(&self, name: &str) -> Result<Option<Arc<Table>>> {
-        Ok(self.catalog().tables.get(name).cloned())
+        let table = self.catalog().tables.get(name).cloned();
+        table.iter().try_for_each(|table| self.refuse_replaced(table))?;
+        Ok(table)
     }
 
     /// A table by object id.
@@ -47,7 +51,20 @@ impl Tx {
 
     /// All tables, by name.
     pub fn tables(&self) -> Result<Vec<Arc<Table>>> {
-        Ok(self.catalog().tables.values().cloned().collect())
+        let tables: Vec<Arc<Table>> = self.catalog().tables.values().cloned().collect();
+        tables.iter().try_for_each(|table| self.refuse_replaced(table))?;
+        Ok(tables)
+    }
+
+    /// TRUNCATE and ALTER give a table new trees, which hold nothing that a snapshot of before could read: at repeatable read
+    /// the transaction has to run again.
+    fn refuse_replaced(&self, table: &Table) -> Result<()> {
+        let Some(seen) = &self.seen else { return Ok(()) };
+        let committed = self.engine().catalog.current();
+        match (seen.by_id.get(&table.id), committed.by_id.get(&table.id)) {
+            (Some(then), Some(now)) if then.space != now.space => Err(Error::Serialization(REPLACED)),
+            _ => Ok(()),
+        }
     }
 
     /// The table of an index and the index's position in it.

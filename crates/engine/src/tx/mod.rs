@@ -27,7 +27,7 @@ pub(crate) use status::Status;
 
 use crate::api::{Direction, Isolation, RowBatch};
 use crate::catalog::Table;
-use crate::catalog::state::Overlay;
+use crate::catalog::state::{Catalog, Overlay};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
@@ -61,6 +61,8 @@ pub struct Tx {
     active: bool,
     /// Repeatable read: whether the first statement has taken the snapshot.
     snapshot_fixed: bool,
+    /// Repeatable read: the catalog as it was shortly before the snapshot was taken.
+    seen: Option<Arc<Catalog>>,
     read_only: bool,
     lock_timeout: Option<rt::Nanos>,
     /// Undo segment, kept from transaction to transaction.
@@ -89,6 +91,7 @@ impl Tx {
             isolation: Isolation::ReadCommitted,
             active: false,
             snapshot_fixed: false,
+            seen: None,
             read_only: false,
             lock_timeout: None,
             writer: None,
@@ -110,6 +113,7 @@ impl Tx {
         self.isolation = isolation;
         self.active = true;
         self.snapshot_fixed = false;
+        self.seen = None;
         self.reader.refresh();
     }
 
@@ -118,8 +122,11 @@ impl Tx {
     pub fn begin_statement(&mut self) {
         // A log that has failed is reported by the next write; reading goes on.
         self.wait_built_on().ok();
-        if self.isolation == Isolation::RepeatableRead && std::mem::replace(&mut self.snapshot_fixed, true) {
-            return;
+        if self.isolation == Isolation::RepeatableRead {
+            if std::mem::replace(&mut self.snapshot_fixed, true) {
+                return;
+            }
+            self.seen = Some(self.engine().catalog.current());
         }
         self.reader.refresh();
     }

@@ -12,6 +12,7 @@
 //! Invariant: while a slot publishes a snapshot, purge removes nothing that this walk can meet.
 
 use super::CancelFlag;
+use super::define::REPLACED;
 use super::status::Status;
 use crate::api::{Direction, RowBatch};
 use crate::catalog::Table;
@@ -119,8 +120,8 @@ impl Reader {
     fn older_version(&self, mut trailer: Trailer, value: &mut Vec<u8>) -> Result<bool> {
         loop {
             if trailer.undo == 0 {
-                // Copied into a tree that is younger than the snapshot.
-                return Ok(false);
+                // Copied into a tree that is younger than the snapshot: what the snapshot saw is in the former tree.
+                return Err(Error::Serialization(REPLACED));
             }
             let record = undo::read(&self.engine.pool, trailer.undo)?;
             if record.kind == Kind::Insert {

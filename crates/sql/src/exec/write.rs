@@ -13,9 +13,10 @@ use crate::expr::{Env, Expr, Input};
 use crate::plan::Plan;
 use crate::plan::access::{Access, Path, push_equal, tree_columns};
 use crate::plan::dml::{Conflict, DeletePlan, InsertPlan, Source, Target, UpdatePlan, Upsert};
+use crate::plan::locking::LockTarget;
 use crate::types::cast::{self, Context};
 use crate::types::text::datum_text;
-use cenote_engine::{Change, Datum, DatumRef, Insert, Isolation, Outcome, Table};
+use cenote_engine::{Change, Datum, DatumRef, Insert, Isolation, Locked, Outcome, Table};
 use sqlparser::ast::Query;
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -142,7 +143,9 @@ impl<'p> Inserter<'p> {
             else {
                 return Err(self.table.unique_violation(index, row).into());
             };
-            let Some(update) = &conflict.update else { return Ok(()) };
+            let Some(update) = &conflict.update else {
+                return refuse_unseen(run, self.table, &existing);
+            };
             if self.upsert(run, update, existing, sink)? {
                 return Ok(());
             }
@@ -188,6 +191,27 @@ impl<'p> Inserter<'p> {
         }
         Ok(true)
     }
+}
+
+/// DO NOTHING at repeatable read: a row that the snapshot does not see is no reason to pass over this one.
+fn refuse_unseen(run: &mut Run<'_>, table: &Table, existing: &[u8]) -> Result<()> {
+    if run.tx.isolation() == Isolation::ReadCommitted {
+        return Ok(());
+    }
+    let mut row = std::mem::take(&mut run.scratch.row);
+    let seen = run.tx.get(table, existing, &mut row);
+    run.scratch.row = row;
+    match seen? {
+        true => Ok(()),
+        false => Err(serialization_failure()),
+    }
+}
+
+fn serialization_failure() -> SqlError {
+    SqlError::new(
+        code::SERIALIZATION_FAILURE,
+        "could not serialize access due to concurrent update",
+    )
 }
 
 /// RETURNING of one row.
@@ -410,10 +434,7 @@ fn foreign(
         run.tx.begin_statement();
         run.session.check_cancel()?;
     }
-    Err(SqlError::new(
-        code::SERIALIZATION_FAILURE,
-        "could not serialize access due to concurrent update",
-    ))
+    Err(serialization_failure())
 }
 
 /// None: a row had changed; start again.
@@ -482,6 +503,39 @@ fn foreign_once(
         }
     }
     Ok(Some(count))
+}
+
+/// Locks the rows whose keys another planner's queries find, until none of them had changed since.
+pub fn lock_found(run: &mut Run<'_>, targets: &[LockTarget]) -> Result<()> {
+    for _ in 0..MAX_RESTARTS {
+        if lock_once(run, targets)? {
+            return Ok(());
+        }
+        run.tx.begin_statement();
+        run.session.check_cancel()?;
+    }
+    Err(serialization_failure())
+}
+
+/// False: a row had changed; find the rows again.
+fn lock_once(run: &mut Run<'_>, targets: &[LockTarget]) -> Result<bool> {
+    let mut unchanged = true;
+    for target in targets {
+        let (table, mut found) = (&target.table, Gather::default());
+        gather_foreign(run, &target.keys, &mut found)?;
+        let mut newest = Vec::new();
+        for (seen, row) in found.0.iter().enumerate() {
+            if (seen as u64 + 1).is_multiple_of(CANCEL_INTERVAL) {
+                run.session.check_cancel()?;
+            }
+            let key = foreign_key(run, table, tree_columns(table, None), row)?;
+            let locked = run
+                .tx
+                .lock_row(table, &key, target.strength, target.wait, &mut newest)?;
+            unchanged &= matches!(locked, Locked::Row { moved: false });
+        }
+    }
+    Ok(unchanged)
 }
 
 fn foreign_key(run: &Run<'_>, table: &Table, columns: &[usize], row: &[Datum]) -> Result<Vec<u8>> {

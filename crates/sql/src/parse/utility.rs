@@ -124,6 +124,8 @@ pub struct CopyFormat {
     pub null: String,
     /// A line of column names comes first.
     pub header: bool,
+    /// Those names have to be the columns'.
+    pub header_match: bool,
     /// csv: around values.
     pub quote: u8,
     /// csv: before a quote in a value.
@@ -595,6 +597,7 @@ struct Options {
     delimiter: Option<String>,
     null: Option<String>,
     header: bool,
+    header_match: bool,
     quote: Option<String>,
     escape: Option<String>,
     force_quote: Option<Vec<String>>,
@@ -619,6 +622,7 @@ fn copy_options(c: &mut Cursor<'_>) -> Result<Options> {
             "freeze" => drop(boolean(c)?),
             "delimiter" => options.delimiter = Some(c.string()?),
             "null" => options.null = Some(c.string()?),
+            "header" if c.eat("match") => (options.header, options.header_match) = (true, true),
             "header" => options.header = boolean(c)?,
             "quote" => options.quote = Some(c.string()?),
             "escape" => options.escape = Some(c.string()?),
@@ -716,7 +720,7 @@ fn boolean(c: &mut Cursor<'_>) -> Result<bool> {
         other => other.to_string(),
     };
     match value.to_ascii_lowercase().as_str() {
-        "on" | "true" | "1" | "match" => Ok(true),
+        "on" | "true" | "1" => Ok(true),
         "off" | "false" | "0" => Ok(false),
         _ => Err(SqlError::new(code::SYNTAX_ERROR, "option requires a Boolean value")),
     }
@@ -771,6 +775,7 @@ impl Options {
             delimiter,
             null,
             header: self.header,
+            header_match: self.header_match,
             quote,
             escape,
             force_quote: self.force_quote,

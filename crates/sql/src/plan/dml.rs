@@ -189,7 +189,12 @@ impl Planner<'_> {
                 let types = select.types.clone();
                 (Plan::Select(select), types)
             }
-            Ok(_) | Err(Refusal::Shape(_)) => (Plan::Foreign(query.clone()), foreign(query)?),
+            Ok(_) | Err(Refusal::Shape(_)) => {
+                if !query.locks.is_empty() {
+                    return Err(SqlError::unsupported("INSERT from a query of this shape FOR UPDATE").into());
+                }
+                (Plan::Foreign(query.clone()), foreign(query)?)
+            }
             Err(error) => return Err(error),
         };
         self.check_width(columns, types.len(), insert.columns.is_empty(), Span::empty())?;

@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod dml;
+pub mod locking;
 pub mod select;
 
 use crate::error::{Result, SqlError, code};
@@ -23,6 +24,8 @@ pub enum Plan {
     Select(Box<select::SelectPlan>),
     /// Analytics reads.
     Foreign(Box<Query>),
+    /// Analytics reads what is locked first.
+    Locking(Box<locking::LockingPlan>),
     /// Rows are added.
     Insert(dml::InsertPlan),
     /// Rows are changed.

@@ -407,10 +407,7 @@ impl Planner<'_> {
     ) -> Bound<Option<(LockStrength, Wait)>> {
         let mut strongest: Option<(LockStrength, Wait)> = None;
         for lock in &query.locks {
-            let strength = match lock.lock_type {
-                ast::LockType::Share => LockStrength::Share,
-                ast::LockType::Update => LockStrength::Update,
-            };
+            let strength = lock_strength(lock);
             let wait = match lock.nonblock {
                 None => Wait::Block,
                 Some(NonBlock::Nowait) => Wait::NoWait,
@@ -479,7 +476,16 @@ fn plain_wildcard(options: &ast::WildcardAdditionalOptions) -> bool {
         && options.opt_ilike.is_none()
 }
 
-fn has_aggregate(select: &Select, query: &Query) -> bool {
+/// What FOR UPDATE and FOR SHARE ask for.
+pub(crate) fn lock_strength(lock: &ast::LockClause) -> LockStrength {
+    match lock.lock_type {
+        ast::LockType::Share => LockStrength::Share,
+        ast::LockType::Update => LockStrength::Update,
+    }
+}
+
+/// Whether aggregate functions stand in the results or in ORDER BY.
+pub(crate) fn has_aggregate(select: &Select, query: &Query) -> bool {
     let mut found = false;
     let mut look = |expr: &ast::Expr| {
         if let ast::Expr::Function(f) = expr

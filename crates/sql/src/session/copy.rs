@@ -109,6 +109,9 @@ fn copy_in(
         while let Some(line) = lines.next(!more)? {
             loader.line += 1;
             if loader.line == 1 && format.header {
+                if format.header_match {
+                    loader.match_header(line)?;
+                }
                 continue;
             }
             if !format.csv && line == b"\\." {
@@ -170,6 +173,49 @@ impl Loader<'_> {
         inserter
             .insert(&mut run, &mut Gather::default())
             .map_err(|e| self.placed(e, None))
+    }
+
+    /// HEADER MATCH: the first line has to name the columns.
+    fn match_header(&self, line: &[u8]) -> Result<()> {
+        let line = crate::types::wire::utf8(line).map_err(|e| self.placed(e, None))?;
+        let mut fields = Fields {
+            rest: Some(line),
+            format: self.format,
+            scratch: String::new(),
+        };
+        let refuse = |text| Err(self.placed(SqlError::new(code::BAD_COPY_FORMAT, text), None));
+        for (i, column) in self.filled.iter().enumerate() {
+            let (number, name) = (i + 1, &self.table.columns[*column].name);
+            match fields.next().map_err(|e| self.placed(e, None))? {
+                Some(Field::Value(found)) if found == name => {}
+                None => {
+                    let text = format!(
+                        "wrong number of fields in header line: got {i}, expected {}",
+                        self.filled.len()
+                    );
+                    return refuse(text);
+                }
+                Some(Field::Null) => {
+                    let text = format!(
+                        "column name mismatch in header line field {number}: got null value, expected \"{name}\""
+                    );
+                    return refuse(text);
+                }
+                Some(Field::Value(found)) => {
+                    let text = format!(
+                        "column name mismatch in header line field {number}: got \"{found}\", expected \"{name}\""
+                    );
+                    return refuse(text);
+                }
+            }
+        }
+        match fields.rest {
+            None => Ok(()),
+            Some(_) => refuse(format!(
+                "wrong number of fields in header line: expected {}",
+                self.filled.len()
+            )),
+        }
     }
 
     fn fill(&self, session: &mut Session, line: &str, values: &mut Vec<Datum>) -> Result<()> {

@@ -87,6 +87,8 @@ pub struct Session {
     lock_timeout_ms: u64,
     /// Isolation and access mode of the next transaction.
     next_isolation: Isolation,
+    /// Whether the transaction has run a query: its isolation is settled then.
+    queried: bool,
     next_read_only: bool,
     statement_timeout_ms: u64,
     /// Raised when plans become stale for a reason other than the catalog.
@@ -133,6 +135,7 @@ impl Session {
             read_only: false,
             lock_timeout_ms: 0,
             next_isolation: Isolation::ReadCommitted,
+            queried: false,
             next_read_only: false,
             statement_timeout_ms: 0,
             epoch: 0,
@@ -296,6 +299,7 @@ impl Session {
 
     fn begin(&mut self, isolation: Isolation, read_only: bool) {
         self.tx.begin(isolation);
+        self.queried = false;
         self.set_read_only(read_only);
     }
 

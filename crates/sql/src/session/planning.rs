@@ -130,8 +130,8 @@ impl Session {
                 Err(Refusal::Shape(why)) => match analytics {
                     Some(_) => self
                         .describe_foreign(analytics, query, &params, declared)
-                        .map(|fields| (Plan::Foreign(query.clone()), fields))
-                        .map_err(Refusal::Error),
+                        .map_err(Refusal::Error)
+                        .and_then(|fields| Ok((planner.read_by_analytics(query)?, fields))),
                     None => Err(Refusal::Error(why)),
                 },
                 bound => bound,

@@ -9,6 +9,7 @@ use crate::error::{Result, SqlError, code};
 use crate::exec::select::{Cursor, advance, foreign_rows};
 use crate::exec::sink::{ClientSink, Count, Sink};
 use crate::exec::{Run, write};
+use crate::hook::Rows;
 use crate::output::{Field, Format, Formats, Output};
 use crate::parse::{Parsed, Statement};
 use crate::plan::access::describe;
@@ -79,7 +80,7 @@ impl Session {
             let text = format!("cannot execute {} in a read-only transaction", verb(&planned.plan));
             return Err(SqlError::new(code::READ_ONLY_TRANSACTION, text));
         }
-        let answers = !planned.fields.is_empty() || matches!(planned.plan, Plan::Select(_) | Plan::Foreign(_));
+        let answers = !planned.fields.is_empty() || reads(&planned.plan);
         if describe && answers {
             out.row_description(&planned.fields, Formats(&portal.formats))?;
         }
@@ -88,6 +89,7 @@ impl Session {
             formats: Formats(&portal.formats),
             settings: &self.env.settings,
         };
+        self.queried = true;
         let analytics = self.sql.analytics();
         let mut run = Run {
             tx: &mut self.tx,
@@ -239,9 +241,9 @@ pub(super) fn run_plan(
 ) -> Result<(u64, bool)> {
     match &planned.plan {
         Plan::Select(select) => advance(run, select, cursor, max, sink).map(|p| (p.rows, p.done)),
-        Plan::Foreign(query) => {
+        Plan::Foreign(_) | Plan::Locking(_) => {
             if matches!(cursor, Cursor::Start) {
-                *cursor = Cursor::Foreign(run.foreign(query)?);
+                *cursor = Cursor::Foreign(start_foreign(run, &planned.plan)?);
             }
             let Cursor::Foreign(rows) = cursor else {
                 return Ok((0, true));
@@ -259,16 +261,32 @@ pub(super) fn run_plan(
                 Plan::Insert(insert) => write::insert(run, insert, sink)?,
                 Plan::Update(update) => write::update(run, update, sink)?,
                 Plan::Delete(delete) => write::delete(run, delete, sink)?,
-                Plan::Select(_) | Plan::Foreign(_) => 0,
+                _ => 0,
             };
             Ok((count, true))
         }
     }
 }
 
+fn start_foreign(run: &mut Run<'_>, plan: &Plan) -> Result<Box<dyn Rows>> {
+    match plan {
+        Plan::Locking(plan) => {
+            write::lock_found(run, &plan.targets)?;
+            run.foreign(&plan.query)
+        }
+        Plan::Foreign(query) => run.foreign(query),
+        _ => Err(SqlError::internal("a plan that analytics does not run")),
+    }
+}
+
+/// Whether the statement answers with rows even where it has no columns.
+fn reads(plan: &Plan) -> bool {
+    matches!(plan, Plan::Select(_) | Plan::Foreign(_) | Plan::Locking(_))
+}
+
 fn verb(plan: &Plan) -> &'static str {
     match plan {
-        Plan::Select(_) | Plan::Foreign(_) => "SELECT",
+        Plan::Select(_) | Plan::Foreign(_) | Plan::Locking(_) => "SELECT",
         Plan::Insert(_) => "INSERT",
         Plan::Update(_) => "UPDATE",
         Plan::Delete(_) => "DELETE",
@@ -288,6 +306,10 @@ fn reads_only(plan: &Plan) -> bool {
 fn explain_plan(plan: &Plan) -> Vec<String> {
     match plan {
         Plan::Foreign(_) => vec!["Analytics".to_string()],
+        Plan::Locking(plan) => {
+            let locked = plan.targets.iter().map(|t| format!("  Lock rows of {}", t.table.name));
+            std::iter::once("Analytics".to_string()).chain(locked).collect()
+        }
         Plan::Select(select) => explain_select(select),
         Plan::Insert(insert) => {
             let mut lines = vec![format!("Short path: insert into {}", insert.table.name)];

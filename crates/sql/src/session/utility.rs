@@ -152,7 +152,7 @@ impl Session {
         if let Some(isolation) = modes.isolation
             && isolation != self.tx.isolation()
         {
-            if self.tx.has_written() {
+            if self.queried {
                 return Err(SqlError::new(
                     code::ACTIVE_TRANSACTION,
                     "SET TRANSACTION ISOLATION LEVEL must be called before any query",

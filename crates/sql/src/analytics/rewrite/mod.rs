@@ -9,6 +9,7 @@
 
 mod names;
 mod parameters;
+mod quantified;
 
 pub(crate) use parameters::{cast_parameters, expand_any};
 
@@ -167,6 +168,7 @@ impl VisitorMut for Rewriter {
     }
 
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        quantified::rewrite_quantified(expr);
         if let Expr::Value(value) = expr {
             plain_number(value);
         }
