@@ -5,7 +5,8 @@
 //! 2. Each row that a snapshot sees has its entry in every index of its table; no two such rows share a unique key.
 //! 3. Each index entry leads to a row, or to nothing: an entry that no version explains is counted, not a problem (a crash
 //!    between a row's undo and purge leaves such hints, readers verify them).
-//! 4. Large values: every chain that the tree knows is held by some version.
+//! 4. Large values: those of the rows that a snapshot sees are read whole; each overflow page belongs to one chain. A chain
+//!    that no version holds any more would not be noticed.
 //! 5. Undo segments: header sane, records readable from tail to end.
 
 use crate::api::{Direction, RowBatch};
