@@ -4,7 +4,7 @@
 use super::arithmetic::as_decimal;
 use super::error::outward;
 use super::function::{Func, text_at};
-use super::types::{numeric_any, timestamptz};
+use super::types::numeric_any;
 use crate::error::{Result, SqlError, code};
 use arrow::array::*;
 use arrow::compute::{CastOptions, cast_with_options};
@@ -177,24 +177,11 @@ pub(crate) fn like_pattern() -> Func {
     })
 }
 
-/// `value AT TIME ZONE zone`. Only UTC is known.
-pub(crate) fn timezone() -> Func {
-    let returns = |types: &[DataType], _: &[Option<&datafusion::common::ScalarValue>]| {
-        Ok(match types.get(1) {
-            Some(DataType::Timestamp(_, Some(_))) => super::types::timestamp(),
-            _ => timestamptz(),
-        })
-    };
-    Func::any("timezone", returns, |call| {
-        let to = call.return_type().clone();
-        call.by_columns(|columns| {
-            for row in 0..columns[0].len() {
-                let zone = text_at(&columns[0], row)?.unwrap_or_default();
-                if !["utc", "gmt", "z", "+00", "+00:00", "etc/utc"].contains(&zone.to_lowercase().as_str()) {
-                    return Err(SqlError::unsupported(format!("time zone \"{zone}\"")));
-                }
-            }
-            strict(&columns[1], &to)
+/// `md5(text)`.
+pub(crate) fn md5() -> Func {
+    Func::of("md5", DataType::Utf8, |call| {
+        call.by_rows_to_text(|columns, row| {
+            Ok(text_at(&columns[0], row)?.map(|text| crate::expr::md5::hex_digest(text.as_bytes())))
         })
     })
 }

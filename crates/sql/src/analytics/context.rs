@@ -7,7 +7,9 @@
 use super::error::inward;
 use super::operators::PgTypes;
 use super::pg_catalog;
+use super::function::Func;
 use super::scan::EngineTable;
+use super::times::{self, Clock};
 use super::{Snapshot, arithmetic, casts};
 use crate::error::{SqlError, code};
 use arrow::datatypes::{DataType, SchemaRef};
@@ -31,7 +33,8 @@ pub(crate) struct Functions {
     aggregate: HashMap<String, Arc<AggregateUDF>>,
     window: HashMap<String, Arc<WindowUDF>>,
     table: HashMap<String, Arc<TableFunction>>,
-    planners: Vec<Arc<dyn ExprPlanner>>,
+    sum: Arc<AggregateUDF>,
+    count: Arc<AggregateUDF>,
     types: Arc<dyn TypePlanner>,
 }
 
@@ -68,8 +71,6 @@ impl Functions {
         let only = super::aggregates::OnlyValue::udaf();
         aggregate.insert(only.name().into(), only);
         let count = datafusion::functions_aggregate::count::count_udaf();
-        let mut planners: Vec<Arc<dyn ExprPlanner>> = vec![Arc::new(super::operators::PgPlanner { sum, count })];
-        planners.extend(SessionStateDefaults::default_expr_planners());
         let window = SessionStateDefaults::default_window_functions()
             .into_iter()
             .map(|f| (f.name().to_string(), f))
@@ -83,9 +84,22 @@ impl Functions {
             aggregate,
             window,
             table,
-            planners,
+            sum,
+            count,
             types: Arc::new(PgTypes),
         }
+    }
+
+    /// How operators are planned in a statement.
+    pub fn planners(&self, clock: Clock) -> Vec<Arc<dyn ExprPlanner>> {
+        let own = super::operators::PgPlanner {
+            sum: self.sum.clone(),
+            count: self.count.clone(),
+            clock,
+        };
+        let mut planners: Vec<Arc<dyn ExprPlanner>> = vec![Arc::new(own)];
+        planners.extend(SessionStateDefaults::default_expr_planners());
+        planners
     }
 }
 
@@ -101,7 +115,8 @@ fn own_functions() -> Vec<Arc<ScalarUDF>> {
         casts::to_text("cenote_text").udf(),
         casts::to_limited_text("cenote_varchar", false).udf(),
         casts::to_limited_text("cenote_bpchar", true).udf(),
-        casts::timezone().udf(),
+        super::times::timezone().udf(),
+        casts::md5().udf(),
         casts::like_pattern().udf(),
         super::formatting::to_char().udf(),
     ]
@@ -112,6 +127,8 @@ pub(crate) struct Names<'a> {
     pub snapshot: &'a Arc<Snapshot>,
     pub functions: &'a Functions,
     pub state: &'a SessionState,
+    pub clock: Clock,
+    pub planners: Vec<Arc<dyn ExprPlanner>>,
     /// Rows of all user tables that the statement names, to choose how it runs.
     pub rows: Cell<u64>,
 }
@@ -183,7 +200,7 @@ impl ContextProvider for Names<'_> {
     }
 
     fn get_expr_planners(&self) -> &[Arc<dyn ExprPlanner>] {
-        &self.functions.planners
+        &self.planners
     }
 
     fn get_type_planner(&self) -> Option<Arc<dyn TypePlanner>> {
@@ -191,7 +208,9 @@ impl ContextProvider for Names<'_> {
     }
 
     fn get_function_meta(&self, name: &str) -> Option<Arc<ScalarUDF>> {
-        pg_catalog::function(self.snapshot, name).or_else(|| self.functions.scalar.get(name).cloned())
+        pg_catalog::function(self.snapshot, name)
+            .or_else(|| times::function(&self.clock, name).map(Func::udf))
+            .or_else(|| self.functions.scalar.get(name).cloned())
     }
 
     fn get_higher_order_meta(&self, _: &str) -> Option<Arc<HigherOrderUDF>> {

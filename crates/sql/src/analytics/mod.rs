@@ -27,6 +27,7 @@ mod pg_catalog;
 mod plan;
 mod rewrite;
 mod scan;
+mod times;
 mod types;
 mod wire;
 

@@ -5,6 +5,7 @@
 
 use super::arithmetic::{self, Op, as_decimal, checked, common_numeric, decimal_shape, numeric, numeric_type};
 use super::casts;
+use super::times::Clock;
 use super::types::{arrow_type_of_oid, builtin_by_name, timestamp, timestamptz};
 use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
 use datafusion::common::{DFSchema, Result, ScalarValue};
@@ -21,6 +22,7 @@ use std::sync::Arc;
 pub(crate) struct PgPlanner {
     pub sum: Arc<AggregateUDF>,
     pub count: Arc<AggregateUDF>,
+    pub clock: Clock,
 }
 
 impl ExprPlanner for PgPlanner {
@@ -28,7 +30,7 @@ impl ExprPlanner for PgPlanner {
         let RawBinaryExpr { op, left, right } = expr;
         let settled = arithmetic_op(&op).is_some() || is_comparison(&op);
         let (left, right) = if settled {
-            settle(left, right, schema)
+            settle(left, right, schema, &self.clock)
         } else {
             (as_text_parameter(left), as_text_parameter(right))
         };
@@ -117,15 +119,15 @@ fn is_comparison(op: &BinaryOperator) -> bool {
 }
 
 /// Types literals and parameters by the other side.
-fn settle(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr) {
+fn settle(left: Expr, right: Expr, schema: &DFSchema, clock: &Clock) -> (Expr, Expr) {
     let (left, right) = (narrowed(left), narrowed(right));
     let (l, r) = (left.get_type(schema).ok(), right.get_type(schema).ok());
     let left = match &r {
-        Some(r) => typed_as(left, r),
+        Some(r) => typed_as(moment(left, r, clock), r),
         None => left,
     };
     let right = match &l {
-        Some(l) => typed_as(right, l),
+        Some(l) => typed_as(moment(right, l, clock), l),
         None => right,
     };
     (left, right)
@@ -142,6 +144,16 @@ fn narrowed(expr: Expr) -> Expr {
         Expr::Literal(ScalarValue::Int64(Some(value)), None) => i32::try_from(*value).map_or(expr, lit),
         Expr::Literal(ScalarValue::UInt64(Some(value)), None) => {
             lit(ScalarValue::Decimal128(Some(i128::from(*value)), 20, 0))
+        }
+        _ => expr,
+    }
+}
+
+/// A string literal beside a date or time is read in the session's time zone.
+fn moment(expr: Expr, other: &DataType, clock: &Clock) -> Expr {
+    match (&expr, other) {
+        (Expr::Literal(ScalarValue::Utf8(Some(_)), _), DataType::Date32 | DataType::Timestamp(..)) => {
+            clock.cast_to("cenote_moment", other.clone()).call(vec![expr])
         }
         _ => expr,
     }

@@ -1,5 +1,6 @@
 //! From a parsed query to a plan that runs, and the runtime that runs it.
 
+use super::times::Clock;
 use super::context::{Functions, Names};
 use super::error::{inward, outward};
 use super::rewrite::{expand_any, rewrite, shown_name};
@@ -200,7 +201,10 @@ fn logical(
     let mut query = query.clone();
     expand_any(&mut query, values)?;
     rewrite(&mut query);
+    let clock = Clock::of(snapshot);
     let names = Names {
+        planners: core.functions.planners(clock.clone()),
+        clock,
         snapshot,
         functions: &core.functions,
         state: &core.single,

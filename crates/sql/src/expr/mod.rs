@@ -9,7 +9,7 @@ pub mod bind;
 mod conditions;
 pub mod functions;
 mod like;
-mod md5;
+pub(crate) mod md5;
 pub mod names;
 pub mod type_names;
 

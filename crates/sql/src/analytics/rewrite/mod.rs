@@ -311,7 +311,10 @@ fn rewrite_expr(expr: &mut Expr) {
                 "date_part",
                 vec![
                     Expr::value(Value::SingleQuotedString(field.to_string().to_lowercase())),
-                    take(of),
+                    match field {
+                        DateTimeField::Epoch => take(of),
+                        _ => call("cenote_local", vec![take(of)]),
+                    },
                 ],
             );
         }
@@ -374,6 +377,13 @@ fn rewrite_unary(expr: &mut Expr) {
             *expr = call("cenote_negate", vec![take(inner)])
         }
         UnaryOperator::Plus => *expr = take(inner),
+        UnaryOperator::BitwiseNot => {
+            *expr = Expr::BinaryOp {
+                left: Box::new(take(inner)),
+                op: BinaryOperator::PGBitwiseXor,
+                right: Box::new(number("-1")),
+            }
+        }
         UnaryOperator::PGAbs => *expr = call("abs", vec![take(inner)]),
         UnaryOperator::PGSquareRoot => *expr = call("sqrt", vec![take(inner)]),
         _ => {}
@@ -432,6 +442,13 @@ fn rewrite_cast(expr: &mut Expr) {
             call("cenote_numeric", vec![inner])
         }
         DataType::Text => call("cenote_text", vec![inner]),
+        DataType::Date => call("cenote_date", vec![inner]),
+        DataType::Timestamp(None, TimezoneInfo::None | TimezoneInfo::WithoutTimeZone) => {
+            call("cenote_timestamp", vec![inner])
+        }
+        DataType::Timestamp(None, TimezoneInfo::Tz | TimezoneInfo::WithTimeZone) => {
+            call("cenote_timestamptz", vec![inner])
+        }
         DataType::Varchar(n) | DataType::CharacterVarying(n) | DataType::CharVarying(n) => match length(n) {
             Some(n) => call("cenote_varchar", vec![inner, number(&n)]),
             None => call("cenote_text", vec![inner]),
@@ -526,6 +543,15 @@ fn unqualify(name: &mut ObjectName) {
     }
 }
 
+/// An instant's parts are those of its local time.
+fn local_argument(function: &mut Function, position: usize) {
+    if let FunctionArguments::List(list) = &mut function.args
+        && let Some(FunctionArg::Unnamed(FunctionArgExpr::Expr(arg))) = list.args.get_mut(position)
+    {
+        *arg = call("cenote_local", vec![take(arg)]);
+    }
+}
+
 fn rewrite_function(expr: &mut Expr) {
     let Expr::Function(function) = expr else { return };
     unqualify(&mut function.name);
@@ -546,6 +572,9 @@ fn rewrite_function(expr: &mut Expr) {
     let plain = match name.as_str() {
         "coalesce" | "greatest" | "least" | "nullif" | "sum" | "avg" | "min" | "max" | "array_agg" => true,
         "every" => return rename(function, "bool_and"),
+        "variance" => return rename(function, "var_samp"),
+        "to_char" => return local_argument(function, 0),
+        "date_part" if !function.to_string().to_lowercase().contains("'epoch'") => return local_argument(function, 1),
         "generate_subscripts" => {
             rename(function, "cenote_subscripts");
             *expr = call("unnest", vec![take(expr)]);
