@@ -544,8 +544,8 @@ fn comparisons_with_all_and_any_of_a_subquery() {
         "t|f",
     );
     db.check(
-        "select 5 > all (values (1), (null)), 0 > all (values (1), (null)), 5 > any (values (1), (null)), 0 > any (values (1), (null))",
+        "select 5 > all (select * from (values (1), (null)) v(x)), 0 > all (select * from (values (1), (null)) v(x)), 5 > any (select * from (values (1), (null)) v(x)), 0 > any (select * from (values (1), (null)) v(x))",
         "|f|t|",
     );
-    db.check("select 1 = all (values (1), (1)), 1 = all (values (1), (2)), 1 <> any (values (1), (1)), 1 <> any (values (1), (2))", "t|f|f|t");
+    db.check("select 1 = all (select * from (values (1), (1)) v(x)), 1 = all (select * from (values (1), (2)) v(x)), 1 <> any (select * from (values (1), (1)) v(x)), 1 <> any (select * from (values (1), (2)) v(x))", "t|f|f|t");
 }
