@@ -30,6 +30,40 @@ fn select_basics() {
     );
 }
 
+/// Dates outside of 1677 to 2262 were an error wherever DataFusion took them through nanoseconds.
+#[test]
+fn dates_of_all_years() {
+    let db = Database::with_samples();
+    db.check(
+        "select date_trunc('century', d) from (select date '1542-01-06' as d) x",
+        "1501-01-01 00:00:00+00",
+    );
+    db.check(
+        "select date_trunc('year', d) from (select date '9999-12-31' as d) x",
+        "9999-01-01 00:00:00+00",
+    );
+    db.check(
+        "select date_trunc('hour', t) from (select timestamp '1001-02-03 04:05:06' as t) x",
+        "1001-02-03 04:00:00",
+    );
+    db.check(
+        "select extract(year from d), d + 1 from (select date '1542-01-06' as d) x",
+        "1542|1542-01-07",
+    );
+    db.check(
+        "select d < timestamp '1600-01-01 00:00:00' from (select date '1542-01-06' as d) x",
+        "t",
+    );
+    db.check(
+        "select cast(d as timestamp) from (select date '1542-01-06' as d) x",
+        "1542-01-06 00:00:00",
+    );
+    db.check(
+        "select max(d) - min(d) from (select date '1542-01-06' as d union all select date '9999-01-01') x",
+        "3088851",
+    );
+}
+
 #[test]
 fn types_of_results() {
     let db = Database::with_samples();
