@@ -389,7 +389,9 @@ fn recover(
     report.voided = found.log.voided.len() as u64;
     match &found.log.ring {
         RingUse::Used if !pool.is_of_its_ring() => {
-            report.remarks.push("region discarded: a start made its redo ring anew and was cut off".into());
+            report
+                .remarks
+                .push("region discarded: a start made its redo ring anew and was cut off".into());
         }
         RingUse::Used => {
             report.mode = if clean { Mode::Clean } else { Mode::Instant };

@@ -270,7 +270,7 @@ impl Settings {
             return Err(ConfigError::Value(problem));
         }
         let in_ram = self.region.as_ref().is_none_or(|region| region.starts_with("/dev/shm"));
-        let most = ByteSize::mib(usable_memory() / 10 * 9 >> 20);
+        let most = ByteSize::mib((usable_memory() / 10 * 9) >> 20);
         if in_ram && self.memory_size > most {
             let problem = format!(
                 "memory_size is {}, more than nine tenths of this machine's memory ({most}): reserving it would starve \

@@ -19,22 +19,53 @@ fn main() {
     let table = prepare(&engine, rows);
     for threads in [1, 4] {
         measure("point read, autocommit", threads, ops, &engine, &table, rows, reads);
-        measure("range of 100, autocommit", threads, ops / 50, &engine, &table, rows, ranges);
+        measure(
+            "range of 100, autocommit",
+            threads,
+            ops / 50,
+            &engine,
+            &table,
+            rows,
+            ranges,
+        );
         measure("update, autocommit", threads, ops / 100, &engine, &table, rows, updates);
-        measure("10 updates a transaction", threads, ops / 100, &engine, &table, rows, ten_updates);
+        measure(
+            "10 updates a transaction",
+            threads,
+            ops / 100,
+            &engine,
+            &table,
+            rows,
+            ten_updates,
+        );
     }
     engine.shutdown().expect("ends");
 }
 
 fn prepare(engine: &Arc<Engine>, rows: i32) -> Arc<Table> {
-    let column = |name: &str, ty| ColumnDef { name: name.into(), ty, not_null: true, default: None };
+    let column = |name: &str, ty| ColumnDef {
+        name: name.into(),
+        ty,
+        not_null: true,
+        default: None,
+    };
     let mut tx = engine.begin(Isolation::ReadCommitted);
     let table = tx
         .create_table(NewTable {
             name: "sbtest".into(),
-            columns: vec![column("id", ColumnType::Int4), column("k", ColumnType::Int4), column("c", ColumnType::Char(120)), column("pad", ColumnType::Char(60))],
+            columns: vec![
+                column("id", ColumnType::Int4),
+                column("k", ColumnType::Int4),
+                column("c", ColumnType::Char(120)),
+                column("pad", ColumnType::Char(60)),
+            ],
             primary_key: Some(("sbtest_pkey".into(), vec![0])),
-            indexes: vec![NewIndex { name: "k".into(), columns: vec![1], unique: false, constraint: false }],
+            indexes: vec![NewIndex {
+                name: "k".into(),
+                columns: vec![1],
+                unique: false,
+                constraint: false,
+            }],
         })
         .expect("made");
     tx.commit().expect("committed");
@@ -53,7 +84,18 @@ fn prepare(engine: &Arc<Engine>, rows: i32) -> Arc<Table> {
 
 fn encode(table: &Table, id: i32, k: i32, row: &mut Vec<u8>) {
     let c = format!("{id:0120}");
-    table.layout().encode(&[Datum::Int4(id), Datum::Int4(k), Datum::Text(c.clone()), Datum::Text(c[..60].into())], row).expect("a row");
+    table
+        .layout()
+        .encode(
+            &[
+                Datum::Int4(id),
+                Datum::Int4(k),
+                Datum::Text(c.clone()),
+                Datum::Text(c[..60].into()),
+            ],
+            row,
+        )
+        .expect("a row");
 }
 
 type Work = fn(&Arc<Engine>, &Arc<Table>, i32, u64, u64);
@@ -68,11 +110,16 @@ fn measure(name: &str, threads: u64, ops: u64, engine: &Arc<Engine>, table: &Arc
         .collect();
     all.into_iter().for_each(|t| t.join().expect("no panic"));
     let rate = ops as f64 / begun.elapsed().as_secs_f64();
-    println!("{name}, {threads} threads: {rate:.0}/s, {:.2} us each", threads as f64 * 1e6 / rate);
+    println!(
+        "{name}, {threads} threads: {rate:.0}/s, {:.2} us each",
+        threads as f64 * 1e6 / rate
+    );
 }
 
 fn next(seed: &mut u64, below: i32) -> i32 {
-    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *seed = seed
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
     ((*seed >> 33) % below as u64) as i32
 }
 
@@ -107,7 +154,9 @@ fn update(tx: &mut Tx, table: &Arc<Table>, id: i32, k: &mut Vec<u8>) {
     key(table, id, k);
     let mut new = Vec::new();
     tx.modify(table, k, &mut |old, _| {
-        let Datum::Int4(indexed) = table.layout().column(old, 1)?.to_owned() else { return Ok::<_, Error>(Change::Skip) };
+        let Datum::Int4(indexed) = table.layout().column(old, 1)?.to_owned() else {
+            return Ok::<_, Error>(Change::Skip);
+        };
         encode(table, id, indexed, &mut new);
         Ok(Change::Update(new.clone()))
     })

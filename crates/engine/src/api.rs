@@ -189,6 +189,14 @@ pub struct EngineOptions {
 impl EngineOptions {
     /// Defaults for a directory: a region of `memory_size` bytes in shared memory that survives the process.
     pub fn new(data: impl Into<PathBuf>, memory: MemoryKind, memory_size: u64) -> EngineOptions {
-        EngineOptions { data: data.into(), memory, memory_size, region: None, survive: Survive::Process, numa_node: None, background: true }
+        EngineOptions {
+            data: data.into(),
+            memory,
+            memory_size,
+            region: None,
+            survive: Survive::Process,
+            numa_node: None,
+            background: true,
+        }
     }
 }

@@ -31,7 +31,9 @@ impl Engine {
         report.problems.extend(pool.problems);
         let files = self.storage.0.check()?;
         let (pages, groups) = (files.pages, files.groups);
-        report.summary.push(format!("{pages} pages in files, {groups} redo groups from the checkpoint on"));
+        report.summary.push(format!(
+            "{pages} pages in files, {groups} redo groups from the checkpoint on"
+        ));
         report.problems.extend(files.damage);
         let mut reader = Reader::new(self);
         reader.refresh();
@@ -50,7 +52,9 @@ impl Engine {
             "{name}: {} entries, {} leaves, {} inner pages, {} overflow pages, {} free pages",
             tree.entries, tree.leaves, tree.inner, tree.overflow, tree.free
         ));
-        report.problems.extend(tree.findings.iter().map(|finding| format!("{name}: {finding}")));
+        report
+            .problems
+            .extend(tree.findings.iter().map(|finding| format!("{name}: {finding}")));
         Ok(())
     }
 
@@ -73,14 +77,21 @@ impl Engine {
 
     fn check_row(&self, table: &Table, key: &[u8], row: &[u8], report: &mut CheckReport) -> Result<()> {
         if let Err(error) = table.layout().decode(row) {
-            report.problems.push(format!("table \"{}\", key {}: {error}", table.name, hex(key)));
+            report
+                .problems
+                .push(format!("table \"{}\", key {}: {error}", table.name, hex(key)));
             return Ok(());
         }
         if !table.has_hidden_key() {
             let mut wanted = Vec::new();
             table.key_of_row(row, &mut wanted)?;
             if wanted != key {
-                report.problems.push(format!("table \"{}\": a row lies at key {} but has {}", table.name, hex(key), hex(&wanted)));
+                report.problems.push(format!(
+                    "table \"{}\": a row lies at key {} but has {}",
+                    table.name,
+                    hex(key),
+                    hex(&wanted)
+                ));
             }
         }
         for index in &table.indexes {
@@ -88,17 +99,29 @@ impl Engine {
             table.index_key_of_row(index, row, &mut entry)?;
             entry.extend_from_slice(key);
             if !(BTree { space: index.space }).get(&self.pool, &entry, &mut value)? {
-                report.problems.push(format!("index \"{}\" lacks the entry of row {}", index.name, hex(key)));
+                report
+                    .problems
+                    .push(format!("index \"{}\" lacks the entry of row {}", index.name, hex(key)));
             }
         }
         Ok(())
     }
 
-    fn check_index(&self, reader: &Reader, table: &Table, index: &IndexDef, rows: u64, report: &mut CheckReport) -> Result<()> {
+    fn check_index(
+        &self,
+        reader: &Reader,
+        table: &Table,
+        index: &IndexDef,
+        rows: u64,
+        report: &mut CheckReport,
+    ) -> Result<()> {
         self.check_tree(&format!("index \"{}\"", index.name), index.space, report)?;
         let (mut live, mut hints) = (0, 0);
         let (mut row, mut seen, mut last) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut scan, mut batch) = (BTree { space: index.space }.scan(KeyRange::all(), Direction::Forward), LeafBatch::new());
+        let (mut scan, mut batch) = (
+            BTree { space: index.space }.scan(KeyRange::all(), Direction::Forward),
+            LeafBatch::new(),
+        );
         while scan.next_batch(&self.pool, &mut batch)? {
             for (entry, value) in batch.iter() {
                 let (prefix, key) = split_entry(entry, value)?;
@@ -113,16 +136,24 @@ impl Engine {
                 }
                 live += 1;
                 if index.unique && last == prefix && !table.index_key_has_null(index, &row)? {
-                    report.problems.push(format!("unique index \"{}\" has key {} twice", index.name, hex(prefix)));
+                    report
+                        .problems
+                        .push(format!("unique index \"{}\" has key {} twice", index.name, hex(prefix)));
                 }
                 last.clear();
                 last.extend_from_slice(prefix);
             }
         }
         if live != rows {
-            report.problems.push(format!("index \"{}\" leads to {live} rows, its table has {rows}", index.name));
+            report.problems.push(format!(
+                "index \"{}\" leads to {live} rows, its table has {rows}",
+                index.name
+            ));
         }
-        report.summary.push(format!("index \"{}\": {live} rows, {hints} entries of other versions", index.name));
+        report.summary.push(format!(
+            "index \"{}\": {live} rows, {hints} entries of other versions",
+            index.name
+        ));
         Ok(())
     }
 
@@ -137,7 +168,9 @@ impl Engine {
                     continue;
                 }
             };
-            let mut at = header.tail.max(segment.tail.load(cenote_base::rt::atomic::Ordering::Acquire));
+            let mut at = header
+                .tail
+                .max(segment.tail.load(cenote_base::rt::atomic::Ordering::Acquire));
             while at < header.end {
                 match undo::read_next(&self.pool, segment.number, at) {
                     Ok(Some((_, behind, _))) => {
@@ -155,8 +188,12 @@ impl Engine {
                 }
             }
         }
-        report.summary.push(format!("{} undo segments, {records} records", segments.len()));
-        report.problems.extend(self.purge.error.lock().iter().map(|error| format!("purge: {error}")));
+        report
+            .summary
+            .push(format!("{} undo segments, {records} records", segments.len()));
+        report
+            .problems
+            .extend(self.purge.error.lock().iter().map(|error| format!("purge: {error}")));
         Ok(())
     }
 
@@ -185,7 +222,10 @@ impl Engine {
     /// Size of a table with its indexes, in bytes.
     pub fn table_bytes(&self, table: &Table) -> u64 {
         let pages = |space| crate::space::pages(&self.pool, space).unwrap_or(0);
-        state::spaces_of(table).into_iter().map(|s| u64::from(pages(s)) * cenote_base::PAGE_SIZE as u64).sum()
+        state::spaces_of(table)
+            .into_iter()
+            .map(|s| u64::from(pages(s)) * cenote_base::PAGE_SIZE as u64)
+            .sum()
     }
 }
 

@@ -72,8 +72,19 @@ impl Engine {
             .ok_or_else(|| Error::Corrupt(format!("sequence {id} has no value")))?;
         let mut value = [0; 8];
         value.copy_from_slice(&bytes[..8]);
-        let position = Position { value: i64::from_le_bytes(value), called: bytes[8] != 0, ahead: 0, written: 0 };
-        Ok(self.counters.sequences.lock().entry(id).or_insert_with(|| Arc::new(rt::Mutex::new(position))).clone())
+        let position = Position {
+            value: i64::from_le_bytes(value),
+            called: bytes[8] != 0,
+            ahead: 0,
+            written: 0,
+        };
+        Ok(self
+            .counters
+            .sequences
+            .lock()
+            .entry(id)
+            .or_insert_with(|| Arc::new(rt::Mutex::new(position)))
+            .clone())
     }
 
     fn write_position(&self, id: u32, value: i64, called: bool) -> Result<u64> {
@@ -86,12 +97,25 @@ impl Engine {
     pub(crate) fn next_value(&self, def: &SequenceDef) -> Result<(i64, u64)> {
         let position = self.position_of(def.id)?;
         let mut position = position.lock();
-        let value = if position.called { step(def, position.value)? } else { position.value };
+        let value = if position.called {
+            step(def, position.value)?
+        } else {
+            position.value
+        };
         if position.ahead == 0 {
-            let reach = value.saturating_add(def.increment.saturating_mul(AHEAD)).clamp(def.min, def.max);
+            let reach = value
+                .saturating_add(def.increment.saturating_mul(AHEAD))
+                .clamp(def.min, def.max);
             let reach = if def.cycle { value } else { reach };
             position.written = self.write_position(def.id, reach, true)?;
-            position.ahead = if def.cycle { 0 } else { reach.abs_diff(value).checked_div(def.increment.unsigned_abs()).unwrap_or(0) as i64 };
+            position.ahead = if def.cycle {
+                0
+            } else {
+                reach
+                    .abs_diff(value)
+                    .checked_div(def.increment.unsigned_abs())
+                    .unwrap_or(0) as i64
+            };
         } else {
             position.ahead -= 1;
         }
@@ -101,12 +125,28 @@ impl Engine {
 
     /// Sets a sequence; returns the position of the log behind which it is set.
     pub(crate) fn set_value(&self, id: u32, value: i64, called: bool) -> Result<u64> {
-        let position = self.counters.sequences.lock().entry(id).or_insert_with(|| {
-            Arc::new(rt::Mutex::new(Position { value, called, ahead: 0, written: 0 }))
-        }).clone();
+        let position = self
+            .counters
+            .sequences
+            .lock()
+            .entry(id)
+            .or_insert_with(|| {
+                Arc::new(rt::Mutex::new(Position {
+                    value,
+                    called,
+                    ahead: 0,
+                    written: 0,
+                }))
+            })
+            .clone();
         let mut position = position.lock();
         let written = self.write_position(id, value, called)?;
-        *position = Position { value, called, ahead: 0, written };
+        *position = Position {
+            value,
+            called,
+            ahead: 0,
+            written,
+        };
         Ok(written)
     }
 
@@ -130,18 +170,30 @@ impl Engine {
 
     /// Rows as last counted.
     pub(crate) fn row_count(&self, table: u32) -> Result<Option<u64>> {
-        Ok(self.get_counter(KIND_ROWS, table)?.and_then(|v| v.try_into().ok()).map(u64::from_le_bytes))
+        Ok(self
+            .get_counter(KIND_ROWS, table)?
+            .and_then(|v| v.try_into().ok())
+            .map(u64::from_le_bytes))
     }
 }
 
 fn step(def: &SequenceDef, from: i64) -> Result<i64> {
-    let next = from.checked_add(def.increment).filter(|v| (def.min..=def.max).contains(v));
+    let next = from
+        .checked_add(def.increment)
+        .filter(|v| (def.min..=def.max).contains(v));
     match next {
         Some(next) => Ok(next),
         None if def.cycle => Ok(if def.increment > 0 { def.min } else { def.max }),
         None => {
-            let (end, limit) = if def.increment > 0 { ("maximum", def.max) } else { ("minimum", def.min) };
-            Err(Error::SequenceLimit(format!("nextval: reached {end} value of sequence \"{}\" ({limit})", def.name)))
+            let (end, limit) = if def.increment > 0 {
+                ("maximum", def.max)
+            } else {
+                ("minimum", def.min)
+            };
+            Err(Error::SequenceLimit(format!(
+                "nextval: reached {end} value of sequence \"{}\" ({limit})",
+                def.name
+            )))
         }
     }
 }

@@ -11,26 +11,26 @@
 //! System spaces: 0 meta page, 1 catalog, 2 counters, `undo::SPACE_BASE`.. undo segments, `cts::SPACE` CTS slots. Objects'
 //! spaces from `FIRST_SPACE`; their numbers are never used twice.
 
+use crate::api::Direction;
 use crate::api::{EngineOptions, Isolation, MemoryKind, Survive};
 use crate::catalog::Table;
 use crate::catalog::state::{CATALOG_SPACE, CatalogState};
 use crate::counters::{COUNTERS_SPACE, Counters};
 use crate::error::{Error, Result};
-use crate::purge::Purge;
-use crate::report::RecoveryReport;
-use crate::recovery::Losers;
-use crate::api::Direction;
 use crate::key::KeyRange;
+use crate::purge::Purge;
+use crate::recovery::Losers;
+use crate::report::RecoveryReport;
 use crate::tree::{BTree, LeafBatch};
+use crate::tx::Tx;
 use crate::tx::cts::{self, CtsPages};
 use crate::tx::locks::{RowLocks, TableLocks, UniqueStripes, Waits};
 use crate::tx::slots::Slots;
 use crate::tx::status::TxTable;
-use crate::tx::Tx;
 use crate::undo::{self, Segment, Writer};
 use cenote_base::rt;
-use cenote_base::rt::{HashMap, HashSet};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::{HashMap, HashSet};
 use cenote_base::{Lsn, PageId};
 use cenote_buffer::{BufferPool, Config, Kind};
 use cenote_storage::{DataDir, Storage};
@@ -64,13 +64,16 @@ impl Store {
     }
 
     pub(crate) fn wait_durable(&self, lsn: u64) -> Result<()> {
-        self.0.log().wait_durable(Lsn::from_raw(lsn)).map_err(|error| match error {
-            cenote_base::Error::Poisoned(text) => Error::Poisoned(text),
-            other => Error::Poisoned(format!(
-                "what was written could not be made durable ({other}), and the database takes no more changes: \
+        self.0
+            .log()
+            .wait_durable(Lsn::from_raw(lsn))
+            .map_err(|error| match error {
+                cenote_base::Error::Poisoned(text) => Error::Poisoned(text),
+                other => Error::Poisoned(format!(
+                    "what was written could not be made durable ({other}), and the database takes no more changes: \
                  see to the disk, then restart"
-            )),
-        })
+                )),
+            })
     }
 
     pub(crate) fn check_writable(&self) -> Result<()> {
@@ -150,7 +153,9 @@ impl Engine {
         let orphans = crate::recovery::drop_orphans(&engine, &named)?;
         engine.update_report(|report| {
             if orphans > 0 {
-                report.notes.push(format!("{orphans} spaces that no definition named were dropped"));
+                report
+                    .notes
+                    .push(format!("{orphans} spaces that no definition named were dropped"));
             }
             report.duration_ms = rt::now().since(begun).as_secs_f64() * 1000.0;
         });
@@ -168,7 +173,9 @@ impl Engine {
             self.losers.done();
         } else {
             let weak = Arc::downgrade(self);
-            threads.push(rt::spawn("rollback", move || crate::recovery::roll_back_losers(&weak, losers)));
+            threads.push(rt::spawn("rollback", move || {
+                crate::recovery::roll_back_losers(&weak, losers)
+            }));
         }
         let weak = Arc::downgrade(self);
         let signal = self.purge.signal.clone();
@@ -306,15 +313,22 @@ impl Engine {
         if let Some(counter) = self.row_numbers.lock().get(&table.space) {
             return Ok(counter.fetch_add(1, Ordering::Relaxed));
         }
-        let mut scan = BTree { space: table.space }.scan(KeyRange::all(), Direction::Backward).batch_rows(1);
+        let mut scan = BTree { space: table.space }
+            .scan(KeyRange::all(), Direction::Backward)
+            .batch_rows(1);
         let mut batch = LeafBatch::new();
         let mut next = 1;
         if scan.next_batch(&self.pool, &mut batch)? {
-            let key: [u8; 8] = batch.key(0).try_into().map_err(|_| Error::Corrupt("hidden key of a row".into()))?;
+            let key: [u8; 8] = batch
+                .key(0)
+                .try_into()
+                .map_err(|_| Error::Corrupt("hidden key of a row".into()))?;
             next = u64::from_be_bytes(key) + 1;
         }
         let mut counters = self.row_numbers.lock();
-        let counter = counters.entry(table.space).or_insert_with(|| Arc::new(AtomicU64::new(next)));
+        let counter = counters
+            .entry(table.space)
+            .or_insert_with(|| Arc::new(AtomicU64::new(next)));
         Ok(counter.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -341,7 +355,10 @@ impl Engine {
         m.commit();
         let segment = Arc::new(Segment::new(number as u16, undo::STREAM_START));
         self.segments.write().push(segment.clone());
-        Ok(Writer { segment, position: undo::STREAM_START })
+        Ok(Writer {
+            segment,
+            position: undo::STREAM_START,
+        })
     }
 
     /// The session needs its segment no more.
@@ -352,7 +369,10 @@ impl Engine {
     /// Whether purge has passed the record.
     pub(crate) fn is_purged(&self, pointer: u64) -> bool {
         let (number, _) = undo::split(pointer);
-        self.segments.read().get(usize::from(number)).is_none_or(|segment| undo::is_purged(segment, pointer))
+        self.segments
+            .read()
+            .get(usize::from(number))
+            .is_none_or(|segment| undo::is_purged(segment, pointer))
     }
 }
 
@@ -412,5 +432,7 @@ fn open_segments(pool: &BufferPool) -> Result<Vec<Arc<Segment>>> {
     if count > undo::MAX_SEGMENTS {
         return Err(Error::Corrupt(format!("the meta page names {count} undo segments")));
     }
-    (0..count as u16).map(|number| Ok(Arc::new(Segment::new(number, undo::header(pool, number)?.tail)))).collect()
+    (0..count as u16)
+        .map(|number| Ok(Arc::new(Segment::new(number, undo::header(pool, number)?.tail))))
+        .collect()
 }

@@ -32,12 +32,20 @@ pub fn push(ty: ColumnType, datum: &DatumRef<'_>, out: &mut Vec<u8>) {
             out.extend_from_slice(&((*v as u64) ^ (1 << 63)).to_be_bytes());
         }
         DatumRef::Float4(v) => {
-            let bits = if v.is_nan() { f32::NAN.to_bits() & !(1 << 31) } else { (v + 0.0).to_bits() };
+            let bits = if v.is_nan() {
+                f32::NAN.to_bits() & !(1 << 31)
+            } else {
+                (v + 0.0).to_bits()
+            };
             let folded = if bits >> 31 == 1 { !bits } else { bits ^ (1 << 31) };
             out.extend_from_slice(&folded.to_be_bytes());
         }
         DatumRef::Float8(v) => {
-            let bits = if v.is_nan() { f64::NAN.to_bits() & !(1 << 63) } else { (v + 0.0).to_bits() };
+            let bits = if v.is_nan() {
+                f64::NAN.to_bits() & !(1 << 63)
+            } else {
+                (v + 0.0).to_bits()
+            };
             let folded = if bits >> 63 == 1 { !bits } else { bits ^ (1 << 63) };
             out.extend_from_slice(&folded.to_be_bytes());
         }
@@ -65,12 +73,18 @@ fn push_bytes(bytes: &[u8], out: &mut Vec<u8>) {
 
 /// Refuses a key that is longer than a tree admits.
 pub fn check_len(key: &[u8]) -> Result<()> {
-    if key.len() > MAX_KEY_BYTES { Err(too_long(key.len())) } else { Ok(()) }
+    if key.len() > MAX_KEY_BYTES {
+        Err(too_long(key.len()))
+    } else {
+        Ok(())
+    }
 }
 
 /// The refusal of a key of `len` bytes.
 pub(crate) fn too_long(len: usize) -> Error {
-    Error::TooLarge(format!("index row requires {len} bytes, maximum size is {MAX_KEY_BYTES}"))
+    Error::TooLarge(format!(
+        "index row requires {len} bytes, maximum size is {MAX_KEY_BYTES}"
+    ))
 }
 
 /// The least key above all keys that begin with `prefix`; None where there is none.
@@ -93,13 +107,19 @@ pub struct KeyRange {
 impl KeyRange {
     /// All keys.
     pub fn all() -> KeyRange {
-        KeyRange { lower: Bound::Unbounded, upper: Bound::Unbounded }
+        KeyRange {
+            lower: Bound::Unbounded,
+            upper: Bound::Unbounded,
+        }
     }
 
     /// All keys that begin with `prefix` (a key itself included).
     pub fn prefix(prefix: &[u8]) -> KeyRange {
         let upper = successor(prefix).map_or(Bound::Unbounded, Bound::Excluded);
-        KeyRange { lower: Bound::Included(prefix.to_vec()), upper }
+        KeyRange {
+            lower: Bound::Included(prefix.to_vec()),
+            upper,
+        }
     }
 
     /// Keys whose first parts lie between two prefixes; inclusive bounds take in all keys that begin with them.
@@ -175,13 +195,19 @@ mod tests {
     #[test]
     fn nulls_sort_last_and_ranges_hold() {
         assert!(one(ColumnType::Int4, &Datum::Null) > one(ColumnType::Int4, &Datum::Int4(i32::MAX)));
-        assert_eq!(one(ColumnType::Float8, &Datum::Float8(-0.0)), one(ColumnType::Float8, &Datum::Float8(0.0)));
+        assert_eq!(
+            one(ColumnType::Float8, &Datum::Float8(-0.0)),
+            one(ColumnType::Float8, &Datum::Float8(0.0))
+        );
         let five = one(ColumnType::Int4, &Datum::Int4(5));
         let mut longer = five.clone();
         push_datum(ColumnType::Text, &Datum::Text("x".into()), &mut longer);
         assert!(KeyRange::prefix(&five).contains(&longer));
         assert!(!KeyRange::between(Bound::Excluded(&five), Bound::Unbounded).contains(&longer));
         assert!(KeyRange::between(Bound::Unbounded, Bound::Included(&five)).contains(&longer));
-        assert_eq!(one(ColumnType::Char(5), &Datum::Text("ab   ".into())), one(ColumnType::Char(5), &Datum::Text("ab".into())));
+        assert_eq!(
+            one(ColumnType::Char(5), &Datum::Text("ab   ".into())),
+            one(ColumnType::Char(5), &Datum::Text("ab".into()))
+        );
     }
 }

@@ -48,7 +48,9 @@ pub(crate) fn move_out(engine: &Engine, table: &Table, row: &[u8]) -> Result<(Ve
         }
     }
     if len > ROW_MAX {
-        return Err(Error::TooLarge(format!("row is too big: {len} bytes, maximum {ROW_MAX} besides large values")));
+        return Err(Error::TooLarge(format!(
+            "row is too big: {len} bytes, maximum {ROW_MAX} besides large values"
+        )));
     }
     let mut refs = Vec::new();
     let moved = layout.rewrite_variables(row, |column, bytes, _, value| {
@@ -112,7 +114,11 @@ impl Engine {
 
     /// `reclaim_large`, if there is anything to make pending.
     pub(crate) fn ready_for_large(&self, table: &Table, refs: &[LargeRef]) -> Result<()> {
-        if refs.is_empty() { Ok(()) } else { self.reclaim_large(table) }
+        if refs.is_empty() {
+            Ok(())
+        } else {
+            self.reclaim_large(table)
+        }
     }
 }
 
@@ -133,5 +139,6 @@ pub(crate) fn orphan(m: &mut Mtr<'_>, table: &Table, refs: &[LargeRef]) -> Resul
 
 /// Frees pending chains.
 pub(crate) fn free(pool: &BufferPool, table: &Table, refs: &[LargeRef]) -> Result<()> {
-    refs.iter().try_for_each(|large| tree(table).free_large(pool, large).map_err(Error::from))
+    refs.iter()
+        .try_for_each(|large| tree(table).free_large(pool, large).map_err(Error::from))
 }

@@ -121,7 +121,9 @@ impl Engine {
         let mut at = segment.tail.load(Ordering::Acquire);
         let mut passed = 0;
         while at < end {
-            let Some((position, behind, record)) = undo::read_next(&self.pool, segment.number, at)? else { break };
+            let Some((position, behind, record)) = undo::read_next(&self.pool, segment.number, at)? else {
+                break;
+            };
             if position >= end {
                 break;
             }
@@ -173,10 +175,22 @@ impl Engine {
     fn purge_version(&self, table: &Table, pointer: u64, record: &UndoRecord) -> Result<()> {
         let tree = BTree { space: table.space };
         let live = !record.before.deleted();
-        let mut entries = if live { entries_of(self, table, &record.key, &record.row)? } else { Vec::new() };
-        let refs = if live { large::refs_of(table, &record.row)? } else { Vec::new() };
+        let mut entries = if live {
+            entries_of(self, table, &record.key, &record.row)?
+        } else {
+            Vec::new()
+        };
+        let refs = if live {
+            large::refs_of(table, &record.row)?
+        } else {
+            Vec::new()
+        };
         // A long definition lies on overflow pages itself, which are about to go.
-        let definition = if table.space == state::CATALOG_SPACE && live { state::table_of_stored(self, Some(&record.row))? } else { None };
+        let definition = if table.space == state::CATALOG_SPACE && live {
+            state::table_of_stored(self, Some(&record.row))?
+        } else {
+            None
+        };
         self.ready_for_large(table, &refs)?;
         let mut m = self.pool.mtr();
         let pos = tree.seek_write(&mut m, &record.key, 0)?;
@@ -219,14 +233,23 @@ impl Engine {
             if !trailer.deleted() {
                 rows.push(row);
             }
-            version = if trailer.undo == until { None } else { self.version_before(trailer)? };
+            version = if trailer.undo == until {
+                None
+            } else {
+                self.version_before(trailer)?
+            };
         }
         Ok(rows)
     }
 }
 
 fn next_past(segment: &Segment, horizon: u64) -> Option<Ended> {
-    segment.ended.lock().front().copied().filter(|ended| ended.at <= horizon)
+    segment
+        .ended
+        .lock()
+        .front()
+        .copied()
+        .filter(|ended| ended.at <= horizon)
 }
 
 #[cfg(test)]
@@ -247,10 +270,20 @@ mod tests {
             Engine::open(options).expect("the database opens")
         };
         let engine = open();
-        let column = |i| ColumnDef { name: format!("{i}{}", "x".repeat(40)), ty: ColumnType::Int4, not_null: true, default: None };
+        let column = |i| ColumnDef {
+            name: format!("{i}{}", "x".repeat(40)),
+            ty: ColumnType::Int4,
+            not_null: true,
+            default: None,
+        };
         let mut tx = engine.begin(Isolation::ReadCommitted);
         let columns = (0..120).map(column).collect();
-        let new = NewTable { name: "wide".into(), columns, primary_key: Some(("wide_pkey".into(), vec![0])), indexes: vec![] };
+        let new = NewTable {
+            name: "wide".into(),
+            columns,
+            primary_key: Some(("wide_pkey".into(), vec![0])),
+            indexes: vec![],
+        };
         let table = tx.create_table(new).expect("made");
         tx.commit().expect("committed");
         tx.begin(Isolation::ReadCommitted);

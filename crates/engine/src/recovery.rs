@@ -7,14 +7,14 @@
 //!
 //! So the time until ready depends on the number of segments, tables and losers' records, not on the length of the log.
 
+use crate::api::Direction;
 use crate::catalog::Table;
 use crate::catalog::state::{self, Definition, spaces_of};
 use crate::engine::{Engine, FIRST_SPACE};
 use crate::error::Result;
+use crate::key::KeyRange;
 use crate::large;
 use crate::pool::BufferPool;
-use crate::api::Direction;
-use crate::key::KeyRange;
 use crate::tree::{BTree, LeafBatch};
 use crate::tx::locks::Waits;
 use crate::tx::read::Reader;
@@ -68,11 +68,20 @@ pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling:
     for segment in segments {
         let header = undo::header(pool, segment.number)?;
         if header.tail < header.end {
-            segment.note_end(Ended { end: header.end, at: 0, tx: 0 });
+            segment.note_end(Ended {
+                end: header.end,
+                at: 0,
+                tx: 0,
+            });
         }
         if let Some((position, end, record)) = undo::read_last(pool, segment.number, header.end)? {
             let last = undo::pointer_to(segment.number, position);
-            losers.push(Loser { seq: record.tx, segment: segment.clone(), last, end });
+            losers.push(Loser {
+                seq: record.tx,
+                segment: segment.clone(),
+                last,
+                end,
+            });
         }
     }
     Ok((losers, ceiling.max(1)))
@@ -89,7 +98,10 @@ pub(crate) fn adopt(engine: &Engine, losers: &[Loser], first: u64) -> Result<()>
     for segment in engine.segments.read().iter() {
         if !losers.iter().any(|loser| loser.segment.number == segment.number) {
             let position = undo::header(&engine.pool, segment.number)?.end;
-            engine.give_back_segment(Writer { segment: segment.clone(), position });
+            engine.give_back_segment(Writer {
+                segment: segment.clone(),
+                position,
+            });
         }
     }
     Ok(())
@@ -187,7 +199,10 @@ fn roll_back_some(engine: &Engine, loser: &mut Loser) -> Result<bool> {
                 Waits::ended(&engine.slots, slot);
                 engine.slots.release(slot);
             }
-            engine.give_back_segment(Writer { segment: loser.segment.clone(), position: loser.end });
+            engine.give_back_segment(Writer {
+                segment: loser.segment.clone(),
+                position: loser.end,
+            });
             engine.update_report(|report| report.transactions_rolled_back += 1);
             return Ok(true);
         }

@@ -55,7 +55,13 @@ impl RowLayout {
                 }
             }
         }
-        RowLayout { types: types.to_vec(), places, ends_at: fixed, values_at: fixed + 4 * variables, variables }
+        RowLayout {
+            types: types.to_vec(),
+            places,
+            ends_at: fixed,
+            values_at: fixed + 4 * variables,
+            variables,
+        }
     }
 
     /// Number of columns.
@@ -79,16 +85,27 @@ impl RowLayout {
     }
 
     /// As `encode`, asking for each value.
-    pub fn encode_with<'v>(&self, count: usize, value: impl Fn(usize) -> DatumRef<'v>, out: &mut Vec<u8>) -> Result<()> {
+    pub fn encode_with<'v>(
+        &self,
+        count: usize,
+        value: impl Fn(usize) -> DatumRef<'v>,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
         if count != self.types.len() {
-            return Err(Error::Internal(format!("row of {count} values for {} columns", self.types.len())));
+            return Err(Error::Internal(format!(
+                "row of {count} values for {} columns",
+                self.types.len()
+            )));
         }
         out.clear();
         out.resize(self.values_at, 0);
         for column in 0..count {
             let datum = value(column);
             if !self.types[column].admits(&datum) {
-                return Err(Error::Internal(format!("value {datum:?} in a column of type {}", self.types[column])));
+                return Err(Error::Internal(format!(
+                    "value {datum:?} in a column of type {}",
+                    self.types[column]
+                )));
             }
             self.put(column, &datum, out)?;
         }
@@ -111,7 +128,9 @@ impl RowLayout {
                 }
                 let end = out.len() - self.values_at;
                 if end > MAX_ROW_BYTES {
-                    return Err(Error::TooLarge(format!("row is too big: more than {MAX_ROW_BYTES} bytes")));
+                    return Err(Error::TooLarge(format!(
+                        "row is too big: more than {MAX_ROW_BYTES} bytes"
+                    )));
                 }
                 let at = self.ends_at + 4 * index as usize;
                 out[at..at + 4].copy_from_slice(&(end as u32).to_le_bytes());
@@ -137,7 +156,9 @@ impl RowLayout {
             Place::Variable(_) => {
                 let (bytes, external) = self.variable(row, column)?;
                 if external {
-                    return Err(Error::Internal("a value on overflow pages was read from the row".into()));
+                    return Err(Error::Internal(
+                        "a value on overflow pages was read from the row".into(),
+                    ));
                 }
                 read_variable(ty, bytes)
             }
@@ -160,7 +181,9 @@ impl RowLayout {
 
     /// All columns, owned.
     pub fn decode(&self, row: &[u8]) -> Result<Vec<Datum>> {
-        (0..self.types.len()).map(|i| self.column(row, i).map(|d| d.to_owned())).collect()
+        (0..self.types.len())
+            .map(|i| self.column(row, i).map(|d| d.to_owned()))
+            .collect()
     }
 
     /// Bytes of a variable column and whether they are a handle to overflow pages.
@@ -168,7 +191,11 @@ impl RowLayout {
         let Place::Variable(index) = self.places[column] else {
             return Err(Error::Internal("column has a fixed length".into()));
         };
-        let start = if index == 0 { 0 } else { self.end(row, index - 1)? & !END_EXTERNAL };
+        let start = if index == 0 {
+            0
+        } else {
+            self.end(row, index - 1)? & !END_EXTERNAL
+        };
         let end = self.end(row, index)?;
         let external = end & END_EXTERNAL != 0;
         let range = self.values_at + start as usize..self.values_at + (end & !END_EXTERNAL) as usize;
@@ -207,7 +234,11 @@ impl RowLayout {
             let at = self.ends_at + 4 * index;
             out[at..at + 4].copy_from_slice(&end.to_le_bytes());
         }
-        out[0] = if any { row[0] | FLAG_EXTERNAL } else { row[0] & !FLAG_EXTERNAL };
+        out[0] = if any {
+            row[0] | FLAG_EXTERNAL
+        } else {
+            row[0] & !FLAG_EXTERNAL
+        };
         Ok(out)
     }
 }
@@ -221,7 +252,9 @@ fn put_fixed(datum: &DatumRef<'_>, out: &mut [u8]) {
         DatumRef::Bool(v) => out[0] = u8::from(*v),
         DatumRef::Int2(v) => out[..2].copy_from_slice(&v.to_le_bytes()),
         DatumRef::Int4(v) | DatumRef::Date(v) => out[..4].copy_from_slice(&v.to_le_bytes()),
-        DatumRef::Int8(v) | DatumRef::Timestamp(v) | DatumRef::TimestampTz(v) => out[..8].copy_from_slice(&v.to_le_bytes()),
+        DatumRef::Int8(v) | DatumRef::Timestamp(v) | DatumRef::TimestampTz(v) => {
+            out[..8].copy_from_slice(&v.to_le_bytes())
+        }
         DatumRef::Float4(v) => out[..4].copy_from_slice(&v.to_bits().to_le_bytes()),
         DatumRef::Float8(v) => out[..8].copy_from_slice(&v.to_bits().to_le_bytes()),
         _ => {}
@@ -265,9 +298,19 @@ mod tests {
 
     #[test]
     fn columns_are_read_one_by_one() {
-        let layout = RowLayout::new(&[ColumnType::Int4, ColumnType::Text, ColumnType::Numeric(None), ColumnType::Bool, ColumnType::Bytes]);
+        let layout = RowLayout::new(&[
+            ColumnType::Int4,
+            ColumnType::Text,
+            ColumnType::Numeric(None),
+            ColumnType::Bool,
+            ColumnType::Bytes,
+        ]);
         let values = vec![
-            Datum::Int4(-7), Datum::Text("héllo".into()), Datum::Numeric(Numeric::parse("12.50").unwrap()), Datum::Null, Datum::Bytes(vec![0, 1, 2]),
+            Datum::Int4(-7),
+            Datum::Text("héllo".into()),
+            Datum::Numeric(Numeric::parse("12.50").unwrap()),
+            Datum::Null,
+            Datum::Bytes(vec![0, 1, 2]),
         ];
         let mut row = Vec::new();
         layout.encode(&values, &mut row).unwrap();
@@ -278,7 +321,12 @@ mod tests {
         for cut in 0..row.len() {
             let _ = layout.decode(&row[..cut]);
         }
-        let moved = layout.rewrite_variables(&row, |c, b, _, out| { out.extend_from_slice(if c == 1 { b"handle" } else { b }); Ok(c == 1) }).unwrap();
+        let moved = layout
+            .rewrite_variables(&row, |c, b, _, out| {
+                out.extend_from_slice(if c == 1 { b"handle" } else { b });
+                Ok(c == 1)
+            })
+            .unwrap();
         assert_eq!(layout.variable(&moved, 1).unwrap(), (&b"handle"[..], true));
         assert_eq!(layout.column(&moved, 4).unwrap(), DatumRef::Bytes(&[0, 1, 2]));
         assert_eq!(moved[0] & FLAG_EXTERNAL, 1);

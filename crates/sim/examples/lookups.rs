@@ -24,7 +24,10 @@ fn look_up(tree: &BTree, pool: &Pool, count: u32) {
     let mut value = Vec::new();
     for i in 0..count {
         value.clear();
-        assert!(tree.get(pool, &key(i), &mut value).expect("readable"), "the key is there");
+        assert!(
+            tree.get(pool, &key(i), &mut value).expect("readable"),
+            "the key is there"
+        );
     }
 }
 
@@ -39,10 +42,16 @@ fn fill(tree: &BTree, pool: &Pool) {
 }
 
 fn main() {
-    let count = std::env::args().nth(1).and_then(|a| a.parse().ok()).unwrap_or(1_000_000);
+    let count = std::env::args()
+        .nth(1)
+        .and_then(|a| a.parse().ok())
+        .unwrap_or(1_000_000);
     fs::with(Arc::new(fs::faulty::MemFs::new()), || {
         let data = DataDir::open("/db".as_ref()).expect("an empty directory");
-        let config = Config { background: false, ..Config::new(Kind::Dram, 64 << 20) };
+        let config = Config {
+            background: false,
+            ..Config::new(Kind::Dram, 64 << 20)
+        };
         let (pool, _) = BufferPool::open(config, data).expect("a pool");
         pool.storage().pages().create_space(1000).expect("a space");
         let tree = BTree::create(&pool, 1000).expect("a tree");

@@ -12,8 +12,8 @@ use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fs::faulty::MemFs;
 use cenote_base::rt::{self, Nanos};
 use cenote_engine::{
-    Change, ColumnDef, ColumnType, Datum, DatumRef, Direction, Engine, EngineOptions, Error, Insert, Isolation, KeyRange,
-    MemoryKind, NewIndex, NewTable, Outcome, Result, RowBatch, Table, Tx,
+    Change, ColumnDef, ColumnType, Datum, DatumRef, Direction, Engine, EngineOptions, Error, Insert, Isolation,
+    KeyRange, MemoryKind, NewIndex, NewTable, Outcome, Result, RowBatch, Table, Tx,
 };
 use cenote_sim::{Sim, run};
 
@@ -50,12 +50,26 @@ fn open(region: &Path) -> Arc<Engine> {
 }
 
 fn new_table() -> NewTable {
-    let column = |name: &str, ty| ColumnDef { name: name.into(), ty, not_null: true, default: None };
+    let column = |name: &str, ty| ColumnDef {
+        name: name.into(),
+        ty,
+        not_null: true,
+        default: None,
+    };
     NewTable {
         name: "t".into(),
-        columns: vec![column("id", ColumnType::Int4), column("n", ColumnType::Int8), column("c", ColumnType::Text)],
+        columns: vec![
+            column("id", ColumnType::Int4),
+            column("n", ColumnType::Int8),
+            column("c", ColumnType::Text),
+        ],
         primary_key: Some(("t_pkey".into(), vec![0])),
-        indexes: vec![NewIndex { name: "t_n".into(), columns: vec![1], unique: false, constraint: false }],
+        indexes: vec![NewIndex {
+            name: "t_n".into(),
+            columns: vec![1],
+            unique: false,
+            constraint: false,
+        }],
     }
 }
 
@@ -66,7 +80,10 @@ fn row(table: &Table, id: i32, n: i64) -> Vec<u8> {
 fn row_of(table: &Table, id: i32, n: i64, len: usize) -> Vec<u8> {
     let mut row = Vec::new();
     let text = "x".repeat(len);
-    table.layout().encode(&[Datum::Int4(id), Datum::Int8(n), Datum::Text(text)], &mut row).expect("a row");
+    table
+        .layout()
+        .encode(&[Datum::Int4(id), Datum::Int8(n), Datum::Text(text)], &mut row)
+        .expect("a row");
     row
 }
 
@@ -96,7 +113,9 @@ fn transaction(tx: &mut Tx, table: &Table, me: i32, n: i64) -> Result<()> {
         } else if n == 1 {
             assert_eq!(tx.insert(table, &new)?, Insert::Done);
         } else {
-            let done = tx.modify(table, &key(table, id), &mut |_, _| Ok::<_, Error>(Change::Update(new.clone())))?;
+            let done = tx.modify(table, &key(table, id), &mut |_, _| {
+                Ok::<_, Error>(Change::Update(new.clone()))
+            })?;
             assert_eq!(done, Outcome::Done);
         }
     }
@@ -137,10 +156,18 @@ fn definer(engine: &Arc<Engine>, stop: &AtomicBool) {
     let mut tx = engine.tx();
     while !stop.load(Ordering::SeqCst) {
         tx.begin(Isolation::ReadCommitted);
-        let table = tx.create_table(NewTable { name: "d".into(), indexes: Vec::new(), primary_key: Some(("d_pkey".into(), vec![0])), ..new_table() });
+        let table = tx.create_table(NewTable {
+            name: "d".into(),
+            indexes: Vec::new(),
+            primary_key: Some(("d_pkey".into(), vec![0])),
+            ..new_table()
+        });
         let table = table.expect("made");
         for id in 0..3 {
-            assert_eq!(tx.insert(&table, &row_of(&table, id, 1, 20_000)).expect("inserted"), Insert::Done);
+            assert_eq!(
+                tx.insert(&table, &row_of(&table, id, 1, 20_000)).expect("inserted"),
+                Insert::Done
+            );
         }
         if rt::random().is_multiple_of(3) {
             tx.rollback().expect("taken back");
@@ -148,7 +175,10 @@ fn definer(engine: &Arc<Engine>, stop: &AtomicBool) {
         }
         tx.commit().expect("committed");
         tx.begin(Isolation::ReadCommitted);
-        tx.modify(&table, &key(&table, 1), &mut |_, _| Ok::<_, Error>(Change::Update(row_of(&table, 1, 2, 30_000)))).expect("free");
+        tx.modify(&table, &key(&table, 1), &mut |_, _| {
+            Ok::<_, Error>(Change::Update(row_of(&table, 1, 2, 30_000)))
+        })
+        .expect("free");
         tx.drop_table(&table).expect("dropped");
         tx.commit().expect("committed");
     }
@@ -168,7 +198,10 @@ fn work(sim: &Sim, deaths: u32) -> Vec<Remains> {
     let engine = open(&region.0);
     let mut tx = engine.begin(Isolation::ReadCommitted);
     let table = tx.create_table(new_table()).expect("made");
-    assert_eq!(tx.insert(&table, &row(&table, SHARED, 0)).expect("inserted"), Insert::Done);
+    assert_eq!(
+        tx.insert(&table, &row(&table, SHARED, 0)).expect("inserted"),
+        Insert::Done
+    );
     tx.commit().expect("committed");
     drop(tx);
     let stop = Arc::new(AtomicBool::new(false));
@@ -176,7 +209,9 @@ fn work(sim: &Sim, deaths: u32) -> Vec<Remains> {
     let sessions: Vec<_> = (0..SESSIONS)
         .map(|me| {
             let (engine, noted, stop) = (engine.clone(), noted.clone(), stop.clone());
-            rt::spawn("session", move || session(&engine, me as i32, &noted[me as usize], &stop))
+            rt::spawn("session", move || {
+                session(&engine, me as i32, &noted[me as usize], &stop)
+            })
         })
         .collect();
     let defines = {
@@ -185,7 +220,12 @@ fn work(sim: &Sim, deaths: u32) -> Vec<Remains> {
     };
     let remains = (0..deaths)
         .map(|_| {
-            let notes = || noted.iter().map(|n| n.as_raw().load(Ordering::SeqCst)).collect::<Vec<u64>>();
+            let notes = || {
+                noted
+                    .iter()
+                    .map(|n| n.as_raw().load(Ordering::SeqCst))
+                    .collect::<Vec<u64>>()
+            };
             let goal = notes().iter().sum::<u64>() + rt::random() % 12;
             while notes().iter().sum::<u64>() < goal {
                 rt::sleep(Nanos::from_micros(50));
@@ -194,11 +234,21 @@ fn work(sim: &Sim, deaths: u32) -> Vec<Remains> {
             let noted = notes();
             if rt::random().is_multiple_of(3) {
                 let files = sim.files().crash_clone_torn(rt::random());
-                return Remains { what: "power lost", image: Vec::new(), files, noted };
+                return Remains {
+                    what: "power lost",
+                    image: Vec::new(),
+                    files,
+                    noted,
+                };
             }
             let pool = engine.buffer();
             let image = pool.region().span(0, pool.region().len()).to_vec();
-            Remains { what: "killed", image, files: sim.files().kill_clone(), noted }
+            Remains {
+                what: "killed",
+                image,
+                files: sim.files().kill_clone(),
+                noted,
+            }
         })
         .collect();
     stop.store(true, Ordering::SeqCst);
@@ -227,7 +277,12 @@ fn numbers(engine: &Arc<Engine>) -> Vec<(i32, i64)> {
 }
 
 fn verify(seed: u64, remains: Remains) {
-    let Remains { what, image, files, noted } = remains;
+    let Remains {
+        what,
+        image,
+        files,
+        noted,
+    } = remains;
     Sim::new(seed).with_files(files).run(|_| {
         let region = Region::holding(&image);
         let engine = open(&region.0);
@@ -237,14 +292,27 @@ fn verify(seed: u64, remains: Remains) {
             for (me, noted) in noted.iter().enumerate() {
                 let own: Vec<i64> = rows.iter().filter(|r| r.0 / 100 == me as i32).map(|r| r.1).collect();
                 let n = own.first().copied().unwrap_or(0);
-                assert!(own.is_empty() || own.len() == ROWS as usize, "{what}, round {round}: half a transaction: {rows:?}");
-                assert!(own.iter().all(|other| *other == n), "{what}, round {round}: half a transaction: {rows:?}");
-                assert!(n == *noted as i64 || n == *noted as i64 + 1, "{what}, round {round}: {n} is there, {noted} acknowledged");
+                assert!(
+                    own.is_empty() || own.len() == ROWS as usize,
+                    "{what}, round {round}: half a transaction: {rows:?}"
+                );
+                assert!(
+                    own.iter().all(|other| *other == n),
+                    "{what}, round {round}: half a transaction: {rows:?}"
+                );
+                assert!(
+                    n == *noted as i64 || n == *noted as i64 + 1,
+                    "{what}, round {round}: {n} is there, {noted} acknowledged"
+                );
                 committed += n;
             }
             let tx = engine.begin(Isolation::ReadCommitted);
             if let Some(table) = tx.table("d").expect("readable") {
-                assert_eq!(tx.collect(&table, KeyRange::all()).expect("readable").len(), 3, "{what}: half a definition");
+                assert_eq!(
+                    tx.collect(&table, KeyRange::all()).expect("readable").len(),
+                    3,
+                    "{what}: half a definition"
+                );
             }
             drop(tx);
             let shared = rows.iter().find(|r| r.0 == SHARED).map(|r| r.1);
@@ -263,12 +331,23 @@ fn verify(seed: u64, remains: Remains) {
 
 #[test]
 fn killed_or_cut_off_between_any_two_steps() {
-    let runs = std::env::var("CENOTE_SIM_RUNS").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
-    let first = std::env::var("CENOTE_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    let runs = std::env::var("CENOTE_SIM_RUNS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1);
+    let first = std::env::var("CENOTE_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1);
     for seed in first..first + 5 * runs {
         println!("CENOTE_SEED={seed}");
         let outcome = run(seed, |sim| work(sim, 3));
-        let done: u64 = outcome.value.iter().map(|left| left.noted.iter().sum::<u64>()).max().unwrap_or(0);
+        let done: u64 = outcome
+            .value
+            .iter()
+            .map(|left| left.noted.iter().sum::<u64>())
+            .max()
+            .unwrap_or(0);
         println!("{} steps, {done} commits", outcome.steps);
         for remains in outcome.value {
             verify(seed, remains);
@@ -284,7 +363,11 @@ fn commit_until_refused(engine: &Arc<Engine>, table: &Table, len: usize) -> (i64
         let new = row_of(table, 1, n, len);
         let inserted = tx.insert(table, &new).map(|done| done == Insert::Done);
         let written = match inserted {
-            Ok(false) => tx.modify(table, &key(table, 1), &mut |_, _| Ok::<_, Error>(Change::Update(new.clone()))).map(|_| ()),
+            Ok(false) => tx
+                .modify(table, &key(table, 1), &mut |_, _| {
+                    Ok::<_, Error>(Change::Update(new.clone()))
+                })
+                .map(|_| ()),
             other => other.map(|_| ()),
         };
         let done = written.and_then(|()| tx.commit());
@@ -336,7 +419,10 @@ fn a_failed_sync_ends_writing_and_loses_nothing() {
             let engine = open(&region.0);
             let rows = numbers(&engine);
             let n = rows.first().map_or(0, |row| row.1);
-            assert!(n == acknowledged || n == acknowledged + 1, "{n} is there, {acknowledged} acknowledged");
+            assert!(
+                n == acknowledged || n == acknowledged + 1,
+                "{n} is there, {acknowledged} acknowledged"
+            );
             engine.shutdown().expect("a clean end");
         });
     }

@@ -59,7 +59,7 @@ fn session(log: &Log, thread: u32, told: &Told, acknowledged: &Told) {
         builder.write(record, 8000, &[n as u8; 900]);
         let appended = log.append(builder.finish().expect("short"), None).expect("appended");
         told.lock().insert(appended.start, number);
-        if rt::random() % 3 > 0 {
+        if !rt::random().is_multiple_of(3) {
             log.wait_durable(appended.end).expect("durable");
             assert!(log.durable() >= appended.end);
             acknowledged.lock().insert(appended.start, number);
@@ -94,7 +94,7 @@ struct Left {
 fn run_until_stopped(seed: u64) -> Left {
     run(seed, |sim| {
         let region = region();
-        let (log, _) = open(&region, false, seed % 2 == 0);
+        let (log, _) = open(&region, false, seed.is_multiple_of(2));
         let log = Arc::new(log);
         let (told, acknowledged) = (Told::default(), Told::default());
         let sessions: Vec<_> = (0..THREADS)

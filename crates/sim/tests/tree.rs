@@ -192,7 +192,9 @@ fn work_until_the_end() {
         rt::spawn("writer", move || {
             loop {
                 write(&tree, &pool, me);
-                (0..24).for_each(|name| drop(delete(&tree, &pool, &key(name * 2 + me))));
+                (0..24).for_each(|name| {
+                    delete(&tree, &pool, &key(name * 2 + me));
+                });
             }
         });
     }

@@ -49,6 +49,10 @@ impl Seam for Points {
     }
 
     fn slot(self) -> usize {
-        if super::simulated() { entered().thread_slot() } else { os::thread_slot() }
+        if super::simulated() {
+            entered().thread_slot()
+        } else {
+            os::thread_slot()
+        }
     }
 }

@@ -57,7 +57,11 @@ fn pages_survive_eviction_and_every_kind_of_restart() {
         for page in (0..pages).rev() {
             assert_eq!(read(&pool, page), (page as u64, !(page as u64)), "{kind:?}");
         }
-        assert!(pool.stats().counts.evictions > 2 * pages as u64 - 2048, "{:?}", pool.stats());
+        assert!(
+            pool.stats().counts.evictions > 2 * pages as u64 - 2048,
+            "{:?}",
+            pool.stats()
+        );
         assert_eq!(pool.check().problems, Vec::<String>::new());
 
         // As the end of a process leaves it (its threads apart, which have nothing to do here).

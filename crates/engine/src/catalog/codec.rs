@@ -125,7 +125,11 @@ pub(crate) fn decode_table(bytes: &[u8]) -> Result<TableDef> {
     let (id, name, space, version) = (r.u32()?, r.text()?, r.u32()?, r.u64()?);
     let columns = r.list(read_column)?;
     let primary_key = if r.flag()? {
-        Some(PrimaryKey { id: r.u32()?, name: r.text()?, columns: r.positions(columns.len())? })
+        Some(PrimaryKey {
+            id: r.u32()?,
+            name: r.text()?,
+            columns: r.positions(columns.len())?,
+        })
     } else {
         None
     };
@@ -139,7 +143,15 @@ pub(crate) fn decode_table(bytes: &[u8]) -> Result<TableDef> {
             constraint: r.flag()?,
         })
     })?;
-    Ok(TableDef { id, name, space, columns, primary_key, indexes, version })
+    Ok(TableDef {
+        id,
+        name,
+        space,
+        columns,
+        primary_key,
+        indexes,
+        version,
+    })
 }
 
 fn read_column(r: &mut Reader<'_>) -> Result<ColumnDef> {
@@ -148,7 +160,12 @@ fn read_column(r: &mut Reader<'_>) -> Result<ColumnDef> {
     let not_null = r.flag()?;
     let has_default = r.flag()?;
     let text = r.text()?;
-    Ok(ColumnDef { name, ty, not_null, default: has_default.then_some(text) })
+    Ok(ColumnDef {
+        name,
+        ty,
+        not_null,
+        default: has_default.then_some(text),
+    })
 }
 
 pub(crate) fn encode_sequence(def: &SequenceDef) -> Vec<u8> {
@@ -174,7 +191,16 @@ pub(crate) fn decode_sequence(bytes: &[u8]) -> Result<SequenceDef> {
     let (start, increment, min, max) = (r.i64()?, r.i64()?, r.i64()?, r.i64()?);
     let (cycle, owned) = (r.flag()?, r.flag()?);
     let owner = (r.u32()?, r.u32()? as usize);
-    Ok(SequenceDef { id, name, start, increment, min, max, cycle, owned_by: owned.then_some(owner) })
+    Ok(SequenceDef {
+        id,
+        name,
+        start,
+        increment,
+        min,
+        max,
+        cycle,
+        owned_by: owned.then_some(owner),
+    })
 }
 
 #[cfg(test)]
@@ -183,14 +209,33 @@ mod tests {
 
     #[test]
     fn definitions_round_trip_and_cut_ones_are_refused() {
-        let column = |name: &str, ty| ColumnDef { name: name.into(), ty, not_null: true, default: Some("1".into()) };
+        let column = |name: &str, ty| ColumnDef {
+            name: name.into(),
+            ty,
+            not_null: true,
+            default: Some("1".into()),
+        };
         let def = TableDef {
             id: 7,
             name: "t".into(),
             space: 1000,
-            columns: vec![column("a", ColumnType::Numeric(Some((10, 2)))), column("b", ColumnType::Varchar(Some(9)))],
-            primary_key: Some(PrimaryKey { id: 8, name: "t_pkey".into(), columns: vec![0] }),
-            indexes: vec![IndexDef { id: 9, name: "i".into(), space: 1001, columns: vec![1, 0], unique: true, constraint: false }],
+            columns: vec![
+                column("a", ColumnType::Numeric(Some((10, 2)))),
+                column("b", ColumnType::Varchar(Some(9))),
+            ],
+            primary_key: Some(PrimaryKey {
+                id: 8,
+                name: "t_pkey".into(),
+                columns: vec![0],
+            }),
+            indexes: vec![IndexDef {
+                id: 9,
+                name: "i".into(),
+                space: 1001,
+                columns: vec![1, 0],
+                unique: true,
+                constraint: false,
+            }],
             version: 3,
         };
         let bytes = encode_table(&def);
@@ -198,7 +243,16 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(decode_table(&bytes[..cut]).is_err());
         }
-        let sequence = SequenceDef { id: 1, name: "s".into(), start: 5, increment: -2, min: i64::MIN, max: 5, cycle: true, owned_by: Some((7, 1)) };
+        let sequence = SequenceDef {
+            id: 1,
+            name: "s".into(),
+            start: 5,
+            increment: -2,
+            min: i64::MIN,
+            max: 5,
+            cycle: true,
+            owned_by: Some((7, 1)),
+        };
         assert_eq!(decode_sequence(&encode_sequence(&sequence)).unwrap(), sequence);
     }
 }

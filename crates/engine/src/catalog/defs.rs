@@ -131,6 +131,14 @@ pub struct NewSequence {
 impl NewSequence {
     /// An ascending sequence from 1 with PostgreSQL's defaults, up to `max`.
     pub fn ascending(name: &str, max: i64) -> NewSequence {
-        NewSequence { name: name.to_string(), start: 1, increment: 1, min: 1, max, cycle: false, owned_by: None }
+        NewSequence {
+            name: name.to_string(),
+            start: 1,
+            increment: 1,
+            min: 1,
+            max,
+            cycle: false,
+            owned_by: None,
+        }
     }
 }

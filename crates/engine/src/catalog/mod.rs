@@ -34,7 +34,10 @@ impl Table {
     /// The handle of a definition.
     pub fn new(def: TableDef) -> Table {
         let types: Vec<_> = def.columns.iter().map(|c| c.ty).collect();
-        Table { layout: RowLayout::new(&types), def }
+        Table {
+            layout: RowLayout::new(&types),
+            def,
+        }
     }
 
     /// The definition.
@@ -64,7 +67,11 @@ impl Table {
 
     /// Primary key bytes of a row. Error: the table has none.
     pub fn key_of_row(&self, row: &[u8], out: &mut Vec<u8>) -> Result<()> {
-        let primary = self.def.primary_key.as_ref().ok_or_else(|| Error::Internal("table without a primary key".into()))?;
+        let primary = self
+            .def
+            .primary_key
+            .as_ref()
+            .ok_or_else(|| Error::Internal("table without a primary key".into()))?;
         out.clear();
         self.push_columns(&primary.columns, row, out)?;
         key::check_len(out)
@@ -72,7 +79,12 @@ impl Table {
 
     /// Key bytes from the first values of the primary key (all of them for a whole key, fewer for a prefix).
     pub fn key_of_values(&self, values: &[Datum], out: &mut Vec<u8>) {
-        let columns = self.def.primary_key.as_ref().map(|p| p.columns.as_slice()).unwrap_or_default();
+        let columns = self
+            .def
+            .primary_key
+            .as_ref()
+            .map(|p| p.columns.as_slice())
+            .unwrap_or_default();
         out.clear();
         self.push_values(columns, values, out);
     }
@@ -113,13 +125,20 @@ impl Table {
             table: self.def.name.clone(),
             index: index.to_string(),
             columns: columns.iter().map(|c| self.def.columns[*c].name.clone()).collect(),
-            values: columns.iter().map(|c| self.layout.column(row, *c).map_or(Datum::Null, |d| d.to_owned())).collect(),
+            values: columns
+                .iter()
+                .map(|c| self.layout.column(row, *c).map_or(Datum::Null, |d| d.to_owned()))
+                .collect(),
         }
     }
 
     fn push_columns(&self, columns: &[usize], row: &[u8], out: &mut Vec<u8>) -> Result<()> {
         for column in columns {
-            key::push(self.layout.column_type(*column), &self.layout.column(row, *column)?, out);
+            key::push(
+                self.layout.column_type(*column),
+                &self.layout.column(row, *column)?,
+                out,
+            );
         }
         Ok(())
     }

@@ -93,7 +93,12 @@ pub(crate) struct CatalogState {
 
 /// The catalog's table.
 pub(crate) fn catalog_table() -> Table {
-    let column = |name: &str, ty| ColumnDef { name: name.into(), ty, not_null: true, default: None };
+    let column = |name: &str, ty| ColumnDef {
+        name: name.into(),
+        ty,
+        not_null: true,
+        default: None,
+    };
     Table::new(TableDef {
         id: CATALOG_ID,
         name: "cenote_catalog".into(),
@@ -104,7 +109,11 @@ pub(crate) fn catalog_table() -> Table {
             column("name", ColumnType::Text),
             column("definition", ColumnType::Bytes),
         ],
-        primary_key: Some(PrimaryKey { id: 2, name: "cenote_catalog_pkey".into(), columns: vec![0] }),
+        primary_key: Some(PrimaryKey {
+            id: 2,
+            name: "cenote_catalog_pkey".into(),
+            columns: vec![0],
+        }),
         indexes: Vec::new(),
         version: 1,
     })
@@ -215,7 +224,12 @@ impl Overlay {
         let mut catalog = (*state.current()).clone();
         self.changes.iter().for_each(|change| catalog.apply(change));
         let (version, catalog) = (state.private.fetch_add(1, Ordering::Relaxed), Arc::new(catalog));
-        *cached = Some(Applied { base: committed, changes: self.changes.len(), version, catalog: catalog.clone() });
+        *cached = Some(Applied {
+            base: committed,
+            changes: self.changes.len(),
+            version,
+            catalog: catalog.clone(),
+        });
         (version, catalog)
     }
 }
@@ -233,7 +247,12 @@ pub(crate) fn row_of_sequence(own: &Table, def: &SequenceDef) -> Result<Vec<u8>>
 fn row(own: &Table, id: u32, kind: i16, name: &str, definition: Vec<u8>) -> Result<Vec<u8>> {
     let mut row = Vec::new();
     own.layout().encode(
-        &[Datum::Int8(i64::from(id)), Datum::Int2(kind), Datum::Text(name.into()), Datum::Bytes(definition)],
+        &[
+            Datum::Int8(i64::from(id)),
+            Datum::Int2(kind),
+            Datum::Text(name.into()),
+            Datum::Bytes(definition),
+        ],
         &mut row,
     )?;
     Ok(row)
@@ -262,15 +281,19 @@ pub(crate) fn definition_of(own: &Table, row: &[u8]) -> Result<Definition> {
 pub(crate) fn table_of_stored(engine: &Engine, stored: Option<&[u8]>) -> Result<Option<Arc<Table>>> {
     let Some(stored) = stored else { return Ok(None) };
     let own = &engine.catalog.own;
-    Ok(match definition_of(own, &large::bring_in(&engine.pool, own, stored)?)? {
-        Definition::Table(table) => Some(table),
-        _ => None,
-    })
+    Ok(
+        match definition_of(own, &large::bring_in(&engine.pool, own, stored)?)? {
+            Definition::Table(table) => Some(table),
+            _ => None,
+        },
+    )
 }
 
 /// All spaces of a table.
 pub(crate) fn spaces_of(table: &Table) -> Vec<u32> {
-    std::iter::once(table.space).chain(table.indexes.iter().map(|i| i.space)).collect()
+    std::iter::once(table.space)
+        .chain(table.indexes.iter().map(|i| i.space))
+        .collect()
 }
 
 /// A definition is gone for everybody, `kept` is the one that stays: drops the spaces that only the first named.

@@ -184,7 +184,8 @@ mod tests {
                     let len = random(&mut state) % 14;
                     (0..len)
                         .map(|_| {
-                            [0, 1, 0xff][(random(&mut state) % 3) as usize] * u8::from(random(&mut state) % 3 == 0)
+                            [0, 1, 0xff][(random(&mut state) % 3) as usize]
+                                * u8::from(random(&mut state).is_multiple_of(3))
                         })
                         .collect()
                 })

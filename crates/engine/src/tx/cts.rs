@@ -55,7 +55,11 @@ impl CtsPages {
     pub(crate) fn open(pool: &BufferPool) -> Result<CtsPages> {
         let header = pool.shared(PageId::new(SPACE, 0))?;
         let (made, kept) = (header.view().u32(AT_PAGES), header.view().u32(AT_KEPT).max(1));
-        Ok(CtsPages { made: AtomicU32::new(made), kept_from: AtomicU32::new(kept), making: rt::Mutex::new(()) })
+        Ok(CtsPages {
+            made: AtomicU32::new(made),
+            kept_from: AtomicU32::new(kept),
+            making: rt::Mutex::new(()),
+        })
     }
 
     /// Makes pages up to the one of `seq`, where they are missing.
@@ -78,8 +82,16 @@ impl CtsPages {
 
     /// Pages that hold only numbers below `low_water` and have not been given back, when there are many. The caller gives
     /// them back.
-    pub(crate) fn take_past(&self, pool: &BufferPool, low_water: u64, many: u32) -> Result<Option<std::ops::Range<u32>>> {
-        let (from, to) = (self.kept_from.load(Ordering::Acquire), page_of(low_water).min(self.made.load(Ordering::Acquire)));
+    pub(crate) fn take_past(
+        &self,
+        pool: &BufferPool,
+        low_water: u64,
+        many: u32,
+    ) -> Result<Option<std::ops::Range<u32>>> {
+        let (from, to) = (
+            self.kept_from.load(Ordering::Acquire),
+            page_of(low_water).min(self.made.load(Ordering::Acquire)),
+        );
         if to < from + many {
             return Ok(None);
         }
@@ -106,6 +118,9 @@ impl CtsPages {
         if page_of(seq) >= self.made.load(Ordering::Acquire) {
             return Ok(0);
         }
-        Ok(pool.shared(PageId::new(SPACE, page_of(seq)))?.view().u64(offset_of(seq)))
+        Ok(pool
+            .shared(PageId::new(SPACE, page_of(seq)))?
+            .view()
+            .u64(offset_of(seq)))
     }
 }

@@ -34,7 +34,11 @@ impl Tx {
     /// Version of the catalog that this transaction sees: the key of plan caches (its own uncommitted definitions included).
     #[inline]
     pub fn catalog_version(&self) -> u64 {
-        if self.overlay.is_empty() { self.engine().catalog_version() } else { self.overlay.over(&self.engine().catalog).0 }
+        if self.overlay.is_empty() {
+            self.engine().catalog_version()
+        } else {
+            self.overlay.over(&self.engine().catalog).0
+        }
     }
 
     /// A table by name, as this transaction sees the catalog.
@@ -69,7 +73,11 @@ impl Tx {
 
     /// The table of an index and the index's position in it.
     pub fn index(&self, name: &str) -> Result<Option<(Arc<Table>, usize)>> {
-        Ok(self.catalog().tables.values().find_map(|t| t.index_named(name).map(|i| (t.clone(), i))))
+        Ok(self
+            .catalog()
+            .tables
+            .values()
+            .find_map(|t| t.index_named(name).map(|i| (t.clone(), i))))
     }
 
     /// A sequence by name.
@@ -88,7 +96,11 @@ impl Tx {
             return true;
         }
         let current = table.space == state::CATALOG_SPACE
-            || self.catalog().by_id.get(&table.id).is_some_and(|t| t.version == table.version);
+            || self
+                .catalog()
+                .by_id
+                .get(&table.id)
+                .is_some_and(|t| t.version == table.version);
         if current {
             self.checked.push((table.id, table.version));
         }
@@ -107,7 +119,11 @@ impl Tx {
     fn claim_name(&mut self, name: &str) -> Result<()> {
         self.ready_to_write()?;
         self.lock_table(name_lock(name), true)?;
-        if self.catalog().has_relation(name) { Err(Error::DuplicateTable(name.to_string())) } else { Ok(()) }
+        if self.catalog().has_relation(name) {
+            Err(Error::DuplicateTable(name.to_string()))
+        } else {
+            Ok(())
+        }
     }
 
     /// Takes the table alone; its newest definition.
@@ -115,7 +131,8 @@ impl Tx {
         self.ready_to_write()?;
         self.wait_for_losers()?;
         self.lock_table(table_lock(table.id), true)?;
-        self.table_by_id(table.id)?.ok_or_else(|| Error::UndefinedTable(table.name.clone()))
+        self.table_by_id(table.id)?
+            .ok_or_else(|| Error::UndefinedTable(table.name.clone()))
     }
 
     /// Losers of the last run hold no table locks: definitions wait until they are rolled back.
@@ -134,8 +151,20 @@ impl Tx {
     fn new_index(&mut self, new: NewIndex) -> Result<IndexDef> {
         self.claim_name(&new.name)?;
         let id = self.engine().next_object()?;
-        let NewIndex { name, columns, unique, constraint } = new;
-        Ok(IndexDef { id, name, space: self.new_tree()?.space, columns, unique, constraint })
+        let NewIndex {
+            name,
+            columns,
+            unique,
+            constraint,
+        } = new;
+        Ok(IndexDef {
+            id,
+            name,
+            space: self.new_tree()?.space,
+            columns,
+            unique,
+            constraint,
+        })
     }
 
     fn insert_definition(&mut self, row: &[u8]) -> Result<()> {
@@ -183,7 +212,11 @@ impl Tx {
         let primary_key = match new.primary_key {
             Some((name, columns)) => {
                 self.claim_name(&name)?;
-                Some(PrimaryKey { id: self.engine().next_object()?, name, columns })
+                Some(PrimaryKey {
+                    id: self.engine().next_object()?,
+                    name,
+                    columns,
+                })
             }
             None => None,
         };
@@ -196,7 +229,15 @@ impl Tx {
                 spaces.push(index.space);
                 indexes.push(index);
             }
-            let def = TableDef { id, name: new.name, space, columns: new.columns, primary_key, indexes, version: 1 };
+            let def = TableDef {
+                id,
+                name: new.name,
+                space,
+                columns: new.columns,
+                primary_key,
+                indexes,
+                version: 1,
+            };
             let table = Arc::new(Table::new(def));
             // Known by its space before the row stands, so that taking it back finds it.
             tx.insert_definition(&state::row_of_table(&tx.engine().catalog.own, &table)?)?;
@@ -256,7 +297,10 @@ impl Tx {
     fn build_index(&mut self, table: &Table, index: &IndexDef) -> Result<()> {
         let mut newest: Vec<(Vec<u8>, u16)> = Vec::new();
         let mut older: Vec<(Vec<u8>, u16)> = Vec::new();
-        let (mut scan, mut batch) = (BTree { space: table.space }.scan(KeyRange::all(), Direction::Forward), LeafBatch::new());
+        let (mut scan, mut batch) = (
+            BTree { space: table.space }.scan(KeyRange::all(), Direction::Forward),
+            LeafBatch::new(),
+        );
         while scan.next_batch(&self.engine().pool, &mut batch)? {
             self.reader().cancel.check()?;
             for (row_key, value) in batch.iter() {
@@ -270,7 +314,9 @@ impl Tx {
         newest.append(&mut older);
         newest.sort_unstable();
         newest.dedup();
-        let entries = newest.iter().map(|(entry, split)| Ok::<_, Error>((entry.as_slice(), split.to_le_bytes())));
+        let entries = newest
+            .iter()
+            .map(|(entry, split)| Ok::<_, Error>((entry.as_slice(), split.to_le_bytes())));
         BTree { space: index.space }.bulk_load(&self.engine().pool, entries)?;
         Ok(())
     }
@@ -291,7 +337,9 @@ impl Tx {
                 let row = match index::whole(self.engine(), table, &stored) {
                     Ok(row) => row,
                     // Purge has passed the version meanwhile: nobody sees it.
-                    Err(_) if matches!(newer, Some(newer) if self.engine().version_before(newer)?.is_none()) => return Ok(()),
+                    Err(_) if matches!(newer, Some(newer) if self.engine().version_before(newer)?.is_none()) => {
+                        return Ok(());
+                    }
                     Err(error) => return Err(error),
                 };
                 let mut entry = Vec::new();
@@ -303,7 +351,11 @@ impl Tx {
             }
             (list, newer) = (&mut *older, Some(trailer));
             let past = trailer.tx < self.reader().low_water;
-            version = if past { None } else { self.engine().version_before(trailer)? };
+            version = if past {
+                None
+            } else {
+                self.engine().version_before(trailer)?
+            };
         }
         Ok(())
     }
@@ -342,7 +394,11 @@ impl Tx {
         }
         self.claim_name(name)?;
         let mut def = table.def().clone();
-        def.primary_key = Some(PrimaryKey { id: self.engine().next_object()?, name: name.to_string(), columns: columns.clone() });
+        def.primary_key = Some(PrimaryKey {
+            id: self.engine().next_object()?,
+            name: name.to_string(),
+            columns: columns.clone(),
+        });
         columns.iter().for_each(|c| def.columns[*c].not_null = true);
         def.space = self.new_tree()?.space;
         let mut spaces = vec![def.space];
@@ -360,7 +416,10 @@ impl Tx {
     /// reads the old trees.
     fn rebuild(&mut self, from: &Table, to: &Table) -> Result<()> {
         let own = self.own_id()?;
-        let (mut scan, mut batch) = (BTree { space: from.space }.scan(KeyRange::all(), Direction::Forward), LeafBatch::new());
+        let (mut scan, mut batch) = (
+            BTree { space: from.space }.scan(KeyRange::all(), Direction::Forward),
+            LeafBatch::new(),
+        );
         let mut row_key = Vec::new();
         while scan.next_batch(&self.engine().pool, &mut batch)? {
             self.reader().cancel.check()?;
@@ -381,7 +440,14 @@ impl Tx {
         let engine = self.engine();
         let tree = BTree { space: to.space };
         let (mut value, refs) = large::move_out(engine, to, row)?;
-        value.extend_from_slice(&Trailer { tx: own, undo: 0, flags: 0 }.encode());
+        value.extend_from_slice(
+            &Trailer {
+                tx: own,
+                undo: 0,
+                flags: 0,
+            }
+            .encode(),
+        );
         let mut m = engine.pool.mtr();
         let pos = tree.seek_write(&mut m, row_key, row_key.len() + value.len())?;
         if pos.found {
@@ -399,11 +465,30 @@ impl Tx {
     /// CREATE SEQUENCE.
     pub fn create_sequence(&mut self, new: NewSequence) -> Result<SequenceDef> {
         self.claim_name(&new.name)?;
-        let NewSequence { name, start, increment, min, max, cycle, owned_by } = new;
+        let NewSequence {
+            name,
+            start,
+            increment,
+            min,
+            max,
+            cycle,
+            owned_by,
+        } = new;
         if increment == 0 || min > max || !(min..=max).contains(&start) {
-            return Err(Error::WrongState(format!("sequence \"{name}\": start, increment and limits do not fit")));
+            return Err(Error::WrongState(format!(
+                "sequence \"{name}\": start, increment and limits do not fit"
+            )));
         }
-        let def = SequenceDef { id: self.engine().next_object()?, name, start, increment, min, max, cycle, owned_by };
+        let def = SequenceDef {
+            id: self.engine().next_object()?,
+            name,
+            start,
+            increment,
+            min,
+            max,
+            cycle,
+            owned_by,
+        };
         self.engine().set_value(def.id, start, false)?;
         self.insert_definition(&state::row_of_sequence(&self.engine().catalog.own, &def)?)?;
         self.define(Definition::Sequence(Arc::new(def.clone())));
@@ -413,7 +498,9 @@ impl Tx {
     /// DROP SEQUENCE.
     pub fn drop_sequence(&mut self, name: &str) -> Result<()> {
         self.ready_to_write()?;
-        let def = self.sequence(name)?.ok_or_else(|| Error::UndefinedTable(name.to_string()))?;
+        let def = self
+            .sequence(name)?
+            .ok_or_else(|| Error::UndefinedTable(name.to_string()))?;
         self.change_definition(def.id, None)?;
         self.define(Definition::DropSequence(def.id));
         Ok(())
@@ -423,7 +510,10 @@ impl Tx {
     /// the same name.
     pub fn restart_sequence(&mut self, sequence: &SequenceDef) -> Result<()> {
         self.ready_to_write()?;
-        let def = SequenceDef { id: self.engine().next_object()?, ..sequence.clone() };
+        let def = SequenceDef {
+            id: self.engine().next_object()?,
+            ..sequence.clone()
+        };
         self.engine().set_value(def.id, def.start, false)?;
         self.change_definition(sequence.id, None)?;
         self.define(Definition::DropSequence(sequence.id));
@@ -445,7 +535,9 @@ impl Tx {
         let def = self.sequence_by_id(sequence)?;
         if !(def.min..=def.max).contains(&value) {
             let (name, min, max) = (&def.name, def.min, def.max);
-            return Err(Error::OutOfRange(format!("setval: value {value} is out of bounds for sequence \"{name}\" ({min}..{max})")));
+            return Err(Error::OutOfRange(format!(
+                "setval: value {value} is out of bounds for sequence \"{name}\" ({min}..{max})"
+            )));
         }
         let at = self.engine().set_value(def.id, value, called)?;
         self.drawn = self.drawn.max(at);
@@ -455,23 +547,34 @@ impl Tx {
     fn sequence_by_id(&self, id: u32) -> Result<Arc<SequenceDef>> {
         let catalog = self.catalog();
         let found = catalog.sequences.values().find(|s| s.id == id);
-        found.cloned().ok_or_else(|| Error::UndefinedObject(format!("sequence {id}")))
+        found
+            .cloned()
+            .ok_or_else(|| Error::UndefinedObject(format!("sequence {id}")))
     }
 }
 
 /// Taking a row back changes it and all its index entries in one mini-transaction, which holds a bounded number of pages.
 fn refuse_many_indexes(table: &str, indexes: usize) -> Result<()> {
     if indexes > MAX_INDEXES {
-        return Err(Error::TooLarge(format!("table \"{table}\" cannot have more than {MAX_INDEXES} indexes")));
+        return Err(Error::TooLarge(format!(
+            "table \"{table}\" cannot have more than {MAX_INDEXES} indexes"
+        )));
     }
     Ok(())
 }
 
 fn refuse_nulls(table: &Table, row: &[u8]) -> Result<()> {
-    let columns = table.primary_key.as_ref().map(|primary| primary.columns.as_slice()).unwrap_or_default();
+    let columns = table
+        .primary_key
+        .as_ref()
+        .map(|primary| primary.columns.as_slice())
+        .unwrap_or_default();
     for column in columns {
         if table.layout().is_null(row, *column)? {
-            return Err(Error::NotNull { table: table.name.clone(), column: table.columns[*column].name.clone() });
+            return Err(Error::NotNull {
+                table: table.name.clone(),
+                column: table.columns[*column].name.clone(),
+            });
         }
     }
     Ok(())

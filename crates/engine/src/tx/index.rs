@@ -62,7 +62,13 @@ pub(super) fn unique_keys(table: &Table, row: &[u8], keys: &NewKeys) -> Result<V
 
 impl Tx {
     /// Looks whether another row has, or may come to have, one of these unique keys.
-    pub(super) fn find_obstacle(&self, table: &Table, row: &[u8], own_key: &[u8], keys: &NewKeys) -> Result<Option<Obstacle>> {
+    pub(super) fn find_obstacle(
+        &self,
+        table: &Table,
+        row: &[u8],
+        own_key: &[u8],
+        keys: &NewKeys,
+    ) -> Result<Option<Obstacle>> {
         for (position, key) in keys {
             let index = &table.indexes[*position];
             if !index.unique || table.index_key_has_null(index, row)? {
@@ -94,7 +100,14 @@ impl Tx {
     }
 
     /// What the newest version of the row at `row_key` means for `key`.
-    fn judge(&self, table: &Table, index: &IndexDef, position: usize, key: &[u8], row_key: &[u8]) -> Result<Option<Obstacle>> {
+    fn judge(
+        &self,
+        table: &Table,
+        index: &IndexDef,
+        position: usize,
+        key: &[u8],
+        row_key: &[u8],
+    ) -> Result<Option<Obstacle>> {
         let mut value = Vec::new();
         if !(BTree { space: table.space }).get(&self.engine().pool, row_key, &mut value)? {
             return Ok(None);
@@ -163,7 +176,10 @@ pub(super) fn check_lengths(keys: &NewKeys, row_key: &[u8]) -> Result<()> {
 
 /// The whole row of a stored one, borrowed where nothing lies outside.
 pub(super) fn whole<'a>(engine: &Engine, table: &Table, stored: &'a [u8]) -> Result<std::borrow::Cow<'a, [u8]>> {
-    if stored.first().is_some_and(|flags| flags & crate::row::FLAG_EXTERNAL != 0) {
+    if stored
+        .first()
+        .is_some_and(|flags| flags & crate::row::FLAG_EXTERNAL != 0)
+    {
         return Ok(large::bring_in(&engine.pool, table, stored)?.into());
     }
     Ok(stored.into())

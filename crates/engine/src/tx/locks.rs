@@ -79,22 +79,35 @@ impl Waits {
     ) -> Result<()> {
         let slot = slots.get(target_slot);
         slot.waiters.fetch_add(1, Ordering::SeqCst);
-        let done = self.enter(slots, waiter, target, slot_of).and_then(|()| self.sleep(slots, waiter, target, target_slot));
+        let done = self
+            .enter(slots, waiter, target, slot_of)
+            .and_then(|()| self.sleep(slots, waiter, target, target_slot));
         slots.get(waiter.slot).waits_for.store(0, Ordering::Release);
         slot.waiters.fetch_sub(1, Ordering::SeqCst);
         done
     }
 
     /// Draws the edge; refuses one that closes a cycle.
-    fn enter(&self, slots: &Slots, waiter: &Waiter<'_>, target: u64, slot_of: &dyn Fn(u64) -> Result<Option<u32>>) -> Result<()> {
+    fn enter(
+        &self,
+        slots: &Slots,
+        waiter: &Waiter<'_>,
+        target: u64,
+        slot_of: &dyn Fn(u64) -> Result<Option<u32>>,
+    ) -> Result<()> {
         let _graph = self.graph.lock();
         let mut at = target;
         while at != 0 {
             if at == waiter.seq {
-                return Err(Error::Deadlock(format!("transaction {} and transaction {target} wait for each other", waiter.seq)));
+                return Err(Error::Deadlock(format!(
+                    "transaction {} and transaction {target} wait for each other",
+                    waiter.seq
+                )));
             }
             at = match slot_of(at)? {
-                Some(index) if slots.get(index).tx.load(Ordering::Acquire) == at => slots.get(index).waits_for.load(Ordering::Acquire),
+                Some(index) if slots.get(index).tx.load(Ordering::Acquire) == at => {
+                    slots.get(index).waits_for.load(Ordering::Acquire)
+                }
                 _ => 0,
             };
         }
@@ -113,7 +126,9 @@ impl Waits {
             waiter.cancel.check()?;
             let left = end.map_or(CANCEL_POLL, |end| end.since(rt::now()).min(CANCEL_POLL));
             if left == rt::Nanos::ZERO {
-                return Err(Error::LockNotAvailable("canceling statement due to lock timeout".into()));
+                return Err(Error::LockNotAvailable(
+                    "canceling statement due to lock timeout".into(),
+                ));
             }
             rt::wait(&slot.epoch, epoch, Some(left));
         }
@@ -164,7 +179,10 @@ impl TableLocks {
         if lock.exclusive == seq || lock.shared.contains(&seq) {
             return Ok(());
         }
-        match [lock.exclusive, lock.waiting].into_iter().find(|by| *by != 0 && *by != seq) {
+        match [lock.exclusive, lock.waiting]
+            .into_iter()
+            .find(|by| *by != 0 && *by != seq)
+        {
             Some(by) => Err(by),
             None => {
                 lock.shared.push(seq);
@@ -230,7 +248,10 @@ pub(crate) struct RowLocks {
 
 impl Default for RowLocks {
     fn default() -> Self {
-        RowLocks { shards: (0..SHARDS).map(|_| rt::Mutex::new(HashMap::default())).collect(), count: AtomicUsize::new(0) }
+        RowLocks {
+            shards: (0..SHARDS).map(|_| rt::Mutex::new(HashMap::default())).collect(),
+            count: AtomicUsize::new(0),
+        }
     }
 }
 
@@ -260,7 +281,11 @@ impl RowLocks {
         let name = row_name(space, key);
         let shard = self.shard(&name).lock();
         let conflicts = |held: LockStrength| held == LockStrength::Update || strength == LockStrength::Update;
-        shard.get(&name)?.iter().find(|(by, held)| *by != seq && conflicts(*held)).map(|(by, _)| *by)
+        shard
+            .get(&name)?
+            .iter()
+            .find(|(by, held)| *by != seq && conflicts(*held))
+            .map(|(by, _)| *by)
     }
 
     /// Enters a lock that conflicts with none; true if the transaction had none on the row yet.
@@ -295,14 +320,19 @@ pub(crate) struct UniqueStripes {
 
 impl Default for UniqueStripes {
     fn default() -> Self {
-        UniqueStripes { stripes: (0..STRIPES).map(|_| rt::Mutex::new(())).collect() }
+        UniqueStripes {
+            stripes: (0..STRIPES).map(|_| rt::Mutex::new(())).collect(),
+        }
     }
 }
 
 impl UniqueStripes {
     /// Holds the stripes of these (index space, key) pairs.
     pub(crate) fn hold(&self, keys: &[(u32, Vec<u8>)]) -> Vec<rt::MutexGuard<'_, ()>> {
-        let mut stripes: Vec<usize> = keys.iter().map(|(space, key)| hash(&row_name(*space, key)) % STRIPES).collect();
+        let mut stripes: Vec<usize> = keys
+            .iter()
+            .map(|(space, key)| hash(&row_name(*space, key)) % STRIPES)
+            .collect();
         stripes.sort_unstable();
         stripes.dedup();
         stripes.into_iter().map(|s| self.stripes[s].lock()).collect()
@@ -350,14 +380,31 @@ mod tests {
         slots.get(a).tx.store(1, Ordering::SeqCst);
         slots.get(b).tx.store(2, Ordering::SeqCst);
         slots.get(b).waits_for.store(1, Ordering::SeqCst);
-        let waiter = Waiter { slot: a, seq: 1, timeout: None, cancel: &cancel };
+        let waiter = Waiter {
+            slot: a,
+            seq: 1,
+            timeout: None,
+            cancel: &cancel,
+        };
         let slot_of = |seq| Ok(Some(if seq == 1 { a } else { b }));
-        assert!(matches!(waits.wait(&slots, &waiter, (2, b), &slot_of), Err(Error::Deadlock(_))));
+        assert!(matches!(
+            waits.wait(&slots, &waiter, (2, b), &slot_of),
+            Err(Error::Deadlock(_))
+        ));
         slots.get(b).waits_for.store(0, Ordering::SeqCst);
-        let waiter = Waiter { timeout: Some(rt::Nanos::from_millis(5)), ..waiter };
-        assert!(matches!(waits.wait(&slots, &waiter, (2, b), &slot_of), Err(Error::LockNotAvailable(_))));
+        let waiter = Waiter {
+            timeout: Some(rt::Nanos::from_millis(5)),
+            ..waiter
+        };
+        assert!(matches!(
+            waits.wait(&slots, &waiter, (2, b), &slot_of),
+            Err(Error::LockNotAvailable(_))
+        ));
         cancel.set();
-        assert!(matches!(waits.wait(&slots, &waiter, (2, b), &slot_of), Err(Error::Canceled)));
+        assert!(matches!(
+            waits.wait(&slots, &waiter, (2, b), &slot_of),
+            Err(Error::Canceled)
+        ));
         Waits::ended(&slots, b);
         assert!(waits.wait(&slots, &waiter, (2, b), &slot_of).is_ok());
     }

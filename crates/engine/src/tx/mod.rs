@@ -22,8 +22,8 @@ mod write;
 
 pub use locks::CancelFlag;
 pub use read::{Reader, RowScan};
-pub use write::Decide;
 pub(crate) use status::Status;
+pub use write::Decide;
 
 use crate::api::{Direction, Isolation, RowBatch};
 use crate::catalog::Table;
@@ -146,7 +146,11 @@ impl Tx {
     }
 
     fn wait_durable(&self, at: u64) -> Result<()> {
-        if at > self.engine().storage.durable() { self.engine().storage.wait_durable(at) } else { Ok(()) }
+        if at > self.engine().storage.durable() {
+            self.engine().storage.wait_durable(at)
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether `begin` was called and neither commit nor rollback since.
@@ -212,7 +216,8 @@ impl Tx {
 
     /// All rows of a range, for small ones.
     pub fn collect(&self, table: &Arc<Table>, range: KeyRange) -> Result<Vec<Vec<u8>>> {
-        let (mut scan, mut batch, mut rows) = (self.scan(table, range, Direction::Forward), RowBatch::new(), Vec::new());
+        let (mut scan, mut batch, mut rows) =
+            (self.scan(table, range, Direction::Forward), RowBatch::new(), Vec::new());
         while scan.next_batch(&self.reader, &mut batch)? {
             rows.extend((0..batch.len()).map(|i| batch.row(i).to_vec()));
         }
@@ -221,7 +226,10 @@ impl Tx {
 
     /// Marks a place to return to.
     pub fn savepoint(&mut self) -> Savepoint {
-        Savepoint { undo: self.last_undo, definitions: self.overlay.len() }
+        Savepoint {
+            undo: self.last_undo,
+            definitions: self.overlay.len(),
+        }
     }
 
     /// Makes the changes durable and visible. On an error nothing of them will be visible, except where the log itself has
@@ -256,7 +264,10 @@ impl Tx {
     fn log_commit(&mut self) -> Result<u64> {
         let Reader { engine, own, slot, .. } = &self.reader;
         let (engine, own, slot) = (&**engine, *own, *slot);
-        let writer = self.writer.as_ref().ok_or_else(|| Error::Internal("a writer without a segment".into()))?;
+        let writer = self
+            .writer
+            .as_ref()
+            .ok_or_else(|| Error::Internal("a writer without a segment".into()))?;
         engine.cts.make(&engine.pool, own)?;
         let mut m = engine.pool.mtr();
         let page = engine.cts.latch(&mut m, own)?;
@@ -270,7 +281,11 @@ impl Tx {
             engine.txs.set_committed(own, slot, at);
         });
         if self.overlay.is_empty() {
-            writer.segment.note_end(Ended { end: writer.position, at, tx: own });
+            writer.segment.note_end(Ended {
+                end: writer.position,
+                at,
+                tx: own,
+            });
         }
         Ok(at)
     }
@@ -294,11 +309,17 @@ impl Tx {
     /// After definitions are published: those who took a snapshot before that, however late, may still use the former ones, so
     /// for purge the transaction ends here, at a position that none of their snapshots has reached.
     fn note_definitions(&self) {
-        let Some(Writer { segment, position }) = &self.writer else { return };
+        let Some(Writer { segment, position }) = &self.writer else {
+            return;
+        };
         let (engine, own) = (self.engine(), self.reader.own);
         match rollback::log_end(engine, segment, *position, own) {
             Ok(at) => drop(engine.storage.wait_durable(at)),
-            Err(_) => segment.note_end(Ended { end: *position, at: engine.storage.0.log().tail().raw() + 1, tx: own }),
+            Err(_) => segment.note_end(Ended {
+                end: *position,
+                at: engine.storage.0.log().tail().raw() + 1,
+                tx: own,
+            }),
         }
     }
 
@@ -328,7 +349,10 @@ impl Tx {
         if !self.taken_back {
             return Ok(());
         }
-        let writer = self.writer.as_ref().ok_or_else(|| Error::Internal("a writer without a segment".into()))?;
+        let writer = self
+            .writer
+            .as_ref()
+            .ok_or_else(|| Error::Internal("a writer without a segment".into()))?;
         rollback::log_end(self.engine(), &writer.segment, writer.position, self.reader.own)?;
         Ok(())
     }
@@ -395,7 +419,9 @@ impl Tx {
                 return Err(Error::WrongState("no transaction is in progress".into()));
             }
             let engine = self.engine().clone();
-            self.reader.own = engine.txs.start(&engine.slots, self.reader.slot, |to| engine.storage.reserve_tx_ids(to))?;
+            self.reader.own = engine
+                .txs
+                .start(&engine.slots, self.reader.slot, |to| engine.storage.reserve_tx_ids(to))?;
         }
         Ok(self.reader.own)
     }
@@ -432,12 +458,18 @@ impl Tx {
 
     fn wait_in(&self, seq: u64, target_slot: u32) -> Result<()> {
         let engine = self.engine();
-        let waiter =
-            Waiter { slot: self.reader.slot, seq: self.reader.own, timeout: self.lock_timeout, cancel: &self.reader.cancel };
-        let slot_of = |seq| Ok(match engine.status(seq)? {
-            Status::Active(slot) => Some(slot),
-            _ => None,
-        });
+        let waiter = Waiter {
+            slot: self.reader.slot,
+            seq: self.reader.own,
+            timeout: self.lock_timeout,
+            cancel: &self.reader.cancel,
+        };
+        let slot_of = |seq| {
+            Ok(match engine.status(seq)? {
+                Status::Active(slot) => Some(slot),
+                _ => None,
+            })
+        };
         engine.waits.wait(&engine.slots, &waiter, (seq, target_slot), &slot_of)
     }
 
@@ -446,7 +478,11 @@ impl Tx {
         let own = self.own_id()?;
         let engine = self.engine().clone();
         loop {
-            let taken = if exclusive { engine.table_locks.try_exclusive(id, own) } else { engine.table_locks.try_shared(id, own) };
+            let taken = if exclusive {
+                engine.table_locks.try_exclusive(id, own)
+            } else {
+                engine.table_locks.try_shared(id, own)
+            };
             let Err(by) = taken else { break };
             if let Err(error) = self.wait_for_locks(by) {
                 engine.table_locks.stop_waiting(id, own);

@@ -43,7 +43,12 @@ impl Clone for Reader {
     fn clone(&self) -> Reader {
         let slot = self.engine.slots.acquire();
         self.engine.slots.share(slot, self.snapshot);
-        Reader { engine: self.engine.clone(), slot, cancel: self.cancel.clone(), ..*self }
+        Reader {
+            engine: self.engine.clone(),
+            slot,
+            cancel: self.cancel.clone(),
+            ..*self
+        }
     }
 }
 
@@ -57,7 +62,14 @@ impl Reader {
     /// A reader that sees nothing until `refresh`.
     pub(crate) fn new(engine: &Arc<Engine>) -> Reader {
         let slot = engine.slots.acquire();
-        Reader { engine: engine.clone(), slot, snapshot: 0, low_water: 0, own: 0, cancel: Arc::default() }
+        Reader {
+            engine: engine.clone(),
+            slot,
+            snapshot: 0,
+            low_water: 0,
+            own: 0,
+            cancel: Arc::default(),
+        }
     }
 
     /// Takes a new snapshot: everything durable now.
@@ -86,14 +98,29 @@ impl Reader {
     /// Scans a table by primary key.
     pub fn scan(&self, table: &Arc<Table>, range: KeyRange, direction: Direction) -> RowScan {
         let scan = BTree { space: table.space }.scan(range, direction);
-        RowScan { table: table.clone(), index: None, scan, leaf: LeafBatch::new(), scratch: Vec::new() }
+        RowScan {
+            table: table.clone(),
+            index: None,
+            scan,
+            leaf: LeafBatch::new(),
+            scratch: Vec::new(),
+        }
     }
 
     /// Scans a table in the order of an index (position in `Table::indexes`); the range is over the index's columns (and
     /// the primary key behind them).
     pub fn index_scan(&self, table: &Arc<Table>, index: usize, range: KeyRange, direction: Direction) -> RowScan {
-        let scan = BTree { space: table.indexes[index].space }.scan(range, direction);
-        RowScan { table: table.clone(), index: Some(index), scan, leaf: LeafBatch::new(), scratch: Vec::new() }
+        let scan = BTree {
+            space: table.indexes[index].space,
+        }
+        .scan(range, direction);
+        RowScan {
+            table: table.clone(),
+            index: Some(index),
+            scan,
+            leaf: LeafBatch::new(),
+            scratch: Vec::new(),
+        }
     }
 
     /// Whether the snapshot sees what transaction `tx` made.
@@ -277,9 +304,19 @@ mod tests {
         let mut options = EngineOptions::new(dir.path().join("data"), MemoryKind::Dram, 24 << 20);
         options.background = false;
         let engine = Engine::open(options).expect("the database opens");
-        let column = ColumnDef { name: "id".into(), ty: ColumnType::Int4, not_null: true, default: None };
+        let column = ColumnDef {
+            name: "id".into(),
+            ty: ColumnType::Int4,
+            not_null: true,
+            default: None,
+        };
         let mut tx = engine.begin(Isolation::ReadCommitted);
-        let new = NewTable { name: "t".into(), columns: vec![column], primary_key: Some(("p".into(), vec![0])), indexes: vec![] };
+        let new = NewTable {
+            name: "t".into(),
+            columns: vec![column],
+            primary_key: Some(("p".into(), vec![0])),
+            indexes: vec![],
+        };
         let table = tx.create_table(new).expect("made");
         tx.commit().expect("committed");
         for (id, commit) in [(1, true), (2, false)] {
@@ -290,11 +327,18 @@ mod tests {
             let savepoint = tx.savepoint();
             tx.insert(&table, &row).expect("inserted");
             let other = engine.begin(Isolation::ReadCommitted);
-            assert!(BTree { space: table.space }.get(&engine.pool, &key, &mut copy).expect("read"));
+            assert!(
+                BTree { space: table.space }
+                    .get(&engine.pool, &key, &mut copy)
+                    .expect("read")
+            );
             tx.rollback_to(&savepoint).expect("taken back");
             if commit { tx.commit() } else { tx.rollback() }.expect("ended");
             engine.vacuum().expect("purged");
-            assert!(!other.reader().visible_version(&mut copy).expect("read"), "a row that was never committed");
+            assert!(
+                !other.reader().visible_version(&mut copy).expect("read"),
+                "a row that was never committed"
+            );
         }
         drop(tx);
         engine.shutdown().expect("shut down");

@@ -43,7 +43,11 @@ fn restore(engine: &Engine, table: &Table, pointer: u64, record: &UndoRecord) ->
     let tree = BTree { space: table.space };
     let mut value = record.row.clone();
     value.extend_from_slice(&record.before.encode());
-    let room = if record.kind == Kind::Insert { 0 } else { record.key.len() + value.len() };
+    let room = if record.kind == Kind::Insert {
+        0
+    } else {
+        record.key.len() + value.len()
+    };
     engine.reclaim_large(table)?;
     let mut m = engine.pool.mtr();
     let pos = tree.seek_write(&mut m, &record.key, room)?;
@@ -58,7 +62,11 @@ fn restore(engine: &Engine, table: &Table, pointer: u64, record: &UndoRecord) ->
     let trailer = Trailer::of(&current)?;
     let row = &current[..current.len() - TRAILER];
     // Read before large values go: a long definition lies on overflow pages itself.
-    let definitions = if table.space == state::CATALOG_SPACE { Some(definitions(engine, (trailer, row), record)?) } else { None };
+    let definitions = if table.space == state::CATALOG_SPACE {
+        Some(definitions(engine, (trailer, row), record)?)
+    } else {
+        None
+    };
     let mut entries = Vec::new();
     if !trailer.deleted() {
         entries = entries_of(engine, table, &record.key, row)?;
@@ -67,7 +75,11 @@ fn restore(engine: &Engine, table: &Table, pointer: u64, record: &UndoRecord) ->
     }
     let doomed = latch_entries(&mut m, entries)?;
     let undo_page = undo::latch_record(&mut m, pointer)?;
-    let refs = if trailer.deleted() { Vec::new() } else { large::refs_of(table, row)? };
+    let refs = if trailer.deleted() {
+        Vec::new()
+    } else {
+        large::refs_of(table, row)?
+    };
     large::orphan(&mut m, table, &refs)?;
     // Purge passes a deleted row that somebody has inserted again and leaves it to him.
     let is_dead = record.before.deleted() && engine.is_purged(record.before.undo);
@@ -94,9 +106,16 @@ fn restore(engine: &Engine, table: &Table, pointer: u64, record: &UndoRecord) ->
 type Definition = Option<Arc<Table>>;
 
 /// Of a change to the catalog that is to be taken back: the table that it defined, and the one before.
-fn definitions(engine: &Engine, (trailer, row): (Trailer, &[u8]), record: &UndoRecord) -> Result<(Definition, Definition)> {
+fn definitions(
+    engine: &Engine,
+    (trailer, row): (Trailer, &[u8]),
+    record: &UndoRecord,
+) -> Result<(Definition, Definition)> {
     let before = (record.kind != Kind::Insert && !record.before.deleted()).then_some(record.row.as_slice());
-    Ok((state::table_of_stored(engine, (!trailer.deleted()).then_some(row))?, state::table_of_stored(engine, before)?))
+    Ok((
+        state::table_of_stored(engine, (!trailer.deleted()).then_some(row))?,
+        state::table_of_stored(engine, before)?,
+    ))
 }
 
 /// Index entries of a stored row version: (index space, entry key).
@@ -133,7 +152,11 @@ pub(crate) fn keep_needed(
             let needed = entries_of(engine, table, key, &row)?;
             entries.retain(|entry| !needed.contains(entry));
         }
-        version = if trailer.undo == until { None } else { engine.version_before(trailer)? };
+        version = if trailer.undo == until {
+            None
+        } else {
+            engine.version_before(trailer)?
+        };
     }
     Ok(())
 }

@@ -117,17 +117,24 @@ impl Slots {
     pub(crate) fn horizon(&self, visible: u64) -> u64 {
         self.announced.fetch_max(visible, Ordering::SeqCst);
         let _no_sharing = self.free.lock();
-        self.in_use().map(|s| s.snapshot.load(Ordering::SeqCst)).fold(visible, u64::min)
+        self.in_use()
+            .map(|s| s.snapshot.load(Ordering::SeqCst))
+            .fold(visible, u64::min)
     }
 
     /// Least number of a running transaction, at most `next`.
     pub(crate) fn oldest_tx(&self, next: u64) -> u64 {
-        self.in_use().map(|s| s.tx.load(Ordering::Acquire)).filter(|tx| *tx != 0).fold(next, u64::min)
+        self.in_use()
+            .map(|s| s.tx.load(Ordering::Acquire))
+            .filter(|tx| *tx != 0)
+            .fold(next, u64::min)
     }
 
     /// The slot in which transaction `tx` runs, or holds locks still.
     pub(crate) fn slot_of(&self, tx: u64) -> Option<u32> {
-        self.in_use().position(|s| s.tx.load(Ordering::SeqCst) == tx).map(|slot| slot as u32)
+        self.in_use()
+            .position(|s| s.tx.load(Ordering::SeqCst) == tx)
+            .map(|slot| slot as u32)
     }
 
     /// How many transactions have a number and run.
@@ -137,7 +144,9 @@ impl Slots {
 
     /// How many transactions wait for another.
     pub(crate) fn waiting(&self) -> usize {
-        self.in_use().filter(|s| s.waits_for.load(Ordering::Acquire) != 0).count()
+        self.in_use()
+            .filter(|s| s.waits_for.load(Ordering::Acquire) != 0)
+            .count()
     }
 
     fn in_use(&self) -> impl Iterator<Item = &Slot> {
@@ -159,7 +168,11 @@ mod tests {
         slots.withdraw(a);
         assert_eq!(slots.horizon(30), 20);
         let stale = std::cell::Cell::new(25);
-        assert_eq!(slots.publish(a, || stale.replace(31)), 31, "below what purge announced: taken again");
+        assert_eq!(
+            slots.publish(a, || stale.replace(31)),
+            31,
+            "below what purge announced: taken again"
+        );
         slots.release(b);
         assert_eq!(slots.acquire(), b);
     }

@@ -164,7 +164,11 @@ impl TxTable {
     fn set(&self, seq: u64, slot: u32, word: u64) {
         let active = ACTIVE | u64::from(slot);
         let in_ring = seq >= self.first
-            && self.place(seq).word.compare_exchange(active, word, Ordering::AcqRel, Ordering::Acquire).is_ok();
+            && self
+                .place(seq)
+                .word
+                .compare_exchange(active, word, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok();
         if !in_ring {
             self.displaced.lock().insert(seq, word);
         }
@@ -191,7 +195,11 @@ impl TxTable {
         }
         let word = from_page(seq);
         fence(Ordering::Acquire);
-        if seq < self.low_water() { Ok(Status::Committed(1)) } else { word.map(Status::decode) }
+        if seq < self.low_water() {
+            Ok(Status::Committed(1))
+        } else {
+            word.map(Status::decode)
+        }
     }
 
     fn place(&self, seq: u64) -> &Place {
@@ -220,7 +228,11 @@ mod tests {
             assert_eq!(table.status(seq, page).unwrap(), Status::Over);
         }
         assert_eq!(table.status(first, page).unwrap(), Status::Active(long));
-        assert_eq!(table.status(second, page).unwrap(), Status::Committed(77), "left the ring: the page knows");
+        assert_eq!(
+            table.status(second, page).unwrap(),
+            Status::Committed(77),
+            "left the ring: the page knows"
+        );
         table.set_committed(first, long, 2000);
         assert_eq!(table.status(first, page).unwrap(), Status::Committed(2000));
         table.raise_low_water(first + 1);
@@ -252,9 +264,18 @@ mod tests {
         let slot = slots.acquire();
         let reserved = std::cell::Cell::new(0);
         for _ in 0..3 {
-            let seq = table.start(&slots, slot, |to| { reserved.set(to); Ok(()) }).unwrap();
+            let seq = table
+                .start(&slots, slot, |to| {
+                    reserved.set(to);
+                    Ok(())
+                })
+                .unwrap();
             assert!(seq < reserved.get());
         }
-        assert!(TxTable::new(1).start(&slots, slot, |_| Err(crate::Error::Io("full".into()))).is_err());
+        assert!(
+            TxTable::new(1)
+                .start(&slots, slot, |_| Err(crate::Error::Io("full".into())))
+                .is_err()
+        );
     }
 }

@@ -12,9 +12,9 @@
 //!
 //! Latch order: clustered leaf → undo page → space header.
 
+use super::Tx;
 use super::index::{self, NewKeys, Obstacle};
 use super::locks::{row_name, table_lock};
-use super::Tx;
 use crate::api::{Change, Insert, Isolation, LockStrength, Locked, Outcome, Wait};
 use crate::catalog::Table;
 use crate::catalog::state::CATALOG_SPACE;
@@ -94,9 +94,15 @@ impl Tx {
                 Some(Obstacle::Duplicate(index, existing_key)) => {
                     // The primary key is the arbiter where both collide.
                     if let Some(existing_key) = self.live_row(table, row_key)? {
-                        return Ok(Insert::Duplicate { index: None, existing_key });
+                        return Ok(Insert::Duplicate {
+                            index: None,
+                            existing_key,
+                        });
                     }
-                    return Ok(Insert::Duplicate { index: Some(index), existing_key });
+                    return Ok(Insert::Duplicate {
+                        index: Some(index),
+                        existing_key,
+                    });
                 }
                 None => self.insert_row(table, row_key, stored)?,
             };
@@ -139,7 +145,10 @@ impl Tx {
                 return Ok(Step::WaitFor(by));
             }
             if !before.deleted() {
-                return Ok(Step::Done(Insert::Duplicate { index: None, existing_key: row_key.to_vec() }));
+                return Ok(Step::Done(Insert::Duplicate {
+                    index: None,
+                    existing_key: row_key.to_vec(),
+                }));
             }
             self.scratch.old.truncate(self.scratch.old.len() - TRAILER);
         }
@@ -157,7 +166,11 @@ impl Tx {
         };
         let writer = self.writer.as_mut().ok_or_else(no_segment)?;
         let place = writer.prepare(&mut m, record.len())?;
-        let trailer = Trailer { tx: own, undo: writer.pointer(&place), flags: 0 };
+        let trailer = Trailer {
+            tx: own,
+            undo: writer.pointer(&place),
+            flags: 0,
+        };
         self.scratch.value.clear();
         self.scratch.value.extend_from_slice(&stored.row);
         self.scratch.value.extend_from_slice(&trailer.encode());
@@ -212,7 +225,14 @@ impl Tx {
     }
 
     /// Locks the row with this primary key and gives its newest version.
-    pub fn lock_row(&mut self, table: &Table, key: &[u8], strength: LockStrength, wait: Wait, row: &mut Vec<u8>) -> Result<Locked> {
+    pub fn lock_row(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        strength: LockStrength,
+        wait: Wait,
+        row: &mut Vec<u8>,
+    ) -> Result<Locked> {
         self.share_table(table)?;
         loop {
             let trailer = match self.settle(table, key, strength, wait, row)? {
@@ -243,7 +263,14 @@ impl Tx {
     }
 
     /// Waits until the newest version of the row is no other transaction's; gives it with its trailer.
-    fn settle(&mut self, table: &Table, key: &[u8], strength: LockStrength, wait: Wait, value: &mut Vec<u8>) -> Result<Settled> {
+    fn settle(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        strength: LockStrength,
+        wait: Wait,
+        value: &mut Vec<u8>,
+    ) -> Result<Settled> {
         loop {
             let (by, locked) = match self.newest(table, key, value)? {
                 Newest::Missing => return Ok(Settled::Gone),
@@ -258,7 +285,10 @@ impl Tx {
                 Wait::Block => self.wait_for(by)?,
                 Wait::SkipLocked => return Ok(Settled::Skipped),
                 Wait::NoWait => {
-                    return Err(Error::LockNotAvailable(format!("could not obtain lock on row in relation \"{}\"", table.name)));
+                    return Err(Error::LockNotAvailable(format!(
+                        "could not obtain lock on row in relation \"{}\"",
+                        table.name
+                    )));
                 }
             }
         }
@@ -276,7 +306,9 @@ impl Tx {
     }
 
     fn lock_conflict(&self, table: &Table, key: &[u8], strength: LockStrength) -> Option<u64> {
-        self.engine().row_locks.conflict(table.space, key, self.reader.own, strength)
+        self.engine()
+            .row_locks
+            .conflict(table.space, key, self.reader.own, strength)
     }
 
     /// Enters an explicit lock, if the row is still as `seen`.
@@ -305,7 +337,14 @@ impl Tx {
         Ok(Applied::Done)
     }
 
-    fn apply_update(&mut self, table: &Table, key: &[u8], seen: Trailer, (stored, row): (&[u8], &[u8]), new: &[u8]) -> Result<Applied> {
+    fn apply_update(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        seen: Trailer,
+        (stored, row): (&[u8], &[u8]),
+        new: &[u8],
+    ) -> Result<Applied> {
         let mut new_key = key.to_vec();
         if !table.has_hidden_key() {
             table.key_of_row(new, &mut new_key)?;
@@ -353,13 +392,23 @@ impl Tx {
 
     /// Gives the row another version (None: marks it deleted), if it is still as `seen`, whose stored bytes are `old`.
     /// `same_keys`: no index key changes.
-    fn apply(&mut self, table: &Table, key: &[u8], seen: Trailer, old: &[u8], new: Option<&Stored>, same_keys: bool) -> Result<Applied> {
+    fn apply(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        seen: Trailer,
+        old: &[u8],
+        new: Option<&Stored>,
+        same_keys: bool,
+    ) -> Result<Applied> {
         let engine = self.engine().clone();
         let (tree, own) = (BTree { space: table.space }, self.reader.own);
         let mut m = engine.pool.mtr();
         // In place where the length allows it: then a full leaf is not split.
         let grows = new.is_some_and(|new| new.row.len() > old.len());
-        let room = new.filter(|_| grows).map_or(0, |new| key.len() + new.row.len() + TRAILER);
+        let room = new
+            .filter(|_| grows)
+            .map_or(0, |new| key.len() + new.row.len() + TRAILER);
         let pos = tree.seek_write(&mut m, key, room)?;
         if !pos.found {
             return Ok(Applied::Moved);
@@ -374,11 +423,25 @@ impl Tx {
         let kind = if new.is_some() { Kind::Update } else { Kind::Delete };
         let outside = old.first().is_some_and(|flags| flags & FLAG_EXTERNAL != 0);
         let plain = same_keys && !outside && table.space != CATALOG_SPACE;
-        let record = NewRecord { kind, plain, tx: own, prev: self.last_undo, space: table.space, before: seen, key, row: old };
+        let record = NewRecord {
+            kind,
+            plain,
+            tx: own,
+            prev: self.last_undo,
+            space: table.space,
+            before: seen,
+            key,
+            row: old,
+        };
         let writer = self.writer.as_mut().ok_or_else(no_segment)?;
         let place = writer.prepare(&mut m, record.len())?;
         let flags = if new.is_some() { 0 } else { DELETED };
-        let trailer = Trailer { tx: own, undo: writer.pointer(&place), flags }.encode();
+        let trailer = Trailer {
+            tx: own,
+            undo: writer.pointer(&place),
+            flags,
+        }
+        .encode();
         let adoption = large::prepare_adoption(&mut m, table, new.map_or(&[], |new| &new.refs))?;
         self.last_undo = writer.append(&mut m, &place, &record, &mut self.scratch.record)?;
         adoption.apply(&mut m);
@@ -411,7 +474,11 @@ impl Tx {
         if !self.table_locks.contains(&id) {
             self.lock_table(id, false)?;
         }
-        if self.is_current(table) { Ok(()) } else { Err(Error::StaleTable(table.name.clone())) }
+        if self.is_current(table) {
+            Ok(())
+        } else {
+            Err(Error::StaleTable(table.name.clone()))
+        }
     }
 }
 
@@ -425,4 +492,3 @@ enum Settled {
 fn no_segment() -> Error {
     Error::Internal("a writer without an undo segment".into())
 }
-

@@ -112,7 +112,11 @@ impl ColumnType {
             ColumnType::Int2 => Some(2),
             ColumnType::Int4 | ColumnType::Float4 | ColumnType::Date => Some(4),
             ColumnType::Int8 | ColumnType::Float8 | ColumnType::Timestamp | ColumnType::TimestampTz => Some(8),
-            ColumnType::Numeric(_) | ColumnType::Text | ColumnType::Varchar(_) | ColumnType::Char(_) | ColumnType::Bytes => None,
+            ColumnType::Numeric(_)
+            | ColumnType::Text
+            | ColumnType::Varchar(_)
+            | ColumnType::Char(_)
+            | ColumnType::Bytes => None,
         }
     }
 
@@ -148,7 +152,10 @@ impl ColumnType {
                 | (ColumnType::Float4, DatumRef::Float4(_))
                 | (ColumnType::Float8, DatumRef::Float8(_))
                 | (ColumnType::Numeric(_), DatumRef::Numeric(_))
-                | (ColumnType::Text | ColumnType::Varchar(_) | ColumnType::Char(_), DatumRef::Text(_))
+                | (
+                    ColumnType::Text | ColumnType::Varchar(_) | ColumnType::Char(_),
+                    DatumRef::Text(_)
+                )
                 | (ColumnType::Bytes, DatumRef::Bytes(_))
                 | (ColumnType::Date, DatumRef::Date(_))
                 | (ColumnType::Timestamp, DatumRef::Timestamp(_))

@@ -77,14 +77,25 @@ pub struct Numeric {
 
 impl Numeric {
     /// Zero, with no decimals.
-    pub const ZERO: Numeric = Numeric { sign: Sign::Positive, weight: 0, dscale: 0, digits: Vec::new() };
+    pub const ZERO: Numeric = Numeric {
+        sign: Sign::Positive,
+        weight: 0,
+        dscale: 0,
+        digits: Vec::new(),
+    };
 
     /// A value from its parts; normalises it. Errors: a digit of 10000 or more.
     pub fn from_parts(sign: Sign, weight: i16, dscale: u16, digits: Vec<u16>) -> Result<Numeric> {
         if digits.iter().any(|d| *d >= 10_000) || i64::from(dscale) > MAX_SCALE {
             return Err(Error::Corrupt("numeric digit or scale out of range".into()));
         }
-        Ok(Numeric { sign, weight, dscale, digits }.normalised())
+        Ok(Numeric {
+            sign,
+            weight,
+            dscale,
+            digits,
+        }
+        .normalised())
     }
 
     /// NaN or an infinity.
@@ -139,7 +150,13 @@ impl Numeric {
         digits.reverse();
         let weight = digits.len().saturating_sub(1) as i16;
         let sign = if value < 0 { Sign::Negative } else { Sign::Positive };
-        Numeric { sign, weight, dscale: 0, digits }.normalised()
+        Numeric {
+            sign,
+            weight,
+            dscale: 0,
+            digits,
+        }
+        .normalised()
     }
 
     /// The nearest double.
@@ -158,7 +175,11 @@ impl Numeric {
             return Numeric::special(Sign::NaN);
         }
         if value.is_infinite() {
-            return Numeric::special(if value > 0.0 { Sign::PositiveInfinity } else { Sign::NegativeInfinity });
+            return Numeric::special(if value > 0.0 {
+                Sign::PositiveInfinity
+            } else {
+                Sign::NegativeInfinity
+            });
         }
         Numeric::parse(&trim_mantissa(&format!("{value:.14e}"))).unwrap_or(Numeric::special(Sign::NaN))
     }
@@ -166,7 +187,10 @@ impl Numeric {
     /// From text: digits with an optional point and exponent, NaN, infinity. Underscores are not admitted.
     pub fn parse(text: &str) -> Result<Numeric> {
         let trimmed = text.trim();
-        let invalid = || Error::InvalidText { ty: "numeric", text: text.to_string() };
+        let invalid = || Error::InvalidText {
+            ty: "numeric",
+            text: text.to_string(),
+        };
         if let Some(special) = parse_special(trimmed) {
             return Ok(Numeric::special(special));
         }
@@ -185,7 +209,12 @@ impl Numeric {
             return Err(invalid());
         }
         let decimals: Vec<u8> = whole.bytes().chain(fraction.bytes()).map(|b| b - b'0').collect();
-        from_decimals(sign, &decimals, whole.len() as i64 + exponent, fraction.len() as i64 - exponent)
+        from_decimals(
+            sign,
+            &decimals,
+            whole.len() as i64 + exponent,
+            fraction.len() as i64 - exponent,
+        )
     }
 
     /// PostgreSQL's binary form: ndigits, weight, sign, dscale, digits; big endian.
@@ -202,7 +231,10 @@ impl Numeric {
     /// Reads what `write_wire` (or a client) wrote.
     pub fn read_wire(bytes: &[u8]) -> Result<Numeric> {
         let word = |at: usize| bytes.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]));
-        let corrupt = || Error::InvalidText { ty: "numeric", text: "(binary)".into() };
+        let corrupt = || Error::InvalidText {
+            ty: "numeric",
+            text: "(binary)".into(),
+        };
         let count = usize::from(word(0).ok_or_else(corrupt)?);
         let weight = word(2).ok_or_else(corrupt)? as i16;
         let sign = word(4).and_then(Sign::from_wire).ok_or_else(corrupt)?;
@@ -210,7 +242,10 @@ impl Numeric {
         if bytes.len() != 8 + 2 * count {
             return Err(corrupt());
         }
-        let digits = (0..count).map(|i| word(8 + 2 * i)).collect::<Option<Vec<u16>>>().ok_or_else(corrupt)?;
+        let digits = (0..count)
+            .map(|i| word(8 + 2 * i))
+            .collect::<Option<Vec<u16>>>()
+            .ok_or_else(corrupt)?;
         Numeric::from_parts(sign, weight, dscale, digits)
     }
 
@@ -258,7 +293,11 @@ impl Numeric {
 
     fn digit_at(&self, power: i32) -> u16 {
         let index = i32::from(self.weight) - power;
-        usize::try_from(index).ok().and_then(|i| self.digits.get(i)).copied().unwrap_or(0)
+        usize::try_from(index)
+            .ok()
+            .and_then(|i| self.digits.get(i))
+            .copied()
+            .unwrap_or(0)
     }
 
     fn compare_magnitude(&self, other: &Numeric) -> Ordering {
@@ -266,7 +305,10 @@ impl Numeric {
             (true, true) => Ordering::Equal,
             (true, false) => Ordering::Less,
             (false, true) => Ordering::Greater,
-            (false, false) => self.weight.cmp(&other.weight).then_with(|| self.digits.cmp(&other.digits)),
+            (false, false) => self
+                .weight
+                .cmp(&other.weight)
+                .then_with(|| self.digits.cmp(&other.digits)),
         }
     }
 }
@@ -295,7 +337,10 @@ fn parse_exponent(text: &str) -> Option<i64> {
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    text.parse::<i64>().ok().map(|e| e.clamp(-1_000_000, 1_000_000)).or(Some(1_000_000))
+    text.parse::<i64>()
+        .ok()
+        .map(|e| e.clamp(-1_000_000, 1_000_000))
+        .or(Some(1_000_000))
 }
 
 /// `decimals` holds single digits; the point stands after the first `point` of them.
@@ -308,7 +353,10 @@ fn from_decimals(sign: Sign, decimals: &[u8], point: i64, scale: i64) -> Result<
     }
     let dscale = scale.max(0) as u16;
     if significant.is_empty() {
-        return Ok(Numeric { dscale, ..Numeric::ZERO });
+        return Ok(Numeric {
+            dscale,
+            ..Numeric::ZERO
+        });
     }
     let width = i64::from(DECIMALS_PER_DIGIT);
     let groups_before = (point + width - 1).div_euclid(width);
@@ -320,7 +368,13 @@ fn from_decimals(sign: Sign, decimals: &[u8], point: i64, scale: i64) -> Result<
         let value = (0..4).fold(0u16, |v, i| v * 10 + u16::from(group.get(i).copied().unwrap_or(0)));
         digits.push(value);
     }
-    Ok(Numeric { sign, weight: (groups_before - 1) as i16, dscale, digits }.normalised())
+    Ok(Numeric {
+        sign,
+        weight: (groups_before - 1) as i16,
+        dscale,
+        digits,
+    }
+    .normalised())
 }
 
 impl fmt::Display for Numeric {
@@ -332,7 +386,11 @@ impl fmt::Display for Numeric {
             Sign::Negative => f.write_str("-")?,
             Sign::Positive => {}
         }
-        let top = if self.digits.is_empty() { 0 } else { i32::from(self.weight).max(0) };
+        let top = if self.digits.is_empty() {
+            0
+        } else {
+            i32::from(self.weight).max(0)
+        };
         write!(f, "{}", self.digit_at(top))?;
         for power in (0..top).rev() {
             write!(f, "{:04}", self.digit_at(power))?;
@@ -398,10 +456,23 @@ mod tests {
     #[test]
     fn text_round_trips_as_postgresql_prints_it() {
         for (given, shown) in [
-            ("0", "0"), ("0.00", "0.00"), ("-0", "0"), ("1", "1"), ("10000", "10000"), ("99999.9999", "99999.9999"),
-            ("0.0001", "0.0001"), ("0.00001", "0.00001"), ("-123456789.987654321", "-123456789.987654321"),
-            ("1e10", "10000000000"), ("1.5e-3", "0.0015"), (".5", "0.5"), ("5.", "5"), ("000123.4500", "123.4500"),
-            ("NaN", "NaN"), ("-Infinity", "-Infinity"), ("1e-10", "0.0000000001"),
+            ("0", "0"),
+            ("0.00", "0.00"),
+            ("-0", "0"),
+            ("1", "1"),
+            ("10000", "10000"),
+            ("99999.9999", "99999.9999"),
+            ("0.0001", "0.0001"),
+            ("0.00001", "0.00001"),
+            ("-123456789.987654321", "-123456789.987654321"),
+            ("1e10", "10000000000"),
+            ("1.5e-3", "0.0015"),
+            (".5", "0.5"),
+            ("5.", "5"),
+            ("000123.4500", "123.4500"),
+            ("NaN", "NaN"),
+            ("-Infinity", "-Infinity"),
+            ("1e-10", "0.0000000001"),
         ] {
             assert_eq!(Numeric::parse(given).unwrap().to_string(), shown, "{given}");
         }
@@ -412,9 +483,27 @@ mod tests {
 
     #[test]
     fn order_agrees_with_key_order_and_wire_round_trips() {
-        let sorted = ["-Infinity", "-10000.5", "-10000", "-9999", "-1.1", "-1", "-0.0001", "0", "0.00000001", "0.0001", "0.00011", "1",
-            "1.0001", "9999", "10000", "123456789012345678901234567890", "Infinity", "NaN"]
-            .map(|t| Numeric::parse(t).unwrap());
+        let sorted = [
+            "-Infinity",
+            "-10000.5",
+            "-10000",
+            "-9999",
+            "-1.1",
+            "-1",
+            "-0.0001",
+            "0",
+            "0.00000001",
+            "0.0001",
+            "0.00011",
+            "1",
+            "1.0001",
+            "9999",
+            "10000",
+            "123456789012345678901234567890",
+            "Infinity",
+            "NaN",
+        ]
+        .map(|t| Numeric::parse(t).unwrap());
         for (i, a) in sorted.iter().enumerate() {
             let mut wire = Vec::new();
             a.write_wire(&mut wire);

@@ -21,10 +21,10 @@
 pub(crate) mod record;
 
 use crate::error::{Error, Result};
+use crate::pool::{BufferPool, Mtr, PageH};
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::{PAGE_SIZE, PageId};
-use crate::pool::{BufferPool, Mtr, PageH};
 use record::{AT_FLAGS, FLAG_UNDONE, HEADER, NewRecord, UndoRecord};
 use std::collections::VecDeque;
 
@@ -68,7 +68,11 @@ fn offset_of(position: u64) -> usize {
 
 /// Where the page behind `position` has its first record; a position at a page's very end is already on the next.
 fn next_page(position: u64) -> u64 {
-    let page = if offset_of(position) < FIRST { position / PAGE_SIZE as u64 } else { position / PAGE_SIZE as u64 + 1 };
+    let page = if offset_of(position) < FIRST {
+        position / PAGE_SIZE as u64
+    } else {
+        position / PAGE_SIZE as u64 + 1
+    };
     page * PAGE_SIZE as u64 + FIRST as u64
 }
 
@@ -94,7 +98,11 @@ pub(crate) struct Segment {
 
 impl Segment {
     pub(crate) fn new(number: u16, tail: u64) -> Segment {
-        Segment { number, tail: AtomicU64::new(tail), ended: rt::Mutex::new(VecDeque::new()) }
+        Segment {
+            number,
+            tail: AtomicU64::new(tail),
+            ended: rt::Mutex::new(VecDeque::new()),
+        }
     }
 
     /// Notes a transaction's end. Numbers are drawn before segments are taken, so a later end may have a lesser number: those
@@ -126,12 +134,18 @@ impl Writer {
     /// Latches the page where a record of `len` bytes goes: the last latch of the mini-transaction.
     pub(crate) fn prepare(&self, m: &mut Mtr<'_>, len: usize) -> Result<Place> {
         if len > MAX_RECORD {
-            return Err(Error::TooLarge(format!("row of {len} bytes is too big for an undo record")));
+            return Err(Error::TooLarge(format!(
+                "row of {len} bytes is too big for an undo record"
+            )));
         }
         let fits = offset_of(self.position) + len <= PAGE_SIZE && offset_of(self.position) >= FIRST;
         let position = if fits { self.position } else { next_page(self.position) };
         let page = page_of(self.segment.number, position);
-        Ok(Place { h: m.exclusive(page)?, position, page })
+        Ok(Place {
+            h: m.exclusive(page)?,
+            position,
+            page,
+        })
     }
 
     /// Pointer that the record at `place` will have.
@@ -141,7 +155,13 @@ impl Writer {
 
     /// Writes the record. The first on a page makes the page behind it. The writer moves on: the mini-transaction must be
     /// committed. Errors: only before the first change.
-    pub(crate) fn append(&mut self, m: &mut Mtr<'_>, place: &Place, record: &NewRecord<'_>, scratch: &mut Vec<u8>) -> Result<u64> {
+    pub(crate) fn append(
+        &mut self,
+        m: &mut Mtr<'_>,
+        place: &Place,
+        record: &NewRecord<'_>,
+        scratch: &mut Vec<u8>,
+    ) -> Result<u64> {
         record.encode(scratch);
         let at = offset_of(place.position);
         if at == FIRST {
@@ -185,7 +205,10 @@ pub(crate) struct SegmentHeader {
 pub(crate) fn header(pool: &BufferPool, number: u16) -> Result<SegmentHeader> {
     let guard = pool.shared(header_page(number))?;
     let view = guard.view();
-    let header = SegmentHeader { end: view.u64(AT_END), tail: view.u64(AT_TAIL) };
+    let header = SegmentHeader {
+        end: view.u64(AT_END),
+        tail: view.u64(AT_TAIL),
+    };
     if view.u64(AT_MAGIC) != MAGIC || header.tail > header.end || header.tail < STREAM_START {
         return Err(Error::Corrupt(format!("header of undo segment {number}")));
     }
@@ -263,13 +286,19 @@ pub(crate) fn read_next(pool: &BufferPool, segment: u16, mut position: u64) -> R
 fn used_of(pool: &BufferPool, segment: u16, position: u64) -> Result<usize> {
     let guard = pool.shared(page_of(segment, position))?;
     let view = guard.view();
-    Ok(if view.u8(12) == KIND_UNDO { view.u64(AT_USED) as usize } else { 0 })
+    Ok(if view.u8(12) == KIND_UNDO {
+        view.u64(AT_USED) as usize
+    } else {
+        0
+    })
 }
 
 /// The last record of the stream behind `end`: (its position, position behind it, record). Looks at few pages, however long
 /// that part is: pages with records are followed by an empty one, then by pages never written.
 pub(crate) fn read_last(pool: &BufferPool, segment: u16, end: u64) -> Result<Option<(u64, u64, UndoRecord)>> {
-    let Some(first) = read_next(pool, segment, end)? else { return Ok(None) };
+    let Some(first) = read_next(pool, segment, end)? else {
+        return Ok(None);
+    };
     let page_at = |page: u64| page * PAGE_SIZE as u64 + FIRST as u64;
     let has_records = |page: u64| used_of(pool, segment, page_at(page)).is_ok_and(|used| used > FIRST);
     let from = first.0 / PAGE_SIZE as u64;
@@ -280,11 +309,19 @@ pub(crate) fn read_last(pool: &BufferPool, segment: u16, end: u64) -> Result<Opt
     let (mut low, mut high) = (from + step / 2, from + step);
     while high - low > 1 {
         let middle = low.midpoint(high);
-        if has_records(middle) { low = middle } else { high = middle }
+        if has_records(middle) {
+            low = middle
+        } else {
+            high = middle
+        }
     }
     // A page that cannot be read in between would end the search early: then go step by step, and meet it.
     let sure = used_of(pool, segment, page_at(low + 1)).is_ok_and(|used| used <= FIRST);
-    let mut last = if sure && low > from { read_next(pool, segment, page_at(low))?.unwrap_or(first) } else { first };
+    let mut last = if sure && low > from {
+        read_next(pool, segment, page_at(low))?.unwrap_or(first)
+    } else {
+        first
+    };
     while let Some(next) = read_next(pool, segment, last.1)? {
         last = next;
     }

@@ -58,8 +58,15 @@ pub(crate) const DELETED: u8 = 1;
 impl Trailer {
     /// Reads the trailer at the end of a clustered entry's value.
     pub(crate) fn of(value: &[u8]) -> Result<Trailer> {
-        let at = value.len().checked_sub(TRAILER).ok_or_else(|| Error::Corrupt("row without a trailer".into()))?;
-        Ok(Trailer { tx: u64_at(value, at), undo: u64_at(value, at + 8), flags: value[at + 16] })
+        let at = value
+            .len()
+            .checked_sub(TRAILER)
+            .ok_or_else(|| Error::Corrupt("row without a trailer".into()))?;
+        Ok(Trailer {
+            tx: u64_at(value, at),
+            undo: u64_at(value, at + 8),
+            flags: value[at + 16],
+        })
     }
 
     /// The bytes.
@@ -144,7 +151,10 @@ impl UndoRecord {
         if bytes.len() < HEADER {
             return Err(bad("shorter than its header"));
         }
-        let (key_len, row_len) = (usize::from(u16::from_le_bytes([bytes[6], bytes[7]])), u32_at(bytes, 28) as usize);
+        let (key_len, row_len) = (
+            usize::from(u16::from_le_bytes([bytes[6], bytes[7]])),
+            u32_at(bytes, 28) as usize,
+        );
         if u32_at(bytes, 0) as usize != bytes.len() || len_of(key_len, row_len) != bytes.len() {
             return Err(bad("lengths disagree"));
         }
@@ -162,7 +172,11 @@ impl UndoRecord {
             tx: u64_at(bytes, 8),
             prev: u64_at(bytes, 16),
             space: u32_at(bytes, 24),
-            before: Trailer { tx: u64_at(bytes, 32), undo: u64_at(bytes, 40), flags: bytes[48] },
+            before: Trailer {
+                tx: u64_at(bytes, 32),
+                undo: u64_at(bytes, 40),
+                flags: bytes[48],
+            },
             key: bytes[HEADER..row_at].to_vec(),
             row: bytes[row_at..row_at + row_len].to_vec(),
         })
@@ -187,14 +201,33 @@ mod tests {
 
     #[test]
     fn records_round_trip_and_garbage_is_refused() {
-        let before = Trailer { tx: 9, undo: 1 << 48 | 77, flags: DELETED };
-        let new = NewRecord { kind: Kind::Update, plain: true, tx: 12, prev: 5, space: 1000, before, key: b"key", row: b"some row" };
+        let before = Trailer {
+            tx: 9,
+            undo: 1 << 48 | 77,
+            flags: DELETED,
+        };
+        let new = NewRecord {
+            kind: Kind::Update,
+            plain: true,
+            tx: 12,
+            prev: 5,
+            space: 1000,
+            before,
+            key: b"key",
+            row: b"some row",
+        };
         let mut bytes = Vec::new();
         new.encode(&mut bytes);
         assert_eq!(bytes.len(), new.len());
         let read = UndoRecord::decode(&bytes).unwrap();
-        assert_eq!((read.kind, read.tx, read.prev, read.space, read.before), (Kind::Update, 12, 5, 1000, before));
-        assert_eq!((read.key.as_slice(), read.row.as_slice()), (&b"key"[..], &b"some row"[..]));
+        assert_eq!(
+            (read.kind, read.tx, read.prev, read.space, read.before),
+            (Kind::Update, 12, 5, 1000, before)
+        );
+        assert_eq!(
+            (read.key.as_slice(), read.row.as_slice()),
+            (&b"key"[..], &b"some row"[..])
+        );
         for i in 0..bytes.len() {
             let mut flipped = bytes.clone();
             flipped[i] ^= 0x40;

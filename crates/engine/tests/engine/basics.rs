@@ -19,14 +19,20 @@ fn rows_are_there_after_commit_and_gone_after_rollback() {
     for id in 0..500 {
         assert_eq!(insert(&mut tx, &table, id, id % 10, "row").unwrap(), Insert::Done);
     }
-    assert!(matches!(insert(&mut tx, &table, 7, 0, "again").unwrap(), Insert::Duplicate { index: None, .. }));
+    assert!(matches!(
+        insert(&mut tx, &table, 7, 0, "again").unwrap(),
+        Insert::Duplicate { index: None, .. }
+    ));
     tx.commit().unwrap();
     tx.begin(Isolation::ReadCommitted);
     assert_eq!(get(&tx, &table, 123), Some((123, 3, "row".into())));
     assert_eq!(by_index(&tx, &table, 0, k_range(&table, 3)).len(), 50);
     for id in 0..500 {
         match id % 3 {
-            0 => assert_eq!(update(&mut tx, &table, id, 77, "changed and longer than before").unwrap(), Outcome::Done),
+            0 => assert_eq!(
+                update(&mut tx, &table, id, 77, "changed and longer than before").unwrap(),
+                Outcome::Done
+            ),
             1 => assert_eq!(delete(&mut tx, &table, id).unwrap(), Outcome::Done),
             _ => {}
         }
@@ -73,7 +79,10 @@ fn snapshots_and_savepoints() {
     assert_eq!(get(&old, &table, 1), Some((1, 10, "one".into())), "repeatable read");
     assert_eq!(by_index(&old, &table, 0, k_range(&table, 10)).len(), 1);
     assert_eq!(by_index(&old, &table, 0, k_range(&table, 11)).len(), 0);
-    assert!(matches!(update(&mut old, &table, 1, 1, "x"), Err(Error::Serialization(_))));
+    assert!(matches!(
+        update(&mut old, &table, 1, 1, "x"),
+        Err(Error::Serialization(_))
+    ));
     old.rollback().unwrap();
     b.rollback().unwrap();
     engine.vacuum().unwrap();
@@ -137,7 +146,11 @@ fn deadlocks_timeouts_and_row_locks() {
     });
     until_one_waits(&engine);
     let mine = update(&mut a, &table, 2, 8, "a").map(|_| ()).map_err(|e| e.sqlstate());
-    if mine.is_ok() { a.commit().unwrap() } else { a.rollback().unwrap() }
+    if mine.is_ok() {
+        a.commit().unwrap()
+    } else {
+        a.rollback().unwrap()
+    }
     let theirs = other.join().unwrap();
     assert!(mine == Err("40P01") || theirs == Err("40P01"), "{mine:?} {theirs:?}");
     assert!(mine.is_ok() || theirs.is_ok());
@@ -145,10 +158,27 @@ fn deadlocks_timeouts_and_row_locks() {
     let mut b = engine.begin(Isolation::ReadCommitted);
     a.begin(Isolation::ReadCommitted);
     let mut r = Vec::new();
-    assert!(matches!(a.lock_row(&table, &key(&table, 1), LockStrength::Share, Wait::Block, &mut r).unwrap(), Locked::Row { .. }));
-    assert!(matches!(b.lock_row(&table, &key(&table, 1), LockStrength::Share, Wait::NoWait, &mut r).unwrap(), Locked::Row { .. }));
-    assert_eq!(b.lock_row(&table, &key(&table, 1), LockStrength::Update, Wait::NoWait, &mut r).unwrap_err().sqlstate(), "55P03");
-    assert_eq!(b.lock_row(&table, &key(&table, 1), LockStrength::Update, Wait::SkipLocked, &mut r).unwrap(), Locked::Skipped);
+    assert!(matches!(
+        a.lock_row(&table, &key(&table, 1), LockStrength::Share, Wait::Block, &mut r)
+            .unwrap(),
+        Locked::Row { .. }
+    ));
+    assert!(matches!(
+        b.lock_row(&table, &key(&table, 1), LockStrength::Share, Wait::NoWait, &mut r)
+            .unwrap(),
+        Locked::Row { .. }
+    ));
+    assert_eq!(
+        b.lock_row(&table, &key(&table, 1), LockStrength::Update, Wait::NoWait, &mut r)
+            .unwrap_err()
+            .sqlstate(),
+        "55P03"
+    );
+    assert_eq!(
+        b.lock_row(&table, &key(&table, 1), LockStrength::Update, Wait::SkipLocked, &mut r)
+            .unwrap(),
+        Locked::Skipped
+    );
     b.set_lock_timeout(20);
     assert_eq!(delete(&mut b, &table, 1).unwrap_err().sqlstate(), "55P03");
     a.commit().unwrap();
@@ -165,7 +195,10 @@ fn unique_keys() {
     let mut a = engine.begin(Isolation::ReadCommitted);
     insert(&mut a, &table, 1, 10, "x").unwrap();
     insert(&mut a, &table, 2, 20, "x").unwrap();
-    assert!(matches!(insert(&mut a, &table, 3, 10, "x").unwrap(), Insert::Duplicate { index: Some(0), .. }));
+    assert!(matches!(
+        insert(&mut a, &table, 3, 10, "x").unwrap(),
+        Insert::Duplicate { index: Some(0), .. }
+    ));
     let error = update(&mut a, &table, 2, 10, "x").unwrap_err();
     assert_eq!(error.sqlstate(), "23505");
     assert!(error.to_string().contains("t_k"));
@@ -186,14 +219,21 @@ fn unique_keys() {
             done
         });
         until_one_waits(&engine);
-        if commits { a.commit().unwrap() } else { a.rollback().unwrap() }
+        if commits {
+            a.commit().unwrap()
+        } else {
+            a.rollback().unwrap()
+        }
         assert_eq!(other.join().unwrap() == Insert::Done, !commits);
     }
     // NULLs never collide.
     let mut b = engine.begin(Isolation::ReadCommitted);
     for id in 60..63 {
         let mut r = Vec::new();
-        table.layout().encode(&[Datum::Int4(id), Datum::Null, Datum::Null], &mut r).unwrap();
+        table
+            .layout()
+            .encode(&[Datum::Int4(id), Datum::Null, Datum::Null], &mut r)
+            .unwrap();
         assert_eq!(b.insert(&table, &r).unwrap(), Insert::Done);
     }
     b.commit().unwrap();

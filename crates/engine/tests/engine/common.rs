@@ -8,7 +8,10 @@ use std::sync::Arc;
 pub const MEMORY: u64 = 24 << 20;
 
 pub fn options(dir: &Path, memory: MemoryKind) -> EngineOptions {
-    EngineOptions { region: Some(dir.join("region")), ..EngineOptions::new(dir.join("data"), memory, MEMORY) }
+    EngineOptions {
+        region: Some(dir.join("region")),
+        ..EngineOptions::new(dir.join("data"), memory, MEMORY)
+    }
 }
 
 pub fn open(dir: &Path, memory: MemoryKind) -> Arc<Engine> {
@@ -17,12 +20,26 @@ pub fn open(dir: &Path, memory: MemoryKind) -> Arc<Engine> {
 
 /// (id int4 primary key, k int4, c text), with an index on k.
 pub fn new_table(name: &str, unique: bool) -> NewTable {
-    let column = |name: &str, ty, not_null| ColumnDef { name: name.into(), ty, not_null, default: None };
+    let column = |name: &str, ty, not_null| ColumnDef {
+        name: name.into(),
+        ty,
+        not_null,
+        default: None,
+    };
     NewTable {
         name: name.into(),
-        columns: vec![column("id", ColumnType::Int4, true), column("k", ColumnType::Int4, false), column("c", ColumnType::Text, false)],
+        columns: vec![
+            column("id", ColumnType::Int4, true),
+            column("k", ColumnType::Int4, false),
+            column("c", ColumnType::Text, false),
+        ],
         primary_key: Some((format!("{name}_pkey"), vec![0])),
-        indexes: vec![NewIndex { name: format!("{name}_k"), columns: vec![1], unique, constraint: unique }],
+        indexes: vec![NewIndex {
+            name: format!("{name}_k"),
+            columns: vec![1],
+            unique,
+            constraint: unique,
+        }],
     }
 }
 
@@ -35,7 +52,10 @@ pub fn create(engine: &Arc<Engine>, name: &str, unique: bool) -> Arc<Table> {
 
 pub fn row(table: &Table, id: i32, k: i32, c: &str) -> Vec<u8> {
     let mut out = Vec::new();
-    table.layout().encode(&[Datum::Int4(id), Datum::Int4(k), Datum::Text(c.into())], &mut out).unwrap();
+    table
+        .layout()
+        .encode(&[Datum::Int4(id), Datum::Int4(k), Datum::Text(c.into())], &mut out)
+        .unwrap();
     out
 }
 
@@ -55,7 +75,9 @@ pub fn values(table: &Table, row: &[u8]) -> (i32, i32, String) {
 
 pub fn get(tx: &Tx, table: &Table, id: i32) -> Option<(i32, i32, String)> {
     let mut out = Vec::new();
-    tx.get(table, &key(table, id), &mut out).unwrap().then(|| values(table, &out))
+    tx.get(table, &key(table, id), &mut out)
+        .unwrap()
+        .then(|| values(table, &out))
 }
 
 pub fn insert(tx: &mut Tx, table: &Table, id: i32, k: i32, c: &str) -> Result<Insert> {
@@ -64,7 +86,9 @@ pub fn insert(tx: &mut Tx, table: &Table, id: i32, k: i32, c: &str) -> Result<In
 
 pub fn update(tx: &mut Tx, table: &Table, id: i32, k: i32, c: &str) -> Result<Outcome> {
     let new = row(table, id, k, c);
-    tx.modify(table, &key(table, id), &mut |_, _| Ok::<_, Error>(Change::Update(new.clone())))
+    tx.modify(table, &key(table, id), &mut |_, _| {
+        Ok::<_, Error>(Change::Update(new.clone()))
+    })
 }
 
 pub fn delete(tx: &mut Tx, table: &Table, id: i32) -> Result<Outcome> {
@@ -72,7 +96,11 @@ pub fn delete(tx: &mut Tx, table: &Table, id: i32) -> Result<Outcome> {
 }
 
 pub fn by_index(tx: &Tx, table: &Arc<Table>, index: usize, range: KeyRange) -> Vec<(i32, i32, String)> {
-    let (mut scan, mut batch, mut out) = (tx.index_scan(table, index, range, Direction::Forward), RowBatch::new(), Vec::new());
+    let (mut scan, mut batch, mut out) = (
+        tx.index_scan(table, index, range, Direction::Forward),
+        RowBatch::new(),
+        Vec::new(),
+    );
     while scan.next_batch(tx.reader(), &mut batch).unwrap() {
         out.extend((0..batch.len()).map(|i| values(table, batch.row(i))));
     }
@@ -80,7 +108,11 @@ pub fn by_index(tx: &Tx, table: &Arc<Table>, index: usize, range: KeyRange) -> V
 }
 
 pub fn all(tx: &Tx, table: &Arc<Table>) -> Vec<(i32, i32, String)> {
-    tx.collect(table, KeyRange::all()).unwrap().iter().map(|r| values(table, r)).collect()
+    tx.collect(table, KeyRange::all())
+        .unwrap()
+        .iter()
+        .map(|r| values(table, r))
+        .collect()
 }
 
 pub fn k_range(table: &Table, k: i32) -> KeyRange {

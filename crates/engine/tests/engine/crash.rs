@@ -16,7 +16,10 @@ fn contents(engine: &Arc<Engine>) -> Model {
     let tx = engine.begin(Isolation::ReadCommitted);
     let table = tx.table("t").unwrap().unwrap();
     let rows: Model = all(&tx, &table).into_iter().map(|(id, k, c)| (id, (k, c))).collect();
-    let indexed: Model = by_index(&tx, &table, 0, KeyRange::all()).into_iter().map(|(id, k, c)| (id, (k, c))).collect();
+    let indexed: Model = by_index(&tx, &table, 0, KeyRange::all())
+        .into_iter()
+        .map(|(id, k, c)| (id, (k, c)))
+        .collect();
     assert_eq!(rows, indexed, "rows and index disagree");
     rows
 }
@@ -26,7 +29,11 @@ fn work(random: &mut Random, tx: &mut Tx, table: &Table, model: &mut Model, ids:
     for _ in 0..1 + random.below(12) {
         let id = ids.start + random.below((ids.end - ids.start) as u64) as i32;
         let (k, c) = (random.below(50) as i32, "v".repeat(random.below(300) as usize));
-        let c = if random.below(12) == 0 { "L".repeat(9_000 + random.below(60_000) as usize) } else { c };
+        let c = if random.below(12) == 0 {
+            "L".repeat(9_000 + random.below(60_000) as usize)
+        } else {
+            c
+        };
         match random.below(3) {
             0 => match insert(tx, table, id, k, &c).unwrap() {
                 Insert::Done => assert!(model.insert(id, (k, c)).is_none()),
@@ -36,7 +43,10 @@ fn work(random: &mut Random, tx: &mut Tx, table: &Table, model: &mut Model, ids:
                 Outcome::Done => assert!(model.insert(id, (k, c)).is_some()),
                 _ => assert!(!model.contains_key(&id)),
             },
-            _ => assert_eq!(delete(tx, table, id).unwrap() == Outcome::Done, model.remove(&id).is_some()),
+            _ => assert_eq!(
+                delete(tx, table, id).unwrap() == Outcome::Done,
+                model.remove(&id).is_some()
+            ),
         }
     }
 }
@@ -53,7 +63,10 @@ fn restart(dir: &Path, engine: Arc<Engine>, memory: MemoryKind, lose_region: boo
 
 /// More seeds than usual: `CENOTE_SEEDS`.
 fn crash_again_and_again(memory: MemoryKind, lose_region: bool, first_seed: u64, rounds: usize) {
-    let seeds = std::env::var("CENOTE_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    let seeds = std::env::var("CENOTE_SEEDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1);
     for seed in (0..seeds).map(|n| first_seed + 100 * n) {
         crash_with(memory, lose_region, seed, rounds);
     }
@@ -115,7 +128,14 @@ fn crash_with(memory: MemoryKind, lose_region: bool, seed: u64, rounds: usize) {
         engine = restart(dir.path(), engine, memory, lose_region);
         assert_eq!(contents(&engine), model, "round {round}");
         let report = engine.recovery_report();
-        assert_eq!(report.mode, if memory == MemoryKind::Cxl && !lose_region { "instant" } else { "log" });
+        assert_eq!(
+            report.mode,
+            if memory == MemoryKind::Cxl && !lose_region {
+                "instant"
+            } else {
+                "log"
+            }
+        );
         if random.below(3) == 0 {
             // Once more, in the middle of the losers' rollback.
             engine = restart(dir.path(), engine, memory, lose_region);
@@ -133,7 +153,12 @@ fn crash_with(memory: MemoryKind, lose_region: bool, seed: u64, rounds: usize) {
         if random.below(2) == 0 {
             engine.vacuum().unwrap();
             check(&engine);
-            let undo = engine.check().unwrap().summary.iter().find_map(|l| l.split(" undo segments").next()?.parse::<usize>().ok());
+            let undo = engine
+                .check()
+                .unwrap()
+                .summary
+                .iter()
+                .find_map(|l| l.split(" undo segments").next()?.parse::<usize>().ok());
             let files = std::fs::read_dir(dir.path().join("data/spaces")).unwrap().count();
             assert_eq!(files, 4 + undo.unwrap() + 2, "files of tables that never were");
         }
@@ -168,7 +193,10 @@ fn a_second_server_is_refused() {
 /// Several sessions, halted in the middle: each one's acknowledged commits are there, in order and whole.
 #[test]
 fn sessions_cut_off_in_the_middle() {
-    for (round, memory) in [MemoryKind::Cxl, MemoryKind::Dram, MemoryKind::Cxl].into_iter().enumerate() {
+    for (round, memory) in [MemoryKind::Cxl, MemoryKind::Dram, MemoryKind::Cxl]
+        .into_iter()
+        .enumerate()
+    {
         let dir = tempfile::tempdir().unwrap();
         let engine = open(dir.path(), memory);
         let table = create(&engine, "t", false);
@@ -203,7 +231,10 @@ fn sessions_cut_off_in_the_middle() {
         let rows = contents(&engine);
         for (s, n) in acknowledged.iter().enumerate() {
             for part in 0..3 {
-                assert!(*n == 0 || rows.contains_key(&(s as i32 * 1_000_000 + n * 3 + part)), "round {round}: lost");
+                assert!(
+                    *n == 0 || rows.contains_key(&(s as i32 * 1_000_000 + n * 3 + part)),
+                    "round {round}: lost"
+                );
             }
         }
         let expected: i32 = acknowledged.iter().map(|n| n * 3).sum();

@@ -19,7 +19,10 @@ fn definitions_survive_a_restart_and_take_their_files_with_them() {
     for id in 0..100 {
         insert(&mut tx, &table, id, id, "x").unwrap();
     }
-    assert_eq!(tx.create_table(new_table("kept", false)).unwrap_err().sqlstate(), "42P07");
+    assert_eq!(
+        tx.create_table(new_table("kept", false)).unwrap_err().sqlstate(),
+        "42P07"
+    );
     tx.commit().unwrap();
 
     tx.begin(Isolation::ReadCommitted);
@@ -46,16 +49,30 @@ fn definitions_survive_a_restart_and_take_their_files_with_them() {
     assert_eq!(all(&tx, &empty).len(), 0);
     insert(&mut tx, &empty, 5, 5, "new").unwrap();
     tx.commit().unwrap();
-    assert_eq!(all(&old, &dropped).len(), 1, "an older snapshot still reads the dropped table");
+    assert_eq!(
+        all(&old, &dropped).len(),
+        1,
+        "an older snapshot still reads the dropped table"
+    );
     assert_eq!(all(&old, &table).len(), 100);
     old.rollback().unwrap();
     tx.begin(Isolation::ReadCommitted);
-    assert_eq!(insert(&mut tx, &table, 6, 6, "x").unwrap_err().sqlstate(), "55000", "stale handle");
+    assert_eq!(
+        insert(&mut tx, &table, 6, 6, "x").unwrap_err().sqlstate(),
+        "55000",
+        "stale handle"
+    );
     tx.rollback().unwrap();
     drop((tx, old));
     engine.vacuum().unwrap();
     // Meta, catalog, counters, CTS slots, undo segments; table and index; nothing of what was dropped, replaced, taken back.
-    let undo = engine.check().unwrap().summary.iter().find_map(|l| l.split(" undo segments").next()?.parse::<usize>().ok()).unwrap();
+    let undo = engine
+        .check()
+        .unwrap()
+        .summary
+        .iter()
+        .find_map(|l| l.split(" undo segments").next()?.parse::<usize>().ok())
+        .unwrap();
     assert_eq!(space_files(dir.path()), 4 + undo + 2);
     check(&engine);
     engine.shutdown().unwrap();
@@ -85,7 +102,12 @@ fn indexes_are_built_from_rows_and_refuse_what_they_must() {
     }
     tx.commit().unwrap();
     tx.begin(Isolation::ReadCommitted);
-    let index = |name: &str, unique| NewIndex { name: name.into(), columns: vec![1], unique, constraint: false };
+    let index = |name: &str, unique| NewIndex {
+        name: name.into(),
+        columns: vec![1],
+        unique,
+        constraint: false,
+    };
     let refused = tx.create_index(&table, index("u", true)).unwrap_err();
     assert_eq!(refused.sqlstate(), "23505");
     tx.rollback().unwrap();
@@ -102,7 +124,11 @@ fn indexes_are_built_from_rows_and_refuse_what_they_must() {
     tx.rollback().unwrap();
     tx.begin(Isolation::ReadCommitted);
     let table = tx.table("t").unwrap().unwrap();
-    assert_eq!(by_index(&tx, &table, 0, k_range(&table, 70_000)).len(), 1, "the index is back");
+    assert_eq!(
+        by_index(&tx, &table, 0, k_range(&table, 70_000)).len(),
+        1,
+        "the index is back"
+    );
     tx.rollback().unwrap();
     check(&engine);
     engine.shutdown().unwrap();
@@ -123,10 +149,16 @@ fn a_table_without_a_key_gets_one() {
     tx.begin(Isolation::ReadCommitted);
     let keyed = tx.add_primary_key(&table, "t_pkey", vec![0]).unwrap();
     assert_eq!(get(&tx, &keyed, 299).unwrap().2.len(), 299 * 16);
-    assert_eq!(tx.add_primary_key(&keyed, "again", vec![0]).unwrap_err().sqlstate(), "42P16");
+    assert_eq!(
+        tx.add_primary_key(&keyed, "again", vec![0]).unwrap_err().sqlstate(),
+        "42P16"
+    );
     tx.commit().unwrap();
     tx.begin(Isolation::ReadCommitted);
-    assert_eq!(all(&tx, &keyed).iter().map(|r| r.0).collect::<Vec<_>>(), (0..300).collect::<Vec<_>>());
+    assert_eq!(
+        all(&tx, &keyed).iter().map(|r| r.0).collect::<Vec<_>>(),
+        (0..300).collect::<Vec<_>>()
+    );
     assert_eq!(by_index(&tx, &keyed, 0, k_range(&keyed, 5)).len(), 1);
     tx.rollback().unwrap();
     engine.vacuum().unwrap();
@@ -149,9 +181,15 @@ fn large_values_come_and_go() {
     assert_eq!(get(&tx, &table, 3).unwrap().2.len(), 2 * 50_003);
     for id in 0..20 {
         match id % 4 {
-            0 => { update(&mut tx, &table, id, id, "short").unwrap(); }
-            1 => { delete(&mut tx, &table, id).unwrap(); }
-            2 => { update(&mut tx, &table, id, id + 1, &big(30_000, "b")).unwrap(); }
+            0 => {
+                update(&mut tx, &table, id, id, "short").unwrap();
+            }
+            1 => {
+                delete(&mut tx, &table, id).unwrap();
+            }
+            2 => {
+                update(&mut tx, &table, id, id + 1, &big(30_000, "b")).unwrap();
+            }
             _ => {}
         }
     }
@@ -167,7 +205,14 @@ fn large_values_come_and_go() {
     engine.vacuum().unwrap();
     check(&engine);
     let report = engine.check().unwrap();
-    assert!(report.summary.iter().any(|line| line.contains("table \"t\"") && line.contains(" 0 overflow")), "{:?}", report.summary);
+    assert!(
+        report
+            .summary
+            .iter()
+            .any(|line| line.contains("table \"t\"") && line.contains(" 0 overflow")),
+        "{:?}",
+        report.summary
+    );
     engine.shutdown().unwrap();
 }
 
@@ -177,7 +222,15 @@ fn sequences_never_repeat() {
     let engine = open(dir.path(), MemoryKind::Cxl);
     let mut tx = engine.begin(Isolation::ReadCommitted);
     let s = tx.create_sequence(NewSequence::ascending("s", i64::MAX)).unwrap();
-    let down = tx.create_sequence(NewSequence { increment: -5, min: -12, max: 10, start: 3, ..NewSequence::ascending("d", 10) }).unwrap();
+    let down = tx
+        .create_sequence(NewSequence {
+            increment: -5,
+            min: -12,
+            max: 10,
+            start: 3,
+            ..NewSequence::ascending("d", 10)
+        })
+        .unwrap();
     tx.commit().unwrap();
     tx.begin(Isolation::ReadCommitted);
     for expected in 1..=100 {

@@ -23,7 +23,8 @@ fn ends_in_a_segment_whose_numbers_fall() {
     engine.vacuum().unwrap();
     let mut a = engine.begin(Isolation::ReadCommitted);
     let mut row = Vec::new();
-    a.lock_row(&table, &key(&table, 9), LockStrength::Update, Wait::Block, &mut row).unwrap();
+    a.lock_row(&table, &key(&table, 9), LockStrength::Update, Wait::Block, &mut row)
+        .unwrap();
     let old = engine.begin(Isolation::RepeatableRead);
     let mut b = engine.begin(Isolation::ReadCommitted);
     insert(&mut b, &table, 1, 1, "b").unwrap();
@@ -40,8 +41,18 @@ fn ends_in_a_segment_whose_numbers_fall() {
 }
 
 fn wide_table(name: &str) -> NewTable {
-    let column = |i: usize| ColumnDef { name: format!("{name}_{i}_{}", "x".repeat(40)), ty: ColumnType::Int4, not_null: i == 0, default: None };
-    NewTable { name: name.into(), columns: (0..120).map(column).collect(), primary_key: Some((format!("{name}_pkey"), vec![0])), indexes: vec![] }
+    let column = |i: usize| ColumnDef {
+        name: format!("{name}_{i}_{}", "x".repeat(40)),
+        ty: ColumnType::Int4,
+        not_null: i == 0,
+        default: None,
+    };
+    NewTable {
+        name: name.into(),
+        columns: (0..120).map(column).collect(),
+        primary_key: Some((format!("{name}_pkey"), vec![0])),
+        indexes: vec![],
+    }
 }
 
 fn spaces(dir: &Path) -> usize {
@@ -155,13 +166,26 @@ fn tables_have_no_more_indexes_than_a_rollback_can_change() {
     let dir = tempfile::tempdir().unwrap();
     let engine = quiet(dir.path());
     let with = |name: &str, count: usize| {
-        let index = |i: usize| NewIndex { name: format!("{name}_{i}"), columns: vec![1], unique: false, constraint: false };
-        NewTable { indexes: (0..count).map(index).collect(), ..new_table(name, false) }
+        let index = |i: usize| NewIndex {
+            name: format!("{name}_{i}"),
+            columns: vec![1],
+            unique: false,
+            constraint: false,
+        };
+        NewTable {
+            indexes: (0..count).map(index).collect(),
+            ..new_table(name, false)
+        }
     };
     let mut tx = engine.begin(Isolation::ReadCommitted);
     assert_eq!(tx.create_table(with("too_many", 57)).unwrap_err().sqlstate(), "54000");
     let table = tx.create_table(with("t", 56)).unwrap();
-    let another = NewIndex { name: "another".into(), columns: vec![1], unique: false, constraint: false };
+    let another = NewIndex {
+        name: "another".into(),
+        columns: vec![1],
+        unique: false,
+        constraint: false,
+    };
     assert_eq!(tx.create_index(&table, another).unwrap_err().sqlstate(), "54000");
     tx.commit().unwrap();
     tx.begin(Isolation::ReadCommitted);
@@ -240,7 +264,12 @@ fn undo_of_trees_whose_files_are_gone() {
     let gone = tx.create_table(new_table("gone", false)).unwrap();
     insert(&mut tx, &gone, 1, 1, "x").unwrap();
     let other = tx.table("other").unwrap().unwrap();
-    let index = NewIndex { name: "other_c".into(), columns: vec![2], unique: false, constraint: false };
+    let index = NewIndex {
+        name: "other_c".into(),
+        columns: vec![2],
+        unique: false,
+        constraint: false,
+    };
     let other = tx.create_index(&other, index).unwrap();
     insert(&mut tx, &other, 1, 1, "x").unwrap();
     flush(&engine, 1);
@@ -285,7 +314,11 @@ fn a_deleted_row_whose_second_life_is_taken_back_leaves_nothing() {
     engine.vacuum().unwrap();
     let report = engine.check().unwrap();
     for name in ["table \"t\": 0 entries", "index \"t_k\": 0 entries"] {
-        assert!(report.summary.iter().any(|line| line.starts_with(name)), "{:#?}", report.summary);
+        assert!(
+            report.summary.iter().any(|line| line.starts_with(name)),
+            "{:#?}",
+            report.summary
+        );
     }
     tx.begin(Isolation::ReadCommitted);
     assert_eq!(insert(&mut tx, &table, 2, 1, "z").unwrap(), Insert::Done);

@@ -42,7 +42,10 @@ fn transfers(isolation: Isolation, seed: u64) {
                 for _ in 0..400 {
                     tx.begin(isolation);
                     tx.begin_statement();
-                    let (from, to) = (random.below(ACCOUNTS as u64) as i32, random.below(ACCOUNTS as u64) as i32);
+                    let (from, to) = (
+                        random.below(ACCOUNTS as u64) as i32,
+                        random.below(ACCOUNTS as u64) as i32,
+                    );
                     let amount = random.below(20) as i32;
                     let done = add(&mut tx, &table, from, -amount).and_then(|_| {
                         tx.begin_statement();
@@ -113,7 +116,10 @@ fn write_skew_is_admitted_lost_update_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path(), MemoryKind::Dram);
     let table = accounts(&engine);
-    let (mut a, mut b) = (engine.begin(Isolation::RepeatableRead), engine.begin(Isolation::RepeatableRead));
+    let (mut a, mut b) = (
+        engine.begin(Isolation::RepeatableRead),
+        engine.begin(Isolation::RepeatableRead),
+    );
     a.begin_statement();
     b.begin_statement();
     assert_eq!(get(&a, &table, 2), get(&b, &table, 2));
@@ -201,7 +207,10 @@ fn everything_at_once() {
                                 Outcome::Done => assert!(next.insert(id, k).is_some()),
                                 _ => assert!(!next.contains_key(&id)),
                             },
-                            _ => assert_eq!(delete(&mut tx, &table, id)? == Outcome::Done, next.remove(&id).is_some()),
+                            _ => assert_eq!(
+                                delete(&mut tx, &table, id)? == Outcome::Done,
+                                next.remove(&id).is_some()
+                            ),
                         }
                         Ok::<_, Error>(())
                     });
@@ -229,7 +238,15 @@ fn everything_at_once() {
         let done = match table.index_named("extra") {
             Some(at) => tx.drop_index(&table, at).map(|_| ()),
             None => tx
-                .create_index(&table, NewIndex { name: "extra".into(), columns: vec![2, 1], unique: false, constraint: false })
+                .create_index(
+                    &table,
+                    NewIndex {
+                        name: "extra".into(),
+                        columns: vec![2, 1],
+                        unique: false,
+                        constraint: false,
+                    },
+                )
                 .map(|_| ()),
         };
         match done {

@@ -7,7 +7,9 @@ use std::path::Path;
 
 fn allocated(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
-    let files = std::fs::read_dir(path).unwrap().map(|e| e.unwrap().metadata().unwrap().blocks() * 512);
+    let files = std::fs::read_dir(path)
+        .unwrap()
+        .map(|e| e.unwrap().metadata().unwrap().blocks() * 512);
     files.sum()
 }
 
@@ -90,7 +92,10 @@ fn undo_is_given_back() {
     engine.vacuum().unwrap();
     engine.checkpoint().unwrap();
     let used = allocated(&dir.path().join("data/spaces"));
-    assert!(used < 30 << 20, "60 MiB of undo were written, {used} bytes of all spaces are left");
+    assert!(
+        used < 30 << 20,
+        "60 MiB of undo were written, {used} bytes of all spaces are left"
+    );
     engine.halt();
     drop(engine);
     let engine = open(dir.path(), MemoryKind::Dram);

@@ -5,9 +5,9 @@
 //! [`Functions`] (the same for all statements), and those of the catalog that are bound to the statement.
 
 use super::error::inward;
+use super::function::Func;
 use super::operators::PgTypes;
 use super::pg_catalog;
-use super::function::Func;
 use super::scan::EngineTable;
 use super::times::{self, Clock};
 use super::{Snapshot, arithmetic, casts};

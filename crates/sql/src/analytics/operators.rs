@@ -40,7 +40,7 @@ impl ExprPlanner for PgPlanner {
         let sides = Sides { left, right, l, r };
         Ok(match (arithmetic_op(&op), is_comparison(&op)) {
             (Some(arithmetic), _) => sides.arithmetic(arithmetic, op),
-            (_, true) => sides.comparison(op),
+            (_, true) => sides.at_one_moment(&self.clock).comparison(op),
             _ if op == BinaryOperator::StringConcat => sides.concatenation(),
             _ => sides.original(op),
         })
@@ -321,6 +321,23 @@ impl Sides {
             }),
             _ => self.original(sql),
         }
+    }
+
+    /// A date beside a timestamp becomes one in microseconds: DataFusion would compare nanoseconds, which begin in 1677.
+    fn at_one_moment(mut self, clock: &Clock) -> Sides {
+        let moment = |other: &DataType| match other {
+            DataType::Timestamp(_, Some(_)) => Some(("cenote_timestamptz", timestamptz())),
+            DataType::Timestamp(_, None) => Some(("cenote_timestamp", timestamp())),
+            _ => None,
+        };
+        if let (DataType::Date32, Some((name, to))) = (&self.l, moment(&self.r)) {
+            self.left = clock.cast_to(name, to.clone()).call(vec![self.left]);
+            self.l = to;
+        } else if let (Some((name, to)), DataType::Date32) = (moment(&self.l), &self.r) {
+            self.right = clock.cast_to(name, to.clone()).call(vec![self.right]);
+            self.r = to;
+        }
+        self
     }
 
     fn comparison(self, op: BinaryOperator) -> PlannerResult<RawBinaryExpr> {

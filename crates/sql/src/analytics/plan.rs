@@ -1,9 +1,9 @@
 //! From a parsed query to a plan that runs, and the runtime that runs it.
 
-use super::times::Clock;
 use super::context::{Functions, Names};
 use super::error::{inward, outward};
 use super::rewrite::{expand_any, rewrite, shown_name};
+use super::times::Clock;
 use super::types::{EPOCH_DAYS, EPOCH_MICROS, NUMERIC_ANY, arrow_type_of_oid, builtin_by_name, pg_type};
 use super::{Config, Snapshot, apply, numeric};
 use crate::error::{Result, SqlError, code};

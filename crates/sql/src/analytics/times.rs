@@ -50,9 +50,7 @@ impl Clock {
             (from, to) if from == to => Ok(column.clone()),
             (Utf8 | LargeUtf8 | Utf8View, _) => self.read(column, to),
             (Timestamp(_, Some(_)), Timestamp(_, None)) => shifted(column, to, |m| self.zone.to_local(m)),
-            (Timestamp(_, Some(_)), Date32) => {
-                strict(&shifted(column, &timestamp(), |m| self.zone.to_local(m))?, to)
-            }
+            (Timestamp(_, Some(_)), Date32) => strict(&shifted(column, &timestamp(), |m| self.zone.to_local(m))?, to),
             (Timestamp(_, None) | Date32, Timestamp(_, Some(_))) => shifted(column, to, |m| self.zone.to_utc(m)),
             _ => strict(column, to),
         }
@@ -77,7 +75,9 @@ impl Clock {
             };
             read.map(|m| Some(m.saturating_add(EPOCH_MICROS)))
         };
-        let values = texts.map(|t| micros(t?)).collect::<Result<TimestampMicrosecondArray>>()?;
+        let values = texts
+            .map(|t| micros(t?))
+            .collect::<Result<TimestampMicrosecondArray>>()?;
         Ok(Arc::new(values.with_data_type(to.clone())))
     }
 
@@ -181,7 +181,10 @@ fn is_infinite(value: i64) -> bool {
 
 /// Times moved by what `shift` makes of microseconds since 2000; the infinite stay.
 fn shifted(column: &ArrayRef, to: &DataType, shift: impl Fn(i64) -> i64) -> Result<ArrayRef> {
-    let micros = strict(column, &DataType::Timestamp(arrow::datatypes::TimeUnit::Microsecond, None))?;
+    let micros = strict(
+        column,
+        &DataType::Timestamp(arrow::datatypes::TimeUnit::Microsecond, None),
+    )?;
     let micros = micros.as_primitive::<TimestampMicrosecondType>();
     let moved: TimestampMicrosecondArray = micros.unary(|m| match is_infinite(m) {
         true => m,
@@ -236,7 +239,11 @@ mod tests {
             ("century", "1501-01-01"),
             ("millennium", "1001-01-01"),
         ] {
-            assert_eq!(truncated(unit, at("1542-01-06 03:04:05")).expect("a unit"), at(expected), "{unit}");
+            assert_eq!(
+                truncated(unit, at("1542-01-06 03:04:05")).expect("a unit"),
+                at(expected),
+                "{unit}"
+            );
         }
         assert!(truncated("fortnight", 0).is_err());
     }
