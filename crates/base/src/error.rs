@@ -40,6 +40,18 @@ pub enum Error {
     /// Something else holds what is needed (a lock file, a region).
     #[error("{0}")]
     Busy(String),
+    /// No answer in time: whether it was done, once or not at all, is unknown.
+    #[error("{0}")]
+    Timeout(String),
+    /// The right to remote memory was taken back: ask its owner again.
+    #[error("{0}")]
+    Revoked(String),
+    /// A range that is not, or not wholly, inside of the memory it was meant for.
+    #[error("{0}")]
+    OutOfBounds(String),
+    /// A peer that is gone, and what it did not store elsewhere with it; the text says which.
+    #[error("{0}")]
+    Lost(String),
 }
 
 impl Error {

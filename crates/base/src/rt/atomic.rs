@@ -3,7 +3,8 @@
 //! The methods are those of `core::sync::atomic`. With the operating system the point is one
 //! load and one branch; under `--cfg no_seam` nothing is left of it.
 
-use super::preempt;
+use super::access;
+use super::memory::Access::{Read, Write};
 use super::seam::Seam;
 pub use core::sync::atomic::{Ordering, compiler_fence, fence};
 use core::{fmt, sync::atomic as raw};
@@ -31,35 +32,35 @@ macro_rules! atomic {
             /// Reads.
             #[inline]
             pub fn load(&self, order: Ordering) -> $value {
-                preempt();
+                access(&self.0, Read);
                 self.0.load(order)
             }
 
             /// Writes.
             #[inline]
             pub fn store(&self, v: $value, order: Ordering) {
-                preempt();
+                access(&self.0, Write);
                 self.0.store(v, order);
             }
 
             /// Reads, within an operation that has asked: see [`super::seam`].
             #[inline(always)]
             pub fn load_by<S: Seam>(&self, seam: S, order: Ordering) -> $value {
-                seam.point();
+                seam.access(&self.0, Read);
                 self.0.load(order)
             }
 
             /// Writes, within an operation that has asked: see [`super::seam`].
             #[inline(always)]
             pub fn store_by<S: Seam>(&self, seam: S, v: $value, order: Ordering) {
-                seam.point();
+                seam.access(&self.0, Write);
                 self.0.store(v, order);
             }
 
             /// Writes, and returns what was there.
             #[inline]
             pub fn swap(&self, v: $value, order: Ordering) -> $value {
-                preempt();
+                access(&self.0, Write);
                 self.0.swap(v, order)
             }
 
@@ -72,7 +73,7 @@ macro_rules! atomic {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$value, $value> {
-                preempt();
+                access(&self.0, Write);
                 self.0.compare_exchange(current, new, success, failure)
             }
 
@@ -85,7 +86,7 @@ macro_rules! atomic {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$value, $value> {
-                preempt();
+                access(&self.0, Write);
                 self.0.compare_exchange_weak(current, new, success, failure)
             }
 
@@ -110,21 +111,21 @@ macro_rules! atomic {
             /// Bitwise and; what was there.
             #[inline]
             pub fn fetch_and(&self, v: $value, order: Ordering) -> $value {
-                preempt();
+                access(&self.0, Write);
                 self.0.fetch_and(v, order)
             }
 
             /// Bitwise or; what was there.
             #[inline]
             pub fn fetch_or(&self, v: $value, order: Ordering) -> $value {
-                preempt();
+                access(&self.0, Write);
                 self.0.fetch_or(v, order)
             }
 
             /// Bitwise exclusive or; what was there.
             #[inline]
             pub fn fetch_xor(&self, v: $value, order: Ordering) -> $value {
-                preempt();
+                access(&self.0, Write);
                 self.0.fetch_xor(v, order)
             }
 
@@ -161,28 +162,28 @@ macro_rules! arithmetic {
             /// Adds, wrapping; what was there.
             #[inline]
             pub fn fetch_add(&self, v: $value, order: Ordering) -> $value {
-                preempt();
+                access(&self.0, Write);
                 self.0.fetch_add(v, order)
             }
 
             /// Subtracts, wrapping; what was there.
             #[inline]
             pub fn fetch_sub(&self, v: $value, order: Ordering) -> $value {
-                preempt();
+                access(&self.0, Write);
                 self.0.fetch_sub(v, order)
             }
 
             /// Keeps the greater; what was there.
             #[inline]
             pub fn fetch_max(&self, v: $value, order: Ordering) -> $value {
-                preempt();
+                access(&self.0, Write);
                 self.0.fetch_max(v, order)
             }
 
             /// Keeps the lesser; what was there.
             #[inline]
             pub fn fetch_min(&self, v: $value, order: Ordering) -> $value {
-                preempt();
+                access(&self.0, Write);
                 self.0.fetch_min(v, order)
             }
         }

@@ -27,20 +27,25 @@
     reason = "this is where the forbidden things are wrapped"
 )]
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32 as RawU32;
 
 pub mod atomic;
 mod event;
+pub mod fault;
 pub mod fs;
 mod local;
 mod map;
+pub mod memory;
 pub mod os;
 pub mod seam;
 mod sync;
 mod thread;
+
+use memory::{Access, Device};
 
 pub use crate::units::Nanos;
 pub use event::Event;
@@ -98,12 +103,46 @@ pub trait Runtime: Send + Sync {
     fn thread_slot(&self) -> usize;
     /// The files.
     fn fs(&self) -> Arc<dyn fs::FileSystem>;
+    /// An atomic of `bytes` bytes at `address` is about to be used: a preemption point, and where the address
+    /// belongs to a view of simulated memory, a touch of it.
+    fn access(&self, address: usize, bytes: u32, access: Access) {
+        let _ = (address, bytes, access);
+        self.preempt();
+    }
+    /// The calling thread took the lock whose releases `word` counts. Told so that a deadlock can say who holds what.
+    fn took(&self, word: &RawU32) {
+        let _ = word;
+    }
+    /// The calling thread released that lock: wakes at most `count` sleepers on `word`. Never suspends.
+    fn gave(&self, word: &RawU32, count: usize) {
+        self.wake(word, count);
+    }
+    /// The calling thread has worked for so long. Real work takes its time by itself.
+    fn spend(&self, time: Nanos) {
+        let _ = time;
+    }
+    /// The calling thread's host's view of the memory device at `path`; `None` where there is no such device.
+    fn memory(&self, path: &Path) -> Option<Arc<dyn Device>> {
+        let _ = path;
+        None
+    }
+    /// Whether accesses to regions are to be announced: always where `memory` or `local_memory` may give something.
+    fn observes(&self) -> bool {
+        false
+    }
+    /// Ends the calling thread's process where its threads stand, if that is not the runtime's own. Returns only then.
+    fn end_process(&self) {}
+    /// `len` bytes of the calling thread's host's own memory; `None` where the operating system's is to be used.
+    fn local_memory(&self, len: u64) -> Option<Arc<dyn Device>> {
+        let _ = len;
+        None
+    }
 }
 
 thread_local! {
-    /// Whether `ENTERED` holds something: the one load on the fast path.
-    static SEAMED: Cell<bool> = const { Cell::new(false) };
-    static ENTERED: RefCell<Option<Arc<dyn Runtime>>> = const { RefCell::new(None) };
+    /// Borrowed for good: a preemption point then costs no count and no borrow, and a thread that is suspended in the
+    /// middle of one, never to go on, holds nothing.
+    static ENTERED: Cell<Option<&'static dyn Runtime>> = const { Cell::new(None) };
 }
 
 /// Whether a runtime other than the operating system drives this thread.
@@ -113,7 +152,7 @@ pub(crate) fn seamed() -> bool {
         return false;
     }
     // `try_with` is inlined everywhere; `with` and `get` are not, without LTO.
-    SEAMED.try_with(Cell::get).unwrap_or(false)
+    ENTERED.try_with(|e| e.get().is_some()).unwrap_or(false)
 }
 
 /// Whether a runtime other than the operating system drives this thread; see [`seam`].
@@ -123,28 +162,31 @@ pub fn simulated() -> bool {
 }
 
 /// The entered runtime; only when [`seamed`].
-#[cold]
-#[inline(never)]
-pub(crate) fn entered() -> Arc<dyn Runtime> {
-    ENTERED
-        .with(|e| e.borrow().clone())
-        .expect("SEAMED is set only while a runtime is entered")
+#[inline]
+pub(crate) fn entered() -> &'static dyn Runtime {
+    ENTERED.with(Cell::get).expect("seamed only while a runtime is entered")
+}
+
+/// Puts back what drove this thread before.
+struct Restore(Option<&'static dyn Runtime>);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        ENTERED.with(|e| e.set(self.0));
+    }
 }
 
 /// Runs `f` with `runtime` driving this thread, and puts back what drove it before, also when
 /// `f` unwinds. Under `--cfg no_seam` the runtime is ignored.
-pub fn enter<T>(runtime: Arc<dyn Runtime>, f: impl FnOnce() -> T) -> T {
-    struct Restore(Option<Arc<dyn Runtime>>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            let before = self.0.take();
-            SEAMED.with(|s| s.set(before.is_some()));
-            ENTERED.with(|e| *e.borrow_mut() = before);
-        }
-    }
-    let before = ENTERED.with(|e| e.borrow_mut().replace(runtime));
-    SEAMED.with(|s| s.set(true));
-    let _restore = Restore(before);
+pub fn enter<T>(runtime: &'static dyn Runtime, f: impl FnOnce() -> T) -> T {
+    let _restore = Restore(ENTERED.with(|e| e.replace(Some(runtime))));
+    f()
+}
+
+/// Runs `f` with the operating system driving this thread, whatever drives it: for a runtime's own use of what is behind
+/// the seam.
+pub fn bare<T>(f: impl FnOnce() -> T) -> T {
+    let _restore = Restore(ENTERED.with(|e| e.replace(None)));
     f()
 }
 
@@ -176,6 +218,42 @@ pub fn preempt() {
 #[inline(never)]
 fn preempt_entered() {
     entered().preempt();
+}
+
+/// A preemption point before an atomic is used; see [`Runtime::access`].
+#[inline(always)]
+pub(crate) fn access<T>(atomic: &T, access: Access) {
+    if seamed() {
+        access_entered(core::ptr::from_ref(atomic).addr(), size_of::<T>() as u32, access);
+    }
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn access_entered(address: usize, bytes: u32, access: Access) {
+    entered().access(address, bytes, access);
+}
+
+/// Processor time that the calling thread has spent: virtual time under the simulator, nothing otherwise.
+pub fn spend(time: Nanos) {
+    if seamed() {
+        entered().spend(time);
+    }
+}
+
+/// The simulated memory device at `path`, if there is one.
+pub fn memory(path: &Path) -> Option<Arc<dyn Device>> {
+    if seamed() { entered().memory(path) } else { None }
+}
+
+/// `len` bytes of the simulated host's own memory, if the host is simulated.
+pub fn local_memory(len: u64) -> Option<Arc<dyn Device>> {
+    if seamed() { entered().local_memory(len) } else { None }
+}
+
+/// Whether the runtime that drives this thread wants accesses to regions announced.
+pub fn observed() -> bool {
+    seamed() && entered().observes()
 }
 
 /// One turn of a spinning loop; for more than a few turns use [`Spin`].

@@ -15,12 +15,15 @@
 //! # assert_eq!(total, 3);
 //! ```
 
-use super::{entered, os, preempt};
+use super::memory::Access;
+use super::{entered, os};
 
 /// Whether an operation's points are points: see the module.
 pub trait Seam: Copy {
-    /// A preemption point.
-    fn point(self);
+    /// Whether its points are no code: constant.
+    const PLAIN: bool;
+    /// A preemption point, before `atomic` is used.
+    fn access<T>(self, atomic: &T, access: Access);
     /// The calling thread's slot.
     fn slot(self) -> usize;
 }
@@ -30,8 +33,10 @@ pub trait Seam: Copy {
 pub struct Plain;
 
 impl Seam for Plain {
+    const PLAIN: bool = true;
+
     #[inline(always)]
-    fn point(self) {}
+    fn access<T>(self, _: &T, _: Access) {}
 
     #[inline(always)]
     fn slot(self) -> usize {
@@ -44,8 +49,10 @@ impl Seam for Plain {
 pub struct Points;
 
 impl Seam for Points {
-    fn point(self) {
-        preempt();
+    const PLAIN: bool = false;
+
+    fn access<T>(self, atomic: &T, access: Access) {
+        super::access(atomic, access);
     }
 
     fn slot(self) -> usize {

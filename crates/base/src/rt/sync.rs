@@ -11,7 +11,7 @@
 //! - release wakes and never suspends, so guards may be dropped while unwinding;
 //! - the word moves before the wake, so one who tried in vain and saw the old word does not sleep.
 
-use super::{Nanos, Wait, preempt, seamed, wait_raw, wake_raw};
+use super::{Nanos, Wait, entered, preempt, seamed, wait_raw, wake_raw};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicU32;
@@ -34,6 +34,7 @@ impl Releases {
             preempt();
             let seen = self.0.load(Acquire);
             if let Some(got) = attempt() {
+                entered().took(&self.0);
                 return got;
             }
             wait_raw(&self.0, seen, None);
@@ -44,7 +45,15 @@ impl Releases {
     #[cold]
     fn release(&self, count: usize) {
         self.0.fetch_add(1, Release);
-        wake_raw(&self.0, count);
+        entered().gave(&self.0, count);
+    }
+
+    /// A try has succeeded.
+    #[inline]
+    fn tried(&self) {
+        if seamed() {
+            entered().took(&self.0);
+        }
     }
 }
 
@@ -132,6 +141,7 @@ impl<T: ?Sized> Mutex<T> {
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         preempt();
         let inner = tried(self.inner.try_lock())?;
+        self.releases.tried();
         Some(MutexGuard {
             inner,
             wake: WakeMutex(self),
@@ -327,6 +337,7 @@ impl<T: ?Sized> RwLock<T> {
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         preempt();
         let inner = tried(self.inner.try_read())?;
+        self.releases.tried();
         Some(RwLockReadGuard {
             inner,
             _wake: WakeAll(&self.releases),
@@ -338,6 +349,7 @@ impl<T: ?Sized> RwLock<T> {
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         preempt();
         let inner = tried(self.inner.try_write())?;
+        self.releases.tried();
         Some(RwLockWriteGuard {
             inner,
             _wake: WakeAll(&self.releases),

@@ -2,10 +2,11 @@
 //! that read-ahead and write-back wait for the slowest and not for the sum.
 //!
 //! A request owns its buffers and comes back with them. The operating system's batches are run
-//! by a few threads that start with the first batch; other file systems run them at once.
+//! by a few threads that start with the first batch; other file systems run them at once, and may say when they would
+//! have been done.
 
 use super::File;
-use crate::rt::{self, Condvar, Mutex};
+use crate::rt::{self, Condvar, Mutex, Nanos};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -86,6 +87,8 @@ struct State {
 
 struct Progress {
     pending: usize,
+    /// Not complete before.
+    ready: Nanos,
     done: Vec<IoRequest>,
 }
 
@@ -95,8 +98,19 @@ impl Batch {
         Self::with(0, requests)
     }
 
+    /// A batch whose requests are done, but that is complete at `ready` only.
+    pub fn done_at(requests: Vec<IoRequest>, ready: Nanos) -> Self {
+        let batch = Self::done(requests);
+        batch.0.progress.lock().ready = ready;
+        batch
+    }
+
     fn with(pending: usize, done: Vec<IoRequest>) -> Self {
-        let progress = Mutex::new(Progress { pending, done });
+        let progress = Mutex::new(Progress {
+            pending,
+            ready: Nanos::ZERO,
+            done,
+        });
         Self(Arc::new(State {
             progress,
             changed: Condvar::new(),
@@ -107,12 +121,18 @@ impl Batch {
     pub fn complete(self) -> Vec<IoRequest> {
         let progress = self.0.progress.lock();
         let mut progress = self.0.changed.wait_while(progress, |p| p.pending > 0);
-        std::mem::take(&mut progress.done)
+        let (done, ready) = (std::mem::take(&mut progress.done), progress.ready);
+        drop(progress);
+        if ready > Nanos::ZERO {
+            rt::sleep(ready - rt::now());
+        }
+        done
     }
 
     /// Whether all are done: then [`Batch::complete`] does not wait.
     pub fn is_complete(&self) -> bool {
-        self.0.progress.lock().pending == 0
+        let progress = self.0.progress.lock();
+        progress.pending == 0 && progress.ready <= rt::now()
     }
 }
 

@@ -189,16 +189,20 @@ impl Disk {
         self.waiting.retain(|c| c.dir() != dir);
     }
 
-    pub(super) fn lock(&mut self, id: FileId, handle: u64) -> bool {
+    pub(super) fn lock(&mut self, id: FileId, handle: u64, owner: u64) -> bool {
         let lock = &mut self.nodes[id].locked_by;
-        *lock = Some(lock.unwrap_or(handle));
-        *lock == Some(handle)
+        lock.get_or_insert((handle, owner)).0 == handle
     }
 
     pub(super) fn unlock(&mut self, id: FileId, handle: u64) {
         let lock = &mut self.nodes[id].locked_by;
-        if *lock == Some(handle) {
-            *lock = None;
+        *lock = lock.filter(|l| l.0 != handle);
+    }
+
+    /// Frees what an owner has locked.
+    pub(super) fn unlock_all(&mut self, owner: u64) {
+        for node in &mut self.nodes {
+            node.locked_by = node.locked_by.filter(|l| l.1 != owner);
         }
     }
 
@@ -240,7 +244,8 @@ pub(super) struct Node {
     synced: Content,
     /// Chunks that differ, or may.
     dirty: BTreeSet<u64>,
-    locked_by: Option<u64>,
+    /// The handle and its owner.
+    locked_by: Option<(u64, u64)>,
 }
 
 /// The chunks of a range: number, range within the chunk, position within the range.
@@ -355,6 +360,13 @@ impl Node {
     /// A sync has failed: what was dirty counts as clean, and is not on the medium.
     pub(super) fn lose_unsynced(&mut self) {
         self.dirty.clear();
+    }
+
+    /// Where space is taken: the offset of the chunk that `draw` chooses, and its length.
+    pub(super) fn any_chunk(&self, draw: &mut dyn FnMut(u64) -> u64) -> Option<(u64, u64)> {
+        let chunks = self.live.chunks.len() as u64;
+        let (chunk, _) = self.live.chunks.iter().nth(draw(chunks.max(1)) as usize)?;
+        Some((chunk * CHUNK as u64, CHUNK as u64))
     }
 
     pub(super) fn flip(&mut self, offset: u64, mask: u8) -> io::Result<()> {

@@ -15,21 +15,36 @@
 //!
 //! Faults are set on [`MemFs`]: [`fail_syncs`](MemFs::fail_syncs), [`halt_after`](MemFs::halt_after),
 //! [`set_capacity`](MemFs::set_capacity), [`fail_reads_of`](MemFs::fail_reads_of),
-//! [`flip`](MemFs::flip), [`tear_transfers`](MemFs::tear_transfers).
+//! [`flip`](MemFs::flip), [`tear_transfers`](MemFs::tear_transfers); or drawn from a seed while a world runs
+//! ([`FaultPlan`]). [`MemFs::set_drive`] makes operations take time, on a drive that file systems may share.
+//!
+//! A killed process never closes its files. What it has locked, through its own handle ([`MemFs::of_process`]), is free
+//! when its end is told ([`MemFs::end_process`]).
 
 mod disk;
+mod drive;
+mod plan;
 
-use super::{File, FileOps, FileSystem, OpenOptions};
-use crate::rt::{self, Mutex, Nanos};
+pub use drive::{BUFFERED, Drive, DriveCounters, DriveSpeed};
+pub use plan::{FaultCounts, FaultPlan};
+
+use super::{Batch, File, FileOps, FileSystem, IoRequest, OpenOptions};
+use crate::rt::{self, Mutex, MutexGuard, Nanos};
 use disk::{Disk, FileId, Name, NameChange};
+use plan::Draws;
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Files in memory, with faults. Clones are the same files.
 #[derive(Clone, Default)]
-pub struct MemFs(Arc<Mutex<Inner>>);
+pub struct MemFs {
+    inner: Arc<Mutex<Inner>>,
+    /// Whose the locks are that files opened through this handle take.
+    owner: u64,
+}
 
 #[derive(Default)]
 struct Inner {
@@ -37,6 +52,9 @@ struct Inner {
     faults: Faults,
     counts: Counts,
     handles: u64,
+    drive: Option<Drive>,
+    /// Threads that submit a batch, by owner and slot, and when its latest operation is through.
+    batches: BTreeMap<(u64, usize), Nanos>,
 }
 
 /// What shall go wrong.
@@ -51,6 +69,7 @@ struct Faults {
     /// State of the generator that cuts transfers short.
     tear: Option<u64>,
     sync_time: Nanos,
+    drawn: Draws,
 }
 
 /// What a [`MemFs`] has been asked to do.
@@ -71,72 +90,150 @@ impl MemFs {
     }
 
     fn of(disk: Disk) -> Self {
-        Self(Arc::new(Mutex::new(Inner {
+        let inner = Inner {
             disk,
             ..Inner::default()
-        })))
+        };
+        Self {
+            inner: Arc::new(Mutex::new(inner)),
+            owner: 0,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// The same files, as process `owner` sees them: what it locks, [`MemFs::end_process`] frees.
+    pub fn of_process(&self, owner: u64) -> MemFs {
+        MemFs {
+            inner: Arc::clone(&self.inner),
+            owner,
+        }
+    }
+
+    /// Whether these are the same files.
+    pub fn same(&self, other: &MemFs) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Process `owner` has ended, or was killed: whatever it left open is locked no more.
+    pub fn end_process(&self, owner: u64) {
+        let mut inner = self.lock();
+        inner.disk.unlock_all(owner);
+        inner.batches.retain(|thread, _| thread.0 != owner);
+    }
+
+    /// Crashes in place: all handles see what [`MemFs::crash_clone_torn`] could leave, or with no seed
+    /// [`MemFs::crash_clone`], and nothing is locked.
+    pub fn crash(&self, seed: Option<u64>) {
+        let mut state = seed.unwrap_or(0);
+        let mut inner = self.lock();
+        let mut draw = |n| if seed.is_some() { next(&mut state) % n } else { 0 };
+        inner.disk = inner.disk.crashed(&mut draw);
+    }
+
+    /// Lets operations take time. `None`: only syncs do, as [`MemFs::set_sync_time`] says.
+    pub fn set_drive(&self, drive: Option<Drive>) {
+        self.lock().drive = drive;
+    }
+
+    /// The drive that it lies on.
+    pub fn drive(&self) -> Option<Drive> {
+        self.lock().drive.clone()
+    }
+
+    /// Draws faults from now on. A plan of nothing ends it.
+    pub fn set_plan(&self, plan: FaultPlan, seed: u64) {
+        self.lock().faults.drawn = Draws::new(plan, seed);
+    }
+
+    /// How often the faults of the plan have struck.
+    pub fn faults_met(&self) -> FaultCounts {
+        self.lock().faults.drawn.met
+    }
+
+    /// Takes the time of an operation on a file, unless a batch of this thread's takes it together. No lock is held
+    /// where another thread may go on: a process may be killed there, and the files are others' too.
+    fn take_time(&self, path: &Path, time: impl FnOnce(&Drive, Nanos) -> Nanos) {
+        let now = rt::now();
+        let mut inner = self.lock();
+        let stall = inner.faults.drawn.stalls(&path.to_string_lossy());
+        let drive = inner.drive.clone();
+        drop(inner);
+        let time = stall + drive.map_or(Nanos::ZERO, |d| time(&d, now));
+        if time > Nanos::ZERO && !self.joins_batch(now + time) {
+            rt::sleep(time);
+        }
+    }
+
+    /// Whether the calling thread submits a batch, which then takes until `end`.
+    fn joins_batch(&self, end: Nanos) -> bool {
+        let mut inner = self.lock();
+        let latest = inner.batches.get_mut(&(self.owner, rt::thread_slot()));
+        latest.map(|latest| *latest = end.max(*latest)).is_some()
     }
 
     /// What a crash now leaves, at the least: only what was synced. Faults are not carried over.
     pub fn crash_clone(&self) -> MemFs {
-        Self::of(self.0.lock().disk.crashed(&mut |_| 0))
+        Self::of(self.lock().disk.crashed(&mut |_| 0))
     }
 
     /// What a crash now could leave: some of the unsynced too, torn, by `seed`.
     pub fn crash_clone_torn(&self, seed: u64) -> MemFs {
         let mut state = seed;
-        Self::of(self.0.lock().disk.crashed(&mut |n| next(&mut state) % n))
+        Self::of(self.lock().disk.crashed(&mut |n| next(&mut state) % n))
     }
 
     /// Everything as it stands, synced or not: what a killed process leaves.
     pub fn kill_clone(&self) -> MemFs {
-        Self::of(self.0.lock().disk.unlocked())
+        Self::of(self.lock().disk.unlocked())
     }
 
     /// What it has been asked to do.
     pub fn counts(&self) -> Counts {
-        self.0.lock().counts
+        self.lock().counts
     }
 
     /// Lets `after` more syncs succeed and then `count` fail with EIO.
     pub fn fail_syncs(&self, after: u64, count: u64) {
-        self.0.lock().faults.syncs = Some((after, count));
+        self.lock().faults.syncs = Some((after, count));
     }
 
     /// Does `changes` more changing operations, then fails every one, as a process that was
     /// stopped there would not have done them.
     pub fn halt_after(&self, changes: u64) {
-        self.0.lock().faults.changes_left = Some(changes);
+        self.lock().faults.changes_left = Some(changes);
     }
 
     /// Bytes that the files take on the disk, as the capacity counts them.
     pub fn used(&self) -> u64 {
-        self.0.lock().disk.used()
+        self.lock().disk.used()
     }
 
     /// Gives the disk a size: beyond it, ENOSPC. `None`: no limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
-        self.0.lock().faults.capacity = bytes;
+        self.lock().faults.capacity = bytes;
     }
 
     /// Makes reads of a file fail with EIO.
     pub fn fail_reads_of(&self, path: impl Into<PathBuf>) {
-        self.0.lock().faults.unreadable.push(path.into());
+        self.lock().faults.unreadable.push(path.into());
     }
 
     /// Cuts reads and writes short at random, as systems may; callers must go on.
     pub fn tear_transfers(&self, seed: u64) {
-        self.0.lock().faults.tear = Some(seed);
+        self.lock().faults.tear = Some(seed);
     }
 
-    /// Makes each sync take this long.
+    /// Makes each sync take this long, where there is no drive.
     pub fn set_sync_time(&self, time: Nanos) {
-        self.0.lock().faults.sync_time = time;
+        self.lock().faults.sync_time = time;
     }
 
-    /// Clears all faults.
+    /// Clears all faults, and what has been counted of them.
     pub fn heal(&self) {
-        self.0.lock().faults = Faults::default();
+        self.lock().faults = Faults::default();
     }
 
     /// Flips the bits of `mask` in a file's byte at `offset`, on the medium: synced and all.
@@ -144,14 +241,29 @@ impl MemFs {
     /// # Errors
     /// If there is no such file or byte.
     pub fn flip(&self, path: impl AsRef<Path>, offset: u64, mask: u8) -> io::Result<()> {
-        let mut inner = self.0.lock();
+        let mut inner = self.lock();
         let id = inner.disk.file(path.as_ref())?;
         inner.disk.node(id).flip(offset, mask)
     }
 
+    /// Flips one bit of one byte, on the medium, in a file whose path holds `part`; `draw(n)` gives a number below `n`. Says where, if
+    /// there is such a file with bytes in it.
+    pub fn flip_any(&self, part: &str, draw: &mut dyn FnMut(u64) -> u64) -> Option<(PathBuf, u64)> {
+        let mut inner = self.lock();
+        let holds = |path: &PathBuf| path.to_string_lossy().contains(part);
+        let files: Vec<PathBuf> = inner.disk.files().into_iter().filter(holds).collect();
+        let path = files.get(draw(files.len().max(1) as u64) as usize)?.clone();
+        let id = inner.disk.file(&path).ok()?;
+        let node = inner.disk.node(id);
+        let (at, len) = node.any_chunk(draw)?;
+        let offset = at + draw(len);
+        node.flip(offset, 1 << draw(8)).ok()?;
+        Some((path, offset))
+    }
+
     /// All files' paths, sorted.
     pub fn files(&self) -> Vec<PathBuf> {
-        self.0.lock().disk.files()
+        self.lock().disk.files()
     }
 }
 
@@ -178,9 +290,25 @@ impl Inner {
         Ok(())
     }
 
+    /// What a sync takes without a drive.
+    fn sync_time(&self) -> Nanos {
+        match self.drive {
+            Some(_) => Nanos::ZERO,
+            None => self.faults.sync_time,
+        }
+    }
+
     /// Whether this sync fails.
-    fn sync_fails(&mut self) -> bool {
+    fn sync_fails(&mut self, path: &Path) -> bool {
         self.counts.syncs += 1;
+        let path = path.to_string_lossy();
+        if self
+            .faults
+            .drawn
+            .strikes(&path, |p| p.failed_sync, |c| &mut c.failed_syncs)
+        {
+            return true;
+        }
         match &mut self.faults.syncs {
             Some((after, _)) if *after > 0 => *after -= 1,
             Some((_, count)) if *count > 0 => {
@@ -193,11 +321,27 @@ impl Inner {
     }
 
     /// How much of a transfer of `len` bytes is done.
-    fn transfer(&mut self, len: usize) -> usize {
+    fn transfer(&mut self, path: &str, len: usize) -> usize {
+        let drawn = &mut self.faults.drawn;
+        if len > 1 && drawn.strikes(path, |p| p.short, |c| &mut c.short) {
+            return 1 + drawn.below(len as u64 - 1) as usize;
+        }
         match &mut self.faults.tear {
             Some(state) if len > 1 => 1 + (next(state) % len as u64) as usize,
             _ => len,
         }
+    }
+
+    /// The failure that the plan has for this write, if any.
+    fn write_fails(&mut self, path: &str) -> io::Result<()> {
+        let drawn = &mut self.faults.drawn;
+        if drawn.strikes(path, |p| p.failed_write, |c| &mut c.failed_writes) {
+            return Err(Errno::IO.into());
+        }
+        if drawn.strikes(path, |p| p.full, |c| &mut c.full) {
+            return Err(Errno::NOSPC.into());
+        }
+        Ok(())
     }
 
     /// Makes sure that a range may take space.
@@ -216,7 +360,7 @@ impl Inner {
 impl FileSystem for MemFs {
     fn open(&self, path: &Path, options: OpenOptions) -> io::Result<File> {
         rt::preempt();
-        let mut inner = self.0.lock();
+        let mut inner = self.lock();
         let id = match inner.disk.file(path) {
             Ok(_) if options.create_new => return Err(Errno::EXIST.into()),
             Ok(id) => id,
@@ -243,14 +387,14 @@ impl FileSystem for MemFs {
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
         rt::preempt();
-        let mut inner = self.0.lock();
+        let mut inner = self.lock();
         inner.change()?;
         inner.disk.create_dir_all(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         rt::preempt();
-        let mut inner = self.0.lock();
+        let mut inner = self.lock();
         inner.change()?;
         inner
             .disk
@@ -259,7 +403,7 @@ impl FileSystem for MemFs {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         rt::preempt();
-        let mut inner = self.0.lock();
+        let mut inner = self.lock();
         inner.change()?;
         inner.disk.file(path)?;
         inner.disk.change_name(NameChange::Remove(path.to_owned()))
@@ -267,21 +411,22 @@ impl FileSystem for MemFs {
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         rt::preempt();
-        let mut inner = self.0.lock();
+        let mut inner = self.lock();
         inner.change()?;
         inner.disk.remove_dir_all(path)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         rt::preempt();
-        self.0.lock().disk.list(dir)
+        self.lock().disk.list(dir)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.take_time(dir, Drive::sync);
         rt::preempt();
-        let mut inner = self.0.lock();
+        let mut inner = self.lock();
         inner.change()?;
-        if inner.sync_fails() {
+        if inner.sync_fails(dir) {
             inner.disk.forget_names(dir);
             return Err(Errno::IO.into());
         }
@@ -290,16 +435,25 @@ impl FileSystem for MemFs {
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
         rt::preempt();
-        Ok(self.0.lock().disk.name(path).is_some())
+        Ok(self.lock().disk.name(path).is_some())
     }
 
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
-        let inner = self.0.lock();
+        let inner = self.lock();
         Ok(inner
             .faults
             .capacity
             .unwrap_or(1 << 40)
             .saturating_sub(inner.disk.used()))
+    }
+
+    /// Requests are done at once; the batch is complete when the drive is through with the last of them.
+    fn submit(&self, requests: Vec<IoRequest>) -> Batch {
+        let (thread, now) = ((self.owner, rt::thread_slot()), rt::now());
+        self.lock().batches.insert(thread, now);
+        let done = requests.into_iter().map(IoRequest::run).collect();
+        let ready = self.lock().batches.remove(&thread);
+        Batch::done_at(done, ready.unwrap_or(now))
     }
 }
 
@@ -318,7 +472,7 @@ impl MemFile {
         if !self.writable {
             return Err(Errno::BADF.into());
         }
-        let mut inner = self.fs.0.lock();
+        let mut inner = self.fs.lock();
         inner.change()?;
         f(&mut inner)
     }
@@ -326,21 +480,45 @@ impl MemFile {
 
 impl FileOps for MemFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.fs
+            .take_time(&self.path, |drive, now| drive.read(now, buf.len() as u64));
         rt::preempt();
-        let mut inner = self.fs.0.lock();
+        let mut inner = self.fs.lock();
         if inner.faults.unreadable.contains(&self.path) {
             return Err(Errno::IO.into());
         }
-        let len = inner.transfer(buf.len());
-        Ok(inner.disk.node(self.id).read(&mut buf[..len], offset))
+        let path = self.path.to_string_lossy();
+        if inner
+            .faults
+            .drawn
+            .strikes(&path, |p| p.failed_read, |c| &mut c.failed_reads)
+        {
+            return Err(Errno::IO.into());
+        }
+        let len = inner.transfer(&path, buf.len());
+        let read = inner.disk.node(self.id).read(&mut buf[..len], offset);
+        let drawn = &mut inner.faults.drawn;
+        if read > 0 && drawn.strikes(&path, |p| p.flipped_read, |c| &mut c.flipped_reads) {
+            buf[drawn.below(read as u64) as usize] ^= 1 << drawn.below(8);
+        }
+        Ok(read)
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.fs
+            .take_time(&self.path, |drive, now| drive.write(now, buf.len() as u64));
         self.change(|inner| {
-            let len = inner.transfer(buf.len());
+            let path = self.path.to_string_lossy();
+            inner.write_fails(&path)?;
+            let len = inner.transfer(&path, buf.len());
             inner.claim(self.id, offset, len as u64)?;
             inner.disk.node(self.id).write(&buf[..len], offset);
             inner.counts.bytes_written += len as u64;
+            let drawn = &mut inner.faults.drawn;
+            if len > 0 && drawn.strikes(&path, |p| p.flipped_write, |c| &mut c.flipped_writes) {
+                let (at, bit) = (offset + drawn.below(len as u64), drawn.below(8));
+                inner.disk.node(self.id).flip(at, 1 << bit)?;
+            }
             Ok(len)
         })
     }
@@ -351,14 +529,15 @@ impl FileOps for MemFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let time = self.fs.0.lock().faults.sync_time;
+        let time = self.fs.lock().sync_time();
         if time > Nanos::ZERO {
             rt::sleep(time);
         }
+        self.fs.take_time(&self.path, Drive::sync);
         rt::preempt();
-        let mut inner = self.fs.0.lock();
+        let mut inner = self.fs.lock();
         inner.change()?;
-        if inner.sync_fails() {
+        if inner.sync_fails(&self.path) {
             inner.disk.node(self.id).lose_unsynced();
             return Err(Errno::IO.into());
         }
@@ -368,7 +547,7 @@ impl FileOps for MemFile {
 
     fn len(&self) -> io::Result<u64> {
         rt::preempt();
-        Ok(self.fs.0.lock().disk.node(self.id).len())
+        Ok(self.fs.lock().disk.node(self.id).len())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -394,18 +573,18 @@ impl FileOps for MemFile {
     }
 
     fn allocated(&self) -> io::Result<u64> {
-        Ok(self.fs.0.lock().disk.node(self.id).used())
+        Ok(self.fs.lock().disk.node(self.id).used())
     }
 
     fn lock_exclusive(&self) -> io::Result<bool> {
         rt::preempt();
-        Ok(self.fs.0.lock().disk.lock(self.id, self.handle))
+        Ok(self.fs.lock().disk.lock(self.id, self.handle, self.fs.owner))
     }
 }
 
 impl Drop for MemFile {
     fn drop(&mut self) {
-        self.fs.0.lock().disk.unlock(self.id, self.handle);
+        self.fs.lock().disk.unlock(self.id, self.handle);
     }
 }
 
