@@ -1,20 +1,29 @@
 //! What a region's memory is: a file, a device, or nothing but memory; how its length and
 //! alignment are known, and how its space is taken before it is used.
 
+use crate::map::Mapping;
 use crate::region::Kind;
 use cenote_base::error::IoContext;
 use cenote_base::rt;
+use cenote_base::rt::memory::Device;
 use cenote_base::units::ByteSize;
-use cenote_base::{Error, Result};
+use cenote_base::{Error, Result, crc};
 use rustix::fs::{self, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+/// What is open.
+enum Open {
+    File(OwnedFd),
+    Simulated(Arc<dyn Device>),
+}
 
 /// An open file or device that holds a region, locked for this process.
 pub(crate) struct Backing {
-    fd: OwnedFd,
+    open: Open,
     pub(crate) path: PathBuf,
     pub(crate) kind: Kind,
     /// What lengths and addresses are multiples of.
@@ -27,6 +36,9 @@ pub(crate) const RESERVE_STEP: u64 = 64 << 20;
 impl Backing {
     /// Opens (or makes) and locks it.
     pub(crate) fn open(path: &Path, create: bool) -> Result<Self> {
+        if let Some(device) = rt::memory(path) {
+            return Self::simulated(path, create, device);
+        }
         let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
         if create {
             flags |= OFlags::CREATE;
@@ -45,20 +57,55 @@ impl Backing {
             }
         };
         Ok(Self {
-            fd,
+            open: Open::File(fd),
             path: path.to_owned(),
             kind,
             align,
         })
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    fn simulated(path: &Path, create: bool, device: Arc<dyn Device>) -> Result<Self> {
+        let name = format!("region {}", path.display());
+        if !create && device.is_empty() {
+            return Err(Error::io(name, io::ErrorKind::NotFound.into()));
+        }
+        until_locked(&name, || Ok(device.try_lock()))?;
+        Ok(Self {
+            open: Open::Simulated(device),
+            path: path.to_owned(),
+            kind: Kind::Simulated,
+            align: crate::map::page_size(),
+        })
+    }
+
+    fn file(&self) -> Option<&OwnedFd> {
+        match &self.open {
+            Open::File(fd) => Some(fd),
+            Open::Simulated(_) => None,
+        }
+    }
+
+    /// Maps its first `len` bytes.
+    pub(crate) fn map(&self, len: usize) -> Result<Mapping> {
+        match &self.open {
+            Open::File(fd) => Mapping::shared(fd.as_fd(), len, self.align)
+                .map_err(|e| Error::io(format!("mapping {}", self.named()), e)),
+            Open::Simulated(device) => Ok(Mapping::view(Arc::clone(device), len)),
+        }
+    }
+
+    /// Whether other hosts can reach its memory, so that this host's caches are not all there is to it.
+    pub(crate) fn is_beyond_caches(&self) -> bool {
+        !self.is_memory()
     }
 
     /// Its length in bytes.
     pub(crate) fn len(&self) -> Result<u64> {
-        let stat = fs::fstat(&self.fd).map_err(io::Error::from).doing(|| self.named())?;
+        let fd = match &self.open {
+            Open::File(fd) => fd,
+            Open::Simulated(device) => return Ok(device.len()),
+        };
+        let stat = fs::fstat(fd).map_err(io::Error::from).doing(|| self.named())?;
         match self.kind {
             Kind::Devdax => devdax_attribute(stat.st_rdev, "size"),
             _ => Ok(stat.st_size as u64),
@@ -68,21 +115,28 @@ impl Backing {
     /// Whether its space is the machine's memory.
     pub(crate) fn is_memory(&self) -> bool {
         const TMPFS: u64 = 0x0102_1994;
-        self.kind == Kind::File && fs::fstatfs(&self.fd).is_ok_and(|s| s.f_type as u64 == TMPFS)
+        let tmpfs = |fd| fs::fstatfs(fd).is_ok_and(|s| s.f_type as u64 == TMPFS);
+        self.kind == Kind::File && self.file().is_some_and(tmpfs)
     }
 
     /// Bytes of space that it holds.
     pub(crate) fn allocated(&self) -> Result<u64> {
-        if self.kind == Kind::Devdax {
-            return self.len();
-        }
-        let stat = fs::fstat(&self.fd).map_err(io::Error::from).doing(|| self.named())?;
+        let fd = match self.file() {
+            Some(fd) if self.kind == Kind::File => fd,
+            _ => return self.len(),
+        };
+        let stat = fs::fstat(fd).map_err(io::Error::from).doing(|| self.named())?;
         Ok(stat.st_blocks as u64 * 512)
     }
 
     /// Empties a file and gives it its length; a device keeps its own, which must suffice.
     pub(crate) fn resize(&self, len: u64) -> Result<()> {
-        if self.kind == Kind::Devdax {
+        if let Open::Simulated(device) = &self.open
+            && device.len() < len
+        {
+            device.resize(len).doing(|| self.named())?;
+        }
+        let Some(fd) = self.file().filter(|_| self.kind == Kind::File) else {
             let have = self.len()?;
             if have < len {
                 return Err(Error::Full(format!(
@@ -93,22 +147,19 @@ impl Backing {
                 )));
             }
             return Ok(());
-        }
-        let set = |n| {
-            fs::ftruncate(&self.fd, n)
-                .map_err(io::Error::from)
-                .doing(|| self.named())
         };
+        let set = |n| fs::ftruncate(fd, n).map_err(io::Error::from).doing(|| self.named());
         set(0)?;
         set(len)
     }
 
     /// Takes the space of a range, so that using it cannot fail.
     pub(crate) fn reserve(&self, off: u64, len: u64) -> Result<()> {
-        if self.kind == Kind::Devdax || len == 0 {
-            return Ok(());
-        }
-        match fs::fallocate(&self.fd, FallocateFlags::empty(), off, len) {
+        let fd = match self.file() {
+            Some(fd) if self.kind == Kind::File && len > 0 => fd,
+            _ => return Ok(()),
+        };
+        match fs::fallocate(fd, FallocateFlags::empty(), off, len) {
             Ok(()) => Ok(()),
             Err(Errno::INTR) => self.reserve(off, len),
             Err(e @ (Errno::NOSPC | Errno::NOMEM | Errno::DQUOT)) => Err(self.full(off, e)),
@@ -143,6 +194,30 @@ impl Backing {
     }
 }
 
+impl Drop for Backing {
+    fn drop(&mut self) {
+        if let Open::Simulated(device) = &self.open {
+            device.unlock();
+        }
+    }
+}
+
+/// Which boot of which machine this is: a number made of the kernel's id; 0 if nothing tells.
+pub fn boot() -> u64 {
+    static BOOT: OnceLock<u64> = OnceLock::new();
+    *BOOT.get_or_init(|| {
+        // The machine's own files, also where tests have put others in their place.
+        let fd = fs::open(
+            "/proc/sys/kernel/random/boot_id",
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
+        let mut id = [0; 64];
+        let length = fd.and_then(|fd| rustix::io::read(fd, &mut id)).unwrap_or(0);
+        u64::from(crc::crc32c(&id[..length])) | (length as u64) << 32
+    })
+}
+
 /// Memory that the machine can still give, in bytes; `None` if nothing tells.
 pub(crate) fn available_memory() -> Option<u64> {
     let mut text = [0; 512];
@@ -157,12 +232,19 @@ pub(crate) fn available_memory() -> Option<u64> {
 /// Locks it for this process. A lock seen for a moment only is not another user: someone who looks
 /// at it ([`crate::peek`]), or a killed process that is not quite gone.
 fn lock(fd: &OwnedFd, name: &str) -> Result<()> {
+    until_locked(name, || match fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(e) => Err(Error::io(name, e.into())),
+    })
+}
+
+fn until_locked(name: &str, attempt: impl Fn() -> Result<bool>) -> Result<()> {
     for _ in 0..20 {
-        match fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) => rt::sleep(rt::Nanos::from_millis(5)),
-            Err(e) => return Err(Error::io(name, e.into())),
+        if attempt()? {
+            return Ok(());
         }
+        rt::sleep(rt::Nanos::from_millis(5));
     }
     Err(Error::Busy(format!("{name} is in use by another process")))
 }

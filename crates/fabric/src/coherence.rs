@@ -12,9 +12,11 @@
 //! A user program cannot discard a dirty line, only write it back: invalidating one is a hazard.
 //! Ranges are given as (region, offset, length) and widened to whole lines. When the region is
 //! [recorded](crate::record), each call is told to the recorder; asking is one load beside
-//! instructions that cost a hundred times as much.
+//! instructions that cost a hundred times as much. A simulated device carries them out instead of the processor;
+//! each is a preemption point then.
 
 use crate::{LINE, Region};
+use cenote_base::rt::{self, memory::Device};
 use std::sync::OnceLock;
 
 /// How a line is written back.
@@ -39,6 +41,9 @@ pub fn write_back_kind() -> WriteBack {
 /// Begins writing the lines of a range back to memory. Ordered only by a [`fence`].
 #[inline]
 pub fn write_back(region: &Region, off: u64, len: usize) {
+    if let Some(device) = simulated(region) {
+        return device.write_back(off, len as u64);
+    }
     each_line(region, off, len, target::write_back_lines);
     if let Some(recorder) = region.recorder() {
         recorder.write_back(region, off, len);
@@ -48,6 +53,9 @@ pub fn write_back(region: &Region, off: u64, len: usize) {
 /// All write-backs of this thread before it are in memory.
 #[inline]
 pub fn fence(region: &Region) {
+    if let Some(device) = simulated(region) {
+        return device.fence();
+    }
     target::store_fence();
     if let Some(recorder) = region.recorder() {
         recorder.fence();
@@ -64,6 +72,9 @@ pub fn flush(region: &Region, off: u64, len: usize) {
 /// Drops the lines of a range from this host's cache: later loads come from memory. No line of it
 /// may be dirty.
 pub fn invalidate(region: &Region, off: u64, len: usize) {
+    if let Some(device) = simulated(region) {
+        return device.invalidate(off, len as u64);
+    }
     each_line(region, off, len, target::drop_lines);
     target::full_fence();
     if let Some(recorder) = region.recorder() {
@@ -82,12 +93,23 @@ pub fn load_uncached(region: &Region, off: u64) -> u64 {
 pub fn store_uncached(region: &Region, off: u64, value: u64) {
     let span = region.span(off, 8);
     assert!(off.is_multiple_of(8), "an uncached word must be aligned");
+    if let Some(device) = simulated(region) {
+        return device.store_uncached(off, value);
+    }
     target::store_past_cache(span, value);
     target::store_fence();
     if let Some(recorder) = region.recorder() {
         recorder.write_back(region, off, 8);
         recorder.fence();
     }
+}
+
+/// The region's simulated device; a preemption point if there is one.
+#[inline(always)]
+fn simulated(region: &Region) -> Option<&dyn Device> {
+    let device = region.device()?;
+    rt::preempt();
+    Some(device)
 }
 
 /// Calls `f` with the address of the first line of a range and the number of lines.

@@ -15,13 +15,15 @@
 //!        56 .. 120  8 words of the owner's
 //!       124 u32 crc32c of bytes 0..124
 //! 1280  u64 bytes reserved from the start (atomic, checked against the file's blocks)
-//! 1288  zero up to 4096
+//! 1288  u64 the boot of the host that used it last, 0 if unknown (atomic; written by the first change of the state
+//!       after opening, needed by the next opening: another host's lines may be stale in this one's cache)
+//! 1296  zero up to 4096
 //! ```
 //!
 //! A process may be killed at any store: a torn state slot fails its checksum and the other one,
 //! older by one update, counts. Nothing in here is a pointer.
 
-use crate::Span;
+use crate::{LINE, Span};
 use cenote_base::crc::crc32c;
 use cenote_base::{Error, Result};
 
@@ -35,6 +37,8 @@ pub const GEOMETRY_WORDS: usize = 24;
 pub const STATE_WORDS: usize = 8;
 
 const MAGIC: [u8; 8] = *b"CENOTERG";
+/// In place of the magic while a region is being made.
+const MAKING: [u8; 8] = *b"CENOTE..";
 
 const VERSION: usize = 8;
 const REGION: usize = 12;
@@ -62,6 +66,8 @@ const SLOT_CRC: usize = 124;
 
 /// Where the count of reserved bytes lies.
 pub(crate) const RESERVED: usize = 1280;
+/// Where the host that used it last is noted.
+pub(crate) const HOST: usize = 1288;
 
 const _: () = {
     assert!(GEOMETRY + 8 * GEOMETRY_WORDS <= PATH);
@@ -69,7 +75,7 @@ const _: () = {
     assert!(IDENTITY_CRC + 4 == IDENTITY_SIZE);
     assert!(WORDS + 8 * STATE_WORDS <= SLOT_CRC && SLOT_CRC + 4 == SLOT_SIZE);
     assert!(SLOTS[1] + SLOT_SIZE <= RESERVED && RESERVED.is_multiple_of(64));
-    assert!(RESERVED + 8 <= HEADER_SIZE);
+    assert!(RESERVED + 8 <= HOST && HOST + 8 <= HEADER_SIZE);
 };
 
 /// What a region is and whose, from its making to its end.
@@ -173,6 +179,19 @@ impl Identity {
             directory: String::from_utf8_lossy(path).into_owned(),
         })
     }
+}
+
+/// The first line of a region that is being made.
+pub(crate) fn making() -> [u8; LINE] {
+    let mut line = [0; LINE];
+    line[..8].copy_from_slice(&MAKING);
+    line
+}
+
+/// Whether there is nothing behind these first bytes of a file or device that a new region could destroy: zeros, or a region
+/// whose making was cut off.
+pub(crate) fn is_blank(head: &[u8]) -> bool {
+    head.starts_with(&MAKING) || head.iter().all(|b| *b == 0)
 }
 
 /// The longest head of `text` of at most `max` bytes.

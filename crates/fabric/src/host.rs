@@ -1,14 +1,38 @@
-//! Atomics in region memory that hold among the threads of one host.
+//! Atomics in region memory.
 //!
-//! Among hosts they promise nothing: a region need not be hardware-coherent (design, section 4).
-//! Each operation is a preemption point of the runtime.
+//! [`HostAtomicU64`] and [`HostAtomicU32`] hold among the threads of one host, anywhere in a region. Among hosts they
+//! promise nothing: a region need not be hardware-coherent (design, section 4). [`PodAtomicU64`] and [`PodAtomicU32`]
+//! hold among all hosts of the pod, and can be had from a region's [`Window`] only, the bytes that
+//! hardware keeps coherent; a CXL 2.0 switch has none. Each operation is a preemption point of the runtime.
+//!
+//! ```
+//! use cenote_base::rt::atomic::Ordering;
+//! use cenote_fabric::{Identity, Region, RegionOptions};
+//!
+//! let options = RegionOptions { window: 8192, ..RegionOptions::default() };
+//! let region = Region::dram(65536, Identity::default(), options)?;
+//! let owner = region.window().atomic_u64(4096).expect("inside the window");
+//! owner.store(7, Ordering::Release);
+//! assert!(region.window().atomic_u64(8192).is_none(), "outside");
+//! # Ok::<(), cenote_base::Error>(())
+//! ```
+//!
+//! Elsewhere there is none to be had:
+//!
+//! ```compile_fail
+//! use cenote_fabric::{Identity, PodAtomicU64, Region, RegionOptions};
+//!
+//! let region = Region::dram(65536, Identity::default(), RegionOptions::default()).expect("memory");
+//! let owner: &PodAtomicU64 = region.atomic_u64(4096); // this one holds on its host only
+//! ```
 
+use crate::Span;
 use cenote_base::rt::atomic::{AtomicU32, AtomicU64};
 use core::ops::Deref;
 
 macro_rules! host_atomic {
-    ($name:ident, $inner:ident) => {
-        #[doc = concat!("A `", stringify!($inner), "` in a region, among threads of one host.")]
+    ($name:ident, $inner:ident, $among:literal) => {
+        #[doc = concat!("A `", stringify!($inner), "` in a region, among ", $among, ".")]
         #[derive(Debug)]
         #[repr(transparent)]
         pub struct $name($inner);
@@ -37,5 +61,46 @@ macro_rules! host_atomic {
     };
 }
 
-host_atomic!(HostAtomicU64, AtomicU64);
-host_atomic!(HostAtomicU32, AtomicU32);
+host_atomic!(HostAtomicU64, AtomicU64, "threads of one host");
+host_atomic!(HostAtomicU32, AtomicU32, "threads of one host");
+host_atomic!(PodAtomicU64, AtomicU64, "all hosts of the pod");
+host_atomic!(PodAtomicU32, AtomicU32, "all hosts of the pod");
+
+/// The bytes of a region, from its start on, that hardware keeps coherent among hosts: [`crate::Region::window`].
+#[derive(Debug, Clone, Copy)]
+pub struct Window<'a>(Span<'a>);
+
+impl<'a> Window<'a> {
+    pub(crate) fn new(span: Span<'a>) -> Self {
+        Self(span)
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Where the aligned word of `len` bytes at `off` lies, if it is inside.
+    fn word(&self, off: u64, len: usize) -> Option<*mut u8> {
+        let off = usize::try_from(off).ok()?;
+        let inside = self.0.contains(off, len) && off.is_multiple_of(len);
+        inside.then(|| self.0.as_ptr().wrapping_add(off))
+    }
+
+    /// The atomic at `off` of the region; `None` outside the window, or where it is not aligned.
+    pub fn atomic_u64(&self, off: u64) -> Option<&'a PodAtomicU64> {
+        // SAFETY: inside the span and aligned (regions begin at a page), by `word`; mapped while the region lives.
+        self.word(off, 8).map(|p| unsafe { PodAtomicU64::at(p) })
+    }
+
+    /// The atomic at `off` of the region; `None` outside the window, or where it is not aligned.
+    pub fn atomic_u32(&self, off: u64) -> Option<&'a PodAtomicU32> {
+        // SAFETY: as in `atomic_u64`.
+        self.word(off, 4).map(|p| unsafe { PodAtomicU32::at(p) })
+    }
+}

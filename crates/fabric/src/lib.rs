@@ -4,11 +4,15 @@
 //! - [`Region`]: a mapped span with a validated header: a shared-memory file, an fsdax file, a
 //!   devdax device, or anonymous memory, each optionally bound to a NUMA node;
 //! - [`Span`]: bounds-checked access to a part of it, in a way that is sound while others write;
-//! - [`HostAtomicU64`], [`HostAtomicU32`]: atomics in a region, among the threads of one host;
+//! - [`HostAtomicU64`], [`HostAtomicU32`]: atomics in a region, among the threads of one host; [`PodAtomicU64`],
+//!   [`PodAtomicU32`]: among hosts, inside the region's hardware-coherent [`Window`] only;
 //! - [`coherence`]: flush, invalidate, uncached access, with the real instructions, and a
 //!   [recorder](record) that shows what a lost host would leave behind;
 //! - [`observe`]: every access may be announced to a sink; not asking costs nothing;
-//! - [`profile`]: what devices are known to cost, as data.
+//! - [`emulate`]: a sink that makes accesses take as long as on a device;
+//! - [`profile`]: what devices are known to cost, as data;
+//! - [`rdma`]: one-sided verbs towards the memory of another machine, as a contract;
+//! - [`message`]: messages between nodes.
 //!
 //! Unsafe code lives here so that nothing above needs it for memory: the raw accesses are in
 //! `raw`, the mapping in `map`, the instructions in `coherence`.
@@ -17,22 +21,26 @@
 
 mod backing;
 pub mod coherence;
+pub mod emulate;
 mod header;
 mod host;
 mod listing;
 mod map;
+pub mod message;
 pub mod observe;
 pub mod profile;
 mod raw;
+pub mod rdma;
 pub mod record;
 mod region;
 mod span;
 
+pub use backing::boot;
 pub use header::{FORMAT_VERSION, GEOMETRY_WORDS, HEADER_SIZE, Identity, State};
-pub use host::{HostAtomicU32, HostAtomicU64};
-pub use listing::{Found, SHM_DIR, default_path, list, peek, remove};
+pub use host::{HostAtomicU32, HostAtomicU64, PodAtomicU32, PodAtomicU64, Window};
+pub use listing::{Found, SHM_DIR, default_path, is_blank, list, peek, remove};
 pub use region::{Kind, Region, RegionOptions};
-pub use span::{Block, Fixed, Length, Span};
+pub use span::{Block, Fixed, Length, Quiet, Span};
 
 /// Bytes of a cache line: what is flushed, fetched and lost at once.
 pub const LINE: usize = 64;

@@ -1,12 +1,16 @@
 //! Finding the regions that lie about: for `cenote region list`, and to name at start what
 //! databases that are gone have left.
 
-use crate::header::{HEADER_SIZE, Identity, State};
+use crate::Region;
+use crate::header::{self, HEADER_SIZE, Identity, State};
 use cenote_base::error::IoContext;
 use cenote_base::rt::fs::OpenOptions;
-use cenote_base::rt::os;
+use cenote_base::rt::memory::Device;
+use cenote_base::rt::{self, os};
 use cenote_base::{Error, Result};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Where shared memory is mounted.
 pub const SHM_DIR: &str = "/dev/shm";
@@ -47,6 +51,9 @@ pub fn list(dir: &Path) -> Result<Vec<Found>> {
 /// Looks at a region file without opening it as one: whoever has it open is not disturbed.
 pub fn peek(path: &Path) -> Result<Found> {
     let named = || format!("region {}", path.display());
+    if let Some(device) = rt::memory(path) {
+        return peek_simulated(path, device);
+    }
     let file = os::file_system().open(path, OpenOptions::READ).doing(named)?;
     let mut header = vec![0; HEADER_SIZE];
     let filled = file.read_at(&mut header, 0).doing(named)?;
@@ -55,6 +62,38 @@ pub fn peek(path: &Path) -> Result<Found> {
         allocated: file.allocated().doing(named)?,
         in_use: !file.lock_exclusive().doing(named)?,
         content: read_header(&header[..filled]),
+    })
+}
+
+/// Whether a file or device begins with nothing (or with a region whose making was cut off): it may be made a region.
+pub fn is_blank(path: &Path) -> bool {
+    if let Some(device) = rt::memory(path) {
+        return device.is_empty() || header::is_blank(&Region::header_of(device));
+    }
+    let mut head = [0; HEADER_SIZE];
+    let file = rt::fs::open(path, OpenOptions::READ);
+    let filled = file.and_then(|f| f.read_at(&mut head, 0));
+    filled.is_ok_and(|n| header::is_blank(&head[..n]))
+}
+
+/// Nobody's lines are dropped while somebody uses it: what another host wrote may not be seen then.
+fn peek_simulated(path: &Path, device: Arc<dyn Device>) -> Result<Found> {
+    if device.is_empty() {
+        return Err(Error::io(
+            format!("region {}", path.display()),
+            ErrorKind::NotFound.into(),
+        ));
+    }
+    let mine = device.try_lock();
+    if mine {
+        device.invalidate(0, HEADER_SIZE as u64);
+        device.unlock();
+    }
+    Ok(Found {
+        path: path.to_owned(),
+        allocated: device.len(),
+        in_use: !mine,
+        content: read_header(&Region::header_of(device)),
     })
 }
 
@@ -68,6 +107,14 @@ fn read_header(header: &[u8]) -> Result<(Identity, State)> {
 /// Removes a region's file. [`Error::Busy`] if a process has it open.
 pub fn remove(path: &Path) -> Result<()> {
     let named = || format!("region {}", path.display());
+    if let Some(device) = rt::memory(path) {
+        if !device.try_lock() {
+            return Err(Error::Busy(format!("{} is in use by another process", named())));
+        }
+        let removed = device.resize(0).doing(named);
+        device.unlock();
+        return removed;
+    }
     let files = os::file_system();
     let file = files.open(path, OpenOptions::WRITE).doing(named)?;
     if !file.lock_exclusive().doing(named)? {

@@ -1,14 +1,19 @@
-//! Owns a mapping: its address range from `mmap` to `munmap`, and what the kernel is told of it.
+//! Owns a mapping: its address range from `mmap` to `munmap`, and what the kernel is told of it. Or a host's view of a
+//! simulated device, which is mapped by the simulator.
 
+use cenote_base::rt::memory::Device;
 use core::ptr::NonNull;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// A mapped range, readable and writable, of shared or anonymous memory.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    /// Whose view it is; it stays mapped while this lives.
+    device: Option<Arc<dyn Device>>,
 }
 
 // SAFETY: a mapping is an address range; what is done with the memory is the span's business.
@@ -58,6 +63,21 @@ impl Mapping {
         space.keep(base.cast(), len)
     }
 
+    /// The first `len` bytes of a host's view.
+    pub(crate) fn view(device: Arc<dyn Device>, len: usize) -> Self {
+        Self {
+            base: device.base(),
+            len,
+            device: Some(device),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn device(&self) -> Option<&dyn Device> {
+        self.device.as_deref()
+    }
+
+    #[inline(always)]
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -85,6 +105,24 @@ impl Mapping {
             madvise(at, len, Advice::LinuxPopulateWrite)?;
         }
         Ok(())
+    }
+
+    /// Gathers the pages of a range into huge ones, whole ones of them; what is there already is only mapped. Needs
+    /// no setting of the machine (`shmem_enabled` is for pages to come). An error where there is no huge page to be
+    /// had, and on kernels before 6.1.
+    pub(crate) fn collapse(&self, off: usize, len: usize) -> io::Result<()> {
+        const MADV_COLLAPSE: libc::c_int = 25;
+        assert!(
+            off.checked_add(len).is_some_and(|end| end <= self.len),
+            "a range of the mapping"
+        );
+        // SAFETY: the range is inside the mapping; the kernel keeps the contents.
+        let done = unsafe { libc::madvise(self.base.as_ptr().add(off).cast(), len, MADV_COLLAPSE) };
+        if done == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
     }
 
     /// Binds the memory to a NUMA node: pages not there yet will come from it, others move.
@@ -119,6 +157,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.device.is_some() {
+            return;
+        }
         // SAFETY: the range is ours, and spans borrow the region that owns this mapping, so none
         // is left.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
@@ -167,7 +208,11 @@ impl Reserved {
             }
         }
         core::mem::forget(self);
-        Ok(Mapping { base, len })
+        Ok(Mapping {
+            base,
+            len,
+            device: None,
+        })
     }
 }
 

@@ -1,91 +1,285 @@
-//! Announced access: every read and write of region memory may be told to a sink.
+//! Announced access: every read and write of region memory may be told to a sink, and is told to a simulated device.
 //!
 //! Whether anything observes is asked once for each page operation ([`active`]); the operation is
 //! generic over [`Observer`] and exists in a plain copy ([`Off`]: no code at all) and an observed
-//! one ([`On`]). A touch that is observed is a preemption point.
+//! one ([`On`]). Where it is not worth two copies, [`Asks`] asks at each touch. A touch that is observed is a preemption
+//! point; then the sink is told, and last the region's simulated device, if it has one: between that and the
+//! access itself nothing may preempt.
+//!
+//! The accessors of [`Span`](crate::Span) and [`Region`] announce by themselves, where the region is *watched*: it lies
+//! on a simulated device, or a sink was installed when it was made. Those who have announced already use
+//! [`Span::quiet`](crate::Span::quiet).
 //!
 //! ```
 //! use cenote_fabric::observe::{self, Access, Observer};
+//! use cenote_fabric::{Identity, Region, RegionOptions};
 //!
-//! fn search<O: Observer>(o: O) -> u32 {
-//!     o.touch(1, 4096, 8, Access::Read);
+//! fn search<O: Observer>(o: O, region: &Region) -> u32 {
+//!     o.touch(region, 4096, 8, Access::Read);
 //!     42
 //! }
-//! let found = if observe::active() { search(observe::On) } else { search(observe::Off) };
+//! # let region = Region::dram(65536, Identity::default(), RegionOptions::default()).expect("memory");
+//! let found = if observe::active() { search(observe::On, &region) } else { search(observe::Off, &region) };
 //! # assert_eq!(found, 42);
 //! ```
 
-use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
-use cenote_base::rt::{self, Local, RwLock};
-use std::sync::Arc;
+use crate::Region;
+use cenote_base::rt::atomic::AtomicU64;
+use cenote_base::rt::seam::{Plain, Points, Seam};
+use cenote_base::rt::{self, Local, Mutex, Nanos};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
-/// What an access does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// It reads.
-    Read,
-    /// It writes.
-    Write,
-}
+pub use cenote_base::rt::memory::Access;
 
 /// Told of each access, or not: see the module.
 pub trait Observer: Copy {
-    /// Whether anything is told: constant, so that code for it can vanish.
+    /// What the preemption points of an operation with this observer are.
+    type Seam: Seam;
+    /// That.
+    fn seam(self) -> Self::Seam;
+    /// Whether anything can be told: constant, so that code for it can vanish.
     const ON: bool;
+    /// Whether what is told now is heard.
+    fn is_on(self) -> bool;
     /// `len` bytes at `off` of a region are about to be read or written.
-    fn touch(self, region: u32, off: u64, len: u32, access: Access);
+    fn touch(self, region: &Region, off: u64, len: u32, access: Access);
 }
 
-/// Nothing observes.
+/// Nothing observes: for operations that have asked [`active`].
 #[derive(Debug, Clone, Copy)]
 pub struct Off;
 
 impl Observer for Off {
+    type Seam = Points;
+    #[inline(always)]
+    fn seam(self) -> Points {
+        Points
+    }
     const ON: bool = false;
     #[inline(always)]
-    fn touch(self, _: u32, _: u64, _: u32, _: Access) {}
+    fn is_on(self) -> bool {
+        false
+    }
+    #[inline(always)]
+    fn touch(self, _: &Region, _: u64, _: u32, _: Access) {}
 }
 
-/// The installed sink observes.
+/// Nothing observes and nothing simulates: for operations that have asked [`still`]. Neither touches nor preemption
+/// points are any code.
+#[derive(Debug, Clone, Copy)]
+pub struct Still;
+
+impl Observer for Still {
+    type Seam = Plain;
+    #[inline(always)]
+    fn seam(self) -> Plain {
+        Plain
+    }
+    const ON: bool = false;
+    #[inline(always)]
+    fn is_on(self) -> bool {
+        false
+    }
+    #[inline(always)]
+    fn touch(self, _: &Region, _: u64, _: u32, _: Access) {}
+}
+
+/// Whether [`Still`] may stand for this operation's observer: two loads.
+#[inline(always)]
+pub fn still() -> bool {
+    !active() && !rt::simulated()
+}
+
+/// Somebody observes.
 #[derive(Debug, Clone, Copy)]
 pub struct On;
 
 impl Observer for On {
+    type Seam = Points;
+    #[inline(always)]
+    fn seam(self) -> Points {
+        Points
+    }
     const ON: bool = true;
-    fn touch(self, region: u32, off: u64, len: u32, access: Access) {
-        rt::preempt();
-        if let Some(sink) = SINK.read().as_ref() {
-            sink.touch(region, off, len, access);
+    #[inline(always)]
+    fn is_on(self) -> bool {
+        true
+    }
+    fn touch(self, region: &Region, off: u64, len: u32, access: Access) {
+        announce(region, off, len, access);
+    }
+}
+
+/// Asks at each touch whether somebody observes: one load.
+#[derive(Debug, Clone, Copy)]
+pub struct Asks;
+
+impl Observer for Asks {
+    type Seam = Points;
+    #[inline(always)]
+    fn seam(self) -> Points {
+        Points
+    }
+    const ON: bool = true;
+    #[inline(always)]
+    fn is_on(self) -> bool {
+        active()
+    }
+    #[inline(always)]
+    fn touch(self, region: &Region, off: u64, len: u32, access: Access) {
+        if active() {
+            announce(region, off, len, access);
         }
     }
 }
 
-/// Where touches go: a counter, an emulator of latency, the simulator.
-pub trait Sink: Send + Sync {
-    /// See [`Observer::touch`]. Called by any thread.
-    fn touch(&self, region: u32, off: u64, len: u32, access: Access);
+/// A preemption point; then the sink is told, then the device.
+#[cold]
+#[inline(never)]
+pub(crate) fn announce(region: &Region, off: u64, len: u32, access: Access) {
+    rt::preempt();
+    if let Some(sink) = sink() {
+        sink.touch(region, off, len, access);
+    }
+    region.touch_device(off, len, access);
 }
 
-static ACTIVE: AtomicBool = AtomicBool::new(false);
-static SINK: RwLock<Option<Arc<dyn Sink>>> = RwLock::new(None);
+/// Where touches go beside simulated devices: a counter, an emulator of latency.
+pub trait Sink: Send + Sync {
+    /// See [`Observer::touch`]. Called by any thread.
+    fn touch(&self, region: &Region, off: u64, len: u32, access: Access);
+    /// What the calling thread was seen to do, as far as this sink counts it.
+    fn seen(&self) -> Option<Seen> {
+        None
+    }
+}
 
-/// Whether a sink is installed: one load.
+/// What a thread did, and what of it reached an emulated device.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// All accesses.
+    pub traffic: Traffic,
+    /// The device, `emulated NAME`, if there is one.
+    pub device: Option<String>,
+    /// Lines that it had to give.
+    pub lines_missed: u64,
+    /// What these took.
+    pub stalled: Nanos,
+}
+
+impl Seen {
+    /// What came after `earlier`.
+    pub fn since(self, earlier: &Seen) -> Seen {
+        Seen {
+            traffic: self.traffic.since(earlier.traffic),
+            device: self.device,
+            lines_missed: self.lines_missed - earlier.lines_missed,
+            stalled: Nanos(self.stalled.0 - earlier.stalled.0),
+        }
+    }
+}
+
+/// Runs `f`, and says what this thread did meanwhile: counted by the sink that is installed if it counts, by one that is there
+/// for so long if none is installed.
+pub fn seen_during<T>(f: impl FnOnce() -> T) -> (T, Option<Seen>) {
+    let _counting = MeanwhileCounting::begin();
+    let before = sink().and_then(Sink::seen);
+    let result = f();
+    let after = sink().and_then(Sink::seen);
+    let seen = before.zip(after).map(|(before, after)| after.since(&before));
+    (result, seen)
+}
+
+/// How many [`seen_during`] need a counting sink now.
+static MEANWHILE: Mutex<usize> = Mutex::new(0);
+
+/// One that needs it; the last takes the sink away.
+struct MeanwhileCounting(());
+
+impl MeanwhileCounting {
+    fn begin() -> Option<Self> {
+        static COUNTING: OnceLock<Arc<Counting>> = OnceLock::new();
+        let mut users = MEANWHILE.lock();
+        if *users == 0 {
+            if has_sink() {
+                return None;
+            }
+            install(COUNTING.get_or_init(Arc::default).clone());
+        }
+        *users += 1;
+        Some(Self(()))
+    }
+}
+
+impl Drop for MeanwhileCounting {
+    fn drop(&mut self) {
+        let mut users = MEANWHILE.lock();
+        *users -= 1;
+        if *users == 0 {
+            uninstall();
+        }
+    }
+}
+
+/// Sinks installed, and simulations running.
+static ACTIVE: AtomicUsize = AtomicUsize::new(0);
+/// The installed sink. Sinks are never freed: a thread may be telling the one before.
+static SINK: AtomicPtr<Arc<dyn Sink>> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Whether accesses are to be announced by this thread: one load, where nothing in the process observes.
 #[inline(always)]
 pub fn active() -> bool {
-    ACTIVE.as_raw().load(Ordering::Relaxed)
+    !cfg!(no_observer) && ACTIVE.load(Ordering::Relaxed) != 0 && active_here()
+}
+
+#[cold]
+#[inline(never)]
+fn active_here() -> bool {
+    sink().is_some() || rt::observed()
+}
+
+fn sink() -> Option<&'static dyn Sink> {
+    // SAFETY: null, or a leaked box, which lives for good.
+    unsafe { SINK.load(Ordering::Acquire).as_ref() }.map(|sink| &**sink)
+}
+
+/// Whether a sink is installed.
+pub(crate) fn has_sink() -> bool {
+    sink().is_some()
 }
 
 /// Installs a sink for the whole process, in place of the one before. Operations that have begun
-/// are not observed by it.
+/// are not observed by it, nor are the accessors of regions made before (page operations are).
 pub fn install(sink: Arc<dyn Sink>) {
-    *SINK.write() = Some(sink);
-    ACTIVE.store(true, Ordering::Release);
+    let leaked = Box::into_raw(Box::new(sink));
+    if SINK.swap(leaked, Ordering::AcqRel).is_null() {
+        ACTIVE.fetch_add(1, Ordering::Release);
+    }
 }
 
 /// Removes the sink.
 pub fn uninstall() {
-    ACTIVE.store(false, Ordering::Release);
-    *SINK.write() = None;
+    if !SINK.swap(core::ptr::null_mut(), Ordering::AcqRel).is_null() {
+        ACTIVE.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// While it lives, threads driven by a runtime that observes find [`active`] true.
+#[derive(Debug)]
+#[must_use = "it counts until it is dropped"]
+pub struct Simulating(());
+
+/// A simulation with memory of its own begins.
+pub fn simulating() -> Simulating {
+    ACTIVE.fetch_add(1, Ordering::Release);
+    Simulating(())
+}
+
+impl Drop for Simulating {
+    fn drop(&mut self) {
+        ACTIVE.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// What was read and written.
@@ -106,6 +300,18 @@ pub struct Traffic {
 }
 
 impl Traffic {
+    /// Both.
+    pub fn and(self, other: Traffic) -> Traffic {
+        Traffic {
+            reads: self.reads + other.reads,
+            bytes_read: self.bytes_read + other.bytes_read,
+            lines_read: self.lines_read + other.lines_read,
+            writes: self.writes + other.writes,
+            bytes_written: self.bytes_written + other.bytes_written,
+            lines_written: self.lines_written + other.lines_written,
+        }
+    }
+
     /// What came after `earlier`.
     pub fn since(self, earlier: Traffic) -> Traffic {
         Traffic {
@@ -131,16 +337,23 @@ pub fn lines(off: u64, len: u32) -> u64 {
 
 /// Counts, bytes, lines, for reads and for writes: of one thread.
 #[derive(Default)]
-struct Counters([AtomicU64; 6]);
+pub(crate) struct Counters([AtomicU64; 6]);
 
 impl Counters {
-    fn add(&self, first: usize, bytes: u64, lines: u64) {
+    /// By their own thread only, so that no increment needs to be one operation.
+    #[inline]
+    pub(crate) fn add(&self, access: Access, bytes: u64, lines: u64) {
+        let first = match access {
+            Access::Read => 0,
+            Access::Write => 3,
+        };
         for (counter, n) in self.0[first..].iter().zip([1, bytes, lines]) {
-            counter.as_raw().fetch_add(n, Ordering::Relaxed);
+            let counter = counter.as_raw();
+            counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
         }
     }
 
-    fn traffic(&self) -> Traffic {
+    pub(crate) fn traffic(&self) -> Traffic {
         let [reads, bytes_read, lines_read, writes, bytes_written, lines_written] =
             [0, 1, 2, 3, 4, 5].map(|i: usize| self.0[i].as_raw().load(Ordering::Relaxed));
         Traffic {
@@ -171,24 +384,20 @@ impl Counting {
         self.threads
             .iter()
             .map(Counters::traffic)
-            .fold(Traffic::default(), |a, b| Traffic {
-                reads: a.reads + b.reads,
-                bytes_read: a.bytes_read + b.bytes_read,
-                lines_read: a.lines_read + b.lines_read,
-                writes: a.writes + b.writes,
-                bytes_written: a.bytes_written + b.bytes_written,
-                lines_written: a.lines_written + b.lines_written,
-            })
+            .fold(Traffic::default(), Traffic::and)
     }
 }
 
 impl Sink for Counting {
-    fn touch(&self, _region: u32, off: u64, len: u32, access: Access) {
-        let first = match access {
-            Access::Read => 0,
-            Access::Write => 3,
-        };
-        self.threads.get().add(first, u64::from(len), lines(off, len));
+    fn touch(&self, _region: &Region, off: u64, len: u32, access: Access) {
+        self.threads.get().add(access, u64::from(len), lines(off, len));
+    }
+
+    fn seen(&self) -> Option<Seen> {
+        Some(Seen {
+            traffic: self.mine(),
+            ..Seen::default()
+        })
     }
 }
 
@@ -198,16 +407,24 @@ mod tests {
 
     #[test]
     fn counting_counts_bytes_and_lines() {
+        let region = Region::dram(65536, Default::default(), Default::default()).expect("memory");
         let counting = Arc::new(Counting::default());
         install(counting.clone());
         assert!(active());
-        On.touch(1, 60, 8, Access::Read);
-        On.touch(1, 0, 64, Access::Write);
+        On.touch(&region, 60, 8, Access::Read);
+        Asks.touch(&region, 0, 64, Access::Write);
         uninstall();
+        Asks.touch(&region, 0, 64, Access::Write);
         assert!(!active());
         let t = counting.mine();
         assert_eq!((t.reads, t.bytes_read, t.lines_read), (1, 8, 2));
         assert_eq!((t.writes, t.bytes_written, t.lines_written), (1, 64, 1));
         assert_eq!(counting.total(), t);
+
+        // In the same test, since there is one sink a process.
+        let ((), seen) = seen_during(|| On.touch(&region, 60, 8, Access::Read));
+        let seen = seen.expect("counted");
+        assert_eq!((seen.traffic.reads, seen.traffic.lines_read, seen.device), (1, 2, None));
+        assert!(!active());
     }
 }

@@ -7,12 +7,18 @@
 //!   be torn, and learns so only when it validates. One who believes its bytes asks
 //!   [`Span::contains`];
 //! - **a write outside panics**: a writer holds the latch and knows its offsets;
-//! - values are little endian; any alignment is fine, except for atomics.
+//! - values are little endian; any alignment is fine, except for atomics;
+//! - where the region is watched ([`observe`](crate::observe)), each access is announced first; else that costs one
+//!   load and a branch. [`Span::quiet`] gives the same bytes to those who have announced already. Atomics are announced by
+//!   their operations.
 
 use crate::host::{HostAtomicU32, HostAtomicU64};
+use crate::observe::{self, Access};
 use crate::{Region, raw};
 use cenote_base::crc;
 use core::cmp::Ordering;
+use core::marker::PhantomData;
+use core::ops::Range;
 use core::ptr::NonNull;
 
 /// How long a span is: known when it runs (`usize`), or when it is compiled ([`Fixed`]), which
@@ -46,16 +52,27 @@ pub type Block<'a, const N: usize> = Span<'a, Fixed<N>>;
 /// A part of a region. See the module.
 #[derive(Clone, Copy)]
 pub struct Span<'a, L: Length = usize> {
+    bytes: Quiet<'a, L>,
+    region: &'a Region,
+}
+
+/// The bytes of a span, whose accesses are not announced: for those who have announced them
+/// ([`observe`](crate::observe)). Every accessor is as [`Span`]'s.
+#[derive(Clone, Copy)]
+pub struct Quiet<'a, L: Length = usize> {
     base: NonNull<u8>,
     len: L,
-    region: &'a Region,
+    _region: PhantomData<&'a Region>,
 }
 
 // SAFETY: the memory is mapped while the region is borrowed, and is accessed only by the ways of
 // `raw` and by atomics, which are sound from any thread.
-unsafe impl<L: Length + Send> Send for Span<'_, L> {}
+unsafe impl<L: Length + Send> Send for Quiet<'_, L> {}
 // SAFETY: as above; a shared span offers nothing else.
-unsafe impl<L: Length + Sync> Sync for Span<'_, L> {}
+unsafe impl<L: Length + Sync> Sync for Quiet<'_, L> {}
+
+/// Large copies are announced and done in chunks of this.
+const CHUNK: usize = 4096;
 
 #[cold]
 #[inline(never)]
@@ -65,34 +82,50 @@ fn outside(off: usize, len: usize, span: usize) -> ! {
 
 macro_rules! value {
     ($get:ident, $set:ident, $load:ident, $store:ident, $t:ty, $name:literal) => {
-        #[doc = concat!("The ", $name, " at `off`; zero if it is not all inside.")]
-        #[inline(always)]
-        pub fn $get(&self, off: usize) -> $t {
-            if !self.contains(off, size_of::<$t>()) {
-                return 0;
+        impl<L: Length> Quiet<'_, L> {
+            #[doc = concat!("The ", $name, " at `off`; zero if it is not all inside.")]
+            #[inline(always)]
+            pub fn $get(&self, off: usize) -> $t {
+                if !self.contains(off, size_of::<$t>()) {
+                    return 0;
+                }
+                // SAFETY: inside the span, by the check.
+                unsafe { raw::$load(self.base.as_ptr().add(off)) }
             }
-            // SAFETY: inside the span, by the check.
-            unsafe { raw::$load(self.base.as_ptr().add(off)) }
+
+            #[doc = concat!("Writes the ", $name, " at `off`; panics if it is not all inside.")]
+            #[inline(always)]
+            pub fn $set(&self, off: usize, v: $t) {
+                let p = self.checked(off, size_of::<$t>());
+                // SAFETY: inside the span, by the check.
+                unsafe { raw::$store(p, v) }
+            }
         }
 
-        #[doc = concat!("Writes the ", $name, " at `off`; panics if it is not all inside.")]
-        #[inline(always)]
-        pub fn $set(&self, off: usize, v: $t) {
-            let p = self.checked(off, size_of::<$t>());
-            // SAFETY: inside the span, by the check.
-            unsafe { raw::$store(p, v) }
+        impl<L: Length> Span<'_, L> {
+            #[doc = concat!("The ", $name, " at `off`; zero if it is not all inside.")]
+            #[inline(always)]
+            pub fn $get(&self, off: usize) -> $t {
+                self.announce(off, size_of::<$t>(), Access::Read);
+                self.bytes.$get(off)
+            }
+
+            #[doc = concat!("Writes the ", $name, " at `off`; panics if it is not all inside.")]
+            #[inline(always)]
+            pub fn $set(&self, off: usize, v: $t) {
+                self.announce(off, size_of::<$t>(), Access::Write);
+                self.bytes.$set(off, v);
+            }
         }
     };
 }
 
-impl<'a, L: Length> Span<'a, L> {
-    /// # Safety
-    /// `len` bytes from `base` on are mapped writable while `region` lives.
-    #[inline(always)]
-    pub(crate) unsafe fn new(base: NonNull<u8>, len: L, region: &'a Region) -> Self {
-        Self { base, len, region }
-    }
+value!(u16, set_u16, load_u16, store_u16, u16, "`u16`");
+value!(u32, set_u32, load_u32, store_u32, u32, "`u32`");
+value!(u64, set_u64, load_u64, store_u64, u64, "`u64`");
+value!(u8, set_u8, load_u8, store_u8, u8, "byte");
 
+impl<L: Length> Quiet<'_, L> {
     /// Its length in bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -102,38 +135,6 @@ impl<'a, L: Length> Span<'a, L> {
     /// Whether it is of no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// The part of `N` bytes at `off`; panics if it is not all inside.
-    #[inline(always)]
-    pub fn block<const N: usize>(&self, off: usize) -> Block<'a, N> {
-        let p = self.checked(off, N);
-        // SAFETY: inside this span, so not null, and mapped while the region lives.
-        unsafe { Span::new(NonNull::new_unchecked(p), Fixed, self.region) }
-    }
-
-    /// The region it is a part of.
-    #[inline(always)]
-    pub fn region(&self) -> &'a Region {
-        self.region
-    }
-
-    /// The number of its region.
-    #[inline]
-    pub fn region_id(&self) -> u32 {
-        self.region.id()
-    }
-
-    /// Where it begins in its region, in bytes.
-    #[inline]
-    pub fn offset(&self) -> u64 {
-        (self.base.as_ptr() as usize - self.region.base_address()) as u64
-    }
-
-    /// Its address, for those whose unsafe code has an address of its own.
-    #[inline(always)]
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.base.as_ptr()
     }
 
     /// Whether `len` bytes at `off` are all inside.
@@ -152,39 +153,7 @@ impl<'a, L: Length> Span<'a, L> {
         unsafe { self.base.as_ptr().add(off) }
     }
 
-    /// The part of `len` bytes at `off`; panics if it is not all inside.
-    #[inline]
-    pub fn part(&self, off: usize, len: usize) -> Span<'a> {
-        let p = self.checked(off, len);
-        // SAFETY: inside this span, so not null, and mapped while the region lives.
-        unsafe { Span::new(NonNull::new_unchecked(p), len, self.region) }
-    }
-
-    value!(u16, set_u16, load_u16, store_u16, u16, "`u16`");
-    value!(u32, set_u32, load_u32, store_u32, u32, "`u32`");
-    value!(u64, set_u64, load_u64, store_u64, u64, "`u64`");
-    value!(u8, set_u8, load_u8, store_u8, u8, "byte");
-
-    /// The atomic at `off`; panics if it is not inside or not aligned.
-    #[inline(always)]
-    pub fn atomic_u64(&self, off: usize) -> &'a HostAtomicU64 {
-        let p = self.checked(off, 8);
-        assert!((p as usize).is_multiple_of(8), "an atomic must be aligned");
-        // SAFETY: inside the span and aligned, by the checks; mapped while the region lives.
-        unsafe { HostAtomicU64::at(p) }
-    }
-
-    /// The atomic at `off`; panics if it is not inside or not aligned.
-    #[inline(always)]
-    pub fn atomic_u32(&self, off: usize) -> &'a HostAtomicU32 {
-        let p = self.checked(off, 4);
-        assert!((p as usize).is_multiple_of(4), "an atomic must be aligned");
-        // SAFETY: inside the span and aligned, by the checks; mapped while the region lives.
-        unsafe { HostAtomicU32::at(p) }
-    }
-
-    /// Fills `dst` from `off`. If that is not all inside, `dst` is filled with zeros and the
-    /// answer is false.
+    /// Fills `dst` from `off`; with zeros, and false, if that is not all inside.
     #[inline(always)]
     pub fn copy_out(&self, off: usize, dst: &mut [u8]) -> bool {
         if !self.contains(off, dst.len()) {
@@ -197,8 +166,7 @@ impl<'a, L: Length> Span<'a, L> {
         true
     }
 
-    /// Appends `len` bytes from `off` to `dst`. If they are not all inside, nothing is appended
-    /// and the answer is false.
+    /// Appends `len` bytes from `off` to `dst`; nothing, and false, if they are not all inside.
     #[inline]
     pub fn append_to(&self, off: usize, len: usize, dst: &mut Vec<u8>) -> bool {
         if !self.contains(off, len) {
@@ -224,7 +192,7 @@ impl<'a, L: Length> Span<'a, L> {
     }
 
     /// Copies all of `from` to `off`; the two must not overlap. Panics if it is not all inside.
-    pub fn copy_from<M: Length>(&self, off: usize, from: Span<'_, M>) {
+    pub fn copy_from<M: Length>(&self, off: usize, from: Quiet<'_, M>) {
         let len = from.len();
         let p = self.checked(off, len);
         let (to, source) = (p as usize, from.base.as_ptr() as usize);
@@ -267,6 +235,211 @@ impl<'a, L: Length> Span<'a, L> {
     #[inline]
     pub fn eq(&self, off: usize, other: &[u8]) -> bool {
         self.contains(off, other.len()) && self.cmp(off, other.len(), other) == Ordering::Equal
+    }
+}
+
+impl<'a, L: Length> Span<'a, L> {
+    /// # Safety
+    /// `len` bytes from `base` on are mapped writable while `region` lives.
+    #[inline(always)]
+    pub(crate) unsafe fn new(base: NonNull<u8>, len: L, region: &'a Region) -> Self {
+        let _region = PhantomData;
+        let bytes = Quiet { base, len, _region };
+        Self { bytes, region }
+    }
+
+    /// The same bytes, for those who have announced what they do.
+    #[inline(always)]
+    pub fn quiet(&self) -> Quiet<'a, L> {
+        self.bytes
+    }
+
+    /// Tells who watches the region, if somebody does. What lies outside is not accessed.
+    #[inline(always)]
+    fn announce(&self, off: usize, len: usize, access: Access) {
+        if self.region.is_watched() {
+            self.announce_watched(off, len, access);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn announce_watched(&self, off: usize, len: usize, access: Access) {
+        if len > 0 && self.contains(off, len) {
+            observe::announce(self.region, self.offset() + off as u64, len as u32, access);
+        }
+    }
+
+    /// Calls `each` for the chunks of a range, announced one by one: offset in the span, range in the buffer.
+    #[cold]
+    #[inline(never)]
+    fn chunks(&self, off: usize, len: usize, access: Access, mut each: impl FnMut(usize, Range<usize>)) {
+        for at in (0..len).step_by(CHUNK) {
+            let end = (at + CHUNK).min(len);
+            self.announce_watched(off + at, end - at, access);
+            each(off + at, at..end);
+        }
+    }
+
+    /// Its length in bytes.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether it is of no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The part of `N` bytes at `off`; panics if it is not all inside.
+    #[inline(always)]
+    pub fn block<const N: usize>(&self, off: usize) -> Block<'a, N> {
+        let p = self.bytes.checked(off, N);
+        // SAFETY: inside this span, so not null, and mapped while the region lives.
+        unsafe { Span::new(NonNull::new_unchecked(p), Fixed, self.region) }
+    }
+
+    /// The region it is a part of.
+    #[inline(always)]
+    pub fn region(&self) -> &'a Region {
+        self.region
+    }
+
+    /// The number of its region.
+    #[inline]
+    pub fn region_id(&self) -> u32 {
+        self.region.id()
+    }
+
+    /// Where it begins in its region, in bytes.
+    #[inline]
+    pub fn offset(&self) -> u64 {
+        (self.as_ptr() as usize - self.region.base_address()) as u64
+    }
+
+    /// Its address, for those whose unsafe code has an address of its own.
+    #[inline(always)]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.bytes.base.as_ptr()
+    }
+
+    /// Whether `len` bytes at `off` are all inside.
+    #[inline(always)]
+    pub fn contains(&self, off: usize, len: usize) -> bool {
+        self.bytes.contains(off, len)
+    }
+
+    /// The part of `len` bytes at `off`; panics if it is not all inside.
+    #[inline]
+    pub fn part(&self, off: usize, len: usize) -> Span<'a> {
+        let p = self.bytes.checked(off, len);
+        // SAFETY: inside this span, so not null, and mapped while the region lives.
+        unsafe { Span::new(NonNull::new_unchecked(p), len, self.region) }
+    }
+
+    /// The atomic at `off`; panics if it is not inside or not aligned.
+    #[inline(always)]
+    pub fn atomic_u64(&self, off: usize) -> &'a HostAtomicU64 {
+        let p = self.bytes.checked(off, 8);
+        assert!((p as usize).is_multiple_of(8), "an atomic must be aligned");
+        // SAFETY: inside the span and aligned, by the checks; mapped while the region lives.
+        unsafe { HostAtomicU64::at(p) }
+    }
+
+    /// The atomic at `off`; panics if it is not inside or not aligned.
+    #[inline(always)]
+    pub fn atomic_u32(&self, off: usize) -> &'a HostAtomicU32 {
+        let p = self.bytes.checked(off, 4);
+        assert!((p as usize).is_multiple_of(4), "an atomic must be aligned");
+        // SAFETY: inside the span and aligned, by the checks; mapped while the region lives.
+        unsafe { HostAtomicU32::at(p) }
+    }
+
+    /// Fills `dst` from `off`. If that is not all inside, `dst` is filled with zeros and the
+    /// answer is false.
+    #[inline(always)]
+    pub fn copy_out(&self, off: usize, dst: &mut [u8]) -> bool {
+        if self.region.is_watched() && self.contains(off, dst.len()) {
+            self.chunks(off, dst.len(), Access::Read, |from, part| {
+                self.bytes.copy_out(from, &mut dst[part]);
+            });
+            return true;
+        }
+        self.bytes.copy_out(off, dst)
+    }
+
+    /// Appends `len` bytes from `off` to `dst`. If they are not all inside, nothing is appended
+    /// and the answer is false.
+    #[inline]
+    pub fn append_to(&self, off: usize, len: usize, dst: &mut Vec<u8>) -> bool {
+        if self.region.is_watched() && self.contains(off, len) {
+            self.chunks(off, len, Access::Read, |from, part| {
+                self.bytes.append_to(from, part.len(), dst);
+            });
+            return true;
+        }
+        self.bytes.append_to(off, len, dst)
+    }
+
+    /// Copies `src` to `off`; panics if it is not all inside.
+    #[inline(always)]
+    pub fn copy_in(&self, off: usize, src: &[u8]) {
+        if self.region.is_watched() && self.contains(off, src.len()) {
+            return self.chunks(off, src.len(), Access::Write, |to, part| {
+                self.bytes.copy_in(to, &src[part])
+            });
+        }
+        self.bytes.copy_in(off, src);
+    }
+
+    /// Copies all of `from` to `off`; the two must not overlap. Panics if it is not all inside.
+    pub fn copy_from<M: Length>(&self, off: usize, from: Span<'_, M>) {
+        if self.region.is_watched() || from.region.is_watched() {
+            return self.copy_in(off, &from.to_vec());
+        }
+        self.bytes.copy_from(off, from.bytes);
+    }
+
+    /// Moves `len` bytes from `src` to `dst`, which may overlap; panics if they are not all inside.
+    #[inline]
+    pub fn move_within(&self, src: usize, dst: usize, len: usize) {
+        if self.region.is_watched() && self.contains(src, len) {
+            return self.move_watched(src, dst, len);
+        }
+        self.bytes.move_within(src, dst, len);
+    }
+
+    /// Through a buffer: reads and writes are announced apart, as the lines of both need not be in the cache at once.
+    #[cold]
+    #[inline(never)]
+    fn move_watched(&self, src: usize, dst: usize, len: usize) {
+        let mut buffer = Vec::with_capacity(len);
+        self.append_to(src, len, &mut buffer);
+        self.copy_in(dst, &buffer);
+    }
+
+    /// Zeros `len` bytes at `off`; panics if they are not all inside.
+    pub fn zero(&self, off: usize, len: usize) {
+        if self.region.is_watched() && self.contains(off, len) {
+            return self.chunks(off, len, Access::Write, |to, part| self.bytes.zero(to, part.len()));
+        }
+        self.bytes.zero(off, len);
+    }
+
+    /// Compares `len` bytes at `off` with `other`, as slices compare. If they are not all inside
+    /// the answer is `Less`.
+    #[inline]
+    pub fn cmp(&self, off: usize, len: usize, other: &[u8]) -> Ordering {
+        self.announce(off, len, Access::Read);
+        self.bytes.cmp(off, len, other)
+    }
+
+    /// Whether `len` bytes at `off` are those of `other`; false if they are not all inside.
+    #[inline]
+    pub fn eq(&self, off: usize, other: &[u8]) -> bool {
+        self.announce(off, other.len(), Access::Read);
+        self.bytes.eq(off, other)
     }
 
     /// The checksum of `len` bytes at `off`, of which none may be changing; of none if they are

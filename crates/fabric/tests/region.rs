@@ -122,6 +122,26 @@ fn reservations_grow_and_are_not_believed_without_their_blocks() {
     assert_eq!(open(&path.0).expect("opened").reserved(), HEADER_SIZE as u64);
 }
 
+/// Small pages are gathered into huge ones under a user's hands: all of them are covered, and nothing is changed. (A kernel
+/// that cannot says so at the first step.)
+#[test]
+fn huge_pages_hold_what_the_small_ones_held() {
+    let path = TempPath::new();
+    let region = create(&path.0, 9 * MIB);
+    region.reserve_to(region.len()).expect("reserved");
+    let words = || (0..region.len() / 8).skip(HEADER_SIZE / 8).step_by(509);
+    words().for_each(|n| region.span(n * 8, 8).set_u64(0, n ^ 0xC0FFEE));
+    let mut at = 0;
+    while at < region.len() {
+        let Ok(next) = region.collapse_step(at, region.len()) else {
+            break;
+        };
+        assert!(next > at && next <= region.len());
+        at = next;
+    }
+    assert!(words().all(|n| region.span(n * 8, 8).u64(0) == n ^ 0xC0FFEE));
+}
+
 /// Shared memory that runs full is an error that says how to enlarge it, and no SIGBUS.
 #[test]
 fn full_shared_memory_is_an_error() {

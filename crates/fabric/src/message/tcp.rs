@@ -1,0 +1,306 @@
+//! Messages over TCP. Each is a frame:
+//!
+//! ```text
+//!  0        4        8        12
+//!  | magic  | length | crc32c | bytes ...      little-endian; the checksum is of the bytes
+//! ```
+//!
+//! Nothing is secret on the way: addresses other than loopback belong into a network of their own.
+
+use super::{Connection, Listener, MESSAGE_MAX, Network};
+use cenote_base::crc::crc32c;
+use cenote_base::error::IoContext;
+use cenote_base::rt::{self, Mutex, Nanos};
+use cenote_base::{Error, Result};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"CEN1");
+const HEADER: usize = 12;
+/// How long a peer may take to let bytes in, before it counts as gone.
+const SEND_PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks for a connection.
+const ACCEPT_TURN: Nanos = Nanos::from_millis(5);
+
+/// The machine's TCP.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tcp;
+
+impl Network for Tcp {
+    fn listen(&self, address: &str) -> Result<Box<dyn Listener>> {
+        let listener = TcpListener::bind(resolve(address)?.as_slice()).map_err(|error| match error.kind() {
+            ErrorKind::AddrInUse => Error::Busy(format!("{address} is in use by another process")),
+            _ => Error::io(format!("listening on {address}"), error),
+        })?;
+        listener
+            .set_nonblocking(true)
+            .doing(|| format!("listening on {address}"))?;
+        Ok(Box::new(Incoming(listener)))
+    }
+
+    fn connect(&self, address: &str, patience: Nanos) -> Result<Arc<dyn Connection>> {
+        let mut last = None;
+        for candidate in resolve(address)? {
+            match TcpStream::connect_timeout(&candidate, duration(patience)) {
+                Ok(stream) => return Ok(Arc::new(Stream::new(stream, address.to_owned())?)),
+                Err(error) => last = Some(error),
+            }
+        }
+        let why = last.map_or_else(|| "it has no address".into(), |error| error.to_string());
+        Err(Error::Lost(format!("nobody answers at {address}: {why}")))
+    }
+}
+
+fn resolve(address: &str) -> Result<Vec<std::net::SocketAddr>> {
+    let found = address.to_socket_addrs();
+    let found: Vec<_> = found
+        .map_err(|error| Error::Invalid(format!("\"{address}\" is no ADDR:PORT: {error}")))?
+        .collect();
+    Ok(found)
+}
+
+/// As the system wants it: not zero, which it takes for "for ever".
+fn duration(time: Nanos) -> Duration {
+    Duration::from_nanos(time.raw().clamp(1_000_000, 3_600_000_000_000))
+}
+
+#[derive(Debug)]
+struct Incoming(TcpListener);
+
+impl Listener for Incoming {
+    fn address(&self) -> String {
+        self.0.local_addr().map(|a| a.to_string()).unwrap_or_default()
+    }
+
+    fn accept(&self, patience: Nanos) -> Result<Option<Arc<dyn Connection>>> {
+        let until = rt::now().raw().saturating_add(patience.raw());
+        loop {
+            match self.0.accept() {
+                Ok((stream, peer)) => return Ok(Some(Arc::new(Stream::new(stream, peer.to_string())?))),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                // The peer gave up meanwhile, or descriptors ran out: neither is this listener's end.
+                Err(e) => warn(&e),
+            }
+            if rt::now().raw() >= until {
+                return Ok(None);
+            }
+            rt::sleep(ACCEPT_TURN);
+        }
+    }
+}
+
+fn warn(error: &std::io::Error) {
+    eprintln!("cenote: a connection could not be accepted: {error}");
+}
+
+#[derive(Debug)]
+struct Stream {
+    peer: String,
+    /// To end it while others read and write.
+    whole: TcpStream,
+    output: Mutex<TcpStream>,
+    input: Mutex<Input>,
+}
+
+#[derive(Debug)]
+struct Input {
+    stream: TcpStream,
+    /// What came of the next message.
+    bytes: Vec<u8>,
+}
+
+impl Stream {
+    fn new(stream: TcpStream, peer: String) -> Result<Self> {
+        let doing = || format!("connection with {peer}");
+        stream.set_nonblocking(false).doing(doing)?;
+        stream.set_nodelay(true).doing(doing)?;
+        stream.set_write_timeout(Some(SEND_PATIENCE)).doing(doing)?;
+        let output = stream.try_clone().doing(doing)?;
+        let input = stream.try_clone().doing(doing)?;
+        Ok(Self {
+            peer,
+            whole: stream,
+            output: Mutex::new(output),
+            input: Mutex::new(Input {
+                stream: input,
+                bytes: Vec::new(),
+            }),
+        })
+    }
+
+    fn lost(&self, why: impl std::fmt::Display) -> Error {
+        self.close();
+        Error::Lost(format!("the connection with {} is lost: {why}", self.peer))
+    }
+}
+
+impl Connection for Stream {
+    fn peer(&self) -> String {
+        self.peer.clone()
+    }
+
+    fn send(&self, message: &[u8]) -> Result<()> {
+        if message.len() > MESSAGE_MAX {
+            return Err(Error::Invalid(format!("a message of {} bytes", message.len())));
+        }
+        let mut frame = Vec::with_capacity(HEADER + message.len());
+        for word in [MAGIC, message.len() as u32, crc32c(message)] {
+            frame.extend_from_slice(&word.to_le_bytes());
+        }
+        frame.extend_from_slice(message);
+        let sent = self.output.lock().write_all(&frame);
+        sent.map_err(|error| self.lost(error))
+    }
+
+    fn receive(&self, patience: Nanos) -> Result<Vec<u8>> {
+        let until = rt::now().raw().saturating_add(patience.raw());
+        let mut input = self.input.lock();
+        loop {
+            match take_message(&mut input.bytes) {
+                Ok(Some(message)) => return Ok(message),
+                Ok(None) => {}
+                Err(error) => {
+                    input.bytes.clear();
+                    self.close();
+                    return Err(error);
+                }
+            }
+            let left = until.saturating_sub(rt::now().raw());
+            if left == 0 {
+                return Err(Error::Timeout(format!("{} has sent nothing in time", self.peer)));
+            }
+            self.fill(&mut input, Nanos(left))?;
+        }
+    }
+
+    fn close(&self) {
+        // It may be closed already.
+        let _ = self.whole.shutdown(Shutdown::Both);
+    }
+}
+
+impl Stream {
+    fn fill(&self, input: &mut Input, patience: Nanos) -> Result<()> {
+        let mut some = [0; 16 << 10];
+        let set = input.stream.set_read_timeout(Some(duration(patience)));
+        match set.and_then(|()| input.stream.read(&mut some)) {
+            Ok(0) => Err(self.lost("the peer ended it")),
+            Ok(n) => {
+                input.bytes.extend_from_slice(&some[..n]);
+                Ok(())
+            }
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) =>
+            {
+                Ok(())
+            }
+            Err(e) => Err(self.lost(e)),
+        }
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word))
+}
+
+/// Takes the first message off `bytes`, if it is there as a whole.
+fn take_message(bytes: &mut Vec<u8>) -> Result<Option<Vec<u8>>> {
+    let (Some(magic), Some(length), Some(sum)) = (word(bytes, 0), word(bytes, 4), word(bytes, 8)) else {
+        return Ok(None);
+    };
+    let length = length as usize;
+    if magic != MAGIC || length > MESSAGE_MAX {
+        return Err(Error::corrupt("what came is no message of this protocol"));
+    }
+    if bytes.len() < HEADER + length {
+        return Ok(None);
+    }
+    let message: Vec<u8> = bytes.drain(..HEADER + length).skip(HEADER).collect();
+    match crc32c(&message) == sum {
+        true => Ok(Some(message)),
+        false => Err(Error::corrupt("a message's checksum")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Nanos = Nanos::from_secs(10);
+
+    fn pair() -> (Arc<dyn Connection>, Arc<dyn Connection>) {
+        let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
+        let one = Tcp.connect(&listener.address(), SOON).expect("connected");
+        let other = listener.accept(SOON).expect("no error").expect("connected");
+        (one, other)
+    }
+
+    #[test]
+    fn messages_go_both_ways_whole_and_in_order() {
+        let (one, other) = pair();
+        let long = vec![7; MESSAGE_MAX];
+        let sender = {
+            let (one, long) = (Arc::clone(&one), long.clone());
+            rt::spawn("sender", move || {
+                for message in [&b""[..], b"a", &long, b"b"] {
+                    one.send(message).expect("sent");
+                }
+            })
+        };
+        for message in [&b""[..], b"a", &long, b"b"] {
+            assert_eq!(other.receive(SOON).expect("received"), message);
+        }
+        sender.join().expect("no panic");
+        other.send(b"back").expect("sent");
+        assert_eq!(one.receive(SOON).expect("received"), b"back");
+        assert!(matches!(one.receive(Nanos::from_millis(20)), Err(Error::Timeout(_))));
+        assert!(matches!(one.send(&vec![0; MESSAGE_MAX + 1]), Err(Error::Invalid(_))));
+    }
+
+    #[test]
+    fn an_end_is_seen_by_both() {
+        let (one, other) = pair();
+        one.close();
+        assert!(matches!(other.receive(SOON), Err(Error::Lost(_))));
+        assert!(matches!(one.receive(SOON), Err(Error::Lost(_))));
+        assert!(matches!(one.send(b"late"), Err(Error::Lost(_))));
+    }
+
+    /// Whatever comes that is no message ends the connection with an error.
+    #[test]
+    fn garbage_ends_the_connection() {
+        let good: Vec<u8> = [MAGIC, 3, crc32c(b"abc")]
+            .iter()
+            .flat_map(|w| w.to_le_bytes())
+            .chain(*b"abc")
+            .collect();
+        for flipped in (0..8 * good.len()).step_by(5) {
+            let mut bad = good.clone();
+            bad[flipped / 8] ^= 1 << (flipped % 8);
+            // A length that grew: the rest never comes.
+            bad.resize(bad.len() + MESSAGE_MAX, 0);
+            assert!(take_message(&mut bad).is_err(), "bit {flipped}");
+        }
+        let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
+        let mut raw = TcpStream::connect(listener.address()).expect("connected");
+        let other = listener.accept(SOON).expect("no error").expect("connected");
+        raw.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
+        assert!(matches!(other.receive(SOON), Err(Error::Corrupt(_))));
+        assert!(matches!(other.receive(SOON), Err(Error::Lost(_))));
+    }
+
+    #[test]
+    fn nobody_there_is_said() {
+        let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
+        let address = listener.address();
+        assert!(matches!(Tcp.listen(&address), Err(Error::Busy(_))));
+        drop(listener);
+        assert!(matches!(Tcp.connect(&address, SOON), Err(Error::Lost(_))));
+        assert!(matches!(Tcp.connect("nonsense", SOON), Err(Error::Invalid(_))));
+    }
+}

@@ -1,0 +1,576 @@
+//! A memory node: registered memory, and the thread that lets the provider go on and carries out what comes as messages.
+//!
+//! ```text
+//!   slot received ─► head ─┬ Hello ─► session ─► Welcome
+//!                          ├ Works ─► registry locked: items in order ─► Results
+//!                          └ Ping  ─► Pong                                   │ no room: outbox, tried again
+//! ```
+//!
+//! Invariants:
+//! - items are carried out by the one thread, under the registry's lock: a revocation that has returned has seen the end of
+//!   all items under its key, and no later one finds it;
+//! - a slot that was received is used until its answers are written, and then receives again: who sends faster than the node
+//!   answers waits in the provider's queue;
+//! - a peer that does not take its answers costs slots for [`OUTBOX_PATIENCE`] at most, and its session;
+//! - nothing that comes is believed: see [`protocol`](super::protocol).
+
+use super::address::NodeAddress;
+use super::ground::{Ground, Holding, Registry, exchange};
+use super::protocol::{self, ANSWER, Ask, HEAD, Item, Kind, Reader, Status, Writer};
+use super::rail::{Complete, Rail, SLOTS, Slot, Started};
+use super::shim::Target;
+use super::{NodeOptions, Path, own_name};
+use crate::Region;
+use crate::rdma::{Key, Remote};
+use cenote_base::rt::{self, HashMap, JoinHandle, Mutex, Nanos};
+use cenote_base::{Error, Result};
+use core::fmt;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Slots that receive.
+const RECEIVING: usize = SLOTS / 2;
+
+/// How long the thread looks for more before it sleeps: not at all. Who sleeps is woken at once on a busy machine, and who
+/// spins has to wait for his turn.
+const SPIN: Nanos = Nanos::ZERO;
+
+/// The longest sleep: what the provider does without a word to us waits for that long.
+const SLEEP: Nanos = Nanos::from_millis(20);
+
+/// How long an answer may wait for its way.
+const OUTBOX_PATIENCE: Nanos = Nanos::from_secs(2);
+
+/// Sessions at once; the one that was silent for longest goes.
+const SESSIONS: usize = 4096;
+
+/// A memory node in this process. Dropping it, or [`MemoryNode::close`], ends it: all keys first.
+pub struct MemoryNode {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    address: NodeAddress,
+}
+
+struct Shared {
+    /// Before the rail: registrations end before it does.
+    registry: Mutex<Registry>,
+    /// Revoked memory that a software provider may still be in the middle of.
+    retired: Mutex<Vec<Ground>>,
+    stop: AtomicBool,
+    path: Path,
+    rail: Rail,
+}
+
+impl fmt::Debug for MemoryNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "memory node {} ({} registrations)",
+            self.address,
+            self.shared.registry.lock().len()
+        )
+    }
+}
+
+impl MemoryNode {
+    /// Starts a node.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if RDMA is not there, [`Error::Io`] if the provider or the address is not.
+    pub fn start(options: &NodeOptions) -> Result<Self> {
+        let provider = &options.provider;
+        let name = options.name.clone().or_else(|| own_name(provider));
+        let rail = Rail::open(provider, name.as_deref(), options.port)?;
+        let address = rail.address()?;
+        let shared = Arc::new(Shared {
+            registry: Mutex::new(Registry::default()),
+            retired: Mutex::new(Vec::new()),
+            stop: AtomicBool::new(false),
+            path: options.path.unwrap_or_else(|| Path::of(provider)),
+            rail,
+        });
+        let theirs = Arc::clone(&shared);
+        let body = move || Server::new(theirs).run();
+        let thread = rt::try_spawn("rdma-node", body).map_err(|e| Error::io("starting a memory node's thread", e))?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+            address,
+        })
+    }
+
+    /// Where it is reached.
+    pub fn address(&self) -> &NodeAddress {
+        &self.address
+    }
+
+    /// Registers `len` bytes of zeros.
+    pub fn register(&self, len: u64) -> Result<Remote> {
+        self.register_ground(Ground::own(len)?)
+    }
+
+    /// Registers a range of a region, which stays mapped until the key is revoked.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`] if not all of it is reserved.
+    pub fn register_region(&self, region: &Arc<Region>, at: u64, len: u64) -> Result<Remote> {
+        self.register_ground(Ground::region(Arc::clone(region), at, len)?)
+    }
+
+    fn register_ground(&self, ground: Ground) -> Result<Remote> {
+        let mut registry = self.shared.registry.lock();
+        let (key, len) = (registry.new_key(), ground.len() as u64);
+        let registered = match self.shared.path {
+            Path::Served => None,
+            // SAFETY: the holding ends the registration before the memory, and the registry before the rail; the memory
+            // is reached by atomics.
+            Path::OneSided => Some(unsafe { self.shared.rail.register(ground.base(), ground.len(), key) }?),
+        };
+        registry.insert(key, Holding { registered, ground });
+        Ok(Remote {
+            key: Key(key),
+            base: 0,
+            len,
+        })
+    }
+
+    /// Takes a key back. Once this has returned, nothing under it reads or changes memory. Says whether there was one.
+    pub fn revoke(&self, key: Key) -> bool {
+        let Some(holding) = self.shared.registry.lock().remove(key.0) else {
+            return false;
+        };
+        // Not under the lock: the provider may wait for what is under way.
+        drop(holding.registered);
+        if self.shared.path == Path::OneSided && !self.shared.rail.provider().is_hardware() {
+            self.shared.retired.lock().push(holding.ground);
+        }
+        true
+    }
+
+    /// What the node's own processor sees of a registration.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`], [`Error::OutOfBounds`].
+    pub fn inspect(&self, key: Key, at: u64, into: &mut [u8]) -> Result<()> {
+        let ground = self.shared.registry.lock().ground(key.0).cloned();
+        let ground = ground.ok_or_else(|| Error::Revoked(format!("no memory under key {}", key.0)))?;
+        let whole = Remote {
+            key,
+            base: 0,
+            len: ground.len() as u64,
+        };
+        whole.check(at, into.len() as u64)?;
+        ground.read(at, into);
+        Ok(())
+    }
+
+    /// Ends the node: its keys, its thread, its endpoint. Returns when all is over.
+    pub fn close(mut self) {
+        self.end();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+
+    fn end(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.rail.wake();
+    }
+}
+
+impl Drop for MemoryNode {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// An answer that waits for its way.
+struct Waiting {
+    slot: Slot,
+    len: usize,
+    session: u64,
+    peer: u64,
+    since: Nanos,
+}
+
+/// Who has said hello.
+struct Session {
+    peer: u64,
+    address: NodeAddress,
+    heard: Nanos,
+}
+
+/// The node's thread.
+struct Server {
+    shared: Arc<Shared>,
+    sessions: HashMap<u64, Session>,
+    /// Numbers in the rail's address table, and sessions that use them.
+    peers: HashMap<NodeAddress, (u64, usize)>,
+    outbox: VecDeque<Waiting>,
+    /// Received, and not yet looked at for want of a slot to answer in.
+    backlog: VecDeque<(Slot, usize)>,
+}
+
+impl Server {
+    fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            sessions: HashMap::default(),
+            peers: HashMap::default(),
+            outbox: VecDeque::new(),
+            backlog: VecDeque::new(),
+        }
+    }
+
+    fn run(mut self) {
+        self.receive_all();
+        let mut busy = rt::now();
+        while !self.shared.stop.load(Ordering::Acquire) {
+            if self.turn() {
+                busy = rt::now();
+            } else {
+                let longest = if self.outbox.is_empty() { SLEEP } else { Nanos::ZERO };
+                self.shared.rail.pause(rt::now().since(busy), SPIN, longest);
+            }
+        }
+        self.shared.registry.lock().clear();
+    }
+
+    fn receive_all(&self) {
+        for _ in 0..RECEIVING {
+            if let Some(slot) = self.shared.rail.take() {
+                self.receive(slot);
+            }
+        }
+    }
+
+    fn receive(&self, slot: Slot) {
+        if let Started::Later(slot) | Started::No(slot, _) = self.shared.rail.receive(slot) {
+            self.shared.rail.give(slot);
+        }
+    }
+
+    /// Whether anything happened.
+    fn turn(&mut self) -> bool {
+        let mut done = Vec::new();
+        let shared = Arc::clone(&self.shared);
+        let polled = shared.rail.poll(|complete| done.push(complete));
+        if polled.is_err() {
+            // The queue is broken, or the process ends: not to be found out in a hurry.
+            rt::sleep(Nanos::from_millis(1));
+        }
+        let any = !done.is_empty();
+        done.into_iter().for_each(|complete| self.complete(complete));
+        self.send_waiting();
+        while let Some((slot, len)) = self.backlog.pop_front() {
+            if let Some((slot, len)) = self.message(slot, len) {
+                self.backlog.push_front((slot, len));
+                break;
+            }
+        }
+        any
+    }
+
+    fn complete(&mut self, complete: Complete) {
+        match (complete.received, complete.result) {
+            (true, Ok(len)) => self.backlog.push_back((complete.slot, len)),
+            (true, Err(_)) => self.receive(complete.slot),
+            (false, sent) => {
+                self.shared.rail.give(complete.slot);
+                if sent.is_err() {
+                    self.end_session(complete.tag);
+                }
+            }
+        }
+    }
+
+    /// Looks at a message; gives it back if there is no slot to answer in.
+    fn message(&mut self, mut slot: Slot, len: usize) -> Option<(Slot, usize)> {
+        let shared = Arc::clone(&self.shared);
+        let Some(answer) = shared.rail.take() else {
+            return Some((slot, len));
+        };
+        let bytes = &shared.rail.bytes(&mut slot)[..len];
+        let unsent = match Reader::new(bytes) {
+            Some((head, reader)) => self.act(&head, reader, answer),
+            None => Some(answer),
+        };
+        if let Some(answer) = unsent {
+            shared.rail.give(answer);
+        }
+        self.receive(slot);
+        None
+    }
+
+    /// Gives the slot for the answer back if there is none.
+    fn act(&mut self, head: &protocol::Head, reader: Reader<'_>, mut answer: Slot) -> Option<Slot> {
+        if head.kind == Kind::Hello {
+            return self.hello(head, reader.rest(), answer);
+        }
+        let Some(session) = self.sessions.get_mut(&head.session) else {
+            return Some(answer);
+        };
+        session.heard = rt::now();
+        let shared = Arc::clone(&self.shared);
+        let writer = Writer::new(shared.rail.bytes(&mut answer));
+        let len = match head.kind {
+            Kind::Ping => writer.finish(Kind::Pong, head.session, head.id),
+            Kind::Works => match self.works(head, reader, writer) {
+                Some(len) => len,
+                None => return Some(answer),
+            },
+            Kind::Bye => {
+                self.end_session(head.session);
+                return Some(answer);
+            }
+            _ => return Some(answer),
+        };
+        self.send(answer, len, head.session);
+        None
+    }
+
+    fn hello(&mut self, head: &protocol::Head, name: &[u8], mut answer: Slot) -> Option<Slot> {
+        let address = NodeAddress::new(self.shared.rail.provider().clone(), name.to_vec());
+        let Some(session) = address.ok().and_then(|a| self.begin_session(a)) else {
+            return Some(answer);
+        };
+        let shared = Arc::clone(&self.shared);
+        let mut writer = Writer::new(shared.rail.bytes(&mut answer));
+        writer.blob(&[self.shared.path as u8]);
+        let len = writer.finish(Kind::Welcome, session, head.id);
+        self.send(answer, len, session);
+        None
+    }
+
+    fn begin_session(&mut self, address: NodeAddress) -> Option<u64> {
+        if self.sessions.len() >= SESSIONS {
+            let silent = self.sessions.iter().min_by_key(|(_, s)| s.heard).map(|(id, _)| *id);
+            self.end_session(silent?);
+        }
+        let peer = match self.peers.get_mut(&address) {
+            Some((peer, users)) => {
+                *users += 1;
+                *peer
+            }
+            None => {
+                let peer = self.shared.rail.insert(&address).ok()?;
+                self.peers.insert(address.clone(), (peer, 1));
+                peer
+            }
+        };
+        let id = rt::random() >> 1 | 1;
+        let heard = rt::now();
+        self.sessions.insert(id, Session { peer, address, heard });
+        Some(id)
+    }
+
+    fn end_session(&mut self, id: u64) {
+        let Some(session) = self.sessions.remove(&id) else {
+            return;
+        };
+        let Some((_, users)) = self.peers.get_mut(&session.address) else {
+            return;
+        };
+        *users -= 1;
+        if *users == 0 {
+            self.peers.remove(&session.address);
+            self.forget_waiting(session.peer);
+            self.shared.rail.remove(session.peer);
+        }
+    }
+
+    fn forget_waiting(&mut self, peer: u64) {
+        let (gone, stay) = self.outbox.drain(..).partition(|w| w.peer == peer);
+        self.outbox = stay;
+        let gone: VecDeque<Waiting> = gone;
+        gone.into_iter().for_each(|w| self.shared.rail.give(w.slot));
+    }
+
+    fn send(&mut self, slot: Slot, len: usize, session: u64) {
+        let Some(peer) = self.sessions.get(&session).map(|s| s.peer) else {
+            return self.shared.rail.give(slot);
+        };
+        let since = rt::now();
+        self.try_send(Waiting {
+            slot,
+            len,
+            session,
+            peer,
+            since,
+        });
+    }
+
+    /// Says whether there was room, or no need of it.
+    fn try_send(&mut self, mut waiting: Waiting) -> bool {
+        let target = Target {
+            peer: waiting.peer,
+            ..Target::default()
+        };
+        let started = self
+            .shared
+            .rail
+            .send(waiting.slot, waiting.len, &target, waiting.session, false);
+        match started {
+            Started::Yes => true,
+            Started::Later(slot) => {
+                waiting.slot = slot;
+                self.outbox.push_back(waiting);
+                false
+            }
+            Started::No(slot, _) => {
+                self.shared.rail.give(slot);
+                self.end_session(waiting.session);
+                true
+            }
+        }
+    }
+
+    /// Tries once what waits. A peer that has not taken anything for long loses its session.
+    fn send_waiting(&mut self) {
+        for _ in 0..self.outbox.len() {
+            let Some(waiting) = self.outbox.pop_front() else {
+                return;
+            };
+            let (session, late) = (waiting.session, rt::now().since(waiting.since) > OUTBOX_PATIENCE);
+            if !self.try_send(waiting) && late {
+                self.end_session(session);
+            }
+        }
+    }
+
+    /// Carries out items; the length of the answers. `None`: it was no message.
+    fn works(&self, head: &protocol::Head, mut reader: Reader<'_>, mut writer: Writer<'_>) -> Option<usize> {
+        let registry = self.shared.registry.lock();
+        let mut failed = false;
+        for _ in 0..head.count {
+            let item = reader.item()?;
+            if protocol::answer_size(item.ask, item.len) > writer.room() {
+                return None;
+            }
+            let status = match failed && item.fenced {
+                true => answer(&mut writer, Status::Skipped, 0),
+                false => carry_out(&registry, &item, &mut writer),
+            };
+            failed |= status != Status::Done;
+        }
+        Some(writer.finish(Kind::Results, head.session, head.id))
+    }
+}
+
+fn answer(writer: &mut Writer<'_>, status: Status, value: u64) -> Status {
+    writer.answer(status, value, 0, |_| {});
+    status
+}
+
+fn carry_out(registry: &Registry, item: &Item<'_>, writer: &mut Writer<'_>) -> Status {
+    let holding = match registry.find(item) {
+        Ok(holding) => holding,
+        Err((status, value)) => return answer(writer, status, value),
+    };
+    let ground = &holding.ground;
+    match item.ask {
+        Ask::Read => {
+            let len = item.len as usize;
+            writer.answer(Status::Done, u64::from(item.len), len, |into| {
+                ground.read(item.at, into)
+            });
+            Status::Done
+        }
+        Ask::Write => {
+            ground.write(item.at, item.payload);
+            answer(writer, Status::Done, u64::from(item.len))
+        }
+        Ask::CompareAndSwap | Ask::FetchAdd => answer(writer, Status::Done, exchange(ground, item)),
+        Ask::Check => answer(writer, Status::Done, 0),
+        Ask::Resolve => resolve(holding, writer),
+    }
+}
+
+/// How the provider is told of a registration.
+fn resolve(holding: &Holding, writer: &mut Writer<'_>) -> Status {
+    let Some((_, target)) = &holding.registered else {
+        return answer(writer, Status::Invalid, 0);
+    };
+    let words = [target.address, target.key, holding.ground.len() as u64];
+    writer.answer(Status::Done, 0, 24, |into| {
+        for (place, word) in into.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
+        }
+    });
+    Status::Done
+}
+
+const _: () = assert!(HEAD.is_multiple_of(8) && ANSWER.is_multiple_of(8));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rdma::libfabric::{Net, NetOptions, Provider, available};
+    use crate::rdma::{Fabric, RemoteMemory};
+
+    /// Sends bytes as they are.
+    fn send(rail: &Rail, target: &Target, bytes: &[u8]) {
+        let mut slot = rail.take().expect("a slot");
+        rail.bytes(&mut slot)[..bytes.len()].copy_from_slice(bytes);
+        let mut waiting = Some(slot);
+        while let Some(slot) = waiting.take() {
+            match rail.send(slot, bytes.len(), target, 1, false) {
+                Started::Yes => {}
+                Started::Later(slot) => waiting = Some(slot),
+                Started::No(_, error) => panic!("{error}"),
+            }
+            rail.poll(|complete| rail.give(complete.slot)).expect("polled");
+        }
+    }
+
+    /// Messages that are none, and works of a session that nobody has.
+    fn garbage(key: u64) -> Vec<Vec<u8>> {
+        let mut bytes = vec![0; super::super::rail::SLOT];
+        let item = |ask| Item {
+            ask,
+            fenced: false,
+            len: 8,
+            key,
+            at: 0,
+            operand: 1,
+            new: 2,
+            payload: &[9; 8],
+        };
+        let mut writer = Writer::new(&mut bytes);
+        writer.item(&item(Ask::Write));
+        let len = writer.finish(Kind::Works, 77, 1);
+        let forged = bytes[..len].to_vec();
+        let mut writer = Writer::new(&mut bytes);
+        writer.blob(b"not an address");
+        let len = writer.finish(Kind::Hello, 0, 1);
+        let hello = bytes[..len].to_vec();
+        let mut all: Vec<Vec<u8>> = (0..forged.len()).map(|cut| forged[..cut].to_vec()).collect();
+        all.extend([forged, hello, vec![0xff; 4096], vec![0; 64]]);
+        all.retain(|m| !m.is_empty());
+        all
+    }
+
+    #[test]
+    fn garbage_and_foreign_sessions_change_nothing() {
+        if available().is_err() {
+            return;
+        }
+        let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
+        let memory = node.register(64).expect("registered");
+        let rail = Rail::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
+        let target = Target {
+            peer: rail.insert(node.address()).expect("known"),
+            ..Target::default()
+        };
+        for message in garbage(memory.key.0) {
+            send(&rail, &target, &message);
+        }
+        let net = Net::new(NetOptions::default()).expect("there");
+        let endpoint = net.connect(&node.address().to_string()).expect("the node is alive");
+        let remote = RemoteMemory::new(endpoint, memory);
+        assert_eq!(remote.load(0).expect("loaded"), 0, "nobody with a session wrote");
+        assert_eq!(remote.fetch_add(0, 4).expect("added"), 0);
+        node.close();
+    }
+}

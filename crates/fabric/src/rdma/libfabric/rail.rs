@@ -1,0 +1,372 @@
+//! A rail: one endpoint of libfabric with its queue of completions, its address table and its buffers. Few of them serve
+//! all threads of a process (a shared queue pair).
+//!
+//! Ownership is the whole point. A provider is only ever given memory of the rail's own *slots*, which is unmapped
+//! after the endpoint is closed; whoever wants bytes moved copies them into a slot, and out of it. A [`Slot`] is a
+//! token that cannot be copied: it goes to the provider when something is started with it and comes back with the
+//! completion. So no buffer of a user is ever under a network card: a work that is given up after its time gives
+//! its buffer back at once, and what arrives later lands in a slot that nobody reads.
+//!
+//! 16 KiB are copied in under a microsecond; registering a user's buffer instead costs several.
+
+use super::address::{LONGEST, NodeAddress, Provider};
+use super::shim::{self, Done, Options, RawMemory, RawRail, Start, Target};
+use crate::map::Mapping;
+use cenote_base::rt::{self, Mutex, Nanos};
+use cenote_base::{Error, Result};
+use core::ptr;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::ffi::CString;
+
+/// Bytes of a slot: no message and no transfer is longer. A page of 16 KiB and its heads; what `ofi_rxm` sends without asking
+/// first, as `shim.c` has told it.
+pub const SLOT: usize = 20480;
+
+/// Slots of a rail.
+pub const SLOTS: usize = 192;
+
+/// A buffer of a rail that is not under way.
+#[derive(Debug)]
+pub struct Slot(usize);
+
+/// A completion.
+#[derive(Debug)]
+pub struct Complete {
+    /// Its buffer.
+    pub slot: Slot,
+    /// What it was started with.
+    pub tag: u64,
+    /// A message has come.
+    pub received: bool,
+    /// Bytes received, or libfabric's error.
+    pub result: Result<usize, i32>,
+}
+
+/// What became of a start.
+#[derive(Debug)]
+pub enum Started {
+    /// It is under way.
+    Yes,
+    /// There was no room: later.
+    Later(Slot),
+    /// It could not be.
+    No(Slot, Error),
+}
+
+/// See the module.
+pub struct Rail {
+    raw: *mut RawRail,
+    /// The slots' registration, where the provider wants one.
+    local: Option<Registration>,
+    slots: Mapping,
+    free: Mutex<Vec<Slot>>,
+    /// Its name among those of this process, where that matters.
+    open: Option<NodeAddress>,
+    /// Of each slot: 0, or 1 and the tag it is under way with.
+    tags: Box<[AtomicU64]>,
+    provider: Provider,
+    /// Bytes that can be sent without a completion.
+    few: usize,
+}
+
+// SAFETY: the shim's functions may be called by any thread (FI_THREAD_SAFE), except closing, which is in `drop`; slots are
+// reached through tokens.
+unsafe impl Send for Rail {}
+// SAFETY: as above.
+unsafe impl Sync for Rail {}
+
+/// A registration of memory; ends when dropped, which is before its rail and its memory.
+#[derive(Debug)]
+pub struct Registration(*mut RawMemory);
+
+// SAFETY: a handle that any thread may close.
+unsafe impl Send for Registration {}
+// SAFETY: it has no methods; `Rail` hands the pointer to functions that any thread may call.
+unsafe impl Sync for Registration {}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: it was opened with the handle, and is closed once.
+        unsafe { shim::cf_unregister(self.0) };
+    }
+}
+
+impl Rail {
+    /// A rail of `provider`, at an own IP address or name and a port; `None`: any.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if RDMA is not there, [`Error::Io`] with libfabric's words.
+    pub fn open(provider: &Provider, node: Option<&str>, port: Option<u16>) -> Result<Self> {
+        shim::load()?;
+        let doing = format!("opening {provider} at {}", node.unwrap_or("any address"));
+        let text = |s: &str| CString::new(s).map_err(|_| Error::Invalid(format!("{s:?} holds a 0 byte")));
+        let (name, node) = (text(provider.name())?, node.map(text).transpose()?);
+        let port = port.map(|p| text(&p.to_string())).transpose()?;
+        let options = Options {
+            provider: name.as_ptr(),
+            node: node.as_ref().map_or(ptr::null(), |n| n.as_ptr()),
+            service: port.as_ref().map_or(ptr::null(), |p| p.as_ptr()),
+            hardware: u32::from(provider.is_hardware()),
+            pad: 0,
+        };
+        let mut raw = ptr::null_mut();
+        // SAFETY: texts that outlive the call; the rail is ours from here on.
+        shim::check(&doing, unsafe { shim::cf_open(&options, &mut raw) })?;
+        Self::around(raw, provider.clone())
+    }
+
+    fn around(raw: *mut RawRail, provider: Provider) -> Result<Self> {
+        let slots = Mapping::anonymous(SLOT * SLOTS).map_err(|e| Error::io("mapping buffers for RDMA", e));
+        let slots = slots.inspect_err(|_| {
+            // SAFETY: opened above, used by nobody.
+            unsafe { shim::cf_close(raw) }
+        })?;
+        let mut rail = Self {
+            raw,
+            local: None,
+            slots,
+            free: Mutex::new((0..SLOTS).map(Slot).collect()),
+            open: None,
+            tags: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            provider,
+            // SAFETY: an open rail.
+            few: unsafe { shim::cf_inject_room(raw) }.min(MOST_INJECTED),
+        };
+        // SAFETY: an open rail.
+        if unsafe { shim::cf_wants_local_registration(raw) } == 1 {
+            let (base, len) = (rail.slots.base().as_ptr(), SLOT * SLOTS);
+            // SAFETY: the mapping lives as long as the rail, which closes the registration first.
+            rail.local = Some(unsafe { rail.register(base, len, rt::random()) }?.0);
+        }
+        if rail.provider == Provider::shm() {
+            rail.open = Some(rail.address()?);
+            OPEN.lock().extend(rail.open.clone());
+        }
+        Ok(rail)
+    }
+
+    /// Its provider.
+    pub fn provider(&self) -> &Provider {
+        &self.provider
+    }
+
+    /// Where others reach it.
+    pub fn address(&self) -> Result<NodeAddress> {
+        let mut bytes = vec![0; LONGEST];
+        let mut size = bytes.len();
+        // SAFETY: room of `size` bytes.
+        let error = unsafe { shim::cf_name(self.raw, bytes.as_mut_ptr().cast(), &mut size) };
+        shim::check("asking for the own address", error)?;
+        bytes.truncate(size);
+        NodeAddress::new(self.provider.clone(), bytes)
+    }
+
+    /// Puts a peer into the address table.
+    pub fn insert(&self, address: &NodeAddress) -> Result<u64> {
+        if address.provider() != &self.provider {
+            return Err(Error::Invalid(format!("{address} from {}", self.provider)));
+        }
+        if OPEN.lock().contains(address) {
+            return Err(Error::Invalid(format!(
+                "{address} is of this process: use rdma::loopback, or TCP"
+            )));
+        }
+        let mut peer = 0;
+        // Providers read as many bytes as their addresses have, whatever the length: it was checked where it can be.
+        let mut bytes = [0u8; LONGEST];
+        bytes[..address.bytes().len()].copy_from_slice(address.bytes());
+        // SAFETY: more bytes than any provider's address has.
+        let error = unsafe { shim::cf_insert(self.raw, bytes.as_ptr().cast(), &mut peer) };
+        shim::check(&format!("reaching {address}"), error)?;
+        Ok(peer)
+    }
+
+    /// Takes a peer out of the address table.
+    pub fn remove(&self, peer: u64) {
+        // SAFETY: the table knows its numbers.
+        unsafe { shim::cf_remove(self.raw, peer) };
+    }
+
+    /// Registers memory for peers; what they have to say to reach it.
+    ///
+    /// # Safety
+    /// The memory stays mapped until the registration is dropped, which is before the rail is; nobody in this
+    /// process holds references to it.
+    pub unsafe fn register(&self, at: *mut u8, len: usize, want: u64) -> Result<(Registration, Target)> {
+        let (mut raw, mut target) = (ptr::null_mut(), Target::default());
+        // SAFETY: as promised.
+        let error = unsafe { shim::cf_register(self.raw, at.cast(), len, want, &mut raw, &mut target) };
+        let guard = (!raw.is_null()).then_some(Registration(raw));
+        shim::check(&format!("registering {len} bytes with {}", self.provider), error)?;
+        Ok((guard.expect("registered"), target))
+    }
+
+    /// A free slot.
+    pub fn take(&self) -> Option<Slot> {
+        self.free.lock().pop()
+    }
+
+    /// Gives a slot back.
+    pub fn give(&self, slot: Slot) {
+        self.free.lock().push(slot);
+    }
+
+    /// A slot's bytes.
+    pub fn bytes<'a>(&'a self, slot: &'a mut Slot) -> &'a mut [u8] {
+        // SAFETY: the token is the only one of its index, and not under way; the mapping lives as long as `self`.
+        unsafe { core::slice::from_raw_parts_mut(self.at(slot), SLOT) }
+    }
+
+    fn at(&self, slot: &Slot) -> *mut u8 {
+        // SAFETY: there are so many slots.
+        unsafe { self.slots.base().as_ptr().add(slot.0 * SLOT) }
+    }
+
+    fn local(&self) -> *mut RawMemory {
+        self.local.as_ref().map_or(ptr::null_mut(), |r| r.0)
+    }
+
+    /// Gives a slot to the provider if `start` says 0.
+    fn hand_over(&self, slot: Slot, tag: u64, doing: &str, start: impl FnOnce(*mut u8, u64) -> i32) -> Started {
+        self.tags[slot.0].store(tag + 1, Relaxed);
+        let error = start(self.at(&slot), slot.0 as u64 + 1);
+        if error == 0 {
+            return Started::Yes;
+        }
+        self.tags[slot.0].store(0, Relaxed);
+        if shim::is_again(error) {
+            Started::Later(slot)
+        } else {
+            Started::No(slot, shim::error(doing, error))
+        }
+    }
+
+    /// Starts something with the first `len` bytes of a slot. `more`: another start follows at once, and one doorbell
+    /// does for both. `tag` comes back with the completion.
+    pub fn start(&self, slot: Slot, len: usize, what: Start, target: &Target, tag: u64, more: bool) -> Started {
+        assert!(len <= SLOT, "{len} bytes of a slot");
+        let (op, more) = (what as i32, i32::from(more));
+        self.hand_over(slot, tag, "starting a transfer", |at, context| {
+            // SAFETY: the slot is the provider's until its completion; it is unmapped after the rail is closed.
+            unsafe { shim::cf_start(self.raw, op, at.cast(), len, self.local(), target, context, more) }
+        })
+    }
+
+    /// Sends the first `len` bytes of a slot, which is free again afterwards if they are few, and under way otherwise.
+    /// Of few bytes nothing is heard once they have been started, nor what became of them: for what is answered.
+    pub fn send(&self, mut slot: Slot, len: usize, target: &Target, tag: u64, more: bool) -> Started {
+        if len > self.few || more {
+            return self.start(slot, len, Start::Send, target, tag, more);
+        }
+        let bytes = &self.bytes(&mut slot)[..len];
+        // SAFETY: bytes that are ours, also afterwards.
+        let error = unsafe { shim::cf_inject(self.raw, bytes.as_ptr().cast(), len, target.peer) };
+        match error {
+            0 => {
+                self.give(slot);
+                Started::Yes
+            }
+            error if shim::is_again(error) => Started::Later(slot),
+            error => Started::No(slot, shim::error("sending", error)),
+        }
+    }
+
+    /// Lets a slot take the next message that comes.
+    pub fn receive(&self, slot: Slot) -> Started {
+        self.hand_over(slot, 0, "receiving", |at, context| {
+            // SAFETY: as in `start`.
+            unsafe { shim::cf_receive(self.raw, at.cast(), SLOT, self.local(), context) }
+        })
+    }
+
+    /// Lets everything go on, and reports what is complete. Never blocks.
+    pub fn poll(&self, mut report: impl FnMut(Complete)) -> Result<usize> {
+        let mut done = [Done::default(); 32];
+        // SAFETY: room for so many.
+        let count = unsafe { shim::cf_poll(self.raw, done.as_mut_ptr(), done.len() as i32) };
+        let count = shim::check("reading completions", count)? as usize;
+        for done in &done[..count] {
+            if let Some(complete) = self.complete(done) {
+                report(complete);
+            }
+        }
+        Ok(count)
+    }
+
+    /// Believed only of a slot that is under way.
+    fn complete(&self, done: &Done) -> Option<Complete> {
+        let index = (done.context as usize).checked_sub(1).filter(|i| *i < SLOTS)?;
+        let tag = self.tags[index].swap(0, Relaxed).checked_sub(1)?;
+        Some(Complete {
+            slot: Slot(index),
+            tag,
+            received: done.received != 0,
+            result: match done.error {
+                0 => Ok((done.length as usize).min(SLOT)),
+                error => Err(error),
+            },
+        })
+    }
+
+    /// Sleeps until something may be complete, [`Rail::wake`], or the time has passed.
+    pub fn sleep(&self, at_most: Nanos) {
+        // SAFETY: an open rail.
+        if unsafe { shim::cf_has_fd(self.raw) } == 1 {
+            let milliseconds = (at_most.0 / 1_000_000).clamp(1, 1000) as i32;
+            // SAFETY: an open rail.
+            unsafe { shim::cf_wait(self.raw, milliseconds) };
+        } else {
+            rt::sleep(at_most.min(NAP));
+        }
+    }
+
+    /// Between two looks for completions, when there were none for `idle`: spins until `spin`, then sleeps for at most
+    /// `longest`; for zero, somebody else goes on.
+    pub fn pause(&self, idle: Nanos, spin: Nanos, longest: Nanos) {
+        // SAFETY: an open rail.
+        let wakes = unsafe { shim::cf_has_fd(self.raw) } == 1;
+        if idle < spin && wakes {
+            rt::relax();
+        } else if longest == Nanos::ZERO || !wakes && idle < RESTLESS {
+            rt::yield_now();
+        } else {
+            self.sleep(longest);
+        }
+    }
+
+    /// Ends a sleep.
+    pub fn wake(&self) {
+        // SAFETY: an open rail.
+        unsafe { shim::cf_wake(self.raw) };
+    }
+}
+
+/// Bytes beyond which a copy more costs as much as a completion.
+const MOST_INJECTED: usize = 256;
+
+/// Endpoints of shared memory that this process has open. The provider lets two of one process use each other's memory
+/// without a mapping of its own, also when the other is closed: not with us.
+static OPEN: Mutex<Vec<NodeAddress>> = Mutex::new(Vec::new());
+
+/// Where sleeping cannot be ended by what comes, it begins so late.
+const RESTLESS: Nanos = Nanos::from_micros(100);
+
+/// A sleep where nothing can be waited for.
+const NAP: Nanos = Nanos::from_micros(50);
+
+impl Drop for Rail {
+    fn drop(&mut self) {
+        self.local = None;
+        if let Some(name) = &self.open {
+            OPEN.lock().retain(|n| n != name);
+        }
+        // SAFETY: nobody else has it any more; registrations are gone; the slots are unmapped after this.
+        unsafe { shim::cf_close(self.raw) };
+    }
+}
+
+impl core::fmt::Debug for Rail {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "rail of {}", self.provider)
+    }
+}

@@ -1,0 +1,433 @@
+//! The contract of one-sided verbs over libfabric: TCP on loopback and shared memory, in one process and between two; what
+//! happens to keys, peers and messages that are not what they should be.
+//!
+//! Between two processes, this program runs itself again as the memory node: [`a_memory_node`] is a test that does
+//! nothing unless it is told what to be.
+
+use cenote_base::Error;
+use cenote_base::rt::Nanos;
+use cenote_base::rt::atomic::Ordering;
+use cenote_fabric::rdma::contract::{self, Bench};
+use cenote_fabric::rdma::libfabric::{MemoryNode, Net, NetOptions, NodeOptions, Path, Provider, available};
+use cenote_fabric::rdma::{Endpoint, Fabric, Key, Remote, RemoteMemory, Work};
+use cenote_fabric::{Identity, Region, RegionOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Set for a process that is to be a memory node: provider and path.
+const ROLE: &str = "CENOTE_TEST_MEMORY_NODE";
+
+/// One at a time: each spins on processors of which there may be two.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether libfabric is there; says so where it is not.
+fn is_here() -> bool {
+    let here = available();
+    if let Err(error) = &here {
+        eprintln!("not tested: {error}");
+    }
+    here.is_ok()
+}
+
+fn options(provider: Provider, path: Option<Path>) -> NodeOptions {
+    NodeOptions {
+        path,
+        ..NodeOptions::new(provider)
+    }
+}
+
+fn net(patience_ms: u64) -> Arc<Net> {
+    let options = NetOptions {
+        patience: Nanos::from_millis(patience_ms),
+        ..NetOptions::default()
+    };
+    Arc::new(Net::new(options).expect("libfabric is here"))
+}
+
+/// A node of this process.
+struct Near {
+    node: Mutex<Option<MemoryNode>>,
+    address: String,
+    net: Arc<Net>,
+}
+
+impl Near {
+    fn new(provider: Provider, path: Option<Path>) -> Self {
+        let node = MemoryNode::start(&options(provider, path)).expect("a node");
+        Self {
+            address: node.address().to_string(),
+            node: Mutex::new(Some(node)),
+            net: net(3000),
+        }
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&MemoryNode) -> T) -> T {
+        f(self.node.lock().expect("no panic").as_ref().expect("not lost"))
+    }
+}
+
+impl Bench for Near {
+    fn connect(&self) -> Arc<dyn Endpoint> {
+        self.net.connect(&self.address).expect("reachable")
+    }
+
+    fn register(&self, len: u64) -> Remote {
+        self.with(|n| n.register(len).expect("registered"))
+    }
+
+    fn revoke(&self, memory: Remote) {
+        assert!(self.with(|n| n.revoke(memory.key)));
+    }
+
+    fn lose(&self) {
+        self.node.lock().expect("no panic").take().expect("not lost").close();
+    }
+}
+
+/// A node of another process, told what to do line by line.
+struct Far {
+    child: Mutex<Child>,
+    answers: Mutex<Box<dyn BufRead + Send>>,
+    address: String,
+    net: Arc<Net>,
+}
+
+impl Far {
+    fn new(provider: &str, path: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["a_memory_node", "--exact", "--nocapture"])
+            .env(ROLE, format!("{provider} {path}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this program again");
+        let answers: Box<dyn BufRead + Send> = Box::new(BufReader::new(child.stdout.take().expect("piped")));
+        let mut far = Self {
+            child: Mutex::new(child),
+            answers: Mutex::new(answers),
+            address: String::new(),
+            net: net(3000),
+        };
+        far.address = far.answer();
+        far
+    }
+
+    /// The next line that is for us.
+    fn answer(&self) -> String {
+        let mut lines = self.answers.lock().expect("no panic");
+        loop {
+            let mut line = String::new();
+            assert_ne!(
+                lines.read_line(&mut line).expect("read"),
+                0,
+                "the memory node has ended"
+            );
+            if let Some((_, answer)) = line.trim_end().split_once("node: ") {
+                return answer.to_owned();
+            }
+        }
+    }
+
+    fn ask(&self, line: &str) -> String {
+        let mut child = self.child.lock().expect("no panic");
+        let stdin = child.stdin.as_mut().expect("piped");
+        writeln!(stdin, "{line}").expect("told");
+        drop(child);
+        self.answer()
+    }
+
+    fn kill(&self) {
+        let mut child = self.child.lock().expect("no panic");
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+    }
+
+    /// Ends it: by a kill, or over shared memory by asking. Who is killed there may hold one of the provider's locks, and
+    /// whoever wants it next waits for ever (docs/decisions/libfabric.md).
+    fn end(&self) {
+        let mut child = self.child.lock().expect("no panic");
+        if self.address.starts_with("shm@") {
+            // The end of its input ends it.
+            drop(child.stdin.take());
+            let end = Instant::now() + Duration::from_secs(30);
+            while child.try_wait().expect("ours").is_none() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        drop(child);
+        self.kill();
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Bench for Far {
+    fn connect(&self) -> Arc<dyn Endpoint> {
+        self.net.connect(&self.address).expect("reachable")
+    }
+
+    fn register(&self, len: u64) -> Remote {
+        let key = self.ask(&format!("register {len}")).parse().expect("a key");
+        Remote {
+            key: Key(key),
+            base: 0,
+            len,
+        }
+    }
+
+    fn revoke(&self, memory: Remote) {
+        assert_eq!(self.ask(&format!("revoke {}", memory.key.0)), "true");
+    }
+
+    fn lose(&self) {
+        self.end();
+    }
+}
+
+/// Not a test but the other process.
+#[test]
+fn a_memory_node() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let (provider, path) = role.split_once(' ').expect("provider and path");
+    let path = if path == "one-sided" {
+        Path::OneSided
+    } else {
+        Path::Served
+    };
+    let node = MemoryNode::start(&options(provider.parse().expect("a provider"), Some(path))).expect("a node");
+    println!("node: {}", node.address());
+    for line in std::io::stdin().lines() {
+        let line = line.expect("text");
+        let (verb, number) = line.split_once(' ').expect("verb and number");
+        let number = number.parse().expect("a number");
+        match verb {
+            "register" => println!("node: {}", node.register(number).expect("registered").key.0),
+            _ => println!("node: {}", node.revoke(Key(number))),
+        }
+    }
+    node.close();
+}
+
+fn near(provider: Provider, path: Path) {
+    let _alone = alone();
+    if is_here() {
+        let bench: Arc<dyn Bench> = Arc::new(Near::new(provider, Some(path)));
+        contract::all(&bench);
+    }
+}
+
+fn far(provider: &str, path: &str) {
+    let _alone = alone();
+    if is_here() {
+        let bench: Arc<dyn Bench> = Arc::new(Far::new(provider, path));
+        contract::all(&bench);
+    }
+}
+
+#[test]
+fn tcp_keeps_the_contract() {
+    near(Provider::tcp(), Path::Served);
+}
+
+#[test]
+fn tcp_keeps_the_contract_by_its_own_operations() {
+    near(Provider::tcp(), Path::OneSided);
+}
+
+#[test]
+fn two_processes_keep_the_contract_over_tcp() {
+    far("tcp;ofi_rxm", "served");
+}
+
+#[test]
+fn two_processes_keep_the_contract_over_tcp_by_its_own_operations() {
+    far("tcp;ofi_rxm", "one-sided");
+}
+
+#[test]
+fn two_processes_keep_the_contract_over_shared_memory() {
+    far("shm", "served");
+}
+
+#[test]
+fn shared_memory_within_one_process_is_refused() {
+    let _alone = alone();
+    if is_here() {
+        let node = MemoryNode::start(&NodeOptions::new(Provider::shm())).expect("a node");
+        let error = net(1000).connect_to(node.address()).expect_err("of this process");
+        assert!(error.to_string().contains("loopback"), "{error}");
+        node.close();
+    }
+}
+
+fn tcp_node() -> MemoryNode {
+    MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node")
+}
+
+#[test]
+fn many_threads_share_one_rail() {
+    let _alone = alone();
+    if !is_here() {
+        return;
+    }
+    let (node, net) = (tcp_node(), net(20_000));
+    let memory = node.register(4096).expect("registered");
+    let endpoint = net.connect_to(node.address()).expect("reachable");
+    let work = |thread: u64| {
+        let remote = RemoteMemory::new(Arc::clone(&endpoint), memory);
+        for round in 1..=100 {
+            remote.fetch_add(0, 1).expect("added");
+            remote.write(8 * thread, &round_bytes(round)).expect("written");
+            assert_eq!(remote.load(8 * thread).expect("loaded"), round, "of thread {thread}");
+        }
+    };
+    std::thread::scope(|s| (1..=8).for_each(|t| drop(s.spawn(move || work(t)))));
+    assert_eq!(RemoteMemory::new(endpoint, memory).load(0).expect("loaded"), 800);
+    node.close();
+}
+
+fn round_bytes(round: u64) -> [u8; 8] {
+    round.to_le_bytes()
+}
+
+#[test]
+fn works_that_were_let_go_are_done_though_endpoint_and_net_are_gone() {
+    let _alone = alone();
+    if !is_here() {
+        return;
+    }
+    let node = tcp_node();
+    let memory = node.register(1 << 20).expect("registered");
+    {
+        let net = net(5000);
+        let endpoint = net.connect_to(node.address()).expect("reachable");
+        let works = (0..64).map(|i| Work::write(memory, i * 16384, vec![7; 16384].into()));
+        let last = Work::fetch_add(memory, 0, 1).fenced();
+        drop(endpoint.post(works.chain([last]).collect()));
+    }
+    let end = Instant::now() + Duration::from_secs(120);
+    let mut word = [0; 8];
+    while word != [8, 7, 7, 7, 7, 7, 7, 7] {
+        assert!(Instant::now() < end, "not done: {word:?}");
+        node.inspect(memory.key, 0, &mut word).expect("registered");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut end = [0; 16];
+    node.inspect(memory.key, (1 << 20) - 16, &mut end).expect("registered");
+    assert_eq!(end, [7; 16]);
+    node.close();
+}
+
+/// Threads that write until they cannot; what they were told in the end.
+fn write_until_it_fails(far: &Far, memory: Remote) -> Vec<Error> {
+    let endpoint = far.connect();
+    let work = |_| {
+        let remote = RemoteMemory::new(Arc::clone(&endpoint), memory);
+        loop {
+            if let Err(error) = remote.write_many((0..8).map(|i| (i * 4096, vec![1; 4096].into())).collect()) {
+                return error;
+            }
+        }
+    };
+    std::thread::scope(|s| {
+        let threads: Vec<_> = (0..4).map(|t| s.spawn(move || work(t))).collect();
+        std::thread::sleep(Duration::from_millis(300));
+        far.kill();
+        threads.into_iter().map(|t| t.join().expect("no panic")).collect()
+    })
+}
+
+#[test]
+fn a_node_that_is_killed_under_load_is_lost_to_all_threads() {
+    let _alone = alone();
+    if !is_here() {
+        return;
+    }
+    let far = Far::new("tcp;ofi_rxm", "served");
+    let memory = far.register(1 << 20);
+    for error in write_until_it_fails(&far, memory) {
+        assert!(matches!(error, Error::Lost(_)), "{error}");
+    }
+    let again = far.net.connect(&far.address).expect_err("there is none");
+    assert!(matches!(again, Error::Lost(_)), "{again}");
+}
+
+#[test]
+fn a_node_that_stands_still_is_lost_in_time_and_can_be_reached_again() {
+    let _alone = alone();
+    if !is_here() {
+        return;
+    }
+    let far = Far::new("tcp;ofi_rxm", "served");
+    let remote = RemoteMemory::new(far.connect(), far.register(4096));
+    remote.write(0, &[1; 8]).expect("written");
+    let pid = far.child.lock().expect("no panic").id().to_string();
+    let signal = |name: &str| Command::new("kill").args([name, &pid]).status().expect("sent");
+    assert!(signal("-STOP").success());
+    let error = remote.fetch_add(8, 1).expect_err("no answer");
+    assert!(signal("-CONT").success());
+    assert!(matches!(error, Error::Lost(_)), "{error}");
+    assert!(remote.load(0).is_err(), "this endpoint is broken");
+    let again = RemoteMemory::new(far.connect(), remote.memory());
+    assert_eq!(again.load(0).expect("loaded"), 0x0101_0101_0101_0101);
+    assert!(again.load(8).expect("loaded") <= 1, "done once, or not");
+}
+
+#[test]
+fn nobody_at_an_address_is_an_error_in_time() {
+    let _alone = alone();
+    if !is_here() {
+        return;
+    }
+    let node = tcp_node();
+    let address = node.address().clone();
+    node.close();
+    let net = net(2000);
+    let error = net.connect_to(&address).expect_err("nobody");
+    assert!(matches!(error, Error::Lost(_)), "{error}");
+    let error = net.connect("tcp;ofi_rxm@nowhere").expect_err("no address");
+    assert!(matches!(error, Error::Invalid(_)), "{error}");
+    let error = net.connect("nothing@x00").expect_err("no such provider");
+    assert!(error.to_string().contains("no such provider"), "{error}");
+}
+
+#[test]
+fn a_range_of_a_region_is_registered_if_it_is_reserved() {
+    let _alone = alone();
+    if !is_here() {
+        return;
+    }
+    let region = Region::dram(4 << 20, Identity::default(), RegionOptions::default()).expect("made");
+    let region = Arc::new(region);
+    region.reserve_to(1 << 20).expect("reserved");
+    let (node, net) = (tcp_node(), net(5000));
+    for (at, len) in [(region.reserved(), 8), (u64::MAX, 8), (4096, u64::MAX), (4096, 0)] {
+        let error = node.register_region(&region, at, len).expect_err("not reserved");
+        assert!(matches!(error, Error::OutOfBounds(_)), "{error}");
+    }
+    assert!(matches!(node.register_region(&region, 4097, 8), Err(Error::Invalid(_))));
+    assert!(matches!(node.register(0), Err(Error::Invalid(_))));
+    assert!(node.register(u64::MAX).is_err());
+    let memory = node.register_region(&region, 8192, 4096).expect("registered");
+    let remote = RemoteMemory::new(net.connect_to(node.address()).expect("reachable"), memory);
+    remote.write(8, &[5; 16]).expect("written");
+    remote.fetch_add(0, 3).expect("added");
+    assert_eq!(
+        region.atomic_u64(8192).load(Ordering::Acquire),
+        3,
+        "the pod's hosts see it"
+    );
+    assert_eq!(region.span(8200, 8).u64(0), 0x0505_0505_0505_0505);
+    node.close();
+}
