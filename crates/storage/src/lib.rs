@@ -13,6 +13,7 @@ mod backup;
 pub mod control;
 pub mod log;
 pub mod pages;
+mod reads;
 pub mod redo;
 mod storage;
 #[cfg(test)]
@@ -21,8 +22,8 @@ mod testing;
 pub use backup::{BackupReport, restore};
 pub use control::{Control, ControlFile, ENGINE_WORDS};
 pub use log::{
-    Appended, FIRST_LSN, Hold, Hook, Log, LogOptions, LogReport, OwnedRecord, RING_HEADER, RING_MIN, RingPlace,
-    RingUse, Scan, Survive,
+    Appended, Chains, FIRST_LSN, Hold, Hook, Log, LogOptions, LogReport, Need, OwnedRecord, RING_HEADER, RING_MIN,
+    RingPlace, RingUse, Scan, Survive,
 };
 pub use pages::{PageStore, PagesReport};
 pub use storage::{CheckReport, DataDir, Storage, StorageOptions, StorageReport};

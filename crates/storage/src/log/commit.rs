@@ -17,12 +17,14 @@
 //! and is taken before either.
 
 use cenote_base::rt::atomic::{AtomicU32, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Local, Mutex};
 use cenote_base::{Error, Lsn, Result};
 
 use super::awake::Awake;
 use super::block_of;
 use super::ring::{BLOCK, Ring};
+use super::space::Patience;
 
 const WAITING: u32 = 0;
 const SLEEPING: u32 = 1;
@@ -192,12 +194,16 @@ impl super::Core {
                 self.tail()
             )));
         }
+        let mut patience = Patience::default();
         while self.durable() < lsn {
             self.check()?;
             if let Turn::Lead = self.waiters.enter(lsn, || self.durable() >= lsn || self.poisoned()) {
                 let flushed = self.flush(lsn);
                 self.waiters.pass_on(self.durable(), self.poisoned());
-                flushed?;
+                match flushed {
+                    Err(full @ Error::Full(_)) => self.bide(&mut patience, full)?,
+                    done => done?,
+                }
             }
         }
         Ok(())
@@ -213,16 +219,17 @@ impl super::Core {
         flushed
     }
 
-    /// As the lead: writes and syncs all complete groups, at least up to `target`.
+    /// As the lead: writes and syncs all complete groups, at least up to `target` as far as there are segments for them.
     fn flush(&self, target: Lsn) -> Result<()> {
         self.check()?;
         let mut flusher = self.flusher.lock();
         let from = self.durable();
+        let (reach, full) = self.reach(from, self.tail()).inspect_err(|e| self.poison(e))?;
         let to = self
-            .complete_up_to(from, target, &mut flusher)
+            .complete_up_to(from, target.min(reach), reach, &mut flusher)
             .inspect_err(|e| self.poison(e))?;
         if to == from {
-            return Ok(());
+            return full.map_or(Ok(()), Err);
         }
         self.write_out(from, to, &mut flusher).inspect_err(|e| self.poison(e))?;
         let mark = super::ring::Mark {
@@ -237,9 +244,9 @@ impl super::Core {
         Ok(())
     }
 
-    /// The end of the complete groups from `from` on. Groups before `target` that are not
+    /// The end of the complete groups from `from` on that end at `reach` at the latest. Groups before `target` that are not
     /// complete yet are waited for: they are being copied this moment.
-    fn complete_up_to(&self, from: Lsn, target: Lsn, flusher: &mut Flusher) -> Result<Lsn> {
+    fn complete_up_to(&self, from: Lsn, target: Lsn, reach: Lsn, flusher: &mut Flusher) -> Result<Lsn> {
         let (mut at, mut tail) = (from, self.tail());
         let mut spin = rt::Spin::new();
         while at < tail {
@@ -250,6 +257,9 @@ impl super::Core {
                 spin.turn();
                 continue;
             };
+            if header.end() > reach {
+                break;
+            }
             (flusher.last_start, flusher.last_checksum) = (at, header.checksum);
             at = header.end();
             if at >= tail {
@@ -262,11 +272,31 @@ impl super::Core {
         Ok(at)
     }
 
+    /// See [`super::Log::wait_complete`].
+    pub(super) fn wait_complete(&self, lsn: Lsn) -> Result<()> {
+        let mut at = self.durable();
+        let mut spin = rt::Spin::new();
+        while at < lsn {
+            match self.complete_header(at) {
+                Ok(Some(header)) => {
+                    // Seen complete here, it must be so in memory that outlives the host before anything that builds on it.
+                    self.ring.persist_state(at);
+                    at = header.end();
+                }
+                Ok(None) => spin.turn(),
+                // Durable meanwhile, and written over.
+                Err(_) if self.durable() > at => {}
+                Err(error) => return Err(error),
+            }
+            at = at.max(self.durable());
+        }
+        Ok(())
+    }
+
     fn write_out(&self, from: Lsn, to: Lsn, flusher: &mut Flusher) -> Result<()> {
         let mut at = block_of(from);
         while at < to {
             let segment_end = self.segments.start_of(self.segments.number_of(at) + 1);
-            self.await_segment(at)?;
             let length = to.min(segment_end).since(at).min(Flusher::STAGING as u64) as usize;
             let blocks = flusher.stage(at, from, length, &self.ring);
             self.segments.write(at, blocks)?;
@@ -282,6 +312,6 @@ impl super::Core {
         let synced =
             (from.raw() / payload..=(to.raw() - 1) / payload).try_for_each(|number| self.segments.sync(number));
         self.waiters.awake.end(sync);
-        synced
+        if planted(Fault::SyncError) { Ok(()) } else { synced }
     }
 }

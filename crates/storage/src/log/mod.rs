@@ -7,25 +7,28 @@
 //!    ([`commit`]).
 //! 3. [`Log::open`] finds the end of the log: in the ring, if it can be believed, else in the
 //!    files ([`recover`]).
-//! 4. [`Log::scan`], [`Log::read_record`] and [`Log::collect_chain`] read it back ([`read`]).
+//! 4. [`Log::scan`], [`Log::read_record`] and [`Log::chains`] read it back ([`read`], [`chains`]), large reads ahead of use.
 //!
 //! Invariants:
 //! - the durable position is at a group's end, and everything below it is synced;
 //! - an error of a write or sync is never retried: it poisons the log, and all who append or wait
 //!   from then on are told. (A segment that cannot be made for lack of space has lost nothing:
 //!   that is waited for.)
-//! - appending never fails for lack of space: [`Log::check_space`] asks before work is begun.
+//! - appending never fails for lack of space: [`Log::admit`] asks before work is begun ([`space`]).
 //!
 //! Lock order: `flusher` (the lead's) before `waiters.queue`, `segments.state`; `reserve` is last
 //! and nothing is taken under it.
 
+mod ahead;
 mod awake;
+mod chains;
 mod commit;
 mod copy;
 mod read;
 mod recover;
 pub(crate) mod ring;
 mod segments;
+mod space;
 #[cfg(test)]
 mod tests;
 
@@ -41,15 +44,15 @@ use commit::{Flusher, Waiters};
 use ring::{BLOCK, Ring};
 use segments::Segments;
 
+pub use chains::Chains;
 pub(crate) use copy::{LogSource, copy_log};
 pub use read::{OwnedRecord, Scan};
 pub use recover::{LogReport, RingUse};
 pub use ring::{RING_HEADER, RING_MIN, RingPlace};
+pub use space::Need;
 
 /// The position of the first group of a database: zero means "none" everywhere.
 pub const FIRST_LSN: Lsn = Lsn::from_raw(BLOCK);
-/// Space ahead of the tail below which new work is refused while the disk is full.
-const RESERVE: u64 = 8 << 20;
 /// Segments that are kept ready behind the one in use.
 const AHEAD: u64 = 2;
 
@@ -115,6 +118,8 @@ pub(crate) struct Core {
     poison: Mutex<Option<Error>>,
     /// The last segment could not be made for lack of space.
     full: AtomicBool,
+    /// When that is tried again, by the runtime's clock.
+    look_again: AtomicU64,
     closing: AtomicBool,
     background: bool,
     work: Event,
@@ -191,6 +196,15 @@ impl Log {
         self.core.wait_durable(lsn)
     }
 
+    /// Returns once all groups before `lsn` are complete, so that no end of the process makes one of them void. Those that are not are
+    /// being copied this moment. With no page latched by the caller that such a one might wait for.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the ring does not hold what it should.
+    pub fn wait_complete(&self, lsn: Lsn) -> Result<()> {
+        self.core.wait_complete(lsn)
+    }
+
     /// Has what is complete now written in the background, if there is one.
     pub fn flush_hint(&self) {
         self.core.work.set();
@@ -204,12 +218,26 @@ impl Log {
         self.core.wait_durable(self.tail())
     }
 
-    /// Whether new work may be begun: enough of the log ahead has its space taken.
+    /// Whether work for `need` may be begun: enough of the log ahead has its space taken.
     ///
     /// # Errors
     /// [`Error::Full`] if not, with what to do; [`Error::Poisoned`].
-    pub fn check_space(&self) -> Result<()> {
-        self.core.check_space()
+    #[inline]
+    pub fn admit(&self, need: Need) -> Result<()> {
+        self.core.admit(need)
+    }
+
+    /// Whether segments are missing ahead of the tail for lack of space.
+    pub fn is_full(&self) -> bool {
+        self.core.is_full()
+    }
+
+    /// Whether a checkpoint at the log's end would let go of a segment.
+    pub fn is_recyclable(&self) -> bool {
+        let segments = &self.core.segments;
+        segments
+            .first()
+            .is_some_and(|first| first < segments.number_of(self.tail()))
     }
 
     /// Whether an error has ended the log's life.
@@ -376,7 +404,14 @@ impl Core {
     fn make_room(&self) -> Result<()> {
         // The half that is complete; more than what is there need not be waited for.
         let enough = self.durable().advance(self.ring.capacity() / 4);
-        self.wait_durable(enough.min(self.tail()))
+        let enough = enough.min(self.tail());
+        loop {
+            match self.wait_durable(enough) {
+                // Pages are changed already: whoever is here cannot be refused any more.
+                Err(Error::Full(_)) if !self.closing.load(Ordering::Acquire) => {}
+                done => return done,
+            }
+        }
     }
 
     fn push_if_half_full(&self, start: Lsn, end: Lsn) {
@@ -417,59 +452,11 @@ impl Core {
         }
     }
 
-    fn is_full(&self) -> bool {
-        self.full.load(Ordering::Relaxed)
-    }
-
-    /// Keeps segments ready ahead of the tail.
-    fn prepare_ahead(&self) {
-        // In order and without a gap: a gap would say that a segment was lost.
-        let first = self.segments.number_of(self.durable());
-        for number in first..=self.segments.number_of(self.tail()) + AHEAD {
-            match self.segments.prepare(number, false) {
-                Ok(()) => self.full.store(false, Ordering::Relaxed),
-                Err(Error::Full(_)) => return self.full.store(true, Ordering::Relaxed),
-                // Tried again when it is needed; there the error is told.
-                Err(_) => return,
-            }
-        }
-    }
-
-    /// Returns when the segment of `at` is there. Waits for space if there is none.
-    fn await_segment(&self, at: Lsn) -> Result<()> {
-        loop {
-            match self.segments.prepare(self.segments.number_of(at), true) {
-                Err(Error::Full(_)) if !self.closing.load(Ordering::Acquire) => {
-                    self.full.store(true, Ordering::Relaxed);
-                    rt::sleep(Nanos::from_millis(100));
-                }
-                other => return other,
-            }
-        }
-    }
-
     /// After a flush: segments are prepared when one was begun.
     fn after_flush(&self, from: Lsn, to: Lsn) {
         if self.segments.number_of(from) != self.segments.number_of(to) {
             self.work.set();
         }
-    }
-
-    fn check_space(&self) -> Result<()> {
-        self.check()?;
-        let scarce = || self.segments.prepared_end().since(self.tail()) < RESERVE;
-        if scarce() && self.background {
-            // The background is behind, or the disk is full: whoever wants to write finds out.
-            self.prepare_ahead();
-        }
-        if self.is_full() && scarce() {
-            return Err(Error::Full(
-                "the disk is full: there is no space for the redo log; nothing is lost, \
-                 free space in the data directory's file system and go on"
-                    .into(),
-            ));
-        }
-        Ok(())
     }
 
     fn recycle(&self, before: Lsn) -> Result<()> {
@@ -481,7 +468,10 @@ impl Core {
         // The last durable group stays readable: the ring is compared with it at the next start.
         let last = self.flusher.lock().last_start;
         let to = Lsn::from_raw(self.recycle_to.load(Ordering::Acquire));
-        self.segments.retire(if last == Lsn::ZERO { to } else { to.min(last) })
+        self.segments
+            .retire(if last == Lsn::ZERO { to } else { to.min(last) })?;
+        self.look_for_space();
+        Ok(())
     }
 
     // ---- poison ----

@@ -6,14 +6,16 @@
 
 use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
 
+use super::ahead::Ahead;
+use super::chains::Chains;
 use super::{Core, Log};
 use crate::log::segments::Segments;
 use crate::redo::{GROUP_HEADER, GroupHeader, GroupRef, MAX_GROUP, OFFSET_MASK, PageRecordRef, RECORD_HEADER, u32_at};
 
 /// A way to read the stream: fills as much of the buffer as there is.
-type ReadFn = fn(&Core, Lsn, &mut [u8]) -> Result<usize>;
+type Read<'a> = dyn FnMut(Lsn, &mut [u8]) -> Result<usize> + 'a;
 
-/// Bytes read ahead by a scan.
+/// Bytes that a window asks for at a time.
 const WINDOW: usize = 2 * MAX_GROUP;
 
 /// A page record copied out of the log.
@@ -47,7 +49,8 @@ impl Log {
     /// # Errors
     /// [`Error::Corrupt`] if there is none, or it is damaged, or its segment is gone.
     pub fn read_record(&self, address: RecordAddr) -> Result<OwnedRecord> {
-        self.core.read_record(address, &mut Vec::new())
+        let mut files = |at, buffer: &mut [u8]| self.core.read_durable(at, buffer);
+        self.core.read_record(address, &mut Vec::new(), &mut files)
     }
 
     /// All durable groups from `from` on, which has to be a group's start. What becomes durable
@@ -58,50 +61,48 @@ impl Log {
             at: from,
             until: self.durable(),
             window: Window::default(),
+            ahead: Ahead::default(),
         }
     }
 
-    /// The records that build `page` from its state at `base_lsn` (zero: from nothing), oldest
-    /// first, following the chain back from `head`. They begin with the first record that is
-    /// above `base_lsn`, or with the newest that needs none before it.
+    /// The records that build `page` from its state at `base_lsn`: see [`Chains::collect`].
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the chain leads to another page, forwards, or to a damaged record.
+    /// As of [`Chains::collect`].
     pub fn collect_chain(&self, page: PageId, head: RecordAddr, base_lsn: Lsn) -> Result<Vec<OwnedRecord>> {
-        let (mut chain, mut at, mut group) = (Vec::new(), head, Vec::new());
-        // Groups do not overlap: a record that begins before `base_lsn` ends by it.
-        while !at.is_none() && at.position() >= base_lsn.raw() {
-            let record = self.core.read_record(at, &mut group)?;
-            let found = record.get();
-            if found.page != page || found.prev.position() >= at.position() {
-                return Err(Error::corrupt(format!(
-                    "the redo chain of page {page} leads to record {at}, which is of page {} and points to {}",
-                    found.page, found.prev
-                )));
-            }
-            at = if found.is_base { RecordAddr::NONE } else { found.prev };
-            chain.push(record);
-        }
-        chain.reverse();
-        Ok(chain)
+        self.chains().collect(page, head, base_lsn)
+    }
+
+    /// A way to follow several chains, which share what is read of the files.
+    pub fn chains(&self) -> Chains {
+        Chains::new(&self.core)
     }
 }
 
 impl Core {
-    /// The record at `address`; from the files if what the ring has is damaged.
-    fn read_record(&self, address: RecordAddr, group: &mut Vec<u8>) -> Result<OwnedRecord> {
-        self.record_by(Self::read, address, group)
-            .or_else(|_| self.record_by(Self::read_durable, address, group))
+    /// The record at `address`; from the files if what the ring, or `files`, has is damaged.
+    pub(super) fn read_record(
+        &self,
+        address: RecordAddr,
+        group: &mut Vec<u8>,
+        files: &mut Read<'_>,
+    ) -> Result<OwnedRecord> {
+        let mut by_ring = |at, buffer: &mut [u8]| match self.read_ring(at, buffer) {
+            0 => files(at, buffer),
+            n => Ok(n),
+        };
+        self.record_by(&mut by_ring, address, group)
+            .or_else(|_| self.record_by(&mut |at, buffer| self.read_durable(at, buffer), address, group))
     }
 
-    fn record_by(&self, read: ReadFn, address: RecordAddr, group: &mut Vec<u8>) -> Result<OwnedRecord> {
+    fn record_by(&self, read: &mut Read<'_>, address: RecordAddr, group: &mut Vec<u8>) -> Result<OwnedRecord> {
         let at = Lsn::from_raw(address.position());
         let none = || self.placed(Error::corrupt(format!("there is no redo record at {address}")), at);
         if at >= self.tail() || !at.raw().is_multiple_of(8) {
             return Err(none());
         }
         let mut header = [0; RECORD_HEADER];
-        if read(self, at, &mut header)? < RECORD_HEADER {
+        if read(at, &mut header)? < RECORD_HEADER {
             return Err(none());
         }
         let offset = u64::from(u32_at(&header, 20).unwrap_or(0) & OFFSET_MASK);
@@ -110,15 +111,15 @@ impl Core {
         Ok(OwnedRecord::copy(&group.record_at(offset as usize)?))
     }
 
-    fn group_by<'a>(&self, read: ReadFn, start: Lsn, group: &'a mut Vec<u8>) -> Result<GroupRef<'a>> {
+    fn group_by<'a>(&self, read: &mut Read<'_>, start: Lsn, group: &'a mut Vec<u8>) -> Result<GroupRef<'a>> {
         let short = || self.placed(Error::corrupt(format!("no whole redo group at {start}")), start);
         group.resize(GROUP_HEADER, 0);
-        if read(self, start, group)? < GROUP_HEADER {
+        if read(start, group)? < GROUP_HEADER {
             return Err(short());
         }
         let header = GroupHeader::parse(group, start).ok_or_else(short)?;
         group.resize(header.length, 0);
-        if read(self, start, group)? < header.length {
+        if read(start, group)? < header.length {
             return Err(short());
         }
         GroupRef::parse(group, start).map_err(|e| self.placed(e, start))
@@ -128,24 +129,34 @@ impl Core {
         Error::corrupt(format!("{error} ({})", self.segments.place(at)))
     }
 
-    /// Reads up to `buffer.len()` bytes at `at`: from the ring if they are there, else what is in
-    /// the files up to the first missing segment.
-    fn read(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
+    /// Reads up to `buffer.len()` bytes at `at` from the ring; 0 if they are not there.
+    fn read_ring(&self, at: Lsn, buffer: &mut [u8]) -> usize {
         let tail = self.tail();
-        if at >= self.ring_floor(tail) && at < tail {
-            let length = buffer.len().min(tail.since(at) as usize);
-            self.ring.read(at, &mut buffer[..length]);
-            if self.ring.still_holds(at) {
-                return Ok(length);
-            }
+        if at < self.ring_floor(tail) || at >= tail {
+            return 0;
         }
-        self.read_durable(at, buffer)
+        let length = buffer.len().min(tail.since(at) as usize);
+        self.ring.read(at, &mut buffer[..length]);
+        if self.ring.still_holds(at) { length } else { 0 }
     }
 
-    /// As [`Core::read`], from the files alone.
+    /// Reads up to `buffer.len()` bytes at `at`, of those that are durable: what is in the files up to the first missing
+    /// segment.
     pub(super) fn read_durable(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
         let length = buffer.len().min(self.durable().since(at) as usize);
         read_files(&self.segments, at, &mut buffer[..length])
+    }
+
+    /// Bytes at `at` below `until`: from the ring if they are there, else from the files, ahead up to where the ring begins.
+    fn read_on(&self, ahead: &mut Ahead, at: Lsn, until: Lsn, buffer: &mut [u8]) -> Result<usize> {
+        match self.read_ring(at, buffer) {
+            0 => {
+                let ring = self.ring_floor(self.tail());
+                let until = if at < ring { until.min(ring) } else { until };
+                ahead.read(&self.segments, at, until, buffer)
+            }
+            n => Ok(n),
+        }
     }
 
     fn ring_floor(&self, tail: Lsn) -> Lsn {
@@ -182,16 +193,36 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Bytes from `at` on, `wanted` of them if the source has that many.
-    pub fn get(&mut self, at: Lsn, wanted: usize, read: impl FnOnce(Lsn, &mut [u8]) -> Result<usize>) -> Result<&[u8]> {
+    /// Bytes from `at` on, `wanted` of them if the source has that many. The source may give fewer at a time than it is asked for.
+    pub fn get(
+        &mut self,
+        at: Lsn,
+        wanted: usize,
+        mut read: impl FnMut(Lsn, &mut [u8]) -> Result<usize>,
+    ) -> Result<&[u8]> {
         let end = self.start.advance(self.filled as u64);
-        if at < self.start || at.advance(wanted as u64) > end {
-            self.bytes.resize(WINDOW, 0);
-            self.filled = 0;
-            self.filled = read(at, &mut self.bytes)?;
-            self.start = at;
+        if at < self.start || at > end {
+            (self.start, self.filled) = (at, 0);
+        }
+        if at.advance(wanted as u64) > self.start.advance(self.filled as u64) {
+            self.move_to(at);
+            while self.filled < wanted {
+                let end = at.advance(self.filled as u64);
+                match read(end, &mut self.bytes[self.filled..])? {
+                    0 => break,
+                    n => self.filled += n,
+                }
+            }
         }
         Ok(&self.bytes[at.since(self.start) as usize..self.filled])
+    }
+
+    /// Lets go of what lies before `at`.
+    fn move_to(&mut self, at: Lsn) {
+        self.bytes.resize(WINDOW, 0);
+        let passed = at.since(self.start) as usize;
+        self.bytes.copy_within(passed..self.filled, 0);
+        (self.start, self.filled) = (at, self.filled - passed);
     }
 
     /// What was read is not to be trusted.
@@ -217,6 +248,7 @@ pub struct Scan<'a> {
     at: Lsn,
     until: Lsn,
     window: Window,
+    ahead: Ahead,
 }
 
 impl Scan<'_> {
@@ -229,8 +261,12 @@ impl Scan<'_> {
         if self.at >= self.until {
             return Ok(None);
         }
-        let (at, core) = (self.at, self.core);
-        if self.window.group(at, |at, buffer| core.read(at, buffer))?.is_err() {
+        let (at, until, core) = (self.at, self.until, self.core);
+        let ahead = &mut self.ahead;
+        let found = self
+            .window
+            .group(at, |at, buffer| core.read_on(ahead, at, until, buffer))?;
+        if found.is_err() {
             // Damaged in the ring, perhaps: the files have it too.
             self.window.forget();
         }

@@ -15,12 +15,18 @@ use cenote_base::rt::atomic::{AtomicBool, AtomicU64};
 use cenote_base::rt::{Event, Mutex};
 use cenote_base::{Error, Lsn, Result};
 
+use super::ahead::Ahead;
 use super::commit::{Flusher, Waiters};
 use super::read::{Window, read_files};
 use super::ring::{BLOCK, Mark, Ring};
 use super::segments::Segments;
 use super::{Core, FIRST_LSN, LogOptions, Reserve, Survive, block_of};
 use crate::redo::{GROUP_HEADER, GroupHeader, GroupRef, KIND_GROUP, KIND_VOID, STATE_COMPLETE, seal, u32_at, u64_at};
+
+/// No position: a search goes on to where the files end.
+const END: Lsn = Lsn::from_raw(u64::MAX);
+/// Bytes at a group's start by which its header is known: kind, length, position.
+const HEADER_KNOWN: usize = 16;
 
 /// What became of the ring at opening.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -208,13 +214,13 @@ fn make_void(ring: &Ring, at: Lsn, end: Lsn) {
 // ---- without the ring ----
 
 fn from_files(segments: Segments, ring: Ring, ring_use: RingUse, options: &LogOptions) -> Result<(Core, LogReport)> {
-    let mark = find_end(&segments, options.checkpoint, options.known_durable)?;
+    let (mark, used_to) = find_end(&segments, options.checkpoint, options.known_durable)?;
     let end = mark.durable;
     // A killed process may have written what it had not synced: it is read, so it has to last.
     for number in segments.number_of(options.checkpoint)..segments.number_of(end) {
         segments.sync(number)?;
     }
-    segments.truncate(end)?;
+    segments.truncate(end, used_to)?;
     segments.prepare(segments.number_of(end), true)?;
     ring.format(options.database, end);
     let block = load_block(&segments, end)?;
@@ -241,17 +247,17 @@ fn load_block(segments: &Segments, end: Lsn) -> Result<[u8; BLOCK as usize]> {
 }
 
 /// The position of the first bytes, from the checkpoint on, that are no group; an error if the log
-/// was durable beyond it.
-pub(super) fn find_end(segments: &Segments, checkpoint: Lsn, known_durable: Lsn) -> Result<Mark> {
+/// was durable beyond it. And behind which position the rest of the segment there is zeros.
+pub(super) fn find_end(segments: &Segments, checkpoint: Lsn, known_durable: Lsn) -> Result<(Mark, Lsn)> {
     let mut mark = Mark {
         durable: checkpoint,
         last_start: Lsn::ZERO,
         last_checksum: 0,
     };
-    let mut window = Window::default();
+    let (mut window, mut ahead) = (Window::default(), Ahead::default());
     let reason = loop {
         let at = mark.durable;
-        match window.group(at, |at, buffer| read_files(segments, at, buffer))? {
+        match window.group(at, |at, buffer| ahead.read(segments, at, END, buffer))? {
             Ok(group) => {
                 mark = Mark {
                     durable: group.end(),
@@ -264,13 +270,13 @@ pub(super) fn find_end(segments: &Segments, checkpoint: Lsn, known_durable: Lsn)
     };
     let end = mark.durable;
     require_no_gap(segments, end)?;
-    let known = match end < known_durable {
-        true => Some(known_durable),
-        false => proof_of_more(segments, end)?,
-    };
-    match known {
+    if end < known_durable {
+        return Err(damaged(segments, end, known_durable, &reason));
+    }
+    let rest = look_behind(segments, end, &mut window, &mut ahead)?;
+    match rest.durable {
         Some(known) => Err(damaged(segments, end, known, &reason)),
-        None => Ok(mark),
+        None => Ok((mark, rest.used_to)),
     }
 }
 
@@ -302,36 +308,74 @@ fn damaged(segments: &Segments, end: Lsn, known: Lsn, reason: &Error) -> Error {
     ))
 }
 
-/// A position above `end` up to which the log was durable, if a later valid group proves it.
-fn proof_of_more(segments: &Segments, end: Lsn) -> Result<Option<Lsn>> {
-    let mut window = Window::default();
-    for number in segments.numbers().into_iter().filter(|n| *n >= segments.number_of(end)) {
-        let mut at = segments.start_of(number).max(end);
-        let segment_end = segments.start_of(number + 1);
-        let mut block = vec![0; 1 << 20];
-        while at < segment_end {
-            let n = segments.read(at, &mut block)?;
-            for candidate in candidates(&block[..n], at) {
-                let group = window.group(candidate, |at, buffer| read_files(segments, at, buffer))?;
-                let durable = group.map_or(Lsn::ZERO, |g| g.durable_when_reserved());
-                if durable > end {
-                    return Ok(Some(durable));
-                }
+/// What lies behind the log's end.
+struct Rest {
+    /// A position above the end up to which the log was durable, if a later valid group proves it.
+    durable: Option<Lsn>,
+    /// From here on, the segment in which the log ends is zeros.
+    used_to: Lsn,
+}
+
+/// Looks through all that is there behind `end`, going on where the search for it has read to.
+fn look_behind(segments: &Segments, end: Lsn, window: &mut Window, ahead: &mut Ahead) -> Result<Rest> {
+    let (own, mut candidate) = (segments.number_of(end), Window::default());
+    let mut rest = Rest {
+        durable: None,
+        used_to: end,
+    };
+    for number in segments.numbers().into_iter().filter(|n| *n >= own) {
+        let (mut at, stop) = (segments.start_of(number).max(end), segments.start_of(number + 1));
+        while at < stop && rest.durable.is_none() {
+            let bytes = window.get(at, HEADER_KNOWN, |at, buffer| ahead.read(segments, at, END, buffer))?;
+            let bytes = &bytes[..bytes.len().min(stop.since(at) as usize)];
+            rest.durable = proof_of_more(segments, end, (at, bytes), &mut candidate)?;
+            if let (true, Some(used)) = (number == own, used(bytes)) {
+                rest.used_to = at.advance(used as u64);
             }
-            at = at.advance(n as u64);
+            // A header may begin in the last bytes of these, unless they are the last of all.
+            let last = bytes.len() < HEADER_KNOWN || at.advance(bytes.len() as u64) == stop;
+            match if last {
+                bytes.len()
+            } else {
+                bytes.len() - HEADER_KNOWN / 2
+            } {
+                0 => break,
+                passed => at = at.advance(passed as u64),
+            }
+        }
+    }
+    Ok(rest)
+}
+
+/// A position above `end` up to which the log was durable, if a group that begins in these bytes, which lie at a position, proves it.
+fn proof_of_more(segments: &Segments, end: Lsn, (at, bytes): (Lsn, &[u8]), window: &mut Window) -> Result<Option<Lsn>> {
+    for candidate in candidates(bytes, at) {
+        let group = window.group(candidate, |at, buffer| read_files(segments, at, buffer))?;
+        let durable = group.map_or(Lsn::ZERO, |g| g.durable_when_reserved());
+        if durable > end {
+            return Ok(Some(durable));
         }
     }
     Ok(None)
 }
 
+/// Bytes up to and with the last that is not zero, or some more; `None` if all are zero.
+fn used(bytes: &[u8]) -> Option<usize> {
+    const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
+    let last = bytes.chunks(ZEROS.len()).rposition(|c| *c != ZEROS[..c.len()])?;
+    Some(bytes.len().min((last + 1) * ZEROS.len()))
+}
+
 /// Positions in `block`, which begins at `at`, where a header of that position may be.
 fn candidates(block: &[u8], at: Lsn) -> impl Iterator<Item = Lsn> + '_ {
-    (0..block.len().saturating_sub(15)).step_by(8).filter_map(move |i| {
-        let position = at.advance(i as u64);
-        let kind = u32_at(block, i)?;
-        let fits = (kind == KIND_GROUP || kind == KIND_VOID) && u64_at(block, i + 8)? == position.raw();
-        fits.then_some(position)
-    })
+    (0..block.len().saturating_sub(HEADER_KNOWN - 1))
+        .step_by(8)
+        .filter_map(move |i| {
+            let position = at.advance(i as u64);
+            let kind = u32_at(block, i)?;
+            let fits = (kind == KIND_GROUP || kind == KIND_VOID) && u64_at(block, i + 8)? == position.raw();
+            fits.then_some(position)
+        })
 }
 
 impl Core {
@@ -356,6 +400,7 @@ impl Core {
             poisoned: AtomicBool::new(false),
             poison: Mutex::new(None),
             full: AtomicBool::new(false),
+            look_again: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             background: options.background,
             work: Event::new(),

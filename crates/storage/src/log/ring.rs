@@ -309,6 +309,11 @@ impl Ring {
     pub fn complete(&self, at: Lsn, checksum: u32) {
         let word = u64::from(checksum) | u64::from(STATE_COMPLETE) << 32;
         self.word(at.advance(16)).store(word, Ordering::Release);
+        self.persist_state(at);
+    }
+
+    /// Writes back the word that says whether the group at `at` is complete.
+    pub fn persist_state(&self, at: Lsn) {
         self.persist_stream(at.advance(16), 8);
     }
 

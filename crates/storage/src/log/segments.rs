@@ -102,6 +102,15 @@ impl Segments {
         self.payload
     }
 
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The first that is there.
+    pub fn first(&self) -> Option<u64> {
+        self.state.lock().live.keys().next().copied()
+    }
+
     pub fn number_of(&self, at: Lsn) -> u64 {
         at.raw() / self.payload
     }
@@ -271,14 +280,21 @@ impl Segments {
 
     /// Reads at position `at` to the end of its segment at most; how many bytes (0: no segment).
     pub fn read(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
-        let within = at.raw() % self.payload;
-        let wanted = buffer.len().min((self.payload - within) as usize);
-        let Some(file) = self.file(self.number_of(at))? else {
+        let Some((file, offset, wanted)) = self.locate(at, buffer.len())? else {
             return Ok(0);
         };
-        file.read_exact_at(&mut buffer[..wanted], SEGMENT_HEADER + within)
+        file.read_exact_at(&mut buffer[..wanted], offset)
             .doing(|| format!("reading log {}", self.place(at)))?;
         Ok(wanted)
+    }
+
+    /// Where the `length` bytes at position `at` lie, or those of them that are in its segment: file, offset, how many. `None`
+    /// if the segment is missing.
+    pub fn locate(&self, at: Lsn, length: usize) -> Result<Option<(File, u64, usize)>> {
+        let within = at.raw() % self.payload;
+        let length = length.min((self.payload - within) as usize);
+        let file = self.file(self.number_of(at))?;
+        Ok(file.map(|file| (file, SEGMENT_HEADER + within, length)))
     }
 
     /// Fills `buffer` from position `at` on, across segments; false if one is missing.
@@ -344,8 +360,8 @@ impl Segments {
     }
 
     /// Makes sure that no byte from `end` on can be taken for the log's: later segments go, the
-    /// rest of its own is zeroed, and both are synced.
-    pub fn truncate(&self, end: Lsn) -> Result<()> {
+    /// rest of its own is zeroed as far as it is not zeros already (`used_to`), and both are synced.
+    pub fn truncate(&self, end: Lsn, used_to: Lsn) -> Result<()> {
         let first_gone = self.number_of(end) + u64::from(!end.raw().is_multiple_of(self.payload));
         let mut state = self.state.lock();
         let gone: Vec<u64> = state.live.range(first_gone..).map(|(n, _)| *n).collect();
@@ -358,23 +374,21 @@ impl Segments {
         self.publish_prepared(&state);
         drop(state);
         fs::sync_dir(&self.dir).doing(|| format!("syncing {}", self.dir.display()))?;
-        self.zero_rest(end)
+        self.zero(end, used_to)
     }
 
-    fn zero_rest(&self, end: Lsn) -> Result<()> {
-        let Some(file) = self.file(self.number_of(end))? else {
+    /// Zeroes positions of one segment, if it is there, and syncs it.
+    fn zero(&self, from: Lsn, to: Lsn) -> Result<()> {
+        let Some(file) = self.file(self.number_of(from))? else {
             return Ok(());
         };
-        let doing = || format!("clearing the log behind {}", self.place(end));
-        let (mut at, length) = (SEGMENT_HEADER + end.raw() % self.payload, SEGMENT_HEADER + self.payload);
-        let (mut found, zeros) = (vec![0; ZEROS], vec![0; ZEROS]);
-        while at < length {
-            let n = ZEROS.min((length - at) as usize);
-            file.read_exact_at(&mut found[..n], at).doing(doing)?;
-            if found[..n] != zeros[..n] {
-                file.write_at(&zeros[..n], at).doing(doing)?;
-            }
-            at += n as u64;
+        let doing = || format!("clearing the log behind {}", self.place(from));
+        let (mut at, zeros) = (from, vec![0; ZEROS]);
+        while at < to {
+            let n = to.since(at).min(ZEROS as u64);
+            file.write_at(&zeros[..n as usize], SEGMENT_HEADER + at.raw() % self.payload)
+                .doing(doing)?;
+            at = at.advance(n);
         }
         file.sync_data().doing(doing)
     }

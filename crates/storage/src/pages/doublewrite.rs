@@ -13,14 +13,17 @@
 //! Invariants: an area is held by one writer from [`Areas::take`] until its pages are in place;
 //! `recent` says which page's newest copy lies where, for repair at reading.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
-use cenote_base::rt::fs::{self, File, OpenOptions};
+use cenote_base::rt::fs::{self, File, IoRequest, OpenOptions};
 use cenote_base::rt::{Condvar, HashMap, HashSet, Mutex, MutexGuard};
 use cenote_base::{Error, PAGE_SIZE, PageId, Result, crc};
 
 use super::doing;
+use crate::reads::{at_once, padded};
 use crate::redo::{u32_at, u64_at, verify_page};
 
 /// Pages in a batch, at most.
@@ -66,6 +69,21 @@ pub(super) struct Held<'a> {
     area: MutexGuard<'a, Area>,
 }
 
+/// Where a copy of a page lies, and its checksum.
+#[derive(Clone, Copy)]
+pub(super) struct Listed {
+    area: usize,
+    slot: usize,
+    sum: u32,
+}
+
+impl Listed {
+    /// Whether `page`, which was read as page `id`, is whole and this very copy.
+    pub fn is(&self, page: &[u8], id: PageId) -> bool {
+        u32_at(page, 0) == Some(self.sum) && verify_page(page, id).is_ok()
+    }
+}
+
 impl Areas {
     pub fn open(data: &Path, database: u128) -> Result<Areas> {
         let path = data.join("doublewrite");
@@ -99,47 +117,55 @@ impl Areas {
 
     // ---- at opening ----
 
-    /// Shows `visit` each page that is whole in an area, those of older batches first.
-    pub fn each_surviving(&self, visit: &mut dyn FnMut(PageId, &[u8]) -> Result<()>) -> Result<()> {
-        let mut bytes = vec![0; AREA_BYTES as usize];
+    /// Where copies of pages lie, as the headers of the areas say; of each page the newest first. Their checksums are those
+    /// that the copies had when they were made.
+    pub fn listed(&self) -> Result<BTreeMap<PageId, Vec<Listed>>> {
         let mut batches = Vec::new();
-        for index in 0..AREAS {
-            if let Some((sequence, count)) = self.read_header(index, &mut bytes[..PAGE_SIZE])? {
+        for (index, header) in self.headers()?.into_iter().enumerate() {
+            if let Some(count) = self.check_header(&header)? {
+                let sequence = u64_at(&header, 24).unwrap_or(0);
                 self.sequence.fetch_max(sequence + 1, Ordering::Relaxed);
                 self.unsettled[index].store(sequence.max(1), Ordering::Release);
-                batches.push((sequence, index, count));
+                batches.push((sequence, index, count, header));
             }
         }
-        batches.sort_unstable();
-        for (_, index, count) in batches {
-            let bytes = &mut bytes[..(count + 1) * PAGE_SIZE];
-            doing(
-                self.file.read_at(bytes, index as u64 * AREA_BYTES),
-                "reading",
-                &self.path,
-            )?;
-            let (header, pages) = bytes.split_at(PAGE_SIZE);
-            let listed = (0..count).filter_map(|i| listed_page(header, i));
-            for ((id, sum), page) in listed.zip(pages.chunks_exact(PAGE_SIZE)) {
-                if u32_at(page, 0) == Some(sum) && verify_page(page, id).is_ok() {
-                    self.found.lock().insert(id.space);
-                    visit(id, page)?;
-                }
+        batches.sort_unstable_by_key(|(sequence, index, ..)| Reverse((*sequence, *index)));
+        let mut listed: BTreeMap<PageId, Vec<Listed>> = BTreeMap::new();
+        for (_, area, count, header) in &batches {
+            for (slot, (id, sum)) in (0..*count).filter_map(|i| Some((i, listed_page(header, i)?))) {
+                let copy = Listed { area: *area, slot, sum };
+                listed.entry(id).or_default().push(copy);
+                self.found.lock().insert(id.space);
             }
         }
-        Ok(())
+        Ok(listed)
     }
 
-    /// Sequence number and number of pages of an area's batch; `None` if there is none.
-    fn read_header(&self, index: usize, header: &mut [u8]) -> Result<Option<(u64, usize)>> {
-        header.fill(0);
-        doing(
-            self.file.read_at(header, index as u64 * AREA_BYTES),
-            "reading",
-            &self.path,
-        )?;
-        let count = self.check_header(header)?;
-        Ok(count.map(|count| (u64_at(header, 24).unwrap_or(0), count)))
+    fn headers(&self) -> Result<Vec<Box<[u8]>>> {
+        let request = |index: usize| {
+            let buffer = vec![0; PAGE_SIZE].into();
+            IoRequest::read(self.file.clone(), index as u64 * AREA_BYTES, buffer, index as u64)
+        };
+        self.read_all((0..AREAS).map(request).collect())
+    }
+
+    fn read_all(&self, requests: Vec<IoRequest>) -> Result<Vec<Box<[u8]>>> {
+        let read = |request| doing(padded(request), "reading", &self.path);
+        at_once(requests).into_iter().map(read).collect()
+    }
+
+    /// Makes durable what the areas hold.
+    pub fn sync(&self) -> Result<()> {
+        doing(self.file.sync_data(), "syncing", &self.path)
+    }
+
+    /// The bytes of listed copies, in order: whole or not, whatever lies there.
+    pub fn copies(&self, listed: &[Listed]) -> Result<Vec<Box<[u8]>>> {
+        let request = |(copy, tag): (&Listed, u64)| {
+            let at = copy.area as u64 * AREA_BYTES + ((copy.slot + 1) * PAGE_SIZE) as u64;
+            IoRequest::read(self.file.clone(), at, vec![0; PAGE_SIZE].into(), tag)
+        };
+        self.read_all(listed.iter().zip(0..).map(request).collect())
     }
 
     /// The number of pages of a batch; `None` if there is no whole header.

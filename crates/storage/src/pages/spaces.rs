@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use cenote_base::page_io::PageRead;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
-use cenote_base::rt::fs::{self, File, OpenOptions};
+use cenote_base::rt::fs::{self, File, IoRequest, OpenOptions};
 use cenote_base::rt::{self, HashSet, Mutex, Nanos, RwLock};
 use cenote_base::{Error, PAGE_SIZE, PageId, Result};
 
 use super::doing;
+use crate::reads::padded;
 use crate::redo::verify_page;
 
 /// Files kept open; systems allow a process 1024 by default, and connections need some.
@@ -231,6 +232,17 @@ impl SpaceFile {
         Ok(())
     }
 
+    /// The request for a page, to be read along with others.
+    pub fn request(&self, number: u32, tag: u64) -> IoRequest {
+        let buffer = vec![0; PAGE_SIZE].into();
+        IoRequest::read(self.0.file.clone(), Self::offset(number), buffer, tag)
+    }
+
+    /// What such a request has read; zeros where the file ends.
+    pub fn answer(&self, request: IoRequest) -> Result<Box<[u8]>> {
+        doing(padded(request), "reading", &self.0.path)
+    }
+
     /// Writes pages in a row.
     pub fn write(&self, first: u32, pages: &[&[u8]]) -> Result<()> {
         let written = self.0.file.write_vectored_at(pages, Self::offset(first));
@@ -280,7 +292,12 @@ impl SpaceFile {
         let target = wanted.max(have + (have / 8).clamp(GROW_MIN, GROW_MAX));
         let size = PAGE_SIZE as u64;
         let grown = self.0.file.allocate(have * size, (target - have) * size);
-        doing(grown, "making room (the disk is full?) in", &self.0.path)?;
+        doing(grown, "making room in", &self.0.path).map_err(|error| match error {
+            Error::Full(text) => Error::Full(format!(
+                "{text}; what was committed is safe: make space in that file system, and go on"
+            )),
+            other => other,
+        })?;
         self.0.dirty.store(true, Ordering::Release);
         self.0.pages.fetch_max(target, Ordering::AcqRel);
         Ok(())

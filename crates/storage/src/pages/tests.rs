@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cenote_base::rt;
-use cenote_base::rt::fs::faulty::MemFs;
+use cenote_base::rt::fs::faulty::{Drive, DriveSpeed, MemFs};
 use cenote_base::rt::fs::{FileSystem, with};
 use cenote_base::{Lsn, PageId};
 
@@ -326,5 +326,100 @@ fn a_sync_that_fails_when_files_are_closed_is_not_forgotten() {
         store.sync().expect_err("what was written may be lost");
         let error = store.write_pages(&[(id, &page_of(id, 16, &mut Rng(2)))]);
         assert!(matches!(error, Err(Error::Poisoned(_))), "{error:?}");
+    });
+}
+
+/// Opening looked for each page of the areas on its own: 200 reads, one after the other. And it read all copies, though
+/// the pages are where they belong but for those that were being written.
+#[test]
+fn opening_reads_places_at_once_and_few_copies() {
+    let (fs, mut rng) = (MemFs::new(), Rng(9));
+    let drive = Drive::new(DriveSpeed {
+        read_latency: rt::Nanos::from_millis(20),
+        sync_latency: rt::Nanos::ZERO,
+        bytes_per_second: 1e18,
+        operations_per_second: 1e18,
+    });
+    with(files(&fs), || {
+        let (store, _) = open();
+        store.create_space(1).expect("made");
+        let pages: Vec<(PageId, Vec<u8>)> = (0..4 * BATCH as u32)
+            .map(|n| (PageId::new(1, n), page_of(PageId::new(1, n), 8, &mut rng)))
+            .collect();
+        let batch: Vec<(PageId, &[u8])> = pages.iter().map(|(id, p)| (*id, &**p)).collect();
+        store.write_pages(&batch).expect("written");
+    });
+    let fs = fs.kill_clone();
+    fs.set_drive(Some(drive.clone()));
+    with(files(&fs), || {
+        let begun = rt::now();
+        let (_, report) = open();
+        assert_eq!(report.restored, []);
+        let took = rt::now().since(begun);
+        assert!(took < rt::Nanos::from_millis(1000), "two waits, not 264: {took:?}");
+    });
+    let used = drive.counters();
+    assert_eq!(
+        (used.reads, used.bytes_read),
+        (4 + 4 * BATCH as u64, (4 + 4 * BATCH as u64) * PAGE_SIZE as u64)
+    );
+}
+
+/// What lies in place and in the areas after a crash is put together by hand: for each page the newest copy that is whole counts,
+/// unless what is in place is newer.
+#[test]
+fn the_newest_whole_copy_counts() {
+    let (fs, mut rng) = (MemFs::new(), Rng(10));
+    let ids: Vec<PageId> = (0..5).map(|n| PageId::new(1, n)).collect();
+    let versions: Vec<Vec<Vec<u8>>> = (1..4)
+        .map(|v| ids.iter().map(|id| page_of(*id, 8 * v, &mut rng)).collect())
+        .collect();
+    let in_place = |number: usize| number as u64 * PAGE_SIZE as u64;
+    let copy = |area: u64, slot: usize| area * (BATCH as u64 + 1) * PAGE_SIZE as u64 + in_place(slot + 1);
+    with(files(&fs), || {
+        let (store, _) = open();
+        store.create_space(1).expect("made");
+        for version in &versions {
+            let batch: Vec<(PageId, &[u8])> = ids.iter().zip(version).map(|(id, p)| (*id, &**p)).collect();
+            store.write_pages(&batch).expect("written");
+        }
+        drop(store);
+        let open = |name: &str| rt::fs::open(dir().join(name), rt::fs::OpenOptions::WRITE).expect("there");
+        let (space, areas) = (open("spaces/00000001.pages"), open("doublewrite"));
+        // The area of a batch is the one with its bytes.
+        let area_of = |bytes: &[u8]| {
+            let mut found = vec![0; PAGE_SIZE];
+            let holds = |area: &u64| {
+                areas.read_exact_at(&mut found, copy(*area, 0)).expect("there");
+                found[4..] == bytes[4..]
+            };
+            (0..4).find(holds).expect("in an area")
+        };
+        let old = |number: usize, version: usize| {
+            let mut page = versions[version][number].clone();
+            set_page_checksum(&mut page);
+            space.write_at(&page, in_place(number)).expect("written");
+        };
+        let newest = area_of(&versions[2][0]);
+        // Page 0 as it is; 1: the last write in place never came; 2: torn in place; 3: torn, and the newest copy, too;
+        // 4: the newest copy is torn, and in place is the version before.
+        old(1, 0);
+        space.write_at(&[1; 512], in_place(2) + 512).expect("written");
+        space.write_at(&[1; 512], in_place(3) + 512).expect("written");
+        areas.write_at(&[1; 512], copy(newest, 3) + 512).expect("written");
+        areas.write_at(&[1; 512], copy(newest, 4) + 512).expect("written");
+        old(4, 1);
+    });
+    with(files(&fs), || {
+        let (store, report) = open();
+        assert_eq!(report.restored, ids[1..4]);
+        for (number, version) in [(0, 2), (1, 2), (2, 2), (3, 1), (4, 1)] {
+            let mut page = vec![0; PAGE_SIZE];
+            assert_eq!(
+                store.read_page(ids[number], &mut page).expect("whole"),
+                PageRead::Present
+            );
+            assert!(page[4..] == versions[version][number][4..], "page {number}");
+        }
     });
 }

@@ -17,7 +17,7 @@ use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::{Error, Lsn, PageId, Result};
 
 use crate::control::{Control, ControlFile};
-use crate::log::{Log, LogOptions, LogReport, RingPlace, RingUse, Survive, log_dir};
+use crate::log::{Log, LogOptions, LogReport, Need, RingPlace, RingUse, Survive, log_dir};
 use crate::pages::{PageStore, PagesReport, doing, spaces_dir};
 
 /// How to open the log and the pages of a data directory.
@@ -200,13 +200,13 @@ impl Storage {
         self.log.recycle(checkpoint)
     }
 
-    /// Whether new work may be begun.
+    /// Whether work for `need` may be begun.
     ///
     /// # Errors
     /// [`Error::Full`] if the disk is full, [`Error::Poisoned`] if log or pages have failed.
-    pub fn check_writable(&self) -> Result<()> {
+    pub fn check_writable(&self, need: Need) -> Result<()> {
         self.pages.check()?;
-        self.log.check_space()
+        self.log.admit(need)
     }
 
     /// Verifies the checksums of the log from the checkpoint on and of all pages in storage.

@@ -29,7 +29,7 @@ fn a_failed_sync_poisons_the_log_for_good() {
                 let mut group = random_group(&mut rng, 100);
                 assert!(matches!(log.append(&mut group, None), Err(Error::Poisoned(_))));
                 assert!(matches!(log.wait_durable(log.tail()), Err(Error::Poisoned(_))));
-                assert!(log.check_space().is_err());
+                assert!(log.admit(Need::Work).is_err());
             }
             assert!(log.wait_durable(acknowledged).is_ok(), "what was durable stays so");
             acknowledged
@@ -84,17 +84,17 @@ fn a_full_disk_refuses_work_and_recovers() {
         let refused = (0..4000).find(|_| {
             let end = written.append(&log, &mut rng, 1000).end;
             log.wait_durable(end).expect("durable");
-            log.check_space().is_err()
+            log.admit(Need::Work).is_err()
         });
         assert!(refused.is_some(), "the full disk was not noticed");
-        assert!(matches!(log.check_space(), Err(Error::Full(_))));
+        assert!(matches!(log.admit(Need::Work), Err(Error::Full(_))));
         fs.set_capacity(None);
         for _ in 0..200 {
             let end = written.append(&log, &mut rng, 1000).end;
             log.wait_durable(end).expect("durable");
         }
         let end = log.tail();
-        while log.check_space().is_err() {
+        while log.admit(Need::Work).is_err() {
             rt::sleep(Nanos::from_millis(10));
         }
         written.assert_all(&log, end, "after the disk was full");

@@ -1,0 +1,106 @@
+//! Reading the log's files forwards, ahead of whoever looks at the bytes.
+//!
+//! A few large reads are under way while the bytes before them are looked at, so that a scan takes as long as the transfer of its
+//! bytes and not as long as all waits for the drive. What was read is held for one scan only, [`DEPTH`] reads of [`CHUNK_MAX`]
+//! bytes at most, and means nothing until somebody has verified the group that lies there: reading on behind the end of the log
+//! is a matter of time, not of belief.
+
+use std::collections::VecDeque;
+
+use cenote_base::error::IoContext;
+use cenote_base::rt::fs::{self, Batch, IoRequest};
+use cenote_base::{Error, Lsn, Result};
+
+use super::segments::Segments;
+use crate::reads::whole;
+
+/// Bytes of the first read, and of reads once a scan has gone on for a while.
+const CHUNK_MIN: usize = 256 << 10;
+const CHUNK_MAX: usize = 1 << 20;
+/// Reads under way.
+const DEPTH: usize = 4;
+
+/// A place in the stream from which somebody reads on.
+#[derive(Default)]
+pub(super) struct Ahead {
+    /// What came last: its position and its bytes.
+    here: Option<(Lsn, Box<[u8]>)>,
+    /// What is under way, each behind the one before.
+    flying: VecDeque<Flight>,
+    /// Where the next read begins, and of how many bytes it is.
+    next: Lsn,
+    chunk: usize,
+}
+
+struct Flight {
+    at: Lsn,
+    batch: Batch,
+}
+
+impl Ahead {
+    /// Bytes at `at`, as many as have come and fit into `buffer`, none at or above `until`; 0 if the segment is missing.
+    pub fn read(&mut self, segments: &Segments, at: Lsn, until: Lsn, buffer: &mut [u8]) -> Result<usize> {
+        if self.rest(at).is_none() {
+            self.advance(segments, at, until)?;
+        }
+        let Some(rest) = self.rest(at) else { return Ok(0) };
+        let length = rest.len().min(buffer.len()).min(until.since(at) as usize);
+        buffer[..length].copy_from_slice(&rest[..length]);
+        Ok(length)
+    }
+
+    /// What came last, from `at` on.
+    fn rest(&self, at: Lsn) -> Option<&[u8]> {
+        let (start, bytes) = self.here.as_ref()?;
+        let skipped = at.raw().checked_sub(start.raw())?;
+        bytes.get(skipped as usize..).filter(|rest| !rest.is_empty())
+    }
+
+    /// Waits for the bytes at `at`, with more to come behind them.
+    fn advance(&mut self, segments: &Segments, at: Lsn, until: Lsn) -> Result<()> {
+        self.here = None;
+        if self.flying.front().is_none_or(|flight| flight.at != at) {
+            // Elsewhere than was expected: what is under way is of no use.
+            *self = Ahead {
+                next: at,
+                chunk: CHUNK_MIN,
+                ..Ahead::default()
+            };
+        }
+        self.fill(segments, until)?;
+        let Some(flight) = self.flying.pop_front() else {
+            return Ok(());
+        };
+        self.here = Some((flight.at, flight.land(segments)?));
+        self.fill(segments, until)
+    }
+
+    /// Sets out for what comes next, until enough is under way.
+    fn fill(&mut self, segments: &Segments, until: Lsn) -> Result<()> {
+        while self.flying.len() < DEPTH && self.next < until {
+            let wanted = until.since(self.next).min(self.chunk as u64) as usize;
+            let Some((file, offset, length)) = segments.locate(self.next, wanted)? else {
+                return Ok(());
+            };
+            let request = IoRequest::read(file, offset, vec![0; length].into(), 0);
+            self.flying.push_back(Flight {
+                at: self.next,
+                batch: fs::submit(vec![request]),
+            });
+            self.next = self.next.advance(length as u64);
+            self.chunk = (2 * self.chunk).min(CHUNK_MAX);
+        }
+        Ok(())
+    }
+}
+
+impl Flight {
+    /// Its bytes, once they are there; all of them.
+    fn land(self, segments: &Segments) -> Result<Box<[u8]>> {
+        let place = || format!("reading log {}", segments.place(self.at));
+        match self.batch.complete().pop() {
+            Some(request) => whole(request).doing(place),
+            None => Err(Error::corrupt(place())),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Following the chains of pages back through the log.
+//!
+//! A chain is followed from its newest record to its oldest, each record naming the one before, so one read of the drive has to
+//! come before the next. What makes that short:
+//!
+//! 1. Bytes come in *blocks*, which all chains that are followed together share; a record that lies in a block that is
+//!    there costs nothing. Pages that are in the middle of a change at one time were often changed by the same groups before.
+//! 2. A read brings blocks *below* the one that is wanted, where the chain leads: 32 KiB at first. If it leads on nearby, the next read
+//!    brings twice as many, up to 1 MiB; if it leaps, half as many. So a page that is changed all the time has its
+//!    chain in a few large reads, and one that is changed now and then costs a small read a record.
+//! 3. Several threads may follow chains by one [`Chains`] at a time.
+//!
+//! Invariants: nothing is read that was not durable when the `Chains` was made; a record is believed when the checksum of
+//! its whole group fits; at most [`BLOCKS_MAX`] blocks are held.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use cenote_base::error::IoContext;
+use cenote_base::rt::fs::{self, IoRequest};
+use cenote_base::rt::{HashMap, Mutex};
+use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
+
+use super::Core;
+use super::read::OwnedRecord;
+use super::ring::BLOCK;
+use crate::reads::whole;
+
+/// Blocks of a chain's reads, at least and at most.
+const REACH_MIN: u64 = 8;
+const REACH_MAX: u64 = 256;
+/// Blocks that a chain passes over at most while larger reads are worth it: what a drive transfers while it is waited for.
+const LEAP: u64 = 32;
+/// Blocks that are held: 16 MiB.
+const BLOCKS_MAX: usize = 4096;
+/// What lies behind the start of a record, of a group: most are shorter.
+const BEHIND: u64 = 4096;
+
+/// Chains that are followed together. What they share is let go with this.
+pub struct Chains {
+    core: Arc<Core>,
+    /// Nothing at or above it is read.
+    until: Lsn,
+    blocks: Mutex<Blocks>,
+}
+
+/// Blocks of the stream by number, of which the oldest go first.
+#[derive(Default)]
+struct Blocks {
+    held: HashMap<u64, Arc<[u8]>>,
+    order: VecDeque<u64>,
+}
+
+/// How one chain has been read so far.
+struct Trail {
+    /// Nothing below it is wanted.
+    floor: u64,
+    /// The lowest block of the last read, and how many blocks it brought.
+    lowest: u64,
+    reach: u64,
+}
+
+impl Chains {
+    pub(super) fn new(core: &Arc<Core>) -> Chains {
+        Chains {
+            core: Arc::clone(core),
+            until: core.durable(),
+            blocks: Mutex::default(),
+        }
+    }
+
+    /// The records that build `page` from its state at `base_lsn` (zero: from nothing), oldest
+    /// first, following the chain back from `head`. They begin with the first record that is
+    /// above `base_lsn`, or with the newest that needs none before it.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the chain leads to another page, forwards, or to a damaged record.
+    pub fn collect(&self, page: PageId, head: RecordAddr, base_lsn: Lsn) -> Result<Vec<OwnedRecord>> {
+        let (mut chain, mut at, mut group) = (Vec::new(), head, Vec::new());
+        let mut trail = Trail::from(base_lsn);
+        // Groups do not overlap: a record that begins before `base_lsn` ends by it.
+        while !at.is_none() && at.position() >= base_lsn.raw() {
+            let mut files = |at, buffer: &mut [u8]| self.read(&mut trail, at, buffer);
+            let record = self.core.read_record(at, &mut group, &mut files)?;
+            let found = record.get();
+            if found.page != page || found.prev.position() >= at.position() {
+                return Err(Error::corrupt(format!(
+                    "the redo chain of page {page} leads to record {at}, which is of page {} and points to {}",
+                    found.page, found.prev
+                )));
+            }
+            at = if found.is_base { RecordAddr::NONE } else { found.prev };
+            chain.push(record);
+        }
+        chain.reverse();
+        Ok(chain)
+    }
+
+    /// Fills `buffer` from `at` on with what is durable.
+    fn read(&self, trail: &mut Trail, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
+        let length = buffer.len().min(self.until.since(at) as usize);
+        let mut filled = 0;
+        while filled < length {
+            let at = at.raw() + filled as u64;
+            let block = self.block(trail, at)?;
+            let rest = block.get((at % BLOCK) as usize..).unwrap_or_default();
+            let n = rest.len().min(length - filled);
+            if n == 0 {
+                break;
+            }
+            buffer[filled..filled + n].copy_from_slice(&rest[..n]);
+            filled += n;
+        }
+        Ok(filled)
+    }
+
+    /// The block in which `at` lies; short where the durable log ends, empty where its segment is missing.
+    fn block(&self, trail: &mut Trail, at: u64) -> Result<Arc<[u8]>> {
+        let wanted = at / BLOCK;
+        if let Some(block) = self.held(wanted) {
+            return Ok(block);
+        }
+        let (from, to) = trail.reads(at);
+        let mut found = None;
+        for (start, bytes) in self.fetch(wanted, from, to)? {
+            for (number, block) in (start / BLOCK..).zip(bytes.chunks(BLOCK as usize)) {
+                let block: Arc<[u8]> = block.into();
+                if number == wanted {
+                    found = Some(Arc::clone(&block));
+                }
+                self.blocks.lock().hold(number, block);
+            }
+        }
+        Ok(found.unwrap_or_default())
+    }
+
+    fn held(&self, number: u64) -> Option<Arc<[u8]>> {
+        self.blocks.lock().held.get(&number).cloned()
+    }
+
+    /// Reads those of the blocks `from..to` that are not held and lie in the segment of block `near`: positions and bytes.
+    fn fetch(&self, near: u64, from: u64, to: u64) -> Result<Vec<(u64, Box<[u8]>)>> {
+        let segments = &self.core.segments;
+        let number = segments.number_of(Lsn::from_raw(near * BLOCK));
+        let from = from.max(segments.start_of(number).raw() / BLOCK);
+        let to = to.min(segments.start_of(number + 1).raw() / BLOCK);
+        let missing: Vec<u64> = (from..to).filter(|block| self.held(*block).is_none()).collect();
+        let mut requests = Vec::new();
+        for run in missing.chunk_by(|a, b| a + 1 == *b) {
+            let (at, end) = (run[0] * BLOCK, (run[run.len() - 1] + 1) * BLOCK);
+            let wanted = end.min(self.until.raw()).saturating_sub(at) as usize;
+            if let Some((file, offset, length)) = segments.locate(Lsn::from_raw(at), wanted)? {
+                requests.push(IoRequest::read(file, offset, vec![0; length].into(), at));
+            }
+        }
+        let arrived = |request: IoRequest| {
+            let at = request.tag;
+            let bytes = whole(request).doing(|| format!("reading log {}", segments.place(Lsn::from_raw(at))))?;
+            Ok((at, bytes))
+        };
+        fs::submit(requests).complete().into_iter().map(arrived).collect()
+    }
+}
+
+impl Blocks {
+    fn hold(&mut self, number: u64, block: Arc<[u8]>) {
+        if self.held.insert(number, block).is_none() {
+            self.order.push_back(number);
+        }
+        if self.order.len() > BLOCKS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.held.remove(&oldest);
+        }
+    }
+}
+
+impl Trail {
+    fn from(base: Lsn) -> Trail {
+        Trail {
+            floor: base.raw() / BLOCK,
+            lowest: 0,
+            reach: REACH_MIN,
+        }
+    }
+
+    /// The blocks to read for a record at `at` that is in none that is held.
+    fn reads(&mut self, at: u64) -> (u64, u64) {
+        let wanted = at / BLOCK;
+        let near = wanted < self.lowest && wanted + LEAP >= self.lowest;
+        self.reach = match near {
+            true => 2 * self.reach,
+            false => self.reach / 2,
+        }
+        .clamp(REACH_MIN, REACH_MAX);
+        self.lowest = (wanted + 1).saturating_sub(self.reach).max(self.floor).min(wanted);
+        (self.lowest, (at + BEHIND) / BLOCK + 1)
+    }
+}

@@ -1,0 +1,179 @@
+//! Room for the log: what happens when the disk runs full.
+//!
+//! A group that is in the ring has to reach a segment, whatever the disk says. So room is asked for before work
+//! begins: segments are made ahead of the tail, and who begins a mini-transaction is admitted ([`Core::admit`]) only while
+//! enough of what lies ahead has its space on disk. The last of it is kept for those who must go on: first new work is
+//! refused, then taking work back, last of all commits.
+//!
+//! ```text
+//!        durable       tail                                        end of the last segment
+//! ───────────┴───────────┼────────────── room ───────────────────────────┤
+//!                        Work is admitted while room ≥ 8 MiB │ Cleanup ≥ 4 MiB │ Commit ≥ 1 MiB
+//! ```
+//!
+//! What the reserve does not hold (hundreds of page images at one moment) still loses nothing, and nobody waits without end:
+//! the lead writes the groups for which there are segments, and who waits for others is told after [`PATIENCE`].
+//!
+//! Invariants:
+//! - the lead never waits for space: it holds up everybody;
+//! - a refusal has changed nothing; it names the file system and what to do.
+
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::{self, Nanos};
+use cenote_base::{Error, Lsn, Result};
+
+use super::{AHEAD, Core};
+
+/// The log's last space is at most this.
+const RESERVE_MAX: u64 = 16 << 20;
+/// How long a change that is in the ring may wait for space on disk before its author is told.
+const PATIENCE: Nanos = Nanos::from_secs(5);
+/// How often space is looked for.
+const TURN: Nanos = Nanos::from_millis(50);
+
+/// What redo is for: how far it may eat into the log's last space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Need {
+    /// New work: refused first.
+    #[default]
+    Work,
+    /// Taking work back, giving space back.
+    Cleanup,
+    /// Ending a transaction: refused last.
+    Commit,
+}
+
+impl Need {
+    /// Bytes that must be left ahead, where segments hold `payload` bytes.
+    fn reserve(self, payload: u64) -> u64 {
+        let share = match self {
+            Need::Work => 2,
+            Need::Cleanup => 4,
+            Need::Commit => 16,
+        };
+        payload.min(RESERVE_MAX) / share
+    }
+}
+
+/// When the patience of one who waits for space ends.
+#[derive(Default)]
+pub(super) struct Patience(Option<Nanos>);
+
+impl Core {
+    /// Bytes behind the tail whose space on disk is taken.
+    fn room(&self) -> u64 {
+        self.segments.prepared_end().since(self.tail())
+    }
+
+    #[inline]
+    fn has_room(&self, need: Need) -> bool {
+        self.room() >= need.reserve(self.segments.payload())
+    }
+
+    /// Whether work for `need` may be begun.
+    #[inline]
+    pub(super) fn admit(&self, need: Need) -> Result<()> {
+        self.check()?;
+        if self.has_room(need) {
+            Ok(())
+        } else {
+            self.find_room(need)
+        }
+    }
+
+    /// The background is behind, or the disk is full: whoever wants to write finds out.
+    #[cold]
+    fn find_room(&self, need: Need) -> Result<()> {
+        self.prepare_ahead();
+        if self.is_full() && !self.has_room(need) {
+            return Err(self.full());
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn full(&self) -> Error {
+        Error::Full(format!(
+            "the disk is full, and there is no space for the redo log in {}; what was committed is safe: make space \
+             in that file system, and go on",
+            self.segments.dir().display()
+        ))
+    }
+
+    /// Notes whether segments can be made, and says when that changes.
+    fn note_full(&self, full: bool) {
+        if self.full.load(Ordering::Relaxed) == full || self.full.swap(full, Ordering::Relaxed) == full {
+            return;
+        }
+        match full {
+            true => {
+                self.look_again.store((rt::now() + TURN).0, Ordering::Relaxed);
+                eprintln!(
+                    "cenote: {}; changes are refused where the log's last space begins",
+                    self.full()
+                );
+            }
+            false => eprintln!("cenote: there is space for the redo log again"),
+        }
+    }
+
+    /// Keeps segments ready ahead of the tail.
+    pub(super) fn prepare_ahead(&self) {
+        let now = rt::now().0;
+        if self.is_full() && now < self.look_again.load(Ordering::Relaxed) {
+            return;
+        }
+        self.look_again.store(now + TURN.0, Ordering::Relaxed);
+        // In order and without a gap: a gap would say that a segment was lost.
+        let first = self.segments.number_of(self.durable());
+        for number in first..=self.segments.number_of(self.tail()) + AHEAD {
+            match self.segments.prepare(number, !self.background) {
+                Ok(()) => {}
+                Err(Error::Full(_)) => return self.note_full(true),
+                // Tried again when it is needed; there the error is told.
+                Err(_) => return,
+            }
+        }
+        self.note_full(false);
+    }
+
+    /// Space may have become free.
+    pub(super) fn look_for_space(&self) {
+        self.look_again.store(0, Ordering::Relaxed);
+        if self.is_full() {
+            self.prepare_ahead();
+        }
+    }
+
+    /// How far groups from `from` on, up to `tail`, have segments to be written to; what is missing is made. [`Error::Full`] is
+    /// no failure of the log: it is handed back beside how far there is space.
+    pub(super) fn reach(&self, from: Lsn, tail: Lsn) -> Result<(Lsn, Option<Error>)> {
+        let last = self.segments.number_of(Lsn::from_raw(tail.raw().saturating_sub(1)));
+        for number in self.segments.number_of(from)..=last {
+            match self.segments.prepare(number, true) {
+                Ok(()) => {}
+                Err(Error::Full(_)) => {
+                    self.note_full(true);
+                    return Ok((self.segments.start_of(number), Some(self.full())));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((self.segments.start_of(last + 1), None))
+    }
+
+    /// After a flush that did not get as far as it should, for lack of space: a pause; the error once patience has ended.
+    pub(super) fn bide(&self, patience: &mut Patience, full: Error) -> Result<()> {
+        let end = *patience.0.get_or_insert_with(|| rt::now() + PATIENCE);
+        if self.closing.load(Ordering::Acquire) || rt::now() >= end {
+            return Err(full);
+        }
+        self.work.set();
+        rt::sleep(TURN);
+        Ok(())
+    }
+}

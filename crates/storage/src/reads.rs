@@ -1,0 +1,36 @@
+//! Several reads at once, and what they have to have brought.
+
+use std::io;
+
+use cenote_base::rt::fs::{self, IoOp, IoRequest};
+
+/// Does reads together; they come back in the order of their tags.
+pub(crate) fn at_once(requests: Vec<IoRequest>) -> Vec<IoRequest> {
+    let mut done = fs::submit(requests).complete();
+    done.sort_unstable_by_key(|request| request.tag);
+    done
+}
+
+/// The bytes of a read; an error unless there are as many as were wanted.
+pub(crate) fn whole(request: IoRequest) -> io::Result<Box<[u8]>> {
+    let (read, offset) = (request.result?, request.offset);
+    match request.op {
+        IoOp::Read(bytes) if read == bytes.len() => Ok(bytes),
+        _ => Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            format!("the file ends {read} bytes after {offset}"),
+        )),
+    }
+}
+
+/// The bytes of a read, with zeros where the file ended.
+pub(crate) fn padded(request: IoRequest) -> io::Result<Box<[u8]>> {
+    let read = request.result?;
+    match request.op {
+        IoOp::Read(mut bytes) => {
+            bytes[read..].fill(0);
+            Ok(bytes)
+        }
+        IoOp::Write(_) => Err(io::ErrorKind::InvalidInput.into()),
+    }
+}
