@@ -2,10 +2,11 @@
 //!
 //! | thread | keeps | woken by |
 //! |---|---|---|
-//! | `pool-reserve` | memory reserved ahead of the frames that are handed out; what was kept over a restart mapped; then ends | start |
+//! | `pool-reserve` | memory reserved ahead of the frames that are handed out; what was kept over a restart mapped; all of it in huge pages; then ends | start |
 //! | `pool-evict` | a reserve of free frames | a claim that finds it half used |
 //! | `pool-flush` | the log short: write-back by age, checkpoints | time, and commits that make it long |
 //! | `pool-ahead` | pages read ahead | [`Pool::prefetch`] |
+//! | `pool-remote` | the way to remote memory (kind `tiered`) | time |
 //!
 //! An error in the background (a full disk, a failed sync) is not lost: the log or the page store is poisoned or
 //! full, and whoever changes pages is told. The threads try again, slowly.
@@ -22,8 +23,12 @@ use crate::pool::Pool;
 const CHECKPOINT_EVERY: Nanos = Nanos::from_millis(30_000);
 /// How often the log's length is looked at.
 const FLUSH_TURN: Nanos = Nanos::from_millis(100);
+/// How often remote memory that was lost is looked for.
+const REMOTE_TURN: Nanos = Nanos::from_millis(1000);
 /// Bytes mapped ahead at once.
 const MAP_STEP: u64 = 8 << 20;
+/// A step of gathering huge pages that takes longer than this has copied.
+const COPIED: Nanos = Nanos::from_micros(200);
 /// Before an error's cause is met again.
 const PAUSE: Nanos = Nanos::from_millis(200);
 
@@ -34,12 +39,16 @@ pub(crate) fn start(pool: &Arc<Pool>) -> Vec<JoinHandle<()>> {
         let pool = Arc::clone(pool);
         rt::spawn(name, move || body(&pool))
     };
-    vec![
+    let mut threads = vec![
         spawn("pool-reserve", Pool::serve_reserve),
         spawn("pool-evict", Pool::serve_evict),
         spawn("pool-flush", Pool::serve_flush),
         spawn("pool-ahead", Pool::serve_ahead),
-    ]
+    ];
+    if pool.lower.needs_tending() {
+        threads.push(spawn("pool-remote", Pool::serve_remote));
+    }
+    threads
 }
 
 impl Pool {
@@ -53,6 +62,7 @@ impl Pool {
         self.signals.evict.set();
         self.signals.flush.set();
         self.signals.prefetch.set();
+        self.signals.remote.set();
     }
 
     fn serve_reserve(&self) {
@@ -60,6 +70,23 @@ impl Pool {
         while !self.stopping() && self.reserve_on_demand() {}
         self.signals.reserving.store(false, Ordering::Release);
         self.map_kept(geometry.descriptors_at, geometry.page_at(kept));
+        self.use_huge_pages(self.frames.region().reserved());
+    }
+
+    /// Has the region lie in huge pages, at a quarter of one processor. That there are none to be had is no error.
+    fn use_huge_pages(&self, end: u64) {
+        let mut at = 0;
+        while at < end && !self.stopping() && !rt::simulated() {
+            let began = rt::now();
+            let Ok(next) = self.frames.region().collapse_step(at, end) else {
+                return;
+            };
+            at = next;
+            let took = rt::now().since(began);
+            if took > COPIED {
+                rt::sleep(took + took + took);
+            }
+        }
     }
 
     /// Maps the part of a region that a former process left in use: met one by one, its pages cost a fault for every
@@ -124,6 +151,14 @@ impl Pool {
             }
             if done.is_err() && !self.stopping() {
                 rt::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn serve_remote(&self) {
+        while !self.stopping() {
+            if !self.signals.remote.wait_timeout(REMOTE_TURN) {
+                self.lower.tend();
             }
         }
     }

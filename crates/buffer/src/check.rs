@@ -27,7 +27,15 @@ impl Pool {
             self.check_frame(frame, &mut report);
         }
         self.check_lists(&mut report);
+        self.lower.check(&mut report.problems);
         report
+    }
+
+    /// Frames that somebody holds latched now. Of a pool that nobody uses: what was never released.
+    pub fn latches_held(&self) -> u64 {
+        let held =
+            |frame: &u32| latch::is_held(self.frames.descriptor(*frame).latch.load(Ordering::Acquire), self.owner);
+        (0..self.touched() as u32).filter(held).count() as u64
     }
 
     /// Under a shared latch that is only tried: what is being changed is not looked at.

@@ -14,12 +14,14 @@
 //!
 //! The log is kept short by writing the frames with the oldest `rec` back, ever more of them as it grows.
 
+use std::ops::Range;
+
 use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
-use cenote_base::{Lsn, Result};
+use cenote_base::{Lsn, PageId, Result};
 
 use crate::layout::FrameState;
-use crate::pool::Pool;
+use crate::pool::{Hint, Pool};
 use crate::slots;
 use crate::writeback::BATCH;
 
@@ -56,7 +58,11 @@ impl Pool {
                 oldest = oldest.min(rec);
             }
         }
-        Lsn::from_raw(oldest)
+        // After the frames: a page that leaves one is noted below before its frame is clean.
+        match self.lower.oldest_unsaved() {
+            0 => Lsn::from_raw(oldest),
+            below => Lsn::from_raw(oldest.min(below)),
+        }
     }
 
     /// Frames that were ever used.
@@ -86,7 +92,34 @@ impl Pool {
                 break;
             }
         }
-        Ok(written)
+        Ok(written + self.flush_below(before)?)
+    }
+
+    /// Brings pages whose changes only the tier below has into frames, and writes them back; says how many.
+    fn flush_below(&self, before: Lsn) -> Result<usize> {
+        let at_once = (self.frames.count() as usize / 8).min(BATCH);
+        let mut written = 0;
+        loop {
+            let pages = self.lower.unsaved_before(before, at_once);
+            let stopping = self.signals.stop.load(Ordering::Relaxed) && before != Lsn::MAX;
+            if pages.is_empty() || stopping {
+                return Ok(written);
+            }
+            let frames: Result<Vec<u32>> = pages.iter().filter_map(|page| self.bring_up(*page)).collect();
+            match self.write_back(&frames?)? {
+                // All of them are being used, or were evicted again: they are met in the next turn.
+                0 => return Ok(written),
+                some => written += some,
+            }
+        }
+    }
+
+    /// A frame for a page that the tier below was seen to have changes of; `None` if the page was given up since, with all its changes.
+    fn bring_up(&self, page: PageId) -> Option<Result<u32>> {
+        match self.load(page, Hint::Scan, false) {
+            Err(_) if !self.lower.is_unsaved(page) => None,
+            loaded => Some(loaded),
+        }
     }
 
     /// Writes back all that is dirty now.
@@ -96,7 +129,8 @@ impl Pool {
     pub fn flush_all(&self) -> Result<()> {
         // What is being changed at this moment is met again in the next round.
         for _ in 0..1000 {
-            if self.flush_before(Lsn::MAX)? == 0 && self.dirty_before(Lsn::MAX).is_empty() {
+            let none_left = || self.dirty_before(Lsn::MAX).is_empty() && self.lower.oldest_unsaved() == 0;
+            if self.flush_before(Lsn::MAX)? == 0 && none_left() {
                 return Ok(());
             }
         }
@@ -106,6 +140,9 @@ impl Pool {
     /// The background's turn: flushes as far as the log's length asks for, and takes a checkpoint.
     pub(crate) fn keep_log_short(&self) -> Result<()> {
         let tail = self.storage.log().tail();
+        if self.storage.log().is_full() && self.storage.log().is_recyclable() {
+            return self.squeeze();
+        }
         let length = tail.since(Lsn::from_raw(self.checkpoint_lsn.load(Ordering::Relaxed)));
         if length > self.log_limit / 2 {
             // At half the limit the older half of what may stay is written, beyond it all but a quarter.
@@ -127,18 +164,31 @@ impl Pool {
     /// # Errors
     /// [`cenote_base::Error::Corrupt`] if the page hash is broken.
     pub fn discard_space(&self, space: u32) -> Result<()> {
-        self.discard(|page| page.space == space)
+        self.discard_everywhere(space, 0..u32::MAX, || self.discard(|page| page.space == space))
+    }
+
+    /// Out of the frames, out of the tier below, and, where a page came up from there meanwhile, out of the frames again.
+    fn discard_everywhere(&self, space: u32, pages: Range<u32>, discard: impl Fn() -> Result<()>) -> Result<()> {
+        discard()?;
+        match self.lower.forget(space, pages) {
+            true => discard(),
+            false => Ok(()),
+        }
     }
 
     /// Drops the frames of pages `pages` of `space` without writing them.
     ///
     /// # Errors
     /// As [`Pool::discard_space`].
-    pub fn discard_pages(&self, space: u32, pages: std::ops::Range<u32>) -> Result<()> {
+    pub fn discard_pages(&self, space: u32, pages: Range<u32>) -> Result<()> {
+        self.discard_everywhere(space, pages.clone(), || self.discard_frames_of(space, pages.clone()))
+    }
+
+    fn discard_frames_of(&self, space: u32, pages: Range<u32>) -> Result<()> {
         if (pages.len() as u64) < self.touched() as u64 / 8 {
             let _gate = self.write_gate.write();
             for page in pages {
-                let id = cenote_base::PageId::new(space, page);
+                let id = PageId::new(space, page);
                 let key = crate::hash::key_of(id);
                 // Under the bucket's lock: a look without it can miss.
                 let found = self.hash.lock(&self.frames, key).find(key)?;
@@ -151,7 +201,7 @@ impl Pool {
         self.discard(|page| page.space == space && pages.contains(&page.page))
     }
 
-    fn discard(&self, which: impl Fn(cenote_base::PageId) -> bool) -> Result<()> {
+    fn discard(&self, which: impl Fn(PageId) -> bool) -> Result<()> {
         let _gate = self.write_gate.write();
         for frame in 0..self.touched() as u32 {
             if self.page_in(frame).is_some_and(&which) {
@@ -163,7 +213,7 @@ impl Pool {
 
     /// The latch is only tried: whoever holds it may be waiting for the gate. If it is one who uses the
     /// page, he is about to let go; if not, the frame holds another page by then.
-    fn discard_frame(&self, frame: u32, which: impl Fn(cenote_base::PageId) -> bool) -> Result<()> {
+    fn discard_frame(&self, frame: u32, which: impl Fn(PageId) -> bool) -> Result<()> {
         while self.page_in(frame).is_some_and(&which) {
             let Some(latched) = self.try_latch_exclusive(frame)? else {
                 rt::yield_now();

@@ -5,6 +5,9 @@
 //! ones written back in a batch, and frees the clean ones. A thread that finds no free frame does the same
 //! for itself.
 //!
+//! Where remote memory lies below (kind `tiered`), the dirty ones are handed to that instead, and may go though storage lacks
+//! their changes: which, the tier below has noted ([`crate::lower`]).
+//!
 //! Evicting one frame, in order: latch it (tried only); it is in use, clean and was not used; take it out of
 //! the hash under its bucket's lock; clear its key; put it on the free list; release, with a new version, so
 //! that optimistic readers who still look at it learn that it changed.
@@ -15,6 +18,7 @@ use cenote_base::{Error, Result};
 
 use crate::layout::FrameState;
 use crate::lists::{Broken, List, Lists};
+use crate::lower::WayOut;
 use crate::pool::Pool;
 use crate::stats::bump;
 use crate::writeback::BATCH;
@@ -99,12 +103,14 @@ impl Pool {
     /// Frees up to `wanted` frames; writes dirty ones back on the way. Says how many were freed.
     pub(crate) fn evict_some(&self, wanted: usize) -> Result<usize> {
         let victims = self.gather(wanted);
-        let dirty: Vec<u32> = victims.iter().copied().filter(|f| self.is_dirty(*f)).collect();
-        let written = if dirty.is_empty() {
-            Ok(0)
-        } else {
-            self.write_back(&dirty)
-        };
+        let of = |way: WayOut| victims.iter().copied().filter(|f| self.way_out(*f) == way).collect();
+        let pushed: Vec<u32> = of(WayOut::Push);
+        let mut written = self.push_down(&pushed);
+        // Asked after the push: what the tier below would not take goes to storage.
+        let dirty: Vec<u32> = of(WayOut::Save);
+        if written.is_ok() && !dirty.is_empty() {
+            written = self.write_back(&dirty).map(drop);
+        }
         let mut freed = 0;
         for frame in victims {
             freed += self.evict(frame)? as usize;
@@ -113,8 +119,14 @@ impl Pool {
         if freed == 0 { written.map(|_| 0) } else { Ok(freed) }
     }
 
-    pub(crate) fn is_dirty(&self, frame: u32) -> bool {
-        self.frames.descriptor(frame).rec.load(Ordering::Relaxed) != 0
+    /// What has to happen before the page of `frame` may leave it; a guess, which [`Pool::evict`] verifies.
+    fn way_out(&self, frame: u32) -> WayOut {
+        let Some(page) = self.page_in(frame) else {
+            return WayOut::Free;
+        };
+        let prev = self.frames.descriptor(frame).list_prev.load(Ordering::Relaxed);
+        let wanted = List::of(prev) == List::Warm;
+        self.lower.way_out(page, &self.trace_of(frame), wanted)
     }
 
     /// Frames at the cold ends whose second chance is used up. They go to the other end, so that
@@ -164,12 +176,15 @@ impl Pool {
         let d = self.frames.descriptor(frame);
         let used = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Used);
         let idle = d.recency.load(Ordering::Relaxed) == 0;
-        if !used || !idle || self.is_dirty(frame) {
+        // Whoever writes the page somewhere has copied it, and counts on the frame to stay.
+        let page = self.page_in(frame).filter(|_| used && idle && !self.is_writing(frame));
+        if !page.is_some_and(|page| self.lower.let_go(page, &self.trace_of(frame))) {
             self.unlatch(latched, false);
             return Ok(false);
         }
-        self.unpublish(latched)?;
-        bump(&self.counters().evictions, 1);
-        Ok(true)
+        // A frame in a broken chain stays where it is: others can be evicted. Who asks for its page is told.
+        let freed = self.unpublish(latched).is_ok();
+        bump(&self.counters().evictions, u64::from(freed));
+        Ok(freed)
     }
 }

@@ -15,9 +15,10 @@ use std::sync::Arc;
 
 use cenote_base::rt::atomic::AtomicU32;
 use cenote_base::{Error, PAGE_SIZE, Result};
+use cenote_fabric::observe::Access;
 use cenote_fabric::{Region, Span};
 
-use crate::layout::{Descriptor, Geometry, LatchSlot, MAX_THREADS, PoolHeader};
+use crate::layout::{Descriptor, Geometry, LINE, LatchSlot, MAX_THREADS, PoolHeader};
 
 /// A region seen as frames.
 pub struct Frames {
@@ -125,6 +126,28 @@ impl Frames {
     #[inline(always)]
     pub fn page(&self, frame: u32) -> Span<'_> {
         self.region.span(self.geometry.page_at(frame), PAGE_SIZE as u64)
+    }
+
+    /// Before the latch of `frame` is used raw: destructors pass no preemption point, and a simulated device must know.
+    #[inline(always)]
+    pub fn touch_latch(&self, frame: u32) {
+        self.region.touch_device(self.descriptor_at(frame), 8, Access::Write);
+    }
+
+    /// Before `descriptor` is read raw, as a whole.
+    #[inline(always)]
+    pub fn touch_descriptor(&self, frame: u32) {
+        self.region
+            .touch_device(self.descriptor_at(frame), LINE as u32, Access::Read);
+    }
+
+    /// Before what lies at `place`, in one of the structures, is used raw.
+    #[inline(always)]
+    pub fn touch_raw<T>(&self, place: &T, access: Access) {
+        if self.region.is_watched() {
+            let off = std::ptr::from_ref(place).addr() - self.region.base().addr();
+            self.region.touch_device(off as u64, size_of::<T>() as u32, access);
+        }
     }
 
     /// Where the descriptor of `frame` lies in the region.

@@ -4,7 +4,8 @@ use std::marker::PhantomData;
 
 use cenote_base::PageId;
 use cenote_base::rt::atomic::{Ordering, fence};
-use cenote_fabric::observe::{Access, Observer, Off};
+use cenote_base::rt::seam::{Points, Seam};
+use cenote_fabric::observe::{Access, Asks, Observer};
 
 use crate::latch;
 use crate::layout::Descriptor;
@@ -35,10 +36,10 @@ impl<'p> OptGuard<'p> {
         }
     }
 
-    /// The page, unobserved.
+    /// The page; each access asks whether somebody observes.
     #[inline(always)]
     pub fn view(&self) -> PageView<'p> {
-        self.view_as(Off)
+        self.view_as(Asks)
     }
 
     /// The page, seen by `observer`, who is told too of what finding it took: bucket and descriptor.
@@ -51,9 +52,15 @@ impl<'p> OptGuard<'p> {
     /// Whether all that was read since the guard was made is of one state of the page.
     #[inline(always)]
     pub fn valid(&self) -> bool {
+        self.valid_by(Points)
+    }
+
+    /// [`OptGuard::valid`], within an operation that has asked what its preemption points are.
+    #[inline(always)]
+    pub fn valid_by<S: Seam>(&self, seam: S) -> bool {
         // The loads of the page come before the load of the latch.
         fence(Ordering::Acquire);
-        let word = self.descriptor.latch.load(Ordering::Relaxed);
+        let word = self.descriptor.latch.load_by(seam, Ordering::Relaxed);
         latch::version(word) == self.version && !latch::is_exclusive(word)
     }
 
@@ -88,7 +95,7 @@ impl<'p> SharedGuard<'p> {
 
     /// The page.
     pub fn view(&self) -> PageView<'_> {
-        self.view_as(Off)
+        self.view_as(Asks)
     }
 
     /// The page, seen by `observer`; see [`OptGuard::view_as`].

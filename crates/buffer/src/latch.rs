@@ -59,6 +59,11 @@ pub fn has_shared(word: u64) -> bool {
     word & SHARED_MASK != 0
 }
 
+/// Whether anybody of `owner`'s epoch holds the latch.
+pub fn is_held(word: u64, owner: Owner) -> bool {
+    is_exclusive(word) || shared(word, owner) > 0
+}
+
 /// Shared count that `owner`'s epoch vouches for.
 fn shared(word: u64, owner: Owner) -> u64 {
     if word & OWNER_MASK == owner.0 {

@@ -326,6 +326,28 @@ impl Geometry {
         )))
     }
 
+    /// Bytes of the smallest region with the usual ring that has exactly `frames` frames.
+    ///
+    /// # Errors
+    /// When there is none: fewer than [`FRAMES_MIN`] frames, or a number at which the ring's size jumps.
+    pub fn len_for(frames: u32) -> Result<u64> {
+        let rings = [4u64 << 20, 8 << 20, 16 << 20].map(|ring| ring + ALIGN);
+        // `plan` wastes less than a few pages: somewhere within these lengths it gives the number.
+        let lens = rings.into_iter().flat_map(|ring| {
+            let least = Self::lay_out(0, ring, frames).end();
+            (0..64).map(move |step| (ring, least + step * ALIGN))
+        });
+        let exact = |(ring, len): &(u64, u64)| {
+            Self::ring_for(*len) == *ring && Self::plan(*len, *ring).is_ok_and(|plan| plan.frames == frames)
+        };
+        let found = { lens }.find(exact);
+        found.map(|(_, len)| len).ok_or_else(|| {
+            Error::Invalid(format!(
+                "no region has exactly {frames} page frames: at least {FRAMES_MIN} are needed, and a few numbers near 16,000 and 32,500 are left out, where the log's ring grows"
+            ))
+        })
+    }
+
     fn lay_out(region_len: u64, ring_len: u64, frames: u32) -> Self {
         let up = |at: u64| at.next_multiple_of(ALIGN);
         let buckets = frames.next_power_of_two();
@@ -378,6 +400,16 @@ mod tests {
             );
         }
         assert!(Geometry::plan(1 << 20, 4 << 20).is_err());
+    }
+
+    #[test]
+    fn a_number_of_frames_can_be_told_exactly() {
+        for frames in [FRAMES_MIN, 129, 140, 1000, 1001, 5000, 100_000, 1_000_003] {
+            let len = Geometry::len_for(frames).expect("there is one");
+            let plan = Geometry::plan(len, Geometry::ring_for(len)).expect("fits");
+            assert_eq!(plan.frames, frames);
+        }
+        assert!(Geometry::len_for(FRAMES_MIN - 1).is_err());
     }
 
     #[test]

@@ -14,7 +14,9 @@
 //! | `hash`, `lists` | from page to frame; free, warm and cold frames |
 //! | `pool`, `guard`, `view` | hits and misses; optimistic and shared readers |
 //! | `mtr` | mini-transactions: changes, redo, commit |
+//! | `admit` | who may begin one while the disk is full |
 //! | `writeback`, `evict`, `checkpoint`, `background` | pages to storage, frames for others, a short log |
+//! | `lower`, `tiered` | what lies below the frames: storage, or remote memory and then storage |
 //! | `open`, `recover`, `replay` | start-up: believe the region and repair, or replay the log |
 //! | `check` | everything that must hold, verified |
 //!
@@ -39,6 +41,7 @@
 //! # }
 //! ```
 
+mod admit;
 mod background;
 mod check;
 mod checkpoint;
@@ -49,6 +52,7 @@ mod hash;
 mod latch;
 mod layout;
 mod lists;
+mod lower;
 mod mtr;
 mod open;
 mod pool;
@@ -58,9 +62,12 @@ mod replay;
 mod report;
 mod slots;
 mod stats;
+mod tiered;
+mod together;
 mod view;
 mod writeback;
 
+pub use admit::Needing;
 pub use check::CheckReport;
 pub use guard::{OptGuard, Restart, SharedGuard};
 pub use layout::{FRAMES_MIN, Geometry};
@@ -68,8 +75,9 @@ pub use mtr::{CommitHook, Mtr, PAGES_MAX, PageH, Patch};
 pub use open::{BufferPool, Config, Kind};
 pub use pool::{Hint, Pool};
 pub use report::{Cause, Mode, RecoveryReport, Repaired};
-pub use stats::{Counts, PoolStats};
+pub use stats::{Counts, PoolStats, TierStats};
+pub use tiered::{RemoteLayout, RemoteSource};
 pub use view::PageView;
 
 pub use cenote_fabric::observe;
-pub use cenote_storage::Survive;
+pub use cenote_storage::{Need, Survive};

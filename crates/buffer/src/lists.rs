@@ -25,6 +25,7 @@
 
 use cenote_base::rt::MutexGuard;
 use cenote_base::rt::atomic::{AtomicU32, Ordering};
+use cenote_fabric::observe::Access;
 
 use crate::frame::Frames;
 use crate::layout::{FrameState, ListHead, UNDO_ENTRIES};
@@ -362,9 +363,12 @@ impl<'p> Lists<'p> {
 impl Drop for Lists<'_> {
     fn drop(&mut self) {
         // A change cut off by unwinding leaves its notes: they are taken back like those of the dead.
-        if self.frames.header().undo_count.as_raw().load(Ordering::Relaxed) != 0 {
+        let (noted, lock) = (&self.frames.header().undo_count, &self.frames.header().list_lock);
+        self.frames.touch_raw(noted, Access::Read);
+        if noted.as_raw().load(Ordering::Relaxed) != 0 {
             self.undo();
         }
-        self.frames.header().list_lock.as_raw().store(0, Ordering::Release);
+        self.frames.touch_raw(lock, Access::Write);
+        lock.as_raw().store(0, Ordering::Release);
     }
 }

@@ -21,10 +21,11 @@
 
 use std::marker::PhantomData;
 
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::seam::Points;
 use cenote_base::rt::{self, atomic::Ordering};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
-use cenote_fabric::observe::{self, Access, Observer, Off, On};
+use cenote_fabric::observe::{self, Access, Asks, Observer, On};
 use cenote_fabric::{Span, coherence};
 use cenote_storage::redo::{GroupBuilder, RECORD_HEADER, page_header};
 
@@ -163,7 +164,7 @@ impl<'p> Mtr<'p> {
     ///
     /// # Errors
     /// Those of reading the page; [`Error::Invalid`] for more than [`PAGES_MAX`] pages; [`Error::Poisoned`] when
-    /// the log takes no more changes.
+    /// the log takes no more changes, [`Error::Full`] of the first page when it has no room for more.
     pub fn exclusive(&mut self, page: PageId) -> Result<PageH> {
         if let Some(h) = self.find(page) {
             return Ok(h);
@@ -203,12 +204,15 @@ impl<'p> Mtr<'p> {
     /// Makes `page` an empty one of `kind` and `level`, whatever it was: it is not read.
     ///
     /// # Errors
-    /// As [`Mtr::exclusive`].
+    /// As [`Mtr::exclusive`]; [`Error::Full`] if its file cannot grow.
     pub fn create(&mut self, page: PageId, kind: u8, level: u8) -> Result<PageH> {
         let h = match self.find(page) {
             Some(h) => h,
             None => {
                 self.check_room()?;
+                // A page without space on disk could never leave its frame, nor its redo the log.
+                let pages = self.pool.storage.pages();
+                pages.reserve(page.space, page.page.saturating_add(1))?;
                 let latched = self.pool.exclusive_unread(page)?;
                 self.hold(latched, page)
             }
@@ -229,7 +233,10 @@ impl<'p> Mtr<'p> {
                 "a mini-transaction takes more than {PAGES_MAX} pages"
             )));
         }
-        self.pool.storage.log().check_poison()
+        match self.parts.held.is_empty() && !self.changed {
+            true => self.pool.admit(),
+            false => self.pool.storage.log().check_poison(),
+        }
     }
 
     fn hold(&mut self, latched: Latched, page: PageId) -> PageH {
@@ -272,9 +279,9 @@ impl<'p> Mtr<'p> {
 
     // ---- reading ----
 
-    /// The page.
+    /// The page; each access asks whether somebody observes.
     pub fn view(&self, h: PageH) -> PageView<'_> {
-        self.view_as(h, Off)
+        self.view_as(h, Asks)
     }
 
     /// The page, seen by `observer`.
@@ -366,15 +373,19 @@ impl<'p> Mtr<'p> {
         if held.record.is_none() {
             self.changed = true;
             let d = self.pool.frames.descriptor(held.latched.frame);
-            let head = RecordAddr::from_raw(d.head.load(Ordering::Relaxed));
+            let mut head = RecordAddr::from_raw(d.head.load(Ordering::Relaxed));
+            if planted(Fault::ChainLink) {
+                head = RecordAddr::from_raw(0);
+            }
             held.record = Some(self.parts.group.begin_page(held.page, head));
             held.image = Chain::unpack(d.chain.load(Ordering::Relaxed)).is_long();
         }
         if self.pool.host {
             note_lines(&mut held.dirty, offset, length);
         }
-        if self.observed {
-            let region = self.pool.frames.region().id();
+        let region = self.pool.frames.region();
+        // A watched region's spans announce their writes themselves.
+        if self.observed && !region.is_watched() {
             let at = self.pool.frames.geometry().page_at(held.latched.frame) + offset as u64;
             On.touch(region, at, length as u32, Access::Write);
         }
@@ -447,6 +458,9 @@ impl<'p> Mtr<'p> {
                 pool.storage.log().append(group, Some(&mut patch))?
             }
         };
+        if planted(Fault::StalledCommit) {
+            stall();
+        }
         self.stamp(appended.start, appended.end);
         floor.store(0, Ordering::SeqCst);
         bump(&pool.counters().mini_transactions, 1);
@@ -476,7 +490,9 @@ impl<'p> Mtr<'p> {
                 .set_u64(page_header::LSN, end.raw());
             if pool.host {
                 held.dirty[0] |= 1;
-                flush_lines(pool, held);
+                if !planted(Fault::PageFlush) {
+                    flush_lines(pool, held);
+                }
             }
         }
         if pool.host {
@@ -529,7 +545,15 @@ impl Drop for Mtr<'_> {
 /// Rule 1: pages are half changed and latched; nobody but recovery can put them right.
 fn end_process(why: &str) -> ! {
     eprintln!("cenote: {why}: the process ends here; start it again, recovery is instant");
-    std::process::abort();
+    rt::fault::end_process(why)
+}
+
+/// Tests: what the log holds of this commit may be overwritten before the pages say that it was there.
+#[cold]
+fn stall() {
+    if rt::random().is_multiple_of(500) {
+        rt::sleep(rt::Nanos(rt::random() % 2_000_000_000));
+    }
 }
 
 fn note_lines(dirty: &mut [u64; 4], offset: usize, length: usize) {
@@ -581,6 +605,11 @@ impl Pool {
                 bump(&self.counters().misses, 1);
                 set_state(self.frames.descriptor(claimed.frame), FrameState::Used);
                 self.lists().put(List::Warm, claimed.frame);
+                if self.host {
+                    // The latch was flushed when the frame was free. Until commit nothing else in memory says which page is in it, and
+                    // its redo is durable before that.
+                    self.persist_descriptor(claimed.frame);
+                }
                 return Ok(claimed);
             }
         }

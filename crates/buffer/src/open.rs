@@ -17,13 +17,13 @@
 //! file · in the region as its own. A region is believed if its own or its next incarnation is the control file's.
 
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{self, JoinHandle, Local, Mutex, RwLock};
 use cenote_base::{Error, Result};
-use cenote_fabric::{Identity, Region, RegionOptions, coherence, default_path};
+use cenote_fabric::{self as fabric, Identity, Kind as RegionKind, Region, RegionOptions, coherence, default_path};
 use cenote_storage::{Control, DataDir, RingPlace, RingUse, Storage, StorageOptions, StorageReport, Survive};
 
 use crate::background;
@@ -31,10 +31,12 @@ use crate::frame::Frames;
 use crate::hash::PageHash;
 use crate::latch::{Owner, Parking};
 use crate::layout::{DOUBTING, Geometry, LINE, POOL_FORMAT, POOL_MAGIC};
+use crate::lower::{Lower, OnlyStorage};
 use crate::pool::{Pool, Signals};
 use crate::report::{Mode, RecoveryReport};
 use crate::slots::Slots;
 use crate::stats::Stats;
+use crate::tiered::{RemoteSource, Tier};
 
 /// Where the frames lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,14 +45,16 @@ pub enum Kind {
     Cxl,
     /// In memory of the process: the classic.
     Dram,
+    /// In memory of the process, with remote memory between it and storage ([`Config::remote`]).
+    Tiered,
 }
 
 impl Kind {
-    /// `cxl` or `dram`: the tier's name.
+    /// `cxl` or `dram`: the tier that the frames are in.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Cxl => "cxl",
-            Kind::Dram => "dram",
+            Kind::Dram | Kind::Tiered => "dram",
         }
     }
 }
@@ -60,8 +64,10 @@ impl Kind {
 pub struct Config {
     /// Where the frames lie.
     pub kind: Kind,
-    /// Bytes of the region, all told.
+    /// Bytes of the region, all told; [`Geometry::len_for`] tells how many a certain number of frames take.
     pub size: u64,
+    /// The way to remote memory: kind `tiered` needs one, the others have none.
+    pub remote: Option<RemoteSource>,
     /// The region's file or device; `None`: a file in shared memory, named after the database.
     pub region: Option<PathBuf>,
     /// Bind the memory to this NUMA node.
@@ -90,6 +96,7 @@ impl Config {
         Self {
             kind,
             size,
+            remote: None,
             region: None,
             numa_node: None,
             survive: Survive::Process,
@@ -99,6 +106,14 @@ impl Config {
             background: true,
             scan_limit: 64 << 30,
             replay_stretch: crate::replay::STRETCH,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        match (self.kind, &self.remote) {
+            (Kind::Tiered, None) => Err(Error::Invalid("a tiered pool needs remote memory".into())),
+            (Kind::Cxl | Kind::Dram, Some(_)) => Err(Error::Invalid("remote memory is for a tiered pool".into())),
+            _ => Ok(()),
         }
     }
 
@@ -147,6 +162,7 @@ impl BufferPool {
     /// memory is short; those of storage.
     pub fn open(config: Config, dir: DataDir) -> Result<(BufferPool, RecoveryReport)> {
         let begun = rt::now();
+        config.check()?;
         let control = dir.control().get();
         let opened = open_region(&config, &control, &dir)?;
         let epoch = take_over(&opened.region);
@@ -161,8 +177,10 @@ impl BufferPool {
         options.segment_bytes = config.segment_bytes;
         options.background = config.background;
         let (storage, found) = dir.storage(options)?;
-        let pool = Arc::new(build(&config, &opened, storage, epoch)?);
-        let mut report = recover(&pool, &config, opened, &found, &control)?;
+        let mut report = RecoveryReport::new(if control.clean { Mode::Clean } else { Mode::Log });
+        let lower = lower(&config, &storage, &mut report)?;
+        let pool = Arc::new(build(&config, &opened, storage, lower, epoch)?);
+        recover(&pool, &config, opened, &found, &control, &mut report)?;
         begin(&pool, &config)?;
         report.duration = rt::now().since(begun);
         let threads = if config.background {
@@ -191,6 +209,8 @@ impl BufferPool {
         let position = self.pool.checkpoint()?;
         self.pool.storage.pages().sync()?;
         let clean = position == self.pool.storage.log().tail();
+        // Another host may be the next to open it.
+        self.pool.frames.region().write_back_all();
         self.pool.storage.control().update(|c| c.clean = clean)?;
         self.pool.frames.region().update_state(|s| s.clean = clean);
         Ok(())
@@ -216,7 +236,7 @@ fn open_region(config: &Config, control: &Control, dir: &DataDir) -> Result<Open
         numa_node: config.numa_node,
         ..RegionOptions::default()
     };
-    if config.kind == Kind::Dram {
+    if config.kind != Kind::Cxl {
         let region = Region::dram(config.size, identity(control, dir), options)?;
         return made(config, region, Vec::new());
     }
@@ -240,7 +260,7 @@ fn open_region(config: &Config, control: &Control, dir: &DataDir) -> Result<Open
         }) => {}
         Err(Error::Mismatch(reason) | Error::Corrupt(reason)) => {
             // Nothing but its name can tell whose it is.
-            if config.region.is_some() && !is_blank(&path) {
+            if config.region.is_some() && !fabric::is_blank(&path) {
                 return Err(Error::Mismatch(format!(
                     "{reason}. It may belong to something else: remove it (cenote region remove), or name another"
                 )));
@@ -299,7 +319,7 @@ fn fits(config: &Config, control: &Control, region: &Region) -> Result<std::resu
 
 fn check_geometry(config: &Config, region: &Region, geometry: Geometry) -> std::result::Result<(), String> {
     let wanted = config.size.next_multiple_of(4096);
-    if region.len() != wanted && region.kind() == cenote_fabric::Kind::File {
+    if region.len() != wanted && region.kind() != RegionKind::Devdax {
         return Err(format!("it is of {} bytes, {} are wanted", region.len(), config.size));
     }
     let at = Geometry::HEADER_AT;
@@ -321,21 +341,13 @@ fn check_geometry(config: &Config, region: &Region, geometry: Geometry) -> std::
     {
         return Err("its pool header has another format or geometry".into());
     }
-    let (boot, state) = (boot_fingerprint(), region.state());
+    let (boot, state) = (region.host(), region.state());
     let host = state.words[SURVIVE] == Survive::Host as u64;
-    if !host && boot != 0 && state.words[BOOT] != boot {
+    // A clean stop has left nothing in the caches.
+    if !host && !state.clean && boot != 0 && state.words[BOOT] != boot {
         return Err("its host was restarted, and it was filled to survive a process only (--survive host)".into());
     }
     Ok(())
-}
-
-/// Which boot of which host this is; 0 if nothing tells.
-fn boot_fingerprint() -> u64 {
-    // The kernel's files say of themselves that they are empty: they are read without asking for their length.
-    let mut id = [0; 64];
-    let file = rt::fs::open(Path::new("/proc/sys/kernel/random/boot_id"), rt::fs::OpenOptions::READ);
-    let length = file.and_then(|f| f.read_at(&mut id, 0)).unwrap_or(0);
-    u64::from(cenote_base::crc::crc32c(&id[..length])) | (length as u64) << 32
 }
 
 /// A new epoch: latches of before are dead from here on.
@@ -349,21 +361,43 @@ fn take_over(region: &Region) -> u8 {
     ((epoch - 1) % 255 + 1) as u8
 }
 
-fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, epoch: u8) -> Result<Pool> {
+fn lower(config: &Config, storage: &Arc<Storage>, report: &mut RecoveryReport) -> Result<Box<dyn Lower>> {
+    Ok(match &config.remote {
+        Some(source) => Box::new(Tier::open(storage, source.clone(), report)?),
+        None => Box::new(OnlyStorage(Arc::clone(storage))),
+    })
+}
+
+fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn Lower>, epoch: u8) -> Result<Pool> {
     let geometry = opened.geometry;
+    opened.region.describe(&[
+        ("header", 0, Geometry::RING_AT),
+        ("ring", Geometry::RING_AT, geometry.ring_len),
+        ("hash", geometry.buckets_at, geometry.slots_at - geometry.buckets_at),
+        ("slots", geometry.slots_at, geometry.descriptors_at - geometry.slots_at),
+        (
+            "descriptors",
+            geometry.descriptors_at,
+            geometry.pages_at - geometry.descriptors_at,
+        ),
+        ("pages", geometry.pages_at, geometry.end() - geometry.pages_at),
+    ]);
     Ok(Pool {
         frames: Frames::new(Arc::clone(&opened.region), geometry)?,
         storage,
+        lower,
         hash: PageHash::new(geometry.buckets),
         slots: Slots::default(),
         parking: Parking::new(),
         stats: Stats::default(),
         kind: config.kind,
+        background: config.background,
         owner: Owner::new(epoch, 0),
         host: config.survive == Survive::Host,
         list_mutex: Mutex::new(()),
         writing: (0..geometry.frames.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
         parts: Local::default(),
+        needs: Local::default(),
         signals: Signals::default(),
         checkpoint_lsn: AtomicU64::new(0),
         checkpoint_mutex: Mutex::new(()),
@@ -381,11 +415,11 @@ fn recover(
     opened: Opened,
     found: &StorageReport,
     control: &Control,
-) -> Result<RecoveryReport> {
+    report: &mut RecoveryReport,
+) -> Result<()> {
     let clean = control.clean;
     pool.checkpoint_lsn.store(control.checkpoint.raw(), Ordering::Relaxed);
-    let mut report = RecoveryReport::new(if clean { Mode::Clean } else { Mode::Log });
-    report.remarks = opened.remarks;
+    report.remarks.extend(opened.remarks);
     report.voided = found.log.voided.len() as u64;
     match &found.log.ring {
         RingUse::Used if !pool.is_of_its_ring() => {
@@ -396,25 +430,36 @@ fn recover(
         RingUse::Used => {
             report.mode = if clean { Mode::Clean } else { Mode::Instant };
             pool.note_reserved();
-            pool.repair(config, control, &mut report)?;
-            return Ok(report);
+            return pool.repair(config, control, report);
         }
         RingUse::Discarded(reason) => report.remarks.push(format!("region discarded: {reason}")),
         RingUse::Created | RingUse::NotOffered => {}
     }
     // A device keeps what was in it; a file made anew is zeros.
-    if opened.believed || opened.region.kind() == cenote_fabric::Kind::Devdax {
+    if opened.believed || matches!(opened.region.kind(), RegionKind::Devdax | RegionKind::Simulated) {
         pool.wipe();
     }
     pool.format();
-    pool.replay_all(control.checkpoint, &mut report)?;
+    if let Err(error) = pool.replay_all(control.checkpoint, report) {
+        // Remote memory may have gone, or gone wrong, in the middle: log and storage are enough.
+        if !pool.lower.forsake() {
+            return Err(error);
+        }
+        report
+            .remarks
+            .push(format!("recovery begins again without remote memory: {error}"));
+        pool.wipe();
+        pool.format();
+        pool.replay_all(control.checkpoint, report)?;
+    }
+    pool.lower.replayed();
     pool.frames.header().surveying.store(0, Ordering::Release);
-    Ok(report)
+    Ok(())
 }
 
 /// The last step of a start: the region and the data directory name each other.
 fn begin(pool: &Pool, config: &Config) -> Result<()> {
-    let incarnation = rt::random_u128();
+    let incarnation = pool.lower.incarnation().unwrap_or_else(rt::random_u128);
     let region = pool.frames.region();
     region.update_state(|s| {
         s.words[NEXT_LOW] = incarnation as u64;
@@ -426,7 +471,7 @@ fn begin(pool: &Pool, config: &Config) -> Result<()> {
     })?;
     region.update_state(|s| {
         s.incarnation = incarnation;
-        s.words[BOOT] = boot_fingerprint();
+        s.words[BOOT] = region.host();
         s.words[SURVIVE] = config.survive as u64;
     });
     Ok(())
@@ -474,12 +519,4 @@ impl Pool {
             coherence::flush(region, from, to.saturating_sub(from) as usize);
         }
     }
-}
-
-/// Whether a file or device begins with nothing: it may be made a region.
-fn is_blank(path: &Path) -> bool {
-    let mut head = [0; 4096];
-    let file = rt::fs::open(path, rt::fs::OpenOptions::READ);
-    let filled = file.and_then(|f| f.read_at(&mut head, 0));
-    filled.is_ok_and(|n| head[..n].iter().all(|b| *b == 0))
 }

@@ -17,21 +17,24 @@
 
 use std::sync::Arc;
 
-use cenote_base::page_io::{PageIo, PageRead};
+use cenote_base::page_io::PageRead;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::seam::{Plain, Points, Seam};
 use cenote_base::rt::{self, Event, Local, Mutex, RwLock, Spin};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_fabric::observe::{Access, Observer};
 use cenote_fabric::{Region, coherence};
-use cenote_storage::{Storage, redo};
+use cenote_storage::Storage;
 
+use crate::admit::NeedCell;
 use crate::frame::Frames;
 use crate::guard::{OptGuard, SharedGuard};
 use crate::hash::{self, PageHash, key_of};
 use crate::latch::{self, Owner, Parking};
 use crate::layout::{Descriptor, FrameState, LINE};
 use crate::lists::{List, Lists};
+use crate::lower::{Lower, Trace};
 use crate::slots::{Entry, Slots};
 use crate::stats::{Counters, PoolStats, Stats, bump};
 use crate::{Kind, mtr};
@@ -66,11 +69,15 @@ impl Hint {
 pub struct Pool {
     pub(crate) frames: Frames,
     pub(crate) storage: Arc<Storage>,
+    /// Where pages come from and go to.
+    pub(crate) lower: Box<dyn Lower>,
     pub(crate) hash: PageHash,
     pub(crate) slots: Slots,
     pub(crate) parking: Parking,
     pub(crate) stats: Stats,
     pub(crate) kind: Kind,
+    /// Whether it has threads of its own.
+    pub(crate) background: bool,
     pub(crate) owner: Owner,
     /// Survival of a host: lines are flushed (rule 5).
     pub(crate) host: bool,
@@ -78,6 +85,7 @@ pub struct Pool {
     /// Frames whose write-back is under way, a bit each.
     pub(crate) writing: Box<[AtomicU64]>,
     pub(crate) parts: Local<Mutex<Vec<mtr::Parts>>>,
+    pub(crate) needs: Local<NeedCell>,
     pub(crate) signals: Signals,
     pub(crate) checkpoint_lsn: AtomicU64,
     pub(crate) checkpoint_mutex: Mutex<()>,
@@ -104,6 +112,8 @@ pub(crate) struct Signals {
     pub flush: Event,
     /// Pages to read ahead.
     pub prefetch: Event,
+    /// The end, for the thread that looks after remote memory.
+    pub remote: Event,
     pub wanted: Mutex<Vec<PageId>>,
 }
 
@@ -122,6 +132,21 @@ impl Pool {
             self.hit(Plain, page)
         };
         match hit {
+            Some(guard) => Ok(guard),
+            None => self.optimistic_slow(page, Hint::Warm),
+        }
+    }
+
+    /// As [`Pool::optimistic`], within an operation that has asked what its preemption points are.
+    ///
+    /// # Errors
+    /// As [`Pool::optimistic`].
+    #[inline(always)]
+    pub fn optimistic_by<S: Seam>(&self, seam: S, page: PageId) -> Result<OptGuard<'_>> {
+        if !S::PLAIN {
+            return self.optimistic(page);
+        }
+        match self.hit(seam, page) {
             Some(guard) => Ok(guard),
             None => self.optimistic_slow(page, Hint::Warm),
         }
@@ -253,8 +278,16 @@ impl Pool {
     /// Tells `observer` of the bucket and the descriptor of `frame`: read, or latched and so written.
     #[inline(always)]
     pub(crate) fn announce<O: Observer>(&self, frame: u32, observer: O, descriptor: Access) {
-        if O::ON {
-            let (region, geometry) = (self.frames.region().id(), self.frames.geometry());
+        if O::ON && observer.is_on() {
+            self.announce_observed(frame, observer, descriptor);
+        }
+    }
+
+    /// A simulated device has been told by the atomics themselves.
+    #[inline(never)]
+    fn announce_observed<O: Observer>(&self, frame: u32, observer: O, descriptor: Access) {
+        let (region, geometry) = (self.frames.region(), self.frames.geometry());
+        if !region.is_simulated() {
             let key = self.frames.descriptor(frame).key.load(Ordering::Relaxed);
             let bucket = geometry.buckets_at + 4 * self.hash.bucket(key) as u64;
             observer.touch(region, bucket, 4, Access::Read);
@@ -294,6 +327,7 @@ impl Pool {
 
     /// Releases `latched`: the latch first, then the slot's entry; then whoever waits is woken.
     pub(crate) fn unlatch(&self, latched: Latched, changed: bool) {
+        self.frames.touch_latch(latched.frame);
         latch::release_exclusive(&self.frames.descriptor(latched.frame).latch, changed);
         if self.host {
             self.persist_descriptor(latched.frame);
@@ -306,6 +340,7 @@ impl Pool {
         if self.abandoned.as_raw().load(Ordering::Relaxed) {
             return;
         }
+        self.frames.touch_latch(frame);
         latch::release_shared(&self.frames.descriptor(frame).latch);
         self.parking.released(frame);
     }
@@ -341,11 +376,13 @@ impl Pool {
         if let Some(there) = self.publish(claimed, page)? {
             return Ok(there);
         }
-        if let Err(error) = self.fill(claimed, page, build) {
-            self.unpublish(claimed)?;
-            return Err(error);
+        match self.fill(claimed, page, hint, build) {
+            Ok(trace) => self.settle(claimed, hint.list(), &trace),
+            Err(error) => {
+                self.unpublish(claimed)?;
+                return Err(error);
+            }
         }
-        self.settle(claimed, hint.list());
         self.unlatch(claimed, true);
         Ok(claimed.frame)
     }
@@ -359,6 +396,8 @@ impl Pool {
         if let Ok(None) = there {
             self.frames.descriptor(claimed.frame).key.store(key, Ordering::Release);
             bucket.insert(claimed.frame);
+            drop(bucket);
+            self.lower.enter(page);
             return Ok(None);
         }
         drop(bucket);
@@ -366,51 +405,56 @@ impl Pool {
         there
     }
 
-    /// Takes a frame out of the hash and frees it; the latch is released.
+    /// Takes a frame out of the hash and frees it; the latch is released, also where the hash is broken.
     pub(crate) fn unpublish(&self, latched: Latched) -> Result<()> {
         let d = self.frames.descriptor(latched.frame);
         let key = d.key.load(Ordering::Relaxed);
-        self.hash.lock(&self.frames, key).remove(latched.frame)?;
-        self.free(latched);
+        self.lower.leave(hash::page_of(key));
+        match self.hash.lock(&self.frames, key).remove(latched.frame) {
+            Ok(()) => self.free(latched),
+            Err(broken) => {
+                self.leave(latched);
+                return Err(broken);
+            }
+        }
         Ok(())
     }
 
-    fn fill(&self, claimed: Latched, page: PageId, build: bool) -> Result<()> {
-        let mut bytes = vec![0; PAGE_SIZE];
-        let read = self.storage.read_page(page, &mut bytes)?;
-        bump(&self.counters().pages_read, 1);
-        if read == PageRead::NeverWritten && !build {
+    /// Releases a frame that may be in a broken chain, and so cannot be freed: recovery takes care of it. If it holds a page, that
+    /// stays; a page that was being read is not to be found there.
+    fn leave(&self, latched: Latched) {
+        let d = self.frames.descriptor(latched.frame);
+        let loading = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Loading);
+        if loading {
+            d.key.store(0, Ordering::Release);
+            d.seal();
+        } else {
+            self.lower.enter(hash::page_of(d.key.load(Ordering::Relaxed)));
+        }
+        self.unlatch(latched, loading);
+    }
+
+    fn fill(&self, claimed: Latched, page: PageId, hint: Hint, build: bool) -> Result<Trace> {
+        let fetched = self.lower.read(page, hint)?;
+        if fetched.from_storage {
+            bump(&self.counters().pages_read, 1);
+        }
+        if fetched.read == PageRead::NeverWritten && !build {
             return Err(Error::corrupt(format!(
                 "page {page} is asked for and was never written"
             )));
         }
-        let lsn = redo::page_lsn(&bytes);
-        self.check_not_ahead(page, lsn)?;
-        self.frames.page(claimed.frame).copy_in(0, &bytes);
-        self.frames
-            .descriptor(claimed.frame)
-            .lsn
-            .store(lsn.raw(), Ordering::Relaxed);
-        Ok(())
+        self.frames.page(claimed.frame).copy_in(0, &fetched.bytes);
+        Ok(fetched.trace)
     }
 
-    /// The other half of the write-back's assertion: nothing in storage is ahead of the durable log.
-    fn check_not_ahead(&self, page: PageId, lsn: Lsn) -> Result<()> {
-        let durable = self.storage.durable_lsn();
-        if lsn > durable {
-            return Err(Error::corrupt(format!(
-                "page {page} in storage has LSN {lsn}, beyond the durable log, which ends at {durable}"
-            )));
-        }
-        Ok(())
-    }
-
-    /// The claimed frame's page is whole: it is in use, clean, and on its list.
-    pub(crate) fn settle(&self, latched: Latched, list: List) {
+    /// The claimed frame's page is whole: it is in use, as clean as its trace says, and on its list.
+    fn settle(&self, latched: Latched, list: List, trace: &Trace) {
         let d = self.frames.descriptor(latched.frame);
-        d.head.store(0, Ordering::Relaxed);
-        d.rec.store(0, Ordering::Relaxed);
-        d.chain.store(0, Ordering::Relaxed);
+        d.lsn.store(trace.lsn, Ordering::Relaxed);
+        d.head.store(trace.head, Ordering::Relaxed);
+        d.rec.store(trace.rec, Ordering::Relaxed);
+        d.chain.store(trace.chain, Ordering::Relaxed);
         d.recency.store(0, Ordering::Relaxed);
         if self.host {
             self.persist_page(latched.frame);
@@ -494,6 +538,9 @@ impl Pool {
     }
 
     pub(crate) fn lists(&self) -> Lists<'_> {
+        if planted(Fault::ListLock) {
+            return Lists::alone(&self.frames);
+        }
         Lists::hold(&self.frames, self.list_mutex.lock())
     }
 
@@ -517,6 +564,7 @@ impl Pool {
             bytes_written: counts.pages_written * PAGE_SIZE as u64,
             checkpoint: Lsn::from_raw(self.checkpoint_lsn.load(Ordering::Relaxed)),
             counts,
+            remote: self.lower.stats(),
         }
     }
 
@@ -531,9 +579,25 @@ impl Pool {
         &self.storage
     }
 
+    /// Looks for remote memory that was lost, and takes it into use again (kind `tiered`). A thread does so each second.
+    pub fn tend_remote(&self) {
+        self.lower.tend();
+    }
+
     /// The region in which the frames lie.
     pub fn region(&self) -> &Arc<Region> {
         self.frames.region()
+    }
+
+    /// What the frame's descriptor says of its page's redo.
+    pub(crate) fn trace_of(&self, frame: u32) -> Trace {
+        let d = self.frames.descriptor(frame);
+        Trace {
+            lsn: d.lsn.load(Ordering::Relaxed),
+            head: d.head.load(Ordering::Relaxed),
+            rec: d.rec.load(Ordering::Relaxed),
+            chain: d.chain.load(Ordering::Relaxed),
+        }
     }
 
     /// The page of a frame in use.

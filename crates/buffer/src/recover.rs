@@ -9,7 +9,7 @@
 //! 2. *Lists*: found locked, they are taken back to before the change; after host loss, rebuilt.
 //! 3. *Repair* (rule 4): one scan of the ring finds the newest record of each suspect's page; from the later of it and
 //!    the descriptor's head the chain is followed back to the page's image in storage, or to a logged image, and
-//!    applied. A frame that was loading, or whose page was never made, is free again.
+//!    applied. Images and chains of many pages are read at once, before any of them is changed. A frame that was loading, or whose page was never made, is free again.
 //! 4. Frames whose descriptor is damaged are free, and the log is replayed from the checkpoint for what pages they may have held.
 //! 5. Slots are wiped.
 //!
@@ -18,12 +18,15 @@
 //! - each step leaves a state from which this can begin again: latches are reset frame by frame, each
 //!   after its page is whole; slots go last.
 
+use std::sync::Arc;
+
 use cenote_base::page_io::{PageIo, PageRead};
 use cenote_base::rt::HashMap;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
+use cenote_fabric::observe::Access;
 use cenote_storage::redo::{self, page_header};
-use cenote_storage::{Control, OwnedRecord, Survive};
+use cenote_storage::{Chains, Control, OwnedRecord, Storage, Survive};
 
 use crate::hash::{key_of, page_of};
 use crate::latch;
@@ -33,6 +36,10 @@ use crate::open::Config;
 use crate::pool::{Pool, set_state};
 use crate::report::{Cause, RecoveryReport, Repaired};
 use crate::slots;
+use crate::together::together;
+
+/// Pages whose images and chains are read at once: of 16 KiB and, as chains go, up to some 100 KiB each.
+const AT_ONCE: usize = 64;
 
 /// A frame that is not believed as it is.
 #[derive(Debug, Clone, Copy)]
@@ -111,6 +118,14 @@ fn spread(index: u32) -> u64 {
     (word ^ word >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
 }
 
+/// What a page is rebuilt from: its image in storage as of `base`, and the redo that leads from there to `head`.
+struct Source {
+    bytes: Vec<u8>,
+    base: Lsn,
+    head: RecordAddr,
+    records: Vec<OwnedRecord>,
+}
+
 /// A page rebuilt, and what its descriptor is to say.
 struct Rebuilt {
     bytes: Vec<u8>,
@@ -123,14 +138,21 @@ struct Rebuilt {
 
 impl Pool {
     /// Makes the frames of the last process this one's.
-    pub(crate) fn repair(&self, config: &Config, control: &Control, report: &mut RecoveryReport) -> Result<()> {
+    pub(crate) fn repair(
+        self: &Arc<Self>,
+        config: &Config,
+        control: &Control,
+        report: &mut RecoveryReport,
+    ) -> Result<()> {
         let host = config.survive == Survive::Host || self.was_host();
         let cut_off = self.frames.header().surveying.load(Ordering::Acquire);
         let small = self.frames.region().len() <= config.scan_limit;
         let all = host || small || cut_off != 0 || self.epoch_wrapped();
         self.clamp_header();
         self.repair_lists(host, report);
-        self.release_untouched();
+        if !host {
+            self.release_untouched();
+        }
         let survey = if all {
             self.survey_believing_lists(host, report)
         } else {
@@ -171,7 +193,8 @@ impl Pool {
         self.frames.region().state().epoch % 255 == 1
     }
 
-    /// Frames that the dead had latched to use them for the first time, and that do not count as used yet.
+    /// Frames that the dead had latched to use them for the first time, and that do not count as used yet. Not after the loss of a
+    /// host: the count was in its cache, and a frame beyond an old one may hold a page in the middle of a change.
     fn release_untouched(&self) {
         let touched = self.touched() as u32;
         for frame in slots::named(&self.frames).into_iter().filter(|frame| *frame >= touched) {
@@ -226,12 +249,14 @@ impl Pool {
         self.frames.header().surveying.fetch_max(SURVEYING, Ordering::AcqRel);
         let mut survey = Survey::default();
         for bucket in self.frames.buckets() {
+            self.frames.touch_raw(bucket, Access::Write);
             bucket.as_raw().store(0, Ordering::Relaxed);
         }
         let end = self.storage.durable_lsn();
         for frame in 0..self.touched() as u32 {
             let judged = self.judge(frame, end);
             let d = self.frames.descriptor(frame);
+            self.frames.touch_descriptor(frame);
             let prev = d.list_prev.as_raw().load(Ordering::Relaxed);
             survey
                 .lists
@@ -248,6 +273,7 @@ impl Pool {
     /// Whether `frame` holds a page that is believed, or why it is a suspect.
     fn judge(&self, frame: u32, end: Lsn) -> std::result::Result<bool, Cause> {
         let d = self.frames.descriptor(frame);
+        self.frames.touch_descriptor(frame);
         let word = d.latch.as_raw().load(Ordering::Relaxed);
         if latch::is_exclusive(word) {
             return Err(Cause::Latched);
@@ -258,6 +284,7 @@ impl Pool {
         if latch::has_shared(word) {
             latch::reset(&d.latch);
         }
+        self.frames.touch_descriptor(frame);
         let (key, lsn) = (
             d.key.as_raw().load(Ordering::Relaxed),
             d.lsn.as_raw().load(Ordering::Relaxed),
@@ -272,6 +299,7 @@ impl Pool {
     }
 
     fn enter(&self, frame: u32, survey: &mut Survey) {
+        self.frames.touch_descriptor(frame);
         let key = self.frames.descriptor(frame).key.as_raw().load(Ordering::Relaxed);
         let bucket = self.hash.alone(&self.frames, key);
         match bucket.find(key) {
@@ -352,19 +380,43 @@ impl Pool {
             }
         }
         self.find_heads(&mut wanted, host, control, report)?;
-        for suspect in suspects {
-            match self.page_to_repair(suspect) {
-                Some(page) => self.repair_frame(suspect, page, wanted[&page], control, report)?,
-                None => {
+        let chains = Arc::new(self.storage.log().chains());
+        for suspects in suspects.chunks(AT_ONCE) {
+            let mut sources = self.gather_sources(&chains, suspects, &wanted);
+            for suspect in suspects {
+                let Some(page) = self.page_to_repair(suspect) else {
                     if suspect.cause != Cause::Latched {
                         doubt.add(self.pages_of_damaged(suspect.frame));
                         self.frames.header().surveying.store(DOUBTING, Ordering::Release);
                     }
                     self.drop_frame(suspect.frame, report)?;
-                }
+                    continue;
+                };
+                let source = match sources.remove(&page) {
+                    Some(source) => source,
+                    None => source(&self.storage, &chains, page, wanted[&page]),
+                };
+                self.repair_frame(suspect, page, source, control, report)?;
             }
         }
         Ok(doubt)
+    }
+
+    /// Image and redo of the pages that `suspects` are to hold, by several threads.
+    fn gather_sources(
+        &self,
+        chains: &Arc<Chains>,
+        suspects: &[Suspect],
+        wanted: &HashMap<PageId, RecordAddr>,
+    ) -> HashMap<PageId, Result<Source>> {
+        let mut pages: Vec<PageId> = suspects.iter().filter_map(|s| self.page_to_repair(s)).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        pages.retain(|page| self.storage.pages().has_space(page.space));
+        let items: Vec<(PageId, RecordAddr)> = pages.into_iter().map(|page| (page, wanted[&page])).collect();
+        let (storage, chains) = (Arc::clone(&self.storage), Arc::clone(chains));
+        let read = move |(page, head)| (page, source(&storage, &chains, page, head));
+        together(items, 1, usize::MAX, read).into_iter().collect()
     }
 
     /// The page that a suspect is certainly to hold; `None` if it is to be dropped.
@@ -378,9 +430,10 @@ impl Pool {
         }
     }
 
-    /// One scan of the ring: the newest record of each page in `wanted`. A page can have a newer record than its
-    /// descriptor's head only if a commit was under way: the scan begins at the least floor in the slots,
-    /// unless the slots were in the caches of a host that was lost.
+    /// One scan of the log: the newest record of each page in `wanted`. A page can have a newer record than its
+    /// descriptor's head only if a commit was under way: the scan begins at the least floor in the slots. If those were in
+    /// the caches of a host that was lost, it begins at the checkpoint, below which no commit under way lies: its thread
+    /// may have stood still for so long that the ring has gone round since.
     fn find_heads(
         &self,
         wanted: &mut HashMap<PageId, RecordAddr>,
@@ -395,7 +448,7 @@ impl Pool {
             // A floor may be older than what the ring holds, if its thread stood still for long: the files have it. One below
             // the checkpoint was read before the checkpoint was taken, and its commit's place lies above.
             Some(floor) if !host => floor.max(control.checkpoint),
-            _ => log.ring_scan_start(),
+            _ => control.checkpoint.min(log.ring_scan_start()),
         };
         if self.scan_heads(start, wanted, report).is_err() {
             // A floor that is no group's start was not written by us.
@@ -427,7 +480,7 @@ impl Pool {
         &self,
         suspect: &Suspect,
         page: PageId,
-        head: RecordAddr,
+        source: Result<Source>,
         control: &Control,
         report: &mut RecoveryReport,
     ) -> Result<()> {
@@ -441,7 +494,7 @@ impl Pool {
         {
             return self.drop_frame(frame, report);
         }
-        let rebuilt = match self.rebuild_from_chain(page, head, frame, control) {
+        let rebuilt = match source.and_then(|source| self.rebuild_from_chain(source, frame, control)) {
             Ok(rebuilt) => rebuilt,
             Err(error) => {
                 report
@@ -469,15 +522,13 @@ impl Pool {
     }
 
     /// The page from its image in storage and its chain; `None` if it was never made.
-    fn rebuild_from_chain(
-        &self,
-        page: PageId,
-        head: RecordAddr,
-        frame: u32,
-        control: &Control,
-    ) -> Result<Option<Rebuilt>> {
-        let (bytes, base) = self.base_image(page)?;
-        let records = self.storage.log().collect_chain(page, head, base)?;
+    fn rebuild_from_chain(&self, source: Source, frame: u32, control: &Control) -> Result<Option<Rebuilt>> {
+        let Source {
+            bytes,
+            base,
+            head,
+            records,
+        } = source;
         let whole = base != Lsn::ZERO || records.first().is_none_or(|r| r.get().is_base);
         let rec = Lsn::from_raw(self.frames.descriptor(frame).rec.load(Ordering::Relaxed));
         // A dirty frame whose chain leads nowhere has lost its head: storage alone is not enough.
@@ -500,7 +551,7 @@ impl Pool {
         control: &Control,
         report: &mut RecoveryReport,
     ) -> Result<Option<Rebuilt>> {
-        let (bytes, base) = self.base_image(page)?;
+        let (bytes, base) = base_image(&self.storage, page)?;
         let mut records = Vec::new();
         let mut scan = self.storage.log().scan(control.checkpoint);
         while let Some(group) = scan.next()? {
@@ -524,25 +575,14 @@ impl Pool {
         apply_all(bytes, base, &records, control.checkpoint)
     }
 
-    /// The page as storage has it, and its LSN; zeros and zero if it never was written, or cannot
-    /// be read (then a logged image must be its base).
-    fn base_image(&self, page: PageId) -> Result<(Vec<u8>, Lsn)> {
-        let mut bytes = vec![0; PAGE_SIZE];
-        match self.storage.read_page(page, &mut bytes) {
-            Ok(PageRead::NeverWritten) => Ok((bytes, Lsn::ZERO)),
-            Ok(PageRead::Present | PageRead::Rebuilt) => {
-                let lsn = redo::page_lsn(&bytes);
-                Ok((bytes, lsn))
-            }
-            Err(Error::Corrupt(_)) => Ok((vec![0; PAGE_SIZE], Lsn::ZERO)),
-            Err(other) => Err(other),
-        }
-    }
-
     /// Puts a rebuilt page into its frame: page, descriptor, hash, list; the latch goes last.
     fn install(&self, frame: u32, page: PageId, rebuilt: &Rebuilt) -> Result<()> {
         let d = self.frames.descriptor(frame);
         self.frames.page(frame).copy_in(0, &rebuilt.bytes);
+        if self.host {
+            // Before the descriptor says what the page is: not all frames that are rebuilt are latched.
+            self.persist_page(frame);
+        }
         d.key.store(key_of(page), Ordering::Relaxed);
         d.lsn.store(rebuilt.lsn.raw(), Ordering::Relaxed);
         d.head.store(rebuilt.head.raw(), Ordering::Relaxed);
@@ -555,9 +595,6 @@ impl Pool {
             bucket.insert(frame);
         }
         self.lists_alone().put(List::Warm, frame);
-        if self.host {
-            self.persist_page(frame);
-        }
         latch::reset(&d.latch);
         if self.host {
             self.persist_descriptor(frame);
@@ -593,6 +630,33 @@ impl Pool {
         let span = self.frames.page(frame);
         let inside = PageId::new(span.u32(page_header::SPACE), span.u32(page_header::PAGE));
         (key == key_of(inside)).then_some(inside)
+    }
+}
+
+/// Reads what `page` is rebuilt from.
+fn source(storage: &Storage, chains: &Chains, page: PageId, head: RecordAddr) -> Result<Source> {
+    let (bytes, base) = base_image(storage, page)?;
+    let records = chains.collect(page, head, base)?;
+    Ok(Source {
+        bytes,
+        base,
+        head,
+        records,
+    })
+}
+
+/// The page as storage has it, and its LSN; zeros and zero if it never was written, or cannot
+/// be read (then a logged image must be its base).
+fn base_image(storage: &Storage, page: PageId) -> Result<(Vec<u8>, Lsn)> {
+    let mut bytes = vec![0; PAGE_SIZE];
+    match storage.read_page(page, &mut bytes) {
+        Ok(PageRead::NeverWritten) => Ok((bytes, Lsn::ZERO)),
+        Ok(PageRead::Present | PageRead::Rebuilt) => {
+            let lsn = redo::page_lsn(&bytes);
+            Ok((bytes, lsn))
+        }
+        Err(Error::Corrupt(_)) => Ok((vec![0; PAGE_SIZE], Lsn::ZERO)),
+        Err(other) => Err(other),
     }
 }
 

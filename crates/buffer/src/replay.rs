@@ -1,12 +1,15 @@
 //! Classic recovery: redo from the checkpoint on, applied to pages by their LSN (ARIES' redo).
 //!
 //! The log is read once, in stretches that fit a bounded amount of memory. Within a stretch, records are gathered by page and
-//! pages taken in order, so that each is brought in once and storage is read forwards. A record is
+//! pages taken in order, so that each is brought in once and storage is read forwards; several threads do so, since they mostly
+//! wait for storage or remote memory ([`crate::together`]). A record is
 //! applied if it is newer than the page; so replaying what is there already changes nothing, and this may be
 //! done twice, or half and then again.
 //!
 //! A page can be given up while the log still has records of it: purge logs it empty, waits until that is durable, and drops frame and
 //! file block. A stretch that ends in between has records for a page that storage has not; a later one makes it anew.
+
+use std::sync::Arc;
 
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{HashMap, HashSet};
@@ -18,9 +21,15 @@ use crate::hash::key_of;
 use crate::layout::Chain;
 use crate::pool::{Hint, Latched, Pool};
 use crate::report::RecoveryReport;
+use crate::together::together;
 
 /// Redo gathered before it is applied, in bytes.
 pub(crate) const STRETCH: usize = 64 << 20;
+
+/// Pages for each thread that replays, at least: to start one costs about as much as a few reads.
+const PAGES_A_THREAD: usize = 4;
+/// Frames for each thread that replays: it holds one at a time, and others must be left to be given up.
+const FRAMES_A_THREAD: usize = 8;
 
 /// Redo of one stretch, by page. Each record with the start of its group.
 type Gathered = HashMap<PageId, Vec<(Lsn, OwnedRecord)>>;
@@ -37,16 +46,26 @@ enum Replayed {
 
 impl Pool {
     /// Replays everything from `from` on.
-    pub(crate) fn replay_all(&self, from: Lsn, report: &mut RecoveryReport) -> Result<()> {
+    pub(crate) fn replay_all(self: &Arc<Self>, from: Lsn, report: &mut RecoveryReport) -> Result<()> {
         self.replay(from, |_| true, report)
     }
 
     /// Replays what concerns `pages`.
-    pub(crate) fn replay_pages(&self, from: Lsn, pages: &[PageId], report: &mut RecoveryReport) -> Result<()> {
+    pub(crate) fn replay_pages(
+        self: &Arc<Self>,
+        from: Lsn,
+        pages: &[PageId],
+        report: &mut RecoveryReport,
+    ) -> Result<()> {
         self.replay(from, |page| pages.contains(&page), report)
     }
 
-    fn replay(&self, from: Lsn, concerns: impl Fn(PageId) -> bool, report: &mut RecoveryReport) -> Result<()> {
+    fn replay(
+        self: &Arc<Self>,
+        from: Lsn,
+        concerns: impl Fn(PageId) -> bool,
+        report: &mut RecoveryReport,
+    ) -> Result<()> {
         let mut gathered = Gathered::default();
         let mut missing = HashSet::default();
         let mut bytes = 0;
@@ -79,23 +98,26 @@ impl Pool {
     }
 
     fn apply_gathered(
-        &self,
+        self: &Arc<Self>,
         gathered: &mut Gathered,
         missing: &mut HashSet<PageId>,
         report: &mut RecoveryReport,
     ) -> Result<()> {
-        let mut pages: Vec<(PageId, Vec<(Lsn, OwnedRecord)>)> = gathered.drain().collect();
+        // A space that is gone was dropped after what the log says here.
+        let there = |page: &PageId| self.storage.pages().has_space(page.space);
+        let mut pages: Vec<(PageId, Vec<(Lsn, OwnedRecord)>)> =
+            gathered.drain().filter(|(page, _)| there(page)).collect();
         pages.sort_unstable_by_key(|(page, _)| *page);
-        for (page, records) in pages {
-            // A space that is gone was dropped after what the log says here.
-            if self.storage.pages().has_space(page.space) {
-                match self.replay_page(page, &records)? {
-                    Replayed::Missing => drop(missing.insert(page)),
-                    Replayed::Nothing => {}
-                    Replayed::Applied => {
-                        missing.remove(&page);
-                        report.pages_replayed += 1;
-                    }
+        let pool = Arc::clone(self);
+        let replay = move |(page, records): (PageId, Vec<_>)| (page, pool.replay_page(page, &records));
+        let threads = self.frames.count() as usize / FRAMES_A_THREAD;
+        for (page, replayed) in together(pages, PAGES_A_THREAD, threads, replay) {
+            match replayed? {
+                Replayed::Missing => drop(missing.insert(page)),
+                Replayed::Nothing => {}
+                Replayed::Applied => {
+                    missing.remove(&page);
+                    report.pages_replayed += 1;
                 }
             }
         }
@@ -111,7 +133,8 @@ impl Pool {
             .iter()
             .position(|(_, r)| r.get().lsn > lsn)
             .unwrap_or(records.len());
-        let newer = &records[first..];
+        let (present, newer) = records.split_at(first);
+        self.note_present(latched, present);
         let applied = self.apply_newer(latched, lsn, newer);
         match &applied {
             Ok(Replayed::Applied) => self.unlatch(latched, true),
@@ -143,6 +166,22 @@ impl Pool {
             }
             self.unlatch(latched, false);
         }
+    }
+
+    /// A page out of remote memory has redo that storage lacks: which, is known from here on.
+    fn note_present(&self, latched: Latched, present: &[(Lsn, OwnedRecord)]) {
+        let d = self.frames.descriptor(latched.frame);
+        if d.rec.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let head = d.head.load(Ordering::Relaxed);
+        let mut chain = Chain::unpack(d.chain.load(Ordering::Relaxed));
+        for record in present.iter().map(|(_, r)| r.get()).filter(|r| r.address.raw() > head) {
+            chain = if record.is_base { Chain::default() } else { chain }.plus(record.len());
+            d.head.store(record.address.raw(), Ordering::Release);
+        }
+        d.chain.store(chain.pack(), Ordering::Release);
+        d.seal();
     }
 
     fn apply_newer(&self, latched: Latched, lsn: Lsn, newer: &[(Lsn, OwnedRecord)]) -> Result<Replayed> {

@@ -80,6 +80,10 @@ pub struct RecoveryReport {
     pub redo_bytes_read: u64,
     /// Mini-transactions that were not whole in the ring: void.
     pub voided: u64,
+    /// Pages that remote memory had kept and that were believed (kind `tiered`).
+    pub remote_kept: u64,
+    /// Pages named there that were not.
+    pub remote_discarded: u64,
     /// Lists were found in the middle of a change.
     pub lists_repaired: bool,
     /// Why a region was not believed, if there was one; and other remarks for the log.
@@ -98,6 +102,8 @@ impl RecoveryReport {
             pages_replayed: 0,
             redo_bytes_read: 0,
             voided: 0,
+            remote_kept: 0,
+            remote_discarded: 0,
             lists_repaired: false,
             remarks: Vec::new(),
             duration: Nanos::ZERO,
@@ -122,6 +128,11 @@ impl fmt::Display for RecoveryReport {
             self.pages_replayed,
             self.redo_bytes_read,
             self.duration.raw() as f64 / 1e6,
-        )
+        )?;
+        if self.remote_kept + self.remote_discarded > 0 {
+            let (kept, discarded) = (self.remote_kept, self.remote_discarded);
+            write!(f, ", {kept} pages in remote memory, {discarded} discarded there")?;
+        }
+        Ok(())
     }
 }

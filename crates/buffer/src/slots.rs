@@ -8,6 +8,7 @@
 
 use cenote_base::rt::{self, Local, atomic::AtomicU64, atomic::Ordering};
 use cenote_base::{Error, Lsn, Result};
+use cenote_fabric::observe::Access;
 
 use crate::frame::Frames;
 use crate::layout::SLOT_FRAMES;
@@ -53,9 +54,9 @@ impl Slots {
     /// Wipes the entry out, once the latch is released or was not taken.
     pub fn withdraw(&self, frames: &Frames, entry: Entry) {
         let (thread, index) = (entry.thread as usize, entry.index as usize);
-        frames.slots()[thread].frames[index]
-            .as_raw()
-            .store(0, Ordering::Release);
+        let named = &frames.slots()[thread].frames[index];
+        frames.touch_raw(named, Access::Write);
+        named.as_raw().store(0, Ordering::Release);
         let word = self.in_use.of(thread).0[index / 64].as_raw();
         word.store(word.load(Ordering::Relaxed) & !(1 << (index % 64)), Ordering::Relaxed);
     }

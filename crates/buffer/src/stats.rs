@@ -102,4 +102,35 @@ pub struct PoolStats {
     pub checkpoint: cenote_base::Lsn,
     /// Counters.
     pub counts: Counts,
+    /// The tier between frames and storage, where there is one.
+    pub remote: Option<TierStats>,
+}
+
+/// Remote memory in figures: the kind `tiered` has it between frames and storage.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TierStats {
+    /// Bytes of remote memory; 0 while it cannot be reached.
+    pub bytes: u64,
+    /// Pages that fit.
+    pub slots: u32,
+    /// Slots with a page.
+    pub slots_in_use: u32,
+    /// Slots without one.
+    pub slots_free: u32,
+    /// Pages read from it.
+    pub hits: u64,
+    /// Pages that were not there and came from storage.
+    pub misses: u64,
+    /// Slots taken from one page for another.
+    pub evictions: u64,
+    /// Pages that came from storage and had to be brought forward by their redo.
+    pub pages_rebuilt: u64,
+    /// Pages whose bytes were not those that were written.
+    pub pages_refused: u64,
+    /// Times it was given up after an error.
+    pub losses: u64,
+    /// Bytes of pages read from it.
+    pub bytes_read: u64,
+    /// Bytes of pages written to it.
+    pub bytes_written: u64,
 }

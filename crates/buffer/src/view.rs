@@ -5,17 +5,19 @@
 //! from a page are offsets and lengths that may be nonsense: every access is checked against the page's
 //! bounds and one outside reads zeros ([`PageView::reaches`] asks). Torn data never leads out of the page.
 //!
-//! A view is generic over the observer: with [`Off`] nothing of it is left in the code.
+//! A view is generic over the observer, to whom each access is announced before it is made: with
+//! [`Off`](cenote_fabric::observe::Off), for those who have asked whether anybody observes, nothing of it is left in the
+//! code; with [`Asks`] each access asks.
 
 use std::cmp::Ordering;
 
 use cenote_base::PAGE_SIZE;
-use cenote_fabric::Span;
-use cenote_fabric::observe::{Access, Observer, Off};
+use cenote_fabric::observe::{Access, Asks, Observer};
+use cenote_fabric::{Quiet, Span};
 
 /// A page that may be read.
 #[derive(Clone, Copy)]
-pub struct PageView<'a, O: Observer = Off> {
+pub struct PageView<'a, O: Observer = Asks> {
     span: Span<'a>,
     observer: O,
 }
@@ -50,39 +52,51 @@ impl<'a, O: Observer> PageView<'a, O> {
 
     #[inline(always)]
     fn touch(&self, offset: usize, length: usize) {
-        if O::ON && self.reaches(offset, length) {
-            let at = self.span.offset() + offset as u64;
-            self.observer
-                .touch(self.span.region().id(), at, length as u32, Access::Read);
+        if O::ON && self.observer.is_on() {
+            self.touch_observed(offset, length);
         }
+    }
+
+    #[inline(never)]
+    fn touch_observed(&self, offset: usize, length: usize) {
+        if length > 0 && self.reaches(offset, length) {
+            let at = self.span.offset() + offset as u64;
+            self.observer.touch(self.span.region(), at, length as u32, Access::Read);
+        }
+    }
+
+    /// The bytes, once announced.
+    #[inline(always)]
+    fn bytes(&self) -> Quiet<'a> {
+        self.span.quiet()
     }
 
     /// The byte at `offset`; 0 outside the page.
     #[inline(always)]
     pub fn u8(&self, offset: usize) -> u8 {
         self.touch(offset, 1);
-        self.span.u8(offset)
+        self.bytes().u8(offset)
     }
 
     /// Two bytes at `offset`; 0 outside the page.
     #[inline(always)]
     pub fn u16(&self, offset: usize) -> u16 {
         self.touch(offset, 2);
-        self.span.u16(offset)
+        self.bytes().u16(offset)
     }
 
     /// Four bytes at `offset`; 0 outside the page.
     #[inline(always)]
     pub fn u32(&self, offset: usize) -> u32 {
         self.touch(offset, 4);
-        self.span.u32(offset)
+        self.bytes().u32(offset)
     }
 
     /// Eight bytes at `offset`; 0 outside the page.
     #[inline(always)]
     pub fn u64(&self, offset: usize) -> u64 {
         self.touch(offset, 8);
-        self.span.u64(offset)
+        self.bytes().u64(offset)
     }
 
     /// Compares `length` bytes at `offset` with `other`; what is outside the page does not exist.
@@ -90,7 +104,7 @@ impl<'a, O: Observer> PageView<'a, O> {
     pub fn cmp(&self, offset: usize, length: usize, other: &[u8]) -> Ordering {
         let (offset, length) = self.within(offset, length);
         self.touch(offset, length);
-        self.span.cmp(offset, length, other)
+        self.bytes().cmp(offset, length, other)
     }
 
     /// Appends `length` bytes at `offset` to `out`; what is outside the page does not exist.
@@ -98,7 +112,7 @@ impl<'a, O: Observer> PageView<'a, O> {
     pub fn copy_to(&self, offset: usize, length: usize, out: &mut Vec<u8>) {
         let (offset, length) = self.within(offset, length);
         self.touch(offset, length);
-        self.span.append_to(offset, length, out);
+        self.bytes().append_to(offset, length, out);
     }
 
     /// Fills `out` with the bytes at `offset`; those outside the page stay as they are.
@@ -106,7 +120,7 @@ impl<'a, O: Observer> PageView<'a, O> {
     pub fn copy_out(&self, offset: usize, out: &mut [u8]) {
         let (offset, length) = self.within(offset, out.len());
         self.touch(offset, length);
-        self.span.copy_out(offset, &mut out[..length]);
+        self.bytes().copy_out(offset, &mut out[..length]);
     }
 
     #[inline(always)]

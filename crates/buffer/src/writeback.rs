@@ -16,12 +16,14 @@
 
 use cenote_base::page_io::PageIo;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self};
 use cenote_base::{Lsn, PAGE_SIZE, PageId, Result};
 
 use crate::hash::page_of;
 use crate::latch;
 use crate::layout::{Chain, Descriptor, FrameState};
+use crate::lower::Outgoing;
 use crate::pool::Pool;
 use crate::stats::bump;
 
@@ -109,7 +111,9 @@ impl Pool {
 
     fn write_copies(&self, copied: &mut [Copied], buffer: &[u8]) -> Result<()> {
         let newest = Lsn::from_raw(copied.iter().map(|c| c.lsn).max().unwrap_or(0));
-        self.storage.ensure_durable(newest)?;
+        if !planted(Fault::PageBeforeLog) {
+            self.storage.ensure_durable(newest)?;
+        }
         assert!(
             self.storage.durable_lsn() >= newest,
             "write-ahead rule: {newest} is not durable"
@@ -121,6 +125,7 @@ impl Pool {
             .filter(|c| self.storage.pages().has_space(c.page.space))
             .map(|c| (c.page, &buffer[c.at..c.at + PAGE_SIZE]))
             .collect();
+        self.lower.before_save(&pages)?;
         self.storage.write_pages(&pages)?;
         bump(&self.counters().pages_written, pages.len() as u64);
         Ok(())
@@ -143,24 +148,90 @@ impl Pool {
 
     /// Storage has the page as of the copy.
     fn saved(&self, d: &Descriptor, copy: &Copied) {
-        if d.lsn.load(Ordering::Relaxed) == copy.lsn {
+        let all = d.lsn.load(Ordering::Relaxed) == copy.lsn;
+        if all {
             d.head.store(0, Ordering::Release);
             d.chain.store(0, Ordering::Release);
             d.rec.store(0, Ordering::Release);
-            d.seal();
-            return;
+        } else {
+            since_copy(d, copy);
         }
-        // Changed meanwhile: all that storage lacks is in groups after the copy's last.
-        let now = Chain::unpack(d.chain.load(Ordering::Relaxed));
-        if now.count >= copy.chain.count && now.lines >= copy.chain.lines {
-            let since = Chain {
-                count: now.count - copy.chain.count,
-                lines: now.lines - copy.chain.lines,
-            };
-            d.chain.store(since.pack(), Ordering::Release);
-        }
-        d.rec
-            .store(d.rec.load(Ordering::Relaxed).max(copy.lsn), Ordering::Release);
         d.seal();
+        self.lower.saved(copy.page, copy.lsn, all);
     }
+
+    // ---- to the tier below ----
+
+    /// Hands those of `frames` that are free to read to the tier below, at most [`BATCH`]. They stay as they are: it is not
+    /// storage that got them.
+    ///
+    /// # Errors
+    /// Those of the log.
+    pub(crate) fn push_down(&self, frames: &[u32]) -> Result<()> {
+        if frames.is_empty() {
+            return Ok(());
+        }
+        let _gate = self.write_gate.read();
+        let mut marked = Vec::new();
+        let mut outgoing = Vec::new();
+        for frame in frames.iter().take(BATCH) {
+            if self.mark_writing(*frame) {
+                marked.push(*frame);
+                outgoing.extend(self.copy_out(*frame));
+            }
+        }
+        let newest = Lsn::from_raw(outgoing.iter().map(|o| o.lsn).max().unwrap_or(0));
+        let durable = match planted(Fault::RemoteBeforeLog) {
+            true => Ok(()),
+            false => self.storage.ensure_durable(newest),
+        };
+        if durable.is_ok() && !outgoing.is_empty() {
+            assert!(
+                self.storage.durable_lsn() >= newest,
+                "write-ahead rule: {newest} is not durable, and remote memory was to get it"
+            );
+            self.lower.push(outgoing);
+        }
+        marked.into_iter().for_each(|frame| self.unmark_writing(frame));
+        durable
+    }
+
+    fn copy_out(&self, frame: u32) -> Option<Outgoing> {
+        let d = self.frames.descriptor(frame);
+        if !latch::try_shared(&d.latch, self.owner) {
+            return None;
+        }
+        let key = d.key.load(Ordering::Relaxed);
+        let used = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Used);
+        let outgoing = (used && key != 0).then(|| {
+            let mut bytes = vec![0; PAGE_SIZE].into_boxed_slice();
+            self.frames.page(frame).copy_out(0, &mut bytes);
+            Outgoing {
+                page: page_of(key),
+                lsn: d.lsn.load(Ordering::Relaxed),
+                bytes,
+            }
+        });
+        self.unlatch_shared(frame);
+        outgoing
+    }
+
+    /// Whether a write-back or a push of `frame` is under way.
+    pub(crate) fn is_writing(&self, frame: u32) -> bool {
+        self.writing[frame as usize / 64].load(Ordering::Acquire) & 1 << (frame % 64) != 0
+    }
+}
+
+/// The page changed since it was copied: all that storage lacks is in groups after the copy's last.
+fn since_copy(d: &Descriptor, copy: &Copied) {
+    let now = Chain::unpack(d.chain.load(Ordering::Relaxed));
+    if now.count >= copy.chain.count && now.lines >= copy.chain.lines {
+        let since = Chain {
+            count: now.count - copy.chain.count,
+            lines: now.lines - copy.chain.lines,
+        };
+        d.chain.store(since.pack(), Ordering::Release);
+    }
+    d.rec
+        .store(d.rec.load(Ordering::Relaxed).max(copy.lsn), Ordering::Release);
 }

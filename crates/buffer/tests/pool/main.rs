@@ -8,3 +8,4 @@ mod kills;
 mod measure;
 mod model;
 mod simulated;
+mod tiered;

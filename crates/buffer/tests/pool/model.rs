@@ -128,10 +128,13 @@ pub fn verify(pool: &BufferPool, pages: u32, noted: &[u64]) {
     assert_eq!(pool.check().problems, Vec::<String>::new());
 }
 
-/// From the environment, else random; printed, so that a failure can be met again.
+/// From the environment (`random`: drawn), else 1; printed, so that a failure can be met again.
 pub fn seed() -> u64 {
-    let given = std::env::var("CENOTE_SEED").ok().and_then(|s| s.parse().ok());
-    let seed = given.unwrap_or_else(cenote_base::rt::random) | 1;
+    let seed = match std::env::var("CENOTE_SEED") {
+        Ok(text) if text == "random" => cenote_base::rt::random(),
+        Ok(text) => text.parse().expect("CENOTE_SEED is a number or `random`"),
+        Err(_) => 1,
+    } | 1;
     println!("CENOTE_SEED={seed}");
     seed
 }

@@ -1,0 +1,207 @@
+//! What lies below the frames: where a page comes from when no frame has it, and where it goes.
+//!
+//! Below is storage alone ([`OnlyStorage`]: kinds `cxl` and `dram`), or remote memory and then storage
+//! ([`crate::tiered`]). A hit never gets here. Redo, checkpoints and the writing of pages to storage stay the pool's.
+//!
+//! ```text
+//!            miss                    eviction                               write-back to storage
+//!   publish: enter ─▶ read     way_out ─▶ [push] ─▶ let_go ─▶ leave: unpublish     before_save ─▶ (write) ─▶ saved
+//! ```
+//!
+//! The pool's duties:
+//! - `enter` follows a page's entry in the hash, `leave` goes before its removal, so that a page is entered at most once;
+//! - `push` and `before_save` are given pages that are in frames, stay there until the call returns (their bit in
+//!   `writing`), are not given twice at a time, and whose redo is durable;
+//! - a page that storage lacks changes of leaves its frame only after `let_go` said yes, unless it is to be forgotten.
+//!
+//! The lower tier's duties: `read` gives the newest state of a page that no frame has, with its [`Trace`]; what it was let go with
+//! counts for checkpoints ([`Lower::oldest_unsaved`]) until `saved` says that storage has it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cenote_base::page_io::{PageIo, PageRead};
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
+use cenote_storage::Storage;
+use cenote_storage::redo;
+
+use crate::pool::Hint;
+use crate::stats::TierStats;
+
+/// What a descriptor knows of its page's redo; it goes with the page when the page leaves its frame.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Trace {
+    /// End of the group that changed the page last.
+    pub lsn: u64,
+    /// Its newest redo record; 0: storage lacks none.
+    pub head: u64,
+    /// At or below the oldest change that storage lacks; 0: none.
+    pub rec: u64,
+    /// Redo since storage or an image had it whole, as the descriptor packs it.
+    pub chain: u32,
+}
+
+/// A page as `read` found it.
+pub(crate) struct Fetched {
+    pub bytes: Box<[u8]>,
+    pub read: PageRead,
+    /// Whether storage was asked.
+    pub from_storage: bool,
+    pub trace: Trace,
+}
+
+/// A copy of a page on its way down.
+pub(crate) struct Outgoing {
+    pub page: PageId,
+    pub lsn: u64,
+    pub bytes: Box<[u8]>,
+}
+
+/// What has to happen before a page may leave its frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WayOut {
+    /// Nothing.
+    Free,
+    /// The lower tier gets its newest state.
+    Push,
+    /// Storage gets it.
+    Save,
+}
+
+/// See the module.
+pub(crate) trait Lower: Send + Sync {
+    /// The newest state of `page`, which no other frame holds.
+    fn read(&self, page: PageId, hint: Hint) -> Result<Fetched>;
+
+    /// `page` is in a frame from now on. May wait; holds nothing up but the calling thread.
+    fn enter(&self, page: PageId) {
+        let _ = page;
+    }
+
+    /// `page` is about to leave its frame.
+    fn leave(&self, page: PageId) {
+        let _ = page;
+    }
+
+    /// What has to happen before `page` leaves its frame. `wanted`: it was asked for, not merely passed by.
+    fn way_out(&self, page: PageId, trace: &Trace, wanted: bool) -> WayOut {
+        let _ = (page, wanted);
+        if trace.rec == 0 { WayOut::Free } else { WayOut::Save }
+    }
+
+    /// Whether `page` may leave its frame as it is; if so, what it leaves behind is noted.
+    fn let_go(&self, page: PageId, trace: &Trace) -> bool {
+        let _ = page;
+        trace.rec == 0
+    }
+
+    /// Takes the newest state of pages. A failure is not the caller's: the pages stay where they are.
+    fn push(&self, pages: Vec<Outgoing>) {
+        drop(pages);
+    }
+
+    /// Called before storage gets `pages`.
+    ///
+    /// # Errors
+    /// Storage must not get them.
+    fn before_save(&self, pages: &[(PageId, &[u8])]) -> Result<()> {
+        let _ = pages;
+        Ok(())
+    }
+
+    /// Storage has `page` as of `lsn`, which is its newest state if `all`.
+    fn saved(&self, page: PageId, lsn: u64, all: bool) {
+        let _ = (page, lsn, all);
+    }
+
+    /// Forgets pages that are given up. Says whether a frame may have got one from here meanwhile.
+    fn forget(&self, space: u32, pages: Range<u32>) -> bool {
+        let _ = (space, pages);
+        false
+    }
+
+    /// At or below every change of pages in here that storage lacks; 0: none.
+    fn oldest_unsaved(&self) -> u64 {
+        0
+    }
+
+    /// At most `most` pages in no frame that have such a change from before `before`; oldest first.
+    fn unsaved_before(&self, before: Lsn, most: usize) -> Vec<PageId> {
+        let _ = (before, most);
+        Vec::new()
+    }
+
+    /// Whether `page` is one that storage lacks changes of, as far as this tier knows.
+    fn is_unsaved(&self, page: PageId) -> bool {
+        let _ = page;
+        false
+    }
+
+    /// Recovery could not be carried through with what this tier had kept: it forgets all of it. Says whether there was anything.
+    fn forsake(&self) -> bool {
+        false
+    }
+
+    /// The log has been replayed over what this tier had kept.
+    fn replayed(&self) {}
+
+    /// The incarnation of this start, if the tier has told it to somebody.
+    fn incarnation(&self) -> Option<u128> {
+        None
+    }
+
+    /// Whether [`Lower::tend`] wants to be called now and then.
+    fn needs_tending(&self) -> bool {
+        false
+    }
+
+    /// Repairs what can be repaired.
+    fn tend(&self) {}
+
+    /// What contradicts itself.
+    fn check(&self, problems: &mut Vec<String>) {
+        let _ = problems;
+    }
+
+    /// Figures of the tier between frames and storage, if there is one.
+    fn stats(&self) -> Option<TierStats> {
+        None
+    }
+}
+
+/// Nothing between frames and storage.
+pub(crate) struct OnlyStorage(pub Arc<Storage>);
+
+impl Lower for OnlyStorage {
+    fn read(&self, page: PageId, _: Hint) -> Result<Fetched> {
+        read_storage(&self.0, page)
+    }
+}
+
+/// The page as storage has it.
+pub(crate) fn read_storage(storage: &Storage, page: PageId) -> Result<Fetched> {
+    let mut bytes = vec![0; PAGE_SIZE].into_boxed_slice();
+    let read = storage.read_page(page, &mut bytes)?;
+    let lsn = redo::page_lsn(&bytes);
+    check_not_ahead(storage, page, lsn)?;
+    Ok(Fetched {
+        bytes,
+        read,
+        from_storage: true,
+        trace: Trace {
+            lsn: lsn.raw(),
+            ..Trace::default()
+        },
+    })
+}
+
+/// The other half of the write-back's assertion: nothing below the frames is ahead of the durable log.
+fn check_not_ahead(storage: &Storage, page: PageId, lsn: Lsn) -> Result<()> {
+    let durable = storage.durable_lsn();
+    if lsn > durable {
+        return Err(Error::corrupt(format!(
+            "page {page} in storage has LSN {lsn}, beyond the durable log, which ends at {durable}"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,222 @@
+//! What lies where in remote memory.
+//!
+//! ```text
+//! 0        header       128 bytes: whose it is
+//! 4 KiB    directory    [`Name`] x slots, 32 bytes each: which page a slot holds
+//!          slots        16 KiB x slots
+//!
+//! header   0 u64 magic "CENOTER1"   8 u32 format  12 u32 slots  16 u128 database
+//!         32 u128 incarnation      48 u128 next   64 .. zeros  124 u32 crc32c of 0..124
+//! name     0 u64 key, the complement of the page's id; 0: none
+//!          8 u64 lsn of the page   16 u64 low half of the incarnation that wrote this
+//!         24 u32 the page's checksum                   28 u32 crc32c of 0..28
+//! ```
+//!
+//! Invariants:
+//! - nothing read from here is believed before its checksum fits, and the slot's bytes not before they are those of the name;
+//! - a name of another incarnation is none: what a dead process had under way may arrive late.
+
+use cenote_base::{Error, PAGE_SIZE, PageId, Result, crc};
+
+use crate::hash::{key_of, page_of};
+
+/// Bytes of the header.
+pub const HEADER: usize = 128;
+/// Where the directory begins.
+pub const NAMES_AT: u64 = 4096;
+/// Bytes of a slot's entry in the directory.
+pub const NAME: usize = 32;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"CENOTER1");
+const FORMAT: u32 = 1;
+/// Slots are named by an index of 32 bits.
+const SLOTS_MAX: u64 = u32::MAX as u64;
+
+const _: () = assert!(NAMES_AT as usize >= HEADER && PAGE_SIZE.is_multiple_of(NAME));
+
+/// Places in remote memory of a certain length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Pages that fit.
+    pub slots: u32,
+    slots_at: u64,
+}
+
+impl Layout {
+    /// For `len` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if not one page fits.
+    pub fn plan(len: u64) -> Result<Self> {
+        let room = len.saturating_sub(NAMES_AT + PAGE_SIZE as u64);
+        let slots = (room / (PAGE_SIZE + NAME) as u64).min(SLOTS_MAX) as u32;
+        if slots == 0 {
+            return Err(Error::Invalid(format!("remote memory of {len} bytes holds no page")));
+        }
+        let slots_at = (NAMES_AT + u64::from(slots) * NAME as u64).next_multiple_of(PAGE_SIZE as u64);
+        Ok(Self { slots, slots_at })
+    }
+
+    /// Where the page of `slot` lies.
+    pub fn page_at(&self, slot: u32) -> u64 {
+        self.slots_at + u64::from(slot) * PAGE_SIZE as u64
+    }
+
+    /// Where the directory's entry of `slot` lies.
+    pub fn name_at(&self, slot: u32) -> u64 {
+        NAMES_AT + u64::from(slot) * NAME as u64
+    }
+
+    /// Bytes of the directory.
+    pub fn names_len(&self) -> usize {
+        self.slots as usize * NAME
+    }
+
+    /// Bytes of remote memory that hold `slots` pages.
+    pub fn len_for(slots: u32) -> u64 {
+        NAMES_AT + PAGE_SIZE as u64 + u64::from(slots) * (PAGE_SIZE + NAME) as u64
+    }
+}
+
+/// Whose the remote memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Pages that fit.
+    pub slots: u32,
+    /// The database.
+    pub database: u128,
+    /// The start of it that filled the memory.
+    pub incarnation: u128,
+    /// The start that is taking over, or the same.
+    pub next: u128,
+}
+
+impl Header {
+    /// As it is written.
+    pub fn encode(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.slots.to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.database.to_le_bytes());
+        bytes[32..48].copy_from_slice(&self.incarnation.to_le_bytes());
+        bytes[48..64].copy_from_slice(&self.next.to_le_bytes());
+        let sum = crc::crc32c(&bytes[..HEADER - 4]);
+        bytes[HEADER - 4..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// `None` if it is none of this format.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let sum = crc::crc32c(bytes.get(..HEADER - 4)?);
+        let known = u64_at(bytes, 0)? == MAGIC && u32_at(bytes, 8)? == FORMAT;
+        if !known || u32_at(bytes, HEADER - 4)? != sum {
+            return None;
+        }
+        Some(Self {
+            slots: u32_at(bytes, 12)?,
+            database: u128_at(bytes, 16)?,
+            incarnation: u128_at(bytes, 32)?,
+            next: u128_at(bytes, 48)?,
+        })
+    }
+}
+
+/// Which page a slot holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name {
+    /// The page.
+    pub page: PageId,
+    /// Its LSN.
+    pub lsn: u64,
+    /// Low half of the incarnation that wrote it.
+    pub tag: u64,
+    /// The page's checksum.
+    pub sum: u32,
+}
+
+impl Name {
+    /// As it is written.
+    pub fn encode(&self) -> [u8; NAME] {
+        let mut bytes = [0; NAME];
+        bytes[..8].copy_from_slice(&key_of(self.page).to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.lsn.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.tag.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.sum.to_le_bytes());
+        let sum = crc::crc32c(&bytes[..28]);
+        bytes[28..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// `None` if the slot is empty, or the entry is damaged.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let key = u64_at(bytes, 0)?;
+        if key == 0 || u32_at(bytes, 28)? != crc::crc32c(&bytes[..28]) {
+            return None;
+        }
+        Some(Self {
+            page: page_of(key),
+            lsn: u64_at(bytes, 8)?,
+            tag: u64_at(bytes, 16)?,
+            sum: u32_at(bytes, 24)?,
+        })
+    }
+}
+
+/// The checksum in a page's header.
+pub fn sum_of(page: &[u8]) -> u32 {
+    u32_at(page, 0).unwrap_or(0)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn u128_at(bytes: &[u8], at: usize) -> Option<u128> {
+    Some(u128::from_le_bytes(bytes.get(at..at + 16)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_fit_and_do_not_overlap() {
+        for slots in [1u32, 2, 500, 511, 512, 513, 100_000] {
+            let len = Layout::len_for(slots);
+            let layout = Layout::plan(len).expect("fits");
+            assert!(layout.slots >= slots, "{slots}: {layout:?}");
+            assert!(NAMES_AT + layout.names_len() as u64 <= layout.page_at(0));
+            assert!(layout.page_at(layout.slots - 1) + PAGE_SIZE as u64 <= len);
+        }
+        assert!(Layout::plan(20_000).is_err());
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_damage_is_seen() {
+        let name = Name {
+            page: PageId::new(7, 9),
+            lsn: 11,
+            tag: 13,
+            sum: 17,
+        };
+        let header = Header {
+            slots: 5,
+            database: 1 << 100,
+            incarnation: 3,
+            next: 4,
+        };
+        assert_eq!(Name::decode(&name.encode()), Some(name));
+        assert_eq!(Header::decode(&header.encode()), Some(header));
+        assert_eq!((Name::decode(&[0; NAME]), Header::decode(&[0; HEADER])), (None, None));
+        for bit in 0..NAME * 8 {
+            let mut bytes = name.encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Name::decode(&bytes), None, "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The way to remote memory: what is read and written there, and how a start takes it over.
+//!
+//! Taking over, so that a start that dies in between is followed by one that believes what is there or nothing:
+//!
+//! 1. the header names the start to come as *next*;
+//! 2. the directory is written anew, with the names that are believed under the tag of the start to come;
+//! 3. the control file names it (the caller's part);
+//! 4. the header names it as its own.
+//!
+//! A header whose incarnation or next one is the control file's is believed, and of the directory the names with that tag.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
+use cenote_fabric::rdma::{RemoteMemory, Work};
+use cenote_storage::{Control, redo};
+
+use super::layout::{HEADER, Header, Layout, NAME, NAMES_AT, Name, sum_of};
+use super::table::Copy;
+use crate::lower::Outgoing;
+
+/// Bytes of the directory that are moved at once.
+const STRETCH: usize = 1 << 20;
+
+/// How a pool comes by its remote memory, at its start and again after it was lost.
+#[derive(Clone)]
+pub struct RemoteSource(Arc<dyn Fn() -> Result<RemoteMemory> + Send + Sync>);
+
+impl RemoteSource {
+    /// `connect` gives the memory over an endpoint that works, or says why there is none.
+    pub fn new(connect: impl Fn() -> Result<RemoteMemory> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(connect))
+    }
+
+    /// Memory over an endpoint that is there for good.
+    pub fn fixed(memory: RemoteMemory) -> Self {
+        Self::new(move || Ok(memory.clone()))
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// Those of the endpoint.
+    pub fn connect(&self) -> Result<RemoteMemory> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for RemoteSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RemoteSource")
+    }
+}
+
+/// Remote memory that is this start's.
+pub struct Link {
+    memory: RemoteMemory,
+    /// What lies where in it.
+    pub layout: Layout,
+    /// Of this start, as the header has it.
+    pub incarnation: u128,
+}
+
+/// What a start found in remote memory.
+pub struct Found {
+    /// Slots with a name that may be believed.
+    pub names: Vec<(u32, Name)>,
+    /// Why nothing in it is believed, if so.
+    pub remark: Option<String>,
+}
+
+impl Link {
+    /// Connects; nothing is read or written.
+    pub fn connect(source: &RemoteSource, incarnation: u128) -> Result<Self> {
+        let memory = source.connect()?;
+        let layout = Layout::plan(memory.len())?;
+        Ok(Self {
+            memory,
+            layout,
+            incarnation,
+        })
+    }
+
+    /// The node, for messages.
+    pub fn peer(&self) -> &str {
+        self.memory.endpoint().peer()
+    }
+
+    /// Bytes of remote memory.
+    pub fn len(&self) -> u64 {
+        self.memory.len()
+    }
+
+    fn tag(&self) -> u64 {
+        self.incarnation as u64
+    }
+
+    // ---- pages ----
+
+    /// The bytes of `page`, which are to be in `copy`.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if they are not; those of the endpoint.
+    pub fn read(&self, page: PageId, copy: Copy) -> Result<Box<[u8]>> {
+        let bytes = vec![0; PAGE_SIZE].into_boxed_slice();
+        let bytes = self.memory.read_boxed(self.layout.page_at(copy.slot), bytes)?;
+        redo::verify_page(&bytes, page)?;
+        let (lsn, sum) = (redo::page_lsn(&bytes), sum_of(&bytes));
+        if (lsn.raw(), sum) != (copy.lsn, copy.sum) {
+            let expected = Lsn::from_raw(copy.lsn);
+            let text = format!("page {page}: remote memory has it as of {lsn}, not {expected}");
+            return Err(Error::corrupt(text));
+        }
+        Ok(bytes)
+    }
+
+    /// Writes pages and their names, all with one doorbell. A name and its page may arrive in any order: one without the other
+    /// is not believed.
+    ///
+    /// # Errors
+    /// Those of the endpoint; any part may have been written then.
+    pub fn write(&self, pages: Vec<(u32, Outgoing)>) -> Result<Vec<(PageId, Copy)>> {
+        let mut works = Vec::with_capacity(2 * pages.len());
+        let mut copies = Vec::with_capacity(pages.len());
+        for (slot, mut outgoing) in pages {
+            redo::set_page_checksum(&mut outgoing.bytes);
+            let Outgoing { page, lsn, bytes } = outgoing;
+            let copy = Copy {
+                slot,
+                lsn,
+                sum: sum_of(&bytes),
+            };
+            let name = self.name(page, copy).encode();
+            works.push(self.work(self.layout.page_at(slot), bytes));
+            works.push(self.work(self.layout.name_at(slot), name.into()));
+            copies.push((page, copy));
+        }
+        self.post(works)?;
+        Ok(copies)
+    }
+
+    /// Empties the names of slots.
+    ///
+    /// # Errors
+    /// As of [`Link::write`].
+    pub fn clear(&self, slots: &[u32]) -> Result<()> {
+        let empty = |slot: &u32| self.work(self.layout.name_at(*slot), [0; NAME].into());
+        self.post(slots.iter().map(empty).collect())
+    }
+
+    fn name(&self, page: PageId, copy: Copy) -> Name {
+        Name {
+            page,
+            lsn: copy.lsn,
+            tag: self.tag(),
+            sum: copy.sum,
+        }
+    }
+
+    fn work(&self, at: u64, bytes: Box<[u8]>) -> Work {
+        Work::write(self.memory.memory(), at, bytes)
+    }
+
+    fn post(&self, works: Vec<Work>) -> Result<()> {
+        let works = self.memory.endpoint().post(works).wait();
+        works.into_iter().try_for_each(|work| work.result.map(drop))
+    }
+
+    // ---- taking over ----
+
+    /// What a former start left, as far as names say. Steps are the module's.
+    pub fn find(&self, control: &Control) -> Result<Found> {
+        let nothing = |why: &str| {
+            Ok(Found {
+                names: Vec::new(),
+                remark: Some(format!("remote memory of {} begins empty: {why}", self.peer())),
+            })
+        };
+        let mut bytes = [0; HEADER];
+        self.memory.read(0, &mut bytes)?;
+        let Some(header) = Header::decode(&bytes) else {
+            return nothing("nobody has used it, or its header is damaged");
+        };
+        if header.database != control.database {
+            return nothing("it was another database's");
+        }
+        let ours = [header.incarnation, header.next].contains(&control.incarnation);
+        if !ours || control.incarnation == 0 {
+            return nothing("it is not of the database's last start");
+        }
+        if header.slots != self.layout.slots {
+            return nothing("it was of another size");
+        }
+        let names = self.names_of(control.incarnation as u64)?;
+        Ok(Found { names, remark: None })
+    }
+
+    /// The directory's entries with this tag.
+    fn names_of(&self, tag: u64) -> Result<Vec<(u32, Name)>> {
+        let mut names = Vec::new();
+        for (from, len) in self.stretches() {
+            let bytes = vec![0; len].into_boxed_slice();
+            let bytes = self.memory.read_boxed(NAMES_AT + from as u64, bytes)?;
+            let slots = (from / NAME) as u32..;
+            let found = slots.zip(bytes.chunks_exact(NAME));
+            names.extend(
+                found
+                    .filter_map(|(slot, bytes)| Some((slot, Name::decode(bytes)?)))
+                    .filter(|(_, name)| name.tag == tag),
+            );
+        }
+        Ok(names)
+    }
+
+    fn stretches(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let len = self.layout.names_len();
+        let most = (self.memory.endpoint().limits().transfer.min(STRETCH as u64) as usize / NAME * NAME).max(NAME);
+        (0..len).step_by(most).map(move |from| (from, most.min(len - from)))
+    }
+
+    /// Steps 1 and 2. `former`: whom the header is to name until step 4, if what it had is kept.
+    pub fn begin(&self, database: u128, former: u128, kept: &[(PageId, Copy)]) -> Result<()> {
+        self.write_header(database, former)?;
+        let mut directory = vec![0; self.layout.names_len()];
+        for (page, copy) in kept {
+            let at = copy.slot as usize * NAME;
+            directory[at..at + NAME].copy_from_slice(&self.name(*page, *copy).encode());
+        }
+        for (from, len) in self.stretches() {
+            self.memory
+                .write(NAMES_AT + from as u64, &directory[from..from + len])?;
+        }
+        Ok(())
+    }
+
+    /// Step 4.
+    pub fn complete(&self, database: u128) -> Result<()> {
+        self.write_header(database, self.incarnation)
+    }
+
+    fn write_header(&self, database: u128, incarnation: u128) -> Result<()> {
+        let header = Header {
+            slots: self.layout.slots,
+            database,
+            incarnation,
+            next: self.incarnation,
+        };
+        self.memory.write(0, &header.encode())
+    }
+}

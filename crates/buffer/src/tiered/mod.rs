@@ -1,0 +1,562 @@
+//! Remote memory between frames and storage, moved by whole pages: the tiered pool.
+//!
+//! Frames lie in local DRAM; behind them is the memory of another machine, reached by one-sided verbs
+//! ([`cenote_fabric::rdma`]), larger and slower; behind that, storage. It is what PolarDB Serverless has (section 3.1 of its
+//! paper: register, read, write, LRU, write-back) and what PolarCXLMem is compared with. `docs/tiered.md` tells it at length.
+//!
+//! ```text
+//!  frames (DRAM)        table (DRAM): page ─▶ slot, registered, what storage lacks
+//!     │  ▲                  │
+//!     │  └── read 16 KiB ───┤ registered and there: one one-sided read
+//!     └───── write 16 KiB ──┴─▶ slots, directory (remote)         else storage, and a copy goes to a slot
+//! ```
+//!
+//! Remote memory holds nothing that storage and log could not rebuild. So each of its failures, whatever it is, costs warmth
+//! only: the page is rebuilt from its image in storage and its chain of redo ([`rebuild`]); an error of the way there gives up the whole tier, which
+//! is taken into use again, empty, when it can be reached.
+//!
+//! Invariants:
+//! - a page that no frame has is as new in its slot as it ever was, or its trace in the table says which redo leads there;
+//! - **no copy that remote memory names is older than the page in storage**: before storage gets a page, its copy is written too, or
+//!   emptied, or the control file disowns the whole of remote memory. So whoever finds a name of the last start at
+//!   recovery needs no look at storage;
+//! - redo is durable before a page is written to remote memory: what is found there is never newer than the log;
+//! - bytes from there are believed when checksum, page id and LSN are those expected.
+//!
+//! Lock order: a frame's latch → the table (never held while bytes move). `owning` is taken under nothing but a batch's
+//! `write_gate`; under it the table.
+
+mod layout;
+mod link;
+mod rebuild;
+mod table;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cenote_base::page_io::{PageIo, PageRead};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::{self, Mutex, Nanos};
+use cenote_base::{Error, Lsn, PageId, Result};
+use cenote_storage::{Storage, redo};
+
+pub use self::layout::Layout as RemoteLayout;
+use self::link::Link;
+pub use self::link::RemoteSource;
+use self::table::{Copy, Table};
+use crate::lower::{Fetched, Lower, Outgoing, Trace, WayOut, read_storage};
+use crate::pool::Hint;
+use crate::report::RecoveryReport;
+use crate::stats::TierStats;
+
+/// How long a page waits for the name of its former slot to be overwritten, between two looks.
+const FADING_TURN: Nanos = Nanos::from_micros(5);
+
+/// The tier. See the module.
+pub(crate) struct Tier {
+    storage: Arc<Storage>,
+    source: RemoteSource,
+    table: Mutex<Table>,
+    /// Remote memory was given up: the control file must say so before storage gets a page.
+    to_disown: AtomicBool,
+    /// Held by whoever changes whose remote memory is.
+    owning: Mutex<()>,
+    counts: TierCounts,
+}
+
+#[derive(Default)]
+struct TierCounts {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    evictions: AtomicU64,
+    written: AtomicU64,
+    rebuilt: AtomicU64,
+    refused: AtomicU64,
+    losses: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.as_raw().fetch_add(1, Ordering::Relaxed);
+}
+
+impl Tier {
+    /// Connects and takes over what the last start left. Where there is nothing to reach, the pool begins without.
+    pub fn open(storage: &Arc<Storage>, source: RemoteSource, report: &mut RecoveryReport) -> Result<Self> {
+        let tier = Self {
+            storage: Arc::clone(storage),
+            source,
+            table: Mutex::default(),
+            to_disown: AtomicBool::new(true),
+            owning: Mutex::new(()),
+            counts: TierCounts::default(),
+        };
+        match tier.take_over(report) {
+            // The control file's own troubles are the start's.
+            Err(error) if tier.storage.pages().check().is_err() => return Err(error),
+            Err(error) => {
+                let remark = format!("remote memory cannot be used: {error}; the pool goes on with storage alone");
+                eprintln!("cenote: {remark}");
+                report.remarks.push(remark);
+            }
+            Ok(()) => {}
+        }
+        Ok(tier)
+    }
+
+    // ---- whose it is ----
+
+    fn take_over(&self, report: &mut RecoveryReport) -> Result<()> {
+        let control = self.storage.control().get();
+        let link = Link::connect(&self.source, rt::random_u128())?;
+        let found = link.find(&control)?;
+        report.remarks.extend(found.remark);
+        let mut kept = Vec::new();
+        for (slot, name) in found.names {
+            let believed = name.lsn != 0
+                && Lsn::from_raw(name.lsn) <= self.storage.durable_lsn()
+                && self.storage.pages().has_space(name.page.space);
+            let copy = Copy {
+                slot,
+                lsn: name.lsn,
+                sum: name.sum,
+            };
+            match believed {
+                true => kept.push((name.page, copy)),
+                false => report.remote_discarded += 1,
+            }
+        }
+        report.remote_discarded += drop_twice(&mut kept);
+        report.remote_kept = kept.len() as u64;
+        self.own(link, control.incarnation, &kept)?;
+        // A change that storage lacks is not before the checkpoint.
+        let checkpoint = control.checkpoint.raw();
+        let mut table = self.table.lock();
+        for (page, copy) in kept {
+            let rec = if copy.lsn > checkpoint { checkpoint } else { 0 };
+            let trace = Trace {
+                lsn: copy.lsn,
+                rec,
+                ..Trace::default()
+            };
+            table.adopt(page, copy, trace);
+        }
+        Ok(())
+    }
+
+    /// Makes remote memory this start's, with the slots of `kept` and no others in use.
+    fn own(&self, link: Link, former: u128, kept: &[(PageId, Copy)]) -> Result<()> {
+        let database = self.storage.control().get().database;
+        let _owning = self.owning.lock();
+        link.begin(database, former, kept)?;
+        self.storage.control().update(|c| c.incarnation = link.incarnation)?;
+        link.complete(database)?;
+        let mut table = self.table.lock();
+        table.attach(Arc::new(link));
+        let used: rt::HashSet<u32> = kept.iter().map(|(_, copy)| copy.slot).collect();
+        table.retain_free(|slot| !used.contains(&slot));
+        self.to_disown.store(false, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Remote memory, or the way to it, failed: it is given up.
+    fn lose(&self, link: &Arc<Link>, error: &Error) {
+        let mut table = self.table.lock();
+        if table.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+            self.to_disown.store(true, Ordering::SeqCst);
+            table.drop_copies();
+            count(&self.counts.losses);
+            drop(table);
+            eprintln!("cenote: remote memory: {error}; going on with storage, nothing is lost");
+        }
+    }
+
+    /// No later start may believe what remote memory has: storage is about to get what it lacks.
+    fn disown(&self) -> Result<()> {
+        if !self.to_disown.load(Ordering::SeqCst) || planted(Fault::StillOwned) {
+            return Ok(());
+        }
+        let _owning = self.owning.lock();
+        if self.to_disown.load(Ordering::SeqCst) {
+            let nobody = rt::random_u128();
+            self.storage.control().update(|c| c.incarnation = nobody)?;
+            self.to_disown.store(false, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    // ---- pages out ----
+
+    /// Writes pages to their slots; those for which there is none stay out.
+    fn write(&self, pages: Vec<Outgoing>) {
+        let (link, placed, evicted) = {
+            let mut table = self.table.lock();
+            let Some(link) = table.link.clone() else { return };
+            let (mut placed, mut evicted) = (Vec::new(), Vec::new());
+            for outgoing in pages {
+                if let Some(place) = table.place(outgoing.page) {
+                    evicted.extend(place.evicted);
+                    placed.push((place.slot, outgoing));
+                }
+            }
+            (link, placed, evicted)
+        };
+        if placed.is_empty() {
+            return;
+        }
+        match link.write(placed) {
+            Ok(copies) => self.note_written(&link, &copies, &evicted),
+            Err(error) => self.lose(&link, &error),
+        }
+    }
+
+    fn note_written(&self, link: &Arc<Link>, copies: &[(PageId, Copy)], evicted: &[PageId]) {
+        let written = copies.len() as u64;
+        self.counts.written.as_raw().fetch_add(written, Ordering::Relaxed);
+        let gone = evicted.len() as u64;
+        self.counts.evictions.as_raw().fetch_add(gone, Ordering::Relaxed);
+        let mut table = self.table.lock();
+        if table.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+            for (page, copy) in copies {
+                table.placed(*page, copy.lsn, copy.sum);
+            }
+            for page in evicted {
+                table.faded(*page);
+            }
+        }
+    }
+
+    /// Empties slots that are of no entry any more, and frees them.
+    fn empty(&self, link: &Arc<Link>, slots: &[u32]) {
+        if slots.is_empty() {
+            return;
+        }
+        match link.clear(slots) {
+            Err(error) => self.lose(link, &error),
+            Ok(()) => {
+                let mut table = self.table.lock();
+                if table.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+                    slots.iter().for_each(|slot| table.free(*slot));
+                }
+            }
+        }
+    }
+
+    // ---- pages in ----
+
+    /// The page out of remote memory, if it is there and as it should be.
+    fn read_remote(&self, page: PageId) -> Option<Fetched> {
+        let (link, copy, trace) = {
+            let table = self.table.lock();
+            let entry = table.get(page)?;
+            (table.link.clone()?, entry.copy?, entry.trace)
+        };
+        match link.read(page, copy) {
+            Ok(bytes) => {
+                count(&self.counts.hits);
+                Some(Fetched {
+                    bytes,
+                    read: PageRead::Present,
+                    from_storage: false,
+                    trace: trace_of(trace, copy.lsn),
+                })
+            }
+            Err(Error::Corrupt(why)) => {
+                self.refuse(&link, page, &why);
+                None
+            }
+            Err(error) => {
+                self.lose(&link, &error);
+                None
+            }
+        }
+    }
+
+    /// The copy of `page` is not what it should be: it is no copy any more.
+    fn refuse(&self, link: &Arc<Link>, page: PageId, why: &str) {
+        let times = self.counts.refused.as_raw().fetch_add(1, Ordering::Relaxed) + 1;
+        // Memory that goes bad does so for many pages.
+        if times.is_power_of_two() {
+            let peer = link.peer();
+            eprintln!(
+                "cenote: remote memory of {peer}: {why}; the page is read from storage (this happened {times} times)"
+            );
+        }
+        let taken = {
+            let mut table = self.table.lock();
+            let current = table.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link));
+            if current { table.take_copy(page) } else { None }
+        };
+        if let Some(copy) = taken {
+            self.empty(link, &[copy.slot]);
+        }
+    }
+
+    /// The page without its remote copy: from storage, and by its redo where storage lacks some.
+    fn read_below(&self, page: PageId) -> Result<Fetched> {
+        count(&self.counts.misses);
+        let trace = {
+            let mut table = self.table.lock();
+            match table.get(page) {
+                // Which redo it has, the replay that is under way will say, record by record.
+                Some(entry) if entry.is_unproven() => {
+                    table.note(page, Trace::default());
+                    None
+                }
+                Some(entry) if entry.trace.rec != 0 => Some(entry.trace),
+                _ => None,
+            }
+        };
+        match trace {
+            None => read_storage(&self.storage, page),
+            Some(trace) => {
+                count(&self.counts.rebuilt);
+                rebuild::rebuild(&self.storage, page, trace)
+            }
+        }
+    }
+}
+
+/// The trace of a page that is read with this LSN.
+fn trace_of(noted: Trace, lsn: u64) -> Trace {
+    if noted.rec == 0 {
+        return Trace {
+            lsn,
+            ..Trace::default()
+        };
+    }
+    Trace { lsn, ..noted }
+}
+
+/// Two names for one page: neither is believed. Says how many were dropped.
+fn drop_twice(kept: &mut Vec<(PageId, Copy)>) -> u64 {
+    let mut times: rt::HashMap<PageId, u32> = rt::HashMap::default();
+    for (page, _) in kept.iter() {
+        *times.entry(*page).or_default() += 1;
+    }
+    let before = kept.len();
+    kept.retain(|(page, _)| times[page] == 1);
+    (before - kept.len()) as u64
+}
+
+impl Lower for Tier {
+    fn read(&self, page: PageId, hint: Hint) -> Result<Fetched> {
+        if let Some(fetched) = self.read_remote(page) {
+            return Ok(fetched);
+        }
+        let fetched = self.read_below(page)?;
+        let clean = fetched.read != PageRead::NeverWritten && fetched.trace.rec == 0 && fetched.trace.lsn != 0;
+        // What a scan passes by does not drive out what was asked for.
+        if clean && hint == Hint::Warm {
+            self.write(vec![Outgoing {
+                page,
+                lsn: fetched.trace.lsn,
+                bytes: fetched.bytes.clone(),
+            }]);
+        }
+        Ok(fetched)
+    }
+
+    fn enter(&self, page: PageId) {
+        loop {
+            let mut table = self.table.lock();
+            if !table.is_fading(page) {
+                return table.register(page);
+            }
+            drop(table);
+            rt::sleep(FADING_TURN);
+        }
+    }
+
+    fn leave(&self, page: PageId) {
+        self.table.lock().unregister(page);
+    }
+
+    fn way_out(&self, page: PageId, trace: &Trace, wanted: bool) -> WayOut {
+        let table = self.table.lock();
+        let copy = table.get(page).and_then(|entry| entry.copy);
+        let dirty = trace.rec != 0;
+        match copy {
+            _ if table.link.is_none() => match dirty {
+                true => WayOut::Save,
+                false => WayOut::Free,
+            },
+            Some(copy) if copy.lsn == trace.lsn => WayOut::Free,
+            Some(_) => WayOut::Push,
+            None if !dirty && !wanted => WayOut::Free,
+            None if table.has_room() => WayOut::Push,
+            None if dirty => WayOut::Save,
+            None => WayOut::Free,
+        }
+    }
+
+    fn let_go(&self, page: PageId, trace: &Trace) -> bool {
+        let mut table = self.table.lock();
+        let copy = table.get(page).and_then(|entry| entry.copy);
+        let whole = match copy {
+            Some(copy) => copy.lsn == trace.lsn,
+            None => trace.rec == 0,
+        };
+        if whole {
+            let rec = if planted(Fault::LostTrace) { 0 } else { trace.rec };
+            table.note(page, Trace { rec, ..*trace });
+        }
+        whole
+    }
+
+    fn push(&self, pages: Vec<Outgoing>) {
+        self.write(pages);
+    }
+
+    fn before_save(&self, pages: &[(PageId, &[u8])]) -> Result<()> {
+        let stale: Vec<Outgoing> = {
+            let table = self.table.lock();
+            let is_stale = |page: PageId, lsn: u64| {
+                let copy = table.get(page).and_then(|entry| entry.copy);
+                copy.is_none_or(|copy| copy.lsn != lsn)
+            };
+            let outgoing = pages
+                .iter()
+                .map(|(page, bytes)| (*page, redo::page_lsn(bytes).raw(), bytes));
+            let stale = outgoing.filter(|(page, lsn, _)| table.link.is_some() && is_stale(*page, *lsn));
+            stale
+                .map(|(page, lsn, bytes)| Outgoing {
+                    page,
+                    lsn,
+                    bytes: (*bytes).into(),
+                })
+                .collect()
+        };
+        if !planted(Fault::StaleCopy) {
+            self.write(stale);
+        }
+        self.disown()
+    }
+
+    fn saved(&self, page: PageId, lsn: u64, all: bool) {
+        self.table.lock().saved(page, lsn, all);
+    }
+
+    fn forget(&self, space: u32, pages: Range<u32>) -> bool {
+        let (link, slots) = {
+            let mut table = self.table.lock();
+            let inside = |page: &PageId| page.space == space && pages.contains(&page.page);
+            let which: Vec<PageId> = if pages.len() < table.len() {
+                pages.clone().map(|page| PageId::new(space, page)).collect()
+            } else {
+                table.entries().map(|(page, _)| *page).filter(inside).collect()
+            };
+            (table.link.clone(), table.forget(&which))
+        };
+        if let Some(link) = link {
+            self.empty(&link, &slots);
+        }
+        true
+    }
+
+    fn oldest_unsaved(&self) -> u64 {
+        self.table.lock().oldest_unsaved()
+    }
+
+    fn unsaved_before(&self, before: Lsn, most: usize) -> Vec<PageId> {
+        self.table.lock().unsaved_before(before.raw(), most)
+    }
+
+    fn is_unsaved(&self, page: PageId) -> bool {
+        self.table.lock().get(page).is_some_and(|entry| entry.trace.rec != 0)
+    }
+
+    fn forsake(&self) -> bool {
+        let mut table = self.table.lock();
+        let pages: Vec<PageId> = table.entries().map(|(page, _)| *page).collect();
+        let had = table.link.is_some() || !pages.is_empty();
+        self.to_disown.store(true, Ordering::SeqCst);
+        table.drop_copies();
+        table.forget(&pages);
+        had
+    }
+
+    fn replayed(&self) {
+        let (link, slots) = {
+            let mut table = self.table.lock();
+            // The log has no redo for it, so storage lacks none: what is in the slot is not what its name says.
+            let strange = table
+                .entries()
+                .filter(|(_, entry)| entry.is_unproven() && !entry.registered);
+            let strange: Vec<PageId> = strange.map(|(page, _)| *page).collect();
+            (table.link.clone(), table.forget(&strange))
+        };
+        if let Some(link) = link {
+            self.empty(&link, &slots);
+        }
+    }
+
+    fn incarnation(&self) -> Option<u128> {
+        self.table.lock().link.as_ref().map(|link| link.incarnation)
+    }
+
+    fn needs_tending(&self) -> bool {
+        true
+    }
+
+    /// Takes remote memory that was lost into use again, empty.
+    fn tend(&self) {
+        if self.table.lock().link.is_some() {
+            return;
+        }
+        let fresh = || -> Result<()> {
+            let link = Link::connect(&self.source, rt::random_u128())?;
+            self.own(link, 0, &[])
+        };
+        if fresh().is_ok() {
+            eprintln!("cenote: remote memory is in use again");
+        }
+    }
+
+    fn check(&self, problems: &mut Vec<String>) {
+        let (link, idle) = {
+            let table = self.table.lock();
+            table.check(problems);
+            let idle = table.entries().filter(|(_, entry)| !entry.registered);
+            let idle: Vec<(PageId, Copy)> = idle.filter_map(|(page, entry)| Some((*page, entry.copy?))).collect();
+            (table.link.clone(), idle)
+        };
+        let Some(link) = link else { return };
+        for (page, copy) in idle {
+            // It may have changed since; then the entry is another.
+            let same = || {
+                self.table
+                    .lock()
+                    .get(page)
+                    .is_some_and(|e| !e.registered && e.copy == Some(copy))
+            };
+            if let Err(Error::Corrupt(why)) = link.read(page, copy)
+                && same()
+            {
+                problems.push(format!("remote memory: {why}"));
+            }
+        }
+    }
+
+    fn stats(&self) -> Option<TierStats> {
+        let table = self.table.lock();
+        let slots = table.link.as_ref().map_or(0, |link| link.layout.slots);
+        let in_use = table.slots_in_use() as u32;
+        let get = |counter: &AtomicU64| counter.as_raw().load(Ordering::Relaxed);
+        let (hits, written) = (get(&self.counts.hits), get(&self.counts.written));
+        Some(TierStats {
+            bytes: table.link.as_ref().map_or(0, |link| link.len()),
+            slots,
+            slots_in_use: in_use,
+            slots_free: slots - in_use.min(slots),
+            hits,
+            misses: get(&self.counts.misses),
+            evictions: get(&self.counts.evictions),
+            pages_rebuilt: get(&self.counts.rebuilt),
+            pages_refused: get(&self.counts.refused),
+            losses: get(&self.counts.losses),
+            bytes_read: hits * cenote_base::PAGE_SIZE as u64,
+            bytes_written: written * cenote_base::PAGE_SIZE as u64,
+        })
+    }
+}

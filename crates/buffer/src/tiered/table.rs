@@ -1,0 +1,322 @@
+//! The owner's side of the directory: which page lies in which slot, who may go, and what storage lacks.
+//!
+//! It is the page address table of PolarDB Serverless, kept by the one who changes it. A page is *registered* while it is
+//! in a frame: then its slot is not given to another. Slots of pages that are in no frame are *idle*, in the order in which the pages
+//! left their frames; the first of them go when slots run out.
+//!
+//! Invariants:
+//! - a slot is free, or fading, or of exactly one entry;
+//! - `idle` holds exactly the entries that have a copy and are not registered;
+//! - `unsaved` holds exactly the entries whose trace says that storage lacks changes;
+//! - an entry has a copy, or such a trace, or is gone;
+//! - the copy of a page in no frame is its newest state (its LSN is not 0).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use cenote_base::PageId;
+use cenote_base::rt::{HashMap, HashSet};
+
+use super::link::Link;
+use crate::lower::Trace;
+
+/// Idle entries looked at for one that storage has, before the oldest goes whatever it is.
+const LOOK: usize = 32;
+
+/// Where a page's remote copy lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copy {
+    pub slot: u32,
+    /// The page's LSN in it; 0: not there yet, or nobody knows what is there.
+    pub lsn: u64,
+    /// The page's checksum in it.
+    pub sum: u32,
+}
+
+/// What is known of a page.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Entry {
+    pub copy: Option<Copy>,
+    /// It is in a frame.
+    pub registered: bool,
+    idle_since: u64,
+    /// As of when it left its frame, or was found at the start.
+    pub trace: Trace,
+}
+
+impl Entry {
+    /// Found at the start, and newer than storage perhaps; which redo it has is not known before the log is replayed.
+    pub fn is_unproven(&self) -> bool {
+        self.trace.rec != 0 && self.trace.head == 0
+    }
+}
+
+/// A slot for a page, and who was in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    pub slot: u32,
+    pub evicted: Option<PageId>,
+}
+
+/// See the module. One lock is around all of it; nobody holds it while bytes move.
+#[derive(Default)]
+pub struct Table {
+    /// The way to remote memory; `None` while there is none.
+    pub link: Option<Arc<Link>>,
+    entries: HashMap<PageId, Entry>,
+    idle: BTreeMap<u64, PageId>,
+    unsaved: BTreeSet<(u64, PageId)>,
+    free: Vec<u32>,
+    /// Pages whose slot was given to another, whose name there may still be read: they wait.
+    fading: HashSet<PageId>,
+    clock: u64,
+}
+
+impl Table {
+    /// Begins with all slots of `link` free.
+    pub fn attach(&mut self, link: Arc<Link>) {
+        self.drop_copies();
+        self.free = (0..link.layout.slots).rev().collect();
+        self.link = Some(link);
+    }
+
+    /// Forgets whatever is remote; what storage lacks stays known.
+    pub fn drop_copies(&mut self) {
+        self.link = None;
+        self.idle.clear();
+        self.free.clear();
+        self.fading.clear();
+        self.entries.retain(|_, entry| {
+            entry.copy = None;
+            entry.trace.rec != 0
+        });
+    }
+
+    pub fn get(&self, page: PageId) -> Option<&Entry> {
+        self.entries.get(&page)
+    }
+
+    pub fn entries(&self) -> impl Iterator<Item = (&PageId, &Entry)> {
+        self.entries.iter()
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn slots_in_use(&self) -> usize {
+        self.entries.values().filter(|entry| entry.copy.is_some()).count()
+    }
+
+    pub fn is_fading(&self, page: PageId) -> bool {
+        self.fading.contains(&page)
+    }
+
+    // ---- registration ----
+
+    /// The page is in a frame.
+    pub fn register(&mut self, page: PageId) {
+        if let Some(entry) = self.entries.get_mut(&page) {
+            entry.registered = true;
+            self.idle.remove(&entry.idle_since);
+        }
+    }
+
+    /// The page is in no frame.
+    pub fn unregister(&mut self, page: PageId) {
+        self.clock += 1;
+        let Some(entry) = self.entries.get_mut(&page) else {
+            return;
+        };
+        entry.registered = false;
+        if entry.copy.is_some() {
+            entry.idle_since = self.clock;
+            self.idle.insert(self.clock, page);
+        }
+        self.tidy(page);
+    }
+
+    fn tidy(&mut self, page: PageId) {
+        let gone = |entry: &Entry| entry.copy.is_none() && entry.trace.rec == 0;
+        if self.entries.get(&page).is_some_and(gone) {
+            self.entries.remove(&page);
+        }
+    }
+
+    // ---- slots ----
+
+    /// Whether a page without a copy could get one.
+    pub fn has_room(&self) -> bool {
+        !self.free.is_empty() || !self.idle.is_empty()
+    }
+
+    /// A slot for the state of `page` that is about to be written; what is in the slot counts for nothing until
+    /// [`Table::placed`]. `None` when all slots are of registered pages.
+    pub fn place(&mut self, page: PageId) -> Option<Place> {
+        if let Some(copy) = self.entries.get_mut(&page).and_then(|entry| entry.copy.as_mut()) {
+            copy.lsn = 0;
+            let slot = copy.slot;
+            return Some(Place { slot, evicted: None });
+        }
+        let (slot, evicted) = match self.free.pop() {
+            Some(slot) => (slot, None),
+            None => self.evict_one().map(|(slot, page)| (slot, Some(page)))?,
+        };
+        let entry = self.entries.entry(page).or_default();
+        entry.copy = Some(Copy { slot, lsn: 0, sum: 0 });
+        entry.registered = true;
+        Some(Place { slot, evicted })
+    }
+
+    /// Takes the slot of the page that was idle longest; of those, one that storage has, if there is one at hand.
+    fn evict_one(&mut self) -> Option<(u32, PageId)> {
+        let saved = |page: &&PageId| self.entries.get(page).is_some_and(|entry| entry.trace.rec == 0);
+        let first = self.idle.values().take(LOOK).find(saved).or(self.idle.values().next());
+        let page = *first?;
+        let slot = self.take_copy(page)?.slot;
+        self.fading.insert(page);
+        Some((slot, page))
+    }
+
+    /// The state of `page` with this LSN and checksum is in its slot.
+    pub fn placed(&mut self, page: PageId, lsn: u64, sum: u32) {
+        if let Some(copy) = self.entries.get_mut(&page).and_then(|entry| entry.copy.as_mut()) {
+            (copy.lsn, copy.sum) = (lsn, sum);
+        }
+    }
+
+    /// The slot no longer says that it holds `page`.
+    pub fn faded(&mut self, page: PageId) {
+        self.fading.remove(&page);
+    }
+
+    /// The copy of `page` is no copy; its slot is the caller's, who frees it when it is empty.
+    pub fn take_copy(&mut self, page: PageId) -> Option<Copy> {
+        let entry = self.entries.get_mut(&page)?;
+        let copy = entry.copy.take()?;
+        if !entry.registered {
+            self.idle.remove(&entry.idle_since);
+        }
+        self.tidy(page);
+        Some(copy)
+    }
+
+    /// The slot is empty.
+    pub fn free(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+
+    // ---- what storage lacks ----
+
+    /// Notes with which redo the page left its frame.
+    pub fn note(&mut self, page: PageId, trace: Trace) {
+        // Who leaves a trace for the first time is still in its frame.
+        let entry = self.entries.entry(page).or_insert(Entry {
+            registered: true,
+            ..Entry::default()
+        });
+        let before = std::mem::replace(&mut entry.trace, trace);
+        if before.rec != 0 {
+            self.unsaved.remove(&(before.rec, page));
+        }
+        if trace.rec != 0 {
+            self.unsaved.insert((trace.rec, page));
+        }
+        self.tidy(page);
+    }
+
+    /// Storage has the page as of `lsn`, which is all if `all`.
+    pub fn saved(&mut self, page: PageId, lsn: u64, all: bool) {
+        let Some(entry) = self.entries.get(&page) else { return };
+        let mut trace = entry.trace;
+        if trace.rec != 0 {
+            trace.rec = if all { 0 } else { trace.rec.max(lsn) };
+            self.note(page, trace);
+        }
+    }
+
+    /// The least position of a change that storage lacks; 0: none.
+    pub fn oldest_unsaved(&self) -> u64 {
+        self.unsaved.first().map_or(0, |(rec, _)| *rec)
+    }
+
+    /// Pages in no frame with such a change from before `before`, oldest first.
+    pub fn unsaved_before(&self, before: u64, most: usize) -> Vec<PageId> {
+        let old = self.unsaved.range(..(before, PageId::default())).map(|(_, page)| *page);
+        let idle = |page: &PageId| self.entries.get(page).is_some_and(|entry| !entry.registered);
+        old.filter(idle).take(most).collect()
+    }
+
+    // ---- giving up ----
+
+    /// Removes all that is known of `pages`; their slots are the caller's.
+    pub fn forget(&mut self, pages: &[PageId]) -> Vec<u32> {
+        let mut slots = Vec::new();
+        for page in pages {
+            let Some(entry) = self.entries.remove(page) else {
+                continue;
+            };
+            if entry.trace.rec != 0 {
+                self.unsaved.remove(&(entry.trace.rec, *page));
+            }
+            if let Some(copy) = entry.copy {
+                slots.push(copy.slot);
+                if !entry.registered {
+                    self.idle.remove(&entry.idle_since);
+                }
+            }
+        }
+        slots
+    }
+
+    /// Enters a page found at the start.
+    pub fn adopt(&mut self, page: PageId, copy: Copy, trace: Trace) {
+        self.clock += 1;
+        let entry = Entry {
+            copy: Some(copy),
+            registered: false,
+            idle_since: self.clock,
+            trace: Trace::default(),
+        };
+        self.entries.insert(page, entry);
+        self.idle.insert(self.clock, page);
+        self.note(page, trace);
+    }
+
+    /// Takes `slot` off the free ones; at the start only.
+    pub fn retain_free(&mut self, keep: impl Fn(u32) -> bool) {
+        self.free.retain(|slot| keep(*slot));
+    }
+
+    // ---- check ----
+
+    /// What contradicts the invariants.
+    pub fn check(&self, problems: &mut Vec<String>) {
+        let mut problem = |text: String| problems.push(format!("remote directory: {text}"));
+        let mut used: HashSet<u32> = self.free.iter().copied().collect();
+        if used.len() != self.free.len() {
+            problem("a slot is free twice".into());
+        }
+        for (page, entry) in &self.entries {
+            let idle = entry.copy.is_some() && !entry.registered;
+            if idle != (self.idle.get(&entry.idle_since) == Some(page)) {
+                problem(format!("page {page} is on the wrong side of the idle ones"));
+            }
+            if (entry.trace.rec != 0) != self.unsaved.contains(&(entry.trace.rec, *page)) {
+                problem(format!("page {page} is on the wrong side of the unsaved ones"));
+            }
+            if entry.copy.is_some_and(|copy| !used.insert(copy.slot)) {
+                problem(format!("the slot of page {page} is taken twice"));
+            }
+            if idle && entry.copy.is_some_and(|copy| copy.lsn == 0) {
+                problem(format!("page {page} is in no frame, and its copy is nothing"));
+            }
+            if entry.copy.is_none() && entry.trace.rec == 0 {
+                problem(format!("page {page} has an entry for nothing"));
+            }
+        }
+        if self.idle.len() > self.entries.len() || self.unsaved.len() > self.entries.len() {
+            problem("more pages in the lists than entries".into());
+        }
+    }
+}
