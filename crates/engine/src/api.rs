@@ -1,6 +1,10 @@
 //! The words that statements and the engine exchange: isolation, row locks, outcomes, batches, options.
 
+use crate::error::Result;
+use cenote_buffer::Geometry;
 use std::path::PathBuf;
+
+pub use cenote_buffer::RemoteSource;
 
 /// Isolation level of a transaction, as PostgreSQL defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,6 +160,9 @@ pub enum MemoryKind {
     Cxl,
     /// In anonymous memory: the classic buffer pool and classic recovery.
     Dram,
+    /// In anonymous memory, a local cache in front of remote memory (`EngineOptions::remote`): pages move whole, by one-sided
+    /// verbs; recovery replays the log over what remote memory has kept.
+    Tiered,
 }
 
 /// What the region's contents must survive.
@@ -174,8 +181,10 @@ pub struct EngineOptions {
     pub data: PathBuf,
     /// Kind of memory.
     pub memory: MemoryKind,
-    /// Bytes of memory.
+    /// Bytes of memory; local ones for `Tiered`.
     pub memory_size: u64,
+    /// The way to remote memory, for `Tiered` alone.
+    pub remote: Option<RemoteSource>,
     /// Region file; None: a file in shared memory named after the database's id.
     pub region: Option<PathBuf>,
     /// What the region survives.
@@ -193,10 +202,27 @@ impl EngineOptions {
             data: data.into(),
             memory,
             memory_size,
+            remote: None,
             region: None,
             survive: Survive::Process,
             numa_node: None,
             background: true,
         }
+    }
+
+    /// A tiered pool: `local_bytes` of local memory in front of what `remote` leads to.
+    pub fn tiered(data: impl Into<PathBuf>, local_bytes: u64, remote: RemoteSource) -> EngineOptions {
+        EngineOptions {
+            remote: Some(remote),
+            ..EngineOptions::new(data, MemoryKind::Tiered, local_bytes)
+        }
+    }
+
+    /// The same, with exactly so many page frames. Errors: too few, or one of the few numbers that no size gives.
+    pub fn with_frames(self, frames: u32) -> Result<EngineOptions> {
+        Ok(EngineOptions {
+            memory_size: Geometry::len_for(frames)?,
+            ..self
+        })
     }
 }

@@ -18,6 +18,7 @@ use crate::catalog::state::{CATALOG_SPACE, CatalogState};
 use crate::counters::{COUNTERS_SPACE, Counters};
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
+use crate::pool::Need;
 use crate::purge::Purge;
 use crate::recovery::Losers;
 use crate::report::RecoveryReport;
@@ -36,7 +37,7 @@ use cenote_buffer::{BufferPool, Config, Kind};
 use cenote_storage::{DataDir, Storage};
 use std::sync::Arc;
 
-pub use cenote_buffer::PoolStats;
+pub use cenote_buffer::{PoolStats, TierStats};
 
 /// Space of the meta page.
 const META_SPACE: u32 = 0;
@@ -69,15 +70,15 @@ impl Store {
             .wait_durable(Lsn::from_raw(lsn))
             .map_err(|error| match error {
                 cenote_base::Error::Poisoned(text) => Error::Poisoned(text),
+                cenote_base::Error::Full(text) => Error::DiskFull(format!(
+                    "{text}. The change is in the log's memory and becomes durable when there is space: look before you \
+                     repeat it"
+                )),
                 other => Error::Poisoned(format!(
                     "what was written could not be made durable ({other}), and the database takes no more changes: \
                  see to the disk, then restart"
                 )),
             })
-    }
-
-    pub(crate) fn check_writable(&self) -> Result<()> {
-        Ok(self.0.check_writable()?)
     }
 
     pub(crate) fn reserve_tx_ids(&self, ceiling: u64) -> Result<()> {
@@ -164,19 +165,16 @@ impl Engine {
     }
 
     fn start_threads(self: &Arc<Self>, background: bool, losers: Vec<crate::recovery::Loser>) {
+        self.losers.of_last_run(losers);
         if !background {
-            self.losers.set_waiting(losers);
             return;
         }
         let mut threads = self.threads.lock();
-        if losers.is_empty() {
-            self.losers.done();
-        } else {
-            let weak = Arc::downgrade(self);
-            threads.push(rt::spawn("rollback", move || {
-                crate::recovery::roll_back_losers(&weak, losers)
-            }));
-        }
+        let weak = Arc::downgrade(self);
+        let signal = self.losers.signal.clone();
+        threads.push(rt::spawn("rollback", move || {
+            crate::recovery::roll_back(&weak, &signal)
+        }));
         let weak = Arc::downgrade(self);
         let signal = self.purge.signal.clone();
         threads.push(rt::spawn("purge", move || crate::purge::run(&weak, &signal)));
@@ -229,9 +227,21 @@ impl Engine {
         self.slots.waiting()
     }
 
+    /// How many transactions have ended without having been taken back yet: losers of the last run, and those whose rollback
+    /// failed; and what the last attempt failed with.
+    pub fn rollbacks_waiting(&self) -> (usize, Option<String>) {
+        self.losers.waiting()
+    }
+
+    /// Table locks and explicit row locks that somebody holds or waits for.
+    pub fn locks_held(&self) -> usize {
+        self.table_locks.held() + self.row_locks.held()
+    }
+
     /// Why writes are refused, if they are.
     pub fn poisoned(&self) -> Option<String> {
-        self.storage.check_writable().err().map(|error| error.to_string())
+        let storage = &self.storage.0;
+        storage.check_writable(Need::Work).err().map(|error| error.to_string())
     }
 
     /// The buffer pool, for tools and tests.
@@ -265,6 +275,7 @@ impl Engine {
     fn stop_threads(&self) {
         self.stopping.store(true, Ordering::Release);
         self.purge.signal.set();
+        self.losers.signal.set();
         let threads: Vec<_> = self.threads.lock().drain(..).collect();
         for thread in threads {
             // One that panicked has said so where it happened.
@@ -381,6 +392,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Release);
         self.purge.signal.set();
+        self.losers.signal.set();
     }
 }
 
@@ -388,9 +400,11 @@ fn config(options: &EngineOptions) -> Config {
     let kind = match options.memory {
         MemoryKind::Cxl => Kind::Cxl,
         MemoryKind::Dram => Kind::Dram,
+        MemoryKind::Tiered => Kind::Tiered,
     };
     let mut config = Config::new(kind, options.memory_size);
     config.region = options.region.clone();
+    config.remote = options.remote.clone();
     config.survive = match options.survive {
         Survive::Process => cenote_buffer::Survive::Process,
         Survive::Host => cenote_buffer::Survive::Host,

@@ -32,11 +32,11 @@ pub mod types;
 mod undo;
 
 pub use api::{
-    Change, Direction, EngineOptions, Insert, Isolation, LockStrength, Locked, MemoryKind, Outcome, RowBatch, Survive,
-    Wait,
+    Change, Direction, EngineOptions, Insert, Isolation, LockStrength, Locked, MemoryKind, Outcome, RemoteSource,
+    RowBatch, Survive, Wait,
 };
 pub use catalog::{ColumnDef, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, Table, TableDef};
-pub use engine::{Engine, PoolStats};
+pub use engine::{Engine, PoolStats, TierStats};
 pub use error::{Error, Result};
 pub use key::KeyRange;
 pub use report::{CheckReport, RecoveryReport};

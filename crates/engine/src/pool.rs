@@ -1,3 +1,3 @@
 //! The names under which the engine knows the buffer.
 
-pub(crate) use cenote_buffer::{Mtr, PageH, Pool as BufferPool};
+pub(crate) use cenote_buffer::{Mtr, Need, PageH, Pool as BufferPool};

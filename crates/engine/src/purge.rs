@@ -15,6 +15,7 @@ use crate::catalog::{Table, state};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::large;
+use crate::pool::Need;
 use crate::tree::BTree;
 use crate::tx::cts;
 use crate::tx::rollback::{compact_entries, entries_of, keep_needed, latch_entries, remove_entries};
@@ -68,6 +69,7 @@ impl Engine {
 
     fn purge_round(&self) -> Result<u64> {
         let _round = self.purge.round.lock();
+        let _need = self.pool.begin_need(Need::Cleanup);
         let horizon = self.slots.horizon(self.storage.durable());
         self.raise_low_water(horizon);
         let segments: Vec<_> = self.segments.read().clone();
@@ -127,7 +129,9 @@ impl Engine {
             if position >= end {
                 break;
             }
-            self.purge_record(undo::pointer_to(segment.number, position), &record)?;
+            if !self.purge_record(undo::pointer_to(segment.number, position), &record)? {
+                continue;
+            }
             at = behind;
             segment.tail.store(at, Ordering::Release);
             passed += 1;
@@ -161,13 +165,20 @@ impl Engine {
         Ok(())
     }
 
-    fn purge_record(&self, pointer: u64, record: &UndoRecord) -> Result<()> {
+    /// False if the table was defined otherwise in the middle, so that pages went away: the record is to be read anew, since it may say
+    /// by now that part of this was done.
+    fn purge_record(&self, pointer: u64, record: &UndoRecord) -> Result<bool> {
         if record.undone || record.plain || record.kind == Kind::Insert {
-            return Ok(());
+            return Ok(true);
         }
-        match self.catalog.table_of_space(record.space) {
-            Some(table) => self.purge_version(&table, pointer, record),
-            None => Ok(()),
+        let Some(table) = self.catalog.table_of_space(record.space) else {
+            return Ok(true);
+        };
+        let done = self.purge_version(&table, pointer, record);
+        let now = self.catalog.table_of_space(record.space);
+        match done {
+            Err(_) if !now.is_some_and(|now| Arc::ptr_eq(&now, &table)) => Ok(false),
+            done => done.map(|()| true),
         }
     }
 
@@ -203,6 +214,12 @@ impl Engine {
         }
         let survivors = newest.map(|trailer| (trailer, current));
         keep_needed(self, table, &record.key, survivors.clone(), pointer, &mut entries)?;
+        // Under the latch, too: a DROP that is taken back meanwhile marks its record undone, and nothing leads from the deleted version
+        // to those below it any more, one of which is the table's again.
+        let gone = match definition {
+            Some(gone) => Some((gone, self.spaces_of_survivors(survivors, pointer)?)),
+            None => None,
+        };
         let remove_row = newest.is_some_and(|trailer| trailer.deleted() && trailer.undo == pointer);
         let doomed = latch_entries(&mut m, entries)?;
         if !refs.is_empty() {
@@ -219,19 +236,20 @@ impl Engine {
         if emptied {
             tree.compact(&self.pool, &record.key)?;
         }
-        if let Some(gone) = definition {
-            let kept = self.surviving_rows(survivors, pointer)?;
-            state::purge_spaces(self, &gone, &kept)?;
+        if let Some((gone, staying)) = gone {
+            state::purge_spaces(self, &gone, &staying)?;
         }
         Ok(())
     }
 
-    /// Rows of the versions newer than the one that record `until` holds.
-    fn surviving_rows(&self, mut version: Option<(Trailer, Vec<u8>)>, until: u64) -> Result<Vec<Vec<u8>>> {
-        let mut rows = Vec::new();
+    /// The spaces that the definitions name that are newer than the one that record `until` holds.
+    fn spaces_of_survivors(&self, mut version: Option<(Trailer, Vec<u8>)>, until: u64) -> Result<Vec<u32>> {
+        let mut spaces = Vec::new();
         while let Some((trailer, row)) = version {
-            if !trailer.deleted() {
-                rows.push(row);
+            if !trailer.deleted()
+                && let Some(table) = state::table_of_stored(self, Some(&row))?
+            {
+                spaces.extend(state::spaces_of(&table));
             }
             version = if trailer.undo == until {
                 None
@@ -239,7 +257,7 @@ impl Engine {
                 self.version_before(trailer)?
             };
         }
-        Ok(rows)
+        Ok(spaces)
     }
 }
 

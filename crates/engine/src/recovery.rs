@@ -5,16 +5,19 @@
 //! through the same steps as a rollback in life; a crash in between goes on where it stopped. All other numbers of former
 //! runs are visible to everyone: the low-water mark starts at the least loser.
 //!
+//! A rollback in life that fails (a full disk, a page that cannot be read) makes its transaction a loser, too: the session goes on,
+//! and the same thread tries again until it succeeds. Until then nobody waits for such a transaction: he is told why.
+//!
 //! So the time until ready depends on the number of segments, tables and losers' records, not on the length of the log.
 
 use crate::api::Direction;
 use crate::catalog::Table;
 use crate::catalog::state::{self, Definition, spaces_of};
 use crate::engine::{Engine, FIRST_SPACE};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::key::KeyRange;
 use crate::large;
-use crate::pool::BufferPool;
+use crate::pool::{BufferPool, Need};
 use crate::tree::{BTree, LeafBatch};
 use crate::tx::locks::Waits;
 use crate::tx::read::Reader;
@@ -23,42 +26,155 @@ use crate::undo::record::{TRAILER, Trailer};
 use crate::undo::{self, Ended, Segment, Writer};
 use cenote_base::rt;
 use cenote_base::rt::HashSet;
-use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-/// A transaction that had not ended when the last process did.
+/// Between two attempts at what could not be rolled back.
+const RETRY: rt::Nanos = rt::Nanos::from_millis(200);
+
+/// A transaction that has ended otherwise than by commit, and is still to be taken back: it ran when the last process ended, or its
+/// rollback failed.
 pub(crate) struct Loser {
     pub seq: u64,
     segment: Arc<Segment>,
-    /// Its newest record.
+    /// Its newest record that is not known to be taken back.
     last: u64,
-    /// Behind it.
+    /// Behind its last.
     end: u64,
+    /// What it holds until it is over; one of the last run holds nothing but its rows.
+    locks: Locks,
+    of_last_run: bool,
 }
 
-/// Whether losers are still being rolled back.
+/// Locks that a transaction keeps until it is over.
+#[derive(Default)]
+pub(crate) struct Locks {
+    pub tables: Vec<u64>,
+    pub rows: Vec<Vec<u8>>,
+}
+
+impl Loser {
+    /// A transaction of this run whose rollback failed: `place` is its newest record that stands, and where its records end.
+    pub(crate) fn given_up(seq: u64, segment: Arc<Segment>, place: (u64, u64), locks: Locks) -> Loser {
+        Loser {
+            seq,
+            segment,
+            last: place.0,
+            end: place.1,
+            locks,
+            of_last_run: false,
+        }
+    }
+}
+
+/// The losers, and what keeps them from being taken back.
 #[derive(Default)]
 pub(crate) struct Losers {
+    /// Wakes the thread.
+    pub signal: Arc<rt::Event>,
+    /// Those of the last run are gone.
     done: rt::Event,
     waiting: rt::Mutex<Vec<Loser>>,
+    /// Not over yet, those that are being worked on included.
+    count: AtomicUsize,
+    /// By number: why the last attempt failed.
+    stuck: rt::Mutex<BTreeMap<u64, Stuck>>,
+    any_stuck: AtomicBool,
+}
+
+struct Stuck {
+    error: Error,
+    of_last_run: bool,
 }
 
 impl Losers {
-    pub(crate) fn done(&self) {
-        self.done.set();
+    /// Those of the last run.
+    pub(crate) fn of_last_run(&self, losers: Vec<Loser>) {
+        if losers.is_empty() {
+            self.done.set();
+        }
+        self.count.fetch_add(losers.len(), Ordering::AcqRel);
+        self.waiting.lock().extend(losers);
+        self.signal.set();
     }
 
-    /// Returns true once all are rolled back, or false after a short while.
+    /// Takes over a transaction whose rollback failed with `error`.
+    pub(crate) fn give_up(&self, loser: Loser, error: &Error) {
+        self.count.fetch_add(1, Ordering::AcqRel);
+        self.note_stuck(&loser, error.clone());
+        self.waiting.lock().push(loser);
+        self.signal.set();
+    }
+
+    /// Returns true once those of the last run are rolled back, or false after a short while.
     pub(crate) fn wait_a_little(&self) -> bool {
         self.done.wait_timeout(rt::Nanos::from_millis(20))
     }
 
-    /// Without background threads: they stay until `Engine::roll_back_losers`.
-    pub(crate) fn set_waiting(&self, losers: Vec<Loser>) {
-        if losers.is_empty() {
-            self.done();
+    /// How many are left, and an error that keeps one from being taken back.
+    pub(crate) fn waiting(&self) -> (usize, Option<String>) {
+        let stuck = self.stuck.lock();
+        let text = stuck.iter().next().map(|(seq, stuck)| describe(*seq, &stuck.error));
+        (self.count.load(Ordering::Acquire), text)
+    }
+
+    /// An error if transaction `seq` cannot be rolled back at present: nobody should wait for it.
+    pub(crate) fn check(&self, seq: u64) -> Result<()> {
+        if !self.any_stuck.load(Ordering::Relaxed) {
+            return Ok(());
         }
-        *self.waiting.lock() = losers;
+        match self.stuck.lock().get(&seq) {
+            Some(stuck) => Err(refusal(seq, &stuck.error)),
+            None => Ok(()),
+        }
+    }
+
+    /// An error if one of the last run cannot be rolled back at present.
+    pub(crate) fn check_last_run(&self) -> Result<()> {
+        match self.stuck.lock().iter().find(|(_, stuck)| stuck.of_last_run) {
+            Some((seq, stuck)) => Err(refusal(*seq, &stuck.error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Says it when a loser gets stuck, not at each attempt.
+    fn note_stuck(&self, loser: &Loser, error: Error) {
+        let of_last_run = loser.of_last_run;
+        let text = describe(loser.seq, &error);
+        let before = self.stuck.lock().insert(loser.seq, Stuck { error, of_last_run });
+        self.any_stuck.store(true, Ordering::Relaxed);
+        if before.is_none() {
+            eprintln!("cenote: {text}");
+        }
+    }
+
+    fn note_over(&self, loser: &Loser) {
+        let mut stuck = self.stuck.lock();
+        if stuck.remove(&loser.seq).is_some() {
+            eprintln!("cenote: transaction {} has been rolled back after all", loser.seq);
+        }
+        self.any_stuck.store(!stuck.is_empty(), Ordering::Relaxed);
+        drop(stuck);
+        self.count.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn describe(seq: u64, error: &Error) -> String {
+    format!(
+        "transaction {seq} could not be rolled back ({error}); its rows stay locked, and it is tried again until it succeeds"
+    )
+}
+
+/// For one who would wait: an error of the same kind.
+fn refusal(seq: u64, error: &Error) -> Error {
+    let text = describe(seq, error);
+    match error {
+        Error::DiskFull(_) => Error::DiskFull(text),
+        Error::OutOfMemory(_) => Error::OutOfMemory(text),
+        Error::Poisoned(_) => Error::Poisoned(text),
+        Error::Corrupt(_) => Error::Corrupt(text),
+        _ => Error::Io(text),
     }
 }
 
@@ -81,6 +197,8 @@ pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling:
                 segment: segment.clone(),
                 last,
                 end,
+                locks: Locks::default(),
+                of_last_run: true,
             });
         }
     }
@@ -169,55 +287,123 @@ pub(crate) fn drop_orphans(engine: &Engine, named: &HashSet<u32>) -> Result<u64>
 }
 
 /// The thread that rolls losers back.
-pub(crate) fn roll_back_losers(engine: &Weak<Engine>, losers: Vec<Loser>) {
-    for mut loser in losers {
-        loop {
-            let Some(engine) = engine.upgrade() else { return };
-            if engine.stopping.load(Ordering::Acquire) {
-                return;
-            }
-            match roll_back_some(&engine, &mut loser) {
-                Ok(true) => break,
-                Ok(false) => {}
-                // Storage is in trouble: the rows stay locked; try again until it recovers or the process ends.
-                Err(_) => rt::sleep(rt::Nanos::from_millis(200)),
-            }
+pub(crate) fn roll_back(engine: &Weak<Engine>, signal: &rt::Event) {
+    let mut left = true;
+    loop {
+        if left {
+            signal.wait_timeout(RETRY);
+        } else {
+            signal.wait();
         }
-    }
-    if let Some(engine) = engine.upgrade() {
-        engine.losers.done();
+        signal.reset();
+        let Some(engine) = engine.upgrade() else { return };
+        if engine.is_stopping() {
+            return;
+        }
+        left = engine.losers_round();
     }
 }
 
-/// Takes back some records; true when the loser is over.
-fn roll_back_some(engine: &Engine, loser: &mut Loser) -> Result<bool> {
+/// How far the rollback of a loser went.
+enum Went {
+    /// All is taken back.
+    Over,
+    /// There is more to do.
+    On,
+    /// One of its rows has a newer version of another loser: that one first.
+    Covered,
+    /// The engine stops.
+    Stopped,
+}
+
+/// Takes back some records.
+fn roll_back_some(engine: &Engine, loser: &mut Loser) -> Result<Went> {
+    let _need = engine.pool.begin_need(Need::Cleanup);
     for _ in 0..64 {
         if loser.last == 0 {
             rollback::log_end(engine, &loser.segment, loser.end, loser.seq)?;
-            if let Status::Active(slot) = engine.status(loser.seq)? {
-                engine.txs.set_over(loser.seq, slot);
-                Waits::ended(&engine.slots, slot);
-                engine.slots.release(slot);
-            }
-            engine.give_back_segment(Writer {
-                segment: loser.segment.clone(),
-                position: loser.end,
-            });
-            engine.update_report(|report| report.transactions_rolled_back += 1);
-            return Ok(true);
+            end_loser(engine, loser)?;
+            return Ok(Went::Over);
+        }
+        if loser.of_last_run && rollback::is_covered(engine, loser.seq, loser.last)? {
+            return Ok(Went::Covered);
         }
         loser.last = rollback::take_back_one(engine, loser.last)?;
     }
-    Ok(false)
+    Ok(Went::On)
+}
+
+/// All is taken back: its locks go, and whoever waits goes on.
+fn end_loser(engine: &Engine, loser: &Loser) -> Result<()> {
+    if let Status::Active(slot) = engine.status(loser.seq)? {
+        engine.txs.set_over(loser.seq, slot);
+        engine.table_locks.release(&loser.locks.tables, loser.seq);
+        for name in &loser.locks.rows {
+            engine.row_locks.release(name, loser.seq);
+        }
+        Waits::ended(&engine.slots, slot);
+        engine.slots.release(slot);
+    }
+    engine.give_back_segment(Writer {
+        segment: loser.segment.clone(),
+        position: loser.end,
+    });
+    if loser.of_last_run {
+        engine.update_report(|report| report.transactions_rolled_back += 1);
+    }
+    Ok(())
 }
 
 impl Engine {
-    /// Rolls back the losers of the last run, for tests without background threads.
-    pub fn roll_back_losers(&self) -> Result<()> {
-        for mut loser in std::mem::take(&mut *self.losers.waiting.lock()) {
-            while !roll_back_some(self, &mut loser)? {}
+    /// Takes the losers back, each as far as it goes: one that fails (storage is in trouble) keeps its rows locked and does not
+    /// hold up the others. Says whether any is left.
+    fn losers_round(&self) -> bool {
+        let mut losers = std::mem::take(&mut *self.losers.waiting.lock());
+        let mut left = Vec::new();
+        loop {
+            let (before, mut covered) = (losers.len(), Vec::new());
+            for mut loser in losers {
+                match self.roll_back_one(&mut loser) {
+                    Ok(Went::Over) => self.losers.note_over(&loser),
+                    Ok(Went::Covered) => covered.push(loser),
+                    Ok(_) => left.push(loser),
+                    Err(error) => {
+                        self.losers.note_stuck(&loser, error);
+                        left.push(loser);
+                    }
+                }
+            }
+            // Those who were covered are not any more, unless who covers them is stuck.
+            if covered.is_empty() || covered.len() == before {
+                left.extend(covered);
+                break;
+            }
+            losers = covered;
         }
-        self.losers.done();
-        Ok(())
+        if !left.iter().any(|loser| loser.of_last_run) {
+            self.losers.done.set();
+        }
+        let mut waiting = self.losers.waiting.lock();
+        waiting.extend(left);
+        !waiting.is_empty()
+    }
+
+    fn roll_back_one(&self, loser: &mut Loser) -> Result<Went> {
+        while !self.is_stopping() {
+            match roll_back_some(self, loser)? {
+                Went::On => {}
+                other => return Ok(other),
+            }
+        }
+        Ok(Went::Stopped)
+    }
+
+    /// Rolls back what is left of the last run and of rollbacks that failed, for tests without background threads.
+    pub fn roll_back_losers(&self) -> Result<()> {
+        self.losers_round();
+        match self.losers.stuck.lock().iter().next() {
+            Some((seq, stuck)) => Err(refusal(*seq, &stuck.error)),
+            None => Ok(()),
+        }
     }
 }

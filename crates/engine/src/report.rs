@@ -36,6 +36,12 @@ impl RecoveryReport {
         if pages.repaired.len() > NAMED {
             notes.push(format!("and {} more pages", pages.repaired.len() - NAMED));
         }
+        if pages.remote_kept + pages.remote_discarded > 0 {
+            let (kept, discarded) = (pages.remote_kept, pages.remote_discarded);
+            notes.push(format!(
+                "{kept} pages in remote memory are used, {discarded} were discarded"
+            ));
+        }
         if pages.voided > 0 {
             notes.push(format!("{} unfinished mini-transactions made void", pages.voided));
         }

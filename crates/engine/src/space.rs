@@ -31,6 +31,7 @@ pub const KIND_SPACE: u8 = 1;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CenoteSp");
 const VERSION: u32 = 1;
+const AT_LSN: usize = 16;
 const AT_MAGIC: usize = 32;
 const AT_VERSION: usize = 40;
 const AT_HIGH_WATER: usize = 48;
@@ -54,6 +55,8 @@ pub struct SpaceHeader {
     pub free_head: u32,
     /// Pages on the free list.
     pub free_count: u32,
+    /// When the header's page was last changed: the other words may come to be what they were before.
+    pub lsn: u64,
 }
 
 fn read_header(space: u32, page: impl PageRead) -> Result<SpaceHeader> {
@@ -69,6 +72,7 @@ fn read_header(space: u32, page: impl PageRead) -> Result<SpaceHeader> {
         high_water: page.u32(AT_HIGH_WATER),
         free_head: page.u32(AT_FREE_HEAD),
         free_count: page.u32(AT_FREE_COUNT),
+        lsn: page.u32(AT_LSN) as u64 | (page.u32(AT_LSN + 4) as u64) << 32,
     })
 }
 

@@ -496,17 +496,41 @@ fn patterns_and_formats() {
     );
 }
 
+/// Each of these goes on for minutes or hours, most of them inside one step of an operator.
 #[test]
 fn canceled_queries_end() {
-    let db = Database::with_samples();
-    let cancel = db.tx.cancel_flag();
-    let handle = std::thread::spawn(move || {
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        cancel.set();
-    });
-    let sql = "select count(*) from generate_series(1, 4000000000) a(g) where a.g % 7 = 9";
-    assert_eq!(db.error(sql), "57014");
-    handle.join().expect("the thread ends");
+    let million = |name: &str| format!("generate_series(1, 1000000) {name}(g)");
+    let (a, b) = (million("a"), million("b"));
+    let queries = [
+        "select count(*) from generate_series(1, 4000000000) a(g) where a.g % 7 = 9".into(),
+        // A join by condition: no pair, every pair; and those without a match.
+        format!("select count(*) from {a}, {b} where a.g + b.g < 0"),
+        format!("select count(*) from {a}, {b} where a.g <> -b.g"),
+        format!("select count(*) from {a} left join {b} on a.g + b.g < 0"),
+        format!("select count(*) from {a} where not exists (select 1 from {b} where b.g + a.g < 0)"),
+        // All pairs, gathered and sorted.
+        format!("select count(*), sum(a.g * 2 + b.g) from {a}, {b}"),
+        format!("select a.g + b.g from {a}, {b} order by 1 limit 3"),
+        // One key for all, and no pair that fits.
+        format!("select count(*) from {a} join {b} on a.g / 2000000 = b.g / 2000000 and a.g + b.g < 0"),
+        format!("select count(*) from {a} join {b} on a.g / 2000000 = b.g / 2000000"),
+        // A subquery that is evaluated for each row.
+        format!("select count(*) from {a} where a.g < (select count(*) from items i where i.id + a.g < 0)"),
+        "with recursive r(n) as (select 1 union all select n + 1 from r) select count(*) from r".into(),
+    ];
+    for sql in queries {
+        let db = Database::with_samples();
+        let cancel = db.tx.cancel_flag();
+        let handle = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(700));
+            cancel.set();
+            std::time::Instant::now()
+        });
+        assert_eq!(db.error(&sql), "57014", "{sql}");
+        let canceled = handle.join().expect("the thread ends");
+        let took = canceled.elapsed();
+        assert!(took < std::time::Duration::from_secs(2), "{sql}: ended after {took:?}");
+    }
 }
 
 #[test]

@@ -317,14 +317,8 @@ pub(crate) fn drop_spaces(engine: &Engine, gone: Option<Arc<Table>>, kept: Optio
     Ok(())
 }
 
-/// Purge has passed a definition; drops the spaces that none of the surviving stored versions names.
-pub(crate) fn purge_spaces(engine: &Engine, gone: &Table, survivors: &[Vec<u8>]) -> Result<()> {
-    let mut staying = Vec::new();
-    for survivor in survivors {
-        if let Some(table) = table_of_stored(engine, Some(survivor))? {
-            staying.extend(spaces_of(&table));
-        }
-    }
+/// Purge has passed a definition; drops its spaces but for those that a newer one names.
+pub(crate) fn purge_spaces(engine: &Engine, gone: &Table, staying: &[u32]) -> Result<()> {
     if !staying.contains(&gone.space) {
         engine.catalog.spaces.write().remove(&gone.space);
     }

@@ -4,7 +4,8 @@
 //!    one moment's truth even while others write. On each page: sound numbers, keys that rise and lie between the
 //!    fences, fences that equal the parent's separators, levels that step by one.
 //! 2. Account for each page of the space: header, tree, large value or free, exactly once. While others write,
-//!    pages change hands in between; so this is done only if the header did not move, and tried again a few times.
+//!    pages change hands in between; so it counts only if the header's page was not changed meanwhile (by its LSN: its words may change there and
+//!    back), and is tried again a few times.
 
 use cenote_base::rt::{HashMap, HashSet};
 

@@ -1,6 +1,6 @@
 //! Going down without latches.
 
-use cenote_fabric::observe::{self, Observer, Off, On};
+use cenote_fabric::observe::{self, Observer, Off, On, Still};
 
 use super::layout::{ROOT, child_at, copy_value, level_of};
 use super::pages::{Hint, OptGuard, PageView, Pool};
@@ -71,7 +71,7 @@ impl BTree {
 
     #[inline(always)]
     fn root<'p, O: Observer>(&self, pool: &'p Pool, o: O) -> Attempt<Node<'p, O>> {
-        let guard = pool.optimistic(self.page(ROOT))?;
+        let guard = pool.optimistic_by(o.seam(), self.page(ROOT))?;
         let view = guard.view_as(o);
         match level_of(view) {
             Some(level) => Ok(Some(Node {
@@ -95,16 +95,17 @@ impl BTree {
         hint: Hint,
     ) -> Attempt<Node<'p, O>> {
         let no = child_at(parent.view, slot);
-        if !parent.guard.valid() {
+        let seam = parent.view.observer().seam();
+        if !parent.guard.valid_by(seam) {
             return Ok(None);
         }
         let page = self.page(no);
         let asked = if hint == Hint::Warm {
-            pool.optimistic(page)
+            pool.optimistic_by(seam, page)
         } else {
             pool.optimistic_hint(page, hint)
         };
-        if !parent.guard.valid() {
+        if !parent.guard.valid_by(seam) {
             return Ok(None);
         }
         let guard = asked?;
@@ -143,6 +144,16 @@ impl BTree {
     /// Copies the value of `key` into `out` (cleared first); `false` when there is none.
     #[inline]
     pub fn get(&self, pool: &Pool, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        // Asked once for the whole way down.
+        if observe::still() {
+            return until_done(|| self.try_get(pool, Still, key, out));
+        }
+        self.get_watched(pool, key, out)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn get_watched(&self, pool: &Pool, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         if observe::active() {
             return until_done(|| self.try_get(pool, On, key, out));
         }
@@ -159,6 +170,6 @@ impl BTree {
         if found.exact {
             copy_value(leaf.view, found.slot, out);
         }
-        Ok(leaf.guard.valid().then_some(found.exact))
+        Ok(leaf.guard.valid_by(o.seam()).then_some(found.exact))
     }
 }

@@ -4,7 +4,7 @@
 //! right one is freed, the parent loses its separator; all of that is one mini-transaction. A root with one child
 //! takes over the child's contents and the tree loses a level.
 
-use cenote_fabric::observe::Off;
+use cenote_fabric::observe::Asks;
 
 use super::edit;
 use super::image::Image;
@@ -33,7 +33,7 @@ impl BTree {
     }
 
     fn try_compact(&self, pool: &Pool, key: &[u8], level: u8) -> Attempt<Step> {
-        let Some(path) = self.descend_to(pool, Off, level, key)? else {
+        let Some(path) = self.descend_to(pool, Asks, level, key)? else {
             return Ok(None);
         };
         if path.node.no == ROOT {
@@ -89,7 +89,7 @@ impl BTree {
     }
 
     /// A root with a single child becomes what the child is.
-    fn collapse_root(&self, pool: &Pool, path: Path<'_, Off>) -> Attempt<Step> {
+    fn collapse_root(&self, pool: &Pool, path: Path<'_, Asks>) -> Attempt<Step> {
         let single = path.node.level > 0 && Header::read(path.node.view).count() == 1;
         if !single {
             return Ok(path.node.guard.valid().then_some(Step::Top));

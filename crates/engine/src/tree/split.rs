@@ -9,7 +9,7 @@
 //! where both sides, the coming entry included, come out about even. The separator of leaves is the
 //! shortest key that tells both sides apart.
 
-use cenote_fabric::observe::Off;
+use cenote_fabric::observe::Asks;
 
 use super::edit::{self, room_for};
 use super::image::Image;
@@ -29,7 +29,7 @@ impl BTree {
     }
 
     fn try_make_room(&self, pool: &Pool, key: &[u8], level: u8, bytes: usize) -> Attempt<()> {
-        let Some(path) = self.descend_to(pool, Off, level, key)? else {
+        let Some(path) = self.descend_to(pool, Asks, level, key)? else {
             return Ok(None);
         };
         let enough = path.node.level < level || Header::read(path.node.view).free() >= bytes + SLOT;
@@ -44,7 +44,7 @@ impl BTree {
     }
 
     /// Moves the root's contents out into two new children; the root stays where it is, a level higher.
-    fn split_root(&self, pool: &Pool, path: Path<'_, Off>, key: &[u8], bytes: usize) -> Attempt<()> {
+    fn split_root(&self, pool: &Pool, path: Path<'_, Asks>, key: &[u8], bytes: usize) -> Attempt<()> {
         let mut m = pool.mtr();
         let Some(root) = m.upgrade(path.node.guard)? else {
             return Ok(None);
@@ -69,7 +69,7 @@ impl BTree {
         Ok(None)
     }
 
-    fn split_child(&self, pool: &Pool, path: Path<'_, Off>, key: &[u8], bytes: usize) -> Attempt<()> {
+    fn split_child(&self, pool: &Pool, path: Path<'_, Asks>, key: &[u8], bytes: usize) -> Attempt<()> {
         let Some((parent, slot)) = path.parent else {
             return Ok(None);
         };

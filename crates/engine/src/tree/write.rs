@@ -1,6 +1,6 @@
 //! Changing one leaf.
 
-use cenote_fabric::observe::{self, Observer, Off, On};
+use cenote_fabric::observe::{self, Asks, Observer, Off, On};
 
 use super::layout::{Header, MAX_KEY, MAX_VALUE, PageRead, ROOT, SLOT, Slot, copy_key, copy_value, covers, level_of};
 use super::pages::{Hint, Mtr, PageH, Pool, latched};
@@ -181,7 +181,7 @@ impl BTree {
     }
 
     fn try_count(&self, pool: &Pool) -> Attempt<(u8, u64)> {
-        let Some(path) = self.descend(pool, Off, (0, Hint::Warm), |page| Header::read(page).count() / 2)? else {
+        let Some(path) = self.descend(pool, Asks, (0, Hint::Warm), |page| Header::read(page).count() / 2)? else {
             return Ok(None);
         };
         let count = Header::read(path.node.view).count() as u64;

@@ -16,6 +16,7 @@ use crate::catalog::{IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, Sequ
 use crate::error::{Error, Result};
 use crate::key::{self, KeyRange};
 use crate::large;
+use crate::pool::Need;
 use crate::tree::{BTree, LeafBatch};
 use crate::undo::record::{TRAILER, Trailer};
 use std::sync::Arc;
@@ -137,8 +138,10 @@ impl Tx {
 
     /// Losers of the last run hold no table locks: definitions wait until they are rolled back.
     fn wait_for_losers(&self) -> Result<()> {
-        while !self.engine().losers.wait_a_little() {
+        let losers = &self.engine().losers;
+        while !losers.wait_a_little() {
             self.reader().cancel.check()?;
+            losers.check_last_run()?;
         }
         Ok(())
     }
@@ -248,6 +251,9 @@ impl Tx {
 
     /// DROP TABLE, with its indexes and owned sequences. The files go when no snapshot can reach them.
     pub fn drop_table(&mut self, table: &Table) -> Result<()> {
+        // It gives space back: allowed for longer than other work while the disk is full.
+        let engine = self.engine().clone();
+        let _need = engine.pool.begin_need(Need::Cleanup);
         let table = self.claim_table(table)?;
         let owned = |s: &SequenceDef| s.owned_by.is_some_and(|(id, _)| id == table.id);
         for sequence in self.sequences()?.into_iter().filter(owned) {
@@ -261,6 +267,8 @@ impl Tx {
 
     /// TRUNCATE: new, empty trees.
     pub fn truncate(&mut self, table: &Table) -> Result<()> {
+        let engine = self.engine().clone();
+        let _need = engine.pool.begin_need(Need::Cleanup);
         let table = self.claim_table(table)?;
         let mut def = table.def().clone();
         def.space = self.new_tree()?.space;

@@ -18,6 +18,7 @@ use crate::tree::{BTree, LeafBatch};
 use crate::tx::read::split_entry;
 use crate::undo::record::{TRAILER, Trailer};
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::fault::{Fault, planted};
 
 /// What stands in the way of a unique key.
 pub(super) enum Obstacle {
@@ -133,6 +134,7 @@ impl Tx {
             return Ok(None);
         }
         Ok(match self.engine().status(tx)? {
+            Status::Active(_) if planted(Fault::WriteLock) => None,
             Status::Active(_) => Some(tx),
             Status::Committed(at) if at > reader.snapshot => {
                 self.built_on.fetch_max(at, Ordering::Relaxed);

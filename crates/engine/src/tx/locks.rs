@@ -60,6 +60,8 @@ pub(crate) struct Waiter<'a> {
     /// None: without end.
     pub timeout: Option<rt::Nanos>,
     pub cancel: &'a CancelFlag,
+    /// An error for a transaction that does not end, since it cannot be rolled back: it is not waited for.
+    pub stuck: &'a dyn Fn(u64) -> Result<()>,
 }
 
 /// The wait-for graph: its edges are the slots' `waits_for`.
@@ -124,6 +126,7 @@ impl Waits {
                 return Ok(());
             }
             waiter.cancel.check()?;
+            (waiter.stuck)(target)?;
             let left = end.map_or(CANCEL_POLL, |end| end.since(rt::now()).min(CANCEL_POLL));
             if left == rt::Nanos::ZERO {
                 return Err(Error::LockNotAvailable(
@@ -211,6 +214,12 @@ impl TableLocks {
         Ok(())
     }
 
+    /// Locks that somebody holds or waits for.
+    pub(crate) fn held(&self) -> usize {
+        let is_held = |l: &&TableLock| !l.shared.is_empty() || l.exclusive != 0 || l.waiting != 0;
+        self.locks.lock().values().filter(is_held).count()
+    }
+
     /// The transaction waits for the lock no longer.
     pub(crate) fn stop_waiting(&self, id: u64, seq: u64) {
         if let Some(lock) = self.locks.lock().get_mut(&id)
@@ -252,6 +261,13 @@ impl Default for RowLocks {
             shards: (0..SHARDS).map(|_| rt::Mutex::new(HashMap::default())).collect(),
             count: AtomicUsize::new(0),
         }
+    }
+}
+
+impl RowLocks {
+    /// Rows that are locked.
+    pub(crate) fn held(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
     }
 }
 
@@ -385,6 +401,7 @@ mod tests {
             seq: 1,
             timeout: None,
             cancel: &cancel,
+            stuck: &|_| Ok(()),
         };
         let slot_of = |seq| Ok(Some(if seq == 1 { a } else { b }));
         assert!(matches!(

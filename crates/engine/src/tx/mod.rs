@@ -31,9 +31,13 @@ use crate::catalog::state::{Catalog, Overlay};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
+use crate::pool::Need;
+use crate::recovery::{Locks, Loser};
 use crate::undo::{self, Ended, Writer};
+use cenote_base::Lsn;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
 use locks::{Waiter, Waits};
 use std::sync::Arc;
 
@@ -82,6 +86,7 @@ pub struct Tx {
     row_locks: Vec<Vec<u8>>,
     pub(crate) overlay: Overlay,
     scratch: Scratch,
+    committed_at: Arc<AtomicU64>,
 }
 
 impl Tx {
@@ -104,6 +109,7 @@ impl Tx {
             row_locks: Vec::new(),
             overlay: Overlay::default(),
             scratch: Scratch::default(),
+            committed_at: Arc::default(),
         }
     }
 
@@ -156,6 +162,17 @@ impl Tx {
     /// Whether `begin` was called and neither commit nor rollback since.
     pub fn is_active(&self) -> bool {
         self.active
+    }
+
+    /// Position of the log up to which the current statement sees commits.
+    pub fn snapshot(&self) -> u64 {
+        self.reader.snapshot
+    }
+
+    /// Where the timestamp of this session's last commit is noted as soon as it has its place in the log, which is before it
+    /// is durable. 0: none yet. For tools and tests that want to know it even of a session that does not come back.
+    pub fn committed_at(&self) -> Arc<AtomicU64> {
+        self.committed_at.clone()
     }
 
     /// Whether the transaction has changed anything.
@@ -268,6 +285,8 @@ impl Tx {
             .writer
             .as_ref()
             .ok_or_else(|| Error::Internal("a writer without a segment".into()))?;
+        self.wait_until_bases_are_whole()?;
+        let _need = engine.pool.begin_need(Need::Commit);
         engine.cts.make(&engine.pool, own)?;
         let mut m = engine.pool.mtr();
         let page = engine.cts.latch(&mut m, own)?;
@@ -275,8 +294,13 @@ impl Tx {
         undo::set_end(&mut m, header, writer.position, own);
         engine.cts.mark(&mut m, page, own);
         let mut at = 0;
+        let committed_at = &self.committed_at;
         m.commit_with(&mut |end, patch| {
             at = end.raw();
+            if planted(Fault::StaleCts) {
+                at = engine.storage.durable();
+            }
+            committed_at.as_raw().store(at, Ordering::Relaxed);
             patch.set_all(at);
             engine.txs.set_committed(own, slot, at);
         });
@@ -290,9 +314,23 @@ impl Tx {
         Ok(at)
     }
 
+    /// A commit that this transaction has met is seen from its place in the log on, and its redo may still be being copied: a process that
+    /// dies there makes it void. This one must not survive it.
+    fn wait_until_bases_are_whole(&self) -> Result<()> {
+        let log = self.engine().storage.0.log();
+        match Lsn::from_raw(self.built_on.load(Ordering::Relaxed)) {
+            base if base > log.durable() => Ok(log.wait_complete(base)?),
+            _ => Ok(()),
+        }
+    }
+
     /// Waits until the commit is durable. Those who wait for rows go on before that; definitions are published after it.
     fn acknowledge(&mut self, at: u64) -> Result<()> {
         let engine = self.engine().clone();
+        if planted(Fault::EarlyAnswer) && self.overlay.is_empty() {
+            self.release();
+            return Ok(());
+        }
         if self.overlay.is_empty() {
             self.release();
             return engine.storage.wait_durable(at);
@@ -313,6 +351,7 @@ impl Tx {
             return;
         };
         let (engine, own) = (self.engine(), self.reader.own);
+        let _need = engine.pool.begin_need(Need::Commit);
         match rollback::log_end(engine, segment, *position, own) {
             Ok(at) => drop(engine.storage.wait_durable(at)),
             Err(_) => segment.note_end(Ended {
@@ -338,7 +377,7 @@ impl Tx {
                 Ok(())
             }
             Err(error) => {
-                self.abandon();
+                self.give_up(&error);
                 Err(error)
             }
         }
@@ -353,7 +392,9 @@ impl Tx {
             .writer
             .as_ref()
             .ok_or_else(|| Error::Internal("a writer without a segment".into()))?;
-        rollback::log_end(self.engine(), &writer.segment, writer.position, self.reader.own)?;
+        let engine = self.engine();
+        let _need = engine.pool.begin_need(Need::Cleanup);
+        rollback::log_end(engine, &writer.segment, writer.position, self.reader.own)?;
         Ok(())
     }
 
@@ -367,6 +408,7 @@ impl Tx {
 
     fn take_back(&mut self, to: u64) -> Result<()> {
         let engine = self.engine().clone();
+        let _need = engine.pool.begin_need(Need::Cleanup);
         while self.last_undo != to {
             let pointer = self.last_undo;
             self.taken_back = true;
@@ -375,11 +417,19 @@ impl Tx {
         Ok(())
     }
 
-    /// The rollback has failed: the rows stay locked by this number until the restart, which rolls them back. The session
-    /// goes on with another slot and segment.
-    fn abandon(&mut self) {
-        self.writer = None;
-        self.reader.slot = self.engine().slots.acquire();
+    /// The rollback has failed: rows and locks stay with this number until the background has got through with it, or a restart.
+    /// The session goes on with another slot and segment.
+    fn give_up(&mut self, error: &Error) {
+        let engine = self.engine().clone();
+        if let Some(Writer { segment, position }) = self.writer.take() {
+            let locks = Locks {
+                tables: std::mem::take(&mut self.table_locks),
+                rows: std::mem::take(&mut self.row_locks),
+            };
+            let loser = Loser::given_up(self.reader.own, segment, (self.last_undo, position), locks);
+            engine.losers.give_up(loser, error);
+        }
+        self.reader.slot = engine.slots.acquire();
         self.reader.own = 0;
         self.last_undo = 0;
         self.taken_back = false;
@@ -387,6 +437,8 @@ impl Tx {
         self.checked.clear();
         self.row_locks.clear();
         self.overlay.truncate(0);
+        self.built_on.store(0, Ordering::Relaxed);
+        self.drawn = 0;
     }
 
     /// Frees all locks and wakes those who wait.
@@ -432,7 +484,9 @@ impl Tx {
             return Err(Error::ReadOnly("a statement that writes".into()));
         }
         if self.reader.own == 0 {
-            self.engine().storage.check_writable()?;
+            let engine = self.engine();
+            engine.storage.0.pages().check()?;
+            engine.pool.admit()?;
         }
         if self.writer.is_none() {
             self.writer = Some(self.engine().take_segment()?);
@@ -463,6 +517,7 @@ impl Tx {
             seq: self.reader.own,
             timeout: self.lock_timeout,
             cancel: &self.reader.cancel,
+            stuck: &|seq| engine.losers.check(seq),
         };
         let slot_of = |seq| {
             Ok(match engine.status(seq)? {

@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::large;
 use crate::pool::Mtr;
 use crate::tree::{BTree, LeafPos};
+use crate::tx::Status;
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment};
 use std::sync::Arc;
@@ -28,6 +29,22 @@ pub(crate) fn take_back_one(engine: &Engine, pointer: u64) -> Result<u64> {
         }
     }
     Ok(record.prev)
+}
+
+/// Whether the row of a loser's record has a newer version of another one in progress. A commit is visible to those who want the
+/// row from the moment when it has its place in the log; one whose process dies before its redo is complete is void, and
+/// both are losers: the version on top goes first, or the lower one would come back with it.
+pub(crate) fn is_covered(engine: &Engine, own: u64, pointer: u64) -> Result<bool> {
+    let record = undo::read(&engine.pool, pointer)?;
+    let (Some(table), false) = (engine.catalog.table_of_space(record.space), record.undone) else {
+        return Ok(false);
+    };
+    let mut value = Vec::new();
+    if !(BTree { space: table.space }).get(&engine.pool, &record.key, &mut value)? {
+        return Ok(false);
+    }
+    let newest = Trailer::of(&value)?.tx;
+    Ok(newest != own && matches!(engine.status(newest)?, Status::Active(_)))
 }
 
 /// The table is gone: there is nothing to restore.
@@ -207,4 +224,78 @@ pub(crate) fn log_end(engine: &Engine, segment: &Segment, end: u64, seq: u64) ->
     // Behind every snapshot that may still walk the versions that were taken back: those were taken before this position.
     segment.note_end(Ended { end, at, tx: seq });
     Ok(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::*;
+
+    /// T1 changes two rows and commits: its commit has its place in the log, and T2, who sees it as committed, changes one of
+    /// the rows. The process dies before the redo of T1's commit is complete, so that it is void, and both are
+    /// losers. T1 was rolled back first, by the number of its undo segment; its record was passed by, because the row was
+    /// T2's; then T2's rollback brought T1's version back: half of a transaction that never was.
+    #[test]
+    fn what_was_built_on_a_void_commit_is_taken_back_first() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut options = EngineOptions::new(dir.path().join("data"), MemoryKind::Dram, 24 << 20);
+        options.background = false;
+        let engine = Engine::open(options.clone()).expect("the database opens");
+        let column = |name: &str| ColumnDef {
+            name: name.into(),
+            ty: ColumnType::Int4,
+            not_null: true,
+            default: None,
+        };
+        let mut tx = engine.begin(Isolation::ReadCommitted);
+        let new = NewTable {
+            name: "t".into(),
+            columns: vec![column("id"), column("n")],
+            primary_key: Some(("p".into(), vec![0])),
+            indexes: vec![],
+        };
+        let table = tx.create_table(new).expect("made");
+        let row = |id, n| {
+            let mut row = Vec::new();
+            let values = [Datum::Int4(id), Datum::Int4(n)];
+            table.layout().encode(&values, &mut row).expect("a row");
+            row
+        };
+        let key = |id| {
+            let mut key = Vec::new();
+            table.key_of_values(&[Datum::Int4(id)], &mut key);
+            key
+        };
+        for id in [1, 2] {
+            tx.insert(&table, &row(id, 0)).expect("inserted");
+        }
+        tx.commit().expect("committed");
+        let change = |tx: &mut Tx, id, n| {
+            tx.begin_statement();
+            let new = row(id, n);
+            tx.modify(&table, &key(id), &mut |_, _| {
+                Ok::<_, Error>(Change::Update(new.clone()))
+            })
+            .expect("free")
+        };
+        let mut one = engine.begin(Isolation::ReadCommitted);
+        let mut two = engine.begin(Isolation::ReadCommitted);
+        change(&mut one, 1, 1);
+        change(&mut one, 2, 1);
+        let place = engine.storage.0.log().tail().raw() + 1;
+        engine.txs.set_committed(one.reader.own, one.reader.slot, place);
+        change(&mut two, 1, 2);
+        engine.storage.0.log().flush_all().expect("durable");
+        engine.halt();
+        drop((tx, one, two));
+        drop(engine);
+        let engine = Engine::open(options).expect("the database opens");
+        assert_eq!(engine.recovery_report().losers, 2);
+        engine.roll_back_losers().expect("taken back");
+        let tx = engine.begin(Isolation::ReadCommitted);
+        for id in [1, 2] {
+            let mut found = Vec::new();
+            assert!(tx.get(&table, &key(id), &mut found).expect("readable"));
+            assert_eq!(found, row(id, 0), "row {id} is of a transaction that was not committed");
+        }
+    }
 }

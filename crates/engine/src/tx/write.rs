@@ -23,6 +23,7 @@ use crate::large;
 use crate::row::FLAG_EXTERNAL;
 use crate::tree::{BTree, LargeRef};
 use crate::undo::record::{DELETED, Kind, NewRecord, TRAILER, Trailer};
+use cenote_base::rt::fault::{Fault, planted};
 
 /// What `Tx::modify` asks about a row's newest version; the flag: it is another than the snapshot sees.
 pub type Decide<'a, E> = dyn FnMut(&[u8], bool) -> std::result::Result<Change, E> + 'a;
@@ -57,6 +58,12 @@ enum Newest {
 impl Tx {
     /// Inserts a row. Waits for transactions in progress that hold the same keys. A `Duplicate` changes nothing.
     pub fn insert(&mut self, table: &Table, row: &[u8]) -> Result<Insert> {
+        self.insert_unless(table, row, &[])
+    }
+
+    /// As `insert`, for one who has an answer to duplicates in some indexes (None: the primary key): they are looked at, and
+    /// waited for, before the others.
+    pub fn insert_unless(&mut self, table: &Table, row: &[u8], arbiters: &[Option<usize>]) -> Result<Insert> {
         self.write_table(table)?;
         let mut row_key = Vec::new();
         if table.has_hidden_key() {
@@ -68,7 +75,7 @@ impl Tx {
         index::check_lengths(&keys, &row_key)?;
         let stored = self.store(table, row)?;
         let mut written = false;
-        let done = self.insert_stored(table, row, &row_key, &keys, &stored, &mut written);
+        let done = self.insert_stored(table, (row, &row_key), &keys, &stored, arbiters, &mut written);
         if !written && !stored.refs.is_empty() {
             large::free(&self.engine().pool, table, &stored.refs)?;
         }
@@ -79,18 +86,24 @@ impl Tx {
     fn insert_stored(
         &mut self,
         table: &Table,
-        row: &[u8],
-        row_key: &[u8],
+        (row, row_key): (&[u8], &[u8]),
         keys: &NewKeys,
         stored: &Stored,
+        arbiters: &[Option<usize>],
         written: &mut bool,
     ) -> Result<Insert> {
         let engine = self.engine().clone();
         let unique = index::unique_keys(table, row, keys)?;
         loop {
             let stripes = engine.stripes.hold(&unique);
-            let step = match self.find_obstacle(table, row, row_key, keys)? {
+            let step = match self.find_first_obstacle(table, (row, row_key), keys, arbiters)? {
                 Some(Obstacle::InProgress(by)) => Step::WaitFor(by),
+                Some(Obstacle::Duplicate(index, existing_key)) if arbiters.contains(&Some(index)) => {
+                    return Ok(Insert::Duplicate {
+                        index: Some(index),
+                        existing_key,
+                    });
+                }
                 Some(Obstacle::Duplicate(index, existing_key)) => {
                     // The primary key is the arbiter where both collide.
                     if let Some(existing_key) = self.live_row(table, row_key)? {
@@ -118,6 +131,33 @@ impl Tx {
                     self.wait_for(by)?;
                 }
             }
+        }
+    }
+
+    /// As `find_obstacle`; those in the arbiters come first.
+    fn find_first_obstacle(
+        &self,
+        table: &Table,
+        (row, row_key): (&[u8], &[u8]),
+        keys: &NewKeys,
+        arbiters: &[Option<usize>],
+    ) -> Result<Option<Obstacle>> {
+        if arbiters.contains(&None) {
+            let mut value = Vec::new();
+            match self.newest(table, row_key, &mut value)? {
+                Newest::InProgress(by) => return Ok(Some(Obstacle::InProgress(by))),
+                // It decides before the others: see `insert_row`.
+                Newest::Row(trailer) if !trailer.deleted() => return Ok(None),
+                _ => {}
+            }
+        }
+        let (first, others): (NewKeys, NewKeys) = match arbiters.is_empty() {
+            true => return self.find_obstacle(table, row, row_key, keys),
+            false => keys.iter().cloned().partition(|(at, _)| arbiters.contains(&Some(*at))),
+        };
+        match self.find_obstacle(table, row, row_key, &first)? {
+            None => self.find_obstacle(table, row, row_key, &others),
+            found => Ok(found),
         }
     }
 
@@ -331,6 +371,9 @@ impl Tx {
             return Ok(Applied::WaitFor(by));
         }
         let name = row_name(table.space, key);
+        if planted(Fault::RowLock) {
+            return Ok(Applied::Done);
+        }
         if engine.row_locks.add(&name, self.reader.own, strength) {
             self.row_locks.push(name);
         }

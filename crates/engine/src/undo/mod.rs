@@ -255,7 +255,9 @@ pub(crate) fn read(pool: &BufferPool, pointer: u64) -> Result<UndoRecord> {
             continue;
         }
         if !sound {
-            return Err(Error::Corrupt(format!("no undo record at {segment}:{position}")));
+            return Err(Error::Corrupt(format!(
+                "no undo record at {segment}:{position} (its page says {used} bytes used, the place a record of {len})"
+            )));
         }
         return UndoRecord::decode(&bytes);
     }

@@ -367,3 +367,48 @@ fn a_sequence_restarts_with_the_transaction() {
     drop(tx);
     engine.shutdown().unwrap();
 }
+
+/// INSERT ... ON CONFLICT (id): another transaction is inserting that id, and another unique key collides with a row that is there.
+/// The latter was reported (23505) though, once the former has committed, the conflict is on the id, and has an answer.
+#[test]
+fn an_arbiter_in_progress_is_waited_for_before_other_keys_count() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = quiet(dir.path());
+    let table = create(&engine, "t", true);
+    let mut holder = engine.begin(Isolation::ReadCommitted);
+    insert(&mut holder, &table, 9, 5, "there").unwrap();
+    holder.commit().unwrap();
+    holder.begin(Isolation::ReadCommitted);
+    insert(&mut holder, &table, 1, 1, "coming").unwrap();
+    let (theirs, their_table) = (engine.clone(), table.clone());
+    let waiter = std::thread::spawn(move || {
+        let mut tx = theirs.begin(Isolation::ReadCommitted);
+        tx.set_lock_timeout(20_000);
+        tx.insert_unless(&their_table, &row(&their_table, 1, 5, "new"), &[None])
+            .unwrap()
+    });
+    while engine.waiting_transactions() == 0 && !waiter.is_finished() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    holder.commit().unwrap();
+    let duplicate = |index, id| Insert::Duplicate {
+        index,
+        existing_key: key(&table, id),
+    };
+    assert_eq!(waiter.join().unwrap(), duplicate(None, 1));
+    // Where both collide, who is asked decides.
+    holder.begin(Isolation::ReadCommitted);
+    let both = row(&table, 1, 5, "new");
+    assert_eq!(
+        holder.insert_unless(&table, &both, &[Some(0)]).unwrap(),
+        duplicate(Some(0), 9)
+    );
+    assert_eq!(
+        holder.insert_unless(&table, &both, &[None]).unwrap(),
+        duplicate(None, 1)
+    );
+    assert_eq!(holder.insert(&table, &both).unwrap(), duplicate(None, 1));
+    drop(holder);
+    check(&engine);
+    engine.shutdown().unwrap();
+}

@@ -5,10 +5,12 @@
 //! put into the subquery as constants, and the rest is planned and run. Results are kept for equal outer values, so the cost grows
 //! with the number of different ones. Meant for catalog queries of tools; correct for all.
 
+use super::cancel::{check, watched};
 use super::plan::{Core, within};
 use crate::error::{SqlError, code};
 use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::DataType;
+use cenote_engine::CancelFlag;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, Result, ScalarValue};
 use datafusion::execution::SessionState;
@@ -30,13 +32,20 @@ enum Use {
     In { negated: bool },
 }
 
+/// What subqueries are evaluated with.
+type Shared<'a> = (&'a Arc<Core>, &'a Arc<CancelFlag>);
+
 /// `plan` with its subquery expressions replaced; None where it has none.
-pub(crate) fn subqueries(core: &Arc<Core>, plan: &LogicalPlan) -> Result<Option<LogicalPlan>> {
-    let replaced = plan.clone().transform_up(|node| replace_in(core, node))?;
+pub(crate) fn subqueries(
+    core: &Arc<Core>,
+    cancel: &Arc<CancelFlag>,
+    plan: &LogicalPlan,
+) -> Result<Option<LogicalPlan>> {
+    let replaced = plan.clone().transform_up(|node| replace_in((core, cancel), node))?;
     Ok(replaced.transformed.then_some(replaced.data))
 }
 
-fn replace_in(core: &Arc<Core>, node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+fn replace_in(core: Shared<'_>, node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let names = NamePreserver::new(&node);
     let mapped = node.map_expressions(|expr| {
         let name = names.save(&expr);
@@ -54,7 +63,7 @@ fn replace_in(core: &Arc<Core>, node: LogicalPlan) -> Result<Transformed<Logical
     }
 }
 
-fn replace(core: &Arc<Core>, expr: Expr) -> Transformed<Expr> {
+fn replace(core: Shared<'_>, expr: Expr) -> Transformed<Expr> {
     match expr {
         Expr::ScalarSubquery(subquery) => Transformed::yes(call(core, subquery, Use::Value, None)),
         Expr::Exists(exists) => Transformed::yes(call(
@@ -74,7 +83,7 @@ fn replace(core: &Arc<Core>, expr: Expr) -> Transformed<Expr> {
 }
 
 /// The call that stands for a subquery: its arguments are the outer columns, and the left side of IN after them.
-fn call(core: &Arc<Core>, subquery: Subquery, usage: Use, left: Option<Expr>) -> Expr {
+fn call((core, cancel): Shared<'_>, subquery: Subquery, usage: Use, left: Option<Expr>) -> Expr {
     let mut outer: Vec<Column> = Vec::new();
     for expr in &subquery.outer_ref_columns {
         if let Expr::OuterReferenceColumn(_, column) = expr
@@ -91,6 +100,7 @@ fn call(core: &Arc<Core>, subquery: Subquery, usage: Use, left: Option<Expr>) ->
     let key = Arc::as_ptr(&subquery.subquery) as usize;
     let evaluation = Evaluation {
         core: core.clone(),
+        cancel: cancel.clone(),
         plan: subquery.subquery,
         outer,
         usage,
@@ -121,6 +131,7 @@ fn call(core: &Arc<Core>, subquery: Subquery, usage: Use, left: Option<Expr>) ->
 
 struct Evaluation {
     core: Arc<Core>,
+    cancel: Arc<CancelFlag>,
     plan: Arc<LogicalPlan>,
     outer: Vec<Column>,
     usage: Use,
@@ -198,20 +209,22 @@ impl Evaluation {
 
     fn run(&self, plan: &LogicalPlan) -> Result<Vec<RecordBatch>> {
         let state = self.core.single();
-        match drive(execute(state, plan)) {
+        let cancel = &self.cancel;
+        match drive(execute(state, cancel, plan)) {
             Ok(batches) => Ok(batches),
-            Err(error) => match subqueries(&self.core, plan)? {
-                Some(applied) => drive(execute(state, &applied)),
+            Err(error) => match subqueries(&self.core, cancel, plan)? {
+                Some(applied) => drive(execute(state, cancel, &applied)),
                 None => Err(error),
             },
         }
     }
 }
 
-async fn execute(state: &SessionState, plan: &LogicalPlan) -> Result<Vec<RecordBatch>> {
+async fn execute(state: &SessionState, cancel: &Arc<CancelFlag>, plan: &LogicalPlan) -> Result<Vec<RecordBatch>> {
+    check(cancel)?;
     let optimized = state.optimize(plan)?;
     let physical = state.query_planner().create_physical_plan(&optimized, state).await?;
-    collect(physical, state.task_ctx()).await
+    collect(watched(physical, cancel)?, state.task_ctx()).await
 }
 
 /// SQL's IN: NULL where nothing is equal but something is NULL.

@@ -16,6 +16,7 @@
 mod aggregates;
 mod apply;
 mod arithmetic;
+mod cancel;
 mod casts;
 mod context;
 mod error;

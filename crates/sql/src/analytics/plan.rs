@@ -1,8 +1,10 @@
 //! From a parsed query to a plan that runs, and the runtime that runs it.
 
+use super::cancel::watched;
 use super::context::{Functions, Names};
 use super::error::{inward, outward};
 use super::rewrite::{expand_any, rewrite, shown_name};
+use super::scan::canceled;
 use super::times::Clock;
 use super::types::{EPOCH_DAYS, EPOCH_MICROS, NUMERIC_ANY, arrow_type_of_oid, builtin_by_name, pg_type};
 use super::{Config, Snapshot, apply, numeric};
@@ -102,10 +104,7 @@ impl Core {
         self.wait(async {
             loop {
                 if cancel.is_set() {
-                    return Err(SqlError::new(
-                        code::QUERY_CANCELED,
-                        "canceling statement due to user request",
-                    ));
+                    return Err(canceled());
                 }
                 if let Ok(batch) = tokio::time::timeout(CANCEL_CHECK, stream.next()).await {
                     return Ok(batch);
@@ -131,7 +130,7 @@ impl Core {
     pub fn start_query(&self, planned: &Planned) -> Result<SendableRecordBatchStream> {
         let _inside = self.runtime.enter();
         let state = self.state(planned.rows);
-        execute_stream(planned.physical.clone(), state.task_ctx()).map_err(outward)
+        execute_stream(planned.running.clone(), state.task_ctx()).map_err(outward)
     }
 }
 
@@ -147,6 +146,8 @@ pub(crate) struct Planned {
     pub fields: Vec<Field>,
     logical: LogicalPlan,
     physical: Arc<dyn ExecutionPlan>,
+    /// The same, looking at the cancel flag.
+    running: Arc<dyn ExecutionPlan>,
     rows: u64,
 }
 
@@ -155,7 +156,7 @@ impl Planned {
     pub fn lines(&self, analyzed: bool) -> Vec<String> {
         let physical = match analyzed {
             false => DisplayableExecutionPlan::new(&*self.physical).indent(false).to_string(),
-            true => DisplayableExecutionPlan::with_metrics(&*self.physical)
+            true => DisplayableExecutionPlan::with_metrics(&*self.running)
                 .indent(false)
                 .to_string(),
         };
@@ -267,11 +268,11 @@ pub(crate) fn plan(
     }
     let state = core.state(rows);
     let fields = fields_of(plan.schema().as_arrow());
-    let first = core.wait(physical(state, &plan));
+    let (cancel, first) = (&snapshot.scope.cancel, core.wait(physical(state, &plan)));
     let (logical, physical) = match first {
         Ok(done) => done,
         Err(error) => {
-            let Some(applied) = apply::subqueries(core, &plan).map_err(outward)? else {
+            let Some(applied) = apply::subqueries(core, cancel, &plan).map_err(outward)? else {
                 return Err(outward(error));
             };
             core.wait(physical(state, &applied)).map_err(outward)?
@@ -280,6 +281,7 @@ pub(crate) fn plan(
     Ok(Planned {
         fields,
         logical,
+        running: watched(physical.clone(), cancel).map_err(outward)?,
         physical,
         rows,
     })

@@ -44,7 +44,7 @@ pub(crate) fn engine_error(error: cenote_engine::Error) -> SqlError {
     }
 }
 
-fn canceled() -> SqlError {
+pub(crate) fn canceled() -> SqlError {
     SqlError::new(code::QUERY_CANCELED, "canceling statement due to user request")
 }
 

@@ -125,8 +125,9 @@ impl<'p> Inserter<'p> {
     }
 
     fn insert_row(&mut self, run: &mut Run<'_>, row: &[u8], sink: &mut dyn Sink) -> Result<()> {
+        let arbiters = self.conflict.map_or(&[][..], |conflict| &conflict.arbiters);
         loop {
-            let (index, existing) = match run.tx.insert(self.table, row)? {
+            let (index, existing) = match run.tx.insert_unless(self.table, row, arbiters)? {
                 Insert::Done => {
                     if self.conflict.is_some_and(|c| c.update.is_some()) && !self.table.has_hidden_key() {
                         let mut key = Vec::new();

@@ -50,7 +50,11 @@ pub enum Statement {
     /// COPY.
     Copy(Box<Copy>),
     /// EXPLAIN.
-    Explain { analyze: bool, inner: Box<Statement> },
+    Explain {
+        analyze: bool,
+        memory: bool,
+        inner: Box<Statement>,
+    },
 }
 
 /// All statements of a text; nothing runs unless all of it parses.

@@ -537,7 +537,7 @@ fn whole_number(c: &mut Cursor<'_>) -> Result<i64> {
 
 fn explain(c: &mut Cursor<'_>) -> Result<Statement> {
     c.next();
-    let mut analyze = false;
+    let (mut analyze, mut memory) = (false, false);
     if c.peek().token == Token::LParen
         && !matches!(c.peek_at(1), Token::Word(w) if ["select", "with", "values"].contains(&w.value.to_ascii_lowercase().as_str()))
     {
@@ -547,18 +547,18 @@ fn explain(c: &mut Cursor<'_>) -> Result<Statement> {
             .iter()
             .map(|t| t.token.to_string().to_ascii_lowercase())
             .collect();
-        let at = words.iter().position(|w| w == "analyze");
-        analyze = at.is_some_and(|i| {
-            !words
-                .get(i + 1)
-                .is_some_and(|w| ["off", "false", "0"].contains(&w.as_str()))
-        });
+        let is_on = |option: &str| {
+            let at = words.iter().position(|w| w == option);
+            let is_off = |w: &String| ["off", "false", "0"].contains(&w.as_str());
+            at.is_some_and(|i| !words.get(i + 1).is_some_and(is_off))
+        };
+        (analyze, memory) = (is_on("analyze"), is_on("memory"));
     } else {
         analyze = c.eat("analyze") || analyze;
         c.eat("verbose");
     }
     let inner = Box::new(parse_statement(&c.rest(), c.text())?);
-    Ok(Statement::Explain { analyze, inner })
+    Ok(Statement::Explain { analyze, memory, inner })
 }
 
 fn copy(c: &mut Cursor<'_>) -> Result<Copy> {

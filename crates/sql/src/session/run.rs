@@ -17,6 +17,7 @@ use crate::plan::dml::{Source, Target};
 use crate::plan::select::SelectPlan;
 use crate::plan::{Plan, Planned, computed_field};
 use cenote_engine::ColumnType;
+use cenote_fabric::observe::{self, Seen};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -135,8 +136,8 @@ impl Session {
                 out.complete(tag)
             }
             Statement::Copy(command) => copy::run(self, command, &parsed.text, out),
-            Statement::Explain { analyze, inner } => {
-                self.explain(*analyze, inner, &parsed.text, describe, formats, out)
+            Statement::Explain { analyze, memory, inner } => {
+                self.explain((*analyze, *memory), inner, &parsed.text, describe, formats, out)
             }
             _ => Err(SqlError::internal("a statement with a plan")),
         }
@@ -163,7 +164,7 @@ impl Session {
 
     fn explain(
         &mut self,
-        analyze: bool,
+        (analyze, memory): (bool, bool),
         inner: &Statement,
         text: &str,
         describe: bool,
@@ -173,14 +174,26 @@ impl Session {
         if !has_plan(inner) {
             return Err(SqlError::unsupported("EXPLAIN of this statement"));
         }
+        if memory && !analyze {
+            let message = "EXPLAIN option MEMORY requires ANALYZE: it counts what the statement touches";
+            return Err(SqlError::new(code::INVALID_ARGUMENT, message));
+        }
         let planned = self.plan_statement(inner, text, &[], true)?;
         let mut lines = explain_plan(&planned.plan);
         if let Plan::Foreign(query) = &planned.plan
             && let Some(analytics) = self.sql.analytics()
         {
             lines.extend(analytics.explain(&crate::exec::scope(&self.tx, &self.env)?, query, &[], analyze)?);
+            if memory {
+                lines.push("Memory: not counted, since the statement runs on threads of its own".into());
+            }
         } else if analyze {
-            lines.push(self.explain_analyze(&planned)?);
+            let (executed, seen) = match memory {
+                true => observe::seen_during(|| self.explain_analyze(&planned)),
+                false => (self.explain_analyze(&planned), None),
+            };
+            lines.push(executed?);
+            lines.extend(seen.iter().flat_map(describe_memory));
         }
         self.give_lines("QUERY PLAN", &lines, describe, formats, out)?;
         out.complete("EXPLAIN")
@@ -229,6 +242,28 @@ impl Session {
     pub(super) fn in_block(&self) -> bool {
         matches!(self.state, State::Block | State::Failed)
     }
+}
+
+/// What a statement touched of the buffer's memory, in words.
+fn describe_memory(seen: &Seen) -> Vec<String> {
+    let traffic = seen.traffic;
+    let mut lines = vec![format!(
+        "Memory: {} reads of {} bytes in {} lines; {} writes of {} bytes in {} lines",
+        traffic.reads,
+        traffic.bytes_read,
+        traffic.lines_read,
+        traffic.writes,
+        traffic.bytes_written,
+        traffic.lines_written
+    )];
+    if let Some(device) = &seen.device {
+        let micros = seen.stalled.0 as f64 / 1e3;
+        lines.push(format!(
+            "Device ({device}): {} lines missed, {micros:.1} us",
+            seen.lines_missed
+        ));
+    }
+    lines
 }
 
 /// Runs a plan; rows given or changed, and whether it is at its end.
