@@ -29,8 +29,26 @@
 //! - nothing depends on addresses: words that are waited on are known by their addresses, but never
 //!   ordered by them.
 
+pub mod check;
+pub mod clock;
+mod dice;
+pub mod explorer;
+pub mod link;
+pub mod memory;
+pub mod net;
+pub mod rdma;
 mod run;
 mod runtime;
 mod schedule;
+mod single;
+mod state;
+pub mod topology;
+pub mod trace;
+mod views;
+mod world;
+pub mod worlds;
 
-pub use run::{Outcome, Sim, explore, run};
+pub use run::Outcome;
+pub use single::{Sim, explore, run, seeds};
+pub use topology::{CacheSpec, DeviceSpec, HostSpec, Topology};
+pub use world::{Cost, Exit, Machinery, Pace, Process, World};

@@ -1,26 +1,24 @@
-//! Running a body and the threads it starts, to the end, by seed.
+//! Running a world to its end: a coroutine for each thread, and the loop that resumes whom the schedule names.
 
-#![allow(unsafe_code, reason = "the body borrows, and a coroutine is made of it")]
+#![allow(
+    unsafe_code,
+    reason = "the body borrows, and killed threads are forgotten where they stand"
+)]
 
-use crate::runtime::{self, Pause, Resume, SimRuntime, Spawn};
-use crate::schedule::{Id, Next, Schedule};
+use crate::clock::fast;
+use crate::memory::Memory;
+use crate::runtime::{self, Pause, RUNTIME, Resume};
+use crate::schedule::{Id, Next, START, Schedule};
+use crate::state::{self, Host, State};
+use crate::world::{Cost, Inner};
+use crate::{trace, views};
 use cenote_base::rt::fs::faulty::MemFs;
-use cenote_base::rt::{Nanos, Runtime, os};
+use cenote_base::rt::{self, Nanos};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use std::collections::BTreeMap;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// A run to be: its seed and its world.
-#[derive(Debug, Clone)]
-pub struct Sim {
-    seed: u64,
-    files: MemFs,
-    step_limit: u64,
-    stack_bytes: usize,
-}
 
 /// What came of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,179 +36,231 @@ pub struct Outcome<T> {
     pub threads_left: usize,
 }
 
-/// Runs `body` with `seed`; what it returned, and how it went. Panics as the body panics, and on
-/// a deadlock, with the seed.
-pub fn run<T>(seed: u64, body: impl FnOnce(&Sim) -> T) -> Outcome<T> {
-    Sim::new(seed).run(body)
+/// Where the body runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Outside of all hosts.
+    Outside,
+    /// As a process of the first host.
+    FirstHost,
 }
 
-/// Runs `body` under `runs` seeds: from `CENOTE_SEED` on if that is set, else from a random one.
-/// The first seed is run twice, and must go the same way.
-pub fn explore(runs: u64, body: impl Fn(&Sim)) {
-    let given = std::env::var("CENOTE_SEED").ok().and_then(|s| s.parse().ok());
-    let first = given.unwrap_or_else(|| os::random() >> 16);
-    let once = run(first, &body);
-    assert_eq!(once, run(first, &body), "seed {first} did not run the same way twice");
-    for seed in first + 1..first + runs {
-        run(seed, &body);
+/// Runs `body` in a world as `inner` describes it, with these files on the first host if given.
+pub(crate) fn run<T>(inner: &Inner, files: Option<&MemFs>, place: Place, body: impl FnOnce() -> T) -> Outcome<T> {
+    let mut state = state_of(inner, files);
+    prepare(inner);
+    let modelled = place == Place::Outside;
+    fast(|f| f.observes.set(modelled));
+    let _simulating = modelled.then(cenote_fabric::observe::simulating);
+    let result = state::entered(&mut state, || {
+        let process = state::with(|s| start_first(s, place));
+        rt::enter(&RUNTIME, || drive(inner.stack_bytes, process, body))
+    });
+    match result {
+        Ok(value) => Outcome {
+            value,
+            digest: state.schedule.digest,
+            steps: fast(|f| f.steps.get()),
+            time: Nanos(fast(|f| f.now.get())).since(START),
+            threads_left: state.schedule.left(),
+        },
+        Err(panic) => {
+            eprintln!("the run of seed {} failed (CENOTE_SEED={})", inner.seed, inner.seed);
+            resume_unwind(panic)
+        }
     }
 }
 
-impl Sim {
-    /// With files in memory of its own.
-    pub fn new(seed: u64) -> Self {
-        let files = MemFs::new();
-        files.set_sync_time(Nanos::from_micros(60));
-        Self {
-            seed,
-            files,
-            step_limit: 200_000_000,
-            stack_bytes: 1 << 20,
-        }
-    }
+fn state_of(inner: &Inner, files: Option<&MemFs>) -> State {
+    let topology = &inner.topology;
+    let mut vcpus: Vec<Option<u32>> = topology.hosts.iter().map(|h| Some(h.vcpus)).collect();
+    vcpus.push(None);
+    fast(|f| f.now.set(START.0));
+    let mut schedule = Schedule::new(inner.seed, inner.pace, &vcpus, inner.costs());
+    schedule.step_limit = inner.step_limit;
+    let names = topology.hosts.iter().map(|h| h.name.as_str()).chain([""]);
+    let hosts = names.enumerate().map(|(i, name)| Host {
+        name: name.into(),
+        files: files.filter(|_| i == 0).cloned().unwrap_or_else(new_files),
+        clock_ahead: 0,
+    });
+    let memory = Memory::new(topology, inner.seed);
+    State::new(schedule, hosts.collect(), memory, inner.seed)
+}
 
-    /// With these files instead.
-    pub fn with_files(self, files: MemFs) -> Self {
-        Self { files, ..self }
-    }
+fn new_files() -> MemFs {
+    let files = MemFs::new();
+    files.set_sync_time(state::SYNC_TIME);
+    files
+}
 
-    /// Fails, as a livelock, after so many preemption points.
-    pub fn with_step_limit(self, step_limit: u64) -> Self {
-        Self { step_limit, ..self }
-    }
+/// Sets what the machine's thread knows of the running world.
+fn prepare(inner: &Inner) {
+    let names: Vec<&str> = inner.topology.hosts.iter().map(|h| h.name.as_str()).collect();
+    trace::begin(inner.trace, &names);
+    views::clear();
+    fast(|f| {
+        f.now.set(START.0);
+        f.limit.set(0);
+        f.steps.set(0);
+        f.stop.set(0);
+        f.step_cost.set(inner.step_cost());
+        f.measured.set(match inner.cost {
+            Cost::Measured(factor) => Some(factor),
+            _ => None,
+        });
+        f.look();
+    });
+}
 
-    /// With stacks of so many bytes (1 MiB unless told; not below 256 KiB).
-    pub fn with_stacks(self, bytes: usize) -> Self {
-        Self {
-            stack_bytes: bytes.max(256 << 10),
-            ..self
-        }
+/// The process of the body, and its first thread.
+fn start_first(state: &mut State, place: Place) -> Id {
+    let outside = state.hosts.len() - 1;
+    let mut process = state.add_process(outside, "outside");
+    if place == Place::FirstHost {
+        process = state.add_process(0, "main");
     }
-
-    /// The seed.
-    pub fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    /// The files.
-    pub fn files(&self) -> &MemFs {
-        &self.files
-    }
-
-    /// Runs `body` as the first thread, until it returns.
-    pub fn run<T>(self, body: impl FnOnce(&Sim) -> T) -> Outcome<T> {
-        let mut schedule = Schedule::new(self.seed);
-        schedule.step_limit = self.step_limit;
-        let runtime = Arc::new(SimRuntime::new(schedule, Arc::new(self.files.clone())));
-        let result = runtime::entered(&runtime, || self.drive(&runtime, body));
-        let schedule = runtime.schedule();
-        match result {
-            Ok(value) => Outcome {
-                value,
-                digest: schedule.digest,
-                steps: schedule.steps,
-                time: schedule.now - Nanos::from_secs(1),
-                threads_left: schedule.left(),
-            },
-            Err(panic) => {
-                eprintln!("the run of seed {} failed (CENOTE_SEED={})", self.seed, self.seed);
-                drop(schedule);
-                resume_unwind(panic)
-            }
-        }
-    }
-
-    fn drive<T>(&self, runtime: &SimRuntime, body: impl FnOnce(&Sim) -> T) -> std::thread::Result<T> {
-        let result = Mutex::new(None);
-        let main = runtime.schedule().start("main").expect("the first slot is free");
-        let main_body = |yielder: &Yielder<Resume, Pause>, _: Resume| {
-            runtime::begin(yielder);
-            let value = catch_unwind(AssertUnwindSafe(|| body(self)));
-            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
-        };
-        let mut threads = Threads {
-            runtime,
-            live: BTreeMap::new(),
-            stack_bytes: self.stack_bytes,
-        };
-        // SAFETY: what the body borrows outlives this function, and the coroutine is done or
-        // leaked, never to be resumed or dropped, when `until_end` has returned.
-        let coroutine = unsafe { Thread::with_stack_unchecked(threads.stack(), main_body) };
-        threads.live.insert(main, (coroutine, Arc::default()));
-        threads.until_end(main)?;
-        let value = result.lock().unwrap_or_else(PoisonError::into_inner).take();
-        value.expect("the main thread has returned, and its last act is to set this")
-    }
+    let (main, _) = state.add_thread(process, "main").expect("the first slot is free");
+    state.schedule.main(main);
+    main
 }
 
 type Thread = Coroutine<Resume, Pause, (), DefaultStack>;
 
-/// The coroutines of a run.
-struct Threads<'a> {
-    runtime: &'a SimRuntime,
-    /// With the words that are set when they end.
-    live: BTreeMap<Id, (Thread, Arc<AtomicU32>)>,
+fn drive<T>(stack_bytes: usize, main: Id, body: impl FnOnce() -> T) -> std::thread::Result<T> {
+    let result = Cell::new(None);
+    let main_body = |yielder: &Yielder<Resume, Pause>, _: Resume| {
+        runtime::begin(yielder);
+        result.set(Some(catch_unwind(AssertUnwindSafe(body))));
+    };
+    let mut threads = Threads {
+        live: Vec::new(),
+        stack_bytes,
+    };
+    // SAFETY: what the body borrows outlives this function, and the coroutine is done or
+    // leaked, never to be resumed or dropped, when `until_end` has returned.
+    let coroutine = unsafe { Thread::with_stack_unchecked(stack(stack_bytes), main_body) };
+    threads.insert(main, coroutine);
+    threads.until_end(main)?;
+    result
+        .take()
+        .unwrap_or_else(|| Err(Box::new("the body's own thread was killed".to_owned())))
+}
+
+thread_local! {
+    /// Stacks of threads that have ended, to be used again.
+    static STACKS: RefCell<Vec<(usize, DefaultStack)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Stacks that are kept.
+const MAX_KEPT: usize = 1024;
+
+fn stack(bytes: usize) -> DefaultStack {
+    let kept = STACKS.with_borrow_mut(|all| {
+        let at = all.iter().rposition(|s| s.0 == bytes)?;
+        Some(all.swap_remove(at).1)
+    });
+    kept.unwrap_or_else(|| DefaultStack::new(bytes).expect("address space for a stack"))
+}
+
+fn keep(bytes: usize, stack: DefaultStack) {
+    STACKS.with_borrow_mut(|all| {
+        if all.len() < MAX_KEPT {
+            all.push((bytes, stack));
+        }
+    });
+}
+
+/// The coroutines of a run, by thread.
+struct Threads {
+    live: Vec<Option<Thread>>,
     stack_bytes: usize,
 }
 
-impl Threads<'_> {
-    fn stack(&self) -> DefaultStack {
-        DefaultStack::new(self.stack_bytes).expect("address space for a stack")
+impl Threads {
+    fn insert(&mut self, id: Id, thread: Thread) {
+        self.live.resize_with(self.live.len().max(id + 1), || None);
+        self.live[id] = Some(thread);
     }
 
-    /// The loop: resumes whom the schedule names until `main` has ended; the rest is leaked.
+    /// The loop: resumes whom the schedule names until `main` has ended. Whoever is left is forgotten.
     fn until_end(mut self, main: Id) -> std::thread::Result<()> {
         let result = loop {
-            self.make_spawned();
-            let next = self.runtime.schedule().next();
-            match next {
+            match state::with(|s| self.turn(s)) {
                 Next::Run(id) => self.resume(id),
-                Next::Deadlock => break Err(self.failure("deadlock: nobody can go on")),
+                Next::Stuck(why) => break Err(self.failure(why)),
             }
-            if !self.live.contains_key(&main) {
+            if self.live[main].is_none() {
                 break Ok(());
             }
-            if self.too_long() {
-                break Err(self.failure("livelock: too many preemption points"));
-            }
         };
-        // Destructors of threads in the middle of something would run without their runtime.
-        self.live.into_values().for_each(std::mem::forget);
+        if result.is_err() {
+            // The caller's, which goes on: what it borrows is still there, and nothing of it may be undone.
+            std::mem::forget(self.live[main].take());
+        }
+        (0..self.live.len()).for_each(|id| self.put_away(id));
         result
     }
 
-    fn make_spawned(&mut self) {
-        for Spawn { id, body, ended } in self.runtime.take_spawns() {
-            let coroutine = Thread::with_stack(self.stack(), move |yielder, _| {
+    /// What is to be done between two stretches: coroutines made and put away, the next one chosen.
+    fn turn(&mut self, state: &mut State) -> Next {
+        for id in std::mem::take(&mut state.killed) {
+            self.put_away(id);
+            let unborn = state.spawns.iter().position(|s| s.id == id);
+            // Not dropped: what the body owns is the killed process's.
+            unborn
+                .into_iter()
+                .for_each(|at| std::mem::forget(state.spawns.swap_remove(at)));
+        }
+        for spawn in state.spawns.drain(..) {
+            let body = spawn.body;
+            let thread = Thread::with_stack(stack(self.stack_bytes), move |yielder, _| {
                 runtime::begin(yielder);
                 body();
             });
-            self.live.insert(id, (coroutine, ended));
+            self.insert(spawn.id, thread);
         }
+        if fast(|f| f.steps.get()) >= state.schedule.step_limit {
+            return Next::Stuck("livelock: too many preemption points");
+        }
+        state.schedule.next()
     }
 
     fn resume(&mut self, id: Id) {
-        let (coroutine, ended) = self.live.get_mut(&id).expect("the schedule names live threads");
-        if let CoroutineResult::Return(()) = coroutine.resume(Resume::Run) {
-            self.runtime.schedule().end(id);
-            ended.store(1, SeqCst);
-            self.runtime.wake(ended, usize::MAX);
-            self.live.remove(&id);
+        let thread = self.live[id].as_mut().expect("the schedule names live threads");
+        if let CoroutineResult::Return(()) = thread.resume(Resume::Run) {
+            state::with(|s| s.thread_returned(id));
+            self.put_away(id);
         }
     }
 
-    fn too_long(&self) -> bool {
-        let schedule = self.runtime.schedule();
-        schedule.steps > schedule.step_limit
+    /// Takes a thread's stack back, wherever the thread stands: nothing of it is dropped.
+    fn put_away(&mut self, id: Id) {
+        let Some(mut thread) = self.live.get_mut(id).and_then(Option::take) else {
+            return;
+        };
+        if !thread.started() {
+            // Its body is still on the stack, and belongs to a killed process.
+            std::mem::forget(thread);
+            return;
+        }
+        // SAFETY: it is suspended or done, and never resumed again. What lies on its stack is 'static (all but the
+        // first thread's, which is done when it comes here) and is leaked; nothing outside of its world refers to it.
+        unsafe { thread.force_reset() };
+        keep(self.stack_bytes, thread.into_stack());
     }
 
     /// Says what has failed, and where every thread is.
-    fn failure(&mut self, what: &str) -> Box<dyn std::any::Any + Send> {
+    fn failure(&mut self, what: &str) -> Box<dyn Any + Send> {
         let mut text = what.to_owned();
-        for (id, (coroutine, _)) in &mut self.live {
-            text += &format!("\n  {}", self.runtime.schedule().describe(*id));
-            if coroutine.started()
-                && let CoroutineResult::Yield(Some(place)) = coroutine.resume(Resume::Where)
+        for (id, thread) in self.live.iter_mut().enumerate() {
+            let Some(thread) = thread else { continue };
+            text += &state::with(|s| {
+                let hosts = s.host_names();
+                format!("\n  {}", s.schedule.describe(id, &hosts))
+            });
+            if thread.started()
+                && let CoroutineResult::Yield(Some(place)) = thread.resume(Resume::Where)
             {
                 text += &format!("\n      in {place}");
             }

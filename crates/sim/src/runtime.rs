@@ -1,15 +1,21 @@
 //! The runtime that the seam calls: it asks the schedule and suspends the running coroutine.
+//!
+//! It is one for all worlds and holds nothing: the running world is known by the machine's thread ([`state`]). A
+//! preemption point looks at [`fast`] and, unless a bound is reached, is done.
 
 #![allow(unsafe_code, reason = "a coroutine's yielder is known by its address")]
 
-use crate::schedule::{Id, Schedule};
+use crate::clock::{self, fast};
+use crate::{state, views};
 use cenote_base::rt::fs::FileSystem;
+use cenote_base::rt::memory::{Access, Device};
 use cenote_base::rt::{Join, Nanos, Runtime, Wait};
 use corosensei::Yielder;
 use std::cell::Cell;
 use std::io;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a suspended coroutine is resumed with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,26 +36,13 @@ thread_local! {
     static YIELDER: Cell<*const Suspender> = const { Cell::new(std::ptr::null()) };
 }
 
-/// A thread that was asked for and has no coroutine yet.
-pub(crate) struct Spawn {
-    pub(crate) id: Id,
-    pub(crate) body: Box<dyn FnOnce() + Send>,
-    pub(crate) ended: Arc<AtomicU32>,
-}
-
-pub(crate) struct SimRuntime {
-    schedule: Mutex<Schedule>,
-    spawns: Mutex<Vec<Spawn>>,
-    files: Arc<dyn FileSystem>,
-}
-
 /// Declares the running coroutine's yielder. Called first in every coroutine.
 pub(crate) fn begin(yielder: &Suspender) {
     YIELDER.set(yielder);
 }
 
 /// Suspends the running coroutine until the loop resumes it.
-fn suspend() {
+pub(crate) fn suspend() {
     let yielder = YIELDER.get();
     assert!(!yielder.is_null(), "a preemption point outside of any coroutine");
     let mut pause = None;
@@ -59,10 +52,11 @@ fn suspend() {
         let resume = unsafe { &*yielder }.suspend(pause);
         YIELDER.set(yielder);
         match resume {
-            Resume::Run => return,
+            Resume::Run => break,
             Resume::Where => pause = Some(here()),
         }
     }
+    fast(|f| f.look());
 }
 
 /// The functions that the running coroutine is in, innermost first, without the machinery's.
@@ -80,66 +74,70 @@ fn here() -> String {
     frames.join("\n      in ")
 }
 
-impl SimRuntime {
-    pub(crate) fn new(schedule: Schedule, files: Arc<dyn FileSystem>) -> Self {
-        Self {
-            schedule: Mutex::new(schedule),
-            spawns: Mutex::default(),
-            files,
-        }
-    }
-
-    /// The schedule. Never held across a suspension.
-    pub(crate) fn schedule(&self) -> MutexGuard<'_, Schedule> {
-        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Threads asked for since the last call.
-    pub(crate) fn take_spawns(&self) -> Vec<Spawn> {
-        std::mem::take(&mut self.spawns.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Registers a thread; its coroutine is made by the loop.
-    pub(crate) fn start(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Arc<AtomicU32>> {
-        let none_left = || io::Error::other("all thread slots are taken");
-        let id = self.schedule().start(name).ok_or_else(none_left)?;
-        let ended = Arc::new(AtomicU32::new(0));
-        let spawn = Spawn {
-            id,
-            body,
-            ended: Arc::clone(&ended),
-        };
-        self.spawns.lock().unwrap_or_else(PoisonError::into_inner).push(spawn);
-        Ok(ended)
-    }
-
-    /// A preemption point; `choose` asks the schedule whether to suspend.
-    fn point(&self, choose: impl FnOnce(&mut Schedule) -> bool) {
-        if std::thread::panicking() {
-            return;
-        }
-        let mut schedule = self.schedule();
-        let switch = choose(&mut schedule);
-        let endless = schedule.steps > schedule.step_limit;
-        drop(schedule);
-        if switch || endless {
-            suspend();
-        }
+/// A preemption point.
+#[inline(always)]
+fn point() {
+    if fast(|f| f.due()) {
+        point_due();
     }
 }
 
+/// One that has reached a bound.
+#[cold]
+#[inline(never)]
+fn point_due() {
+    if !std::thread::panicking() && state::with(|s| s.schedule.point()) {
+        suspend();
+    }
+    fast(|f| f.look());
+}
+
+/// A turn of a spinning loop.
+fn spin(patient: bool) {
+    fast(|f| f.due());
+    if !std::thread::panicking() && state::with(|s| s.schedule.spin(patient)) {
+        suspend();
+    }
+}
+
+/// Never returns if the calling thread has been killed.
+pub(crate) fn die_if_killed() {
+    if state::with(|s| s.is_killed()) {
+        suspend();
+        unreachable!("the schedule names no ended thread");
+    }
+}
+
+/// An access found nobody: the processor ends the process that made it. (What unwinds is let through, since nothing suspends there.)
+pub(crate) fn machine_check() {
+    if std::thread::panicking() {
+        return;
+    }
+    assert!(state::is_running(), "machine check: the memory device is lost");
+    crate::trace::add(|| "machine check: the memory device is lost".into());
+    state::with(|s| s.end_process(clock::process(), crate::Exit::Killed));
+    die_if_killed();
+}
+
+/// The runtime of all worlds.
+pub(crate) struct SimRuntime;
+
+pub(crate) static RUNTIME: SimRuntime = SimRuntime;
+
 impl Runtime for SimRuntime {
     fn now(&self) -> Nanos {
-        self.schedule().now
+        clock::now()
     }
 
     /// The years of virtual time begin in 2026.
     fn wall_micros(&self) -> i64 {
-        1_767_225_600_000_000 + self.now().as_micros() as i64
+        1_767_225_600_000_000 + clock::now().as_micros() as i64 + state::with(|s| s.clock_ahead())
     }
 
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn Join>> {
-        Ok(Box::new(SimThread(self.start(name, body)?)))
+        let none_left = || io::Error::other("all thread slots are taken");
+        let ended = state::with(|s| s.spawn(name, body)).ok_or_else(none_left)?;
+        Ok(Box::new(SimThread(ended)))
     }
 
     fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<Nanos>) -> Wait {
@@ -152,37 +150,77 @@ impl Runtime for SimRuntime {
         if word.load(SeqCst) != expected {
             return Wait::Changed;
         }
-        self.schedule().sleep(word.as_ptr() as usize, timeout);
+        state::with(|s| s.schedule.sleep(word.as_ptr() as usize, timeout));
         suspend();
-        self.schedule().awoken()
+        state::with(|s| s.schedule.awoken())
     }
 
     fn wake(&self, word: &AtomicU32, count: usize) -> usize {
-        self.schedule().wake_word(word.as_ptr() as usize, count)
+        state::with(|s| s.schedule.wake_word(word.as_ptr() as usize, count))
+    }
+
+    fn took(&self, word: &AtomicU32) {
+        state::with(|s| s.schedule.took(word.as_ptr() as usize));
+    }
+
+    fn gave(&self, word: &AtomicU32, count: usize) {
+        state::with(|s| {
+            s.schedule.gave(word.as_ptr() as usize);
+            s.schedule.wake_word(word.as_ptr() as usize, count);
+        });
     }
 
     fn preempt(&self) {
-        self.point(Schedule::point);
+        point();
     }
 
     fn relax(&self) {
-        self.point(Schedule::spin);
+        spin(false);
     }
 
     fn yield_now(&self) {
-        self.relax();
+        spin(true);
     }
 
     fn random(&self) -> u64 {
-        self.schedule().program.next()
+        state::with(|s| s.program.next())
     }
 
     fn thread_slot(&self) -> usize {
-        self.schedule().slot()
+        fast(|f| f.slot.get())
     }
 
     fn fs(&self) -> Arc<dyn FileSystem> {
-        Arc::clone(&self.files)
+        state::with(|s| s.files())
+    }
+
+    #[inline]
+    fn access(&self, address: usize, bytes: u32, access: Access) {
+        point();
+        views::touch(address, bytes, access);
+    }
+
+    fn spend(&self, time: Nanos) {
+        clock::charge(time);
+    }
+
+    fn end_process(&self) {
+        state::with(|s| s.end_itself(clock::process()));
+        die_if_killed();
+    }
+
+    fn observes(&self) -> bool {
+        fast(|f| f.observes.get())
+    }
+
+    fn memory(&self, path: &Path) -> Option<Arc<dyn Device>> {
+        self.observes()
+            .then(|| state::with(|s| s.memory.view(clock::host(), path)))?
+    }
+
+    fn local_memory(&self, len: u64) -> Option<Arc<dyn Device>> {
+        let here = || state::with(|s| s.memory.local(clock::host(), clock::process(), len));
+        self.observes().then(here)?
     }
 }
 
@@ -190,33 +228,13 @@ struct SimThread(Arc<AtomicU32>);
 
 impl Join for SimThread {
     fn join(self: Box<Self>) {
-        while self.0.load(SeqCst) == 0 {
-            current().wait(&self.0, 0, None);
-        }
+        wait_for(&self.0);
     }
 }
 
-thread_local! {
-    static CURRENT: std::cell::RefCell<Option<Arc<SimRuntime>>> = const { std::cell::RefCell::new(None) };
-}
-
-/// The runtime that this thread of the machine runs.
-fn current() -> Arc<SimRuntime> {
-    CURRENT
-        .with(|c| c.borrow().clone())
-        .expect("a simulated thread is joined within its run")
-}
-
-/// Runs `f` with `runtime` behind the seam.
-pub(crate) fn entered<T>(runtime: &Arc<SimRuntime>, f: impl FnOnce() -> T) -> T {
-    let before = CURRENT.with(|c| c.replace(Some(Arc::clone(runtime))));
-    assert!(before.is_none(), "a run within a run");
-    struct Clear;
-    impl Drop for Clear {
-        fn drop(&mut self) {
-            CURRENT.with(|c| c.replace(None));
-        }
+/// Returns when `ended` is set.
+pub(crate) fn wait_for(ended: &AtomicU32) {
+    while ended.load(SeqCst) == 0 {
+        RUNTIME.wait(ended, 0, None);
     }
-    let _clear = Clear;
-    cenote_base::rt::enter(Arc::clone(runtime) as Arc<dyn Runtime>, f)
 }

@@ -11,14 +11,15 @@ use cenote_base::rt::fs::faulty::MemFs;
 use cenote_buffer::{BufferPool, Config, Kind, Pool};
 use cenote_engine::tree::{BTree, CheckReport, LeafBatch};
 use cenote_engine::{Direction, KeyRange};
+use cenote_fabric::Region;
 use cenote_fabric::observe::{self, Access, Sink};
-use cenote_sim::Sim;
+use cenote_sim::{Sim, seeds};
 use cenote_storage::DataDir;
 
 struct Ignore;
 
 impl Sink for Ignore {
-    fn touch(&self, _region: u32, _off: u64, _len: u32, _access: Access) {}
+    fn touch(&self, _region: &Region, _off: u64, _len: u32, _access: Access) {}
 }
 
 fn open(background: bool) -> BufferPool {
@@ -164,12 +165,8 @@ fn churn_large(tree: &BTree, pool: &Pool) {
 /// synced is a whole tree in which every page belongs to something.
 #[test]
 fn a_crash_at_any_moment_leaves_a_whole_tree_and_no_orphans() {
-    let first = std::env::var("CENOTE_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or(rt::random() >> 16);
     let mut pages = 0;
-    for seed in first..first + 8 {
+    for seed in seeds(8) {
         println!("CENOTE_SEED={seed}");
         let files = MemFs::new();
         Sim::new(seed).with_files(files.clone()).run(|_| work_until_the_end());

@@ -1,0 +1,294 @@
+//! The serial model: committed transactions one after the other by commit timestamp, and what each snapshot then saw.
+//!
+//! 1. Versions of each row, in the order of timestamps: each must have replaced the one before it.
+//! 2. A commit that was answered before another one was asked for has the smaller timestamp.
+//! 3. A statement's snapshot is not below what had been acknowledged when it began; at repeatable read it stays.
+//! 4. What a statement read is its transaction's own version, else the newest at or below its snapshot.
+//! 5. At repeatable read nobody replaces a version that its snapshot does not see.
+//! 6. A row that was locked is written by nobody else until the transaction ends.
+
+use std::collections::BTreeMap;
+
+use cenote_engine::Isolation;
+
+use super::history::{Overlay, color, show, writer};
+use super::{End, History, Key, Op, Tag, Txn, What};
+
+/// A version of a row: when it was committed, and by whom.
+#[derive(Debug, Clone, Copy)]
+struct Version {
+    cts: u64,
+    tag: Tag,
+    txn: usize,
+}
+
+/// Versions of all rows, by timestamp.
+#[derive(Debug, Default)]
+struct Versions(BTreeMap<Key, Vec<Version>>);
+
+impl Versions {
+    fn of(history: &History) -> Versions {
+        let mut versions = Versions::default();
+        for txn in history.committed() {
+            let t = &history.txns[txn];
+            if t.defines {
+                continue;
+            }
+            for (key, (_, tag)) in t.writes() {
+                let version = Version { cts: t.cts, tag, txn };
+                versions.0.entry(key).or_default().push(version);
+            }
+        }
+        versions
+    }
+
+    fn at(&self, key: Key, snapshot: u64) -> Tag {
+        self.0.get(&key).map_or(0, |all| newest(all, snapshot))
+    }
+
+    fn range(&self, table: u8, from: i32, to: i32) -> impl Iterator<Item = (Key, &Vec<Version>)> {
+        let key = |id| Key { table, id };
+        self.0.range(key(from)..key(to.max(from))).map(|(key, all)| (*key, all))
+    }
+}
+
+fn newest(all: &[Version], snapshot: u64) -> Tag {
+    let seen = all.partition_point(|v| v.cts <= snapshot);
+    seen.checked_sub(1).map_or(0, |i| all[i].tag)
+}
+
+/// What is wrong with the transactions that are not settled yet. All their ends must be known.
+pub fn check(history: &History) -> Vec<String> {
+    let versions = Versions::of(history);
+    let mut problems = order(history);
+    for (number, txn) in history.txns.iter().enumerate().skip(history.settled) {
+        if txn.defines {
+            continue;
+        }
+        let checked = Checked {
+            history,
+            versions: &versions,
+            txn,
+            number,
+        };
+        if let Err(problem) = checked.all() {
+            problems.push(format!("{problem}\n  {}", history.describe(number)));
+        }
+    }
+    problems
+}
+
+/// Rule 2, and timestamps are used once.
+fn order(history: &History) -> Vec<String> {
+    let mut problems = Vec::new();
+    let committed = history.committed();
+    for pair in committed.windows(2) {
+        let cts = history.txns[pair[0]].cts;
+        if cts == history.txns[pair[1]].cts {
+            problems.push(format!("T{} and T{} have timestamp {cts}", pair[0], pair[1]));
+        }
+    }
+    let mut greatest = (0, 0);
+    let mut events: Vec<(u64, usize, bool)> = Vec::new();
+    for t in &committed {
+        let txn = &history.txns[*t];
+        events.push((txn.asked, *t, false));
+        if txn.answered != 0 {
+            events.push((txn.answered, *t, true));
+        }
+    }
+    events.sort_unstable();
+    for (_, t, answered) in events {
+        let cts = history.txns[t].cts;
+        if answered {
+            greatest = greatest.max((cts, t));
+        } else if cts < greatest.0 && t >= history.settled {
+            problems.push(format!(
+                "T{t} asked for its commit after T{} was answered, and has timestamp {cts}, below {}\n  {}",
+                greatest.1,
+                greatest.0,
+                history.describe(t)
+            ));
+        }
+    }
+    problems
+}
+
+struct Checked<'h> {
+    history: &'h History,
+    versions: &'h Versions,
+    txn: &'h Txn,
+    number: usize,
+}
+
+impl Checked<'_> {
+    fn all(&self) -> Result<(), String> {
+        let mut own = Overlay::default();
+        let mut fixed = None;
+        for op in &self.txn.ops {
+            self.snapshot(op, &mut fixed)?;
+            self.op(op, &own)?;
+            own.apply(&op.what);
+        }
+        if self.txn.end == End::Committed && self.txn.cts != 0 {
+            self.replaced(&own)?;
+        }
+        Ok(())
+    }
+
+    fn snapshot(&self, op: &Op, fixed: &mut Option<u64>) -> Result<(), String> {
+        if matches!(op.what, What::Savepoint | What::RolledBack) {
+            return Ok(());
+        }
+        if op.snapshot < op.floor {
+            return Err(format!(
+                "event {}: snapshot {} is older than the commit {} that was acknowledged before it",
+                op.at, op.snapshot, op.floor
+            ));
+        }
+        if self.txn.level == Isolation::RepeatableRead && *fixed.get_or_insert(op.snapshot) != op.snapshot {
+            return Err(format!("event {}: another snapshot at repeatable read", op.at));
+        }
+        Ok(())
+    }
+
+    fn op(&self, op: &Op, own: &Overlay) -> Result<(), String> {
+        match &op.what {
+            What::Read { key, saw } => {
+                let expected = own.get(*key).unwrap_or_else(|| self.versions.at(*key, op.snapshot));
+                same(op, *key, *saw, expected)
+            }
+            What::Scan {
+                table,
+                from,
+                to,
+                saw,
+                color,
+            } => self.scan(op, own, (*table, *from, *to), *color, saw),
+            What::Lock { key, saw, alone } => self.locked(op, own, *key, *saw, *alone),
+            What::Write { key, before, .. } => self.wrote(op, own, *key, *before),
+            What::Savepoint | What::RolledBack => Ok(()),
+        }
+    }
+
+    fn scan(
+        &self,
+        op: &Op,
+        own: &Overlay,
+        (table, from, to): (u8, i32, i32),
+        only: Option<i32>,
+        saw: &[(i32, Tag)],
+    ) -> Result<(), String> {
+        let mut expected: BTreeMap<i32, Tag> = BTreeMap::new();
+        for (key, all) in self.versions.range(table, from, to) {
+            expected.insert(key.id, newest(all, op.snapshot));
+        }
+        expected.extend(own.range(table, from, to));
+        expected.retain(|_, tag| *tag != 0 && only.is_none_or(|c| c == color(*tag)));
+        let seen: BTreeMap<i32, Tag> = saw.iter().copied().collect();
+        if seen.len() != saw.len() {
+            return Err(format!("event {}: a row was delivered twice: {saw:?}", op.at));
+        }
+        let ids = expected.keys().chain(seen.keys());
+        for id in ids {
+            let (saw, expected) = (seen.get(id).copied(), expected.get(id).copied());
+            same(op, Key { table, id: *id }, saw.unwrap_or(0), expected.unwrap_or(0))?;
+        }
+        Ok(())
+    }
+
+    /// A lock gives the newest version: one that its snapshot sees, or a later one.
+    fn locked(&self, op: &Op, own: &Overlay, key: Key, saw: Tag, alone: bool) -> Result<(), String> {
+        if let Some(expected) = own.get(key) {
+            return same(op, key, saw, expected);
+        }
+        self.is_known(op, key, saw)?;
+        let Some(all) = self.versions.0.get(&key) else {
+            return Ok(());
+        };
+        let Some(at) = all.iter().position(|v| v.tag == saw) else {
+            return Ok(());
+        };
+        let (Some(next), true) = (all.get(at + 1), alone) else {
+            return Ok(());
+        };
+        let other = &self.history.txns[next.txn];
+        let written = other
+            .ops
+            .iter()
+            .find(|o| matches!(o.what, What::Write { key: k, .. } if k == key));
+        match written {
+            Some(write) if next.txn != self.number && write.at < self.txn.asked && write.at > op.at => Err(format!(
+                "event {}: {key:?} is locked, and T{} writes it at event {}, before the lock's end",
+                op.at, next.txn, write.at
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// A write replaces its transaction's own version, or one that was committed.
+    fn wrote(&self, op: &Op, own: &Overlay, key: Key, before: Tag) -> Result<(), String> {
+        if let Some(expected) = own.get(key) {
+            return same(op, key, before, expected);
+        }
+        self.is_known(op, key, before)?;
+        if self.txn.level == Isolation::RepeatableRead
+            && before != 0
+            && let Some(all) = self.versions.0.get(&key)
+            && let Some(version) = all.iter().find(|v| v.tag == before)
+            && version.cts > op.snapshot
+        {
+            return Err(format!(
+                "event {}: {key:?}: replaces {}, committed at {}, behind its snapshot",
+                op.at,
+                show(before),
+                version.cts
+            ));
+        }
+        Ok(())
+    }
+
+    fn is_known(&self, op: &Op, key: Key, tag: Tag) -> Result<(), String> {
+        let lost = writer(tag).is_some_and(|w| self.history.txns.get(w).is_some_and(|t| t.lost));
+        let known = tag == 0
+            || (lost && self.txn.end != End::Committed)
+            || self
+                .versions
+                .0
+                .get(&key)
+                .is_some_and(|all| all.iter().any(|v| v.tag == tag));
+        if known {
+            return Ok(());
+        }
+        Err(format!("event {}: {key:?}: {} was never committed", op.at, show(tag)))
+    }
+
+    /// Rule 1.
+    fn replaced(&self, own: &Overlay) -> Result<(), String> {
+        for (key, (before, _)) in own.writes() {
+            let all = self.versions.0.get(&key).map_or(&[][..], |all| all);
+            let at = all.iter().position(|v| v.txn == self.number).unwrap_or(0);
+            let expected = at.checked_sub(1).map_or(0, |i| all[i].tag);
+            if before != expected {
+                return Err(format!(
+                    "{key:?}: replaced {}, but the version before it is {}",
+                    show(before),
+                    show(expected)
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn same(op: &Op, key: Key, saw: Tag, expected: Tag) -> Result<(), String> {
+    if saw == expected {
+        return Ok(());
+    }
+    Err(format!(
+        "event {}: {key:?}: saw {}, the serial model has {}",
+        op.at,
+        show(saw),
+        show(expected)
+    ))
+}

@@ -1,0 +1,131 @@
+//! The running thread and its time: all that a preemption point looks at, in cells of the machine's thread.
+//!
+//! In [`Pace::Explore`](crate::Pace::Explore) there is one clock for all; in [`Pace::Project`](crate::Pace::Project) each thread has
+//! its own, a little ahead of the others at most. Both are read and moved here, without asking which. A point adds to the
+//! clock and to the count of steps, and compares both with a bound that the schedule has set ([`Fast::due`]): unless one
+//! is reached, that is all.
+
+use cenote_base::rt::Nanos;
+use cenote_base::rt::memory::Device;
+use std::cell::Cell;
+
+/// What a preemption point looks at, and nothing more.
+pub(crate) struct Fast {
+    /// The running thread's time.
+    pub(crate) now: Cell<u64>,
+    /// The time from which on a point asks the schedule.
+    pub(crate) limit: Cell<u64>,
+    /// Points passed, by all threads.
+    pub(crate) steps: Cell<u64>,
+    /// The step at which a point asks the schedule.
+    pub(crate) stop: Cell<u64>,
+    /// What a point costs.
+    pub(crate) step_cost: Cell<u64>,
+    pub(crate) thread: Cell<usize>,
+    pub(crate) slot: Cell<usize>,
+    pub(crate) host: Cell<usize>,
+    pub(crate) process: Cell<u32>,
+    /// Memory is modelled: accesses are announced.
+    pub(crate) observes: Cell<bool>,
+    /// The view that the last touched atomic was in: first address, length, device.
+    pub(crate) view: Cell<(usize, usize, Option<&'static dyn Device>)>,
+    /// From the first address of the running host's views, bytes to the end of the last: most atomics are outside.
+    pub(crate) views: Cell<(usize, usize)>,
+    /// Real time is charged: nanoseconds of it for each of the counter's, and the counter when it was last looked at.
+    pub(crate) measured: Cell<Option<f64>>,
+    pub(crate) looked: Cell<u64>,
+}
+
+thread_local! {
+    static FAST: Fast = const {
+        Fast {
+            now: Cell::new(0),
+            limit: Cell::new(0),
+            steps: Cell::new(0),
+            stop: Cell::new(0),
+            step_cost: Cell::new(0),
+            thread: Cell::new(0),
+            slot: Cell::new(0),
+            host: Cell::new(0),
+            process: Cell::new(0),
+            observes: Cell::new(false),
+            view: Cell::new((0, 0, None)),
+            views: Cell::new((0, 0)),
+            measured: Cell::new(None),
+            looked: Cell::new(0),
+        }
+    };
+}
+
+/// Calls `f` with the cells. (`LocalKey::with` is no inline function, and would be a call at each point.)
+#[inline(always)]
+pub(crate) fn fast<T>(f: impl FnOnce(&Fast) -> T) -> T {
+    FAST.try_with(f).expect("cells without a destructor")
+}
+
+impl Fast {
+    /// Counts a point; whether the schedule is to be asked.
+    #[inline(always)]
+    pub(crate) fn due(&self) -> bool {
+        let now = self.now.get() + self.step_cost.get();
+        let steps = self.steps.get() + 1;
+        self.now.set(now);
+        self.steps.set(steps);
+        now >= self.limit.get() || steps >= self.stop.get()
+    }
+
+    /// Charges what the real code took since it was last looked at.
+    pub(crate) fn charge_measured(&self) {
+        if let Some(factor) = self.measured.get() {
+            let took = counter().saturating_sub(self.looked.get());
+            self.now.set(self.now.get() + (took as f64 * factor) as u64);
+        }
+    }
+
+    /// The real code runs from here on: what the simulator did itself is not charged.
+    #[inline(always)]
+    pub(crate) fn look(&self) {
+        if self.measured.get().is_some() {
+            self.looked.set(counter());
+        }
+    }
+}
+
+/// Real time in nanoseconds.
+#[cold]
+fn counter() -> u64 {
+    cenote_base::rt::os::now().0
+}
+
+/// The running thread's time.
+#[inline]
+pub fn now() -> Nanos {
+    Nanos(fast(|f| f.now.get()))
+}
+
+/// Makes `time` pass for the running thread, which keeps its vCPU: a memory stall, or work. No preemption point.
+#[inline]
+pub fn charge(time: Nanos) {
+    fast(|f| {
+        f.now.set(f.now.get() + time.0);
+        f.look();
+    });
+}
+
+/// The running thread's number, in the order of starting, within its world.
+#[inline]
+pub fn thread() -> usize {
+    fast(|f| f.thread.get())
+}
+
+/// The running thread's host; the number of hosts if it runs outside of all.
+#[inline]
+pub fn host() -> usize {
+    fast(|f| f.host.get())
+}
+
+/// The running thread's process; 0 outside of all hosts.
+#[inline]
+pub fn process() -> u32 {
+    fast(|f| f.process.get())
+}

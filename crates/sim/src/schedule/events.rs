@@ -1,0 +1,246 @@
+//! The order that predicts: vCPUs, run queues, and events in the order of time.
+//!
+//! Each thread on a vCPU has a clock of its own. The one whose clock is least runs, and runs on until it is
+//! ahead of the next event by more than a small slack: a discrete-event simulation whose events are stretches of the real
+//! code. A thread that waits gives its vCPU to the next of its host's queue, or leaves it idle; a memory stall moves its clock
+//! and keeps the vCPU.
+//!
+//! ```text
+//!   ready ──► an idle vCPU? ── yes ──► on it, from the later of both times on, a context switch later
+//!                  └── no ──► queue ──► a vCPU whose thread waits, ends, or has used up its slice
+//! ```
+//!
+//! Invariants:
+//! - a thread on a vCPU that does not run has one entry in `running` with its clock; entries with another clock, or of a
+//!   thread that ended, count for nothing;
+//! - vCPUs that are idle, and threads on vCPUs, are as many as the host has; the queue is empty unless no vCPU is idle;
+//! - equal times are in the order of thread numbers: nothing is drawn, nothing depends on addresses.
+
+use super::{Id, Schedule, Status, Thread, now};
+use crate::clock::fast;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// What the machinery of a host takes, in nanoseconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Costs {
+    /// A thread may be ahead of the next event by so much.
+    pub(crate) slack: u64,
+    /// From when a vCPU is free for a thread until the thread runs.
+    pub(crate) switch: u64,
+    /// A thread runs for so long while others wait for a vCPU.
+    pub(crate) slice: u64,
+    /// A turn of a spinning loop, and of one that gives its turn away.
+    pub(crate) relax: u64,
+    pub(crate) yielded: u64,
+}
+
+/// Not on a vCPU: in its host's queue. (`Thread::place`.)
+const ON_VCPU: usize = 0;
+const QUEUED: usize = 1;
+
+/// A host's processors.
+struct Vcpus {
+    /// Those that are idle, by the time since when; `None`: there are always enough.
+    idle: Option<Vec<u64>>,
+    queue: VecDeque<Id>,
+    paused_until: u64,
+}
+
+pub(super) struct Events {
+    running: BinaryHeap<Reverse<(u64, Id)>>,
+    hosts: Vec<Vcpus>,
+    costs: Costs,
+}
+
+impl Events {
+    pub(super) fn new(vcpus: &[Option<u32>], costs: Costs) -> Self {
+        let host = |n: &Option<u32>| Vcpus {
+            idle: n.map(|n| vec![0; n as usize]),
+            queue: VecDeque::new(),
+            paused_until: 0,
+        };
+        Self {
+            running: BinaryHeap::new(),
+            hosts: vcpus.iter().map(host).collect(),
+            costs,
+        }
+    }
+
+    pub(super) fn ready(&mut self, threads: &mut [Thread], id: Id, at: u64) {
+        let thread = &mut threads[id];
+        let host = &mut self.hosts[thread.host];
+        thread.clock = thread.clock.max(at).max(host.paused_until);
+        let free = match &mut host.idle {
+            None => thread.clock,
+            Some(idle) => match idle.pop() {
+                Some(since) => thread.clock.max(since) + self.costs.switch,
+                None => {
+                    thread.place = QUEUED;
+                    host.queue.push_back(id);
+                    return;
+                }
+            },
+        };
+        self.dispatch(thread, id, free);
+    }
+
+    /// The thread is on a vCPU, from `at` on.
+    fn dispatch(&mut self, thread: &mut Thread, id: Id, at: u64) {
+        thread.place = ON_VCPU;
+        thread.clock = at;
+        thread.slice_end = at + self.costs.slice;
+        self.running.push(Reverse((at, id)));
+    }
+
+    /// A vCPU of a host is free: the next of its queue has it, or nobody.
+    fn free(&mut self, threads: &mut [Thread], host: usize, at: u64) {
+        let vcpus = &mut self.hosts[host];
+        let at = at.max(vcpus.paused_until);
+        let Some(idle) = &mut vcpus.idle else {
+            return;
+        };
+        match vcpus.queue.pop_front() {
+            Some(next) => {
+                let start = at.max(threads[next].clock) + self.costs.switch;
+                self.dispatch(&mut threads[next], next, start);
+            }
+            None => idle.push(at),
+        }
+    }
+
+    /// The thread waits or has ended.
+    pub(super) fn leave(&mut self, threads: &mut [Thread], id: Id, runs: bool) {
+        let (host, place, clock) = (threads[id].host, threads[id].place, threads[id].clock);
+        if place == QUEUED {
+            self.hosts[host].queue.retain(|q| *q != id);
+            return;
+        }
+        let at = if runs { now() } else { clock };
+        threads[id].clock = at;
+        self.free(threads, host, at);
+    }
+
+    pub(super) fn pause(&mut self, threads: &mut [Thread], host: usize, until: u64, current: Id) {
+        self.hosts[host].paused_until = until;
+        for (id, thread) in threads.iter_mut().enumerate() {
+            let on_vcpu = thread.host == host && thread.status == Status::Ready && thread.place == ON_VCPU;
+            if on_vcpu && id != current && thread.clock < until {
+                thread.clock = until;
+                thread.slice_end = until + self.costs.slice;
+                self.running.push(Reverse((until, id)));
+            }
+        }
+        if threads[current].host == host {
+            fast(|f| f.now.set(f.now.get().max(until)));
+        }
+    }
+
+    /// The least clock of a thread on a vCPU that does not run.
+    fn least(&mut self, threads: &[Thread]) -> Option<(u64, Id)> {
+        while let Some(Reverse((clock, id))) = self.running.peek().copied() {
+            let thread = &threads[id];
+            if thread.status == Status::Ready && thread.place == ON_VCPU && thread.clock == clock {
+                return Some((clock, id));
+            }
+            self.running.pop();
+        }
+        None
+    }
+
+    /// The running thread goes to the end of its host's queue, if somebody is there.
+    fn requeue(&mut self, threads: &mut [Thread], id: Id) -> bool {
+        let host = threads[id].host;
+        if self.hosts[host].queue.is_empty() {
+            return false;
+        }
+        threads[id].place = QUEUED;
+        threads[id].clock = now();
+        self.hosts[host].queue.push_back(id);
+        self.free(threads, host, now());
+        true
+    }
+
+    /// The running thread keeps its vCPU and lets others catch up.
+    fn stand(&mut self, threads: &mut [Thread], id: Id) {
+        threads[id].clock = now();
+        self.running.push(Reverse((now(), id)));
+    }
+}
+
+impl Schedule {
+    fn events(&mut self) -> (&mut Events, &mut Vec<Thread>) {
+        match &mut self.order {
+            super::Order::Events(e) => (e, &mut self.threads),
+            super::Order::Adversary(_) => unreachable!("asked only when projecting"),
+        }
+    }
+
+    pub(super) fn events_point(&mut self) -> bool {
+        fast(|f| f.charge_measured());
+        let (current, next) = (self.current, self.next_event());
+        let (events, threads) = self.events();
+        let late = now() >= threads[current].slice_end;
+        if late && events.requeue(threads, current) {
+            return true;
+        }
+        let ahead = next.is_some_and(|next| now() >= next.saturating_add(events.costs.slack));
+        if ahead {
+            events.stand(threads, current);
+        }
+        ahead
+    }
+
+    pub(super) fn events_spin(&mut self, patient: bool) -> bool {
+        let current = self.current;
+        let (events, threads) = self.events();
+        let cost = if patient {
+            events.costs.yielded
+        } else {
+            events.costs.relax
+        };
+        fast(|f| f.now.set(f.now.get() + cost));
+        if patient && events.requeue(threads, current) {
+            return true;
+        }
+        self.events_point()
+    }
+
+    /// When something happens apart from the running thread.
+    fn next_event(&mut self) -> Option<u64> {
+        let deadline = self.next_deadline().map(|d| d.0);
+        let (events, threads) = self.events();
+        let clock = events.least(threads).map(|l| l.0);
+        deadline.into_iter().chain(clock).min()
+    }
+
+    pub(super) fn events_next(&mut self) -> Option<Id> {
+        loop {
+            let deadline = self.next_deadline().map(|d| d.0);
+            let (events, threads) = self.events();
+            match (events.least(threads), deadline) {
+                (Some((clock, id)), d) if d.is_none_or(|d| clock < d) => {
+                    events.running.pop();
+                    fast(|f| f.now.set(clock));
+                    return Some(id);
+                }
+                (_, Some(_)) => self.fire(),
+                (_, None) => return None,
+            }
+        }
+    }
+
+    pub(super) fn events_bounds(&mut self) -> (u64, u64) {
+        let (current, next) = (self.current, self.next_event());
+        let (events, threads) = self.events();
+        let ahead = next.map_or(u64::MAX, |n| n.saturating_add(events.costs.slack));
+        let slice = threads
+            .get(current)
+            .map_or(u64::MAX, |t| match events.hosts[t.host].queue.is_empty() {
+                true => u64::MAX,
+                false => t.slice_end,
+            });
+        let measured = fast(|f| f.measured.get().is_some());
+        (if measured { 0 } else { ahead.min(slice) }, u64::MAX)
+    }
+}

@@ -1,0 +1,164 @@
+//! Remote memory of a world: a memory node behind a network that fails, and what befalls the two.
+//!
+//! ```text
+//!  engine ── port ── network: loss, delay, reordering, cuts ── node: lost and replaced, keys revoked, bits flipped
+//! ```
+//!
+//! Whatever happens here costs the engine warmth, never a row: so nothing of it excuses an error of a session.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cenote_base::Result;
+use cenote_base::rt::Nanos;
+use cenote_buffer::{RemoteLayout, RemoteSource};
+use cenote_fabric::profile;
+use cenote_fabric::rdma::{Fabric, Remote, RemoteMemory};
+
+use super::plan::{Draw, Tier};
+use super::shared::Shared;
+use crate::rdma::{Faults, MemoryNode, Network, Port};
+
+/// What nodes are called: a new one takes the place of the one before.
+const NODE: &str = "far";
+
+/// A network and the node on it. Outlives every process.
+#[derive(Debug)]
+pub struct Far {
+    network: Network,
+    tier: Tier,
+    now: Mutex<Now>,
+}
+
+/// The node of the day.
+#[derive(Debug)]
+struct Now {
+    node: MemoryNode,
+    memory: Remote,
+    cut: bool,
+    spoilt: bool,
+}
+
+impl Far {
+    /// A network as bad as drawn, and an empty node.
+    pub fn new(tier: Tier, draw: &mut Draw) -> Arc<Far> {
+        let profile = profile::named("rdma").expect("a profile of this program");
+        let network = Network::new(&profile, draw.word());
+        network.set_faults(faults(draw));
+        let now = Mutex::new(new_node(&network, tier));
+        Arc::new(Far { network, tier, now })
+    }
+
+    /// Never held at a preemption point.
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The way that an engine on `host` is given: it leads to whatever node there is when it is asked for.
+    pub fn source(self: &Arc<Far>, host: usize) -> RemoteSource {
+        let (far, port) = (Arc::clone(self), self.network.port(host));
+        RemoteSource::new(move || far.connect(&port))
+    }
+
+    fn connect(&self, port: &Arc<Port>) -> Result<RemoteMemory> {
+        let memory = self.now().memory;
+        Ok(RemoteMemory::new(port.connect(NODE)?, memory))
+    }
+
+    /// Whether bits of the node's memory were flipped in this life, or are since an earlier one: a check may say so.
+    pub fn is_spoilt(&self) -> bool {
+        self.now().spoilt
+    }
+
+    /// Something happens to the node or to the way there, while an engine uses it.
+    pub fn befall(&self, shared: &Shared, draw: &mut Draw) {
+        match draw.below(8) {
+            0..3 => self.cut_or_mend(shared),
+            3 => self.replace(shared),
+            4 => self.revoke(shared),
+            5 => self.flip(shared, draw),
+            _ => {
+                shared.befalls("faults: another network");
+                self.network.set_faults(faults(draw));
+            }
+        }
+    }
+
+    /// Between two lives: the way is mended, most often, and another node may be there.
+    pub fn between_lives(&self, shared: &Shared, draw: &mut Draw) {
+        if self.now().cut && !draw.one_in(4) {
+            self.cut_or_mend(shared);
+        }
+        if draw.one_in(4) {
+            self.replace(shared);
+            self.now().spoilt = false;
+        }
+    }
+
+    fn cut_or_mend(&self, shared: &Shared) {
+        if !self.cut(shared) {
+            let mut now = self.now();
+            now.cut = false;
+            self.network.mend(0, &now.node);
+        }
+    }
+
+    /// Cuts the way, and says whether it was whole.
+    pub fn cut(&self, shared: &Shared) -> bool {
+        let mut now = self.now();
+        if now.cut {
+            return false;
+        }
+        shared.befalls("faults: way to the memory node cut");
+        now.cut = true;
+        self.network.cut(0, &now.node);
+        true
+    }
+
+    /// The node is lost with all that is in it; an empty one takes its place, on a way that is whole.
+    fn replace(&self, shared: &Shared) {
+        shared.befalls("faults: memory node lost");
+        let mut now = self.now();
+        now.node.lose();
+        let spoilt = now.spoilt;
+        *now = new_node(&self.network, self.tier);
+        now.spoilt = spoilt;
+    }
+
+    /// The node takes its memory back, and gives out other.
+    fn revoke(&self, shared: &Shared) {
+        shared.befalls("faults: key revoked");
+        let mut now = self.now();
+        now.node.revoke(now.memory.key);
+        now.memory = now.node.register(RemoteLayout::len_for(self.tier.slots));
+    }
+
+    fn flip(&self, shared: &Shared, draw: &mut Draw) {
+        shared.befalls("faults: bits flipped in remote memory");
+        let mut now = self.now();
+        now.spoilt = true;
+        let bits = draw.of(&[1, 64, 4000]);
+        now.node.inspect(now.memory.key, |bytes| {
+            for _ in 0..bits {
+                bytes[draw.below(bytes.len() as u64) as usize] ^= 1 << draw.below(8);
+            }
+        });
+    }
+}
+
+fn new_node(network: &Network, tier: Tier) -> Now {
+    let node = network.add_node(NODE);
+    Now {
+        memory: node.register(RemoteLayout::len_for(tier.slots)),
+        node,
+        cut: false,
+        spoilt: false,
+    }
+}
+
+/// Sent again soon, as a rule: who waits for a card does nothing else, and lives are short.
+fn faults(draw: &mut Draw) -> Faults {
+    Faults {
+        resend: Nanos::from_micros(draw.of(&[50, 50, 200, 1000])),
+        ..Faults::random(draw.word())
+    }
+}

@@ -1,0 +1,340 @@
+//! One life of the engine: it opens what is there, is looked at, serves sessions, and ends in order if nobody ends it before.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cenote_base::rt::{self, Nanos};
+use cenote_engine::{Direction, Engine, EngineOptions, Error, Isolation, KeyRange, MemoryKind, Result, Survive};
+
+use super::definer::Definer;
+use super::far::Far;
+use super::plan::{Draw, Name};
+use super::rows::{self, DEFINED, Path, place};
+use super::session::Session;
+use super::shared::Shared;
+use crate::check::durable::{self, Rows};
+use crate::check::{adya, serial};
+
+/// Where an engine lives.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// Its region.
+    pub region: PathBuf,
+    /// Which life it is, from 0.
+    pub life: usize,
+    /// How its recovery is expected to go: `clean`, `instant` or `log`. `None`: any way.
+    pub mode: Option<&'static str>,
+    /// It begins anew: there is nothing yet.
+    pub first: bool,
+    /// Remote memory, if it has any.
+    pub far: Option<Arc<Far>>,
+}
+
+/// Lives until told to stop, and ends in order. Whatever is wrong is noted in `shared`.
+pub fn live(shared: &Arc<Shared>, site: &Site) {
+    if let Err(error) = try_live(shared, site) {
+        let code = error.sqlstate();
+        if shared.is_disk_bad() && ["58030", "53100", "XX001"].contains(&code) {
+            shared.count("starts refused by a bad disk");
+        } else {
+            shared.fail(format!("life {}, {}: {code} {error}", site.life, shared.stage()));
+        }
+    }
+}
+
+/// A start on a host that does not find its memory device: it is refused.
+pub fn is_refused(shared: &Arc<Shared>, site: &Site) {
+    match options(shared, site).and_then(Engine::open) {
+        Ok(_) => shared.fail(format!("life {}: it opens without its memory device", site.life)),
+        Err(_) => shared.count("starts refused without the memory device"),
+    }
+}
+
+fn try_live(shared: &Arc<Shared>, site: &Site) -> Result<()> {
+    shared.set_stage("opening");
+    let engine = open(shared, site)?;
+    shared.set_stage("making the tables");
+    make_tables(shared, &engine)?;
+    if !site.first {
+        shared.set_stage("looking at what is there");
+        look(shared, &engine, site)?;
+    }
+    shared.set_stage("at work");
+    shared.set_ready();
+    let mut draw = Draw(rt::random());
+    let mut sessions: Vec<_> = (0..shared.plan.sessions + shared.plan.definers)
+        .map(|number| start(shared, &engine, number, site.life))
+        .collect();
+    sessions.extend(site.far.is_some().then(|| start_tender(shared, &engine)));
+    let often = matches!(shared.plan.name, Name::Crash | Name::Tiered);
+    if shared.plan.rot || draw.one_in(if often { 2 } else { 3 }) {
+        disturb(shared, &engine, site, &mut draw)?;
+    }
+    for session in sessions {
+        if session.join().is_err() {
+            shared.fail(format!("life {}: a session panicked", site.life));
+        }
+    }
+    shared.set_stage("ending");
+    end(shared, engine, site)
+}
+
+fn options(shared: &Shared, site: &Site) -> Result<EngineOptions> {
+    if let Some(tier) = shared.plan.tier {
+        let options = match &site.far {
+            Some(far) => EngineOptions::tiered("/data", 0, far.source(0)),
+            None => EngineOptions::new("/data", MemoryKind::Dram, 0),
+        };
+        return options.with_frames(tier.frames);
+    }
+    let mut options = EngineOptions::new("/data", MemoryKind::Cxl, shared.plan.memory);
+    options.region = Some(site.region.clone());
+    options.survive = if shared.plan.host {
+        Survive::Host
+    } else {
+        Survive::Process
+    };
+    Ok(options)
+}
+
+fn open(shared: &Shared, site: &Site) -> Result<Arc<Engine>> {
+    let engine = Engine::open(options(shared, site)?)?;
+    let report = engine.recovery_report();
+    shared.count(&format!("recoveries: {}", report.mode));
+    shared.step(format!("life {} has recovered: {report:?}", site.life));
+    shared.add("frames repaired", report.frames_repaired);
+    shared.add("losers", report.losers);
+    let kept = report
+        .notes
+        .iter()
+        .any(|note| note.contains("in remote memory are used"));
+    shared.add("remote memory: starts that kept pages", u64::from(kept));
+    // Rule 4: without damage, chains lead from the newest record to a base.
+    let broken = report.notes.iter().find(|note| note.contains("from the checkpoint on"));
+    if let (Some(note), Some("instant")) = (broken, site.mode) {
+        shared.fail(format!("life {}: a chain is broken: {note}", site.life));
+    }
+    if site.mode.is_some_and(|mode| mode != report.mode) {
+        let (mode, notes) = (report.mode, report.notes);
+        shared.fail(format!(
+            "life {}: recovery went by {mode}, not by {:?}: {notes:?}",
+            site.life, site.mode
+        ));
+    }
+    Ok(engine)
+}
+
+fn make_tables(shared: &Shared, engine: &Arc<Engine>) -> Result<()> {
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    for table in 0..shared.plan.tables {
+        if tx.table(&rows::name(table))?.is_none() {
+            tx.create_table(rows::new_table(table))?;
+        }
+    }
+    tx.commit()
+}
+
+fn start(shared: &Arc<Shared>, engine: &Arc<Engine>, number: usize, life: usize) -> rt::JoinHandle<()> {
+    let (shared, engine) = (shared.clone(), engine.clone());
+    match number.checked_sub(shared.plan.sessions) {
+        None => rt::spawn("session", move || {
+            Session::new(&shared, &engine, number, life).run();
+        }),
+        Some(table) => rt::spawn("definer", move || {
+            Definer::new(Session::new(&shared, &engine, number, life), table as u8).run();
+        }),
+    }
+}
+
+/// Does what threads of the engine do each second, or when much has changed: lives are shorter. Looks for remote memory that was
+/// lost, and writes back what storage lacks.
+fn start_tender(shared: &Arc<Shared>, engine: &Arc<Engine>) -> rt::JoinHandle<()> {
+    let (shared, engine) = (shared.clone(), engine.clone());
+    rt::spawn("tender", move || {
+        let mut before = [0; 4];
+        while !shared.is_stopping() {
+            rt::sleep(Nanos::from_micros(300));
+            engine.buffer().tend_remote();
+            count_remote(&shared, &engine, &mut before);
+            if rt::random().is_multiple_of(8)
+                && let Err(error) = save_all(&shared, &engine)
+            {
+                shared.fail(format!("pages cannot be written back: {error}"));
+            }
+        }
+    })
+}
+
+/// Adds what has come since `before`: a process that is killed does not say in the end.
+fn count_remote(shared: &Shared, engine: &Engine, before: &mut [u64; 4]) {
+    let Some(tier) = engine.pool_stats().remote else { return };
+    let now = [tier.hits, tier.pages_rebuilt, tier.pages_refused, tier.losses];
+    let names = ["pages read", "pages rebuilt without it", "pages refused", "losses"];
+    for (i, name) in names.into_iter().enumerate() {
+        shared.add(&format!("remote memory: {name}"), now[i] - before[i]);
+    }
+    *before = now;
+}
+
+/// What administrators do beside: checkpoints, purge, checks.
+fn disturb(shared: &Arc<Shared>, engine: &Arc<Engine>, site: &Site, draw: &mut Draw) -> Result<()> {
+    while !shared.is_stopping() {
+        rt::sleep(Nanos(draw.below(1_000_000)));
+        let done = match draw.below(8) {
+            0..3 => engine.vacuum().map(drop),
+            3..5 => checkpoint(shared, engine),
+            5 => save_all(shared, engine),
+            6 => check(shared, engine, site),
+            _ => Ok(()),
+        };
+        match done {
+            Err(Error::Poisoned(_) | Error::DiskFull(_) | Error::Io(_) | Error::Corrupt(_)) if shared.is_disk_bad() => {
+            }
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn checkpoint(shared: &Shared, engine: &Engine) -> Result<()> {
+    shared.set_saving(true);
+    shared.step("a checkpoint begins".into());
+    let done = engine.checkpoint();
+    shared.set_saving(false);
+    done
+}
+
+/// A checkpoint after all pages are written, where it matters what the disk has of them.
+fn save_all(shared: &Shared, engine: &Engine) -> Result<()> {
+    if shared.plan.rot || shared.plan.tier.is_some() {
+        engine.buffer().flush_all()?;
+    }
+    checkpoint(shared, engine)
+}
+
+/// The engine's own check.
+fn check(shared: &Shared, engine: &Arc<Engine>, site: &Site) -> Result<()> {
+    shared.step("a check begins".into());
+    let mut report = engine.check()?;
+    shared.count("checks");
+    // Flipped bits there are found, and harm nobody.
+    let spoilt = site.far.as_ref().is_some_and(|far| far.is_spoilt());
+    report
+        .problems
+        .retain(|problem| !(spoilt && problem.contains("remote memory:")));
+    // What a bad disk does not let it read is a problem, and no surprise.
+    if !report.problems.is_empty() && !shared.is_disk_bad() {
+        shared.fail(format!("check: {:#?}", report.problems));
+    }
+    Ok(())
+}
+
+/// After recovery: rows against history; ends of open transactions; anomalies among those that are settled by that.
+fn look(shared: &Arc<Shared>, engine: &Arc<Engine>, site: &Site) -> Result<()> {
+    let found = match found(shared, engine)? {
+        Ok(found) => found,
+        Err(problem) => {
+            shared.fail(format!("life {}: {problem}", site.life));
+            return Ok(());
+        }
+    };
+    judge(shared, &found, &format!("recovery for life {}", site.life));
+    // A loser whose pages cannot be read stays one.
+    if site.life.is_multiple_of(2) && !shared.is_disk_bad() {
+        await_losers(engine);
+        check(shared, engine, site)?;
+    }
+    Ok(())
+}
+
+fn await_losers(engine: &Engine) {
+    while engine.recovery_report().transactions_rolled_back < engine.recovery_report().losers {
+        rt::sleep(Nanos::from_micros(100));
+    }
+}
+
+/// Compares rows with history, and settles it.
+fn judge(shared: &Shared, found: &Rows, when: &str) {
+    let mut history = shared.history();
+    let mut problems = durable::settle(&mut history, found);
+    if problems.is_empty() {
+        problems.extend(serial::check(&history));
+        problems.extend(adya::check(&history));
+    }
+    history.settled = history.txns.len();
+    drop(history);
+    problems
+        .into_iter()
+        .for_each(|problem| shared.fail(format!("{when}: {problem}")));
+}
+
+/// All rows of a new snapshot, by table and by each index.
+fn found(shared: &Shared, engine: &Arc<Engine>) -> Result<std::result::Result<Rows, String>> {
+    let tx = engine.begin(Isolation::ReadCommitted);
+    let mut all = Rows::new();
+    let defined = DEFINED..DEFINED + shared.plan.definers as u8;
+    for number in (0..shared.plan.tables).chain(defined) {
+        let Some(table) = tx.table(&rows::name(number))? else {
+            continue;
+        };
+        let read = |path| {
+            rows::read(
+                tx.reader(),
+                &shared.plan.shape,
+                &table,
+                path,
+                KeyRange::all(),
+                Direction::Forward,
+            )
+        };
+        let rows = match read(Path::Primary)? {
+            Ok(rows) => rows,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        for (index, definition) in table.indexes.iter().enumerate() {
+            let mut by_index = match read(Path::Index(index))? {
+                Ok(rows) => rows,
+                Err(problem) => return Ok(Err(problem)),
+            };
+            by_index.sort_unstable();
+            if by_index != rows {
+                let name = &definition.name;
+                return Ok(Err(format!(
+                    "index {name} leads to {by_index:?}, its table has {rows:?}"
+                )));
+            }
+        }
+        all.extend(rows.into_iter().map(|(id, tag)| (place(number, id), tag)));
+    }
+    Ok(Ok(all))
+}
+
+/// The end in order: nothing is held any more, all is well, and all is written.
+fn end(shared: &Arc<Shared>, engine: Arc<Engine>, site: &Site) -> Result<()> {
+    if shared.is_disk_bad() {
+        engine.halt();
+        return Ok(());
+    }
+    await_losers(&engine);
+    let (locks, running) = (engine.locks_held(), engine.running_transactions());
+    match found(shared, &engine)? {
+        Ok(found) => judge(shared, &found, "the end in order"),
+        Err(problem) => shared.fail(problem),
+    }
+    if locks + running > 0 {
+        shared.fail(format!(
+            "{locks} locks and {running} transactions are left by sessions that have ended"
+        ));
+    }
+    engine.vacuum()?;
+    check(shared, &engine, site)?;
+    engine.shutdown()?;
+    let latched = engine.buffer().latches_held();
+    if latched > 0 {
+        shared.fail(format!("{latched} pages are left latched"));
+    }
+    if Arc::strong_count(&engine) > 1 {
+        shared.fail("somebody still holds the engine after its end".into());
+    }
+    Ok(())
+}

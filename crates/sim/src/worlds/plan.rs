@@ -1,0 +1,302 @@
+//! What a seed stands for: which world, how large, with which faults. Drawn once, before anything runs.
+
+use std::fmt;
+use std::str::FromStr;
+
+use cenote_base::rt::os::mix;
+
+use super::rows::Shape;
+
+/// A world: what goes on in it, and which faults befall it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Name {
+    /// Random transactions, and processes that are killed.
+    Transactions,
+    /// Definitions beside them.
+    Ddl,
+    /// Kills and power cuts, many, also during recovery.
+    Crash,
+    /// Lost hosts, with the dirty lines of their caches.
+    HostLoss,
+    /// Disks that fail, fill up, are slow, or return flipped bits.
+    Disk,
+    /// The database moves between hosts that share memory and storage.
+    Handover,
+    /// Frames in local memory, remote memory below them: the node and the way to it come and go.
+    Tiered,
+    /// The memory device is lost with all that was in it, or the link to it.
+    DeviceLoss,
+}
+
+impl Name {
+    /// All of them.
+    pub const ALL: [Name; 8] = [
+        Name::Transactions,
+        Name::Ddl,
+        Name::Crash,
+        Name::HostLoss,
+        Name::Disk,
+        Name::Handover,
+        Name::Tiered,
+        Name::DeviceLoss,
+    ];
+
+    /// As on the command line.
+    pub fn text(self) -> &'static str {
+        match self {
+            Name::Transactions => "transactions",
+            Name::Ddl => "ddl",
+            Name::Crash => "crash",
+            Name::HostLoss => "host-loss",
+            Name::Disk => "disk",
+            Name::Handover => "handover",
+            Name::Tiered => "tiered",
+            Name::DeviceLoss => "device-loss",
+        }
+    }
+
+    /// What happens there, in a line.
+    pub fn about(self) -> &'static str {
+        match self {
+            Name::Transactions => "random transactions; processes are killed now and then",
+            Name::Ddl => "the same beside CREATE, DROP and TRUNCATE of tables and indexes",
+            Name::Crash => "kills and power cuts at any step, also during recovery",
+            Name::HostLoss => "hosts are lost with the dirty lines of their caches",
+            Name::Handover => "the database moves between hosts that share memory and storage",
+            Name::Disk => "failed syncs, full and slow disks, short transfers, flipped bits, for once or for good",
+            Name::Tiered => {
+                "remote memory over RDMA: nodes lost, ways cut, messages lost and late; kills and power cuts"
+            }
+            Name::DeviceLoss => {
+                "the memory device is lost under a running engine or between two, links to it are cut and mended"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl FromStr for Name {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = || Name::ALL.map(Name::text).join(", ");
+        let found = Name::ALL.into_iter().find(|n| n.text() == text);
+        found.ok_or_else(|| format!("no world is called \"{text}\": there are {} and all", known()))
+    }
+}
+
+/// What a run may reach at most: the dimensions in which a failure is shrunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Transactions.
+    pub transactions: u64,
+    /// Ends of processes before the last one.
+    pub deaths: u32,
+    /// Sessions at once.
+    pub sessions: usize,
+    /// Rows a table.
+    pub rows: i32,
+    /// Statements in a transaction.
+    pub statements: u64,
+    /// Redraws the order of the threads, with everything else as it is.
+    pub twist: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            transactions: 2_100,
+            deaths: u32::MAX,
+            sessions: usize::MAX,
+            rows: i32::MAX,
+            statements: u64::MAX,
+            twist: 0,
+        }
+    }
+}
+
+/// A drawn world.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Which.
+    pub name: Name,
+    /// The seed.
+    pub seed: u64,
+    /// Seed of the order of threads.
+    pub schedule: u64,
+    /// Transactions in all lives together, about.
+    pub transactions: u64,
+    /// Lives that end by a fault. One more ends in order.
+    pub deaths: u32,
+    /// Sessions at once.
+    pub sessions: usize,
+    /// Sessions that define tables and indexes.
+    pub definers: usize,
+    /// Tables.
+    pub tables: u8,
+    /// Rows a table, at most.
+    pub rows: i32,
+    /// Statements in a transaction, at most.
+    pub statements: u64,
+    /// Of 100 transactions so many are at repeatable read.
+    pub repeatable: u64,
+    /// Of 100 transactions so many are taken back.
+    pub taken_back: u64,
+    /// Of 100 statements so many only read.
+    pub reading: u64,
+    /// Whether what is written must survive the host.
+    pub host: bool,
+    /// Hosts.
+    pub hosts: usize,
+    /// Whether memory is a simulated device, seen through the hosts' caches.
+    pub device: bool,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// How rows look.
+    pub shape: Shape,
+    /// Remote memory below the frames.
+    pub tier: Option<Tier>,
+    /// Bytes of a host's cache; `None`: as usual.
+    pub cache: Option<u64>,
+    /// Bits on the disk are flipped for good before the last life, which then may fail, but not be wrong.
+    pub rot: bool,
+}
+
+/// Sizes of a pool with remote memory, in pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tier {
+    /// Frames: as few as there may be, or a few more.
+    pub frames: u32,
+    /// Slots of remote memory: fewer than the database has pages, or more.
+    pub slots: u32,
+}
+
+/// A stream of numbers from a seed.
+#[derive(Debug, Clone)]
+pub struct Draw(pub u64);
+
+impl Draw {
+    /// The next number.
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        mix(self.0)
+    }
+
+    /// One below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.word() % n.max(1)
+    }
+
+    /// True once in `n`.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    /// One of several.
+    pub fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize]
+    }
+}
+
+impl Plan {
+    /// Draws the world of a seed, within limits.
+    pub fn draw(name: Name, seed: u64, limits: Limits) -> Plan {
+        let mut draw = Draw(mix(seed ^ name as u64) ^ seed);
+        let rows = draw.of(&[4, 12, 12, 40, 40, 150, 400]);
+        let sessions = draw.of(&[2, 3, 3, 4, 5, 8]);
+        let deaths = match name {
+            Name::Transactions => 3,
+            Name::Crash => 5 + draw.below(3) as u32,
+            Name::Handover => 4 + draw.below(3) as u32,
+            _ => 3 + draw.below(2) as u32,
+        };
+        let definers = if name == Name::Ddl {
+            1 + draw.below(2) as usize
+        } else {
+            0
+        };
+        let shape = Shape {
+            uniques: (rows as u64 * 2).max(8),
+            large: draw.of(&[0, 0, 200, 60, 20]),
+            length: draw.of(&[8, 40, 120, 400]),
+        };
+        let drawn = Plan {
+            name,
+            seed,
+            schedule: mix(seed.wrapping_mul(31) ^ limits.twist) >> 1,
+            transactions: limits.transactions,
+            deaths: deaths.min(limits.deaths),
+            sessions: sessions.min(limits.sessions.max(1)),
+            definers: definers.min(limits.sessions),
+            tables: 1 + draw.below(3) as u8,
+            rows: rows.min(limits.rows.max(1)),
+            statements: draw.of(&[1, 3, 3, 5, 8]).min(limits.statements.max(1)),
+            repeatable: draw.of(&[0, 30, 50, 70, 100]),
+            taken_back: draw.of(&[0, 5, 15, 30]),
+            reading: draw.of(&[10, 40, 40, 70]),
+            hosts: if name == Name::Handover { 2 } else { 1 },
+            device: matches!(name, Name::HostLoss | Name::Handover) || draw.one_in(4),
+            host: matches!(name, Name::HostLoss | Name::Handover) || (name == Name::Crash && draw.one_in(3)),
+            memory: draw.of(&[8, 10, 12]) << 20,
+            shape,
+            tier: None,
+            cache: None,
+            rot: name == Name::Disk && draw.one_in(3),
+        };
+        match name {
+            Name::Tiered => drawn.over_remote_memory(limits, &mut draw),
+            Name::DeviceLoss => drawn.on_a_device_that_goes(&mut draw),
+            _ => drawn,
+        }
+    }
+
+    /// Two hosts; what is in their caches when the device goes is much or little.
+    fn on_a_device_that_goes(mut self, draw: &mut Draw) -> Plan {
+        (self.device, self.hosts) = (true, 2);
+        self.host = draw.one_in(2);
+        self.cache = Some(draw.of(&[128 << 10, 1 << 20, 8 << 20]));
+        self
+    }
+
+    /// More pages than frames, as a rule: rows are long.
+    fn over_remote_memory(mut self, limits: Limits, draw: &mut Draw) -> Plan {
+        (self.device, self.host) = (false, false);
+        self.tables = self.tables.max(2);
+        self.rows = draw.of(&[150, 400, 400]).min(limits.rows.max(1));
+        self.shape.uniques = (self.rows as u64 * 2).max(8);
+        self.shape.length = draw.of(&[1500, 4000, 8000]);
+        self.tier = Some(Tier {
+            frames: draw.of(&[128, 128, 160]),
+            slots: draw.of(&[40, 90, 300, 1000]),
+        });
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_world_is_told_the_names() {
+        let error = "atlantis".parse::<Name>().expect_err("no such world");
+        assert!(error.contains("atlantis") && error.contains("host-loss"), "{error}");
+        assert_eq!("ddl".parse(), Ok(Name::Ddl));
+    }
+
+    #[test]
+    fn limits_reduce_and_nothing_else_changes() {
+        let full = Plan::draw(Name::Crash, 7, Limits::default());
+        let limits = Limits {
+            sessions: 1,
+            ..Limits::default()
+        };
+        let less = Plan::draw(Name::Crash, 7, limits);
+        assert_eq!((less.sessions, less.rows, less.deaths), (1, full.rows, full.deaths));
+    }
+}

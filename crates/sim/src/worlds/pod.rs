@@ -1,0 +1,543 @@
+//! The controller of a world: starts engines, brings faults, and says in the end what came of it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cenote_base::rt::fs::faulty::{FaultPlan, MemFs};
+use cenote_base::rt::{self, Nanos, fault};
+
+use super::far::Far;
+use super::life::{Site, is_refused, live};
+use super::plan::{Draw, Name, Plan};
+use super::shared::{Shared, Tally};
+use super::{panics, scene, story};
+use crate::check::{End, adya, serial};
+use crate::memory::{Hazard, HazardKind};
+use crate::{DeviceSpec, Exit, Pace, Process, Topology, World};
+
+/// What came of a world.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// What is wrong; empty where all is well.
+    pub problems: Vec<String>,
+    /// The last steps, if something is wrong: who did what.
+    pub story: Vec<String>,
+    /// What it went through.
+    pub tally: Tally,
+    /// Stands for every choice made: equal for equal seeds.
+    pub digest: u64,
+}
+
+/// How a life ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Death {
+    /// The process is killed: memory and files stay as they are.
+    Kill,
+    /// The host is lost, with what its cache had not written back.
+    HostLoss,
+    /// Power is cut: the region is gone, and what files had not synced, in part.
+    PowerCut,
+    /// The memory device is lost while the engine runs.
+    DeviceLoss,
+    /// The link between the host and the memory device is cut.
+    LinkLoss,
+    /// In order.
+    Order,
+    /// It ended itself: pages were half changed, and the log had failed.
+    Itself,
+}
+
+/// What a life leaves to the next.
+struct Remains {
+    region: Region,
+    /// How the next recovery has to go.
+    mode: Option<&'static str>,
+    /// Where it ended.
+    host: usize,
+    /// Whether another host may go on from here. Not after a mere kill: the changed lines that it left are in its host's cache,
+    /// and may be written over what the other host does at any time.
+    may_move: bool,
+    /// The host that does not find the memory device.
+    cut_off: Option<usize>,
+}
+
+/// Where the region lies.
+enum Region {
+    /// A file of the machine, gone in the end: all hosts see the same bytes.
+    File(PathBuf),
+    /// A simulated device, which hosts see through their caches.
+    Device,
+    /// In the process's own memory: gone with it.
+    Own,
+}
+
+/// The simulated device.
+const DEVICE: &str = "cxl";
+
+impl Region {
+    fn new(plan: &Plan) -> Self {
+        match (plan.device, plan.tier) {
+            (_, Some(_)) => Self::Own,
+            (true, _) => Self::Device,
+            (false, _) => Self::File(format!("/dev/shm/cenote-world-{:016x}", rt::os::random()).into()),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::File(path) => path.clone(),
+            Self::Device => format!("/dev/sim/{DEVICE}").into(),
+            Self::Own => PathBuf::new(),
+        }
+    }
+
+    /// What a killed process leaves: the same bytes under another name, which nobody has locked.
+    fn after_kill(self, plan: &Plan) -> Self {
+        let new = Self::new(plan);
+        if let (Self::File(from), Self::File(to)) = (&self, &new) {
+            // There is none before the first engine has made it.
+            let _ = std::fs::copy(from, to);
+        }
+        new
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if let Self::File(path) = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Runs the world of `plan` to its end, or to the first thing that is wrong.
+pub fn run(plan: Plan) -> Verdict {
+    let shared = Arc::new(Shared::new(plan));
+    drop((fault::ended(), panics::take(), scene::take()));
+    let mut digest = shared.plan.seed;
+    let world = World::new(shared.plan.schedule, Pace::Explore, topology(&shared.plan));
+    let outcome = world.map(|world| catch_unwind(AssertUnwindSafe(|| world.run(|w| lives(&shared, w)))));
+    match outcome {
+        Ok(Ok(outcome)) => {
+            digest = outcome.digest;
+            shared.add("steps", outcome.steps);
+        }
+        Ok(Err(panic)) => shared.fail(message(&*panic)),
+        Err(error) => shared.fail(error.to_string()),
+    }
+    panics::take().into_iter().for_each(|panic| shared.fail(panic));
+    shared.add("transactions", shared.ended());
+    Verdict {
+        story: story::tell(&shared, scene::take()),
+        problems: shared.problems(),
+        tally: shared.tally(),
+        digest,
+    }
+}
+
+fn topology(plan: &Plan) -> Topology {
+    let mut topology = Topology::hosts(plan.hosts, 4);
+    if let Some(bytes) = plan.cache {
+        topology.hosts.iter_mut().for_each(|host| host.cache.bytes = bytes);
+    }
+    match DeviceSpec::new(DEVICE, plan.memory, "cxl-switch") {
+        Ok(device) if plan.device => topology.with_device(device),
+        _ => topology,
+    }
+}
+
+fn message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(panic.downcast_ref::<&str>().copied())
+        .unwrap_or("a panic")
+        .to_owned()
+}
+
+/// The controller's thread: life after life.
+fn lives(shared: &Arc<Shared>, world: &World) {
+    // One storage for all hosts.
+    let files = world.files(0);
+    for host in 1..shared.plan.hosts {
+        world.set_files(host, &files);
+    }
+    let far = shared.plan.tier.map(|tier| Far::new(tier, &mut Draw(world.draw())));
+    let mut remains = Remains {
+        region: Region::new(&shared.plan),
+        mode: None,
+        host: 0,
+        may_move: false,
+        cut_off: None,
+    };
+    for life in 0..=shared.plan.deaths as usize {
+        let mut draw = Draw(world.draw());
+        let host = match (remains.cut_off, remains.may_move) {
+            (Some(host), _) => 1 - host,
+            (_, true) => draw.below(shared.plan.hosts as u64) as usize,
+            (_, false) => remains.host,
+        };
+        if host != remains.host {
+            shared.befalls("handovers");
+        }
+        let site = Site {
+            region: remains.region.path(),
+            life,
+            mode: remains
+                .mode
+                .filter(|mode| host == remains.host || shared.plan.host || *mode != "instant"),
+            first: life == 0,
+            // Now and then without it: what it has is not believed by the one after.
+            far: far.clone().filter(|_| !draw.one_in(8)),
+        };
+        let cut_off = remains.cut_off;
+        remains = one_life(shared, world, host, &site, remains.region, &mut draw);
+        look_at_caches(shared, world);
+        if shared.has_failed() {
+            break;
+        }
+        cut_off.into_iter().for_each(|host| world.mend_link(host, 0));
+        between_lives(shared, world, &site, &mut remains, &mut draw);
+        if let Some(far) = &far {
+            far.between_lives(shared, &mut draw);
+        }
+    }
+    let hazards: u64 = world.hazards().counts.values().sum();
+    shared.add("dirty lines dropped after kills", hazards);
+    for view in world.traffic() {
+        shared.add("lines fetched", view.moved.fetched);
+        shared.add("lines written", view.moved.written);
+        shared.add("stale lines read", view.stale_reads);
+    }
+}
+
+/// What befalls memory and disk while nobody uses them.
+fn between_lives(shared: &Arc<Shared>, world: &World, site: &Site, remains: &mut Remains, draw: &mut Draw) {
+    if shared.plan.name == Name::DeviceLoss {
+        if remains.cut_off.is_some() {
+            start_cut_off(shared, world, site, remains, draw);
+        }
+        if draw.one_in(6) {
+            shared.befalls("faults: memory device lost between two lives");
+            world.lose_device(0);
+            remains.mode = remains.mode.map(|mode| if mode == "clean" { mode } else { "log" });
+        }
+    }
+    if shared.plan.rot && site.life as u32 + 1 == shared.plan.deaths {
+        rot(shared, &world.files(0), draw);
+        remains.mode = None;
+    }
+}
+
+/// A start on the host that is cut off is refused. Then the link is mended; or the other host goes on, if what this one had
+/// changed is in memory.
+fn start_cut_off(shared: &Arc<Shared>, world: &World, site: &Site, remains: &mut Remains, draw: &mut Draw) {
+    let host = remains.host;
+    if draw.one_in(2) {
+        let (shared, site) = (shared.clone(), site.clone());
+        world
+            .process(host, "refused", move || is_refused(&shared, &site))
+            .join();
+    }
+    if draw.one_in(2) {
+        world.mend_link(host, 0);
+        remains.cut_off = None;
+    }
+}
+
+/// Flips bits of the disk for good: in pages and their copies, where checksums tell.
+fn rot(shared: &Shared, files: &MemFs, draw: &mut Draw) {
+    shared.befalls("faults: bits flipped on the disk for good");
+    for _ in 0..draw.of(&[1, 20, 400]) {
+        let part = draw.of(&[".pages", ".pages", ".pages", "doublewrite"]);
+        if let Some((path, offset)) = files.flip_any(part, &mut |n| draw.below(n)) {
+            shared.step(format!("a bit of {}, byte {offset}, is flipped", path.display()));
+        }
+    }
+}
+
+/// The part of a region's header that is written anew at each change of state, in one of two places by turns: the other one counts
+/// where one is spoilt.
+const STATE: std::ops::Range<u64> = 1024..1280;
+
+/// Whatever went wrong between caches is a fault of the engine: it writes no line that another host may hold.
+fn look_at_caches(shared: &Shared, world: &World) {
+    let hazards = world.hazards();
+    // A killed process leaves changed lines in its host's cache. Written back when the next one on this host drops them, they are
+    // what they should be, unless another host was there in between.
+    let alone = shared.plan.hosts == 1;
+    let harmless = |h: &&Hazard| h.kind == HazardKind::DirtyInvalidated && (alone || STATE.contains(&h.offset));
+    let first = hazards.first.iter().find(|h| !harmless(h));
+    let all: u64 = hazards.counts.values().sum();
+    if let Some(hazard) = first {
+        shared.fail(format!("one of {all} hazards between caches: {hazard}"));
+    }
+}
+
+/// Runs one life from outside; what it leaves.
+fn one_life(shared: &Arc<Shared>, world: &World, host: usize, site: &Site, region: Region, draw: &mut Draw) -> Remains {
+    shared.begin_life();
+    let plan = &shared.plan;
+    let last = site.life == plan.deaths as usize;
+    // With bits of its disk flipped, a database need not come to an end in order.
+    let rotten = last && plan.rot && site.life > 0;
+    if rotten {
+        shared.spoil_disk(false);
+    }
+    let before_rot = plan.rot && site.life as u32 + 1 == plan.deaths;
+    let death = match (last, rotten) {
+        (_, true) => Death::Kill,
+        (true, _) => Death::Order,
+        // What is in memory needs no disk.
+        _ if before_rot && !draw.one_in(4) => Death::PowerCut,
+        _ => death(plan, draw),
+    };
+    let files = world.files(host);
+    let slow = draw.of(&[150, 150, 150, 2_000]);
+    files.set_sync_time(Nanos::from_micros(draw.below(slow)));
+    let process = {
+        let (shared, site) = (shared.clone(), site.clone());
+        world.process(host, "engine", move || live(&shared, &site))
+    };
+    let early = !last && matches!(plan.name, Name::Crash | Name::Tiered) && draw.one_in(3);
+    await_end(shared, world, site, &process, early, draw, &files);
+    if death == Death::Order {
+        shared.stop();
+        if let Exit::Panicked(why) = process.join() {
+            shared.fail(format!("life {}: {why}", site.life));
+        }
+    }
+    if death == Death::DeviceLoss {
+        world.lose_device(0);
+        await_machine_check(&process, draw);
+    }
+    // From here to the end no preemption point is passed: all that is left is of one moment.
+    shared.history().died();
+    let ready = shared.is_ready();
+    let itself = ended_itself(shared, rotten);
+    let death = match death {
+        Death::Order | Death::Kill if itself => Death::Itself,
+        drawn => drawn,
+    };
+    match death {
+        Death::Order | Death::Itself => {}
+        Death::Kill | Death::DeviceLoss => process.kill(),
+        Death::LinkLoss => world.cut_link(host, 0),
+        Death::HostLoss | Death::PowerCut => world.lose_host(host),
+    }
+    if rotten {
+        judge_reads(shared);
+    }
+    shared.befalls(death.name());
+    let mode = match death {
+        Death::Order => Some("clean"),
+        Death::Kill | Death::Itself | Death::PowerCut if ready && plan.tier.is_some() => Some("log"),
+        Death::Kill | Death::Itself if ready => Some("instant"),
+        Death::HostLoss | Death::LinkLoss if ready && plan.host => Some("instant"),
+        Death::DeviceLoss if ready => Some("log"),
+        // It was killed in its recovery.
+        Death::Kill | Death::Itself => site.mode.filter(|mode| *mode == "instant"),
+        Death::HostLoss | Death::PowerCut | Death::LinkLoss | Death::DeviceLoss => None,
+    };
+    let region = match death {
+        Death::PowerCut => {
+            if plan.device {
+                world.lose_device(0);
+            }
+            Region::new(plan)
+        }
+        _ => region.after_kill(plan),
+    };
+    let spoiled = shared.is_disk_bad();
+    heal(&files);
+    Remains {
+        region,
+        mode: mode.filter(|_| !spoiled),
+        host,
+        may_move: !matches!(death, Death::Kill | Death::Itself),
+        cut_off: (death == Death::LinkLoss).then_some(host),
+    }
+}
+
+/// An engine whose memory device is gone lives as long as its cache has all that it needs.
+fn await_machine_check(process: &Process, draw: &mut Draw) {
+    let turns = draw.of(&[0, 10, 200]);
+    for _ in 0..turns {
+        if !process.is_running() {
+            return;
+        }
+        rt::sleep(Nanos::from_micros(20));
+    }
+}
+
+/// After the last life of a database with flipped bits, which nobody recovers: what sessions were told must have been right.
+/// A commit that was asked for and had its place in the log may have been seen by others.
+fn judge_reads(shared: &Shared) {
+    let mut history = shared.history();
+    for txn in history.txns.iter_mut().filter(|txn| txn.end == End::Open) {
+        txn.end = if txn.cts == 0 { End::Aborted } else { End::Committed };
+    }
+    let mut problems = serial::check(&history);
+    problems.extend(adya::check(&history));
+    drop(history);
+    problems
+        .into_iter()
+        .for_each(|problem| shared.fail(format!("with flipped bits: {problem}")));
+}
+
+/// The disk is whole again.
+fn heal(files: &MemFs) {
+    files.heal();
+}
+
+impl Death {
+    fn name(self) -> &'static str {
+        match self {
+            Death::Kill => "deaths: killed",
+            Death::HostLoss => "deaths: host lost",
+            Death::PowerCut => "deaths: power cut",
+            Death::DeviceLoss => "deaths: memory device lost",
+            Death::LinkLoss => "deaths: link cut",
+            Death::Order => "orderly ends",
+            Death::Itself => "deaths: ended itself",
+        }
+    }
+}
+
+fn death(plan: &Plan, draw: &mut Draw) -> Death {
+    match (plan.name, draw.below(8)) {
+        (Name::HostLoss, 0..5) => Death::HostLoss,
+        (Name::Handover, 0..4) => Death::Order,
+        (Name::Handover, 4..6) => Death::HostLoss,
+        (Name::DeviceLoss, 0..3) => Death::DeviceLoss,
+        (Name::DeviceLoss, 3..5) => Death::LinkLoss,
+        (Name::DeviceLoss, 5) => Death::HostLoss,
+        (Name::DeviceLoss, 6) => Death::Order,
+        (Name::Tiered, 0..3) => Death::PowerCut,
+        (Name::Tiered, 3) => Death::Order,
+        (Name::Crash, 0..4) | (Name::Transactions | Name::Ddl | Name::Disk, 1..3) => Death::PowerCut,
+        (Name::Transactions | Name::Ddl | Name::Disk, 0) => Death::Order,
+        _ => Death::Kill,
+    }
+}
+
+/// Waits until the life has done its part, and spoils the disk on the way, if this is the world for it.
+fn await_end(
+    shared: &Arc<Shared>,
+    world: &World,
+    site: &Site,
+    process: &Process,
+    early: bool,
+    draw: &mut Draw,
+    files: &MemFs,
+) {
+    if early {
+        rt::sleep(Nanos(draw.below(3_000_000)));
+        return;
+    }
+    let lives = u64::from(shared.plan.deaths) + 1;
+    let goal = shared.plan.transactions * (site.life as u64 + 1) / lives;
+    let spoiled_at = match shared.plan.name {
+        Name::Disk => shared.ended() + draw.below(goal.saturating_sub(shared.ended())),
+        _ => u64::MAX,
+    };
+    let last = site.life == shared.plan.deaths as usize;
+    // A partition that lasts until the end: storage goes on, and remote memory stays what it was. Other lives are calm: the next one
+    // finds much of what they had.
+    let (parted_at, calm) = match site.far.as_ref().map(|_| draw.below(4)) {
+        Some(0) => (shared.ended() + goal.saturating_sub(shared.ended()) / 2, true),
+        kind => (u64::MAX, kind != Some(3)),
+    };
+    let mut bad_for = 0;
+    while shared.ended() < goal && !shared.has_failed() && process.is_running() {
+        rt::sleep(Nanos::from_micros(20));
+        if shared.ended() >= spoiled_at && !shared.is_disk_bad() && !last {
+            spoil(shared, draw, files);
+        }
+        if draw.one_in(400) {
+            disturb(shared, world, draw);
+        }
+        if let Some(far) = &site.far {
+            if shared.ended() >= parted_at {
+                far.cut(shared);
+            } else if !calm && draw.one_in(300) {
+                far.befall(shared, draw);
+            }
+        }
+        // Sessions that are refused do not end transactions for ever.
+        bad_for += u64::from(shared.is_disk_bad());
+        if bad_for > 200 {
+            break;
+        }
+    }
+    // Half of the time at a moment when pages are being written.
+    for _ in 0..if draw.one_in(2) { 200 } else { 0 } {
+        if shared.is_saving() {
+            break;
+        }
+        rt::sleep(Nanos::from_micros(10));
+    }
+    rt::sleep(Nanos(draw.below(150_000)));
+}
+
+/// A pause of a host, or a step of its clock: neither may do harm.
+fn disturb(shared: &Shared, world: &World, draw: &mut Draw) {
+    let host = draw.below(shared.plan.hosts as u64) as usize;
+    if draw.one_in(2) {
+        shared.befalls("faults: pause");
+        world.pause(host, Nanos(draw.below(2_000_000)));
+    } else {
+        shared.befalls("faults: clock step");
+        world.step_clock(host, draw.below(20_000_000) as i64 - 10_000_000);
+    }
+}
+
+/// Whether the process has ended itself. It may where the log failed in the middle of a mini-transaction, on a disk that this world has
+/// spoilt, or where it met pages with flipped bits, and for no other reason.
+fn ended_itself(shared: &Shared, rotten: bool) -> bool {
+    let reasons = fault::ended();
+    let is_due = |why: &&String| rotten || shared.may_log_fail() && why.starts_with(LOG_FAILED);
+    if let Some(why) = reasons.iter().find(|why| !is_due(why)) {
+        shared.fail(format!("the process ended itself: {why}"));
+    }
+    !reasons.is_empty()
+}
+
+/// How the error begins of a log that a failed sync or write has ended.
+const LOG_FAILED: &str = "the redo log failed and takes no more changes";
+
+/// Brings a fault of the disk.
+fn spoil(shared: &Shared, draw: &mut Draw, files: &MemFs) {
+    let kind = draw.below(6);
+    shared.spoil_disk(matches!(kind, 3 | 4));
+    match kind {
+        4 => {
+            shared.befalls("faults: a failing disk");
+            files.set_plan(FaultPlan::failing(draw.word()), draw.word());
+        }
+        5 => {
+            shared.befalls("faults: flipped bits of reads");
+            let flipped_read = [0.001, 0.01][draw.below(2) as usize];
+            let plan = FaultPlan {
+                flipped_read,
+                ..FaultPlan::default()
+            };
+            files.set_plan(plan, draw.word());
+        }
+        0 => {
+            shared.befalls("faults: short transfers");
+            files.tear_transfers(draw.word());
+        }
+        1 => {
+            shared.befalls("faults: slow syncs");
+            files.set_sync_time(Nanos::from_millis(1 + draw.below(20)));
+        }
+        2 => {
+            shared.befalls("faults: full disk");
+            files.set_capacity(Some(files.used() + draw.below(1 << 20)));
+        }
+        _ => {
+            shared.befalls("faults: failed sync");
+            files.fail_syncs(draw.below(20), 1);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The tables that worlds work on, and rows whose contents follow from their key and their tag.
+
+use std::sync::Arc;
+
+use cenote_base::rt::os::mix;
+use cenote_engine::{
+    ColumnDef, ColumnType, Datum, DatumRef, Direction, KeyRange, NewIndex, NewTable, Reader, Result, RowBatch, Table,
+};
+
+use crate::check::history::color;
+use crate::check::{Key, Tag};
+
+/// Tables of definers are numbered from here.
+pub const DEFINED: u8 = 100;
+/// Rows of a definer's table.
+pub const DEFINED_ROWS: i32 = 3;
+/// Positions of the columns.
+const ID: usize = 0;
+const TAG: usize = 3;
+
+/// A table's name.
+pub fn name(table: u8) -> String {
+    match table.checked_sub(DEFINED) {
+        Some(n) => format!("d{n}"),
+        None => format!("t{table}"),
+    }
+}
+
+/// The definition of a table: a primary key, an index that is not unique, and one that is, over a column that may be NULL.
+pub fn new_table(table: u8) -> NewTable {
+    let name = name(table);
+    let column = |name: &str, ty, not_null| ColumnDef {
+        name: name.into(),
+        ty,
+        not_null,
+        default: None,
+    };
+    let index = |suffix: &str, column, unique| NewIndex {
+        name: format!("{name}_{suffix}"),
+        columns: vec![column],
+        unique,
+        constraint: false,
+    };
+    NewTable {
+        columns: vec![
+            column("id", ColumnType::Int4, true),
+            column("k", ColumnType::Int4, true),
+            column("u", ColumnType::Int4, false),
+            column("tag", ColumnType::Int8, true),
+            column("c", ColumnType::Text, true),
+        ],
+        primary_key: Some((format!("{name}_pkey"), vec![ID])),
+        indexes: vec![index("k", 1, false), index("u", 2, true)],
+        name,
+    }
+}
+
+/// The index that definers add to tables and take away again.
+pub fn extra_index(table: u8) -> NewIndex {
+    NewIndex {
+        name: format!("{}_extra", name(table)),
+        columns: vec![TAG, 1],
+        unique: false,
+        constraint: false,
+    }
+}
+
+/// How rows are made: the same throughout a world.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Values of the unique column.
+    pub uniques: u64,
+    /// One row in so many has a large value. 0: none.
+    pub large: u64,
+    /// Usual length of the text.
+    pub length: u64,
+}
+
+impl Shape {
+    /// The row's bytes.
+    pub fn encode(&self, table: &Table, id: i32, tag: Tag) -> Result<Vec<u8>> {
+        let mut row = Vec::new();
+        let hash = mix(tag ^ id as u64);
+        let unique = match hash % 3 {
+            0 => Datum::Int4((hash / 3 % self.uniques) as i32),
+            _ => Datum::Null,
+        };
+        let values = [
+            Datum::Int4(id),
+            Datum::Int4(color(tag)),
+            unique,
+            Datum::Int8(tag as i64),
+            Datum::Text(self.text(tag)),
+        ];
+        table.layout().encode(&values, &mut row)?;
+        Ok(row)
+    }
+
+    fn text(&self, tag: Tag) -> String {
+        let hash = mix(tag);
+        let length = match hash.checked_rem(self.large) {
+            Some(0) => 3000 + hash / 7 % 12_000,
+            _ => hash / 7 % self.length,
+        };
+        let letters = mix(hash).to_le_bytes().map(|b| (b'a' + b % 26) as char);
+        letters.iter().cycle().take(length as usize).collect()
+    }
+
+    /// A row's id and tag, if all else in it follows from them.
+    pub fn decode(&self, table: &Table, row: &[u8]) -> std::result::Result<(i32, Tag), String> {
+        let (id, tag) = match (table.layout().column(row, ID), table.layout().column(row, TAG)) {
+            (Ok(DatumRef::Int4(id)), Ok(DatumRef::Int8(tag))) => (id, tag as Tag),
+            other => return Err(format!("{}: a row that is none: {other:?}", table.name)),
+        };
+        let expected = self.encode(table, id, tag).map_err(|e| e.to_string())?;
+        if expected != row {
+            return Err(format!(
+                "{}[{id}]: {} bytes that do not fit their tag {tag:x}",
+                table.name,
+                row.len()
+            ));
+        }
+        Ok((id, tag))
+    }
+}
+
+/// The encoded primary key.
+pub fn key(table: &Table, id: i32) -> Vec<u8> {
+    let mut key = Vec::new();
+    table.key_of_values(&[Datum::Int4(id)], &mut key);
+    key
+}
+
+/// Keys from `from` to below `to`.
+pub fn range(table: &Table, from: i32, to: i32) -> KeyRange {
+    use std::ops::Bound::{Excluded, Included};
+    KeyRange {
+        lower: Included(key(table, from)),
+        upper: Excluded(key(table, to)),
+    }
+}
+
+/// Rows of one color, in an index over it.
+pub fn color_range(table: &Table, color: i32) -> KeyRange {
+    let mut prefix = Vec::new();
+    table.index_key_of_values(&table.indexes[0], &[Datum::Int4(color)], &mut prefix);
+    KeyRange::prefix(&prefix)
+}
+
+/// How rows are to be read.
+#[derive(Debug, Clone, Copy)]
+pub enum Path {
+    /// By primary key.
+    Primary,
+    /// By an index, at this position.
+    Index(usize),
+}
+
+/// Ids and tags of the rows in a range. The outer error is the engine's, the inner one a row that cannot be.
+pub fn read(
+    reader: &Reader,
+    shape: &Shape,
+    table: &Arc<Table>,
+    path: Path,
+    range: KeyRange,
+    direction: Direction,
+) -> Result<std::result::Result<Vec<(i32, Tag)>, String>> {
+    let mut scan = match path {
+        Path::Primary => reader.scan(table, range, direction),
+        Path::Index(index) => reader.index_scan(table, index, range, direction),
+    };
+    let (mut rows, mut batch) = (Vec::new(), RowBatch::new());
+    while scan.next_batch(reader, &mut batch)? {
+        for i in 0..batch.len() {
+            match shape.decode(table, batch.row(i)) {
+                Ok(row) => rows.push(row),
+                Err(problem) => return Ok(Err(problem)),
+            }
+        }
+    }
+    Ok(Ok(rows))
+}
+
+/// Where a row is, in histories.
+pub fn place(table: u8, id: i32) -> Key {
+    Key { table, id }
+}

@@ -1,0 +1,418 @@
+//! Sessions: random transactions, noted in the history as they go.
+
+use std::sync::Arc;
+
+use cenote_base::rt::{self, Nanos};
+use cenote_engine::{
+    Change, Direction, Engine, Error, Insert, Isolation, LockStrength, Locked, Outcome, Result, Table, Tx, Wait,
+};
+
+use super::plan::Draw;
+use super::rows::{self, DEFINED, DEFINED_ROWS, Path, place};
+use super::shared::Shared;
+use crate::check::history::{tag, writer};
+use crate::check::{Tag, What};
+
+/// Why a transaction does not go on.
+pub(super) enum Stop {
+    /// The engine said no.
+    Refused(Error),
+    /// Something is wrong, and has been noted.
+    Failed,
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Refused(error)
+    }
+}
+
+pub(super) type Step<T = ()> = std::result::Result<T, Stop>;
+
+/// A session's state.
+pub(super) struct Session {
+    pub(super) shared: Arc<Shared>,
+    pub(super) tx: Tx,
+    pub(super) number: usize,
+    pub(super) life: usize,
+    pub(super) draw: Draw,
+    tables: Vec<Arc<Table>>,
+    /// The transaction in progress, and how many writes it has noted.
+    pub(super) txn: usize,
+    pub(super) writes: usize,
+    floor: u64,
+    begun: bool,
+}
+
+impl Session {
+    pub(super) fn new(shared: &Arc<Shared>, engine: &Arc<Engine>, number: usize, life: usize) -> Session {
+        let mut tx = engine.tx();
+        tx.set_lock_timeout(if number.is_multiple_of(3) { 3 } else { 0 });
+        Session {
+            shared: shared.clone(),
+            tx,
+            number,
+            life,
+            draw: Draw(rt::random()),
+            tables: Vec::new(),
+            txn: 0,
+            writes: 0,
+            floor: 0,
+            begun: false,
+        }
+    }
+
+    /// Works until told to stop.
+    pub(super) fn run(mut self) {
+        while !self.shared.is_stopping() {
+            self.one();
+            self.shared.ended_one();
+            if self.draw.one_in(8) {
+                rt::sleep(Nanos(self.draw.below(20_000)));
+            }
+        }
+        self.tables.clear();
+    }
+
+    fn one(&mut self) {
+        let level = match self.draw.below(100) < self.shared.plan.repeatable {
+            true => Isolation::RepeatableRead,
+            false => Isolation::ReadCommitted,
+        };
+        self.begin(level);
+        let statements = 1 + self.draw.below(self.shared.plan.statements);
+        let done = self.look_up_tables().and_then(|()| self.statements(statements));
+        match done {
+            Ok(()) if self.draw.below(100) >= self.shared.plan.taken_back => self.commit(),
+            Ok(()) | Err(Stop::Failed) => self.roll_back(),
+            Err(Stop::Refused(error)) => {
+                self.judge(&error);
+                self.roll_back();
+            }
+        }
+    }
+
+    pub(super) fn begin(&mut self, level: Isolation) {
+        self.tx.begin(level);
+        self.writes = 0;
+        self.begun = false;
+        self.txn = self.shared.history().begin(self.number, self.life, level);
+    }
+
+    fn look_up_tables(&mut self) -> Step {
+        if !self.tables.is_empty() && self.shared.plan.definers == 0 {
+            return Ok(());
+        }
+        self.tables.clear();
+        for table in 0..self.shared.plan.tables {
+            let found = self.tx.table(&rows::name(table))?;
+            self.tables
+                .push(found.ok_or_else(|| self.fail(format!("table {} is gone", rows::name(table))))?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn fail(&self, problem: String) -> Stop {
+        self.shared.fail(problem);
+        Stop::Failed
+    }
+
+    fn statements(&mut self, count: u64) -> Step {
+        let mut saved = None;
+        for _ in 0..count {
+            if self.draw.one_in(12) {
+                saved = Some(self.tx.savepoint());
+                self.note(What::Savepoint);
+            } else if let (Some(point), true) = (&saved, self.draw.one_in(6)) {
+                self.tx.rollback_to(point)?;
+                self.note(What::RolledBack);
+            }
+            self.statement()?;
+        }
+        Ok(())
+    }
+
+    /// Begins a statement: what is acknowledged by now, it must see.
+    pub(super) fn begin_statement(&mut self) {
+        if !(self.begun && self.tx.isolation() == Isolation::RepeatableRead) {
+            self.floor = self.shared.history().acknowledged;
+        }
+        self.begun = true;
+        self.tx.begin_statement();
+    }
+
+    pub(super) fn note(&self, what: What) {
+        self.shared
+            .history()
+            .note(self.txn, self.tx.snapshot(), self.floor, what);
+    }
+
+    fn statement(&mut self) -> Step {
+        let table = self.draw.below(self.tables.len() as u64) as u8;
+        let id = self.draw.below(self.shared.plan.rows as u64) as i32;
+        let reads = self.draw.below(100) < self.shared.plan.reading;
+        self.begin_statement();
+        match (reads, self.draw.below(20)) {
+            (true, 0..10) => self.get(table, id),
+            (true, 10..13) => self.lock(table, id),
+            (true, 13..15) => self.by_color(table),
+            (true, 15) if self.shared.plan.definers > 0 => self.look_at_defined(),
+            (true, _) => self.scan(table, id),
+            (false, 0..7) => self.insert(table, id),
+            (false, 7..9) => self.move_row(table, id),
+            (false, 9..12) => self.delete(table, id),
+            (false, _) => self.update(table, id),
+        }
+    }
+
+    fn next_tag(&mut self) -> Tag {
+        self.writes += 1;
+        tag(self.txn, self.writes)
+    }
+
+    pub(super) fn wrote(&self, table: u8, id: i32, before: Tag, after: Tag) {
+        let key = place(table, id);
+        self.note(What::Write { key, before, after });
+    }
+
+    fn decode(&self, table: &Table, row: &[u8]) -> Step<(i32, Tag)> {
+        self.shared
+            .plan
+            .shape
+            .decode(table, row)
+            .map_err(|problem| self.fail(problem))
+    }
+
+    fn get(&mut self, table: u8, id: i32) -> Step {
+        let (handle, mut row) = (self.tables[table as usize].clone(), Vec::new());
+        let there = self.tx.get(&handle, &rows::key(&handle, id), &mut row)?;
+        let saw = match there {
+            true => self.found(&handle, id, &row)?,
+            false => 0,
+        };
+        self.note(What::Read {
+            key: place(table, id),
+            saw,
+        });
+        Ok(())
+    }
+
+    /// The tag of a row that was asked for by its id.
+    fn found(&self, table: &Table, id: i32, row: &[u8]) -> Step<Tag> {
+        match self.decode(table, row)? {
+            (found, tag) if found == id => Ok(tag),
+            (found, _) => Err(self.fail(format!("{}[{id}] was asked for, [{found}] delivered", table.name))),
+        }
+    }
+
+    fn lock(&mut self, table: u8, id: i32) -> Step {
+        let (handle, mut row) = (self.tables[table as usize].clone(), Vec::new());
+        let alone = self.draw.one_in(2);
+        let strength = if alone {
+            LockStrength::Update
+        } else {
+            LockStrength::Share
+        };
+        let wait = self
+            .draw
+            .of(&[Wait::Block, Wait::Block, Wait::NoWait, Wait::SkipLocked]);
+        let key = rows::key(&handle, id);
+        match self.tx.lock_row(&handle, &key, strength, wait, &mut row)? {
+            Locked::Row { .. } => {
+                let saw = self.found(&handle, id, &row)?;
+                self.note(What::Lock {
+                    key: place(table, id),
+                    saw,
+                    alone,
+                });
+            }
+            Locked::Skipped | Locked::Gone => {}
+        }
+        Ok(())
+    }
+
+    fn scan(&mut self, table: u8, id: i32) -> Step {
+        let handle = self.tables[table as usize].clone();
+        let length = match self.draw.one_in(10) {
+            true => self.shared.plan.rows,
+            false => 1 + self.draw.below(12) as i32,
+        };
+        let direction = self.draw.of(&[Direction::Forward, Direction::Backward]);
+        let range = rows::range(&handle, id, id + length);
+        let saw = self.read(&handle, Path::Primary, range, direction)?;
+        let (from, to) = (id, id + length);
+        let color = None;
+        self.note(What::Scan {
+            table,
+            from,
+            to,
+            saw,
+            color,
+        });
+        Ok(())
+    }
+
+    fn by_color(&mut self, table: u8) -> Step {
+        let handle = self.tables[table as usize].clone();
+        let color = self.draw.below(9) as i32;
+        let range = rows::color_range(&handle, color);
+        let saw = self.read(&handle, Path::Index(0), range, Direction::Forward)?;
+        let (from, to) = (0, self.shared.plan.rows);
+        let color = Some(color);
+        self.note(What::Scan {
+            table,
+            from,
+            to,
+            saw,
+            color,
+        });
+        Ok(())
+    }
+
+    pub(super) fn read(
+        &self,
+        table: &Arc<Table>,
+        path: Path,
+        range: cenote_engine::KeyRange,
+        direction: Direction,
+    ) -> Step<Vec<(i32, Tag)>> {
+        let shape = &self.shared.plan.shape;
+        let read = rows::read(self.tx.reader(), shape, table, path, range, direction)?;
+        read.map_err(|problem| self.fail(problem))
+    }
+
+    /// A definer's table has all of its rows or none, all of one transaction.
+    fn look_at_defined(&mut self) -> Step {
+        let number = self.draw.below(self.shared.plan.definers as u64) as u8;
+        let Some(table) = self.tx.table(&rows::name(DEFINED + number))? else {
+            return Ok(());
+        };
+        let rows = self.read(
+            &table,
+            Path::Primary,
+            cenote_engine::KeyRange::all(),
+            Direction::Forward,
+        )?;
+        let writers: Vec<_> = rows.iter().map(|(_, tag)| writer(*tag)).collect();
+        let whole = rows.is_empty() || rows.len() == DEFINED_ROWS as usize && writers.iter().all(|w| *w == writers[0]);
+        if whole {
+            return Ok(());
+        }
+        Err(self.fail(format!("half a definition: {} has {rows:?}", table.name)))
+    }
+
+    fn insert(&mut self, table: u8, id: i32) -> Step {
+        let (handle, tag) = (self.tables[table as usize].clone(), self.next_tag());
+        let row = self.shared.plan.shape.encode(&handle, id, tag)?;
+        if self.tx.insert(&handle, &row)? == Insert::Done {
+            self.wrote(table, id, 0, tag);
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, table: u8, id: i32) -> Step {
+        let (handle, tag) = (self.tables[table as usize].clone(), self.next_tag());
+        let new = self.shared.plan.shape.encode(&handle, id, tag)?;
+        let change = if self.draw.one_in(15) {
+            Change::Keep
+        } else {
+            Change::Update(new)
+        };
+        let kept = change == Change::Keep;
+        if let Some(before) = self.modify(&handle, id, change)? {
+            match kept {
+                true => self.note(What::Lock {
+                    key: place(table, id),
+                    saw: before,
+                    alone: true,
+                }),
+                false => self.wrote(table, id, before, tag),
+            }
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, table: u8, id: i32) -> Step {
+        let handle = self.tables[table as usize].clone();
+        if let Some(before) = self.modify(&handle, id, Change::Delete)? {
+            self.wrote(table, id, before, 0);
+        }
+        Ok(())
+    }
+
+    /// Gives a row another primary key.
+    fn move_row(&mut self, table: u8, id: i32) -> Step {
+        let (handle, tag) = (self.tables[table as usize].clone(), self.next_tag());
+        let to = self.draw.below(self.shared.plan.rows as u64) as i32;
+        let new = self.shared.plan.shape.encode(&handle, to, tag)?;
+        if let Some(before) = self.modify(&handle, id, Change::Update(new))? {
+            if to == id {
+                self.wrote(table, id, before, tag);
+            } else {
+                self.wrote(table, id, before, 0);
+                self.wrote(table, to, 0, tag);
+            }
+        }
+        Ok(())
+    }
+
+    /// The tag of the version that was changed, if there was one.
+    pub(super) fn modify(&mut self, table: &Table, id: i32, change: Change) -> Step<Option<Tag>> {
+        let shape = self.shared.plan.shape;
+        let mut before = Ok((id, 0));
+        let outcome = self.tx.modify(table, &rows::key(table, id), &mut |row, _| {
+            before = shape.decode(table, row);
+            Ok::<_, Error>(change.clone())
+        })?;
+        match (outcome, before) {
+            (_, Err(problem)) => Err(self.fail(problem)),
+            (Outcome::Done, Ok((found, tag))) if found == id => Ok(Some(tag)),
+            (Outcome::Done, Ok((found, _))) => {
+                Err(self.fail(format!("{}[{id}] was to be changed, [{found}] was", table.name)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    pub(super) fn commit(&mut self) {
+        self.shared.history().ask(self.txn, self.tx.committed_at());
+        let done: Result<()> = self.tx.commit();
+        match done {
+            Ok(()) => self.shared.history().answer(self.txn, true),
+            Err(error) => {
+                self.judge(&error);
+                self.shared.history().answer(self.txn, false);
+                self.abandon();
+            }
+        }
+    }
+
+    pub(super) fn roll_back(&mut self) {
+        self.shared.history().give_up(self.txn);
+        match self.tx.rollback() {
+            Ok(()) => self.shared.history().abort(self.txn),
+            Err(error) => self.judge(&error),
+        }
+    }
+
+    /// After a commit that failed: it is open what became of it, the session goes on.
+    fn abandon(&mut self) {
+        if self.tx.is_active()
+            && let Err(error) = self.tx.rollback()
+        {
+            self.judge(&error);
+        }
+    }
+
+    /// Whether an error is one that may come at this moment.
+    pub(super) fn judge(&self, error: &Error) {
+        let always = ["40001", "40P01", "55P03", "23505", "55000", "42P01", "42P07", "42704"];
+        let on_bad_disks = ["58030", "53100", "XX001"];
+        let code = error.sqlstate();
+        if always.contains(&code) || self.shared.is_disk_bad() && on_bad_disks.contains(&code) {
+            self.shared.count(code);
+            return;
+        }
+        self.shared.fail(format!("session {}: {code} {error}", self.number));
+    }
+}
