@@ -1,0 +1,719 @@
+//! The manager's book: which memory is whose. Plain data and its rules, without threads, clocks or network.
+//!
+//! ```text
+//!            open                     lapse, free                confirmed
+//!   (none) ───────▶ Held(epoch) ──────────────────▶ Fencing ───────────────▶ Idle
+//!                     ▲   │ release                                          │ │
+//!                     │   └────────────────────────────────────────────────▶ │ │ give back, kept too long,
+//!                     └──────────────────────────────── open: epoch + 1 ─────┘ │ reclaimed, free
+//!                                                                              ▼
+//!                                              (none) ◀── confirmed ──────  Freeing
+//! ```
+//!
+//! Invariants:
+//! - each byte of a memory node is free or of one grant; a grant counts until its node has *confirmed* that nobody has it
+//!   mapped and its memory is given up (quarantine: a lapsed holder may be in the middle of a copy, design section 6);
+//! - `epoch` rises with each holder and with each fencing: who comes with another is not the holder;
+//! - ids of grants are never used again;
+//! - a tenant's grants are within its quota when the last of them was made;
+//! - what was acknowledged is in the file first: the manager writes it before it answers.
+
+use crate::settings::{Tenant, Tenants};
+use crate::wire::{GrantView, NodeHello, NodeView, OpenRequest, TenantView};
+use cenote_base::crc::crc32c;
+use cenote_base::rt::Nanos;
+use cenote_base::units::ByteSize;
+use cenote_base::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Memory is granted in extents of so many bytes.
+pub const EXTENT: u64 = 2 << 20;
+const FORMAT: &str = "cenote-pool 1";
+/// Characters of a description that are kept.
+const DESCRIPTION_MAX: usize = 512;
+
+/// A grant's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GrantId(pub u64);
+
+/// A memory node's number, which it drew when it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(pub u64);
+
+impl fmt::Display for GrantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// What is happening to a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// Somebody has it, and a lease on it.
+    Held,
+    /// Kept for its tenant; nobody has it.
+    Idle,
+    /// Its holder's lease lapsed: its node is ending the holder.
+    Fencing,
+    /// Its node is ending whoever has it, and frees its memory.
+    Freeing,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Phase::Held => "held",
+            Phase::Idle => "idle",
+            Phase::Fencing => "fencing",
+            Phase::Freeing => "freeing",
+        })
+    }
+}
+
+/// Memory that a tenant was given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Whose.
+    pub tenant: String,
+    /// The tenant's name for it.
+    pub label: String,
+    /// For people.
+    pub description: String,
+    /// Whole extents.
+    pub bytes: u64,
+    /// Where it lies.
+    pub node: NodeId,
+    /// Rises with each holder.
+    pub epoch: u64,
+    /// What is happening to it.
+    pub phase: Phase,
+    /// How long it is kept while idle, in seconds; `None`: until it is given back.
+    pub keep: Option<u64>,
+    /// When its lease lapses (held), or since when it has been idle. Not in the file: a manager that starts gives everybody a whole lease.
+    #[serde(skip)]
+    pub time: Nanos,
+}
+
+impl Grant {
+    /// What time makes of it.
+    fn due(&self, now: Nanos) -> Option<Phase> {
+        let until = |secs: u64| self.time.raw().saturating_add(secs.saturating_mul(1_000_000_000));
+        match self.phase {
+            Phase::Held if now > self.time => Some(Phase::Fencing),
+            Phase::Idle if self.keep.is_some_and(|secs| now.raw() > until(secs)) => Some(Phase::Freeing),
+            _ => None,
+        }
+    }
+}
+
+/// What people are shown.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(DESCRIPTION_MAX).collect()
+}
+
+/// A memory node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its pod.
+    pub pod: String,
+    /// Memory that it has.
+    pub bytes: u64,
+    /// Where its files lie.
+    pub directory: String,
+    /// Whose processes it can see and end.
+    #[serde(skip)]
+    pub machine: u64,
+    /// Whether it is connected.
+    #[serde(skip)]
+    pub connected: bool,
+}
+
+/// All of it. What is not in the file is in `tenants`, and each node's and grant's skipped fields.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Book {
+    /// The pool's id.
+    pub pool: u128,
+    next: u64,
+    nodes: BTreeMap<NodeId, Node>,
+    grants: BTreeMap<GrantId, Grant>,
+    #[serde(skip)]
+    tenants: Tenants,
+}
+
+/// What an order to open came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// It is held with this epoch, once its node has admitted it.
+    Admit(GrantId, u64),
+    /// Its former holder has a lease still: whether it lives, its node can tell.
+    Ask(GrantId, u64),
+    /// It is being fenced or freed, or memory is being reclaimed for it: soon.
+    Wait,
+}
+
+impl Book {
+    /// An empty one.
+    pub fn new(pool: u128, tenants: Tenants) -> Self {
+        Self {
+            pool,
+            next: 1,
+            nodes: BTreeMap::new(),
+            grants: BTreeMap::new(),
+            tenants,
+        }
+    }
+
+    // ---- its file ----
+
+    /// The file's bytes: a line with format and checksum, then JSON.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let body = serde_json::to_string_pretty(self).expect("a book has no keys that JSON lacks");
+        format!("{FORMAT} {:08x}\n{body}\n", crc32c(body.as_bytes())).into_bytes()
+    }
+
+    /// What [`Book::to_bytes`] wrote; leases begin anew at `now`.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] for another format, [`Error::Corrupt`].
+    pub fn from_bytes(bytes: &[u8], tenants: Tenants, now: Nanos, lease: Nanos) -> Result<Self> {
+        let text = std::str::from_utf8(bytes).map_err(|_| Error::corrupt("the pool's book is no text"))?;
+        let (head, body) = text.split_once('\n').unwrap_or((text, ""));
+        let Some((format, sum)) = head.rsplit_once(' ').filter(|(format, _)| *format == FORMAT) else {
+            return Err(Error::Mismatch(format!(
+                "the pool's book begins with \"{}\"; this program knows \"{FORMAT}\"",
+                head.chars().take(40).collect::<String>().escape_debug()
+            )));
+        };
+        let body = body.trim_end_matches('\n');
+        if u32::from_str_radix(sum, 16) != Ok(crc32c(body.as_bytes())) {
+            return Err(Error::corrupt(format!("the checksum of the pool's book ({format})")));
+        }
+        let mut book: Book =
+            serde_json::from_str(body).map_err(|error| Error::corrupt(format!("the pool's book: {error}")))?;
+        book.tenants = tenants;
+        for grant in book.grants.values_mut() {
+            grant.time = match grant.phase {
+                Phase::Held => Nanos(now.raw() + lease.raw()),
+                _ => now,
+            };
+        }
+        match book.problems().is_empty() {
+            true => Ok(book),
+            false => Err(Error::corrupt(format!(
+                "the pool's book: {}",
+                book.problems().join("; ")
+            ))),
+        }
+    }
+
+    // ---- looking ----
+
+    /// A grant.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is none of this number.
+    pub fn grant(&self, id: GrantId) -> Result<&Grant> {
+        self.grants
+            .get(&id)
+            .ok_or_else(|| Error::Invalid(format!("there is no grant {id}")))
+    }
+
+    /// All grants.
+    pub fn grants(&self) -> impl Iterator<Item = (GrantId, &Grant)> {
+        self.grants.iter().map(|(id, grant)| (*id, grant))
+    }
+
+    /// A memory node.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is none of this number.
+    pub fn node(&self, id: NodeId) -> Result<&Node> {
+        self.nodes
+            .get(&id)
+            .ok_or_else(|| Error::Invalid(format!("there is no memory node {id}")))
+    }
+
+    /// Who may have what.
+    pub fn tenants(&self) -> &Tenants {
+        &self.tenants
+    }
+
+    /// Bytes of a node that are granted, or not confirmed free.
+    pub fn granted(&self, node: NodeId) -> u64 {
+        self.grants.values().filter(|g| g.node == node).map(|g| g.bytes).sum()
+    }
+
+    fn granted_to(&self, tenant: &str) -> u64 {
+        self.grants
+            .values()
+            .filter(|g| g.tenant == tenant)
+            .map(|g| g.bytes)
+            .sum()
+    }
+
+    /// Grants of `node` that it has something to do for.
+    pub fn work_of(&self, node: NodeId) -> Vec<GrantId> {
+        let todo = |g: &Grant| g.node == node && matches!(g.phase, Phase::Fencing | Phase::Freeing);
+        self.grants.iter().filter(|(_, g)| todo(g)).map(|(id, _)| *id).collect()
+    }
+
+    // ---- memory nodes ----
+
+    /// A memory node says that it is there.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if it belongs to another pool, [`Error::Busy`] if one with its number is connected, [`Error::Full`] if it is less than
+    /// what it has granted.
+    pub fn join(&mut self, hello: &NodeHello) -> Result<()> {
+        crate::settings::check_name("a pod's name", &hello.pod)?;
+        if hello.pool.is_some_and(|pool| pool != self.pool) {
+            return Err(Error::Mismatch(format!(
+                "{} belongs to another pool; empty it to give it to this one",
+                hello.directory
+            )));
+        }
+        let known = self.nodes.get(&hello.id);
+        if known.is_some_and(|node| node.connected) {
+            return Err(Error::Busy(format!("memory node {} is connected already", hello.id)));
+        }
+        if known.is_none() && hello.pool.is_some() {
+            return Err(Error::Mismatch(format!(
+                "memory node {} was forgotten by this pool; empty {} to bring it back as a new one",
+                hello.id, hello.directory
+            )));
+        }
+        let bytes = hello.bytes / EXTENT * EXTENT;
+        let granted = self.granted(hello.id);
+        if bytes < granted {
+            return Err(Error::Full(format!(
+                "memory node {} offers {} and has granted {}: start it with as much, or free some first",
+                hello.id,
+                ByteSize(bytes),
+                ByteSize(granted)
+            )));
+        }
+        let node = Node {
+            pod: hello.pod.clone(),
+            bytes,
+            directory: hello.directory.clone(),
+            machine: hello.machine,
+            connected: true,
+        };
+        self.nodes.insert(hello.id, node);
+        Ok(())
+    }
+
+    /// A memory node is not heard any more.
+    pub fn leave(&mut self, node: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&node) {
+            node.connected = false;
+        }
+    }
+
+    /// A memory node will not come back: what lay there is gone.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if it is connected.
+    pub fn forget(&mut self, id: NodeId) -> Result<()> {
+        if self.node(id)?.connected {
+            return Err(Error::Busy(format!("memory node {id} is connected: stop it first")));
+        }
+        self.nodes.remove(&id);
+        self.grants.retain(|_, grant| grant.node != id);
+        Ok(())
+    }
+
+    // ---- holders ----
+
+    /// A tenant wants memory.
+    ///
+    /// # Errors
+    /// [`Error::Full`] (pool or quota), [`Error::Mismatch`] (another size than it has), [`Error::Lost`] (its memory node is not there),
+    /// [`Error::Invalid`].
+    pub fn open(&mut self, tenant: &str, wish: &OpenRequest, now: Nanos, lease: Nanos) -> Result<Opening> {
+        crate::settings::check_name("a label", &wish.label)?;
+        let bytes = wish.bytes.checked_next_multiple_of(EXTENT).filter(|bytes| *bytes > 0);
+        let bytes = bytes.ok_or_else(|| Error::Invalid(format!("{} bytes cannot be granted", wish.bytes)))?;
+        let same = |g: &&Grant| g.tenant == tenant && g.label == wish.label;
+        match self.grants.iter().find(|(_, grant)| same(grant)).map(|(id, _)| *id) {
+            Some(id) => self.open_again(id, bytes, wish, now, lease),
+            None => self.open_new(tenant, bytes, wish, now, lease),
+        }
+    }
+
+    fn open_again(&mut self, id: GrantId, bytes: u64, wish: &OpenRequest, now: Nanos, lease: Nanos) -> Result<Opening> {
+        let (phase, has, node, epoch) = {
+            let grant = self.grant(id)?;
+            (grant.phase, grant.bytes, grant.node, grant.epoch)
+        };
+        if phase == Phase::Freeing {
+            return Ok(Opening::Wait);
+        }
+        if has != bytes {
+            return Err(Error::Mismatch(format!(
+                "grant {id} has {} and {} are asked for: give it back first (cenote pool free {id}), or ask for as much",
+                ByteSize(has),
+                ByteSize(bytes)
+            )));
+        }
+        self.check_connected(node)?;
+        self.check_machine(node, wish.machine)?;
+        match phase {
+            Phase::Idle => {
+                let grant = self.grants.get_mut(&id).expect("it was found");
+                grant.keep = wish.keep;
+                grant.description = printable(&wish.description);
+                self.hold(id, now, lease)
+            }
+            Phase::Held => Ok(Opening::Ask(id, epoch)),
+            _ => Ok(Opening::Wait),
+        }
+    }
+
+    fn check_connected(&self, id: NodeId) -> Result<()> {
+        let node = self.node(id)?;
+        match node.connected {
+            true => Ok(()),
+            false => Err(Error::Lost(format!(
+                "memory node {id} of pod {} is not there: start it again, or give it up (cenote pool forget {id})",
+                node.pod
+            ))),
+        }
+    }
+
+    /// A node can end the processes of its own machine alone: a holder elsewhere could not be fenced.
+    fn check_machine(&self, id: NodeId, machine: u64) -> Result<()> {
+        let node = self.node(id)?;
+        match node.machine == machine {
+            true => Ok(()),
+            false => Err(Error::Mismatch(format!(
+                "the memory lies on memory node {id} of pod {}, which runs on another machine and could not fence a holder here",
+                node.pod
+            ))),
+        }
+    }
+
+    fn hold(&mut self, id: GrantId, now: Nanos, lease: Nanos) -> Result<Opening> {
+        let grant = self.grants.get_mut(&id).expect("a grant that was found");
+        grant.epoch += 1;
+        grant.phase = Phase::Held;
+        grant.time = Nanos(now.raw() + lease.raw());
+        Ok(Opening::Admit(id, grant.epoch))
+    }
+
+    /// The former holder of a grant that is asked for again is not alive, as its node says: the next may have it.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if somebody else was faster.
+    pub fn take_over(&mut self, id: GrantId, epoch: u64, now: Nanos, lease: Nanos) -> Result<Opening> {
+        let grant = self.grant(id)?;
+        if grant.epoch != epoch || grant.phase != Phase::Held {
+            return Err(Error::Busy(format!("grant {id} was just given to another holder")));
+        }
+        self.hold(id, now, lease)
+    }
+
+    fn open_new(&mut self, tenant: &str, bytes: u64, wish: &OpenRequest, now: Nanos, lease: Nanos) -> Result<Opening> {
+        let limits = self.limits(tenant)?;
+        let (quota, priority) = (limits.quota, limits.priority);
+        let has = self.granted_to(tenant);
+        if quota.is_some_and(|quota| has + bytes > quota) {
+            return Err(Error::Full(format!(
+                "tenant \"{tenant}\" has {} of its quota of {}; {} more are too much",
+                ByteSize(has),
+                ByteSize(quota.unwrap_or(0)),
+                ByteSize(bytes)
+            )));
+        }
+        let Some(node) = self.place(bytes, wish) else {
+            return self.reclaim(bytes, wish, priority);
+        };
+        let id = GrantId(self.next);
+        self.next += 1;
+        let grant = Grant {
+            tenant: tenant.into(),
+            label: wish.label.clone(),
+            description: printable(&wish.description),
+            bytes,
+            node,
+            epoch: 0,
+            phase: Phase::Idle,
+            keep: wish.keep,
+            time: now,
+        };
+        self.grants.insert(id, grant);
+        self.hold(id, now, lease)
+    }
+
+    fn limits(&self, tenant: &str) -> Result<&Tenant> {
+        let limits = self.tenants.tenants.get(tenant);
+        limits.ok_or_else(|| Error::Invalid(format!("there is no tenant \"{tenant}\"")))
+    }
+
+    fn free_of(&self, id: NodeId) -> u64 {
+        self.nodes
+            .get(&id)
+            .map_or(0, |node| node.bytes.saturating_sub(self.granted(id)))
+    }
+
+    /// Connected nodes of the wish's pod and machine.
+    fn nodes_for(&self, wish: &OpenRequest) -> Vec<NodeId> {
+        let fits = |node: &Node| {
+            node.connected && node.machine == wish.machine && wish.pod.as_ref().is_none_or(|pod| node.pod == *pod)
+        };
+        let nodes = self.nodes.iter().filter(|(_, node)| fits(node));
+        nodes.map(|(id, _)| *id).collect()
+    }
+
+    /// The one of them with most room.
+    fn place(&self, bytes: u64, wish: &OpenRequest) -> Option<NodeId> {
+        let nodes = self.nodes_for(wish).into_iter();
+        nodes
+            .filter(|id| self.free_of(*id) >= bytes)
+            .max_by_key(|id| self.free_of(*id))
+    }
+
+    /// Where memory is short, what nobody holds of tenants with less priority goes: least priority first, then idle longest.
+    fn reclaim(&mut self, bytes: u64, wish: &OpenRequest, priority: u8) -> Result<Opening> {
+        let nodes = self.nodes_for(wish);
+        for node in &nodes {
+            let mut room = self.free_of(*node) + self.freeing(*node);
+            let mut victims = Vec::new();
+            for (id, bytes_of) in self.reclaimable(*node, priority) {
+                if room < bytes {
+                    room += bytes_of;
+                    victims.push(id);
+                }
+            }
+            if room >= bytes {
+                victims.into_iter().for_each(|id| self.set_freeing(id));
+                return Ok(Opening::Wait);
+            }
+        }
+        Err(self.full(bytes, wish.pod.as_deref(), &nodes))
+    }
+
+    fn freeing(&self, node: NodeId) -> u64 {
+        let freeing = |g: &&Grant| g.node == node && g.phase == Phase::Freeing;
+        self.grants.values().filter(freeing).map(|g| g.bytes).sum()
+    }
+
+    fn reclaimable(&self, node: NodeId, priority: u8) -> Vec<(GrantId, u64)> {
+        let of = |grant: &Grant| self.tenants.tenants.get(&grant.tenant).map_or(0, |t| t.priority);
+        let mut idle: Vec<_> = self
+            .grants
+            .iter()
+            .filter(|(_, g)| g.node == node && g.phase == Phase::Idle && of(g) < priority)
+            .map(|(id, g)| (of(g), g.time, *id, g.bytes))
+            .collect();
+        idle.sort_unstable();
+        idle.into_iter().map(|(.., id, bytes)| (id, bytes)).collect()
+    }
+
+    fn full(&self, bytes: u64, pod: Option<&str>, nodes: &[NodeId]) -> Error {
+        let whole: u64 = nodes
+            .iter()
+            .filter_map(|id| self.nodes.get(id))
+            .map(|node| node.bytes)
+            .sum();
+        let most = nodes.iter().map(|id| self.free_of(*id)).max().unwrap_or(0);
+        let place = pod.map_or("the pool".into(), |pod| format!("pod {pod}"));
+        Error::Full(match nodes.is_empty() {
+            true => format!("{place} has no memory node on this machine that is connected (cenote memory starts one)"),
+            false => format!(
+                "no memory node of {place} has {} free (together they have {}, the most on one is {}); see `cenote pool status`",
+                ByteSize(bytes),
+                ByteSize(whole),
+                ByteSize(most)
+            ),
+        })
+    }
+
+    /// Its node could not admit a holder: one that nobody ever had goes away again.
+    pub fn not_admitted(&mut self, id: GrantId, epoch: u64, now: Nanos) {
+        let Some(grant) = self.grants.get_mut(&id) else { return };
+        if grant.phase == Phase::Held && grant.epoch == epoch {
+            grant.phase = if epoch == 1 { Phase::Freeing } else { Phase::Fencing };
+            grant.epoch += 1;
+            grant.time = now;
+        }
+    }
+
+    fn holders(&mut self, tenant: &str, id: GrantId, epoch: u64) -> Result<&mut Grant> {
+        let grant = self.grants.get_mut(&id).filter(|grant| grant.tenant == tenant);
+        match grant {
+            Some(grant) if grant.epoch == epoch && grant.phase == Phase::Held => Ok(grant),
+            _ => Err(Error::Revoked(format!(
+                "grant {id} is not held with epoch {epoch} any more: its lease lapsed, or it was taken back"
+            ))),
+        }
+    }
+
+    /// The holder is there still.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if it is the holder no more.
+    pub fn renew(&mut self, tenant: &str, id: GrantId, epoch: u64, now: Nanos, lease: Nanos) -> Result<()> {
+        self.holders(tenant, id, epoch)?.time = Nanos(now.raw() + lease.raw());
+        Ok(())
+    }
+
+    /// The holder needs it no more; `give_back`: nor does its tenant.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if it is the holder no more.
+    pub fn release(&mut self, tenant: &str, id: GrantId, epoch: u64, give_back: bool, now: Nanos) -> Result<()> {
+        let grant = self.holders(tenant, id, epoch)?;
+        // Whether it has let go of the mapping is its node's to confirm.
+        grant.phase = if give_back { Phase::Freeing } else { Phase::Fencing };
+        grant.epoch += 1;
+        grant.time = now;
+        Ok(())
+    }
+
+    // ---- time and confirmations ----
+
+    /// Whether [`Book::tick`] would change anything.
+    pub fn is_due(&self, now: Nanos) -> bool {
+        self.grants.values().any(|grant| grant.due(now).is_some())
+    }
+
+    /// Lapses leases, and gives up what was idle for too long.
+    pub fn tick(&mut self, now: Nanos) {
+        for grant in self.grants.values_mut() {
+            if let Some(next) = grant.due(now) {
+                grant.phase = next;
+                grant.epoch += 1;
+            }
+        }
+    }
+
+    /// A grant's node has done what its phase asks for, and nobody has it mapped.
+    pub fn confirmed(&mut self, id: GrantId, epoch: u64, now: Nanos) {
+        let Some(grant) = self.grants.get_mut(&id).filter(|grant| grant.epoch == epoch) else {
+            return;
+        };
+        match grant.phase {
+            Phase::Fencing => (grant.phase, grant.time) = (Phase::Idle, now),
+            Phase::Freeing => drop(self.grants.remove(&id)),
+            Phase::Held | Phase::Idle => {}
+        }
+    }
+
+    /// An operator takes it away from whoever has it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is none of this number.
+    pub fn free(&mut self, id: GrantId) -> Result<()> {
+        self.grant(id)?;
+        self.set_freeing(id);
+        Ok(())
+    }
+
+    fn set_freeing(&mut self, id: GrantId) {
+        if let Some(grant) = self.grants.get_mut(&id).filter(|grant| grant.phase != Phase::Freeing) {
+            grant.phase = Phase::Freeing;
+            grant.epoch += 1;
+        }
+    }
+
+    // ---- views and checks ----
+
+    /// Nodes, as people see them.
+    pub fn node_views(&self) -> Vec<NodeView> {
+        let view = |(id, node): (&NodeId, &Node)| NodeView {
+            id: *id,
+            pod: node.pod.clone(),
+            bytes: node.bytes,
+            granted: self.granted(*id),
+            connected: node.connected,
+            directory: node.directory.clone(),
+        };
+        self.nodes.iter().map(view).collect()
+    }
+
+    /// Tenants, as people see them.
+    pub fn tenant_views(&self) -> Vec<TenantView> {
+        let view = |(name, tenant): (&String, &Tenant)| TenantView {
+            name: name.clone(),
+            quota: tenant.quota,
+            priority: tenant.priority,
+            granted: self.granted_to(name),
+        };
+        self.tenants.tenants.iter().map(view).collect()
+    }
+
+    /// Grants, as people see them.
+    pub fn grant_views(&self, now: Nanos) -> Vec<GrantView> {
+        let view = |(id, grant): (&GrantId, &Grant)| GrantView {
+            id: *id,
+            tenant: grant.tenant.clone(),
+            label: grant.label.clone(),
+            description: grant.description.clone(),
+            bytes: grant.bytes,
+            node: grant.node,
+            pod: self
+                .nodes
+                .get(&grant.node)
+                .map(|node| node.pod.clone())
+                .unwrap_or_default(),
+            epoch: grant.epoch,
+            phase: grant.phase,
+            time: match grant.phase {
+                Phase::Held => grant.time.since(now).raw(),
+                _ => now.since(grant.time).raw(),
+            },
+        };
+        self.grants.iter().map(view).collect()
+    }
+
+    /// What contradicts the invariants.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut labels = std::collections::BTreeSet::new();
+        for (id, grant) in &self.grants {
+            if id.0 >= self.next {
+                problems.push(format!("grant {id} has a number that is not given yet"));
+            }
+            if !self.nodes.contains_key(&grant.node) {
+                problems.push(format!(
+                    "grant {id} lies on memory node {}, which is unknown",
+                    grant.node
+                ));
+            }
+            if grant.bytes == 0 || !grant.bytes.is_multiple_of(EXTENT) {
+                problems.push(format!("grant {id} has {} bytes, no whole extents", grant.bytes));
+            }
+            if !labels.insert((&grant.tenant, &grant.label)) {
+                problems.push(format!(
+                    "tenant \"{}\" has label \"{}\" twice",
+                    grant.tenant, grant.label
+                ));
+            }
+        }
+        for (id, node) in &self.nodes {
+            let granted = self.granted(*id);
+            if granted > node.bytes {
+                problems.push(format!(
+                    "memory node {id} has {} and granted {}",
+                    ByteSize(node.bytes),
+                    ByteSize(granted)
+                ));
+            }
+        }
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,308 @@
+//! Who uses memory of the pool: asks the manager for a grant, and says again and again that it is there.
+//!
+//! A holder that the manager does not hear for the time of a lease is *fenced*: the memory node ends its process before anybody else gets the memory.
+//! A manager that is away fences nobody, so a holder that cannot reach it goes on.
+
+use crate::book::GrantId;
+use crate::book::NodeId;
+use crate::wire::{
+    self, AuditReport, Failure, Hello, OpenRequest, Opened, PoolStatus, Reply, Request, Role, VERSION, Welcome,
+};
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
+use cenote_base::rt::{self, Event, Mutex, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::message::{Connection, Network};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const CONNECT_PATIENCE: Nanos = Nanos::from_secs(2);
+/// Longer than the manager lets somebody wait for memory.
+const ANSWER_PATIENCE: Nanos = Nanos::from_secs(30);
+/// Of a lease, how much passes between two signs of life.
+const RENEWALS: u64 = 4;
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub struct Credentials {
+    /// The manager's address.
+    pub manager: String,
+    /// The tenant's name; unused by operators.
+    pub tenant: String,
+    /// The tenant's, or the pool's secret; empty where nobody asks.
+    pub secret: String,
+}
+
+/// A wish for memory.
+#[derive(Debug, Clone)]
+pub struct Wish {
+    /// The tenant's name for it: asked for again, it is the same memory.
+    pub label: String,
+    /// For people.
+    pub description: String,
+    /// Its size; rounded up to whole extents.
+    pub bytes: u64,
+    /// Only in this pod; anywhere if `None`.
+    pub pod: Option<String>,
+    /// How long it is kept while nobody holds it, in seconds; `None`: until it is given back.
+    pub keep: Option<u64>,
+}
+
+/// Called when the grant is this holder's no more. What it was used for has to end: the process is about to be ended.
+pub type OnRevoked = Box<dyn Fn(&Error) + Send>;
+
+/// A connection in a role.
+struct Session {
+    connection: Arc<dyn Connection>,
+    welcome: Welcome,
+}
+
+impl Session {
+    fn begin(network: &dyn Network, credentials: &Credentials, role: Role) -> Result<Self> {
+        let connection = network.connect(&credentials.manager, CONNECT_PATIENCE)?;
+        let hello = Hello {
+            version: VERSION,
+            role,
+            secret: credentials.secret.clone(),
+        };
+        let answer: std::result::Result<Welcome, Failure> = wire::call(&*connection, &hello, ANSWER_PATIENCE)?;
+        let welcome = answer.map_err(|failure| {
+            connection.close();
+            Error::from(failure)
+        })?;
+        Ok(Self { connection, welcome })
+    }
+
+    fn ask(&self, request: &Request) -> Result<Reply> {
+        match wire::call(&*self.connection, request, ANSWER_PATIENCE)? {
+            Reply::Failed(failure) => Err(failure.into()),
+            reply => Ok(reply),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.connection.close();
+    }
+}
+
+fn unexpected() -> Error {
+    Error::corrupt("the manager's answer does not fit the question")
+}
+
+/// Memory that this process holds. Dropping it lets the lease lapse; [`GrantedMemory::release`] ends it in order.
+pub struct GrantedMemory {
+    opened: Opened,
+    shared: Arc<Shared>,
+    thread: Option<rt::JoinHandle<()>>,
+}
+
+struct Shared {
+    network: Arc<dyn Network>,
+    credentials: Credentials,
+    grant: GrantId,
+    epoch: u64,
+    session: Mutex<Option<Session>>,
+    every: Nanos,
+    stop: Event,
+    revoked: AtomicBool,
+}
+
+impl GrantedMemory {
+    /// Asks for memory, and keeps the lease from here on.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::Busy`] (somebody else holds it), [`Error::Mismatch`], [`Error::Lost`], [`Error::Invalid`].
+    pub fn open(
+        network: &Arc<dyn Network>,
+        credentials: &Credentials,
+        wish: Wish,
+        on_revoked: OnRevoked,
+    ) -> Result<Self> {
+        let session = Session::begin(&**network, credentials, Role::Tenant(credentials.tenant.clone()))?;
+        let request = Request::Open(OpenRequest {
+            label: wish.label,
+            description: wish.description,
+            bytes: wish.bytes,
+            pod: wish.pod,
+            keep: wish.keep,
+            machine: cenote_fabric::boot(),
+        });
+        let Reply::Opened(opened) = session.ask(&request)? else {
+            return Err(unexpected());
+        };
+        let shared = Arc::new(Shared {
+            network: Arc::clone(network),
+            credentials: credentials.clone(),
+            grant: opened.grant,
+            epoch: opened.epoch,
+            every: Nanos(session.welcome.lease / RENEWALS),
+            session: Mutex::new(Some(session)),
+            stop: Event::default(),
+            revoked: AtomicBool::new(false),
+        });
+        let theirs = Arc::clone(&shared);
+        let thread = rt::spawn("pool lease", move || theirs.keep(&on_revoked));
+        Ok(Self {
+            opened,
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// The file to map.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(&self.opened.path)
+    }
+
+    /// Its pod.
+    pub fn pod(&self) -> &str {
+        &self.opened.pod
+    }
+
+    /// Its number.
+    pub fn id(&self) -> GrantId {
+        self.opened.grant
+    }
+
+    /// The holder's number.
+    pub fn epoch(&self) -> u64 {
+        self.opened.epoch
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> u64 {
+        self.opened.bytes
+    }
+
+    /// Whether it has nothing of before.
+    pub fn is_fresh(&self) -> bool {
+        self.opened.fresh
+    }
+
+    /// Whether it is this holder's no more.
+    pub fn is_revoked(&self) -> bool {
+        self.shared.revoked.load(Ordering::Acquire)
+    }
+
+    /// Ends the lease. The memory must not be mapped any more: whoever maps it is ended. It is kept for the next holder, or
+    /// (`give_back`) freed.
+    ///
+    /// # Errors
+    /// Those of the way to the manager: then the lease lapses by itself, and the memory is kept.
+    pub fn release(mut self, give_back: bool) -> Result<()> {
+        self.end_thread();
+        let request = Request::Release {
+            grant: self.opened.grant,
+            epoch: self.opened.epoch,
+            give_back,
+        };
+        self.shared.ask(&request)
+    }
+
+    fn end_thread(&mut self) {
+        self.shared.stop.set();
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+    }
+}
+
+impl Drop for GrantedMemory {
+    fn drop(&mut self) {
+        self.end_thread();
+    }
+}
+
+impl Shared {
+    fn keep(&self, on_revoked: &OnRevoked) {
+        let renew = Request::Renew {
+            grant: self.grant,
+            epoch: self.epoch,
+        };
+        let mut silent = false;
+        while !self.stop.wait_timeout(self.every) {
+            match self.ask(&renew) {
+                Ok(()) => silent = false,
+                Err(error @ Error::Revoked(_)) => {
+                    self.revoked.store(true, Ordering::Release);
+                    return on_revoked(&error);
+                }
+                Err(error) => {
+                    if !silent {
+                        eprintln!("cenote: the pool's manager: {error}; going on, and trying again");
+                    }
+                    silent = true;
+                }
+            }
+        }
+    }
+
+    /// Asks over the session that there is, or a new one.
+    fn ask(&self, request: &Request) -> Result<()> {
+        let mut session = self.session.lock();
+        if session.is_none() {
+            let role = Role::Tenant(self.credentials.tenant.clone());
+            *session = Some(Session::begin(&*self.network, &self.credentials, role)?);
+        }
+        let asked = session.as_ref().map_or_else(|| Err(unexpected()), |s| s.ask(request));
+        if matches!(asked, Err(Error::Lost(_) | Error::Timeout(_) | Error::Corrupt(_))) {
+            *session = None;
+        }
+        match asked? {
+            Reply::Done => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+/// What operators ask of a pool.
+pub struct Operator(Session);
+
+impl Operator {
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the manager is not there; [`Error::Invalid`] if the secret is wrong.
+    pub fn connect(network: &dyn Network, credentials: &Credentials) -> Result<Self> {
+        Session::begin(network, credentials, Role::Operator).map(Self)
+    }
+
+    /// The pool at this moment.
+    ///
+    /// # Errors
+    /// Those of the way to the manager.
+    pub fn status(&self) -> Result<PoolStatus> {
+        match self.0.ask(&Request::Status)? {
+            Reply::Status(status) => Ok(status),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Compares the manager's book with what memory nodes find.
+    ///
+    /// # Errors
+    /// Those of the way to the manager.
+    pub fn audit(&self) -> Result<AuditReport> {
+        match self.0.ask(&Request::Audit)? {
+            Reply::Audit(report) => Ok(report),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Takes a grant away from whoever has it, and frees its memory.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is none of this number.
+    pub fn free(&self, grant: GrantId) -> Result<()> {
+        self.0.ask(&Request::Free { grant }).map(drop)
+    }
+
+    /// Gives up a memory node that will not come back, and what lay there.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if it is connected, [`Error::Invalid`] if there is none of this number.
+    pub fn forget(&self, node: NodeId) -> Result<()> {
+        self.0.ask(&Request::Forget { node }).map(drop)
+    }
+}

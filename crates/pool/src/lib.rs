@@ -1,0 +1,25 @@
+//! The memory pool: memory as a service of its own.
+//!
+//! Three kinds of processes. A *memory node* ([`node`]) has memory of its pod and hands it out as files that hosts of the pod map; a
+//! *manager* ([`manager`]) decides who gets which part of it, keeps that in its [`book`], and sees to it that nobody keeps what is not his any
+//! more; *holders* ([`holder`]), such as a database, ask the manager for a [grant](book::Grant) and use it by load and store.
+//!
+//! ```text
+//!             open, renew, release                    admit, fence, free
+//!   holder ─────────────────────────▶ manager ─────────────────────────▶ memory node
+//!     │                                book: grants, epochs, leases          │
+//!     └─────────────── load, store ─── DIR/grant-7 (one file a grant) ───────┘
+//! ```
+//!
+//! `docs/pool.md` tells it at length, with what is not there yet.
+
+pub mod book;
+pub mod holder;
+pub mod host;
+pub mod manager;
+pub mod node;
+pub mod settings;
+mod wire;
+
+pub use book::{GrantId, NodeId, Phase};
+pub use wire::{AuditReport, GrantView, NodeView, PoolStatus, TenantView};

@@ -1,0 +1,556 @@
+//! The manager: keeps the [book](crate::book), answers holders and operators, and gives memory nodes their orders.
+//!
+//! One thread for each connection, and one that lapses leases. What a grant's phase asks of its node is done by the thread of that node's
+//! connection, again and again until it is confirmed: a node that is away, or a manager that was killed in between, goes on where things are, for they
+//! are in the book.
+//!
+//! Invariants:
+//! - a change of the book is in its file before anybody hears of it; if it cannot be written it did not happen;
+//! - one order at a time goes to a node;
+//! - while the manager is away nobody loses anything: holders go on, nodes fence nobody of themselves.
+//!
+//! Lock order: a link's `one` → the book. No thread waits for a node with the book locked.
+
+use crate::book::{Book, GrantId, NodeId, Opening, Phase};
+use crate::settings::Tenants;
+use crate::wire::{
+    self, AuditReport, Failure, GrantFile, Hello, NodeHello, OpenRequest, Opened, Order, OrderReply, PoolStatus, Reply,
+    Request, Role, VERSION, Welcome,
+};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU32, Ordering};
+use cenote_base::rt::{self, Condvar, Mutex, Nanos, fs};
+use cenote_base::units::ByteSize;
+use cenote_base::{Error, Result};
+use cenote_fabric::message::{Connection, Listener, Network};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const BOOK: &str = "pool.json";
+/// How long a lease lasts, unless told.
+pub const LEASE_DEFAULT: Nanos = Nanos::from_secs(10);
+const TURN: Nanos = Nanos::from_millis(50);
+/// Between two looks whether the manager is to stop.
+const STOP_TURN: Nanos = Nanos::from_millis(250);
+const HELLO_PATIENCE: Nanos = Nanos::from_secs(5);
+/// Longer than a node takes to end a holder.
+const ORDER_PATIENCE: Nanos = Nanos::from_secs(8);
+const PING_EVERY: Nanos = Nanos::from_secs(2);
+/// How long somebody who opens waits for what is being fenced, freed or reclaimed.
+const OPEN_PATIENCE: Nanos = Nanos::from_secs(15);
+/// How long for a former holder that is ending just now.
+const ENDING_PATIENCE: Nanos = Nanos::from_secs(3);
+/// Before an order that failed is given again.
+const AGAIN: Nanos = Nanos::from_secs(1);
+/// Connections at a time.
+const CONNECTIONS_MAX: u32 = 1000;
+
+/// What a manager is started with.
+#[derive(Debug, Clone)]
+pub struct ManagerOptions {
+    /// Where the book is.
+    pub directory: PathBuf,
+    /// Where it listens.
+    pub listen: String,
+    /// Who may have what.
+    pub tenants: Tenants,
+    /// How long a lease lasts.
+    pub lease: Nanos,
+}
+
+/// A manager that runs. Dropping it stops it; the book stays.
+pub struct Manager {
+    inner: Arc<Inner>,
+    address: String,
+    threads: Vec<rt::JoinHandle<()>>,
+}
+
+struct Inner {
+    options: ManagerOptions,
+    pool: u128,
+    /// Held for its lock.
+    _lock: fs::File,
+    book: Mutex<Book>,
+    /// Something in the book is another than before.
+    changed: Condvar,
+    links: Mutex<BTreeMap<NodeId, Arc<Link>>>,
+    connections: AtomicU32,
+    stop: AtomicBool,
+}
+
+/// The way to a memory node.
+struct Link {
+    connection: Arc<dyn Connection>,
+    /// Held over an order and its answer.
+    one: Mutex<()>,
+}
+
+impl Link {
+    fn order(&self, order: &Order) -> Result<OrderReply> {
+        let _one = self.one.lock();
+        match wire::call(&*self.connection, order, ORDER_PATIENCE)? {
+            OrderReply::Failed(failure) => Err(failure.into()),
+            reply => Ok(reply),
+        }
+    }
+}
+
+impl Manager {
+    /// Takes its directory, reads the book or begins one, and listens.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if another manager has the directory or the address; those of the book and of files.
+    pub fn start(options: ManagerOptions, network: &dyn Network) -> Result<Self> {
+        let (lock, book) = open_book(&options)?;
+        let listener = network.listen(&options.listen)?;
+        let address = listener.address();
+        let inner = Arc::new(Inner {
+            pool: book.pool,
+            options,
+            _lock: lock,
+            book: Mutex::new(book),
+            changed: Condvar::default(),
+            links: Mutex::default(),
+            connections: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let (accepting, lapsing) = (Arc::clone(&inner), Arc::clone(&inner));
+        let threads = vec![
+            rt::spawn("pool accept", move || accepting.accept(&*listener)),
+            rt::spawn("pool leases", move || lapsing.lapse()),
+        ];
+        Ok(Self {
+            inner,
+            address,
+            threads,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The pool's id.
+    pub fn pool(&self) -> u128 {
+        self.inner.pool
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        self.inner.stop.store(true, Ordering::Release);
+        for thread in self.threads.drain(..) {
+            thread.join().ok();
+        }
+        // Threads of connections hold no more than the book, and end with their next turn.
+        while self.inner.connections.load(Ordering::Acquire) > 0 {
+            rt::sleep(Nanos::from_millis(5));
+        }
+    }
+}
+
+fn open_book(options: &ManagerOptions) -> Result<(fs::File, Book)> {
+    let directory = &options.directory;
+    let failed = |error| Error::io(format!("the pool's directory {}", directory.display()), error);
+    fs::create_dir_all(directory).map_err(failed)?;
+    let lock = fs::open(directory.join("lock"), fs::OpenOptions::CREATE).map_err(failed)?;
+    if !lock.lock_exclusive_within(Nanos::from_millis(200)).map_err(failed)? {
+        return Err(Error::Busy(format!(
+            "{} is in use by another manager",
+            directory.display()
+        )));
+    }
+    let path = directory.join(BOOK);
+    let tenants = options.tenants.clone();
+    if fs::exists(&path).map_err(failed)? {
+        let bytes = fs::read(&path).map_err(failed)?;
+        return Ok((lock, Book::from_bytes(&bytes, tenants, rt::now(), options.lease)?));
+    }
+    let book = Book::new(rt::random_u128(), tenants);
+    write_book(directory, &book)?;
+    Ok((lock, book))
+}
+
+fn write_book(directory: &Path, book: &Book) -> Result<()> {
+    let path = directory.join(BOOK);
+    fs::replace(&path, &book.to_bytes()).map_err(|error| Error::io(format!("writing {}", path.display()), error))
+}
+
+impl Inner {
+    fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    // ---- the book ----
+
+    /// Changes the book, and its file before anybody sees it.
+    fn change<T>(&self, change: impl FnOnce(&mut Book) -> Result<T>) -> Result<T> {
+        let mut book = self.book.lock();
+        let before = book.clone();
+        let outcome = change(&mut book);
+        let differs = outcome.is_ok() && before.to_bytes() != book.to_bytes();
+        let written = if differs {
+            write_book(&self.options.directory, &book)
+        } else {
+            Ok(())
+        };
+        match (outcome, written) {
+            (Ok(outcome), Ok(())) => {
+                self.changed.notify_all();
+                Ok(outcome)
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                *book = before;
+                Err(error)
+            }
+        }
+    }
+
+    fn lapse(&self) {
+        while !self.is_stopping() {
+            let due = self.book.lock().is_due(rt::now());
+            let lapsed = |book: &mut Book| {
+                book.tick(rt::now());
+                Ok(())
+            };
+            if due && let Err(error) = self.change(lapsed) {
+                eprintln!("cenote: manager: {error}");
+                rt::sleep(AGAIN);
+            }
+            rt::sleep(TURN);
+        }
+    }
+
+    // ---- connections ----
+
+    fn accept(self: &Arc<Self>, listener: &dyn Listener) {
+        while !self.is_stopping() {
+            match listener.accept(TURN) {
+                Ok(Some(connection)) => self.greet(connection),
+                Ok(None) => {}
+                Err(error) => {
+                    eprintln!("cenote: manager: {error}");
+                    rt::sleep(AGAIN);
+                }
+            }
+        }
+    }
+
+    fn greet(self: &Arc<Self>, connection: Arc<dyn Connection>) {
+        if self.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
+            self.connections.fetch_sub(1, Ordering::AcqRel);
+            connection.close();
+            return;
+        }
+        let inner = Arc::clone(self);
+        let spawned = rt::try_spawn("pool connection", move || {
+            // Whoever speaks nonsense, or ends, is told so by the end of the connection.
+            inner.serve(&connection).ok();
+            connection.close();
+            inner.connections.fetch_sub(1, Ordering::AcqRel);
+        });
+        if spawned.is_err() {
+            self.connections.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn serve(&self, connection: &Arc<dyn Connection>) -> Result<()> {
+        let hello: Hello = wire::receive(&**connection, HELLO_PATIENCE)?;
+        let admitted = self.admit_peer(&hello);
+        let refused = admitted.is_err();
+        let welcome = admitted.map(|()| Welcome {
+            pool: self.pool,
+            lease: self.options.lease.raw(),
+        });
+        let greeted = wire::send(&**connection, &welcome.map_err(Failure::from));
+        match hello.role {
+            _ if refused => greeted,
+            Role::Node(node) => {
+                let served = greeted.and_then(|()| self.serve_node(&node, connection));
+                self.links.lock().remove(&node.id);
+                // Not in the file: nothing can fail.
+                self.book.lock().leave(node.id);
+                served
+            }
+            role => {
+                greeted?;
+                self.answer(&**connection, &|request| match &role {
+                    Role::Tenant(tenant) => self.ask_of_tenant(tenant, request),
+                    _ => self.ask_of_operator(request),
+                })
+            }
+        }
+    }
+
+    fn admit_peer(&self, hello: &Hello) -> Result<()> {
+        if hello.version != VERSION {
+            return Err(Error::Mismatch(format!(
+                "the manager speaks version {VERSION} of the pool's protocol, this program {}",
+                hello.version
+            )));
+        }
+        match &hello.role {
+            Role::Tenant(name) => self.options.tenants.admit(name, &hello.secret).map(drop),
+            Role::Operator => self.options.tenants.admit_staff(&hello.secret),
+            Role::Node(node) => {
+                self.options.tenants.admit_staff(&hello.secret)?;
+                self.change(|book| book.join(node))
+            }
+        }
+    }
+
+    fn answer(&self, connection: &dyn Connection, ask: &dyn Fn(Request) -> Result<Reply>) -> Result<()> {
+        while !self.is_stopping() {
+            match wire::receive(connection, STOP_TURN) {
+                Ok(request) => {
+                    let reply = ask(request).unwrap_or_else(|error| Reply::Failed(error.into()));
+                    wire::send(connection, &reply)?;
+                }
+                Err(Error::Timeout(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    // ---- memory nodes ----
+
+    fn serve_node(&self, node: &NodeHello, connection: &Arc<dyn Connection>) -> Result<()> {
+        // It has noted whose it is.
+        let _: OrderReply = wire::receive(&**connection, HELLO_PATIENCE)?;
+        let link = Arc::new(Link {
+            connection: Arc::clone(connection),
+            one: Mutex::new(()),
+        });
+        self.links.lock().insert(node.id, Arc::clone(&link));
+        let mut pinged = rt::now();
+        while !self.is_stopping() {
+            let failed = self.do_work(node.id, &link)?;
+            if rt::now().since(pinged) > PING_EVERY {
+                link.order(&Order::Ping)?;
+                pinged = rt::now();
+            }
+            let pause = if failed { AGAIN } else { TURN };
+            drop(self.changed.wait_timeout(self.book.lock(), pause));
+        }
+        Ok(())
+    }
+
+    /// Does what grants of this node wait for; says whether some of it failed. An error is the connection's.
+    fn do_work(&self, node: NodeId, link: &Link) -> Result<bool> {
+        let mut failed = false;
+        let work = self.book.lock().work_of(node);
+        for id in work {
+            let found = self.book.lock().grant(id).map(|g| (g.phase, g.epoch));
+            let Ok((phase, epoch)) = found else { continue };
+            let order = match phase {
+                Phase::Fencing => Order::Fence { grant: id },
+                Phase::Freeing => Order::Free { grant: id },
+                Phase::Held | Phase::Idle => continue,
+            };
+            match link.order(&order) {
+                Ok(_) => self.change(|book| {
+                    book.confirmed(id, epoch, rt::now());
+                    Ok(())
+                })?,
+                Err(error @ (Error::Lost(_) | Error::Timeout(_))) => return Err(error),
+                Err(error) => {
+                    eprintln!("cenote: manager: grant {id} stays in quarantine: {error}");
+                    failed = true;
+                }
+            }
+        }
+        Ok(failed)
+    }
+
+    fn order(&self, node: NodeId, order: &Order) -> Result<OrderReply> {
+        let link = self.links.lock().get(&node).cloned();
+        let link = link.ok_or_else(|| Error::Lost(format!("memory node {node} is not connected")))?;
+        link.order(order)
+    }
+
+    // ---- holders ----
+
+    fn ask_of_tenant(&self, tenant: &str, request: Request) -> Result<Reply> {
+        let (now, lease) = (rt::now(), self.options.lease);
+        match request {
+            Request::Open(wish) => self.open(tenant, &wish).map(Reply::Opened),
+            Request::Renew { grant, epoch } => {
+                // Leases are not in the file.
+                self.book.lock().renew(tenant, grant, epoch, now, lease)?;
+                Ok(Reply::Done)
+            }
+            Request::Release {
+                grant,
+                epoch,
+                give_back,
+            } => {
+                self.change(|book| book.release(tenant, grant, epoch, give_back, now))?;
+                Ok(Reply::Done)
+            }
+            _ => Err(Error::Invalid("that is asked of the manager by operators".into())),
+        }
+    }
+
+    fn open(&self, tenant: &str, wish: &OpenRequest) -> Result<Opened> {
+        let began = rt::now();
+        loop {
+            let opening = self.change(|book| book.open(tenant, wish, rt::now(), self.options.lease))?;
+            let waited = rt::now().since(began);
+            match opening {
+                Opening::Admit(id, epoch) => return self.admit(id, epoch),
+                Opening::Ask(id, epoch) => match self.take_over(id, epoch) {
+                    Err(Error::Busy(_)) if waited < ENDING_PATIENCE => {}
+                    done => return done,
+                },
+                Opening::Wait if waited < OPEN_PATIENCE && !self.is_stopping() => {}
+                Opening::Wait => {
+                    let text = "memory for it is being taken back from its former holder: try again, and see `cenote pool status`";
+                    return Err(Error::Busy(text.into()));
+                }
+            }
+            rt::sleep(TURN);
+        }
+    }
+
+    /// The former holder has a lease still. If its node says that nobody uses the memory, it is dead, and a next one need not wait.
+    fn take_over(&self, id: GrantId, epoch: u64) -> Result<Opened> {
+        let node = self.book.lock().grant(id)?.node;
+        let OrderReply::Holders(holders) = self.order(node, &Order::Inspect { grant: id })? else {
+            return Err(Error::corrupt("a memory node's answer"));
+        };
+        if !holders.is_empty() {
+            return Err(Error::Busy(format!("grant {id} is in use by {}", holders.join(", "))));
+        }
+        match self.change(|book| book.take_over(id, epoch, rt::now(), self.options.lease))? {
+            Opening::Admit(id, epoch) => self.admit(id, epoch),
+            Opening::Ask(..) | Opening::Wait => Err(Error::Busy(format!("grant {id} is being taken back"))),
+        }
+    }
+
+    fn admit(&self, id: GrantId, epoch: u64) -> Result<Opened> {
+        let grant = self.book.lock().grant(id)?.clone();
+        let fresh = match self.order(grant.node, &Order::Admit { grant: id }) {
+            Ok(OrderReply::Admitted { fresh }) => fresh,
+            other => {
+                self.change(|book| {
+                    book.not_admitted(id, epoch, rt::now());
+                    Ok(())
+                })?;
+                return Err(other.err().unwrap_or_else(|| Error::corrupt("a memory node's answer")));
+            }
+        };
+        let (pod, directory) = {
+            let book = self.book.lock();
+            let node = book.node(grant.node)?;
+            (node.pod.clone(), node.directory.clone())
+        };
+        let path = Path::new(&directory).join(format!("grant-{id}"));
+        Ok(Opened {
+            grant: id,
+            epoch,
+            bytes: grant.bytes,
+            pod,
+            path: path.display().to_string(),
+            fresh,
+        })
+    }
+
+    // ---- operators ----
+
+    fn ask_of_operator(&self, request: Request) -> Result<Reply> {
+        match request {
+            Request::Status => Ok(Reply::Status(self.status())),
+            Request::Audit => Ok(Reply::Audit(self.audit())),
+            Request::Free { grant } => self.change(|book| book.free(grant)).map(|()| Reply::Done),
+            Request::Forget { node } => self.change(|book| book.forget(node)).map(|()| Reply::Done),
+            Request::Open(_) | Request::Renew { .. } | Request::Release { .. } => {
+                Err(Error::Invalid("memory is granted to tenants".into()))
+            }
+        }
+    }
+
+    fn status(&self) -> PoolStatus {
+        let book = self.book.lock();
+        PoolStatus {
+            pool: self.pool,
+            lease: self.options.lease.raw(),
+            nodes: book.node_views(),
+            tenants: book.tenant_views(),
+            grants: book.grant_views(rt::now()),
+        }
+    }
+
+    /// Compares the book with what nodes find. Grants that change meanwhile are looked at as they were before and after.
+    fn audit(&self) -> AuditReport {
+        let mut report = AuditReport {
+            problems: self.book.lock().problems(),
+            ..AuditReport::default()
+        };
+        let nodes = self.book.lock().node_views();
+        for node in nodes {
+            let name = format!("memory node {} of pod {}", node.id, node.pod);
+            let before = self.book.lock().clone();
+            match self.order(node.id, &Order::List) {
+                Ok(OrderReply::Files(files)) => {
+                    let after = self.book.lock().clone();
+                    compare(&name, node.id, [&before, &after], &files, &mut report);
+                }
+                Ok(_) => report.problems.push(format!("{name}: gave no list")),
+                Err(error) => report.problems.push(format!("{name}: {error}")),
+            }
+        }
+        report
+    }
+}
+
+fn compare(name: &str, node: NodeId, books: [&Book; 2], files: &[GrantFile], report: &mut AuditReport) {
+    let [before, after] = books;
+    let of_node = |book: &Book| -> BTreeMap<GrantId, _> {
+        let grants = book.grants().filter(|(_, grant)| grant.node == node);
+        grants
+            .map(|(id, grant)| (id, (grant.phase, grant.epoch, grant.bytes)))
+            .collect()
+    };
+    let (before, after) = (of_node(before), of_node(after));
+    let granted: u64 = after.values().map(|grant| grant.2).sum();
+    let used: u64 = files.iter().map(|file| file.len).sum();
+    report.summary.push(format!(
+        "{name}: {} in {} grants, {} in {} files",
+        ByteSize(granted),
+        after.len(),
+        ByteSize(used),
+        files.len()
+    ));
+    for file in files {
+        let id = file.grant;
+        match (before.get(&id), after.get(&id)) {
+            (None, None) => report.problems.push(format!("{name}: grant-{id} is of no grant")),
+            (Some(was), Some(is)) if was == is => {
+                if file.len > is.2 {
+                    let (len, bytes) = (ByteSize(file.len), ByteSize(is.2));
+                    report
+                        .problems
+                        .push(format!("{name}: grant-{id} has {len}, {bytes} were granted"));
+                }
+                if is.0 == Phase::Idle && !file.holders.is_empty() {
+                    let holders = file.holders.join(", ");
+                    report
+                        .problems
+                        .push(format!("{name}: nobody holds grant {id}, but {holders} uses it"));
+                }
+            }
+            // It changed meanwhile.
+            _ => {}
+        }
+    }
+    for (id, was) in &before {
+        let there = files.iter().any(|file| file.grant == *id);
+        if !there && after.get(id) == Some(was) && was.0 == Phase::Held {
+            report
+                .problems
+                .push(format!("{name}: grant {id} is held, but its file is gone"));
+        }
+    }
+}

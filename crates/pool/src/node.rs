@@ -1,0 +1,311 @@
+//! A memory node: memory of a pod, handed out as a file a grant.
+//!
+//! ```text
+//!  DIR/node.json     who it is: its number, its pool; locked while the node runs
+//!  DIR/grant-7       a grant's memory: made empty when it is granted, removed when it is freed
+//! ```
+//!
+//! DIR lies in the pod's shared memory: a tmpfs or an fsdax file system that all hosts of the pod mount. A grant's file is its own mapping:
+//! who maps one maps nothing of another. New memory is zero, since new files are. A devdax device cannot be cut like that.
+//!
+//! The node does what the manager orders, one order at a time, over the one connection that it has; it begins a new one only when the orders of
+//! the last are done, so none of those comes late. Each order may come twice. It keeps nothing in its head: it can be killed at any moment, and the
+//! next start goes on.
+
+use crate::book::{GrantId, NodeId};
+use crate::host::Host;
+use crate::wire::{self, Failure, GrantFile, Hello, NodeHello, Order, OrderReply, Role, VERSION, Welcome};
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
+use cenote_base::rt::{self, Event, Nanos, fs};
+use cenote_base::units::ByteSize;
+use cenote_base::{Error, Result};
+use cenote_fabric::message::{Connection, Network};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const IDENTITY: &str = "node.json";
+const GRANT_PREFIX: &str = "grant-";
+/// How long ending a holder may take.
+const END_PATIENCE: Nanos = Nanos::from_secs(5);
+const CONNECT_PATIENCE: Nanos = Nanos::from_secs(2);
+/// Between two tries to reach the manager.
+const RETRY: Nanos = Nanos::from_millis(200);
+/// The manager says something within this time, or is gone.
+const SILENCE_MAX: Nanos = Nanos::from_secs(10);
+const TURN: Nanos = Nanos::from_millis(100);
+
+/// What a memory node is started with.
+#[derive(Debug, Clone)]
+pub struct NodeOptions {
+    /// The pod whose hosts can map its files.
+    pub pod: String,
+    /// Memory that it offers.
+    pub bytes: u64,
+    /// Where the files lie.
+    pub directory: PathBuf,
+    /// The manager's address.
+    pub manager: String,
+    /// The pool's secret, if it has one.
+    pub secret: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Identity {
+    id: NodeId,
+    pool: Option<u128>,
+}
+
+/// A memory node that runs. Dropping it stops it; the memory stays.
+pub struct MemoryNode {
+    inner: Arc<Inner>,
+    thread: Option<rt::JoinHandle<()>>,
+}
+
+struct Inner {
+    options: NodeOptions,
+    network: Arc<dyn Network>,
+    host: Box<dyn Host>,
+    /// Held for its lock.
+    _lock: fs::File,
+    stop: AtomicBool,
+    /// Set while the manager has accepted it.
+    joined: Event,
+}
+
+impl MemoryNode {
+    /// Takes the directory, and joins the pool as soon as the manager answers.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if another node runs there; [`Error::Full`] if the file system is smaller than what is offered; those of files.
+    pub fn start(options: NodeOptions, network: Arc<dyn Network>, host: Box<dyn Host>) -> Result<Self> {
+        crate::settings::check_name("a pod's name", &options.pod)?;
+        let lock = take(&options.directory)?;
+        check_room(&options)?;
+        let inner = Arc::new(Inner {
+            options,
+            network,
+            host,
+            _lock: lock,
+            stop: AtomicBool::new(false),
+            joined: Event::default(),
+        });
+        let theirs = Arc::clone(&inner);
+        let thread = rt::spawn("memory node", move || theirs.run());
+        Ok(Self {
+            inner,
+            thread: Some(thread),
+        })
+    }
+
+    /// Waits until the manager has accepted it; false if that did not happen in time.
+    pub fn wait_joined(&self, patience: Nanos) -> bool {
+        self.inner.joined.wait_timeout(patience)
+    }
+}
+
+impl Drop for MemoryNode {
+    fn drop(&mut self) {
+        self.inner.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+    }
+}
+
+/// Locks the directory for this process, and makes what a new one needs.
+fn take(directory: &Path) -> Result<fs::File> {
+    let failed = |what: &str, error| Error::io(format!("{what} {}", directory.display()), error);
+    fs::create_dir_all(directory).map_err(|e| failed("making", e))?;
+    let lock = fs::open(directory.join("lock"), fs::OpenOptions::CREATE).map_err(|e| failed("opening", e))?;
+    match lock.lock_exclusive_within(Nanos::from_millis(200)) {
+        Ok(true) => {}
+        Ok(false) => {
+            let text = format!("{} is in use by another memory node", directory.display());
+            return Err(Error::Busy(text));
+        }
+        Err(error) => return Err(failed("locking", error)),
+    }
+    let identity = directory.join(IDENTITY);
+    if !fs::exists(&identity).map_err(|e| failed("looking into", e))? {
+        let id = NodeId(rt::random());
+        write_identity(directory, &Identity { id, pool: None })?;
+    }
+    Ok(lock)
+}
+
+fn write_identity(directory: &Path, identity: &Identity) -> Result<()> {
+    let text = serde_json::to_string(identity).map_err(|e| Error::Invalid(e.to_string()))?;
+    fs::replace(directory.join(IDENTITY), text.as_bytes())
+        .map_err(|error| Error::io(format!("writing into {}", directory.display()), error))
+}
+
+fn read_identity(directory: &Path) -> Result<Identity> {
+    let path = directory.join(IDENTITY);
+    let bytes = fs::read(&path).map_err(|error| Error::io(format!("reading {}", path.display()), error))?;
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Error::corrupt(format!(
+            "{} does not say which memory node this is: {error}. If nothing of the directory is needed, empty it",
+            path.display()
+        ))
+    })
+}
+
+/// What is offered has to be there, grants that exist included.
+fn check_room(options: &NodeOptions) -> Result<()> {
+    let directory = &options.directory;
+    let doing = || format!("asking for the space of {}", directory.display());
+    let free = fs::free_bytes(directory).map_err(|e| Error::io(doing(), e))?;
+    let mut used = 0;
+    for grant in grants_in(directory)? {
+        let file = fs::open(grant_path(directory, grant), fs::OpenOptions::READ).map_err(|e| Error::io(doing(), e))?;
+        used += file.allocated().map_err(|e| Error::io(doing(), e))?;
+    }
+    if free.saturating_add(used) < options.bytes {
+        return Err(Error::Full(format!(
+            "{} has room for {} and {} are offered: offer less (--size), or enlarge it (`mount -o remount,size=... `)",
+            directory.display(),
+            ByteSize(free + used),
+            ByteSize(options.bytes)
+        )));
+    }
+    Ok(())
+}
+
+fn grant_path(directory: &Path, grant: GrantId) -> PathBuf {
+    directory.join(format!("{GRANT_PREFIX}{grant}"))
+}
+
+fn grants_in(directory: &Path) -> Result<Vec<GrantId>> {
+    let names = fs::list(directory).map_err(|error| Error::io(format!("listing {}", directory.display()), error))?;
+    let number = |name: &String| name.strip_prefix(GRANT_PREFIX)?.parse().ok().map(GrantId);
+    let mut grants: Vec<GrantId> = names.iter().filter_map(number).collect();
+    grants.sort_unstable();
+    Ok(grants)
+}
+
+impl Inner {
+    fn run(&self) {
+        let mut said = String::new();
+        while !self.is_stopping() {
+            let ended = self.serve();
+            self.joined.reset();
+            if let Err(error) = ended
+                && !self.is_stopping()
+            {
+                let text = error.to_string();
+                if text != said {
+                    eprintln!("cenote: memory node: {text}; trying again");
+                    said = text;
+                }
+                rt::sleep(RETRY);
+            }
+        }
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// One connection with the manager, from its beginning to its end.
+    fn serve(&self) -> Result<()> {
+        let connection = self.network.connect(&self.options.manager, CONNECT_PATIENCE)?;
+        let served = self.join(&*connection).and_then(|()| self.obey(&*connection));
+        connection.close();
+        served
+    }
+
+    fn join(&self, connection: &dyn Connection) -> Result<()> {
+        let mut identity = read_identity(&self.options.directory)?;
+        let hello = Hello {
+            version: VERSION,
+            role: Role::Node(NodeHello {
+                id: identity.id,
+                pool: identity.pool,
+                pod: self.options.pod.clone(),
+                bytes: self.options.bytes,
+                directory: self.options.directory.display().to_string(),
+                machine: cenote_fabric::boot(),
+            }),
+            secret: self.options.secret.clone(),
+        };
+        let answer: std::result::Result<Welcome, Failure> = wire::call(connection, &hello, SILENCE_MAX)?;
+        let welcome = answer.map_err(Error::from)?;
+        if identity.pool.is_none() {
+            identity.pool = Some(welcome.pool);
+            write_identity(&self.options.directory, &identity)?;
+        }
+        // The manager gives no order before it hears that the node knows whose it is.
+        wire::send(connection, &OrderReply::Done)?;
+        self.joined.set();
+        Ok(())
+    }
+
+    fn obey(&self, connection: &dyn Connection) -> Result<()> {
+        let mut heard = rt::now();
+        while !self.is_stopping() {
+            match wire::receive::<Order>(connection, TURN) {
+                Ok(order) => {
+                    heard = rt::now();
+                    let reply = self
+                        .execute(&order)
+                        .unwrap_or_else(|error| OrderReply::Failed(error.into()));
+                    wire::send(connection, &reply)?;
+                }
+                Err(Error::Timeout(_)) if rt::now().since(heard) < SILENCE_MAX => {}
+                Err(Error::Timeout(_)) => return Err(Error::Lost("the manager says nothing".into())),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn execute(&self, order: &Order) -> Result<OrderReply> {
+        let directory = &self.options.directory;
+        match *order {
+            Order::Ping => Ok(OrderReply::Done),
+            Order::Admit { grant } => self.admit(grant),
+            Order::Inspect { grant } => Ok(OrderReply::Holders(self.host.holders(&grant_path(directory, grant))?)),
+            Order::Fence { grant } => {
+                self.host.end_holders(&grant_path(directory, grant), END_PATIENCE)?;
+                Ok(OrderReply::Done)
+            }
+            Order::Free { grant } => self.free(grant),
+            Order::List => self.list(),
+        }
+    }
+
+    fn admit(&self, grant: GrantId) -> Result<OrderReply> {
+        let path = grant_path(&self.options.directory, grant);
+        let failed = |error| Error::io(format!("making {}", path.display()), error);
+        let file = fs::open(&path, fs::OpenOptions::CREATE).map_err(failed)?;
+        let fresh = file.len().map_err(failed)? == 0;
+        fs::sync_dir(&self.options.directory).map_err(failed)?;
+        Ok(OrderReply::Admitted { fresh })
+    }
+
+    fn free(&self, grant: GrantId) -> Result<OrderReply> {
+        let path = grant_path(&self.options.directory, grant);
+        self.host.end_holders(&path, END_PATIENCE)?;
+        let failed = |error| Error::io(format!("removing {}", path.display()), error);
+        match fs::remove(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        fs::sync_dir(&self.options.directory).map_err(failed)?;
+        Ok(OrderReply::Done)
+    }
+
+    fn list(&self) -> Result<OrderReply> {
+        let directory = &self.options.directory;
+        let mut files = Vec::new();
+        for grant in grants_in(directory)? {
+            let path = grant_path(directory, grant);
+            let file = fs::open(&path, fs::OpenOptions::READ).and_then(|file| file.len());
+            let len = file.map_err(|error| Error::io(format!("looking at {}", path.display()), error))?;
+            let holders = self.host.holders(&path)?;
+            files.push(GrantFile { grant, len, holders });
+        }
+        Ok(OrderReply::Files(files))
+    }
+}

@@ -1,0 +1,357 @@
+//! What the processes of a pool say to each other: one request, one answer, in turn.
+//!
+//! Bytes are JSON: messages are few and small, and people can read them. A peer's first message is a [`Hello`]; what it may ask follows from the role that it took
+//! there.
+
+use crate::book::{GrantId, NodeId, Phase};
+use cenote_base::rt::Nanos;
+use cenote_base::{Error, Result};
+use cenote_fabric::message::Connection;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// What this program speaks. Peers of another version are refused.
+pub const VERSION: u16 = 1;
+
+/// The first message, to the manager.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    pub version: u16,
+    pub role: Role,
+    /// What the manager knows the role by, where it asks for it.
+    pub secret: String,
+}
+
+/// Who speaks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Role {
+    /// From here on the manager asks, and the node answers.
+    Node(NodeHello),
+    Tenant(String),
+    Operator,
+}
+
+/// A memory node, as it presents itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeHello {
+    pub id: NodeId,
+    /// The pool that it belongs to; `None` before its first.
+    pub pool: Option<u128>,
+    pub pod: String,
+    pub bytes: u64,
+    /// Where its grants' files lie.
+    pub directory: String,
+    /// Whose processes it can see and end.
+    pub machine: u64,
+}
+
+/// The manager's answer to a hello.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Welcome {
+    pub pool: u128,
+    /// How long a lease lasts, in nanoseconds.
+    pub lease: u64,
+}
+
+/// What holders and operators ask.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Request {
+    Open(OpenRequest),
+    Renew {
+        grant: GrantId,
+        epoch: u64,
+    },
+    Release {
+        grant: GrantId,
+        epoch: u64,
+        give_back: bool,
+    },
+    Status,
+    Audit,
+    /// Takes a grant away from whoever has it, and frees its memory.
+    Free {
+        grant: GrantId,
+    },
+    /// A memory node that will not come back: what lay there is given up.
+    Forget {
+        node: NodeId,
+    },
+}
+
+/// A wish for memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OpenRequest {
+    /// The tenant's name for it: asked for again, it is the same memory.
+    pub label: String,
+    /// For people.
+    pub description: String,
+    pub bytes: u64,
+    /// Only here; anywhere if `None`.
+    pub pod: Option<String>,
+    /// How long it is kept while nobody holds it, in seconds; `None`: until it is given back.
+    pub keep: Option<u64>,
+    /// Where the holder runs.
+    pub machine: u64,
+}
+
+/// What was granted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Opened {
+    pub grant: GrantId,
+    pub epoch: u64,
+    pub bytes: u64,
+    pub pod: String,
+    pub path: String,
+    /// It has nothing of before: new, or its memory was lost.
+    pub fresh: bool,
+}
+
+/// What comes back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    Done,
+    Opened(Opened),
+    Status(PoolStatus),
+    Audit(AuditReport),
+    Failed(Failure),
+}
+
+/// What the manager orders a memory node to do. Each may be repeated.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Order {
+    /// Makes the grant's file if there is none.
+    Admit { grant: GrantId },
+    /// Who has the grant's file mapped?
+    Inspect { grant: GrantId },
+    /// Ends whoever has the grant's file mapped.
+    Fence { grant: GrantId },
+    /// Ends whoever holds it, and frees its memory.
+    Free { grant: GrantId },
+    /// Which grants' files are there?
+    List,
+    /// Nothing: is the node there?
+    Ping,
+}
+
+/// A memory node's answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum OrderReply {
+    Done,
+    Admitted {
+        fresh: bool,
+    },
+    /// Processes, as the node's machine names them.
+    Holders(Vec<String>),
+    Files(Vec<GrantFile>),
+    Failed(Failure),
+}
+
+/// A grant's file as the node finds it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GrantFile {
+    pub grant: GrantId,
+    pub len: u64,
+    pub holders: Vec<String>,
+}
+
+/// A pool at a moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// The pool's id.
+    pub pool: u128,
+    /// How long a lease lasts, in nanoseconds.
+    pub lease: u64,
+    /// Its memory nodes.
+    pub nodes: Vec<NodeView>,
+    /// Its tenants.
+    pub tenants: Vec<TenantView>,
+    /// Its grants.
+    pub grants: Vec<GrantView>,
+}
+
+/// A memory node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeView {
+    /// Which.
+    pub id: NodeId,
+    /// Its pod.
+    pub pod: String,
+    /// Memory that it has.
+    pub bytes: u64,
+    /// Of that, granted or not confirmed free yet.
+    pub granted: u64,
+    /// Whether the manager hears it.
+    pub connected: bool,
+    /// Where its files lie.
+    pub directory: String,
+}
+
+/// A tenant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TenantView {
+    /// Its name.
+    pub name: String,
+    /// The most that it gets, if there is a limit.
+    pub quota: Option<u64>,
+    /// Who goes first where memory is short.
+    pub priority: u8,
+    /// What it has.
+    pub granted: u64,
+}
+
+/// A grant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GrantView {
+    /// Which.
+    pub id: GrantId,
+    /// Whose.
+    pub tenant: String,
+    /// The tenant's name for it.
+    pub label: String,
+    /// For people.
+    pub description: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Where it lies.
+    pub node: NodeId,
+    /// The pod of that node.
+    pub pod: String,
+    /// Rises with each holder.
+    pub epoch: u64,
+    /// What is happening to it.
+    pub phase: Phase,
+    /// What is left of its lease, or how long it has been idle, in nanoseconds.
+    pub time: u64,
+}
+
+/// Where every byte is, and what contradicts itself.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct AuditReport {
+    /// A line for each memory node and what was found there.
+    pub summary: Vec<String>,
+    /// What should not be.
+    pub problems: Vec<String>,
+}
+
+/// An error on its way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    kind: Kind,
+    text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+enum Kind {
+    Full,
+    Corrupt,
+    Mismatch,
+    Poisoned,
+    Invalid,
+    Busy,
+    Timeout,
+    Revoked,
+    OutOfBounds,
+    Lost,
+    Io,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::Full(_) => Kind::Full,
+            Error::Corrupt(_) => Kind::Corrupt,
+            Error::Mismatch(_) => Kind::Mismatch,
+            Error::Poisoned(_) => Kind::Poisoned,
+            Error::Invalid(_) => Kind::Invalid,
+            Error::Busy(_) => Kind::Busy,
+            Error::Timeout(_) => Kind::Timeout,
+            Error::Revoked(_) => Kind::Revoked,
+            Error::OutOfBounds(_) => Kind::OutOfBounds,
+            Error::Lost(_) => Kind::Lost,
+            Error::Io { .. } => Kind::Io,
+        };
+        let text = match error {
+            Error::Corrupt(text) => text,
+            other => other.to_string(),
+        };
+        Self { kind, text }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        let text = failure.text;
+        match failure.kind {
+            Kind::Full => Error::Full(text),
+            Kind::Corrupt => Error::Corrupt(text),
+            Kind::Mismatch => Error::Mismatch(text),
+            Kind::Poisoned => Error::Poisoned(text),
+            Kind::Invalid => Error::Invalid(text),
+            Kind::Busy => Error::Busy(text),
+            Kind::Timeout => Error::Timeout(text),
+            Kind::Revoked => Error::Revoked(text),
+            Kind::OutOfBounds => Error::OutOfBounds(text),
+            Kind::Lost => Error::Lost(text),
+            Kind::Io => Error::io(text, std::io::ErrorKind::Other.into()),
+        }
+    }
+}
+
+/// Sends a message.
+pub fn send(connection: &dyn Connection, message: &impl Serialize) -> Result<()> {
+    let bytes =
+        serde_json::to_vec(message).map_err(|e| Error::Invalid(format!("a message that cannot be written: {e}")))?;
+    connection.send(&bytes)
+}
+
+/// Receives a message; one that cannot be read ends the connection.
+pub fn receive<T: DeserializeOwned>(connection: &dyn Connection, patience: Nanos) -> Result<T> {
+    let bytes = connection.receive(patience)?;
+    serde_json::from_slice(&bytes).map_err(|error| {
+        connection.close();
+        Error::corrupt(format!("a message of {}: {error}", connection.peer()))
+    })
+}
+
+/// Sends a message and waits for the answer. After an error nobody knows which answer would come next: the connection is over.
+pub fn call<T: DeserializeOwned>(connection: &dyn Connection, message: &impl Serialize, patience: Nanos) -> Result<T> {
+    let answer = send(connection, message).and_then(|()| receive(connection, patience));
+    if answer.is_err() {
+        connection.close();
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn errors_keep_their_kind() {
+        let error = Error::from(Failure::from(Error::Revoked("gone".into())));
+        assert!(matches!(&error, Error::Revoked(text) if text == "gone"));
+        let error = Error::from(Failure::from(Error::corrupt("bits")));
+        assert_eq!(error.to_string(), "corrupt: bits");
+    }
+
+    proptest! {
+        /// Whatever arrives is a message or an error.
+        #[test]
+        fn garbage_is_refused(text in r#"[\[\]{}:,"a-zA-Z0-9 ]{0,200}"#) {
+            let bytes = text.as_bytes();
+            let _ = serde_json::from_slice::<Hello>(bytes);
+            let _ = serde_json::from_slice::<Request>(bytes);
+            let _ = serde_json::from_slice::<Reply>(bytes);
+            let _ = serde_json::from_slice::<Order>(bytes);
+            let _ = serde_json::from_slice::<OrderReply>(bytes);
+        }
+
+        #[test]
+        fn requests_come_back_as_they_went(label in ".{0,40}", bytes: u64, keep: Option<u64>, pod: Option<String>) {
+            let request = Request::Open(OpenRequest { label, description: String::new(), bytes, pod, keep, machine: 0 });
+            let written = serde_json::to_vec(&request).expect("written");
+            prop_assert_eq!(serde_json::from_slice::<Request>(&written).expect("read"), request);
+        }
+    }
+}

@@ -1,0 +1,463 @@
+//! A pool of real processes on loopback: what happens when any of them is killed, stops, or lies.
+//!
+//! Holders are this test program started again with `CENOTE_POOL_HOLDER` set: then [`holder_process`] is what it does.
+
+use cenote_base::rt::{self, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::message::Network;
+use cenote_fabric::message::tcp::Tcp;
+use cenote_fabric::{Identity, Region, RegionOptions};
+use cenote_pool::Phase;
+use cenote_pool::book::EXTENT;
+use cenote_pool::holder::{Credentials, GrantedMemory, Operator, Wish};
+use cenote_pool::host::Machine;
+use cenote_pool::manager::{Manager, ManagerOptions};
+use cenote_pool::node::{MemoryNode, NodeOptions};
+use cenote_pool::settings::{DEFAULT_TENANT, Tenants};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+const LEASE: Nanos = Nanos::from_millis(800);
+const PATIENCE: Nanos = Nanos::from_secs(30);
+const MARK_AT: usize = 8192;
+
+struct Pool {
+    directory: tempfile::TempDir,
+    manager: Option<Manager>,
+    address: String,
+    nodes: Vec<Option<MemoryNode>>,
+    tenants: Tenants,
+}
+
+fn network() -> Arc<dyn Network> {
+    Arc::new(Tcp)
+}
+
+impl Pool {
+    /// A manager, and a memory node of 8 extents for each of `pods`.
+    fn new(pods: &[&str]) -> Self {
+        Self::with(pods, Tenants::default())
+    }
+
+    fn with(pods: &[&str], tenants: Tenants) -> Self {
+        let mut pool = Self {
+            directory: tempfile::tempdir_in("/dev/shm").expect("a directory"),
+            manager: None,
+            address: "127.0.0.1:0".into(),
+            nodes: Vec::new(),
+            tenants,
+        };
+        pool.start_manager();
+        for (n, pod) in pods.iter().enumerate() {
+            pool.nodes.push(Some(pool.node(n, pod, 8).expect("started")));
+        }
+        pool
+    }
+
+    fn start_manager(&mut self) {
+        let options = ManagerOptions {
+            directory: self.directory.path().join("manager"),
+            listen: self.address.clone(),
+            tenants: self.tenants.clone(),
+            lease: LEASE,
+        };
+        let manager = Manager::start(options, &Tcp).expect("a manager");
+        self.address = manager.address().into();
+        self.manager = Some(manager);
+    }
+
+    fn node_options(&self, n: usize, pod: &str, extents: u64) -> NodeOptions {
+        NodeOptions {
+            pod: pod.into(),
+            bytes: extents * EXTENT,
+            directory: self.directory.path().join(format!("node-{n}")),
+            manager: self.address.clone(),
+            secret: self.tenants.secret.clone().unwrap_or_default(),
+        }
+    }
+
+    fn node(&self, n: usize, pod: &str, extents: u64) -> Result<MemoryNode> {
+        let node = MemoryNode::start(self.node_options(n, pod, extents), network(), Box::new(Machine))?;
+        assert!(node.wait_joined(PATIENCE), "the node joins");
+        Ok(node)
+    }
+
+    fn credentials(&self) -> Credentials {
+        Credentials {
+            manager: self.address.clone(),
+            tenant: DEFAULT_TENANT.into(),
+            secret: self.tenants.secret.clone().unwrap_or_default(),
+        }
+    }
+
+    fn operator(&self) -> Operator {
+        Operator::connect(&Tcp, &self.credentials()).expect("connected")
+    }
+
+    fn open(&self, label: &str, extents: u64) -> Result<GrantedMemory> {
+        GrantedMemory::open(&network(), &self.credentials(), wish(label, extents), Box::new(|_| {}))
+    }
+
+    fn holder(&self, label: &str, mark: u64) -> Holder {
+        Holder::start(&format!("{} {label} {mark}", self.address))
+    }
+
+    fn phase(&self, label: &str) -> Option<Phase> {
+        let status = self.operator().status().expect("a status");
+        let grant = status.grants.iter().find(|grant| grant.label == label);
+        grant.map(|grant| grant.phase)
+    }
+
+    fn until(&self, label: &str, wanted: Option<Phase>) {
+        let began = rt::now();
+        while self.phase(label) != wanted {
+            assert!(rt::now().since(began) < PATIENCE, "{label} is {:?}", self.phase(label));
+            rt::sleep(Nanos::from_millis(10));
+        }
+    }
+
+    fn audited(&self) {
+        let report = self.operator().audit().expect("an audit");
+        assert_eq!(report.problems, Vec::<String>::new());
+    }
+}
+
+fn wish(label: &str, extents: u64) -> Wish {
+    Wish {
+        label: label.into(),
+        description: "a test".into(),
+        bytes: extents * EXTENT,
+        pod: None,
+        keep: None,
+    }
+}
+
+/// A process that holds a grant, and has it mapped.
+struct Holder {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Holder {
+    fn start(what: &str) -> Self {
+        let program = std::env::current_exe().expect("this program");
+        let mut child = Command::new(program)
+            .args(["holder_process", "--exact", "--nocapture", "--test-threads=1"])
+            .env("CENOTE_POOL_HOLDER", what)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self { child, output }
+    }
+
+    /// What it says next, of what it says to its starter.
+    fn says(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if self.output.read_line(&mut line).expect("readable") == 0 {
+                return "(it ended)".into();
+            }
+            // The test harness writes into the same line.
+            if let Some((_, said)) = line.split_once("holder: ") {
+                return said.trim().into();
+            }
+        }
+    }
+
+    fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid()).expect("a process");
+        rustix::process::kill_process(pid, signal).expect("sent");
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("ended");
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a holder does: opens, maps, says what mark it finds, leaves its own, and holds on until its input ends.
+#[test]
+fn holder_process() {
+    let Ok(what) = std::env::var("CENOTE_POOL_HOLDER") else {
+        return;
+    };
+    let say = |text: String| {
+        println!("holder: {text}");
+        std::io::stdout().flush().expect("written");
+    };
+    let words: Vec<&str> = what.split(' ').collect();
+    let credentials = Credentials {
+        manager: words[0].into(),
+        tenant: DEFAULT_TENANT.into(),
+        secret: String::new(),
+    };
+    let revoked = Box::new(|error: &Error| println!("holder: revoked: {error}"));
+    let memory = match GrantedMemory::open(&network(), &credentials, wish(words[1], 2), revoked) {
+        Ok(memory) => memory,
+        Err(error) => return say(format!("refused: {error}")),
+    };
+    let region = match memory.is_fresh() {
+        true => Region::create(
+            &memory.path(),
+            memory.bytes(),
+            Identity::default(),
+            RegionOptions::default(),
+        ),
+        false => Region::open(&memory.path(), RegionOptions::default()),
+    };
+    let region = region.expect("the region");
+    region.reserve(0, 16 << 10).expect("room");
+    let mark = region.span(0, 16 << 10);
+    say(format!("found {} epoch {}", mark.u64(MARK_AT), memory.epoch()));
+    mark.set_u64(MARK_AT, words[2].parse().expect("a number"));
+    say("ready".into());
+    std::io::stdin().lines().for_each(drop);
+    drop(region);
+    memory.release(words.contains(&"back")).expect("released");
+    say("released".into());
+}
+
+#[test]
+fn a_killed_holder_finds_its_memory_again_at_once() {
+    let pool = Pool::new(&["a"]);
+    let mut holder = pool.holder("db", 77);
+    assert!(holder.says().starts_with("found 0 epoch 1"));
+    assert_eq!(holder.says(), "ready");
+    holder.kill();
+    let began = rt::now();
+    let mut next = pool.holder("db", 78);
+    assert_eq!(next.says(), "found 77 epoch 2");
+    assert!(rt::now().since(began) < Nanos::from_secs(20));
+    assert_eq!(next.says(), "ready");
+    // Its input ends: it releases in order, and the memory is kept.
+    drop(next.child.stdin.take());
+    assert_eq!(next.says(), "released");
+    pool.until("db", Some(Phase::Idle));
+    let mut last = Holder::start(&format!("{} db 0 back", pool.address));
+    assert!(last.says().starts_with("found 78"));
+    drop(last.child.stdin.take());
+    assert_eq!(last.says(), "ready");
+    assert_eq!(last.says(), "released");
+    pool.until("db", None);
+    pool.audited();
+}
+
+#[test]
+fn two_holders_of_one_grant_are_one_too_many() {
+    let pool = Pool::new(&["a"]);
+    let mut one = pool.holder("db", 1);
+    assert!(one.says().starts_with("found 0"));
+    assert_eq!(one.says(), "ready");
+    let mut other = pool.holder("db", 2);
+    let said = other.says();
+    assert!(said.contains(&format!("in use by process {}", one.pid())), "{said}");
+}
+
+/// A holder that says nothing for a lease is ended before the memory is idle; it wakes up to nothing.
+#[test]
+fn a_stopped_holder_is_fenced() {
+    let pool = Pool::new(&["a"]);
+    let mut holder = pool.holder("db", 5);
+    holder.says();
+    assert_eq!(holder.says(), "ready");
+    holder.signal(rustix::process::Signal::STOP);
+    pool.until("db", Some(Phase::Idle));
+    let ended = holder.child.try_wait().expect("asked");
+    assert!(ended.is_some(), "it was ended before its memory was idle");
+    pool.audited();
+    let mut next = pool.holder("db", 6);
+    assert!(next.says().starts_with("found 5"));
+}
+
+#[test]
+fn grants_do_not_overlap_and_come_back() {
+    let pool = Pool::new(&["a"]);
+    let one = pool.open("one", 3).expect("room");
+    let other = pool.open("other", 5).expect("room");
+    assert_ne!(one.path(), other.path());
+    let third = pool.open("third", 1).err().expect("full");
+    assert!(matches!(&third, Error::Full(text) if text.contains("2MiB")), "{third}");
+    let path = one.path();
+    one.release(true).expect("released");
+    pool.until("one", None);
+    assert!(!path.exists());
+    let again = pool.open("third", 3).expect("room again");
+    assert!(again.is_fresh());
+    pool.audited();
+}
+
+/// The operator takes it away: the holder is told or ended, and the memory is free.
+#[test]
+fn what_is_freed_is_nobodys() {
+    let pool = Pool::new(&["a"]);
+    let mut holder = pool.holder("db", 5);
+    holder.says();
+    assert_eq!(holder.says(), "ready");
+    let grant = pool.operator().status().expect("a status").grants[0].id;
+    pool.operator().free(grant).expect("freed");
+    pool.until("db", None);
+    assert!(holder.child.wait().expect("ended").code().is_none(), "it was killed");
+    let unknown = pool.operator().free(grant);
+    assert!(matches!(unknown, Err(Error::Invalid(_))), "{unknown:?}");
+    pool.audited();
+    let mut next = pool.holder("db", 6);
+    assert!(next.says().starts_with("found 0 "), "another's bytes");
+}
+
+/// The manager is killed and started again: the holder goes on, and so does its lease.
+#[test]
+fn a_manager_comes_and_goes() {
+    let mut pool = Pool::new(&["a"]);
+    let mut holder = pool.holder("db", 5);
+    holder.says();
+    assert_eq!(holder.says(), "ready");
+    pool.manager = None;
+    rt::sleep(Nanos(3 * LEASE.raw()));
+    assert!(
+        holder.child.try_wait().expect("asked").is_none(),
+        "nobody is fenced meanwhile"
+    );
+    pool.start_manager();
+    pool.until("db", Some(Phase::Held));
+    rt::sleep(Nanos(2 * LEASE.raw()));
+    assert_eq!(pool.phase("db"), Some(Phase::Held));
+    assert!(pool.nodes[0].as_ref().expect("it runs").wait_joined(PATIENCE));
+    holder.kill();
+    assert_eq!(pool.holder("db", 6).says(), "found 5 epoch 2");
+}
+
+/// The memory node is killed and started again: memory and holders are there; meanwhile nothing is granted from it.
+#[test]
+fn a_memory_node_comes_and_goes() {
+    let mut pool = Pool::new(&["a"]);
+    let mut holder = pool.holder("db", 5);
+    holder.says();
+    assert_eq!(holder.says(), "ready");
+    pool.nodes[0] = None;
+    let began = rt::now();
+    while pool.operator().status().expect("a status").nodes[0].connected {
+        assert!(rt::now().since(began) < PATIENCE, "the manager misses it");
+        rt::sleep(Nanos::from_millis(10));
+    }
+    let lost = pool.open("db", 2).err().expect("not there");
+    assert!(matches!(&lost, Error::Lost(_)), "{lost}");
+    assert!(matches!(pool.open("new", 1).err(), Some(Error::Full(_))));
+    holder.kill();
+    rt::sleep(Nanos(2 * LEASE.raw()));
+    assert_eq!(
+        pool.phase("db"),
+        Some(Phase::Fencing),
+        "in quarantine until the node says so"
+    );
+    pool.nodes[0] = Some(pool.node(0, "a", 8).expect("started again"));
+    assert!(pool.holder("db", 6).says().starts_with("found 5"));
+    pool.audited();
+}
+
+#[test]
+fn twins_and_strangers_are_refused() {
+    let mut pool = Pool::new(&["a"]);
+    let twin = MemoryNode::start(pool.node_options(0, "a", 8), network(), Box::new(Machine));
+    assert!(matches!(twin.err(), Some(Error::Busy(_))));
+    let second = ManagerOptions {
+        directory: pool.directory.path().join("manager"),
+        listen: "127.0.0.1:0".into(),
+        tenants: Tenants::default(),
+        lease: LEASE,
+    };
+    assert!(matches!(Manager::start(second, &Tcp).err(), Some(Error::Busy(_))));
+    let huge = pool.node_options(1, "a", 1 << 30);
+    let huge = MemoryNode::start(huge, network(), Box::new(Machine)).err();
+    assert!(matches!(huge, Some(Error::Full(_))), "{huge:?}");
+    // A directory of another pool.
+    pool.nodes[0] = None;
+    let other = Pool::new(&[]);
+    let options = NodeOptions {
+        manager: other.address.clone(),
+        ..pool.node_options(0, "a", 8)
+    };
+    let stranger = MemoryNode::start(options, network(), Box::new(Machine)).expect("it starts, and tries");
+    assert!(!stranger.wait_joined(Nanos::from_millis(500)));
+    assert!(other.operator().status().expect("a status").nodes.is_empty());
+}
+
+#[test]
+fn secrets_are_asked_for() {
+    let tenants = Tenants::parse("secret = \"pool\"\n[[tenant]]\nname = \"a\"\nsecret = \"x\"\n").expect("good");
+    let pool = Pool::with(&["a"], tenants);
+    let ask = |tenant: &str, secret: &str| {
+        let credentials = Credentials {
+            tenant: tenant.into(),
+            secret: secret.into(),
+            ..pool.credentials()
+        };
+        GrantedMemory::open(&network(), &credentials, wish("db", 1), Box::new(|_| {}))
+    };
+    assert!(ask("a", "x").is_ok());
+    for (tenant, secret) in [("a", ""), ("a", "pool"), ("b", "x"), (DEFAULT_TENANT, "")] {
+        assert!(
+            matches!(ask(tenant, secret).err(), Some(Error::Invalid(_))),
+            "{tenant} {secret}"
+        );
+    }
+    let nobody = Credentials {
+        secret: "x".into(),
+        ..pool.credentials()
+    };
+    assert!(Operator::connect(&Tcp, &nobody).is_err());
+}
+
+/// Whatever is said to the manager, it goes on.
+#[test]
+fn garbage_is_answered_with_the_end() {
+    let pool = Pool::new(&["a"]);
+    for seed in 0..20u64 {
+        let mut raw = std::net::TcpStream::connect(&pool.address).expect("connected");
+        let bytes: Vec<u8> = (0..200).map(|i| (seed * 31 + i * 7) as u8).collect();
+        let _ = raw.write_all(&bytes);
+        let connection = Tcp.connect(&pool.address, PATIENCE).expect("connected");
+        connection.send(&bytes).expect("sent");
+        assert!(matches!(connection.receive(PATIENCE), Err(Error::Lost(_))));
+    }
+    assert!(pool.open("db", 1).is_ok());
+}
+
+/// A book that was tampered with is refused, and said.
+#[test]
+fn a_damaged_book_is_refused() {
+    let mut pool = Pool::new(&["a"]);
+    let _memory = pool.open("db", 1).expect("room");
+    pool.manager = None;
+    let path = pool.directory.path().join("manager/pool.json");
+    let text = std::fs::read_to_string(&path).expect("readable");
+    std::fs::write(&path, text.replace("\"db\"", "\"no\"")).expect("written");
+    let options = ManagerOptions {
+        directory: pool.directory.path().join("manager"),
+        listen: "127.0.0.1:0".into(),
+        tenants: Tenants::default(),
+        lease: LEASE,
+    };
+    let refused = Manager::start(options, &Tcp).err();
+    assert!(
+        matches!(&refused, Some(Error::Corrupt(text)) if text.contains("checksum")),
+        "{refused:?}"
+    );
+    assert!(Path::new(&path).exists());
+}
