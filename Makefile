@@ -7,7 +7,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/cenote/target
 BIN := $(CARGO_TARGET_DIR)/release
 
-.PHONY: demo run test build bench setup setup-test clean
+.PHONY: demo run test build bench figures setup setup-test clean
 
 demo: build
 	$(BIN)/cenote-bench demo --out demo-out
@@ -24,6 +24,11 @@ build: setup
 
 bench: build
 	$(BIN)/cenote-bench peers --out peers-out
+
+# The papers' figures in docs/, run anew by the simulator.
+figures: build
+	$(BIN)/cenote-bench reproduce polarcxlmem --out docs/figures/polarcxlmem
+	sed 's#](fig#](figures/polarcxlmem/fig#' docs/figures/polarcxlmem/README.md > docs/reproduce-polarcxlmem.md
 
 setup:
 	@scripts/setup.sh build

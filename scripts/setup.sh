@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demonstration need on Debian or Ubuntu. Run again, it does nothing.
-#   scripts/setup.sh build    a C compiler and a Rust toolchain
+#   scripts/setup.sh build    a C compiler and a Rust toolchain; libfabric's headers for RDMA, if they can be had
 #   scripts/setup.sh test     also the clients that the tests use: psql, pgbench, sysbench, psycopg
 set -euo pipefail
 
@@ -18,6 +18,21 @@ apt_install() {
     echo "installing $* ..."
     as_root apt-get update -q >/dev/null || echo "warning: the package lists could not be refreshed" >&2
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" >/dev/null
+}
+
+has_libfabric() {
+    echo '#include <rdma/fabric.h>' |
+        cc ${CENOTE_LIBFABRIC_INCLUDE:+-I"$CENOTE_LIBFABRIC_INCLUDE"} $(pkg-config --cflags libfabric 2>/dev/null) -E - >/dev/null 2>&1
+}
+
+# Optional: without it the program builds, and says at run time that RDMA is not there. So nothing here may fail, and it is
+# tried once.
+install_libfabric() {
+    tried="${XDG_CACHE_HOME:-$HOME/.cache}/cenote/no-libfabric"
+    [ ! -e "$tried" ] || return 0
+    ( command -v apt-get >/dev/null && apt_install libfabric-dev ) && return 0
+    mkdir -p "${tried%/*}" && touch "$tried"
+    echo "note: libfabric-dev could not be installed: building without RDMA (remove $tried to have it tried again)" >&2
 }
 
 rust_is_new_enough() {
@@ -48,6 +63,7 @@ if [ "${1:-build}" = test ]; then
     { [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import psycopg' 2>/dev/null; } || packages+=(python3 python3-psycopg)
 fi
 [ ${#packages[@]} -eq 0 ] || apt_install "${packages[@]}"
+has_libfabric || install_libfabric
 rust_is_new_enough || install_rust
 if [ "${1:-build}" = test ] && ! cargo clippy --version >/dev/null 2>&1; then
     rustup component add clippy rustfmt

@@ -1,22 +1,30 @@
 //! Workloads, side-by-side comparisons and the demonstration.
 //!
-//! Everything here talks to servers as their users do: real processes over the wire protocol.
+//! Almost everything here talks to servers as their users do: real processes over the wire protocol.
 //! - [`server`] starts, kills and stops servers (Cenote and its peers) and ends them by process id whatever happens.
 //! - [`load`] is a load generator that survives its server: it reconnects, and counts in 10 ms buckets.
 //! - [`ledger`] is its workload: transfers whose acknowledged ids are remembered by the client, so that what a
 //!   crash lost, or left half done, can be told afterwards.
 //! - [`demo`] kills a server under that load and shows what happened; [`crash`] measures it.
 //! - [`kills`] kills a server at random moments, many times, and checks after each.
+//! - [`devices`] runs one server on several emulated devices.
+//! - [`footprint`] measures what a server costs before it does anything.
+//! - [`statements`] measures the server's processor time a statement.
+//! - [`reproduce`] runs papers' experiments in the simulator: the engine itself, no server.
 //! - [`peers`] runs sysbench on Cenote, PostgreSQL and MariaDB in the same run.
 
 pub mod crash;
 pub mod demo;
+pub mod devices;
+pub mod footprint;
 pub mod kills;
 pub mod ledger;
 pub mod load;
 pub mod peers;
 pub mod plot;
+pub mod reproduce;
 pub mod server;
+pub mod statements;
 pub mod sysbench;
 pub mod table;
 
@@ -63,6 +71,9 @@ pub enum Error {
     /// The check after a crash found something lost or half done.
     #[error("the check found: {0}")]
     Lost(String),
+    /// A simulation could not be set up, or something in it failed.
+    #[error("{0}")]
+    Simulation(String),
     /// A plot could not be drawn.
     #[error("plot: {0}")]
     Plot(String),

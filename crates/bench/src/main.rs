@@ -1,7 +1,7 @@
-//! `cenote-bench`: what `cenote demo` and `cenote bench` run.
+//! `cenote-bench`: what `cenote demo`, `cenote bench` and `cenote reproduce` run.
 
 use cenote_bench::sysbench::Shape;
-use cenote_bench::{crash, demo, peers, server};
+use cenote_bench::{crash, demo, devices, footprint, peers, reproduce, server, statements};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,8 +33,54 @@ enum What {
         #[arg(long, value_delimiter = ',', default_value = "cxl,dram")]
         kinds: Vec<String>,
     },
+    /// Run one server on several memory devices, whose latency is emulated: what slower memory costs
+    Devices(DevicesArgs),
+    /// Measure how soon a server is ready, and the memory it holds with idle connections; fails beyond 100 ms or 150 MiB
+    Footprint {
+        /// Where data directories go
+        #[arg(long, default_value = "footprint-out")]
+        out: PathBuf,
+        /// Memory for the buffer pool
+        #[arg(long, default_value = "1GiB")]
+        memory_size: String,
+        /// Starts of each kind of memory
+        #[arg(long, default_value_t = 5)]
+        rounds: u32,
+        /// Idle connections
+        #[arg(long, default_value_t = 100)]
+        connections: u32,
+    },
     /// Run sysbench's five OLTP workloads on Cenote, MariaDB and PostgreSQL in the same run
     Peers(PeersArgs),
+    /// Measure the server's processor time a statement: what `reproduce` takes as an input
+    Statements {
+        /// Data directory, made and left
+        #[arg(long, default_value = "statements-data")]
+        data: PathBuf,
+        /// Seconds a statement
+        #[arg(long, default_value_t = 3)]
+        seconds: u64,
+    },
+    /// Run a paper's experiments with all of their baselines in the simulator, and show its numbers beside
+    Reproduce(ReproduceArgs),
+}
+
+#[derive(Args)]
+#[command(after_help = reproduce::HELP)]
+struct ReproduceArgs {
+    /// The paper: polarcxlmem
+    paper: String,
+    /// Figures and tables; all unless named
+    figures: Vec<String>,
+    /// Small data and short runs: all of it in under two minutes
+    #[arg(long)]
+    quick: bool,
+    /// Where tables, plots and the page go
+    #[arg(long, default_value = "reproduce-out")]
+    out: PathBuf,
+    /// Seed of the simulation: same seed, same numbers
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 #[derive(Args)]
@@ -54,6 +100,38 @@ struct Load {
     /// Seconds of load after the restart
     #[arg(long, default_value_t = 6)]
     after: u64,
+    /// Memory for the buffer pool
+    #[arg(long, default_value = "512MiB")]
+    memory_size: String,
+}
+
+#[derive(Args)]
+struct DevicesArgs {
+    /// Where the data directory, the table and the figures go
+    #[arg(long, default_value = "devices-out")]
+    out: PathBuf,
+    /// Devices as `cenote run --device` takes them; none: the machine's own memory
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "none,dram,cxl-direct,cxl-switch,cxl-fpga"
+    )]
+    devices: Vec<String>,
+    /// Rows of the table
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1000..))]
+    rows: u32,
+    /// Rows that a statement selects
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    range: u32,
+    /// Client threads
+    #[arg(long, default_value_t = 4)]
+    threads: u32,
+    /// Seconds a measurement
+    #[arg(long, default_value_t = 8)]
+    seconds: u64,
+    /// Rounds; the median is shown
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
     /// Memory for the buffer pool
     #[arg(long, default_value = "512MiB")]
     memory_size: String,
@@ -107,6 +185,37 @@ fn run(what: What) -> cenote_bench::Result<()> {
             let lengths: Vec<Duration> = lengths.into_iter().map(Duration::from_secs).collect();
             crash::run(&options(load)?, &lengths, &kinds)
         }
+        What::Devices(args) => devices::run(&devices::Options {
+            program: server::cenote_program()?,
+            out: args.out,
+            devices: args.devices,
+            rows: args.rows,
+            range: args.range,
+            threads: args.threads,
+            seconds: args.seconds,
+            rounds: args.rounds,
+            memory_size: args.memory_size,
+        }),
+        What::Footprint {
+            out,
+            memory_size,
+            rounds,
+            connections,
+        } => footprint::run(&footprint::Options {
+            program: server::cenote_program()?,
+            out,
+            memory_size,
+            rounds,
+            connections,
+        }),
+        What::Statements { data, seconds } => statements::run(&data, seconds),
+        What::Reproduce(args) => reproduce::run(&reproduce::Options {
+            paper: args.paper,
+            figures: args.figures,
+            quick: args.quick,
+            out: args.out,
+            seed: args.seed,
+        }),
         What::Peers(args) => peers::run(&peers::Options {
             program: peers::program()?,
             out: args.out,

@@ -83,6 +83,11 @@ pub struct Server {
 impl Server {
     /// Starts Cenote and waits for its `ready` line.
     pub fn cenote(options: &CenoteOptions) -> Result<Server> {
+        Server::cenote_with(options, &[])
+    }
+
+    /// As [`Server::cenote`], with more arguments.
+    pub fn cenote_with(options: &CenoteOptions, arguments: &[&str]) -> Result<Server> {
         let mut command = Command::new(&options.program);
         command
             .arg("run")
@@ -90,7 +95,8 @@ impl Server {
             .arg(&options.data)
             .args(["--listen", &format!("127.0.0.1:{}", options.port)])
             .args(["--memory", &options.memory, "--memory-size", &options.memory_size])
-            .args(["--survive", &options.survive]);
+            .args(["--survive", &options.survive])
+            .args(arguments);
         if options.memory == "cxl" {
             command.arg("--region").arg(options.region.path());
         }

@@ -15,7 +15,7 @@ const FLOORS: [(&str, u32); 11] = [
     ("cluster", 5),
     ("cenote", 6),
     ("sim", 7),
-    ("bench", 7),
+    ("bench", 8),
 ];
 
 /// Where `unsafe` may stand.

@@ -7,9 +7,11 @@
 //! The file is the one named by `--config`, else `cenote.toml` in the data directory if there is one. A key that no setting
 //! has is an error that names it. Each setting is defined once, in [`RunOptions`] with its help, and once in [`FileOptions`].
 
+use crate::device::Device;
 use crate::log::Level;
 use cenote_base::units::ByteSize;
 use cenote_engine::{MemoryKind, Survive};
+use cenote_pool::settings::DEFAULT_TENANT;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -36,13 +38,18 @@ pub enum Memory {
     Cxl,
     /// Private memory: the classic buffer pool; recovery replays the log and the cache is cold.
     Dram,
+    /// A region that the memory pool grants: as `cxl`, in the memory of a pod.
+    Pool,
+    /// A local cache in front of remote memory: known, and not to be had before the memory pool has RDMA.
+    Tiered,
 }
 
 impl From<Memory> for MemoryKind {
     fn from(memory: Memory) -> Self {
         match memory {
-            Memory::Cxl => MemoryKind::Cxl,
+            Memory::Cxl | Memory::Pool => MemoryKind::Cxl,
             Memory::Dram => MemoryKind::Dram,
+            Memory::Tiered => MemoryKind::Tiered,
         }
     }
 }
@@ -106,7 +113,12 @@ pub struct DataOptions {
 #[derive(Debug, Clone, Default, Args)]
 pub struct MemoryOptions {
     /// Kind of memory [default: cxl]
-    #[arg(long, env = "CENOTE_MEMORY", value_name = "cxl|dram", hide_possible_values = true)]
+    #[arg(
+        long,
+        env = "CENOTE_MEMORY",
+        value_name = "cxl|dram|pool",
+        hide_possible_values = true
+    )]
     pub memory: Option<Memory>,
     /// Bytes of memory for pages, such as 512MiB or 4GiB [default: a quarter of the machine's, at most 4GiB]
     #[arg(long, env = "CENOTE_MEMORY_SIZE", value_name = "SIZE")]
@@ -125,6 +137,18 @@ pub struct MemoryOptions {
         hide_possible_values = true
     )]
     pub survive: Option<Survival>,
+    /// With --memory pool: where the pool's manager listens
+    #[arg(long, env = "CENOTE_MANAGER", value_name = "ADDR:PORT")]
+    pub manager: Option<String>,
+    /// With --memory pool: the pod whose memory it is to be, that is, this host's [default: any]
+    #[arg(long, env = "CENOTE_POD", value_name = "POD")]
+    pub pod: Option<String>,
+    /// With --memory pool: which tenant of the pool this is [default: default]
+    #[arg(long, env = "CENOTE_TENANT", value_name = "NAME")]
+    pub tenant: Option<String>,
+    /// With --memory pool: file with the tenant's secret, where the manager asks for one
+    #[arg(long, env = "CENOTE_TENANT_SECRET_FILE", value_name = "FILE")]
+    pub tenant_secret_file: Option<PathBuf>,
 }
 
 /// All settings of a server, where they are given on the command line or in the environment.
@@ -139,6 +163,13 @@ pub struct RunOptions {
     /// In which memory.
     #[command(flatten)]
     pub memory: MemoryOptions,
+    /// Let the memory be as slow as a device: dram, cxl-direct, cxl-switch, cxl-fpga, any other of `cenote devices`, or a file with a
+    /// profile. Emulated, with any --memory [default: as fast as it is]
+    #[arg(long, env = "CENOTE_DEVICE", value_name = "PROFILE")]
+    pub device: Option<String>,
+    /// With --device: size of the modelled processor cache [default: 32MiB]
+    #[arg(long, env = "CENOTE_DEVICE_CACHE", value_name = "SIZE")]
+    pub device_cache: Option<ByteSize>,
     /// Users and passwords (see `cenote help password`); needed to listen on anything but the loopback interface
     #[arg(long, env = "CENOTE_PASSWORD_FILE", value_name = "FILE")]
     pub password_file: Option<PathBuf>,
@@ -166,13 +197,19 @@ struct FileOptions {
     region: Option<PathBuf>,
     numa_node: Option<u32>,
     survive: Option<Survival>,
+    manager: Option<String>,
+    pod: Option<String>,
+    tenant: Option<String>,
+    tenant_secret_file: Option<PathBuf>,
+    device: Option<String>,
+    device_cache: Option<String>,
     password_file: Option<PathBuf>,
     max_connections: Option<usize>,
     log_level: Option<LogLevel>,
 }
 
 /// All settings of a server, decided.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Data directory.
     pub data: PathBuf,
@@ -192,6 +229,10 @@ pub struct Settings {
     pub numa_node: Option<u32>,
     /// What the region survives.
     pub survive: Survival,
+    /// The memory pool, if the memory is its.
+    pub pool: Option<PoolSettings>,
+    /// The device whose latency is emulated, if one is.
+    pub device: Option<Device>,
     /// Users and passwords.
     pub password_file: Option<PathBuf>,
     /// Sessions at a time.
@@ -200,6 +241,19 @@ pub struct Settings {
     pub log_level: LogLevel,
     /// The file that was read, if one was.
     pub file: Option<PathBuf>,
+}
+
+/// Which memory of which pool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PoolSettings {
+    /// ADDR:PORT of its manager.
+    pub manager: String,
+    /// The pod, if it matters.
+    pub pod: Option<String>,
+    /// Which tenant this is.
+    pub tenant: String,
+    /// Where its secret is, if it has one.
+    pub secret_file: Option<PathBuf>,
 }
 
 /// Settings that cannot be used.
@@ -234,8 +288,19 @@ impl Settings {
             Some((path, file)) => (Some(path), file),
             None => (None, FileOptions::default()),
         };
-        let memory_size = decide_memory_size(options.memory.memory_size, &file, path.as_deref())?;
+        let size = |key, given, text| decide_size(key, given, text, path.as_deref());
+        let memory_size = size("memory_size", options.memory.memory_size, &file.memory_size)?;
+        let device_cache = size("device_cache", options.device_cache, &file.device_cache)?;
         let memory = options.memory.memory.or(file.memory);
+        let pool = decide_pool(
+            memory,
+            PoolOptions {
+                manager: options.memory.manager.or(file.manager),
+                pod: options.memory.pod.or(file.pod),
+                tenant: options.memory.tenant.or(file.tenant),
+                secret_file: options.memory.tenant_secret_file.or(file.tenant_secret_file),
+            },
+        )?;
         let settings = Settings {
             data: options.data.data.or(file.data).unwrap_or_else(|| DATA_DEFAULT.into()),
             listen: options.listen.or(file.listen).unwrap_or_else(|| LISTEN_DEFAULT.into()),
@@ -246,6 +311,8 @@ impl Settings {
             region: options.memory.region.or(file.region),
             numa_node: options.memory.numa_node.or(file.numa_node),
             survive: options.memory.survive.or(file.survive).unwrap_or(Survival::Process),
+            pool,
+            device: decide_device(options.device.or(file.device), device_cache)?,
             password_file: options.password_file.or(file.password_file),
             max_connections: options
                 .max_connections
@@ -269,7 +336,7 @@ impl Settings {
             let problem = format!("memory_size is {}; the least is {MEMORY_SIZE_MIN}", self.memory_size);
             return Err(ConfigError::Value(problem));
         }
-        let in_ram = self.region.as_ref().is_none_or(|region| region.starts_with("/dev/shm"));
+        let in_ram = self.pool.is_none() && self.region.as_ref().is_none_or(|region| region.starts_with("/dev/shm"));
         let most = ByteSize::mib((usable_memory() / 10 * 9) >> 20);
         if in_ram && self.memory_size > most {
             let problem = format!(
@@ -279,29 +346,76 @@ impl Settings {
             );
             return Err(ConfigError::Value(problem));
         }
-        if self.memory == Memory::Dram && self.region.is_some() {
-            let problem = "a region is for --memory cxl; with --memory dram leave --region out";
+        if self.memory == Memory::Tiered {
+            let problem = "memory is tiered: the memory pool grants no memory by RDMA yet; until then this kind \
+                 runs in the simulator only (cenote reproduce polarcxlmem shows it beside the others); take cxl, dram or pool";
+            return Err(ConfigError::Value(problem.into()));
+        }
+        if self.memory != Memory::Cxl && self.region.is_some() {
+            let problem = "a region is for --memory cxl; with another kind leave --region out";
             return Err(ConfigError::Value(problem.into()));
         }
         Ok(self)
     }
 }
 
-fn decide_memory_size(
+struct PoolOptions {
+    manager: Option<String>,
+    pod: Option<String>,
+    tenant: Option<String>,
+    secret_file: Option<PathBuf>,
+}
+
+fn decide_pool(memory: Option<Memory>, options: PoolOptions) -> Result<Option<PoolSettings>, ConfigError> {
+    let PoolOptions {
+        manager,
+        pod,
+        tenant,
+        secret_file,
+    } = options;
+    let given = manager.is_some() || pod.is_some() || tenant.is_some() || secret_file.is_some();
+    let problem = match (memory, manager) {
+        (Some(Memory::Pool), Some(manager)) => {
+            return Ok(Some(PoolSettings {
+                manager,
+                pod,
+                tenant: tenant.unwrap_or_else(|| DEFAULT_TENANT.into()),
+                secret_file,
+            }));
+        }
+        (Some(Memory::Pool), None) => "memory is pool: say where its manager listens with --manager ADDR:PORT",
+        _ if given => "manager, pod, tenant and tenant_secret_file are for --memory pool",
+        _ => return Ok(None),
+    };
+    Err(ConfigError::Value(problem.into()))
+}
+
+fn decide_size(
+    key: &str,
     given: Option<ByteSize>,
-    file: &FileOptions,
+    text: &Option<String>,
     path: Option<&Path>,
 ) -> Result<Option<ByteSize>, ConfigError> {
-    match (given, &file.memory_size, path) {
+    match (given, text, path) {
         (Some(size), ..) => Ok(Some(size)),
         (None, Some(text), Some(path)) => match text.parse() {
             Ok(size) => Ok(Some(size)),
             Err(error) => Err(ConfigError::File {
                 path: path.to_owned(),
-                problem: format!("memory_size: {error}"),
+                problem: format!("{key}: {error}"),
             }),
         },
         _ => Ok(None),
+    }
+}
+
+fn decide_device(name: Option<String>, cache: Option<ByteSize>) -> Result<Option<Device>, ConfigError> {
+    match (name, cache) {
+        (Some(name), cache) => Device::new(&name, cache).map(Some),
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(ConfigError::Value(
+            "device_cache is the modelled cache in front of an emulated device: name one with --device".into(),
+        )),
     }
 }
 
@@ -414,6 +528,18 @@ mod tests {
         assert_eq!(settings.survive, Survival::Process);
     }
 
+    #[test]
+    fn tiered_memory_is_refused_with_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = resolve(dir.path(), "memory = \"tiered\"\n", |_| ())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("memory pool") && error.contains("cxl, dram or pool"),
+            "{error}"
+        );
+    }
+
     /// A region of 100 GiB was once reserved on a machine of 24, in the background, until nothing else could run.
     #[test]
     fn more_memory_than_the_machine_has_is_refused() {
@@ -449,6 +575,52 @@ mod tests {
         })
         .unwrap_err();
         assert!(matches!(error, ConfigError::Read { .. }), "{error}");
+    }
+
+    #[test]
+    fn devices_are_named_or_read_from_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = |name: &str| {
+            let name = name.to_owned();
+            resolve(dir.path(), "", move |options| options.device = Some(name)).map(|settings| settings.device.unwrap())
+        };
+        assert_eq!(device("cxl-switch").unwrap().profile.load_latency_ns, 549.0);
+        let error = device("floppy").unwrap_err().to_string();
+        assert!(
+            error.contains("device: ") && error.contains("floppy") && error.contains("cxl-direct"),
+            "{error}"
+        );
+        let file = dir.path().join("ours.profiles");
+        let path = file.to_str().unwrap();
+        std::fs::write(&file, "[lab]\nsource = \"ours\"\nload_latency_ns = 300\n").unwrap();
+        assert_eq!(device(path).unwrap().profile.name, "lab");
+        std::fs::write(&file, "[lab]\nload_latency_ns = -4\n").unwrap();
+        assert!(device(path).unwrap_err().to_string().contains("ours.profiles"));
+        let two = "[a]\nsource = \"x\"\nload_latency_ns = 300\n[b]\nsource = \"x\"\nload_latency_ns = 400\n";
+        std::fs::write(&file, two).unwrap();
+        let error = device(path).unwrap_err().to_string();
+        assert!(
+            error.contains("ours.profiles:NAME") && error.contains("a, b"),
+            "{error}"
+        );
+        assert_eq!(device(&format!("{path}:a")).unwrap().profile.load_latency_ns, 300.0);
+        let error = device(&format!("{path}:c")).unwrap_err().to_string();
+        assert!(error.contains("a, b"), "{error}");
+    }
+
+    #[test]
+    fn a_modelled_cache_needs_a_device() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = resolve(dir.path(), "device_cache = \"8MiB\"\n", |_| ())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("--device"), "{error}");
+        let error = resolve(dir.path(), "device = \"dram\"\ndevice_cache = \"8KiB\"\n", |_| ())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("device_cache") && error.contains("64KiB"), "{error}");
+        let settings = resolve(dir.path(), "device = \"dram\"\ndevice_cache = \"8MiB\"\n", |_| ()).unwrap();
+        assert_eq!(settings.device.unwrap().cache.bytes(), ByteSize::mib(8));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Opening, checking and copying the database that settings mean.
 
 use crate::config::{Memory, Settings};
-use crate::regions;
+use crate::{pooled, regions};
 use cenote_base::units::ByteSize;
 use cenote_engine::{Engine, EngineOptions, Result};
 use std::path::Path;
@@ -11,8 +11,11 @@ use std::sync::Arc;
 pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
     // Absolute, since the region names it for those who look at regions from elsewhere.
     let data = std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone());
-    let mut options = EngineOptions::new(data, settings.memory.into(), settings.memory_size.bytes());
-    options.region = settings.region.clone();
+    let mut options = EngineOptions::new(data.clone(), settings.memory.into(), settings.memory_size.bytes());
+    options.region = match &settings.pool {
+        Some(pool) => Some(pooled::take(pool, &data, settings.memory_size)?),
+        None => settings.region.clone(),
+    };
     options.numa_node = settings.numa_node;
     options.survive = settings.survive.into();
     Engine::open(options)

@@ -3,8 +3,9 @@
 //! SELECT reaches them through [`SystemViews`]; `cenote status` through the administration statements of [`crate::admin`],
 //! which need no planner.
 
+use crate::device::Emulation;
 use crate::server::registry::{Entry, Registry};
-use cenote_engine::{ColumnType, Datum, Engine};
+use cenote_engine::{ColumnType, Datum, Engine, TierStats};
 use cenote_sql::SystemViews;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -27,7 +28,7 @@ const RECOVERY: [Column; 7] = [
     ("duration_ms", ColumnType::Float8),
 ];
 
-const MEMORY: [Column; 9] = [
+const MEMORY: [Column; 14] = [
     ("tier", ColumnType::Text),
     ("bytes", ColumnType::Int8),
     ("frames_in_use", ColumnType::Int8),
@@ -37,6 +38,12 @@ const MEMORY: [Column; 9] = [
     ("evictions", ColumnType::Int8),
     ("bytes_read", ColumnType::Int8),
     ("bytes_written", ColumnType::Int8),
+    // What an emulated device did; NULL where none is.
+    ("device", ColumnType::Text),
+    ("lines_read", ColumnType::Int8),
+    ("lines_written", ColumnType::Int8),
+    ("lines_returned", ColumnType::Int8),
+    ("stalled_ms", ColumnType::Float8),
 ];
 
 const SESSIONS: [Column; 8] = [
@@ -50,12 +57,14 @@ const SESSIONS: [Column; 8] = [
     ("query", ColumnType::Text),
 ];
 
-const SERVER: [Column; 5] = [
+const SERVER: [Column; 7] = [
     ("version", ColumnType::Text),
     ("process", ColumnType::Int8),
     ("up_seconds", ColumnType::Int8),
     ("memory", ColumnType::Text),
     ("poisoned", ColumnType::Text),
+    ("rollbacks_waiting", ColumnType::Int8),
+    ("rollback_error", ColumnType::Text),
 ];
 
 /// The views of a running server.
@@ -63,27 +72,37 @@ pub struct Views {
     engine: Arc<Engine>,
     registry: Arc<Registry>,
     memory: String,
+    emulation: Option<Arc<Emulation>>,
     started: Instant,
 }
 
 impl Views {
-    /// Views over an engine and its sessions; `memory` says in words what the pages lie in.
-    pub fn new(engine: Arc<Engine>, registry: Arc<Registry>, memory: String) -> Arc<Views> {
+    /// Views over an engine and its sessions; `memory` says in words what the pages lie in, `emulation` what makes it slower.
+    pub fn new(
+        engine: Arc<Engine>,
+        registry: Arc<Registry>,
+        memory: String,
+        emulation: Option<Arc<Emulation>>,
+    ) -> Arc<Views> {
         Arc::new(Views {
             engine,
             registry,
             memory,
+            emulation,
             started: Instant::now(),
         })
     }
 
     fn server(&self) -> Vec<Row> {
+        let (waiting, error) = self.engine.rollbacks_waiting();
         vec![vec![
             Datum::Text(env!("CARGO_PKG_VERSION").into()),
             count(u64::from(std::process::id())),
             count(self.started.elapsed().as_secs()),
             Datum::Text(self.memory.clone()),
             self.engine.poisoned().map_or(Datum::Null, Datum::Text),
+            count(waiting as u64),
+            error.map_or(Datum::Null, Datum::Text),
         ]]
     }
 
@@ -102,7 +121,7 @@ impl Views {
 
     fn memory(&self) -> Vec<Row> {
         let pool = self.engine.pool_stats();
-        vec![vec![
+        let mut frames = vec![
             Datum::Text(pool.tier.into()),
             count(pool.bytes),
             count(pool.frames_in_use.into()),
@@ -112,7 +131,14 @@ impl Views {
             count(pool.counts.evictions),
             count(pool.bytes_read),
             count(pool.bytes_written),
-        ]]
+        ];
+        const NO_DEVICE: [Datum; 5] = [const { Datum::Null }; 5];
+        frames.extend(self.emulation.as_ref().map_or(NO_DEVICE, |e| device(e)));
+        let remote = pool.remote.as_ref().map(remote).map(|mut row| {
+            row.extend(NO_DEVICE);
+            row
+        });
+        std::iter::once(frames).chain(remote).collect()
     }
 
     fn sessions(&self) -> Vec<Row> {
@@ -146,6 +172,32 @@ impl SystemViews for Views {
             _ => Vec::new(),
         }
     }
+}
+
+/// Remote memory's row of `cenote_memory`.
+fn remote(tier: &TierStats) -> Row {
+    vec![
+        Datum::Text("rdma".into()),
+        count(tier.bytes),
+        count(tier.slots_in_use.into()),
+        count(tier.slots_free.into()),
+        count(tier.hits),
+        count(tier.misses),
+        count(tier.evictions),
+        count(tier.bytes_read),
+        count(tier.bytes_written),
+    ]
+}
+
+fn device(emulation: &Emulation) -> [Datum; 5] {
+    let figures = emulation.emulator().total();
+    [
+        Datum::Text(emulation.label()),
+        count(figures.lines_read),
+        count(figures.lines_written),
+        count(figures.lines_returned),
+        Datum::Float8((figures.stalled.0 / 1000) as f64 / 1000.0),
+    ]
 }
 
 fn session(entry: &Entry) -> Row {

@@ -4,7 +4,9 @@ mod backup;
 mod check;
 mod client;
 mod delegate;
+mod devices;
 mod password;
+mod pool;
 mod region;
 mod restore;
 mod run;
@@ -60,9 +62,20 @@ Examples:
   cenote run --listen 127.0.0.1:0                                   any free port; the `ready` line names it
   cenote run --listen 0.0.0.0:5433 --password-file /srv/passwords   for other machines; passwords are then needed
   cenote run --region /dev/dax0.0 --survive host                    memory that outlives the host
+  cenote run --device cxl-switch                                    as slow as memory behind a CXL switch (emulated)
 
 The server runs in the foreground and logs on standard error. SIGTERM or Ctrl-C stop it in order; kill -9 loses nothing
 that was acknowledged either. A line that begins with `ready` says that it accepts connections.";
+
+const POOL_EXAMPLES: &str = "\
+A pool on one machine, and a database in it:
+  cenote manager --dir /srv/pool                                            listens on 127.0.0.1:5440
+  cenote memory --pod rack1 --size 8GiB --region /dev/shm/rack1
+  cenote run --data /srv/orders --memory pool --manager 127.0.0.1:5440 --memory-size 4GiB
+  cenote pool status
+
+Killed and started again, the database finds its memory as it was. `cenote pool free GRANT` gives memory back.
+With --tenants FILE the manager knows tenants, their quotas and secrets; without, it listens on loopback addresses alone.";
 
 const PASSWORD_HELP: &str = "\
 Reads a password (twice from a terminal, else one line of standard input) and prints a line for a password file:
@@ -72,6 +85,21 @@ Reads a password (twice from a terminal, else one line of standard input) and pr
   cenote run --listen 0.0.0.0:5433 --password-file /srv/passwords
 
 The line holds a SCRAM-SHA-256 verifier, not the password. A line `user:password` in clear works, too.";
+
+const DEVICES_HELP: &str = "\
+A file holds one profile or several. Latency and source must be there, the rest may be:
+
+  [lab-cxl]
+  source = \"our machine, measured with mlc\"
+  load_latency_ns = 310             until a load that misses the caches has its line
+  bandwidth = 28e9                  bytes a second
+  read_ns.64 = 310                  nanoseconds to read so many bytes in one transfer
+  read_ns.16384 = 1400
+  write_ns.16384 = 1100
+
+  cenote devices lab.profiles                  checks it
+  cenote run --device lab.profiles             the file's only profile
+  cenote run --device lab.profiles:lab-cxl     one of several";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -89,6 +117,22 @@ enum Command {
     /// List or remove regions: memory that servers left behind
     #[command(subcommand)]
     Region(RegionCommand),
+    /// List the memory devices whose latency `cenote run --device` can emulate, or check a file of profiles
+    #[command(after_help = DEVICES_HELP)]
+    Devices {
+        /// File with profiles; without it the built-in ones are listed
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
+    /// Start a memory pool's manager: it decides who gets which memory
+    #[command(after_help = POOL_EXAMPLES)]
+    Manager(pool::ManagerArguments),
+    /// Start a memory node: it gives memory of a pod to a pool
+    #[command(after_help = POOL_EXAMPLES)]
+    Memory(pool::MemoryArguments),
+    /// Look at a memory pool: nodes, tenants, grants; audit it; free what is not needed
+    #[command(subcommand, after_help = POOL_EXAMPLES)]
+    Pool(pool::PoolCommand),
     /// Make an entry of a password file
     #[command(after_help = PASSWORD_HELP)]
     Password(PasswordOptions),
@@ -98,6 +142,12 @@ enum Command {
     /// Show what a killed server loses: nothing (the program cenote-bench)
     #[command(disable_help_flag = true)]
     Demo(DelegateOptions),
+    /// Explore a simulated pod by seed: random transactions, faults, recoveries, checkers (the program cenote-sim)
+    #[command(disable_help_flag = true)]
+    Sim(DelegateOptions),
+    /// Run a paper's experiments in the simulator: `cenote reproduce polarcxlmem fig7` (the program cenote-bench)
+    #[command(disable_help_flag = true)]
+    Reproduce(DelegateOptions),
     /// Print the program's version and the versions of its formats
     Version,
 }
@@ -168,7 +218,7 @@ struct PasswordOptions {
 
 #[derive(Debug, Args)]
 struct DelegateOptions {
-    /// Handed to cenote-bench
+    /// Handed to the program
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     arguments: Vec<OsString>,
 }
@@ -194,10 +244,32 @@ fn run(command: Command, started: Instant) -> Result<ExitCode, Failure> {
         Command::Restore(options) => restore::run(&options.from, &options.data),
         Command::Region(RegionCommand::List) => region::list(),
         Command::Region(RegionCommand::Remove { paths, orphaned }) => region::remove(&paths, orphaned),
+        Command::Devices { file } => devices::run(file.as_deref()),
+        Command::Manager(arguments) => pool::manager(arguments),
+        Command::Memory(arguments) => pool::memory(arguments),
+        Command::Pool(command) => pool::look(command),
         Command::Password(options) => password::run(&options.user),
         Command::Bench(options) => delegate::run("bench", &options.arguments),
         Command::Demo(options) => delegate::run("demo", &options.arguments),
+        Command::Sim(options) => delegate::simulate(&options.arguments),
+        Command::Reproduce(options) => delegate::run("reproduce", &options.arguments),
         Command::Version => version::run(),
+    }
+}
+
+/// Prints rows of equally many cells, each column as wide as its widest.
+fn print_aligned<R: AsRef<[String]>>(rows: &[R]) {
+    let columns = rows.first().map_or(0, |row| row.as_ref().len());
+    let chars = |cell: &String| cell.chars().count();
+    let width = |column: usize| rows.iter().map(|row| chars(&row.as_ref()[column])).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for row in rows {
+        let fields = row
+            .as_ref()
+            .iter()
+            .zip(&widths)
+            .map(|(cell, &width)| format!("{cell:<width$}"));
+        say!("  {}", fields.collect::<Vec<_>>().join("  ").trim_end());
     }
 }
 

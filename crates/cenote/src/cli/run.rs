@@ -2,7 +2,7 @@
 //!
 //! 1. Settings are decided, the password file is read, the data directory made.
 //! 2. The socket is bound, so that clients wait from now on rather than being refused.
-//! 3. The database is opened, which recovers it.
+//! 3. The database is opened, which recovers it; with `--device`, behind an emulator.
 //! 4. Sessions are served; the `ready` line says so.
 //! 5. SIGTERM or SIGINT end the sessions, and the database is closed in order. A second signal ends the process at once,
 //!    which is what the next start recovers from.
@@ -12,6 +12,7 @@ use super::client::{publish_address, withdraw_address};
 use super::say;
 use crate::admin::Administered;
 use crate::config::{Memory, RunOptions, Settings, Survival};
+use crate::device::Emulation;
 use crate::server::auth::Passwords;
 use crate::server::registry::Registry;
 use crate::server::startup::DATABASE;
@@ -47,16 +48,21 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
     let listener = server::bind(&settings.listen, passwords.is_some())?;
 
     say!("Cenote {} on {}", env!("CARGO_PKG_VERSION"), settings.data.display());
+    let emulation = settings.device.as_ref().map(Emulation::begin);
     let engine = database::open(&settings)?;
     say!("memory     {}", describe_memory(&settings));
+    if let Some(emulation) = &emulation {
+        say!("device     {}", emulation.describe());
+    }
     report_recovery(&engine.recovery_report());
     // Until here a signal ends the process at once; from here on it is answered with a stop in order.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
-    let mut server = serve(&settings, engine.clone(), listener, passwords)?;
+    let mut server = serve(&settings, engine.clone(), listener, passwords, emulation.clone())?;
     let address = server.address()?;
     publish_address(&settings.data, address)?;
     say_connect(&settings, address);
-    say!("ready in {} ms on {address}", started.elapsed().as_millis());
+    let label = emulation.map_or_else(String::new, |e| format!(", {},", e.label()));
+    say!("ready in {} ms{label} on {address}", started.elapsed().as_millis());
     name_orphans();
 
     let code = wait_and_stop(&mut signals, &mut server, &engine);
@@ -69,9 +75,14 @@ fn serve(
     engine: Arc<Engine>,
     listener: std::net::TcpListener,
     passwords: Option<Passwords>,
+    emulation: Option<Arc<Emulation>>,
 ) -> Result<Server, Failure> {
     let registry = Arc::new(Registry::default());
-    let views = Views::new(engine.clone(), registry.clone(), describe_memory(settings));
+    let memory = match &emulation {
+        Some(emulation) => format!("{}; {}", describe_memory(settings), emulation.label()),
+        None => describe_memory(settings),
+    };
+    let views = Views::new(engine.clone(), registry.clone(), memory, emulation);
     let sql = Sql::new(engine.clone(), analytics(settings, &engine, &views));
     let access = Access {
         passwords,
@@ -113,15 +124,28 @@ fn describe_memory(settings: &Settings) -> String {
     if settings.memory == Memory::Dram {
         return format!("{size} of private memory (dram): a restart replays the log and begins with a cold cache");
     }
+    if let Some(pool) = &settings.pool {
+        return format!(
+            "{size} in a region (cxl) granted by the memory pool at {}; it survives {}",
+            pool.manager,
+            survives(settings)
+        );
+    }
     let place = match &settings.region {
         Some(path) => path.display().to_string(),
         None => "shared memory, which stands for CXL memory".into(),
     };
-    let survives = match settings.survive {
+    format!(
+        "{size} in a region (cxl) in {place}; it survives {}",
+        survives(settings)
+    )
+}
+
+fn survives(settings: &Settings) -> &'static str {
+    match settings.survive {
         Survival::Process => "a killed process",
         Survival::Host => "a lost host",
-    };
-    format!("{size} in a region (cxl) in {place}; it survives {survives}")
+    }
 }
 
 fn report_recovery(report: &RecoveryReport) {

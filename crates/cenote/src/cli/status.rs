@@ -2,7 +2,7 @@
 
 use super::client::{Connection, Table, connect, settings};
 use super::say;
-use super::{ConnectOptions, Failure};
+use super::{ConnectOptions, Failure, print_aligned};
 use cenote_base::units::ByteSize;
 use std::process::ExitCode;
 
@@ -112,7 +112,22 @@ fn show_memory(memory: &Table) {
                 bytes(field("bytes_written"))
             ),
         );
+        if !field("device").is_empty() {
+            line("  device", &device(field));
+        }
     }
+}
+
+/// What an emulated device did.
+fn device<'a>(field: impl Fn(&'static str) -> &'a str) -> String {
+    format!(
+        "{}: {} lines read, {} written, {} returned; misses took {} ms",
+        field("device"),
+        field("lines_read"),
+        field("lines_written"),
+        field("lines_returned"),
+        field("stalled_ms")
+    )
 }
 
 fn bytes(text: &str) -> String {
@@ -154,15 +169,5 @@ fn shorten(text: &str) -> String {
     match one_line.chars().count() > WIDTH {
         true => one_line.chars().take(WIDTH - 3).chain("...".chars()).collect(),
         false => one_line,
-    }
-}
-
-fn print_aligned(cells: &[Vec<String>]) {
-    let columns = cells.first().map_or(0, Vec::len);
-    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    for row in cells {
-        let fields = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}"));
-        say!("  {}", fields.collect::<Vec<_>>().join("  ").trim_end());
     }
 }

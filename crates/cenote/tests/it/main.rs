@@ -1,7 +1,9 @@
 //! Tests of the program from outside: its protocol on raw sockets, its command line, its server under real clients.
 
 mod database;
+mod devices;
 mod load;
+mod pool;
 mod program;
 mod protocol;
 mod stub;

@@ -1,0 +1,255 @@
+//! `cenote reproduce`: a paper's experiments with all of its baselines, run by the simulator, its numbers beside ours.
+//!
+//! The engine that runs is the real one (trees, transactions, log, buffer pool of kinds cxl, dram and tiered); hosts,
+//! caches, memory, links, network cards and storage are simulated, in virtual time, by published device profiles
+//! (`cenote_fabric::profile`). One set of profiles serves all figures; nothing is fitted to one.
+//!
+//! | module | |
+//! |---|---|
+//! | [`paper`] | what the paper measured, as data |
+//! | [`cost`] | what a statement costs the processor: the other input |
+//! | [`workload`] | sysbench's statements on the engine |
+//! | [`pod`] | a host's instances in a simulated world, and the phases of a run |
+//! | [`latency`], [`pooling`], [`recovery`] | tables 1 and 2; figures 1, 3, 7, 8, 9; figure 10 |
+//! | [`report`], [`chart`], [`why`] | tables, plots, the page and its explanations |
+
+pub mod chart;
+pub mod cost;
+pub mod latency;
+pub mod paper;
+pub mod pod;
+pub mod pooling;
+pub mod recovery;
+pub mod report;
+pub mod why;
+pub mod workload;
+
+use crate::{Error, IoContext, Result};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use pod::{Dataset, Scale, System};
+use report::Figure;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Instant;
+use workload::Mix;
+
+/// All figures and tables, in the paper's order.
+pub const FIGURES: [&str; 8] = ["table1", "table2", "fig1", "fig3", "fig7", "fig8", "fig9", "fig10"];
+
+/// Shown with `--help`.
+pub const HELP: &str = "\
+Figures of polarcxlmem: table1, table2 (latencies), fig1 (local buffer's size over RDMA), fig3 (CXL against DRAM),
+fig7, fig8, fig9 (CXL against RDMA: point-select, range-select, read-write), fig10 (crashes).
+
+Examples:
+  cenote reproduce polarcxlmem                          all of them, into reproduce-out
+  cenote reproduce polarcxlmem fig7 --out seven         one
+  cenote reproduce polarcxlmem --quick                  all of them, small, in under two minutes";
+
+/// What is run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `polarcxlmem`.
+    pub paper: String,
+    /// Names of [`FIGURES`]; none: all.
+    pub figures: Vec<String>,
+    /// Fewer points, shorter windows.
+    pub quick: bool,
+    /// Output folder.
+    pub out: PathBuf,
+    /// Of the simulation.
+    pub seed: u64,
+}
+
+/// Progress bars of a run.
+pub struct Progress(MultiProgress);
+
+impl Progress {
+    /// A bar of so many steps.
+    pub fn bar(&self, message: &str, steps: u64) -> ProgressBar {
+        let style = ProgressStyle::with_template("{msg:>14} {bar:40} {pos}/{len} {elapsed} (about {eta} more)");
+        let bar = self.0.add(ProgressBar::new(steps)).with_message(message.to_owned());
+        bar.set_style(style.expect("a valid template"));
+        bar.enable_steady_tick(std::time::Duration::from_millis(500));
+        bar
+    }
+}
+
+/// Calls `f` for each item on threads of its own, as many at a time as there are processors; results in order.
+pub fn parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let results: Vec<std::sync::Mutex<Option<R>>> = items.iter().map(|_| std::sync::Mutex::default()).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..threads.min(items.len()) {
+            scope.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    let Some(item) = items.get(i) else { return };
+                    *results[i].lock().expect("nobody panics with it") = Some(f(item));
+                }
+            });
+        }
+    });
+    let value = |r: std::sync::Mutex<Option<R>>| r.into_inner().expect("nobody panics with it");
+    results.into_iter().map(|r| value(r).expect("each was run")).collect()
+}
+
+/// The figures asked for, in the paper's order; an unknown name is an error that lists them.
+fn chosen(options: &Options) -> Result<Vec<&'static str>> {
+    if options.paper != "polarcxlmem" {
+        let text = format!(
+            "no experiments of \"{}\" are known; there are those of polarcxlmem",
+            options.paper
+        );
+        return Err(Error::Simulation(text));
+    }
+    if let Some(unknown) = options.figures.iter().find(|f| !FIGURES.contains(&f.as_str())) {
+        let text = format!("no figure \"{unknown}\"; there are {}", FIGURES.join(", "));
+        return Err(Error::Simulation(text));
+    }
+    let wanted = |name: &&str| options.figures.is_empty() || options.figures.iter().any(|f| f == name);
+    Ok(FIGURES.into_iter().filter(wanted).collect())
+}
+
+/// Runs what is asked for, writes tables, plots and the page, prints the page; the figures, for tests.
+pub fn run(options: &Options) -> Result<()> {
+    let begun = Instant::now();
+    let figures = figures(options)?;
+    let mut page = opening(options);
+    for figure in &figures {
+        page += &figure.write(&options.out)?;
+    }
+    let path = options.out.join("README.md");
+    std::fs::write(&path, &page).context("writing the page")?;
+    for figure in &figures {
+        println!("\n{}", figure.summary());
+    }
+    println!("{} in {:.0} s", path.display(), begun.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Runs what is asked for.
+pub fn figures(options: &Options) -> Result<Vec<Figure>> {
+    let names = chosen(options)?;
+    std::fs::create_dir_all(&options.out).context("creating the output folder")?;
+    let progress = Progress(MultiProgress::new());
+    let needs_data = names.iter().any(|n| n.starts_with("fig"));
+    let dataset = needs_data.then(|| fill(options.seed, &progress)).transpose()?;
+    let sweep = dataset
+        .as_ref()
+        .map(|d| sweep(options, &names, d, &progress))
+        .transpose()?
+        .flatten();
+    let one = |name: &'static str| match (name, &dataset, &sweep) {
+        ("table1", ..) => latency::table1(),
+        ("table2", ..) => latency::table2(),
+        ("fig1", Some(data), _) => pooling::fig1(options, data, &progress),
+        ("fig10", Some(data), _) => recovery::fig10(options, data, &progress),
+        ("fig3", _, Some(sweep)) => Ok(pooling::fig3(sweep)),
+        (_, _, Some(sweep)) => Ok(pooling::against_rdma(sweep, name)),
+        _ => unreachable!("data and sweep are made for the figures that need them"),
+    };
+    names.into_iter().map(one).collect()
+}
+
+fn fill(seed: u64, progress: &Progress) -> Result<Dataset> {
+    let scale = Scale::usual();
+    let bar = progress.bar("rows", scale.tables as u64 * scale.rows as u64);
+    let dataset = Dataset::build(scale, seed, &mut |rows| bar.set_position(rows));
+    bar.finish_and_clear();
+    dataset
+}
+
+/// The systems and mixes that the chosen ones of figures 3 and 7 to 9 need.
+fn sweep(options: &Options, names: &[&str], dataset: &Dataset, progress: &Progress) -> Result<Option<pooling::Sweep>> {
+    let has = |name: &str| names.contains(&name);
+    let mut mixes = Vec::new();
+    for (name, mix) in [
+        ("fig7", Mix::PointSelect),
+        ("fig8", Mix::RangeSelect),
+        ("fig9", Mix::ReadWrite),
+    ] {
+        if has(name) || has("fig3") {
+            mixes.push(mix);
+        }
+    }
+    let mut systems = vec![System::Cxl];
+    if has("fig3") {
+        systems.push(System::Dram);
+    }
+    if mixes.is_empty() {
+        return Ok(None);
+    }
+    if ["fig7", "fig8", "fig9"].into_iter().any(has) {
+        systems.push(System::Tiered(pooling::LOCAL));
+    }
+    pooling::Sweep::run(options, dataset, progress, &mixes, &systems).map(Some)
+}
+
+/// What stands before the figures.
+fn opening(options: &Options) -> String {
+    let mut text = String::from(include_str!("opening.md"));
+    let [paper, cenote] = cost::Costs::both();
+    let mut table = report::Table::new(
+        "Processor time a statement, us",
+        &["statement", "Cenote, measured", "the paper's"],
+    );
+    for ((name, ours), (_, theirs)) in cenote.rows().into_iter().zip(paper.rows()) {
+        table
+            .rows
+            .push(vec![name.into(), format!("{ours:.1}"), format!("{theirs:.1}")]);
+    }
+    let how = if options.quick {
+        "a quick run (`--quick`): fewer points and shorter windows"
+    } else {
+        "a full run"
+    };
+    writeln!(
+        text,
+        "{}\nThis page was written by {how}, seed {}.\n",
+        table.markdown(),
+        options.seed
+    )
+    .ok();
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(paper: &str, figures: &[&str]) -> Options {
+        Options {
+            paper: paper.into(),
+            figures: figures.iter().map(|f| (*f).into()).collect(),
+            quick: true,
+            out: "unused".into(),
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn names_are_checked_and_ordered() {
+        assert_eq!(
+            chosen(&options("polarcxlmem", &["fig9", "table1"])).expect("known"),
+            ["table1", "fig9"]
+        );
+        assert_eq!(chosen(&options("polarcxlmem", &[])).expect("all").len(), 8);
+        let unknown = chosen(&options("polarcxlmem", &["fig99"]))
+            .expect_err("unknown")
+            .to_string();
+        assert!(FIGURES.iter().all(|f| unknown.contains(f)), "{unknown}");
+        assert!(
+            chosen(&options("moby-dick", &[]))
+                .expect_err("unknown")
+                .to_string()
+                .contains("polarcxlmem")
+        );
+    }
+
+    #[test]
+    fn parallel_keeps_the_order() {
+        assert_eq!(parallel(&[3, 1, 2], |n| n * 10), [30, 10, 20]);
+    }
+}

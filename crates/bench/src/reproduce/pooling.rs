@@ -1,0 +1,492 @@
+//! Figures 1, 3, 7, 8 and 9: instances of one host, from one to twelve, over the three kinds of memory.
+//!
+//! One world a system serves figures 3 and 7 to 9: its phases are all mixes, both sets of costs, and each number of
+//! active instances. Figure 1 is a single instance with several sizes of its local buffer.
+
+use super::chart::{Chart, Panel, Series};
+use super::cost::Costs;
+use super::paper;
+use super::pod::{Dataset, INSTANCES, Measured, Phase, Pod, System};
+use super::report::{Claim, Figure, Paper, Table};
+use super::workload::Mix;
+use super::{Options, Progress};
+use crate::Result;
+use cenote_base::rt::Nanos;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Local share of the tiered baseline in figures 7 to 9, as the paper has it.
+pub const LOCAL: f64 = 0.3;
+/// Mixes of figures 3 and 7 to 9, with the sessions that the paper gives each.
+const MIXES: [(Mix, usize); 3] = [(Mix::PointSelect, 48), (Mix::RangeSelect, 32), (Mix::ReadWrite, 48)];
+
+/// Numbers of active instances.
+fn counts(quick: bool) -> &'static [usize] {
+    if quick {
+        &[1, 3, 4, 8, 12]
+    } else {
+        &[1, 2, 3, 4, 5, 6, 8, 10, 12]
+    }
+}
+
+/// How long a phase settles and is counted: enough for a few hundred statements a session at least.
+fn phase(costs: &Arc<Costs>, mix: Mix, active: usize, threads: usize, quick: bool) -> Phase {
+    let transaction = match mix {
+        Mix::ReadWrite => 20,
+        _ => 1,
+    };
+    let each = costs.point.raw() * transaction;
+    let (settle, window) = if quick { (8, 24) } else { (15, 40) };
+    Phase {
+        costs: costs.clone(),
+        mix,
+        active,
+        threads,
+        settle: Nanos(each * settle * 3 / if transaction > 1 { 6 } else { 1 }),
+        window: Nanos(each * window * 3 / if transaction > 1 { 6 } else { 1 }),
+    }
+}
+
+/// A number of a measurement, and its decimals in a table.
+type Shown = (fn(&Measured) -> f64, usize);
+
+/// What a phase was: system's name, costs' name, mix, active instances.
+type Key = (String, &'static str, &'static str, usize);
+
+/// All measurements of figures 3 and 7 to 9.
+pub struct Sweep {
+    points: BTreeMap<Key, Measured>,
+    counts: &'static [usize],
+}
+
+impl Sweep {
+    /// Runs a world for each system, two at a time.
+    pub fn run(
+        options: &Options,
+        dataset: &Dataset,
+        progress: &Progress,
+        mixes: &[Mix],
+        systems: &[System],
+    ) -> Result<Sweep> {
+        let counts = counts(options.quick);
+        let plan = plan(options.quick, counts, mixes);
+        let bar = progress.bar("instances", (plan.len() * systems.len()) as u64);
+        let mut points = BTreeMap::new();
+        let worlds = super::parallel(systems, |system| {
+            let pod = Pod {
+                system: *system,
+                instances: INSTANCES,
+                dataset,
+                seed: options.seed,
+            };
+            pod.run(plan.clone(), &|| bar.inc(1))
+        });
+        for (system, measured) in systems.iter().zip(worlds) {
+            for (phase, measured) in plan.iter().zip(measured?) {
+                let key = (system.name(), phase.costs.name, phase.mix.name(), phase.active);
+                points.insert(key, measured);
+            }
+        }
+        bar.finish_and_clear();
+        Ok(Sweep { points, counts })
+    }
+
+    fn get(&self, system: System, costs: &'static str, mix: Mix, active: usize) -> Measured {
+        let key = (system.name(), costs, mix.name(), active);
+        self.points.get(&key).cloned().unwrap_or_default()
+    }
+
+    fn curve(&self, system: System, costs: &'static str, mix: Mix, of: fn(&Measured) -> f64) -> Vec<(f64, f64)> {
+        let point = |n: &usize| (*n as f64, of(&self.get(system, costs, mix, *n)));
+        self.counts.iter().map(point).collect()
+    }
+
+    /// The first number of instances whose throughput is within 5% of the greatest.
+    pub fn saturated_at(&self, system: System, costs: &'static str, mix: Mix) -> usize {
+        let curve = self.curve(system, costs, mix, |m| m.qps);
+        let most = curve.iter().map(|p| p.1).fold(0.0, f64::max);
+        let first = curve.iter().find(|p| p.1 >= 0.95 * most);
+        first.map_or(0, |p| p.0 as usize)
+    }
+
+    /// How far CXL is below DRAM at most, up to so many instances; negative where it is above throughout.
+    pub fn behind_dram(&self, costs: &'static str, mix: Mix, up_to: usize) -> f64 {
+        let below = |n: &&usize| **n <= up_to;
+        let behind =
+            |n: &usize| 1.0 - self.get(System::Cxl, costs, mix, *n).qps / self.get(System::Dram, costs, mix, *n).qps;
+        self.counts.iter().filter(below).map(behind).fold(f64::MIN, f64::max)
+    }
+
+    /// Bytes over RDMA to bytes over CXL, a second, with one instance.
+    pub fn bytes_ratio(&self, costs: &'static str, mix: Mix) -> f64 {
+        let tiered = self.get(System::Tiered(LOCAL), costs, mix, 1);
+        tiered.far_bytes / self.get(System::Cxl, costs, mix, 1).far_bytes
+    }
+}
+
+/// What only reads comes first: it is to find the pages as they were filled.
+fn plan(quick: bool, counts: &[usize], mixes: &[Mix]) -> Vec<Phase> {
+    let mut phases = Vec::new();
+    for (mix, threads) in MIXES.iter().filter(|m| mixes.contains(&m.0)) {
+        for costs in Costs::both().map(Arc::new) {
+            for active in counts {
+                phases.push(phase(&costs, *mix, *active, *threads, quick));
+            }
+        }
+    }
+    phases
+}
+
+const COSTS: [(&str, &str); 2] = [
+    ("paper", "the paper's cost a statement"),
+    ("cenote", "Cenote's cost a statement"),
+];
+
+fn series(name: &str, points: Vec<(f64, f64)>) -> Series {
+    Series {
+        name: name.into(),
+        points,
+        paper: false,
+    }
+}
+
+fn panel(title: &str, y: &str, series: Vec<Series>) -> Panel {
+    Panel {
+        title: title.into(),
+        x: "instances".into(),
+        y: y.into(),
+        series,
+        marks: true,
+    }
+}
+
+const PROFILES: &str = "cxl-switch, dram, rdma, storage";
+
+/// Figure 3: CXL against DRAM.
+pub fn fig3(sweep: &Sweep) -> Figure {
+    let mut panels = Vec::new();
+    let mut tables = Vec::new();
+    for (costs, at) in COSTS {
+        let mut table = Table::new(
+            &format!("Throughput by instances, at {at}"),
+            &[
+                "instances",
+                "mix",
+                "DRAM kQPS",
+                "CXL kQPS",
+                "CXL behind DRAM",
+                "CXL GB/s",
+            ],
+        );
+        for (mix, _) in MIXES {
+            let of = |system: System| series(&system.name(), sweep.curve(system, costs, mix, |m| m.qps / 1e6));
+            panels.push(panel(
+                &format!("{}, {at}", mix.name()),
+                "million queries/s",
+                vec![of(System::Dram), of(System::Cxl)],
+            ));
+            for n in sweep.counts {
+                let (dram, cxl) = (
+                    sweep.get(System::Dram, costs, mix, *n),
+                    sweep.get(System::Cxl, costs, mix, *n),
+                );
+                table.rows.push(vec![
+                    n.to_string(),
+                    mix.name().into(),
+                    format!("{:.0}", dram.qps / 1e3),
+                    format!("{:.0}", cxl.qps / 1e3),
+                    format!("{:.1}%", (1.0 - cxl.qps / dram.qps) * 100.0),
+                    format!("{:.2}", cxl.far_gbps()),
+                ]);
+            }
+        }
+        tables.push(table);
+    }
+    let claim = |mix: Mix, up_to: usize, paper: f64| Claim {
+        what: format!("{}: CXL behind DRAM at most, to {up_to} instances (share)", mix.name()),
+        paper: Paper::AtMost(paper),
+        ours: sweep.behind_dram("paper", mix, up_to),
+        decimals: 3,
+        why: super::why::BEHIND_DRAM,
+    };
+    Figure {
+        name: "fig3",
+        title: "buffer pool in CXL memory against DRAM".into(),
+        how: "One to twelve instances of 16 vCPUs; 48 sessions each for point-select and read-write, 32 for range-select. \
+              Frames in CXL memory behind a switch, or in the host's own memory."
+            .into(),
+        profiles: PROFILES.into(),
+        tables,
+        chart: Some(Chart {
+            title: "Figure 3, simulated (profiles cxl-switch, dram)".into(),
+            panels,
+        }),
+        claims: vec![
+            claim(Mix::PointSelect, 12, paper::FIG_3[0]),
+            claim(Mix::RangeSelect, 8, paper::FIG_3[1]),
+            claim(Mix::ReadWrite, 11, paper::FIG_3[2]),
+        ],
+    }
+}
+
+/// Figures 7, 8 and 9: CXL against tiered over RDMA.
+pub fn against_rdma(sweep: &Sweep, name: &'static str) -> Figure {
+    let (index, mix, threads) = match name {
+        "fig7" => (0, Mix::PointSelect, 48),
+        "fig8" => (1, Mix::RangeSelect, 32),
+        _ => (2, Mix::ReadWrite, 48),
+    };
+    let tiered = System::Tiered(LOCAL);
+    let mut panels = Vec::new();
+    let mut tables = Vec::new();
+    for (costs, at) in COSTS {
+        let both = |of: fn(&Measured) -> f64| {
+            [System::Cxl, tiered]
+                .map(|s| series(&s.name(), sweep.curve(s, costs, mix, of)))
+                .into_iter()
+                .collect::<Vec<_>>()
+        };
+        panels.push(panel(
+            &format!("throughput, {at}"),
+            "million queries/s",
+            both(|m| m.qps / 1e6),
+        ));
+        panels.push(panel("mean latency", "microseconds", both(|m| m.mean_us)));
+        panels.push(panel("bandwidth of CXL or RDMA", "GB/s", both(Measured::far_gbps)));
+        let mut table = Table::new(
+            &format!("{}, at {at}", mix.name()),
+            &[
+                "instances",
+                "CXL kQPS",
+                "RDMA kQPS",
+                "CXL us",
+                "RDMA us",
+                "CXL p99 us",
+                "RDMA p99 us",
+                "CXL GB/s",
+                "RDMA GB/s",
+                "CXL bytes/query",
+                "RDMA bytes/query",
+            ],
+        );
+        for n in sweep.counts {
+            let (cxl, rdma) = (
+                sweep.get(System::Cxl, costs, mix, *n),
+                sweep.get(tiered, costs, mix, *n),
+            );
+            let mut row = vec![n.to_string()];
+            let pairs: [Shown; 5] = [
+                (|m| m.qps / 1e3, 0),
+                (|m| m.mean_us, 0),
+                (|m| m.p99_us, 0),
+                (Measured::far_gbps, 2),
+                (Measured::bytes_a_query, 0),
+            ];
+            for (of, decimals) in pairs {
+                row.push(format!("{:.decimals$}", of(&cxl)));
+                row.push(format!("{:.decimals$}", of(&rdma)));
+            }
+            table.rows.push(row);
+        }
+        tables.push(table);
+    }
+    Figure {
+        name,
+        title: format!("{}, CXL against RDMA with 30% local", mix.name()),
+        how: format!(
+            "One to twelve instances of 16 vCPUs, {threads} sessions each. CXL: all frames behind the switch. RDMA: the tiered pool, \
+             30% of the pages in local frames, all in remote memory, whole pages of 16 KiB moved through one NIC of the host."
+        ),
+        profiles: PROFILES.into(),
+        tables,
+        chart: Some(Chart {
+            title: format!(
+                "Figure {}, {}, simulated (profiles cxl-switch, rdma)",
+                &name[3..],
+                mix.name()
+            ),
+            panels,
+        }),
+        claims: claims_against_rdma(sweep, name, index, mix),
+    }
+}
+
+fn claims_against_rdma(sweep: &Sweep, name: &str, index: usize, mix: Mix) -> Vec<Claim> {
+    let tiered = System::Tiered(LOCAL);
+    let claim = |what: &str, paper, ours, decimals, why| Claim {
+        what: what.into(),
+        paper,
+        ours,
+        decimals,
+        why,
+    };
+    let at = |system, n| sweep.get(system, "paper", mix, n);
+    let mut claims = vec![claim(
+        "instances at which RDMA is saturated",
+        Paper::About(f64::from(paper::SATURATED_AT[index])),
+        sweep.saturated_at(tiered, "paper", mix) as f64,
+        0,
+        super::why::SATURATION[index],
+    )];
+    if name != "fig9" {
+        claims.push(claim(
+            "GB/s over RDMA when saturated",
+            Paper::About(paper::SATURATED_GBPS),
+            at(tiered, 12).far_gbps(),
+            1,
+            super::why::SATURATED_GBPS,
+        ));
+    }
+    if name == "fig7" {
+        claims.push(claim(
+            "CXL, 12 instances, million queries/s",
+            Paper::About(paper::FIG_7_MQPS.0),
+            at(System::Cxl, 12).qps / 1e6,
+            2,
+            super::why::CXL_MQPS,
+        ));
+        claims.push(claim(
+            "RDMA, 12 instances, million queries/s",
+            Paper::About(paper::FIG_7_MQPS.1),
+            at(tiered, 12).qps / 1e6,
+            2,
+            super::why::SATURATED_GBPS,
+        ));
+        claims.push(claim(
+            "RDMA, one instance, GB/s",
+            Paper::About(paper::FIG_7_ONE_GBPS),
+            at(tiered, 1).far_gbps(),
+            2,
+            super::why::ONE_GBPS,
+        ));
+        claims.push(claim(
+            "CXL, 12 instances to one, throughput",
+            Paper::About(12.0),
+            at(System::Cxl, 12).qps / at(System::Cxl, 1).qps,
+            2,
+            super::why::CXL_MQPS,
+        ));
+    }
+    let ratio = match name {
+        "fig7" => Some((paper::BYTES_RATIO.0, super::why::BYTES_POINT)),
+        "fig9" => Some((paper::BYTES_RATIO.1, super::why::BYTES_READ_WRITE)),
+        _ => None,
+    };
+    if let Some((paper, why)) = ratio {
+        let what = "bytes over RDMA to bytes over CXL, one instance";
+        claims.push(claim(
+            what,
+            Paper::About(paper),
+            sweep.bytes_ratio("paper", mix),
+            2,
+            why,
+        ));
+    }
+    claims
+}
+
+/// Figure 1: one tiered instance, by the size of its local buffer.
+pub fn fig1(options: &Options, dataset: &Dataset, progress: &Progress) -> Result<Figure> {
+    let shares: &[f64] = if options.quick {
+        &[0.1, 0.5]
+    } else {
+        &[0.1, 0.3, 0.5, 0.7, 0.9]
+    };
+    let mixes = [(Mix::PointSelect, 48), (Mix::ReadWrite, 48)];
+    let costs = Arc::new(Costs::paper());
+    let plan: Vec<Phase> = mixes
+        .iter()
+        .map(|m| phase(&costs, m.0, 1, m.1, options.quick))
+        .collect();
+    let bar = progress.bar("local buffers", (shares.len() * plan.len()) as u64);
+    let worlds = super::parallel(shares, |share| {
+        let pod = Pod {
+            system: System::Tiered(*share),
+            instances: 1,
+            dataset,
+            seed: options.seed,
+        };
+        pod.run(plan.clone(), &|| bar.inc(1))
+    });
+    let worlds: Vec<Vec<Measured>> = worlds.into_iter().collect::<Result<_>>()?;
+    bar.finish_and_clear();
+    Ok(figure_1(shares, &worlds))
+}
+
+fn figure_1(shares: &[f64], worlds: &[Vec<Measured>]) -> Figure {
+    let mut table = Table::new(
+        "Throughput and bandwidth by the local buffer's share, at the paper's cost a statement",
+        &["local", "point-select kQPS", "GB/s", "read-write kQPS", "GB/s"],
+    );
+    for (share, m) in shares.iter().zip(worlds) {
+        let mut row = vec![format!("{:.0}%", share * 100.0)];
+        for m in m {
+            row.push(format!("{:.0}", m.qps / 1e3));
+            row.push(format!("{:.2}", m.far_gbps()));
+        }
+        table.rows.push(row);
+    }
+    let curve = |i: usize, of: fn(&Measured) -> f64| -> Vec<(f64, f64)> {
+        shares.iter().zip(worlds).map(|(s, m)| (s * 100.0, of(&m[i]))).collect()
+    };
+    let papers = |pick: fn(&(f64, f64, f64)) -> f64| Series {
+        name: "RDMA, paper".into(),
+        points: paper::FIG_1.iter().map(|p| (p.0 * 100.0, pick(p))).collect(),
+        paper: true,
+    };
+    let local = |mut panel: Panel| {
+        panel.x = "local buffer, % of the pages".into();
+        panel
+    };
+    let panels = vec![
+        local(panel(
+            "throughput",
+            "million queries/s",
+            vec![
+                series("point-select, RDMA", curve(0, |m| m.qps / 1e6)),
+                series("read-write", curve(1, |m| m.qps / 1e6)),
+            ],
+        )),
+        local(panel(
+            "point-select",
+            "GB/s over RDMA",
+            vec![series("RDMA", curve(0, Measured::far_gbps)), papers(|p| p.1)],
+        )),
+        local(panel(
+            "read-write",
+            "GB/s over RDMA",
+            vec![series("RDMA", curve(1, Measured::far_gbps)), papers(|p| p.2)],
+        )),
+    ];
+    let mut claims = Vec::new();
+    for (share, point, read_write) in paper::FIG_1 {
+        let Some(at) = shares.iter().position(|s| *s == share) else {
+            continue;
+        };
+        let rows = [
+            (0, "point-select", point, super::why::FIG_1_POINT),
+            (1, "read-write", read_write, super::why::FIG_1_READ_WRITE),
+        ];
+        for (i, mix, paper, why) in rows {
+            claims.push(Claim {
+                what: format!("{:.0}% local, {mix}, GB/s over RDMA", share * 100.0),
+                paper: Paper::About(paper),
+                ours: worlds[at][i].far_gbps(),
+                decimals: 1,
+                why,
+            });
+        }
+    }
+    Figure {
+        name: "fig1",
+        title: "RDMA bandwidth by the size of the local buffer".into(),
+        how: "One instance of 16 vCPUs, 48 sessions, the tiered pool: a share of the pages in local frames, all in remote memory.".into(),
+        profiles: "rdma, dram, storage".into(),
+        tables: vec![table],
+        chart: Some(Chart {
+            title: "Figure 1, simulated (profiles rdma, dram)".into(),
+            panels,
+        }),
+        claims,
+    }
+}

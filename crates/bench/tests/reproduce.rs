@@ -1,0 +1,91 @@
+//! A quick run of all figures: it ends in time, writes what it says, and the shapes that the paper's argument rests on come out.
+//! How close numbers are is told by the page of a full run, not asserted here.
+
+use cenote_bench::reproduce::report::{Claim, Figure};
+use cenote_bench::reproduce::{FIGURES, Options, figures, run};
+use std::process::Command;
+
+fn options(out: &std::path::Path, names: &[&str]) -> Options {
+    Options {
+        paper: "polarcxlmem".into(),
+        figures: names.iter().map(|n| (*n).into()).collect(),
+        quick: true,
+        out: out.into(),
+        seed: 7,
+    }
+}
+
+fn claim<'a>(figures: &'a [Figure], figure: &str, what: &str) -> &'a Claim {
+    let figure = figures.iter().find(|f| f.name == figure).expect("it was run");
+    let found = figure.claims.iter().find(|c| c.what.contains(what));
+    found.unwrap_or_else(|| panic!("no comparison \"{what}\" in {}", figure.name))
+}
+
+#[test]
+fn the_shapes_of_the_paper_come_out() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let all = figures(&options(dir.path(), &[])).expect("a quick run");
+    assert_eq!(all.iter().map(|f| f.name).collect::<Vec<_>>(), FIGURES);
+    let ours = |figure: &str, what: &str| claim(&all, figure, what).ours;
+
+    // What the profiles say comes back through the simulator's own accesses.
+    let table1 = &all[0];
+    assert!(
+        table1.claims.iter().all(|c| c.difference() < 0.01),
+        "{}",
+        table1.summary()
+    );
+    let rdma = all[1].claims.iter().filter(|c| c.what.contains("RDMA"));
+    rdma.for_each(|c| assert!(c.difference() < 0.01, "{}", c.what));
+    // CXL is a little behind DRAM, never far.
+    for mix in ["point-select", "range-select", "read-write"] {
+        let behind = ours("fig3", mix);
+        assert!((-0.05..0.25).contains(&behind), "{mix}: {behind}");
+    }
+    // RDMA is saturated early, CXL goes on.
+    assert!(ours("fig7", "instances at which") <= 4.0);
+    assert!(ours("fig8", "instances at which") <= 8.0);
+    assert!(ours("fig7", "12 instances to one") > 10.0);
+    assert!(ours("fig7", "bytes over RDMA") > 3.0);
+    // Instant recovery waits neither for redo nor for storage's pages; the others do, vanilla for more pages, though all read ahead.
+    for mix in ["read-write", "write-only"] {
+        let [tiered, vanilla] =
+            ["tiered", "vanilla"].map(|s| ours("fig10", &format!("{mix}, 60 ms of load, recovery: {s}")));
+        assert!(
+            tiered > 8.0 && vanilla > 11.0 && vanilla > 1.1 * tiered,
+            "{mix}: {tiered}, {vanilla}"
+        );
+    }
+    for figure in &all {
+        let part = figure.write(dir.path()).expect("written");
+        assert!(part.contains("**simulated**"), "{} is not labelled", figure.name);
+        let differ = figure.claims.iter().filter(|c| !c.agrees());
+        differ.for_each(|c| assert!(c.why.len() > 40, "{}: {} is not explained", figure.name, c.what));
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_numbers() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let once = || {
+        run(&options(dir.path(), &["table2", "fig1"])).expect("a quick run");
+        std::fs::read_to_string(dir.path().join("README.md")).expect("the page")
+    };
+    assert!(once() == once(), "two runs differ");
+}
+
+#[test]
+fn unknown_names_are_refused_with_a_list() {
+    for (words, expected) in [
+        (&["polarcxlmem", "fig2"][..], "table1, table2, fig1"),
+        (&["tigon"][..], "polarcxlmem"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_cenote-bench"))
+            .arg("reproduce")
+            .args(words)
+            .output()
+            .expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(expected), "{text}");
+    }
+}

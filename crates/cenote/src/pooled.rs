@@ -1,0 +1,97 @@
+//! A database's region out of the memory pool.
+//!
+//! The grant is the database's by a label that it keeps in its data directory: so a start after a crash, on whatever host of the pod, finds the
+//! memory of the last one. The process holds it until it ends; then the pool keeps it for the next. `cenote pool free` gives it back.
+
+use crate::config::PoolSettings;
+use crate::log;
+use cenote_base::units::ByteSize;
+use cenote_base::{Error, Result};
+use cenote_fabric::message::Network;
+use cenote_fabric::message::tcp::Tcp;
+use cenote_pool::holder::{Credentials, GrantedMemory, Wish};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+const LABEL_FILE: &str = "pool.label";
+
+/// Held until the process ends: nobody can tell before when the last thread has let go of the mapping.
+static HELD: Mutex<Vec<GrantedMemory>> = Mutex::new(Vec::new());
+
+/// The region's file, granted to this process from here on.
+pub fn take(pool: &PoolSettings, data: &Path, size: ByteSize) -> Result<PathBuf> {
+    let network: Arc<dyn Network> = Arc::new(Tcp);
+    let wish = Wish {
+        label: label(data)?,
+        description: data.display().to_string(),
+        bytes: size.bytes(),
+        pod: pool.pod.clone(),
+        keep: None,
+    };
+    let memory = GrantedMemory::open(&network, &credentials(pool)?, wish, Box::new(end))?;
+    let path = memory.path();
+    if !path.exists() {
+        return Err(Error::Mismatch(format!(
+            "the pool granted memory of pod {} at {}, which is not on this host: name this host's pod with --pod",
+            memory.pod(),
+            path.display()
+        )));
+    }
+    log::info!(
+        "memory pool at {}: grant {} of pod {}, holder {}, {}",
+        pool.manager,
+        memory.id(),
+        memory.pod(),
+        memory.epoch(),
+        if memory.is_fresh() { "new" } else { "kept from before" }
+    );
+    HELD.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+    Ok(path)
+}
+
+fn credentials(pool: &PoolSettings) -> Result<Credentials> {
+    let secret = match &pool.secret_file {
+        Some(file) => read_secret(file)?,
+        None => String::new(),
+    };
+    Ok(Credentials {
+        manager: pool.manager.clone(),
+        tenant: pool.tenant.clone(),
+        secret,
+    })
+}
+
+/// A secret out of a file: its first line.
+pub fn read_secret(file: &Path) -> Result<String> {
+    let text =
+        std::fs::read_to_string(file).map_err(|error| Error::io(format!("reading {}", file.display()), error))?;
+    match text.lines().next().map(str::trim) {
+        Some(secret) if !secret.is_empty() => Ok(secret.into()),
+        _ => Err(Error::Invalid(format!(
+            "{}: its first line is to be the secret",
+            file.display()
+        ))),
+    }
+}
+
+/// The database's name in the pool, drawn when it is first asked for.
+fn label(data: &Path) -> Result<String> {
+    let path = data.join(LABEL_FILE);
+    let failed = |error| Error::io(format!("reading {}", path.display()), error);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(text.trim().into()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let label = format!("database-{:032x}", cenote_base::rt::random_u128());
+            // Durable before the pool hears it: a start that found half of it would have other memory, or none.
+            cenote_base::rt::fs::replace(&path, label.as_bytes()).map_err(failed)?;
+            Ok(label)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// The memory is somebody else's from now on, and this process is about to be ended: it does so itself, which recovery takes for a crash.
+fn end(error: &Error) {
+    log::error!("{error}; the process ends here, and recovers when it is started again");
+    std::process::exit(1);
+}

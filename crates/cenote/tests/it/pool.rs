@@ -1,0 +1,195 @@
+//! A memory pool as people run it: manager, memory node, databases, operator, each a process of the program.
+
+use crate::program::{Data, Process, cenote, output};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A process that says `ready` and then runs; killed by its id when dropped.
+struct Daemon {
+    child: Child,
+    ready: String,
+}
+
+impl Daemon {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready = lines.next().expect("it says something").unwrap();
+        let daemon = Self { child, ready };
+        assert!(daemon.ready.starts_with("ready"), "{}", daemon.ready);
+        daemon
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A manager with leases of a second.
+fn start_manager(directory: &Path, listen: &str) -> Daemon {
+    let mut command = cenote(&["manager", "--lease", "1", "--listen", listen, "--dir"]);
+    command.arg(directory.join("manager"));
+    Daemon::start(command)
+}
+
+/// 160 MiB in pod `rack`.
+fn start_node(directory: &Path, manager: &str) -> Daemon {
+    let arguments = ["memory", "--pod", "rack", "--size", "160MiB", "--manager", manager];
+    let mut command = cenote(&arguments);
+    command.arg("--region").arg(directory.join("node"));
+    Daemon::start(command)
+}
+
+struct Pool {
+    directory: tempfile::TempDir,
+    manager: Daemon,
+    address: String,
+    node: Daemon,
+}
+
+impl Pool {
+    fn new() -> Self {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let manager = start_manager(directory.path(), "127.0.0.1:0");
+        let address = manager.ready.rsplit(' ').next().unwrap().to_string();
+        let node = start_node(directory.path(), &address);
+        Self {
+            directory,
+            manager,
+            address,
+            node,
+        }
+    }
+
+    fn server(&self, data: &Data) -> Process {
+        Process::spawn(self.run(data))
+    }
+
+    fn run(&self, data: &Data) -> Command {
+        let listen = ["--memory-size", "64MiB", "--listen", "127.0.0.1:0"];
+        let mut command = cenote(&["run", "--memory", "pool", "--manager", &self.address]);
+        command.args(listen).args(["--data", data.text()]);
+        command
+    }
+
+    fn ask(&self, what: &[&str]) -> (bool, String) {
+        let mut command = cenote(&["pool"]);
+        command.args(what).args(["--manager", &self.address]);
+        output(&mut command)
+    }
+
+    fn until(&self, wanted: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let (ok, text) = self.ask(&["status"]);
+            assert!(ok && Instant::now() < deadline, "{wanted} in {text}");
+            if text.contains(wanted) {
+                return text;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Two databases share a pod's memory; one is killed and finds its memory again; the pool is full for a third; what is freed is free.
+#[test]
+fn databases_live_in_a_pool() {
+    let pool = Pool::new();
+    let (one, other, third) = (Data::new(), Data::new(), Data::new());
+    let mut server = pool.server(&one);
+    let mut neighbour = pool.server(&other);
+    for server in [&server, &neighbour] {
+        let said = server.said.join("\n");
+        assert!(said.contains("granted by the memory pool"), "{said}");
+        let mut client = server.client();
+        let fill = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)";
+        client.batch_execute(fill).unwrap();
+    }
+    let (ok, text) = output(&mut pool.run(&third));
+    assert!(
+        !ok && text.contains("no memory node") && text.contains("64MiB"),
+        "{text}"
+    );
+
+    server.kill();
+    let server = pool.server(&one);
+    let said = server.said.join("\n");
+    assert!(said.contains("recovery   instant"), "{said}");
+    let rows = server.client().query("SELECT id FROM t", &[]).unwrap();
+    assert_eq!(rows.len(), 2);
+    let (ok, text) = pool.ask(&["audit"]);
+    assert!(
+        ok && text.contains("128MiB in 2 grants") && text.contains("0 problems"),
+        "{text}"
+    );
+
+    assert!(neighbour.stop().success());
+    let text = pool.until("idle");
+    assert!(text.contains("held") && text.contains("32MiB"), "{text}");
+    let grant = text.lines().find(|line| line.contains("idle")).unwrap();
+    let grant = grant.split_whitespace().next().unwrap();
+    let (ok, text) = pool.ask(&["free", grant]);
+    assert!(ok, "{text}");
+    let server = pool.server(&third);
+    drop(server);
+}
+
+/// The manager and the memory node are killed and started again under a database, which goes on.
+#[test]
+fn the_pool_may_be_killed_under_a_database() {
+    let mut pool = Pool::new();
+    let data = Data::new();
+    let server = pool.server(&data);
+    let mut client = server.client();
+    client.batch_execute("CREATE TABLE t (id int PRIMARY KEY)").unwrap();
+    pool.manager.kill();
+    pool.node.kill();
+    client.batch_execute("INSERT INTO t VALUES (1)").unwrap();
+    std::thread::sleep(Duration::from_millis(2500));
+    client.batch_execute("INSERT INTO t VALUES (2)").unwrap();
+    pool.manager = start_manager(pool.directory.path(), &pool.address);
+    pool.node = start_node(pool.directory.path(), &pool.address);
+    std::thread::sleep(Duration::from_millis(1500));
+    client.batch_execute("INSERT INTO t VALUES (3)").unwrap();
+    let text = pool.until("held");
+    assert!(text.contains("there"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    let pool = Pool::new();
+    let data = Data::new();
+    let says = |arguments: &[&str], what: &str| {
+        let (ok, text) = output(&mut cenote(arguments));
+        assert!(!ok && text.contains(what), "{arguments:?}: {text}");
+    };
+    let dir = pool.directory.path().join("other");
+    let dir = dir.to_str().unwrap();
+    says(&["manager", "--dir", dir, "--listen", "0.0.0.0:0"], "--tenants");
+    says(&["manager", "--dir", dir, "--lease", "0"], "0.5 to 3600");
+    says(&["run", "--memory", "pool", "--data", data.text()], "--manager");
+    says(
+        &["run", "--manager", &pool.address, "--data", data.text()],
+        "--memory pool",
+    );
+    says(
+        &["memory", "--pod", "a", "--size", "1MiB", "--region", "/dev/null"],
+        "no directory",
+    );
+    says(&["pool", "free", "99", "--manager", &pool.address], "no grant 99");
+    says(&["pool", "forget", "xyz", "--manager", &pool.address], "no number");
+    says(&["pool", "status", "--manager", "127.0.0.1:1"], "127.0.0.1:1");
+    let mut command = pool.run(&data);
+    command.args(["--pod", "moon"]);
+    let (ok, text) = output(&mut command);
+    assert!(!ok && text.contains("pod moon"), "{text}");
+}
