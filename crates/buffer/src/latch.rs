@@ -183,6 +183,12 @@ impl Parking {
         &self.lots[frame as usize % LOTS]
     }
 
+    /// How many wait, for `frame` or one of the same lot.
+    #[cfg(test)]
+    pub fn waiters(&self, frame: u32) -> u32 {
+        self.lot(frame).waiters.load(Ordering::SeqCst)
+    }
+
     /// Wakes those who wait for `frame`; after each release.
     #[inline]
     pub fn released(&self, frame: u32) {

@@ -592,13 +592,10 @@ impl Pool {
         let key = crate::hash::key_of(page);
         loop {
             if let Some(frame) = self.hash.find(&self.frames, key) {
-                let latched = self.latch_exclusive(frame)?;
-                let d = self.frames.descriptor(frame);
-                if d.key.load(Ordering::Relaxed) == key {
-                    self.used(Points, d);
+                if let Some(latched) = self.latch_exclusive(frame, key)? {
+                    self.used(Points, self.frames.descriptor(frame));
                     return Ok(latched);
                 }
-                self.unlatch(latched, false);
             }
             let claimed = self.claim()?;
             if self.publish(claimed, page)?.is_none() {

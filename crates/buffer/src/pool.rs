@@ -208,12 +208,14 @@ impl Pool {
         let mut miss = false;
         loop {
             let frame = self.fetch(page, hint, &mut miss)?;
-            let word = self.parking.until(frame, || {
-                let word = self.frames.descriptor(frame).latch.load(Ordering::Acquire);
+            let d = self.frames.descriptor(frame);
+            let word = self.wait_for(frame, key, || {
+                let word = d.latch.load(Ordering::Acquire);
                 (!latch::is_exclusive(word)).then_some(word)
             });
-            let d = self.frames.descriptor(frame);
-            if d.key.load(Ordering::Relaxed) == key {
+            if let Some(word) = word
+                && d.key.load(Ordering::Relaxed) == key
+            {
                 self.count_access(miss);
                 return Ok(OptGuard::new(self, d, frame, latch::version(word)));
             }
@@ -230,8 +232,10 @@ impl Pool {
         loop {
             let frame = self.fetch(page, Hint::Warm, &mut miss)?;
             let d = self.frames.descriptor(frame);
-            self.parking
-                .until(frame, || latch::try_shared(&d.latch, self.owner).then_some(()));
+            let latched = self.wait_for(frame, key, || latch::try_shared(&d.latch, self.owner).then_some(()));
+            if latched.is_none() {
+                continue;
+            }
             if d.key.load(Ordering::Relaxed) == key {
                 self.count_access(miss);
                 self.used(Points, d);
@@ -247,14 +251,11 @@ impl Pool {
         let mut miss = false;
         loop {
             let frame = self.fetch(page, Hint::Warm, &mut miss)?;
-            let latched = self.latch_exclusive(frame)?;
-            let d = self.frames.descriptor(frame);
-            if d.key.load(Ordering::Relaxed) == key {
+            if let Some(latched) = self.latch_exclusive(frame, key)? {
                 self.count_access(miss);
-                self.used(Points, d);
+                self.used(Points, self.frames.descriptor(frame));
                 return Ok(latched);
             }
-            self.unlatch(latched, false);
         }
     }
 
@@ -297,17 +298,38 @@ impl Pool {
 
     // ---- latches ----
 
-    /// Latches `frame` exclusively; it may hold another page by then.
-    pub(crate) fn latch_exclusive(&self, frame: u32) -> Result<Latched> {
-        let entry = self.slots.announce(&self.frames, frame)?;
-        let latch = &self.frames.descriptor(frame).latch;
-        self.parking
-            .until(frame, || latch::try_exclusive(latch, self.owner).then_some(()));
-        self.latched(frame);
-        Ok(Latched { frame, entry })
+    /// Waits until `attempt` gives something; `None` if the frame is another page's by then and `attempt` still gives nothing.
+    ///
+    /// Nobody waits for the latch of a page that he does not want: the pages that a caller holds and the one that he waits for are in
+    /// the order of latching, but the page that moved into the frame meanwhile need not be, and its holder may wait for the caller.
+    fn wait_for<T>(&self, frame: u32, key: u64, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        let d = self.frames.descriptor(frame);
+        self.parking.until(frame, || match attempt() {
+            Some(done) => Some(Some(done)),
+            // A frame changes its page under its latch alone, so whoever waits is woken after that.
+            None => (d.key.load(Ordering::Relaxed) != key).then_some(None),
+        })
     }
 
-    /// As [`Pool::latch_exclusive`], unless somebody holds it.
+    /// Latches `frame` exclusively, if it holds the page of `key`.
+    pub(crate) fn latch_exclusive(&self, frame: u32, key: u64) -> Result<Option<Latched>> {
+        let entry = self.slots.announce(&self.frames, frame)?;
+        let d = self.frames.descriptor(frame);
+        let taken = self.wait_for(frame, key, || latch::try_exclusive(&d.latch, self.owner).then_some(()));
+        if taken.is_none() {
+            self.slots.withdraw(&self.frames, entry);
+            return Ok(None);
+        }
+        self.latched(frame);
+        let latched = Latched { frame, entry };
+        if d.key.load(Ordering::Relaxed) == key {
+            return Ok(Some(latched));
+        }
+        self.unlatch(latched, false);
+        Ok(None)
+    }
+
+    /// Latches `frame` exclusively, whatever it holds, unless somebody else does.
     pub(crate) fn try_latch_exclusive(&self, frame: u32) -> Result<Option<Latched>> {
         let entry = self.slots.announce(&self.frames, frame)?;
         if latch::try_exclusive(&self.frames.descriptor(frame).latch, self.owner) {
@@ -613,3 +635,6 @@ pub(crate) fn set_state(d: &Descriptor, state: FrameState) {
     d.state.store(generation << 8 | state as u32, Ordering::Release);
     d.seal();
 }
+
+#[cfg(test)]
+mod tests;

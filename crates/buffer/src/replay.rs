@@ -160,11 +160,9 @@ impl Pool {
                 Some(frame) => frame,
                 None => self.load(page, Hint::Warm, true)?,
             };
-            let latched = self.latch_exclusive(frame)?;
-            if self.page_in(frame) == Some(page) {
+            if let Some(latched) = self.latch_exclusive(frame, key_of(page))? {
                 return Ok(latched);
             }
-            self.unlatch(latched, false);
         }
     }
 
