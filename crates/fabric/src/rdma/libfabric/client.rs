@@ -62,6 +62,8 @@ pub struct Peer {
     /// When it was last heard of, and asked for a sign of life.
     heard: AtomicU64,
     pinged: AtomicU64,
+    /// Since when questions fail; 0: the last did not.
+    failing: AtomicU64,
 }
 
 #[derive(Default)]
@@ -162,6 +164,8 @@ struct Core {
     judged: Nanos,
     /// The node is to be asked about them, when there is a connection again.
     doubts: VecDeque<(Arc<Batch>, Doubt)>,
+    /// Their question for a key failed: it is asked again.
+    unasked: Vec<Arc<Batch>>,
     asked: Nanos,
     /// Batches that nobody waits for; their way is kept until they are done.
     abandoned: Vec<(Arc<Batch>, Arc<Way>)>,
@@ -250,6 +254,7 @@ impl Client {
             state: Mutex::default(),
             heard: AtomicU64::new(rt::now().0),
             pinged: AtomicU64::new(0),
+            failing: AtomicU64::new(0),
         });
         let sent = self.send_hello(&mut core, &peer);
         drop(core);
@@ -605,7 +610,8 @@ impl Client {
             core.judged = now;
             self.judge(&mut core, now);
         }
-        if !core.doubts.is_empty() && now.since(core.asked) > ASK_AGAIN {
+        if !(core.doubts.is_empty() && core.unasked.is_empty()) && now.since(core.asked) > ASK_AGAIN {
+            self.ask_for_keys(&mut core);
             self.ask_for_verdicts(&mut core, now);
         }
         if count > 0 || !core.outbox.is_empty() || !core.queue.is_empty() {
@@ -661,6 +667,9 @@ impl Client {
                 core.doubts.push_back((batch, Doubt { piece, failed, since }));
             }
             What::Verdict(batch, doubt) => core.doubts.push_back((batch, doubt)),
+            What::Resolve(batch, key) if peer.path() == Path::OneSided => {
+                self.question_failed(core, &peer, batch, key, why);
+            }
             what if peer.path() == Path::OneSided && !matches!(what, What::Hello) => {
                 let unknown = Error::Timeout(format!("memory node {}: the connection broke: {why}", peer.name));
                 self.end(core, what, &unknown);
@@ -671,6 +680,26 @@ impl Client {
                 self.end(core, what, &lost);
                 self.break_peer(core, &peer, &lost);
             }
+        }
+    }
+
+    /// A question for a key went down with a connection: nothing was done, and asking again changes nothing. When its time is over the node is
+    /// lost.
+    fn question_failed(&self, core: &mut Core, peer: &Arc<Peer>, batch: Arc<Batch>, key: u64, why: &str) {
+        if peer.has_failed_for(rt::now()) < self.patience {
+            core.unasked.push(batch);
+            return;
+        }
+        let lost = peer.lost(why);
+        self.end(core, What::Resolve(batch, key), &lost);
+        self.break_peer(core, peer, &lost);
+    }
+
+    fn ask_for_keys(&self, core: &mut Core) {
+        for batch in core::mem::take(&mut core.unasked) {
+            self.came(core, &batch, |body| {
+                body.is_waiting_for_key(false);
+            });
         }
     }
 
@@ -1045,6 +1074,18 @@ impl Core {
 impl Peer {
     fn hear(&self) {
         self.heard.store(rt::now().0, Ordering::Relaxed);
+        self.failing.store(0, Ordering::Relaxed);
+    }
+
+    /// For how long questions have failed, as of this failure.
+    fn has_failed_for(&self, now: Nanos) -> Nanos {
+        match self.failing.load(Ordering::Relaxed) {
+            0 => {
+                self.failing.store(now.0, Ordering::Relaxed);
+                Nanos::ZERO
+            }
+            since => now.since(Nanos(since)),
+        }
     }
 
     /// Whether it was long enough since it was last asked; then it is.
