@@ -119,6 +119,22 @@ fn pages_are_put_back_from_durable_copies() {
     assert!(output.status.success(), "{text}");
 }
 
+/// A process was killed after it had made an undo segment's file and before it had synced the directory. The next start found the
+/// file, used it, and a power cut took it: the database could not be opened.
+#[test]
+fn names_that_are_found_at_start_are_durable() {
+    let (output, text) = sim(&[
+        "--world",
+        "disk",
+        "--seed",
+        "15221076",
+        "--no-shrink",
+        "--limits",
+        "24,4,3,3,1,1",
+    ]);
+    assert!(output.status.success(), "{text}");
+}
+
 /// Same seed, same run, bit for bit.
 #[test]
 fn a_seed_goes_the_same_way_twice() {

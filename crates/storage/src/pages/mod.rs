@@ -253,12 +253,13 @@ impl PageStore {
     /// Makes a space durably: its file is empty and there.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it exists.
+    /// [`Error::Invalid`] if it exists; [`Error::Poisoned`] from then on if a sync fails.
     pub fn create_space(&self, space: u32) -> Result<()> {
         self.check()?;
         // Old copies of pages of a space of this number must not come back.
         self.forget(space)?;
-        self.spaces.create(space)
+        let file = self.spaces.create(space)?;
+        self.guarded(|| self.spaces.settle(space, file))
     }
 
     /// Removes a space, durably, if it exists. Nobody may use it any more.

@@ -168,17 +168,22 @@ impl Spaces {
         Ok(())
     }
 
-    pub fn create(&self, space: u32) -> Result<()> {
+    /// Makes the file of a space that nobody else makes at the same time; the space is there after [`Spaces::settle`].
+    pub fn create(&self, space: u32) -> Result<SpaceFile> {
         let mut files = self.files.write();
         if files.contains_key(&space) {
             return Err(Error::Invalid(format!("space {space} exists already")));
         }
         self.close_some(&mut files)?;
-        let file = SpaceFile::open(self.path(space), OpenOptions::TRUNCATE)?;
+        SpaceFile::open(self.path(space), OpenOptions::TRUNCATE)
+    }
+
+    /// A file that was made is there for good, and known.
+    pub fn settle(&self, space: u32, file: SpaceFile) -> Result<()> {
         doing(file.0.file.sync_data(), "syncing", &file.0.path)?;
         doing(fs::sync_dir(&self.dir), "syncing", &self.dir)?;
         self.dropped.write().remove(&space);
-        files.insert(space, Some(file));
+        self.files.write().insert(space, Some(file));
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::{Error, Lsn, PageId, Result};
 
 use crate::control::{Control, ControlFile};
-use crate::log::{Log, LogOptions, LogReport, Need, RingPlace, RingUse, Survive, log_dir};
+use crate::log::{Log, LogOptions, LogReport, Need, RingPlace, Survive, log_dir};
 use crate::pages::{PageStore, PagesReport, doing, spaces_dir};
 
 /// How to open the log and the pages of a data directory.
@@ -122,6 +122,13 @@ impl DataDir {
         )))
     }
 
+    /// The files that were found stay there: a process that made one may have been killed before it synced the directory, and nobody
+    /// else would, though from here on commits rely on it.
+    fn keep_names(&self) -> Result<()> {
+        let dirs = [self.path.clone(), log_dir(&self.path), spaces_dir(&self.path)];
+        dirs.iter().try_for_each(|dir| doing(fs::sync_dir(dir), "syncing", dir))
+    }
+
     /// Opens log and pages. Torn pages are good after this, and the whole log is durable.
     ///
     /// # Errors
@@ -146,9 +153,7 @@ impl DataDir {
             background: options.background,
         })?;
         let (pages, pages_report) = PageStore::open(&self.path, database)?;
-        if log_report.ring == RingUse::Created {
-            doing(fs::sync_dir(&self.path), "syncing", &self.path)?;
-        }
+        self.keep_names()?;
         let report = StorageReport {
             log: log_report,
             pages: pages_report,

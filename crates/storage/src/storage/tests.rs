@@ -11,6 +11,7 @@ use cenote_base::{PAGE_SIZE, RecordAddr};
 use cenote_fabric::Region;
 
 use super::*;
+use crate::RingUse;
 use crate::redo::{GroupBuilder, apply, page_lsn};
 use crate::restore;
 use crate::testing::{Rng, blank, place, region};
@@ -152,6 +153,28 @@ fn one_directory_serves_one_process() {
         assert!(matches!(error, Error::Busy(_)), "{error}");
         drop(held);
         DataDir::open(Path::new("/data")).expect("free again");
+    });
+}
+
+/// Killed between making a file and syncing its directory: the next process finds the file and uses it, and a power cut takes it.
+#[test]
+fn a_file_that_is_found_stays() {
+    let (files, path, page) = (MemFs::new(), Path::new("/data"), PageId::new(7, 0));
+    with(Arc::new(files.clone()), || {
+        let region = region();
+        start(path, &region).0.storage.pages().create_space(6).expect("made");
+        fs::open(spaces_dir(path).join("00000007.pages"), OpenOptions::TRUNCATE).expect("made");
+    });
+    let found = files.kill_clone();
+    with(Arc::new(found.clone()), || {
+        let (toy, _) = start(path, &region());
+        toy.set(page, 42);
+        toy.checkpoint();
+    });
+    with(Arc::new(found.crash_clone()), || {
+        let (toy, _) = start(path, &region());
+        assert!(toy.storage.pages().has_space(7), "committed pages lie there");
+        assert_eq!(toy.get(page), 42);
     });
 }
 
