@@ -135,6 +135,22 @@ fn names_that_are_found_at_start_are_durable() {
     assert!(output.status.success(), "{text}");
 }
 
+/// A sync failed and the process ended; the next found the page in its place, as the system still showed it, moved the checkpoint, and a power cut
+/// left a file without the page.
+#[test]
+fn what_a_failed_sync_dropped_is_not_believed_by_the_next_process() {
+    let (output, text) = sim(&[
+        "--world",
+        "disk",
+        "--seed",
+        "11763148",
+        "--no-shrink",
+        "--limits",
+        "2100,3,3,150,1,0",
+    ]);
+    assert!(output.status.success(), "{text}");
+}
+
 /// Same seed, same run, bit for bit.
 #[test]
 fn a_seed_goes_the_same_way_twice() {

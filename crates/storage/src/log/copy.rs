@@ -78,7 +78,7 @@ pub(crate) fn copy_log(source: &LogSource<'_>, dir: &Path, database: u128, from:
             segments.sync(number)?;
         }
     }
-    let end = find_end(&segments, from, to)?.0.durable;
+    let end = find_end(&segments, from, to)?.mark.durable;
     if end != to {
         return Err(Error::corrupt(format!(
             "the log was copied up to {to}, but can be read up to {end}"

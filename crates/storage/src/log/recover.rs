@@ -214,13 +214,14 @@ fn make_void(ring: &Ring, at: Lsn, end: Lsn) {
 // ---- without the ring ----
 
 fn from_files(segments: Segments, ring: Ring, ring_use: RingUse, options: &LogOptions) -> Result<(Core, LogReport)> {
-    let (mark, used_to) = find_end(&segments, options.checkpoint, options.known_durable)?;
-    let end = mark.durable;
+    let found = find_end(&segments, options.checkpoint, options.known_durable)?;
+    let (mark, used_to, end) = (found.mark, found.used_to, found.mark.durable);
     // A killed process may have written what it had not synced: it is read, so it has to last.
     for number in segments.number_of(options.checkpoint)..segments.number_of(end) {
         segments.sync(number)?;
     }
     segments.truncate(end, used_to)?;
+    write_again(&segments, found.known_durable, end)?;
     segments.prepare(segments.number_of(end), true)?;
     ring.format(options.database, end);
     let block = load_block(&segments, end)?;
@@ -236,6 +237,30 @@ fn from_files(segments: Segments, ring: Ring, ring_use: RingUse, options: &LogOp
     Ok((core, report))
 }
 
+/// Bytes that are written again at a time.
+const CHUNK: usize = 1 << 20;
+
+/// Writes and syncs what was written behind `from` once more. A sync that failed in a former process may have dropped it; the system shows it still,
+/// and the next sync would not say so. All before `from` was synced without an error, or nothing would stand behind it.
+fn write_again(segments: &Segments, from: Lsn, end: Lsn) -> Result<()> {
+    let mut at = block_of(from);
+    let mut blocks = vec![0; CHUNK];
+    while at < end {
+        let number = segments.number_of(at);
+        let stop = block_of(end.advance(BLOCK - 1)).min(segments.start_of(number + 1));
+        let length = (stop.since(at) as usize).min(blocks.len());
+        if !segments.read_exact(at, &mut blocks[..length])? {
+            return Err(segments.missing(at));
+        }
+        segments.write(at, &blocks[..length])?;
+        at = at.advance(length as u64);
+        if at == stop {
+            segments.sync(number)?;
+        }
+    }
+    Ok(())
+}
+
 /// The durable bytes of the block in which the log ends, which the next flush completes.
 fn load_block(segments: &Segments, end: Lsn) -> Result<[u8; BLOCK as usize]> {
     let mut block = [0; BLOCK as usize];
@@ -246,9 +271,19 @@ fn load_block(segments: &Segments, end: Lsn) -> Result<[u8; BLOCK as usize]> {
     Ok(block)
 }
 
-/// The position of the first bytes, from the checkpoint on, that are no group; an error if the log
-/// was durable beyond it. And behind which position the rest of the segment there is zeros.
-pub(super) fn find_end(segments: &Segments, checkpoint: Lsn, known_durable: Lsn) -> Result<(Mark, Lsn)> {
+/// The end of the log in its files.
+pub(super) struct Found {
+    /// Up to the first bytes, from the checkpoint on, that are no group.
+    pub mark: Mark,
+    /// How far groups before the end say that it was durable.
+    known_durable: Lsn,
+    /// From here on, the segment there is zeros.
+    used_to: Lsn,
+}
+
+/// Looks for the log's end; an error if the log was durable beyond it.
+pub(super) fn find_end(segments: &Segments, checkpoint: Lsn, known_durable: Lsn) -> Result<Found> {
+    let mut said = known_durable.max(checkpoint);
     let mut mark = Mark {
         durable: checkpoint,
         last_start: Lsn::ZERO,
@@ -259,6 +294,7 @@ pub(super) fn find_end(segments: &Segments, checkpoint: Lsn, known_durable: Lsn)
         let at = mark.durable;
         match window.group(at, |at, buffer| ahead.read(segments, at, END, buffer))? {
             Ok(group) => {
+                said = said.max(group.durable_when_reserved());
                 mark = Mark {
                     durable: group.end(),
                     last_start: at,
@@ -276,7 +312,11 @@ pub(super) fn find_end(segments: &Segments, checkpoint: Lsn, known_durable: Lsn)
     let rest = look_behind(segments, end, &mut window, &mut ahead)?;
     match rest.durable {
         Some(known) => Err(damaged(segments, end, known, &reason)),
-        None => Ok((mark, rest.used_to)),
+        None => Ok(Found {
+            mark,
+            known_durable: said,
+            used_to: rest.used_to,
+        }),
     }
 }
 

@@ -78,6 +78,10 @@ pub(super) struct Listed {
 }
 
 impl Listed {
+    fn at(&self) -> u64 {
+        self.area as u64 * AREA_BYTES + ((self.slot + 1) * PAGE_SIZE) as u64
+    }
+
     /// Whether `page`, which was read as page `id`, is whole and this very copy.
     pub fn is(&self, page: &[u8], id: PageId) -> bool {
         u32_at(page, 0) == Some(self.sum) && verify_page(page, id).is_ok()
@@ -154,17 +158,22 @@ impl Areas {
         at_once(requests).into_iter().map(read).collect()
     }
 
-    /// Makes durable what the areas hold.
-    pub fn sync(&self) -> Result<()> {
+    /// Writes copies where they lie once more, with their headers, and syncs them.
+    pub fn write_again<'a>(&self, copies: impl Iterator<Item = (Listed, &'a [u8])>) -> Result<()> {
+        let write = |bytes: &[u8], at| doing(self.file.write_at(bytes, at), "writing", &self.path);
+        for (header, area) in self.headers()?.iter().zip(0..) {
+            write(header, area * AREA_BYTES)?;
+        }
+        for (copy, bytes) in copies {
+            write(bytes, copy.at())?;
+        }
         doing(self.file.sync_data(), "syncing", &self.path)
     }
 
     /// The bytes of listed copies, in order: whole or not, whatever lies there.
     pub fn copies(&self, listed: &[Listed]) -> Result<Vec<Box<[u8]>>> {
-        let request = |(copy, tag): (&Listed, u64)| {
-            let at = copy.area as u64 * AREA_BYTES + ((copy.slot + 1) * PAGE_SIZE) as u64;
-            IoRequest::read(self.file.clone(), at, vec![0; PAGE_SIZE].into(), tag)
-        };
+        let request =
+            |(copy, tag): (&Listed, u64)| IoRequest::read(self.file.clone(), copy.at(), vec![0; PAGE_SIZE].into(), tag);
         self.read_all(listed.iter().zip(0..).map(request).collect())
     }
 

@@ -101,9 +101,9 @@ impl PageStore {
         Ok((store, PagesReport { restored }))
     }
 
-    /// Pages whose place is torn, or older than their copy, get the copy. The places of the others are whole as the system shows
-    /// them, but whoever wrote them may have been killed before they were synced: their files count as dirty and the areas as
-    /// unsettled, so that no area is written over before that.
+    /// Pages whose place is torn, or older than their copy, get the copy. A place that is as its copy says is written again: the process
+    /// before may have been killed before it was synced, or have ended since its sync failed, and then the system shows what it will never write.
+    /// The files count as dirty and the areas as unsettled, so that no area is written over before they are synced.
     ///
     /// Places are read at once, and of the copies those only whose page is not found in its place.
     fn restore(&self) -> Result<Vec<PageId>> {
@@ -120,7 +120,9 @@ impl PageStore {
         let mut doubtful = Vec::new();
         for ((id, file, copies), request) in places.iter().zip(at_once(requests.collect())) {
             let page = file.answer(request)?;
-            if !copies[0].is(&page, *id) {
+            if copies[0].is(&page, *id) {
+                file.write(id.page, &[&page])?;
+            } else {
                 doubtful.push(Doubtful {
                     id: *id,
                     file,
@@ -143,20 +145,21 @@ impl PageStore {
         for d in doubtful {
             let read: Vec<_> = d.copies.iter().zip(bytes.by_ref()).collect();
             let whole = read.into_iter().find(|(listed, copy)| listed.is(copy, d.id));
-            let Some((_, copy)) = whole else { continue };
+            let Some((listed, copy)) = whole else { continue };
             if verify_page(&d.page, d.id).is_err() || page_lsn(&d.page) < page_lsn(&copy) {
-                better.push((d, copy));
+                better.push((d, *listed, copy));
             }
         }
-        // A process that was killed before it synced its batch left copies that only the system has: were they not synced now, a power cut
-        // in the middle of these writes could take page and copy.
+        // A process that was killed before it synced its batch, or whose sync failed, left copies that only the system has: were they not
+        // written and synced now, a power cut in the middle of these writes could take page and copy.
         if !better.is_empty() {
-            self.areas.sync()?;
+            let copies = better.iter().map(|(_, listed, copy)| (*listed, &**copy));
+            self.areas.write_again(copies)?;
         }
-        for (d, copy) in &better {
+        for (d, _, copy) in &better {
             d.file.write(d.id.page, &[copy])?;
         }
-        Ok(better.iter().map(|(d, _)| d.id).collect())
+        Ok(better.iter().map(|(d, ..)| d.id).collect())
     }
 
     /// Reads a page.

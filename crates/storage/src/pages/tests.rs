@@ -179,6 +179,43 @@ fn spaces_are_made_and_dropped_durably_and_old_copies_stay_away() {
     });
 }
 
+/// The process ended with the failed sync; the next one finds the page in its place, as the system still shows it, and a power cut leaves
+/// what the disk has.
+#[test]
+fn what_a_failed_sync_dropped_is_written_again() {
+    for after in 0..6 {
+        let (fs, mut rng, id) = (MemFs::new(), Rng(1), PageId::new(1, 3));
+        let page = page_of(id, 8, &mut rng);
+        with(files(&fs), || {
+            let (store, _) = open();
+            store.create_space(1).expect("made");
+            store.write_pages(&[(id, &page)]).expect("written");
+            fs.fail_syncs(after, 1);
+            let others = (10..14).map(|n| PageId::new(1, n));
+            let _ = others
+                .map(|id| store.write_pages(&[(id, &page_of(id, 8, &mut rng))]))
+                .count();
+            let _ = store.sync();
+        });
+        let found = fs.kill_clone();
+        with(files(&found), || {
+            let (store, _) = open();
+            for n in 20..30 {
+                let id = PageId::new(1, n);
+                store.write_pages(&[(id, &page_of(id, 16, &mut rng))]).expect("written");
+            }
+            store.sync().expect("synced");
+        });
+        with(files(&found.crash_clone()), || {
+            let (store, _) = open();
+            let mut read = vec![0; PAGE_SIZE];
+            let kind = store.read_page(id, &mut read).expect("there");
+            assert_ne!(kind, PageRead::NeverWritten, "after {after} syncs");
+            assert_eq!(read[4..], page[4..], "after {after} syncs");
+        });
+    }
+}
+
 #[test]
 fn a_failed_sync_poisons_the_store_and_a_full_disk_does_not() {
     let (fs, mut rng, mut model) = (MemFs::new(), Rng(6), Model::default());

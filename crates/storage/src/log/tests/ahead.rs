@@ -154,10 +154,12 @@ fn the_end_is_found_and_the_log_scanned_by_large_reads() {
         let written = drive.counters().bytes_written;
         let ((log, _), operations, bytes) = reads(&drive, || Log::open(options(4 << 20)).expect("opens"));
         assert!(operations <= 16 + all / (1 << 20), "{operations} reads of {all} bytes");
-        assert!(bytes <= all + (128 << 10), "{bytes} bytes of {all}");
+        // What no group says to have been durable is read and written again: no more than fits the ring.
+        let again = RING_MIN;
+        assert!(bytes <= all + again + (128 << 10), "{bytes} bytes of {all}");
         let written = drive.counters().bytes_written - written;
         assert!(
-            written <= 4 * ring::BLOCK,
+            written <= again + 4 * ring::BLOCK,
             "nothing is there to be cleared: {written} bytes"
         );
         let (found, operations, bytes) = reads(&drive, || groups(&log, FIRST_LSN));

@@ -41,6 +41,31 @@ fn a_failed_sync_poisons_the_log_for_good() {
     }
 }
 
+/// The process ended with the failed sync; the next one reads what the system still shows, goes on behind it, and a power cut leaves what
+/// the disk has.
+#[test]
+fn what_a_failed_sync_dropped_is_written_again_before_anything_stands_on_it() {
+    for after in 0..4 {
+        let (fs, mut rng, mut written) = (MemFs::new(), Rng(after), Written::default());
+        with(in_memory(&fs), || {
+            let (log, _) = Log::open(log_options(dir(), &region())).expect("made");
+            fs.fail_syncs(after, 1);
+            while log.wait_durable(written.append(&log, &mut rng, 3000).end).is_ok() {}
+        });
+        let found = fs.kill_clone();
+        let acknowledged = with(in_memory(&found), || {
+            let (log, _) = Log::open(log_options(dir(), &region())).expect("opens");
+            let end = written.append(&log, &mut rng, 3000).end;
+            log.wait_durable(end).expect("durable");
+            end
+        });
+        with(in_memory(&found.crash_clone()), || {
+            let (log, _) = Log::open(log_options(dir(), &region())).expect("opens");
+            written.assert_all(&log, acknowledged, &format!("after {after} syncs"));
+        });
+    }
+}
+
 /// Waiters, whoever leads, are all told.
 #[test]
 fn every_waiter_learns_of_the_failure() {
