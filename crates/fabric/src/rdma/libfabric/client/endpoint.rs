@@ -1,0 +1,101 @@
+//! A user's connection as an [`Endpoint`], and batches under way.
+
+use super::*;
+
+/// A connection: its end is told to the node.
+pub struct Way {
+    pub(super) handle: Arc<Handle>,
+    pub(super) peer: Arc<Peer>,
+}
+
+impl Way {
+    /// What the provider calls a registration, once it was used over this way.
+    pub fn provider_key(&self, key: u64) -> Option<Target> {
+        self.peer.state.lock().keys.get(&key).map(|(target, _)| *target)
+    }
+}
+
+/// A way, as an endpoint.
+#[derive(Debug)]
+pub struct Connection(pub Arc<Way>);
+
+impl fmt::Debug for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "way to {}", self.peer.name)
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.handle.0.forget(&self.peer);
+    }
+}
+
+impl Endpoint for Connection {
+    fn peer(&self) -> &str {
+        &self.0.peer.name
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            depth: DEPTH,
+            transfer: u64::from(u32::MAX / 2),
+        }
+    }
+
+    fn post(&self, works: Vec<Work>) -> Posted {
+        if works.is_empty() {
+            return Posted::done(works);
+        }
+        let client = &self.0.handle.0;
+        let room = || client.core.lock().posted < DEPTH;
+        if !room() {
+            client.wait_until(&Arc::default(), &AtomicBool::default(), room);
+        }
+        let batch = Arc::new(Batch::new(Arc::clone(&self.0.peer), works));
+        client.start(&batch);
+        Posted::new(Box::new(UnderWay {
+            way: Arc::clone(&self.0),
+            batch,
+        }))
+    }
+}
+
+/// A batch under way, as whoever posted it has it. The way lives as long.
+struct UnderWay {
+    way: Arc<Way>,
+    batch: Arc<Batch>,
+}
+
+impl InFlight for UnderWay {
+    fn poll(&mut self) -> bool {
+        let client = &self.way.handle.0;
+        if !self.batch.is_done()
+            && let Some(role) = client.role.try_lock()
+        {
+            client.turn();
+            drop(role);
+            client.hand_over();
+        }
+        self.batch.is_done()
+    }
+
+    fn wait(self: Box<Self>) -> Vec<Work> {
+        let client = &self.way.handle.0;
+        client.wait_until(&self.batch.event, &self.batch.slept, || self.batch.is_done());
+        self.batch.take()
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if self.batch.is_done() {
+            return;
+        }
+        let client = &self.way.handle.0;
+        let mut core = client.core.lock();
+        core.abandoned.push((Arc::clone(&self.batch), Arc::clone(&self.way)));
+        drop(core);
+        client.unattended.set();
+    }
+}

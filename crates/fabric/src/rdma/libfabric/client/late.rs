@@ -1,0 +1,111 @@
+//! What is late, and what is lost: every flight ends.
+
+use super::*;
+
+impl Client {
+    /// Asks peers that were silent for long for a sign of life, and ends what has waited too long.
+    pub(super) fn judge(&self, core: &mut Core, now: Nanos) {
+        while core.order.front().is_some_and(|id| !core.flights.contains_key(id)) {
+            core.order.pop_front();
+        }
+        let old = |id: &u64| {
+            core.flights
+                .get(id)
+                .map(|f| (*id, now.since(f.since), Arc::clone(&f.peer)))
+        };
+        let suspect: Vec<_> = core
+            .order
+            .iter()
+            .filter_map(old)
+            .take_while(|(_, age, _)| age.0 > self.patience.0 / 4)
+            .collect();
+        for (id, age, peer) in suspect {
+            if self.is_verdict(core, id) {
+                // Asking again changes nothing, and the question may have gone down with a connection.
+                if let Some(Flight {
+                    what: What::Verdict(batch, doubt),
+                    ..
+                }) = core.land(id)
+                {
+                    core.doubts.push_back((batch, doubt));
+                }
+            } else if age > self.patience {
+                self.give_up(core, id, &peer, now);
+            } else if peer.may_ping(now, Nanos(self.patience.0 / 4)) {
+                self.send_control(core, &peer, Kind::Ping);
+            }
+        }
+    }
+
+    fn is_verdict(&self, core: &Core, id: u64) -> bool {
+        matches!(
+            core.flights.get(&id),
+            Some(Flight {
+                what: What::Verdict(..),
+                ..
+            })
+        )
+    }
+
+    /// Its time is over: the node is alive and has not answered this, or gives no sign of life.
+    fn give_up(&self, core: &mut Core, id: u64, peer: &Arc<Peer>, now: Nanos) {
+        let Some(flight) = core.land(id) else {
+            return;
+        };
+        let silent = now.since(Nanos(peer.heard.load(Ordering::Relaxed)));
+        if silent.0 < self.patience.0 / 2 && !matches!(flight.what, What::Hello) {
+            let late = Error::Timeout(format!("memory node {}: no answer in time", peer.name));
+            return self.end(core, flight.what, &late);
+        }
+        let lost = peer.lost(&format!("no sign of life for {} ms", silent.as_millis()));
+        self.end(core, flight.what, &lost);
+        self.break_peer(core, peer, &lost);
+    }
+
+    /// A flight ends with an error.
+    pub(super) fn end(&self, core: &mut Core, what: What, error: &Error) {
+        match what {
+            What::Hello => {}
+            What::Message(batch, pieces) => self.came(core, &batch, |body| {
+                let failed = |piece: Piece| body.came(piece, Err(error.clone()), &[]);
+                pieces.into_iter().for_each(failed);
+            }),
+            What::Operation(batch, piece) | What::Verdict(batch, Doubt { piece, .. }) => {
+                self.came(core, &batch, |body| body.came(piece, Err(error.clone()), &[]));
+            }
+            What::Resolve(batch, _) => self.came(core, &batch, |body| {
+                body.is_waiting_for_key(false);
+                body.fail_next(error);
+            }),
+        }
+    }
+
+    /// All that is under way to a peer ends, and all that comes later.
+    pub(super) fn break_peer(&self, core: &mut Core, peer: &Arc<Peer>, error: &Error) {
+        peer.state.lock().broken.get_or_insert_with(|| error.clone());
+        core.peers.remove(&peer.session());
+        let of_peer = |f: &Flight| Arc::ptr_eq(&f.peer, peer);
+        let ids: Vec<u64> = core
+            .flights
+            .iter()
+            .filter(|(_, f)| of_peer(f))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            if let Some(flight) = core.land(id) {
+                self.end(core, flight.what, error);
+            }
+        }
+    }
+
+    /// The rail itself has failed: no peer can be reached any more.
+    pub(super) fn fail_rail(&self, core: &mut Core, error: &Error) {
+        core.failed = Some(error.clone());
+        let mut peers: Vec<Arc<Peer>> = core.peers.values().cloned().collect();
+        peers.extend(core.flights.values().map(|f| Arc::clone(&f.peer)));
+        for peer in peers {
+            let lost = peer.lost(&error.to_string());
+            self.break_peer(core, &peer, &lost);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Who turns: waiters, one of whom leads, and the thread that looks after what nobody waits for.
+
+use super::*;
+
+impl Client {
+    /// Returns when `done`. `event` wakes whoever sleeps here: it is set when there is news, or when a leader is wanted.
+    /// `sleeps` is set before the first sleep: who sets the event need not where nobody does.
+    pub(super) fn wait_until(&self, event: &Arc<Event>, sleeps: &AtomicBool, done: impl Fn() -> bool) {
+        let mut registered = false;
+        while !done() {
+            if let Some(role) = self.role.try_lock() {
+                self.lead(&done);
+                drop(role);
+                self.hand_over();
+            } else if registered {
+                event.wait_timeout(FOLLOWER_SLEEP);
+                event.reset();
+            } else {
+                self.core.lock().waiters.push_back(Arc::clone(event));
+                sleeps.store(true, Ordering::SeqCst);
+                registered = true;
+            }
+        }
+        if registered {
+            self.core.lock().waiters.retain(|e| !Arc::ptr_eq(e, event));
+            // It may have been asked to lead in the meantime.
+            if self.role.try_lock().is_some() {
+                self.hand_over();
+            }
+        }
+    }
+
+    /// Turns until `done`.
+    fn lead(&self, done: &impl Fn() -> bool) {
+        let mut busy = rt::now();
+        while !done() {
+            if self.turn() > 0 {
+                busy = rt::now();
+            } else {
+                let stuck = !self.core.lock().outbox.is_empty();
+                let longest = if stuck { Nanos::ZERO } else { LEADER_SLEEP };
+                self.rail.pause(rt::now().since(busy), SPIN, longest);
+            }
+        }
+    }
+
+    /// Somebody else leads.
+    pub(super) fn hand_over(&self) {
+        let next = self.core.lock().waiters.front().cloned();
+        next.into_iter().for_each(|event| event.set());
+    }
+
+    /// The background thread's life.
+    pub(super) fn attend(&self) {
+        let end = |core: &Core| core.posted == 0 && core.outbox.is_empty();
+        let mut stopped = None;
+        loop {
+            if self.stop.load(Ordering::Acquire) {
+                let since = *stopped.get_or_insert_with(rt::now);
+                if end(&self.core.lock()) || rt::now().since(since) > Nanos(self.patience.0 * 2) {
+                    return;
+                }
+            }
+            let busy = self.look_after();
+            self.unattended.wait_timeout(if busy || stopped.is_some() {
+                BUSY_SLEEP
+            } else {
+                IDLE_SLEEP
+            });
+            self.unattended.reset();
+        }
+    }
+
+    /// Turns if nobody leads; whether there is something that nobody waits for.
+    fn look_after(&self) -> bool {
+        if let Some(role) = self.role.try_lock() {
+            while self.turn() > 0 {}
+            drop(role);
+            self.hand_over();
+        }
+        let mut core = self.core.lock();
+        let (over, rest) = core.abandoned.drain(..).partition(|(batch, _)| batch.is_done());
+        core.abandoned = rest;
+        let busy = !core.abandoned.is_empty() || !core.queue.is_empty() || !core.outbox.is_empty();
+        drop(core);
+        // Not under the lock: a way that goes says so to its node.
+        let over: Vec<(Arc<Batch>, Arc<Way>)> = over;
+        drop(over);
+        busy
+    }
+}
