@@ -70,10 +70,14 @@ pub fn is_blank(path: &Path) -> bool {
     if let Some(device) = rt::memory(path) {
         return device.is_empty() || header::is_blank(&Region::header_of(device));
     }
-    let mut head = [0; HEADER_SIZE];
-    let file = rt::fs::open(path, OpenOptions::READ);
-    let filled = file.and_then(|f| f.read_at(&mut head, 0));
-    filled.is_ok_and(|n| header::is_blank(&head[..n]))
+    // A file of the machine, also where the database's files are others.
+    let mut head = vec![0; HEADER_SIZE];
+    let file = os::file_system().open(path, OpenOptions::READ);
+    match file.and_then(|f| f.read_at(&mut head, 0)) {
+        Ok(n) => header::is_blank(&head[..n]),
+        // A devdax device can be mapped and not read.
+        Err(_) => Region::head_of(path).is_ok_and(|head| header::is_blank(&head)),
+    }
 }
 
 /// Nobody's lines are dropped while somebody uses it: what another host wrote may not be seen then.

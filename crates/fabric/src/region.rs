@@ -405,6 +405,14 @@ impl Region {
     }
 
     /// The bytes of the header on a simulated device.
+    /// The first bytes of what can be mapped, whatever they are.
+    pub(crate) fn head_of(path: &Path) -> Result<Vec<u8>> {
+        let backing = Backing::open(path, false)?;
+        let region = Self::bare(backing.map(HEADER_SIZE.next_multiple_of(backing.align))?, None);
+        coherence::invalidate(&region, 0, HEADER_SIZE);
+        Ok(region.header().to_vec())
+    }
+
     pub(crate) fn header_of(device: Arc<dyn Device>) -> Vec<u8> {
         let region = Self::bare(Mapping::view(device, HEADER_SIZE), None);
         region.header().to_vec()

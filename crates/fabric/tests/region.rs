@@ -2,7 +2,9 @@
 
 use cenote_base::rt::{self, atomic::Ordering};
 use cenote_base::{Error, rt::fs};
-use cenote_fabric::{HEADER_SIZE, Identity, Kind, Region, RegionOptions, State, coherence, list, peek, remove};
+use cenote_fabric::{
+    HEADER_SIZE, Identity, Kind, Region, RegionOptions, State, coherence, is_blank, list, peek, remove,
+};
 use std::path::{Path, PathBuf};
 
 /// A file name in shared memory that is removed in the end.
@@ -103,6 +105,22 @@ fn errors_name_the_field() {
     file.set_len(100).expect("cut");
     assert!(open(&path.0).expect_err("refused").to_string().contains("length"));
     assert!(peek(&path.0).expect("readable").content.is_err());
+}
+
+/// Also where the database's own files are not those of the machine, as in the simulator.
+#[test]
+fn what_holds_nothing_or_half_a_region_is_blank() {
+    let path = TempPath::new();
+    let files = std::sync::Arc::new(fs::faulty::MemFs::new());
+    let blank = || fs::with(files.clone(), || is_blank(&path.0));
+    drop(create(&path.0, MIB));
+    assert!(!blank(), "a region");
+    std::fs::write(&path.0, b"CENOTE..").expect("written");
+    assert!(blank(), "its making was cut off");
+    std::fs::write(&path.0, vec![0; 1 << 20]).expect("written");
+    assert!(blank(), "zeros");
+    std::fs::write(&path.0, b"something else").expect("written");
+    assert!(!blank());
 }
 
 #[test]

@@ -151,6 +151,21 @@ fn what_a_failed_sync_dropped_is_not_believed_by_the_next_process() {
     assert!(output.status.success(), "{text}");
 }
 
+/// A process was killed while it made its region; the next took what it left for something else, and refused it.
+#[test]
+fn a_region_that_was_half_made_is_made_again() {
+    let (output, text) = sim(&[
+        "--world",
+        "crash",
+        "--seed",
+        "15571858",
+        "--no-shrink",
+        "--limits",
+        "2100,6,8,150,8,0",
+    ]);
+    assert!(output.status.success(), "{text}");
+}
+
 /// Same seed, same run, bit for bit.
 #[test]
 fn a_seed_goes_the_same_way_twice() {
