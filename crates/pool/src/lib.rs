@@ -19,6 +19,7 @@ pub mod host;
 pub mod manager;
 pub mod node;
 pub mod settings;
+pub mod space;
 mod wire;
 
 pub use book::{GrantId, NodeId, Phase};
