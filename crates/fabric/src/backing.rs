@@ -28,6 +28,8 @@ pub(crate) struct Backing {
     pub(crate) kind: Kind,
     /// What lengths and addresses are multiples of.
     pub(crate) align: usize,
+    /// Whether it is locked for this process.
+    pub(crate) locked: bool,
 }
 
 /// Space is taken in steps of this, so that a failure comes early and another thread may go on.
@@ -48,6 +50,22 @@ impl Backing {
             .map_err(io::Error::from)
             .doing(named)?;
         lock(&fd, &named())?;
+        Self::of_file(fd, path, true)
+    }
+
+    /// Opens what another process has open, beside it: without a lock.
+    pub(crate) fn beside(path: &Path) -> Result<Self> {
+        if let Some(device) = rt::memory(path) {
+            return Ok(Self::of_device(path, device, false));
+        }
+        let fd = fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(io::Error::from)
+            .doing(|| format!("region {}", path.display()))?;
+        Self::of_file(fd, path, false)
+    }
+
+    fn of_file(fd: OwnedFd, path: &Path, locked: bool) -> Result<Self> {
+        let named = || format!("region {}", path.display());
         let stat = fs::fstat(&fd).map_err(io::Error::from).doing(named)?;
         let (kind, align) = match FileType::from_raw_mode(stat.st_mode) {
             FileType::CharacterDevice => (Kind::Devdax, devdax_align(stat.st_rdev)?),
@@ -61,6 +79,7 @@ impl Backing {
             path: path.to_owned(),
             kind,
             align,
+            locked,
         })
     }
 
@@ -70,12 +89,17 @@ impl Backing {
             return Err(Error::io(name, io::ErrorKind::NotFound.into()));
         }
         until_locked(&name, || Ok(device.try_lock()))?;
-        Ok(Self {
+        Ok(Self::of_device(path, device, true))
+    }
+
+    fn of_device(path: &Path, device: Arc<dyn Device>, locked: bool) -> Self {
+        Self {
             open: Open::Simulated(device),
             path: path.to_owned(),
             kind: Kind::Simulated,
             align: crate::map::page_size(),
-        })
+            locked,
+        }
     }
 
     fn file(&self) -> Option<&OwnedFd> {
@@ -196,7 +220,9 @@ impl Backing {
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        if let Open::Simulated(device) = &self.open {
+        if let Open::Simulated(device) = &self.open
+            && self.locked
+        {
             device.unlock();
         }
     }

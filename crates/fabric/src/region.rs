@@ -4,7 +4,8 @@
 //! and unlocked; a file stays) → [`Region::open`] by the next process, or [`crate::remove`].
 //!
 //! Invariants:
-//! - a region's file is locked by the one process that has it open (a lock that ends with it);
+//! - a region's file is locked by the one process that has it open (a lock that ends with it). Others may [`Region::join`] it: what
+//!   they do there is between them;
 //! - **only reserved bytes are used**: [`Region::reserve`] takes the space in the file system
 //!   first, so a full one is an error there and never a SIGBUS later. How far it has come is in
 //!   the header, so that after a restart nothing is reserved twice;
@@ -116,7 +117,23 @@ impl Region {
     /// [`Error::Mismatch`] or [`Error::Corrupt`] naming the header's field that does not fit;
     /// [`Error::Busy`] if another process has it open. Nothing is changed then.
     pub fn open(path: &Path, options: RegionOptions) -> Result<Self> {
-        let backing = Backing::open(path, false)?;
+        let region = Self::validated(Backing::open(path, false)?, options)?;
+        region.distrust_reserved()?;
+        region.forget_lines();
+        Ok(region)
+    }
+
+    /// Maps what another process of this host has open, beside it. Which bytes may be used, and for what, is between the two: nothing here
+    /// takes the lock, reserves anything or changes the header, and whoever joined must not either.
+    ///
+    /// # Errors
+    /// As [`Region::open`], without [`Error::Busy`].
+    pub fn join(path: &Path, options: RegionOptions) -> Result<Self> {
+        Self::validated(Backing::beside(path)?, options)
+    }
+
+    /// Maps it, if its header is in order.
+    fn validated(backing: Backing, options: RegionOptions) -> Result<Self> {
         let len = backing.len()?;
         if len < HEADER_SIZE as u64 || backing.allocated()? == 0 {
             return Err(Error::Mismatch(format!(
@@ -128,7 +145,10 @@ impl Region {
         if backing.is_beyond_caches() {
             // A device may be longer than what was made on it.
             let region = Self::bare(mapping, None);
-            coherence::invalidate(&region, 0, HEADER_SIZE);
+            // Beside a user of this host the cache is as it should be.
+            if backing.locked {
+                coherence::invalidate(&region, 0, HEADER_SIZE);
+            }
             let said = Identity::decode(&region.header().to_vec()).map_or(len, |identity| identity.length);
             mapping = if said < len && said >= 2 * HEADER_SIZE as u64 {
                 backing.map(said as usize)?
@@ -146,7 +166,9 @@ impl Region {
         let region = Self::bare(mapping, None);
         region.span(0, region.len()).copy_in(0, image);
         let Self { mapping, .. } = region;
-        Self::attach(mapping, None, RegionOptions::default())
+        let region = Self::attach(mapping, None, RegionOptions::default())?;
+        region.distrust_reserved()?;
+        Ok(region)
     }
 
     fn bare(mapping: Mapping, backing: Option<Backing>) -> Self {
@@ -216,8 +238,6 @@ impl Region {
         region.identity = identity;
         region.state = Mutex::new(state);
         region.apply(options)?;
-        region.distrust_reserved()?;
-        region.forget_lines();
         Ok(region)
     }
 

@@ -85,6 +85,27 @@ fn a_region_has_one_user() {
 }
 
 #[test]
+fn others_join_what_its_user_has_open() {
+    let path = TempPath::new();
+    assert!(
+        Region::join(&path.0, RegionOptions::default()).is_err(),
+        "nothing is there"
+    );
+    let region = create(&path.0, MIB);
+    region.reserve_to(16384).expect("reserved");
+    let joined = Region::join(&path.0, RegionOptions::default()).expect("joined");
+    assert_eq!(joined.identity(), region.identity());
+    region.atomic_u64(8192).store(5, Ordering::Release);
+    assert_eq!(joined.atomic_u64(8192).fetch_add(1, Ordering::AcqRel), 5);
+    assert_eq!(region.atomic_u64(8192).load(Ordering::Acquire), 6);
+    assert!(matches!(open(&path.0), Err(Error::Busy(_))));
+    drop(region);
+    // Whoever joined has no lock.
+    open(&path.0).expect("opened");
+    assert_eq!(joined.atomic_u64(8192).load(Ordering::Acquire), 6);
+}
+
+#[test]
 fn errors_name_the_field() {
     let path = TempPath::new();
     drop(create(&path.0, MIB));
