@@ -1,32 +1,26 @@
-use super::{GlobalAddress, Keeper, Part, Session, SpaceStats};
-use cenote_base::Result;
-use cenote_fabric::RegionOptions;
-use std::path::Path;
-use std::sync::Arc;
+//! Access to objects: the hot path.
+//!
+//! 1. the address names part and slot: the slot's state word must be of the address's generation;
+//! 2. a slab: the class gives the object's number, by a multiplication; its live word must be of the same generation, and its bit set. A run: its
+//!    first slot tells how many bytes it has;
+//! 3. the bytes asked for must end within the object;
+//! 4. they are copied, announced as all region memory is ([`cenote_fabric::observe`]).
+//!
+//! Three lines of memory are read: the slot's descriptor, the live word, the object; none depends on another's arrival but for the check. If a check fails, what is
+//! wrong is found out at leisure ([`Space::why`]).
+//!
+//! The checks are of the moment: who frees an object while another uses it is told so at his next access. In an object that was freed nothing is
+//! promised: its place may be another's of the same class by then, until the extent is handed out anew.
 
-/// What a space of one part is made with. The default is 1 GiB in part 1 with a random id.
-#[derive(Debug, Clone)]
-pub struct SpaceOptions {
-    /// Size of its part in bytes, all that it needs for itself included.
-    pub bytes: u64,
-    /// Its id; 0: a random one.
-    pub id: u128,
-    /// The tenant whose memory it is.
-    pub tenant: u32,
-    /// How it is mapped.
-    pub region: RegionOptions,
-}
-
-impl Default for SpaceOptions {
-    fn default() -> Self {
-        Self {
-            bytes: 1 << 30,
-            id: 0,
-            tenant: 0,
-            region: RegionOptions::default(),
-        }
-    }
-}
+use super::address::OFFSET_BITS;
+use super::class::{Class, live_bit};
+use super::layout::{Part, SLAB, Slot, Use, class_of, kind_of, run_slots};
+use super::{GlobalAddress, Space};
+use crate::book::EXTENT;
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::units::ByteSize;
+use cenote_base::{Error, Result};
+use cenote_fabric::HostAtomicU64;
 
 /// One of many reads.
 #[derive(Debug)]
@@ -46,96 +40,304 @@ pub struct Write<'a> {
     pub from: &'a [u8],
 }
 
-/// A heap shared by many clients: see the module. Cloning gives another handle on the same.
-#[derive(Clone)]
-pub struct Space(());
+/// An object that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Object {
+    /// Its first byte, counted from the first extent on.
+    place: u64,
+    /// Bytes that it can hold.
+    size: u64,
+    /// Its number in its slab, and the slab's class; a run has none.
+    slab: Option<(Class, u32)>,
+}
 
-impl Space {
-    /// Makes a space of one part in a file or device that holds nothing yet. This process keeps it.
+impl Part {
+    /// Where in the region the `len` bytes at `address` lie, if an object holds them all.
+    #[inline(always)]
+    fn locate(&self, address: GlobalAddress, len: u64) -> Option<u64> {
+        if address.slot() >= self.slots() {
+            return None;
+        }
+        let state = self.state(address.slot()).load(Ordering::Acquire);
+        if !address.is_of(state) {
+            return None;
+        }
+        if kind_of(state) != SLAB {
+            return self.locate_in_run(address, len);
+        }
+        let class = Class::numbered(class_of(state))?;
+        let index = class.index(address.offset());
+        let end = u64::from(index + 1) * class.size();
+        let is_inside = index < class.count() && u64::from(address.offset()) + len <= end;
+        (is_inside && self.is_live(address, index)).then(|| self.at(address.place()))
+    }
+
+    #[inline(always)]
+    fn is_live(&self, address: GlobalAddress, index: u32) -> bool {
+        let (word, bit) = live_bit(index);
+        let live = self.live(address.slot(), word).load(Ordering::Acquire);
+        address.is_of(live) && live >> bit & 1 != 0
+    }
+
+    fn locate_in_run(&self, address: GlobalAddress, len: u64) -> Option<u64> {
+        let object = self.object(address).ok()??;
+        let is_inside = len <= object.size && address.place() - object.place <= object.size - len;
+        is_inside.then(|| self.at(address.place()))
+    }
+
+    /// The object at an address; `None` if there is none.
     ///
     /// # Errors
-    /// [`cenote_base::Error::Busy`], [`cenote_base::Error::Full`]; `Invalid` if something is there.
-    pub fn create(_path: &Path, _options: &SpaceOptions) -> Result<Self> {
-        todo!()
+    /// [`Error::Corrupt`]; [`Error::Invalid`] if there is no such slot.
+    fn object(&self, address: GlobalAddress) -> Result<Option<Object>> {
+        let slot = self.slot(address.slot())?;
+        if slot.generation != address.generation() {
+            return Ok(None);
+        }
+        match slot.used {
+            Use::Slab(class, _) => Ok(self.object_in_slab(address, class)),
+            Use::Head(_) => self.object_of_run(address.slot(), address),
+            Use::Tail(_) => match self.head_of(address.slot(), slot) {
+                Some(head) => self.object_of_run(head, address),
+                None => Ok(None),
+            },
+            Use::Free | Use::Retired => Ok(None),
+        }
     }
-    /// A space in memory of this process, gone with it.
-    pub fn dram(_options: &SpaceOptions) -> Result<Self> {
-        todo!()
+
+    fn object_in_slab(&self, address: GlobalAddress, class: Class) -> Option<Object> {
+        let index = class.index(address.offset());
+        let is_there = index < class.count() && self.is_live(address, index);
+        let start = address.place() - u64::from(address.offset()) + u64::from(index) * class.size();
+        is_there.then_some(Object {
+            place: start,
+            size: class.size(),
+            slab: Some((class, index)),
+        })
     }
-    /// Opens a space of one part, and keeps it. All former sessions end: no other process may be using it.
-    pub fn open(_path: &Path, _options: RegionOptions) -> Result<Self> {
-        todo!()
+
+    fn object_of_run(&self, head: u32, address: GlobalAddress) -> Result<Option<Object>> {
+        let size = self.run_bytes(head).load(Ordering::Acquire);
+        let ends_inside = run_slots(size).is_some_and(|n| n <= self.slots() - head);
+        if !ends_inside {
+            return Err(Error::Corrupt(format!(
+                "{}: bytes of the run in slot {head}: {size}",
+                self.name()
+            )));
+        }
+        let place = u64::from(head) << OFFSET_BITS;
+        let is_inside = address.place() < place + size.next_multiple_of(EXTENT);
+        Ok(is_inside.then_some(Object {
+            place,
+            size,
+            slab: None,
+        }))
     }
-    /// Maps a space of one part that another process keeps.
-    pub fn join(_path: &Path, _options: RegionOptions, _keeper: Arc<dyn Keeper>) -> Result<Self> {
-        todo!()
+
+    /// Clears an object's live bit, if it is set.
+    fn clear(&self, address: GlobalAddress, class: Class, index: u32) -> bool {
+        let (word, bit) = live_bit(index);
+        let live = self.live(address.slot(), word);
+        let cleared = |now: u64| (address.is_of(now) && now >> bit & 1 != 0).then_some(now & !(1 << bit));
+        let is_done = live.fetch_update(Ordering::SeqCst, Ordering::SeqCst, cleared).is_ok();
+        if is_done {
+            self.hint_at(address.slot(), class, word);
+        }
+        is_done
     }
-    /// A space without memory: [attach](Self::attach) parts to it.
-    pub fn new(_id: u128) -> Self {
-        todo!()
+}
+
+impl Space {
+    #[inline(always)]
+    fn locate(&self, address: GlobalAddress, len: usize) -> Result<(&Part, u64)> {
+        if let Some(part) = self.part_numbered(address.part())
+            && let Some(at) = part.locate(address, len as u64)
+        {
+            return Ok((part, at));
+        }
+        Err(self.why(address, len as u64))
     }
-    /// Adds a part.
-    pub fn attach(&self, _part: Arc<Part>, _keeper: Arc<dyn Keeper>) -> Result<()> {
-        todo!()
+
+    #[inline(always)]
+    fn word(&self, address: GlobalAddress) -> Result<&HostAtomicU64> {
+        let (part, at) = self.locate(address, 8)?;
+        if !at.is_multiple_of(8) {
+            return Err(unaligned(address));
+        }
+        Ok(part.region().atomic_u64(at))
     }
-    /// The keeper of a part, to serve other processes with.
-    pub fn keeper(&self, _part: u8) -> Option<Arc<dyn Keeper>> {
-        todo!()
-    }
-    /// A new allocator. It begins in each part with its first allocation there.
-    pub fn session(&self) -> Session {
-        todo!()
-    }
+
     /// Fills `into` with the bytes from `address` on.
     ///
     /// # Errors
-    /// `Invalid`: no object is there (freed, never allocated, of a former use of its extent, of another space); `OutOfBounds`: it ends before;
-    /// `Corrupt`: the part's own data are broken. So for all accesses.
-    pub fn read(&self, _address: GlobalAddress, _into: &mut [u8]) -> Result<()> {
-        todo!()
+    /// [`Error::Invalid`]: no object is there (it was freed, was never allocated, is of a former use of its extent or of another space);
+    /// [`Error::OutOfBounds`]: it ends before; [`Error::Corrupt`]: the part's own data are broken. The same for all accesses.
+    #[inline]
+    pub fn read(&self, address: GlobalAddress, into: &mut [u8]) -> Result<()> {
+        let (part, at) = self.locate(address, into.len())?;
+        part.region().span(at, into.len() as u64).copy_out(0, into);
+        Ok(())
     }
-    /// Writes `from` to `address`.
-    pub fn write(&self, _address: GlobalAddress, _from: &[u8]) -> Result<()> {
-        todo!()
+
+    /// Writes `from` to the bytes from `address` on. Whoever reads meanwhile may see a part of it.
+    ///
+    /// # Errors
+    /// As [`Space::read`].
+    #[inline]
+    pub fn write(&self, address: GlobalAddress, from: &[u8]) -> Result<()> {
+        let (part, at) = self.locate(address, from.len())?;
+        part.region().span(at, from.len() as u64).copy_in(0, from);
+        Ok(())
     }
-    /// The aligned word at `address`, read at once (acquire).
-    pub fn load(&self, _address: GlobalAddress) -> Result<u64> {
-        todo!()
+
+    /// The word at `address`, at once, with acquire order.
+    ///
+    /// # Errors
+    /// As [`Space::read`]; [`Error::Invalid`] if it is not aligned to 8.
+    #[inline]
+    pub fn load(&self, address: GlobalAddress) -> Result<u64> {
+        Ok(self.word(address)?.load(Ordering::Acquire))
     }
-    /// Writes the aligned word at `address` at once (release).
-    pub fn store(&self, _address: GlobalAddress, _value: u64) -> Result<()> {
-        todo!()
+
+    /// Writes the word at `address`, at once, with release order.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn store(&self, address: GlobalAddress, value: u64) -> Result<()> {
+        self.word(address)?.store(value, Ordering::Release);
+        Ok(())
     }
-    /// Replaces the aligned word at `address` by `new` if it is `expected`; the word that was there.
-    pub fn compare_and_swap(&self, _address: GlobalAddress, _expected: u64, _new: u64) -> Result<u64> {
-        todo!()
+
+    /// Writes `new` to the word at `address` if it is `expected`, in one step. The word that was there: it was done if that is `expected`.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn compare_and_swap(&self, address: GlobalAddress, expected: u64, new: u64) -> Result<u64> {
+        let swapped = self
+            .word(address)?
+            .compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire);
+        Ok(swapped.unwrap_or_else(|found| found))
     }
-    /// Adds to the aligned word at `address`, wrapping; the word that was there.
-    pub fn fetch_add(&self, _address: GlobalAddress, _n: u64) -> Result<u64> {
-        todo!()
+
+    /// Adds to the word at `address`, wrapping, in one step. The word that was there.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn fetch_add(&self, address: GlobalAddress, n: u64) -> Result<u64> {
+        Ok(self.word(address)?.fetch_add(n, Ordering::AcqRel))
     }
-    /// Reads in turn. The first that fails ends it; the error names its number.
-    pub fn read_many(&self, _reads: &mut [Read<'_>]) -> Result<()> {
-        todo!()
+
+    /// Reads in turn. The first that fails ends it: those before it are done, those after it not begun.
+    ///
+    /// # Errors
+    /// As [`Space::read`].
+    pub fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()> {
+        reads.iter_mut().try_for_each(|read| self.read(read.address, read.into))
     }
-    /// Writes in turn. The first that fails ends it; the error names its number.
-    pub fn write_many(&self, _writes: &[Write<'_>]) -> Result<()> {
-        todo!()
+
+    /// Writes in turn. The first that fails ends it: those before it are done, those after it not begun.
+    ///
+    /// # Errors
+    /// As [`Space::read`].
+    pub fn write_many(&self, writes: &[Write<'_>]) -> Result<()> {
+        writes
+            .iter()
+            .try_for_each(|write| self.write(write.address, write.from))
     }
-    /// Bytes that the object at `address` can hold: at least as many as were asked for. `address` may be inside of it.
-    pub fn size_of(&self, _address: GlobalAddress) -> Result<u64> {
-        todo!()
+
+    /// Bytes that the object at `address` can hold: at least those that were asked for. `address` may lie inside of it.
+    ///
+    /// # Errors
+    /// As [`Space::read`].
+    pub fn size_of(&self, address: GlobalAddress) -> Result<u64> {
+        Ok(self.object(address)?.1.size)
     }
+
     /// Frees the object that begins at `address`, whoever has allocated it.
-    pub fn free(&self, _address: GlobalAddress) -> Result<()> {
-        todo!()
+    ///
+    /// # Errors
+    /// As [`Space::read`]; [`Error::Invalid`] if it does not begin there. Of a run: those of the way to the keeper.
+    pub fn free(&self, address: GlobalAddress) -> Result<()> {
+        let (part, object) = self.object(address)?;
+        let inside = address.place() - object.place;
+        if inside != 0 {
+            return Err(Error::Invalid(format!(
+                "{address} is {inside} bytes inside of its object"
+            )));
+        }
+        match object.slab {
+            Some((class, index)) if part.clear(address, class, index) => Ok(()),
+            Some(_) => Err(gone(address)),
+            None => self.keeper_of(address.part())?.free_run(address),
+        }
     }
-    /// What lies where, at this moment.
-    pub fn stats(&self) -> Result<SpaceStats> {
-        todo!()
+
+    fn object(&self, address: GlobalAddress) -> Result<(&Part, Object)> {
+        let part = self.part_numbered(address.part()).ok_or_else(|| self.why(address, 0))?;
+        match part.object(address)? {
+            Some(object) => Ok((part, object)),
+            None => Err(self.why(address, 0)),
+        }
     }
-    /// Looks at everything: a list of what is wrong. Nobody else may hand out extents meanwhile.
-    pub fn audit(&self) -> Vec<String> {
-        todo!()
+
+    /// Why `len` bytes at an address cannot be had.
+    #[cold]
+    #[inline(never)]
+    fn why(&self, address: GlobalAddress, len: u64) -> Error {
+        if address.is_null() {
+            return Error::Invalid("null is no object's address".into());
+        }
+        let Some(part) = self.part_numbered(address.part()) else {
+            return Error::Invalid(format!(
+                "{address} is of part {}, which this space does not have",
+                address.part()
+            ));
+        };
+        match part.slot(address.slot()) {
+            Err(error) => error,
+            Ok(slot) if slot.generation != address.generation() => stale(address, slot),
+            Ok(_) => match part.object(address) {
+                Err(error) => error,
+                Ok(None) => gone(address),
+                Ok(Some(object)) => beyond(address, len, object),
+            },
+        }
     }
+}
+
+fn gone(address: GlobalAddress) -> Error {
+    Error::Invalid(format!("no object is at {address}: it was freed, or never allocated"))
+}
+
+fn stale(address: GlobalAddress, slot: Slot) -> Error {
+    let now = slot.generation;
+    if now < address.generation() {
+        return Error::Invalid(format!(
+            "no object is at {address}: its extent comes to be of generation {now} only"
+        ));
+    }
+    Error::Invalid(format!(
+        "no object is at {address}: its extent is of generation {now} by now"
+    ))
+}
+
+fn beyond(address: GlobalAddress, len: u64, object: Object) -> Error {
+    let size = ByteSize(object.size);
+    match address.place() - object.place {
+        0 => Error::OutOfBounds(format!("{len} bytes at {address}: its object has {size}")),
+        inside => Error::OutOfBounds(format!(
+            "{len} bytes at {address}: its object has {size}, and begins {inside} bytes before"
+        )),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn unaligned(address: GlobalAddress) -> Error {
+    Error::Invalid(format!(
+        "{address} is no multiple of 8: words that change at once are aligned"
+    ))
 }

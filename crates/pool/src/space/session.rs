@@ -1,38 +1,446 @@
-use super::{GlobalAddress, Lifetime, Space};
-use cenote_base::Result;
-use core::ops::Deref;
+//! A session allocates: from slabs of its own, without asking anybody, by setting a bit.
+//!
+//! Of each class and lifetime it has a shelf of slabs. It fills one group of live words (16 words, two lines) after the other: those that the slab's hint
+//! names. Taking a group clears its bit in the hint *before* the words are read, and whoever frees an object sets the bit *after* the live bit was
+//! cleared: so no freed object is overlooked, and a full slab costs its owner one load.
+//!
+//! 1. The group at hand has a free bit: set it by compare-and-swap, zero the object, done.
+//! 2. Else the next group with a hint, in this slab or the next ones of the shelf (at most [`LOOKS`] of them).
+//! 3. Else a slab from the keeper. On this occasion some others of this session are looked at, and go back to the keeper if they are empty.
+//! 4. If the keeper has none: all slabs of the session are looked at.
+//!
+//! A process that is killed in `alloc` leaves at most the object that it was allocating; one that is killed in `free` has freed it or not (if it did not come to
+//! set the hint, the bit is found when the session's slabs go to another owner).
 
-/// Allocates objects of a space: one for a thread, or for a few. Everything that a [`Space`] can do, it can too. Dropping it closes it.
+use super::address::GENERATION_SHIFT;
+use super::class::{Class, LIVE_BITS};
+use super::keeper::{Extent, Keeper, Lifetime, SessionId};
+use super::layout::{GROUP_WORDS, Part, Slot, Use, groups};
+use super::{Attached, GlobalAddress, SLAB_OBJECT_MAX, Space};
+use cenote_base::rt::Mutex;
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::{Error, Result};
+use core::ops::Deref;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+/// Slabs that are looked at for room, or for being empty, before another one is asked for.
+const LOOKS: usize = 64;
+
+/// Allocates objects of a space: one for a thread, or for a few that do not mind to wait for each other. Everything that its [`Space`] can do, it can too.
+/// Dropping it closes it.
 pub struct Session {
     space: Space,
+    desks: Mutex<Desks>,
+}
+
+/// What a session has in each part, and the part that last had room: it is asked first.
+#[derive(Default)]
+struct Desks {
+    by_part: BTreeMap<u8, Desk>,
+    first: u8,
+}
+
+/// A session in one part.
+struct Desk {
+    part: Arc<Part>,
+    keeper: Arc<dyn Keeper>,
+    id: SessionId,
+    shelves: BTreeMap<(Class, Lifetime), Shelf>,
+    /// The shelf that was last looked at for empty slabs.
+    looked_at: Option<(Class, Lifetime)>,
+}
+
+/// Slabs of one class and lifetime.
+#[derive(Default)]
+struct Shelf {
+    slabs: Vec<Extent>,
+    /// Which of them was last found to have room.
+    at: usize,
+    cursor: Option<Cursor>,
+}
+
+/// Where the next object comes from.
+#[derive(Clone, Copy)]
+struct Cursor {
+    slab: Extent,
+    /// The live word at hand, and the end of its group.
+    word: u32,
+    end: u32,
+    /// Bits of the word that were free when it was read, and have not been tried since.
+    free: u64,
 }
 
 impl Session {
+    pub(super) fn new(space: Space) -> Self {
+        let desks = Mutex::new(Desks::default());
+        Self { space, desks }
+    }
+
     /// A new object of at least `len` bytes, all zero, that stays until it is freed.
     ///
     /// # Errors
-    /// `Full`; `Invalid` if `len` is 0.
+    /// As [`Session::alloc_in`].
     pub fn alloc(&self, len: u64) -> Result<GlobalAddress> {
         self.alloc_in(len, Lifetime::Space)
     }
+
     /// A new object of at least `len` bytes, all zero.
-    pub fn alloc_in(&self, _len: u64, _lifetime: Lifetime) -> Result<GlobalAddress> {
-        todo!()
+    ///
+    /// # Errors
+    /// [`Error::Full`] if no part has room; [`Error::Invalid`] if `len` is 0; [`Error::Revoked`] if the session was ended by the keeper; those of the
+    /// way to it.
+    pub fn alloc_in(&self, len: u64, lifetime: Lifetime) -> Result<GlobalAddress> {
+        if len == 0 {
+            return Err(Error::Invalid("an object has one byte at least".into()));
+        }
+        let mut desks = self.desks.lock();
+        let first = desks.first;
+        if let Some(desk) = desks.by_part.get_mut(&first) {
+            match desk.alloc(len, lifetime) {
+                Err(Error::Full(_)) => {}
+                answer => return answer,
+            }
+        }
+        self.alloc_elsewhere(&mut desks, len, lifetime)
     }
+
+    /// In the first part that has room.
+    fn alloc_elsewhere(&self, desks: &mut Desks, len: u64, lifetime: Lifetime) -> Result<GlobalAddress> {
+        let mut answer = Err(Error::Full("the space has no memory yet".into()));
+        for attached in self.space.attached() {
+            answer = desks.of(attached)?.alloc(len, lifetime);
+            if !matches!(answer, Err(Error::Full(_))) {
+                desks.first = attached.number();
+                break;
+            }
+        }
+        answer
+    }
+
     /// Its space.
     pub fn space(&self) -> &Space {
         &self.space
     }
-    /// Ends it: what has [`Lifetime::Session`] is freed.
+
+    /// Its number in each part where it has begun.
+    pub fn ids(&self) -> Vec<(u8, SessionId)> {
+        let desks = self.desks.lock();
+        desks.by_part.iter().map(|(part, desk)| (*part, desk.id)).collect()
+    }
+
+    /// Ends it: its objects of [`Lifetime::Session`] are freed, its empty slabs go back.
+    ///
+    /// # Errors
+    /// Those of the way to the keepers: then they find out by themselves, as if the process had died.
     pub fn close(self) -> Result<()> {
-        todo!()
+        self.end()
+    }
+
+    fn end(&self) -> Result<()> {
+        let desks = core::mem::take(&mut *self.desks.lock());
+        desks
+            .by_part
+            .values()
+            .map(|desk| desk.keeper.end(desk.id))
+            .fold(Ok(()), Result::and)
     }
 }
 
 impl Deref for Session {
     type Target = Space;
 
+    #[inline(always)]
     fn deref(&self) -> &Space {
         &self.space
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // A keeper that does not hear of it ends the session with the process.
+        let _ = self.end();
+    }
+}
+
+impl Desks {
+    /// The desk in a part; the session begins there now if it had none.
+    fn of(&mut self, attached: &Attached) -> Result<&mut Desk> {
+        match self.by_part.entry(attached.number()) {
+            Entry::Occupied(found) => Ok(found.into_mut()),
+            Entry::Vacant(place) => Ok(place.insert(Desk::begin(attached)?)),
+        }
+    }
+}
+
+impl Desk {
+    fn begin(attached: &Attached) -> Result<Self> {
+        Ok(Self {
+            part: Arc::clone(&attached.part),
+            keeper: Arc::clone(&attached.keeper),
+            id: attached.keeper.begin()?,
+            shelves: BTreeMap::new(),
+            looked_at: None,
+        })
+    }
+
+    fn alloc(&mut self, len: u64, lifetime: Lifetime) -> Result<GlobalAddress> {
+        match Class::of(len) {
+            Some(class) => self.alloc_in_slab(class, lifetime),
+            None => self.alloc_run(len, lifetime),
+        }
+    }
+
+    fn alloc_in_slab(&mut self, class: Class, lifetime: Lifetime) -> Result<GlobalAddress> {
+        let shelf = self.shelves.entry((class, lifetime)).or_default();
+        let found = shelf.find(&self.part, class, LOOKS)?;
+        let (slab, index) = match found {
+            Some(found) => found,
+            None => self.refill(class, lifetime)?,
+        };
+        let size = class.size();
+        let address = GlobalAddress::new(self.part.number(), slab.slot, index * size as u32, slab.generation)?;
+        self.part
+            .region()
+            .span(self.part.at(address.place()), size)
+            .zero(0, size as usize);
+        Ok(address)
+    }
+
+    fn alloc_run(&mut self, len: u64, lifetime: Lifetime) -> Result<GlobalAddress> {
+        let mut taken = self.keeper.take_run(self.id, len, lifetime);
+        if matches!(taken, Err(Error::Full(_))) && self.return_all_empty()? {
+            taken = self.keeper.take_run(self.id, len, lifetime);
+        }
+        let run = taken?;
+        let fits = self
+            .part
+            .at(run.address.place())
+            .checked_add(len)
+            .is_some_and(|end| end <= self.part.region().len());
+        if !fits || run.address.part() != self.part.number() {
+            return Err(Error::corrupt(format!("a run at {}, as its keeper says", run.address)));
+        }
+        if !run.zeroed {
+            self.part
+                .region()
+                .span(self.part.at(run.address.place()), len)
+                .zero(0, len as usize);
+        }
+        Ok(run.address)
+    }
+
+    /// Gets another slab, and the first object of it.
+    fn refill(&mut self, class: Class, lifetime: Lifetime) -> Result<(Extent, u32)> {
+        debug_assert!(class.size() <= SLAB_OBJECT_MAX);
+        self.return_some_empty()?;
+        let mut taken = self.keeper.take(self.id, class, lifetime);
+        if matches!(taken, Err(Error::Full(_))) {
+            self.return_all_empty()?;
+            let shelf = self.shelves.entry((class, lifetime)).or_default();
+            shelf.hint_all(&self.part, class);
+            if let Some(found) = shelf.find(&self.part, class, usize::MAX)? {
+                return Ok(found);
+            }
+            taken = self.keeper.take(self.id, class, lifetime);
+        }
+        let slab = taken?;
+        self.part.check_slab(slab, class, lifetime)?;
+        let shelf = self.shelves.entry((class, lifetime)).or_default();
+        shelf.add(slab);
+        let found = shelf.find(&self.part, class, 1)?;
+        found.ok_or_else(|| Error::corrupt(format!("slot {}: handed out without room", slab.slot)))
+    }
+
+    /// Looks at the slabs of one shelf, another one each time, and gives back those that are empty.
+    fn return_some_empty(&mut self) -> Result<()> {
+        let after = |key: &(Class, Lifetime)| self.looked_at.is_none_or(|last| *key > last);
+        let next = self.shelves.keys().copied().find(after);
+        self.looked_at = next;
+        match next {
+            Some(key) => self.return_empty(key, LOOKS).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives back all slabs that are empty; whether there were any.
+    fn return_all_empty(&mut self) -> Result<bool> {
+        let keys: Vec<_> = self.shelves.keys().copied().collect();
+        let mut any = false;
+        for key in keys {
+            any |= self.return_empty(key, usize::MAX)?;
+        }
+        Ok(any)
+    }
+
+    fn return_empty(&mut self, key: (Class, Lifetime), looks: usize) -> Result<bool> {
+        let Some(shelf) = self.shelves.get_mut(&key) else {
+            return Ok(false);
+        };
+        let empty = shelf.take_empty(&self.part, key.0, looks);
+        if !empty.is_empty() {
+            self.keeper.give_back(self.id, &empty)?;
+        }
+        Ok(!empty.is_empty())
+    }
+}
+
+impl Shelf {
+    fn add(&mut self, slab: Extent) {
+        // One that is handed out anew is the same slot, not another.
+        self.slabs.retain(|known| known.slot != slab.slot);
+        self.at = self.slabs.len();
+        self.slabs.push(slab);
+    }
+
+    /// A free object, its bit set from now on: its slab and its number there. At most `looks` slabs are looked at.
+    fn find(&mut self, part: &Part, class: Class, looks: usize) -> Result<Option<(Extent, u32)>> {
+        loop {
+            if let Some(cursor) = &mut self.cursor {
+                match cursor.next(part, class) {
+                    Ok(Some(index)) => return Ok(Some((cursor.slab, index))),
+                    Ok(None) => self.cursor = None,
+                    Err(error) => return Err(self.forget(error)),
+                }
+            }
+            self.cursor = self.next_group(part, class, looks);
+            if self.cursor.is_none() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The slab at hand is not what it should be: it is not looked at again.
+    fn forget(&mut self, error: Error) -> Error {
+        if let Some(cursor) = self.cursor.take() {
+            self.slabs.retain(|slab| *slab != cursor.slab);
+        }
+        error
+    }
+
+    /// Takes a group of words with room: of the slab at hand, or of the next ones.
+    fn next_group(&mut self, part: &Part, class: Class, looks: usize) -> Option<Cursor> {
+        for _ in 0..self.slabs.len().min(looks) {
+            self.at %= self.slabs.len();
+            let slab = self.slabs[self.at];
+            if let Some(group) = part.take_hint(slab.slot, class) {
+                return Some(Cursor::new(part, class, slab, group));
+            }
+            self.at += 1;
+        }
+        None
+    }
+
+    /// Sets all hints anew: whoever was killed in between has freed without a hint.
+    fn hint_all(&self, part: &Part, class: Class) {
+        self.slabs.iter().for_each(|slab| part.hint_all(slab.slot, class));
+    }
+
+    /// Takes out slabs that are empty. If not all are to be looked at, the one at hand stays, and those without all hints are passed over.
+    fn take_empty(&mut self, part: &Part, class: Class, looks: usize) -> Vec<Extent> {
+        let at_hand = self.cursor.map(|cursor| cursor.slab);
+        let may_be = |slab: &Extent| {
+            let hint = part.hint(slab.slot).load(Ordering::Relaxed);
+            looks == usize::MAX || Some(*slab) != at_hand && hint & groups(class) == groups(class)
+        };
+        let is_empty = |slab: &Extent| may_be(slab) && part.is_empty_slab(slab.slot, class, slab.generation);
+        let first = self.slabs.len().saturating_sub(looks);
+        let (empty, rest): (Vec<_>, Vec<_>) = self.slabs.drain(first..).partition(is_empty);
+        self.slabs.splice(0..0, rest);
+        self.cursor.take_if(|cursor| empty.contains(&cursor.slab));
+        empty
+    }
+}
+
+impl Cursor {
+    fn new(part: &Part, class: Class, slab: Extent, group: u32) -> Self {
+        let word = group * GROUP_WORDS;
+        let end = (word + GROUP_WORDS).min(class.words());
+        let mut cursor = Self {
+            slab,
+            word,
+            end,
+            free: 0,
+        };
+        cursor.read(part, class);
+        cursor
+    }
+
+    fn read(&mut self, part: &Part, class: Class) {
+        if self.word < self.end {
+            self.free = !part.live(self.slab.slot, self.word).load(Ordering::SeqCst) & class.mask(self.word);
+        }
+    }
+
+    /// Sets the next free bit of the group: the object's number.
+    fn next(&mut self, part: &Part, class: Class) -> Result<Option<u32>> {
+        while self.word < self.end {
+            if self.free == 0 {
+                self.word += 1;
+                self.read(part, class);
+                continue;
+            }
+            let bit = self.free.trailing_zeros();
+            self.free &= self.free - 1;
+            if part.set_live(self.slab, self.word, bit)? {
+                return Ok(Some(self.word * LIVE_BITS + bit));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Part {
+    /// Sets an object's live bit; false if it is set already.
+    fn set_live(&self, slab: Extent, word: u32, bit: u32) -> Result<bool> {
+        let live = self.live(slab.slot, word);
+        let mut now = live.load(Ordering::Relaxed);
+        while now >> bit & 1 == 0 {
+            if now >> GENERATION_SHIFT != u64::from(slab.generation) {
+                let (slot, generation) = (slab.slot, slab.generation);
+                return Err(Error::Revoked(format!(
+                    "slot {slot} is not this session's any more: {now:#x} is not of generation {generation}"
+                )));
+            }
+            match live.compare_exchange_weak(now, now | 1 << bit, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Ok(true),
+                Err(found) => now = found,
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes the lowest group of the hint, if it names any.
+    fn take_hint(&self, slot: u32, class: Class) -> Option<u32> {
+        let hint = self.hint(slot);
+        let groups = hint.load(Ordering::Relaxed) & groups(class);
+        if groups == 0 {
+            return None;
+        }
+        let group = groups.trailing_zeros();
+        hint.fetch_and(!(1 << group), Ordering::SeqCst);
+        Some(group)
+    }
+
+    /// An object of this word has been freed.
+    pub(super) fn hint_at(&self, slot: u32, class: Class, word: u32) {
+        let (hint, group) = (self.hint(slot), 1u64 << (word / GROUP_WORDS));
+        debug_assert!(group & groups(class) != 0);
+        if hint.load(Ordering::SeqCst) & group == 0 {
+            hint.fetch_or(group, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether what the keeper says is so.
+    fn check_slab(&self, slab: Extent, class: Class, lifetime: Lifetime) -> Result<()> {
+        let wanted = Slot {
+            generation: slab.generation,
+            used: Use::Slab(class, lifetime),
+        };
+        match self.slot(slab.slot)? == wanted {
+            true => Ok(()),
+            false => Err(Error::corrupt(format!("slot {}, as its keeper says", slab.slot))),
+        }
     }
 }

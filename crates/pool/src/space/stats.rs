@@ -1,7 +1,13 @@
+//! What a space is used for.
+
 use super::Class;
+use super::address::GENERATION_SHIFT;
+use super::layout::{Part, Use};
+use cenote_base::rt::atomic::Ordering;
+use std::collections::BTreeMap;
 
 /// A class in a part.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassStats {
     /// Which.
     pub class: Class,
@@ -11,8 +17,15 @@ pub struct ClassStats {
     pub objects: u64,
 }
 
-/// A part.
-#[derive(Debug, Clone, PartialEq, Eq)]
+impl ClassStats {
+    /// Bytes that the allocated objects can hold.
+    pub fn bytes(&self) -> u64 {
+        self.objects * self.class.size()
+    }
+}
+
+/// A part. Its extents are free, slabs, in runs, retired or broken.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PartStats {
     /// Its number.
     pub part: u8,
@@ -26,7 +39,7 @@ pub struct PartStats {
     pub in_runs: u32,
     /// Extents whose generations are used up.
     pub retired: u32,
-    /// Extents whose description is broken.
+    /// Extents whose descriptors are broken.
     pub broken: u32,
     /// Runs.
     pub runs: u64,
@@ -41,4 +54,60 @@ pub struct PartStats {
 pub struct SpaceStats {
     /// Its parts, by number.
     pub parts: Vec<PartStats>,
+}
+
+impl SpaceStats {
+    /// Objects that are allocated, runs included.
+    pub fn objects(&self) -> u64 {
+        let of = |part: &PartStats| part.runs + part.classes.iter().map(|class| class.objects).sum::<u64>();
+        self.parts.iter().map(of).sum()
+    }
+
+    /// Bytes that they can hold.
+    pub fn bytes(&self) -> u64 {
+        let of = |part: &PartStats| part.run_bytes + part.classes.iter().map(ClassStats::bytes).sum::<u64>();
+        self.parts.iter().map(of).sum()
+    }
+}
+
+/// What a part is used for.
+pub(super) fn of(part: &Part) -> PartStats {
+    let mut stats = PartStats {
+        part: part.number(),
+        extents: part.slots(),
+        ..PartStats::default()
+    };
+    let mut classes = BTreeMap::new();
+    for slot in 0..part.slots() {
+        match part.slot(slot).map(|found| found.used) {
+            Ok(Use::Free) => stats.free += 1,
+            Ok(Use::Slab(class, _)) => {
+                stats.slabs += 1;
+                let of_class = classes.entry(class).or_insert(ClassStats {
+                    class,
+                    extents: 0,
+                    objects: 0,
+                });
+                of_class.extents += 1;
+                of_class.objects += objects(part, slot, class);
+            }
+            Ok(Use::Head(_)) => {
+                stats.in_runs += 1;
+                stats.runs += 1;
+                stats.run_bytes = stats
+                    .run_bytes
+                    .saturating_add(part.run_bytes(slot).load(Ordering::Acquire));
+            }
+            Ok(Use::Tail(_)) => stats.in_runs += 1,
+            Ok(Use::Retired) => stats.retired += 1,
+            Err(_) => stats.broken += 1,
+        }
+    }
+    stats.classes = classes.into_values().collect();
+    stats
+}
+
+fn objects(part: &Part, slot: u32, class: Class) -> u64 {
+    let live = |word| part.live(slot, word).load(Ordering::Relaxed) & ((1 << GENERATION_SHIFT) - 1);
+    (0..class.words()).map(|word| u64::from(live(word).count_ones())).sum()
 }
