@@ -5,7 +5,7 @@
 //!   devdax device, or anonymous memory, each optionally bound to a NUMA node;
 //! - [`Span`]: bounds-checked access to a part of it, in a way that is sound while others write;
 //! - [`HostAtomicU64`], [`HostAtomicU32`]: atomics in a region, among the threads of one host; [`PodAtomicU64`],
-//!   [`PodAtomicU32`]: among hosts, inside the region's hardware-coherent [`Window`] only;
+//!   [`PodAtomicU32`]: among hosts, inside the region's hardware-coherent [`Window`] only; [`Words`]: many of them;
 //! - [`coherence`]: flush, invalidate, uncached access, with the real instructions, and a
 //!   [recorder](record) that shows what a lost host would leave behind;
 //! - [`observe`]: every access may be announced to a sink; not asking costs nothing;
@@ -34,6 +34,7 @@ pub mod rdma;
 pub mod record;
 mod region;
 mod span;
+mod words;
 
 pub use backing::boot;
 pub use header::{FORMAT_VERSION, GEOMETRY_WORDS, HEADER_SIZE, Identity, State};
@@ -41,6 +42,7 @@ pub use host::{HostAtomicU32, HostAtomicU64, PodAtomicU32, PodAtomicU64, Window}
 pub use listing::{Found, SHM_DIR, default_path, is_blank, list, peek, remove};
 pub use region::{Kind, Region, RegionOptions};
 pub use span::{Block, Fixed, Length, Quiet, Span};
+pub use words::Words;
 
 /// Bytes of a cache line: what is flushed, fetched and lost at once.
 pub const LINE: usize = 64;

@@ -127,7 +127,8 @@ mod target {
                     store_16(dst, head);
                     store_16(dst.add(len - 16), tail);
                 }
-                33..REP_FROM => copy_16s(src, dst, len),
+                33..=64 => copy_four(src, dst, len),
+                65..REP_FROM => copy_16s(src, dst, len),
                 _ => copy_rep(src, dst, len),
             }
         }
@@ -153,6 +154,20 @@ mod target {
             } else if len == 1 {
                 super::store_u8(dst, super::load_u8(src));
             }
+        }
+    }
+
+    /// 33 to 64 bytes: two accesses from the start, two from the end.
+    #[inline(always)]
+    unsafe fn copy_four(src: *const u8, dst: *mut u8, len: usize) {
+        // SAFETY: each lies within `len`, which is at least 32.
+        unsafe {
+            let (a, b) = (load_16(src), load_16(src.add(16)));
+            let (c, d) = (load_16(src.add(len - 32)), load_16(src.add(len - 16)));
+            store_16(dst, a);
+            store_16(dst.add(16), b);
+            store_16(dst.add(len - 32), c);
+            store_16(dst.add(len - 16), d);
         }
     }
 
