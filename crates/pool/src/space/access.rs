@@ -13,14 +13,16 @@
 //! promised: its place may be another's of the same class by then, until the extent is handed out anew.
 
 use super::address::OFFSET_BITS;
-use super::class::{Class, live_bit};
-use super::layout::{Part, SLAB, Slot, Use, class_of, kind_of, run_slots};
+use super::class::{Class, divide, live_bit};
+use super::layout::{Part, Slot, Use, code_of, run_slots};
 use super::{GlobalAddress, Space};
 use crate::book::EXTENT;
+use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::seam::{Plain, Points, Seam};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
-use cenote_fabric::HostAtomicU64;
+use cenote_fabric::{HostAtomicU64, Quiet, Span};
 
 /// One of many reads.
 #[derive(Debug)]
@@ -52,31 +54,25 @@ struct Object {
 }
 
 impl Part {
-    /// Where in the region the `len` bytes at `address` lie, if an object holds them all.
+    /// Where in the region the `len` bytes at `address` lie, if they are an object's in a slab. (If not it may be a run's.)
     #[inline(always)]
-    fn locate(&self, address: GlobalAddress, len: u64) -> Option<u64> {
-        if address.slot() >= self.slots() {
-            return None;
-        }
-        let state = self.state(address.slot()).load(Ordering::Acquire);
-        if !address.is_of(state) {
-            return None;
-        }
-        if kind_of(state) != SLAB {
-            return self.locate_in_run(address, len);
-        }
-        let class = Class::numbered(class_of(state))?;
-        let index = class.index(address.offset());
-        let end = u64::from(index + 1) * class.size();
-        let is_inside = index < class.count() && u64::from(address.offset()) + len <= end;
-        (is_inside && self.is_live(address, index)).then(|| self.at(address.place()))
+    fn locate<S: Seam>(&self, seam: S, address: GlobalAddress, len: u64) -> Option<u64> {
+        let state = self.state_of(address.slot())?.load_by(seam, Ordering::Acquire);
+        let (index, end) = divide(code_of(state), address.offset());
+        let wanted = u64::from(address.offset()) + len;
+        // Objects end in their extent: only what a broken word makes of the rest behind them does not.
+        let is_inside = wanted <= end && wanted <= EXTENT;
+        let is_there = address.is_of(state) && is_inside && self.is_live(seam, address, index);
+        is_there.then(|| self.at(address.place()))
     }
 
     #[inline(always)]
-    fn is_live(&self, address: GlobalAddress, index: u32) -> bool {
+    fn is_live<S: Seam>(&self, seam: S, address: GlobalAddress, index: u32) -> bool {
         let (word, bit) = live_bit(index);
-        let live = self.live(address.slot(), word).load(Ordering::Acquire);
-        address.is_of(live) && live >> bit & 1 != 0
+        let live = self
+            .live_of(address.slot(), word)
+            .map(|live| live.load_by(seam, Ordering::Acquire));
+        live.is_some_and(|live| address.is_of(live) && live >> bit & 1 != 0)
     }
 
     fn locate_in_run(&self, address: GlobalAddress, len: u64) -> Option<u64> {
@@ -107,7 +103,7 @@ impl Part {
 
     fn object_in_slab(&self, address: GlobalAddress, class: Class) -> Option<Object> {
         let index = class.index(address.offset());
-        let is_there = index < class.count() && self.is_live(address, index);
+        let is_there = index < class.count() && self.is_live(Points, address, index);
         let start = address.place() - u64::from(address.offset()) + u64::from(index) * class.size();
         is_there.then_some(Object {
             place: start,
@@ -148,23 +144,46 @@ impl Part {
 }
 
 impl Space {
+    /// An object's `len` bytes at `address`, where the short way suffices: in a slab, nothing simulated, nobody watching. No calls: whoever has this
+    /// inlined needs to keep nothing for later.
     #[inline(always)]
-    fn locate(&self, address: GlobalAddress, len: usize) -> Result<(&Part, u64)> {
-        if let Some(part) = self.part_numbered(address.part())
-            && let Some(at) = part.locate(address, len as u64)
-        {
-            return Ok((part, at));
+    fn at_once(&self, address: GlobalAddress, len: usize) -> Option<Quiet<'_>> {
+        let part = self.part_numbered(address.part())?;
+        let region = part.region();
+        if rt::simulated() || region.is_watched() {
+            return None;
         }
-        Err(self.why(address, len as u64))
+        let at = part.locate(Plain, address, len as u64)?;
+        Some(region.span(at, len as u64).quiet())
+    }
+
+    /// The same in all cases, announced.
+    fn announced(&self, address: GlobalAddress, len: usize) -> Result<Span<'_>> {
+        let part = self.part_numbered(address.part()).ok_or_else(|| self.why(address, 0))?;
+        let found = part.locate(Points, address, len as u64);
+        match found.or_else(|| part.locate_in_run(address, len as u64)) {
+            Some(at) => Ok(part.region().span(at, len as u64)),
+            None => Err(self.why(address, len as u64)),
+        }
     }
 
     #[inline(always)]
     fn word(&self, address: GlobalAddress) -> Result<&HostAtomicU64> {
-        let (part, at) = self.locate(address, 8)?;
-        if !at.is_multiple_of(8) {
+        if !address.raw().is_multiple_of(8) {
             return Err(unaligned(address));
         }
-        Ok(part.region().atomic_u64(at))
+        match self
+            .part_numbered(address.part())
+            .and_then(|part| Some((part, part.locate(Points, address, 8)?)))
+        {
+            Some((part, at)) => Ok(part.region().atomic_u64(at)),
+            None => self.word_elsewhere(address),
+        }
+    }
+
+    #[inline(never)]
+    fn word_elsewhere(&self, address: GlobalAddress) -> Result<&HostAtomicU64> {
+        Ok(self.announced(address, 8)?.atomic_u64(0))
     }
 
     /// Fills `into` with the bytes from `address` on.
@@ -174,8 +193,18 @@ impl Space {
     /// [`Error::OutOfBounds`]: it ends before; [`Error::Corrupt`]: the part's own data are broken. The same for all accesses.
     #[inline]
     pub fn read(&self, address: GlobalAddress, into: &mut [u8]) -> Result<()> {
-        let (part, at) = self.locate(address, into.len())?;
-        part.region().span(at, into.len() as u64).copy_out(0, into);
+        match self.at_once(address, into.len()) {
+            Some(bytes) => {
+                bytes.copy_out(0, into);
+                Ok(())
+            }
+            None => self.read_announced(address, into),
+        }
+    }
+
+    #[inline(never)]
+    fn read_announced(&self, address: GlobalAddress, into: &mut [u8]) -> Result<()> {
+        self.announced(address, into.len())?.copy_out(0, into);
         Ok(())
     }
 
@@ -185,8 +214,18 @@ impl Space {
     /// As [`Space::read`].
     #[inline]
     pub fn write(&self, address: GlobalAddress, from: &[u8]) -> Result<()> {
-        let (part, at) = self.locate(address, from.len())?;
-        part.region().span(at, from.len() as u64).copy_in(0, from);
+        match self.at_once(address, from.len()) {
+            Some(bytes) => {
+                bytes.copy_in(0, from);
+                Ok(())
+            }
+            None => self.write_announced(address, from),
+        }
+    }
+
+    #[inline(never)]
+    fn write_announced(&self, address: GlobalAddress, from: &[u8]) -> Result<()> {
+        self.announced(address, from.len())?.copy_in(0, from);
         Ok(())
     }
 

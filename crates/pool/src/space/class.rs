@@ -22,6 +22,9 @@ pub(super) const LIVE_BITS: u32 = 46;
 /// Live words of a slab of the smallest class.
 pub(super) const WORDS_MAX: u32 = (EXTENT / GRAIN).div_ceil(LIVE_BITS as u64) as u32;
 
+/// What a state word says of a slab is its class's number, and this.
+pub(super) const SLAB_CODE: u8 = 8;
+
 const GRAIN_SHIFT: u32 = GRAIN.trailing_zeros();
 const RECIPROCAL_SHIFT: u32 = 31;
 const WORD_SHIFT: u32 = 21;
@@ -41,6 +44,30 @@ struct Shape {
 }
 
 const SHAPES: [Shape; CLASSES] = shapes();
+
+/// Size and reciprocal of each code that a state word may hold; nothing for those that are no slab's. So what a word says needs no check before it is
+/// looked up.
+static DIVIDERS: [(u32, u32); 256] = dividers();
+
+const fn dividers() -> [(u32, u32); 256] {
+    let mut dividers = [(0, 0); 256];
+    let mut n = 0;
+    while n < CLASSES {
+        dividers[n + SLAB_CODE as usize] = (SHAPES[n].size, SHAPES[n].reciprocal);
+        n += 1;
+    }
+    dividers
+}
+
+/// The number of the object that the byte at `offset` lies in, in a slab with this code, and where that object ends. Nothing ends after 0 where
+/// there is no slab. The rest at the end of an extent counts as an object: one that is never live.
+#[inline(always)]
+pub(super) fn divide(code: u8, offset: u32) -> (u32, u64) {
+    let (size, reciprocal) = DIVIDERS[usize::from(code)];
+    let grains = u64::from(offset >> GRAIN_SHIFT);
+    let index = (grains * u64::from(reciprocal)) >> RECIPROCAL_SHIFT;
+    (index as u32, (index + 1) * u64::from(size))
+}
 
 const fn shapes() -> [Shape; CLASSES] {
     let mut shapes = [Shape {
@@ -102,13 +129,11 @@ impl Class {
     }
 
     /// The class of this number, if there is one.
-    #[inline(always)]
     pub fn numbered(number: u8) -> Option<Self> {
         (usize::from(number) < CLASSES).then_some(Self(number))
     }
 
     /// Its number.
-    #[inline(always)]
     pub fn number(self) -> u8 {
         self.0
     }
@@ -118,19 +143,16 @@ impl Class {
         (0..CLASSES as u8).map(Self)
     }
 
-    #[inline(always)]
     fn shape(self) -> &'static Shape {
         &SHAPES[usize::from(self.0)]
     }
 
     /// Bytes of an object.
-    #[inline(always)]
     pub fn size(self) -> u64 {
         u64::from(self.shape().size)
     }
 
     /// Objects of an extent.
-    #[inline(always)]
     pub fn count(self) -> u32 {
         self.shape().count
     }
@@ -149,11 +171,19 @@ impl Class {
     }
 
     /// The number of the object that the byte at `offset` of an extent lies in; [`Class::count`] if that is the rest at the extent's end.
-    #[inline(always)]
     pub(super) fn index(self, offset: u32) -> u32 {
         debug_assert!(offset >> OFFSET_BITS == 0);
-        let grains = u64::from(offset >> GRAIN_SHIFT);
-        ((grains * u64::from(self.shape().reciprocal)) >> RECIPROCAL_SHIFT) as u32
+        divide(self.code(), offset).0
+    }
+
+    /// What a state word says of a slab of this class.
+    pub(super) fn code(self) -> u8 {
+        self.0 + SLAB_CODE
+    }
+
+    /// The class that a state word tells of, if it is a slab's.
+    pub(super) fn of_code(code: u8) -> Option<Self> {
+        Self::numbered(code.checked_sub(SLAB_CODE)?)
     }
 }
 
@@ -218,12 +248,19 @@ mod tests {
             let mut offset = 0;
             for index in 0..=class.count() {
                 for _ in 0..size.min(EXTENT as u32 - offset) {
-                    assert_eq!(class.index(offset), index, "{offset} by {size}");
+                    let (found, end) = divide(class.code(), offset);
+                    assert_eq!(
+                        (found, end),
+                        (index, u64::from(index + 1) * class.size()),
+                        "{offset} by {size}"
+                    );
                     offset += 1;
                 }
             }
             assert_eq!(u64::from(offset), EXTENT);
         }
+        let others = (0..=u8::MAX).filter(|code| Class::of_code(*code).is_none());
+        others.for_each(|code| assert_eq!(divide(code, EXTENT as u32 - 1), (0, 0)));
         for index in 0..(EXTENT / GRAIN) as u32 {
             assert_eq!(live_bit(index), (index / LIVE_BITS, index % LIVE_BITS));
         }

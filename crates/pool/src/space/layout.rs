@@ -4,7 +4,7 @@
 //!  0        region header (fabric); its geometry names this layout and its version, its identity space, part and tenant
 //!  4096     keeper's page     0 u64 made: all below is in order     8 u64 the next session's number
 //!  8192     descriptors, 64 B a slot
-//!              0 u64 state: generation 18 | kind 3 | lifetime 1 | class 8 | zero 17 | distance to the run's first slot 17
+//!              0 u64 state: generation 18 | code 8: free, retired, a run's head or tail, a class | lifetime 1 | zero 20 | distance to the head 17
 //!              8 u64 bytes of the run (in its first slot)
 //!             16 u64 owner: the session that allocates in it, 0: nobody
 //!  maps_at  maps, 5824 B a slot
@@ -24,7 +24,7 @@
 //! Accesses of words outside the file are not possible by construction: slots and words are compared with what there are.
 
 use super::address::{GENERATION_MAX, GENERATION_SHIFT, SLOT_BITS};
-use super::class::{Class, WORDS_MAX};
+use super::class::{CLASSES, Class, SLAB_CODE, WORDS_MAX};
 use super::keeper::Lifetime;
 use crate::book::EXTENT;
 use cenote_base::rt::atomic::Ordering;
@@ -32,9 +32,10 @@ use cenote_base::rt::fs;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use cenote_fabric::{
-    GEOMETRY_WORDS, HEADER_SIZE, HostAtomicU64, Identity, Kind, LINE, Region, RegionOptions, is_blank,
+    GEOMETRY_WORDS, HEADER_SIZE, HostAtomicU64, Identity, Kind, LINE, Region, RegionOptions, Words, is_blank,
 };
 use std::path::Path;
+use std::sync::Arc;
 
 /// The first geometry word of a part.
 const MAGIC: u64 = u64::from_le_bytes(*b"CENOTESP");
@@ -53,37 +54,30 @@ const BYTES: u64 = 8;
 const OWNER: u64 = 16;
 const WORDS_AT: u64 = LINE as u64;
 const MAP: u64 = (WORDS_AT + 8 * WORDS_MAX as u64).next_multiple_of(LINE as u64);
+const MAP_WORDS: usize = MAP as usize / 8;
 /// Live words that one bit of the hint speaks for: two lines of them.
 pub(super) const GROUP_WORDS: u32 = 16;
 
 const _: () = {
     assert!(OWNER + 8 <= DESCRIPTOR && MAP == 5824);
     assert!(WORDS_MAX.div_ceil(GROUP_WORDS) <= 64);
-    assert!(DISTANCE_BITS + ZERO_BITS == CLASS_SHIFT && KIND_SHIFT + 3 == GENERATION_SHIFT);
+    assert!(DISTANCE_BITS <= LIFETIME_SHIFT);
 };
 
 const DISTANCE_BITS: u32 = SLOT_BITS;
-const ZERO_BITS: u32 = 17;
-const CLASS_SHIFT: u32 = 34;
-const LIFETIME_SHIFT: u32 = CLASS_SHIFT + 8;
-const KIND_SHIFT: u32 = LIFETIME_SHIFT + 1;
+const LIFETIME_SHIFT: u32 = CODE_SHIFT - 1;
+const CODE_SHIFT: u32 = GENERATION_SHIFT - 8;
 
-const FREE: u64 = 0;
-pub(super) const SLAB: u64 = 1;
-const HEAD: u64 = 2;
-const TAIL: u64 = 3;
-const RETIRED: u64 = 4;
+const FREE: u8 = 0;
+const RETIRED: u8 = 1;
+const HEAD: u8 = 2;
+const TAIL: u8 = 3;
+const _: () = assert!(TAIL < SLAB_CODE && SLAB_CODE as usize + CLASSES <= 256);
 
-/// What a state word says its kind is.
+/// What a state word says that its slot is: a slab's class, or something else.
 #[inline(always)]
-pub(super) fn kind_of(state: u64) -> u64 {
-    state >> KIND_SHIFT & 7
-}
-
-/// What a state word says its class is.
-#[inline(always)]
-pub(super) fn class_of(state: u64) -> u8 {
-    (state >> CLASS_SHIFT) as u8
+pub(super) fn code_of(state: u64) -> u8 {
+    (state >> CODE_SHIFT) as u8
 }
 
 /// What an extent is used for.
@@ -111,14 +105,14 @@ pub(super) struct Slot {
 impl Slot {
     pub(super) fn encode(self) -> u64 {
         let life = |lifetime| u64::from(lifetime == Lifetime::Session) << LIFETIME_SHIFT;
-        let (kind, rest) = match self.used {
+        let (code, rest) = match self.used {
             Use::Free => (FREE, 0),
-            Use::Slab(class, lifetime) => (SLAB, u64::from(class.number()) << CLASS_SHIFT | life(lifetime)),
+            Use::Slab(class, lifetime) => (class.code(), life(lifetime)),
             Use::Head(lifetime) => (HEAD, life(lifetime)),
             Use::Tail(distance) => (TAIL, u64::from(distance)),
             Use::Retired => (RETIRED, 0),
         };
-        u64::from(self.generation) << GENERATION_SHIFT | kind << KIND_SHIFT | rest
+        u64::from(self.generation) << GENERATION_SHIFT | u64::from(code) << CODE_SHIFT | rest
     }
 
     /// What a word says, if it says something that [`Slot::encode`] can have said.
@@ -127,18 +121,15 @@ impl Slot {
             0 => Lifetime::Space,
             _ => Lifetime::Session,
         };
-        let used = match kind_of(word) {
+        let used = match code_of(word) {
             FREE => Use::Free,
-            SLAB => Use::Slab(Class::numbered(class_of(word))?, lifetime),
+            RETIRED => Use::Retired,
             HEAD => Use::Head(lifetime),
             TAIL => Use::Tail(word as u32 & ((1 << DISTANCE_BITS) - 1)),
-            RETIRED => Use::Retired,
-            _ => return None,
+            code => Use::Slab(Class::of_code(code)?, lifetime),
         };
-        let slot = Self {
-            generation: (word >> GENERATION_SHIFT) as u32,
-            used,
-        };
+        let generation = (word >> GENERATION_SHIFT) as u32;
+        let slot = Self { generation, used };
         let sound = slot.encode() == word && slot.is_possible();
         sound.then_some(slot)
     }
@@ -257,7 +248,11 @@ impl PartOptions {
 
 /// Memory of a space on one memory node, mapped by this process.
 pub struct Part {
-    region: Region,
+    /// A word a slot.
+    states: Words,
+    /// All words of all maps.
+    maps: Words,
+    region: Arc<Region>,
     number: u8,
     layout: Layout,
     is_kept_here: bool,
@@ -330,7 +325,10 @@ impl Part {
         let layout = Layout::read(region.identity()).map_err(named)?;
         let number = u8::try_from(region.id()).ok().filter(|number| *number > 0);
         let number = number.ok_or_else(|| named(Error::corrupt("a part's number")))?;
+        let (region, slots) = (Arc::new(region), layout.slots as usize);
         Ok(Self {
+            states: Words::new(Arc::clone(&region), DESCRIPTORS_AT, DESCRIPTOR as usize, slots),
+            maps: Words::new(Arc::clone(&region), layout.maps_at, 8, slots * MAP_WORDS),
             region,
             number,
             layout,
@@ -396,21 +394,18 @@ impl Part {
         format!("part {} ({})", self.number, self.region.name())
     }
 
+    /// The state word of a slot, if there is one of this number.
     #[inline(always)]
-    fn descriptor(&self, slot: u32, field: u64) -> &HostAtomicU64 {
-        assert!(slot < self.layout.slots, "a slot outside the part");
-        self.region
-            .atomic_u64(DESCRIPTORS_AT + u64::from(slot) * DESCRIPTOR + field)
+    pub(super) fn state_of(&self, slot: u32) -> Option<&HostAtomicU64> {
+        self.states.get(slot as usize)
     }
 
     /// The state word of a slot that there is.
-    #[inline(always)]
     pub(super) fn state(&self, slot: u32) -> &HostAtomicU64 {
         self.descriptor(slot, STATE)
     }
 
     /// The bytes of the run that begins in a slot.
-    #[inline(always)]
     pub(super) fn run_bytes(&self, slot: u32) -> &HostAtomicU64 {
         self.descriptor(slot, BYTES)
     }
@@ -420,6 +415,12 @@ impl Part {
         self.descriptor(slot, OWNER)
     }
 
+    fn descriptor(&self, slot: u32, field: u64) -> &HostAtomicU64 {
+        assert!(slot < self.layout.slots, "a slot outside the part");
+        self.region
+            .atomic_u64(DESCRIPTORS_AT + u64::from(slot) * DESCRIPTOR + field)
+    }
+
     /// The number of the next session.
     pub(super) fn next_session(&self) -> &HostAtomicU64 {
         self.region.atomic_u64(NEXT_SESSION)
@@ -427,19 +428,19 @@ impl Part {
 
     /// Where a slot's map says that there may be room.
     pub(super) fn hint(&self, slot: u32) -> &HostAtomicU64 {
-        assert!(slot < self.layout.slots, "a slot outside the part");
-        self.region.atomic_u64(self.layout.maps_at + u64::from(slot) * MAP)
+        self.maps.get(slot as usize * MAP_WORDS).expect("a slot of the part")
     }
 
-    /// A live word of a slot.
+    /// A live word of a slot, if there is one.
     #[inline(always)]
+    pub(super) fn live_of(&self, slot: u32, word: u32) -> Option<&HostAtomicU64> {
+        self.maps.get(slot as usize * MAP_WORDS + LINE / 8 + word as usize)
+    }
+
+    /// A live word of a slot that there are.
     pub(super) fn live(&self, slot: u32, word: u32) -> &HostAtomicU64 {
-        assert!(
-            slot < self.layout.slots && word < WORDS_MAX,
-            "a live word outside the part"
-        );
-        let map = self.layout.maps_at + u64::from(slot) * MAP;
-        self.region.atomic_u64(map + WORDS_AT + 8 * u64::from(word))
+        assert!(word < WORDS_MAX, "a live word outside of its map");
+        self.live_of(slot, word).expect("a slot of the part")
     }
 
     /// What a slot is used for.
@@ -527,11 +528,9 @@ mod tests {
                 used: Use::Free
             })
         );
-        assert_eq!(Slot::decode(7 << KIND_SHIFT), None);
-        assert_eq!(
-            Slot::decode(1 << GENERATION_SHIFT | SLAB << KIND_SHIFT | 86 << CLASS_SHIFT),
-            None
-        );
+        assert_eq!(Slot::decode(7 << CODE_SHIFT), None);
+        let beyond = (u64::from(SLAB_CODE) + CLASSES as u64) << CODE_SHIFT;
+        assert_eq!(Slot::decode(1 << GENERATION_SHIFT | beyond), None);
     }
 
     #[test]

@@ -145,8 +145,13 @@ fn words_change_at_once_where_they_are_aligned() {
     invalid(space.fetch_add(odd, 1), "aligned");
     let end = address.checked_add(64).expect("in the part");
     invalid(space.load(end), "never allocated");
-    let last = address.checked_add(60).expect("inside");
+    let run = session.alloc(EXTENT + 12).expect("room");
+    let last = run.checked_add(EXTENT + 8).expect("inside");
     assert!(matches!(space.load(last), Err(Error::OutOfBounds(_))));
+    space
+        .store(run.checked_add(EXTENT).expect("inside"), 3)
+        .expect("in the second extent");
+    assert_eq!(space.load(run.checked_add(EXTENT).expect("inside")).expect("there"), 3);
 }
 
 #[test]
@@ -702,7 +707,7 @@ fn garbage_in_a_parts_own_data_is_an_error() {
                 let value = match next() % 4 {
                     0 => next(),
                     1 | 2 => own.u64(at) ^ 1 << (next() % 64),
-                    _ => (1 << 46) | ((next() % 8) << 43) | ((next() % 200) << 34) | (next() % 8),
+                    _ => (1 << 46) | ((next() % 256) << 38) | ((next() % 2) << 37) | (next() % 8),
                 };
                 own.set_u64(at, value);
             }

@@ -1,0 +1,422 @@
+//! A space of real processes, which are killed at any moment; and what is announced of it.
+//!
+//! The processes are this test program started again, with `CENOTE_SPACE` set: then [`another_process`] is what it does.
+
+use cenote_base::rt::{self, Mutex};
+use cenote_base::{Error, Result};
+use cenote_fabric::observe::{self, Counting};
+use cenote_fabric::{RegionOptions, observe::Traffic};
+use cenote_pool::book::EXTENT;
+use cenote_pool::space::{
+    Class, Extent, GlobalAddress, Keeper, Lifetime, Run, Session, SessionId, Space, SpaceOptions,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+/// Words of a worker's table of objects.
+const TABLE: u64 = 64;
+/// Steps of a worker between two reports.
+const REPORT: u64 = 50;
+
+/// A keeper's method as a message.
+#[derive(Debug, Serialize, Deserialize)]
+enum Request {
+    Begin,
+    Take(SessionId, Class, Lifetime),
+    GiveBack(SessionId, Vec<Extent>),
+    TakeRun(SessionId, u64, Lifetime),
+    FreeRun(GlobalAddress),
+    End(SessionId),
+}
+
+/// An answer: what was asked for, or an error's text and whether there was no room.
+type Answer = std::result::Result<serde_json::Value, (String, bool)>;
+
+/// A keeper that is asked through this process's output and input.
+struct Asked(Mutex<()>);
+
+impl Asked {
+    fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T> {
+        let _one = self.0.lock();
+        say(&format!("ask {}", serde_json::to_string(request).expect("text")));
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).expect("readable");
+        let answer: Answer = serde_json::from_str(&line).map_err(|_| Error::Lost("the keeper is gone".into()))?;
+        match answer {
+            Ok(value) => Ok(serde_json::from_value(value).expect("what was asked for")),
+            Err((text, true)) => Err(Error::Full(text)),
+            Err((text, false)) => Err(Error::Invalid(text)),
+        }
+    }
+}
+
+impl Keeper for Asked {
+    fn begin(&self) -> Result<SessionId> {
+        self.ask(&Request::Begin)
+    }
+    fn take(&self, session: SessionId, class: Class, lifetime: Lifetime) -> Result<Extent> {
+        self.ask(&Request::Take(session, class, lifetime))
+    }
+    fn give_back(&self, session: SessionId, extents: &[Extent]) -> Result<()> {
+        self.ask(&Request::GiveBack(session, extents.to_vec()))
+    }
+    fn take_run(&self, session: SessionId, bytes: u64, lifetime: Lifetime) -> Result<Run> {
+        self.ask(&Request::TakeRun(session, bytes, lifetime))
+    }
+    fn free_run(&self, address: GlobalAddress) -> Result<()> {
+        self.ask(&Request::FreeRun(address))
+    }
+    fn end(&self, session: SessionId) -> Result<()> {
+        self.ask(&Request::End(session))
+    }
+    fn audit(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+}
+
+fn value<T: Serialize>(result: Result<T>) -> Answer {
+    match result {
+        Ok(value) => Ok(serde_json::to_value(value).expect("a value")),
+        Err(error) => Err((error.to_string(), matches!(error, Error::Full(_)))),
+    }
+}
+
+/// Does what a message asks for; sessions that begin are noted.
+fn answer(keeper: &dyn Keeper, request: Request, sessions: &mut Vec<SessionId>) -> Answer {
+    match request {
+        Request::Begin => value(keeper.begin().inspect(|session| sessions.push(*session))),
+        Request::Take(session, class, lifetime) => value(keeper.take(session, class, lifetime)),
+        Request::GiveBack(session, extents) => value(keeper.give_back(session, &extents)),
+        Request::TakeRun(session, bytes, lifetime) => value(keeper.take_run(session, bytes, lifetime)),
+        Request::FreeRun(address) => value(keeper.free_run(address)),
+        Request::End(session) => value(keeper.end(session)),
+    }
+}
+
+fn say(text: &str) {
+    // In one piece, since the process may end at any moment; on a line of its own, since the test harness writes too.
+    let line = format!("\nspace: {text}\n");
+    let mut out = std::io::stdout().lock();
+    out.write_all(line.as_bytes())
+        .and_then(|()| out.flush())
+        .expect("written");
+}
+
+/// What another process is told.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Task {
+    path: PathBuf,
+    /// Whether it keeps the part itself.
+    keeps: bool,
+    /// A table for each of its workers.
+    tables: Vec<GlobalAddress>,
+    seed: u64,
+}
+
+/// What another process does until it is killed.
+#[test]
+fn another_process() {
+    let Ok(task) = std::env::var("CENOTE_SPACE") else {
+        return;
+    };
+    let task: Task = serde_json::from_str(&task).expect("a task");
+    let options = RegionOptions::default();
+    let space = match task.keeps {
+        true => Space::open(&task.path, options),
+        false => Space::join(&task.path, options, Arc::new(Asked(Mutex::new(())))),
+    };
+    let space = space.expect("a space");
+    let worker = |(n, table): (usize, &GlobalAddress)| {
+        let (space, table, seed) = (space.clone(), *table, task.seed + n as u64);
+        rt::spawn("worker", move || work(&space, table, seed))
+    };
+    let workers: Vec<_> = task.tables.iter().enumerate().map(worker).collect();
+    workers
+        .into_iter()
+        .for_each(|worker| worker.join().expect("it is killed, and does not end"));
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// Allocates and frees for good. An object is in the table once it is whole, and no longer when it is about to be freed.
+fn work(space: &Space, table: GlobalAddress, seed: u64) {
+    let mut random = Random(seed);
+    let mut session = space.session();
+    for step in 1.. {
+        let place = table.checked_add(8 * random.below(TABLE)).expect("inside");
+        let former = GlobalAddress::from_raw(space.load(place).expect("the table"));
+        if former.is_null() {
+            if let Some(address) = allocate(&session, &mut random) {
+                space.store(place, address.raw()).expect("the table");
+            }
+        } else {
+            assert_eq!(space.load(former).expect("there"), former.raw());
+            space.store(place, 0).expect("the table");
+            session.free(former).expect("freed");
+        }
+        if random.below(100) == 0 {
+            session.close().expect("closed");
+            session = space.session();
+        }
+        if step % REPORT == 0 {
+            say("working");
+        }
+    }
+}
+
+/// An object that says who it is; sometimes one more for the session, which nobody hears of.
+fn allocate(session: &Session, random: &mut Random) -> Option<GlobalAddress> {
+    let size = match random.below(20) {
+        0 => EXTENT + random.below(2 * EXTENT),
+        1..4 => 200_000,
+        4..10 => 3_000,
+        _ => 1 + random.below(300),
+    };
+    if random.below(3) == 0 {
+        let kept = session.alloc_in(size, Lifetime::Session).ok()?;
+        session.write(kept, &[1]).expect("there");
+    }
+    let address = session.alloc(size).ok()?;
+    assert_eq!(session.load(address).expect("there"), 0, "{address} is zero");
+    session.store(address, address.raw()).expect("there");
+    Some(address)
+}
+
+/// Another process, as its starter sees it.
+struct Other {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    sessions: Vec<SessionId>,
+}
+
+impl Other {
+    fn start(task: &Task) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["another_process", "--exact", "--nocapture", "--test-threads=1"])
+            .env("CENOTE_SPACE", serde_json::to_string(task).expect("text"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let input = child.stdin.take().expect("a pipe");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let sessions = Vec::new();
+        Self {
+            child,
+            input,
+            output,
+            sessions,
+        }
+    }
+
+    /// Answers it until it has reported so often. It must not end by itself.
+    fn serve(&mut self, keeper: &dyn Keeper, reports: u64) {
+        let mut seen = 0;
+        while seen < reports {
+            let mut line = String::new();
+            assert!(self.output.read_line(&mut line).expect("readable") > 0, "it ended");
+            match line.trim().strip_prefix("space: ") {
+                Some("working") => seen += 1,
+                Some(text) => {
+                    let request = text
+                        .strip_prefix("ask ")
+                        .and_then(|text| serde_json::from_str(text).ok());
+                    let answer = answer(keeper, request.expect("a request"), &mut self.sessions);
+                    writeln!(self.input, "{}", serde_json::to_string(&answer).expect("text")).expect("written");
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("ended");
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Checks everything, takes all objects out of the tables, and says how many there are beyond these.
+fn settle(space: &Space, tables: &[GlobalAddress]) -> u64 {
+    assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
+    for table in tables {
+        for n in 0..TABLE {
+            let place = table.checked_add(8 * n).expect("inside");
+            let address = GlobalAddress::from_raw(space.load(place).expect("the table"));
+            if !address.is_null() {
+                assert_eq!(space.load(address).expect("there"), address.raw());
+                space.free(address).expect("freed");
+                space.store(place, 0).expect("the table");
+            }
+        }
+    }
+    assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
+    space.stats().objects() - tables.len() as u64
+}
+
+fn made(directory: &Path, tables: usize) -> (Space, Vec<GlobalAddress>) {
+    let options = SpaceOptions {
+        bytes: 129 * EXTENT,
+        ..SpaceOptions::default()
+    };
+    let space = Space::create(&directory.join("part"), &options).expect("made");
+    let session = space.session();
+    let tables = (0..tables).map(|_| session.alloc(8 * TABLE).expect("room")).collect();
+    session.close().expect("closed");
+    (space, tables)
+}
+
+#[test]
+fn clients_that_are_killed_leave_one_object_each_at_most() {
+    const ROUNDS: u64 = 6;
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (space, tables) = made(directory.path(), 3);
+    let keeper = space.keeper(1).expect("kept here");
+    let mut random = Random(7);
+    for round in 0..ROUNDS {
+        let start = |(n, table): (usize, &GlobalAddress)| {
+            let seed = round * 100 + n as u64;
+            let task = Task {
+                path: directory.path().join("part"),
+                keeps: false,
+                tables: vec![*table],
+                seed,
+            };
+            Other::start(&task)
+        };
+        let mut others: Vec<_> = tables.iter().enumerate().map(start).collect();
+        let reports: Vec<_> = others.iter().map(|_| 1 + random.below(40)).collect();
+        let serving = |(other, reports): (&mut Other, u64)| {
+            other.serve(&*keeper, reports);
+            other.kill();
+        };
+        std::thread::scope(|scope| {
+            for pair in others.iter_mut().zip(reports) {
+                scope.spawn(move || serving(pair));
+            }
+        });
+        others
+            .iter()
+            .flat_map(|other| &other.sessions)
+            .for_each(|session| keeper.end(*session).expect("ended"));
+        let left = settle(&space, &tables);
+        assert!(left <= (round + 1) * 3, "{left} after round {round}");
+    }
+}
+
+/// The same with the keeper in the process that is killed, over and over, between any two stores of it.
+#[test]
+fn a_keeper_that_is_killed_is_followed_by_another() {
+    const ROUNDS: u64 = 12;
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (space, tables) = made(directory.path(), 2);
+    drop(space);
+    let path = directory.path().join("part");
+    let mut random = Random(8);
+    for round in 0..ROUNDS {
+        let task = Task {
+            path: path.clone(),
+            keeps: true,
+            tables: tables.clone(),
+            seed: 1000 + round * 10,
+        };
+        let mut other = Other::start(&task);
+        let nobody = Asked(Mutex::new(()));
+        other.serve(&nobody, 1 + random.below(30));
+        let busy = Space::open(&path, RegionOptions::default());
+        assert!(matches!(&busy, Err(Error::Busy(_))), "{busy:?}");
+        other.kill();
+        let space = Space::open(&path, RegionOptions::default()).expect("opened");
+        let left = settle(&space, &tables);
+        assert!(left <= (round + 1) * 2, "{left} after round {round}");
+    }
+}
+
+#[test]
+fn what_is_no_part_is_not_opened() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("part");
+    let options = SpaceOptions {
+        bytes: 8 * EXTENT,
+        id: 5,
+        ..SpaceOptions::default()
+    };
+    assert!(
+        Space::open(&path, RegionOptions::default()).is_err(),
+        "nothing is there"
+    );
+    std::fs::write(&path, vec![7; 100_000]).expect("written");
+    assert!(Space::open(&path, RegionOptions::default()).is_err(), "no region");
+    assert!(
+        matches!(Space::create(&path, &options), Err(Error::Invalid(_))),
+        "something is there"
+    );
+    std::fs::remove_file(&path).expect("removed");
+    let space = Space::create(&path, &options).expect("made");
+    assert!(matches!(
+        Space::open(&path, RegionOptions::default()),
+        Err(Error::Busy(_))
+    ));
+    drop(space);
+    assert!(matches!(Space::create(&path, &options), Err(Error::Invalid(_))));
+    let space = Space::open(&path, RegionOptions::default()).expect("opened");
+    assert_eq!((space.id(), space.parts().count()), (5, 1));
+    drop(space);
+    let region = cenote_fabric::Region::create(
+        &directory.path().join("other"),
+        1 << 20,
+        Default::default(),
+        Default::default(),
+    );
+    drop(region.expect("made"));
+    let other = Space::open(&directory.path().join("other"), RegionOptions::default());
+    assert!(
+        matches!(&other, Err(Error::Mismatch(text)) if text.contains("no part")),
+        "{other:?}"
+    );
+}
+
+/// Objects are region memory: whoever observes hears of each access.
+#[test]
+fn accesses_are_announced() {
+    let counting = Arc::new(Counting::default());
+    observe::install(counting.clone());
+    let space = Space::dram(&SpaceOptions {
+        bytes: 8 * EXTENT,
+        ..SpaceOptions::default()
+    })
+    .expect("memory");
+    let session = space.session();
+    let objects = [
+        session.alloc(5000).expect("room"),
+        session.alloc(3 * EXTENT).expect("room"),
+    ];
+    for object in objects {
+        let before = counting.mine();
+        space.write(object, &[1; 4500]).expect("there");
+        space.read(object, &mut [0; 100]).expect("there");
+        let traffic: Traffic = counting.mine().since(before);
+        assert_eq!((traffic.bytes_written, traffic.bytes_read), (4500, 100));
+    }
+    observe::uninstall();
+}
