@@ -27,6 +27,18 @@ pub unsafe fn store_u8(p: *mut u8, v: u8) {
     unsafe { AtomicU8::from_ptr(p) }.store(v, Relaxed);
 }
 
+/// Asks the processor for a line. Any address may be asked for.
+#[inline(always)]
+pub fn prefetch(p: *const u8) {
+    // SAFETY: a hint, that accesses nothing as far as the program can tell.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}
+
 #[cfg(target_arch = "x86_64")]
 mod target {
     use core::arch::asm;

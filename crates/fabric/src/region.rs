@@ -424,6 +424,15 @@ impl Region {
         self.span(off, 4).atomic_u32(0)
     }
 
+    /// Asks the processor for the line at `off`, which will be used soon, if there is one. No access, and not announced: a device
+    /// may be watched, or simulated.
+    #[inline(always)]
+    pub fn prefetch(&self, off: u64) {
+        if off < self.len() && !self.watched {
+            crate::raw::prefetch(self.base().wrapping_add(off as usize));
+        }
+    }
+
     /// The bytes of the header on a simulated device.
     /// The first bytes of what can be mapped, whatever they are.
     pub(crate) fn head_of(path: &Path) -> Result<Vec<u8>> {

@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release -p cenote-pool --example access -- [SIZE [FILE]]`
 //!
+//! Where huge pages come on request only, `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` before it has memcpy use them too: the space does.
+//!
 //! SIZE (1GiB) is filled with objects of one size; they are read and written in random order. *memcpy* does the same with slices of ordinary memory; *span* with the
 //! space's own memory, without any check. Rounds are interleaved; each number is a median. *Dependent*: where the next access goes is known when the last one is done; a
 //! dependent write reads a word of its object first.
@@ -9,7 +11,7 @@
 use cenote_base::units::ByteSize;
 use cenote_base::{Result, rt};
 use cenote_fabric::{Quiet, Region};
-use cenote_pool::space::{GlobalAddress, Space, SpaceOptions};
+use cenote_pool::space::{GlobalAddress, Read, Session, Space, SpaceOptions, Write};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +19,8 @@ const ROUNDS: usize = 11;
 /// Bytes that a round touches, and accesses that it makes, at most.
 const ROUND_BYTES: usize = 128 << 20;
 const ROUND_ACCESSES: usize = 500_000;
+/// Accesses of a batch.
+const BATCH: usize = 64;
 const SIZES: [usize; 5] = [64, 256, 1 << 10, 4 << 10, 16 << 10];
 
 /// Something that is read and written at places of its own kind.
@@ -24,6 +28,19 @@ trait Memory {
     type Place: Copy;
     fn read(&mut self, at: Self::Place, into: &mut [u8]);
     fn write(&mut self, at: Self::Place, from: &[u8]);
+    /// All of `places`, into or from the parts of `buffer`.
+    fn read_many(&mut self, places: &[Self::Place], buffer: &mut [u8], size: usize) {
+        places
+            .iter()
+            .zip(buffer.chunks_mut(size))
+            .for_each(|(at, into)| self.read(*at, into));
+    }
+    fn write_many(&mut self, places: &[Self::Place], buffer: &[u8], size: usize) {
+        places
+            .iter()
+            .zip(buffer.chunks(size))
+            .for_each(|(at, from)| self.write(*at, from));
+    }
     /// The same place, but only known when `word` is.
     fn after(at: Self::Place, word: u64) -> Self::Place;
 }
@@ -39,6 +56,26 @@ impl Memory for Objects<'_> {
     #[inline(always)]
     fn write(&mut self, at: GlobalAddress, from: &[u8]) {
         self.0.write(at, from).expect("an object");
+    }
+    fn read_many(&mut self, places: &[GlobalAddress], buffer: &mut [u8], size: usize) {
+        let pairs = places.iter().zip(buffer.chunks_mut(size));
+        let mut reads: Vec<_> = pairs
+            .map(|(address, into)| Read {
+                address: *address,
+                into,
+            })
+            .collect();
+        self.0.read_many(&mut reads).expect("objects");
+    }
+    fn write_many(&mut self, places: &[GlobalAddress], buffer: &[u8], size: usize) {
+        let pairs = places.iter().zip(buffer.chunks(size));
+        let writes: Vec<_> = pairs
+            .map(|(address, from)| Write {
+                address: *address,
+                from,
+            })
+            .collect();
+        self.0.write_many(&writes).expect("objects");
     }
     #[inline(always)]
     fn after(at: GlobalAddress, word: u64) -> GlobalAddress {
@@ -88,10 +125,19 @@ enum Kind {
     Write,
     DependentRead,
     DependentWrite,
+    Reads,
+    Writes,
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Read, Self::Write, Self::DependentRead, Self::DependentWrite];
+    const ALL: [Self; 6] = [
+        Self::Read,
+        Self::Write,
+        Self::Reads,
+        Self::Writes,
+        Self::DependentRead,
+        Self::DependentWrite,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -99,13 +145,16 @@ impl Kind {
             Self::Write => "write",
             Self::DependentRead => "read, dependent",
             Self::DependentWrite => "write, dependent",
+            Self::Reads => "read, 64 at once",
+            Self::Writes => "write, 64 at once",
         }
     }
 }
 
 /// Nanoseconds an access.
 #[inline(never)]
-fn round<M: Memory>(memory: &mut M, places: &[M::Place], buffer: &mut [u8], kind: Kind) -> f64 {
+fn round<M: Memory>(memory: &mut M, places: &[M::Place], many: &mut [u8], size: usize, kind: Kind) -> f64 {
+    let (buffer, _) = many.split_at_mut(size);
     // Zero, which the compiler does not know.
     let zero = black_box(0);
     let mut word = 0;
@@ -122,6 +171,15 @@ fn round<M: Memory>(memory: &mut M, places: &[M::Place], buffer: &mut [u8], kind
                 memory.write(*at, buffer);
             }
         }
+        Kind::Reads => {
+            for some in places.chunks(BATCH) {
+                memory.read_many(some, many, size);
+                black_box(&mut *many);
+            }
+        }
+        Kind::Writes => places
+            .chunks(BATCH)
+            .for_each(|some| memory.write_many(some, many, size)),
         Kind::DependentRead => {
             for at in places {
                 memory.read(M::after(*at, word), buffer);
@@ -168,9 +226,12 @@ impl Filled {
         let space = Space::create(path, &options)?;
         let session = space.session();
         let mut addresses = Vec::new();
+        let began = rt::now();
         while let Ok(address) = session.alloc(size as u64) {
             addresses.push(address);
         }
+        let first = rt::now().since(began).raw() as f64 / addresses.len() as f64;
+        let (free, again) = churn(&session, &mut addresses, size)?;
         let region = space.parts().next().expect("a part").region();
         let mut at = 0;
         while let Ok(to) = region.collapse_step(at, region.len()) {
@@ -180,10 +241,10 @@ impl Filled {
             }
         }
         println!(
-            "# {} objects of {size}, {} of {} in huge pages",
+            "# {} objects of {size} in {}, {} in huge pages; alloc {first:.0} ns at first, {again:.0} later, free {free:.0}",
             addresses.len(),
+            ByteSize(region.len()),
             ByteSize(at),
-            ByteSize(region.len())
         );
         Ok(Self {
             space,
@@ -195,6 +256,23 @@ impl Filled {
     fn region(&self) -> &Region {
         self.space.parts().next().expect("a part").region()
     }
+}
+
+/// Frees one in ten objects at random, and allocates as many: nanoseconds for each of both.
+fn churn(session: &Session, addresses: &mut [GlobalAddress], size: usize) -> Result<(f64, f64)> {
+    let mut chosen: Vec<_> = (0..addresses.len())
+        .filter(|_| rt::random().is_multiple_of(10))
+        .collect();
+    (1..chosen.len()).for_each(|n| chosen.swap(n, (rt::random() % n as u64) as usize));
+    let each = |began: rt::Nanos| rt::now().since(began).raw() as f64 / chosen.len() as f64;
+    let began = rt::now();
+    chosen.iter().try_for_each(|n| session.free(addresses[*n]))?;
+    let free = each(began);
+    let began = rt::now();
+    for n in &chosen {
+        addresses[*n] = session.alloc(size as u64)?;
+    }
+    Ok((free, each(began)))
 }
 
 impl Drop for Filled {
@@ -214,7 +292,7 @@ fn places(filled: &Filled, size: usize) -> Vec<(GlobalAddress, usize)> {
 }
 
 fn measure(filled: &Filled, slices: &mut [u8], size: usize) {
-    let mut buffer = vec![1; size];
+    let mut buffer = vec![1; size * BATCH];
     let extents = (filled.addresses.len() * size) as u64;
     let span = filled
         .region()
@@ -225,11 +303,11 @@ fn measure(filled: &Filled, slices: &mut [u8], size: usize) {
         for (kind, times) in Kind::ALL.into_iter().zip(&mut times) {
             // Each anew: nobody finds in the cache what another has left there.
             let addresses: Vec<_> = places(filled, size).into_iter().map(|place| place.0).collect();
-            times[0].push(round(&mut Objects(&filled.space), &addresses, &mut buffer, kind));
+            times[0].push(round(&mut Objects(&filled.space), &addresses, &mut buffer, size, kind));
             let offsets: Vec<_> = places(filled, size).into_iter().map(|place| place.1).collect();
-            times[1].push(round(&mut Slices(slices), &offsets, &mut buffer, kind));
+            times[1].push(round(&mut Slices(slices), &offsets, &mut buffer, size, kind));
             let offsets: Vec<_> = places(filled, size).into_iter().map(|place| place.1).collect();
-            times[2].push(round(&mut Spans(span), &offsets, &mut buffer, kind));
+            times[2].push(round(&mut Spans(span), &offsets, &mut buffer, size, kind));
         }
     }
     for (kind, times) in Kind::ALL.into_iter().zip(times) {

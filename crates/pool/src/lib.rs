@@ -11,6 +11,8 @@
 //!     └─────────────── load, store ─── DIR/grant-7 (one file a grant) ───────┘
 //! ```
 //!
+//! A [`space`] is what clients of one tenant make of grants: a heap that they share.
+//!
 //! `docs/pool.md` tells it at length, with what is not there yet.
 
 pub mod book;

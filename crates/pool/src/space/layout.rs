@@ -249,9 +249,9 @@ impl PartOptions {
 /// Memory of a space on one memory node, mapped by this process.
 pub struct Part {
     /// A word a slot.
-    states: Words,
+    states: Words<{ DESCRIPTOR as usize }>,
     /// All words of all maps.
-    maps: Words,
+    maps: Words<8>,
     region: Arc<Region>,
     number: u8,
     layout: Layout,
@@ -327,8 +327,8 @@ impl Part {
         let number = number.ok_or_else(|| named(Error::corrupt("a part's number")))?;
         let (region, slots) = (Arc::new(region), layout.slots as usize);
         Ok(Self {
-            states: Words::new(Arc::clone(&region), DESCRIPTORS_AT, DESCRIPTOR as usize, slots),
-            maps: Words::new(Arc::clone(&region), layout.maps_at, 8, slots * MAP_WORDS),
+            states: Words::new(Arc::clone(&region), DESCRIPTORS_AT, slots),
+            maps: Words::new(Arc::clone(&region), layout.maps_at, slots * MAP_WORDS),
             region,
             number,
             layout,
@@ -437,7 +437,13 @@ impl Part {
         self.maps.get(slot as usize * MAP_WORDS + LINE / 8 + word as usize)
     }
 
-    /// A live word of a slot that there are.
+    /// Asks the processor for a live word.
+    #[inline(always)]
+    pub(super) fn prefetch_live(&self, slot: u32, word: u32) {
+        self.maps.prefetch(slot as usize * MAP_WORDS + LINE / 8 + word as usize);
+    }
+
+    /// A live word of a slot.
     pub(super) fn live(&self, slot: u32, word: u32) -> &HostAtomicU64 {
         assert!(word < WORDS_MAX, "a live word outside of its map");
         self.live_of(slot, word).expect("a slot of the part")

@@ -7,7 +7,7 @@
 //! 1. The group at hand has a free bit: set it by compare-and-swap, zero the object, done.
 //! 2. Else the next group with a hint, in this slab or the next ones of the shelf (at most [`LOOKS`] of them).
 //! 3. Else a slab from the keeper. On this occasion some others of this session are looked at, and go back to the keeper if they are empty.
-//! 4. If the keeper has none: all slabs of the session are looked at.
+//! 4. If the keeper has none: the hints of all slabs of the class; then all empty slabs go back, for one in return; then, now and then, hints are set anew.
 //!
 //! A process that is killed in `alloc` leaves at most the object that it was allocating; one that is killed in `free` has freed it or not (if it did not come to
 //! set the hint, the bit is found when the session's slabs go to another owner).
@@ -27,6 +27,8 @@ use std::sync::Arc;
 
 /// Slabs that are looked at for room, or for being empty, before another one is asked for.
 const LOOKS: usize = 64;
+/// Once in so many times that there is no room all live words are read, for what was freed without a hint.
+const SEARCHES: u32 = 64;
 
 /// Allocates objects of a space: one for a thread, or for a few that do not mind to wait for each other. Everything that its [`Space`] can do, it can too.
 /// Dropping it closes it.
@@ -50,6 +52,8 @@ struct Desk {
     shelves: BTreeMap<(Class, Lifetime), Shelf>,
     /// The shelf that was last looked at for empty slabs.
     looked_at: Option<(Class, Lifetime)>,
+    /// How often there was no room at all.
+    found_full: u32,
 }
 
 /// Slabs of one class and lifetime.
@@ -182,6 +186,7 @@ impl Desk {
             id: attached.keeper.begin()?,
             shelves: BTreeMap::new(),
             looked_at: None,
+            found_full: 0,
         })
     }
 
@@ -235,17 +240,34 @@ impl Desk {
     fn refill(&mut self, class: Class, lifetime: Lifetime) -> Result<(Extent, u32)> {
         debug_assert!(class.size() <= SLAB_OBJECT_MAX);
         self.return_some_empty()?;
-        let mut taken = self.keeper.take(self.id, class, lifetime);
-        if matches!(taken, Err(Error::Full(_))) {
-            self.return_all_empty()?;
+        match self.keeper.take(self.id, class, lifetime) {
+            Ok(slab) => self.put_up(slab, class, lifetime),
+            Err(Error::Full(text)) => self.make_do(class, lifetime, Error::Full(text)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The keeper has nothing: an object in what the session has, as far as it takes to find one.
+    fn make_do(&mut self, class: Class, lifetime: Lifetime, full: Error) -> Result<(Extent, u32)> {
+        let shelf = self.shelves.entry((class, lifetime)).or_default();
+        if let Some(found) = shelf.find(&self.part, class, usize::MAX)? {
+            return Ok(found);
+        }
+        if self.return_all_empty()? {
+            let slab = self.keeper.take(self.id, class, lifetime)?;
+            return self.put_up(slab, class, lifetime);
+        }
+        self.found_full += 1;
+        if self.found_full % SEARCHES == 1 {
             let shelf = self.shelves.entry((class, lifetime)).or_default();
             shelf.hint_all(&self.part, class);
-            if let Some(found) = shelf.find(&self.part, class, usize::MAX)? {
-                return Ok(found);
-            }
-            taken = self.keeper.take(self.id, class, lifetime);
+            return shelf.find(&self.part, class, usize::MAX)?.ok_or(full);
         }
-        let slab = taken?;
+        Err(full)
+    }
+
+    /// Adds a slab to its shelf: the first object of it.
+    fn put_up(&mut self, slab: Extent, class: Class, lifetime: Lifetime) -> Result<(Extent, u32)> {
         self.part.check_slab(slab, class, lifetime)?;
         let shelf = self.shelves.entry((class, lifetime)).or_default();
         shelf.add(slab);
