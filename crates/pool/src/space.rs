@@ -28,18 +28,23 @@
 mod access;
 mod address;
 mod audit;
+mod books;
 mod class;
 mod free;
 mod keeper;
 mod layout;
+mod local;
+mod part;
 mod session;
+mod slot;
 mod stats;
 
 pub use access::{Read, Write};
 pub use address::GlobalAddress;
 pub use class::{Class, GRAIN, SLAB_OBJECT_MAX};
-pub use keeper::{Extent, Keeper, Lifetime, LocalKeeper, Run, SessionId};
-pub use layout::{Part, PartOptions};
+pub use keeper::{Extent, Keeper, Lifetime, Run, SessionId};
+pub use local::LocalKeeper;
+pub use part::{Part, PartOptions};
 pub use session::Session;
 pub use stats::{ClassStats, PartStats, SpaceStats};
 

@@ -14,7 +14,9 @@
 
 use super::address::OFFSET_BITS;
 use super::class::{Class, divide, live_bit};
-use super::layout::{Part, Slot, Use, code_of, run_slots};
+use super::layout::run_slots;
+use super::part::Part;
+use super::slot::{Slot, Use, code_of};
 use super::{GlobalAddress, Space};
 use crate::book::EXTENT;
 use cenote_base::rt;

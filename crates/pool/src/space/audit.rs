@@ -1,9 +1,12 @@
 //! What must be true of a part, looked at word by word.
 
 use super::address::GENERATION_SHIFT;
+use super::books::Books;
 use super::class::Class;
-use super::keeper::{Books, Lifetime, SessionId};
-use super::layout::{Part, Slot, Use, run_slots};
+use super::keeper::{Lifetime, SessionId};
+use super::layout::run_slots;
+use super::part::Part;
+use super::slot::{Slot, Use};
 use cenote_base::rt::atomic::Ordering;
 
 /// All that is wrong. The keeper's lock is held: nothing is handed out meanwhile.

@@ -15,7 +15,9 @@
 use super::address::GENERATION_SHIFT;
 use super::class::{Class, LIVE_BITS};
 use super::keeper::{Extent, Keeper, Lifetime, SessionId};
-use super::layout::{GROUP_WORDS, Part, Slot, Use, groups};
+use super::layout::{GROUP_WORDS, groups};
+use super::part::Part;
+use super::slot::{Slot, Use};
 use super::{Attached, GlobalAddress, SLAB_OBJECT_MAX, Space};
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::Ordering;

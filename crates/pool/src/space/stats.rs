@@ -2,7 +2,8 @@
 
 use super::Class;
 use super::address::GENERATION_SHIFT;
-use super::layout::{Part, Use};
+use super::part::Part;
+use super::slot::Use;
 use cenote_base::rt::atomic::Ordering;
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! One process: what objects are, what is refused, and the whole against a model.
 
-use super::layout::{Slot, Use};
+use super::slot::{Slot, Use};
 use super::*;
 use crate::book::EXTENT;
 use address::GENERATION_MAX;

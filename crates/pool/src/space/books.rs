@@ -1,0 +1,242 @@
+//! What a keeper knows, and what it does to a part's slots: the order of stores is that of the invariants in [`super::keeper`].
+
+use super::Class;
+use super::address::{GENERATION_MAX, GENERATION_SHIFT};
+use super::free::FreeSlots;
+use super::keeper::{Extent, Lifetime, SessionId};
+use super::layout::{GROUP_WORDS, groups, run_slots};
+use super::part::Part;
+use super::slot::{Slot, Use};
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::{Error, Result};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the keeper knows without looking. All of it can be found out from the descriptors.
+pub(super) struct Books {
+    pub(super) free: FreeSlots,
+    /// Slabs without an owner.
+    pub(super) nobodys: BTreeMap<Class, BTreeSet<u32>>,
+    pub(super) sessions: BTreeSet<SessionId>,
+    pub(super) next_session: u64,
+}
+
+impl Books {
+    pub(super) fn empty(part: &Part) -> Self {
+        Self {
+            free: FreeSlots::new(part.slots()),
+            nobodys: BTreeMap::new(),
+            sessions: BTreeSet::new(),
+            next_session: part.next_session().load(Ordering::Acquire).max(1),
+        }
+    }
+
+    /// Enters a slot as it is found by a new keeper.
+    pub(super) fn enter(&mut self, part: &Part, slot: u32) {
+        let Ok(found) = part.slot(slot) else { return };
+        match found.used {
+            Use::Free => self.free.add(slot, found.generation),
+            Use::Slab(class, _) => self.enter_owned(part, slot, Some(class)),
+            Use::Head(_) => self.enter_owned(part, slot, None),
+            Use::Tail(_) if part.head_of(slot, found).is_none() => self.release(part, slot, found.generation),
+            Use::Tail(_) | Use::Retired => {}
+        }
+    }
+
+    fn enter_owned(&mut self, part: &Part, slot: u32, class: Option<Class>) {
+        match (part.owner(slot).load(Ordering::Acquire), class) {
+            (0, Some(class)) => _ = self.nobodys.entry(class).or_default().insert(slot),
+            (0, None) => {}
+            (owner, _) => {
+                self.sessions.insert(SessionId(owner));
+                self.next_session = self.next_session.max(owner.saturating_add(1));
+            }
+        }
+    }
+
+    pub(super) fn check(&self, session: SessionId) -> Result<()> {
+        match self.sessions.contains(&session) {
+            true => Ok(()),
+            false => Err(Error::Revoked(format!("session {} has ended", session.0))),
+        }
+    }
+
+    /// The slot is free from here on, if it has generations left.
+    pub(super) fn release(&mut self, part: &Part, slot: u32, generation: u32) {
+        let used = if generation == GENERATION_MAX {
+            Use::Retired
+        } else {
+            Use::Free
+        };
+        part.state(slot)
+            .store(Slot { generation, used }.encode(), Ordering::Release);
+        if used == Use::Free {
+            self.free.add(slot, generation);
+        }
+    }
+
+    pub(super) fn release_run(&mut self, part: &Part, head: u32, generation: u32) {
+        let slots = run_slots(part.run_bytes(head).load(Ordering::Acquire)).unwrap_or(1);
+        self.release(part, head, generation);
+        for slot in head + 1..head.saturating_add(slots).min(part.slots()) {
+            let is_its = part.slot(slot).is_ok_and(|s| {
+                s == Slot {
+                    generation,
+                    used: Use::Tail(slot - head),
+                }
+            });
+            if is_its {
+                self.release(part, slot, generation);
+            }
+        }
+    }
+
+    /// A free slot, with its generation, free no longer. Slots that are something else (something wrote there) are passed over for good.
+    pub(super) fn pick(&mut self, part: &Part) -> Option<(u32, u32)> {
+        while let Some(slot) = self.free.next() {
+            self.free.remove(slot);
+            match part.slot(slot) {
+                Ok(Slot {
+                    generation,
+                    used: Use::Free,
+                }) => return Some((slot, generation)),
+                _ => continue,
+            }
+        }
+        None
+    }
+
+    /// The first of `n` free slots side by side, with the greatest of their generations, as [`Books::pick`].
+    pub(super) fn pick_run(&mut self, part: &Part, n: u32) -> Option<(u32, u32)> {
+        while let Some(first) = self.free.next_run(n) {
+            let generation = |slot| match part.slot(slot) {
+                Ok(Slot {
+                    generation,
+                    used: Use::Free,
+                }) => Some(generation),
+                _ => None,
+            };
+            match (first..first + n)
+                .map(|slot| generation(slot).ok_or(slot))
+                .try_fold(0, |max, g| g.map(|g| g.max(max)))
+            {
+                Ok(greatest) => {
+                    (first..first + n).for_each(|slot| self.free.remove(slot));
+                    return Some((first, greatest));
+                }
+                Err(broken) => self.free.remove(broken),
+            }
+        }
+        None
+    }
+
+    /// Frees the slabs that are nobody's and hold nothing.
+    pub(super) fn sweep(&mut self, part: &Part) {
+        for (class, slots) in core::mem::take(&mut self.nobodys) {
+            for slot in slots {
+                match part.slot(slot) {
+                    Ok(Slot {
+                        generation,
+                        used: Use::Slab(..),
+                    }) if part.is_empty_slab(slot, class, generation) => {
+                        self.release(part, slot, generation);
+                    }
+                    _ => _ = self.nobodys.entry(class).or_default().insert(slot),
+                }
+            }
+        }
+    }
+
+    /// A slab that is nobody's and may have room.
+    pub(super) fn adopt(&mut self, part: &Part, session: SessionId, class: Class) -> Option<Extent> {
+        let slots = self.nobodys.get_mut(&class)?;
+        let slot = slots
+            .iter()
+            .copied()
+            .find(|slot| part.hint(*slot).load(Ordering::SeqCst) & groups(class) != 0)?;
+        slots.remove(&slot);
+        match part.slot(slot) {
+            Ok(Slot {
+                generation,
+                used: Use::Slab(found, Lifetime::Space),
+            }) if found == class => {
+                part.owner(slot).store(session.0, Ordering::Release);
+                Some(Extent { slot, generation })
+            }
+            _ => None,
+        }
+    }
+
+    /// What becomes of something that an ended session owned.
+    pub(super) fn orphan(&mut self, part: &Part, slot: u32) {
+        let Ok(Slot { generation, used }) = part.slot(slot) else {
+            return;
+        };
+        match used {
+            Use::Slab(_, Lifetime::Session) => self.release(part, slot, generation),
+            Use::Slab(class, Lifetime::Space) if part.is_empty_slab(slot, class, generation) => {
+                self.release(part, slot, generation);
+            }
+            Use::Slab(class, Lifetime::Space) => {
+                part.hint_all(slot, class);
+                part.owner(slot).store(0, Ordering::Release);
+                self.nobodys.entry(class).or_default().insert(slot);
+            }
+            Use::Head(Lifetime::Session) => self.release_run(part, slot, generation),
+            Use::Head(Lifetime::Space) => part.owner(slot).store(0, Ordering::Release),
+            Use::Free | Use::Tail(_) | Use::Retired => {}
+        }
+    }
+}
+
+impl Part {
+    /// Whether a slab holds no object, and is in order.
+    pub(super) fn is_empty_slab(&self, slot: u32, class: Class, generation: u32) -> bool {
+        let empty = u64::from(generation) << GENERATION_SHIFT;
+        (0..class.words()).all(|word| self.live(slot, word).load(Ordering::Acquire) == empty)
+    }
+
+    /// The first slot of the run that a tail belongs to, if there is such a run.
+    pub(super) fn head_of(&self, slot: u32, tail: Slot) -> Option<u32> {
+        let Use::Tail(distance) = tail.used else { return None };
+        let head = slot.checked_sub(distance)?;
+        let found = self.slot(head).ok()?;
+        let slots = run_slots(self.run_bytes(head).load(Ordering::Acquire))?;
+        let is_its = matches!(found.used, Use::Head(_)) && found.generation == tail.generation && slots > distance;
+        is_its.then_some(head)
+    }
+
+    /// Sets the hint for each group of live words with room: for a slab whose owner is gone, and with it what it had taken from the hint.
+    pub(super) fn hint_all(&self, slot: u32, class: Class) {
+        let has_room = |word: u32| !self.live(slot, word).load(Ordering::SeqCst) & class.mask(word) != 0;
+        let groups = (0..class.words())
+            .filter(|word| has_room(*word))
+            .map(|word| 1 << (word / GROUP_WORDS));
+        let hint = groups.fold(0, |all, group: u64| all | group);
+        self.hint(slot).fetch_or(hint, Ordering::SeqCst);
+    }
+
+    /// Makes a free slot a slab: see the invariants.
+    pub(super) fn lay_slab(&self, slot: u32, slab: Slot, class: Class, owner: SessionId) {
+        self.owner(slot).store(owner.0, Ordering::Relaxed);
+        let empty = u64::from(slab.generation) << GENERATION_SHIFT;
+        for word in 0..class.words() {
+            self.live(slot, word).store(empty, Ordering::Relaxed);
+        }
+        self.hint(slot).store(groups(class), Ordering::Relaxed);
+        self.state(slot).store(slab.encode(), Ordering::Release);
+    }
+
+    /// Makes `n` free slots a run: see the invariants.
+    pub(super) fn lay_run(&self, first: u32, n: u32, bytes: u64, head: Slot, owner: SessionId) {
+        for distance in 1..n {
+            let tail = Slot {
+                generation: head.generation,
+                used: Use::Tail(distance),
+            };
+            self.state(first + distance).store(tail.encode(), Ordering::Release);
+        }
+        self.run_bytes(first).store(bytes, Ordering::Relaxed);
+        self.owner(first).store(owner.0, Ordering::Relaxed);
+        self.state(first).store(head.encode(), Ordering::Release);
+    }
+}

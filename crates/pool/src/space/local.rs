@@ -1,0 +1,191 @@
+//! The keeper of a part in this process.
+
+use super::audit;
+use super::books::Books;
+use super::keeper::{Extent, Keeper, Lifetime, Run, SessionId};
+use super::layout::run_slots;
+use super::part::Part;
+use super::slot::{Slot, Use};
+use super::{Class, GlobalAddress};
+use cenote_base::rt::Mutex;
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::units::ByteSize;
+use cenote_base::{Error, Result};
+use std::sync::Arc;
+
+/// The keeper of a part in this process.
+pub struct LocalKeeper {
+    part: Arc<Part>,
+    books: Mutex<Books>,
+}
+
+impl LocalKeeper {
+    /// Takes up a part: frees what a former keeper was killed over. Sessions that own something go on until they are [ended](Keeper::end).
+    /// Slots whose descriptors are broken are left alone ([`Keeper::audit`] names them).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if another process keeps the part; [`Error::Full`].
+    pub fn new(part: Arc<Part>) -> Result<Self> {
+        if !part.is_kept_here() {
+            return Err(Error::Invalid(format!("{} is kept by another process", part.name())));
+        }
+        let mut books = Books::empty(&part);
+        for slot in 0..part.slots() {
+            books.enter(&part, slot);
+        }
+        let used = (0..part.slots()).rev().find(|slot| !books.free.contains(*slot));
+        part.reserve_below(used.map_or(0, |slot| slot + 1))?;
+        Ok(Self {
+            part,
+            books: Mutex::new(books),
+        })
+    }
+
+    /// The part.
+    pub fn part(&self) -> &Arc<Part> {
+        &self.part
+    }
+
+    /// Sessions that have begun and not ended, those of former keepers included as far as they own something.
+    pub fn sessions(&self) -> Vec<SessionId> {
+        self.books.lock().sessions.iter().copied().collect()
+    }
+
+    /// Ends all sessions: none of their processes may be there any more.
+    ///
+    /// # Errors
+    /// None of its own.
+    pub fn end_all(&self) -> Result<()> {
+        self.sessions().into_iter().try_for_each(|session| self.end(session))
+    }
+
+    fn full(&self, books: &Books, wanted: &str) -> Error {
+        let (free, all) = (books.free.len(), self.part.slots());
+        let name = self.part.name();
+        Error::Full(format!(
+            "{name} has no room for {wanted}: {free} of its {all} extents are free"
+        ))
+    }
+}
+
+impl Keeper for LocalKeeper {
+    fn begin(&self) -> Result<SessionId> {
+        let mut books = self.books.lock();
+        let id = books.next_session;
+        books.next_session = id
+            .checked_add(1)
+            .ok_or_else(|| Error::corrupt(format!("{}: the next session's number", self.part.name())))?;
+        self.part.next_session().store(books.next_session, Ordering::Release);
+        books.sessions.insert(SessionId(id));
+        Ok(SessionId(id))
+    }
+
+    fn take(&self, session: SessionId, class: Class, lifetime: Lifetime) -> Result<Extent> {
+        let (part, mut books) = (&*self.part, self.books.lock());
+        books.check(session)?;
+        if lifetime == Lifetime::Space
+            && let Some(extent) = books.adopt(part, session, class)
+        {
+            return Ok(extent);
+        }
+        if books.free.len() == 0 {
+            books.sweep(part);
+        }
+        let wanted = || format!("objects of {}", ByteSize(class.size()));
+        let (slot, former) = books.pick(part).ok_or_else(|| self.full(&books, &wanted()))?;
+        part.reserve_below(slot + 1)
+            .inspect_err(|_| books.free.add(slot, former))?;
+        let generation = former + 1;
+        part.lay_slab(
+            slot,
+            Slot {
+                generation,
+                used: Use::Slab(class, lifetime),
+            },
+            class,
+            session,
+        );
+        Ok(Extent { slot, generation })
+    }
+
+    fn give_back(&self, session: SessionId, extents: &[Extent]) -> Result<()> {
+        let (part, mut books) = (&*self.part, self.books.lock());
+        books.check(session)?;
+        for extent in extents {
+            let Slot { generation, used } = part.slot(extent.slot)?;
+            let is_its =
+                part.owner(extent.slot).load(Ordering::Acquire) == session.0 && generation == extent.generation;
+            let Use::Slab(class, _) = used else { continue };
+            if is_its && !part.is_empty_slab(extent.slot, class, generation) {
+                return Err(Error::Invalid(format!(
+                    "{}: slot {} holds objects",
+                    part.name(),
+                    extent.slot
+                )));
+            }
+            if is_its {
+                books.release(part, extent.slot, generation);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_run(&self, session: SessionId, bytes: u64, lifetime: Lifetime) -> Result<Run> {
+        let (part, mut books) = (&*self.part, self.books.lock());
+        books.check(session)?;
+        let wanted = || format!("an object of {}", ByteSize(bytes));
+        let slots = run_slots(bytes).ok_or_else(|| self.full(&books, &wanted()))?;
+        let mut picked = books.pick_run(part, slots);
+        if picked.is_none() {
+            books.sweep(part);
+            picked = books.pick_run(part, slots);
+        }
+        let (first, former) = picked.ok_or_else(|| self.full(&books, &wanted()))?;
+        if let Err(error) = part.reserve_below(first + slots) {
+            (first..first + slots).for_each(|slot| books.free.add(slot, former));
+            return Err(error);
+        }
+        let generation = former + 1;
+        part.lay_run(
+            first,
+            slots,
+            bytes,
+            Slot {
+                generation,
+                used: Use::Head(lifetime),
+            },
+            session,
+        );
+        let address = GlobalAddress::new(part.number(), first, 0, generation)?;
+        Ok(Run {
+            address,
+            zeroed: former == 0 && part.is_zero_when_new(),
+        })
+    }
+
+    fn free_run(&self, address: GlobalAddress) -> Result<()> {
+        let (part, mut books) = (&*self.part, self.books.lock());
+        let Slot { generation, used } = part.slot(address.slot())?;
+        let is_there = matches!(used, Use::Head(_)) && generation == address.generation() && address.offset() == 0;
+        if !is_there || address.part() != part.number() {
+            return Err(Error::Invalid(format!("no run begins at {address}")));
+        }
+        books.release_run(part, address.slot(), generation);
+        Ok(())
+    }
+
+    fn end(&self, session: SessionId) -> Result<()> {
+        let (part, mut books) = (&*self.part, self.books.lock());
+        if books.sessions.remove(&session) {
+            let owned = |slot: &u32| part.owner(*slot).load(Ordering::Acquire) == session.0;
+            (0..part.slots())
+                .filter(owned)
+                .for_each(|slot| books.orphan(part, slot));
+        }
+        Ok(())
+    }
+
+    fn audit(&self) -> Result<Vec<String>> {
+        Ok(audit::audit(&self.part, &self.books.lock()))
+    }
+}

@@ -1,0 +1,130 @@
+//! What a slot's state word says.
+//!
+//! ```text
+//!   63          46 45      38 37         36    17 16               0
+//!  ┌──────────────┬──────────┬──────────┬────────┬──────────────────┐
+//!  │ generation   │ code     │ lifetime │ zero   │ distance to head │
+//!  └──────────────┴──────────┴──────────┴────────┴──────────────────┘
+//! ```
+
+use super::Class;
+use super::address::{GENERATION_MAX, GENERATION_SHIFT, SLOT_BITS};
+use super::class::{CLASSES, SLAB_CODE};
+use super::keeper::Lifetime;
+
+const DISTANCE_BITS: u32 = SLOT_BITS;
+const LIFETIME_SHIFT: u32 = CODE_SHIFT - 1;
+const CODE_SHIFT: u32 = GENERATION_SHIFT - 8;
+
+const FREE: u8 = 0;
+const RETIRED: u8 = 1;
+const HEAD: u8 = 2;
+const TAIL: u8 = 3;
+const _: () = assert!(TAIL < SLAB_CODE && SLAB_CODE as usize + CLASSES <= 256);
+
+/// What a state word says that its slot is: a slab's class, or something else.
+#[inline(always)]
+pub(super) fn code_of(state: u64) -> u8 {
+    (state >> CODE_SHIFT) as u8
+}
+
+/// What an extent is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Nothing.
+    Free,
+    /// Objects of a class.
+    Slab(Class, Lifetime),
+    /// The beginning of a run.
+    Head(Lifetime),
+    /// More of the run that began so many slots before.
+    Tail(u32),
+    /// Nothing any more: its generations are used up.
+    Retired,
+}
+
+/// A slot's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub(super) generation: u32,
+    pub(super) used: Use,
+}
+
+impl Slot {
+    pub(super) fn encode(self) -> u64 {
+        let life = |lifetime| u64::from(lifetime == Lifetime::Session) << LIFETIME_SHIFT;
+        let (code, rest) = match self.used {
+            Use::Free => (FREE, 0),
+            Use::Slab(class, lifetime) => (class.code(), life(lifetime)),
+            Use::Head(lifetime) => (HEAD, life(lifetime)),
+            Use::Tail(distance) => (TAIL, u64::from(distance)),
+            Use::Retired => (RETIRED, 0),
+        };
+        u64::from(self.generation) << GENERATION_SHIFT | u64::from(code) << CODE_SHIFT | rest
+    }
+
+    /// What a word says, if it says something that [`Slot::encode`] can have said.
+    pub(super) fn decode(word: u64) -> Option<Self> {
+        let lifetime = match word >> LIFETIME_SHIFT & 1 {
+            0 => Lifetime::Space,
+            _ => Lifetime::Session,
+        };
+        let used = match code_of(word) {
+            FREE => Use::Free,
+            RETIRED => Use::Retired,
+            HEAD => Use::Head(lifetime),
+            TAIL => Use::Tail(word as u32 & ((1 << DISTANCE_BITS) - 1)),
+            code => Use::Slab(Class::of_code(code)?, lifetime),
+        };
+        let generation = (word >> GENERATION_SHIFT) as u32;
+        let slot = Self { generation, used };
+        let sound = slot.encode() == word && slot.is_possible();
+        sound.then_some(slot)
+    }
+
+    fn is_possible(self) -> bool {
+        match self.used {
+            Use::Free => self.generation < GENERATION_MAX,
+            Use::Slab(..) | Use::Head(_) => self.generation > 0,
+            Use::Tail(distance) => self.generation > 0 && distance > 0,
+            Use::Retired => self.generation == GENERATION_MAX,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_reads_as_it_was_written() {
+        let class = Class::numbered(85).expect("the last");
+        let uses = [
+            Use::Slab(class, Lifetime::Session),
+            Use::Slab(class, Lifetime::Space),
+            Use::Head(Lifetime::Session),
+            Use::Head(Lifetime::Space),
+            Use::Tail(131_071),
+        ];
+        for used in uses {
+            let slot = Slot {
+                generation: GENERATION_MAX,
+                used,
+            };
+            assert_eq!(Slot::decode(slot.encode()), Some(slot));
+            assert_eq!(Slot::decode(slot.encode() | 1 << (DISTANCE_BITS + 3)), None);
+            let never = Slot { generation: 0, used };
+            assert_eq!(Slot::decode(never.encode()), None);
+        }
+        assert_eq!(
+            Slot::decode(0),
+            Some(Slot {
+                generation: 0,
+                used: Use::Free
+            })
+        );
+        assert_eq!(Slot::decode(7 << CODE_SHIFT), None);
+        let beyond = (u64::from(SLAB_CODE) + CLASSES as u64) << CODE_SHIFT;
+        assert_eq!(Slot::decode(1 << GENERATION_SHIFT | beyond), None);
+    }
+}
