@@ -405,13 +405,16 @@ fn stale(address: GlobalAddress, slot: Slot) -> Error {
 }
 
 fn beyond(address: GlobalAddress, len: u64, object: Object) -> Error {
-    let size = ByteSize(object.size);
-    match address.place() - object.place {
-        0 => Error::OutOfBounds(format!("{len} bytes at {address}: its object has {size}")),
-        inside => Error::OutOfBounds(format!(
-            "{len} bytes at {address}: its object has {size}, and begins {inside} bytes before"
-        )),
+    let (size, inside) = (ByteSize(object.size), address.place() - object.place);
+    if inside + len <= object.size {
+        return Error::Invalid(format!("no object was at {address} a moment ago; one is now"));
     }
+    let begins = if inside == 0 {
+        String::new()
+    } else {
+        format!(", and begins {inside} bytes before")
+    };
+    Error::OutOfBounds(format!("{len} bytes at {address}: its object has {size}{begins}"))
 }
 
 #[cold]
