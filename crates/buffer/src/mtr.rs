@@ -591,11 +591,11 @@ impl Pool {
     pub(crate) fn exclusive_unread(&self, page: PageId) -> Result<Latched> {
         let key = crate::hash::key_of(page);
         loop {
-            if let Some(frame) = self.hash.find(&self.frames, key) {
-                if let Some(latched) = self.latch_exclusive(frame, key)? {
-                    self.used(Points, self.frames.descriptor(frame));
-                    return Ok(latched);
-                }
+            if let Some(frame) = self.hash.find(&self.frames, key)
+                && let Some(latched) = self.latch_exclusive(frame, key)?
+            {
+                self.used(Points, self.frames.descriptor(frame));
+                return Ok(latched);
             }
             let claimed = self.claim()?;
             if self.publish(claimed, page)?.is_none() {

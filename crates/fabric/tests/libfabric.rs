@@ -363,6 +363,13 @@ fn a_node_that_is_killed_under_load_is_lost_to_all_threads() {
     assert!(matches!(again, Error::Lost(_)), "{again}");
 }
 
+/// Whether all threads of a process are stopped.
+fn stands(pid: &str) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("there");
+    let stat = |thread: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(thread?.path().join("stat"));
+    threads.map(stat).all(|text| text.is_ok_and(|t| t.contains(") T ")))
+}
+
 #[test]
 fn a_node_that_stands_still_is_lost_in_time_and_can_be_reached_again() {
     let _alone = alone();
@@ -375,6 +382,10 @@ fn a_node_that_stands_still_is_lost_in_time_and_can_be_reached_again() {
     let pid = far.child.lock().expect("no panic").id().to_string();
     let signal = |name: &str| Command::new("kill").args([name, &pid]).status().expect("sent");
     assert!(signal("-STOP").success());
+    // It is sent, which is not that it stands.
+    while !stands(&pid) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let error = remote.fetch_add(8, 1).expect_err("no answer");
     assert!(signal("-CONT").success());
     assert!(matches!(error, Error::Lost(_)), "{error}");

@@ -60,6 +60,16 @@ pub struct PageStore {
     poison: Mutex<Option<Error>>,
     poisoned: AtomicBool,
     stats: PageStats,
+    /// What the process before may not have made durable, until it is written again.
+    former: Mutex<Vec<Former>>,
+    has_former: AtomicBool,
+}
+
+/// A page that is in its place as its newest copy says.
+struct Former {
+    file: SpaceFile,
+    page: u32,
+    bytes: Box<[u8]>,
 }
 
 /// A page that is not in its place as its newest copy was made.
@@ -96,14 +106,17 @@ impl PageStore {
             poison: Mutex::new(None),
             poisoned: AtomicBool::new(false),
             stats: PageStats::default(),
+            former: Mutex::new(Vec::new()),
+            has_former: AtomicBool::new(false),
         };
         let restored = store.restore()?;
         Ok((store, PagesReport { restored }))
     }
 
-    /// Pages whose place is torn, or older than their copy, get the copy. A place that is as its copy says is written again: the process
-    /// before may have been killed before it was synced, or have ended since its sync failed, and then the system shows what it will never write.
-    /// The files count as dirty and the areas as unsettled, so that no area is written over before they are synced.
+    /// Pages whose place is torn, or older than their copy, get the copy. A place that is as its copy says will be written again
+    /// ([`PageStore::settle_former`]): the process before may have been killed before it was synced, or have ended since its sync failed, and then
+    /// the system shows what it will never write. The files count as dirty and the areas as unsettled, so that no area is written over before they
+    /// are synced.
     ///
     /// Places are read at once, and of the copies those only whose page is not found in its place.
     fn restore(&self) -> Result<Vec<PageId>> {
@@ -117,11 +130,15 @@ impl PageStore {
             .iter()
             .zip(0..)
             .map(|((id, file, _), tag)| file.request(id.page, tag));
-        let mut doubtful = Vec::new();
+        let (mut doubtful, mut former) = (Vec::new(), Vec::new());
         for ((id, file, copies), request) in places.iter().zip(at_once(requests.collect())) {
             let page = file.answer(request)?;
             if copies[0].is(&page, *id) {
-                file.write(id.page, &[&page])?;
+                former.push(Former {
+                    file: file.clone(),
+                    page: id.page,
+                    bytes: page,
+                });
             } else {
                 doubtful.push(Doubtful {
                     id: *id,
@@ -134,7 +151,30 @@ impl PageStore {
         let restored = self.put_back(&doubtful)?;
         self.spaces.sync_dirty()?;
         places.iter().for_each(|(_, file, _)| file.mark_dirty());
+        self.has_former.store(!former.is_empty(), Ordering::Release);
+        *self.former.lock() = former;
         Ok(restored)
+    }
+
+    /// Writes again what the process before may not have made durable: before this one writes anything, or believes a sync. Not at start, which
+    /// need not wait for it.
+    fn settle_former(&self) -> Result<()> {
+        if !self.has_former.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut former = self.former.lock();
+        for f in former.iter() {
+            self.guarded(|| f.file.write(f.page, &[&f.bytes]))?;
+        }
+        *former = Vec::new();
+        self.has_former.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Syncs all spaces; what is written so far is durable then.
+    fn sync_spaces(&self) -> Result<()> {
+        self.settle_former()?;
+        self.guarded(|| self.spaces.sync_dirty())
     }
 
     /// Compares pages with their copies: of each, the newest that is whole counts.
@@ -238,10 +278,11 @@ impl PageStore {
     }
 
     fn write_safely(&self, pages: &[(PageId, &[u8])], files: &[SpaceFile]) -> Result<()> {
+        self.settle_former()?;
         let mut area = self.areas.take();
         if area.needs_sync() {
             let batches = self.areas.in_place();
-            self.guarded(|| self.spaces.sync_dirty())?;
+            self.sync_spaces()?;
             self.areas.settled(batches);
         }
         area.fill(pages, set_page_checksum);
@@ -278,10 +319,8 @@ impl PageStore {
         if !self.areas.holds(space) {
             return Ok(());
         }
-        self.guarded(|| {
-            self.spaces.sync_dirty()?;
-            self.areas.clear()
-        })
+        self.sync_spaces()?;
+        self.guarded(|| self.areas.clear())
     }
 
     /// Whether a space is there.
@@ -321,6 +360,7 @@ impl PageStore {
     /// # Errors
     /// An I/O error.
     pub fn punch(&self, space: u32, pages: std::ops::Range<u32>) -> Result<()> {
+        self.settle_former()?;
         self.space(space)?.punch(pages)
     }
 
@@ -330,7 +370,7 @@ impl PageStore {
     /// [`Error::Poisoned`] from then on if it fails.
     pub fn sync(&self) -> Result<()> {
         self.check()?;
-        self.guarded(|| self.spaces.sync_dirty())
+        self.sync_spaces()
     }
 
     /// Bytes on disk, all spaces together.
