@@ -18,6 +18,7 @@
 pub mod book;
 pub mod holder;
 pub mod host;
+pub mod kv;
 pub mod manager;
 pub mod node;
 pub mod settings;

@@ -34,6 +34,7 @@ mod free;
 mod keeper;
 mod layout;
 mod local;
+mod objects;
 mod part;
 mod session;
 mod slot;
@@ -49,6 +50,7 @@ pub use session::Session;
 pub use stats::{ClassStats, PartStats, SpaceStats};
 
 use cenote_base::rt;
+use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
 use cenote_fabric::RegionOptions;
 use std::path::Path;
@@ -199,6 +201,29 @@ impl Space {
     /// A new allocator. It begins in a part with its first allocation there.
     pub fn session(&self) -> Session {
         Session::new(self.clone())
+    }
+
+    /// The address that what lies in the space is found by; null if none was set. It lies in the part with the lowest number.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the space has no part.
+    pub fn root(&self) -> Result<GlobalAddress> {
+        let word = self.first_part()?.root().load(Ordering::Acquire);
+        Ok(GlobalAddress::from_raw(word))
+    }
+
+    /// Sets it, at once: what lies behind the address must be in order before.
+    ///
+    /// # Errors
+    /// As [`Space::root`].
+    pub fn set_root(&self, root: GlobalAddress) -> Result<()> {
+        self.first_part()?.root().store(root.raw(), Ordering::Release);
+        Ok(())
+    }
+
+    fn first_part(&self) -> Result<&Arc<Part>> {
+        let first = self.parts().next();
+        first.ok_or_else(|| Error::Invalid("the space has no part".into()))
     }
 
     /// What lies where, at this moment.

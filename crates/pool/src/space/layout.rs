@@ -3,6 +3,7 @@
 //! ```text
 //!  0        region header (fabric); its geometry names this layout and its version, its identity space, part and tenant
 //!  4096     keeper's page     0 u64 made: all below is in order     8 u64 the next session's number
+//!                            16 u64 root: the address that what lies here is found by
 //!  8192     descriptors, 64 B a slot
 //!              0 u64 state: generation 18 | code 8: free, retired, a run's head or tail, a class | lifetime 1 | zero 20 | distance to the head 17
 //!              8 u64 bytes of the run (in its first slot)
@@ -19,6 +20,7 @@
 //! | hint | the owner takes bits, whoever frees sets them | the owner; the keeper, when a session has ended |
 //! | live words | the keeper with the extent; then anybody, by compare-and-swap | each access, the owner |
 //! | next session | the keeper | the next keeper |
+//! | root | whoever keeps something in the space | the next process that does |
 //!
 //! Nothing in the file is believed because of where it stands: [`Slot::decode`](super::slot::Slot::decode) knows what a state can be, offsets are computed from the checked geometry.
 //! Accesses of words outside the file are not possible by construction: slots and words are compared with what there are.
@@ -40,6 +42,7 @@ const SLOTS_MAX: u64 = 1 << SLOT_BITS;
 pub(super) const KEEPER_AT: u64 = HEADER_SIZE as u64;
 pub(super) const MADE: u64 = KEEPER_AT;
 pub(super) const NEXT_SESSION: u64 = KEEPER_AT + 8;
+pub(super) const ROOT: u64 = KEEPER_AT + 16;
 pub(super) const DESCRIPTORS_AT: u64 = KEEPER_AT + 4096;
 pub(super) const DESCRIPTOR: u64 = LINE as u64;
 pub(super) const STATE: u64 = 0;

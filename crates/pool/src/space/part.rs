@@ -2,7 +2,7 @@
 
 use super::class::WORDS_MAX;
 use super::layout::{
-    BYTES, DESCRIPTOR, DESCRIPTORS_AT, KEEPER_AT, Layout, MADE, MAP_WORDS, NEXT_SESSION, OWNER, STATE,
+    BYTES, DESCRIPTOR, DESCRIPTORS_AT, KEEPER_AT, Layout, MADE, MAP_WORDS, NEXT_SESSION, OWNER, ROOT, STATE,
 };
 use super::slot::Slot;
 use crate::book::EXTENT;
@@ -221,6 +221,11 @@ impl Part {
     /// The number of the next session.
     pub(super) fn next_session(&self) -> &HostAtomicU64 {
         self.region.atomic_u64(NEXT_SESSION)
+    }
+
+    /// The address that what lies in the part is found by.
+    pub(super) fn root(&self) -> &HostAtomicU64 {
+        self.region.atomic_u64(ROOT)
     }
 
     /// Where a slot's map says that there may be room.

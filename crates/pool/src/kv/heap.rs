@@ -1,0 +1,228 @@
+//! The space as the store uses it: objects, and words that are changed in one step, alone or several together.
+//!
+//! Outside of a step that takes several words ([`Heap::begin`] … [`Heap::commit`]) a change is its store. Within, it is undone if the process is killed
+//! before the end: the *journal*, an object of the space, holds what each word was.
+//!
+//! ```text
+//!   journal:  0 u64 count   8 reserved   16 (u64 address of a word, u64 what it was) count times
+//! ```
+//!
+//! 1. the pair is written behind the others, then `count` says that it is there, then the word is changed;
+//! 2. `count` = 0 ends the step: all of its words are as they should be;
+//! 3. what it freed is freed after that, and what a step that was taken back has allocated is freed after the words are as they were.
+//!
+//! So whoever finds a `count` at a start puts the words back, the last one first, and then sets it to 0; killed in that, the next one does it again.
+
+use crate::space::{GlobalAddress, Session};
+use cenote_base::{Error, Result};
+
+const PAIRS_AT: u64 = 16;
+const PAIR: u64 = 16;
+/// Bytes of a journal that is made first.
+const JOURNAL_BYTES: u64 = 4096;
+
+/// Where a step, or a part of one, began.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mark {
+    pairs: u64,
+    allocated: usize,
+    freed: usize,
+}
+
+/// See the module.
+pub(super) struct Heap {
+    session: Session,
+    /// The word that holds the journal's address.
+    journal_word: GlobalAddress,
+    journal: GlobalAddress,
+    /// Pairs in the journal, and how many fit.
+    pairs: u64,
+    room: u64,
+    /// Steps that have begun and not ended: an inner one is a part of the outer.
+    depth: u32,
+    allocated: Vec<GlobalAddress>,
+    freed: Vec<GlobalAddress>,
+}
+
+impl Heap {
+    /// Takes up a journal, and puts back what a step that was cut off has changed.
+    pub(super) fn new(session: Session, journal_word: GlobalAddress) -> Result<Self> {
+        let mut heap = Self {
+            session,
+            journal_word,
+            journal: GlobalAddress::NULL,
+            pairs: 0,
+            room: 0,
+            depth: 0,
+            allocated: Vec::new(),
+            freed: Vec::new(),
+        };
+        heap.journal = heap.word(journal_word)?;
+        if heap.journal.is_null() {
+            heap.journal = heap.session.alloc(JOURNAL_BYTES)?;
+            heap.session.store(journal_word, heap.journal.raw())?;
+        }
+        heap.pairs = heap.load(heap.journal)?;
+        heap.room = heap.session.size_of(heap.journal)?.saturating_sub(PAIRS_AT) / PAIR;
+        if heap.pairs > heap.room {
+            return Err(Error::Corrupt(format!("a journal of {} words", heap.pairs)));
+        }
+        heap.put_back(0)?;
+        Ok(heap)
+    }
+
+    /// Its space.
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Where the journal lies.
+    pub(super) fn journal(&self) -> GlobalAddress {
+        self.journal
+    }
+
+    #[inline]
+    pub(super) fn load(&self, at: GlobalAddress) -> Result<u64> {
+        self.session.load(at)
+    }
+
+    /// An address that lies at `at`.
+    #[inline]
+    pub(super) fn word(&self, at: GlobalAddress) -> Result<GlobalAddress> {
+        Ok(GlobalAddress::from_raw(self.session.load(at)?))
+    }
+
+    #[inline]
+    pub(super) fn read(&self, at: GlobalAddress, into: &mut [u8]) -> Result<()> {
+        self.session.read(at, into)
+    }
+
+    /// Writes to an object that nothing refers to yet, or behind the bytes that count in one.
+    #[inline]
+    pub(super) fn write(&self, at: GlobalAddress, from: &[u8]) -> Result<()> {
+        self.session.write(at, from)
+    }
+
+    /// Appends `len` bytes at `at` to `out`.
+    pub(super) fn append_to(&self, at: GlobalAddress, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        let end = out.len();
+        out.resize(end + len, 0);
+        let answer = self.session.read(at, &mut out[end..]);
+        if answer.is_err() {
+            out.truncate(end);
+        }
+        answer
+    }
+
+    /// Bytes that an object can hold.
+    pub(super) fn size_of(&self, at: GlobalAddress) -> Result<u64> {
+        self.session.size_of(at)
+    }
+
+    /// A new object of zeros, or with room for so many bytes.
+    #[inline]
+    pub(super) fn alloc(&mut self, len: u64) -> Result<GlobalAddress> {
+        let at = self.session.alloc(len)?;
+        if self.depth > 0 {
+            self.allocated.push(at);
+        }
+        Ok(at)
+    }
+
+    /// Frees an object that nothing refers to any more: now, or when the step has ended.
+    #[inline]
+    pub(super) fn free(&mut self, at: GlobalAddress) -> Result<()> {
+        if self.depth > 0 {
+            self.freed.push(at);
+            return Ok(());
+        }
+        self.session.free(at)
+    }
+
+    /// Changes a word that something refers to.
+    #[inline]
+    pub(super) fn put(&mut self, at: GlobalAddress, value: u64) -> Result<()> {
+        if self.depth > 0 {
+            self.note(at)?;
+        }
+        self.session.store(at, value)
+    }
+
+    fn note(&mut self, at: GlobalAddress) -> Result<()> {
+        if self.pairs == self.room {
+            self.enlarge()?;
+        }
+        let was = self.load(at)?;
+        let pair = offset(self.journal, PAIRS_AT + self.pairs * PAIR)?;
+        self.session.store(pair, at.raw())?;
+        self.session.store(offset(pair, 8)?, was)?;
+        self.pairs += 1;
+        self.session.store(self.journal, self.pairs)
+    }
+
+    /// A journal of twice the size, published by one store.
+    fn enlarge(&mut self) -> Result<()> {
+        let bytes = PAIRS_AT + self.room * PAIR;
+        let larger = self.session.alloc(2 * bytes)?;
+        let mut held = Vec::new();
+        self.append_to(self.journal, (PAIRS_AT + self.pairs * PAIR) as usize, &mut held)?;
+        self.session.write(larger, &held)?;
+        self.session.store(self.journal_word, larger.raw())?;
+        let former = core::mem::replace(&mut self.journal, larger);
+        self.room = (2 * bytes - PAIRS_AT) / PAIR;
+        self.session.free(former)
+    }
+
+    /// From here on changes belong together.
+    pub(super) fn begin(&mut self) -> Mark {
+        self.depth += 1;
+        Mark {
+            pairs: self.pairs,
+            allocated: self.allocated.len(),
+            freed: self.freed.len(),
+        }
+    }
+
+    /// The end of a step. That of an inner one is nothing: the outer one decides.
+    pub(super) fn commit(&mut self) -> Result<()> {
+        self.depth -= 1;
+        if self.depth > 0 {
+            return Ok(());
+        }
+        if self.pairs > 0 {
+            self.pairs = 0;
+            self.session.store(self.journal, 0)?;
+        }
+        self.allocated.clear();
+        let mut freed = core::mem::take(&mut self.freed);
+        let answer = freed.drain(..).try_for_each(|at| self.session.free(at));
+        self.freed = freed;
+        answer
+    }
+
+    /// Takes back what was done since the mark.
+    pub(super) fn roll_back(&mut self, mark: Mark) -> Result<()> {
+        self.put_back(mark.pairs)?;
+        self.freed.truncate(mark.freed);
+        let mut allocated = self.allocated.split_off(mark.allocated);
+        allocated.drain(..).try_for_each(|at| self.session.free(at))?;
+        self.commit()
+    }
+
+    fn put_back(&mut self, down_to: u64) -> Result<()> {
+        for n in (down_to..self.pairs).rev() {
+            let pair = offset(self.journal, PAIRS_AT + n * PAIR)?;
+            let (at, was) = (self.word(pair)?, self.load(offset(pair, 8)?)?);
+            self.session.store(at, was)?;
+        }
+        self.pairs = down_to.min(self.pairs);
+        self.session.store(self.journal, self.pairs)
+    }
+}
+
+/// The address `bytes` behind another one of the same object.
+#[inline(always)]
+pub(super) fn offset(at: GlobalAddress, bytes: u64) -> Result<GlobalAddress> {
+    at.checked_add(bytes)
+        .ok_or_else(|| Error::Corrupt(format!("{bytes} bytes behind {at} there is nothing")))
+}

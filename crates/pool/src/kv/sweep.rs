@@ -1,0 +1,122 @@
+//! What a start finds: counts that it can believe, or else everything is looked at, and what nothing refers to is freed.
+
+use super::heap::{Heap, offset};
+use super::{CLOSED, EXPIRING, Result, Store, Table};
+use crate::book::EXTENT;
+use crate::space::{GRAIN, GlobalAddress};
+use cenote_base::Error;
+use std::collections::BTreeMap;
+
+/// What [`Store::open_reporting`] has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Found {
+    /// Keys, those included that have expired.
+    pub keys: u64,
+    /// Whether the last process has closed the store: nothing was looked at.
+    pub is_closed: bool,
+    /// Objects that nothing referred to, and that were freed.
+    pub freed: u64,
+}
+
+/// A bit for each place where an object can begin, a part each.
+#[derive(Default)]
+struct Seen(BTreeMap<u8, Vec<u64>>);
+
+impl Seen {
+    fn insert(&mut self, at: GlobalAddress) {
+        let (word, bit) = place(at);
+        let words = self.0.entry(at.part()).or_default();
+        if words.len() <= word {
+            words.resize((word + 1).next_power_of_two(), 0);
+        }
+        words[word] |= bit;
+    }
+
+    fn contains(&self, at: GlobalAddress) -> bool {
+        let (word, bit) = place(at);
+        let found = self.0.get(&at.part()).and_then(|words| words.get(word));
+        found.is_some_and(|word| word & bit != 0)
+    }
+}
+
+fn place(at: GlobalAddress) -> (usize, u64) {
+    let grain = (u64::from(at.slot()) * EXTENT + u64::from(at.offset())) / GRAIN;
+    ((grain / 64) as usize, 1 << (grain % 64))
+}
+
+impl Store {
+    /// Takes the counts from where [`Store::close`] wrote them, or counts. From here on they are not believed.
+    pub(super) fn take_stock(&mut self) -> Result<Found> {
+        let closed = offset(self.root, CLOSED)?;
+        let keys = self.heap.load(closed)?;
+        if keys > 0 {
+            self.expiring = self.heap.load(offset(self.root, EXPIRING)?)?;
+            self.table.entries = keys - 1;
+            self.heap.put(closed, 0)?;
+            return Ok(Found {
+                keys: keys - 1,
+                is_closed: true,
+                freed: 0,
+            });
+        }
+        let mut seen = Seen::default();
+        [self.root, self.heap.journal()]
+            .into_iter()
+            .for_each(|at| seen.insert(at));
+        self.count_keys(&mut seen)?;
+        let freed = self.free_unseen(&seen)?;
+        Ok(Found {
+            keys: self.table.entries,
+            is_closed: false,
+            freed,
+        })
+    }
+
+    fn count_keys(&mut self, seen: &mut Seen) -> Result<()> {
+        let (mut keys, mut expiring, mut hashes) = (0, 0, Vec::new());
+        self.table.each_object(&self.heap, |at| seen.insert(at))?;
+        self.table.each(&self.heap, |entry| {
+            keys += 1;
+            expiring += u64::from(entry.expiry() != 0);
+            seen.insert(entry.at);
+            entry.referred().into_iter().for_each(|at| seen.insert(at));
+            if entry.is_hash() {
+                hashes.push(GlobalAddress::from_raw(entry.value()));
+            }
+            Ok(())
+        })?;
+        (self.table.entries, self.expiring) = (keys, expiring);
+        for hash in hashes {
+            count_fields(&mut self.heap, hash, seen)?;
+        }
+        Ok(())
+    }
+
+    fn free_unseen(&mut self, seen: &Seen) -> Result<u64> {
+        let mut unseen = Vec::new();
+        let space = self.space().clone();
+        space.each_object(|at, _| {
+            if !seen.contains(at) {
+                unseen.push(at);
+            }
+        })?;
+        unseen.iter().try_for_each(|at| space.free(*at))?;
+        Ok(unseen.len() as u64)
+    }
+}
+
+fn count_fields(heap: &mut Heap, hash: GlobalAddress, seen: &mut Seen) -> Result<(), Error> {
+    let (mut table, mut fields) = (Table::read(heap, hash)?, 0);
+    table.each_object(heap, |at| seen.insert(at))?;
+    table.each(heap, |entry| {
+        fields += 1;
+        seen.insert(entry.at);
+        entry.referred().into_iter().for_each(|at| seen.insert(at));
+        Ok(())
+    })?;
+    if table.entries != fields {
+        table.entries = fields;
+        table.note_entries(heap)?;
+    }
+    Ok(())
+}

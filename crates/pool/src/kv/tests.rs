@@ -1,0 +1,347 @@
+//! The store against a model; what growth, scans, expiry, steps and a full space do.
+
+use super::*;
+use crate::space::SpaceOptions;
+use std::collections::{BTreeMap, BTreeSet};
+
+fn space(bytes: u64) -> Space {
+    let options = SpaceOptions {
+        bytes,
+        ..SpaceOptions::default()
+    };
+    Space::dram(&options).expect("memory")
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+
+    fn bytes(&mut self) -> Vec<u8> {
+        let len = match self.below(20) {
+            0 => 3000,
+            1..3 => 900,
+            _ => 30,
+        };
+        let (len, first) = (self.below(len), self.below(256) as u8);
+        (0..len).map(|n| first.wrapping_add(n as u8)).collect()
+    }
+}
+
+fn text(store: &Store, entry: &Entry) -> Vec<u8> {
+    let mut out = Vec::new();
+    let len = store.len_of(entry).expect("a string");
+    store.append_value(entry, 0, len, &mut out).expect("there");
+    out
+}
+
+fn key_of(store: &Store, entry: &Entry) -> Vec<u8> {
+    let mut out = Vec::new();
+    store.append_key(entry, &mut out).expect("there");
+    out
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Held {
+    Text(Vec<u8>),
+    Fields(BTreeMap<Vec<u8>, Vec<u8>>),
+}
+
+/// What the store should be.
+type Model = BTreeMap<Vec<u8>, (Held, u64)>;
+
+/// All that the store holds.
+fn contents(store: &Store, now: u64) -> Model {
+    let (mut found, mut cursor) = (Model::new(), 0);
+    loop {
+        let mut entries = Vec::new();
+        cursor = store.scan(cursor, now, |entry| entries.push(*entry)).expect("scanned");
+        for entry in entries {
+            let held = match entry.is_hash() {
+                false => Held::Text(text(store, &entry)),
+                true => Held::Fields(fields(store, &entry)),
+            };
+            let former = found.insert(key_of(store, &entry), (held, entry.expiry()));
+            assert!(former.is_none(), "told of twice");
+        }
+        if cursor == 0 {
+            return found;
+        }
+    }
+}
+
+fn fields(store: &Store, hash: &Entry) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut found = Vec::new();
+    store.each_field(hash, |field| found.push(*field)).expect("a hash");
+    assert_eq!(store.fields_of(hash).expect("a hash"), found.len() as u64);
+    found.iter().map(|f| (key_of(store, f), text(store, f))).collect()
+}
+
+fn live(model: &mut Model, now: u64) {
+    model.retain(|_, (_, expiry)| *expiry == 0 || *expiry > now);
+}
+
+/// One random operation, on both.
+fn step(store: &mut Store, model: &mut Model, random: &mut Random, now: u64) {
+    live(model, now);
+    let key = format!("key{}", random.below(60)).into_bytes();
+    let other = format!("key{}", random.below(60)).into_bytes();
+    let value = random.bytes();
+    let held = model.get(&key).cloned();
+    match random.below(12) {
+        0..3 => {
+            let expiry = if random.below(3) == 0 {
+                now + random.below(50) + 1
+            } else {
+                0
+            };
+            let (keep, expiry) = match random.below(4) {
+                0 => (Keep::Expiry, held.as_ref().map_or(0, |h| h.1)),
+                _ => (Keep::At(expiry), expiry),
+            };
+            store.set(&key, &value, keep, now).expect("set");
+            model.insert(key, (Held::Text(value), expiry));
+        }
+        3 => assert_eq!(store.remove(&key, now).expect("removed"), model.remove(&key).is_some()),
+        4 => add(store, model, &key, random.below(1000) as i64 - 500, now),
+        5..7 => {
+            let appended = store.append(&key, &value, now);
+            match held {
+                Some((Held::Fields(_), _)) => assert!(matches!(appended, Err(Failure::WrongKind))),
+                _ => {
+                    let entry = model.entry(key).or_insert((Held::Text(Vec::new()), 0));
+                    let Held::Text(text) = &mut entry.0 else { unreachable!() };
+                    text.extend(value);
+                    assert_eq!(appended.expect("appended"), text.len());
+                }
+            }
+        }
+        7..9 => {
+            let name = random.below(40).to_string().into_bytes();
+            let set = store.set_field(&key, &name, &value, now);
+            match held {
+                Some((Held::Text(_), _)) => assert!(matches!(set, Err(Failure::WrongKind))),
+                _ => {
+                    let entry = model.entry(key).or_insert((Held::Fields(BTreeMap::new()), 0));
+                    let Held::Fields(fields) = &mut entry.0 else {
+                        unreachable!()
+                    };
+                    assert_eq!(set.expect("set"), fields.insert(name, value).is_none());
+                }
+            }
+        }
+        9 => {
+            let name = random.below(40).to_string().into_bytes();
+            let removed = store.remove_field(&key, &name, now);
+            let Some((Held::Fields(mut fields), expiry)) = held else {
+                return;
+            };
+            assert_eq!(removed.expect("removed"), fields.remove(&name).is_some());
+            match fields.is_empty() {
+                true => _ = model.remove(&key),
+                false => _ = model.insert(key, (Held::Fields(fields), expiry)),
+            }
+        }
+        10 => {
+            let at = now + random.below(60);
+            assert_eq!(store.expire(&key, at, now).expect("expire"), held.is_some());
+            if let Some(entry) = model.get_mut(&key) {
+                entry.1 = at;
+            }
+        }
+        _ => match store.rename(&key, &other, now) {
+            Ok(()) => {
+                let moved = model.remove(&key).expect("there");
+                model.insert(other, moved);
+            }
+            Err(failure) => assert!(matches!(failure, Failure::Missing) && held.is_none()),
+        },
+    }
+}
+
+fn add(store: &mut Store, model: &mut Model, key: &[u8], n: i64, now: u64) {
+    let sum = store.add(key, n, now);
+    let held = match model.get(key) {
+        None => Some(0),
+        Some((Held::Text(text), _)) => integer(text),
+        Some(_) => None,
+    };
+    match held {
+        Some(held) => {
+            assert_eq!(sum.expect("a sum"), held + n);
+            let expiry = model.get(key).map_or(0, |h| h.1);
+            let text = (held + n).to_string().into_bytes();
+            model.insert(key.to_vec(), (Held::Text(text), expiry));
+        }
+        None => assert!(matches!(sum, Err(Failure::NotInteger | Failure::WrongKind))),
+    }
+}
+
+#[test]
+fn it_does_what_a_model_does() {
+    for seed in 0..12 {
+        let (space, mut model, mut random) = (space(64 << 20), Model::new(), Random(seed));
+        let mut store = Store::open(&space).expect("opened");
+        for n in 0..3000 {
+            let now = 1000 + n / 10;
+            match random.below(20) {
+                // Taken back: nothing has happened.
+                0 => {
+                    let taken_back = store.begin();
+                    let mut other = model.clone();
+                    (0..5).for_each(|_| step(&mut store, &mut other, &mut random, now));
+                    store.roll_back(taken_back).expect("taken back");
+                }
+                1 => {
+                    let all = store.begin();
+                    (0..5).for_each(|_| step(&mut store, &mut model, &mut random, now));
+                    store.commit(all).expect("done");
+                }
+                2 => _ = store.sweep(now, 20).expect("swept"),
+                3 if random.below(100) == 0 => {
+                    store.clear().expect("cleared");
+                    model.clear();
+                }
+                _ => step(&mut store, &mut model, &mut random, now),
+            }
+            if n % 300 == 299 {
+                store = opened_again(store, &space, random.below(2) == 0);
+                live(&mut model, now);
+                assert_eq!(contents(&store, now), model, "seed {seed}, step {n}");
+            }
+        }
+        assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
+    }
+}
+
+/// After a close, or as if killed: no object is left that nothing refers to.
+fn opened_again(store: Store, space: &Space, closes: bool) -> Store {
+    let (keys, expiring) = (store.len(), store.expiring());
+    match closes {
+        true => store.close().expect("closed"),
+        false => drop(store),
+    }
+    let (store, found) = Store::open_reporting(space).expect("opened");
+    assert_eq!((found.keys, found.is_closed, found.freed), (keys, closes, 0));
+    assert_eq!((store.len(), store.expiring()), (keys, expiring));
+    store
+}
+
+#[test]
+fn a_table_grows_and_a_scan_tells_of_all_that_was_there() {
+    let space = space(128 << 20);
+    let mut store = Store::open(&space).expect("opened");
+    let (mut random, mut next) = (Random(7), 0u64);
+    for round in 0..6 {
+        let there: BTreeSet<Vec<u8>> = (0..next).map(|n| n.to_string().into_bytes()).collect();
+        let (mut told, mut cursor) = (BTreeSet::new(), 0);
+        loop {
+            let mut entries = Vec::new();
+            cursor = store.scan(cursor, 1, |entry| entries.push(*entry)).expect("scanned");
+            told.extend(entries.iter().map(|entry| key_of(&store, entry)));
+            for _ in 0..random.below(40) {
+                if next < 20_000 * (round + 1) {
+                    store
+                        .set(next.to_string().as_bytes(), b"1", Keep::At(0), 1)
+                        .expect("set");
+                    next += 1;
+                }
+            }
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert!(there.is_subset(&told), "round {round}");
+        while next < 3000 * (round + 1) {
+            store
+                .set(next.to_string().as_bytes(), b"1", Keep::At(0), 1)
+                .expect("set");
+            next += 1;
+        }
+    }
+    assert!(
+        store.buckets() > 2 * 8192 && store.buckets().abs_diff(store.len()) < 16,
+        "{}",
+        store.len()
+    );
+    let stats = space.stats();
+    store.clear().expect("cleared");
+    assert!(store.is_empty() && stats.objects() > 20_000 && space.stats().objects() < 10);
+}
+
+#[test]
+fn a_large_hash_and_a_large_string_are_as_small_ones() {
+    let space = space(96 << 20);
+    let mut store = Store::open(&space).expect("opened");
+    for n in 0..20_000u64 {
+        let name = n.to_string();
+        assert!(store.set_field(b"hash", name.as_bytes(), b"v", 1).expect("set"));
+    }
+    let hash = store.find(b"hash", 1).expect("found").expect("there");
+    assert_eq!(fields(&store, &hash).len(), 20_000);
+    let large = vec![7; 9 << 20];
+    store.set(b"large", &large, Keep::At(0), 1).expect("set");
+    assert_eq!(store.append(b"large", b"end", 1).expect("appended"), large.len() + 3);
+    let entry = store.find(b"large", 1).expect("found").expect("there");
+    assert!(text(&store, &entry).ends_with(b"\x07\x07end"));
+    let store = opened_again(store, &space, false);
+    drop(store);
+}
+
+#[test]
+fn a_full_space_refuses_and_changes_nothing() {
+    let space = space(10 << 20);
+    let mut store = Store::open(&space).expect("opened");
+    let value = vec![1; 700];
+    let mut n = 0u64;
+    let full = loop {
+        match store.set(n.to_string().as_bytes(), &value, Keep::At(0), 1) {
+            Ok(()) => n += 1,
+            Err(failure) => break failure,
+        }
+    };
+    assert!(matches!(full, Failure::Memory(Error::Full(_))), "{full}");
+    assert_eq!(store.len(), n);
+    let failed = store.at_once(|store| {
+        store.remove(b"0", 1)?;
+        store.set(b"large", &vec![1; 8 << 20], Keep::At(0), 1)
+    });
+    assert!(failed.is_err() && store.find(b"0", 1).expect("found").is_some());
+    let mut store = opened_again(store, &space, false);
+    assert!(store.remove(b"0", 1).expect("removed"));
+    store.set(b"new", &value, Keep::At(0), 1).expect("there is room again");
+    assert_eq!(contents(&store, 1).len() as u64, n);
+}
+
+#[test]
+fn what_expires_goes_when_it_is_met_and_by_the_sweep() {
+    let space = space(16 << 20);
+    let mut store = Store::open(&space).expect("opened");
+    for n in 0..100u64 {
+        store
+            .set(n.to_string().as_bytes(), b"v", Keep::At(100 + n), 1)
+            .expect("set");
+    }
+    assert!(store.find(b"0", 99).expect("found").is_some());
+    assert!(store.find(b"0", 100).expect("found").is_none());
+    assert_eq!((store.len(), store.expiring()), (99, 99));
+    assert_eq!(store.sweep(149, 1 << 20).expect("swept"), 49);
+    assert_eq!((store.len(), contents(&store, 189).len()), (50, 10));
+    assert!(store.expire(b"99", 0, 189).expect("kept"));
+    store.sweep(1000, 1 << 20).expect("swept");
+    assert_eq!((store.len(), store.expiring()), (1, 0));
+}
+
+#[test]
+fn another_thing_in_the_space_is_left_alone() {
+    let space = space(8 << 20);
+    let other = space.session().alloc(64).expect("room");
+    space.set_root(other).expect("a part");
+    assert!(matches!(Store::open(&space), Err(Failure::Memory(Error::Mismatch(_)))));
+}
