@@ -4,6 +4,7 @@
 //! main ─ cli ─ run ── config          decides the settings
 //!              │  ├── database        opens the engine, which recovers
 //!              │  └── server          sessions: socket ─ wire ─ session ─ admin ─ sql
+//!              ├ kv                 Redis's protocol, in front of the pool's key-value store
 //!              └ status, check, ...   talk to a running server over its own protocol
 //! ```
 
@@ -12,6 +13,7 @@ pub mod cli;
 pub mod config;
 pub mod database;
 pub mod device;
+pub mod kv;
 pub mod log;
 mod pooled;
 pub mod regions;

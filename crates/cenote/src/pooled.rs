@@ -20,10 +20,15 @@ static HELD: Mutex<Vec<GrantedMemory>> = Mutex::new(Vec::new());
 
 /// The region's file, granted to this process from here on.
 pub fn take(pool: &PoolSettings, data: &Path, size: ByteSize) -> Result<PathBuf> {
+    take_labelled(pool, label(data)?, data.display().to_string(), size)
+}
+
+/// The file of the grant with this label, granted to this process from here on.
+pub fn take_labelled(pool: &PoolSettings, label: String, description: String, size: ByteSize) -> Result<PathBuf> {
     let network: Arc<dyn Network> = Arc::new(Tcp);
     let wish = Wish {
-        label: label(data)?,
-        description: data.display().to_string(),
+        label,
+        description,
         bytes: size.bytes(),
         pod: pool.pod.clone(),
         keep: None,

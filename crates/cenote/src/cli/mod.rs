@@ -5,6 +5,7 @@ mod check;
 mod client;
 mod delegate;
 mod devices;
+mod kv;
 mod password;
 mod pool;
 mod region;
@@ -77,6 +78,17 @@ A pool on one machine, and a database in it:
 Killed and started again, the database finds its memory as it was. `cenote pool free GRANT` gives memory back.
 With --tenants FILE the manager knows tenants, their quotas and secrets; without, it listens on loopback addresses alone.";
 
+const KV_EXAMPLES: &str = "\
+Examples:
+  cenote kv                                             on 127.0.0.1:6380, 1 GiB in /dev/shm/cenote-kv-6380
+  cenote kv --memory-size 8GiB --region /dev/shm/cache  another size, another file
+  cenote kv --memory pool --manager 127.0.0.1:5440      in the memory of a pool (see `cenote help manager`)
+  redis-cli -p 6380
+
+A line that begins with `ready` says that it accepts connections. SIGTERM or Ctrl-C stop it in order. kill -9 loses nothing that
+was answered: the next start finds it in the memory. But memory is not storage: a host that is lost, or booted, loses all of it,
+and so does `rm` of the region's file. When the memory is full, writes are refused; nothing is evicted.";
+
 const PASSWORD_HELP: &str = "\
 Reads a password (twice from a terminal, else one line of standard input) and prints a line for a password file:
 
@@ -133,6 +145,9 @@ enum Command {
     /// Look at a memory pool: nodes, tenants, grants; audit it; free what is not needed
     #[command(subcommand, after_help = POOL_EXAMPLES)]
     Pool(pool::PoolCommand),
+    /// Start a key-value server in the foreground: Redis's protocol, on memory that outlives the process
+    #[command(after_help = KV_EXAMPLES)]
+    Kv(kv::KvArguments),
     /// Make an entry of a password file
     #[command(after_help = PASSWORD_HELP)]
     Password(PasswordOptions),
@@ -248,6 +263,7 @@ fn run(command: Command, started: Instant) -> Result<ExitCode, Failure> {
         Command::Manager(arguments) => pool::manager(arguments),
         Command::Memory(arguments) => pool::memory(arguments),
         Command::Pool(command) => pool::look(command),
+        Command::Kv(arguments) => kv::run(arguments, started),
         Command::Password(options) => password::run(&options.user),
         Command::Bench(options) => delegate::run("bench", &options.arguments),
         Command::Demo(options) => delegate::run("demo", &options.arguments),

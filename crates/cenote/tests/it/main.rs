@@ -2,6 +2,7 @@
 
 mod database;
 mod devices;
+mod kv;
 mod load;
 mod pool;
 mod program;

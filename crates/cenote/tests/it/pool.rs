@@ -49,15 +49,15 @@ fn start_node(directory: &Path, manager: &str) -> Daemon {
     Daemon::start(command)
 }
 
-struct Pool {
+pub struct Pool {
     directory: tempfile::TempDir,
     manager: Daemon,
-    address: String,
+    pub address: String,
     node: Daemon,
 }
 
 impl Pool {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let manager = start_manager(directory.path(), "127.0.0.1:0");
         let address = manager.ready.rsplit(' ').next().unwrap().to_string();

@@ -1,0 +1,217 @@
+//! A connection: bytes in, commands, bytes out.
+//!
+//! 1. What the socket has is read, as much as there is room for;
+//! 2. all commands in it are run, and their answers gathered;
+//! 3. the answers are sent with one write: when all connections that were ready have come so far, so that clients that wake up do not interrupt.
+//!
+//! While a client does not take its answers ([`OUTPUT_MAX`] of them), no more of its commands are run and none are read: it holds up itself alone. Room for
+//! commands grows with what has arrived, not with what was announced.
+
+use super::client::Client;
+use super::commands::Shared;
+use super::reply::Reply;
+use super::request::{Malformed, REQUEST_MAX, Request};
+use mio::net::TcpStream;
+use std::io::{ErrorKind, Read, Write};
+
+/// Room for commands that a connection has at first, and keeps.
+const INPUT_MIN: usize = 16 << 10;
+/// Room for answers that it keeps.
+const OUTPUT_KEPT: usize = 64 << 10;
+/// Answers that wait for the client, beyond which none of its commands is run.
+const OUTPUT_MAX: usize = 1 << 20;
+/// Reads of a client that has always more to say, before it is the others' turn.
+const TURN: usize = 8;
+
+/// How it goes on with a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// When its socket says something.
+    Wait,
+    /// After the others.
+    Again,
+    /// Not at all.
+    Close,
+}
+
+/// See the module.
+pub struct Connection {
+    stream: TcpStream,
+    /// What it is to the commands.
+    pub client: Client,
+    input: Vec<u8>,
+    /// Where the command that is being read begins, and where the bytes end.
+    begin: usize,
+    end: usize,
+    request: Request,
+    reply: Reply,
+    sent: usize,
+    is_readable: bool,
+    is_writable: bool,
+    /// It has commands that are not run, as its answers are not taken.
+    is_held_up: bool,
+    /// The other side will say no more, or nothing that is understood.
+    is_over: bool,
+}
+
+impl Connection {
+    /// One that was just accepted.
+    pub fn new(stream: TcpStream, id: u64) -> Self {
+        Self {
+            stream,
+            client: Client {
+                id,
+                ..Client::default()
+            },
+            input: Vec::new(),
+            begin: 0,
+            end: 0,
+            request: Request::default(),
+            reply: Reply::default(),
+            sent: 0,
+            is_readable: true,
+            is_writable: true,
+            is_held_up: false,
+            is_over: false,
+        }
+    }
+
+    /// Its socket.
+    pub fn stream(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+
+    /// The socket has something to read, or room to write.
+    pub fn wake(&mut self, is_readable: bool, is_writable: bool) {
+        self.is_readable |= is_readable;
+        self.is_writable |= is_writable;
+    }
+
+    /// Reads what the socket has, and runs the commands in it. False if there is no other side any more.
+    pub fn listen(&mut self, shared: &mut Shared) -> bool {
+        for _ in 0..TURN {
+            let is_drained = self.execute(shared);
+            if self.is_ending() || !is_drained || !self.is_readable {
+                break;
+            }
+            if self.receive().is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_over || self.client.is_leaving
+    }
+
+    /// Sends the answers, and says how it goes on.
+    pub fn answer(&mut self) -> Next {
+        if self.send().is_err() {
+            return Next::Close;
+        }
+        match self.reply.bytes.is_empty() {
+            true if self.is_ending() => Next::Close,
+            true if self.is_readable || self.is_held_up => Next::Again,
+            _ => Next::Wait,
+        }
+    }
+
+    /// Runs the commands that are there. Whether more bytes are needed for another one.
+    fn execute(&mut self, shared: &mut Shared) -> bool {
+        self.is_held_up = false;
+        while !self.is_ending() {
+            if self.reply.bytes.len() >= OUTPUT_MAX {
+                self.is_held_up = true;
+                return false;
+            }
+            let bytes = &self.input[self.begin..self.end];
+            match self.request.read(bytes) {
+                Ok(false) => break,
+                Ok(true) => {
+                    let strings = self.request.strings(bytes);
+                    if !strings.is_empty() {
+                        shared.execute(&mut self.client, strings, &mut self.reply);
+                    }
+                    self.begin += self.request.len();
+                    self.request.next();
+                }
+                Err(malformed) => self.refuse(malformed),
+            }
+        }
+        true
+    }
+
+    #[cold]
+    fn refuse(&mut self, Malformed(text): Malformed) {
+        self.reply.error(&format!("ERR Protocol error: {text}"));
+        self.is_over = true;
+    }
+
+    /// Reads once. An end of file, or an error: the connection is over.
+    fn receive(&mut self) -> Result<(), ()> {
+        self.make_room()?;
+        let room = self.input.len() - self.end;
+        match self.stream.read(&mut self.input[self.end..]) {
+            Ok(0) => Err(()),
+            Ok(len) => {
+                self.end += len;
+                // The socket was emptied: it will say when there is more.
+                self.is_readable = len == room;
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.is_readable = false;
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
+            Err(_) => Err(()),
+        }
+    }
+
+    /// Room for some bytes: by moving those that are there, or by having more of it.
+    fn make_room(&mut self) -> Result<(), ()> {
+        if self.begin == self.end {
+            (self.begin, self.end) = (0, 0);
+            if self.input.len() > INPUT_MIN && self.request.is_empty() {
+                self.input = Vec::new();
+            }
+        }
+        if self.input.len() - self.end >= INPUT_MIN / 4 {
+            return Ok(());
+        }
+        self.input.copy_within(self.begin..self.end, 0);
+        (self.begin, self.end) = (0, self.end - self.begin);
+        if self.input.len() - self.end < INPUT_MIN / 2 {
+            let room = (2 * self.end)
+                .min(self.request.wanted() + INPUT_MIN)
+                .max(self.end + INPUT_MIN);
+            if room > REQUEST_MAX + 2 * INPUT_MIN {
+                return Err(());
+            }
+            self.input.resize(room, 0);
+        }
+        Ok(())
+    }
+
+    /// Sends what is answered, as far as the socket takes it.
+    fn send(&mut self) -> Result<(), ()> {
+        while self.sent < self.reply.bytes.len() && self.is_writable {
+            match self.stream.write(&self.reply.bytes[self.sent..]) {
+                Ok(0) => return Err(()),
+                Ok(len) => self.sent += len,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Err(()),
+            }
+        }
+        if self.sent == self.reply.bytes.len() {
+            self.sent = 0;
+            self.reply.bytes.clear();
+            if self.reply.bytes.capacity() > OUTPUT_KEPT {
+                self.reply.bytes = Vec::new();
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,224 @@
+//! Commands on hashes.
+
+use super::commands::{Call, Done, Refusal, wrong_number};
+use super::keys::{Names, ScanOptions};
+use super::strings::float_sum;
+use cenote_pool::kv::{Entry, Failure};
+
+const NOT_INTEGER: Refusal = Refusal::Says("ERR hash value is not an integer");
+
+/// The hash that the first string names, if it is there.
+fn hash(call: &mut Call<'_>) -> Result<Option<Entry>, Refusal> {
+    let found = call.shared.store.find(&call.strings[1], call.shared.now)?;
+    match found {
+        Some(entry) if !entry.is_hash() => Err(Failure::WrongKind.into()),
+        found => Ok(found),
+    }
+}
+
+/// The field that the second string names, if it is there.
+fn field(call: &mut Call<'_>) -> Result<Option<Entry>, Refusal> {
+    match hash(call)? {
+        Some(hash) => Ok(call.shared.store.field(&hash, &call.strings[2])?),
+        None => Ok(None),
+    }
+}
+
+pub fn hset(call: &mut Call<'_>) -> Done {
+    let added = set_all(call, "hset")?;
+    call.reply.integer(added);
+    Ok(())
+}
+
+pub fn hmset(call: &mut Call<'_>) -> Done {
+    set_all(call, "hmset")?;
+    call.reply.ok();
+    Ok(())
+}
+
+/// How many of the fields are new.
+fn set_all(call: &mut Call<'_>, command: &str) -> Result<i64, Refusal> {
+    if !call.strings.len().is_multiple_of(2) {
+        return Err(Refusal::Text(wrong_number(command)));
+    }
+    let mut added = 0;
+    for n in (2..call.strings.len()).step_by(2) {
+        let (key, name, value) = (&call.strings[1], &call.strings[n], &call.strings[n + 1]);
+        added += i64::from(call.shared.store.set_field(key, name, value, call.shared.now)?);
+    }
+    call.touch();
+    Ok(added)
+}
+
+pub fn hsetnx(call: &mut Call<'_>) -> Done {
+    let is_new = field(call)?.is_none();
+    if is_new {
+        let (key, name, value) = (&call.strings[1], &call.strings[2], &call.strings[3]);
+        call.shared.store.set_field(key, name, value, call.shared.now)?;
+        call.touch();
+    }
+    call.reply.integer(is_new.into());
+    Ok(())
+}
+
+pub fn hget(call: &mut Call<'_>) -> Done {
+    let entry = field(call)?;
+    Ok(call.reply.value_or_null(&call.shared.store, entry.as_ref())?)
+}
+
+pub fn hmget(call: &mut Call<'_>) -> Done {
+    let hash = hash(call)?;
+    call.reply.array(call.strings.len() - 2);
+    for name in call.strings.from(2) {
+        let entry = match &hash {
+            Some(hash) => call.shared.store.field(hash, name)?,
+            None => None,
+        };
+        call.reply.value_or_null(&call.shared.store, entry.as_ref())?;
+    }
+    Ok(())
+}
+
+/// All fields of the hash that the first string names.
+fn fields(call: &mut Call<'_>) -> Result<Vec<Entry>, Refusal> {
+    let mut found = Vec::new();
+    if let Some(hash) = hash(call)? {
+        call.shared.store.each_field(&hash, |field| found.push(*field))?;
+    }
+    Ok(found)
+}
+
+fn tell_name(call: &mut Call<'_>, field: &Entry) -> Done {
+    let mut name = Vec::new();
+    call.shared.store.append_key(field, &mut name)?;
+    call.reply.string(&name);
+    Ok(())
+}
+
+pub fn hgetall(call: &mut Call<'_>) -> Done {
+    let fields = fields(call)?;
+    call.reply.map(fields.len());
+    for field in &fields {
+        tell_name(call, field)?;
+        call.reply.value(&call.shared.store, field)?;
+    }
+    Ok(())
+}
+
+pub fn hkeys(call: &mut Call<'_>) -> Done {
+    let fields = fields(call)?;
+    call.reply.array(fields.len());
+    fields.iter().try_for_each(|field| tell_name(call, field))
+}
+
+pub fn hvals(call: &mut Call<'_>) -> Done {
+    let fields = fields(call)?;
+    call.reply.array(fields.len());
+    for field in &fields {
+        call.reply.value(&call.shared.store, field)?;
+    }
+    Ok(())
+}
+
+pub fn hdel(call: &mut Call<'_>) -> Done {
+    hash(call)?;
+    let mut removed = 0;
+    for name in call.strings.from(2) {
+        let (key, now) = (&call.strings[1], call.shared.now);
+        removed += i64::from(call.shared.store.remove_field(key, name, now)?);
+    }
+    if removed > 0 {
+        call.touch();
+    }
+    call.reply.integer(removed);
+    Ok(())
+}
+
+pub fn hexists(call: &mut Call<'_>) -> Done {
+    let is_there = field(call)?.is_some();
+    call.reply.integer(is_there.into());
+    Ok(())
+}
+
+pub fn hlen(call: &mut Call<'_>) -> Done {
+    let len = match hash(call)? {
+        Some(hash) => call.shared.store.fields_of(&hash)?,
+        None => 0,
+    };
+    call.reply.integer(len as i64);
+    Ok(())
+}
+
+pub fn hstrlen(call: &mut Call<'_>) -> Done {
+    let len = match field(call)? {
+        Some(field) => call.shared.store.len_of(&field)?,
+        None => 0,
+    };
+    call.reply.integer(len as i64);
+    Ok(())
+}
+
+pub fn hincrby(call: &mut Call<'_>) -> Done {
+    let n = call.integer(3)?;
+    let (key, name) = (&call.strings[1], &call.strings[2]);
+    let sum = call.shared.store.add_to_field(key, name, n, call.shared.now);
+    let sum = sum.map_err(|failure| match failure {
+        Failure::NotInteger => NOT_INTEGER,
+        failure => failure.into(),
+    })?;
+    call.touch();
+    call.reply.integer(sum);
+    Ok(())
+}
+
+pub fn hincrbyfloat(call: &mut Call<'_>) -> Done {
+    let (found, mut held) = (field(call)?, Vec::new());
+    if let Some(field) = &found {
+        let len = call.shared.store.len_of(field)?;
+        call.shared.store.append_value(field, 0, len.min(400), &mut held)?;
+    }
+    let wrong = Refusal::Says("ERR hash value is not a float");
+    let sum = float_sum(found.map(|_| &held[..]), &call.strings[3], wrong)?;
+    let (key, name) = (&call.strings[1], &call.strings[2]);
+    call.shared
+        .store
+        .set_field(key, name, sum.as_bytes(), call.shared.now)?;
+    call.touch();
+    call.reply.string(sum.as_bytes());
+    Ok(())
+}
+
+pub fn hscan(call: &mut Call<'_>) -> Done {
+    let (mut cursor, options) = ScanOptions::read(call, 2, false)?;
+    let mut found = Vec::new();
+    if let Some(hash) = hash(call)? {
+        for _ in 0..options.count.saturating_mul(10) {
+            cursor = call
+                .shared
+                .store
+                .scan_fields(&hash, cursor, |field| found.push(*field))?;
+            if cursor == 0 || found.len() as u64 >= options.count {
+                break;
+            }
+        }
+    } else {
+        cursor = 0;
+    }
+    let mut names = Names::default();
+    for field in &found {
+        names.end(|out| call.shared.store.append_key(field, out))?;
+    }
+    let wanted: Vec<_> = names
+        .iter()
+        .zip(&found)
+        .filter(|(name, _)| options.wants(name))
+        .collect();
+    call.reply.array(2);
+    call.reply.string(cursor.to_string().as_bytes());
+    call.reply.array(2 * wanted.len());
+    for (name, field) in wanted {
+        call.reply.string(name);
+        call.reply.value(&call.shared.store, field)?;
+    }
+    Ok(())
+}

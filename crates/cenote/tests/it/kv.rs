@@ -1,0 +1,350 @@
+//! The key-value server as people use it: a small client of its own, killed servers, a pool.
+
+use crate::pool::Pool;
+use crate::program::{Process, cenote, output};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+/// A client that speaks RESP. Answers are shown as text: `+OK`, `:1`, `"abc"`, `nil`, `[a, b]`.
+struct Client {
+    stream: BufReader<TcpStream>,
+}
+
+impl Client {
+    fn new(server: &Process) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        Self {
+            stream: BufReader::new(stream),
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.stream.get_mut().write_all(bytes).unwrap();
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).unwrap();
+        line.trim_end().into()
+    }
+
+    fn answer(&mut self) -> String {
+        let line = self.line();
+        let (kind, rest) = line.split_at(line.len().min(1));
+        match (kind, rest) {
+            ("$" | "*", "-1") | ("_", _) => "nil".into(),
+            ("$", len) => {
+                let mut bytes = vec![0; len.parse::<usize>().unwrap() + 2];
+                self.stream.read_exact(&mut bytes).unwrap();
+                format!("{:?}", String::from_utf8_lossy(&bytes[..bytes.len() - 2]))
+            }
+            ("*", count) => self.answers(count.parse().unwrap()),
+            ("%", count) => self.answers(2 * count.parse::<usize>().unwrap()),
+            _ => line,
+        }
+    }
+
+    fn answers(&mut self, count: usize) -> String {
+        let all: Vec<_> = (0..count).map(|_| self.answer()).collect();
+        format!("[{}]", all.join(", "))
+    }
+
+    fn ask(&mut self, words: &[&str]) -> String {
+        self.send(&command(words));
+        self.answer()
+    }
+
+    /// Words are separated by blanks.
+    #[track_caller]
+    fn says(&mut self, words: &str, wanted: &str) {
+        let words: Vec<_> = words.split(' ').collect();
+        let answer = self.ask(&words);
+        assert!(
+            answer == wanted || wanted.len() > 4 && answer.contains(wanted),
+            "{words:?}: {answer}, not {wanted}"
+        );
+    }
+
+    fn is_closed(&mut self) -> bool {
+        self.stream.read_to_end(&mut Vec::new()).is_ok()
+    }
+}
+
+fn command(words: &[&str]) -> Vec<u8> {
+    let strings = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    format!("*{}\r\n{}", words.len(), strings.collect::<String>()).into_bytes()
+}
+
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap()
+}
+
+fn start(directory: &Path) -> Process {
+    let mut command = cenote(&["kv", "--listen", "127.0.0.1:0", "--memory-size", "64MiB", "--region"]);
+    command.arg(directory.join("region"));
+    Process::spawn(command)
+}
+
+#[test]
+fn commands_answer_as_those_of_redis() {
+    let directory = directory();
+    let server = start(directory.path());
+    let mut client = Client::new(&server);
+    for (words, wanted) in [
+        ("PING", "+PONG"),
+        ("ECHO hi", "\"hi\""),
+        ("SELECT 0", "+OK"),
+        ("SELECT 1", "out of range"),
+        ("SET a 1", "+OK"),
+        ("SET a 2 NX", "nil"),
+        ("SET a 2 XX GET", "\"1\""),
+        ("SET a 3 EX 0", "invalid expire time in 'set'"),
+        ("SET a 3 NX XX", "syntax error"),
+        ("SET a 3 PX 100000 KEEPTTL", "syntax error"),
+        ("GET a", "\"2\""),
+        ("INCRBY a 5", ":7"),
+        ("DECR a", ":6"),
+        ("APPEND a x", ":2"),
+        ("INCR a", "-ERR value is not an integer or out of range"),
+        ("SETRANGE s 3 abc", ":6"),
+        ("GETRANGE s -3 -1", "\"abc\""),
+        ("STRLEN s", ":6"),
+        ("SET n 9223372036854775807", "+OK"),
+        ("INCR n", "would overflow"),
+        ("INCRBYFLOAT f 10.5", "\"10.5\""),
+        ("INCRBYFLOAT f 0.1", "\"10.6\""),
+        ("MSET k1 a k2 b", "+OK"),
+        ("MSET k1 a k2", "wrong number of arguments for 'mset'"),
+        ("MGET k1 k2 k3", "[\"a\", \"b\", nil]"),
+        ("MSETNX k3 c k1 d", ":0"),
+        ("GETDEL k1", "\"a\""),
+        ("EXISTS k1 k2 k2", ":2"),
+        ("TYPE k2", "+string"),
+        ("HSET h f 1 g 2", ":2"),
+        ("HSET h f 3 i 4", ":1"),
+        ("HMGET h f x", "[\"3\", nil]"),
+        ("HINCRBY h f 4", ":7"),
+        ("HINCRBYFLOAT h g 0.5", "\"2.5\""),
+        ("HLEN h", ":3"),
+        ("HSTRLEN h g", ":3"),
+        ("HSETNX h f 1", ":0"),
+        ("HDEL h f g x", ":2"),
+        ("HGETALL h", "[\"i\", \"4\"]"),
+        ("HSCAN h 0", "[\"0\", [\"i\", \"4\"]]"),
+        ("GET h", "-WRONGTYPE"),
+        ("HGET s f", "-WRONGTYPE"),
+        ("HDEL h i", ":1"),
+        ("EXISTS h", ":0"),
+        ("EXPIRE a 100", ":1"),
+        ("TTL a", ":100"),
+        ("EXPIRE a 50 GT", ":0"),
+        ("PERSIST a", ":1"),
+        ("TTL a", ":-1"),
+        ("TTL none", ":-2"),
+        ("EXPIRE a -1", ":1"),
+        ("GET a", "nil"),
+        ("RENAME none x", "-ERR no such key"),
+        ("RENAME k2 k9", "+OK"),
+        ("RENAMENX k9 s", ":0"),
+        ("KEYS k[0-9]", "[\"k9\"]"),
+        ("SCAN 0 MATCH k* COUNT 100", "[\"0\", [\"k9\"]]"),
+        ("SCAN x", "invalid cursor"),
+        ("OBJECT", "unknown command 'OBJECT'"),
+        ("GET", "-ERR wrong number of arguments for 'get' command"),
+        ("CLIENT SETNAME me", "+OK"),
+        ("CLIENT GETNAME", "\"me\""),
+        ("CONFIG GET save", "[\"save\", \"\"]"),
+        ("COMMAND INFO get", "\"get\", :2"),
+        ("INFO keyspace", "db0:keys=4"),
+        ("FLUSHALL", "+OK"),
+        ("DBSIZE", ":0"),
+        ("HELLO 9", "-NOPROTO"),
+        ("HELLO 3", "\"proto\", :3"),
+        ("GET a", "nil"),
+        ("QUIT", "+OK"),
+    ] {
+        client.says(words, wanted);
+    }
+    assert!(client.is_closed());
+}
+
+#[test]
+fn transactions_are_whole_or_not_at_all() {
+    let directory = directory();
+    let server = start(directory.path());
+    let (mut client, mut other) = (Client::new(&server), Client::new(&server));
+    client.says("EXEC", "without MULTI");
+    client.says("MULTI", "+OK");
+    client.says("MULTI", "nested");
+    client.says("SET a 1", "+QUEUED");
+    client.says("HGET a f", "+QUEUED");
+    client.says("INCR a", "+QUEUED");
+    other.says("GET a", "nil");
+    client.says(
+        "EXEC",
+        "[+OK, -WRONGTYPE Operation against a key holding the wrong kind of value, :2]",
+    );
+    client.says("MULTI", "+OK");
+    client.says("NOPE", "unknown command");
+    client.says("EXEC", "-EXECABORT");
+    for (change, wanted) in [
+        ("SET w 2", "nil"),
+        ("GET w", "[+OK]"),
+        ("DEL a", "nil"),
+        ("FLUSHALL", "nil"),
+    ] {
+        client.says("SET a 1", "+OK");
+        client.says("WATCH w a", "+OK");
+        other.ask(&change.split(' ').collect::<Vec<_>>());
+        client.says("MULTI", "+OK");
+        client.says("SET done 1", "+QUEUED");
+        client.says("EXEC", wanted);
+    }
+    client.says("MULTI", "+OK");
+    client.says("DISCARD", "+OK");
+    client.says("GET done", "nil");
+}
+
+#[test]
+fn commands_come_in_pieces_and_in_heaps_and_garbage_ends_a_connection() {
+    let directory = directory();
+    let server = start(directory.path());
+    let mut client = Client::new(&server);
+    let (large, mut heap) = ("x".repeat(3 << 20), Vec::new());
+    heap.extend(command(&["SET", "large", &large]));
+    (0..5000).for_each(|n| heap.extend(command(&["SET", &format!("k{n}"), &n.to_string()])));
+    (0..10).for_each(|_| heap.extend(command(&["GET", "large"])));
+    let mut writer = client.stream.get_ref().try_clone().unwrap();
+    let writing = std::thread::spawn(move || heap.chunks(7919).try_for_each(|part| writer.write_all(part)));
+    (0..5001).for_each(|_| assert_eq!(client.answer(), "+OK"));
+    (0..10).for_each(|_| assert_eq!(client.answer().len(), large.len() + 2));
+    writing.join().unwrap().unwrap();
+    client.send(b"PING\r\nget 'k17'\r\n");
+    assert_eq!((client.answer(), client.answer()), ("+PONG".into(), "\"17\"".into()));
+    for garbage in ["*1\r\n:1\r\n", "*99999999\r\n", "*1\r\n$-5\r\n", "get 'a\r\n"] {
+        let mut client = Client::new(&server);
+        client.send(garbage.as_bytes());
+        assert!(client.answer().starts_with("-ERR Protocol error"), "{garbage:?}");
+        assert!(client.is_closed());
+    }
+    client.says("DBSIZE", ":5001");
+}
+
+/// A full memory refuses, and changes nothing.
+#[test]
+fn a_full_memory_is_an_error_in_words_of_redis() {
+    let directory = directory();
+    let server = start(directory.path());
+    let mut client = Client::new(&server);
+    let value = "v".repeat(5 << 20);
+    let answers: Vec<_> = (0..20)
+        .map(|n| client.ask(&["SET", &format!("k{n}"), &value]))
+        .collect();
+    let stored = answers.iter().filter(|answer| *answer == "+OK").count();
+    let refused = "-OOM command not allowed when used memory > 'maxmemory'.";
+    assert!(
+        stored > 5 && answers[stored..].iter().all(|answer| answer == refused),
+        "{answers:?}"
+    );
+    let refused_all = client.ask(&["MSET", "small", "1", "k0", "new", "large", &value]);
+    assert_eq!(refused_all, refused);
+    client.says("GET small", "nil");
+    client.says("DBSIZE", &format!(":{stored}"));
+    client.says("DEL k0 k1", ":2");
+    assert_eq!(client.ask(&["SET", "again", &value]), "+OK");
+}
+
+/// Killed in the middle of writes, again and again: what was answered is there, and what was not is there wholly or not at all.
+#[test]
+fn a_killed_server_loses_nothing_that_was_answered() {
+    let directory = directory();
+    let mut answered = 0u64;
+    for round in 0..4 {
+        let mut server = start(directory.path());
+        let mut client = Client::new(&server);
+        if round > 0 {
+            let value = client.ask(&["GET", "count"]);
+            let count: u64 = value.trim_matches('"').parse().unwrap();
+            assert!(count >= answered, "{count} of {answered}");
+            answered = count;
+            for n in (0..=count).step_by(97) {
+                let wanted = format!("{:?}", n.to_string().repeat(1 + n as usize % 400));
+                assert_eq!(client.ask(&["GET", &format!("key{n}")]), wanted);
+                assert_eq!(
+                    client.ask(&["HGET", "hash", &n.to_string()]),
+                    format!("{:?}", n.to_string())
+                );
+            }
+            client.says("HLEN hash", &format!(":{}", count + 1));
+        }
+        let mut writer = client.stream.get_ref().try_clone().unwrap();
+        let writing = std::thread::spawn(move || {
+            for n in answered + u64::from(round > 0).. {
+                let number = n.to_string();
+                let value = number.repeat(1 + n as usize % 400);
+                let mut bytes = b"MULTI\r\n".to_vec();
+                bytes.extend(command(&["SET", &format!("key{n}"), &value]));
+                bytes.extend(command(&["HSET", "hash", &number, &number]));
+                bytes.extend(command(&["SET", "count", &number]));
+                bytes.extend(b"EXEC\r\n");
+                if n > answered + 3000 || writer.write_all(&bytes).is_err() {
+                    return;
+                }
+            }
+        });
+        for _ in 0..700 + round * 331 {
+            let answers: Vec<_> = (0..5).map(|_| client.answer()).collect();
+            assert!(answers[4].starts_with("[+OK, :1, +OK"), "{answers:?}");
+        }
+        answered += 699 + round * 331;
+        server.kill();
+        writing.join().unwrap();
+    }
+    let mut server = start(directory.path());
+    let said = server.said.join("\n");
+    assert!(said.contains("found after a kill"), "{said}");
+    assert!(server.stop().success());
+    let said = start(directory.path()).said.join("\n");
+    assert!(said.contains("closed in order"), "{said}");
+}
+
+#[test]
+fn it_lives_in_a_pool_and_finds_its_grant_again() {
+    let pool = Pool::new();
+    let arguments = [
+        "kv",
+        "--memory",
+        "pool",
+        "--listen",
+        "127.0.0.1:0",
+        "--memory-size",
+        "64MiB",
+        "--manager",
+    ];
+    let run = || {
+        let mut command = cenote(&arguments);
+        command.arg(&pool.address);
+        command
+    };
+    let mut server = Process::spawn(run());
+    Client::new(&server).says("SET a 1", "+OK");
+    let (ok, text) = output(&mut run());
+    assert!(!ok && text.contains("cenote"), "{text}");
+    server.kill();
+    let server = Process::spawn(run());
+    Client::new(&server).says("GET a", "\"1\"");
+}
+
+#[test]
+fn what_cannot_be_served_is_said() {
+    let says = |arguments: &[&str], what: &str| {
+        let (ok, text) = output(&mut cenote(arguments));
+        assert!(!ok && text.contains(what), "{arguments:?}: {text}");
+    };
+    says(&["kv", "--listen", "0.0.0.0:0"], "loopback");
+    says(&["kv", "--listen", "nowhere"], "127.0.0.1:6380");
+    says(&["kv", "--memory", "pool"], "--manager");
+    says(&["kv", "--label", "a"], "--memory pool");
+    says(&["kv", "--memory-size", "1MiB", "--listen", "127.0.0.1:0"], "8MiB");
+}
