@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Real clients, unmodified, on a server of their own: psql, pgbench, sysbench, psycopg. The last line counts them.
+# Real clients, unmodified, on a server of their own: psql, pgbench, sysbench, psycopg; redis-cli and redis-benchmark. The last line counts them.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 program=${CARGO_TARGET_DIR:-target}/release/cenote
@@ -9,11 +9,12 @@ passed=0 failed=0
 
 "$program" run --data "$work/data" --listen 127.0.0.1:0 --memory-size 256MiB --region "$region" >"$work/out" 2>"$work/err" &
 server=$!
+kv=
 finish() {
-    kill -TERM "$server" 2>/dev/null
+    kill -TERM "$server" $kv 2>/dev/null
     for _ in $(seq 100); do kill -0 "$server" 2>/dev/null || break; sleep 0.1; done
-    kill -KILL "$server" 2>/dev/null
-    rm -rf "$work" "$region"
+    kill -KILL "$server" $kv 2>/dev/null
+    rm -rf "$work" "$region" "$region-kv"
 }
 trap finish EXIT
 
@@ -59,6 +60,23 @@ check "psycopg" "$python" scripts/clients/psycopg_session.py
 check "sysbench" bash -c sysbench_run
 check "pgbench" bash -c pgbench_run
 check "cenote check, online" "$program" check --data "$work/data"
+
+if command -v redis-cli redis-benchmark >/dev/null; then
+    "$program" kv --listen 127.0.0.1:0 --memory-size 256MiB --region "$region-kv" >"$work/kv" 2>&1 &
+    kv=$!
+    for _ in $(seq 200); do grep -q '^ready' "$work/kv" && break; sleep 0.05; done
+    kv_port=$(grep '^ready' "$work/kv" | grep -oE '[0-9]+$')
+    export kv_port
+    redis_cli_run() {
+        [ "$(redis-cli -p "$kv_port" set greeting hello)" = OK ] && [ "$(redis-cli -3 -p "$kv_port" get greeting)" = hello ] &&
+            [ "$(printf 'multi\nincr n\nincr n\nexec\n' | redis-cli -p "$kv_port" | tail -n 1)" = 2 ] &&
+            [ "$(redis-cli -p "$kv_port" --scan | sort | head -n 1)" = greeting ]
+    }
+    redis_benchmark_run() { redis-benchmark -p "$kv_port" -n 20000 -P 16 -r 10000 -q -t set,get,incr,hset,mset,ping_inline,ping_mbulk; }
+    export -f redis_cli_run redis_benchmark_run
+    check "redis-cli" bash -c redis_cli_run
+    check "redis-benchmark" bash -c redis_benchmark_run
+fi
 
 echo "clients: $passed passed, $failed failed"
 [ "$failed" -eq 0 ]

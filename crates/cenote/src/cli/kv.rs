@@ -2,7 +2,7 @@
 
 use super::{Failure, say};
 use crate::config::PoolSettings;
-use crate::kv::{Server, Stop};
+use crate::kv::{Server, Stop, gather};
 use crate::{log, pooled};
 use cenote_base::units::ByteSize;
 use cenote_fabric::{RegionOptions, is_blank};
@@ -91,6 +91,7 @@ pub fn run(arguments: KvArguments, started: Instant) -> Result<ExitCode, Failure
     let signals = Signals::new([SIGTERM, SIGINT])?;
     let server = Server::new(listener, store)?;
     stop_at_signal(signals, server.stopper());
+    gather(&space);
     say!("connect    redis-cli -h {} -p {}", address.ip(), address.port());
     say!("ready in {} ms on {address}", started.elapsed().as_millis());
     server.run()?.close()?;

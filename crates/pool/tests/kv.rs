@@ -1,0 +1,201 @@
+//! A store of a real process that is killed at any moment: what the next one finds is what the model is after some number of operations, whole,
+//! and no fewer than were reported as done.
+//!
+//! The process is this test program started again, with `CENOTE_KV` set: then [`another_process`] is what it does.
+
+use cenote_fabric::RegionOptions;
+use cenote_pool::kv::{Entry, Keep, Store};
+use cenote_pool::space::{Space, SpaceOptions};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const ROUNDS: u64 = 12;
+
+/// What is done as the operation of a number: the same in every process.
+enum Operation {
+    Set(String, String),
+    Remove(String),
+    Add(String),
+    SetField(String, String, String),
+    Rename(String, String),
+    /// Several keys, as one step.
+    SetAll(Vec<String>, String),
+}
+
+type Model = BTreeMap<String, BTreeMap<String, String>>;
+
+/// What a number is mixed to.
+fn mixed(n: u64) -> u64 {
+    let n = (n ^ n >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ n >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ n >> 31
+}
+
+fn operation(n: u64) -> Operation {
+    let random = |which: u64, below: u64| mixed(n * 8 + which) % below;
+    let key = |which: u64| format!("key{}", random(which, 200));
+    let value = || n.to_string().repeat(1 + random(3, 40).pow(2) as usize);
+    match random(0, 10) {
+        0..3 => Operation::Set(key(1), value()),
+        3 => Operation::Remove(key(1)),
+        4 => Operation::Add(format!("count{}", random(1, 5))),
+        5..8 => Operation::SetField(format!("hash{}", random(1, 3)), key(2), value()),
+        8 => Operation::Rename(key(1), key(2)),
+        _ => Operation::SetAll((0..5).map(|m| format!("key{}", random(m, 200))).collect(), value()),
+    }
+}
+
+/// On the model a string is a hash with a field of no name.
+fn apply(model: &mut Model, operation: Operation) {
+    let string = |value: String| BTreeMap::from([(String::new(), value)]);
+    match operation {
+        Operation::Set(key, value) => _ = model.insert(key, string(value)),
+        Operation::Remove(key) => _ = model.remove(&key),
+        Operation::Add(key) => {
+            let held = model.get(&key).map_or(0, |held| held[""].parse().expect("a number"));
+            model.insert(key, string((held + 3u64).to_string()));
+        }
+        Operation::SetField(key, field, value) => _ = model.entry(key).or_default().insert(field, value),
+        Operation::Rename(from, to) => {
+            if let Some(held) = model.remove(&from) {
+                model.insert(to, held);
+            }
+        }
+        Operation::SetAll(keys, value) => keys
+            .into_iter()
+            .for_each(|key| _ = model.insert(key, string(value.clone()))),
+    }
+}
+
+fn perform(store: &mut Store, operation: &Operation) -> cenote_pool::kv::Result<()> {
+    match operation {
+        Operation::Set(key, value) => store.set(key.as_bytes(), value.as_bytes(), Keep::At(0), 1),
+        Operation::Remove(key) => store.remove(key.as_bytes(), 1).map(drop),
+        Operation::Add(key) => store.add(key.as_bytes(), 3, 1).map(drop),
+        Operation::SetField(key, field, value) => store
+            .set_field(key.as_bytes(), field.as_bytes(), value.as_bytes(), 1)
+            .map(drop),
+        Operation::Rename(from, to) => match store.rename(from.as_bytes(), to.as_bytes(), 1) {
+            Err(cenote_pool::kv::Failure::Missing) => Ok(()),
+            done => done,
+        },
+        Operation::SetAll(keys, value) => store.at_once(|store| {
+            keys.iter()
+                .try_for_each(|key| store.set(key.as_bytes(), value.as_bytes(), Keep::At(0), 1))
+        }),
+    }
+}
+
+/// What another process does until it is killed: operations from a number on, each reported when it is done.
+#[test]
+fn another_process() {
+    let Ok(task) = std::env::var("CENOTE_KV") else {
+        return;
+    };
+    let (path, first) = task.split_once(':').expect("a task");
+    let space = Space::open(Path::new(path), RegionOptions::default()).expect("a space");
+    let mut store = Store::open(&space).expect("a store");
+    let mut out = std::io::stdout().lock();
+    for n in first.parse().expect("a number").. {
+        perform(&mut store, &operation(n)).expect("room");
+        out.write_all(format!("\nkv: {n}\n").as_bytes()).expect("written");
+        out.flush().expect("written");
+    }
+}
+
+/// Operations that were reported as done, from a process that is killed after a while.
+fn killed(path: &Path, first: u64, after: Duration) -> u64 {
+    let mut child = Command::new(std::env::current_exe().expect("this program"))
+        .args(["another_process", "--exact", "--nocapture"])
+        .env("CENOTE_KV", format!("{}:{first}", path.display()))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let mut out = child.stdout.take().expect("piped");
+    let reading = std::thread::spawn(move || {
+        let mut text = String::new();
+        out.read_to_string(&mut text).map(|_| text)
+    });
+    std::thread::sleep(after);
+    child.kill().expect("killed");
+    child.wait().expect("waited for");
+    let text = reading.join().expect("read").expect("text");
+    // What was not written to its end was not reported.
+    let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
+    let reported = whole
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix("kv: ")?.parse().ok());
+    reported.map_or(first, |last: u64| last + 1)
+}
+
+fn text(store: &Store, entry: &Entry) -> String {
+    let mut out = Vec::new();
+    let len = store.len_of(entry).expect("a string");
+    store.append_value(entry, 0, len, &mut out).expect("there");
+    String::from_utf8(out).expect("text")
+}
+
+fn name(store: &Store, entry: &Entry) -> String {
+    let mut out = Vec::new();
+    store.append_key(entry, &mut out).expect("there");
+    String::from_utf8(out).expect("text")
+}
+
+fn contents(store: &Store) -> Model {
+    let (mut entries, mut cursor) = (Vec::new(), 0);
+    loop {
+        cursor = store.scan(cursor, 1, |entry| entries.push(*entry)).expect("scanned");
+        if cursor == 0 {
+            break;
+        }
+    }
+    let held = |entry: &Entry| {
+        if !entry.is_hash() {
+            return BTreeMap::from([(String::new(), text(store, entry))]);
+        }
+        let mut fields = Vec::new();
+        store.each_field(entry, |field| fields.push(*field)).expect("a hash");
+        assert_eq!(store.fields_of(entry).expect("a hash"), fields.len() as u64);
+        fields
+            .iter()
+            .map(|field| (name(store, field), text(store, field)))
+            .collect()
+    };
+    entries.iter().map(|entry| (name(store, entry), held(entry))).collect()
+}
+
+#[test]
+fn a_killed_process_leaves_whole_operations() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("region");
+    let options = SpaceOptions {
+        bytes: 256 << 20,
+        ..SpaceOptions::default()
+    };
+    Space::create(&path, &options).expect("a space");
+    let (mut model, mut done) = (Model::new(), 0);
+    for round in 0..ROUNDS {
+        let reported = killed(&path, done, Duration::from_millis(60 + 7 * round));
+        (done..reported).for_each(|n| apply(&mut model, operation(n)));
+        done = reported;
+        let space = Space::open(&path, RegionOptions::default()).expect("a space");
+        let (store, found) = Store::open_reporting(&space).expect("a store");
+        let there = contents(&store);
+        assert_eq!((store.len(), found.is_closed), (there.len() as u64, false));
+        if there != model {
+            // The one that was being done when the process was killed is done, too.
+            apply(&mut model, operation(done));
+            done += 1;
+        }
+        assert!(there == model, "round {round}, {done} operations");
+        drop(store);
+        let (_, found) = Store::open_reporting(&space).expect("a store");
+        assert_eq!(found.freed, 0, "the start before has freed all");
+        assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
+    }
+    assert!(done > ROUNDS, "{done} operations");
+}
