@@ -162,11 +162,20 @@ impl PageStore {
         if !self.has_former.load(Ordering::Acquire) {
             return Ok(());
         }
+        // Held until all is written: of a page that is here nothing newer may be written before.
         let mut former = self.former.lock();
-        for f in former.iter() {
-            self.guarded(|| f.file.write(f.page, &[&f.bytes]))?;
+        let (mut files, mut requests) = (Vec::new(), Vec::new());
+        for (f, tag) in core::mem::take(&mut *former).into_iter().zip(0..) {
+            requests.push(f.file.rewrite(f.page, f.bytes, tag));
+            files.push(f.file);
         }
-        *former = Vec::new();
+        let done = at_once(requests);
+        self.guarded(|| {
+            files
+                .iter()
+                .zip(done)
+                .try_for_each(|(file, request)| file.rewritten(request))
+        })?;
         self.has_former.store(false, Ordering::Release);
         Ok(())
     }

@@ -248,6 +248,17 @@ impl SpaceFile {
         doing(padded(request), "reading", &self.0.path)
     }
 
+    /// The request that writes a page again, along with others.
+    pub fn rewrite(&self, number: u32, page: Box<[u8]>, tag: u64) -> IoRequest {
+        IoRequest::write(self.0.file.clone(), Self::offset(number), vec![page], tag)
+    }
+
+    /// What became of such a request.
+    pub fn rewritten(&self, request: IoRequest) -> Result<()> {
+        self.mark_dirty();
+        doing(request.result, "writing", &self.0.path).map(drop)
+    }
+
     /// Writes pages in a row.
     pub fn write(&self, first: u32, pages: &[&[u8]]) -> Result<()> {
         let written = self.0.file.write_vectored_at(pages, Self::offset(first));
