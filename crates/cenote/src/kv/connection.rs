@@ -48,6 +48,8 @@ pub struct Connection {
     sent: usize,
     is_readable: bool,
     is_writable: bool,
+    /// The other side will say no more: what it has said is followed by the end, of which the socket does not speak again.
+    is_closing: bool,
     /// It has commands that are not run, as its answers are not taken.
     is_held_up: bool,
     /// The other side will say no more, or nothing that is understood.
@@ -71,6 +73,7 @@ impl Connection {
             sent: 0,
             is_readable: true,
             is_writable: true,
+            is_closing: false,
             is_held_up: false,
             is_over: false,
         }
@@ -81,10 +84,11 @@ impl Connection {
         &mut self.stream
     }
 
-    /// The socket has something to read, or room to write.
-    pub fn wake(&mut self, is_readable: bool, is_writable: bool) {
-        self.is_readable |= is_readable;
+    /// The socket has something to read, or room to write, or its other side has closed its half.
+    pub fn wake(&mut self, is_readable: bool, is_writable: bool, is_closing: bool) {
+        self.is_readable |= is_readable || is_closing;
         self.is_writable |= is_writable;
+        self.is_closing |= is_closing;
     }
 
     /// Reads what the socket has, and runs the commands in it. False if there is no other side any more.
@@ -148,16 +152,19 @@ impl Connection {
         self.is_over = true;
     }
 
-    /// Reads once. An end of file, or an error: the connection is over.
+    /// Reads once. After the end of what the other side says it is answered, and the connection is over; after an error it is at once.
     fn receive(&mut self) -> Result<(), ()> {
         self.make_room()?;
         let room = self.input.len() - self.end;
         match self.stream.read(&mut self.input[self.end..]) {
-            Ok(0) => Err(()),
+            Ok(0) => {
+                (self.is_over, self.is_readable) = (true, false);
+                Ok(())
+            }
             Ok(len) => {
                 self.end += len;
                 // The socket was emptied: it will say when there is more.
-                self.is_readable = len == room;
+                self.is_readable = len == room || self.is_closing;
                 Ok(())
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {

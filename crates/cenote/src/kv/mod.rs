@@ -140,7 +140,7 @@ impl Server {
                     STOP => {}
                     Token(n) => {
                         if let Some(Some(connection)) = self.connections.get_mut(n) {
-                            connection.wake(event.is_readable(), event.is_writable());
+                            connection.wake(event.is_readable(), event.is_writable(), event.is_read_closed());
                             self.ready.push(n);
                         }
                     }

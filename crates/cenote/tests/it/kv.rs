@@ -3,8 +3,10 @@
 use crate::pool::Pool;
 use crate::program::{Process, cenote, output};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 /// A client that speaks RESP. Answers are shown as text: `+OK`, `:1`, `"abc"`, `nil`, `[a, b]`.
 struct Client {
@@ -229,6 +231,31 @@ fn commands_come_in_pieces_and_in_heaps_and_garbage_ends_a_connection() {
         assert!(client.is_closed());
     }
     client.says("DBSIZE", ":5001");
+}
+
+/// As `printf ... | nc -N` does: commands and the end of what a client says come together, and it waits for the answers and for the end.
+#[test]
+fn a_client_that_closes_its_half_is_answered_and_let_go() {
+    let directory = directory();
+    let server = start(directory.path());
+    let mut client = Client::new(&server);
+    client.says("PING", "+PONG");
+    // While the server stands, all of it gathers at its socket.
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args([name, &server.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+    };
+    signal("-STOP");
+    client.send(b"SET last word\r\nGET last\r\n");
+    client.stream.get_ref().shutdown(Shutdown::Write).unwrap();
+    signal("-CONT");
+    client
+        .stream
+        .get_ref()
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    assert_eq!((client.answer(), client.answer()), ("+OK".into(), "\"word\"".into()));
+    assert!(client.is_closed(), "it is let go");
 }
 
 /// A full memory refuses, and changes nothing.
