@@ -420,6 +420,7 @@ fn recover(
     let clean = control.clean;
     pool.checkpoint_lsn.store(control.checkpoint.raw(), Ordering::Relaxed);
     report.remarks.extend(opened.remarks);
+    report.remarks.extend(found.pages.remarks());
     report.voided = found.log.voided.len() as u64;
     match &found.log.ring {
         RingUse::Used if !pool.is_of_its_ring() => {

@@ -166,6 +166,21 @@ fn a_region_that_was_half_made_is_made_again() {
     assert!(output.status.success(), "{text}");
 }
 
+/// Bits of a page and of its newest double-write copy flipped: the start put back an older copy, which was whole, and rows were stale.
+#[test]
+fn no_older_copy_is_put_back_for_one_that_has_rotted() {
+    let (output, text) = sim(&[
+        "--world",
+        "disk",
+        "--seed",
+        "6556699",
+        "--no-shrink",
+        "--limits",
+        "2100,4,5,40,5,0",
+    ]);
+    assert!(output.status.success(), "{text}");
+}
+
 /// Same seed, same run, bit for bit.
 #[test]
 fn a_seed_goes_the_same_way_twice() {

@@ -4,6 +4,8 @@
 //! before the checksum of its whole group has been verified: a record says how far into its group
 //! it lies.
 
+use std::collections::BTreeMap;
+
 use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
 
 use super::ahead::Ahead;
@@ -63,6 +65,30 @@ impl Log {
             window: Window::default(),
             ahead: Ahead::default(),
         }
+    }
+
+    /// The records of pages from `from` on, each page's up to the LSN that is given, oldest first: from the last one on that needs none
+    /// before it, if there is one.
+    ///
+    /// # Errors
+    /// As of [`Scan::next`].
+    pub fn redo_of(&self, from: Lsn, pages: &BTreeMap<PageId, Lsn>) -> Result<BTreeMap<PageId, Vec<OwnedRecord>>> {
+        let mut found: BTreeMap<PageId, Vec<OwnedRecord>> = BTreeMap::new();
+        let mut scan = self.scan(from);
+        while let Some(group) = scan.next()? {
+            for record in group.records() {
+                let record = record?;
+                if pages.get(&record.page).is_none_or(|until| record.lsn > *until) {
+                    continue;
+                }
+                let records = found.entry(record.page).or_default();
+                if record.is_base {
+                    records.clear();
+                }
+                records.push(OwnedRecord::copy(&record));
+            }
+        }
+        Ok(found)
     }
 
     /// The records that build `page` from its state at `base_lsn`: see [`Chains::collect`].

@@ -2,16 +2,18 @@
 //!
 //! ```text
 //! file "doublewrite": AREAS areas, each
-//!      0 u64 magic  8 u128 database  24 u64 sequence  32 u32 pages  36 u32 crc32c of the header
-//!        (this field zero)   64 BATCH x { u32 space  u32 page  u32 checksum  u32 0 }
+//!      0 header: the list of the batch (see `lists`)
 //!  16384 the pages, in the order of the list, checksums filled in
 //! ```
 //!
-//! A batch counts if its header's checksum fits; of its pages those count whose own checksum and
-//! id do. A batch that was cut off while it was written had no page in place yet.
+//! A batch is seen if its list is whole; of its pages those copies count whose checksum and id are as listed. A batch
+//! that was cut off while it was written had no page in place yet, and nobody has relied on it.
 //!
-//! Invariants: an area is held by one writer from [`Areas::take`] until its pages are in place;
-//! `recent` says which page's newest copy lies where, for repair at reading.
+//! Invariants:
+//! - an area is held by one writer from [`Areas::take`] until its pages are in place;
+//! - a list says which batches were *settled* (in their places, and synced) when it was filled. An area is written over only when its batch is
+//!   settled; so whoever wrote over a newer copy of a page says that the older ones are settled;
+//! - `recent` says which page's newest copy lies where, for repair at reading.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,23 +22,19 @@ use std::path::{Path, PathBuf};
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fs::{self, File, IoRequest, OpenOptions};
 use cenote_base::rt::{Condvar, HashMap, HashSet, Mutex, MutexGuard};
-use cenote_base::{Error, PAGE_SIZE, PageId, Result, crc};
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
 use super::doing;
+use super::lists::{self, Entry, List};
 use crate::reads::{at_once, padded};
-use crate::redo::{u32_at, u64_at, verify_page};
+use crate::redo::{page_lsn, u32_at, verify_page};
 
 /// Pages in a batch, at most.
 pub const BATCH: usize = 64;
 /// Batches that may be in flight, and be written before a sync of the spaces is needed.
-const AREAS: usize = 4;
+pub(super) const AREAS: usize = 4;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"CenDblW1");
 const AREA_BYTES: u64 = ((BATCH + 1) * PAGE_SIZE) as u64;
-const LIST: usize = 64;
-const LIST_ENTRY: usize = 16;
-
-const _: () = assert!(LIST + BATCH * LIST_ENTRY <= PAGE_SIZE);
 
 pub(super) struct Areas {
     path: PathBuf,
@@ -49,6 +47,10 @@ pub(super) struct Areas {
     /// The sequence number of the batch in the area while its pages in place may not be synced;
     /// else zero.
     unsettled: [AtomicU64; AREAS],
+    /// The newest batch of each area whose pages are in their places.
+    placed: Mutex<[u64; AREAS]>,
+    /// The newest batch of each area whose pages are synced there.
+    settled: [AtomicU64; AREAS],
     clearing: Mutex<()>,
     recent: Mutex<HashMap<PageId, (usize, usize)>>,
     /// Spaces of which there were copies at opening.
@@ -56,10 +58,11 @@ pub(super) struct Areas {
 }
 
 /// The bytes of an area and what is in them.
+#[derive(Default)]
 struct Area {
+    /// The header, as it is on disk until the area is filled; then the pages, too.
     bytes: Vec<u8>,
-    pages: Vec<(PageId, usize)>,
-    sequence: u64,
+    list: List,
 }
 
 /// An area in the hands of one writer.
@@ -69,12 +72,16 @@ pub(super) struct Held<'a> {
     area: MutexGuard<'a, Area>,
 }
 
-/// Where a copy of a page lies, and its checksum.
+/// Where a copy of a page lies, and what its list says of it.
 #[derive(Clone, Copy)]
 pub(super) struct Listed {
     area: usize,
     slot: usize,
     sum: u32,
+    /// The LSN of the version; zero if the list does not say.
+    pub lsn: Lsn,
+    /// Whether no newer list of the page can have been written over.
+    pub sure: bool,
 }
 
 impl Listed {
@@ -102,17 +109,13 @@ impl Areas {
             path,
             file,
             database,
-            areas: std::array::from_fn(|_| {
-                Mutex::new(Area {
-                    bytes: Vec::new(),
-                    pages: Vec::new(),
-                    sequence: 0,
-                })
-            }),
+            areas: Default::default(),
             free: Mutex::new((0..AREAS).rev().collect()),
             freed: Condvar::new(),
             sequence: AtomicU64::new(1),
             unsettled: Default::default(),
+            placed: Default::default(),
+            settled: Default::default(),
             clearing: Mutex::new(()),
             recent: Mutex::new(HashMap::default()),
             found: Mutex::new(HashSet::default()),
@@ -121,28 +124,63 @@ impl Areas {
 
     // ---- at opening ----
 
-    /// Where copies of pages lie, as the headers of the areas say; of each page the newest first. Their checksums are those
-    /// that the copies had when they were made.
+    /// Where copies of pages lie, as the lists of the areas say; of each page the newest first. Their checksums are those
+    /// that the copies had when they were made. The areas are written over in the order of their batches from here on.
     pub fn listed(&self) -> Result<BTreeMap<PageId, Vec<Listed>>> {
-        let mut batches = Vec::new();
+        let mut lists = Vec::new();
         for (index, header) in self.headers()?.into_iter().enumerate() {
-            if let Some(count) = self.check_header(&header)? {
-                let sequence = u64_at(&header, 24).unwrap_or(0);
-                self.sequence.fetch_max(sequence + 1, Ordering::Relaxed);
-                self.unsettled[index].store(sequence.max(1), Ordering::Release);
-                batches.push((sequence, index, count, header));
+            let found = lists::newest(&header, self.database)
+                .map_err(|why| Error::Mismatch(format!("{} {why}", self.path.display())))?;
+            self.areas[index].lock().bytes = header.into_vec();
+            if let Some(list) = found {
+                self.adopt(index, &list);
+                lists.push((index, list));
             }
         }
-        batches.sort_unstable_by_key(|(sequence, index, ..)| Reverse((*sequence, *index)));
+        lists.sort_unstable_by_key(|(index, list)| Reverse((list.sequence, *index)));
+        self.order_free(&lists);
         let mut listed: BTreeMap<PageId, Vec<Listed>> = BTreeMap::new();
-        for (_, area, count, header) in &batches {
-            for (slot, (id, sum)) in (0..*count).filter_map(|i| Some((i, listed_page(header, i)?))) {
-                let copy = Listed { area: *area, slot, sum };
+        for (area, list) in &lists {
+            let sure = self.is_sure(*area, list.sequence, &lists);
+            for (slot, Entry { id, lsn, sum }) in list.entries.iter().copied().enumerate() {
+                let copy = Listed {
+                    area: *area,
+                    slot,
+                    sum,
+                    lsn,
+                    sure,
+                };
                 listed.entry(id).or_default().push(copy);
                 self.found.lock().insert(id.space);
             }
         }
         Ok(listed)
+    }
+
+    /// Goes on from what a process before has left in an area.
+    fn adopt(&self, index: usize, list: &List) {
+        self.sequence
+            .fetch_max(list.sequence.saturating_add(1), Ordering::Relaxed);
+        self.unsettled[index].store(list.sequence.max(1), Ordering::Release);
+        self.placed.lock()[index] = list.sequence.max(1);
+        for (settled, batch) in self.settled.iter().zip(list.settled) {
+            settled.fetch_max(batch, Ordering::AcqRel);
+            self.sequence.fetch_max(batch.saturating_add(1), Ordering::Relaxed);
+        }
+        self.areas[index].lock().list.turn = list.turn;
+    }
+
+    /// The area with the oldest batch is taken first. `lists`: the newest first.
+    fn order_free(&self, lists: &[(usize, List)]) {
+        let age = |index: &usize| lists.iter().position(|(area, _)| area == index).unwrap_or(AREAS);
+        self.free.lock().sort_by_key(age);
+    }
+
+    /// Whether no list of a newer batch than `sequence` in `area` can have been written over: it is not settled, or all newer ones are here.
+    fn is_sure(&self, area: usize, sequence: u64, lists: &[(usize, List)]) -> bool {
+        let newer = lists.iter().filter(|(_, list)| list.sequence > sequence).count() as u64;
+        let newest = lists.first().map_or(sequence, |(_, list)| list.sequence);
+        sequence > self.settled[area].load(Ordering::Acquire) || newest - sequence == newer
     }
 
     fn headers(&self) -> Result<Vec<Box<[u8]>>> {
@@ -177,21 +215,6 @@ impl Areas {
         self.read_all(listed.iter().zip(0..).map(request).collect())
     }
 
-    /// The number of pages of a batch; `None` if there is no whole header.
-    fn check_header(&self, header: &[u8]) -> Result<Option<usize>> {
-        let count = u32_at(header, 32).unwrap_or(0) as usize;
-        if u64_at(header, 0) != Some(MAGIC) || count > BATCH || u32_at(header, 36) != Some(header_sum(header)) {
-            return Ok(None);
-        }
-        if header[8..24] != self.database.to_le_bytes() {
-            return Err(Error::Mismatch(format!(
-                "{} is of another database",
-                self.path.display()
-            )));
-        }
-        Ok(Some(count))
-    }
-
     // ---- while writing ----
 
     /// A free area, or the first that becomes free.
@@ -209,31 +232,26 @@ impl Areas {
 
     /// The batches that are in place now. A sync of the spaces that begins after this settles them.
     pub fn in_place(&self) -> [u64; AREAS] {
-        let free = self.free.lock();
-        std::array::from_fn(|i| {
-            if free.contains(&i) {
-                self.unsettled[i].load(Ordering::Acquire)
-            } else {
-                0
-            }
-        })
+        *self.placed.lock()
     }
 
     /// The spaces have been synced since `batches` were in place.
     pub fn settled(&self, batches: [u64; AREAS]) {
-        for (flag, sequence) in self.unsettled.iter().zip(batches).filter(|(_, s)| *s != 0) {
+        for (area, sequence) in batches.into_iter().enumerate() {
+            self.settled[area].fetch_max(sequence, Ordering::AcqRel);
             // A newer batch in the area keeps its own flag.
-            let _ = flag.compare_exchange(sequence, 0, Ordering::AcqRel, Ordering::Relaxed);
+            let _ = self.unsettled[area].compare_exchange(sequence, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 
     /// Notes where the newest copies of the batch's pages are.
     pub fn publish(&self, held: &Held<'_>) {
-        self.unsettled[held.index].store(held.area.sequence, Ordering::Release);
+        let List { sequence, entries, .. } = &held.area.list;
+        self.unsettled[held.index].store(*sequence, Ordering::Release);
         let mut recent = self.recent.lock();
         recent.retain(|_, (area, _)| *area != held.index);
-        for (slot, (id, _)) in held.area.pages.iter().enumerate() {
-            recent.insert(*id, (held.index, slot));
+        for (slot, entry) in entries.iter().enumerate() {
+            recent.insert(entry.id, (held.index, slot));
         }
     }
 
@@ -245,11 +263,12 @@ impl Areas {
     /// Makes all areas empty. All spaces have to be synced.
     pub fn clear(&self) -> Result<()> {
         let _clearing = self.clearing.lock();
-        let held: Vec<Held<'_>> = (0..AREAS).map(|_| self.take()).collect();
-        for h in &held {
-            let zeros = [0; LIST];
+        let mut held: Vec<Held<'_>> = (0..AREAS).map(|_| self.take()).collect();
+        for h in &mut held {
+            h.area.bytes.clear();
+            h.area.bytes.resize(PAGE_SIZE, 0);
             doing(
-                self.file.write_at(&zeros, h.index as u64 * AREA_BYTES),
+                self.file.write_at(&h.area.bytes, h.index as u64 * AREA_BYTES),
                 "clearing",
                 &self.path,
             )?;
@@ -284,43 +303,50 @@ impl Held<'_> {
 
     /// Copies pages in, lets `finish` fill in their checksums, and makes the header.
     pub fn fill(&mut self, batch: &[(PageId, &[u8])], finish: impl Fn(&mut [u8])) {
-        let Area { bytes, pages, sequence } = &mut *self.area;
+        let Area { bytes, list } = &mut *self.area;
         bytes.resize(AREA_BYTES as usize, 0);
-        pages.clear();
+        list.entries.clear();
         let (header, body) = bytes.split_at_mut(PAGE_SIZE);
-        for (slot, (id, page)) in batch.iter().enumerate() {
-            let copy = &mut body[slot * PAGE_SIZE..(slot + 1) * PAGE_SIZE];
+        for ((id, page), copy) in batch.iter().zip(body.chunks_exact_mut(PAGE_SIZE)) {
             copy.copy_from_slice(page);
             finish(copy);
-            let entry = &mut header[LIST + slot * LIST_ENTRY..LIST + (slot + 1) * LIST_ENTRY];
-            entry[..8].copy_from_slice(&id.to_bytes());
-            entry[8..12].copy_from_slice(&copy[..4]);
-            pages.push((*id, slot));
+            list.entries.push(Entry {
+                id: *id,
+                lsn: page_lsn(copy),
+                sum: u32_at(copy, 0).unwrap_or(0),
+            });
         }
-        *sequence = self.areas.sequence.fetch_add(1, Ordering::Relaxed);
-        seal_header(header, self.areas.database, *sequence, batch.len());
+        list.sequence = self.areas.sequence.fetch_add(1, Ordering::Relaxed);
+        list.turn = 1 - list.turn;
+        list.settled = std::array::from_fn(|i| self.areas.settled[i].load(Ordering::Acquire));
+        lists::put(header, list, self.areas.database);
     }
 
-    /// Writes the area and syncs it.
+    /// Writes the area and syncs it. The list last: what a killed process had not finished is not even listed, and a start need not
+    /// look for redo.
     pub fn write(&self) -> Result<()> {
-        let length = (self.area.pages.len() + 1) * PAGE_SIZE;
-        let base = self.index as u64 * AREA_BYTES;
         let areas = self.areas;
-        doing(
-            areas.file.write_at(&self.area.bytes[..length], base),
-            "writing",
-            &areas.path,
-        )?;
+        let write = |bytes: &[u8], at| doing(areas.file.write_at(bytes, at), "writing", &areas.path);
+        let base = self.index as u64 * AREA_BYTES;
+        let end = (self.area.list.entries.len() + 1) * PAGE_SIZE;
+        write(&self.area.bytes[PAGE_SIZE..end], base + PAGE_SIZE as u64)?;
+        write(&self.area.bytes[..PAGE_SIZE], base)?;
         doing(areas.file.sync_data(), "syncing", &areas.path)
     }
 
     /// The pages in the order of their places: id, index in the batch, bytes.
     pub fn in_order(&self) -> Vec<(PageId, usize, &[u8])> {
-        let Area { bytes, pages, .. } = &*self.area;
-        let at = |slot: usize| &bytes[(slot + 1) * PAGE_SIZE..(slot + 2) * PAGE_SIZE];
-        let mut sorted: Vec<_> = pages.iter().map(|(id, slot)| (*id, *slot, at(*slot))).collect();
+        let Area { bytes, list } = &*self.area;
+        let copies = bytes[PAGE_SIZE..].chunks_exact(PAGE_SIZE);
+        let pages = list.entries.iter().zip(copies).enumerate();
+        let mut sorted: Vec<_> = pages.map(|(slot, (entry, copy))| (entry.id, slot, copy)).collect();
         sorted.sort_unstable_by_key(|p| p.0);
         sorted
+    }
+
+    /// The batch's pages are in their places.
+    pub fn placed(&self) {
+        self.areas.placed.lock()[self.index] = self.area.list.sequence;
     }
 }
 
@@ -330,25 +356,4 @@ impl Drop for Held<'_> {
         self.areas.free.lock().insert(0, self.index);
         self.areas.freed.notify_one();
     }
-}
-
-fn listed_page(header: &[u8], index: usize) -> Option<(PageId, u32)> {
-    let at = LIST + index * LIST_ENTRY;
-    let id = PageId::from_bytes(header.get(at..at + 8)?.try_into().ok()?);
-    Some((id, u32_at(header, at + 8)?))
-}
-
-fn header_sum(header: &[u8]) -> u32 {
-    let sum = crc::append(crc::crc32c(&header[..36]), &[0; 4]);
-    crc::append(sum, &header[40..])
-}
-
-fn seal_header(header: &mut [u8], database: u128, sequence: u64, count: usize) {
-    header[..8].copy_from_slice(&MAGIC.to_le_bytes());
-    header[8..24].copy_from_slice(&database.to_le_bytes());
-    header[24..32].copy_from_slice(&sequence.to_le_bytes());
-    header[32..36].copy_from_slice(&(count as u32).to_le_bytes());
-    header[LIST + count * LIST_ENTRY..].fill(0);
-    let sum = header_sum(header);
-    header[36..40].copy_from_slice(&sum.to_le_bytes());
 }

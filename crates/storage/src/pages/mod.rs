@@ -8,12 +8,15 @@
 //! Invariants:
 //! - a page is written in place only after its copy in the area is synced;
 //! - an area is written anew only after all spaces that its last batch went to are synced;
-//! - at opening, each page of a valid batch whose copy in place is damaged or older is put back;
+//! - at opening, each page of a valid batch whose copy in place is damaged or older is put back, and no page is
+//!   believed that is older than a batch says (`restore`);
 //! - a failed sync poisons the store: nothing is written any more.
 //!
 //! Lock order: an area, then `spaces`, then `recent`.
 
 mod doublewrite;
+mod lists;
+mod restore;
 mod spaces;
 #[cfg(test)]
 mod tests;
@@ -27,19 +30,32 @@ use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, PAGE_SIZE, PageId, Result};
 
-use crate::reads::at_once;
-use crate::redo::{page_lsn, set_page_checksum, verify_page};
-use doublewrite::{Areas, Listed};
+use crate::redo::{set_page_checksum, verify_page};
+use doublewrite::Areas;
+use restore::Former;
 use spaces::SpaceFile;
 pub(crate) use spaces::Spaces;
 
 pub use doublewrite::BATCH;
+pub use restore::Redo;
 
 /// What opening the page store found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PagesReport {
     /// Pages that were torn or lost in place and were put back from the double-write area.
     pub restored: Vec<PageId>,
+    /// Pages whose newest version was neither in place nor in the double-write area, and was built again by redo.
+    pub rebuilt: Vec<PageId>,
+    /// Pages whose newest version could not be had: reading them is an error.
+    pub lost: Vec<PageId>,
+}
+
+impl PagesReport {
+    /// A line for each page that cannot be read.
+    pub fn remarks(&self) -> Vec<String> {
+        let lost = |id| format!("page {id} was damaged with its copy, and redo does not build it: it cannot be read");
+        self.lost.iter().map(lost).collect()
+    }
 }
 
 /// Counters, since opening.
@@ -65,23 +81,6 @@ pub struct PageStore {
     has_former: AtomicBool,
 }
 
-/// A page that is in its place as its newest copy says.
-struct Former {
-    file: SpaceFile,
-    page: u32,
-    bytes: Box<[u8]>,
-}
-
-/// A page that is not in its place as its newest copy was made.
-struct Doubtful<'a> {
-    id: PageId,
-    file: &'a SpaceFile,
-    /// What is in its place.
-    page: Box<[u8]>,
-    /// Newest first.
-    copies: &'a [Listed],
-}
-
 /// The file of a space in a data directory.
 pub(crate) fn space_path(data: &Path, space: u32) -> PathBuf {
     spaces_dir(data).join(spaces::file_name(space))
@@ -93,11 +92,11 @@ pub fn spaces_dir(data: &Path) -> PathBuf {
 }
 
 impl PageStore {
-    /// Opens the pages of a data directory and repairs what a crash tore.
+    /// Opens the pages of a data directory and repairs what a crash tore, with `redo` where copies do not do.
     ///
     /// # Errors
-    /// An I/O error; [`Error::Mismatch`] for the double-write file of another database.
-    pub fn open(data: &Path, database: u128) -> Result<(PageStore, PagesReport)> {
+    /// An I/O error, one of `redo`; [`Error::Mismatch`] for the double-write file of another database or of a later format.
+    pub fn open(data: &Path, database: u128, redo: &mut Redo<'_>) -> Result<(PageStore, PagesReport)> {
         let spaces = Spaces::open(&spaces_dir(data))?;
         let areas = Areas::open(data, database)?;
         let store = PageStore {
@@ -109,106 +108,14 @@ impl PageStore {
             former: Mutex::new(Vec::new()),
             has_former: AtomicBool::new(false),
         };
-        let restored = store.restore()?;
-        Ok((store, PagesReport { restored }))
-    }
-
-    /// Pages whose place is torn, or older than their copy, get the copy. A place that is as its copy says will be written again
-    /// ([`PageStore::settle_former`]): the process before may have been killed before it was synced, or have ended since its sync failed, and then
-    /// the system shows what it will never write. The files count as dirty and the areas as unsettled, so that no area is written over before they
-    /// are synced.
-    ///
-    /// Places are read at once, and of the copies those only whose page is not found in its place.
-    fn restore(&self) -> Result<Vec<PageId>> {
-        let mut places = Vec::new();
-        for (id, copies) in self.areas.listed()? {
-            if let Some(file) = self.spaces.find(id.space)? {
-                places.push((id, file, copies));
-            }
-        }
-        let requests = places
-            .iter()
-            .zip(0..)
-            .map(|((id, file, _), tag)| file.request(id.page, tag));
-        let (mut doubtful, mut former) = (Vec::new(), Vec::new());
-        for ((id, file, copies), request) in places.iter().zip(at_once(requests.collect())) {
-            let page = file.answer(request)?;
-            if copies[0].is(&page, *id) {
-                former.push(Former {
-                    file: file.clone(),
-                    page: id.page,
-                    bytes: page,
-                });
-            } else {
-                doubtful.push(Doubtful {
-                    id: *id,
-                    file,
-                    page,
-                    copies,
-                });
-            }
-        }
-        let restored = self.put_back(&doubtful)?;
-        self.spaces.sync_dirty()?;
-        places.iter().for_each(|(_, file, _)| file.mark_dirty());
-        self.has_former.store(!former.is_empty(), Ordering::Release);
-        *self.former.lock() = former;
-        Ok(restored)
-    }
-
-    /// Writes again what the process before may not have made durable: before this one writes anything, or believes a sync. Not at start, which
-    /// need not wait for it.
-    fn settle_former(&self) -> Result<()> {
-        if !self.has_former.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        // Held until all is written: of a page that is here nothing newer may be written before.
-        let mut former = self.former.lock();
-        let (mut files, mut requests) = (Vec::new(), Vec::new());
-        for (f, tag) in core::mem::take(&mut *former).into_iter().zip(0..) {
-            requests.push(f.file.rewrite(f.page, f.bytes, tag));
-            files.push(f.file);
-        }
-        let done = at_once(requests);
-        self.guarded(|| {
-            files
-                .iter()
-                .zip(done)
-                .try_for_each(|(file, request)| file.rewritten(request))
-        })?;
-        self.has_former.store(false, Ordering::Release);
-        Ok(())
+        let report = store.restore(redo)?;
+        Ok((store, report))
     }
 
     /// Syncs all spaces; what is written so far is durable then.
     fn sync_spaces(&self) -> Result<()> {
         self.settle_former()?;
         self.guarded(|| self.spaces.sync_dirty())
-    }
-
-    /// Compares pages with their copies: of each, the newest that is whole counts.
-    fn put_back(&self, doubtful: &[Doubtful<'_>]) -> Result<Vec<PageId>> {
-        let listed: Vec<Listed> = doubtful.iter().flat_map(|d| d.copies).copied().collect();
-        let mut bytes = self.areas.copies(&listed)?.into_iter();
-        let mut better = Vec::new();
-        for d in doubtful {
-            let read: Vec<_> = d.copies.iter().zip(bytes.by_ref()).collect();
-            let whole = read.into_iter().find(|(listed, copy)| listed.is(copy, d.id));
-            let Some((listed, copy)) = whole else { continue };
-            if verify_page(&d.page, d.id).is_err() || page_lsn(&d.page) < page_lsn(&copy) {
-                better.push((d, *listed, copy));
-            }
-        }
-        // A process that was killed before it synced its batch, or whose sync failed, left copies that only the system has: were they not
-        // written and synced now, a power cut in the middle of these writes could take page and copy.
-        if !better.is_empty() {
-            let copies = better.iter().map(|(_, listed, copy)| (*listed, &**copy));
-            self.areas.write_again(copies)?;
-        }
-        for (d, _, copy) in &better {
-            d.file.write(d.id.page, &[copy])?;
-        }
-        Ok(better.iter().map(|(d, ..)| d.id).collect())
     }
 
     /// Reads a page.
@@ -299,6 +206,7 @@ impl PageStore {
         self.areas.publish(&area);
         self.stats.batches.fetch_add(1, Ordering::Relaxed);
         self.guarded(|| in_place(&area.in_order(), files))?;
+        area.placed();
         self.stats.written.fetch_add(pages.len() as u64, Ordering::Relaxed);
         Ok(())
     }

@@ -10,8 +10,10 @@ use cenote_base::rt::fs::{FileSystem, with};
 use cenote_base::{Lsn, PageId};
 
 use super::*;
-use crate::redo::set_page_lsn;
+use crate::log::OwnedRecord;
+use crate::redo::{GroupBuilder, PageRecordRef, page_lsn, set_page_lsn};
 use crate::testing::{DATABASE, Rng};
+use cenote_base::RecordAddr;
 
 fn files(fs: &MemFs) -> Arc<dyn FileSystem> {
     Arc::new(fs.clone())
@@ -23,7 +25,44 @@ fn dir() -> &'static Path {
 
 fn open() -> (PageStore, PagesReport) {
     cenote_base::rt::fs::create_dir_all(dir()).expect("made");
-    PageStore::open(dir(), DATABASE).expect("opens")
+    open_by(&Redo::default())
+}
+
+/// Redo of pages, as the log has it from the checkpoint on.
+type Redo = BTreeMap<PageId, Vec<OwnedRecord>>;
+
+fn open_by(redo: &Redo) -> (PageStore, PagesReport) {
+    try_open(redo).expect("opens")
+}
+
+fn try_open(redo: &Redo) -> Result<(PageStore, PagesReport)> {
+    PageStore::open(dir(), DATABASE, &mut |wanted| {
+        let up_to = |(id, until): (&PageId, &Lsn)| {
+            let records = redo.get(id).into_iter().flatten();
+            (*id, records.filter(|r| r.get().lsn <= *until).cloned().collect())
+        };
+        Ok(wanted.iter().map(up_to).collect())
+    })
+}
+
+/// The record of `page` after which it has LSN `lsn`: its one record in a group that ends there.
+fn record(id: PageId, prev: u64, lsn: u64, change: impl Fn(&mut GroupBuilder, usize)) -> OwnedRecord {
+    let mut builder = GroupBuilder::new();
+    let record = builder.page(id, RecordAddr::from_raw(prev));
+    change(&mut builder, record);
+    let at = builder
+        .finish()
+        .map(|group| lsn - group.len() as u64)
+        .expect("short enough");
+    let (from, length) = (builder.record_offset(record), builder.record_len(record));
+    let bytes = &builder.finished()[from as usize..][..length];
+    let address = RecordAddr::from_raw(at + u64::from(from));
+    OwnedRecord::copy(&PageRecordRef::from_copy(bytes, address, Lsn::from_raw(lsn)).expect("a record"))
+}
+
+/// A record that makes the page what it is, from nothing.
+fn image(id: PageId, page: &[u8]) -> OwnedRecord {
+    record(id, 0, page_lsn(page).raw(), |b, r| b.image(r, page))
 }
 
 /// A page's bytes without its checksum, which the store fills in.
@@ -43,11 +82,14 @@ struct Model {
     lsn: u64,
 }
 
+/// LSNs of versions of a page are at least as far apart as an image is long.
+const STEP: u64 = 1 << 15;
+
 impl Model {
     fn write(&mut self, store: &PageStore, rng: &mut Rng) -> Result<()> {
         let mut batch: BTreeMap<PageId, Vec<u8>> = BTreeMap::new();
         for _ in 0..1 + rng.below(12) {
-            self.lsn += 8;
+            self.lsn += STEP;
             let id = PageId::new(1 + rng.below(3) as u32, rng.below(20) as u32);
             batch.insert(id, page_of(id, self.lsn, rng));
         }
@@ -56,6 +98,33 @@ impl Model {
         store.write_pages(&pages)?;
         self.known.extend(batch);
         Ok(())
+    }
+
+    /// The log keeps what is not written yet.
+    fn redo(&self) -> Redo {
+        let images = self.attempted.iter().map(|(id, page)| (*id, vec![image(*id, page)]));
+        images.collect()
+    }
+
+    /// The same with bits that have rotted; the number of pages that cannot be read.
+    fn assert_not_older(&mut self, store: &PageStore, hint: &str) -> usize {
+        let mut lost = 0;
+        let all: Vec<PageId> = self.known.keys().chain(self.attempted.keys()).copied().collect();
+        for id in all {
+            let Ok(page) = read(store, id) else {
+                lost += 1;
+                continue;
+            };
+            // Zeros are an error for who misses a page there.
+            if page.iter().all(|b| *b == 0) {
+                lost += usize::from(self.known.contains_key(&id));
+                continue;
+            }
+            let fits = [self.known.get(&id), self.attempted.get(&id)].contains(&Some(&page));
+            assert!(fits, "{hint}: page {id} has LSN {}", page_lsn(&page));
+            self.known.insert(id, page);
+        }
+        lost
     }
 
     fn assert_pages(&mut self, store: &PageStore, hint: &str) {
@@ -86,13 +155,16 @@ impl Model {
 /// batch under way is there page by page, old or new, and nothing is torn.
 #[test]
 fn pages_survive_crashes_at_any_point_untorn() {
+    let mut rebuilt = 0;
     for seed in 0..80 {
         let mut rng = Rng(seed);
         let (mut fs, mut model) = (MemFs::new(), Model::default());
         for round in 0..5 {
             let hint = format!("seed {seed} round {round}");
             fs = with(files(&fs), || {
-                let (store, _) = open();
+                let (store, report) = open_by(&model.redo());
+                assert_eq!(report.lost, [], "{hint}");
+                rebuilt += report.rebuilt.len();
                 for space in (1..=3).filter(|s| !store.has_space(*s)) {
                     store.create_space(space).expect("made");
                 }
@@ -103,6 +175,53 @@ fn pages_survive_crashes_at_any_point_untorn() {
             });
         }
     }
+    assert!(rebuilt > 0, "no batch was cut off");
+}
+
+/// As above, with kills in between, and bits that rot in the files: a page may be an error then, but never an older version. What was
+/// acknowledged is beyond the checkpoint, or not.
+#[test]
+fn rot_and_crashes_never_make_a_page_older() {
+    let (mut lost, mut rotten) = (0, 0);
+    for seed in 0..120 {
+        let mut rng = Rng(seed);
+        let (mut fs, mut model, mut kept) = (MemFs::new(), Model::default(), Redo::new());
+        for round in 0..8 {
+            let hint = format!("seed {seed} round {round}");
+            for _ in 0..[0, 0, 10, 60][rng.below(4)] {
+                rotten += usize::from(rot(&fs, &mut rng));
+            }
+            fs = with(files(&fs), || {
+                kept.extend(model.redo());
+                let (store, _) = open_by(&kept);
+                for space in (1..=3).filter(|s| !store.has_space(*s)) {
+                    store.create_space(space).expect("made");
+                }
+                lost += model.assert_not_older(&store, &hint);
+                fs.halt_after(rng.below(60) as u64);
+                kept.clear();
+                while model.write(&store, &mut rng).is_ok() {
+                    if rng.below(4) > 0 {
+                        kept.clear();
+                    } else {
+                        kept.extend(model.redo());
+                    }
+                }
+                match rng.below(2) {
+                    0 => fs.kill_clone(),
+                    _ => fs.crash_clone_torn(rng.next()),
+                }
+            });
+            fs.heal();
+        }
+    }
+    assert!(rotten > 1000 && lost > 0, "{rotten} bits, {lost} pages lost");
+}
+
+/// A bit flips in a page or a copy.
+fn rot(fs: &MemFs, rng: &mut Rng) -> bool {
+    let part = [".pages", "doublewrite"][rng.below(2)];
+    fs.flip_any(part, &mut |n| rng.below(n as usize) as u64).is_some()
 }
 
 /// Two pages torn in place, one of them with a whole copy in the area: one is repaired where it
@@ -402,61 +521,330 @@ fn opening_reads_places_at_once_and_few_copies() {
     );
 }
 
-/// What lies in place and in the areas after a crash is put together by hand: for each page the newest copy that is whole counts,
-/// unless what is in place is newer.
+/// Where things lie in the files of pages: space 1, and an area.
+fn in_place(number: usize) -> u64 {
+    number as u64 * PAGE_SIZE as u64
+}
+
+fn in_area(area: usize, slot: usize) -> u64 {
+    (area * (BATCH + 1)) as u64 * PAGE_SIZE as u64 + in_place(slot + 1)
+}
+
+fn file(name: &str) -> rt::fs::File {
+    rt::fs::open(dir().join(name), rt::fs::OpenOptions::WRITE).expect("there")
+}
+
+const SPACE: &str = "spaces/00000001.pages";
+
+/// Which copy is of this version.
+fn copy_of(version: &[u8]) -> u64 {
+    let (areas, mut found) = (file("doublewrite"), vec![0; PAGE_SIZE]);
+    let holds = |at: &u64| {
+        let read = areas.read_exact_at(&mut found, *at);
+        read.is_ok() && found[4..] == version[4..]
+    };
+    let all = (0..4).flat_map(|area| (0..BATCH).map(move |slot| in_area(area, slot)));
+    all.into_iter().find(holds).expect("in an area")
+}
+
+/// Bits flip, or never arrived.
+fn damage(file_of: &str, at: u64) {
+    file(file_of).write_at(&[1; 512], at + 512).expect("written");
+}
+
+fn read(store: &PageStore, id: PageId) -> Result<Vec<u8>> {
+    let mut page = vec![0; PAGE_SIZE];
+    store.read_page(id, &mut page)?;
+    page[..4].fill(0);
+    Ok(page)
+}
+
+/// `count` versions of some pages of space 1, each version a batch, in an empty store.
+fn versions_of(ids: &[PageId], count: u64, rng: &mut Rng) -> Vec<Vec<Vec<u8>>> {
+    let (store, _) = open();
+    store.create_space(1).expect("made");
+    let version = |v: u64| {
+        let pages: Vec<Vec<u8>> = ids.iter().map(|id| page_of(*id, v * STEP, rng)).collect();
+        write_version(&store, ids, &pages);
+        pages
+    };
+    (1..=count).map(version).collect()
+}
+
+fn write_version(store: &PageStore, ids: &[PageId], pages: &[Vec<u8>]) {
+    let batch: Vec<(PageId, &[u8])> = ids.iter().zip(pages).map(|(id, p)| (*id, &**p)).collect();
+    store.write_pages(&batch).expect("written");
+}
+
+fn ids(count: u32) -> Vec<PageId> {
+    (0..count).map(|n| PageId::new(1, n)).collect()
+}
+
+/// Puts an older version in place, as if the writes after it had not arrived.
+fn put_old(number: usize, version: &[u8]) {
+    let mut page = version.to_vec();
+    set_page_checksum(&mut page);
+    file(SPACE).write_at(&page, in_place(number)).expect("written");
+}
+
+/// What lies in place and in the areas after a crash is put together by hand: for each page the newest version counts, wherever it
+/// is whole; where it is not, no older one does.
 #[test]
-fn the_newest_whole_copy_counts() {
-    let (fs, mut rng) = (MemFs::new(), Rng(10));
-    let ids: Vec<PageId> = (0..5).map(|n| PageId::new(1, n)).collect();
-    let versions: Vec<Vec<Vec<u8>>> = (1..4)
-        .map(|v| ids.iter().map(|id| page_of(*id, 8 * v, &mut rng)).collect())
-        .collect();
-    let in_place = |number: usize| number as u64 * PAGE_SIZE as u64;
-    let copy = |area: u64, slot: usize| area * (BATCH as u64 + 1) * PAGE_SIZE as u64 + in_place(slot + 1);
-    with(files(&fs), || {
-        let (store, _) = open();
-        store.create_space(1).expect("made");
-        for version in &versions {
-            let batch: Vec<(PageId, &[u8])> = ids.iter().zip(version).map(|(id, p)| (*id, &**p)).collect();
-            store.write_pages(&batch).expect("written");
-        }
-        drop(store);
-        let open = |name: &str| rt::fs::open(dir().join(name), rt::fs::OpenOptions::WRITE).expect("there");
-        let (space, areas) = (open("spaces/00000001.pages"), open("doublewrite"));
-        // The area of a batch is the one with its bytes.
-        let area_of = |bytes: &[u8]| {
-            let mut found = vec![0; PAGE_SIZE];
-            let holds = |area: &u64| {
-                areas.read_exact_at(&mut found, copy(*area, 0)).expect("there");
-                found[4..] == bytes[4..]
-            };
-            (0..4).find(holds).expect("in an area")
-        };
-        let old = |number: usize, version: usize| {
-            let mut page = versions[version][number].clone();
-            set_page_checksum(&mut page);
-            space.write_at(&page, in_place(number)).expect("written");
-        };
-        let newest = area_of(&versions[2][0]);
-        // Page 0 as it is; 1: the last write in place never came; 2: torn in place; 3: torn, and the newest copy, too;
-        // 4: the newest copy is torn, and in place is the version before.
-        old(1, 0);
-        space.write_at(&[1; 512], in_place(2) + 512).expect("written");
-        space.write_at(&[1; 512], in_place(3) + 512).expect("written");
-        areas.write_at(&[1; 512], copy(newest, 3) + 512).expect("written");
-        areas.write_at(&[1; 512], copy(newest, 4) + 512).expect("written");
-        old(4, 1);
+fn the_newest_version_counts() {
+    let (fs, mut rng, ids) = (MemFs::new(), Rng(10), ids(5));
+    let versions = with(files(&fs), || {
+        let versions = versions_of(&ids, 3, &mut rng);
+        // Page 0 as it is; 1: the last write in place never came; 2: torn in place; 3: damaged, and the newest copy, too;
+        // 4: the newest copy is damaged, and in place is the version before.
+        put_old(1, &versions[0][1]);
+        damage(SPACE, in_place(2));
+        damage(SPACE, in_place(3));
+        damage("doublewrite", copy_of(&versions[2][3]));
+        damage("doublewrite", copy_of(&versions[2][4]));
+        put_old(4, &versions[1][4]);
+        versions
     });
     with(files(&fs), || {
         let (store, report) = open();
-        assert_eq!(report.restored, ids[1..4]);
-        for (number, version) in [(0, 2), (1, 2), (2, 2), (3, 1), (4, 1)] {
-            let mut page = vec![0; PAGE_SIZE];
-            assert_eq!(
-                store.read_page(ids[number], &mut page).expect("whole"),
-                PageRead::Present
+        assert_eq!((report.restored, report.lost), (ids[1..3].to_vec(), ids[3..].to_vec()));
+        for number in 0..3 {
+            assert!(
+                read(&store, ids[number]).expect("whole") == versions[2][number],
+                "page {number}"
             );
-            assert!(page[4..] == versions[version][number][4..], "page {number}");
+        }
+        for lost in &ids[3..] {
+            assert!(matches!(read(&store, *lost), Err(Error::Corrupt(_))), "page {lost}");
+        }
+        // It is not found later either, when nothing in the areas tells of it any more.
+        for v in 10..20 {
+            write_version(&store, &ids[..1], &[page_of(ids[0], v * STEP, &mut rng)]);
+        }
+        drop(store);
+        let (store, _) = open();
+        for lost in &ids[3..] {
+            assert!(matches!(read(&store, *lost), Err(Error::Corrupt(_))), "page {lost}");
+        }
+        // Until there is a new version.
+        write_version(&store, &ids[3..], &versions[2][3..]);
+        assert!(read(&store, ids[4]).expect("whole") == versions[2][4]);
+    });
+}
+
+/// Page 0 is damaged in place, and so is its newest copy (version 2): an older copy is whole, as is page 1's older version in place.
+fn without_newest(fs: &MemFs, ids: &[PageId]) -> Vec<Vec<Vec<u8>>> {
+    with(files(fs), || {
+        let versions = versions_of(ids, 2, &mut Rng(11));
+        damage(SPACE, in_place(0));
+        damage("doublewrite", copy_of(&versions[1][0]));
+        damage("doublewrite", copy_of(&versions[1][1]));
+        put_old(1, &versions[0][1]);
+        versions
+    })
+}
+
+/// The log still has what the newest version brought: the page is built, and whatever point of that a crash stops, the next start builds it.
+#[test]
+fn redo_builds_the_newest_version_and_may_be_cut_off() {
+    let ids = ids(2);
+    for cut in 0..40 {
+        let fs = MemFs::new();
+        let versions = without_newest(&fs, &ids);
+        let mut fs = fs.kill_clone();
+        let redo: Redo = ids
+            .iter()
+            .zip(&versions[1])
+            .map(|(id, page)| (*id, vec![image(*id, page)]))
+            .collect();
+        fs.halt_after(cut);
+        fs = with(files(&fs), || {
+            let _ = try_open(&redo);
+            fs.crash_clone_torn(cut)
+        });
+        with(files(&fs), || {
+            let (store, report) = open_by(&redo);
+            assert_eq!(report.lost, [], "cut {cut}");
+            for (id, wanted) in ids.iter().zip(&versions[1]) {
+                assert!(read(&store, *id).expect("whole") == *wanted, "page {id}, cut {cut}");
+            }
+        });
+    }
+}
+
+/// Redo that begins beyond the base, or passes a version that was listed, or ends before the newest, builds nothing.
+#[test]
+fn redo_with_a_gap_builds_nothing() {
+    let (fs, ids) = (MemFs::new(), ids(2));
+    let versions = without_newest(&fs, &ids);
+    let change = |prev, lsn| record(ids[0], prev, lsn, |b, r| b.write(r, 100, b"changed"));
+    let follows = STEP - 64;
+    let cases = [
+        (vec![change(follows, 2 * STEP)], true),
+        (vec![change(0, 2 * STEP)], true),
+        (vec![change(follows, STEP + 512), change(STEP + 400, 2 * STEP)], true),
+        (vec![change(STEP, 2 * STEP)], false),
+        (vec![change(STEP + 400, 2 * STEP)], false),
+        (vec![change(follows, STEP + 512)], false),
+        (vec![], false),
+    ];
+    for (number, (records, builds)) in cases.into_iter().enumerate() {
+        with(files(&fs.kill_clone()), || {
+            let (store, report) = open_by(&Redo::from([(ids[0], records)]));
+            assert_eq!(report.rebuilt == ids[..1], builds, "case {number}");
+            let mut wanted = versions[0][0].clone();
+            wanted[100..107].copy_from_slice(b"changed");
+            set_page_lsn(&mut wanted, Lsn::from_raw(2 * STEP));
+            match read(&store, ids[0]) {
+                Ok(page) => assert!(builds && page == wanted, "case {number}"),
+                Err(error) => assert!(!builds && matches!(error, Error::Corrupt(_)), "case {number}"),
+            }
+        });
+    }
+}
+
+/// A batch is cut off at any sector, its head or its tail being what arrived, while the writes in place of the batch before are torn: each page has the
+/// version before or the new one.
+#[test]
+fn a_batch_that_is_cut_off_at_any_sector_leaves_whole_pages() {
+    let ids = ids(2);
+    for round in [1, 4] {
+        let (fs, mut rng) = (MemFs::new(), Rng(12));
+        // Before, and after: the last batch lies in an area of its own, or over another.
+        let (known, attempted, before, after) = with(files(&fs), || {
+            let mut versions = versions_of(&ids, round, &mut rng);
+            let areas = file("doublewrite");
+            let bytes = || {
+                let mut bytes = vec![0; areas.len().expect("measured") as usize];
+                areas.read_exact_at(&mut bytes, 0).expect("read");
+                bytes
+            };
+            let before = bytes();
+            let (store, _) = open();
+            let attempted: Vec<Vec<u8>> = ids.iter().map(|id| page_of(*id, 9 * STEP, &mut rng)).collect();
+            write_version(&store, &ids, &attempted);
+            (versions.pop().expect("some"), attempted, before, bytes())
+        });
+        let redo: Redo = ids
+            .iter()
+            .zip(&attempted)
+            .map(|(id, page)| (*id, vec![image(*id, page)]))
+            .collect();
+        let changed: Vec<usize> = (0..after.len())
+            .step_by(512)
+            .filter(|at| before[*at..at + 512] != after[*at..at + 512])
+            .collect();
+        for (cut, head) in (0..changed.len()).flat_map(|cut| [(cut, true), (cut, false)]) {
+            with(files(&fs.kill_clone()), || {
+                let areas = file("doublewrite");
+                areas.write_at(&before, 0).expect("written");
+                let arrived = if head { &changed[..cut] } else { &changed[cut..] };
+                for at in arrived {
+                    areas.write_at(&after[*at..at + 512], *at as u64).expect("written");
+                }
+                put_old(0, &known[0]);
+                put_old(1, &known[1]);
+                // Round 1: the only batch is this one's predecessor, whole in its area.
+                damage(SPACE, in_place(0));
+                let (store, report) = open_by(&redo);
+                assert_eq!(report.lost, [], "cut {cut}");
+                for (number, id) in ids.iter().enumerate() {
+                    let page = read(&store, *id).expect("whole");
+                    assert!(
+                        page == known[number] || page == attempted[number],
+                        "page {id}, cut {cut}, {head}"
+                    );
+                }
+            });
+        }
+    }
+}
+
+/// A start took the areas in the order of the file, not of their batches: it wrote over the newest copy of a page and left an older one,
+/// which the next start put back where the page in place had rotted.
+#[test]
+fn a_newer_copy_is_never_written_over_before_an_older_one() {
+    let (ids, other) = (ids(1), PageId::new(1, 9));
+    for (before, after) in (1..8).flat_map(|before| (0..8).map(move |after| (before, after))) {
+        let (fs, mut rng) = (MemFs::new(), Rng(before));
+        with(files(&fs), || {
+            let versions = versions_of(&ids, before, &mut rng);
+            let newest = &versions[before as usize - 1][0];
+            let (store, _) = open();
+            for v in 0..after {
+                write_version(&store, &[other], &[page_of(other, (20 + v) * STEP, &mut rng)]);
+            }
+            drop(store);
+            damage(SPACE, in_place(0));
+            let (store, _) = open();
+            match read(&store, ids[0]) {
+                Ok(page) => assert!(page == *newest, "stale after {before} and {after} batches"),
+                Err(_) => assert!(after >= 4, "its copy is there after {before} and {after} batches"),
+            }
+        });
+    }
+}
+
+/// While an area is written over, the list before is still there, until the new one is whole.
+#[test]
+fn a_list_that_is_cut_off_leaves_the_one_before() {
+    let (fs, ids) = (MemFs::new(), ids(1));
+    with(files(&fs), || {
+        versions_of(&ids, 5, &mut Rng(14));
+        // The fifth batch lies over the first.
+        let areas = file("doublewrite");
+        let mut header = vec![0; PAGE_SIZE];
+        for wanted in [5, 1] {
+            areas.read_exact_at(&mut header, 0).expect("there");
+            let list = lists::newest(&header, DATABASE).expect("known").expect("whole");
+            assert_eq!(list.entries[0].lsn.raw(), wanted * STEP);
+            for copy in [list.turn, list.turn + 2] {
+                areas.write_at(&[7; 512], copy as u64 * 4096).expect("written");
+            }
         }
     });
+}
+
+/// Writers side by side may write over a newer batch before an older one. The list that is left says that the older one is settled, so that it is not
+/// needed for what a crash tore; and the one that is gone may have been newer.
+#[test]
+fn a_settled_copy_is_put_back_only_if_no_newer_one_can_have_been_there() {
+    let (id, other) = (PageId::new(1, 0), PageId::new(1, 1));
+    for (settled, newer, is_back) in [(0, 7, true), (5, 6, true), (5, 7, false)] {
+        let (fs, mut rng) = (MemFs::new(), Rng(13));
+        with(files(&fs), || {
+            let (store, _) = open();
+            store.create_space(1).expect("made");
+            drop(store);
+            let lay = |area: usize, sequence, settled, id, rng: &mut Rng| {
+                let mut page = page_of(id, STEP, rng);
+                set_page_checksum(&mut page);
+                let entry = lists::Entry {
+                    id,
+                    lsn: Lsn::from_raw(STEP),
+                    sum: crate::redo::u32_at(&page, 0).expect("four bytes"),
+                };
+                let list = lists::List {
+                    sequence,
+                    turn: 0,
+                    settled: [settled, 0, 0, 0],
+                    entries: vec![entry],
+                };
+                let mut header = vec![0; PAGE_SIZE];
+                lists::put(&mut header, &list, DATABASE);
+                let at = in_area(area, 0);
+                file("doublewrite")
+                    .write_at(&header, at - PAGE_SIZE as u64)
+                    .expect("written");
+                file("doublewrite").write_at(&page, at).expect("written");
+                file(SPACE)
+                    .write_at(&page, in_place(id.page as usize))
+                    .expect("written");
+            };
+            lay(0, 5, 0, id, &mut rng);
+            lay(1, newer, settled, other, &mut rng);
+            damage(SPACE, in_place(0));
+            let (store, _) = open();
+            assert_eq!(read(&store, id).is_ok(), is_back, "settled {settled}, newer {newer}");
+        });
+    }
 }

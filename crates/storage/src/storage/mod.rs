@@ -152,7 +152,8 @@ impl DataDir {
             known_durable: durable,
             background: options.background,
         })?;
-        let (pages, pages_report) = PageStore::open(&self.path, database)?;
+        let mut redo = |wanted: &_| log.redo_of(checkpoint, wanted);
+        let (pages, pages_report) = PageStore::open(&self.path, database, &mut redo)?;
         self.keep_names()?;
         let report = StorageReport {
             log: log_report,

@@ -178,6 +178,52 @@ fn a_file_that_is_found_stays() {
     });
 }
 
+/// Bits flipped in a page and in its newest copy: the log from the checkpoint on builds it; if it is from before the checkpoint, the page is an
+/// error, for all that an older copy is whole.
+#[test]
+fn a_page_that_rotted_with_its_copy_is_built_by_redo_or_is_an_error() {
+    let (path, page) = (Path::new("/data"), PageId::new(1, 2));
+    for passed in [false, true] {
+        let files = MemFs::new();
+        with(Arc::new(files.clone()), || {
+            let (toy, _) = start(path, &region());
+            toy.storage.pages().create_space(1).expect("made");
+            toy.set(page, 1);
+            toy.checkpoint();
+            toy.set(page, 2);
+            toy.set(page, 3);
+            let newest = toy.frames.lock()[&page].clone();
+            toy.storage.write_pages(&[(page, &newest)]).expect("written");
+            if passed {
+                toy.storage.checkpoint(toy.storage.log().tail()).expect("noted");
+            }
+        });
+        let size = PAGE_SIZE as u64;
+        // The second batch lies in the second area.
+        let copy = (crate::pages::BATCH as u64 + 2) * size;
+        files.flip("/data/doublewrite", copy + 5000, 1).expect("there");
+        files
+            .flip("/data/spaces/00000001.pages", 2 * size + 5000, 1)
+            .expect("there");
+        with(Arc::new(files.kill_clone()), || {
+            let (toy, report) = start(path, &region());
+            let found = if passed {
+                report.pages.lost
+            } else {
+                report.pages.rebuilt
+            };
+            assert_eq!(found, [page]);
+            match passed {
+                false => assert_eq!(toy.get(page), 3),
+                true => assert!(matches!(
+                    toy.storage.read_page(page, &mut blank()),
+                    Err(Error::Corrupt(_))
+                )),
+            }
+        });
+    }
+}
+
 #[test]
 fn a_database_whose_log_is_gone_is_not_taken_for_a_new_one() {
     let (fs, mut known) = (MemFs::new(), Known::new());

@@ -1,0 +1,280 @@
+//! What opening does about the pages that the double-write area lists.
+//!
+//! | in place | copies | then |
+//! |---|---|---|
+//! | the newest listed version, or a newer one | | is written again before the first write ([`PageStore::settle_former`]) |
+//! | damaged or older | the newest listed version | the copy is put in place |
+//! | damaged or older | older ones, or none | redo from the checkpoint on builds the newest on the newest that is whole; else the page is *lost* |
+//!
+//! The last row is a batch that was cut off while it was written, or bits that have rotted. Which of them cannot be seen, and need not be: nobody
+//! has relied on a batch that was cut off, so the checkpoint has not passed what it brought, and redo builds it. Where redo does not, somebody has
+//! relied on it, and an older version would be stale rows under a good checksum. A lost page is damaged in its place, and made so if it is not.
+//!
+//! Redo builds version `v` on version `b` if its first record after `b` needs nothing before it or nothing that `b` lacks, the versions that were
+//! listed in between come by, and it ends with `v`.
+//!
+//! What is built is written as any page is, by a new batch. Its base is in place before that: copies may be written over.
+
+use std::collections::BTreeMap;
+
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::{Lsn, PAGE_SIZE, PageId, Result};
+
+use super::doublewrite::Listed;
+use super::spaces::SpaceFile;
+use super::{PageStore, PagesReport};
+use crate::log::OwnedRecord;
+use crate::reads::at_once;
+use crate::redo::{apply, page_lsn, set_page_checksum, verify_page};
+
+/// Finds the redo of pages: for each, the records up to its LSN, oldest first, from the checkpoint or the last that needs none before it on.
+pub type Redo<'a> = dyn FnMut(&BTreeMap<PageId, Lsn>) -> Result<BTreeMap<PageId, Vec<OwnedRecord>>> + 'a;
+
+/// A page that is in its place as its newest copy says.
+pub(super) struct Former {
+    file: SpaceFile,
+    page: u32,
+    bytes: Box<[u8]>,
+}
+
+/// A page that is listed, and where it belongs.
+struct Listing {
+    id: PageId,
+    file: SpaceFile,
+    /// Newest first.
+    copies: Vec<Listed>,
+}
+
+/// A page that is not in its place as its newest copy was made.
+struct Doubtful<'a> {
+    listing: &'a Listing,
+    /// What is in its place.
+    place: Box<[u8]>,
+    /// The newest whole copy, if it is better than what is in place.
+    better: Option<(Listed, Box<[u8]>)>,
+}
+
+/// What becomes of a doubtful page.
+enum Verdict {
+    /// In place, or with its copy, it is the newest.
+    Whole,
+    /// This is its newest version.
+    Built(Box<[u8]>),
+    Lost,
+}
+
+impl PageStore {
+    /// Pages whose place is torn, or older than their copy, get the copy. A place that is as its copy says will be written again
+    /// ([`PageStore::settle_former`]): the process before may have been killed before it was synced, or have ended since its sync failed, and then
+    /// the system shows what it will never write. The files count as dirty and the areas as unsettled, so that no area is written over before they
+    /// are synced.
+    ///
+    /// Places are read at once, and of the copies those only whose page is not found in its place.
+    pub(super) fn restore(&self, redo: &mut Redo<'_>) -> Result<PagesReport> {
+        let listings = self.listings()?;
+        let (former, mut doubtful) = self.in_their_places(&listings)?;
+        self.look_at_copies(&mut doubtful)?;
+        let verdicts = verdicts(&doubtful, redo)?;
+        self.put_back(&doubtful, &verdicts)?;
+        self.spaces.sync_dirty()?;
+        listings.iter().for_each(|listing| listing.file.mark_dirty());
+        self.has_former.store(!former.is_empty(), Ordering::Release);
+        *self.former.lock() = former;
+        let built = |(d, verdict): (&Doubtful<'_>, _)| match verdict {
+            Verdict::Built(page) => Some((d.listing.id, page)),
+            _ => None,
+        };
+        let report = report(&doubtful, &verdicts);
+        let built: Vec<(PageId, Box<[u8]>)> = doubtful.iter().zip(verdicts).filter_map(built).collect();
+        self.write_pages(&built.iter().map(|(id, page)| (*id, &**page)).collect::<Vec<_>>())?;
+        Ok(report)
+    }
+
+    fn listings(&self) -> Result<Vec<Listing>> {
+        let mut listings = Vec::new();
+        for (id, copies) in self.areas.listed()? {
+            if let Some(file) = self.spaces.find(id.space)? {
+                listings.push(Listing { id, file, copies });
+            }
+        }
+        Ok(listings)
+    }
+
+    /// Reads the places of pages: those that are as their newest copy, and the others.
+    fn in_their_places<'a>(&self, listings: &'a [Listing]) -> Result<(Vec<Former>, Vec<Doubtful<'a>>)> {
+        let requests = listings.iter().zip(0..).map(|(l, tag)| l.file.request(l.id.page, tag));
+        let (mut former, mut doubtful) = (Vec::new(), Vec::new());
+        for (listing, request) in listings.iter().zip(at_once(requests.collect())) {
+            let place = listing.file.answer(request)?;
+            if listing.copies[0].is(&place, listing.id) {
+                former.push(Former {
+                    file: listing.file.clone(),
+                    page: listing.id.page,
+                    bytes: place,
+                });
+            } else {
+                let better = None;
+                doubtful.push(Doubtful { listing, place, better });
+            }
+        }
+        Ok((former, doubtful))
+    }
+
+    /// Reads the copies of pages: the newest that is whole may be better than what is in place.
+    fn look_at_copies(&self, doubtful: &mut [Doubtful<'_>]) -> Result<()> {
+        let listed: Vec<Listed> = doubtful.iter().flat_map(|d| &d.listing.copies).copied().collect();
+        let mut bytes = self.areas.copies(&listed)?.into_iter();
+        for d in doubtful {
+            let read: Vec<_> = d.listing.copies.iter().copied().zip(bytes.by_ref()).collect();
+            let whole = read.into_iter().find(|(listed, copy)| listed.is(copy, d.listing.id));
+            d.better = whole.filter(|(listed, copy)| d.is_better(*listed, copy));
+        }
+        Ok(())
+    }
+
+    /// Puts in place what the verdicts say.
+    fn put_back(&self, doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> Result<()> {
+        let judged = || doubtful.iter().zip(verdicts);
+        // A process that was killed before it synced its batch, or whose sync failed, left copies that only the system has: were they not
+        // written and synced now, a power cut in the middle of these writes could take page and copy.
+        let kept = judged().filter(|(_, verdict)| !matches!(verdict, Verdict::Lost));
+        let better: Vec<_> = kept.filter_map(|(d, _)| d.better.as_ref()).collect();
+        if !better.is_empty() {
+            let copies = better.iter().map(|(listed, copy)| (*listed, &**copy));
+            self.areas.write_again(copies)?;
+        }
+        for (d, verdict) in judged() {
+            if let Some(page) = d.put(verdict) {
+                d.listing.file.write(d.listing.id.page, &[&page])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes again what the process before may not have made durable: before this one writes anything, or believes a sync. Not at start, which
+    /// need not wait for it.
+    pub(super) fn settle_former(&self) -> Result<()> {
+        if !self.has_former.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // Held until all is written: of a page that is here nothing newer may be written before.
+        let mut former = self.former.lock();
+        let (mut files, mut requests) = (Vec::new(), Vec::new());
+        for (f, tag) in core::mem::take(&mut *former).into_iter().zip(0..) {
+            requests.push(f.file.rewrite(f.page, f.bytes, tag));
+            files.push(f.file);
+        }
+        let done = at_once(requests);
+        self.guarded(|| {
+            files
+                .iter()
+                .zip(done)
+                .try_for_each(|(file, request)| file.rewritten(request))
+        })?;
+        self.has_former.store(false, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Asks redo for what lacks its newest version.
+fn verdicts(doubtful: &[Doubtful<'_>], redo: &mut Redo<'_>) -> Result<Vec<Verdict>> {
+    let lacking = doubtful.iter().filter(|d| d.lacks_newest());
+    let wanted: BTreeMap<PageId, Lsn> = lacking.map(|d| (d.listing.id, d.newest())).collect();
+    let mut found = match wanted.is_empty() {
+        true => BTreeMap::new(),
+        false => redo(&wanted)?,
+    };
+    let verdict = |d: &Doubtful<'_>| match wanted.contains_key(&d.listing.id) {
+        false => Verdict::Whole,
+        true => {
+            let records = found.remove(&d.listing.id).unwrap_or_default();
+            d.built(&records).map_or(Verdict::Lost, Verdict::Built)
+        }
+    };
+    Ok(doubtful.iter().map(verdict).collect())
+}
+
+fn report(doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> PagesReport {
+    let mut report = PagesReport::default();
+    for (d, verdict) in doubtful.iter().zip(verdicts) {
+        match verdict {
+            Verdict::Whole if d.better.is_some() => report.restored.push(d.listing.id),
+            Verdict::Whole => {}
+            Verdict::Built(_) => report.rebuilt.push(d.listing.id),
+            // A page that was given up is zeros; one that is missed is an error where it is missed.
+            Verdict::Lost if d.place.iter().all(|b| *b == 0) => {}
+            Verdict::Lost => report.lost.push(d.listing.id),
+        }
+    }
+    report
+}
+
+impl Doubtful<'_> {
+    /// Whether a whole copy is better than what is in place.
+    fn is_better(&self, listed: Listed, copy: &[u8]) -> bool {
+        match self.is_whole_in_place() {
+            true => page_lsn(&self.place) < page_lsn(copy),
+            // What has rotted may have been newer than all lists that are left.
+            false => listed.sure,
+        }
+    }
+
+    fn is_whole_in_place(&self) -> bool {
+        verify_page(&self.place, self.listing.id).is_ok() || planted(Fault::PageChecksum)
+    }
+
+    /// The newest version that is whole.
+    fn base(&self) -> Option<&[u8]> {
+        match &self.better {
+            Some((_, copy)) => Some(copy),
+            None => Some(&*self.place).filter(|_| self.is_whole_in_place()),
+        }
+    }
+
+    /// The LSN of the newest version, as the lists say.
+    fn newest(&self) -> Lsn {
+        self.listing.copies.iter().map(|c| c.lsn).max().unwrap_or(Lsn::ZERO)
+    }
+
+    fn lacks_newest(&self) -> bool {
+        self.base().map_or(Lsn::ZERO, page_lsn) < self.newest()
+    }
+
+    /// The newest version, if `records` build it on the base.
+    fn built(&self, records: &[OwnedRecord]) -> Option<Box<[u8]>> {
+        let from = self.base().map_or(Lsn::ZERO, page_lsn);
+        let newer: Vec<_> = records.iter().map(OwnedRecord::get).filter(|r| r.lsn > from).collect();
+        let (first, last) = (newer.first()?, newer.last()?);
+        let comes_by = |lsn: Lsn| lsn <= from || newer.iter().any(|r| r.lsn == lsn);
+        // A record that begins before the base's LSN is in the base.
+        let follows = from > Lsn::ZERO
+            && first.prev.position() < from.raw()
+            && self.listing.copies.iter().all(|c| comes_by(c.lsn));
+        if last.lsn != self.newest() || !(first.is_base || follows) {
+            return None;
+        }
+        let mut page: Box<[u8]> = self.base().map_or_else(|| vec![0; PAGE_SIZE].into(), Into::into);
+        newer.iter().try_for_each(|record| apply(&mut page, record)).ok()?;
+        set_page_checksum(&mut page);
+        verify_page(&page, self.listing.id).is_ok().then_some(page)
+    }
+
+    /// What is to be written in place.
+    fn put(&self, verdict: &Verdict) -> Option<Box<[u8]>> {
+        let whole = self.is_whole_in_place();
+        match verdict {
+            Verdict::Whole => self.better.as_ref().map(|(_, copy)| copy.clone()),
+            // If it is there already, it may be as a former page.
+            Verdict::Built(_) => self.base().map(Into::into),
+            Verdict::Lost => whole.then(|| self.spoilt()),
+        }
+    }
+
+    /// The page in place, so that nobody can take it for the newest.
+    fn spoilt(&self) -> Box<[u8]> {
+        let mut page = self.place.clone();
+        page[0] ^= 0xFF;
+        page
+    }
+}
