@@ -2,17 +2,20 @@
 //! rate of single ones and of batches of 16.
 //!
 //! `cargo run --release -p cenote-fabric --example rdma [PROVIDER [SECONDS]]`: `tcp;ofi_rxm` and 0.3 a cell unless told otherwise.
+//! Calls (requests and answers of so many bytes) stand beside a bare read of as many.
 //!
 //! The memory nodes are processes of their own: this program again, twice, since bare operations want memory that is
 //! registered with the provider ([`Path::OneSided`]), and ours go the provider's default way.
 
 use cenote_base::Result;
 use cenote_base::rt::{self, Nanos};
+use cenote_fabric::rdma::call::{Answer, Call, CallerId, Callers};
 use cenote_fabric::rdma::libfabric::bare::{Bare, Operation};
 use cenote_fabric::rdma::libfabric::{MemoryNode, Net, NetOptions, NodeAddress, NodeOptions, Path, Provider};
 use cenote_fabric::rdma::{Key, Remote, RemoteMemory, Work};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 const MEMORY: u64 = 1 << 20;
 const BATCH: usize = 16;
@@ -33,6 +36,9 @@ const CELLS: [(Operation, usize); 12] = [
     (Operation::CompareAndSwap, 8),
     (Operation::FetchAdd, 8),
 ];
+
+/// Bytes of a call's request, and of its answer.
+const CALLS: [usize; 3] = [64, 512, 4096];
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -57,6 +63,9 @@ fn serve(provider: Provider, path: &str) -> Result<()> {
         path,
         ..NodeOptions::new(provider)
     })?;
+    node.serve(Arc::new(|_: CallerId, request: &[u8], answer: Answer| {
+        answer.with(request)
+    }));
     let memory = node.register(MEMORY)?;
     println!("{} {}", memory.key.0, node.address());
     let _ = std::io::stdin().lines().count();
@@ -141,28 +150,47 @@ fn measure(provider: &Provider, seconds: f64) -> Result<()> {
             let works = remote.endpoint().post(works).wait();
             works.into_iter().try_for_each(|w| w.result.map(|_| ()))
         };
-        let mut best = [0f64; 4];
-        for _ in 0..ROUNDS {
-            let of_bare = |batch| bare.run(what, len, batch);
-            let part = seconds / ROUNDS as f64;
-            let now = [
-                rate(part, 1, run)?,
-                rate(part, 1, of_bare)?,
-                rate(part, BATCH, run)?,
-                rate(part, BATCH, of_bare)?,
-            ];
-            best = core::array::from_fn(|i| best[i].max(now[i]));
-        }
-        line(what, len, best);
+        line(&format!("{what:?}"), len, cell(seconds, &bare, (what, len), run)?);
+    }
+    let caller = net.caller(&ours.address.to_string())?;
+    for len in CALLS {
+        let run = |batch: usize| {
+            let calls = (0..batch).map(|_| Call::new(vec![1; len])).collect();
+            let calls = caller.post(calls).wait();
+            calls.into_iter().try_for_each(|c| c.into_answer().map(|_| ()))
+        };
+        line("Call", len, cell(seconds, &bare, (Operation::Read, len), run)?);
     }
     Ok(())
 }
 
+/// Ours and bare, one and by 16, in turn; the best rate of each.
+fn cell(
+    seconds: f64,
+    bare: &Bare,
+    (what, len): (Operation, usize),
+    run: impl Fn(usize) -> Result<()> + Copy,
+) -> Result<[f64; 4]> {
+    let mut best = [0f64; 4];
+    for _ in 0..ROUNDS {
+        let of_bare = |batch| bare.run(what, len, batch);
+        let part = seconds / ROUNDS as f64;
+        let now = [
+            rate(part, 1, run)?,
+            rate(part, 1, of_bare)?,
+            rate(part, BATCH, run)?,
+            rate(part, BATCH, of_bare)?,
+        ];
+        best = core::array::from_fn(|i| best[i].max(now[i]));
+    }
+    Ok(best)
+}
+
 /// A ratio above 1: ours takes longer than bare.
-fn line(what: Operation, len: usize, [one, bare_one, many, bare_many]: [f64; 4]) {
+fn line(what: &str, len: usize, [one, bare_one, many, bare_many]: [f64; 4]) {
     println!(
         "{:18} {len:>6} | {:>8.1} {:>8.1} {:>6.2} | {:>8.0} {:>8.0} {:>6.2} | {:>6.1} {:>6.1}",
-        format!("{what:?}"),
+        what,
         1e6 / one,
         1e6 / bare_one,
         bare_one / one,

@@ -45,7 +45,9 @@ impl Mapping {
                 0,
             )?
         };
-        space.keep(base.cast(), len)
+        let mapping = space.keep(base.cast(), len)?;
+        mapping.keep_from_children();
+        Ok(mapping)
     }
 
     /// `len` bytes of zeros that nobody else maps.
@@ -84,6 +86,12 @@ impl Mapping {
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// A child of `fork` does not have it: it is not one of those who may, and whoever maps what is not his is ended.
+    fn keep_from_children(&self) {
+        // SAFETY: the range is ours; this advice changes no contents. It fails for no mapping that was just made.
+        let _ = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontFork) };
     }
 
     /// Asks for huge pages; it is only a wish.

@@ -7,6 +7,8 @@
 use cenote_base::Error;
 use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::Ordering;
+use cenote_fabric::rdma::call::contract::Program;
+use cenote_fabric::rdma::call::{self, Answer, Call, Caller, CallerId, Callers, Serve};
 use cenote_fabric::rdma::contract::{self, Bench};
 use cenote_fabric::rdma::libfabric::{MemoryNode, Net, NetOptions, NodeOptions, Path, Provider, available};
 use cenote_fabric::rdma::{Endpoint, Fabric, Key, Remote, RemoteMemory, Work};
@@ -18,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Set for a process that is to be a memory node: provider and path.
 const ROLE: &str = "CENOTE_TEST_MEMORY_NODE";
+/// Set for a process that is to call the node at that address.
+const CALLS: &str = "CENOTE_TEST_CALLS";
 
 /// One at a time: each spins on processors of which there may be two.
 fn alone() -> MutexGuard<'static, ()> {
@@ -59,6 +63,7 @@ struct Near {
 impl Near {
     fn new(provider: Provider, path: Option<Path>) -> Self {
         let node = MemoryNode::start(&options(provider, path)).expect("a node");
+        node.serve(Arc::<Program>::default());
         Self {
             address: node.address().to_string(),
             node: Mutex::new(Some(node)),
@@ -86,6 +91,26 @@ impl Bench for Near {
 
     fn lose(&self) {
         self.node.lock().expect("no panic").take().expect("not lost").close();
+    }
+}
+
+impl call::contract::Bench for Near {
+    fn caller(&self) -> Arc<dyn Caller> {
+        self.net.caller(&self.address).expect("reachable")
+    }
+
+    fn lose(&self) {
+        Bench::lose(self);
+    }
+}
+
+impl call::contract::Bench for Far {
+    fn caller(&self) -> Arc<dyn Caller> {
+        self.net.caller(&self.address).expect("reachable")
+    }
+
+    fn lose(&self) {
+        self.end();
     }
 }
 
@@ -206,6 +231,7 @@ fn a_memory_node() {
         Path::Served
     };
     let node = MemoryNode::start(&options(provider.parse().expect("a provider"), Some(path))).expect("a node");
+    node.serve(Arc::<Program>::default());
     println!("node: {}", node.address());
     for line in std::io::stdin().lines() {
         let line = line.expect("text");
@@ -225,6 +251,42 @@ fn near(provider: Provider, path: Path) {
         let bench: Arc<dyn Bench> = Arc::new(Near::new(provider, Some(path)));
         contract::all(&bench);
     }
+}
+
+fn near_calls(path: Path) {
+    let _alone = alone();
+    if is_here() {
+        let bench: Arc<dyn call::contract::Bench> = Arc::new(Near::new(Provider::tcp(), Some(path)));
+        call::contract::all(&bench);
+    }
+}
+
+fn far_calls(provider: &str, path: &str) {
+    let _alone = alone();
+    if is_here() {
+        let bench: Arc<dyn call::contract::Bench> = Arc::new(Far::new(provider, path));
+        call::contract::all(&bench);
+    }
+}
+
+#[test]
+fn tcp_keeps_the_contract_of_calls() {
+    near_calls(Path::Served);
+}
+
+#[test]
+fn tcp_keeps_the_contract_of_calls_beside_its_own_operations() {
+    near_calls(Path::OneSided);
+}
+
+#[test]
+fn two_processes_keep_the_contract_of_calls_over_tcp() {
+    far_calls("tcp;ofi_rxm", "served");
+}
+
+#[test]
+fn two_processes_keep_the_contract_of_calls_over_shared_memory() {
+    far_calls("shm", "served");
 }
 
 fn far(provider: &str, path: &str) {
@@ -326,6 +388,192 @@ fn works_that_were_let_go_are_done_though_endpoint_and_net_are_gone() {
     let mut end = [0; 16];
     node.inspect(memory.key, (1 << 20) - 16, &mut end).expect("registered");
     assert_eq!(end, [7; 16]);
+    node.close();
+}
+
+/// Keeps every answer, and notes who has come and gone.
+#[derive(Default)]
+struct Keeper {
+    kept: Mutex<Vec<Answer>>,
+    came: Mutex<Vec<CallerId>>,
+    gone: Mutex<Vec<CallerId>>,
+}
+
+impl Serve for Keeper {
+    fn serve(&self, caller: CallerId, request: &[u8], answer: Answer) {
+        self.came.lock().expect("no panic").push(caller);
+        match request {
+            b"keep" => self.kept.lock().expect("no panic").push(answer),
+            other => answer.with(other),
+        }
+    }
+
+    fn ended(&self, caller: CallerId) {
+        self.gone.lock().expect("no panic").push(caller);
+    }
+}
+
+/// Not a test but another process, that calls a node and waits for what does not come.
+#[test]
+fn a_process_that_calls() {
+    let Ok(address) = std::env::var(CALLS) else {
+        return;
+    };
+    let caller = net(3000).caller(&address).expect("reachable");
+    caller.call(b"hello", &mut Vec::new()).expect("answered");
+    let waits = Call::new("keep").within(Nanos::from_secs(600));
+    for call in caller.post(vec![waits]).wait() {
+        assert!(matches!(call.result, Err(Error::Lost(_))), "{:?}", call.result);
+    }
+    let error = caller.call(b"hello", &mut Vec::new()).expect_err("its end was told");
+    assert!(matches!(error, Error::Lost(_)), "{error}");
+}
+
+/// Such a process, ended when dropped.
+struct Calling(Child);
+
+impl Calling {
+    fn start(node: &MemoryNode) -> Self {
+        let child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["a_process_that_calls", "--exact"])
+            .env(CALLS, node.address().to_string())
+            .stdout(Stdio::null())
+            .spawn();
+        Self(child.expect("this program again"))
+    }
+}
+
+impl Drop for Calling {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A node with so much patience for those who have called.
+fn keeping_node(silence: Nanos) -> (MemoryNode, Arc<Keeper>) {
+    let node = MemoryNode::start(&NodeOptions {
+        silence,
+        ..NodeOptions::new(Provider::tcp())
+    });
+    let (node, keeper) = (node.expect("a node"), Arc::<Keeper>::default());
+    node.serve(Arc::clone(&keeper) as _);
+    (node, keeper)
+}
+
+#[test]
+fn a_caller_that_stood_still_is_not_served_after_its_end_was_told() {
+    let _alone = alone();
+    if !is_here() {
+        return;
+    }
+    let (node, keeper) = keeping_node(Nanos::from_secs(2));
+    let mut calling = Calling::start(&node);
+    wait_for("a call that is kept", || {
+        keeper.kept.lock().expect("no panic").len() == 1
+    });
+    let signal = |name: &str| Command::new("kill").args([name, &calling.0.id().to_string()]).status();
+    assert!(signal("-STOP").expect("sent").success());
+    wait_for("its end", || !keeper.gone.lock().expect("no panic").is_empty());
+    assert!(signal("-CONT").expect("sent").success());
+    let exit = calling.0.wait().expect("ours");
+    assert!(exit.success(), "it found out: {exit}");
+    assert_eq!(
+        keeper.came.lock().expect("no panic").len(),
+        2,
+        "what came after is not served"
+    );
+    assert_eq!(keeper.gone.lock().expect("no panic").len(), 1);
+    node.close();
+}
+
+fn wait_for(what: &str, done: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while !done() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn the_end_of_a_killed_caller_is_told_once_and_of_a_living_one_not() {
+    let _alone = alone();
+    if !is_here() {
+        return;
+    }
+    let (node, keeper) = keeping_node(Nanos::from_secs(3));
+    let lives = net(20_000).caller(&node.address().to_string()).expect("reachable");
+    lives.call(b"hello", &mut Vec::new()).expect("answered");
+    let calling = Calling::start(&node);
+    wait_for("a call that is kept", || {
+        keeper.kept.lock().expect("no panic").len() == 1
+    });
+    drop(calling);
+    wait_for("its end", || !keeper.gone.lock().expect("no panic").is_empty());
+    let gone = keeper.gone.lock().expect("no panic").clone();
+    let dead = keeper.came.lock().expect("no panic")[1];
+    assert_eq!(gone, [dead]);
+    assert_ne!(lives.id(), dead);
+    // An answer for nobody, and the node goes on.
+    keeper.kept.lock().expect("no panic").remove(0).with(b"too late");
+    lives.call(b"hello", &mut Vec::new()).expect("answered");
+    node.close();
+    assert_eq!(*keeper.gone.lock().expect("no panic"), [dead, lives.id()], "each once");
+}
+
+#[test]
+fn answers_that_are_kept_do_not_keep_a_node() {
+    let _alone = alone();
+    if !is_here() {
+        return;
+    }
+    let (node, keeper) = (tcp_node(), Arc::<Keeper>::default());
+    let address = node.address().to_string();
+    node.serve(Arc::clone(&keeper) as _);
+    let caller = net(2000).caller(&address).expect("reachable");
+    let called = caller.post(vec![Call::new("keep"), Call::new("now")]);
+    wait_for("a call that is kept", || {
+        keeper.kept.lock().expect("no panic").len() == 1
+    });
+    node.close();
+    let calls = called.wait();
+    assert!(matches!(calls[0].result, Err(Error::Lost(_))), "{:?}", calls[0].result);
+    keeper.kept.lock().expect("no panic").remove(0).with(b"to nobody");
+    assert!(matches!(net(1000).caller(&address), Err(Error::Lost(_))));
+}
+
+#[test]
+fn works_and_calls_of_many_threads_share_one_rail() {
+    let _alone = alone();
+    if !is_here() {
+        return;
+    }
+    let (node, net) = (tcp_node(), net(20_000));
+    node.serve(Arc::<Program>::default());
+    let (memory, address) = (node.register(1 << 20).expect("registered"), node.address().to_string());
+    let (caller, endpoint) = (
+        net.caller(&address).expect("reachable"),
+        net.connect(&address).expect("reachable"),
+    );
+    let work = |thread: u8| {
+        let remote = RemoteMemory::new(Arc::clone(&endpoint), memory);
+        for round in 0..50u8 {
+            let large = vec![round; 50_000 + usize::from(thread)];
+            let calls = (0..4).map(|_| Call::new([b"e", &large[..]].concat()));
+            let called = caller.post(calls.collect());
+            remote.write(u64::from(thread) << 16, &large).expect("written");
+            for call in called.wait() {
+                assert!(
+                    call.into_answer().expect("answered") == large,
+                    "of thread {thread}, round {round}"
+                );
+            }
+            let mut back = vec![0; large.len()];
+            remote.read(u64::from(thread) << 16, &mut back).expect("read");
+            assert!(back == large);
+        }
+    };
+    std::thread::scope(|s| (0..6).for_each(|t| drop(s.spawn(move || work(t)))));
     node.close();
 }
 
@@ -441,4 +689,45 @@ fn a_range_of_a_region_is_registered_if_it_is_reserved() {
     );
     assert_eq!(region.span(8200, 8).u64(0), 0x0505_0505_0505_0505);
     node.close();
+}
+
+/// Set for [`a_process_that_waits`].
+const WAITS: &str = "CENOTE_WAITS_FOR_A_SIGNAL";
+
+/// Not a test but another process, that has begun to use libfabric.
+#[test]
+fn a_process_that_waits() {
+    if std::env::var(WAITS).is_err() {
+        return;
+    }
+    let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
+    let _caller = net(3000).caller(&node.address().to_string()).expect("reachable");
+    println!("\nready");
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+/// A library of one of libfabric's providers took SIGTERM for itself as it was loaded, and ended the process with status 1: `cenote mount` did not unmount.
+#[test]
+fn signals_are_the_programs() {
+    let _alone = alone();
+    if !is_here() {
+        return;
+    }
+    let mut child = Command::new(std::env::current_exe().expect("this program"))
+        .args(["a_process_that_waits", "--exact", "--nocapture"])
+        .env(WAITS, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("this program again");
+    let output = child.stdout.take().expect("piped");
+    let is_ready =
+        std::io::BufRead::lines(std::io::BufReader::new(output)).any(|line| line.is_ok_and(|line| line == "ready"));
+    let ended = Command::new("kill").arg(child.id().to_string()).status();
+    let status = child.wait().expect("it ends");
+    assert!(is_ready && ended.is_ok_and(|ended| ended.success()));
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&status),
+        Some(15),
+        "{status:?}"
+    );
 }

@@ -1,6 +1,7 @@
 //! The contract of one-sided verbs, on memory of this process.
 
 use cenote_base::Error;
+use cenote_fabric::rdma::call::{self, Caller, Callers};
 use cenote_fabric::rdma::contract::{self, Bench};
 use cenote_fabric::rdma::loopback::{Node, Nodes};
 use cenote_fabric::rdma::{Endpoint, Fabric, Remote};
@@ -24,6 +25,38 @@ impl Bench for Loopback {
     fn lose(&self) {
         self.0.memory().lose();
     }
+}
+
+/// Calls of a node of this process.
+struct Served(Node);
+
+impl call::contract::Bench for Served {
+    fn caller(&self) -> Arc<dyn Caller> {
+        self.0.caller().expect("not lost")
+    }
+
+    fn lose(&self) {
+        self.0.memory().lose();
+    }
+}
+
+#[test]
+fn loopback_keeps_the_contract_of_calls() {
+    let node = Node::new("node");
+    node.serve(Arc::<call::contract::Program>::default());
+    let bench: Arc<dyn call::contract::Bench> = Arc::new(Served(node));
+    call::contract::all(&bench);
+}
+
+#[test]
+fn a_node_without_a_program_says_so() {
+    let nodes = Nodes::default();
+    let node = nodes.add("a");
+    let caller = nodes.caller("a").expect("there");
+    let error = caller.call(b"anybody?", &mut Vec::new()).expect_err("nobody");
+    assert!(matches!(error, Error::Invalid(_)), "{error}");
+    node.memory().lose();
+    assert!(matches!(nodes.caller("a"), Err(Error::Lost(_))));
 }
 
 #[test]

@@ -18,12 +18,19 @@
 //! parts go their own ways, so that others see it half done; a host and a node are cut off from each other, or
 //! the node is lost ([`Error::Lost`], when the card has given up).
 //!
+//! Calls go over the same cards to the program of a node, which has a thread of its own: see `calls`.
+//!
 //! Invariants: a work is done at most once (a card repeats answers, not operations); the lock here is never held at a
 //! preemption point.
+
+mod calls;
+
+pub use calls::Serving;
 
 use crate::dice::Dice;
 use crate::link::{Counters, Link};
 use crate::{clock, state};
+use calls::Calls;
 use cenote_base::rt::{self, HashMap, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::profile::Profile;
@@ -104,6 +111,7 @@ struct State {
     batches: HashMap<u64, Batch>,
     counted: u64,
     polling: Nanos,
+    calls: Calls,
 }
 
 struct Node {
@@ -202,6 +210,7 @@ impl Network {
             batches: HashMap::default(),
             counted: 0,
             polling: Nanos::from_micros(10),
+            calls: Calls::default(),
         };
         Self(Arc::new(Inner {
             profile: profile.clone(),
@@ -337,6 +346,7 @@ impl MemoryNode {
     /// The node is lost, with all its memory.
     pub fn lose(&self) {
         self.with(Memory::lose);
+        self.tell_server();
     }
 }
 
@@ -362,8 +372,9 @@ impl Port {
     }
 }
 
-impl Fabric for Port {
-    fn connect(&self, peer: &str) -> Result<Arc<dyn Endpoint>> {
+impl Port {
+    /// The newest node of that name, if it can be reached.
+    fn find(&self, peer: &str) -> Result<usize> {
         let state = self.network.today();
         let newest = state.nodes.iter().rposition(|n| n.memory.name() == peer);
         let Some(node) = newest else {
@@ -378,10 +389,16 @@ impl Fabric for Port {
         if state.cuts.contains(&(self.host, node)) {
             return Err(unreachable(peer));
         }
+        Ok(node)
+    }
+}
+
+impl Fabric for Port {
+    fn connect(&self, peer: &str) -> Result<Arc<dyn Endpoint>> {
         Ok(Arc::new(QueuePair {
             network: self.network.clone(),
             peer: peer.to_owned(),
-            node,
+            node: self.find(peer)?,
             host: self.host,
             life: Life::new(&self.closed),
             broken: Arc::default(),
@@ -687,6 +704,7 @@ impl State {
             }
             self.forget(id);
         }
+        self.catch_up_calls(now);
     }
 
     /// A work that has failed leaves parts behind.

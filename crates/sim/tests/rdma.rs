@@ -3,12 +3,13 @@
 use cenote_base::Error;
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::profile::named;
+use cenote_fabric::rdma::call::{self, Answer, Call, Caller, CallerId, Callers, Serve};
 use cenote_fabric::rdma::contract::{self, Bench};
 use cenote_fabric::rdma::{Endpoint, Fabric, Remote, RemoteMemory, Work};
 use cenote_sim::net::{self, Address, Messages};
-use cenote_sim::rdma::{Faults, MemoryNode, Network, Port};
+use cenote_sim::rdma::{Faults, MemoryNode, Network, Port, Serving};
 use cenote_sim::{Pace, Topology, World};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 fn network(seed: u64) -> Network {
     Network::new(&named("rdma").expect("known"), seed)
@@ -63,6 +64,242 @@ fn the_contract_holds_whatever_the_network_does() {
             contract::all(&bench);
         });
     }
+}
+
+impl call::contract::Bench for Simulated {
+    fn caller(&self) -> Arc<dyn Caller> {
+        self.port.caller(&self.node.name()).expect("reachable")
+    }
+
+    fn lose(&self) {
+        self.node.lose();
+    }
+}
+
+fn rough() -> Faults {
+    Faults {
+        loss: 0.05,
+        delay: Nanos::from_micros(20),
+        reorder: true,
+        ..Faults::default()
+    }
+}
+
+/// A thread of this process serves until the node is lost.
+fn served(node: &MemoryNode, program: Arc<dyn Serve>) -> rt::JoinHandle<()> {
+    let theirs = node.clone();
+    let server = rt::spawn("server", move || theirs.serve(&*program, Serving::default()));
+    while !node.is_served() {
+        rt::sleep(Nanos::from_micros(1));
+    }
+    server
+}
+
+#[test]
+fn the_contract_of_calls_holds_whatever_the_network_does() {
+    for faults in [Faults::default(), rough()] {
+        cenote_sim::explore(20, |sim| {
+            let network = network(sim.seed());
+            network.set_faults(faults);
+            let (node, port) = (network.add_node("mem"), network.port(0));
+            let server = served(&node, Arc::<call::contract::Program>::default());
+            let bench: Arc<dyn call::contract::Bench> = Arc::new(Simulated { node, port });
+            call::contract::all(&bench);
+            server.join().expect("no panic");
+        });
+    }
+}
+
+/// Counts what it is asked, keeps what says so, and notes whose end it was told.
+#[derive(Default)]
+struct Keeper {
+    asked: Mutex<u64>,
+    kept: Mutex<Vec<Answer>>,
+    gone: Mutex<Vec<CallerId>>,
+}
+
+impl Serve for Keeper {
+    fn serve(&self, _: CallerId, request: &[u8], answer: Answer) {
+        *self.asked.lock().expect("no panic") += 1;
+        match request {
+            b"keep" => self.kept.lock().expect("no panic").push(answer),
+            other => answer.with(other),
+        }
+    }
+
+    fn ended(&self, caller: CallerId) {
+        self.gone.lock().expect("no panic").push(caller);
+    }
+}
+
+#[test]
+fn a_call_that_times_out_was_carried_out_once_or_not_at_all() {
+    let (mut done, mut not) = (0, 0);
+    for seed in 0..200 {
+        cenote_sim::run(seed, |_| {
+            let network = network(seed);
+            let (node, port) = (network.add_node("mem"), network.port(0));
+            let keeper = Arc::<Keeper>::default();
+            let _server = served(&node, Arc::clone(&keeper) as _);
+            network.set_faults(Faults {
+                loss: 0.5,
+                resends: 0,
+                ..Faults::default()
+            });
+            let caller = port.caller("mem").expect("reachable");
+            let result = caller.call(b"once", &mut Vec::new());
+            let asked = *keeper.asked.lock().expect("no panic");
+            match result {
+                Ok(()) => assert_eq!(asked, 1, "seed {seed}"),
+                Err(Error::Timeout(_)) => assert!(asked <= 1, "seed {seed}"),
+                Err(other) => panic!("seed {seed}: {other}"),
+            }
+            done += asked;
+            not += 1 - asked;
+        });
+    }
+    assert!(done > 20 && not > 20, "{done} {not}");
+}
+
+/// A world of two hosts: a daemon that serves on the second.
+fn with_daemon(
+    seed: u64,
+    body: impl FnOnce(&World, &Network, &MemoryNode, &Arc<Keeper>, &dyn Fn() -> cenote_sim::Process),
+) {
+    let world = World::new(seed, Pace::Explore, Topology::hosts(2, 2)).expect("possible");
+    world.run(|w| {
+        let network = network(seed);
+        let (node, keeper) = (network.add_node("mem"), Arc::<Keeper>::default());
+        let start = || {
+            let (theirs, program) = (node.clone(), Arc::clone(&keeper));
+            let daemon = w.process(1, "daemon", move || theirs.serve(&*program, Serving::default()));
+            while !node.is_served() {
+                rt::sleep(Nanos::from_micros(1));
+            }
+            daemon
+        };
+        body(w, &network, &node, &keeper, &start);
+    });
+}
+
+#[test]
+fn a_killed_daemon_is_lost_to_its_callers_and_another_does_not_know_them() {
+    for seed in 0..50 {
+        with_daemon(seed, |w, network, node, keeper, start| {
+            let daemon = start();
+            let caller = network.port(0).caller("mem").expect("reachable");
+            caller.call(b"hello", &mut Vec::new()).expect("answered");
+            let waiting = caller.post(vec![Call::new("keep").within(Nanos::from_secs(60))]);
+            rt::sleep(Nanos(w.draw() % 8000));
+            daemon.kill();
+            assert!(matches!(network.port(0).caller("mem"), Err(Error::Lost(_))));
+            let again = (w.draw() % 2 == 0).then(start);
+            let kept = waiting.wait().remove(0);
+            assert!(
+                matches!(kept.result, Err(Error::Lost(_))),
+                "seed {seed}: {:?}",
+                kept.result
+            );
+            let error = caller.call(b"hello", &mut Vec::new()).expect_err("broken");
+            assert!(matches!(error, Error::Lost(_)), "seed {seed}: {error}");
+            if again.is_some() {
+                let anew = network.port(0).caller("mem").expect("reachable");
+                assert_ne!(anew.id(), caller.id());
+                anew.call(b"hello", &mut Vec::new()).expect("answered");
+            }
+            assert!(
+                keeper.gone.lock().expect("no panic").is_empty(),
+                "who tells? its program is dead"
+            );
+            node.lose();
+        });
+    }
+}
+
+#[test]
+fn the_end_of_a_killed_or_cut_off_caller_is_told_once_and_later_calls_are_not_served() {
+    for seed in 0..50 {
+        with_daemon(seed, |w, network, node, keeper, start| {
+            let _daemon = start();
+            let (net, id) = (network.clone(), Arc::new(Mutex::new(None)));
+            let theirs = Arc::clone(&id);
+            let process = w.process(0, "user", move || {
+                let caller = net.port(0).caller("mem").expect("reachable");
+                *theirs.lock().expect("no panic") = Some(caller.id());
+                let _ = caller.call(b"hello", &mut Vec::new());
+                let _ = caller
+                    .post(vec![Call::new("keep").within(Nanos::from_secs(600))])
+                    .wait();
+                let error = caller.call(b"hello", &mut Vec::new()).expect_err("its end was told");
+                assert!(matches!(error, Error::Lost(_)), "{error}");
+            });
+            rt::sleep(Nanos::from_millis(1));
+            let kill = w.draw() % 2 == 0;
+            if kill {
+                process.kill();
+            } else {
+                network.cut(0, node);
+                rt::sleep(Nanos::from_millis(200));
+                network.mend(0, node);
+                assert_eq!(process.join(), cenote_sim::Exit::Returned, "seed {seed}");
+            }
+            rt::sleep(Nanos::from_millis(200));
+            let id = id.lock().expect("no panic").expect("it has called");
+            assert_eq!(
+                *keeper.gone.lock().expect("no panic"),
+                [id],
+                "seed {seed}, killed: {kill}"
+            );
+            assert_eq!(*keeper.asked.lock().expect("no panic"), 2, "seed {seed}");
+            let kept = keeper.kept.lock().expect("no panic").pop();
+            kept.into_iter().for_each(|answer| answer.with(b"to nobody"));
+            node.lose();
+        });
+    }
+}
+
+#[test]
+fn runs_of_calls_with_faults_repeat() {
+    let digest = |seed| {
+        let outcome = cenote_sim::run(seed, |_| {
+            let network = network(seed);
+            let (node, port) = (network.add_node("mem"), network.port(0));
+            let server = served(&node, Arc::<call::contract::Program>::default());
+            network.set_faults(Faults::random(seed));
+            let caller = port.caller("mem").expect("reachable");
+            let calls = (0..64).map(|i| Call::new(vec![b'e'; 1 + i * 100])).collect();
+            let failed = caller.post(calls).wait().iter().filter(|c| c.result.is_err()).count();
+            node.lose();
+            server.join().expect("no panic");
+            failed
+        });
+        (outcome.digest, outcome.time, outcome.value)
+    };
+    for seed in 0..20 {
+        assert_eq!(digest(seed), digest(seed), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_call_takes_the_ways_of_its_bytes_and_the_node_s_time() {
+    projected(|_| {
+        let network = network(1);
+        let (node, port) = (network.add_node("mem"), network.port(0));
+        let server = served(&node, Arc::<call::contract::Program>::default());
+        let caller = port.caller("mem").expect("reachable");
+        let took = |bytes: usize| {
+            rt::sleep(Nanos::from_micros(50));
+            let begin = rt::now();
+            caller.call(&vec![b'e'; bytes], &mut Vec::new()).expect("answered");
+            (rt::now() - begin).0
+        };
+        let (small, large) = (took(64), took(16384));
+        assert!((4480..9000).contains(&small), "two messages, a switch or two: {small}");
+        // Table 2: 16 KiB take 1640 ns more than 64 bytes to write; here there and back, over two cards each.
+        assert!((small + 3000..small + 9000).contains(&large), "{small} {large}");
+        node.lose();
+        server.join().expect("no panic");
+    });
 }
 
 #[test]

@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32 as RawU32;
 
 pub mod atomic;
+pub mod barrier;
 mod event;
 pub mod fault;
 pub mod fs;

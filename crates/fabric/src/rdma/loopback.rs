@@ -1,14 +1,18 @@
 //! Memory nodes in this process: what a memory node does, without a network.
 //!
 //! [`Memory`] is registered memory under keys, and carries works out: the simulator's nodes are made of it too. A [`Node`]
-//! is one behind a lock; its endpoints do works where they are called. Memory outlives those who use it.
+//! is one behind a lock; its endpoints do works where they are called, and so does its program what callers ask.
+//! Memory outlives those who use it.
 
+use super::call::{Caller, Callers, Serve};
 use super::{Endpoint, Fabric, Key, Limits, Op, Posted, Remote, Work};
 use cenote_base::rt::{HashMap, Mutex, MutexGuard};
 use cenote_base::{Error, Result};
 use core::fmt;
 use core::ops::Range;
 use std::sync::Arc;
+
+mod calls;
 
 /// What a memory node has registered, and what its network card does with it: the part that every simulation of one
 /// shares. Plain state: whoever owns it decides when works are carried out.
@@ -136,28 +140,53 @@ fn exchange(memory: &mut [u8], f: impl FnOnce(u64) -> u64) -> u64 {
 
 /// A memory node in this process. Clones are the same node; its memory goes with the last of them.
 #[derive(Clone)]
-pub struct Node(Arc<Mutex<Memory>>);
+pub struct Node(Arc<Inner>);
+
+struct Inner {
+    memory: Mutex<Memory>,
+    program: Mutex<Option<Arc<dyn Serve>>>,
+}
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.lock().fmt(f)
+        self.0.memory.lock().fmt(f)
     }
 }
 
 impl Node {
     /// With nothing registered.
     pub fn new(name: impl Into<String>) -> Self {
-        Self(Arc::new(Mutex::new(Memory::new(name))))
+        Self(Arc::new(Inner {
+            memory: Mutex::new(Memory::new(name)),
+            program: Mutex::new(None),
+        }))
     }
 
     /// Its name.
     pub fn name(&self) -> String {
-        self.0.lock().name().to_owned()
+        self.0.memory.lock().name().to_owned()
     }
 
     /// What it has registered; nothing reaches it while it is held.
     pub fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.0.lock()
+        self.0.memory.lock()
+    }
+
+    /// Its program: what calls are for, in place of the one before. It is called where its callers post.
+    pub fn serve(&self, program: Arc<dyn Serve>) {
+        *self.0.program.lock() = Some(program);
+    }
+
+    /// A new connection to its program.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the node is.
+    pub fn caller(&self) -> Result<Arc<dyn Caller>> {
+        calls::Direct::connect(self)
+    }
+
+    fn program(&self) -> Option<Arc<dyn Serve>> {
+        self.0.program.lock().clone()
     }
 
     /// An endpoint towards it that does works where it is called.
@@ -215,12 +244,12 @@ impl Nodes {
     }
 }
 
-impl Fabric for Nodes {
-    fn connect(&self, peer: &str) -> Result<Arc<dyn Endpoint>> {
+impl Nodes {
+    fn find(&self, peer: &str) -> Result<Node> {
         let nodes = self.0.lock();
         match nodes.iter().find(|n| n.name() == peer) {
             Some(node) if node.memory().is_lost() => Err(node.memory().gone()),
-            Some(node) => Ok(node.endpoint()),
+            Some(node) => Ok(node.clone()),
             None => {
                 let names: Vec<String> = nodes.iter().map(Node::name).collect();
                 Err(Error::Invalid(format!(
@@ -229,5 +258,17 @@ impl Fabric for Nodes {
                 )))
             }
         }
+    }
+}
+
+impl Fabric for Nodes {
+    fn connect(&self, peer: &str) -> Result<Arc<dyn Endpoint>> {
+        Ok(self.find(peer)?.endpoint())
+    }
+}
+
+impl Callers for Nodes {
+    fn caller(&self, peer: &str) -> Result<Arc<dyn Caller>> {
+        self.find(peer)?.caller()
     }
 }

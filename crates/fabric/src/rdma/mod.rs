@@ -42,6 +42,7 @@ use cenote_base::{Error, Result};
 use core::fmt;
 use std::sync::Arc;
 
+pub mod call;
 pub mod contract;
 pub mod libfabric;
 pub mod loopback;

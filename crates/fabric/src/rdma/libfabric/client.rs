@@ -18,6 +18,7 @@
 //! - a flight is started once: what may have been done is never tried again, except reads, which change nothing;
 //! - a peer that is broken stays so: a new connection is another [`Peer`].
 
+mod calls;
 mod endpoint;
 mod late;
 mod receive;
@@ -25,6 +26,9 @@ mod send;
 mod wait;
 
 pub use endpoint::{Connection, Way};
+
+use calls::{Asked, Unsent};
+use endpoint::Ends;
 
 use super::address::NodeAddress;
 use super::batch::{Batch, Body, Next, Piece};
@@ -36,7 +40,8 @@ use crate::rdma::{Endpoint, InFlight, Limits, Op, Posted, Work};
 use cenote_base::rt::{self, Event, HashMap, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use core::fmt;
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -130,6 +135,8 @@ enum What {
     Verdict(Arc<Batch>, Doubt),
     /// Asks for the provider's name of a key.
     Resolve(Arc<Batch>, u64),
+    /// A call of the node's program.
+    Call(Asked),
 }
 
 /// A piece whose operation failed: was it wrong, or did it fall with another's connection?
@@ -162,6 +169,10 @@ struct Core {
     outbox: VecDeque<Ready>,
     /// Works under way.
     posted: usize,
+    /// Calls under way, those that are not wholly sent, and when those end that have a time of their own.
+    calling: usize,
+    unsent: VecDeque<Unsent>,
+    ends: BinaryHeap<Reverse<(Nanos, u64)>>,
     waiters: VecDeque<Arc<Event>>,
     /// Peers by session.
     peers: HashMap<u64, Arc<Peer>>,
@@ -175,8 +186,8 @@ struct Core {
     /// Their question for a key failed: it is asked again.
     unasked: Vec<Arc<Batch>>,
     asked: Nanos,
-    /// Batches that nobody waits for; their way is kept until they are done.
-    abandoned: Vec<(Arc<Batch>, Arc<Way>)>,
+    /// What nobody waits for; its way is kept until it is done.
+    abandoned: Vec<(Arc<dyn Ends>, Arc<Way>)>,
 }
 
 /// See the module.
@@ -341,6 +352,7 @@ impl Core {
     /// It has come back.
     fn land(&mut self, id: u64) -> Option<Flight> {
         let flight = self.flights.remove(&id);
+        self.calling -= usize::from(flight.as_ref().is_some_and(|f| matches!(f.what, What::Call(_))));
         while self.order.front().is_some_and(|id| !self.flights.contains_key(id)) {
             self.order.pop_front();
         }

@@ -16,6 +16,8 @@
 //! Atomics are messages on all paths, done by the node's processor: what libfabric offers for the endpoints used here is the
 //! same, in the provider, and two kinds of atomics on one word are none.
 //!
+//! Calls ([`call`](super::call)) are messages too, over the same rails and sessions: as many in one as fit, large ones in parts.
+//!
 //! Nobody is authenticated: keys are drawn at random and are all that protects memory, addresses are for networks
 //! that are trusted. The default address is this machine's own.
 //!
@@ -24,6 +26,7 @@
 mod address;
 pub mod bare;
 mod batch;
+mod calls;
 mod client;
 mod ground;
 mod node;
@@ -34,6 +37,7 @@ mod shim;
 pub use address::{NodeAddress, Provider};
 pub use node::MemoryNode;
 
+use super::call::{Caller, Callers};
 use super::{Endpoint, Fabric};
 use cenote_base::rt::{self, HashMap, Mutex, Nanos};
 use cenote_base::{Error, Result};
@@ -79,6 +83,8 @@ pub struct NodeOptions {
     /// Who moves the bytes; `None`: as [`Path::of`] says. With [`Path::OneSided`] on a software provider the contract holds
     /// but for torn words and transfers that had begun before a revocation.
     pub path: Option<Path>,
+    /// How long a user that has called may be silent, though asked, before its connection is over for the node's program.
+    pub silence: Nanos,
 }
 
 impl NodeOptions {
@@ -89,6 +95,7 @@ impl NodeOptions {
             name: None,
             port: None,
             path: None,
+            silence: Nanos::from_secs(10),
         }
     }
 }
@@ -192,6 +199,12 @@ impl Net {
 impl Fabric for Net {
     fn connect(&self, peer: &str) -> Result<Arc<dyn Endpoint>> {
         self.connect_to(&peer.parse()?)
+    }
+}
+
+impl Callers for Net {
+    fn caller(&self, peer: &str) -> Result<Arc<dyn Caller>> {
+        Ok(Arc::new(Connection(self.way(&peer.parse()?)?)))
     }
 }
 

@@ -3,7 +3,8 @@
 //! ```text
 //!   slot received ─► head ─┬ Hello ─► session ─► Welcome
 //!                          ├ Works ─► registry locked: items in order ─► Results
-//!                          └ Ping  ─► Pong                                   │ no room: outbox, tried again
+//!                          ├ Calls ─► program asked ─► desk ─► Answers        │ no room: outbox, tried again
+//!                          └ Ping  ─► Pong           ▲ answers of other threads
 //! ```
 //!
 //! Invariants:
@@ -14,17 +15,24 @@
 //! - a peer that does not take its answers costs slots for [`OUTBOX_PATIENCE`] at most, and its session;
 //! - nothing that comes is believed: see [`protocol`](super::protocol).
 
+mod calls;
+mod desk;
+
 use super::address::NodeAddress;
+use super::calls::Whole;
 use super::ground::{Ground, Holding, Registry, exchange};
 use super::protocol::{self, ANSWER, Ask, HEAD, Item, Kind, Reader, Status, Writer};
 use super::rail::{Complete, Rail, SLOTS, Slot, Started};
 use super::shim::Target;
 use super::{NodeOptions, Path, own_name};
 use crate::Region;
+use crate::rdma::call::Serve;
 use crate::rdma::{Key, Remote};
+use calls::Answers;
 use cenote_base::rt::{self, HashMap, JoinHandle, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use core::fmt;
+use desk::Desk;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,8 +65,11 @@ struct Shared {
     registry: Mutex<Registry>,
     /// Revoked memory that a software provider may still be in the middle of.
     retired: Mutex<Vec<Ground>>,
+    /// What calls are for.
+    program: Mutex<Option<Arc<dyn Serve>>>,
     stop: AtomicBool,
     path: Path,
+    silence: Nanos,
     rail: Rail,
 }
 
@@ -86,7 +97,9 @@ impl MemoryNode {
         let shared = Arc::new(Shared {
             registry: Mutex::new(Registry::default()),
             retired: Mutex::new(Vec::new()),
+            program: Mutex::new(None),
             stop: AtomicBool::new(false),
+            silence: options.silence,
             path: options.path.unwrap_or_else(|| Path::of(provider)),
             rail,
         });
@@ -148,6 +161,11 @@ impl MemoryNode {
         true
     }
 
+    /// Its program: what calls are for, in place of the one before. The node's thread calls it.
+    pub fn serve(&self, program: Arc<dyn Serve>) {
+        *self.shared.program.lock() = Some(program);
+    }
+
     /// What the node's own processor sees of a registration.
     ///
     /// # Errors
@@ -199,6 +217,12 @@ struct Session {
     peer: u64,
     address: NodeAddress,
     heard: Nanos,
+    /// When it was asked for a sign of life.
+    asked: Nanos,
+    /// It has called: the program is to be told its end.
+    called: bool,
+    /// Requests of which not all parts have come.
+    gathered: HashMap<u64, Whole>,
 }
 
 /// The node's thread.
@@ -210,11 +234,20 @@ struct Server {
     outbox: VecDeque<Waiting>,
     /// Received, and not yet looked at for want of a slot to answer in.
     backlog: VecDeque<(Slot, usize)>,
+    desk: Arc<Desk>,
+    answers: Answers,
+    /// Bytes of requests of which not all parts have come.
+    gathered: usize,
+    watched: Nanos,
 }
 
 impl Server {
     fn new(shared: Arc<Shared>) -> Self {
         Self {
+            desk: Arc::new(Desk::new(Arc::downgrade(&shared))),
+            answers: Answers::new(),
+            gathered: 0,
+            watched: rt::now(),
             shared,
             sessions: HashMap::default(),
             peers: HashMap::default(),
@@ -230,11 +263,20 @@ impl Server {
             if self.turn() {
                 busy = rt::now();
             } else {
-                let longest = if self.outbox.is_empty() { SLEEP } else { Nanos::ZERO };
-                self.shared.rail.pause(rt::now().since(busy), SPIN, longest);
+                self.rest(rt::now().since(busy));
             }
         }
+        self.end_all_calls();
         self.shared.registry.lock().clear();
+    }
+
+    fn rest(&mut self, idle: Nanos) {
+        let waits = !self.outbox.is_empty() || self.owes_answers();
+        let longest = if waits { Nanos::ZERO } else { SLEEP };
+        if self.desk.leave() {
+            self.shared.rail.pause(idle, SPIN, longest);
+        }
+        self.desk.come_back();
     }
 
     fn receive_all(&self) {
@@ -262,12 +304,17 @@ impl Server {
         }
         let any = !done.is_empty();
         done.into_iter().for_each(|complete| self.complete(complete));
+        self.watch();
         self.send_waiting();
-        while let Some((slot, len)) = self.backlog.pop_front() {
+        self.send_answers();
+        while !self.owes_answers()
+            && let Some((slot, len)) = self.backlog.pop_front()
+        {
             if let Some((slot, len)) = self.message(slot, len) {
                 self.backlog.push_front((slot, len));
                 break;
             }
+            self.send_answers();
         }
         any
     }
@@ -320,6 +367,10 @@ impl Server {
                 Some(len) => len,
                 None => return Some(answer),
             },
+            Kind::Calls => {
+                self.calls(head, reader);
+                return Some(answer);
+            }
             Kind::Bye => {
                 self.end_session(head.session);
                 return Some(answer);
@@ -361,7 +412,17 @@ impl Server {
         };
         let id = rt::random() >> 1 | 1;
         let heard = rt::now();
-        self.sessions.insert(id, Session { peer, address, heard });
+        self.sessions.insert(
+            id,
+            Session {
+                peer,
+                address,
+                heard,
+                asked: heard,
+                called: false,
+                gathered: HashMap::default(),
+            },
+        );
         Some(id)
     }
 
@@ -369,6 +430,7 @@ impl Server {
         let Some(session) = self.sessions.remove(&id) else {
             return;
         };
+        self.end_calls(id, &session);
         let Some((_, users)) = self.peers.get_mut(&session.address) else {
             return;
         };
@@ -505,9 +567,16 @@ const _: () = assert!(HEAD.is_multiple_of(8) && ANSWER.is_multiple_of(8));
 
 #[cfg(test)]
 mod tests {
+    use super::super::calls::part;
+    use super::super::protocol::{PART, Part};
     use super::*;
+    use crate::rdma::call::{Answer, Call, CallerId, Callers, LIMIT};
     use crate::rdma::libfabric::{Net, NetOptions, Provider, available};
     use crate::rdma::{Fabric, RemoteMemory};
+
+    fn cut(call: u64, bytes: &[u8], from: usize) -> Part<'_> {
+        part(call, 0, bytes, from)
+    }
 
     /// Sends bytes as they are.
     fn send(rail: &Rail, target: &Target, bytes: &[u8]) {
@@ -542,13 +611,83 @@ mod tests {
         let len = writer.finish(Kind::Works, 77, 1);
         let forged = bytes[..len].to_vec();
         let mut writer = Writer::new(&mut bytes);
+        (0..3).for_each(|call| writer.part(&cut(call, b"not from a caller", 0)));
+        let len = writer.finish(Kind::Calls, 77, 1);
+        let call = bytes[..len].to_vec();
+        let mut writer = Writer::new(&mut bytes);
         writer.blob(b"not an address");
         let len = writer.finish(Kind::Hello, 0, 1);
         let hello = bytes[..len].to_vec();
         let mut all: Vec<Vec<u8>> = (0..forged.len()).map(|cut| forged[..cut].to_vec()).collect();
-        all.extend([forged, hello, vec![0xff; 4096], vec![0; 64]]);
+        all.extend([forged, hello, call, vec![0xff; 4096], vec![0; 64]]);
         all.retain(|m| !m.is_empty());
         all
+    }
+
+    const LAST: &[u8] = b"the last of them";
+
+    /// Requests that begin and do not end, that come twice, and that are torn, of a session that somebody has.
+    fn torn_calls(session: u64) -> Vec<Vec<u8>> {
+        let (mut bytes, large) = (vec![0; super::super::rail::SLOT], vec![5; LIMIT]);
+        let mut message = |parts: &[Part<'_>]| {
+            let mut writer = Writer::new(&mut bytes);
+            parts.iter().for_each(|part| writer.part(part));
+            let len = writer.finish(Kind::Calls, session, 0);
+            bytes[..len].to_vec()
+        };
+        let mut all: Vec<Vec<u8>> = (100..100 + 40)
+            .map(|call| message(&[cut(call, &large, PART)]))
+            .collect();
+        all.push(message(&[cut(100, &large, PART)]));
+        all.push(message(&[cut(100, &large[..2 * PART + 8], PART)]));
+        let whole = message(&[cut(500, b"whole", 0), cut(501, b"torn", 0)]);
+        for bit in HEAD * 8..whole.len() * 8 {
+            let mut torn = whole.clone();
+            torn[bit / 8] ^= 1 << (bit % 8);
+            all.push(torn);
+        }
+        all.push(message(&[cut(502, LAST, 0)]));
+        all
+    }
+
+    #[test]
+    fn torn_calls_do_no_harm() {
+        if available().is_err() {
+            return;
+        }
+        let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
+        let last = Arc::new(AtomicBool::new(false));
+        let theirs = Arc::clone(&last);
+        node.serve(Arc::new(move |_: CallerId, request: &[u8], answer: Answer| {
+            assert!(request.len() <= LIMIT);
+            theirs.fetch_or(request == LAST, Ordering::Relaxed);
+            answer.with(request);
+        }));
+        let net = Net::new(NetOptions::default()).expect("there");
+        let caller = net.caller(&node.address().to_string()).expect("reachable");
+        let rail = Rail::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
+        let target = Target {
+            peer: rail.insert(node.address()).expect("known"),
+            ..Target::default()
+        };
+        let messages = torn_calls(caller.id().0);
+        messages.iter().for_each(|message| send(&rail, &target, message));
+        while !last.load(Ordering::Relaxed) {
+            rail.poll(|complete| rail.give(complete.slot)).expect("polled");
+        }
+        let batch = (0..64).map(|i| Call::new(vec![i; 1000])).collect();
+        for (i, call) in caller.post(batch).wait().into_iter().enumerate() {
+            assert_eq!(call.into_answer().expect("answered"), vec![i as u8; 1000]);
+        }
+        let large = caller.post(vec![Call::new(vec![7; LIMIT])]).wait().remove(0);
+        assert!(
+            matches!(large.result, Err(Error::Busy(_))),
+            "16 of its session never ended"
+        );
+        let other = net.caller(&node.address().to_string()).expect("reachable");
+        let large = other.post(vec![Call::new(vec![7; LIMIT])]).wait().remove(0);
+        assert_eq!(large.into_answer().expect("answered"), vec![7; LIMIT]);
+        node.close();
     }
 
     #[test]

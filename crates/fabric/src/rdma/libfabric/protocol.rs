@@ -7,7 +7,9 @@
 //!              ◄───────────── Welcome (session)     every further message of the user carries the session
 //!   Works  (id, items)   ─────────────►             done in order by the node's progress thread
 //!              ◄───────────── Results (id, answers)
-//!   Ping ────────►   ◄──────── Pong                 is anybody there?
+//!   Calls  (parts)       ─────────────►             parts of requests, of any number of calls; the node's program is asked
+//!              ◄───────────── Answers (parts)       parts of answers, in any order
+//!   Ping ────────►   ◄──────── Pong                 is anybody there? The node asks too, of sessions that have called
 //!   Bye  ────────►                                  the session ends
 //!
 //!   head, 24 B: 0 magic u16   2 version u8   3 kind u8   4 count u16   6 bytes u16   8 session u64   16 id u64
@@ -15,14 +17,17 @@
 //!               then, of a write, its bytes, filled up to 8
 //!   answer, 16 B: 0 status u32   4 len u32   8 value u64;   then, of a read, its bytes, filled up to 8
 //! ```
+//!   part, 24 B: 0 call u64   8 total u32   12 from u32   16 len u32   20 status u32 (of an answer; see calls.rs)
+//!               then its bytes, filled up to 8; `from` is a multiple of PART, and only the last part is shorter
 //!
 //! Little-endian; everything begins at a multiple of 8. A head and an item are 64 bytes: what providers send without having to
 //! say afterwards that it has gone.
 
 use super::rail::SLOT;
+use crate::rdma::call::LIMIT;
 
 const MAGIC: u16 = 0x4e43;
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Bytes of a head, an item, an answer.
 pub const HEAD: usize = 24;
@@ -32,6 +37,11 @@ pub const ANSWER: usize = 16;
 /// Bytes that one item can move: with head and item it fills a slot. A multiple of 8.
 pub const LARGEST: usize = SLOT - HEAD - ITEM;
 
+/// Bytes of a part's head, and of a call that one part can hold: it fills a slot. A multiple of 8.
+pub const PART_HEAD: usize = 24;
+pub const PART: usize = SLOT - HEAD - PART_HEAD;
+
+const _: () = assert!(PART.is_multiple_of(8) && PART_HEAD.is_multiple_of(8));
 const _: () = assert!(LARGEST.is_multiple_of(8) && SLOT <= u16::MAX as usize);
 
 /// What a message is.
@@ -45,6 +55,8 @@ pub enum Kind {
     Ping = 5,
     Pong = 6,
     Bye = 7,
+    Calls = 8,
+    Answers = 9,
 }
 
 /// What an item asks for.
@@ -110,6 +122,33 @@ pub struct Answer<'a> {
     pub payload: &'a [u8],
 }
 
+/// One part of [`Kind::Calls`] or [`Kind::Answers`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part<'a> {
+    /// The call, as its caller knows it.
+    pub call: u64,
+    /// Bytes of all parts.
+    pub total: u32,
+    /// Where in them this one begins.
+    pub from: u32,
+    /// 0, or the number of an error whose text this is.
+    pub status: u32,
+    /// Its bytes.
+    pub payload: &'a [u8],
+}
+
+impl Part<'_> {
+    /// Whether it is all there is.
+    pub fn is_all(&self) -> bool {
+        self.payload.len() == self.total as usize
+    }
+
+    /// What it takes in a message.
+    pub fn size(&self) -> usize {
+        PART_HEAD + filled(self.payload.len())
+    }
+}
+
 /// `len` filled up to a multiple of 8.
 pub fn filled(len: usize) -> usize {
     len.next_multiple_of(8)
@@ -167,6 +206,17 @@ impl<'a> Writer<'a> {
         self.put(&value.to_le_bytes());
         write(&mut self.into[self.at..self.at + len]);
         self.at += len;
+        self.fill();
+        self.count += 1;
+    }
+
+    /// A part.
+    pub fn part(&mut self, part: &Part<'_>) {
+        self.put(&part.call.to_le_bytes());
+        for number in [part.total, part.from, part.payload.len() as u32, part.status] {
+            self.put(&number.to_le_bytes());
+        }
+        self.put(part.payload);
         self.fill();
         self.count += 1;
     }
@@ -281,6 +331,22 @@ impl<'a> Reader<'a> {
         Some(Answer { status, value, payload })
     }
 
+    /// The next part: inside of what it says it is a part of, at a place where parts begin, and as long as one.
+    pub fn part(&mut self) -> Option<Part<'a>> {
+        let (call, total, from) = (self.u64()?, self.u32()?, self.u32()?);
+        let (len, status) = (self.u32()?, self.u32()?);
+        let places = (from as usize).is_multiple_of(PART) && (from < total || from == 0) && total as usize <= LIMIT;
+        let fits = places && len as usize == (total as usize - from as usize).min(PART);
+        let payload = fits.then(|| self.payload(len as usize)).flatten()?;
+        Some(Part {
+            call,
+            total,
+            from,
+            status,
+            payload,
+        })
+    }
+
     /// All that is left.
     pub fn rest(self) -> &'a [u8] {
         self.rest
@@ -299,7 +365,7 @@ pub fn answer_size(ask: Ask, len: u32) -> usize {
 
 fn kind(number: u8) -> Option<Kind> {
     use Kind::*;
-    [Hello, Welcome, Works, Results, Ping, Pong, Bye]
+    [Hello, Welcome, Works, Results, Ping, Pong, Bye, Calls, Answers]
         .into_iter()
         .find(|k| *k as u8 == number)
 }
@@ -389,5 +455,69 @@ mod tests {
         let len = message(&mut slot);
         slot[4..6].copy_from_slice(&u16::MAX.to_le_bytes());
         assert!(items(&slot[..len]).is_none());
+    }
+
+    fn calls(into: &mut [u8]) -> usize {
+        let mut writer = Writer::new(into);
+        for (call, payload) in [(1, &b"abc"[..]), (2, b""), (3, &[7; 100])] {
+            let part = Part {
+                call,
+                total: payload.len() as u32,
+                from: 0,
+                status: 0,
+                payload,
+            };
+            assert!(part.size() <= writer.room());
+            writer.part(&part);
+        }
+        writer.finish(Kind::Calls, 5, 0)
+    }
+
+    /// All parts, or none if one does not fit.
+    fn parts(bytes: &[u8]) -> Option<Vec<Part<'_>>> {
+        let (head, mut reader) = Reader::new(bytes)?;
+        (0..head.count).map(|_| reader.part()).collect()
+    }
+
+    #[test]
+    fn parts_are_read_as_written_and_garbage_is_none() {
+        let mut slot = vec![0xff; SLOT];
+        let len = calls(&mut slot);
+        let read = parts(&slot[..len]).expect("parts");
+        assert_eq!((read[0].payload, read[1].total, read[2].call), (&b"abc"[..], 0, 3));
+        assert!(read.iter().all(Part::is_all));
+        for end in 0..len {
+            assert!(parts(&slot[..end]).is_none(), "cut at {end}");
+        }
+        for bit in 0..len * 8 {
+            let mut torn = slot[..len].to_vec();
+            torn[bit / 8] ^= 1 << (bit % 8);
+            for part in parts(&torn).into_iter().flatten() {
+                assert!(part.from as usize + part.payload.len() <= part.total as usize);
+                assert!(part.total as usize <= LIMIT && part.payload.len() <= PART);
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_part_fills_a_slot() {
+        let (mut slot, bytes) = (vec![0; SLOT], vec![1; LIMIT]);
+        let part = Part {
+            call: 1,
+            total: LIMIT as u32,
+            from: PART as u32,
+            status: 0,
+            payload: &bytes[..PART],
+        };
+        let mut writer = Writer::new(&mut slot);
+        writer.part(&part);
+        assert_eq!(writer.room(), 0);
+        assert_eq!(writer.finish(Kind::Calls, 1, 0), SLOT);
+        assert_eq!(parts(&slot).expect("parts"), [part]);
+        for (at, value) in [(12, 8u32), (16, 8), (8, LIMIT as u32 + 1), (8, PART as u32)] {
+            let mut wrong = slot.clone();
+            wrong[HEAD + at..HEAD + at + 4].copy_from_slice(&value.to_le_bytes());
+            assert!(parts(&wrong).is_none(), "{value} at {at}");
+        }
     }
 }

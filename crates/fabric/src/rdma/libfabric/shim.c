@@ -14,6 +14,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -108,8 +109,39 @@ static void at_exit(void) {
  * Before main, while there is one thread: nobody reads the environment meanwhile. A setting of the user's stays. */
 __attribute__((constructor)) static void whole_pages(void) { setenv("FI_OFI_RXM_BUFFER_SIZE", "20480", 0); }
 
+/* Some providers' libraries (psm, infinipath) take the process's signals as they are loaded, and end it with status 1 on a SIGTERM that the program wanted to see. What
+ * they took is given back. */
+static const int TAKEN[] = {SIGHUP, SIGINT, SIGTERM, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+enum { SIGNALS = sizeof TAKEN / sizeof *TAKEN };
+
+struct signals {
+    struct sigaction before[SIGNALS];
+};
+
+static void note_signals(struct signals *s) {
+    for (int i = 0; i < SIGNALS; i++) sigaction(TAKEN[i], NULL, &s->before[i]);
+}
+
+static int is_providers(const struct sigaction *action) {
+    Dl_info where;
+    void *handler = *(void *const *)&action->sa_sigaction;
+    if (!handler || handler == *(void *const *)&(__sighandler_t){SIG_IGN}) return 0;
+    if (!dladdr(handler, &where) || !where.dli_fname) return 0;
+    return strstr(where.dli_fname, "psm") || strstr(where.dli_fname, "infinipath");
+}
+
+static void give_back_signals(const struct signals *s) {
+    for (int i = 0; i < SIGNALS; i++) {
+        struct sigaction now;
+        if (!sigaction(TAKEN[i], NULL, &now) && is_providers(&now)) sigaction(TAKEN[i], &s->before[i], NULL);
+    }
+}
+
 int cf_load(char *why, size_t room) {
+    struct signals signals;
+    note_signals(&signals);
     void *library = dlopen("libfabric.so.1", RTLD_NOW | RTLD_LOCAL);
+    give_back_signals(&signals);
     if (!library) {
         snprintf(why, room, "%s: install Debian's libfabric1, or your vendor's libfabric", dlerror());
         return -FI_ENOSYS;
@@ -182,7 +214,10 @@ static int open_rail(const struct cf_options *o, struct cf_rail **out) {
     struct fi_info *hints = wishes(o);
     struct cf_rail *r = calloc(1, sizeof *r);
     int e = hints && r ? 0 : -FI_ENOMEM;
+    struct signals signals;
+    note_signals(&signals);
     if (!e) e = lib.getinfo(CF_VERSION, o->node, o->service, o->node ? FI_SOURCE : 0, hints, &r->info);
+    give_back_signals(&signals);
     if (hints) lib.freeinfo(hints);
     if (r) r->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (!e && r->wake < 0) e = -errno;

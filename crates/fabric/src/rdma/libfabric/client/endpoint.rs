@@ -15,7 +15,31 @@ impl Way {
     }
 }
 
-/// A way, as an endpoint.
+/// What ends, with or without somebody who waits for it.
+pub trait Ends: Send + Sync {
+    /// Whether it has ended.
+    fn has_ended(&self) -> bool;
+}
+
+impl Ends for Batch {
+    fn has_ended(&self) -> bool {
+        self.is_done()
+    }
+}
+
+impl Way {
+    /// Nobody waits for it any more: it goes on, if it has not ended, and keeps its way.
+    pub(super) fn let_go(self: &Arc<Self>, what: Arc<dyn Ends>) {
+        if what.has_ended() {
+            return;
+        }
+        let client = &self.handle.0;
+        client.core.lock().abandoned.push((what, Arc::clone(self)));
+        client.unattended.set();
+    }
+}
+
+/// A way, as an endpoint and as a caller.
 #[derive(Debug)]
 pub struct Connection(pub Arc<Way>);
 
@@ -69,13 +93,8 @@ struct UnderWay {
 
 impl InFlight for UnderWay {
     fn poll(&mut self) -> bool {
-        let client = &self.way.handle.0;
-        if !self.batch.is_done()
-            && let Some(role) = client.role.try_lock()
-        {
-            client.turn();
-            drop(role);
-            client.hand_over();
+        if !self.batch.is_done() {
+            self.way.handle.0.try_turn();
         }
         self.batch.is_done()
     }
@@ -89,13 +108,7 @@ impl InFlight for UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        if self.batch.is_done() {
-            return;
-        }
-        let client = &self.way.handle.0;
-        let mut core = client.core.lock();
-        core.abandoned.push((Arc::clone(&self.batch), Arc::clone(&self.way)));
-        drop(core);
-        client.unattended.set();
+        let batch: Arc<dyn Ends> = Arc::clone(&self.batch) as _;
+        self.way.let_go(batch);
     }
 }

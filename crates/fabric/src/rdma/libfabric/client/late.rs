@@ -29,10 +29,30 @@ impl Client {
                 {
                     core.doubts.push_back((batch, doubt));
                 }
-            } else if age > self.patience {
+            } else if age > self.patience && self.may_give_up(core, id, &peer, now) {
                 self.give_up(core, id, &peer, now);
             } else if peer.may_ping(now, Nanos(self.patience.0 / 4)) {
                 self.send_control(core, &peer, Kind::Ping);
+            }
+        }
+    }
+
+    /// A call with a time of its own goes on as long as its node gives signs of life.
+    fn may_give_up(&self, core: &Core, id: u64, peer: &Peer, now: Nanos) -> bool {
+        let silent = now.since(Nanos(peer.heard.load(Ordering::Relaxed)));
+        let of_own_time =
+            matches!(core.flights.get(&id), Some(Flight { what: What::Call(asked), .. }) if asked.end.is_some());
+        !of_own_time || silent > self.patience
+    }
+
+    /// A message has failed: all calls in it end, the first excepted.
+    pub(super) fn end_beside(&self, core: &mut Core, what: &What, error: &Error) {
+        let What::Call(asked) = what else {
+            return;
+        };
+        for id in &asked.beside {
+            if let Some(flight) = core.land(*id) {
+                self.end(core, flight.what, error);
             }
         }
     }
@@ -66,6 +86,9 @@ impl Client {
     pub(super) fn end(&self, core: &mut Core, what: What, error: &Error) {
         match what {
             What::Hello => {}
+            What::Call(asked) => {
+                asked.set.complete(asked.index, Err(error.clone()));
+            }
             What::Message(batch, pieces) => self.came(core, &batch, |body| {
                 let failed = |piece: Piece| body.came(piece, Err(error.clone()), &[]);
                 pieces.into_iter().for_each(failed);

@@ -25,7 +25,8 @@ impl Client {
             self.ask_for_keys(&mut core);
             self.ask_for_verdicts(&mut core, now);
         }
-        if count > 0 || !core.outbox.is_empty() || !core.queue.is_empty() {
+        self.end_late_calls(&mut core, now);
+        if count > 0 || !core.outbox.is_empty() || !core.queue.is_empty() || !core.unsent.is_empty() {
             self.pump(&mut core);
         }
         count
@@ -83,6 +84,7 @@ impl Client {
             }
             what if peer.path() == Path::OneSided && !matches!(what, What::Hello) => {
                 let unknown = Error::Timeout(format!("memory node {}: the connection broke: {why}", peer.name));
+                self.end_beside(core, &what, &unknown);
                 self.end(core, what, &unknown);
                 self.send_control(core, &peer, Kind::Ping);
             }
@@ -155,6 +157,12 @@ impl Client {
         match head.kind {
             Kind::Welcome => self.welcome(core, &head, reader.rest()),
             Kind::Results => self.results(core, &head, reader),
+            Kind::Answers => self.answers(core, &head, reader),
+            Kind::Ping => {
+                if let Some(peer) = core.peers.get(&head.session).cloned() {
+                    self.send_control(core, &peer, Kind::Pong);
+                }
+            }
             Kind::Pong => core.peers.get(&head.session).into_iter().for_each(|p| p.hear()),
             _ => {}
         }

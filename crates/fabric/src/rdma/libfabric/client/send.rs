@@ -30,6 +30,9 @@ impl Client {
                 break;
             }
         }
+        if core.outbox.is_empty() {
+            self.pack_calls(core, &mut ready);
+        }
         core.outbox.extend(ready);
         self.flush(core);
     }
@@ -39,7 +42,7 @@ impl Client {
         let broken = batch.peer.broken();
         let (mut room, mut more) = (true, true);
         while more {
-            let slot = match core.flights.len() < FLIGHTS {
+            let slot = match core.flights.len() - core.calling < FLIGHTS {
                 true => self.rail.take(),
                 false => None,
             };

@@ -44,6 +44,15 @@ impl Client {
         }
     }
 
+    /// One turn, if nobody leads.
+    pub(super) fn try_turn(&self) {
+        if let Some(role) = self.role.try_lock() {
+            self.turn();
+            drop(role);
+            self.hand_over();
+        }
+    }
+
     /// Somebody else leads.
     pub(super) fn hand_over(&self) {
         let next = self.core.lock().waiters.front().cloned();
@@ -52,7 +61,7 @@ impl Client {
 
     /// The background thread's life.
     pub(super) fn attend(&self) {
-        let end = |core: &Core| core.posted == 0 && core.outbox.is_empty();
+        let end = |core: &Core| core.posted + core.calling == 0 && core.outbox.is_empty();
         let mut stopped = None;
         loop {
             if self.stop.load(Ordering::Acquire) {
@@ -79,12 +88,13 @@ impl Client {
             self.hand_over();
         }
         let mut core = self.core.lock();
-        let (over, rest) = core.abandoned.drain(..).partition(|(batch, _)| batch.is_done());
+        let (over, rest) = core.abandoned.drain(..).partition(|(what, _)| what.has_ended());
         core.abandoned = rest;
-        let busy = !core.abandoned.is_empty() || !core.queue.is_empty() || !core.outbox.is_empty();
+        let unsent = !core.queue.is_empty() || !core.unsent.is_empty() || !core.outbox.is_empty();
+        let busy = !core.abandoned.is_empty() || unsent;
         drop(core);
         // Not under the lock: a way that goes says so to its node.
-        let over: Vec<(Arc<Batch>, Arc<Way>)> = over;
+        let over: Vec<(Arc<dyn Ends>, Arc<Way>)> = over;
         drop(over);
         busy
     }

@@ -1,0 +1,265 @@
+//! A user's calls: packed into messages, as many as fit; answers find their calls by number.
+//!
+//! A call is a flight from the moment it is posted, so that its time runs while it waits to be sent. One that ends before it was
+//! sent is never sent.
+
+use super::*;
+use crate::rdma::call::{self, Call, Called, Caller, CallerId, CallsInFlight, Set};
+use crate::rdma::libfabric::calls::{Whole, decode, part};
+use crate::rdma::libfabric::protocol::Part;
+use std::cmp::Reverse;
+
+/// Calls that may be under way; `post` waits for room beyond.
+const DEPTH: usize = 1024;
+
+/// A call under way.
+pub(super) struct Asked {
+    pub set: Arc<Set>,
+    pub index: usize,
+    /// When its time is over, if it has one of its own.
+    pub end: Option<Nanos>,
+    /// Other calls of the message that bears this one's number.
+    pub beside: Vec<u64>,
+    /// The answer, of which not all parts have come.
+    whole: Option<Whole>,
+}
+
+/// A call that is not wholly sent.
+pub(super) struct Unsent {
+    id: u64,
+    sent: usize,
+}
+
+impl Client {
+    /// Puts calls under way.
+    fn ask(&self, peer: &Arc<Peer>, set: &Arc<Set>) {
+        let mut core = self.core.lock();
+        let broken = peer.broken();
+        for index in 0..set.len() {
+            let (wrong, patience) = set.with(index, |call| (call.check().err(), call.patience));
+            match wrong.or_else(|| broken.clone()) {
+                Some(error) => {
+                    set.complete(index, Err(error));
+                }
+                None => core.begin(peer, set, index, patience),
+            }
+        }
+        self.pump(&mut core);
+        let stuck = !core.unsent.is_empty() || !core.outbox.is_empty();
+        drop(core);
+        if stuck {
+            self.unattended.set();
+        }
+    }
+
+    /// Packs what is to be sent, as long as there are slots.
+    pub(super) fn pack_calls(&self, core: &mut Core, ready: &mut Vec<Ready>) {
+        while core.drop_ended() {
+            let Some(mut slot) = self.rail.take() else {
+                return;
+            };
+            match core.pack_message(self.rail.bytes(&mut slot)) {
+                Some((len, peer, id)) => ready.push(Ready::message(slot, len, &peer, id)),
+                None => return self.rail.give(slot),
+            }
+        }
+    }
+
+    /// Parts of answers.
+    pub(super) fn answers(&self, core: &mut Core, head: &protocol::Head, mut reader: Reader<'_>) {
+        core.peers.get(&head.session).into_iter().for_each(|p| p.hear());
+        for _ in 0..head.count {
+            let Some(part) = reader.part() else {
+                return;
+            };
+            if let Some(bytes) = core.gather(head.session, &part)
+                && let Some(Flight {
+                    what: What::Call(asked),
+                    peer,
+                    ..
+                }) = core.land(part.call)
+            {
+                asked.set.answer(asked.index, decode(&peer.name, part.status, bytes));
+            }
+        }
+    }
+
+    /// Ends calls whose own time is over.
+    pub(super) fn end_late_calls(&self, core: &mut Core, now: Nanos) {
+        while let Some(Reverse((_, id))) = core.ends.peek().filter(|e| e.0.0 <= now).copied() {
+            core.ends.pop();
+            if let Some(flight) = core.land(id) {
+                let late = Error::Timeout(format!("memory node {}: no answer in time", flight.peer.name));
+                self.end(core, flight.what, &late);
+            }
+        }
+    }
+}
+
+impl Core {
+    fn begin(&mut self, peer: &Arc<Peer>, set: &Arc<Set>, index: usize, patience: Option<Nanos>) {
+        let end = patience.map(|p| rt::now() + p);
+        let asked = Asked {
+            set: Arc::clone(set),
+            index,
+            end,
+            beside: Vec::new(),
+            whole: None,
+        };
+        let id = self.flight(What::Call(asked), peer);
+        self.ends.extend(end.map(|end| Reverse((end, id))));
+        self.unsent.push_back(Unsent { id, sent: 0 });
+        self.calling += 1;
+    }
+
+    fn asked(&mut self, id: u64) -> Option<(&mut Asked, &Arc<Peer>)> {
+        match self.flights.get_mut(&id) {
+            Some(Flight {
+                what: What::Call(asked),
+                peer,
+                ..
+            }) => Some((asked, peer)),
+            _ => None,
+        }
+    }
+
+    /// Forgets calls that have ended before they were sent; whether there is one to be sent.
+    fn drop_ended(&mut self) -> bool {
+        while let Some(first) = self.unsent.front() {
+            if self.flights.contains_key(&first.id) {
+                return true;
+            }
+            self.unsent.pop_front();
+        }
+        false
+    }
+
+    /// A message of the next calls, all to one node; its length and number.
+    fn pack_message(&mut self, into: &mut [u8]) -> Option<(usize, Arc<Peer>, u64)> {
+        let (mut writer, mut beside) = (Writer::new(into), Vec::new());
+        let first = self.unsent.front()?.id;
+        let to = Arc::clone(self.asked(first)?.1);
+        while self.drop_ended() && self.pack_part(&to, &mut writer, &mut beside) {}
+        beside.retain(|id| *id != first);
+        if let Some((asked, _)) = self.asked(first) {
+            asked.beside = beside;
+        }
+        Some((writer.finish(Kind::Calls, to.session(), first), to, first))
+    }
+
+    /// Packs a part of the first call, if it goes to that node, and fits.
+    fn pack_part(&mut self, to: &Arc<Peer>, writer: &mut Writer<'_>, packed: &mut Vec<u64>) -> bool {
+        let Some(Unsent { id, sent }) = self.unsent.pop_front() else {
+            return false;
+        };
+        let next = match self.asked(id) {
+            Some((asked, peer)) if Arc::ptr_eq(peer, to) => asked.set.with(asked.index, |call| {
+                let part = part(id, 0, &call.request, sent);
+                let fits = part.size() <= writer.room();
+                if fits {
+                    writer.part(&part);
+                }
+                fits.then_some((sent + part.payload.len(), call.request.len()))
+            }),
+            _ => None,
+        };
+        match next {
+            Some((sent, total)) => {
+                packed.push(id);
+                if sent < total {
+                    self.unsent.push_front(Unsent { id, sent });
+                }
+                true
+            }
+            None => {
+                self.unsent.push_front(Unsent { id, sent });
+                false
+            }
+        }
+    }
+
+    /// Puts a part of an answer in its place; the answer, if it is whole. What nobody waits for, or makes no sense, is nothing.
+    fn gather(&mut self, session: u64, part: &Part<'_>) -> Option<Vec<u8>> {
+        let (asked, peer) = self.asked(part.call)?;
+        if peer.session() != session {
+            return None;
+        }
+        if part.is_all() {
+            let mut bytes = asked.set.with(asked.index, |call| core::mem::take(&mut call.answer));
+            bytes.clear();
+            bytes.extend_from_slice(part.payload);
+            return Some(bytes);
+        }
+        let room = || asked.set.with(asked.index, |call| core::mem::take(&mut call.answer));
+        let mut whole = asked.whole.take().unwrap_or_else(|| Whole::new(room(), part.total));
+        let done = whole.add(part);
+        if done == Some(true) {
+            return Some(whole.into_bytes());
+        }
+        asked.whole = Some(whole);
+        None
+    }
+}
+
+impl Caller for Connection {
+    fn peer(&self) -> &str {
+        &self.0.peer.name
+    }
+
+    fn id(&self) -> CallerId {
+        CallerId(self.0.peer.session())
+    }
+
+    fn post(&self, calls: Vec<Call>) -> Called {
+        if calls.is_empty() {
+            return Called::done(calls);
+        }
+        let client = &self.0.handle.0;
+        let room = || client.core.lock().calling < DEPTH;
+        if !room() {
+            client.wait_until(&Arc::default(), &AtomicBool::default(), room);
+        }
+        let set = Arc::new(Set::new(calls));
+        client.ask(&self.0.peer, &set);
+        Called::new(Box::new(Answers {
+            way: Arc::clone(&self.0),
+            set,
+        }))
+    }
+}
+
+impl Ends for Set {
+    fn has_ended(&self) -> bool {
+        self.is_done()
+    }
+}
+
+/// Calls under way, as whoever posted them has them. The way lives as long.
+struct Answers {
+    way: Arc<Way>,
+    set: Arc<Set>,
+}
+
+impl CallsInFlight for Answers {
+    fn poll(&mut self) -> bool {
+        if !self.set.is_done() {
+            self.way.handle.0.try_turn();
+        }
+        self.set.is_done()
+    }
+
+    fn wait(self: Box<Self>) -> Vec<Call> {
+        let client = &self.way.handle.0;
+        client.wait_until(&self.set.event, &self.set.slept, || self.set.is_done());
+        self.set.take()
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        let set: Arc<dyn Ends> = Arc::clone(&self.set) as _;
+        self.way.let_go(set);
+    }
+}
+
+const _: () = assert!(call::LIMIT <= u32::MAX as usize);

@@ -1,0 +1,686 @@
+//! Calls over simulated cards: [`cenote_fabric::rdma::call`] in virtual time, with the faults of the verbs.
+//!
+//! The program of a node runs in a thread of its own, that of whoever [serves](MemoryNode::serve): a simulated process as a rule, so that it
+//! may take locks, and be killed. The node's memory outlives it; its callers are lost, and so are those of a program before.
+//!
+//! ```text
+//!   post: doorbell ─► my card: an operation, my direction ─► the node's direction ─► one way of a message of that size
+//!                                       at the node: inbox ─► the server's thread: processor time, Serve::serve
+//!   answer: the node's direction ─► mine ─► one way of a message of its size ─► complete
+//! ```
+//!
+//! One way of a message is what a write of its size takes, less the way back of the smallest.
+//!
+//! A call has one event to come, beside the one that ends its time:
+//!
+//! ```text
+//!   Request ──arrives──► Look, again and again while the program has it ──answered──► Answer ──arrives──► complete
+//!     └ lost: again, at last Timeout or Lost    └ nobody there, twice: Lost               └ lost: again, at last Timeout or Lost
+//! ```
+//!
+//! Events happen when somebody looks at the network. Whoever sleeps does so until the next event that concerns him, and is woken when
+//! an earlier one is planned: by `post`, by an answer, by a connection's end.
+//!
+//! Invariants: a request enters the inbox once, and leaves it once; nothing of a caller is served after its end was told.
+
+use super::{Life, MemoryNode, Network, Port, State, unreachable};
+use crate::state;
+use cenote_base::rt::atomic::{AtomicU32, Ordering};
+use cenote_base::rt::{self, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::profile::Profile;
+use cenote_fabric::rdma::call::{
+    Answer, Answering, Call, Called, Caller, CallerId, Callers, CallsInFlight, PATIENCE, Serve,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// What a message has beside a request or an answer.
+const HEAD: u64 = 48;
+
+/// What serving takes, and when it gives callers up.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Serving {
+    /// Processor time of a call, beside what the program itself takes. (Assumed: a message taken and one sent.)
+    pub cost: Nanos,
+    /// How long a caller that has called may be silent before its end is told.
+    pub silence: Nanos,
+}
+
+impl Default for Serving {
+    fn default() -> Self {
+        Self {
+            cost: Nanos(600),
+            silence: Nanos::from_millis(50),
+        }
+    }
+}
+
+/// A time, and a number that makes it unique.
+type Key = (Nanos, u64);
+
+/// All calls of a network.
+#[derive(Default)]
+pub(super) struct Calls {
+    groups: BTreeMap<u64, Group>,
+    under_way: BTreeMap<u64, Asked>,
+    events: BTreeMap<Key, (Event, u64)>,
+    /// By node: whoever serves there.
+    servers: BTreeMap<usize, Server>,
+    counted: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// The request arrives at the node.
+    Request,
+    /// Is anybody there?
+    Look,
+    /// The answer arrives at the caller.
+    Answer,
+    /// The call's time is over.
+    Late,
+}
+
+/// Calls that were posted together. (Not a `call::Set`: its lock is a preemption point, and the network's is held here.)
+struct Group {
+    calls: Vec<Call>,
+    left: usize,
+    /// Nobody will ask for them.
+    dropped: bool,
+}
+
+/// A call under way.
+struct Asked {
+    line: Line,
+    group: u64,
+    index: usize,
+    /// Moves on when an event of the call is planned that its waiter does not know.
+    news: Arc<AtomicU32>,
+    /// While it is on its way.
+    request: Vec<u8>,
+    answer: Option<Result<Vec<u8>>>,
+    resent: u32,
+    next: Option<Key>,
+    late: Key,
+}
+
+/// Who calls whom.
+#[derive(Clone)]
+struct Line {
+    caller: CallerId,
+    host: usize,
+    node: usize,
+    /// The server that drew the caller's number.
+    server: u64,
+    /// Of whoever connected.
+    life: Life,
+    broken: Arc<AtomicBool>,
+}
+
+/// A program that serves.
+struct Server {
+    number: u64,
+    life: Life,
+    /// Moves on when there is something to do, or an earlier event was planned.
+    news: Arc<AtomicU32>,
+    inbox: VecDeque<u64>,
+    callers: BTreeMap<CallerId, Session>,
+}
+
+struct Session {
+    line: Line,
+    called: bool,
+    /// The caller has been dropped.
+    closing: bool,
+    heard: Nanos,
+}
+
+/// What a server does next.
+enum Step {
+    Serve(CallerId, u64, Vec<u8>),
+    Ended(CallerId),
+    /// Nothing, until that time.
+    Sleep(Nanos),
+    Over,
+}
+
+fn tell(news: &AtomicU32) {
+    news.fetch_add(1, Ordering::Release);
+    rt::wake(news, usize::MAX);
+}
+
+impl MemoryNode {
+    /// Serves calls with `program`, in the calling thread, until the node is lost or another serves in its place. If the
+    /// thread's process is killed, callers find nobody.
+    pub fn serve(&self, program: &dyn Serve, serving: Serving) {
+        let (number, news) = self.begin_serving();
+        loop {
+            let seen = news.load(Ordering::Acquire);
+            match self.step(number, serving) {
+                Step::Serve(caller, call, request) => {
+                    rt::spend(serving.cost);
+                    let to = Arc::new(Replies(self.clone()));
+                    program.serve(caller, &request, Answer::new(caller, call, to));
+                }
+                Step::Ended(caller) => program.ended(caller),
+                Step::Sleep(until) => {
+                    let left = (until != Nanos::MAX).then(|| until - rt::now());
+                    rt::wait(&news, seen, left);
+                }
+                Step::Over => return,
+            }
+        }
+    }
+
+    /// Whether a program serves calls now.
+    pub fn is_served(&self) -> bool {
+        let state = self.network.today();
+        let server = state.calls.servers.get(&self.index);
+        server.is_some_and(|s| !s.life.is_over())
+    }
+
+    fn begin_serving(&self) -> (u64, Arc<AtomicU32>) {
+        let life = Life::new(&Arc::default());
+        let news = Arc::new(AtomicU32::new(0));
+        let mut state = self.network.today();
+        let number = state.calls.count();
+        let server = Server {
+            number,
+            life,
+            news: Arc::clone(&news),
+            inbox: VecDeque::new(),
+            callers: BTreeMap::new(),
+        };
+        let before = state.calls.servers.insert(self.index, server);
+        drop(state);
+        before.iter().for_each(|s| tell(&s.news));
+        (number, news)
+    }
+
+    fn step(&self, number: u64, serving: Serving) -> Step {
+        let now = rt::now();
+        let mut state = self.network.state();
+        state.catch_up(now);
+        state.serve_next(self.index, number, serving, now)
+    }
+
+    /// The node's server is told to look.
+    pub(super) fn tell_server(&self) {
+        let state = self.network.state();
+        let news = state.calls.servers.get(&self.index).map(|s| Arc::clone(&s.news));
+        drop(state);
+        news.iter().for_each(|n| tell(n));
+    }
+}
+
+/// Where a node's answers go.
+struct Replies(MemoryNode);
+
+impl Answering for Replies {
+    fn answered(&self, _: CallerId, call: u64, answer: Result<Vec<u8>>) {
+        let now = rt::now();
+        let network = &self.0.network;
+        let mut state = network.state();
+        state.catch_up(now);
+        let news = state.send_answer(call, answer, now, &network.0.profile);
+        drop(state);
+        news.iter().for_each(|n| tell(n));
+    }
+}
+
+impl Calls {
+    fn count(&mut self) -> u64 {
+        self.counted += 1;
+        self.counted
+    }
+
+    fn plan(&mut self, time: Nanos, event: Event, call: u64) -> Key {
+        let key = (time, self.count());
+        self.events.insert(key, (event, call));
+        key
+    }
+
+    /// The next event of a call.
+    fn plan_next(&mut self, time: Nanos, event: Event, call: u64) {
+        let key = self.plan(time, event, call);
+        if let Some(asked) = self.under_way.get_mut(&call)
+            && let Some(before) = asked.next.replace(key)
+        {
+            self.events.remove(&before);
+        }
+    }
+
+    /// A call is complete.
+    fn complete(&mut self, call: u64, answer: Result<Vec<u8>>) {
+        if let Some(asked) = self.under_way.remove(&call) {
+            self.events.remove(&asked.late);
+            asked.next.into_iter().for_each(|key| {
+                self.events.remove(&key);
+            });
+            self.finish(asked.group, asked.index, asked.request, answer);
+        }
+    }
+
+    fn finish(&mut self, id: u64, index: usize, request: Vec<u8>, answer: Result<Vec<u8>>) {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        let call = &mut group.calls[index];
+        call.request = request;
+        (call.answer, call.result) = match answer {
+            Ok(bytes) => (bytes, Ok(())),
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        group.left -= 1;
+        if group.dropped && group.left == 0 {
+            self.groups.remove(&id);
+        }
+    }
+
+    /// The first event that a server of `node` has to be awake for.
+    fn next_request(&self, node: usize) -> Nanos {
+        let first = self
+            .events
+            .iter()
+            .find(|(_, (event, call))| *event == Event::Request && self.under_way[call].line.node == node);
+        first.map_or(Nanos::MAX, |(key, _)| key.0)
+    }
+}
+
+impl State {
+    /// Whether no message passes between a caller and its server.
+    fn is_severed(&self, line: &Line) -> bool {
+        let node = &self.nodes[line.node];
+        let server = self.calls.servers.get(&line.node);
+        node.memory.is_lost()
+            || self.cuts.contains(&(line.host, line.node))
+            || server.is_none_or(|s| s.number != line.server || s.life.is_over())
+    }
+
+    /// Whether it is an answer of a server that has died since, and arrives all the same.
+    fn is_left_behind(&mut self, event: Event, line: &Line) -> bool {
+        let way = !self.nodes[line.node].memory.is_lost() && !self.cuts.contains(&(line.host, line.node));
+        event == Event::Answer && way && self.dice.chance(0.5)
+    }
+
+    /// Whether the server, being there, does not know the caller: it, or another before it, has told its end.
+    fn is_unknown(&self, line: &Line) -> bool {
+        let server = self.calls.servers.get(&line.node);
+        server.is_some_and(|s| !s.life.is_over() && !s.callers.contains_key(&line.caller))
+    }
+
+    /// Starts calls; their group.
+    fn ask_all(&mut self, line: &Line, calls: Vec<Call>, news: &Arc<AtomicU32>, now: Nanos, profile: &Profile) -> u64 {
+        let (group, left) = (self.calls.count(), calls.len());
+        let dropped = false;
+        self.calls.groups.insert(group, Group { calls, left, dropped });
+        let broken = line.broken.load(Relaxed);
+        for index in 0..left {
+            let call = &mut self.calls.groups.get_mut(&group).expect("it has calls left").calls[index];
+            let lost = broken.then(|| unreachable(self.nodes[line.node].memory.name()));
+            let wrong = call.check().err().or(lost);
+            let (request, patience) = (std::mem::take(&mut call.request), call.patience);
+            match wrong {
+                Some(error) => self.calls.finish(group, index, request, Err(error)),
+                None => self.ask((line, news), (group, index), request, patience, now, profile),
+            }
+        }
+        group
+    }
+
+    fn ask(
+        &mut self,
+        (line, news): (&Line, &Arc<AtomicU32>),
+        (group, index): (u64, usize),
+        request: Vec<u8>,
+        patience: Option<Nanos>,
+        now: Nanos,
+        profile: &Profile,
+    ) {
+        let call = self.calls.count();
+        let bytes = request.len() as u64 + HEAD;
+        let late = self.calls.plan(now + patience.unwrap_or(PATIENCE), Event::Late, call);
+        let (mine, theirs) = (self.card(line.host, profile), Arc::clone(&self.nodes[line.node].card));
+        let mut at = now + mine.operations.as_ref().map_or(Nanos::ZERO, |o| o.wait(now, 1));
+        at += mine.outbound.wait(at, bytes);
+        at += theirs.inbound.wait(at, bytes);
+        at += one_way(bytes, profile) + self.late();
+        let asked = Asked {
+            line: line.clone(),
+            group,
+            index,
+            news: Arc::clone(news),
+            request,
+            answer: None,
+            resent: 0,
+            next: None,
+            late,
+        };
+        self.calls.under_way.insert(call, asked);
+        self.calls.plan_next(at, Event::Request, call);
+    }
+
+    /// An answer leaves the node; whom to tell.
+    fn send_answer(
+        &mut self,
+        call: u64,
+        answer: Result<Vec<u8>>,
+        now: Nanos,
+        profile: &Profile,
+    ) -> Option<Arc<AtomicU32>> {
+        let line = self.calls.under_way.get(&call)?.line.clone();
+        let bytes = answer.as_ref().map_or(0, |a| a.len() as u64) + HEAD;
+        let (mine, theirs) = (self.card(line.host, profile), Arc::clone(&self.nodes[line.node].card));
+        let mut at = now + theirs.outbound.wait(now, bytes);
+        at += mine.inbound.wait(at, bytes);
+        at += one_way(bytes, profile) + self.late();
+        let asked = self.calls.under_way.get_mut(&call)?;
+        (asked.answer, asked.resent) = (Some(answer), 0);
+        let news = Arc::clone(&asked.news);
+        self.calls.plan_next(at, Event::Answer, call);
+        Some(news)
+    }
+
+    /// Lets everything happen that was planned for calls until `now`.
+    pub(super) fn catch_up_calls(&mut self, now: Nanos) {
+        while let Some(first) = self.calls.events.first_entry().filter(|e| e.key().0 <= now) {
+            let ((time, _), (event, call)) = first.remove_entry();
+            self.happens(event, call, time);
+        }
+    }
+
+    fn happens(&mut self, event: Event, call: u64, time: Nanos) {
+        let Some(asked) = self.calls.under_way.get_mut(&call) else {
+            return;
+        };
+        if event == Event::Late {
+            let late = Error::Timeout(format!(
+                "{}: no answer in time",
+                self.nodes[asked.line.node].memory.name()
+            ));
+            return self.calls.complete(call, Err(late));
+        }
+        asked.next = None;
+        let line = asked.line.clone();
+        if event == Event::Request && line.life.is_over() && self.dice.chance(0.5) {
+            return self
+                .calls
+                .complete(call, Err(Error::Lost("its sender has died".into())));
+        }
+        let severed = self.is_severed(&line) && !self.is_left_behind(event, &line);
+        if !severed && event != Event::Answer && self.is_unknown(&line) {
+            return self.lose_call(call, &line);
+        }
+        let lost = severed || event != Event::Look && self.dice.chance(self.faults.loss);
+        match lost {
+            true => self.again(event, call, severed, time),
+            false => self.arrives(event, call, time),
+        }
+    }
+
+    /// A message was lost, or nobody is there: again, or not any more.
+    fn again(&mut self, event: Event, call: u64, severed: bool, time: Nanos) {
+        let faults = self.faults;
+        let Some(asked) = self.calls.under_way.get_mut(&call) else {
+            return;
+        };
+        asked.resent += 1;
+        let line = asked.line.clone();
+        if asked.resent <= faults.resends {
+            return self.calls.plan_next(time + faults.resend, event, call);
+        }
+        if severed {
+            return self.lose_call(call, &line);
+        }
+        let name = self.nodes[line.node].memory.name();
+        let late = Error::Timeout(format!("memory node {name}: no answer in time"));
+        self.calls.complete(call, Err(late));
+    }
+
+    fn lose_call(&mut self, call: u64, line: &Line) {
+        line.broken.store(true, Relaxed);
+        let lost = unreachable(self.nodes[line.node].memory.name());
+        self.calls.complete(call, Err(lost));
+    }
+
+    fn arrives(&mut self, event: Event, call: u64, time: Nanos) {
+        let look = time + self.faults.resend;
+        let Some(asked) = self.calls.under_way.get_mut(&call) else {
+            return;
+        };
+        asked.resent = 0;
+        match event {
+            Event::Request => {
+                let node = asked.line.node;
+                let server = self.calls.servers.get_mut(&node);
+                server.into_iter().for_each(|s| s.inbox.push_back(call));
+                self.calls.plan_next(look, Event::Look, call);
+            }
+            Event::Answer => {
+                let none = || Err(Error::Invalid("an answer without one".into()));
+                let answer = asked.answer.take().unwrap_or_else(none);
+                self.calls.complete(call, answer);
+            }
+            Event::Look | Event::Late => self.calls.plan_next(look, Event::Look, call),
+        }
+    }
+
+    fn serve_next(&mut self, node: usize, number: u64, serving: Serving, now: Nanos) -> Step {
+        let lost = self.nodes[node].memory.is_lost();
+        let Some(server) = self
+            .calls
+            .servers
+            .get_mut(&node)
+            .filter(|s| s.number == number && !lost)
+        else {
+            return Step::Over;
+        };
+        while let Some(call) = server.inbox.pop_front() {
+            let Some(asked) = self.calls.under_way.get_mut(&call) else {
+                // Its time was over before it was looked at.
+                continue;
+            };
+            if let Some(session) = server.callers.get_mut(&asked.line.caller) {
+                (session.called, session.heard) = (true, now);
+                return Step::Serve(asked.line.caller, call, asked.request.clone());
+            }
+        }
+        if let Some(caller) = self.ended_caller(node, serving.silence, now) {
+            return Step::Ended(caller);
+        }
+        let server = &self.calls.servers[&node];
+        let watch = server.callers.values().any(|s| s.called || s.closing);
+        let look = if watch {
+            now + Nanos(serving.silence.0 / 4)
+        } else {
+            Nanos::MAX
+        };
+        Step::Sleep(self.calls.next_request(node).min(look))
+    }
+
+    /// A caller that has said that it goes, or was silent for too long; its number ends.
+    fn ended_caller(&mut self, node: usize, silence: Nanos, now: Nanos) -> Option<CallerId> {
+        let callers = &self.calls.servers[&node].callers;
+        let hears = |s: &Session| !s.line.life.is_over() && !self.is_severed(&s.line);
+        let heard: Vec<(CallerId, bool)> = callers.iter().map(|(id, s)| (*id, hears(s))).collect();
+        for (id, hears) in heard {
+            let open = self.calls.under_way.values().any(|a| a.line.caller == id);
+            let server = self.calls.servers.get_mut(&node)?;
+            let session = server.callers.get_mut(&id)?;
+            session.heard = if hears { now } else { session.heard };
+            let (called, silent) = (session.called, now.since(session.heard));
+            if hears && session.closing && !open || silent > silence {
+                server.callers.remove(&id);
+                if called {
+                    return Some(id);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// What a message takes from card to card, alone.
+fn one_way(bytes: u64, profile: &Profile) -> Nanos {
+    let time = profile.write_time(bytes) - profile.write_time(1) / 2.0 - profile.doorbell_ns / 2.0;
+    Nanos(time.max(1.0) as u64)
+}
+
+impl Callers for Port {
+    fn caller(&self, peer: &str) -> Result<Arc<dyn Caller>> {
+        let now = rt::now();
+        let node = self.find(peer)?;
+        let life = Life::new(&self.closed);
+        let mut state = self.network.today();
+        let id = CallerId(state.calls.count());
+        let server = state.calls.servers.get_mut(&node).filter(|s| !s.life.is_over());
+        let server = server.ok_or_else(|| unreachable(peer))?;
+        let line = Line {
+            caller: id,
+            host: self.host,
+            node,
+            server: server.number,
+            life,
+            broken: Arc::default(),
+        };
+        let session = Session {
+            line: line.clone(),
+            called: false,
+            closing: false,
+            heard: now,
+        };
+        server.callers.insert(id, session);
+        Ok(Arc::new(Telephone {
+            network: self.network.clone(),
+            peer: peer.to_owned(),
+            line,
+        }))
+    }
+}
+
+/// A connection of a host to the program of a node.
+struct Telephone {
+    network: Network,
+    peer: String,
+    line: Line,
+}
+
+impl fmt::Debug for Telephone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "caller {} (host {} to {})",
+            self.line.caller.0, self.line.host, self.peer
+        )
+    }
+}
+
+impl Telephone {
+    fn node(&self) -> MemoryNode {
+        MemoryNode {
+            network: self.network.clone(),
+            index: self.line.node,
+        }
+    }
+}
+
+impl Caller for Telephone {
+    fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    fn id(&self) -> CallerId {
+        self.line.caller
+    }
+
+    fn post(&self, calls: Vec<Call>) -> Called {
+        if calls.is_empty() {
+            return Called::done(calls);
+        }
+        let profile = &self.network.0.profile;
+        rt::spend(Nanos(profile.doorbell_ns as u64));
+        let (now, news) = (rt::now(), Arc::new(AtomicU32::new(0)));
+        let mut state = self.network.state();
+        state.catch_up(now);
+        let group = state.ask_all(&self.line, calls, &news, now, profile);
+        drop(state);
+        self.node().tell_server();
+        Called::new(Box::new(Waiting {
+            network: self.network.clone(),
+            group,
+            news,
+        }))
+    }
+}
+
+impl Drop for Telephone {
+    fn drop(&mut self) {
+        let mut state = self.network.state();
+        let server = state.calls.servers.get_mut(&self.line.node);
+        let session = server.and_then(|s| s.callers.get_mut(&self.line.caller));
+        session.into_iter().for_each(|s| s.closing = true);
+        drop(state);
+        self.node().tell_server();
+    }
+}
+
+/// Calls that somebody will ask for, or not.
+struct Waiting {
+    network: Network,
+    group: u64,
+    news: Arc<AtomicU32>,
+}
+
+impl Waiting {
+    /// When to look again; `None`: all are complete.
+    fn next_look(&self) -> Option<Nanos> {
+        let now = rt::now();
+        let mut state = self.network.state();
+        state.catch_up(now);
+        if state.calls.groups.get(&self.group).is_none_or(|g| g.left == 0) {
+            return None;
+        }
+        let mine = state.calls.under_way.values().filter(|a| a.group == self.group);
+        let next = mine.flat_map(|a| [Some(a.late.0), a.next.map(|n| n.0)]).flatten().min();
+        Some(next.unwrap_or(now).max(now + Nanos(1)))
+    }
+}
+
+impl CallsInFlight for Waiting {
+    fn poll(&mut self) -> bool {
+        self.next_look().is_none()
+    }
+
+    fn wait(self: Box<Self>) -> Vec<Call> {
+        loop {
+            let seen = self.news.load(Ordering::Acquire);
+            let Some(next) = self.next_look() else {
+                let group = self.network.state().calls.groups.remove(&self.group);
+                return group.map_or(Vec::new(), |g| g.calls);
+            };
+            let left = next - rt::now();
+            let projects = state::is_running() && state::with(|s| s.schedule.projects());
+            if projects && left <= self.network.state().polling {
+                rt::spend(left);
+                rt::preempt();
+            } else {
+                rt::wait(&self.news, seen, Some(left));
+            }
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut state = self.network.state();
+        if let Some(group) = state.calls.groups.get_mut(&self.group) {
+            group.dropped = true;
+            if group.left == 0 {
+                state.calls.groups.remove(&self.group);
+            }
+        }
+    }
+}
