@@ -7,7 +7,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/cenote/target
 BIN := $(CARGO_TARGET_DIR)/release
 
-.PHONY: demo run test build bench figures setup setup-test clean
+.PHONY: demo run test build capi bench figures setup setup-test clean
 
 demo: build
 	$(BIN)/cenote-bench demo --out demo-out
@@ -22,6 +22,12 @@ build: setup
 	@echo "building (the first time takes some 15 minutes on 2 cores) ..."
 	cargo build --release --workspace
 
+# The pool's library for C and Python, with its header, in PREFIX.
+capi: PREFIX ?= capi-out
+capi: setup
+	cargo build --release -p cenote-capi
+	scripts/install_capi.sh $(CARGO_TARGET_DIR)/release/libcenote_capi.so $(PREFIX)
+
 bench: build
 	$(BIN)/cenote-bench peers --out peers-out
 
@@ -29,6 +35,8 @@ bench: build
 figures: build
 	$(BIN)/cenote-bench reproduce polarcxlmem --out docs/figures/polarcxlmem
 	sed 's#](fig#](figures/polarcxlmem/fig#' docs/figures/polarcxlmem/README.md > docs/reproduce-polarcxlmem.md
+	$(BIN)/cenote-bench reproduce rcmp --out docs/figures/rcmp
+	sed -E 's#\]\(([a-z]+\.svg)\)#](figures/rcmp/\1)#' docs/figures/rcmp/README.md > docs/reproduce-rcmp.md
 
 setup:
 	@scripts/setup.sh build
@@ -37,4 +45,4 @@ setup-test:
 	@scripts/setup.sh test
 
 clean:
-	rm -rf demo-out peers-out cenote-data
+	rm -rf demo-out peers-out capi-out cenote-data

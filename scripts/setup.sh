@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demonstration need on Debian or Ubuntu. Run again, it does nothing.
 #   scripts/setup.sh build    a C compiler and a Rust toolchain; libfabric's headers for RDMA, if they can be had
-#   scripts/setup.sh test     also the clients that the tests use: psql, pgbench, sysbench, psycopg, redis-cli
+#   scripts/setup.sh test     also the clients that the tests use: psql, pgbench, sysbench, psycopg, redis-cli, fusermount3, sqlite3, git
 set -euo pipefail
 
 RUST_MINIMUM=1.94
@@ -60,6 +60,9 @@ if [ "${1:-build}" = test ]; then
     command -v psql >/dev/null || packages+=(postgresql-client)
     command -v pgbench >/dev/null || packages+=(postgresql-contrib)
     command -v sysbench >/dev/null || packages+=(sysbench)
+    command -v fusermount3 >/dev/null || packages+=(fuse3)
+    command -v sqlite3 >/dev/null || packages+=(sqlite3)
+    command -v git >/dev/null || packages+=(git)
     command -v redis-benchmark >/dev/null || packages+=(redis-tools)
     { [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import psycopg' 2>/dev/null; } || packages+=(python3 python3-psycopg)
 fi

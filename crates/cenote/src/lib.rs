@@ -5,16 +5,19 @@
 //!              │  ├── database        opens the engine, which recovers
 //!              │  └── server          sessions: socket ─ wire ─ session ─ admin ─ sql
 //!              ├ kv                 Redis's protocol, in front of the pool's key-value store
+//!              ├ mount              FUSE, in front of the pool's file system
 //!              └ status, check, ...   talk to a running server over its own protocol
 //! ```
 
 pub mod admin;
+mod calls;
 pub mod cli;
 pub mod config;
 pub mod database;
 pub mod device;
 pub mod kv;
 pub mod log;
+pub mod mount;
 mod pooled;
 pub mod regions;
 pub mod server;

@@ -10,6 +10,8 @@
 //!                                              (none) ◀── confirmed ──────  Freeing
 //! ```
 //!
+//! A grant may be a part of a space, which nobody holds: its memory node keeps it ([`spaces`]).
+//!
 //! Invariants:
 //! - each byte of a memory node is free or of one grant; a grant counts until its node has *confirmed* that nobody has it
 //!   mapped and its memory is given up (quarantine: a lapsed holder may be in the middle of a copy, design section 6);
@@ -25,12 +27,15 @@ use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use serde::{Deserialize, Serialize};
+pub use spaces::{Making, PartOf, SpaceId, SpacePhase, SpaceRecord};
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// Memory is granted in extents of so many bytes.
 pub const EXTENT: u64 = 2 << 20;
-const FORMAT: &str = "cenote-pool 1";
+const FORMAT: &str = "cenote-pool 2";
+/// Before there were spaces. It is read as it is: what it lacks is empty.
+const FORMAT_1: &str = "cenote-pool 1";
 /// Characters of a description that are kept.
 const DESCRIPTION_MAX: usize = 512;
 
@@ -67,6 +72,10 @@ pub enum Phase {
     Fencing,
     /// Its node is ending whoever has it, and frees its memory.
     Freeing,
+    /// A part of a space: its node is making it, and nobody has heard of it.
+    Keeping,
+    /// A part of a space: its node keeps it.
+    Kept,
 }
 
 impl fmt::Display for Phase {
@@ -76,6 +85,8 @@ impl fmt::Display for Phase {
             Phase::Idle => "idle",
             Phase::Fencing => "fencing",
             Phase::Freeing => "freeing",
+            Phase::Keeping => "being made",
+            Phase::Kept => "kept",
         })
     }
 }
@@ -99,6 +110,9 @@ pub struct Grant {
     pub phase: Phase,
     /// How long it is kept while idle, in seconds; `None`: until it is given back.
     pub keep: Option<u64>,
+    /// Which part of which space it is, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<PartOf>,
     /// When its lease lapses (held), or since when it has been idle. Not in the file: a manager that starts gives everybody a whole lease.
     #[serde(skip)]
     pub time: Nanos,
@@ -136,6 +150,12 @@ pub struct Node {
     /// Whether it is connected.
     #[serde(skip)]
     pub connected: bool,
+    /// Where members of spaces find it.
+    #[serde(skip)]
+    pub members: String,
+    /// Where it is called over the fabric, if it can be.
+    #[serde(skip)]
+    pub calls: Option<String>,
 }
 
 /// All of it. What is not in the file is in `tenants`, and each node's and grant's skipped fields.
@@ -146,6 +166,8 @@ pub struct Book {
     next: u64,
     nodes: BTreeMap<NodeId, Node>,
     grants: BTreeMap<GrantId, Grant>,
+    #[serde(default)]
+    spaces: Vec<SpaceRecord>,
     #[serde(skip)]
     tenants: Tenants,
 }
@@ -169,6 +191,7 @@ impl Book {
             next: 1,
             nodes: BTreeMap::new(),
             grants: BTreeMap::new(),
+            spaces: Vec::new(),
             tenants,
         }
     }
@@ -188,7 +211,8 @@ impl Book {
     pub fn from_bytes(bytes: &[u8], tenants: Tenants, now: Nanos, lease: Nanos) -> Result<Self> {
         let text = std::str::from_utf8(bytes).map_err(|_| Error::corrupt("the pool's book is no text"))?;
         let (head, body) = text.split_once('\n').unwrap_or((text, ""));
-        let Some((format, sum)) = head.rsplit_once(' ').filter(|(format, _)| *format == FORMAT) else {
+        let known = |format: &str| format == FORMAT || format == FORMAT_1;
+        let Some((format, sum)) = head.rsplit_once(' ').filter(|(format, _)| known(format)) else {
             return Err(Error::Mismatch(format!(
                 "the pool's book begins with \"{}\"; this program knows \"{FORMAT}\"",
                 head.chars().take(40).collect::<String>().escape_debug()
@@ -207,13 +231,12 @@ impl Book {
                 _ => now,
             };
         }
-        match book.problems().is_empty() {
-            true => Ok(book),
-            false => Err(Error::corrupt(format!(
-                "the pool's book: {}",
-                book.problems().join("; ")
-            ))),
+        let problems = book.problems();
+        if !problems.is_empty() {
+            return Err(Error::corrupt(format!("the pool's book: {}", problems.join("; "))));
         }
+        book.undo_unheard();
+        Ok(book)
     }
 
     // ---- looking ----
@@ -263,7 +286,7 @@ impl Book {
 
     /// Grants of `node` that it has something to do for.
     pub fn work_of(&self, node: NodeId) -> Vec<GrantId> {
-        let todo = |g: &Grant| g.node == node && matches!(g.phase, Phase::Fencing | Phase::Freeing);
+        let todo = |g: &Grant| g.node == node && matches!(g.phase, Phase::Fencing | Phase::Freeing | Phase::Keeping);
         self.grants.iter().filter(|(_, g)| todo(g)).map(|(id, _)| *id).collect()
     }
 
@@ -308,6 +331,8 @@ impl Book {
             directory: hello.directory.clone(),
             machine: hello.machine,
             connected: true,
+            members: hello.members.clone(),
+            calls: hello.calls.clone(),
         };
         self.nodes.insert(hello.id, node);
         Ok(())
@@ -329,7 +354,9 @@ impl Book {
             return Err(Error::Busy(format!("memory node {id} is connected: stop it first")));
         }
         self.nodes.remove(&id);
+        self.lose_parts(id);
         self.grants.retain(|_, grant| grant.node != id);
+        self.settle_spaces();
         Ok(())
     }
 
@@ -424,17 +451,8 @@ impl Book {
     }
 
     fn open_new(&mut self, tenant: &str, bytes: u64, wish: &OpenRequest, now: Nanos, lease: Nanos) -> Result<Opening> {
-        let limits = self.limits(tenant)?;
-        let (quota, priority) = (limits.quota, limits.priority);
-        let has = self.granted_to(tenant);
-        if quota.is_some_and(|quota| has + bytes > quota) {
-            return Err(Error::Full(format!(
-                "tenant \"{tenant}\" has {} of its quota of {}; {} more are too much",
-                ByteSize(has),
-                ByteSize(quota.unwrap_or(0)),
-                ByteSize(bytes)
-            )));
-        }
+        let priority = self.limits(tenant)?.priority;
+        self.check_quota(tenant, bytes)?;
         let Some(node) = self.place(bytes, wish) else {
             return self.reclaim(bytes, wish, priority);
         };
@@ -449,10 +467,24 @@ impl Book {
             epoch: 0,
             phase: Phase::Idle,
             keep: wish.keep,
+            part: None,
             time: now,
         };
         self.grants.insert(id, grant);
         self.hold(id, now, lease)
+    }
+
+    fn check_quota(&self, tenant: &str, bytes: u64) -> Result<()> {
+        let (has, quota) = (self.granted_to(tenant), self.limits(tenant)?.quota);
+        match quota.filter(|quota| has.saturating_add(bytes) > *quota) {
+            None => Ok(()),
+            Some(quota) => Err(Error::Full(format!(
+                "tenant \"{tenant}\" has {} of its quota of {}; {} more are too much",
+                ByteSize(has),
+                ByteSize(quota),
+                ByteSize(bytes)
+            ))),
+        }
     }
 
     fn limits(&self, tenant: &str) -> Result<&Tenant> {
@@ -487,20 +519,25 @@ impl Book {
     fn reclaim(&mut self, bytes: u64, wish: &OpenRequest, priority: u8) -> Result<Opening> {
         let nodes = self.nodes_for(wish);
         for node in &nodes {
-            let mut room = self.free_of(*node) + self.freeing(*node);
-            let mut victims = Vec::new();
-            for (id, bytes_of) in self.reclaimable(*node, priority) {
-                if room < bytes {
-                    room += bytes_of;
-                    victims.push(id);
-                }
-            }
-            if room >= bytes {
+            if let Some(victims) = self.victims(*node, bytes, priority) {
                 victims.into_iter().for_each(|id| self.set_freeing(id));
                 return Ok(Opening::Wait);
             }
         }
         Err(self.full(bytes, wish.pod.as_deref(), &nodes))
+    }
+
+    /// What has to go so that a node has so much room, if that is enough.
+    fn victims(&self, node: NodeId, bytes: u64, priority: u8) -> Option<Vec<GrantId>> {
+        let mut room = self.free_of(node) + self.freeing(node);
+        let mut victims = Vec::new();
+        for (id, bytes_of) in self.reclaimable(node, priority) {
+            if room < bytes {
+                room += bytes_of;
+                victims.push(id);
+            }
+        }
+        (room >= bytes).then_some(victims)
     }
 
     fn freeing(&self, node: NodeId) -> u64 {
@@ -606,16 +643,18 @@ impl Book {
         match grant.phase {
             Phase::Fencing => (grant.phase, grant.time) = (Phase::Idle, now),
             Phase::Freeing => drop(self.grants.remove(&id)),
-            Phase::Held | Phase::Idle => {}
+            Phase::Keeping => (grant.phase, grant.time) = (Phase::Kept, now),
+            Phase::Held | Phase::Idle | Phase::Kept => {}
         }
+        self.settle_spaces();
     }
 
     /// An operator takes it away from whoever has it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is none of this number.
+    /// [`Error::Invalid`] if there is none of this number, or it is part of a space.
     pub fn free(&mut self, id: GrantId) -> Result<()> {
-        self.grant(id)?;
+        self.check_alone(id)?;
         self.set_freeing(id);
         Ok(())
     }
@@ -681,6 +720,7 @@ impl Book {
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut labels = std::collections::BTreeSet::new();
+        problems.extend(self.problems_of_spaces());
         for (id, grant) in &self.grants {
             if id.0 >= self.next {
                 problems.push(format!("grant {id} has a number that is not given yet"));
@@ -715,5 +755,6 @@ impl Book {
     }
 }
 
+mod spaces;
 #[cfg(test)]
 mod tests;

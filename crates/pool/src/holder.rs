@@ -51,13 +51,13 @@ pub struct Wish {
 pub type OnRevoked = Box<dyn Fn(&Error) + Send>;
 
 /// A connection in a role.
-struct Session {
+pub(crate) struct Session {
     connection: Arc<dyn Connection>,
-    welcome: Welcome,
+    pub(crate) welcome: Welcome,
 }
 
 impl Session {
-    fn begin(network: &dyn Network, credentials: &Credentials, role: Role) -> Result<Self> {
+    pub(crate) fn begin(network: &dyn Network, credentials: &Credentials, role: Role) -> Result<Self> {
         let connection = network.connect(&credentials.manager, CONNECT_PATIENCE)?;
         let hello = Hello {
             version: VERSION,
@@ -72,7 +72,7 @@ impl Session {
         Ok(Self { connection, welcome })
     }
 
-    fn ask(&self, request: &Request) -> Result<Reply> {
+    pub(crate) fn ask(&self, request: &Request) -> Result<Reply> {
         match wire::call(&*self.connection, request, ANSWER_PATIENCE)? {
             Reply::Failed(failure) => Err(failure.into()),
             reply => Ok(reply),
@@ -86,7 +86,7 @@ impl Drop for Session {
     }
 }
 
-fn unexpected() -> Error {
+pub(crate) fn unexpected() -> Error {
     Error::corrupt("the manager's answer does not fit the question")
 }
 
@@ -296,6 +296,15 @@ impl Operator {
     /// [`Error::Invalid`] if there is none of this number.
     pub fn free(&self, grant: GrantId) -> Result<()> {
         self.0.ask(&Request::Free { grant }).map(drop)
+    }
+
+    /// Ends whoever has a tenant's space open, and frees its memory.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is none of this name.
+    pub fn drop_space(&self, tenant: &str, name: &str) -> Result<()> {
+        let (tenant, name) = (Some(tenant.into()), name.into());
+        self.0.ask(&Request::DropSpace { tenant, name }).map(drop)
     }
 
     /// Gives up a memory node that will not come back, and what lay there.

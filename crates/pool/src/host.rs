@@ -4,7 +4,8 @@
 use cenote_base::rt::{self, Nanos, fs};
 use cenote_base::{Error, Result};
 use rustix::process::{Pid, PidfdFlags, Signal};
-use std::path::Path;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
 
 const TURN: Nanos = Nanos::from_millis(2);
 
@@ -16,11 +17,77 @@ pub trait Host: Send + Sync {
     /// Those of asking.
     fn holders(&self, file: &Path) -> Result<Vec<String>>;
 
-    /// Ends them, and returns when that is confirmed.
+    /// Ends them, and returns when that is confirmed. This process is not ended: it is waited for.
     ///
     /// # Errors
     /// [`Error::Busy`] if somebody is there still after `patience`.
     fn end_holders(&self, file: &Path, patience: Nanos) -> Result<()>;
+
+    /// Ends the processes that have `file` mapped, but those of `kept` and this one, and returns when that is confirmed.
+    ///
+    /// # Errors
+    /// As [`Host::end_holders`].
+    fn end_others(&self, file: &Path, kept: &[Process], patience: Nanos) -> Result<()>;
+
+    /// Whether a process has not ended wholly yet.
+    fn is_there(&self, process: Process) -> bool;
+
+    /// Ends a process if it has one of `files` mapped, and returns when it has none of them: because it never had, or is not there any more.
+    ///
+    /// # Errors
+    /// As [`Host::end_holders`].
+    fn end_process(&self, process: Process, files: &[PathBuf], patience: Nanos) -> Result<()>;
+}
+
+/// A process of this machine, told from a later one of the same number by when it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number.
+    pub pid: i32,
+    /// When it began, in the kernel's ticks since the machine did.
+    pub start: u64,
+}
+
+impl Process {
+    /// This one.
+    pub fn this() -> Self {
+        let pid = own_pid();
+        let start = Stat::of(pid).map_or(0, |stat| stat.start);
+        Self { pid, start }
+    }
+
+    /// What its threads are known by in parts that it maps.
+    pub fn mark(self) -> u64 {
+        ((self.pid as u64) << 40) ^ (self.start << 2) | 2
+    }
+}
+
+fn own_pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// What `/proc/PID/stat` says.
+struct Stat {
+    start: u64,
+    /// It has ended, with all of its threads, and waits for its parent.
+    is_over: bool,
+}
+
+impl Stat {
+    /// `None` if there is no such process, or it cannot be seen.
+    fn of(pid: i32) -> Option<Self> {
+        let text = read_all(Path::new(&format!("/proc/{pid}/stat"))).ok()?;
+        // The name, in parentheses, may hold anything.
+        let text = String::from_utf8_lossy(&text);
+        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        // Fields 3 (state), 20 (threads) and 22 (start) of proc_pid_stat(5).
+        let is_ended = matches!(*fields.first()?, "Z" | "X");
+        Some(Self {
+            start: number(19)?,
+            is_over: is_ended && number(17)? <= 1,
+        })
+    }
 }
 
 /// This machine: processes by number, found in `/proc`, ended by SIGKILL.
@@ -41,7 +108,7 @@ impl Host for Machine {
         let until = rt::now().raw().saturating_add(patience.raw());
         loop {
             let pids = mapping(file)?;
-            for pid in &pids {
+            for pid in pids.iter().filter(|pid| **pid != own_pid()) {
                 end(*pid, file)?;
             }
             if pids.is_empty() && !is_locked(file)? {
@@ -53,6 +120,49 @@ impl Host for Machine {
             }
             rt::sleep(TURN);
         }
+    }
+
+    fn end_others(&self, file: &Path, kept: &[Process], patience: Nanos) -> Result<()> {
+        let is_other =
+            |pid: &i32| *pid != own_pid() && !kept.iter().any(|kept| kept.pid == *pid && self.is_there(*kept));
+        let others: Vec<i32> = mapping(file)?.into_iter().filter(is_other).collect();
+        let files = [file.to_path_buf()];
+        for pid in others {
+            if let Some(stat) = Stat::of(pid) {
+                self.end_process(Process { pid, start: stat.start }, &files, patience)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_there(&self, process: Process) -> bool {
+        Stat::of(process.pid).is_some_and(|stat| stat.start == process.start && !stat.is_over)
+    }
+
+    fn end_process(&self, process: Process, files: &[PathBuf], patience: Nanos) -> Result<()> {
+        let until = rt::now().raw().saturating_add(patience.raw());
+        let maps = |file: &&PathBuf| {
+            Target::of(file).is_ok_and(|file| file.is_some_and(|file| file.is_mapped_by(process.pid)))
+        };
+        let Some(file) = files.iter().find(maps).filter(|_| self.is_there(process)) else {
+            return Ok(());
+        };
+        if process.pid == own_pid() {
+            return Err(Error::Busy(format!("{}: this process does not end", file.display())));
+        }
+        // Not "maps nothing": a process whose first thread has ended shows no mapping, whatever the others do.
+        while self.is_there(process) {
+            end(process.pid, file)?;
+            if rt::now().raw() > until {
+                return Err(Error::Busy(format!(
+                    "{}: process {} does not end",
+                    file.display(),
+                    process.pid
+                )));
+            }
+            rt::sleep(TURN);
+        }
+        Ok(())
     }
 }
 
@@ -88,14 +198,25 @@ impl Target {
     }
 
     fn is_mapped_by(&self, pid: i32) -> bool {
-        // An error: it ended meanwhile, or is another user's.
-        let text = read_all(Path::new(&format!("/proc/{pid}/maps"))).unwrap_or_default();
-        // Addresses, rights, offset, device, inode, path.
+        let maps = |path: String| read_all(Path::new(&path)).unwrap_or_default();
+        let of_all = maps(format!("/proc/{pid}/maps"));
+        if !of_all.is_empty() {
+            return self.is_in(&of_all);
+        }
+        // It ended meanwhile, or is another user's, or its first thread has ended: then the others tell.
+        let tasks = fs::list(format!("/proc/{pid}/task")).unwrap_or_default();
+        tasks
+            .iter()
+            .any(|task| self.is_in(&maps(format!("/proc/{pid}/task/{task}/maps"))))
+    }
+
+    /// Whether one of the lines (addresses, rights, offset, device, inode, path) names it.
+    fn is_in(&self, maps: &[u8]) -> bool {
         let is_it = |line: &str| {
             let mut fields = line.split_ascii_whitespace().skip(3);
             fields.next() == Some(&*self.device) && fields.next() == Some(&*self.inode)
         };
-        String::from_utf8_lossy(&text).lines().any(is_it)
+        String::from_utf8_lossy(maps).lines().any(is_it)
     }
 }
 

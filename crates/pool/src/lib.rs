@@ -16,14 +16,19 @@
 //! `docs/pool.md` tells it at length, with what is not there yet.
 
 pub mod book;
+mod capi;
+pub mod client;
+pub mod fs;
 pub mod holder;
 pub mod host;
+mod key;
 pub mod kv;
 pub mod manager;
+mod member;
 pub mod node;
 pub mod settings;
 pub mod space;
 mod wire;
 
-pub use book::{GrantId, NodeId, Phase};
-pub use wire::{AuditReport, GrantView, NodeView, PoolStatus, TenantView};
+pub use book::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
+pub use wire::{AuditReport, GrantView, NodeView, PartSummary, PoolStatus, SpaceSummary, TenantView};

@@ -11,6 +11,8 @@
 //!
 //! Lock order: a link's `one` → the book. No thread waits for a node with the book locked.
 
+mod spaces;
+
 use crate::book::{Book, GrantId, NodeId, Opening, Phase};
 use crate::settings::Tenants;
 use crate::wire::{
@@ -76,6 +78,8 @@ struct Inner {
     links: Mutex<BTreeMap<NodeId, Arc<Link>>>,
     connections: AtomicU32,
     stop: AtomicBool,
+    /// Why parts that were asked for could not be made, for those who wait.
+    not_made: Mutex<BTreeMap<GrantId, Error>>,
 }
 
 /// The way to a memory node.
@@ -113,6 +117,7 @@ impl Manager {
             links: Mutex::default(),
             connections: AtomicU32::new(0),
             stop: AtomicBool::new(false),
+            not_made: Mutex::default(),
         });
         let (accepting, lapsing) = (Arc::clone(&inner), Arc::clone(&inner));
         let threads = vec![
@@ -324,9 +329,12 @@ impl Inner {
             one: Mutex::new(()),
         });
         self.links.lock().insert(node.id, Arc::clone(&link));
+        self.remind(node.id, &link)?;
         let mut pinged = rt::now();
+        let mut told = BTreeMap::new();
         while !self.is_stopping() {
             let failed = self.do_work(node.id, &link)?;
+            self.tell_peers(node.id, &link, &mut told)?;
             if rt::now().since(pinged) > PING_EVERY {
                 link.order(&Order::Ping)?;
                 pinged = rt::now();
@@ -347,7 +355,11 @@ impl Inner {
             let order = match phase {
                 Phase::Fencing => Order::Fence { grant: id },
                 Phase::Freeing => Order::Free { grant: id },
-                Phase::Held | Phase::Idle => continue,
+                Phase::Keeping => match self.book.lock().part_order(id) {
+                    Some(order) => Order::Keep(order),
+                    None => continue,
+                },
+                Phase::Held | Phase::Idle | Phase::Kept => continue,
             };
             match link.order(&order) {
                 Ok(_) => self.change(|book| {
@@ -355,6 +367,7 @@ impl Inner {
                     Ok(())
                 })?,
                 Err(error @ (Error::Lost(_) | Error::Timeout(_))) => return Err(error),
+                Err(error) if phase == Phase::Keeping => self.not_kept(id, error)?,
                 Err(error) => {
                     eprintln!("cenote: manager: grant {id} stays in quarantine: {error}");
                     failed = true;
@@ -389,6 +402,15 @@ impl Inner {
                 self.change(|book| book.release(tenant, grant, epoch, give_back, now))?;
                 Ok(Reply::Done)
             }
+            Request::CreateSpace(wish) => self.create_space(tenant, &wish),
+            Request::OpenSpace { name } => Ok(Reply::Space(self.book.lock().space_view(tenant, &name)?)),
+            Request::GrowSpace(wish) => self.grow_space(tenant, &wish),
+            Request::DropSpace { tenant: None, name } => {
+                self.change(|book| book.drop_space(tenant, &name))?;
+                Ok(Reply::Done)
+            }
+            Request::AuditSpace { name } => Ok(Reply::Audit(self.audit_space(tenant, &name)?)),
+            Request::Spaces => Ok(Reply::Spaces(self.book.lock().space_summaries(Some(tenant)))),
             _ => Err(Error::Invalid("that is asked of the manager by operators".into())),
         }
     }
@@ -465,9 +487,13 @@ impl Inner {
             Request::Audit => Ok(Reply::Audit(self.audit())),
             Request::Free { grant } => self.change(|book| book.free(grant)).map(|()| Reply::Done),
             Request::Forget { node } => self.change(|book| book.forget(node)).map(|()| Reply::Done),
-            Request::Open(_) | Request::Renew { .. } | Request::Release { .. } => {
-                Err(Error::Invalid("memory is granted to tenants".into()))
-            }
+            Request::DropSpace {
+                tenant: Some(tenant),
+                name,
+            } => self
+                .change(|book| book.drop_space(&tenant, &name))
+                .map(|()| Reply::Done),
+            _ => Err(Error::Invalid("memory is granted to tenants".into())),
         }
     }
 
@@ -479,6 +505,7 @@ impl Inner {
             nodes: book.node_views(),
             tenants: book.tenant_views(),
             grants: book.grant_views(rt::now()),
+            spaces: book.space_summaries(None),
         }
     }
 
@@ -496,6 +523,8 @@ impl Inner {
                 Ok(OrderReply::Files(files)) => {
                     let after = self.book.lock().clone();
                     compare(&name, node.id, [&before, &after], &files, &mut report);
+                    let parts = self.book.lock().kept_by(node.id);
+                    self.audit_parts(&name, node.id, &parts, &mut report);
                 }
                 Ok(_) => report.problems.push(format!("{name}: gave no list")),
                 Err(error) => report.problems.push(format!("{name}: {error}")),
@@ -547,10 +576,10 @@ fn compare(name: &str, node: NodeId, books: [&Book; 2], files: &[GrantFile], rep
     }
     for (id, was) in &before {
         let there = files.iter().any(|file| file.grant == *id);
-        if !there && after.get(id) == Some(was) && was.0 == Phase::Held {
+        if !there && after.get(id) == Some(was) && matches!(was.0, Phase::Held | Phase::Kept) {
             report
                 .problems
-                .push(format!("{name}: grant {id} is held, but its file is gone"));
+                .push(format!("{name}: grant {id} is {}, but its file is gone", was.0));
         }
     }
 }

@@ -3,24 +3,38 @@
 //! ```text
 //!  DIR/node.json     who it is: its number, its pool; locked while the node runs
 //!  DIR/grant-7       a grant's memory: made empty when it is granted, removed when it is freed
+//!  DIR/fenced.json   members that were fenced and live on
+//!  DIR/keep-7        which part of which space grant 7 is, if it is one
 //! ```
 //!
 //! DIR lies in the pod's shared memory: a tmpfs or an fsdax file system that all hosts of the pod mount. A grant's file is its own mapping:
 //! who maps one maps nothing of another. New memory is zero, since new files are. A devdax device cannot be cut like that.
 //!
 //! The node does what the manager orders, one order at a time, over the one connection that it has; it begins a new one only when the orders of
-//! the last are done, so none of those comes late. Each order may come twice. It keeps nothing in its head: it can be killed at any moment, and the
-//! next start goes on.
+//! the last are done, so none of those comes late. Each order may come twice.
+//!
+//! Of a grant that is a part of a space it is the keeper ([`parts`]): it hands out extents to the space's [`members`], which connect to it, whether the
+//! manager is there or not.
+//!
+//! It keeps nothing in its head that cannot be found again: it can be killed at any moment, and the next start goes on.
+
+mod fenced;
+mod members;
+mod parts;
 
 use crate::book::{GrantId, NodeId};
 use crate::host::Host;
+use crate::manager::LEASE_DEFAULT;
+use crate::space::{HostOptions, Hosts};
 use crate::wire::{self, Failure, GrantFile, Hello, NodeHello, Order, OrderReply, Role, VERSION, Welcome};
-use cenote_base::rt::atomic::{AtomicBool, Ordering};
-use cenote_base::rt::{self, Event, Nanos, fs};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use cenote_base::rt::{self, Event, Mutex, Nanos, fs};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
-use cenote_fabric::message::{Connection, Network};
+use cenote_fabric::message::{Connection, Listener, Network};
+use cenote_fabric::rdma::call::Callers;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -35,6 +49,25 @@ const RETRY: Nanos = Nanos::from_millis(200);
 const SILENCE_MAX: Nanos = Nanos::from_secs(10);
 const TURN: Nanos = Nanos::from_millis(100);
 
+/// How a memory node is called over the fabric, by users and nodes of other pods.
+#[derive(Clone)]
+pub struct NodeCalls {
+    /// Where it is reached.
+    pub address: String,
+    /// The way to others.
+    pub callers: Arc<dyn Callers>,
+    /// What serves its calls: the node adds its parts.
+    pub hosts: Arc<Hosts>,
+    /// What moves, and when.
+    pub options: HostOptions,
+}
+
+impl core::fmt::Debug for NodeCalls {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "called at {}", self.address)
+    }
+}
+
 /// What a memory node is started with.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
@@ -48,18 +81,28 @@ pub struct NodeOptions {
     pub manager: String,
     /// The pool's secret, if it has one.
     pub secret: String,
+    /// Where it listens for members of spaces. With port 0 it takes the port that it had before, or a free one.
+    pub listen: String,
+    /// How it is called over the fabric, if it can be.
+    pub calls: Option<NodeCalls>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Identity {
     id: NodeId,
     pool: Option<u128>,
+    /// Where it listened last: members look for it there.
+    #[serde(default)]
+    members: Option<String>,
+    /// How long a lease lasts in the pool, in nanoseconds.
+    #[serde(default)]
+    lease: Option<u64>,
 }
 
 /// A memory node that runs. Dropping it stops it; the memory stays.
 pub struct MemoryNode {
     inner: Arc<Inner>,
-    thread: Option<rt::JoinHandle<()>>,
+    threads: Vec<rt::JoinHandle<()>>,
 }
 
 struct Inner {
@@ -71,6 +114,15 @@ struct Inner {
     stop: AtomicBool,
     /// Set while the manager has accepted it.
     joined: Event,
+    /// Where it listens for members.
+    address: String,
+    /// How long a member may be silent, in nanoseconds.
+    lease: AtomicU64,
+    parts: parts::Parts,
+    members: Mutex<members::Members>,
+    fenced: Mutex<fenced::Fenced>,
+    /// Connections of members.
+    connections: AtomicU32,
 }
 
 impl MemoryNode {
@@ -82,7 +134,15 @@ impl MemoryNode {
         crate::settings::check_name("a pod's name", &options.pod)?;
         let lock = take(&options.directory)?;
         check_room(&options)?;
+        let identity = read_identity(&options.directory)?;
+        let listener = listen(&*network, &options.listen, identity.members.as_deref())?;
         let inner = Arc::new(Inner {
+            address: listener.address(),
+            lease: AtomicU64::new(identity.lease.unwrap_or(LEASE_DEFAULT.raw())),
+            parts: parts::Parts::find(&options.directory, hosting(&options))?,
+            members: Mutex::default(),
+            fenced: Mutex::new(fenced::Fenced::read(&options.directory)?),
+            connections: AtomicU32::new(0),
             options,
             network,
             host,
@@ -90,12 +150,20 @@ impl MemoryNode {
             stop: AtomicBool::new(false),
             joined: Event::default(),
         });
-        let theirs = Arc::clone(&inner);
-        let thread = rt::spawn("memory node", move || theirs.run());
-        Ok(Self {
-            inner,
-            thread: Some(thread),
-        })
+        inner.note(|identity| identity.members = Some(inner.address.clone()))?;
+        inner.open_parts(&mut BTreeSet::new());
+        let (obeying, accepting, watching) = (Arc::clone(&inner), Arc::clone(&inner), Arc::clone(&inner));
+        let threads = vec![
+            rt::spawn("memory node", move || obeying.run()),
+            rt::spawn("pool members", move || accepting.accept(&*listener)),
+            rt::spawn("pool watch", move || watching.watch()),
+        ];
+        Ok(Self { inner, threads })
+    }
+
+    /// Where it listens for members of spaces.
+    pub fn address(&self) -> &str {
+        &self.inner.address
     }
 
     /// Waits until the manager has accepted it; false if that did not happen in time.
@@ -107,9 +175,39 @@ impl MemoryNode {
 impl Drop for MemoryNode {
     fn drop(&mut self) {
         self.inner.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             thread.join().ok();
         }
+        self.inner.close_connections();
+        if let Some(calls) = &self.inner.options.calls {
+            calls.hosts.clear();
+        }
+        // Threads of connections have parts open.
+        while self.inner.connections.load(Ordering::Acquire) > 0 {
+            rt::sleep(Nanos::from_millis(5));
+        }
+    }
+}
+
+fn hosting(options: &NodeOptions) -> Option<parts::Hosting> {
+    let calls = options.calls.as_ref()?;
+    Some(parts::Hosting {
+        hosts: Arc::clone(&calls.hosts),
+        options: HostOptions {
+            pod: options.pod.clone(),
+            ..calls.options.clone()
+        },
+    })
+}
+
+/// Listens where members look for it, if it is free to choose.
+fn listen(network: &dyn Network, wanted: &str, former: Option<&str>) -> Result<Box<dyn Listener>> {
+    let host = |address: &str| address.rsplit_once(':').map(|(host, _)| host.to_owned());
+    let is_free_to_choose = wanted.ends_with(":0");
+    let former = former.filter(|former| is_free_to_choose && host(former) == host(wanted));
+    match former.map(|former| network.listen(former)) {
+        Some(Ok(listener)) => Ok(listener),
+        _ => network.listen(wanted),
     }
 }
 
@@ -129,7 +227,13 @@ fn take(directory: &Path) -> Result<fs::File> {
     let identity = directory.join(IDENTITY);
     if !fs::exists(&identity).map_err(|e| failed("looking into", e))? {
         let id = NodeId(rt::random());
-        write_identity(directory, &Identity { id, pool: None })?;
+        let new = Identity {
+            id,
+            pool: None,
+            members: None,
+            lease: None,
+        };
+        write_identity(directory, &new)?;
     }
     Ok(lock)
 }
@@ -170,6 +274,10 @@ fn check_room(options: &NodeOptions) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+fn sync_directory(directory: &Path) -> Result<()> {
+    fs::sync_dir(directory).map_err(|error| Error::io(format!("syncing {}", directory.display()), error))
 }
 
 fn grant_path(directory: &Path, grant: GrantId) -> PathBuf {
@@ -216,7 +324,7 @@ impl Inner {
     }
 
     fn join(&self, connection: &dyn Connection) -> Result<()> {
-        let mut identity = read_identity(&self.options.directory)?;
+        let identity = read_identity(&self.options.directory)?;
         let hello = Hello {
             version: VERSION,
             role: Role::Node(NodeHello {
@@ -226,19 +334,34 @@ impl Inner {
                 bytes: self.options.bytes,
                 directory: self.options.directory.display().to_string(),
                 machine: cenote_fabric::boot(),
+                members: self.address.clone(),
+                calls: self.options.calls.as_ref().map(|calls| calls.address.clone()),
             }),
             secret: self.options.secret.clone(),
         };
         let answer: std::result::Result<Welcome, Failure> = wire::call(connection, &hello, SILENCE_MAX)?;
         let welcome = answer.map_err(Error::from)?;
-        if identity.pool.is_none() {
-            identity.pool = Some(welcome.pool);
-            write_identity(&self.options.directory, &identity)?;
-        }
+        self.lease.store(welcome.lease, Ordering::Release);
+        self.note(|identity| (identity.pool, identity.lease) = (Some(welcome.pool), Some(welcome.lease)))?;
         // The manager gives no order before it hears that the node knows whose it is.
         wire::send(connection, &OrderReply::Done)?;
         self.joined.set();
         Ok(())
+    }
+
+    /// Changes what the next start finds.
+    fn note(&self, change: impl FnOnce(&mut Identity)) -> Result<()> {
+        let before = read_identity(&self.options.directory)?;
+        let mut identity = before.clone();
+        change(&mut identity);
+        match identity == before {
+            true => Ok(()),
+            false => write_identity(&self.options.directory, &identity),
+        }
+    }
+
+    fn lease(&self) -> Nanos {
+        Nanos(self.lease.load(Ordering::Acquire))
     }
 
     fn obey(&self, connection: &dyn Connection) -> Result<()> {
@@ -271,6 +394,17 @@ impl Inner {
                 Ok(OrderReply::Done)
             }
             Order::Free { grant } => self.free(grant),
+            Order::Keep(ref part) => {
+                self.parts.keep(part, self.lease())?;
+                Ok(OrderReply::Done)
+            }
+            Order::Peers { space, ref parts } => {
+                if let Some(calls) = &self.options.calls {
+                    self.parts.set_peers(space, parts, &calls.callers);
+                }
+                Ok(OrderReply::Done)
+            }
+            Order::Check { grant } => self.parts.check(grant).map(OrderReply::Problems),
             Order::List => self.list(),
         }
     }
@@ -286,13 +420,13 @@ impl Inner {
 
     fn free(&self, grant: GrantId) -> Result<OrderReply> {
         let path = grant_path(&self.options.directory, grant);
-        self.host.end_holders(&path, END_PATIENCE)?;
-        let failed = |error| Error::io(format!("removing {}", path.display()), error);
-        match fs::remove(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
+        if let Some(part) = self.parts.close(grant) {
+            self.forget_sessions(part.space, part.part);
         }
-        fs::sync_dir(&self.options.directory).map_err(failed)?;
+        self.host.end_holders(&path, END_PATIENCE)?;
+        parts::remove_file(&path)?;
+        sync_directory(&self.options.directory)?;
+        self.parts.forget(grant)?;
         Ok(OrderReply::Done)
     }
 

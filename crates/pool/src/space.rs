@@ -26,16 +26,26 @@
 //! ```
 
 mod access;
+mod act;
 mod address;
 mod audit;
 mod books;
 mod class;
+mod far;
 mod free;
+mod guests;
+mod heat;
+mod host;
 mod keeper;
 mod layout;
 mod local;
+mod lock;
+mod neighbour;
 mod objects;
 mod part;
+mod presence;
+mod readmit;
+mod route;
 mod session;
 mod slot;
 mod stats;
@@ -43,14 +53,22 @@ mod stats;
 pub use access::{Read, Write};
 pub use address::GlobalAddress;
 pub use class::{Class, GRAIN, SLAB_OBJECT_MAX};
+pub use far::wire::Hello;
+pub use far::{FarPart, Resolver, Way};
+pub use heat::{Heat, HeatOptions};
+pub use host::{Host, HostOptions, Hosts, Moved, Peer};
 pub use keeper::{Extent, Keeper, Lifetime, Run, SessionId};
 pub use local::LocalKeeper;
+pub use lock::{Guard, Held, LOCK_BYTES, Mode, Patience};
+pub use neighbour::{Neighbour, Service};
 pub use part::{Part, PartOptions};
 pub use session::Session;
 pub use stats::{ClassStats, PartStats, SpaceStats};
 
+use route::Whereabouts;
+
 use cenote_base::rt;
-use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::{Error, Result};
 use cenote_fabric::RegionOptions;
 use std::path::Path;
@@ -87,6 +105,7 @@ impl SpaceOptions {
             part: 1,
             tenant: self.tenant,
             bytes: self.bytes,
+            movable: false,
             region: self.region,
         }
     }
@@ -98,8 +117,39 @@ pub struct Space(Arc<Inner>);
 
 struct Inner {
     id: u128,
-    /// By number.
+    /// By number: those that this process maps, and the others.
     parts: [OnceLock<Attached>; 256],
+    far: [OnceLock<FarAttached>; 256],
+    whereabouts: Whereabouts,
+    /// Accesses that went to a part that this process does not map.
+    asked: AtomicU64,
+    source: OnceLock<Source>,
+}
+
+/// A part that this process does not map, and who hands out its extents.
+struct FarAttached {
+    part: FarPart,
+    keeper: Arc<dyn Keeper>,
+}
+
+/// Where parts come from that the space was not made with.
+struct Source {
+    parts: Box<dyn PartSource>,
+    /// The part where the root lies, attached or not.
+    root: u8,
+}
+
+/// Knows whether a space has more parts than are attached.
+pub trait PartSource: Send + Sync {
+    /// Attaches parts that there are now and were not before; whether there were any. `full`: the space has no room; otherwise somebody came with an address of
+    /// a part that is not there.
+    fn attach_more(&self, space: &Space, full: bool) -> bool;
+}
+
+/// The part where the root lies.
+enum First<'a> {
+    Here(&'a Part),
+    There(&'a FarPart),
 }
 
 /// A part, and who hands out its extents.
@@ -117,8 +167,14 @@ impl Attached {
 impl Space {
     /// A space without memory: [attach](Self::attach) parts to it.
     pub fn new(id: u128) -> Self {
-        let parts = [const { OnceLock::new() }; 256];
-        Self(Arc::new(Inner { id, parts }))
+        Self(Arc::new(Inner {
+            id,
+            parts: [const { OnceLock::new() }; 256],
+            far: [const { OnceLock::new() }; 256],
+            whereabouts: Whereabouts::default(),
+            asked: AtomicU64::new(0),
+            source: OnceLock::new(),
+        }))
     }
 
     /// Makes a space of one part in a file or device that holds nothing. This process keeps it.
@@ -183,6 +239,53 @@ impl Space {
         attached.map_err(|_| Error::Invalid(format!("the space has a part {number} already")))
     }
 
+    /// Adds a part that this process does not map, for good.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the space has one of this number.
+    pub fn attach_far(&self, part: FarPart, keeper: Arc<dyn Keeper>) -> Result<()> {
+        let number = part.number;
+        let has_it = || Error::Invalid(format!("the space has a part {number} already"));
+        if self.part_numbered(number).is_some() {
+            return Err(has_it());
+        }
+        let attached = self.0.far[usize::from(number)].set(FarAttached { part, keeper });
+        attached.map_err(|_| has_it())
+    }
+
+    /// Its parts that this process does not map, by number.
+    pub fn far_parts(&self) -> impl Iterator<Item = &FarPart> {
+        self.0
+            .far
+            .iter()
+            .filter_map(OnceLock::get)
+            .map(|attached| &attached.part)
+    }
+
+    /// Says where more parts come from when they are missed, for good, and which part has the root.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if that was said before.
+    pub fn set_source(&self, parts: Box<dyn PartSource>, root: u8) -> Result<()> {
+        let set = self.0.source.set(Source { parts, root });
+        set.map_err(|_| Error::Invalid("the space has a source of parts already".into()))
+    }
+
+    /// The space has no room: whether it has more parts since.
+    pub(super) fn has_grown(&self) -> bool {
+        let source = self.0.source.get();
+        source.is_some_and(|source| source.parts.attach_more(self, true))
+    }
+
+    /// Accesses through this handle, and its clones, that another pod was asked for.
+    pub fn asked(&self) -> u64 {
+        self.0.asked.load(Ordering::Relaxed)
+    }
+
+    fn count_asked(&self, n: usize) {
+        self.0.asked.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
     /// Its id.
     pub fn id(&self) -> u128 {
         self.0.id
@@ -206,10 +309,12 @@ impl Space {
     /// The address that what lies in the space is found by; null if none was set. It lies in the part with the lowest number.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the space has no part.
+    /// [`Error::Invalid`] if the space has no part, or that one is not attached.
     pub fn root(&self) -> Result<GlobalAddress> {
-        let word = self.first_part()?.root().load(Ordering::Acquire);
-        Ok(GlobalAddress::from_raw(word))
+        match self.first_part()? {
+            First::Here(part) => Ok(GlobalAddress::from_raw(part.root().load(Ordering::Acquire))),
+            First::There(part) => part.root(None),
+        }
     }
 
     /// Sets it, at once: what lies behind the address must be in order before.
@@ -217,13 +322,29 @@ impl Space {
     /// # Errors
     /// As [`Space::root`].
     pub fn set_root(&self, root: GlobalAddress) -> Result<()> {
-        self.first_part()?.root().store(root.raw(), Ordering::Release);
+        match self.first_part()? {
+            First::Here(part) => part.root().store(root.raw(), Ordering::Release),
+            First::There(part) => _ = part.root(Some(root))?,
+        }
         Ok(())
     }
 
-    fn first_part(&self) -> Result<&Arc<Part>> {
-        let first = self.parts().next();
-        first.ok_or_else(|| Error::Invalid("the space has no part".into()))
+    fn first_part(&self) -> Result<First<'_>> {
+        let first = match self.0.source.get() {
+            Some(source) => Some(source.root),
+            None => self.parts().map(|part| part.number()).min(),
+        };
+        let number = first.ok_or_else(|| Error::Invalid("the space has no part".into()))?;
+        let here = self.0.parts[usize::from(number)]
+            .get()
+            .map(|attached| First::Here(&attached.part));
+        let found = here.or_else(|| self.far_numbered(number).map(First::There));
+        let missing = || {
+            Error::Invalid(format!(
+                "part {number} of the space, where its root lies, is not attached"
+            ))
+        };
+        found.ok_or_else(missing)
     }
 
     /// What lies where, at this moment.
@@ -249,15 +370,43 @@ impl Space {
         self.0.parts.iter().filter_map(OnceLock::get)
     }
 
+    fn far_attached(&self) -> impl Iterator<Item = &FarAttached> {
+        self.0.far.iter().filter_map(OnceLock::get)
+    }
+
+    fn far_numbered(&self, number: u8) -> Option<&FarPart> {
+        Some(&self.0.far[usize::from(number)].get()?.part)
+    }
+
+    fn whereabouts(&self) -> &Whereabouts {
+        &self.0.whereabouts
+    }
+
     #[inline(always)]
     fn part_numbered(&self, number: u8) -> Option<&Part> {
+        match self.0.parts[usize::from(number)].get() {
+            Some(attached) => Some(&attached.part),
+            None => self.part_since(number),
+        }
+    }
+
+    /// A part that somebody has an address of, and that was not here when it was last looked.
+    #[cold]
+    #[inline(never)]
+    fn part_since(&self, number: u8) -> Option<&Part> {
+        if self.far_numbered(number).is_some() {
+            return None;
+        }
+        let source = self.0.source.get().filter(|_| number > 0)?;
+        source.parts.attach_more(self, false);
         let attached = self.0.parts[usize::from(number)].get()?;
         Some(&attached.part)
     }
 
     fn keeper_of(&self, part: u8) -> Result<&Arc<dyn Keeper>> {
-        let attached = self.0.parts[usize::from(part)].get();
-        let keeper = attached.map(|attached| &attached.keeper);
+        let number = usize::from(part);
+        let here = self.0.parts[number].get().map(|attached| &attached.keeper);
+        let keeper = here.or_else(|| self.0.far[number].get().map(|attached| &attached.keeper));
         keeper.ok_or_else(|| Error::Invalid(format!("the space has no part {part}")))
     }
 }

@@ -3,7 +3,8 @@
 //! Bytes are JSON: messages are few and small, and people can read them. A peer's first message is a [`Hello`]; what it may ask follows from the role that it took
 //! there.
 
-use crate::book::{GrantId, NodeId, Phase};
+use crate::book::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
+use crate::key::Key;
 use cenote_base::rt::Nanos;
 use cenote_base::{Error, Result};
 use cenote_fabric::message::Connection;
@@ -11,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// What this program speaks. Peers of another version are refused.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// The first message, to the manager.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,6 +44,10 @@ pub struct NodeHello {
     pub directory: String,
     /// Whose processes it can see and end.
     pub machine: u64,
+    /// Where members of the spaces that it keeps parts of find it.
+    pub members: String,
+    /// Where it is called over the fabric, if it can be.
+    pub calls: Option<String>,
 }
 
 /// The manager's answer to a hello.
@@ -76,6 +81,57 @@ pub enum Request {
     Forget {
         node: NodeId,
     },
+    CreateSpace(SpaceWish),
+    OpenSpace {
+        name: String,
+    },
+    GrowSpace(SpaceWish),
+    /// Ends whoever has it open, and frees its memory. Operators name the tenant.
+    DropSpace {
+        tenant: Option<String>,
+        name: String,
+    },
+    /// Has the memory nodes look at all of it.
+    AuditSpace {
+        name: String,
+    },
+    /// The tenant's spaces.
+    Spaces,
+}
+
+/// A wish for a space, or for more memory of one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SpaceWish {
+    pub name: String,
+    /// All that the parts need for themselves included.
+    pub bytes: u64,
+    /// Only there; everywhere if `None`.
+    pub pods: Option<Vec<String>>,
+}
+
+/// A space, for who uses it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SpaceView {
+    pub id: SpaceId,
+    pub key: Key,
+    pub parts: Vec<PartView>,
+}
+
+/// A part of a space, for who uses it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PartView {
+    pub number: u8,
+    pub grant: GrantId,
+    pub bytes: u64,
+    pub node: NodeId,
+    pub pod: String,
+    /// Whose processes can map it.
+    pub machine: u64,
+    pub path: String,
+    /// Where its memory node listens for members; `None` while the manager does not hear it.
+    pub members: Option<String>,
+    /// Where its memory node is called over the fabric, if it can be.
+    pub calls: Option<String>,
 }
 
 /// A wish for memory.
@@ -113,6 +169,8 @@ pub enum Reply {
     Opened(Opened),
     Status(PoolStatus),
     Audit(AuditReport),
+    Space(SpaceView),
+    Spaces(Vec<SpaceSummary>),
     Failed(Failure),
 }
 
@@ -127,10 +185,30 @@ pub enum Order {
     Fence { grant: GrantId },
     /// Ends whoever holds it, and frees its memory.
     Free { grant: GrantId },
+    /// Keeps a part of a space from here on: hands out its extents to members.
+    Keep(PartOrder),
+    /// All parts of a space that it keeps some of.
+    Peers { space: SpaceId, parts: Vec<PartView> },
+    /// Looks at all of a part that it keeps.
+    Check { grant: GrantId },
     /// Which grants' files are there?
     List,
     /// Nothing: is the node there?
     Ping,
+}
+
+/// A part that a memory node is to keep.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PartOrder {
+    pub grant: GrantId,
+    pub space: SpaceId,
+    pub part: u8,
+    pub tenant: String,
+    pub bytes: u64,
+    /// What members show.
+    pub key: Key,
+    /// Nobody has heard of it yet: it is made, if it is not there. Otherwise it has to be there.
+    pub make: bool,
 }
 
 /// A memory node's answer.
@@ -143,6 +221,8 @@ pub enum OrderReply {
     /// Processes, as the node's machine names them.
     Holders(Vec<String>),
     Files(Vec<GrantFile>),
+    /// What is wrong with a part.
+    Problems(Vec<String>),
     Failed(Failure),
 }
 
@@ -167,6 +247,51 @@ pub struct PoolStatus {
     pub tenants: Vec<TenantView>,
     /// Its grants.
     pub grants: Vec<GrantView>,
+    /// Its spaces.
+    pub spaces: Vec<SpaceSummary>,
+}
+
+/// A space, as people see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SpaceSummary {
+    /// Which.
+    pub id: SpaceId,
+    /// Whose.
+    pub tenant: String,
+    /// The tenant's name for it.
+    pub name: String,
+    /// What is happening to it.
+    pub phase: SpacePhase,
+    /// Its parts, by number.
+    pub parts: Vec<PartSummary>,
+    /// Numbers of the parts that were lost with their memory nodes.
+    pub lost: Vec<u8>,
+}
+
+impl SpaceSummary {
+    /// What all of its parts have.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes).sum()
+    }
+}
+
+/// A part of a space, as people see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PartSummary {
+    /// Its number in the space.
+    pub number: u8,
+    /// The grant that it is.
+    pub grant: GrantId,
+    /// Its size.
+    pub bytes: u64,
+    /// Where it lies.
+    pub node: NodeId,
+    /// The pod of that node.
+    pub pod: String,
+    /// What is happening to it.
+    pub phase: Phase,
+    /// Whether the manager hears its node.
+    pub connected: bool,
 }
 
 /// A memory node.

@@ -75,6 +75,8 @@ impl Pool {
             directory: self.directory.path().join(format!("node-{n}")),
             manager: self.address.clone(),
             secret: self.tenants.secret.clone().unwrap_or_default(),
+            listen: "127.0.0.1:0".into(),
+            calls: None,
         }
     }
 

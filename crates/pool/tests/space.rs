@@ -30,6 +30,7 @@ enum Request {
     TakeRun(SessionId, u64, Lifetime),
     FreeRun(GlobalAddress),
     End(SessionId),
+    IsAlive(SessionId),
 }
 
 /// An answer: what was asked for, or an error's text and whether there was no room.
@@ -72,6 +73,9 @@ impl Keeper for Asked {
     fn end(&self, session: SessionId) -> Result<()> {
         self.ask(&Request::End(session))
     }
+    fn is_alive(&self, session: SessionId) -> Result<bool> {
+        self.ask(&Request::IsAlive(session))
+    }
     fn audit(&self) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
@@ -93,6 +97,7 @@ fn answer(keeper: &dyn Keeper, request: Request, sessions: &mut Vec<SessionId>) 
         Request::TakeRun(session, bytes, lifetime) => value(keeper.take_run(session, bytes, lifetime)),
         Request::FreeRun(address) => value(keeper.free_run(address)),
         Request::End(session) => value(keeper.end(session)),
+        Request::IsAlive(session) => value(keeper.is_alive(session)),
     }
 }
 

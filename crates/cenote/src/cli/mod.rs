@@ -6,11 +6,13 @@ mod client;
 mod delegate;
 mod devices;
 mod kv;
+mod mount;
 mod password;
 mod pool;
 mod region;
 mod restore;
 mod run;
+mod space;
 mod status;
 mod version;
 
@@ -89,6 +91,16 @@ A line that begins with `ready` says that it accepts connections. SIGTERM or Ctr
 was answered: the next start finds it in the memory. But memory is not storage: a host that is lost, or booted, loses all of it,
 and so does `rm` of the region's file. When the memory is full, writes are refused; nothing is evicted.";
 
+const MOUNT_EXAMPLES: &str = "\
+Examples:
+  cenote mount /mnt/shared --region /dev/shm/shared --size 4GiB   makes it, and mounts it
+  cenote mount /mnt/again --region /dev/shm/shared                the same once more, by another process: both see all changes at once
+  umount /mnt/again                                               or SIGTERM, or Ctrl-C
+  cenote fs check --region /dev/shm/shared                        whether all is in order
+
+A line that begins with `ready` says that it is mounted. Needs /dev/fuse; who is not root needs fusermount3 (apt-get install fuse3).
+kill -9 loses nothing that was written. But memory is not storage: a host that is lost, or booted, loses all of it.";
+
 const PASSWORD_HELP: &str = "\
 Reads a password (twice from a terminal, else one line of standard input) and prints a line for a password file:
 
@@ -148,6 +160,12 @@ enum Command {
     /// Start a key-value server in the foreground: Redis's protocol, on memory that outlives the process
     #[command(after_help = KV_EXAMPLES)]
     Kv(kv::KvArguments),
+    /// Mount a file system that lies in memory, and outlives the process: several processes may have it mounted
+    #[command(after_help = MOUNT_EXAMPLES)]
+    Mount(mount::MountArguments),
+    /// Look at a file system that lies in memory: check it
+    #[command(subcommand)]
+    Fs(mount::FsCommand),
     /// Make an entry of a password file
     #[command(after_help = PASSWORD_HELP)]
     Password(PasswordOptions),
@@ -264,6 +282,8 @@ fn run(command: Command, started: Instant) -> Result<ExitCode, Failure> {
         Command::Memory(arguments) => pool::memory(arguments),
         Command::Pool(command) => pool::look(command),
         Command::Kv(arguments) => kv::run(arguments, started),
+        Command::Mount(arguments) => mount::run(&arguments, started),
+        Command::Fs(command) => mount::look(command),
         Command::Password(options) => password::run(&options.user),
         Command::Bench(options) => delegate::run("bench", &options.arguments),
         Command::Demo(options) => delegate::run("demo", &options.arguments),

@@ -1,16 +1,20 @@
 //! `cenote manager`, `cenote memory`, `cenote pool`: a memory pool's processes, and what operators ask it.
 
+use super::space::{self, SpaceCommand};
 use super::{Failure, print_aligned, say};
+use crate::calls::{self, Called};
 use crate::pooled::read_secret;
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
 use cenote_fabric::message::tcp::Tcp;
+use cenote_fabric::rdma::libfabric;
 use cenote_pool::holder::{Credentials, Operator};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::{self, Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeOptions};
 use cenote_pool::settings::Tenants;
-use cenote_pool::{GrantId, GrantView, NodeId, NodeView, Phase, PoolStatus};
+use cenote_pool::space::HostOptions;
+use cenote_pool::{AuditReport, GrantId, GrantView, NodeId, NodeView, Phase, PoolStatus};
 use clap::{Args, Subcommand};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -19,7 +23,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-const MANAGER_DEFAULT: &str = "127.0.0.1:5440";
+pub(super) const MANAGER_DEFAULT: &str = "127.0.0.1:5440";
+const MEMORY_LISTEN_DEFAULT: &str = "127.0.0.1:0";
 const JOIN_PATIENCE: Nanos = Nanos::from_secs(2);
 const LEASE_SECONDS: std::ops::RangeInclusive<f64> = 0.5..=3600.0;
 
@@ -50,6 +55,20 @@ pub struct MemoryArguments {
     /// Directory in shared memory, or on an fsdax file system that all hosts of the pod mount; made if missing
     #[arg(long, env = "CENOTE_POOL_REGION", value_name = "PATH")]
     region: PathBuf,
+    /// Address and port where clients of spaces find it; port 0 takes the one that it had before, or a free one
+    #[arg(long, env = "CENOTE_MEMORY_LISTEN", default_value = MEMORY_LISTEN_DEFAULT, value_name = "ADDR:PORT")]
+    listen: String,
+    /// Provider of libfabric over which other pods reach this memory: tcp;ofi_rxm, verbs, efa, shm; or none
+    #[arg(
+        long,
+        env = "CENOTE_POOL_RDMA",
+        default_value = "tcp;ofi_rxm",
+        value_name = "PROVIDER"
+    )]
+    rdma: String,
+    /// This machine's own IP address there [default: the loopback interface, reached from this machine alone]
+    #[arg(long, env = "CENOTE_POOL_RDMA_ADDRESS", value_name = "ADDR")]
+    rdma_address: Option<String>,
     #[command(flatten)]
     connect: PoolConnect,
 }
@@ -65,8 +84,17 @@ pub struct PoolConnect {
     secret_file: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+pub struct DemoArguments {
+    /// See `cenote-bench pool-demo --help`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<std::ffi::OsString>,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum PoolCommand {
+    /// Start two pods of two memory nodes on loopback, and show under load where extents are, what moves, and what is local
+    Demo(DemoArguments),
     /// Memory nodes, tenants and grants
     Status(PoolConnect),
     /// Compare the manager's book with what memory nodes find: every byte is free or somebody's
@@ -79,6 +107,9 @@ pub enum PoolCommand {
         #[command(flatten)]
         connect: PoolConnect,
     },
+    /// A tenant's spaces: heaps that many of its processes share
+    #[command(subcommand)]
+    Space(SpaceCommand),
     /// Give up a memory node that will not come back, and what lay there
     Forget {
         /// Its number, as `cenote pool status` shows it
@@ -138,6 +169,12 @@ fn is_loopback(listen: &str) -> bool {
     addresses.is_ok_and(|mut all| all.all(|address| address.ip().is_loopback()))
 }
 
+/// Whether an address is none that can be reached, such as 0.0.0.0.
+fn is_unspecified(listen: &str) -> bool {
+    let addresses = listen.to_socket_addrs();
+    addresses.is_ok_and(|mut all| all.any(|address| address.ip().is_unspecified()))
+}
+
 /// Runs a memory node until it is told to stop.
 pub fn memory(arguments: MemoryArguments) -> Result<ExitCode, Failure> {
     let metadata = std::fs::metadata(&arguments.region);
@@ -149,26 +186,51 @@ pub fn memory(arguments: MemoryArguments) -> Result<ExitCode, Failure> {
         )
         .into());
     }
+    if is_unspecified(&arguments.listen) {
+        let listen = &arguments.listen;
+        return Err(format!("{listen}: clients are told this address, so it is to be one that they can reach").into());
+    }
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let called = called(&arguments)?;
     let options = NodeOptions {
         pod: arguments.pod.clone(),
         bytes: arguments.size.bytes(),
         directory: std::path::absolute(&arguments.region)?,
         manager: arguments.connect.manager.clone(),
         secret: secret(&arguments.connect)?,
+        listen: arguments.listen.clone(),
+        calls: called.as_ref().map(|called| called.calls.clone()),
     };
     let node = MemoryNode::start(options, Arc::new(Tcp), Box::new(Machine))?;
     let (size, pod, region) = (arguments.size, &arguments.pod, arguments.region.display());
+    let address = node.address();
     match node.wait_joined(JOIN_PATIENCE) {
-        true => say!("ready: {size} of pod {pod} in {region}"),
+        true => say!("ready: {size} of pod {pod} in {region}, for members of spaces at {address}"),
         false => say!(
-            "waiting for the manager at {}: {size} of pod {pod} in {region}",
+            "waiting for the manager at {}: {size} of pod {pod} in {region}, for members of spaces at {address}",
             arguments.connect.manager
         ),
     }
+    if let Some(called) = &called {
+        say!("called by other pods at {}", called.calls.address);
+    }
     signals.forever().next();
     drop(node);
+    drop(called);
     Ok(ExitCode::SUCCESS)
+}
+
+/// How other pods reach this memory, if they can.
+fn called(arguments: &MemoryArguments) -> Result<Option<Called>, Failure> {
+    if arguments.rdma == calls::NONE {
+        return Ok(None);
+    }
+    if let Err(error) = libfabric::available() {
+        say!("other pods cannot reach this memory: {}", calls::text(&error));
+        return Ok(None);
+    }
+    let address = arguments.rdma_address.as_deref();
+    Ok(Some(calls::called(&arguments.rdma, address, HostOptions::default())?))
 }
 
 fn secret(connect: &PoolConnect) -> Result<String, Failure> {
@@ -190,11 +252,13 @@ fn operator(connect: &PoolConnect) -> Result<Operator, Failure> {
 /// Answers an operator.
 pub fn look(command: PoolCommand) -> Result<ExitCode, Failure> {
     match command {
+        PoolCommand::Demo(demo) => super::delegate::run("pool-demo", &demo.arguments),
         PoolCommand::Status(connect) => {
             show(&operator(&connect)?.status()?);
             Ok(ExitCode::SUCCESS)
         }
-        PoolCommand::Audit(connect) => audit(&operator(&connect)?),
+        PoolCommand::Audit(connect) => Ok(tell_audit(&operator(&connect)?.audit()?)),
+        PoolCommand::Space(command) => space::run(command),
         PoolCommand::Free { grant, connect } => {
             operator(&connect)?.free(GrantId(grant))?;
             say!("grant {grant} is being freed: its holder is ended, if there is one");
@@ -210,15 +274,15 @@ pub fn look(command: PoolCommand) -> Result<ExitCode, Failure> {
     }
 }
 
-fn audit(operator: &Operator) -> Result<ExitCode, Failure> {
-    let report = operator.audit()?;
+/// Shows what an audit found.
+pub(super) fn tell_audit(report: &AuditReport) -> ExitCode {
     report.summary.iter().for_each(|line| say!("{line}"));
     report.problems.iter().for_each(|line| say!("PROBLEM  {line}"));
     say!("{} problems", report.problems.len());
-    Ok(match report.problems.is_empty() {
+    match report.problems.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
-    })
+    }
 }
 
 fn show(status: &PoolStatus) {
@@ -247,6 +311,10 @@ fn show(status: &PoolStatus) {
     let mut rows = vec![["grant", "tenant", "size", "pod", "state", "holder", "what"].map(String::from)];
     rows.extend(status.grants.iter().map(grant_row));
     print_aligned(&rows);
+    if !status.spaces.is_empty() {
+        say!("");
+        print_aligned(&space::rows(&status.spaces));
+    }
 }
 
 fn node_row(node: &NodeView) -> [String; 7] {

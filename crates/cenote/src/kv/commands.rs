@@ -16,7 +16,7 @@ use crate::log;
 use cenote_base::Error;
 use cenote_pool::kv::{Failure, Store, integer};
 
-/// Longest name of a command, and room to write it small.
+/// Longest name of a command.
 const NAME_MAX: usize = 16;
 /// Slots of the index by name.
 const INDEX: usize = 512;
@@ -151,8 +151,8 @@ pub static COMMANDS: [Command; 74] = [
     command("dbsize", 1, 0, NONE, keys::dbsize),
     command("flushall", -1, WRITES, NONE, keys::flush),
     command("flushdb", -1, WRITES, NONE, keys::flush),
-    command("hset", -4, WRITES | STEP, ONE, hashes::hset),
-    command("hmset", -4, WRITES | STEP, ONE, hashes::hmset),
+    command("hset", -4, WRITES, ONE, hashes::hset),
+    command("hmset", -4, WRITES, ONE, hashes::hmset),
     command("hsetnx", 4, WRITES, ONE, hashes::hsetnx),
     command("hget", 3, 0, ONE, hashes::hget),
     command("hmget", -3, 0, ONE, hashes::hmget),
@@ -187,31 +187,33 @@ pub static COMMANDS: [Command; 74] = [
 ];
 
 /// Commands by name: where their numbers are, open addressing.
-struct Index([u8; INDEX]);
+struct Index([(u128, u8); INDEX]);
 
 impl Index {
     fn new() -> Self {
-        let mut slots = [u8::MAX; INDEX];
+        let mut slots = [(0, u8::MAX); INDEX];
         for (n, command) in COMMANDS.iter().enumerate() {
-            let mut at = slot(command.name.as_bytes());
-            while slots[at] != u8::MAX {
+            let name = folded(command.name.as_bytes());
+            let mut at = slot(name);
+            while slots[at].1 != u8::MAX {
                 at = (at + 1) % INDEX;
             }
-            slots[at] = n as u8;
+            slots[at] = (name, n as u8);
         }
         Self(slots)
     }
 
     #[inline]
     fn find(&self, name: &[u8]) -> Option<&'static Command> {
-        let mut small = [0; NAME_MAX];
-        let small = small.get_mut(..name.len())?;
-        small.copy_from_slice(name);
-        small.make_ascii_lowercase();
-        let mut at = slot(small);
+        if name.len() > NAME_MAX {
+            return None;
+        }
+        let name = folded(name);
+        let mut at = slot(name);
         loop {
-            let command = COMMANDS.get(usize::from(self.0[at]))?;
-            if command.name.as_bytes() == small {
+            let (found, n) = self.0[at];
+            let command = COMMANDS.get(usize::from(n))?;
+            if found == name {
                 return Some(command);
             }
             at = (at + 1) % INDEX;
@@ -219,12 +221,17 @@ impl Index {
     }
 }
 
+/// A name of up to [`NAME_MAX`] bytes as a number that is the same for small and capital letters. Only letters become small letters by the bit that is set,
+/// and names are made of those; no byte becomes 0, so that the length is in the number.
 #[inline(always)]
-fn slot(name: &[u8]) -> usize {
-    let hash = name
-        .iter()
-        .fold(7u32, |all, byte| all.wrapping_mul(31).wrapping_add(u32::from(*byte)));
-    (hash >> 3 ^ hash) as usize % INDEX
+fn folded(name: &[u8]) -> u128 {
+    name.iter().fold(0, |all, byte| all << 8 | u128::from(byte | 0x20))
+}
+
+#[inline(always)]
+fn slot(name: u128) -> usize {
+    let hash = (name as u64 ^ (name >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (hash >> (64 - INDEX.ilog2())) as usize
 }
 
 /// The command of a name, in whatever letters.
@@ -233,6 +240,15 @@ pub fn named(shared: &Shared, name: &[u8]) -> Option<&'static Command> {
 }
 
 impl Command {
+    /// The first of its strings that is a key.
+    #[inline]
+    pub fn first_key<'a>(&self, strings: Strings<'a>) -> Option<&'a [u8]> {
+        match self.keys.0 {
+            0 => None,
+            first => strings.get(first as usize),
+        }
+    }
+
     fn takes(&self, strings: usize) -> bool {
         match self.arity {
             least @ ..0 => strings as i64 >= -least,
@@ -253,11 +269,23 @@ impl Shared {
         }
     }
 
-    /// Runs, queues or refuses a command.
+    /// The command that the first string names.
     #[inline]
-    pub fn execute(&mut self, client: &mut Client, strings: Strings<'_>, reply: &mut Reply) {
+    pub fn command_of(&self, strings: Strings<'_>) -> Option<&'static Command> {
+        self.index.find(strings.get(0)?)
+    }
+
+    /// Runs, queues or refuses what [`Shared::command_of`] has found.
+    #[inline]
+    pub fn execute(
+        &mut self,
+        client: &mut Client,
+        found: Option<&'static Command>,
+        strings: Strings<'_>,
+        reply: &mut Reply,
+    ) {
         self.statistics.commands += 1;
-        let command = match self.index.find(&strings[0]) {
+        let command = match found {
             Some(command) if command.takes(strings.len()) => command,
             found => return refuse(client, found, strings, reply),
         };
@@ -453,4 +481,33 @@ fn unwatch(call: &mut Call<'_>) -> Done {
     call.shared.watches.forget(call.client);
     call.reply.ok();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_command_is_found_by_its_name_in_any_letters_and_nothing_else_is() {
+        let index = Index::new();
+        for command in &COMMANDS {
+            assert!(command.name.len() <= NAME_MAX && command.name.bytes().all(|b| b.is_ascii_lowercase()));
+            for name in [command.name.to_owned(), command.name.to_uppercase()] {
+                assert_eq!(index.find(name.as_bytes()).map(|found| found.name), Some(command.name));
+            }
+        }
+        for other in [
+            "",
+            "ge",
+            "gett",
+            "get ",
+            " get",
+            "get\0",
+            "\0get",
+            "incrbyfloatincrby",
+            "\x07et",
+        ] {
+            assert!(index.find(other.as_bytes()).is_none(), "{other:?}");
+        }
+    }
 }

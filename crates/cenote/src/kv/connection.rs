@@ -1,12 +1,13 @@
 //! A connection: bytes in, commands, bytes out.
 //!
 //! 1. What the socket has is read, as much as there is room for;
-//! 2. all commands in it are run, and their answers gathered;
+//! 2. all commands in it are run, some tens at a time ([`Batch`]), and their answers gathered;
 //! 3. the answers are sent with one write: when all connections that were ready have come so far, so that clients that wake up do not interrupt.
 //!
 //! While a client does not take its answers ([`OUTPUT_MAX`] of them), no more of its commands are run and none are read: it holds up itself alone. Room for
 //! commands grows with what has arrived, not with what was announced.
 
+use super::batch::{Batch, Ran};
 use super::client::Client;
 use super::commands::Shared;
 use super::reply::Reply;
@@ -92,9 +93,9 @@ impl Connection {
     }
 
     /// Reads what the socket has, and runs the commands in it. False if there is no other side any more.
-    pub fn listen(&mut self, shared: &mut Shared) -> bool {
+    pub fn listen(&mut self, shared: &mut Shared, batch: &mut Batch) -> bool {
         for _ in 0..TURN {
-            let is_drained = self.execute(shared);
+            let is_drained = self.execute(shared, batch);
             if self.is_ending() || !is_drained || !self.is_readable {
                 break;
             }
@@ -122,32 +123,42 @@ impl Connection {
     }
 
     /// Runs the commands that are there. Whether more bytes are needed for another one.
-    fn execute(&mut self, shared: &mut Shared) -> bool {
+    fn execute(&mut self, shared: &mut Shared, batch: &mut Batch) -> bool {
         self.is_held_up = false;
         while !self.is_ending() {
             if self.reply.bytes.len() >= OUTPUT_MAX {
                 self.is_held_up = true;
                 return false;
             }
-            let bytes = &self.input[self.begin..self.end];
-            match self.request.read(bytes) {
-                Ok(false) => break,
-                Ok(true) => {
-                    let strings = self.request.strings(bytes);
-                    if !strings.is_empty() {
-                        shared.execute(&mut self.client, strings, &mut self.reply);
-                    }
-                    self.begin += self.request.len();
-                    self.request.next();
-                }
-                Err(malformed) => self.refuse(malformed),
+            let bytes = &self.input[..self.end];
+            let (behind, understood) = batch.gather(shared, &mut self.request, bytes, self.begin);
+            if batch.is_empty() && understood.is_ok() {
+                break;
+            }
+            batch.expect(shared, bytes);
+            let ran = batch.run(shared, &mut self.client, bytes, &mut self.reply, OUTPUT_MAX);
+            batch.clear();
+            match (ran, understood) {
+                (Ran::UpTo(begin), _) => self.go_back(begin),
+                (Ran::Through, Ok(())) => self.begin = behind,
+                (Ran::Through, Err(malformed)) => self.refuse(malformed),
             }
         }
         true
     }
 
+    /// The commands from here on are not run now: they will be understood anew.
+    #[cold]
+    fn go_back(&mut self, begin: usize) {
+        self.begin = begin;
+        self.request.next();
+    }
+
     #[cold]
     fn refuse(&mut self, Malformed(text): Malformed) {
+        if self.is_ending() {
+            return;
+        }
         self.reply.error(&format!("ERR Protocol error: {text}"));
         self.is_over = true;
     }

@@ -2,6 +2,7 @@
 
 use super::commands::{Call, Done, Refusal, wrong_number};
 use super::keys::{Names, ScanOptions};
+use super::reply::Reply;
 use super::strings::float_sum;
 use cenote_pool::kv::{Entry, Failure};
 
@@ -41,13 +42,11 @@ fn set_all(call: &mut Call<'_>, command: &str) -> Result<i64, Refusal> {
     if !call.strings.len().is_multiple_of(2) {
         return Err(Refusal::Text(wrong_number(command)));
     }
-    let mut added = 0;
-    for n in (2..call.strings.len()).step_by(2) {
-        let (key, name, value) = (&call.strings[1], &call.strings[n], &call.strings[n + 1]);
-        added += i64::from(call.shared.store.set_field(key, name, value, call.shared.now)?);
-    }
+    let strings = call.strings;
+    let pairs = (2..strings.len()).step_by(2).map(|n| (&strings[n], &strings[n + 1]));
+    let added = call.shared.store.set_fields(&strings[1], pairs, call.shared.now)?;
     call.touch();
-    Ok(added)
+    Ok(added as i64)
 }
 
 pub fn hsetnx(call: &mut Call<'_>) -> Done {
@@ -79,45 +78,30 @@ pub fn hmget(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// All fields of the hash that the first string names.
-fn fields(call: &mut Call<'_>) -> Result<Vec<Entry>, Refusal> {
-    let mut found = Vec::new();
-    if let Some(hash) = hash(call)? {
-        call.shared.store.each_field(&hash, |field| found.push(*field))?;
-    }
-    Ok(found)
-}
-
-fn tell_name(call: &mut Call<'_>, field: &Entry) -> Done {
-    let mut name = Vec::new();
-    call.shared.store.append_key(field, &mut name)?;
-    call.reply.string(&name);
-    Ok(())
+/// Answers with what is told of each field of the hash that the first string names.
+fn tell_all(call: &mut Call<'_>, head: fn(&mut Reply, usize), tell: fn(&mut Reply, &[u8], &[u8])) -> Done {
+    let Some(hash) = hash(call)? else {
+        head(call.reply, 0);
+        return Ok(());
+    };
+    let (store, reply) = (&mut call.shared.store, &mut *call.reply);
+    head(reply, store.fields_of(&hash)? as usize);
+    Ok(store.each_pair(&hash, |name, value| tell(reply, name, value))?)
 }
 
 pub fn hgetall(call: &mut Call<'_>) -> Done {
-    let fields = fields(call)?;
-    call.reply.map(fields.len());
-    for field in &fields {
-        tell_name(call, field)?;
-        call.reply.value(&call.shared.store, field)?;
-    }
-    Ok(())
+    tell_all(call, Reply::map, |reply, name, value| {
+        reply.string(name);
+        reply.string(value);
+    })
 }
 
 pub fn hkeys(call: &mut Call<'_>) -> Done {
-    let fields = fields(call)?;
-    call.reply.array(fields.len());
-    fields.iter().try_for_each(|field| tell_name(call, field))
+    tell_all(call, Reply::array, |reply, name, _| reply.string(name))
 }
 
 pub fn hvals(call: &mut Call<'_>) -> Done {
-    let fields = fields(call)?;
-    call.reply.array(fields.len());
-    for field in &fields {
-        call.reply.value(&call.shared.store, field)?;
-    }
-    Ok(())
+    tell_all(call, Reply::array, |reply, _, value| reply.string(value))
 }
 
 pub fn hdel(call: &mut Call<'_>) -> Done {

@@ -1,7 +1,7 @@
 //! A server that speaks Redis's protocol, in front of the key-value store of the memory pool ([`cenote_pool::kv`]).
 //!
 //! ```text
-//!   sockets ──ready──► loop ──► connection: read ─► request ─► commands ─► reply: write
+//!   sockets ──ready──► loop ──► connection: read ─► batch of requests ─► commands ─► reply: write
 //!                        │                                         │
 //!                        └── sweep of what has expired ──────────► store ── space ── region, or a grant of the pool
 //! ```
@@ -9,6 +9,7 @@
 //! One thread does everything: no command meets another one half done, and a core does nothing but commands and system calls. It waits for
 //! sockets with epoll, edge-triggered: each connection knows itself whether its socket may have more.
 
+mod batch;
 mod client;
 mod commands;
 mod connection;
@@ -22,6 +23,7 @@ mod server;
 mod strings;
 
 use crate::log;
+use batch::Batch;
 use cenote_pool::kv::Store;
 use commands::Shared;
 use connection::{Connection, Next};
@@ -76,6 +78,7 @@ pub struct Server {
     listener: TcpListener,
     stop: Stop,
     shared: Shared,
+    batch: Batch,
     /// By number; the free ones are listed.
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
@@ -108,6 +111,7 @@ impl Server {
             listener,
             stop: Stop(Arc::new((AtomicBool::new(false), waker))),
             shared,
+            batch: Batch::default(),
             connections: Vec::new(),
             free: Vec::new(),
             again: Vec::new(),
@@ -175,7 +179,7 @@ impl Server {
         let Some(Some(connection)) = self.connections.get_mut(n) else {
             return false;
         };
-        let is_there = connection.listen(&mut self.shared);
+        let is_there = connection.listen(&mut self.shared, &mut self.batch);
         if !is_there {
             self.close(n);
         }

@@ -81,6 +81,40 @@ impl Index<usize> for Strings<'_> {
 }
 
 impl Request {
+    /// Understands a command of the usual form at once, if all of it is there and nothing of it is understood yet. If not, nothing is, and it is
+    /// [`Request::read`]'s turn.
+    #[inline]
+    pub fn read_at_once(&mut self, bytes: &[u8]) -> bool {
+        match self.whole(bytes) {
+            Some(len) => {
+                self.at = len;
+                true
+            }
+            None => {
+                self.spans.clear();
+                false
+            }
+        }
+    }
+
+    /// The length of a command that is there with all of its strings, which are noted.
+    #[inline(always)]
+    fn whole(&mut self, bytes: &[u8]) -> Option<usize> {
+        let (count, mut at) = brief(bytes, 0, b'*')?;
+        if count == 0 {
+            return None;
+        }
+        for _ in 0..count {
+            let (len, begin) = brief(bytes, at, b'$')?;
+            at = begin + len + 2;
+            if at > bytes.len() {
+                return None;
+            }
+            self.spans.push(Span { at: begin, len });
+        }
+        Some(at)
+    }
+
     /// Goes on with a command whose first byte is that of `bytes`. Whether it is complete: then [`Request::strings`] are its own, until [`Request::next`].
     #[inline]
     pub fn read(&mut self, bytes: &[u8]) -> Result<bool, Malformed> {
@@ -211,7 +245,24 @@ impl Request {
     }
 }
 
-/// A number of a few digits, which most are.
+/// A number of up to three digits behind `kind`, which most are, and where the bytes behind its line begin.
+#[inline(always)]
+fn brief(bytes: &[u8], at: usize, kind: u8) -> Option<(usize, usize)> {
+    let line = bytes.get(at..at + 6)?;
+    let digit = |n: usize| usize::from(line[n].wrapping_sub(b'0'));
+    let (one, two, three) = (digit(1), digit(2), digit(3));
+    let number = match () {
+        _ if line[0] != kind || one > 9 => return None,
+        _ if line[2] == b'\r' => (one, 4),
+        _ if two > 9 || one == 0 => return None,
+        _ if line[3] == b'\r' => (10 * one + two, 5),
+        _ if three > 9 || line[4] != b'\r' => return None,
+        _ => (100 * one + 10 * two + three, 6),
+    };
+    Some((number.0, at + number.1))
+}
+
+/// A number of a few digits.
 #[inline]
 fn short(digits: &[u8]) -> Option<i64> {
     if digits.is_empty() || digits.len() > 6 || digits.len() > 1 && digits[0] == b'0' {
@@ -347,7 +398,12 @@ mod tests {
     fn all(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, Option<Malformed>) {
         let (mut request, mut found, mut begin, mut have) = (Request::default(), Vec::new(), 0, 0);
         loop {
-            match request.read(&bytes[begin..have]) {
+            let whole = request.is_empty() && request.read_at_once(&bytes[begin..have]);
+            match if whole {
+                Ok(true)
+            } else {
+                request.read(&bytes[begin..have])
+            } {
                 Ok(true) => {
                     found.push(words(&request, &bytes[begin..have]));
                     begin += request.len();

@@ -2,7 +2,7 @@
 
 use super::commands::{Call, Done, NOT_INTEGER, Refusal, SYNTAX, wrong_number};
 use super::keys::deadline;
-use cenote_pool::kv::{Keep, STRING_MAX, integer};
+use cenote_pool::kv::{KEYS_AHEAD, Keep, STRING_MAX, integer};
 
 const NOT_FLOAT: Refusal = Refusal::Says("ERR value is not a valid float");
 const TOO_LONG: Refusal = Refusal::Says("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
@@ -123,7 +123,10 @@ fn set_for(call: &mut Call<'_>, unit: i64, command: &str) -> Done {
 
 pub fn mget(call: &mut Call<'_>) -> Done {
     call.reply.array(call.strings.len() - 1);
-    for key in call.strings.from(1) {
+    for (n, key) in call.strings.from(1).enumerate() {
+        if n % KEYS_AHEAD == 0 {
+            call.shared.store.expect(call.strings.from(1 + n));
+        }
         let entry = call.shared.store.find(key, call.shared.now)?;
         let string = entry.filter(|entry| !entry.is_hash());
         call.reply.value_or_null(&call.shared.store, string.as_ref())?;

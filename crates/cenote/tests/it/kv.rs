@@ -233,6 +233,38 @@ fn commands_come_in_pieces_and_in_heaps_and_garbage_ends_a_connection() {
     client.says("DBSIZE", ":5001");
 }
 
+/// All that comes at once is understood before the first of it is run: what ends a connection in the middle of it ends it there.
+#[test]
+fn commands_behind_the_end_of_a_heap_are_not_run() {
+    let directory = directory();
+    let server = start(directory.path());
+    let large = "x".repeat(100_000);
+    let set = |n: usize| command(&["SET", &format!("k{n}"), &n.to_string()]);
+    for (end, answer) in [("QUIT\r\n", "+OK"), ("*1\r\n!\r\n", "-ERR Protocol error")] {
+        for before in [0, 1, 31, 32, 33, 70] {
+            let mut client = Client::new(&server);
+            client.says("FLUSHALL", "+OK");
+            let mut heap: Vec<u8> = (0..before).flat_map(set).collect();
+            heap.extend(end.as_bytes());
+            heap.extend((1000..1050).flat_map(set));
+            client.send(&heap);
+            (0..before).for_each(|_| assert_eq!(client.answer(), "+OK"));
+            assert!(client.answer().starts_with(answer), "{before} before {end:?}");
+            assert!(client.is_closed());
+            Client::new(&server).says("DBSIZE", &format!(":{before}"));
+        }
+    }
+    // Answers that are not taken hold up the commands behind them, in the middle of what was understood: they are run later, once.
+    let mut client = Client::new(&server);
+    client.says(&format!("SET large {large}"), "+OK");
+    let pair = [command(&["GET", "large"]), command(&["INCR", "count"])].concat();
+    client.send(&pair.repeat(300));
+    for n in 1..=300 {
+        assert_eq!(client.answer().len(), large.len() + 2);
+        assert_eq!(client.answer(), format!(":{n}"));
+    }
+}
+
 /// As `printf ... | nc -N` does: commands and the end of what a client says come together, and it waits for the answers and for the end.
 #[test]
 fn a_client_that_closes_its_half_is_answered_and_let_go() {
@@ -282,6 +314,24 @@ fn a_full_memory_is_an_error_in_words_of_redis() {
     assert_eq!(client.ask(&["SET", "again", &value]), "+OK");
 }
 
+/// Small hashes that are written over and over, outside of transactions.
+const SMALL: u64 = 7;
+
+/// Their fields are of one HSET, and of none before the last that was answered.
+fn small_hashes_are_whole(client: &mut Client, answered: u64) {
+    for n in answered - SMALL + 1..=answered {
+        let text = client.ask(&["HGET", &format!("small{}", n % SMALL), "a"]);
+        let digits = text.trim_matches('"');
+        let last: u64 = digits[..digits.len() / 20].parse().unwrap();
+        assert!(last >= n && last % SMALL == n % SMALL, "{last}, not {n} or later");
+        let wanted = format!("{:?}", last.to_string().repeat(20));
+        client.says(
+            &format!("HMGET small{} a b c", n % SMALL),
+            &format!("[{wanted}, {wanted}, {wanted}]"),
+        );
+    }
+}
+
 /// Killed in the middle of writes, again and again: what was answered is there, and what was not is there wholly or not at all.
 #[test]
 fn a_killed_server_loses_nothing_that_was_answered() {
@@ -294,6 +344,7 @@ fn a_killed_server_loses_nothing_that_was_answered() {
             let value = client.ask(&["GET", "count"]);
             let count: u64 = value.trim_matches('"').parse().unwrap();
             assert!(count >= answered, "{count} of {answered}");
+            small_hashes_are_whole(&mut client, answered);
             answered = count;
             for n in (0..=count).step_by(97) {
                 let wanted = format!("{:?}", n.to_string().repeat(1 + n as usize % 400));
@@ -315,13 +366,15 @@ fn a_killed_server_loses_nothing_that_was_answered() {
                 bytes.extend(command(&["HSET", "hash", &number, &number]));
                 bytes.extend(command(&["SET", "count", &number]));
                 bytes.extend(b"EXEC\r\n");
+                let (small, value) = (format!("small{}", n % SMALL), number.repeat(20));
+                bytes.extend(command(&["HSET", &small, "a", &value, "b", &value, "c", &value]));
                 if n > answered + 3000 || writer.write_all(&bytes).is_err() {
                     return;
                 }
             }
         });
         for _ in 0..700 + round * 331 {
-            let answers: Vec<_> = (0..5).map(|_| client.answer()).collect();
+            let answers: Vec<_> = (0..6).map(|_| client.answer()).collect();
             assert!(answers[4].starts_with("[+OK, :1, +OK"), "{answers:?}");
         }
         answered += 699 + round * 331;

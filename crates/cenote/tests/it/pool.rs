@@ -164,6 +164,70 @@ fn the_pool_may_be_killed_under_a_database() {
     assert!(text.contains("there"), "{text}");
 }
 
+/// A tenant's spaces, from the first to the last word about them; the nodes and the manager come and go between.
+#[test]
+fn spaces_are_made_grown_and_dropped() {
+    let mut pool = Pool::new();
+    let (ok, text) = pool.ask(&["space", "create", "heap", "--size", "32MiB", "--pods", "rack"]);
+    assert!(
+        ok && text.contains("heap") && text.contains("32MiB in rack") && text.contains("ready"),
+        "{text}"
+    );
+    let (ok, text) = pool.ask(&["space", "grow", "heap", "--size", "8MiB"]);
+    assert!(
+        ok && text.contains("40MiB") && text.contains("2: 8MiB in rack"),
+        "{text}"
+    );
+    pool.manager.kill();
+    pool.node.kill();
+    pool.manager = start_manager(pool.directory.path(), &pool.address);
+    pool.node = start_node(pool.directory.path(), &pool.address);
+    let text = pool.until("there");
+    assert!(text.contains("kept") && text.contains("heap/2"), "{text}");
+    let (ok, text) = pool.ask(&["space", "list"]);
+    assert!(ok && text.contains("40MiB") && !text.contains("GONE"), "{text}");
+    for audit in [&["audit"][..], &["space", "audit", "heap"]] {
+        let (ok, text) = pool.ask(audit);
+        assert!(ok && text.contains("0 problems"), "{text}");
+    }
+    let says = |arguments: &[&str], what: &str| {
+        let (ok, text) = pool.ask(arguments);
+        assert!(!ok && text.contains(what), "{arguments:?}: {text}");
+    };
+    says(
+        &["space", "create", "heap", "--size", "4MiB"],
+        "a space \"heap\" already",
+    );
+    says(&["space", "create", "big", "--size", "1GiB"], "120MiB free");
+    says(
+        &["space", "create", "far", "--size", "4MiB", "--pods", "rack,moon"],
+        "pod moon",
+    );
+    says(&["space", "drop", "none"], "no space \"none\"");
+    says(&["space", "audit", "none"], "no space \"none\"");
+    says(&["space", "list", "--tenant", "x"], "no tenant \"x\"");
+    let (ok, text) = pool.ask(&["space", "drop", "heap"]);
+    assert!(ok && text.contains("being dropped"), "{text}");
+    let text = pool.until("0B");
+    assert!(!text.contains("heap") || text.contains("being dropped"), "{text}");
+}
+
+/// The node's part is broken on purpose: both audits say so, and end with an error.
+#[test]
+fn a_broken_part_is_found_by_the_audit() {
+    let pool = Pool::new();
+    let (ok, text) = pool.ask(&["space", "create", "heap", "--size", "8MiB"]);
+    assert!(ok, "{text}");
+    let grant = pool.directory.path().join("node/grant-1");
+    // The state of slot 1: no state that there is.
+    let file = std::fs::OpenOptions::new().write(true).open(grant).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0xff; 8], 8192 + 64).unwrap();
+    for audit in [&["audit"][..], &["space", "audit", "heap"]] {
+        let (ok, text) = pool.ask(audit);
+        assert!(!ok && text.contains("slot 1") && text.contains("1 problems"), "{text}");
+    }
+}
+
 #[test]
 fn what_cannot_be_is_said() {
     let pool = Pool::new();
@@ -184,6 +248,20 @@ fn what_cannot_be_is_said() {
     says(
         &["memory", "--pod", "a", "--size", "1MiB", "--region", "/dev/null"],
         "no directory",
+    );
+    says(
+        &[
+            "memory",
+            "--pod",
+            "a",
+            "--size",
+            "1MiB",
+            "--region",
+            dir,
+            "--listen",
+            "0.0.0.0:0",
+        ],
+        "can reach",
     );
     says(&["pool", "free", "99", "--manager", &pool.address], "no grant 99");
     says(&["pool", "forget", "xyz", "--manager", &pool.address], "no number");

@@ -1,5 +1,7 @@
 use super::*;
+use crate::key::Key;
 use crate::settings::DEFAULT_TENANT;
+use crate::wire::SpaceWish;
 use proptest::prelude::*;
 
 const LEASE: Nanos = Nanos::from_secs(10);
@@ -23,6 +25,8 @@ fn hello(id: u64, pod: &str, extents: u64) -> NodeHello {
         bytes: extents * EXTENT,
         directory: format!("/dev/shm/{id}"),
         machine: 0,
+        members: format!("127.0.0.1:{id}"),
+        calls: None,
     }
 }
 
@@ -206,8 +210,224 @@ fn the_file_is_checked() {
     }
 }
 
+/// A book of before there were spaces is read, and written as it is now.
+#[test]
+fn an_older_book_is_taken_over() {
+    let mut book = book();
+    let (id, _) = admit(open(&mut book, "a", "db", 2, 0));
+    let text = String::from_utf8(book.to_bytes()).expect("text");
+    let (_, body) = text.split_once('\n').expect("two parts");
+    let body = body.trim_end().replace(",\n  \"spaces\": []", "");
+    assert!(!body.contains("spaces"), "{body}");
+    let old = format!("{FORMAT_1} {:08x}\n{body}\n", crc32c(body.as_bytes()));
+    let read = |bytes: &[u8]| Book::from_bytes(bytes, tenants(), Nanos(5), LEASE);
+    let now = read(old.as_bytes()).expect("read");
+    assert_eq!(now.grant(id).expect("there").bytes, 2 * EXTENT);
+    assert_eq!(String::from_utf8(now.to_bytes()).expect("text"), text);
+    let later = text.replacen(FORMAT, "cenote-pool 3", 1);
+    assert!(matches!(read(later.as_bytes()), Err(Error::Mismatch(_))));
+}
+
+fn space(name: &str, extents: u64) -> SpaceWish {
+    SpaceWish {
+        name: name.into(),
+        bytes: extents * EXTENT,
+        pods: None,
+    }
+}
+
+fn create(book: &mut Book, tenant: &str, name: &str, extents: u64, id: u128) -> Result<Making> {
+    let new = (SpaceId(id), Key::of(id));
+    book.create_space(tenant, &space(name, extents), new, Nanos(0))
+}
+
+fn begun(making: Result<Making>) -> Vec<GrantId> {
+    match making.expect("granted") {
+        Making::Begun(parts) => parts,
+        Making::Wait => panic!("it waits"),
+    }
+}
+
+fn confirm(book: &mut Book, id: GrantId) {
+    let epoch = book.grant(id).expect("there").epoch;
+    book.confirmed(id, epoch, Nanos(1));
+}
+
+/// Nobody hears of a space before all of its nodes keep their parts; its name and memory are taken until all are confirmed free.
+#[test]
+fn a_space_is_ready_when_its_parts_are_kept_and_gone_when_they_are_freed() {
+    let mut book = book();
+    let parts = begun(create(&mut book, "b", "heap", 8, 1));
+    let sizes: Vec<_> = parts
+        .iter()
+        .map(|id| book.grant(*id).map(|g| (g.node, g.bytes / EXTENT)).expect("there"))
+        .collect();
+    assert_eq!(sizes, [(NodeId(1), 4), (NodeId(2), 4)]);
+    assert_eq!(book.work_of(NodeId(1)), [parts[0]]);
+    assert!(matches!(book.space_view("b", "heap"), Err(Error::Busy(_))));
+    confirm(&mut book, parts[0]);
+    assert!(matches!(book.space_view("b", "heap"), Err(Error::Busy(_))));
+    confirm(&mut book, parts[1]);
+    let view = book.space_view("b", "heap").expect("ready");
+    let numbers: Vec<_> = view
+        .parts
+        .iter()
+        .map(|part| (part.number, part.members.as_deref()))
+        .collect();
+    assert_eq!(numbers, [(1, Some("127.0.0.1:1")), (2, Some("127.0.0.1:2"))]);
+    assert!(
+        matches!(book.space_view("a", "heap"), Err(Error::Invalid(_))),
+        "another tenant's"
+    );
+    assert!(matches!(create(&mut book, "b", "heap", 2, 2), Err(Error::Invalid(_))));
+    assert!(matches!(book.free(parts[0]), Err(Error::Invalid(text)) if text.contains("heap")));
+    let last = begun(book.grow_space("b", &space("heap", 4), Nanos(2)));
+    assert_eq!(
+        last.iter()
+            .map(|id| book.part_order(*id).expect("a part").part)
+            .collect::<Vec<_>>(),
+        [3]
+    );
+    assert_eq!(
+        book.space_view("b", "heap").expect("ready").parts.len(),
+        2,
+        "nobody hears of what is not kept"
+    );
+    confirm(&mut book, last[0]);
+    assert_eq!(book.space_view("b", "heap").expect("ready").parts.len(), 3);
+    book.drop_space("b", "heap").expect("dropped");
+    assert!(matches!(create(&mut book, "b", "heap", 2, 3), Ok(Making::Wait)));
+    [parts[0], parts[1], last[0]]
+        .into_iter()
+        .for_each(|id| confirm(&mut book, id));
+    begun(create(&mut book, "b", "heap", 2, 3));
+    assert_eq!(book.problems(), Vec::<String>::new());
+}
+
+/// What was being made when the manager died is undone: who asked for it has heard nothing.
+#[test]
+fn what_nobody_heard_of_is_undone() {
+    let mut book = book();
+    let ready = begun(create(&mut book, "b", "ready", 4, 1));
+    ready.iter().for_each(|id| confirm(&mut book, *id));
+    let grown = begun(book.grow_space("b", &space("ready", 2), Nanos(2)));
+    let made = begun(create(&mut book, "b", "made", 4, 2));
+    confirm(&mut book, made[0]);
+    let mut next = Book::from_bytes(&book.to_bytes(), tenants(), Nanos(5), LEASE).expect("read");
+    for id in made.iter().chain(&grown) {
+        assert_eq!(next.grant(*id).expect("there").phase, Phase::Freeing);
+        confirm(&mut next, *id);
+    }
+    let names: Vec<_> = next
+        .space_summaries(None)
+        .into_iter()
+        .map(|s| (s.name, s.phase, s.parts.len()))
+        .collect();
+    assert_eq!(names, [("ready".into(), SpacePhase::Ready, 2)]);
+    // The same when a node cannot.
+    let made = begun(create(&mut book, "b", "failed", 2, 3));
+    book.not_kept(made[0]);
+    assert!(matches!(create(&mut book, "b", "failed", 2, 4), Ok(Making::Wait)));
+    made.iter().for_each(|id| confirm(&mut book, *id));
+    begun(create(&mut book, "b", "failed", 2, 4));
+}
+
+#[test]
+fn limits_of_spaces_are_kept_and_said() {
+    let mut book = book();
+    let says = |error: Result<Making>, what: &str| {
+        let text = error.expect_err("refused").to_string();
+        assert!(text.contains(what), "{text}");
+    };
+    says(create(&mut book, "a", "x", 7, 1), "quota of 12MiB");
+    says(create(&mut book, "b", "x", 13, 1), "24MiB free");
+    says(create(&mut book, "b", "x", 0, 1), "0 bytes");
+    says(create(&mut book, "b", "x", u64::MAX / EXTENT, 1), "free");
+    says(create(&mut book, "b", "x/y", 1, 1), "slashes");
+    says(create(&mut book, "c", "x", 1, 1), "no tenant");
+    let moon = SpaceWish {
+        pods: Some(vec!["left".into(), "moon".into()]),
+        ..space("x", 2)
+    };
+    says(
+        book.create_space("b", &moon, (SpaceId(1), Key::of(1)), Nanos(0)),
+        "pod moon",
+    );
+    // Idle memory of tenants with less priority is reclaimed, and what a space has never is.
+    let (idle, epoch) = admit(open(&mut book, "a", "idle", 4, 0));
+    book.release("a", idle, epoch, false, Nanos(1)).expect("released");
+    book.confirmed(idle, epoch + 1, Nanos(1));
+    assert!(matches!(
+        create(&mut book, "b", "all", 8, 1).expect("room"),
+        Making::Begun(_)
+    ));
+    assert!(
+        matches!(open(&mut book, "b", "db", 4, 1), Ok(Opening::Wait)),
+        "the idle one goes"
+    );
+    confirm(&mut book, idle);
+    admit(open(&mut book, "b", "db", 4, 1));
+    says(create(&mut book, "b", "x", 2, 2), "0B free");
+    book.tick(Nanos::from_secs(1_000_000));
+    assert!(
+        book.grants()
+            .all(|(_, grant)| grant.part.is_none() || grant.phase == Phase::Keeping),
+        "no lease lapses"
+    );
+}
+
+/// Shares are even as far as there is room, whole extents, and the smallest part there can be at least.
+#[test]
+fn memory_is_spread_over_nodes() {
+    let nodes = |free: &[u64]| {
+        (1..)
+            .map(NodeId)
+            .zip(free.iter().map(|n| n * EXTENT))
+            .collect::<Vec<_>>()
+    };
+    let spread = |extents: u64, free: &[u64]| {
+        let shares = spaces::spread(extents * EXTENT, nodes(free))?;
+        Some(
+            shares
+                .iter()
+                .map(|(id, bytes)| (id.0, bytes / EXTENT))
+                .collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!(spread(9, &[8, 8, 8]), Some(vec![(1, 3), (2, 3), (3, 3)]));
+    assert_eq!(spread(10, &[8, 2, 8]), Some(vec![(1, 4), (2, 2), (3, 4)]));
+    assert_eq!(spread(10, &[8, 1, 8]), Some(vec![(1, 5), (3, 5)]));
+    assert_eq!(spread(3, &[8, 9, 8]), Some(vec![(2, 2), (3, 2)]));
+    assert_eq!(spread(18, &[8, 1, 8]), None);
+    assert_eq!(spread(2, &[]), None);
+}
+
+#[test]
+fn a_lost_node_takes_its_parts_and_nothing_else() {
+    let mut book = book();
+    let parts = begun(create(&mut book, "b", "heap", 8, 1));
+    parts.iter().for_each(|id| confirm(&mut book, *id));
+    let made = begun(create(&mut book, "b", "made", 4, 2));
+    assert_eq!(made.len(), 1, "the other node is full");
+    book.leave(NodeId(1));
+    assert_eq!(book.space_view("b", "heap").expect("ready").parts[0].members, None);
+    book.forget(NodeId(1)).expect("forgotten");
+    let summaries = book.space_summaries(None);
+    assert_eq!(summaries.len(), 1, "what nobody heard of is gone with it");
+    assert_eq!((summaries[0].lost.clone(), summaries[0].parts.len()), (vec![1], 1));
+    assert_eq!(book.problems(), Vec::<String>::new());
+    book.drop_space("b", "heap").expect("dropped");
+    confirm(&mut book, parts[1]);
+    assert_eq!((book.grants().count(), book.space_summaries(None).len()), (0, 0));
+}
+
 #[derive(Debug, Clone)]
 enum Step {
+    Create(bool, u8, u8),
+    Grow(bool, u8, u8),
+    Drop(bool, u8),
+    Fail(u8),
+    Forget(bool),
     Open(bool, u8, u8),
     Release(u8, bool),
     Renew(u8),
@@ -230,15 +450,24 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<bool>().prop_map(Step::Leave),
         2 => any::<bool>().prop_map(Step::Join),
         1 => Just(Step::Restart),
+        3 => (any::<bool>(), 0..3u8, 0..7u8).prop_map(|(a, l, n)| Step::Create(a, l, n)),
+        1 => (any::<bool>(), 0..3u8, 0..4u8).prop_map(|(a, l, n)| Step::Grow(a, l, n)),
+        2 => (any::<bool>(), 0..3u8).prop_map(|(a, l)| Step::Drop(a, l)),
+        1 => any::<u8>().prop_map(Step::Fail),
+        1 => any::<bool>().prop_map(Step::Forget),
     ];
     prop::collection::vec(step, 1..80)
 }
 
-/// What runs beside the book: who was told that he holds which grant with which epoch, and may be using it.
+/// What runs beside the book: who was told that he holds which grant with which epoch, and may be using it; which parts nodes keep; and which spaces
+/// tenants were told to be there, with the numbers of their parts.
 #[derive(Default)]
 struct World {
     now: u64,
     holders: BTreeMap<GrantId, (String, u64)>,
+    kept: BTreeMap<GrantId, (SpaceId, u8)>,
+    told: BTreeMap<(String, String), (SpaceId, BTreeMap<u8, GrantId>)>,
+    numbers: BTreeMap<(SpaceId, u8), GrantId>,
 }
 
 impl World {
@@ -247,10 +476,81 @@ impl World {
         (!ids.is_empty()).then(|| ids[n as usize % ids.len()])
     }
 
+    /// What tenants hear when they ask for their spaces: what they heard before is there, and parts are what they were.
+    fn ask(&mut self, book: &Book) {
+        for tenant in ["a", "b"] {
+            for summary in book.space_summaries(Some(tenant)) {
+                let Ok(view) = book.space_view(tenant, &summary.name) else {
+                    continue;
+                };
+                let (id, parts) = self
+                    .told
+                    .entry((tenant.into(), summary.name))
+                    .or_insert((view.id, BTreeMap::new()));
+                assert_eq!(*id, view.id, "another space under the name");
+                for part in &view.parts {
+                    assert!(
+                        self.kept.contains_key(&part.grant),
+                        "part {} is kept by nobody",
+                        part.number
+                    );
+                    parts.insert(part.number, part.grant);
+                }
+                let there: BTreeMap<u8, GrantId> = view.parts.iter().map(|part| (part.number, part.grant)).collect();
+                assert_eq!(*parts, there, "parts went or changed");
+            }
+        }
+        for (tenant, name) in self.told.keys() {
+            assert!(
+                book.open_space(tenant, name).is_ok(),
+                "space {name} of {tenant} is gone"
+            );
+        }
+    }
+
     fn apply(&mut self, book: &mut Book, step: &Step) {
         self.now += 1_000_000;
         let now = Nanos(self.now);
         match *step {
+            Step::Create(which, name, extents) => {
+                let tenant = if which { "a" } else { "b" };
+                let new = (SpaceId(self.now.into()), Key::of(7));
+                let wish = space(&format!("s{name}"), extents.into());
+                book.create_space(tenant, &wish, new, now).ok();
+            }
+            Step::Grow(which, name, extents) => {
+                let tenant = if which { "a" } else { "b" };
+                let wish = space(&format!("s{name}"), extents.into());
+                book.grow_space(tenant, &wish, now).ok();
+            }
+            Step::Drop(which, name) => {
+                let (tenant, name) = (if which { "a" } else { "b" }, format!("s{name}"));
+                let is_there = book.space_summaries(Some(tenant)).iter().any(|s| s.name == name);
+                assert_eq!(book.drop_space(tenant, &name).is_ok(), is_there);
+                self.told.remove(&(tenant.into(), name));
+            }
+            Step::Fail(n) => {
+                if let Some(id) = self.pick(book, n) {
+                    book.not_kept(id);
+                }
+            }
+            Step::Forget(which) => {
+                let node = NodeId(1 + u64::from(which));
+                let lost: Vec<GrantId> = book
+                    .grants()
+                    .filter(|(_, g)| g.node == node)
+                    .map(|(id, _)| id)
+                    .collect();
+                if book.forget(node).is_ok() {
+                    for id in lost {
+                        self.holders.remove(&id);
+                        self.kept.remove(&id);
+                        self.told
+                            .values_mut()
+                            .for_each(|(_, parts)| parts.retain(|_, part| *part != id));
+                    }
+                }
+            }
             Step::Open(which, label, extents) => {
                 let tenant = if which { "a" } else { "b" };
                 if let Ok(Opening::Admit(id, epoch)) =
@@ -279,15 +579,23 @@ impl World {
             Step::Confirm(n) => {
                 let Some(id) = self.pick(book, n) else { return };
                 let grant = book.grant(id).expect("picked").clone();
+                if let Some(order) = book.part_order(id).filter(|order| order.make) {
+                    let of = self.numbers.insert((order.space, order.part), id);
+                    assert!(of.is_none_or(|of| of == id), "a part's number was used again");
+                    self.kept.insert(id, (order.space, order.part));
+                    book.confirmed(id, grant.epoch, now);
+                }
                 if matches!(grant.phase, Phase::Fencing | Phase::Freeing) {
-                    // The node has ended the holder.
+                    // The node has ended the holder, and members.
                     self.holders.remove(&id);
+                    self.kept.remove(&id);
                     book.confirmed(id, grant.epoch, now);
                 }
             }
             Step::Free(n) => {
                 if let Some(id) = self.pick(book, n) {
-                    book.free(id).expect("there");
+                    let is_part = book.grant(id).expect("picked").part.is_some();
+                    assert_eq!(book.free(id).is_ok(), !is_part);
                 }
             }
             Step::Tick(seconds) => {
@@ -298,8 +606,9 @@ impl World {
             Step::Leave(which) => book.leave(NodeId(1 + u64::from(which))),
             Step::Join(which) => {
                 let (id, pod, extents) = if which { (2, "right", 4) } else { (1, "left", 8) };
+                let forgotten = book.node(NodeId(id)).is_err();
                 let hello = NodeHello {
-                    pool: Some(7),
+                    pool: (!forgotten).then_some(7),
                     ..hello(id, pod, extents)
                 };
                 book.join(&hello).ok();
@@ -325,6 +634,11 @@ proptest! {
                 let grant = book.grant(*id).expect("memory in use is in the book");
                 prop_assert!(grant.tenant == *tenant && grant.epoch >= *epoch && grant.phase != Phase::Idle);
             }
+            for id in world.kept.keys() {
+                let is_part = book.grant(*id).expect("memory in use is in the book").part.is_some();
+                prop_assert!(is_part, "grant {id} is a part");
+            }
+            world.ask(&book);
         }
     }
 }

@@ -7,7 +7,7 @@
 //!   24 u64 value        inline: its length, and it lies behind the key
 //!                       integer: it is this number
 //!                       large: the address of an object: 0 u64 length, 8 the bytes, room for more
-//!                       hash: the address of a table whose entries are the fields
+//!                       hash: the address of its fields: of a table whose entries they are, or of a packed hash
 //!   32     key, value
 //! ```
 //!
@@ -21,10 +21,12 @@ use cenote_base::{Error, Result};
 pub(super) const HEADER: usize = 32;
 /// Each object has at least these: an entry's beginning is read at once.
 const LINE: usize = 64;
+/// Bytes of an entry that are asked for ahead: most have no more.
+pub(super) const EXPECTED: usize = 2 * LINE;
 /// The longest key or string.
 pub const STRING_MAX: u64 = 512 << 20;
 /// The longest value that lies in its entry.
-const INLINE_MAX: usize = 1024;
+pub(super) const INLINE_MAX: usize = 1024;
 pub(super) const NEXT: u64 = 0;
 pub(super) const EXPIRY: u64 = 16;
 pub(super) const VALUE: u64 = 24;
@@ -46,6 +48,12 @@ pub(super) enum Kind {
 
 impl Kind {
     const ALL: [Self; 4] = [Self::Inline, Self::Integer, Self::Large, Self::Hash];
+
+    /// That of an entry with this second word.
+    #[inline(always)]
+    pub(super) fn of(word: u64) -> Self {
+        Self::ALL[word as usize % Self::ALL.len()]
+    }
 }
 
 /// An entry that was found.
@@ -84,6 +92,14 @@ impl Entry {
         Ok(Self { at, link, line })
     }
 
+    /// One that lies at `at` in a larger object, of which nothing refers to it.
+    pub(super) fn within(at: GlobalAddress, bytes: &[u8]) -> Self {
+        let (mut line, len) = ([0; LINE], bytes.len().min(LINE));
+        line[..len].copy_from_slice(&bytes[..len]);
+        let link = GlobalAddress::NULL;
+        Self { at, link, line }
+    }
+
     #[inline(always)]
     fn word(&self, at: u64) -> u64 {
         let at = at as usize;
@@ -107,7 +123,7 @@ impl Entry {
 
     #[inline(always)]
     pub(super) fn kind(&self) -> Kind {
-        Kind::ALL[self.word(8) as usize % Kind::ALL.len()]
+        Kind::of(self.word(8))
     }
 
     /// When it expires, in milliseconds since 1970; 0: never.
@@ -131,6 +147,13 @@ impl Entry {
     #[inline(always)]
     pub(super) fn value(&self) -> u64 {
         self.word(VALUE)
+    }
+
+    /// Bytes of the entry itself, as far as it is to be believed.
+    #[inline(always)]
+    pub(super) fn bytes(&self) -> u64 {
+        let inline = if self.kind() == Kind::Inline { self.value() } else { 0 };
+        (HEADER as u64 + self.key_len() as u64).saturating_add(inline)
     }
 
     /// The object that its value refers to, if it does.
@@ -199,6 +222,19 @@ impl Entry {
     }
 }
 
+/// The entry behind the one at `at`, if that is not of this hash; null if there is none, or it is.
+#[inline]
+pub(super) fn behind(heap: &Heap, at: GlobalAddress, hash: u32) -> Result<GlobalAddress> {
+    if at.is_null() {
+        return Ok(at);
+    }
+    let mut words = [[0; 8]; 2];
+    heap.read(at, words.as_flattened_mut())?;
+    let [next, tag] = words.map(u64::from_ne_bytes);
+    let is_of = (tag >> 32) as u32 == hash;
+    Ok(GlobalAddress::from_raw(if is_of { 0 } else { next }))
+}
+
 /// Compares without taking all of it at once: keys may be long.
 fn is_equal(heap: &Heap, at: GlobalAddress, key: &[u8]) -> Result<bool> {
     let mut own = [0; 4096];
@@ -216,14 +252,13 @@ impl Draft<'_> {
     /// A new entry that nothing leads to yet. `next` is what lies behind it.
     pub(super) fn make(&self, heap: &mut Heap, next: GlobalAddress, scratch: &mut Vec<u8>) -> Result<GlobalAddress> {
         let (kind, word, inline) = self.value(heap)?;
-        let tag = u64::from(self.hash) << 32 | (self.key.len() as u64) << KIND_BITS | kind as u64;
+        let header = header(next, self, kind, word);
         scratch.clear();
-        for word in [next.raw(), tag, self.expiry, word] {
-            scratch.extend_from_slice(&word.to_ne_bytes());
-        }
+        scratch.reserve(HEADER + self.key.len() + inline.len());
+        scratch.extend_from_slice(header.as_flattened());
         scratch.extend_from_slice(self.key);
         scratch.extend_from_slice(inline);
-        let made = heap.alloc(scratch.len() as u64);
+        let made = heap.alloc_any(scratch.len() as u64);
         let at = match (made, self.value) {
             (Err(error), Value::Bytes(_)) if kind == Kind::Large => {
                 heap.free(GlobalAddress::from_raw(word))?;
@@ -243,6 +278,13 @@ impl Draft<'_> {
             Value::Bytes(bytes) => Ok((Kind::Large, large(heap, bytes, bytes.len())?.raw(), &[])),
         }
     }
+}
+
+/// The words before an entry's key.
+#[inline(always)]
+pub(super) fn header(next: GlobalAddress, draft: &Draft<'_>, kind: Kind, word: u64) -> [[u8; 8]; 4] {
+    let tag = u64::from(draft.hash) << 32 | (draft.key.len() as u64) << KIND_BITS | kind as u64;
+    [next.raw(), tag, draft.expiry, word].map(u64::to_ne_bytes)
 }
 
 /// A large value with room for so many bytes.

@@ -3,6 +3,13 @@
 /// The hash of `bytes`: the upper half of SipHash-1-3's 64 bits, mixed with the lower.
 #[inline]
 pub(super) fn hash(key: [u64; 2], bytes: &[u8]) -> u32 {
+    let hash = sip(key, bytes);
+    (hash >> 32) as u32 ^ hash as u32
+}
+
+/// SipHash-1-3.
+#[inline]
+pub(crate) fn sip(key: [u64; 2], bytes: &[u8]) -> u64 {
     let mut sip = Sip::new(key);
     let (words, rest) = bytes.as_chunks::<8>();
     words.iter().for_each(|word| sip.word(u64::from_le_bytes(*word)));
@@ -10,8 +17,7 @@ pub(super) fn hash(key: [u64; 2], bytes: &[u8]) -> u32 {
     last[..rest.len()].copy_from_slice(rest);
     last[7] = bytes.len() as u8;
     sip.word(u64::from_le_bytes(last));
-    let hash = sip.finish();
-    (hash >> 32) as u32 ^ hash as u32
+    sip.finish()
 }
 
 struct Sip([u64; 4]);

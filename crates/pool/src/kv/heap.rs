@@ -13,6 +13,7 @@
 //!
 //! So whoever finds a `count` at a start puts the words back, the last one first, and then sets it to 0; killed in that, the next one does it again.
 
+use super::spares::Spares;
 use crate::space::{GlobalAddress, Session};
 use cenote_base::{Error, Result};
 
@@ -41,7 +42,16 @@ pub(super) struct Heap {
     /// Steps that have begun and not ended: an inner one is a part of the outer.
     depth: u32,
     allocated: Vec<GlobalAddress>,
-    freed: Vec<GlobalAddress>,
+    freed: Vec<Freed>,
+    spares: Spares,
+}
+
+/// An object that goes when the step has ended.
+#[derive(Debug, Clone, Copy)]
+struct Freed {
+    at: GlobalAddress,
+    /// For how many it was allocated, if it may be kept for others; else 0.
+    bytes: u64,
 }
 
 impl Heap {
@@ -56,6 +66,7 @@ impl Heap {
             depth: 0,
             allocated: Vec::new(),
             freed: Vec::new(),
+            spares: Spares::default(),
         };
         heap.journal = heap.word(journal_word)?;
         if heap.journal.is_null() {
@@ -81,15 +92,26 @@ impl Heap {
         self.journal
     }
 
+    /// A word. Nobody else changes it: it need not be read as one that others do.
     #[inline]
     pub(super) fn load(&self, at: GlobalAddress) -> Result<u64> {
-        self.session.load(at)
+        let mut word = [0; 8];
+        self.session.read(at, &mut word)?;
+        Ok(u64::from_ne_bytes(word))
     }
 
     /// An address that lies at `at`.
     #[inline]
     pub(super) fn word(&self, at: GlobalAddress) -> Result<GlobalAddress> {
-        Ok(GlobalAddress::from_raw(self.session.load(at)?))
+        Ok(GlobalAddress::from_raw(self.load(at)?))
+    }
+
+    /// Asks the processor for so many bytes, if something is there.
+    #[inline(always)]
+    pub(super) fn expect(&self, at: GlobalAddress, len: usize) {
+        if !at.is_null() {
+            self.session.prefetch(core::iter::once((at, len)));
+        }
     }
 
     #[inline]
@@ -119,10 +141,25 @@ impl Heap {
         self.session.size_of(at)
     }
 
-    /// A new object of zeros, or with room for so many bytes.
+    /// A new object of zeros.
     #[inline]
     pub(super) fn alloc(&mut self, len: u64) -> Result<GlobalAddress> {
-        let at = self.session.alloc(len)?;
+        let at = match self.session.alloc(len) {
+            Err(Error::Full(_)) if self.free_spares()? > 0 => self.session.alloc(len),
+            made => made,
+        }?;
+        if self.depth > 0 {
+            self.allocated.push(at);
+        }
+        Ok(at)
+    }
+
+    /// An object that is about to be written, from its first byte to `len`: behind them it holds anything.
+    #[inline]
+    pub(super) fn alloc_any(&mut self, len: u64) -> Result<GlobalAddress> {
+        let Some(at) = self.spares.take(len) else {
+            return self.alloc(len);
+        };
         if self.depth > 0 {
             self.allocated.push(at);
         }
@@ -132,11 +169,36 @@ impl Heap {
     /// Frees an object that nothing refers to any more: now, or when the step has ended.
     #[inline]
     pub(super) fn free(&mut self, at: GlobalAddress) -> Result<()> {
+        self.free_or_keep(at, 0)
+    }
+
+    /// As [`Heap::free`], of an object that was allocated for so many bytes: it may be kept for [`Heap::alloc_any`].
+    #[inline]
+    pub(super) fn free_or_keep(&mut self, at: GlobalAddress, bytes: u64) -> Result<()> {
         if self.depth > 0 {
-            self.freed.push(at);
+            self.freed.push(Freed { at, bytes });
             return Ok(());
         }
-        self.session.free(at)
+        match self.spares.keep(at, bytes) {
+            true => Ok(()),
+            false => self.session.free(at),
+        }
+    }
+
+    /// Frees what was kept: how many objects.
+    pub(super) fn free_spares(&mut self) -> Result<usize> {
+        let mut count = 0;
+        for at in self.spares.drain() {
+            self.session.free(at)?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Objects that are kept.
+    #[cfg(test)]
+    pub(super) fn spares(&self) -> usize {
+        self.spares.len()
     }
 
     /// Changes a word that something refers to.
@@ -195,7 +257,9 @@ impl Heap {
         }
         self.allocated.clear();
         let mut freed = core::mem::take(&mut self.freed);
-        let answer = freed.drain(..).try_for_each(|at| self.session.free(at));
+        let answer = freed
+            .drain(..)
+            .try_for_each(|freed| self.free_or_keep(freed.at, freed.bytes));
         self.freed = freed;
         answer
     }

@@ -6,7 +6,8 @@
 //!                                                          ▼
 //!                                     table ──► buckets ──► entry ──► entry     key, expiry, value: see `entry`
 //!                                                             ├──► large value
-//!                                                             └──► table of a hash's fields ──► buckets ──► entries
+//!                                                             ├──► fields of a small hash, packed: see `packed`
+//!                                                             └──► table of a large hash's fields ──► buckets ──► entries
 //! ```
 //!
 //! ```
@@ -35,25 +36,33 @@
 //!
 //! A start after [`Store::close`] believes the counts, and looks at nothing. One after a kill looks at each entry once.
 
+mod ahead;
 mod entry;
 mod hash;
 mod hashes;
 mod heap;
 mod keys;
+mod packed;
+mod spares;
 mod strings;
 mod sweep;
 mod table;
 
+pub use ahead::KEYS_AHEAD;
 pub use entry::{Entry, STRING_MAX, decimal, integer};
+pub(crate) use hash::sip;
 pub use sweep::Found;
 
 use crate::space::{GlobalAddress, Space};
 use cenote_base::{Error, rt};
 use entry::Draft;
+use hashes::Fields;
 use heap::{Heap, offset};
 use table::{Place, Table};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"CENOTEK1");
+const MAGIC: u64 = u64::from_le_bytes(*b"CENOTEK2");
+/// As it was before there were packed hashes. What such a store holds is in order here too.
+const MAGIC_FIRST: u64 = u64::from_le_bytes(*b"CENOTEK1");
 const ROOT: u64 = 64;
 const TABLE: u64 = 24;
 const JOURNAL: u64 = 32;
@@ -130,6 +139,8 @@ pub struct Store {
     /// Where the sweep for expired keys goes on.
     swept: u64,
     scratch: Vec<u8>,
+    /// For the copy of a packed hash.
+    room: Vec<u8>,
 }
 
 impl Store {
@@ -154,7 +165,7 @@ impl Store {
         let mut words = [[0; 8]; 3];
         space.read(root, words.as_flattened_mut())?;
         let [magic, k0, k1] = words.map(u64::from_ne_bytes);
-        if magic != MAGIC {
+        if ![MAGIC, MAGIC_FIRST].contains(&magic) {
             return Err(Error::Mismatch("the space holds something else than a key-value store".into()).into());
         }
         let heap = Heap::new(session, offset(root, JOURNAL)?)?;
@@ -167,7 +178,11 @@ impl Store {
             expiring: 0,
             swept: 0,
             scratch: Vec::new(),
+            room: Vec::new(),
         };
+        if magic == MAGIC_FIRST {
+            store.heap.put(root, MAGIC)?;
+        }
         let found = store.take_stock()?;
         Ok((store, found))
     }
@@ -179,6 +194,7 @@ impl Store {
     pub fn close(mut self) -> Result<()> {
         self.table.note_entries(&mut self.heap)?;
         self.heap.put(offset(self.root, EXPIRING)?, self.expiring)?;
+        self.heap.free_spares()?;
         self.heap.put(offset(self.root, CLOSED)?, self.table.entries + 1)?;
         Ok(())
     }
@@ -289,7 +305,7 @@ impl Store {
         let had_expiry = match place {
             Place::Found(former) => {
                 self.table.replace(&mut self.heap, &former, draft, &mut self.scratch)?;
-                self.free_entry(&former)?;
+                self.free_replaced(&former)?;
                 former.expiry() != 0
             }
             Place::Missing(bucket) => {
@@ -322,12 +338,26 @@ impl Store {
 
     /// Frees what nothing leads to any more, with its value.
     fn free_entry(&mut self, entry: &Entry) -> Result<()> {
+        self.free_value(entry)?;
+        Ok(self.heap.free(entry.at)?)
+    }
+
+    /// The same of an entry that another one stands in the place of: the next one may have its object.
+    fn free_replaced(&mut self, entry: &Entry) -> Result<()> {
+        self.free_value(entry)?;
+        Ok(self.heap.free_or_keep(entry.at, entry.bytes())?)
+    }
+
+    fn free_value(&mut self, entry: &Entry) -> Result<()> {
         if entry.is_hash() {
-            self.free_table(&Table::read(&self.heap, GlobalAddress::from_raw(entry.value()))?)?;
+            match Fields::read(&self.heap, GlobalAddress::from_raw(entry.value()))? {
+                Fields::Table(table) => self.free_table(&table)?,
+                Fields::Packed(at, _) => self.heap.free(at)?,
+            }
         } else if let Some(value) = entry.referred() {
             self.heap.free(value)?;
         }
-        Ok(self.heap.free(entry.at)?)
+        Ok(())
     }
 
     /// Frees a table with its entries, which may be tables.

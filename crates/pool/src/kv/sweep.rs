@@ -1,7 +1,8 @@
 //! What a start finds: counts that it can believe, or else everything is looked at, and what nothing refers to is freed.
 
+use super::hashes::Fields;
 use super::heap::{Heap, offset};
-use super::{CLOSED, EXPIRING, Result, Store, Table};
+use super::{CLOSED, EXPIRING, Result, Store};
 use crate::book::EXTENT;
 use crate::space::{GRAIN, GlobalAddress};
 use cenote_base::Error;
@@ -106,7 +107,10 @@ impl Store {
 }
 
 fn count_fields(heap: &mut Heap, hash: GlobalAddress, seen: &mut Seen) -> Result<(), Error> {
-    let (mut table, mut fields) = (Table::read(heap, hash)?, 0);
+    let Fields::Table(mut table) = Fields::read(heap, hash)? else {
+        return Ok(());
+    };
+    let mut fields = 0;
     table.each_object(heap, |at| seen.insert(at))?;
     table.each(heap, |entry| {
         fields += 1;

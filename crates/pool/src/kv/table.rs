@@ -114,6 +114,12 @@ impl Table {
         offset(segment, 8 * (index % SEGMENT))
     }
 
+    /// The word of a hash's bucket; null if it cannot be told.
+    #[inline]
+    pub(super) fn place_of(&self, heap: &Heap, hash: u32) -> GlobalAddress {
+        self.bucket(heap, self.index(hash)).unwrap_or(GlobalAddress::NULL)
+    }
+
     /// The entry of a key, or where it would be.
     #[inline]
     pub(super) fn find(&self, heap: &Heap, hash: u32, key: &[u8]) -> Result<Place> {

@@ -6,25 +6,27 @@
 //! 3. the bytes asked for must end within the object;
 //! 4. they are copied, announced as all region memory is ([`cenote_fabric::observe`]).
 //!
+//! In a part whose extents can move all of that happens *inside*: see [`super::presence`]. An extent that lies elsewhere has another state, which no check of 1 and 2 lets pass: then it
+//! is looked for ([`super::act`]).
+//!
 //! Three lines of memory are read: the slot's descriptor, the live word, the object; none depends on another's arrival but for the check. If a check fails, what is
-//! wrong is found out at leisure ([`Space::why`]).
+//! wrong is found out at leisure ([`super::act`]).
 //!
 //! The checks are of the moment: who frees an object while another uses it is told so at his next access. In an object that was freed nothing is
 //! promised: its place may be another's of the same class by then, until the extent is handed out anew.
 
-use super::address::OFFSET_BITS;
-use super::class::{Class, divide, live_bit};
-use super::layout::run_slots;
+use super::act::{Act, swap};
+use super::class::{divide, live_bit};
 use super::part::Part;
-use super::slot::{Slot, Use, code_of};
+use super::presence::SAMPLE;
+use super::slot::code_of;
 use super::{GlobalAddress, Space};
 use crate::book::EXTENT;
+use cenote_base::Result;
 use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
-use cenote_base::rt::seam::{Plain, Points, Seam};
-use cenote_base::units::ByteSize;
-use cenote_base::{Error, Result};
-use cenote_fabric::{HostAtomicU64, LINE, Quiet, Span};
+use cenote_base::rt::seam::{Plain, Seam};
+use cenote_fabric::{HostAtomicU64, LINE, Quiet};
 
 /// Accesses that memory is asked for ahead.
 const AHEAD: usize = 16;
@@ -47,17 +49,6 @@ pub struct Write<'a> {
     pub address: GlobalAddress,
     /// What.
     pub from: &'a [u8],
-}
-
-/// An object that is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Object {
-    /// Its first byte, counted from the first extent on.
-    place: u64,
-    /// Bytes that it can hold.
-    size: u64,
-    /// Its number in its slab, and the slab's class; a run has none.
-    slab: Option<(Class, u32)>,
 }
 
 impl Part {
@@ -95,115 +86,59 @@ impl Part {
         }
     }
 
-    fn locate_in_run(&self, address: GlobalAddress, len: u64) -> Option<u64> {
-        let object = self.object(address).ok()??;
-        let is_inside = len <= object.size && address.place() - object.place <= object.size - len;
-        is_inside.then(|| self.at(address.place()))
-    }
-
-    /// The object at an address; `None` if there is none.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`]; [`Error::Invalid`] if there is no such slot.
-    fn object(&self, address: GlobalAddress) -> Result<Option<Object>> {
-        let slot = self.slot(address.slot())?;
-        if slot.generation != address.generation() {
-            return Ok(None);
+    /// Does something with the part inside of which nothing moves; counts it now and then. `None` if that takes a line of the thread's own, and it has none yet.
+    #[inline(always)]
+    pub(super) fn inside<S: Seam, R>(&self, seam: S, slot: u32, is_write: bool, f: impl FnOnce() -> R) -> Option<R> {
+        // `f` stands here once, or it would be a call.
+        let inside = match self.moving() {
+            Some(moving) => Some(moving.presence.enter(seam)?),
+            None => None,
+        };
+        let result = f();
+        if inside.is_some_and(|inside| inside.leave(seam)) {
+            self.count(slot, is_write, SAMPLE);
         }
-        match slot.used {
-            Use::Slab(class, _) => Ok(self.object_in_slab(address, class)),
-            Use::Head(_) => self.object_of_run(address.slot(), address),
-            Use::Tail(_) => match self.head_of(address.slot(), slot) {
-                Some(head) => self.object_of_run(head, address),
-                None => Ok(None),
-            },
-            Use::Free | Use::Retired => Ok(None),
-        }
-    }
-
-    fn object_in_slab(&self, address: GlobalAddress, class: Class) -> Option<Object> {
-        let index = class.index(address.offset());
-        let is_there = index < class.count() && self.is_live(Points, address, index);
-        let start = address.place() - u64::from(address.offset()) + u64::from(index) * class.size();
-        is_there.then_some(Object {
-            place: start,
-            size: class.size(),
-            slab: Some((class, index)),
-        })
-    }
-
-    fn object_of_run(&self, head: u32, address: GlobalAddress) -> Result<Option<Object>> {
-        let size = self.run_bytes(head).load(Ordering::Acquire);
-        let ends_inside = run_slots(size).is_some_and(|n| n <= self.slots() - head);
-        if !ends_inside {
-            return Err(Error::Corrupt(format!(
-                "{}: bytes of the run in slot {head}: {size}",
-                self.name()
-            )));
-        }
-        let place = u64::from(head) << OFFSET_BITS;
-        let is_inside = address.place() < place + size.next_multiple_of(EXTENT);
-        Ok(is_inside.then_some(Object {
-            place,
-            size,
-            slab: None,
-        }))
-    }
-
-    /// Clears an object's live bit, if it is set.
-    fn clear(&self, address: GlobalAddress, class: Class, index: u32) -> bool {
-        let (word, bit) = live_bit(index);
-        let live = self.live(address.slot(), word);
-        let cleared = |now: u64| (address.is_of(now) && now >> bit & 1 != 0).then_some(now & !(1 << bit));
-        let is_done = live.fetch_update(Ordering::SeqCst, Ordering::SeqCst, cleared).is_ok();
-        if is_done {
-            self.hint_at(address.slot(), class, word);
-        }
-        is_done
+        Some(result)
     }
 }
 
 impl Space {
-    /// An object's `len` bytes at `address`, where the short way suffices: in a slab, and nobody watches (as somebody does wherever memory is simulated).
-    /// No calls: whoever has this inlined needs to keep nothing for later.
+    /// Does something with an object's `len` bytes at `address`, where the short way suffices: in a slab, and nobody watches (as somebody does wherever memory is simulated).
     #[inline(always)]
-    fn at_once(&self, address: GlobalAddress, len: usize) -> Option<Quiet<'_>> {
+    fn at_once<R>(
+        &self,
+        address: GlobalAddress,
+        len: usize,
+        is_write: bool,
+        f: impl FnOnce(Quiet<'_>) -> R,
+    ) -> Option<R> {
         let part = self.part_numbered(address.part())?;
         let region = part.region();
         if region.is_watched() {
             return None;
         }
-        let at = part.locate(Plain, address, len as u64)?;
-        Some(region.span(at, len as u64).quiet())
+        let access = || {
+            let at = part.locate(Plain, address, len as u64)?;
+            Some(f(region.span(at, len as u64).quiet()))
+        };
+        part.inside(Plain, address.slot(), is_write, access)?
     }
 
-    /// The same in all cases, announced.
-    fn announced(&self, address: GlobalAddress, len: usize) -> Result<Span<'_>> {
-        let part = self.part_numbered(address.part()).ok_or_else(|| self.why(address, 0))?;
-        let found = part.locate(Points, address, len as u64);
-        match found.or_else(|| part.locate_in_run(address, len as u64)) {
-            Some(at) => Ok(part.region().span(at, len as u64)),
-            None => Err(self.why(address, len as u64)),
-        }
-    }
-
+    /// Does something with a word, where the short way suffices.
     #[inline(always)]
-    fn word(&self, address: GlobalAddress) -> Result<&HostAtomicU64> {
-        if !address.raw().is_multiple_of(8) {
-            return Err(unaligned(address));
+    fn word_at_once<R>(
+        &self,
+        address: GlobalAddress,
+        is_write: bool,
+        f: impl FnOnce(&HostAtomicU64) -> R,
+    ) -> Option<R> {
+        let part = self.part_numbered(address.part())?;
+        let region = part.region();
+        if !address.raw().is_multiple_of(8) || region.is_watched() {
+            return None;
         }
-        match self
-            .part_numbered(address.part())
-            .and_then(|part| Some((part, part.locate(Points, address, 8)?)))
-        {
-            Some((part, at)) => Ok(part.region().atomic_u64(at)),
-            None => self.word_elsewhere(address),
-        }
-    }
-
-    #[inline(never)]
-    fn word_elsewhere(&self, address: GlobalAddress) -> Result<&HostAtomicU64> {
-        Ok(self.announced(address, 8)?.atomic_u64(0))
+        let access = || Some(f(region.atomic_u64(part.locate(Plain, address, 8)?)));
+        part.inside(Plain, address.slot(), is_write, access)?
     }
 
     /// Fills `into` with the bytes from `address` on.
@@ -213,19 +148,10 @@ impl Space {
     /// [`Error::OutOfBounds`]: it ends before; [`Error::Corrupt`]: the part's own data are broken. The same for all accesses.
     #[inline]
     pub fn read(&self, address: GlobalAddress, into: &mut [u8]) -> Result<()> {
-        match self.at_once(address, into.len()) {
-            Some(bytes) => {
-                bytes.copy_out(0, into);
-                Ok(())
-            }
-            None => self.read_announced(address, into),
+        match self.at_once(address, into.len(), false, |bytes| bytes.copy_out(0, into)) {
+            Some(_) => Ok(()),
+            None => self.act(address, &mut Act::Read(into)).map(drop),
         }
-    }
-
-    #[inline(never)]
-    fn read_announced(&self, address: GlobalAddress, into: &mut [u8]) -> Result<()> {
-        self.announced(address, into.len())?.copy_out(0, into);
-        Ok(())
     }
 
     /// Writes `from` to the bytes from `address` on. Whoever reads meanwhile may see a part of it.
@@ -234,19 +160,10 @@ impl Space {
     /// As [`Space::read`].
     #[inline]
     pub fn write(&self, address: GlobalAddress, from: &[u8]) -> Result<()> {
-        match self.at_once(address, from.len()) {
-            Some(bytes) => {
-                bytes.copy_in(0, from);
-                Ok(())
-            }
-            None => self.write_announced(address, from),
+        match self.at_once(address, from.len(), true, |bytes| bytes.copy_in(0, from)) {
+            Some(()) => Ok(()),
+            None => self.act(address, &mut Act::Write(from)).map(drop),
         }
-    }
-
-    #[inline(never)]
-    fn write_announced(&self, address: GlobalAddress, from: &[u8]) -> Result<()> {
-        self.announced(address, from.len())?.copy_in(0, from);
-        Ok(())
     }
 
     /// The word at `address`, at once, with acquire order.
@@ -255,7 +172,10 @@ impl Space {
     /// As [`Space::read`]; [`Error::Invalid`] if it is not aligned to 8.
     #[inline]
     pub fn load(&self, address: GlobalAddress) -> Result<u64> {
-        Ok(self.word(address)?.load(Ordering::Acquire))
+        match self.word_at_once(address, false, |word| word.load(Ordering::Acquire)) {
+            Some(value) => Ok(value),
+            None => self.act(address, &mut Act::Load),
+        }
     }
 
     /// Writes the word at `address`, at once, with release order.
@@ -264,8 +184,10 @@ impl Space {
     /// As [`Space::load`].
     #[inline]
     pub fn store(&self, address: GlobalAddress, value: u64) -> Result<()> {
-        self.word(address)?.store(value, Ordering::Release);
-        Ok(())
+        match self.word_at_once(address, true, |word| word.store(value, Ordering::Release)) {
+            Some(()) => Ok(()),
+            None => self.act(address, &mut Act::Store(value)).map(drop),
+        }
     }
 
     /// Writes `new` to the word at `address` if it is `expected`, in one step. The word that was there: it was done if that is `expected`.
@@ -274,10 +196,10 @@ impl Space {
     /// As [`Space::load`].
     #[inline]
     pub fn compare_and_swap(&self, address: GlobalAddress, expected: u64, new: u64) -> Result<u64> {
-        let swapped = self
-            .word(address)?
-            .compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire);
-        Ok(swapped.unwrap_or_else(|found| found))
+        match self.word_at_once(address, true, |word| swap(word, expected, new)) {
+            Some(found) => Ok(found),
+            None => self.act(address, &mut Act::Swap { expected, new }),
+        }
     }
 
     /// Adds to the word at `address`, wrapping, in one step. The word that was there.
@@ -286,21 +208,30 @@ impl Space {
     /// As [`Space::load`].
     #[inline]
     pub fn fetch_add(&self, address: GlobalAddress, n: u64) -> Result<u64> {
-        Ok(self.word(address)?.fetch_add(n, Ordering::AcqRel))
+        match self.word_at_once(address, true, |word| word.fetch_add(n, Ordering::AcqRel)) {
+            Some(found) => Ok(found),
+            None => self.act(address, &mut Act::Add(n)),
+        }
     }
 
     /// Reads in turn. The first that fails ends it: those before it are done, those after it not begun. Memory is asked for ahead: many at once take
-    /// a fraction of their time one by one, where they are in nobody's cache.
+    /// a fraction of their time one by one, where they are in nobody's cache. What lies in other pods is read after the rest, with one message to each.
     ///
     /// # Errors
     /// As [`Space::read`].
     pub fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()> {
+        let mut far = Vec::new();
         for some in reads.chunks_mut(AHEAD) {
             self.prefetch(some.iter().map(|read| (read.address, read.into.len())));
-            some.iter_mut()
-                .try_for_each(|read| self.read(read.address, read.into))?;
+            for read in some {
+                if self.is_far(read.address) {
+                    far.push((read.address, Act::Read(read.into)));
+                } else {
+                    self.read(read.address, read.into)?;
+                }
+            }
         }
-        Ok(())
+        self.act_far(far)
     }
 
     /// Writes in turn. The first that fails ends it: those before it are done, those after it not begun. As [`Space::read_many`].
@@ -308,16 +239,23 @@ impl Space {
     /// # Errors
     /// As [`Space::read`].
     pub fn write_many(&self, writes: &[Write<'_>]) -> Result<()> {
+        let mut far = Vec::new();
         for some in writes.chunks(AHEAD) {
             self.prefetch(some.iter().map(|write| (write.address, write.from.len())));
-            some.iter()
-                .try_for_each(|write| self.write(write.address, write.from))?;
+            for write in some {
+                if self.is_far(write.address) {
+                    far.push((write.address, Act::Write(write.from)));
+                } else {
+                    self.write(write.address, write.from)?;
+                }
+            }
         }
-        Ok(())
+        self.act_far(far)
     }
 
+    /// Asks the processor for what accesses to these bytes will need. A hint: an address may be anything.
     #[inline(always)]
-    fn prefetch(&self, accesses: impl Iterator<Item = (GlobalAddress, usize)>) {
+    pub fn prefetch(&self, accesses: impl Iterator<Item = (GlobalAddress, usize)>) {
         if rt::simulated() {
             return;
         }
@@ -333,7 +271,7 @@ impl Space {
     /// # Errors
     /// As [`Space::read`].
     pub fn size_of(&self, address: GlobalAddress) -> Result<u64> {
-        Ok(self.object(address)?.1.size)
+        self.act(address, &mut Act::Size)
     }
 
     /// Frees the object that begins at `address`, whoever has allocated it.
@@ -341,86 +279,6 @@ impl Space {
     /// # Errors
     /// As [`Space::read`]; [`Error::Invalid`] if it does not begin there. Of a run: those of the way to the keeper.
     pub fn free(&self, address: GlobalAddress) -> Result<()> {
-        let (part, object) = self.object(address)?;
-        let inside = address.place() - object.place;
-        if inside != 0 {
-            return Err(Error::Invalid(format!(
-                "{address} is {inside} bytes inside of its object"
-            )));
-        }
-        match object.slab {
-            Some((class, index)) if part.clear(address, class, index) => Ok(()),
-            Some(_) => Err(gone(address)),
-            None => self.keeper_of(address.part())?.free_run(address),
-        }
+        self.act(address, &mut Act::Free).map(drop)
     }
-
-    fn object(&self, address: GlobalAddress) -> Result<(&Part, Object)> {
-        let part = self.part_numbered(address.part()).ok_or_else(|| self.why(address, 0))?;
-        match part.object(address)? {
-            Some(object) => Ok((part, object)),
-            None => Err(self.why(address, 0)),
-        }
-    }
-
-    /// Why `len` bytes at an address cannot be had.
-    #[cold]
-    #[inline(never)]
-    fn why(&self, address: GlobalAddress, len: u64) -> Error {
-        if address.is_null() {
-            return Error::Invalid("null is no object's address".into());
-        }
-        let Some(part) = self.part_numbered(address.part()) else {
-            return Error::Invalid(format!(
-                "{address} is of part {}, which this space does not have",
-                address.part()
-            ));
-        };
-        match part.slot(address.slot()) {
-            Err(error) => error,
-            Ok(slot) if slot.generation != address.generation() => stale(address, slot),
-            Ok(_) => match part.object(address) {
-                Err(error) => error,
-                Ok(None) => gone(address),
-                Ok(Some(object)) => beyond(address, len, object),
-            },
-        }
-    }
-}
-
-fn gone(address: GlobalAddress) -> Error {
-    Error::Invalid(format!("no object is at {address}: it was freed, or never allocated"))
-}
-
-fn stale(address: GlobalAddress, slot: Slot) -> Error {
-    let now = slot.generation;
-    if now < address.generation() {
-        return Error::Invalid(format!(
-            "no object is at {address}: its extent comes to be of generation {now} only"
-        ));
-    }
-    Error::Invalid(format!(
-        "no object is at {address}: its extent is of generation {now} by now"
-    ))
-}
-
-fn beyond(address: GlobalAddress, len: u64, object: Object) -> Error {
-    let (size, inside) = (ByteSize(object.size), address.place() - object.place);
-    if inside + len <= object.size {
-        return Error::Invalid(format!("no object was at {address} a moment ago; one is now"));
-    }
-    let begins = if inside == 0 {
-        String::new()
-    } else {
-        format!(", and begins {inside} bytes before")
-    };
-    Error::OutOfBounds(format!("{len} bytes at {address}: its object has {size}{begins}"))
-}
-
-#[cold]
-#[inline(never)]
-fn unaligned(address: GlobalAddress) -> Error {
-    Error::Invalid(format!(
-        "{address} is no multiple of 8: words that change at once are aligned"
-    ))
 }

@@ -74,6 +74,12 @@ impl GlobalAddress {
         ))
     }
 
+    /// The address of its extent's first byte.
+    #[inline(always)]
+    pub(super) const fn extent(self) -> Self {
+        Self(self.0 >> OFFSET_BITS << OFFSET_BITS)
+    }
+
     /// Whether it is no object's.
     #[inline(always)]
     pub const fn is_null(self) -> bool {

@@ -1,5 +1,6 @@
 //! What must be true of a part, looked at word by word.
 
+use super::GlobalAddress;
 use super::address::GENERATION_SHIFT;
 use super::books::Books;
 use super::class::Class;
@@ -8,6 +9,7 @@ use super::layout::run_slots;
 use super::part::Part;
 use super::slot::{Slot, Use};
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::seam::Points;
 
 /// All that is wrong. The keeper's lock is held: nothing is handed out meanwhile.
 pub(super) fn audit(part: &Part, books: &Books) -> Vec<String> {
@@ -32,6 +34,8 @@ fn of_slot(part: &Part, books: &Books, slot: u32, found: Slot) -> Vec<String> {
         Use::Head(lifetime) => of_run(part, books, slot, found.generation, lifetime),
         Use::Tail(_) if part.head_of(slot, found).is_none() => vec!["it goes on with no run".into()],
         Use::Free | Use::Tail(_) | Use::Retired => Vec::new(),
+        Use::Frozen => Vec::new(),
+        Use::Away | Use::Lent => of_guest(part, books, slot, found.used),
     };
     if books.free.contains(slot) != (found.used == Use::Free) {
         wrong.push(format!("its keeper knows otherwise: {:?}", found.used));
@@ -39,15 +43,59 @@ fn of_slot(part: &Part, books: &Books, slot: u32, found: Slot) -> Vec<String> {
     wrong
 }
 
-fn of_slab(part: &Part, books: &Books, slot: u32, generation: u32, class: Class, lifetime: Lifetime) -> Vec<String> {
-    let mut wrong = Vec::new();
-    for word in 0..class.words() {
-        let live = part.live(slot, word).load(Ordering::Acquire);
-        let objects = live & ((1 << GENERATION_SHIFT) - 1);
-        if live >> GENERATION_SHIFT != u64::from(generation) || objects & !class.mask(word) != 0 {
-            wrong.push(format!("live word {word}: {live:#018x}"));
-        }
+/// What lies in the memory of a slot that is not its own extent's.
+fn of_guest(part: &Part, books: &Books, slot: u32, used: Use) -> Vec<String> {
+    let guest = GlobalAddress::from_raw(part.guest(slot).load(Ordering::Acquire));
+    let is_vacant = books.vacant.contains(&slot);
+    if guest.is_null() {
+        let is_known = is_vacant && used == Use::Away;
+        return if is_known {
+            Vec::new()
+        } else {
+            vec!["nothing lies in it, and its keeper knows otherwise".into()]
+        };
     }
+    let mut wrong = Vec::new();
+    if is_vacant {
+        wrong.push(format!("{guest} lies in it, and its keeper knows otherwise"));
+    }
+    let found = part.moving().and_then(|moving| moving.guests.find(Points, guest));
+    let is_settled = !books.unsettled.contains_key(&slot);
+    if is_settled && found != Some(slot) {
+        wrong.push(format!("{guest} lies in it, and the table of guests says {found:?}"));
+    }
+    let state = part.guest_state(slot).load(Ordering::Acquire);
+    match Slot::decode(state) {
+        Some(Slot {
+            generation,
+            used: Use::Slab(class, _),
+        }) if generation == guest.generation() => {
+            wrong.extend(of_words(part, slot, generation, class));
+        }
+        Some(Slot {
+            generation,
+            used: Use::Frozen,
+        }) if generation == guest.generation() => {}
+        _ if !is_settled => {}
+        _ => wrong.push(format!("state of the guest {guest}: {state:#018x}")),
+    }
+    wrong
+}
+
+fn of_words(part: &Part, slot: u32, generation: u32, class: Class) -> Vec<String> {
+    let is_wrong = |live: u64, word| {
+        let objects = live & ((1 << GENERATION_SHIFT) - 1);
+        live >> GENERATION_SHIFT != u64::from(generation) || objects & !class.mask(word) != 0
+    };
+    let words = (0..class.words()).map(|word| (word, part.live(slot, word).load(Ordering::Acquire)));
+    words
+        .filter(|(word, live)| is_wrong(*live, *word))
+        .map(|(word, live)| format!("live word {word}: {live:#018x}"))
+        .collect()
+}
+
+fn of_slab(part: &Part, books: &Books, slot: u32, generation: u32, class: Class, lifetime: Lifetime) -> Vec<String> {
+    let mut wrong = of_words(part, slot, generation, class);
     let owner = part.owner(slot).load(Ordering::Acquire);
     let is_nobodys = books.nobodys.get(&class).is_some_and(|slots| slots.contains(&slot));
     if is_nobodys != (owner == 0) {

@@ -7,6 +7,7 @@ use super::keeper::{Extent, Lifetime, SessionId};
 use super::layout::{GROUP_WORDS, groups, run_slots};
 use super::part::Part;
 use super::slot::{Slot, Use};
+use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +19,16 @@ pub(super) struct Books {
     pub(super) nobodys: BTreeMap<Class, BTreeSet<u32>>,
     pub(super) sessions: BTreeSet<SessionId>,
     pub(super) next_session: u64,
+    /// Slots whose extents are away, with nothing in their memory.
+    pub(super) vacant: BTreeSet<u32>,
+    /// Slots with a guest of which only its home knows whether it is here, and since when that is so.
+    pub(super) unsettled: BTreeMap<u32, Nanos>,
+    /// Free slots that are not handed out: where an extent comes first when two change places.
+    pub(super) spare: usize,
 }
+
+/// Parts of less have no spare slot.
+const SPARE_FROM: u32 = 8;
 
 impl Books {
     pub(super) fn empty(part: &Part) -> Self {
@@ -27,18 +37,35 @@ impl Books {
             nobodys: BTreeMap::new(),
             sessions: BTreeSet::new(),
             next_session: part.next_session().load(Ordering::Acquire).max(1),
+            vacant: BTreeSet::new(),
+            unsettled: BTreeMap::new(),
+            spare: usize::from(part.is_movable() && part.slots() >= SPARE_FROM),
         }
     }
 
     /// Enters a slot as it is found by a new keeper.
     pub(super) fn enter(&mut self, part: &Part, slot: u32) {
         let Ok(found) = part.slot(slot) else { return };
+        if matches!(found.used, Use::Slab(..)) {
+            // It had come home, and the keeper was killed before this.
+            part.guest(slot).store(0, Ordering::Release);
+        }
         match found.used {
             Use::Free => self.free.add(slot, found.generation),
             Use::Slab(class, _) => self.enter_owned(part, slot, Some(class)),
             Use::Head(_) => self.enter_owned(part, slot, None),
             Use::Tail(_) if part.head_of(slot, found).is_none() => self.release(part, slot, found.generation),
             Use::Tail(_) | Use::Retired => {}
+            Use::Frozen => {
+                let owner = part.owner(slot).load(Ordering::Acquire);
+                if owner != 0 {
+                    self.enter_session(SessionId(owner));
+                }
+                self.enter_frozen(part, slot, found.generation);
+            }
+            Use::Away => self.enter_guest(part, slot),
+            Use::Lent if part.guest(slot).load(Ordering::Acquire) == 0 => self.release(part, slot, found.generation),
+            Use::Lent => self.enter_guest(part, slot),
         }
     }
 
@@ -46,11 +73,13 @@ impl Books {
         match (part.owner(slot).load(Ordering::Acquire), class) {
             (0, Some(class)) => _ = self.nobodys.entry(class).or_default().insert(slot),
             (0, None) => {}
-            (owner, _) => {
-                self.sessions.insert(SessionId(owner));
-                self.next_session = self.next_session.max(owner.saturating_add(1));
-            }
+            (owner, _) => self.enter_session(SessionId(owner)),
         }
+    }
+
+    fn enter_session(&mut self, session: SessionId) {
+        self.sessions.insert(session);
+        self.next_session = self.next_session.max(session.0.saturating_add(1));
     }
 
     pub(super) fn check(&self, session: SessionId) -> Result<()> {
@@ -92,6 +121,14 @@ impl Books {
 
     /// A free slot, with its generation, free no longer. Slots that are something else (something wrote there) are passed over for good.
     pub(super) fn pick(&mut self, part: &Part) -> Option<(u32, u32)> {
+        if self.free.len() <= self.spare {
+            return None;
+        }
+        self.pick_any(part)
+    }
+
+    /// As [`Books::pick`], the spare one too.
+    pub(super) fn pick_any(&mut self, part: &Part) -> Option<(u32, u32)> {
         while let Some(slot) = self.free.next() {
             self.free.remove(slot);
             match part.slot(slot) {
@@ -107,6 +144,9 @@ impl Books {
 
     /// The first of `n` free slots side by side, with the greatest of their generations, as [`Books::pick`].
     pub(super) fn pick_run(&mut self, part: &Part, n: u32) -> Option<(u32, u32)> {
+        if self.free.len() < n as usize + self.spare {
+            return None;
+        }
         while let Some(first) = self.free.next_run(n) {
             let generation = |slot| match part.slot(slot) {
                 Ok(Slot {
@@ -183,7 +223,7 @@ impl Books {
             }
             Use::Head(Lifetime::Session) => self.release_run(part, slot, generation),
             Use::Head(Lifetime::Space) => part.owner(slot).store(0, Ordering::Release),
-            Use::Free | Use::Tail(_) | Use::Retired => {}
+            Use::Free | Use::Tail(_) | Use::Retired | Use::Frozen | Use::Away | Use::Lent => {}
         }
     }
 }

@@ -104,6 +104,12 @@ pub trait Keeper: Send + Sync {
     /// None of its own.
     fn end(&self, session: SessionId) -> Result<()>;
 
+    /// Whether the session has begun here and not ended: for whoever waits for something that it holds.
+    ///
+    /// # Errors
+    /// None of its own.
+    fn is_alive(&self, session: SessionId) -> Result<bool>;
+
     /// Looks at everything: a list of what is wrong.
     ///
     /// # Errors

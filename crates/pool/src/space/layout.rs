@@ -3,11 +3,16 @@
 //! ```text
 //!  0        region header (fabric); its geometry names this layout and its version, its identity space, part and tenant
 //!  4096     keeper's page     0 u64 made: all below is in order     8 u64 the next session's number
-//!                            16 u64 root: the address that what lies here is found by
+//!                            16 u64 root: the address that what lies here is found by     24 u64 guests that lie here
 //!  8192     descriptors, 64 B a slot
 //!              0 u64 state: generation 18 | code 8: free, retired, a run's head or tail, a class | lifetime 1 | zero 20 | distance to the head 17
 //!              8 u64 bytes of the run (in its first slot)
 //!             16 u64 owner: the session that allocates in it, 0: nobody
+//!             24 u64 place of what is away: part 8 | slot 32       32 u64 guest: the address of the extent that lies in the slot's memory, 0: its own or nothing
+//!             40 u64 the guest's state; 0: it has not come yet     48 u64 the state before it was frozen, of what lies here
+//!  threads_at  2048 lines, of a thread each       0 u64 whose     8 u64 odd while it uses the part     (only where extents can move, and the next two)
+//!  guests_at   32 B a slot, and up to the next power of two: pairs of guest and slot, four a line, a guest in one of two lines
+//!  heat_at     8 B a slot: reads 32 | writes 32, counted now and then
 //!  maps_at  maps, 5824 B a slot
 //!              0 u64 hint: a bit for each 16 live words, set where there may be room
 //!             64 713 live words: generation 18 | a bit an object 46
@@ -48,6 +53,15 @@ pub(super) const DESCRIPTOR: u64 = LINE as u64;
 pub(super) const STATE: u64 = 0;
 pub(super) const BYTES: u64 = 8;
 pub(super) const OWNER: u64 = 16;
+pub(super) const PLACE: u64 = 24;
+pub(super) const GUEST: u64 = 32;
+pub(super) const GUEST_STATE: u64 = 40;
+pub(super) const SAVED: u64 = 48;
+pub(super) const GUESTS: u64 = KEEPER_AT + 24;
+/// Threads that can use a part at a time, where extents can move.
+pub(super) const THREADS: usize = 2048;
+/// Guests that a line of their table has.
+pub(super) const GUESTS_A_LINE: usize = 4;
 const WORDS_AT: u64 = LINE as u64;
 const MAP: u64 = (WORDS_AT + 8 * WORDS_MAX as u64).next_multiple_of(LINE as u64);
 pub(super) const MAP_WORDS: usize = MAP as usize / 8;
@@ -55,7 +69,7 @@ pub(super) const MAP_WORDS: usize = MAP as usize / 8;
 pub(super) const GROUP_WORDS: u32 = 16;
 
 const _: () = {
-    assert!(OWNER + 8 <= DESCRIPTOR && MAP == 5824);
+    assert!(SAVED + 8 <= DESCRIPTOR && MAP == 5824);
     assert!(WORDS_MAX.div_ceil(GROUP_WORDS) <= 64);
 };
 
@@ -63,16 +77,29 @@ const _: () = {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) slots: u32,
+    /// Whether extents can move: then there are the three areas that this takes.
+    pub(super) movable: bool,
+    pub(super) threads_at: u64,
+    pub(super) guests_at: u64,
+    pub(super) heat_at: u64,
     pub(super) maps_at: u64,
     pub(super) extents_at: u64,
 }
 
 impl Layout {
-    fn of(slots: u32) -> Self {
-        let maps_at = DESCRIPTORS_AT + u64::from(slots) * DESCRIPTOR;
+    fn of(slots: u32, movable: bool) -> Self {
+        let sized = |bytes: u64| if movable { bytes } else { 0 };
+        let threads_at = DESCRIPTORS_AT + u64::from(slots) * DESCRIPTOR;
+        let guests_at = threads_at + sized((THREADS * LINE) as u64);
+        let heat_at = guests_at + sized((guest_lines(slots) * LINE) as u64);
+        let maps_at = heat_at + sized(u64::from(slots) * 8).next_multiple_of(LINE as u64);
         let extents_at = (maps_at + u64::from(slots) * MAP).next_multiple_of(EXTENT);
         Self {
             slots,
+            movable,
+            threads_at,
+            guests_at,
+            heat_at,
             maps_at,
             extents_at,
         }
@@ -83,9 +110,12 @@ impl Layout {
     }
 
     /// That with most slots in so many bytes.
-    pub(super) fn within(bytes: u64) -> Result<Self> {
+    pub(super) fn within(bytes: u64, movable: bool) -> Result<Self> {
         let most = (bytes / EXTENT).min(SLOTS_MAX) as u32;
-        let fitting = (1..=most).rev().map(Self::of).find(|layout| layout.end() <= bytes);
+        let fitting = (1..=most)
+            .rev()
+            .map(|slots| Self::of(slots, movable))
+            .find(|layout| layout.end() <= bytes);
         let small = || {
             Error::Invalid(format!(
                 "a part of {} is too small: {} are the least",
@@ -98,13 +128,14 @@ impl Layout {
 
     pub(super) fn geometry(self) -> [u64; GEOMETRY_WORDS] {
         let mut words = [0; GEOMETRY_WORDS];
-        words[..6].copy_from_slice(&[
+        words[..7].copy_from_slice(&[
             MAGIC,
             VERSION,
             u64::from(self.slots),
             self.maps_at,
             self.extents_at,
             EXTENT,
+            u64::from(self.movable),
         ]);
         words
     }
@@ -125,10 +156,15 @@ impl Layout {
             .ok()
             .filter(|n| (1..=SLOTS_MAX as u32).contains(n));
         let layout = slots
-            .map(Self::of)
+            .map(|slots| Self::of(slots, words[6] == 1))
             .filter(|layout| layout.geometry() == *words && layout.end() <= identity.length);
         layout.ok_or_else(|| Error::corrupt("a part's geometry"))
     }
+}
+
+/// Lines of the guests' table: never more than half full.
+pub(super) fn guest_lines(slots: u32) -> usize {
+    (slots as usize).next_power_of_two().div_ceil(2).max(2)
 }
 
 /// Slots that a run of `bytes` takes; `None` if no part has so many.
@@ -152,7 +188,7 @@ mod tests {
     #[test]
     fn a_layout_uses_what_there_is() {
         for extents in [2, 3, 300, 356, 357, 2048, 131_072, 200_000] {
-            let layout = Layout::within(extents * EXTENT).expect("enough");
+            let layout = Layout::within(extents * EXTENT, false).expect("enough");
             assert!(layout.end() <= extents * EXTENT && layout.extents_at.is_multiple_of(EXTENT));
             let own = extents - u64::from(layout.slots);
             assert!(
@@ -160,12 +196,12 @@ mod tests {
                 "{extents}: {own}"
             );
         }
-        assert!(Layout::within(2 * EXTENT - 1).is_err());
+        assert!(Layout::within(2 * EXTENT - 1, true).is_err());
     }
 
     #[test]
     fn a_geometry_that_does_not_fit_is_refused() {
-        let layout = Layout::of(7);
+        let layout = Layout::of(7, true);
         let identity = Identity {
             geometry: layout.geometry(),
             length: layout.end(),
@@ -179,7 +215,7 @@ mod tests {
         };
         assert!(broken(|i| i.geometry[0] += 1).to_string().contains("magic"));
         assert!(broken(|i| i.geometry[1] += 1).to_string().contains("version"));
-        for field in 2..7 {
+        for field in 2..8 {
             let mut other = identity.clone();
             other.geometry[field] += 1;
             assert!(matches!(Layout::read(&other), Err(Error::Corrupt(_))), "{field}");

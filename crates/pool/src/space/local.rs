@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// The keeper of a part in this process.
 pub struct LocalKeeper {
-    part: Arc<Part>,
-    books: Mutex<Books>,
+    pub(super) part: Arc<Part>,
+    pub(super) books: Mutex<Books>,
 }
 
 impl LocalKeeper {
@@ -30,6 +30,9 @@ impl LocalKeeper {
             return Err(Error::Invalid(format!("{} is kept by another process", part.name())));
         }
         let mut books = Books::empty(&part);
+        if let Some(moving) = part.moving() {
+            moving.guests.clear();
+        }
         for slot in 0..part.slots() {
             books.enter(&part, slot);
         }
@@ -88,7 +91,7 @@ impl Keeper for LocalKeeper {
         {
             return Ok(extent);
         }
-        if books.free.len() == 0 {
+        if books.free.len() <= books.spare {
             books.sweep(part);
         }
         let wanted = || format!("objects of {}", ByteSize(class.size()));
@@ -183,6 +186,10 @@ impl Keeper for LocalKeeper {
                 .for_each(|slot| books.orphan(part, slot));
         }
         Ok(())
+    }
+
+    fn is_alive(&self, session: SessionId) -> Result<bool> {
+        Ok(self.books.lock().sessions.contains(&session))
     }
 
     fn audit(&self) -> Result<Vec<String>> {

@@ -26,7 +26,7 @@ fn of_part(part: &Part, each: &mut impl FnMut(GlobalAddress, u64)) -> Result<()>
                 let bytes = part.run_bytes(slot).load(Ordering::Acquire);
                 each(GlobalAddress::new(part.number(), slot, 0, found.generation)?, bytes);
             }
-            Use::Free | Use::Tail(_) | Use::Retired => {}
+            Use::Free | Use::Tail(_) | Use::Retired | Use::Frozen | Use::Away | Use::Lent => {}
         }
     }
     Ok(())

@@ -1,13 +1,16 @@
 //! A part, mapped: the only ways to reach what lies in it.
 
 use super::class::WORDS_MAX;
+use super::guests::Guests;
 use super::layout::{
-    BYTES, DESCRIPTOR, DESCRIPTORS_AT, KEEPER_AT, Layout, MADE, MAP_WORDS, NEXT_SESSION, OWNER, ROOT, STATE,
+    BYTES, DESCRIPTOR, DESCRIPTORS_AT, GUEST, GUEST_STATE, KEEPER_AT, Layout, MADE, MAP_WORDS, NEXT_SESSION, OWNER,
+    PLACE, ROOT, SAVED, STATE,
 };
+use super::presence::{KEEPER, MARK, Presence};
 use super::slot::Slot;
 use crate::book::EXTENT;
 use cenote_base::rt::atomic::Ordering;
-use cenote_base::rt::fs;
+use cenote_base::rt::{self, fs};
 use cenote_base::{Error, Result};
 use cenote_fabric::{HostAtomicU64, Identity, Kind, LINE, Region, RegionOptions, Words, is_blank};
 use std::path::Path;
@@ -24,6 +27,8 @@ pub struct PartOptions {
     pub tenant: u32,
     /// Its size in bytes, all that it needs for itself included: 4 MiB at least.
     pub bytes: u64,
+    /// Whether its extents can move to other parts of the space and theirs to here. Accesses then take a nanosecond or two more.
+    pub movable: bool,
     /// How it is mapped.
     pub region: RegionOptions,
 }
@@ -49,10 +54,20 @@ pub struct Part {
     states: Words<{ DESCRIPTOR as usize }>,
     /// All words of all maps.
     maps: Words<8>,
+    /// What it takes for extents to move, where they can.
+    moving: Option<Moving>,
     region: Arc<Region>,
     number: u8,
     layout: Layout,
     is_kept_here: bool,
+}
+
+/// What a part has where extents can move.
+pub(super) struct Moving {
+    pub(super) presence: Presence,
+    pub(super) guests: Guests,
+    /// Reads and writes of each slot's memory, counted now and then.
+    pub(super) heat: Words<8>,
 }
 
 impl Part {
@@ -61,7 +76,7 @@ impl Part {
     /// # Errors
     /// [`Error::Invalid`] if something is there, or it is too small; [`Error::Busy`], [`Error::Full`].
     pub fn create(path: &Path, options: &PartOptions) -> Result<Self> {
-        let layout = Layout::within(options.bytes)?;
+        let layout = Layout::within(options.bytes, options.movable)?;
         let identity = options.identity(layout)?;
         let is_there = fs::exists(path).map_err(|e| Error::io(format!("looking for {}", path.display()), e))?;
         if is_there && !is_blank(path) {
@@ -78,7 +93,7 @@ impl Part {
     /// # Errors
     /// [`Error::Invalid`] if it is too small; [`Error::Full`].
     pub fn dram(options: &PartOptions) -> Result<Self> {
-        let layout = Layout::within(options.bytes)?;
+        let layout = Layout::within(options.bytes, options.movable)?;
         Self::format(
             Region::dram(layout.end(), options.identity(layout)?, options.region)?,
             layout,
@@ -87,13 +102,13 @@ impl Part {
 
     fn format(region: Region, layout: Layout) -> Result<Self> {
         region.reserve_to(layout.extents_at)?;
-        let part = Self::read(region, true)?;
-        if !part.is_zero_when_new() {
-            let own = part.region.span(KEEPER_AT, layout.extents_at - KEEPER_AT);
+        if region.kind() != Kind::File && region.kind() != Kind::Dram {
+            let own = region.span(KEEPER_AT, layout.extents_at - KEEPER_AT);
             own.zero(0, own.len());
         }
+        let part = Self::read(region, KEEPER)?;
         part.region.atomic_u64(NEXT_SESSION).store(1, Ordering::Release);
-        part.region.atomic_u64(MADE).store(part.mark(), Ordering::Release);
+        part.region.atomic_u64(MADE).store(part.made_mark(), Ordering::Release);
         Ok(part)
     }
 
@@ -102,7 +117,7 @@ impl Part {
     /// # Errors
     /// [`Error::Busy`] if another process keeps it; [`Error::Mismatch`] or [`Error::Corrupt`] if there is no part, naming what does not fit.
     pub fn open(path: &Path, options: RegionOptions) -> Result<Self> {
-        Self::read(Region::open(path, options)?, true)?.made()
+        Self::read(Region::open(path, options)?, KEEPER)?.made()
     }
 
     /// Maps one that another process of this machine keeps.
@@ -110,10 +125,18 @@ impl Part {
     /// # Errors
     /// As [`Part::open`], without [`Error::Busy`].
     pub fn join(path: &Path, options: RegionOptions) -> Result<Self> {
-        Self::read(Region::join(path, options)?, false)?.made()
+        Self::join_marked(path, options, rt::random() | MARK)
     }
 
-    fn read(region: Region, is_kept_here: bool) -> Result<Self> {
+    /// As [`Part::join`], for a process that its keeper knows by a mark: when it is gone, its threads are [given up](super::Host::give_up).
+    ///
+    /// # Errors
+    /// As [`Part::join`].
+    pub fn join_marked(path: &Path, options: RegionOptions, mark: u64) -> Result<Self> {
+        Self::read(Region::join(path, options)?, mark | MARK)?.made()
+    }
+
+    fn read(region: Region, mark: u64) -> Result<Self> {
         let named = |error| match error {
             Error::Mismatch(text) => Error::Mismatch(format!("{}: {text}", region.name())),
             Error::Corrupt(text) => Error::Corrupt(format!("{}: {text}", region.name())),
@@ -126,20 +149,25 @@ impl Part {
         Ok(Self {
             states: Words::new(Arc::clone(&region), DESCRIPTORS_AT, slots),
             maps: Words::new(Arc::clone(&region), layout.maps_at, slots * MAP_WORDS),
+            moving: layout.movable.then(|| Moving {
+                presence: Presence::new(&region, layout.threads_at, mark),
+                guests: Guests::new(&region, layout),
+                heat: Words::new(Arc::clone(&region), layout.heat_at, slots),
+            }),
             region,
             number,
             layout,
-            is_kept_here,
+            is_kept_here: mark == KEEPER,
         })
     }
 
     /// What says that it is made: not what a former one left.
-    fn mark(&self) -> u64 {
+    fn made_mark(&self) -> u64 {
         (self.region.identity().made_micros as u64) << 1 | 1
     }
 
     fn made(self) -> Result<Self> {
-        match self.region.atomic_u64(MADE).load(Ordering::Acquire) == self.mark() {
+        match self.region.atomic_u64(MADE).load(Ordering::Acquire) == self.made_mark() {
             true => Ok(self),
             false => Err(Error::Mismatch(format!(
                 "{}: its making was cut off; remove it",
@@ -207,6 +235,37 @@ impl Part {
         self.descriptor(slot, BYTES)
     }
 
+    /// Where a slot's extent is, that is away.
+    pub(super) fn place(&self, slot: u32) -> &HostAtomicU64 {
+        self.descriptor(slot, PLACE)
+    }
+
+    /// The address of the extent of another slot that lies in a slot's memory; 0: none.
+    pub(super) fn guest(&self, slot: u32) -> &HostAtomicU64 {
+        self.descriptor(slot, GUEST)
+    }
+
+    /// The state word of that extent; 0 while it has not come yet.
+    pub(super) fn guest_state(&self, slot: u32) -> &HostAtomicU64 {
+        self.descriptor(slot, GUEST_STATE)
+    }
+
+    /// The state word, before it was frozen, of what lies in a slot's memory.
+    pub(super) fn saved(&self, slot: u32) -> &HostAtomicU64 {
+        self.descriptor(slot, SAVED)
+    }
+
+    /// What it has for moving extents, if they can.
+    #[inline(always)]
+    pub(super) fn moving(&self) -> Option<&Moving> {
+        self.moving.as_ref()
+    }
+
+    /// Whether its extents can move.
+    pub fn is_movable(&self) -> bool {
+        self.moving.is_some()
+    }
+
     /// The number of a slot's owner.
     pub(super) fn owner(&self, slot: u32) -> &HostAtomicU64 {
         self.descriptor(slot, OWNER)
@@ -265,6 +324,17 @@ impl Part {
         }
         let word = self.state(slot).load(Ordering::Acquire);
         Slot::decode(word).ok_or_else(|| Error::Corrupt(format!("{}: state of slot {slot}: {word:#018x}", self.name())))
+    }
+
+    /// Where a slot's map lies in the region, and its length in bytes.
+    pub(super) fn map_at(&self, slot: u32) -> (u64, u64) {
+        let len = MAP_WORDS as u64 * 8;
+        (self.layout.maps_at + u64::from(slot) * len, len)
+    }
+
+    /// Bytes of an extent's image: its map, and its objects.
+    pub(super) const fn image_len() -> u64 {
+        MAP_WORDS as u64 * 8 + EXTENT
     }
 
     /// Where byte `place` of the extents lies in the region.

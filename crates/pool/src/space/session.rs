@@ -16,6 +16,7 @@ use super::address::GENERATION_SHIFT;
 use super::class::{Class, LIVE_BITS};
 use super::keeper::{Extent, Keeper, Lifetime, SessionId};
 use super::layout::{GROUP_WORDS, groups};
+use super::lock::Locks;
 use super::part::Part;
 use super::slot::{Slot, Use};
 use super::{Attached, GlobalAddress, SLAB_OBJECT_MAX, Space};
@@ -37,17 +38,21 @@ const SEARCHES: u32 = 64;
 pub struct Session {
     space: Space,
     desks: Mutex<Desks>,
+    /// The locks of the space that its threads have.
+    pub(super) locks: Locks,
 }
 
 /// What a session has in each part, and the part that last had room: it is asked first.
 #[derive(Default)]
 struct Desks {
     by_part: BTreeMap<u8, Desk>,
+    /// Its number in parts that this process does not map.
+    far: BTreeMap<u8, SessionId>,
     first: u8,
 }
 
 /// A session in one part.
-struct Desk {
+pub(super) struct Desk {
     part: Arc<Part>,
     keeper: Arc<dyn Keeper>,
     id: SessionId,
@@ -80,8 +85,11 @@ struct Cursor {
 
 impl Session {
     pub(super) fn new(space: Space) -> Self {
-        let desks = Mutex::new(Desks::default());
-        Self { space, desks }
+        Self {
+            space,
+            desks: Mutex::default(),
+            locks: Locks::default(),
+        }
     }
 
     /// A new object of at least `len` bytes, all zero, that stays until it is freed.
@@ -109,7 +117,10 @@ impl Session {
                 answer => return answer,
             }
         }
-        self.alloc_elsewhere(&mut desks, len, lifetime)
+        match self.alloc_elsewhere(&mut desks, len, lifetime) {
+            Err(Error::Full(_)) if self.space.has_grown() => self.alloc_elsewhere(&mut desks, len, lifetime),
+            answer => answer,
+        }
     }
 
     /// In the first part that has room.
@@ -119,6 +130,29 @@ impl Session {
             answer = desks.of(attached)?.alloc(len, lifetime);
             if !matches!(answer, Err(Error::Full(_))) {
                 desks.first = attached.number();
+                return answer;
+            }
+        }
+        self.alloc_far(desks, len, lifetime, answer)
+    }
+
+    /// Nothing near has room: in a part that this process does not map, another one first for each space and process.
+    fn alloc_far(
+        &self,
+        desks: &mut Desks,
+        len: u64,
+        lifetime: Lifetime,
+        near: Result<GlobalAddress>,
+    ) -> Result<GlobalAddress> {
+        let mut answer = near;
+        for attached in self.space.far_attached() {
+            let number = attached.part.number;
+            let id = match desks.far.entry(number) {
+                Entry::Occupied(found) => *found.get(),
+                Entry::Vacant(place) => *place.insert(attached.keeper.begin()?),
+            };
+            answer = attached.part.alloc(id, len, lifetime);
+            if !matches!(answer, Err(Error::Full(_))) {
                 break;
             }
         }
@@ -133,7 +167,23 @@ impl Session {
     /// Its number in each part where it has begun.
     pub fn ids(&self) -> Vec<(u8, SessionId)> {
         let desks = self.desks.lock();
-        desks.by_part.iter().map(|(part, desk)| (*part, desk.id)).collect()
+        let near = desks.by_part.iter().map(|(part, desk)| (*part, desk.id));
+        near.chain(desks.far.iter().map(|(part, id)| (*part, *id))).collect()
+    }
+
+    /// Its number in a part; it begins there now if it had not.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the space has no such part; those of the way to its keeper.
+    pub fn begin_in(&self, part: u8) -> Result<SessionId> {
+        let mut desks = self.desks.lock();
+        if let Some(near) = self.space.attached().find(|attached| attached.number() == part) {
+            return Ok(desks.of(near)?.id);
+        }
+        match desks.far.entry(part) {
+            Entry::Occupied(found) => Ok(*found.get()),
+            Entry::Vacant(place) => Ok(*place.insert(self.space.keeper_of(part)?.begin()?)),
+        }
     }
 
     /// Ends it: its objects of [`Lifetime::Session`] are freed, its empty slabs go back.
@@ -146,11 +196,9 @@ impl Session {
 
     fn end(&self) -> Result<()> {
         let desks = core::mem::take(&mut *self.desks.lock());
-        desks
-            .by_part
-            .values()
-            .map(|desk| desk.keeper.end(desk.id))
-            .fold(Ok(()), Result::and)
+        let near = desks.by_part.values().map(|desk| desk.keeper.end(desk.id));
+        let far = desks.far.iter().map(|(part, id)| self.space.keeper_of(*part)?.end(*id));
+        near.chain(far).fold(Ok(()), Result::and)
     }
 }
 
@@ -182,17 +230,23 @@ impl Desks {
 
 impl Desk {
     fn begin(attached: &Attached) -> Result<Self> {
-        Ok(Self {
-            part: Arc::clone(&attached.part),
-            keeper: Arc::clone(&attached.keeper),
-            id: attached.keeper.begin()?,
+        let id = attached.keeper.begin()?;
+        Ok(Self::of(Arc::clone(&attached.part), Arc::clone(&attached.keeper), id))
+    }
+
+    /// For a session that has begun.
+    pub(super) fn of(part: Arc<Part>, keeper: Arc<dyn Keeper>, id: SessionId) -> Self {
+        Self {
+            part,
+            keeper,
+            id,
             shelves: BTreeMap::new(),
             looked_at: None,
             found_full: 0,
-        })
+        }
     }
 
-    fn alloc(&mut self, len: u64, lifetime: Lifetime) -> Result<GlobalAddress> {
+    pub(super) fn alloc(&mut self, len: u64, lifetime: Lifetime) -> Result<GlobalAddress> {
         match Class::of(len) {
             Some(class) => self.alloc_in_slab(class, lifetime),
             None => self.alloc_run(len, lifetime),
@@ -201,18 +255,10 @@ impl Desk {
 
     fn alloc_in_slab(&mut self, class: Class, lifetime: Lifetime) -> Result<GlobalAddress> {
         let shelf = self.shelves.entry((class, lifetime)).or_default();
-        let found = shelf.find(&self.part, class, LOOKS)?;
-        let (slab, index) = match found {
-            Some(found) => found,
-            None => self.refill(class, lifetime)?,
-        };
-        let size = class.size();
-        let address = GlobalAddress::new(self.part.number(), slab.slot, index * size as u32, slab.generation)?;
-        self.part
-            .region()
-            .span(self.part.at(address.place()), size)
-            .zero(0, size as usize);
-        Ok(address)
+        match shelf.object((&self.part, self.id), class, LOOKS)? {
+            Some(address) => Ok(address),
+            None => self.refill(class, lifetime),
+        }
     }
 
     fn alloc_run(&mut self, len: u64, lifetime: Lifetime) -> Result<GlobalAddress> {
@@ -239,7 +285,7 @@ impl Desk {
     }
 
     /// Gets another slab, and the first object of it.
-    fn refill(&mut self, class: Class, lifetime: Lifetime) -> Result<(Extent, u32)> {
+    fn refill(&mut self, class: Class, lifetime: Lifetime) -> Result<GlobalAddress> {
         debug_assert!(class.size() <= SLAB_OBJECT_MAX);
         self.return_some_empty()?;
         match self.keeper.take(self.id, class, lifetime) {
@@ -250,9 +296,9 @@ impl Desk {
     }
 
     /// The keeper has nothing: an object in what the session has, as far as it takes to find one.
-    fn make_do(&mut self, class: Class, lifetime: Lifetime, full: Error) -> Result<(Extent, u32)> {
+    fn make_do(&mut self, class: Class, lifetime: Lifetime, full: Error) -> Result<GlobalAddress> {
         let shelf = self.shelves.entry((class, lifetime)).or_default();
-        if let Some(found) = shelf.find(&self.part, class, usize::MAX)? {
+        if let Some(found) = shelf.object((&self.part, self.id), class, usize::MAX)? {
             return Ok(found);
         }
         if self.return_all_empty()? {
@@ -263,17 +309,17 @@ impl Desk {
         if self.found_full % SEARCHES == 1 {
             let shelf = self.shelves.entry((class, lifetime)).or_default();
             shelf.hint_all(&self.part, class);
-            return shelf.find(&self.part, class, usize::MAX)?.ok_or(full);
+            return shelf.object((&self.part, self.id), class, usize::MAX)?.ok_or(full);
         }
         Err(full)
     }
 
     /// Adds a slab to its shelf: the first object of it.
-    fn put_up(&mut self, slab: Extent, class: Class, lifetime: Lifetime) -> Result<(Extent, u32)> {
+    fn put_up(&mut self, slab: Extent, class: Class, lifetime: Lifetime) -> Result<GlobalAddress> {
         self.part.check_slab(slab, class, lifetime)?;
         let shelf = self.shelves.entry((class, lifetime)).or_default();
         shelf.add(slab);
-        let found = shelf.find(&self.part, class, 1)?;
+        let found = shelf.object((&self.part, self.id), class, 1)?;
         found.ok_or_else(|| Error::corrupt(format!("slot {}: handed out without room", slab.slot)))
     }
 
@@ -318,9 +364,30 @@ impl Shelf {
         self.slabs.push(slab);
     }
 
+    /// A free object, zero and no longer free. All of it happens inside, so that its slab stays where it is meanwhile.
+    fn object(&mut self, (part, id): (&Part, SessionId), class: Class, looks: usize) -> Result<Option<GlobalAddress>> {
+        part.inside_at_last(|| {
+            let Some((slab, index)) = self.find((part, id), class, looks)? else {
+                return Ok(None);
+            };
+            let size = class.size();
+            let address = GlobalAddress::new(part.number(), slab.slot, index * size as u32, slab.generation)?;
+            let span = part.region().span(part.at(address.place()), size);
+            span.zero(0, size as usize);
+            Ok(Some(address))
+        })
+    }
+
     /// A free object, its bit set from now on: its slab and its number there. At most `looks` slabs are looked at.
-    fn find(&mut self, part: &Part, class: Class, looks: usize) -> Result<Option<(Extent, u32)>> {
+    fn find(&mut self, (part, id): (&Part, SessionId), class: Class, looks: usize) -> Result<Option<(Extent, u32)>> {
         loop {
+            let gone = self
+                .cursor
+                .filter(|cursor| part.is_movable() && !part.is_here(cursor.slab, class, id));
+            if let Some(cursor) = gone {
+                self.cursor = None;
+                self.slabs.retain(|slab| *slab != cursor.slab);
+            }
             if let Some(cursor) = &mut self.cursor {
                 match cursor.next(part, class) {
                     Ok(Some(index)) => return Ok(Some((cursor.slab, index))),
@@ -454,6 +521,13 @@ impl Part {
         if hint.load(Ordering::SeqCst) & group == 0 {
             hint.fetch_or(group, Ordering::SeqCst);
         }
+    }
+
+    /// Whether a slab is that still, lies in its slot, and is the session's: one that was away and came back is not.
+    fn is_here(&self, slab: Extent, class: Class, id: SessionId) -> bool {
+        let is_it =
+            |found: Slot| found.generation == slab.generation && matches!(found.used, Use::Slab(of, _) if of == class);
+        self.slot(slab.slot).is_ok_and(is_it) && self.owner(slab.slot).load(Ordering::Acquire) == id.0
     }
 
     /// Whether what the keeper says is so.

@@ -15,12 +15,25 @@ use super::keeper::Lifetime;
 const DISTANCE_BITS: u32 = SLOT_BITS;
 const LIFETIME_SHIFT: u32 = CODE_SHIFT - 1;
 const CODE_SHIFT: u32 = GENERATION_SHIFT - 8;
+const GENERATION_MASK: u64 = u64::MAX << GENERATION_SHIFT;
 
 const FREE: u8 = 0;
 const RETIRED: u8 = 1;
 const HEAD: u8 = 2;
 const TAIL: u8 = 3;
-const _: () = assert!(TAIL < SLAB_CODE && SLAB_CODE as usize + CLASSES <= 256);
+const FROZEN: u8 = 4;
+const AWAY: u8 = 5;
+const LENT: u8 = 6;
+const _: () = assert!(LENT < SLAB_CODE && SLAB_CODE as usize + CLASSES <= 256);
+
+/// The state of the same extent while nobody may use it.
+pub(super) fn frozen(state: u64) -> u64 {
+    state & GENERATION_MASK | u64::from(FROZEN) << CODE_SHIFT
+}
+
+pub(super) fn is_frozen(state: u64) -> bool {
+    code_of(state) == FROZEN
+}
 
 /// What a state word says that its slot is: a slab's class, or something else.
 #[inline(always)]
@@ -41,6 +54,12 @@ pub(super) enum Use {
     Tail(u32),
     /// Nothing any more: its generations are used up.
     Retired,
+    /// A slab that is about to move: nobody uses it until it has, or stays.
+    Frozen,
+    /// A slab that lies elsewhere: the descriptor says where.
+    Away,
+    /// Nothing, as [`Use::Free`]; an extent of another slot lies in its memory.
+    Lent,
 }
 
 /// A slot's state.
@@ -59,6 +78,9 @@ impl Slot {
             Use::Head(lifetime) => (HEAD, life(lifetime)),
             Use::Tail(distance) => (TAIL, u64::from(distance)),
             Use::Retired => (RETIRED, 0),
+            Use::Frozen => (FROZEN, 0),
+            Use::Away => (AWAY, 0),
+            Use::Lent => (LENT, 0),
         };
         u64::from(self.generation) << GENERATION_SHIFT | u64::from(code) << CODE_SHIFT | rest
     }
@@ -74,6 +96,9 @@ impl Slot {
             RETIRED => Use::Retired,
             HEAD => Use::Head(lifetime),
             TAIL => Use::Tail(word as u32 & ((1 << DISTANCE_BITS) - 1)),
+            FROZEN => Use::Frozen,
+            AWAY => Use::Away,
+            LENT => Use::Lent,
             code => Use::Slab(Class::of_code(code)?, lifetime),
         };
         let generation = (word >> GENERATION_SHIFT) as u32;
@@ -84,8 +109,8 @@ impl Slot {
 
     fn is_possible(self) -> bool {
         match self.used {
-            Use::Free => self.generation < GENERATION_MAX,
-            Use::Slab(..) | Use::Head(_) => self.generation > 0,
+            Use::Free | Use::Lent => self.generation < GENERATION_MAX,
+            Use::Slab(..) | Use::Head(_) | Use::Frozen | Use::Away => self.generation > 0,
             Use::Tail(distance) => self.generation > 0 && distance > 0,
             Use::Retired => self.generation == GENERATION_MAX,
         }
@@ -105,6 +130,8 @@ mod tests {
             Use::Head(Lifetime::Session),
             Use::Head(Lifetime::Space),
             Use::Tail(131_071),
+            Use::Frozen,
+            Use::Away,
         ];
         for used in uses {
             let slot = Slot {

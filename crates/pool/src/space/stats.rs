@@ -1,9 +1,9 @@
 //! What a space is used for.
 
-use super::Class;
 use super::address::GENERATION_SHIFT;
 use super::part::Part;
 use super::slot::Use;
+use super::{Class, GlobalAddress};
 use cenote_base::rt::atomic::Ordering;
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ impl ClassStats {
     }
 }
 
-/// A part. Its extents are free, slabs, in runs, retired or broken.
+/// A part. Its extents are free, slabs, in runs, away, lent (free, with a guest in their memory), retired or broken.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PartStats {
     /// Its number.
@@ -40,6 +40,12 @@ pub struct PartStats {
     pub in_runs: u32,
     /// Extents whose generations are used up.
     pub retired: u32,
+    /// Extents that lie in other parts.
+    pub away: u32,
+    /// Extents of other slots that lie in this one's memory.
+    pub guests: u32,
+    /// Of them, how many are of which part.
+    pub guests_of: BTreeMap<u8, u32>,
     /// Extents whose descriptors are broken.
     pub broken: u32,
     /// Runs.
@@ -80,6 +86,11 @@ pub(super) fn of(part: &Part) -> PartStats {
     };
     let mut classes = BTreeMap::new();
     for slot in 0..part.slots() {
+        let guest = GlobalAddress::from_raw(part.guest(slot).load(Ordering::Acquire));
+        if !guest.is_null() {
+            stats.guests += 1;
+            *stats.guests_of.entry(guest.part()).or_default() += 1;
+        }
         match part.slot(slot).map(|found| found.used) {
             Ok(Use::Free) => stats.free += 1,
             Ok(Use::Slab(class, _)) => {
@@ -101,6 +112,9 @@ pub(super) fn of(part: &Part) -> PartStats {
             }
             Ok(Use::Tail(_)) => stats.in_runs += 1,
             Ok(Use::Retired) => stats.retired += 1,
+            Ok(Use::Frozen) => stats.slabs += 1,
+            Ok(Use::Away) => stats.away += 1,
+            Ok(Use::Lent) => {}
             Err(_) => stats.broken += 1,
         }
     }

@@ -15,6 +15,7 @@ fn part(number: u8, extents: u64) -> Part {
         part: number,
         tenant: 0,
         bytes: (extents + 1) * EXTENT,
+        movable: false,
         region: RegionOptions::default(),
     };
     Part::dram(&options).expect("memory")

@@ -1,0 +1,316 @@
+//! `cenote mount` and `cenote fs`: a file system in a space.
+
+use super::space::TenantConnect;
+use super::{Failure, say};
+use crate::calls;
+use crate::log;
+use crate::mount::{self, Options};
+use cenote_base::Error;
+use cenote_base::units::ByteSize;
+use cenote_fabric::{RegionOptions, is_blank};
+use cenote_pool::client::ClientOptions;
+use cenote_pool::fs::{FileSystem, Owner, Report};
+use cenote_pool::host::{Host, Machine};
+use cenote_pool::space::{Neighbour, Service, Space, SpaceOptions};
+use clap::{Args, Subcommand};
+use rustix::process::{getgid, getuid};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SIZE_DEFAULT: ByteSize = ByteSize::gib(1);
+const SIZE_MIN: ByteSize = ByteSize::mib(32);
+/// How long a keeper that has the region may take until it listens.
+const KEEPER_TIME_MAX: Duration = Duration::from_secs(10);
+const TURN: Duration = Duration::from_millis(20);
+const THREADS_MAX: usize = 64;
+
+#[derive(Debug, Args)]
+pub struct MountArguments {
+    /// Where: a directory that exists
+    #[arg(value_name = "DIR")]
+    at: PathBuf,
+    /// The region that holds the file system: a file in shared memory; made if it is not there
+    #[arg(
+        long,
+        env = "CENOTE_FS_REGION",
+        value_name = "PATH",
+        required_unless_present = "space"
+    )]
+    region: Option<PathBuf>,
+    /// Bytes of memory, if the region is made now [default: 1GiB]
+    #[arg(long, value_name = "SIZE", conflicts_with = "space")]
+    size: Option<ByteSize>,
+    /// The space of a pool that holds the file system, on any of its memory nodes
+    #[arg(long, value_name = "NAME", conflicts_with = "region")]
+    space: Option<String>,
+    /// Make a file system in the space, which holds nothing; one mount does that
+    #[arg(long, requires = "space")]
+    make: bool,
+    /// The pod that this mount is in, if memory of others on this machine is to be far [default: all of this machine is near]
+    #[arg(long, env = "CENOTE_POD", value_name = "POD", requires = "space")]
+    pod: Option<String>,
+    #[command(flatten)]
+    connect: TenantConnect,
+    /// Nothing can be changed through this mount
+    #[arg(long)]
+    read_only: bool,
+    /// Other users may use it, as the rights of files allow (needs `user_allow_other` in /etc/fuse.conf, unless root mounts)
+    #[arg(long)]
+    allow_other: bool,
+    /// Threads that answer the kernel [default: one a core, 2 at least and 8 at most]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum FsCommand {
+    /// Verify a file system: every directory, file and block, and every object of the space
+    Check {
+        /// The region that holds it; while it is mounted, this is one more process that uses it
+        #[arg(long, value_name = "PATH")]
+        region: PathBuf,
+        /// Free what killed processes have left, if nobody has it mounted
+        #[arg(long)]
+        free: bool,
+    },
+}
+
+/// A space of this machine, kept by this process, or by another one that has it open; or one of a pool.
+struct Opened {
+    space: Space,
+    /// Where it is, for people.
+    name: String,
+    /// Others reach the keeper by it.
+    service: Option<Service>,
+    /// A file system is made here if there is none.
+    makes: bool,
+}
+
+/// Mounts, and serves until it is unmounted.
+pub fn run(arguments: &MountArguments, started: Instant) -> Result<ExitCode, Failure> {
+    check(arguments)?;
+    let opened = match (&arguments.region, &arguments.space) {
+        (_, Some(name)) => open_in_pool(name, arguments)?,
+        (Some(region), None) => open(region, arguments.size)?,
+        (None, None) => return Err("--region or --space: where is the file system?".into()),
+    };
+    let opened = Arc::new(opened);
+    let files = mount(&opened)?;
+    let signals = Signals::new([SIGTERM, SIGINT])?;
+    say!("memory     {}", describe(&opened));
+    let options = Options {
+        read_only: arguments.read_only,
+        allow_other: arguments.allow_other,
+        threads: arguments.threads.unwrap_or_else(threads),
+        name: opened.name.clone(),
+    };
+    let ready = || {
+        say!(
+            "ready in {} ms at {}",
+            started.elapsed().as_millis(),
+            arguments.at.display()
+        )
+    };
+    let kept = Arc::clone(&opened);
+    let leave = move || wait_for_others(&kept);
+    mount::run(files, &arguments.at, &options, signals, ready, leave)?;
+    wait_for_others(&opened);
+    log::info!("unmounted");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(arguments: &MountArguments) -> Result<(), Failure> {
+    if !arguments.at.is_dir() {
+        return Err(format!("{} is no directory: make it first", arguments.at.display()).into());
+    }
+    if arguments.size.is_some_and(|size| size < SIZE_MIN) {
+        return Err(format!("--size: {SIZE_MIN} are the least").into());
+    }
+    match arguments.threads {
+        Some(0) | Some(THREADS_MAX..) => Err(format!("--threads: 1 to {}", THREADS_MAX - 1).into()),
+        _ => Ok(()),
+    }
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8))
+}
+
+fn describe(opened: &Opened) -> String {
+    let length = ByteSize(opened.space.parts().map(|part| part.region().len()).sum());
+    let far = match opened.space.far_parts().count() {
+        0 => String::new(),
+        n => format!(", and {n} parts of other pods"),
+    };
+    let name = &opened.name;
+    format!("{length} in {name}{far}; it survives killed processes, not a lost host")
+}
+
+/// A space of a pool: its memory nodes keep it, and whoever goes first or last, the others go on.
+fn open_in_pool(name: &str, arguments: &MountArguments) -> Result<Opened, Failure> {
+    let options = ClientOptions {
+        pod: arguments.pod.clone(),
+        callers: calls::callers().ok(),
+        on_revoked: Arc::new(|error| {
+            log::error!("{error}");
+            mount::end();
+        }),
+        ..ClientOptions::default()
+    };
+    Ok(Opened {
+        space: super::space::client_with(&arguments.connect, options)?.open_space(name)?,
+        name: format!("space {name}"),
+        service: None,
+        makes: arguments.make,
+    })
+}
+
+fn open(region: &Path, size: Option<ByteSize>) -> Result<Opened, Failure> {
+    let options = RegionOptions::default();
+    if !region.exists() || is_blank(region) {
+        let made = Space::create(
+            region,
+            &SpaceOptions {
+                bytes: size.unwrap_or(SIZE_DEFAULT).bytes(),
+                region: options,
+                ..SpaceOptions::default()
+            },
+        )?;
+        return keep(made, region);
+    }
+    let until = Instant::now() + KEEPER_TIME_MAX;
+    loop {
+        if let Ok(keeper) = Neighbour::connect(&socket(region)) {
+            return join(region, keeper);
+        }
+        // Without a keeper nobody may have the memory mapped any more: a process whose keeper was killed ends by itself.
+        let holders = Machine.holders(region)?;
+        if holders.is_empty() {
+            match Space::open(region, options) {
+                Err(Error::Busy(_)) => {}
+                opened => return keep(opened?, region),
+            }
+        }
+        if Instant::now() > until {
+            let (path, who) = (region.display(), holders.join(", "));
+            return Err(format!("{path} is in use by {who}, and nobody listens at {path}.keeper").into());
+        }
+        std::thread::sleep(TURN);
+    }
+}
+
+/// Where the keeper of a region listens.
+fn socket(region: &Path) -> PathBuf {
+    let mut path = region.as_os_str().to_owned();
+    path.push(".keeper");
+    path.into()
+}
+
+fn keep(space: Space, region: &Path) -> Result<Opened, Failure> {
+    let keeper = space.keeper(1).ok_or("the space has no part 1")?;
+    let service = Some(Service::start(&socket(region), keeper)?);
+    Ok(Opened {
+        space,
+        name: region.display().to_string(),
+        service,
+        makes: true,
+    })
+}
+
+/// Joins what another process keeps, and ends with it: nobody would hand out memory then, or say who is alive.
+fn join(region: &Path, keeper: Neighbour) -> Result<Opened, Failure> {
+    let mut line = UnixStream::connect(socket(region))?;
+    let space = Space::join(region, RegionOptions::default(), Arc::new(keeper))?;
+    std::thread::spawn(move || {
+        // Nothing is said on it; it ends with its other side.
+        let _ = line.read(&mut [0]);
+        log::error!("the process that keeps the memory is gone: mount again");
+        mount::end();
+    });
+    Ok(Opened {
+        space,
+        name: format!("{}, kept by another process", region.display()),
+        service: None,
+        makes: false,
+    })
+}
+
+/// Who keeps the memory, or is told to, makes the file system if there is none; others wait until it has.
+fn mount(opened: &Opened) -> Result<FileSystem, Failure> {
+    if opened.makes {
+        let owner = Owner {
+            user: getuid().as_raw(),
+            group: getgid().as_raw(),
+        };
+        return Ok(FileSystem::mount_or_make(&opened.space, owner)?);
+    }
+    let until = Instant::now() + KEEPER_TIME_MAX;
+    while opened.space.root()?.is_null() && Instant::now() < until {
+        std::thread::sleep(TURN);
+    }
+    Ok(FileSystem::mount(&opened.space)?)
+}
+
+/// Who keeps the space goes last, unless another signal comes.
+fn wait_for_others(opened: &Opened) {
+    let Some(service) = &opened.service else { return };
+    let Ok(mut signals) = Signals::new([SIGTERM, SIGINT]) else {
+        return;
+    };
+    if service.connections() > 0 {
+        log::info!("unmounted here; the memory is kept for other processes");
+    }
+    while service.connections() > 0 && signals.pending().next().is_none() {
+        std::thread::sleep(TURN);
+    }
+}
+
+/// Runs a command about file systems.
+pub fn look(command: FsCommand) -> Result<ExitCode, Failure> {
+    let FsCommand::Check { region, free } = command;
+    if !region.exists() {
+        return Err(format!("{} does not exist", region.display()).into());
+    }
+    let opened = open(&region, None)?;
+    let files = FileSystem::mount(&opened.space)?;
+    let report = files.check(free)?;
+    tell(&report, free);
+    let problems = opened.space.audit()?;
+    problems.iter().for_each(|problem| say!("problem: {problem}"));
+    match report.problems.is_empty() && problems.is_empty() {
+        true => Ok(ExitCode::SUCCESS),
+        false => Ok(ExitCode::FAILURE),
+    }
+}
+
+fn tell(report: &Report, free: bool) {
+    let Report {
+        directories,
+        files,
+        others,
+        orphans,
+        ..
+    } = report;
+    say!(
+        "{directories} directories, {files} files of {}, {others} others, {orphans} open without a name",
+        ByteSize(report.bytes)
+    );
+    let (objects, bytes) = (report.unreferenced, ByteSize(report.unreferenced_bytes));
+    match (objects, report.is_alone) {
+        (0, _) => say!("nothing lies there that nothing refers to"),
+        (_, false) => say!("{objects} objects ({bytes}) that nothing refers to; others use it, and may be about to"),
+        _ if report.are_freed => say!("freed {objects} objects ({bytes}) that killed processes have left"),
+        _ if free => say!("{objects} objects ({bytes}) that nothing refers to are kept, because of the problems"),
+        _ => say!("{objects} objects ({bytes}) that killed processes have left: `--free` frees them"),
+    }
+    report.problems.iter().for_each(|problem| say!("problem: {problem}"));
+    if report.problems.is_empty() {
+        say!("no problems");
+    }
+}

@@ -1,0 +1,269 @@
+/* cenote_pool.h - spaces of the memory pool: heaps that many processes share.
+ *
+ * Link with libcenote_pool.so (pkg-config cenote_pool). C99, and C++.
+ *
+ *     cenote_error error;
+ *     cenote_space *space;
+ *     cenote_session *session;
+ *     cenote_address greeting;
+ *     if (cenote_space_create("/dev/shm/heap", NULL, &space, &error) != CENOTE_OK) { puts(error.message); return 1; }
+ *     cenote_session_begin(space, &session, &error);
+ *     cenote_alloc(session, 100, CENOTE_LIFETIME_SPACE, &greeting, &error);
+ *     cenote_write(space, greeting, "hello", 6, &error);
+ *
+ * Rules for all functions
+ *
+ *   Errors. Each returns a status, CENOTE_OK (0) if it did what it says. Its last argument is where it tells more, or NULL; that is written if
+ *   it fails, and left alone otherwise. Memory for results is written if it does not fail; a handle that could not be made is NULL.
+ *
+ *   Threads. All functions may be called from any thread, with the same handles at the same time. Only closing a handle is for
+ *   one alone: when no call uses it, and none will, as with free(). Calls with the same session that allocate wait for each other: give each
+ *   thread its own. Memory that is handed in is the call's until it returns.
+ *
+ *   Handles. NULL, a handle of another kind, and one that was closed not long ago are CENOTE_INVALID. After fork() the child cannot use its
+ *   parent's handles, which is CENOTE_INVALID too (closing them there does nothing to the parent's): let it open its own, or call exec.
+ *
+ *   Bytes come as they are, in the order of this machine. Nothing here gives out a pointer into a space.
+ *
+ * The binary interface. The library's name ends with its number, CENOTE_POOL_ABI (libcenote_pool.so.0). Until 1.0 any release may raise it;
+ * functions are added without that. A structure's layout and a status's number change with it only.
+ */
+#ifndef CENOTE_POOL_H
+#define CENOTE_POOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Version */
+
+#define CENOTE_POOL_ABI 0
+
+/* Of the library that is loaded: the number of its binary interface, and its version, such as "0.1.0". */
+uint32_t cenote_pool_abi(void);
+const char *cenote_pool_version(void);
+
+/* Errors */
+
+typedef enum cenote_status {
+    CENOTE_OK = 0,
+    CENOTE_IO = 1,            /* a file or device failed */
+    CENOTE_FULL = 2,          /* no more room; the message says where */
+    CENOTE_CORRUPT = 3,       /* bytes do not hold what they should; the message says which */
+    CENOTE_MISMATCH = 4,      /* a file or setting that does not fit; the message names the field */
+    CENOTE_POISONED = 5,      /* an earlier failure made it unsafe to go on; the message says what to do */
+    CENOTE_INVALID = 6,       /* a request that makes no sense: no object there, a closed handle, NULL, ... */
+    CENOTE_BUSY = 7,          /* another process has what is needed */
+    CENOTE_TIMEOUT = 8,       /* no answer in time: it was done once, or not at all */
+    CENOTE_REVOKED = 9,       /* what was granted was taken back, or the session was ended */
+    CENOTE_OUT_OF_BOUNDS = 10, /* the object ends before; the message says where */
+    CENOTE_LOST = 11,         /* a peer is gone, and what it had */
+    CENOTE_BUG = 12           /* a bug in this library, which it noticed; close what you use, and tell us */
+} cenote_status;
+
+/* What a call that failed has to say. It needs no initial value, and nothing in it is to be freed. */
+typedef struct cenote_error {
+    cenote_status status;
+    char message[508]; /* UTF-8, ends with a zero; cut off if it would be longer */
+} cenote_error;
+
+/* Addresses */
+
+/* Where an object, or a byte of one, lies in a space: the same in every process, and to be kept anywhere, in objects too. Any number may be used as one:
+ * what is no object's is CENOTE_INVALID. An address of a former use of its memory is told apart, as far as docs/pool.md says. */
+typedef uint64_t cenote_address;
+
+/* No object's. */
+#define CENOTE_NULL ((cenote_address)0)
+
+/* Bits of an address that say where in its part of the space it lies. */
+#define CENOTE_PLACE_BITS 38
+
+/* The address n bytes further on; CENOTE_NULL if no space reaches so far. Whether it is still in the object is checked when it is used. (address + n is
+ * the same where it stays within the object.) */
+static inline cenote_address cenote_address_add(cenote_address address, uint64_t n) {
+    const uint64_t mask = ((uint64_t)1 << CENOTE_PLACE_BITS) - 1;
+    return n > mask - (address & mask) ? CENOTE_NULL : address + n;
+}
+
+/* Bytes for an address as text, with its final zero. */
+#define CENOTE_ADDRESS_TEXT 32
+
+/* Writes it as people read it: "part.slot+offset@generation", or "null". CENOTE_INVALID if size is too small: CENOTE_ADDRESS_TEXT is enough. */
+cenote_status cenote_address_format(cenote_address address, char *text, size_t size, cenote_error *error);
+
+/* Reads such a text. CENOTE_INVALID if it is none. */
+cenote_status cenote_address_parse(const char *text, cenote_address *address, cenote_error *error);
+
+/* Spaces */
+
+/* A heap: use it from any thread. */
+typedef struct cenote_space cenote_space;
+
+/* How a space is made or opened. All zero is the default, as NULL is. */
+typedef struct cenote_space_options {
+    uint64_t bytes;       /* its size, all that it needs for itself included; 4 MiB at least. 0: 1 GiB. One that is opened has its size. */
+    uint32_t numa;        /* 0: any memory; n: of NUMA node n - 1 */
+    uint32_t small_pages; /* not 0: do not ask for huge pages */
+} cenote_space_options;
+
+/* Makes a space in a file or device that holds nothing, such as "/dev/shm/heap"; this process keeps it, as long as it has it open.
+ * CENOTE_INVALID if something is there; CENOTE_BUSY, CENOTE_FULL, CENOTE_IO. */
+cenote_status cenote_space_create(const char *path, const cenote_space_options *options, cenote_space **space,
+                                  cenote_error *error);
+
+/* Opens one; this process keeps it. Sessions that did not close end: what they allocated with CENOTE_LIFETIME_SESSION is freed.
+ * CENOTE_BUSY if another process keeps it; CENOTE_MISMATCH or CENOTE_CORRUPT if no space is there. */
+cenote_status cenote_space_open(const char *path, const cenote_space_options *options, cenote_space **space,
+                                cenote_error *error);
+
+/* Makes one in memory of this process, gone with it. */
+cenote_status cenote_space_private(const cenote_space_options *options, cenote_space **space, cenote_error *error);
+
+/* How a space of a pool is found. All zero is the default, as NULL is. */
+typedef struct cenote_pool_options {
+    const char *manager; /* its address; NULL: "127.0.0.1:5440" */
+    const char *tenant;  /* whose the space is; NULL: "default" */
+    const char *secret;  /* the tenant's; NULL: none */
+    const char *pod;     /* only what lies in this pod is mapped; NULL: all that lies on this machine */
+    cenote_space_options space; /* its size is that of a new space, if there is none of the name; 0: then it is CENOTE_INVALID */
+} cenote_pool_options;
+
+/* Opens a space of a pool (cenote manager, cenote memory), by its name, beside all other processes that have it open. The memory nodes keep it; this process is a member as long as it
+ * has it open: one that is stopped for longer than a lease is ended. Open a space once in a process. Messages of what goes on go to stderr.
+ * CENOTE_LOST: no manager, or no memory node; CENOTE_INVALID: a wrong name, tenant or secret; CENOTE_FULL. */
+cenote_status cenote_space_connect(const char *name, const cenote_pool_options *options, cenote_space **space,
+                                   cenote_error *error);
+
+/* Closes the handle. What lies in the space stays; it is unmapped when its sessions are closed too. */
+cenote_status cenote_space_close(cenote_space *space, cenote_error *error);
+
+/* The address that what lies in the space is found by: CENOTE_NULL until it is set. Setting it is one step: what lies behind the address must be in
+ * order before. */
+cenote_status cenote_root(cenote_space *space, cenote_address *root, cenote_error *error);
+cenote_status cenote_set_root(cenote_space *space, cenote_address root, cenote_error *error);
+
+/* Sessions: who allocates */
+
+/* Allocates, from memory of its own: one for a thread. */
+typedef struct cenote_session cenote_session;
+
+typedef enum cenote_lifetime {
+    CENOTE_LIFETIME_SPACE = 0,  /* until it is freed, whatever becomes of the session */
+    CENOTE_LIFETIME_SESSION = 1 /* until it is freed, or the session is closed or its process dies */
+} cenote_lifetime;
+
+cenote_status cenote_session_begin(cenote_space *space, cenote_session **session, cenote_error *error);
+
+/* Ends it. Its objects of CENOTE_LIFETIME_SESSION are freed. The handle is closed, whatever this returns. */
+cenote_status cenote_session_close(cenote_session *session, cenote_error *error);
+
+/* A new object of at least len bytes, all zero. CENOTE_FULL; CENOTE_INVALID if len is 0; CENOTE_REVOKED if the session was ended. */
+cenote_status cenote_alloc(cenote_session *session, uint64_t len, cenote_lifetime lifetime, cenote_address *address,
+                           cenote_error *error);
+
+/* Frees the object that begins at address, whoever has allocated it. CENOTE_INVALID if none does. */
+cenote_status cenote_free(cenote_space *space, cenote_address address, cenote_error *error);
+
+/* Locks
+ *
+ * A lock lies in the space, and sessions of any process hold it: one writer, or up to 15 sessions that read. Threads of a session that read share its place; who writes is alone, in his session too.
+ * A session that ends, as its process is killed, holds nothing any more: who waits takes its locks over, and is told. Do not end a session that another thread waits or holds with. */
+
+typedef enum cenote_lock_mode {
+    CENOTE_LOCK_READ = 0, /* with other readers */
+    CENOTE_LOCK_WRITE = 1 /* alone */
+} cenote_lock_mode;
+
+typedef struct cenote_held {
+    cenote_lock_mode mode; /* as it was asked for; or to write, since the last writer died: repair what the lock protects, before you unlock it so */
+    int32_t owner_died;    /* 1: the last writer died, and may have left anything half done */
+} cenote_held;
+
+/* For as long as the lock's owners live. */
+#define CENOTE_FOREVER UINT64_MAX
+
+/* A new lock, held by nobody. It is freed as objects are. */
+cenote_status cenote_lock_new(cenote_session *session, cenote_address *lock, cenote_error *error);
+
+/* Takes a lock; waits so many nanoseconds at most (0: not at all; or CENOTE_FOREVER). CENOTE_TIMEOUT; CENOTE_INVALID if no lock is there, or the session writes already. */
+cenote_status cenote_lock(cenote_session *session, cenote_address lock, cenote_lock_mode mode, uint64_t nanoseconds, cenote_held *held,
+                          cenote_error *error);
+
+/* Lets go of it; mode is how it was held. CENOTE_INVALID if the session does not hold it so. */
+cenote_status cenote_unlock(cenote_session *session, cenote_address lock, cenote_lock_mode mode, cenote_error *error);
+
+/* Access
+ *
+ * CENOTE_INVALID: no object is there: it was freed, was never allocated, or is of another space. CENOTE_OUT_OF_BOUNDS: it ends before.
+ * CENOTE_CORRUPT: the space's own data are broken. Nothing was done then. The checks are of the moment: that nobody frees an object while another uses
+ * it is the application's business.
+ */
+
+/* Bytes that the object at address can hold: at least those that were asked for. address may lie inside of it. */
+cenote_status cenote_size_of(cenote_space *space, cenote_address address, uint64_t *bytes, cenote_error *error);
+
+/* Copies len bytes out of the space, or into it. Who reads while another writes may see a part of that. */
+cenote_status cenote_read(cenote_space *space, cenote_address address, void *into, size_t len, cenote_error *error);
+cenote_status cenote_write(cenote_space *space, cenote_address address, const void *from, size_t len,
+                           cenote_error *error);
+
+typedef struct cenote_read_op {
+    cenote_address address;
+    void *into;
+    size_t len;
+} cenote_read_op;
+
+typedef struct cenote_write_op {
+    cenote_address address;
+    const void *from;
+    size_t len;
+} cenote_write_op;
+
+/* Many in turn. Memory is asked for ahead: where the objects are in nobody's cache that takes a fraction of the time. The first that fails ends it: those before
+ * it are done, those after it not begun. */
+cenote_status cenote_read_many(cenote_space *space, const cenote_read_op *reads, size_t n, cenote_error *error);
+cenote_status cenote_write_many(cenote_space *space, const cenote_write_op *writes, size_t n, cenote_error *error);
+
+/* Words of 8 bytes, at multiples of 8: each of these is one step for all threads and processes. Loads acquire, stores release, the
+ * others do both. found is the word that was there, or NULL. cenote_cas writes desired if the word is expected: if *found is expected, it was done. */
+cenote_status cenote_load(cenote_space *space, cenote_address address, uint64_t *value, cenote_error *error);
+cenote_status cenote_store(cenote_space *space, cenote_address address, uint64_t value, cenote_error *error);
+cenote_status cenote_cas(cenote_space *space, cenote_address address, uint64_t expected, uint64_t desired,
+                         uint64_t *found, cenote_error *error);
+cenote_status cenote_fetch_add(cenote_space *space, cenote_address address, uint64_t n, uint64_t *found,
+                               cenote_error *error);
+
+/* What it is used for */
+
+/* Extents have 2 MiB: each is free, cut into objects, of a larger object, retired (worn out), or broken. */
+typedef struct cenote_space_stats {
+    uint64_t parts;
+    uint64_t extents;
+    uint64_t free_extents;
+    uint64_t slab_extents;
+    uint64_t run_extents;
+    uint64_t retired_extents;
+    uint64_t broken_extents;
+    uint64_t objects; /* that are allocated */
+    uint64_t bytes;   /* that they can hold */
+} cenote_space_stats;
+
+/* Of the part of that number, or of all parts if it is 0. */
+cenote_status cenote_stats(cenote_space *space, uint8_t part, cenote_space_stats *stats, cenote_error *error);
+
+/* Is told of each problem, with the context that was handed in. It must return: no longjmp, no exception. */
+typedef void (*cenote_problem)(const char *text, void *context);
+
+/* Looks at everything that the space keeps about itself. *problems is 0 if all is in order. problem may be NULL. */
+cenote_status cenote_audit(cenote_space *space, cenote_problem problem, void *context, uint64_t *problems,
+                           cenote_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,544 @@
+//! Spaces in the book. A space is a tenant's; its memory is parts, each of them a grant that its memory node *keeps*: nobody holds it, it has no lease, and it
+//! is never reclaimed.
+//!
+//! ```text
+//!            create                  all parts are kept              drop
+//!   (none) ─────────▶ Making ───────────────────────────▶ Ready ───────────────▶ Dropping ──── all parts freed ───▶ (none)
+//!                       │ a node cannot, or too long, or the manager dies           ▲
+//!                       └───────────────────────────────────────────────────────────┘
+//!
+//!            create, grow            confirmed                       drop
+//!   (none) ─────────▶ Keeping ──────────────────────────▶ Kept ────────────────▶ Freeing ──── confirmed ───────────▶ (none)
+//!                       │ as above                                                  ▲
+//!                       └───────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Invariants:
+//! - nobody hears of a part before it is `Kept`, and of a space before it is `Ready`. So what is being made when the manager dies is taken
+//!   back: nobody can miss it;
+//! - a part's number is never used again in its space: addresses name it;
+//! - a space's name is taken until the last of its memory is confirmed free.
+
+use super::{Book, EXTENT, Grant, GrantId, NodeId, Phase};
+use crate::key::Key;
+use crate::wire::{PartOrder, PartSummary, PartView, SpaceSummary, SpaceView, SpaceWish};
+use cenote_base::rt::Nanos;
+use cenote_base::units::ByteSize;
+use cenote_base::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
+
+/// Bytes of the smallest part.
+pub(crate) const PART_MIN: u64 = 2 * EXTENT;
+
+/// A space's number, drawn when it is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SpaceId(pub u128);
+
+impl fmt::Display for SpaceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// What is happening to a space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SpacePhase {
+    /// Its nodes are making its parts.
+    Making,
+    /// It is used.
+    Ready,
+    /// Its nodes are freeing its parts.
+    Dropping,
+}
+
+impl fmt::Display for SpacePhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            SpacePhase::Making => "being made",
+            SpacePhase::Ready => "ready",
+            SpacePhase::Dropping => "being dropped",
+        })
+    }
+}
+
+/// Which part of which space a grant is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartOf {
+    /// The space.
+    pub space: SpaceId,
+    /// Its number there, from 1 on.
+    pub number: u8,
+}
+
+/// A tenant's space.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceRecord {
+    /// Its number.
+    pub id: SpaceId,
+    /// Whose.
+    pub tenant: String,
+    /// The tenant's name for it.
+    pub name: String,
+    /// What members show to nodes.
+    pub key: Key,
+    /// What is happening to it.
+    pub phase: SpacePhase,
+    /// The number of its last part.
+    last: u8,
+    /// Parts that were lost with their memory nodes.
+    lost: Vec<u8>,
+}
+
+/// What a wish for a space came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Making {
+    /// Its nodes are to make these.
+    Begun(Vec<GrantId>),
+    /// One of the name is being dropped, or memory is being reclaimed for it: soon.
+    Wait,
+}
+
+impl Book {
+    // ---- what tenants ask ----
+
+    /// A tenant wants a space. `id` and `key` are new.
+    ///
+    /// # Errors
+    /// [`Error::Full`] (pool or quota), [`Error::Invalid`].
+    pub fn create_space(
+        &mut self,
+        tenant: &str,
+        wish: &SpaceWish,
+        (id, key): (SpaceId, Key),
+        now: Nanos,
+    ) -> Result<Making> {
+        crate::settings::check_name("a space's name", &wish.name)?;
+        match self.space_named(tenant, &wish.name).map(|space| space.phase) {
+            Some(SpacePhase::Dropping) => return Ok(Making::Wait),
+            Some(_) => {
+                let name = &wish.name;
+                return Err(Error::Invalid(format!(
+                    "tenant \"{tenant}\" has a space \"{name}\" already"
+                )));
+            }
+            None => {}
+        }
+        let Some(shares) = self.shares(tenant, wish)? else {
+            return Ok(Making::Wait);
+        };
+        self.spaces.push(SpaceRecord {
+            id,
+            tenant: tenant.into(),
+            name: wish.name.clone(),
+            key,
+            phase: SpacePhase::Making,
+            last: 0,
+            lost: Vec::new(),
+        });
+        Ok(Making::Begun(self.add_parts(id, &shares, now)?))
+    }
+
+    /// A tenant wants more memory for a space.
+    ///
+    /// # Errors
+    /// As [`Book::create_space`], and those of [`Book::open_space`].
+    pub fn grow_space(&mut self, tenant: &str, wish: &SpaceWish, now: Nanos) -> Result<Making> {
+        let id = self.open_space(tenant, &wish.name)?.id;
+        match self.shares(tenant, wish)? {
+            Some(shares) => Ok(Making::Begun(self.add_parts(id, &shares, now)?)),
+            None => Ok(Making::Wait),
+        }
+    }
+
+    /// A space that a tenant may use.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the tenant has none of this name, [`Error::Busy`] if it is not ready.
+    pub fn open_space(&self, tenant: &str, name: &str) -> Result<&SpaceRecord> {
+        let space = self.space_named(tenant, name);
+        let space = space.ok_or_else(|| Error::Invalid(format!("tenant \"{tenant}\" has no space \"{name}\"")))?;
+        match space.phase {
+            SpacePhase::Ready => Ok(space),
+            phase => Err(Error::Busy(format!(
+                "space \"{name}\" of tenant \"{tenant}\" is {phase}"
+            ))),
+        }
+    }
+
+    /// A tenant needs a space no more: whoever has it open is ended.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the tenant has none of this name.
+    pub fn drop_space(&mut self, tenant: &str, name: &str) -> Result<()> {
+        let space = self.space_named(tenant, name);
+        let id = space.map(|space| space.id);
+        let id = id.ok_or_else(|| Error::Invalid(format!("tenant \"{tenant}\" has no space \"{name}\"")))?;
+        self.set_dropping(id);
+        Ok(())
+    }
+
+    fn space_named(&self, tenant: &str, name: &str) -> Option<&SpaceRecord> {
+        self.spaces
+            .iter()
+            .find(|space| space.tenant == tenant && space.name == name)
+    }
+
+    fn space(&self, id: SpaceId) -> Option<&SpaceRecord> {
+        self.spaces.iter().find(|space| space.id == id)
+    }
+
+    fn space_mut(&mut self, id: SpaceId) -> Option<&mut SpaceRecord> {
+        self.spaces.iter_mut().find(|space| space.id == id)
+    }
+
+    fn parts(&self, id: SpaceId) -> impl Iterator<Item = (GrantId, &Grant, u8)> {
+        let of = move |grant: &Grant| grant.part.filter(|part| part.space == id);
+        self.grants
+            .iter()
+            .filter_map(move |(grant_id, grant)| Some((*grant_id, grant, of(grant)?.number)))
+    }
+
+    // ---- memory ----
+
+    /// How much of a wish each node is to give: as much as the others, or all that it has. `None`: memory is being reclaimed for it.
+    fn shares(&mut self, tenant: &str, wish: &SpaceWish) -> Result<Option<Vec<(NodeId, u64)>>> {
+        let priority = self.limits(tenant)?.priority;
+        let bytes = wish.bytes.checked_next_multiple_of(EXTENT).filter(|bytes| *bytes > 0);
+        let bytes = bytes.ok_or_else(|| Error::Invalid(format!("a space of {} bytes cannot be made", wish.bytes)))?;
+        let nodes = self.nodes_of(wish.pods.as_deref())?;
+        let Some(shares) = spread(
+            bytes.max(PART_MIN),
+            nodes.iter().map(|id| (*id, self.free_of(*id))).collect(),
+        ) else {
+            return self.reclaim_shares(bytes, &nodes, priority).map(|()| None);
+        };
+        self.check_quota(tenant, shares.iter().map(|(_, bytes)| bytes).sum())?;
+        Ok(Some(shares))
+    }
+
+    fn nodes_of(&self, pods: Option<&[String]>) -> Result<Vec<NodeId>> {
+        let of = |pod: &String| {
+            let nodes = self.nodes.iter().filter(|(_, node)| node.connected && node.pod == *pod);
+            let nodes: Vec<_> = nodes.map(|(id, _)| *id).collect();
+            let none = || {
+                Error::Full(format!(
+                    "pod {pod} has no memory node that is connected (cenote memory starts one)"
+                ))
+            };
+            if nodes.is_empty() { Err(none()) } else { Ok(nodes) }
+        };
+        let all = self.nodes.values().filter(|node| node.connected).map(|node| &node.pod);
+        let pods: BTreeSet<&String> = match pods {
+            Some(pods) => pods.iter().collect(),
+            None => all.collect(),
+        };
+        if pods.is_empty() {
+            return Err(Error::Full(
+                "the pool has no memory node that is connected (cenote memory starts one)".into(),
+            ));
+        }
+        Ok(pods.into_iter().map(of).collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    fn reclaim_shares(&mut self, bytes: u64, nodes: &[NodeId], priority: u8) -> Result<()> {
+        let share = bytes
+            .div_ceil(nodes.len() as u64)
+            .next_multiple_of(EXTENT)
+            .max(PART_MIN);
+        let victims: Option<Vec<_>> = nodes.iter().map(|node| self.victims(*node, share, priority)).collect();
+        let Some(victims) = victims else {
+            let free: u64 = nodes.iter().map(|id| self.free_of(*id)).sum();
+            return Err(Error::Full(format!(
+                "{} are asked for, and the {} memory nodes that are connected there have {} free together; see `cenote pool status`",
+                ByteSize(bytes),
+                nodes.len(),
+                ByteSize(free)
+            )));
+        };
+        victims.concat().into_iter().for_each(|id| self.set_freeing(id));
+        Ok(())
+    }
+
+    fn add_parts(&mut self, id: SpaceId, shares: &[(NodeId, u64)], now: Nanos) -> Result<Vec<GrantId>> {
+        let space = self.space_mut(id).expect("a space that was found");
+        let (tenant, name, last) = (space.tenant.clone(), space.name.clone(), space.last);
+        let new_last = u8::try_from(usize::from(last) + shares.len());
+        space.last = new_last.map_err(|_| {
+            Error::Full(format!(
+                "space \"{name}\" has had {last} parts, {} more are too many: 255 are the most",
+                shares.len()
+            ))
+        })?;
+        let mut added = Vec::new();
+        for (number, (node, bytes)) in (last + 1..).zip(shares) {
+            let grant = Grant {
+                tenant: tenant.clone(),
+                // No tenant's own label has a slash.
+                label: format!("{name}/{number}"),
+                description: "space".into(),
+                bytes: *bytes,
+                node: *node,
+                epoch: 1,
+                phase: Phase::Keeping,
+                keep: None,
+                part: Some(PartOf { space: id, number }),
+                time: now,
+            };
+            let grant_id = GrantId(self.next);
+            self.next += 1;
+            self.grants.insert(grant_id, grant);
+            added.push(grant_id);
+        }
+        Ok(added)
+    }
+
+    // ---- phases ----
+
+    /// A part's node cannot make it, or it takes too long: it is taken back, and the whole space if nobody has heard of that.
+    pub fn not_kept(&mut self, grant_id: GrantId) {
+        let Some(grant) = self.grants.get(&grant_id).filter(|grant| grant.phase == Phase::Keeping) else {
+            return;
+        };
+        let space = grant.part.map(|part| part.space);
+        self.set_freeing(grant_id);
+        let making = space.filter(|id| self.space(*id).is_some_and(|space| space.phase == SpacePhase::Making));
+        making.into_iter().for_each(|id| self.set_dropping(id));
+    }
+
+    fn set_dropping(&mut self, id: SpaceId) {
+        if let Some(space) = self.space_mut(id) {
+            space.phase = SpacePhase::Dropping;
+        }
+        let parts: Vec<GrantId> = self.parts(id).map(|(grant, ..)| grant).collect();
+        parts.into_iter().for_each(|grant| self.set_freeing(grant));
+        self.settle_spaces();
+    }
+
+    /// What follows from the phases of parts.
+    pub(super) fn settle_spaces(&mut self) {
+        let (all_kept, empty): (BTreeSet<SpaceId>, BTreeSet<SpaceId>) = {
+            let is_kept = |id: SpaceId| self.parts(id).all(|(_, grant, _)| grant.phase == Phase::Kept);
+            let is_empty = |id: SpaceId| self.parts(id).next().is_none();
+            let ids = || self.spaces.iter().map(|space| space.id);
+            (
+                ids().filter(|id| is_kept(*id)).collect(),
+                ids().filter(|id| is_empty(*id)).collect(),
+            )
+        };
+        for space in &mut self.spaces {
+            if space.phase == SpacePhase::Making && all_kept.contains(&space.id) {
+                space.phase = SpacePhase::Ready;
+            }
+        }
+        self.spaces
+            .retain(|space| space.phase != SpacePhase::Dropping || !empty.contains(&space.id));
+    }
+
+    /// What was being made when the manager died: who asked for it has heard nothing.
+    pub(super) fn undo_unheard(&mut self) {
+        let keeping = |(id, grant): (&GrantId, &Grant)| (grant.phase == Phase::Keeping).then_some(*id);
+        let keeping: Vec<GrantId> = self.grants.iter().filter_map(keeping).collect();
+        keeping.into_iter().for_each(|id| self.not_kept(id));
+    }
+
+    /// A memory node will not come back.
+    pub(super) fn lose_parts(&mut self, node: NodeId) {
+        let lost: Vec<PartOf> = self
+            .grants
+            .values()
+            .filter(|g| g.node == node)
+            .filter_map(|g| g.part)
+            .collect();
+        for part in lost {
+            match self.space_mut(part.space) {
+                Some(space) if space.phase == SpacePhase::Making => space.phase = SpacePhase::Dropping,
+                Some(space) => space.lost.push(part.number),
+                None => continue,
+            }
+        }
+        let dropping: Vec<SpaceId> = self
+            .spaces
+            .iter()
+            .filter(|s| s.phase == SpacePhase::Dropping)
+            .map(|s| s.id)
+            .collect();
+        dropping.into_iter().for_each(|id| self.set_dropping(id));
+    }
+
+    pub(super) fn check_alone(&self, id: GrantId) -> Result<()> {
+        let grant = self.grant(id)?;
+        match grant.part.and_then(|part| Some((part.number, self.space(part.space)?))) {
+            None => Ok(()),
+            Some((number, space)) => Err(Error::Invalid(format!(
+                "grant {id} is part {number} of space \"{}\" of tenant \"{}\": drop the space (cenote pool space drop)",
+                space.name, space.tenant
+            ))),
+        }
+    }
+
+    // ---- views and checks ----
+
+    /// What a part's node is told.
+    pub fn part_order(&self, grant_id: GrantId) -> Option<PartOrder> {
+        let grant = self.grants.get(&grant_id)?;
+        let part = grant.part?;
+        let space = self.space(part.space)?;
+        matches!(grant.phase, Phase::Keeping | Phase::Kept).then(|| PartOrder {
+            grant: grant_id,
+            space: space.id,
+            part: part.number,
+            tenant: space.tenant.clone(),
+            bytes: grant.bytes,
+            key: space.key,
+            make: grant.phase == Phase::Keeping,
+        })
+    }
+
+    /// Parts that a node keeps.
+    pub fn kept_by(&self, node: NodeId) -> Vec<GrantId> {
+        let kept = |(_, grant): &(&GrantId, &Grant)| grant.node == node && grant.phase == Phase::Kept;
+        self.grants.iter().filter(kept).map(|(id, _)| *id).collect()
+    }
+
+    /// A space, for who uses it.
+    ///
+    /// # Errors
+    /// As [`Book::open_space`].
+    pub fn space_view(&self, tenant: &str, name: &str) -> Result<SpaceView> {
+        let space = self.open_space(tenant, name)?;
+        Ok(SpaceView {
+            id: space.id,
+            key: space.key,
+            parts: self.part_views(space.id),
+        })
+    }
+
+    fn part_views(&self, space: SpaceId) -> Vec<PartView> {
+        let kept = self.parts(space).filter(|(_, grant, _)| grant.phase == Phase::Kept);
+        let mut parts: Vec<_> = kept
+            .filter_map(|(id, grant, number)| self.part_view(id, grant, number))
+            .collect();
+        parts.sort_by_key(|part| part.number);
+        parts
+    }
+
+    /// The spaces that a node keeps parts of, with all their parts.
+    pub fn spaces_at(&self, node: NodeId) -> Vec<(SpaceId, Vec<PartView>)> {
+        let of = |space: &SpaceRecord| (space.id, self.part_views(space.id));
+        let all = self.spaces.iter().map(of);
+        all.filter(|(_, parts)| parts.iter().any(|part| part.node == node))
+            .collect()
+    }
+
+    fn part_view(&self, id: GrantId, grant: &Grant, number: u8) -> Option<PartView> {
+        let node = self.nodes.get(&grant.node)?;
+        Some(PartView {
+            number,
+            grant: id,
+            bytes: grant.bytes,
+            node: grant.node,
+            pod: node.pod.clone(),
+            machine: node.machine,
+            path: Path::new(&node.directory)
+                .join(format!("grant-{id}"))
+                .display()
+                .to_string(),
+            members: node.connected.then(|| node.members.clone()),
+            calls: node.calls.clone().filter(|_| node.connected),
+        })
+    }
+
+    /// Spaces, as people see them; those of one tenant, or of all.
+    pub fn space_summaries(&self, tenant: Option<&str>) -> Vec<SpaceSummary> {
+        let asked = self
+            .spaces
+            .iter()
+            .filter(|space| tenant.is_none_or(|tenant| space.tenant == tenant));
+        asked.map(|space| self.summary(space)).collect()
+    }
+
+    fn summary(&self, space: &SpaceRecord) -> SpaceSummary {
+        let part = |(id, grant, number): (GrantId, &Grant, u8)| PartSummary {
+            number,
+            grant: id,
+            bytes: grant.bytes,
+            node: grant.node,
+            pod: self
+                .nodes
+                .get(&grant.node)
+                .map(|node| node.pod.clone())
+                .unwrap_or_default(),
+            phase: grant.phase,
+            connected: self.nodes.get(&grant.node).is_some_and(|node| node.connected),
+        };
+        let mut parts: Vec<_> = self.parts(space.id).map(part).collect();
+        parts.sort_by_key(|part| part.number);
+        SpaceSummary {
+            id: space.id,
+            tenant: space.tenant.clone(),
+            name: space.name.clone(),
+            phase: space.phase,
+            parts,
+            lost: space.lost.clone(),
+        }
+    }
+
+    pub(super) fn problems_of_spaces(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut names = BTreeSet::new();
+        for space in &self.spaces {
+            if !names.insert((&space.tenant, &space.name)) {
+                problems.push(format!(
+                    "tenant \"{}\" has space \"{}\" twice",
+                    space.tenant, space.name
+                ));
+            }
+            let mut numbers = BTreeSet::new();
+            for (id, grant, number) in self.parts(space.id) {
+                let is_new = numbers.insert(number);
+                if !is_new || number == 0 || number > space.last || grant.tenant != space.tenant {
+                    problems.push(format!(
+                        "grant {id} is part {number} of space {}, which does not fit",
+                        space.id
+                    ));
+                }
+            }
+        }
+        for (id, grant) in &self.grants {
+            let is_kept = matches!(grant.phase, Phase::Kept | Phase::Keeping);
+            let fits = match grant.part {
+                Some(part) => self
+                    .space(part.space)
+                    .is_some_and(|space| !is_kept || space.phase != SpacePhase::Dropping),
+                None => !is_kept,
+            };
+            let is_held = grant.part.is_some() && matches!(grant.phase, Phase::Held | Phase::Idle | Phase::Fencing);
+            if !fits || is_held {
+                problems.push(format!("grant {id} is {}, and its space says otherwise", grant.phase));
+            }
+        }
+        problems
+    }
+}
+
+/// Spreads `bytes` over nodes with so much free: each gives the same, or all that it has; `None` if that is not enough. What is too little for all of
+/// them goes to those with most room.
+pub(super) fn spread(bytes: u64, mut free: Vec<(NodeId, u64)>) -> Option<Vec<(NodeId, u64)>> {
+    free.retain(|(_, free)| *free >= PART_MIN);
+    free.sort_by_key(|(id, free)| (*free, *id));
+    let most = usize::try_from(bytes.div_ceil(PART_MIN)).unwrap_or(usize::MAX);
+    free.drain(..free.len().saturating_sub(most));
+    let (mut left, mut shares) = (bytes, Vec::new());
+    for (n, (id, room)) in free.iter().enumerate() {
+        let even = left.div_ceil((free.len() - n) as u64).next_multiple_of(EXTENT);
+        let share = even.max(PART_MIN).min(room / EXTENT * EXTENT);
+        left = left.saturating_sub(share);
+        shares.push((*id, share));
+    }
+    shares.sort_unstable();
+    (left == 0).then_some(shares)
+}

@@ -1,0 +1,136 @@
+//! Spaces of a pool, found through its manager and shared with other processes.
+
+use super::arguments::text;
+use super::error::{Report, Status};
+use super::space::{Options, SpaceHandle, opened};
+use crate::client::{ClientOptions, PoolClient};
+use crate::holder::Credentials;
+use crate::settings::DEFAULT_TENANT;
+use crate::space::Space;
+use cenote_base::rt::{self, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::message::Network;
+use cenote_fabric::message::tcp::Tcp;
+use cenote_fabric::rdma::call::Callers;
+use cenote_fabric::rdma::libfabric::{Net, NetOptions};
+use core::ffi::c_char;
+use core::ptr::null;
+use std::sync::Arc;
+
+/// Where the manager listens unless told otherwise.
+const MANAGER: &str = "127.0.0.1:5440";
+/// Between two looks at a space that another process is making.
+const RETRY: Nanos = Nanos::from_millis(50);
+
+/// `cenote_pool_options`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PoolOptions {
+    manager: *const c_char,
+    tenant: *const c_char,
+    secret: *const c_char,
+    pod: *const c_char,
+    space: Options,
+}
+
+const DEFAULT: PoolOptions = PoolOptions {
+    manager: null(),
+    tenant: null(),
+    secret: null(),
+    pod: null(),
+    space: Options::DEFAULT,
+};
+
+/// The way to a pool, as options tell it.
+struct Way {
+    credentials: Credentials,
+    client: ClientOptions,
+    /// Of the space, if there is none of its name; 0: that is an error.
+    bytes: u64,
+}
+
+impl Way {
+    /// # Safety
+    /// `options` is null, or leads to some, whose texts are null or end with a zero.
+    unsafe fn read(options: *const PoolOptions) -> Result<Self> {
+        let options = match options.is_null() {
+            true => DEFAULT,
+            // SAFETY: the same duty; it need not be aligned.
+            false => unsafe { options.read_unaligned() },
+        };
+        let given = |from: *const c_char, default: &str, what| match from.is_null() {
+            true => Ok(default.to_owned()),
+            // SAFETY: the same duty.
+            false => unsafe { text(from, what) }.map(str::to_owned),
+        };
+        let credentials = Credentials {
+            manager: given(options.manager, MANAGER, "the manager's address")?,
+            tenant: given(options.tenant, DEFAULT_TENANT, "the tenant")?,
+            secret: given(options.secret, "", "the secret")?,
+        };
+        let pod = given(options.pod, "", "the pod")?;
+        let client = ClientOptions {
+            pod: Some(pod).filter(|pod| !pod.is_empty()),
+            callers: far(),
+            region: options.space.region(),
+            ..ClientOptions::default()
+        };
+        let bytes = options.space.bytes;
+        Ok(Self {
+            credentials,
+            client,
+            bytes,
+        })
+    }
+
+    fn open(self, name: &str) -> Result<Space> {
+        let network: Arc<dyn Network> = Arc::new(Tcp);
+        let until = rt::now() + self.client.patience;
+        let pool = PoolClient::connect(&network, &self.credentials, self.client)?;
+        if self.bytes > 0 {
+            make(&pool, name, self.bytes)?;
+        }
+        loop {
+            match pool.open_space(name) {
+                // Another process has just begun to make it.
+                Err(Error::Busy(_)) if self.bytes > 0 && rt::now() < until => rt::sleep(RETRY),
+                answer => return answer,
+            }
+        }
+    }
+}
+
+/// The way to memory of other pods, where libfabric is there. Without it what lies there is an error when it is used.
+fn far() -> Option<Arc<dyn Callers>> {
+    let net = Net::new(NetOptions::default()).ok()?;
+    Some(Arc::new(net))
+}
+
+/// Makes a space unless there is one.
+fn make(pool: &PoolClient, name: &str, bytes: u64) -> Result<()> {
+    let is_there = || Ok::<_, Error>(pool.spaces()?.iter().any(|space| space.name == name));
+    if is_there()? {
+        return Ok(());
+    }
+    match pool.create_space(name, bytes, None) {
+        // Another process was sooner.
+        Err(_) if is_there()? => Ok(()),
+        answer => answer,
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cenote_space_connect(
+    name: *const c_char,
+    options: *const PoolOptions,
+    space: *mut *mut SpaceHandle,
+    error: *mut Report,
+) -> Status {
+    // SAFETY: the caller's memory, as the header asks (`mod`, 2).
+    unsafe {
+        opened(space, error, || {
+            Way::read(options)?.open(text(name, "the space's name")?)
+        })
+    }
+}

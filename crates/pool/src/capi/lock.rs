@@ -1,0 +1,97 @@
+//! Locks that lie in a space.
+
+use super::arguments::place;
+use super::error::{Report, Status, answer};
+use super::handle::Handle;
+use super::session::SessionHandle;
+use crate::space::{GlobalAddress, Held, Mode, Patience};
+use cenote_base::rt::Nanos;
+use cenote_base::{Error, Result};
+
+/// `cenote_held`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct HeldLock {
+    mode: i32,
+    owner_died: i32,
+}
+
+impl From<Held> for HeldLock {
+    fn from(held: Held) -> Self {
+        let mode = match held.mode {
+            Mode::Read => 0,
+            Mode::Write => 1,
+        };
+        Self {
+            mode,
+            owner_died: held.owner_died.into(),
+        }
+    }
+}
+
+fn mode(number: i32) -> Result<Mode> {
+    match number {
+        0 => Ok(Mode::Read),
+        1 => Ok(Mode::Write),
+        other => Err(Error::Invalid(format!("{other} is no mode of a lock"))),
+    }
+}
+
+fn patience(nanos: u64) -> Patience {
+    match nanos {
+        0 => Patience::None,
+        u64::MAX => Patience::Endless,
+        nanos => Patience::For(Nanos(nanos)),
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cenote_lock_new(session: *const SessionHandle, lock: *mut u64, error: *mut Report) -> Status {
+    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
+    unsafe {
+        answer(error, || {
+            let place = place(lock, "the lock's address")?;
+            place.write(Handle::get(session)?.new_lock()?.raw());
+            Ok(())
+        })
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cenote_lock(
+    session: *const SessionHandle,
+    lock: u64,
+    wanted: i32,
+    nanos: u64,
+    held: *mut HeldLock,
+    error: *mut Report,
+) -> Status {
+    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
+    unsafe {
+        answer(error, || {
+            let place = place(held, "how it is held")?;
+            let session = Handle::get(session)?;
+            let taken = session.acquire(GlobalAddress::from_raw(lock), mode(wanted)?, patience(nanos))?;
+            place.write(taken.into());
+            Ok(())
+        })
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cenote_unlock(
+    session: *const SessionHandle,
+    lock: u64,
+    held: i32,
+    error: *mut Report,
+) -> Status {
+    // SAFETY: the caller's handle, as the header asks (`mod`, 2).
+    unsafe {
+        answer(error, || {
+            Handle::get(session)?.unlock(GlobalAddress::from_raw(lock), mode(held)?)
+        })
+    }
+}

@@ -1,0 +1,702 @@
+//! Who uses spaces of a pool: asks the manager for them, maps the parts that lie on this machine, and is a [member](crate::member) at the memory nodes that keep them.
+//!
+//! ```text
+//!  PoolClient ── create, open, grow, drop ──▶ manager
+//!     │ open_space
+//!     ▼
+//!   Space ─┬─ part 1: mapped ── load, store ──▶ DIR/grant-7
+//!          │          RemoteKeeper ─┐
+//!          ├─ part 2: mapped        ├─ Membership ── begin, take, … ping ──▶ memory node a
+//!          │          RemoteKeeper ─┘     one connection, made again when it breaks
+//!          └─ part 3: RemoteKeeper ──── Membership ─────────────────────────▶ memory node b
+//! ```
+//!
+//! A member that its node does not hear for a lease is fenced: its process is ended. A node that is away fences nobody, so its members wait for it, and come
+//! back with what they had.
+
+use crate::book::{NodeId, SpaceId};
+use crate::holder::{Credentials, Session, unexpected};
+use crate::host::Process;
+use crate::key::Key;
+use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome};
+use crate::space::{
+    Class, Extent, FarPart, GlobalAddress, Hello, Keeper, Lifetime, Part, PartSource, Run, SessionId, Space, Way,
+};
+use crate::wire::{
+    self, AuditReport, Failure, PartView, Reply, Request, Role, SpaceSummary, SpaceView, SpaceWish, VERSION,
+};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::{self, Event, Mutex, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::RegionOptions;
+use cenote_fabric::message::{Connection, Network};
+use cenote_fabric::rdma::call::Callers;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+const CONNECT_PATIENCE: Nanos = Nanos::from_secs(2);
+const ANSWER_PATIENCE: Nanos = Nanos::from_secs(10);
+/// Between two tries to reach a memory node.
+const RETRY: Nanos = Nanos::from_millis(50);
+/// Of a lease, how much passes between two signs of life.
+const PINGS: u64 = 4;
+/// Extents that go back in one message.
+const GIVE_BACK_MAX: usize = 4096;
+/// Between two questions to the manager about a part that nobody knows.
+const LOOK_AGAIN: Nanos = Nanos::from_millis(200);
+/// After it could not be reached.
+const LOOK_AGAIN_LOST: Nanos = Nanos::from_secs(2);
+
+/// Called when a membership is over: what the space was used for has to end, as the process is about to be ended.
+pub type OnRevoked = Arc<dyn Fn(&Error) + Send + Sync>;
+
+/// How a client uses spaces.
+#[derive(Clone)]
+pub struct ClientOptions {
+    /// Its name, for people.
+    pub name: String,
+    /// The pod that it is in: only that pod's parts are mapped, others count as far. Without one, all parts of this machine are mapped.
+    pub pod: Option<String>,
+    /// The way to memory nodes of other pods and machines; without one what lies there cannot be reached.
+    pub callers: Option<Arc<dyn Callers>>,
+    /// How parts are mapped.
+    pub region: RegionOptions,
+    /// How long a request waits for a memory node that is away.
+    pub patience: Nanos,
+    /// See there.
+    pub on_revoked: OnRevoked,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            name: format!("process {}", Process::this().pid),
+            pod: None,
+            callers: None,
+            region: RegionOptions::default(),
+            patience: Nanos::from_secs(30),
+            on_revoked: Arc::new(|error| eprintln!("cenote: {error}")),
+        }
+    }
+}
+
+/// A tenant's way to the spaces of a pool.
+#[derive(Clone)]
+pub struct PoolClient(Arc<Pool>);
+
+struct Pool {
+    network: Arc<dyn Network>,
+    credentials: Credentials,
+    options: ClientOptions,
+    manager: Mutex<Option<Session>>,
+}
+
+impl PoolClient {
+    /// Connects with the manager.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it is not there; [`Error::Invalid`] if the tenant or its secret is wrong.
+    pub fn connect(network: &Arc<dyn Network>, credentials: &Credentials, options: ClientOptions) -> Result<Self> {
+        let pool = Pool {
+            network: Arc::clone(network),
+            credentials: credentials.clone(),
+            options,
+            manager: Mutex::new(None),
+        };
+        pool.begin(&mut pool.manager.lock())?;
+        Ok(Self(Arc::new(pool)))
+    }
+
+    /// Makes a space, its memory spread evenly over the connected nodes of some pods, or of all.
+    ///
+    /// # Errors
+    /// [`Error::Full`] (pool or quota), [`Error::Invalid`] (the name is taken, or no name). [`Error::Lost`] and [`Error::Timeout`]: whether it was made, [`PoolClient::spaces`]
+    /// tells.
+    pub fn create_space(&self, name: &str, bytes: u64, pods: Option<&[String]>) -> Result<()> {
+        let wish = wish(name, bytes, pods);
+        self.0.ask_once(&Request::CreateSpace(wish)).map(drop)
+    }
+
+    /// Adds memory to a space. Who has it open finds it when there is no room elsewhere, or by an address there.
+    ///
+    /// # Errors
+    /// As [`PoolClient::create_space`]; what some of the nodes could give is added in any case.
+    pub fn grow_space(&self, name: &str, bytes: u64, pods: Option<&[String]>) -> Result<()> {
+        let wish = wish(name, bytes, pods);
+        self.0.ask_once(&Request::GrowSpace(wish)).map(drop)
+    }
+
+    /// Ends whoever has a space open, this process included, and frees its memory.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is none of this name.
+    pub fn drop_space(&self, name: &str) -> Result<()> {
+        let (tenant, name) = (None, name.into());
+        self.0.ask_once(&Request::DropSpace { tenant, name }).map(drop)
+    }
+
+    /// Has the memory nodes look at all of a space.
+    ///
+    /// # Errors
+    /// As [`PoolClient::drop_space`].
+    pub fn audit_space(&self, name: &str) -> Result<AuditReport> {
+        match self.0.ask(&Request::AuditSpace { name: name.into() })? {
+            Reply::Audit(report) => Ok(report),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// The tenant's spaces.
+    ///
+    /// # Errors
+    /// Those of the way to the manager.
+    pub fn spaces(&self) -> Result<Vec<SpaceSummary>> {
+        match self.0.ask(&Request::Spaces)? {
+            Reply::Spaces(spaces) => Ok(spaces),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Opens a space: maps its parts on this machine, and begins to be a member there, until the last handle on the space is dropped. Memory nodes that are
+    /// away are waited for; parts of those that do not come are attached when they are missed. Open a space once in a process: each time is a
+    /// membership of its own.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is none of this name, [`Error::Busy`] if it is not ready, [`Error::Lost`] if none of its parts can be reached.
+    pub fn open_space(&self, name: &str) -> Result<Space> {
+        let view = self.0.view(name)?;
+        let space = Space::new(view.id.0);
+        let opening = Opening {
+            pool: Arc::clone(&self.0),
+            name: name.into(),
+            members: Mutex::default(),
+            look_at: AtomicU64::new(0),
+        };
+        if let Err(error) = opening.attach_patiently(&space, &view) {
+            if space.parts().next().is_none() && space.far_parts().next().is_none() {
+                return Err(error);
+            }
+            eprintln!("cenote: space \"{name}\": {error}; going on without");
+        }
+        let first = view.parts.iter().map(|part| part.number).min().unwrap_or(1);
+        space.set_source(Box::new(opening), first)?;
+        Ok(space)
+    }
+}
+
+fn wish(name: &str, bytes: u64, pods: Option<&[String]>) -> SpaceWish {
+    SpaceWish {
+        name: name.into(),
+        bytes,
+        pods: pods.map(<[String]>::to_vec),
+    }
+}
+
+impl Pool {
+    fn begin(&self, session: &mut Option<Session>) -> Result<()> {
+        let role = Role::Tenant(self.credentials.tenant.clone());
+        *session = Some(Session::begin(&*self.network, &self.credentials, role)?);
+        Ok(())
+    }
+
+    /// Asks what may be asked twice: over another connection if the one that there is has ended.
+    fn ask(&self, request: &Request) -> Result<Reply> {
+        match self.ask_once(request) {
+            Err(Error::Lost(_)) => self.ask_once(request),
+            answer => answer,
+        }
+    }
+
+    fn ask_once(&self, request: &Request) -> Result<Reply> {
+        let mut session = self.manager.lock();
+        if session.is_none() {
+            self.begin(&mut session)?;
+        }
+        let answer = session
+            .as_ref()
+            .map_or_else(|| Err(unexpected()), |session| session.ask(request));
+        if matches!(answer, Err(Error::Lost(_) | Error::Timeout(_) | Error::Corrupt(_))) {
+            *session = None;
+        }
+        answer
+    }
+
+    fn view(&self, name: &str) -> Result<SpaceView> {
+        match self.ask(&Request::OpenSpace { name: name.into() })? {
+            Reply::Space(view) => Ok(view),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// The pod that this process is in: as it was told, or as the parts that it maps.
+    fn pod(&self, view: &SpaceView) -> String {
+        let near = || view.parts.iter().find(|part| self.is_near(part));
+        let told = self.options.pod.clone();
+        told.or_else(|| near().map(|part| part.pod.clone())).unwrap_or_default()
+    }
+
+    /// Whether this process maps a part.
+    fn is_near(&self, part: &PartView) -> bool {
+        part.machine == cenote_fabric::boot() && self.options.pod.as_ref().is_none_or(|pod| part.pod == *pod)
+    }
+}
+
+/// By memory node.
+type Members = BTreeMap<NodeId, Arc<Membership>>;
+
+/// An open space's parts: those that are attached, and how to get more.
+struct Opening {
+    pool: Arc<Pool>,
+    name: String,
+    members: Mutex<Members>,
+    /// When the manager may be asked again for a part that nobody knows, in nanoseconds.
+    look_at: AtomicU64,
+}
+
+impl Opening {
+    /// As [`Opening::attach`], again while nodes are away.
+    fn attach_patiently(&self, space: &Space, view: &SpaceView) -> Result<()> {
+        let until = rt::now() + self.pool.options.patience;
+        let mut attached = self.attach(space, view);
+        while matches!(attached, Err(Error::Lost(_) | Error::Timeout(_) | Error::Busy(_))) && rt::now() < until {
+            rt::sleep(RETRY);
+            attached = self.pool.view(&self.name).and_then(|view| self.attach(space, &view));
+        }
+        attached?;
+        match space.parts().next().is_some() || space.far_parts().next().is_some() {
+            true => Ok(()),
+            false => Err(Error::Lost(format!(
+                "space \"{}\" has no part that can be reached from here",
+                self.name
+            ))),
+        }
+    }
+
+    /// Attaches what is not attached yet, and can be; the first error.
+    fn attach(&self, space: &Space, view: &SpaceView) -> Result<()> {
+        // One at a time: another may be attaching the same.
+        let mut members = self.members.lock();
+        let is_new = |part: &&PartView| space.keeper(part.number).is_none();
+        let parts = view.parts.iter().filter(is_new);
+        let mut attach = |part: &PartView| match &part.members {
+            // Where it runs is not known either.
+            None => Err(Error::Lost(format!(
+                "memory node {} of pod {}, where part {} lies, is not there",
+                part.node, part.pod, part.number
+            ))),
+            Some(address) if self.pool.is_near(part) => {
+                // It is a member before it maps anything: who maps a part and is no member is ended.
+                let member = self.member_at(&mut members, view, part, address)?;
+                self.attach_near(space, part, member)
+            }
+            Some(address) => match (&self.pool.options.callers, &part.calls) {
+                (Some(callers), Some(calls)) => {
+                    let member = self.member_at(&mut members, view, part, address)?;
+                    self.attach_far(space, view, part, member, (callers, calls))
+                }
+                // Its node, or this process, has no way for calls: the part is not attached.
+                _ => Ok(()),
+            },
+        };
+        parts.map(&mut attach).fold(Ok(()), Result::and)
+    }
+
+    fn attach_near(&self, space: &Space, part: &PartView, member: Arc<Membership>) -> Result<()> {
+        let mapped = Part::join_marked(Path::new(&part.path), self.pool.options.region, Process::this().mark())?;
+        if mapped.number() != part.number {
+            return Err(Error::Mismatch(format!(
+                "{}: it is not part {}",
+                part.path, part.number
+            )));
+        }
+        let keeper = RemoteKeeper {
+            member,
+            part: part.number,
+        };
+        space.attach(Arc::new(mapped), Arc::new(keeper))
+    }
+
+    /// Parts of other machines and pods are asked by calls.
+    fn attach_far(
+        &self,
+        space: &Space,
+        view: &SpaceView,
+        part: &PartView,
+        member: Arc<Membership>,
+        (callers, calls): (&Arc<dyn Callers>, &str),
+    ) -> Result<()> {
+        let hello = Hello {
+            space: view.id.0,
+            key: view.key.number(),
+            pod: self.pool.pod(view),
+        };
+        let keeper = RemoteKeeper {
+            member,
+            part: part.number,
+        };
+        let (pool, name, number) = (Arc::clone(&self.pool), self.name.clone(), part.number);
+        let resolver = move || {
+            let view = pool.view(&name).ok()?;
+            view.parts.into_iter().find(|part| part.number == number)?.calls
+        };
+        let way = Way::new(Arc::clone(callers), calls, hello).resolved_by(Box::new(resolver));
+        let far = FarPart {
+            number: part.number,
+            pod: part.pod.clone(),
+            way: Arc::new(way),
+        };
+        space.attach_far(far, Arc::new(keeper))
+    }
+
+    /// The membership at a part's memory node, which begins now if there is none.
+    fn member_at(
+        &self,
+        members: &mut Members,
+        view: &SpaceView,
+        part: &PartView,
+        address: &str,
+    ) -> Result<Arc<Membership>> {
+        if let Some(member) = members.get(&part.node) {
+            return Ok(Arc::clone(member));
+        }
+        let shared = Shared {
+            pool: Arc::clone(&self.pool),
+            name: self.name.clone(),
+            node: part.node,
+            space: view.id,
+            key: view.key,
+            id: MemberId(rt::random_u128()),
+            parts: view
+                .parts
+                .iter()
+                .filter(|other| other.node == part.node)
+                .map(|other| other.number)
+                .collect(),
+            link: Mutex::new(Link {
+                address: address.into(),
+                connection: None,
+                sessions: BTreeSet::new(),
+            }),
+            lease: AtomicU64::new(0),
+            stop: Event::default(),
+            revoked: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+        };
+        let member = Arc::new(Membership::begin(shared)?);
+        members.insert(part.node, Arc::clone(&member));
+        Ok(member)
+    }
+}
+
+impl PartSource for Opening {
+    fn attach_more(&self, space: &Space, full: bool) -> bool {
+        let now = rt::now().raw();
+        let look_at = self.look_at.load(Ordering::Relaxed);
+        if look_at > now && !(full && look_at - now <= LOOK_AGAIN.raw()) {
+            return false;
+        }
+        let count = || space.parts().count() + space.far_parts().count();
+        let before = count();
+        let view = self.pool.view(&self.name).ok().filter(|view| view.id.0 == space.id());
+        let wait = if view.is_some() { LOOK_AGAIN } else { LOOK_AGAIN_LOST };
+        self.look_at.store(rt::now().raw() + wait.raw(), Ordering::Relaxed);
+        if let Some(view) = view
+            && let Err(error) = self.attach(space, &view)
+        {
+            eprintln!("cenote: space \"{}\": {error}", self.name);
+        }
+        count() > before
+    }
+}
+
+// ---- membership ----
+
+/// This process as a member of a space at one memory node. Dropping it ends that.
+struct Membership(Arc<Shared>);
+
+struct Shared {
+    pool: Arc<Pool>,
+    /// The space's.
+    name: String,
+    node: NodeId,
+    space: SpaceId,
+    key: Key,
+    id: MemberId,
+    parts: Vec<u8>,
+    link: Mutex<Link>,
+    /// In nanoseconds.
+    lease: AtomicU64,
+    stop: Event,
+    /// It is no member any more.
+    revoked: AtomicBool,
+    /// And the application was told.
+    told: AtomicBool,
+}
+
+/// The way to the node.
+struct Link {
+    address: String,
+    connection: Option<Arc<dyn Connection>>,
+    /// What has begun there, and not ended.
+    sessions: BTreeSet<(u8, SessionId)>,
+}
+
+impl Membership {
+    fn begin(shared: Shared) -> Result<Self> {
+        shared.ask(&MemberRequest::Ping, &mut 0)?;
+        let shared = Arc::new(shared);
+        let theirs = Arc::clone(&shared);
+        rt::try_spawn("pool member", move || theirs.keep()).map_err(|error| Error::io("starting a thread", error))?;
+        Ok(Self(shared))
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        // The thread says so to the node, and ends by itself: it may be the one that drops.
+        self.0.stop.set();
+    }
+}
+
+impl Shared {
+    /// Says again and again that this process is there, and in the end that it needs nothing any more.
+    fn keep(&self) {
+        let mut silent = false;
+        while !self
+            .stop
+            .wait_timeout(Nanos(self.lease.load(Ordering::Acquire) / PINGS))
+        {
+            match self.ask(&MemberRequest::Ping, &mut 0) {
+                Ok(_) => silent = false,
+                Err(Error::Revoked(_)) => return,
+                Err(error) => {
+                    if !silent {
+                        eprintln!("cenote: space \"{}\": {error}; going on, and trying again", self.name);
+                    }
+                    silent = true;
+                }
+            }
+        }
+        let link = self.link.lock();
+        if let Some(connection) = &link.connection {
+            // Whatever comes of it: the node finds out by itself.
+            let _: Result<MemberReply> = wire::call(&**connection, &MemberRequest::Leave, ANSWER_PATIENCE);
+            connection.close();
+        }
+    }
+
+    /// Asks, and counts how often the question was sent.
+    fn ask(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
+        let answer = self.ask_patiently(request, tries);
+        if let Err(error) = &answer
+            && self.revoked.load(Ordering::Acquire)
+            && !self.told.swap(true, Ordering::AcqRel)
+        {
+            (self.pool.options.on_revoked)(error);
+        }
+        answer
+    }
+
+    /// Asks until there is an answer, over one connection after the other: a node that is away comes back.
+    fn ask_patiently(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
+        let until = rt::now() + self.pool.options.patience;
+        loop {
+            match self.try_ask(request, tries) {
+                Err(Error::Lost(_) | Error::Timeout(_) | Error::Busy(_)) if rt::now() < until => {}
+                answer => return answer,
+            }
+            if self.stop.wait_timeout(RETRY) {
+                return Err(Error::Lost(format!("space \"{}\" was closed", self.name)));
+            }
+        }
+    }
+
+    fn try_ask(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
+        let mut link = self.link.lock();
+        if self.revoked.load(Ordering::Acquire) {
+            let name = &self.name;
+            return Err(Error::Revoked(format!(
+                "this process is no member of space \"{name}\" any more"
+            )));
+        }
+        let connection = match &link.connection {
+            Some(connection) => Arc::clone(connection),
+            None => self.connect(&mut link)?,
+        };
+        *tries += 1;
+        match wire::call(&*connection, request, ANSWER_PATIENCE) {
+            Ok(MemberReply::Failed(failure)) => Err(failure.into()),
+            Ok(reply) => {
+                link.note(request, &reply);
+                Ok(reply)
+            }
+            Err(error) => {
+                link.connection = None;
+                Err(Error::Lost(error.to_string()))
+            }
+        }
+    }
+
+    /// Begins, or comes back with what has begun before.
+    fn connect(&self, link: &mut Link) -> Result<Arc<dyn Connection>> {
+        let connection = self.pool.network.connect(&link.address, CONNECT_PATIENCE);
+        let connection = connection.inspect_err(|_| self.find_again(link))?;
+        let hello = MemberHello {
+            version: VERSION,
+            space: self.space,
+            key: self.key,
+            member: self.id,
+            parts: self.parts.clone(),
+            machine: cenote_fabric::boot(),
+            process: Process::this(),
+            name: self.pool.options.name.clone(),
+            sessions: link.sessions.iter().copied().collect(),
+        };
+        let answer: std::result::Result<MemberWelcome, Failure> = wire::call(&*connection, &hello, ANSWER_PATIENCE)?;
+        let was_member = self.lease.load(Ordering::Acquire) > 0;
+        match answer.map_err(Error::from) {
+            Ok(welcome) => {
+                self.lease.store(welcome.lease.max(PINGS), Ordering::Release);
+                link.connection = Some(Arc::clone(&connection));
+                Ok(connection)
+            }
+            Err(error) => {
+                connection.close();
+                match error {
+                    Error::Revoked(_) if was_member => self.revoked.store(true, Ordering::Release),
+                    // Its node has to be told anew what it keeps, or another listens where it did.
+                    Error::Invalid(text) if was_member => return Err(Error::Lost(text)),
+                    _ => {}
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The node does not listen where it did: where it does, the manager knows, if it is there.
+    fn find_again(&self, link: &mut Link) {
+        if let Ok(view) = self.pool.view(&self.name)
+            && let Some(part) = view.parts.into_iter().find(|part| part.node == self.node)
+            && let Some(address) = part.members
+        {
+            link.address = address;
+        }
+    }
+}
+
+impl Link {
+    /// Notes which sessions there are.
+    fn note(&mut self, request: &MemberRequest, reply: &MemberReply) {
+        match (request, reply) {
+            (MemberRequest::Begin { part }, MemberReply::Begun(session)) => _ = self.sessions.insert((*part, *session)),
+            (MemberRequest::End { part, session }, _) => _ = self.sessions.remove(&(*part, *session)),
+            _ => {}
+        }
+    }
+}
+
+// ---- keeper ----
+
+/// The keeper of a part, in its memory node's process.
+struct RemoteKeeper {
+    member: Arc<Membership>,
+    part: u8,
+}
+
+impl RemoteKeeper {
+    fn ask(&self, request: MemberRequest) -> Result<MemberReply> {
+        self.member.0.ask(&request, &mut 0)
+    }
+
+    fn tell(&self, request: MemberRequest) -> Result<()> {
+        match self.ask(request)? {
+            MemberReply::Done => Ok(()),
+            _ => Err(misfit()),
+        }
+    }
+}
+
+fn misfit() -> Error {
+    Error::corrupt("the memory node's answer does not fit the question")
+}
+
+impl Keeper for RemoteKeeper {
+    fn begin(&self) -> Result<SessionId> {
+        match self.ask(MemberRequest::Begin { part: self.part })? {
+            MemberReply::Begun(session) => Ok(session),
+            _ => Err(misfit()),
+        }
+    }
+
+    fn take(&self, session: SessionId, class: Class, lifetime: Lifetime) -> Result<Extent> {
+        let part = self.part;
+        let request = MemberRequest::Take {
+            part,
+            session,
+            class,
+            lifetime,
+        };
+        match self.ask(request)? {
+            MemberReply::Slab(extent) => Ok(extent),
+            _ => Err(misfit()),
+        }
+    }
+
+    fn give_back(&self, session: SessionId, extents: &[Extent]) -> Result<()> {
+        let part = self.part;
+        let request = |extents: &[Extent]| MemberRequest::GiveBack {
+            part,
+            session,
+            extents: extents.to_vec(),
+        };
+        extents
+            .chunks(GIVE_BACK_MAX)
+            .try_for_each(|some| self.tell(request(some)))
+    }
+
+    fn take_run(&self, session: SessionId, bytes: u64, lifetime: Lifetime) -> Result<Run> {
+        let part = self.part;
+        let request = MemberRequest::TakeRun {
+            part,
+            session,
+            bytes,
+            lifetime,
+        };
+        match self.ask(request)? {
+            MemberReply::Run(run) => Ok(run),
+            _ => Err(misfit()),
+        }
+    }
+
+    fn free_run(&self, address: GlobalAddress) -> Result<()> {
+        let part = self.part;
+        let request = MemberRequest::FreeRun { part, address };
+        let mut tries = 0;
+        match self.member.0.ask(&request, &mut tries) {
+            // The answer to the one before was lost.
+            Err(Error::Invalid(_)) if tries > 1 => Ok(()),
+            answer => answer.map(drop),
+        }
+    }
+
+    fn end(&self, session: SessionId) -> Result<()> {
+        let part = self.part;
+        self.tell(MemberRequest::End { part, session })
+    }
+
+    fn is_alive(&self, session: SessionId) -> Result<bool> {
+        let part = self.part;
+        match self.ask(MemberRequest::IsAlive { part, session })? {
+            MemberReply::Alive(alive) => Ok(alive),
+            _ => Err(misfit()),
+        }
+    }
+
+    fn audit(&self) -> Result<Vec<String>> {
+        match self.ask(MemberRequest::Audit { part: self.part })? {
+            MemberReply::Problems(problems) => Ok(problems),
+            _ => Err(misfit()),
+        }
+    }
+}

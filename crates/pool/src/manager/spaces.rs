@@ -1,0 +1,169 @@
+//! Spaces at the manager: tenants ask for them, memory nodes make and keep their parts.
+
+use super::{Inner, Link, OPEN_PATIENCE, TURN};
+use crate::book::{Book, GrantId, Making, NodeId, Phase, SpaceId};
+use crate::key::Key;
+use crate::wire::{AuditReport, Order, OrderReply, PartView, Reply, SpaceWish};
+use cenote_base::rt::{self, Nanos};
+use cenote_base::units::ByteSize;
+use cenote_base::{Error, Result};
+use std::collections::BTreeMap;
+
+impl Inner {
+    pub(super) fn create_space(&self, tenant: &str, wish: &SpaceWish) -> Result<Reply> {
+        let new = (SpaceId(rt::random_u128()), Key::draw()?);
+        let parts = self.begin_making(|book, now| book.create_space(tenant, wish, new, now))?;
+        self.wait_made(&parts)?;
+        Ok(Reply::Space(self.book.lock().space_view(tenant, &wish.name)?))
+    }
+
+    pub(super) fn grow_space(&self, tenant: &str, wish: &SpaceWish) -> Result<Reply> {
+        let parts = self.begin_making(|book, now| book.grow_space(tenant, wish, now))?;
+        self.wait_made(&parts)?;
+        Ok(Reply::Space(self.book.lock().space_view(tenant, &wish.name)?))
+    }
+
+    /// Enters what is to be made, once there is room for it and nobody else has the name.
+    fn begin_making(&self, mut enter: impl FnMut(&mut Book, Nanos) -> Result<Making>) -> Result<Vec<GrantId>> {
+        let began = rt::now();
+        loop {
+            match self.change(|book| enter(book, rt::now()))? {
+                Making::Begun(parts) => return Ok(parts),
+                Making::Wait if rt::now().since(began) < OPEN_PATIENCE && !self.is_stopping() => rt::sleep(TURN),
+                Making::Wait => {
+                    let text = "memory for it, or its name, is being taken back from who had it: try again, and see `cenote pool status`";
+                    return Err(Error::Busy(text.into()));
+                }
+            }
+        }
+    }
+
+    /// Returns when the nodes keep what they were to make. If one cannot, or that takes too long, it is taken back.
+    fn wait_made(&self, parts: &[GrantId]) -> Result<()> {
+        let until = rt::now() + OPEN_PATIENCE;
+        loop {
+            {
+                let book = self.book.lock();
+                let phase = |id: &GrantId| book.grant(*id).map(|grant| grant.phase).ok();
+                let phases: Vec<_> = parts.iter().map(phase).collect();
+                if phases.iter().all(|phase| *phase == Some(Phase::Kept)) {
+                    return Ok(());
+                }
+                if phases
+                    .iter()
+                    .any(|phase| !matches!(phase, Some(Phase::Kept | Phase::Keeping)))
+                {
+                    break;
+                }
+                if rt::now() <= until && !self.is_stopping() {
+                    drop(self.changed.wait_timeout(book, TURN));
+                    continue;
+                }
+            }
+            self.change(|book| {
+                parts.iter().for_each(|id| book.not_kept(*id));
+                Ok(())
+            })?;
+        }
+        let mut reasons = self.not_made.lock();
+        let why = parts.iter().filter_map(|id| reasons.remove(id)).next();
+        let silent = || {
+            Error::Busy(
+                "a memory node that was to give memory for it does not answer: try again, and see `cenote pool status`"
+                    .into(),
+            )
+        };
+        Err(why.unwrap_or_else(silent))
+    }
+
+    /// A node could not make a part.
+    pub(super) fn not_kept(&self, id: GrantId, error: Error) -> Result<()> {
+        eprintln!("cenote: manager: grant {id} is taken back: {error}");
+        self.not_made.lock().insert(id, error);
+        self.change(|book| {
+            book.not_kept(id);
+            Ok(())
+        })
+    }
+
+    /// Says to a node that has come which parts it keeps. An error is the connection's.
+    pub(super) fn remind(&self, node: NodeId, link: &Link) -> Result<()> {
+        let orders: Vec<_> = {
+            let book = self.book.lock();
+            book.kept_by(node)
+                .into_iter()
+                .filter_map(|id| book.part_order(id))
+                .collect()
+        };
+        for order in orders {
+            let (grant, part, space) = (order.grant, order.part, order.space);
+            match link.order(&Order::Keep(order)) {
+                Err(error @ (Error::Lost(_) | Error::Timeout(_))) => return Err(error),
+                Err(error) => eprintln!("cenote: manager: grant {grant}, part {part} of space {space}: {error}"),
+                Ok(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Says to a node where the other parts are of spaces that it keeps some of, whenever that is another than before.
+    pub(super) fn tell_peers(
+        &self,
+        node: NodeId,
+        link: &Link,
+        told: &mut BTreeMap<SpaceId, Vec<PartView>>,
+    ) -> Result<()> {
+        let spaces = self.book.lock().spaces_at(node);
+        told.retain(|space, _| spaces.iter().any(|(id, _)| id == space));
+        for (space, parts) in spaces {
+            if told.get(&space) == Some(&parts) {
+                continue;
+            }
+            let order = Order::Peers {
+                space,
+                parts: parts.clone(),
+            };
+            match link.order(&order) {
+                Err(error @ (Error::Lost(_) | Error::Timeout(_))) => return Err(error),
+                Err(error) => eprintln!("cenote: manager: space {space}: {error}"),
+                Ok(_) => {}
+            }
+            told.insert(space, parts);
+        }
+        Ok(())
+    }
+
+    /// Has the memory nodes look at a tenant's space.
+    pub(super) fn audit_space(&self, tenant: &str, name: &str) -> Result<AuditReport> {
+        let view = self.book.lock().space_view(tenant, name)?;
+        let mut report = AuditReport::default();
+        for part in view.parts {
+            let (number, bytes) = (part.number, ByteSize(part.bytes));
+            let place = format!("part {number} on memory node {} of pod {}", part.node, part.pod);
+            report.summary.push(format!("{place}: {bytes}"));
+            self.audit_parts(&place, part.node, &[part.grant], &mut report);
+        }
+        Ok(report)
+    }
+
+    /// Has a node look at parts that it keeps.
+    pub(super) fn audit_parts(&self, name: &str, node: NodeId, parts: &[GrantId], report: &mut AuditReport) {
+        for grant in parts.iter().copied() {
+            let problems = match self.order(node, &Order::Check { grant }) {
+                Ok(OrderReply::Problems(problems)) => problems,
+                Ok(_) => vec!["no answer that fits".into()],
+                Err(error) => vec![error.to_string()],
+            };
+            let is_kept = || {
+                self.book
+                    .lock()
+                    .grant(grant)
+                    .is_ok_and(|grant| grant.phase == Phase::Kept)
+            };
+            if !problems.is_empty() && is_kept() {
+                let named = |problem: &String| format!("{name}: grant {grant}: {problem}");
+                report.problems.extend(problems.iter().map(named));
+            }
+        }
+    }
+}

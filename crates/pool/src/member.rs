@@ -1,0 +1,119 @@
+//! What members of a space say to the memory nodes that keep its parts: a member's first message is a [`MemberHello`], then one [`MemberRequest`] after the other, each with
+//! its [`MemberReply`]. Each may come twice, over another connection, as an answer may be lost.
+
+use crate::book::SpaceId;
+use crate::host::Process;
+use crate::key::Key;
+use crate::space::{Class, Extent, GlobalAddress, Lifetime, Run, SessionId};
+use crate::wire::Failure;
+use serde::{Deserialize, Serialize};
+
+/// A member's number, which it drew: a client process, in one space on one memory node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct MemberId(pub u128);
+
+/// Who comes, or comes back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MemberHello {
+    pub version: u16,
+    pub space: SpaceId,
+    pub key: Key,
+    pub member: MemberId,
+    /// The parts that it means to use here.
+    pub parts: Vec<u8>,
+    /// Where it runs.
+    pub machine: u64,
+    pub process: Process,
+    /// For people.
+    pub name: String,
+    /// What it has begun here and not ended, by part: a node that was started anew does not know.
+    pub sessions: Vec<(u8, SessionId)>,
+}
+
+/// The node's answer to a hello that it accepts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MemberWelcome {
+    /// How long it may be silent, in nanoseconds.
+    pub lease: u64,
+}
+
+/// The methods of [`Keeper`](crate::space::Keeper), for one part.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum MemberRequest {
+    Begin {
+        part: u8,
+    },
+    Take {
+        part: u8,
+        session: SessionId,
+        class: Class,
+        lifetime: Lifetime,
+    },
+    GiveBack {
+        part: u8,
+        session: SessionId,
+        extents: Vec<Extent>,
+    },
+    TakeRun {
+        part: u8,
+        session: SessionId,
+        bytes: u64,
+        lifetime: Lifetime,
+    },
+    FreeRun {
+        part: u8,
+        address: GlobalAddress,
+    },
+    End {
+        part: u8,
+        session: SessionId,
+    },
+    IsAlive {
+        part: u8,
+        session: SessionId,
+    },
+    Audit {
+        part: u8,
+    },
+    /// It is there still.
+    Ping,
+    /// It needs nothing any more, and maps nothing.
+    Leave,
+}
+
+/// What comes back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum MemberReply {
+    Done,
+    Begun(SessionId),
+    Slab(Extent),
+    Run(Run),
+    Alive(bool),
+    Problems(Vec<String>),
+    Failed(Failure),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever arrives is a message or an error.
+        #[test]
+        fn garbage_is_refused(text in r#"[\[\]{}:,"a-zA-Z0-9 ]{0,200}"#) {
+            let _ = serde_json::from_str::<MemberHello>(&text);
+            let _ = serde_json::from_str::<MemberRequest>(&text);
+            let _ = serde_json::from_str::<MemberReply>(&text);
+        }
+
+        #[test]
+        fn requests_come_back_as_they_went(part: u8, session: u64, slot: u32, generation: u32) {
+            let extents = vec![Extent { slot, generation }];
+            let request = MemberRequest::GiveBack { part, session: SessionId(session), extents };
+            let written = serde_json::to_vec(&request).expect("written");
+            prop_assert_eq!(serde_json::from_slice::<MemberRequest>(&written).expect("read"), request);
+        }
+    }
+}

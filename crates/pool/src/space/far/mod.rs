@@ -1,0 +1,223 @@
+//! A part that this process does not map: its node is asked, by calls.
+//!
+//! What is asked is checked there as it is here, by the same code ([`super::act`]), next to the memory. So there is no second table of where things are that could be out of date, and
+//! an access is one trip. Several are one message.
+
+pub(super) mod wire;
+
+use super::GlobalAddress;
+use super::act::{Act, Outcome};
+use super::keeper::{Lifetime, SessionId};
+use cenote_base::rt::Mutex;
+use cenote_base::{Error, Result};
+use cenote_fabric::rdma::call::{Call, Caller, Callers};
+use std::sync::Arc;
+use wire::{Hello, Item};
+
+/// The way to a node that hosts a part, made anew when it breaks.
+pub struct Way {
+    callers: Arc<dyn Callers>,
+    hello: Hello,
+    link: Mutex<Link>,
+    /// Who knows where the node is now, if it is not where it was.
+    resolver: Option<Resolver>,
+}
+
+/// Tells where a node is now; `None` if nobody knows.
+pub type Resolver = Box<dyn Fn() -> Option<String> + Send + Sync>;
+
+struct Link {
+    peer: String,
+    caller: Option<Arc<dyn Caller>>,
+}
+
+impl Way {
+    /// To the node called `peer`, which shall know us by `hello`. Nothing is sent before something is asked.
+    pub fn new(callers: Arc<dyn Callers>, peer: impl Into<String>, hello: Hello) -> Self {
+        let peer = peer.into();
+        Self {
+            callers,
+            hello,
+            link: Mutex::new(Link { peer, caller: None }),
+            resolver: None,
+        }
+    }
+
+    /// The same, with somebody who is asked where the node is when it is not there.
+    #[must_use]
+    pub fn resolved_by(self, resolver: Resolver) -> Self {
+        Self {
+            resolver: Some(resolver),
+            ..self
+        }
+    }
+
+    /// The node's address.
+    pub fn peer(&self) -> String {
+        self.link.lock().peer.clone()
+    }
+
+    fn caller(&self) -> Result<Arc<dyn Caller>> {
+        let mut link = self.link.lock();
+        if let Some(caller) = &link.caller {
+            return Ok(Arc::clone(caller));
+        }
+        let mut caller = self.call_on(&link.peer);
+        if caller.is_err()
+            && let Some(now) = self.resolver.as_ref().and_then(|resolver| resolver())
+            && now != link.peer
+        {
+            caller = self.call_on(&now);
+            link.peer = now;
+        }
+        link.caller = Some(Arc::clone(caller.as_ref().map_err(Clone::clone)?));
+        caller
+    }
+
+    fn call_on(&self, peer: &str) -> Result<Arc<dyn Caller>> {
+        let caller = self.callers.caller(peer)?;
+        let mut answer = Vec::new();
+        caller.call(&wire::hello(&self.hello)?, &mut answer)?;
+        Ok(caller)
+    }
+
+    /// Asks all with one doorbell. The answers, in the order of the requests.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the node cannot be reached: then nothing was asked.
+    pub(super) fn post(&self, calls: Vec<Call>) -> Result<Vec<Call>> {
+        let caller = self.caller()?;
+        let calls = caller.post(calls).wait();
+        if calls
+            .iter()
+            .any(|call| matches!(call.result, Err(Error::Lost(_) | Error::Revoked(_))))
+        {
+            let mut link = self.link.lock();
+            link.caller.take_if(|known| Arc::ptr_eq(known, &caller));
+        }
+        Ok(calls)
+    }
+
+    pub(super) fn ask(&self, request: Vec<u8>) -> Result<Vec<u8>> {
+        self.ask_within(Call::new(request))
+    }
+
+    pub(super) fn ask_within(&self, call: Call) -> Result<Vec<u8>> {
+        let answer = self.post(vec![call])?.pop();
+        answer
+            .ok_or_else(|| Error::Invalid("a caller lost a call".into()))?
+            .into_answer()
+    }
+}
+
+impl core::fmt::Debug for Way {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "the way to {}", self.peer())
+    }
+}
+
+/// A part on another pod, or another machine.
+#[derive(Debug, Clone)]
+pub struct FarPart {
+    /// Its number in the space.
+    pub number: u8,
+    /// Its pod.
+    pub pod: String,
+    /// The way to its node.
+    pub way: Arc<Way>,
+}
+
+impl FarPart {
+    /// Does it there, or hears that it has to be done elsewhere.
+    ///
+    /// # Errors
+    /// Those of [`Space::read`](super::Space::read), and of calls: after [`Error::Lost`] and [`Error::Timeout`] it may have been done.
+    pub(super) fn act(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
+        if act.len() > wire::TRANSFER_MAX as u64 {
+            return self.act_in_pieces(address, act);
+        }
+        let request = wire::accesses(&[Item::of(address, act)]);
+        let mut answered = self.way.ask(request.clone());
+        let may_repeat = match &answered {
+            Err(Error::Lost(_)) => act.may_repeat(),
+            // It was not looked at: the node does not know us, or not any more.
+            Err(Error::Revoked(_)) => true,
+            _ => false,
+        };
+        if may_repeat {
+            answered = self.way.ask(request);
+        }
+        let answer = answered?;
+        let mut answers = wire::Answers::new(&answer, 1)?;
+        answers.next(act)
+    }
+
+    /// A long read or write: whatever happens to one of its pieces happens to all.
+    fn act_in_pieces(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
+        let at = |n: usize| {
+            let piece = address.checked_add((n * wire::TRANSFER_MAX) as u64);
+            piece.ok_or_else(|| Error::OutOfBounds(format!("{} bytes at {address}", n * wire::TRANSFER_MAX)))
+        };
+        let mut pieces: Vec<(GlobalAddress, Act<'_>)> = Vec::new();
+        match act {
+            Act::Read(into) => {
+                for (n, piece) in into.chunks_mut(wire::TRANSFER_MAX).enumerate() {
+                    pieces.push((at(n)?, Act::Read(piece)));
+                }
+            }
+            Act::Write(from) => {
+                for (n, piece) in from.chunks(wire::TRANSFER_MAX).enumerate() {
+                    pieces.push((at(n)?, Act::Write(piece)));
+                }
+            }
+            _ => return Err(Error::Invalid("a long access that is neither read nor write".into())),
+        }
+        let mut done = Outcome::Done(0, 0);
+        for outcome in self.act_many(&mut pieces)? {
+            match outcome? {
+                Outcome::Done(..) => {}
+                other => done = other,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Does all of them, in as few messages as they fit in, with one doorbell: an outcome each.
+    pub(super) fn act_many(&self, acts: &mut [(GlobalAddress, Act<'_>)]) -> Result<Vec<Result<Outcome>>> {
+        if acts.iter().any(|(_, act)| act.len() > wire::TRANSFER_MAX as u64) {
+            return Ok(acts.iter_mut().map(|(address, act)| self.act(*address, act)).collect());
+        }
+        let groups = wire::groups(acts);
+        let call = |range: &core::ops::Range<usize>| {
+            let items: Vec<_> = acts[range.clone()]
+                .iter()
+                .map(|(address, act)| Item::of(*address, act))
+                .collect();
+            Call::new(wire::accesses(&items))
+        };
+        let calls = self.way.post(groups.iter().map(call).collect())?;
+        let mut outcomes = Vec::with_capacity(acts.len());
+        for (range, call) in groups.into_iter().zip(calls) {
+            let answer = call.into_answer()?;
+            let mut answers = wire::Answers::new(&answer, range.len())?;
+            for (_, act) in &mut acts[range] {
+                outcomes.push(answers.next(act));
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// The address that what lies in the space is found by, after setting it if that is wanted.
+    pub(super) fn root(&self, set: Option<GlobalAddress>) -> Result<GlobalAddress> {
+        wire::read_address(&self.way.ask(wire::root(set))?)
+    }
+
+    /// A new object there.
+    pub(super) fn alloc(&self, session: SessionId, len: u64, lifetime: Lifetime) -> Result<GlobalAddress> {
+        let answer = self.way.ask(wire::alloc(session, len, lifetime))?;
+        let raw = answer
+            .first_chunk()
+            .ok_or_else(|| Error::corrupt("an answer to alloc"))?;
+        Ok(GlobalAddress::from_raw(u64::from_le_bytes(*raw)))
+    }
+}

@@ -1,0 +1,570 @@
+//! A part's host: serves users of other pods, and moves extents to where they are used (Rcmp, section 5.3).
+//!
+//! ```text
+//!   calls ──► serve: accesses, fetches ─── at once                      policy: heat ─► offer ─► relocate
+//!               │                                                          │
+//!               ├ orders, allocations ──► worker: the steps of moves here  │
+//!               └ relocations ──────────► executor ◄───────────────────────┘  the moves of this part's own extents, one after the other
+//! ```
+//!
+//! Who waits for whom: policy → executors → workers → who serves. Nobody waits the other way, so hosts that order each other about do not wait in a circle.
+
+mod image;
+mod policy;
+mod relocate;
+mod steps;
+
+#[cfg(test)]
+mod tests;
+
+use super::GlobalAddress;
+use super::act::{Act, Outcome};
+use super::far::Way;
+use super::far::wire::{self, Fetch, Hello};
+use super::heat::{Heat, HeatOptions};
+use super::keeper::{Keeper, SessionId};
+use super::local::LocalKeeper;
+use super::part::Part;
+use super::presence::KEEPER;
+use super::session::Desk;
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::{self, Condvar, HashMap, Mutex, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::rdma::call::{Answer, Call, CallerId, Serve};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// How long an order may take at its host.
+const ORDER_PATIENCE: Nanos = Nanos::from_secs(10);
+/// How long a relocation may take.
+const RELOCATE_PATIENCE: Nanos = Nanos::from_secs(30);
+
+/// What a host is told.
+#[derive(Debug, Clone)]
+pub struct HostOptions {
+    /// Its pod.
+    pub pod: String,
+    /// What users of the space are known by.
+    pub key: u128,
+    /// What makes an extent hot.
+    pub heat: HeatOptions,
+    /// An extent moves when it is so much hotter elsewhere. 1 and more.
+    pub margin: f64,
+    /// Between two looks at what is hot; zero: nothing moves by itself.
+    pub every: Nanos,
+    /// Extents that leave at each look, at most.
+    pub moves: usize,
+    /// An extent that has come stays so long.
+    pub stay: Nanos,
+    /// Free slots that guests leave alone.
+    pub kept: usize,
+}
+
+impl Default for HostOptions {
+    fn default() -> Self {
+        Self {
+            pod: String::new(),
+            key: 0,
+            heat: HeatOptions::default(),
+            margin: 2.0,
+            every: Nanos::from_millis(200),
+            moves: 16,
+            stay: Nanos::from_secs(1),
+            kept: 0,
+        }
+    }
+}
+
+/// Another part of the space.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// Its pod.
+    pub pod: String,
+    /// The way to its host.
+    pub way: Arc<Way>,
+}
+
+/// What happened so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Moved {
+    /// Extents that left this part's memory.
+    pub left: u64,
+    /// Extents that came.
+    pub came: u64,
+    /// Moves that failed, and were undone.
+    pub failed: u64,
+    /// Accesses served to users of other pods.
+    pub served: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    left: AtomicU64,
+    came: AtomicU64,
+    failed: AtomicU64,
+    served: AtomicU64,
+}
+
+/// What hosts order each other to do. Each may come twice.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Order {
+    Freeze {
+        extent: GlobalAddress,
+        freeze: u64,
+    },
+    Thaw {
+        extent: GlobalAddress,
+    },
+    Receive {
+        extent: GlobalAddress,
+        state: u64,
+        from: u8,
+        freeze: u64,
+    },
+    Settle {
+        extent: GlobalAddress,
+    },
+    LetGo {
+        extent: GlobalAddress,
+    },
+    /// Where does it lie, which is yours?
+    Where {
+        extent: GlobalAddress,
+    },
+    /// Move it, which is yours, to that part.
+    Relocate {
+        extent: GlobalAddress,
+        to: u8,
+    },
+    /// End it, which is yours, if it holds nothing.
+    Reclaim {
+        extent: GlobalAddress,
+    },
+    /// Would you have it, of so much heat to your pod?
+    Offer {
+        heat: f64,
+    },
+}
+
+/// What comes back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Ordered {
+    Done,
+    Frozen {
+        state: u64,
+        is_empty: bool,
+    },
+    Slot(u32),
+    /// `None`: it is on its way.
+    At(Option<(u8, u32)>),
+    Welcome,
+    /// If that one goes, which has so much.
+    Instead {
+        victim: GlobalAddress,
+        heat: f64,
+    },
+    Unwelcome,
+}
+
+/// What the worker does.
+enum Job {
+    Order(Order, Answer),
+    Alloc(Vec<u8>, Answer),
+}
+
+/// A move that is wanted: of which extent, and where to; or its end.
+struct Wish {
+    extent: GlobalAddress,
+    to: Option<u8>,
+    told: Told,
+}
+
+/// Who waits for it.
+enum Told {
+    Answer(Answer),
+    Here(Arc<Outcomes>),
+}
+
+/// The end of a wish, for a thread of this process.
+#[derive(Default)]
+struct Outcomes {
+    outcome: Mutex<Option<Result<()>>>,
+    set: Condvar,
+}
+
+/// A queue that a thread works off.
+struct Queue<T> {
+    items: Mutex<VecDeque<T>>,
+    more: Condvar,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self {
+            items: Mutex::new(VecDeque::new()),
+            more: Condvar::default(),
+        }
+    }
+}
+
+impl<T> Queue<T> {
+    fn add(&self, item: T) {
+        self.items.lock().push_back(item);
+        self.more.notify_all();
+    }
+
+    fn next(&self, patience: Nanos) -> Option<T> {
+        let mut items = self.items.lock();
+        if items.is_empty() {
+            (items, _) = self.more.wait_timeout(items, patience);
+        }
+        items.pop_front()
+    }
+}
+
+/// A part's host. Dropping it ends its threads.
+pub struct Host {
+    inner: Arc<Inner>,
+    threads: Mutex<Vec<rt::JoinHandle<()>>>,
+}
+
+struct Inner {
+    part: Arc<Part>,
+    keeper: Arc<LocalKeeper>,
+    options: HostOptions,
+    peers: Mutex<BTreeMap<u8, Peer>>,
+    /// Sessions of users that do not map the part.
+    desks: Mutex<BTreeMap<SessionId, Desk>>,
+    /// Accesses of other pods, by slot.
+    far: Mutex<HashMap<u32, BTreeMap<String, Heat>>>,
+    /// Accesses from here, by slot, and when the extent came.
+    near: Mutex<Vec<Near>>,
+    /// Extents that are frozen here, and by which freezing.
+    frozen: Mutex<BTreeMap<GlobalAddress, u64>>,
+    /// The extent that is being moved.
+    under_way: Mutex<Option<GlobalAddress>>,
+    work: Queue<Job>,
+    wishes: Queue<Wish>,
+    counters: Counters,
+    stop: AtomicBool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Near {
+    heat: Heat,
+    since: Nanos,
+}
+
+const TURN: Nanos = Nanos::from_millis(50);
+/// How long a guest may be unsettled before its home is asked.
+const UNSETTLED: Nanos = Nanos::from_secs(5);
+
+impl Host {
+    /// Begins to host a part that this process keeps.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if its extents cannot move; those of starting threads.
+    pub fn start(keeper: Arc<LocalKeeper>, options: HostOptions) -> Result<Self> {
+        let part = Arc::clone(keeper.part());
+        if !part.is_movable() {
+            return Err(Error::Invalid(format!("{}: its extents cannot move", part.name())));
+        }
+        let slots = part.slots() as usize;
+        let inner = Arc::new(Inner {
+            part,
+            keeper,
+            options,
+            peers: Mutex::default(),
+            desks: Mutex::default(),
+            far: Mutex::default(),
+            near: Mutex::new(vec![Near::default(); slots]),
+            frozen: Mutex::default(),
+            under_way: Mutex::new(None),
+            work: Queue::default(),
+            wishes: Queue::default(),
+            counters: Counters::default(),
+            stop: AtomicBool::new(false),
+        });
+        type Body = fn(&Inner);
+        let bodies: [(&str, Body); 3] = [
+            ("pool worker", Inner::work),
+            ("pool executor", Inner::execute_wishes),
+            ("pool policy", Inner::watch),
+        ];
+        let start = |(name, body): (&str, Body)| {
+            let theirs = Arc::clone(&inner);
+            rt::try_spawn(name, move || body(&theirs)).map_err(|error| Error::io("starting a host's thread", error))
+        };
+        let threads = bodies.into_iter().map(start).collect::<Result<Vec<_>>>()?;
+        Ok(Self {
+            inner,
+            threads: Mutex::new(threads),
+        })
+    }
+
+    /// Its part.
+    pub fn part(&self) -> &Arc<Part> {
+        &self.inner.part
+    }
+
+    /// Its part's keeper.
+    pub fn keeper(&self) -> &Arc<LocalKeeper> {
+        &self.inner.keeper
+    }
+
+    /// Another part of the space, and the way to its host; or another way to one that is known.
+    pub fn set_peer(&self, part: u8, peer: Peer) {
+        self.inner.peers.lock().insert(part, peer);
+    }
+
+    /// Processes of these marks ([`Part::join_marked`]) are gone: none of their threads is in the middle of an access.
+    pub fn give_up(&self, is_gone: impl Fn(u64) -> bool) {
+        if let Some(moving) = self.inner.part.moving() {
+            let is_gone = |mark| mark != KEEPER && is_gone(mark);
+            moving.presence.give_up(is_gone);
+        }
+    }
+
+    /// Moves an extent of this part to another part of the space, and waits for it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is no slab of this part; [`Error::Full`], [`Error::Busy`], [`Error::Lost`]: then it stays where it is, or is known there only.
+    pub fn relocate(&self, extent: GlobalAddress, to: u8) -> Result<()> {
+        self.inner.wish(extent, Some(to))
+    }
+
+    /// What happened so far.
+    pub fn moved(&self) -> Moved {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.inner.counters;
+        Moved {
+            left: of(&counters.left),
+            came: of(&counters.came),
+            failed: of(&counters.failed),
+            served: of(&counters.served),
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.inner.stop.store(true, Ordering::Release);
+        self.inner.work.more.notify_all();
+        self.inner.wishes.more.notify_all();
+        let threads = core::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            thread.join().ok();
+        }
+    }
+}
+
+impl Inner {
+    fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// What has come by a call of a user who is in that pod. Does not block.
+    fn serve(&self, pod: &str, request: &[u8], mut answer: Answer) {
+        let served = wire::split(request).and_then(|(kind, count, rest)| match kind {
+            wire::ACCESSES => self.serve_accesses(pod, count, rest, answer.bytes()).map(|()| None),
+            wire::FETCH => self.fetch(wire::read_fetch(rest)?, answer.bytes()).map(|()| None),
+            wire::ROOT => {
+                let root = self.part.root();
+                if let Some(address) = wire::read_root(rest)? {
+                    root.store(address.raw(), Ordering::Release);
+                }
+                answer.bytes().extend(root.load(Ordering::Acquire).to_le_bytes());
+                Ok(None)
+            }
+            wire::ALLOC => Ok(Some(rest.to_vec())),
+            wire::ORDER => self.take_order(wire::from_json(rest)?, answer.bytes()),
+            _ => Err(Error::corrupt("a request of no kind")),
+        });
+        match served {
+            Ok(None) => answer.send(),
+            Ok(Some(rest)) if rest.is_empty() => self.defer(request, answer),
+            Ok(Some(rest)) => self.work.add(Job::Alloc(rest, answer)),
+            Err(error) => answer.fail(error),
+        }
+    }
+
+    /// Answers an order at once, if that takes no time: then there is nothing to defer.
+    fn take_order(&self, order: Order, answer: &mut Vec<u8>) -> Result<Option<Vec<u8>>> {
+        let ordered = match order {
+            Order::Where { extent } => Ordered::At(self.place(extent)?),
+            Order::Offer { heat } => self.consider(heat),
+            _ => return Ok(Some(Vec::new())),
+        };
+        *answer = wire::json(0, &ordered)?;
+        Ok(None)
+    }
+
+    fn defer(&self, request: &[u8], answer: Answer) {
+        let order = wire::split(request).and_then(|(_, _, rest)| wire::from_json::<Order>(rest));
+        match order {
+            Ok(Order::Relocate { extent, to }) => self.add_wish(extent, Some(to), Told::Answer(answer)),
+            Ok(Order::Reclaim { extent }) => self.add_wish(extent, None, Told::Answer(answer)),
+            Ok(order) => self.work.add(Job::Order(order, answer)),
+            Err(error) => answer.fail(error),
+        }
+    }
+
+    fn place(&self, extent: GlobalAddress) -> Result<Option<(u8, u32)>> {
+        if *self.under_way.lock() == Some(extent) {
+            return Ok(None);
+        }
+        self.keeper.whereabouts(extent).map(Some)
+    }
+
+    fn serve_accesses(&self, pod: &str, count: usize, items: &[u8], answer: &mut Vec<u8>) -> Result<()> {
+        let mut counted: Vec<(u32, bool)> = Vec::with_capacity(count);
+        let done = wire::carry_out(count, items, answer, |address, act| {
+            let outcome = self.act(address, act)?;
+            if let Outcome::Done(_, slot) = outcome {
+                counted.push((slot, act.is_write()));
+            }
+            Ok(outcome)
+        });
+        self.counters.served.fetch_add(counted.len() as u64, Ordering::Relaxed);
+        self.count_far(pod, &counted);
+        done
+    }
+
+    fn act(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
+        if address.part() != self.part.number() {
+            return self.part.act_as_host(address, act);
+        }
+        match self.part.act(address, act)? {
+            Outcome::Run => {
+                self.keeper.free_run(address)?;
+                Ok(Outcome::Done(0, address.slot()))
+            }
+            outcome => Ok(outcome),
+        }
+    }
+
+    fn fetch(&self, fetch: Fetch, answer: &mut Vec<u8>) -> Result<()> {
+        let frozen = self.frozen.lock();
+        if frozen.get(&fetch.extent) != Some(&fetch.freeze) {
+            return Err(Error::Revoked(format!("{} is not frozen for that", fetch.extent)));
+        }
+        image::read(&self.part, fetch, answer)
+    }
+
+    /// The worker: orders and allocations, one after the other, and what became of guests that nobody has spoken for.
+    fn work(&self) {
+        let mut asked = rt::now();
+        while !self.is_stopping() {
+            match self.work.next(TURN) {
+                Some(Job::Order(order, answer)) => {
+                    match self.obey(&order).and_then(|ordered| wire::json(0, &ordered)) {
+                        Ok(bytes) => answer.with(&bytes),
+                        Err(error) => answer.fail(error),
+                    }
+                }
+                Some(Job::Alloc(rest, answer)) => match self.alloc(&rest) {
+                    Ok(address) => answer.with(&address.raw().to_le_bytes()),
+                    Err(error) => answer.fail(error),
+                },
+                None => {}
+            }
+            if rt::now().since(asked) > Nanos::from_secs(1) {
+                self.ask_homes(UNSETTLED);
+                asked = rt::now();
+            }
+        }
+    }
+
+    fn alloc(&self, rest: &[u8]) -> Result<GlobalAddress> {
+        let (session, len, lifetime) = wire::read_alloc(rest)?;
+        if len == 0 {
+            return Err(Error::Invalid("an object has one byte at least".into()));
+        }
+        if !self.keeper.is_alive(session)? {
+            self.desks.lock().remove(&session);
+            return Err(Error::Revoked(format!("session {} has ended", session.0)));
+        }
+        let keeper: Arc<dyn Keeper> = Arc::clone(&self.keeper) as _;
+        let mut desks = self.desks.lock();
+        let desk = desks.entry(session);
+        desk.or_insert_with(|| Desk::of(Arc::clone(&self.part), keeper, session))
+            .alloc(len, lifetime)
+    }
+
+    /// Orders the host of a part, which may be this one.
+    fn order(&self, part: u8, order: &Order) -> Result<Ordered> {
+        if part == self.part.number() {
+            return self.obey(order);
+        }
+        let way = {
+            let peers = self.peers.lock();
+            let peer = peers.get(&part);
+            let unknown = || Error::Invalid(format!("nobody has told the way to part {part}"));
+            Arc::clone(&peer.ok_or_else(unknown)?.way)
+        };
+        let patience = match order {
+            Order::Relocate { .. } | Order::Reclaim { .. } => RELOCATE_PATIENCE,
+            _ => ORDER_PATIENCE,
+        };
+        wire::answered(&way.ask_within(Call::new(wire::json(wire::ORDER, order)?).within(patience))?)
+    }
+}
+
+/// What serves the calls of a memory node: all parts that it hosts.
+#[derive(Default)]
+pub struct Hosts {
+    hosts: Mutex<BTreeMap<u128, Arc<Inner>>>,
+    callers: Mutex<BTreeMap<CallerId, (Arc<Inner>, String)>>,
+}
+
+impl Hosts {
+    /// Serves a host's part too: of each space there is one.
+    pub fn add(&self, host: &Host) {
+        self.hosts
+            .lock()
+            .insert(host.inner.part.space(), Arc::clone(&host.inner));
+    }
+
+    /// Serves a space no more.
+    pub fn remove(&self, space: u128) {
+        self.hosts.lock().remove(&space);
+        self.callers.lock().retain(|_, (host, _)| host.part.space() != space);
+    }
+
+    /// Serves nothing more.
+    pub fn clear(&self) {
+        self.hosts.lock().clear();
+        self.callers.lock().clear();
+    }
+
+    fn admit(&self, caller: CallerId, hello: Hello) -> Result<()> {
+        let hosts = self.hosts.lock();
+        let host = hosts.get(&hello.space).filter(|host| host.options.key == hello.key);
+        let host = host.ok_or_else(|| Error::Invalid("no such space is here, or the key is not its own".into()))?;
+        self.callers.lock().insert(caller, (Arc::clone(host), hello.pod));
+        Ok(())
+    }
+}
+
+impl Serve for Hosts {
+    fn serve(&self, caller: CallerId, request: &[u8], answer: Answer) {
+        if request.first() == Some(&wire::HELLO) {
+            let hello = wire::split(request).and_then(|(_, _, rest)| wire::from_json(rest));
+            return match hello.and_then(|hello| self.admit(caller, hello)) {
+                Ok(()) => answer.with(&[]),
+                Err(error) => answer.fail(error),
+            };
+        }
+        let known = self.callers.lock().get(&caller).cloned();
+        match known {
+            Some((host, pod)) => host.serve(&pod, request, answer),
+            // Or what he spoke with is gone: he says it again, to who is there then.
+            None => answer.fail(Error::Revoked("who asks has not said who he is".into())),
+        }
+    }
+
+    fn ended(&self, caller: CallerId) {
+        self.callers.lock().remove(&caller);
+    }
+}

@@ -1,0 +1,229 @@
+//! What moves, and when: an extent that is hot in another pod, and hotter there than here by a margin, is offered to a host there.
+//!
+//! ```text
+//!   accesses of this pod's users: one in some 64 is counted, in the part          accesses of other pods: each, where they are served
+//!                     └──────── heat here ──────► compare ◄──── heat there ─────────────┘
+//!                                                    │ hot, hotter there by the margin, and here for a while
+//!                                                    ▼
+//!                        offer ─► welcome (there is room) ─► relocate
+//!                              ─► instead of a colder one ─► that one comes here (to the spare slot), then relocate
+//!                              ─► unwelcome: all that is there is hotter
+//! ```
+//!
+//! The comparison with what would have to go, and the margin, keep two pods from snatching an extent from each other; a load that is the same in both moves nothing.
+
+use super::super::GlobalAddress;
+use super::super::heat::Heat;
+use super::super::keeper::Lifetime;
+use super::super::slot::{Slot, Use};
+use super::{Inner, Order, Ordered};
+use cenote_base::Result;
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::{self, Nanos};
+
+const TURN: Nanos = Nanos::from_millis(50);
+/// Looks between two for guests that hold nothing.
+const RECLAIM_EVERY: u32 = 50;
+
+/// An extent that would be better off elsewhere.
+struct Candidate {
+    extent: GlobalAddress,
+    slot: u32,
+    pod: String,
+    heat: f64,
+    gain: f64,
+}
+
+impl Inner {
+    pub(super) fn watch(&self) {
+        let mut looks = 0u32;
+        let mut last = rt::now();
+        while !self.is_stopping() {
+            rt::sleep(TURN.min(self.options.every.max(Nanos::from_millis(1))));
+            if self.options.every == Nanos::ZERO || rt::now().since(last) < self.options.every {
+                continue;
+            }
+            last = rt::now();
+            looks += 1;
+            self.count_near();
+            for candidate in self.candidates() {
+                if self.is_stopping() {
+                    return;
+                }
+                // What fails now is found again at the next look.
+                let _ = self.try_move(&candidate);
+            }
+            if looks.is_multiple_of(RECLAIM_EVERY) {
+                self.reclaim_empty();
+            }
+        }
+    }
+
+    /// Accesses of this pod's users since the last look.
+    fn count_near(&self) {
+        let (now, mut near) = (rt::now(), self.near.lock());
+        for (slot, known) in (0..).zip(near.iter_mut()) {
+            let (reads, writes) = self.part.counted(slot);
+            if reads + writes > 0 {
+                known.heat.add(reads, writes, now, &self.options.heat);
+            }
+        }
+    }
+
+    /// Accesses of a user in another pod (or one that maps none of the pod's memory).
+    pub(super) fn count_far(&self, pod: &str, slots: &[(u32, bool)]) {
+        if slots.is_empty() {
+            return;
+        }
+        if pod == self.options.pod {
+            return slots
+                .iter()
+                .for_each(|(slot, is_write)| self.part.count(*slot, *is_write, 1));
+        }
+        let (now, mut far) = (rt::now(), self.far.lock());
+        for (slot, is_write) in slots {
+            let pods = far.entry(*slot).or_default();
+            let heat = match pods.get_mut(pod) {
+                Some(heat) => heat,
+                None => pods.entry(pod.into()).or_default(),
+            };
+            heat.add(u64::from(!is_write), u64::from(*is_write), now, &self.options.heat);
+        }
+    }
+
+    /// The extent that lies in a slot's memory, if it is one that moves.
+    fn extent_in(&self, slot: u32) -> Option<GlobalAddress> {
+        let part = &self.part;
+        let found = part.slot(slot).ok()?;
+        if let Use::Slab(_, Lifetime::Space) = found.used {
+            return GlobalAddress::new(part.number(), slot, 0, found.generation).ok();
+        }
+        let guest = GlobalAddress::from_raw(part.guest(slot).load(Ordering::Acquire));
+        let state = Slot::decode(part.guest_state(slot).load(Ordering::Acquire))?;
+        let is_usable = matches!(state.used, Use::Slab(..)) && !guest.is_null();
+        is_usable.then_some(guest)
+    }
+
+    /// What would be better off elsewhere, the hottest first.
+    fn candidates(&self) -> Vec<Candidate> {
+        let (now, options) = (rt::now(), &self.options);
+        let near = self.near.lock().clone();
+        let mut far = self.far.lock();
+        far.retain(|_, pods| {
+            pods.retain(|_, heat| heat.at(now, &options.heat) > 1.5);
+            !pods.is_empty()
+        });
+        let mut found = Vec::new();
+        for (slot, pods) in far.iter() {
+            let known = near.get(*slot as usize).copied().unwrap_or_default();
+            let here = known.heat.at(now, &options.heat);
+            let hottest = pods
+                .iter()
+                .map(|(pod, heat)| (heat.at(now, &options.heat), pod))
+                .max_by(|one, other| one.0.total_cmp(&other.0));
+            let Some((heat, pod)) = hottest else { continue };
+            let is_settled = now.since(known.since) >= options.stay;
+            if heat <= options.heat.hot || heat <= here * options.margin || !is_settled {
+                continue;
+            }
+            if let Some(extent) = self.extent_in(*slot) {
+                found.push(Candidate {
+                    extent,
+                    slot: *slot,
+                    pod: pod.clone(),
+                    heat,
+                    gain: heat - here,
+                });
+            }
+        }
+        found.sort_by(|one, other| other.gain.total_cmp(&one.gain).then(one.slot.cmp(&other.slot)));
+        found.truncate(options.moves);
+        found
+    }
+
+    fn try_move(&self, candidate: &Candidate) -> Result<()> {
+        let parts: Vec<u8> = {
+            let peers = self.peers.lock();
+            let in_pod = peers.iter().filter(|(_, peer)| peer.pod == candidate.pod);
+            in_pod.map(|(part, _)| *part).collect()
+        };
+        for part in parts {
+            match self.order(part, &Order::Offer { heat: candidate.heat })? {
+                Ordered::Welcome => {}
+                Ordered::Instead { victim, heat } if heat * self.options.margin < candidate.heat => {
+                    self.relocate_any(victim, self.part.number())?;
+                }
+                _ => continue,
+            }
+            self.relocate_any(candidate.extent, part)?;
+            self.far.lock().remove(&candidate.slot);
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    /// Moves an extent of any part: its home does it.
+    fn relocate_any(&self, extent: GlobalAddress, to: u8) -> Result<()> {
+        match extent.part() {
+            home if home == self.part.number() => self.wish(extent, Some(to)),
+            home => self.order(home, &Order::Relocate { extent, to }).map(drop),
+        }
+    }
+
+    /// Whether an extent of so much heat to this pod would be welcome here.
+    pub(super) fn consider(&self, heat: f64) -> Ordered {
+        if self.keeper.has_room_for_guests(self.options.kept) {
+            return Ordered::Welcome;
+        }
+        let (now, near) = (rt::now(), self.near.lock().clone());
+        let heat_of = |slot: usize| near[slot].heat.at(now, &self.options.heat);
+        let may_go = |slot: &usize| now.since(near[*slot].since) >= self.options.stay && heat_of(*slot) < heat;
+        let mut colder: Vec<usize> = (0..near.len()).filter(may_go).collect();
+        colder.sort_by(|one, other| heat_of(*one).total_cmp(&heat_of(*other)));
+        let victim = colder
+            .into_iter()
+            .find_map(|slot| Some((slot, self.extent_in(slot as u32)?)));
+        match victim {
+            Some((slot, victim)) => Ordered::Instead {
+                victim,
+                heat: heat_of(slot),
+            },
+            None => Ordered::Unwelcome,
+        }
+    }
+
+    /// An extent has come: what was known of its slot's memory was another's.
+    pub(super) fn note_arrival(&self, extent: GlobalAddress) {
+        self.counters.came.fetch_add(1, Ordering::Relaxed);
+        let slot = self.part.guest_slot(extent).unwrap_or(extent.slot());
+        self.far.lock().remove(&slot);
+        self.part.counted(slot);
+        if let Some(known) = self.near.lock().get_mut(slot as usize) {
+            *known = super::Near {
+                heat: Heat::default(),
+                since: rt::now(),
+            };
+        }
+    }
+
+    /// Guests that hold nothing end, so that their homes can hand out their slots again.
+    fn reclaim_empty(&self) {
+        for slot in 0..self.part.slots() {
+            let guest = GlobalAddress::from_raw(self.part.guest(slot).load(Ordering::Acquire));
+            let state = Slot::decode(self.part.guest_state(slot).load(Ordering::Acquire));
+            let Some(Slot {
+                used: Use::Slab(class, _),
+                generation,
+            }) = state.filter(|_| !guest.is_null())
+            else {
+                continue;
+            };
+            if self.part.is_empty_slab(slot, class, generation) {
+                let _ = match guest.part() {
+                    home if home == self.part.number() => self.wish(guest, None),
+                    home => self.order(home, &Order::Reclaim { extent: guest }).map(drop),
+                };
+            }
+        }
+    }
+}

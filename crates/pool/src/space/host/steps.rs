@@ -1,0 +1,409 @@
+//! The steps of a move, each at one part: what they change in its descriptors, and in which order, so that a keeper that is killed in between leaves what the next one understands.
+//!
+//! ```text
+//!   the extent lies at X            its home H                      it shall lie at Y
+//!   freeze: nobody uses it
+//!                                                                   receive: GUEST says which, its state is 0: not here yet; bytes are fetched from X
+//!                                   commit: PLACE says Y.slot  ◄──── from here on it lies at Y
+//!                                                                   settle: its state is what it was, the table of guests has it
+//!   let go: the memory is vacant
+//! ```
+//!
+//! Invariants:
+//! 1. an extent is used in one place at most: where it lies as its home says. Frozen and unsettled ones are used nowhere;
+//! 2. who has a frozen or unsettled guest and does not hear how it goes on asks its home: *you have it* (thaw, settle) or *you do not* (let go);
+//! 3. a home that is killed before the commit finds the extent frozen in its own slot, and thaws it; what another host received is let go by 2;
+//! 4. who allocates looks, inside, whether its slab is in its slot still, and its own. So an object is allocated before the extent is frozen, or not in it. A slab that moves is nobody's from
+//!    the commit on; one that stays is its session's still.
+
+use super::super::GlobalAddress;
+use super::super::address::{GENERATION_MAX, OFFSET_BITS};
+use super::super::books::Books;
+use super::super::keeper::{Lifetime, SessionId};
+use super::super::local::LocalKeeper;
+use super::super::part::{Moving, Part};
+use super::super::slot::{Slot, Use, frozen, is_frozen};
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::{self, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::Span;
+
+/// How long a mover waits for those who are inside.
+const INSIDE: Nanos = Nanos::from_millis(100);
+
+/// What lies where it was frozen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FrozenExtent {
+    pub state: u64,
+    /// Whether it holds no object.
+    pub is_empty: bool,
+}
+
+impl Books {
+    /// A frozen slab in its own slot, as a keeper that begins finds it: no move of it was committed.
+    pub(in super::super) fn enter_frozen(&mut self, part: &Part, slot: u32, generation: u32) {
+        let saved = part.saved(slot).load(Ordering::Acquire);
+        match Slot::decode(saved) {
+            Some(Slot {
+                generation: of,
+                used: Use::Slab(..),
+            }) if of == generation => {
+                part.state(slot).store(saved, Ordering::Release);
+                self.go_on(part, slot);
+            }
+            // Something wrote there. The audit names it.
+            _ => {}
+        }
+    }
+
+    /// A slot whose own extent is away, or that is free and lent: what lies in its memory?
+    pub(in super::super) fn enter_guest(&mut self, part: &Part, slot: u32) {
+        let guest = GlobalAddress::from_raw(part.guest(slot).load(Ordering::Acquire));
+        let state = part.guest_state(slot).load(Ordering::Acquire);
+        if guest.is_null() {
+            self.vacant.insert(slot);
+        } else if state == 0 || is_frozen(state) {
+            self.unsettled.insert(slot, Nanos::ZERO);
+            if state != 0 {
+                part.list_guest(guest, slot);
+            }
+        } else {
+            part.list_guest(guest, slot);
+        }
+    }
+
+    /// A slab stays in its own slot: it is its session's still, if that has not ended meanwhile.
+    fn go_on(&mut self, part: &Part, slot: u32) {
+        match part.owner(slot).load(Ordering::Acquire) {
+            0 => self.set_nobodys(part, slot),
+            owner if self.sessions.contains(&SessionId(owner)) => {}
+            _ => self.orphan(part, slot),
+        }
+    }
+
+    /// A slab in its own slot has no owner, from now on or still.
+    fn set_nobodys(&mut self, part: &Part, slot: u32) {
+        if let Ok(Slot {
+            used: Use::Slab(class, Lifetime::Space),
+            ..
+        }) = part.slot(slot)
+        {
+            part.owner(slot).store(0, Ordering::Release);
+            part.hint_all(slot, class);
+            self.nobodys.entry(class).or_default().insert(slot);
+        }
+    }
+
+    /// Nothing lies in a slot's memory any more.
+    fn vacate(&mut self, part: &Part, slot: u32) {
+        part.guest(slot).store(0, Ordering::Release);
+        self.unsettled.remove(&slot);
+        match part.slot(slot) {
+            Ok(Slot {
+                generation,
+                used: Use::Lent,
+            }) => self.release(part, slot, generation),
+            Ok(Slot { used: Use::Away, .. }) => _ = self.vacant.insert(slot),
+            _ => {}
+        }
+    }
+
+    /// A slot whose memory a guest can have, taken for it.
+    fn take_vacancy(&mut self, part: &Part, extent: GlobalAddress) -> Option<u32> {
+        let own = (extent.part() == part.number()).then(|| extent.slot());
+        let vacant = own
+            .filter(|slot| self.vacant.contains(slot))
+            .or_else(|| self.vacant.first().copied());
+        if let Some(slot) = vacant {
+            self.vacant.remove(&slot);
+            return Some(slot);
+        }
+        let (slot, generation) = self.pick_any(part)?;
+        let lent = Slot {
+            generation,
+            used: Use::Lent,
+        };
+        part.state(slot).store(lent.encode(), Ordering::Release);
+        Some(slot)
+    }
+}
+
+impl Part {
+    fn list_guest(&self, guest: GlobalAddress, slot: u32) {
+        if let Some(moving) = self.moving() {
+            // There was room for it when it came.
+            let _ = moving.guests.insert(guest, slot);
+        }
+    }
+
+    /// The slot that an extent lies in as a guest, or is to.
+    pub(super) fn guest_slot(&self, extent: GlobalAddress) -> Option<u32> {
+        let listed = self.moving()?.guests.find(cenote_base::rt::seam::Points, extent);
+        let is_its = |slot: &u32| *slot < self.slots() && self.guest(*slot).load(Ordering::Acquire) == extent.raw();
+        listed.filter(is_its).or_else(|| (0..self.slots()).find(is_its))
+    }
+
+    /// Whether an extent lies in its own slot: a slab, of this generation.
+    fn own_state(&self, extent: GlobalAddress) -> Result<Option<Slot>> {
+        if extent.part() != self.number() {
+            return Ok(None);
+        }
+        let slot = self.slot(extent.slot())?;
+        Ok((slot.generation == extent.generation()).then_some(slot))
+    }
+
+    /// A slot's map and objects, one after the other: bytes `from` on, `len` of them, in one or two pieces.
+    pub(super) fn image(&self, slot: u32, from: u64, len: u64) -> Result<Vec<Span<'_>>> {
+        let ends = from.checked_add(len).filter(|end| *end <= Self::image_len());
+        ends.filter(|_| slot < self.slots())
+            .ok_or_else(|| Error::OutOfBounds(format!("{len} bytes from {from} on of an extent's image")))?;
+        let (map_at, map_len) = self.map_at(slot);
+        let in_map = len.min(map_len.saturating_sub(from));
+        let mut pieces = Vec::new();
+        if in_map > 0 {
+            pieces.push(self.region().span(map_at + from, in_map));
+        }
+        if len > in_map {
+            let first = (from + in_map) - map_len;
+            let at = self.at((u64::from(slot) << OFFSET_BITS) + first);
+            pieces.push(self.region().span(at, len - in_map));
+        }
+        Ok(pieces)
+    }
+}
+
+fn gone(extent: GlobalAddress) -> Error {
+    Error::Invalid(format!("the extent of {extent} does not lie here"))
+}
+
+impl LocalKeeper {
+    fn moving(&self) -> Result<&Moving> {
+        let immovable = || Error::Invalid("the part's extents cannot move".into());
+        self.part.moving().ok_or_else(immovable)
+    }
+
+    /// Nobody uses the extent from here on, until it is thawed or let go. Nothing is changed if that cannot be had.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it does not lie here, or is nothing that moves; [`Error::Busy`]: somebody stays in the middle of an access.
+    pub(super) fn freeze(&self, extent: GlobalAddress) -> Result<FrozenExtent> {
+        let (state, slot) = self.set_frozen(extent)?;
+        if let Err(error) = self.moving()?.presence.quiesce(INSIDE) {
+            self.thaw(extent)?;
+            return Err(error);
+        }
+        let class = match Slot::decode(state).map(|found| found.used) {
+            Some(Use::Slab(class, _)) => class,
+            _ => return Err(Error::corrupt("the state of a frozen extent")),
+        };
+        let is_empty = self.part.is_empty_slab(slot, class, extent.generation());
+        Ok(FrozenExtent { state, is_empty })
+    }
+
+    fn set_frozen(&self, extent: GlobalAddress) -> Result<(u64, u32)> {
+        let (part, mut books) = (&*self.part, self.books.lock());
+        if let Some(own) = part.own_state(extent)? {
+            let slot = extent.slot();
+            match own.used {
+                Use::Slab(class, Lifetime::Space) => {
+                    let state = own.encode();
+                    if let Some(slots) = books.nobodys.get_mut(&class) {
+                        slots.remove(&slot);
+                    }
+                    part.saved(slot).store(state, Ordering::Release);
+                    part.state(slot).store(frozen(state), Ordering::Release);
+                    return Ok((state, slot));
+                }
+                Use::Frozen => return Ok((part.saved(slot).load(Ordering::Acquire), slot)),
+                Use::Away => {}
+                _ => return Err(gone(extent)),
+            }
+        }
+        let slot = part.guest_slot(extent).ok_or_else(|| gone(extent))?;
+        let state = part.guest_state(slot).load(Ordering::Acquire);
+        match Slot::decode(state).map(|found| found.used) {
+            Some(Use::Slab(..)) => {
+                part.saved(slot).store(state, Ordering::Release);
+                part.guest_state(slot).store(frozen(state), Ordering::Release);
+                books.unsettled.insert(slot, rt::now());
+                Ok((state, slot))
+            }
+            Some(Use::Frozen) => Ok((part.saved(slot).load(Ordering::Acquire), slot)),
+            _ => Err(gone(extent)),
+        }
+    }
+
+    /// It stays, and is used again.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub(super) fn thaw(&self, extent: GlobalAddress) -> Result<()> {
+        let (part, mut books) = (&*self.part, self.books.lock());
+        if let Some(Slot {
+            used: Use::Frozen,
+            generation,
+        }) = part.own_state(extent)?
+        {
+            books.enter_frozen(part, extent.slot(), generation);
+            return Ok(());
+        }
+        if let Some(slot) = part.guest_slot(extent)
+            && is_frozen(part.guest_state(slot).load(Ordering::Acquire))
+        {
+            let saved = part.saved(slot).load(Ordering::Acquire);
+            part.guest_state(slot).store(saved, Ordering::Release);
+            books.unsettled.remove(&slot);
+        }
+        Ok(())
+    }
+
+    /// Makes room for an extent that is about to come: the slot.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub(super) fn receive(&self, extent: GlobalAddress, state: u64) -> Result<u32> {
+        let (part, mut books) = (&*self.part, self.books.lock());
+        let is_slab = |found: &Slot| {
+            matches!(found.used, Use::Slab(_, Lifetime::Space)) && found.generation == extent.generation()
+        };
+        if !Slot::decode(state).is_some_and(|found| is_slab(&found)) {
+            return Err(Error::corrupt(format!("the state of {extent}: {state:#018x}")));
+        }
+        let known = part.guest_slot(extent);
+        if known.is_none() && !self.moving()?.guests.has_place(extent) {
+            return Err(Error::Full(format!(
+                "{} has no place in its table of guests",
+                part.name()
+            )));
+        }
+        let slot = known.or_else(|| books.take_vacancy(part, extent));
+        let slot = slot.ok_or_else(|| Error::Full(format!("{} has no room for a guest", part.name())))?;
+        part.guest_state(slot).store(0, Ordering::Release);
+        part.saved(slot).store(state, Ordering::Release);
+        part.guest(slot).store(extent.raw(), Ordering::Release);
+        books.unsettled.insert(slot, rt::now());
+        if let Err(error) = part.reserve_below(slot + 1) {
+            books.vacate(part, slot);
+            return Err(error);
+        }
+        Ok(slot)
+    }
+
+    /// The extent has come, and lies here as its home says: it is used from here on.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it has not come.
+    pub(super) fn settle(&self, extent: GlobalAddress) -> Result<()> {
+        let (part, mut books) = (&*self.part, self.books.lock());
+        let slot = part.guest_slot(extent).ok_or_else(|| gone(extent))?;
+        let state = part.saved(slot).load(Ordering::Acquire);
+        if part.guest_state(slot).load(Ordering::Acquire) != 0 {
+            return Ok(());
+        }
+        books.unsettled.remove(&slot);
+        if extent.part() == part.number() && extent.slot() == slot {
+            part.state(slot).store(state, Ordering::Release);
+            part.guest(slot).store(0, Ordering::Release);
+            books.set_nobodys(part, slot);
+            return Ok(());
+        }
+        part.guest_state(slot).store(state, Ordering::Release);
+        self.moving()?.guests.insert(extent, slot)
+    }
+
+    /// The extent does not lie here any more, or did not come.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it lies in its own slot.
+    pub(super) fn let_go(&self, extent: GlobalAddress) -> Result<()> {
+        let (part, mut books) = (&*self.part, self.books.lock());
+        if let Some(slot) = part.guest_slot(extent) {
+            self.moving()?.guests.remove(extent);
+            part.guest_state(slot).store(0, Ordering::Release);
+            books.vacate(part, slot);
+        }
+        Ok(())
+    }
+
+    /// Where an extent of this part lies, as its home knows it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is none.
+    pub(super) fn whereabouts(&self, extent: GlobalAddress) -> Result<(u8, u32)> {
+        match self.part.own_state(extent)?.map(|found| found.used) {
+            Some(Use::Away) => Ok(self.part.place_of(extent.slot())),
+            Some(Use::Slab(..) | Use::Frozen) => Ok((self.part.number(), extent.slot())),
+            _ => Err(gone(extent)),
+        }
+    }
+
+    /// From here on the extent, which is this part's and frozen where it was, lies there.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is not frozen.
+    pub(super) fn commit(&self, extent: GlobalAddress, part: u8, slot: u32) -> Result<()> {
+        let (home, mut books) = (&*self.part, self.books.lock());
+        let place = u64::from(part) << 32 | u64::from(slot);
+        match home.own_state(extent)?.map(|found| found.used) {
+            Some(Use::Frozen) => {
+                home.place(extent.slot()).store(place, Ordering::Release);
+                let away = Slot {
+                    generation: extent.generation(),
+                    used: Use::Away,
+                };
+                home.state(extent.slot()).store(away.encode(), Ordering::Release);
+                home.owner(extent.slot()).store(0, Ordering::Release);
+                books.vacant.insert(extent.slot());
+                Ok(())
+            }
+            Some(Use::Away) => {
+                home.place(extent.slot()).store(place, Ordering::Release);
+                Ok(())
+            }
+            _ => Err(gone(extent)),
+        }
+    }
+
+    /// The extent, which is this part's and empty, is nothing any more.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is not away.
+    pub(super) fn end_extent(&self, extent: GlobalAddress) -> Result<()> {
+        let (home, mut books) = (&*self.part, self.books.lock());
+        match home.own_state(extent)?.map(|found| found.used) {
+            Some(Use::Away) => {}
+            _ => return Err(gone(extent)),
+        }
+        let (slot, generation) = (extent.slot(), extent.generation());
+        if books.vacant.remove(&slot) {
+            books.release(home, slot, generation);
+        } else {
+            // A guest lies in its memory.
+            let used = if generation < GENERATION_MAX {
+                Use::Lent
+            } else {
+                Use::Retired
+            };
+            home.state(slot)
+                .store(Slot { generation, used }.encode(), Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Guests of whom only their homes know whether they are here, for longer than `age`.
+    pub(super) fn unsettled(&self, age: Nanos) -> Vec<(GlobalAddress, u32)> {
+        let (now, books) = (rt::now(), self.books.lock());
+        let old = books.unsettled.iter().filter(|(_, since)| now.since(**since) >= age);
+        old.map(|(slot, _)| {
+            let guest = self.part.guest(*slot).load(Ordering::Acquire);
+            (GlobalAddress::from_raw(guest), *slot)
+        })
+        .collect()
+    }
+
+    /// Whether a guest would find room without anybody leaving; `kept` free slots are not for guests.
+    pub(super) fn has_room_for_guests(&self, kept: usize) -> bool {
+        let books = self.books.lock();
+        !books.vacant.is_empty() || books.free.len() > kept + books.spare
+    }
+}

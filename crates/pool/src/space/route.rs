@@ -1,0 +1,188 @@
+//! Which part is asked for what lies at an address, and who is asked next.
+//!
+//! The address names the extent's *home*. An extent that was moved here is a guest of a part that this process maps, so those are looked through first; then its home is asked, or the
+//! part that last was known to have it. Each answer is the truth or the way to it: *done*, *frozen* (again in a moment), *away* (in that part), *not here* (ask its home).
+
+use super::act::{Act, Outcome};
+use super::far::FarPart;
+use super::{GlobalAddress, Space};
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::{self, Nanos};
+use cenote_base::{Error, Result};
+use std::collections::BTreeMap;
+
+/// How long an extent may be frozen, or not to be found, before that is an error.
+const PATIENCE: Nanos = Nanos::from_secs(30);
+/// Turns without sleeping.
+const TURNS: u32 = 64;
+const SLEEP: Nanos = Nanos::from_micros(50);
+/// Extents whose last known part is remembered.
+const REMEMBERED: usize = 4096;
+const PART: u64 = 0xff;
+
+/// Where extents that are away from home last were. A wrong one costs a trip.
+pub(super) struct Whereabouts(Box<[AtomicU64]>);
+
+impl Default for Whereabouts {
+    fn default() -> Self {
+        Self((0..REMEMBERED).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl Whereabouts {
+    fn word(&self, extent: GlobalAddress) -> &AtomicU64 {
+        &self.0[(extent.raw().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize]
+    }
+
+    pub(super) fn of(&self, address: GlobalAddress) -> u8 {
+        let extent = address.extent();
+        let word = self.word(extent).load(Ordering::Relaxed);
+        if word & !PART == extent.raw() && word & PART != 0 {
+            (word & PART) as u8
+        } else {
+            address.part()
+        }
+    }
+
+    pub(super) fn set(&self, address: GlobalAddress, part: u8) {
+        let extent = address.extent();
+        self.word(extent)
+            .store(extent.raw() | u64::from(part), Ordering::Relaxed);
+    }
+}
+
+/// Waiting for an extent that moves.
+struct Turns {
+    turns: u32,
+    until: Nanos,
+}
+
+impl Turns {
+    fn new() -> Self {
+        Self {
+            turns: 0,
+            until: rt::now() + PATIENCE,
+        }
+    }
+
+    fn wait(&mut self, address: GlobalAddress) -> Result<()> {
+        self.turns += 1;
+        if self.turns < TURNS {
+            rt::yield_now();
+            return Ok(());
+        }
+        if rt::now() > self.until {
+            return Err(Error::Timeout(format!(
+                "the extent of {address} is moving, and does not arrive"
+            )));
+        }
+        rt::sleep(SLEEP);
+        Ok(())
+    }
+}
+
+impl Space {
+    /// Does it, wherever it has to be done.
+    #[inline(never)]
+    pub(super) fn act(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<u64> {
+        act.check(address)?;
+        let outcome = self.attempt(address, act)?;
+        self.follow(address, act, outcome)
+    }
+
+    /// From an outcome on.
+    pub(super) fn follow(&self, address: GlobalAddress, act: &mut Act<'_>, first: Outcome) -> Result<u64> {
+        let (mut outcome, mut turns) = (first, None);
+        loop {
+            match outcome {
+                Outcome::Done(value, _) => return Ok(value),
+                Outcome::Run => return self.keeper_of(address.part())?.free_run(address).map(|()| 0),
+                Outcome::Away(part) => self.whereabouts().set(address, part),
+                Outcome::NotHere => self.whereabouts().set(address, address.part()),
+                Outcome::Frozen => {}
+            }
+            turns.get_or_insert_with(Turns::new).wait(address)?;
+            outcome = self.attempt(address, act)?;
+        }
+    }
+
+    fn attempt(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
+        if let Some(part) = self.part_numbered(address.part()) {
+            let outcome = part.act(address, act)?;
+            if let Outcome::Done(_, slot) = outcome {
+                part.count(slot, act.is_write(), 1);
+            }
+            return match outcome {
+                Outcome::Away(elsewhere) => self.attempt_at(elsewhere, address, act),
+                outcome => Ok(outcome),
+            };
+        }
+        match self.attempt_as_host(address, act)? {
+            Outcome::NotHere => self.attempt_at(self.whereabouts().of(address), address, act),
+            outcome => Ok(outcome),
+        }
+    }
+
+    /// In the parts that this process maps.
+    pub(super) fn attempt_as_host(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
+        for part in self.parts() {
+            match part.act_as_host(address, act)? {
+                Outcome::NotHere => {}
+                outcome => {
+                    if let Outcome::Done(_, slot) = outcome {
+                        part.count(slot, act.is_write(), 1);
+                    }
+                    return Ok(outcome);
+                }
+            }
+        }
+        Ok(Outcome::NotHere)
+    }
+
+    fn attempt_at(&self, number: u8, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
+        if let Some(part) = self.part_numbered(number) {
+            return part.act_as_host(address, act);
+        }
+        self.count_asked(1);
+        self.far_part(number, address)?.act(address, act)
+    }
+
+    /// Whether an address is of a part that this process does not map.
+    #[inline(always)]
+    pub(super) fn is_far(&self, address: GlobalAddress) -> bool {
+        self.part_numbered(address.part()).is_none() && self.far_numbered(address.part()).is_some()
+    }
+
+    /// Does all of them, which are of parts that this process does not map: with one message to each part that has some.
+    pub(super) fn act_far(&self, acts: Vec<(GlobalAddress, Act<'_>)>) -> Result<()> {
+        let mut by_part: BTreeMap<u8, Vec<(GlobalAddress, Act<'_>)>> = BTreeMap::new();
+        for (address, mut act) in acts {
+            act.check(address)?;
+            match self.attempt_as_host(address, &mut act)? {
+                Outcome::NotHere => by_part
+                    .entry(self.whereabouts().of(address))
+                    .or_default()
+                    .push((address, act)),
+                outcome => _ = self.follow(address, &mut act, outcome)?,
+            }
+        }
+        for (part, mut acts) in by_part {
+            let outcomes = match self.far_numbered(part) {
+                Some(far) => {
+                    self.count_asked(acts.len());
+                    far.act_many(&mut acts)?
+                }
+                None => acts.iter().map(|_| Ok(Outcome::NotHere)).collect(),
+            };
+            for ((address, mut act), outcome) in acts.into_iter().zip(outcomes) {
+                self.follow(address, &mut act, outcome?)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn far_part(&self, number: u8, address: GlobalAddress) -> Result<&FarPart> {
+        self.far_numbered(number)
+            .ok_or_else(|| Error::Invalid(format!("{address} is of part {number}, which this space does not have")))
+    }
+}

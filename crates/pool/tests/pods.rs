@@ -1,0 +1,275 @@
+//! A pool of two pods in one process: a manager, a memory node in each pod, and clients. Calls between pods go over libfabric where it is there, else through memory.
+
+use cenote_base::rt::{self, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::message::Network;
+use cenote_fabric::message::tcp::Tcp;
+use cenote_fabric::rdma::call::Callers;
+use cenote_fabric::rdma::libfabric::{self, Net, NetOptions, Provider};
+use cenote_fabric::rdma::loopback::Nodes;
+use cenote_pool::book::EXTENT;
+use cenote_pool::client::{ClientOptions, PoolClient};
+use cenote_pool::holder::{Credentials, Operator};
+use cenote_pool::host::Machine;
+use cenote_pool::manager::{Manager, ManagerOptions};
+use cenote_pool::node::{MemoryNode, NodeCalls, NodeOptions};
+use cenote_pool::settings::{DEFAULT_TENANT, Tenants};
+use cenote_pool::space::{HostOptions, Hosts, Space};
+use std::sync::Arc;
+
+const PODS: [&str; 2] = ["east", "west"];
+const PATIENCE: Nanos = Nanos::from_secs(60);
+
+/// How nodes are called.
+enum Fabric {
+    Memory(Arc<Nodes>),
+    Libfabric(Arc<Net>),
+}
+
+impl Fabric {
+    fn callers(&self) -> Arc<dyn Callers> {
+        match self {
+            Fabric::Memory(nodes) => Arc::clone(nodes) as _,
+            Fabric::Libfabric(net) => Arc::clone(net) as _,
+        }
+    }
+
+    /// Begins to be called; what has to be held for that.
+    fn called(&self, n: usize, options: HostOptions) -> (NodeCalls, Option<libfabric::MemoryNode>) {
+        let hosts = Arc::new(Hosts::default());
+        let (address, node) = match self {
+            Fabric::Memory(nodes) => {
+                let name = format!("{}-{}", PODS[n], rt::random());
+                nodes.add(&name).serve(Arc::clone(&hosts) as _);
+                (name, None)
+            }
+            Fabric::Libfabric(_) => {
+                let node = libfabric::MemoryNode::start(&libfabric::NodeOptions::new(Provider::tcp())).expect("a node");
+                node.serve(Arc::clone(&hosts) as _);
+                (node.address().to_string(), Some(node))
+            }
+        };
+        let callers = self.callers();
+        let calls = NodeCalls {
+            address,
+            callers,
+            hosts,
+            options,
+        };
+        (calls, node)
+    }
+}
+
+struct Pool {
+    fabric: Fabric,
+    nodes: Vec<Option<(MemoryNode, Option<libfabric::MemoryNode>)>>,
+    manager: Manager,
+    options: HostOptions,
+    directory: tempfile::TempDir,
+}
+
+impl Pool {
+    fn new(fabric: Fabric, options: HostOptions) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let manager = ManagerOptions {
+            directory: directory.path().join("manager"),
+            listen: "127.0.0.1:0".into(),
+            tenants: Tenants::default(),
+            lease: Nanos::from_secs(5),
+        };
+        let mut pool = Self {
+            fabric,
+            nodes: (0..2).map(|_| None).collect(),
+            manager: Manager::start(manager, &Tcp).expect("a manager"),
+            options,
+            directory,
+        };
+        (0..2).for_each(|n| pool.start_node(n));
+        pool
+    }
+
+    fn start_node(&mut self, n: usize) {
+        let (calls, held) = self.fabric.called(n, self.options.clone());
+        let options = NodeOptions {
+            pod: PODS[n].into(),
+            bytes: 32 * EXTENT,
+            directory: self.directory.path().join(PODS[n]),
+            manager: self.manager.address().into(),
+            secret: String::new(),
+            listen: "127.0.0.1:0".into(),
+            calls: Some(calls),
+        };
+        let node = MemoryNode::start(options, network(), Box::new(Machine)).expect("a memory node");
+        assert!(node.wait_joined(PATIENCE), "the node joins");
+        self.nodes[n] = Some((node, held));
+    }
+
+    fn credentials(&self) -> Credentials {
+        Credentials {
+            manager: self.manager.address().into(),
+            tenant: DEFAULT_TENANT.into(),
+            secret: String::new(),
+        }
+    }
+
+    fn client(&self, n: usize) -> PoolClient {
+        let options = ClientOptions {
+            pod: Some(PODS[n].into()),
+            callers: Some(self.fabric.callers()),
+            ..ClientOptions::default()
+        };
+        PoolClient::connect(&network(), &self.credentials(), options).expect("a client")
+    }
+
+    fn audit(&self) {
+        let operator = Operator::connect(&Tcp, &self.credentials()).expect("an operator");
+        assert_eq!(operator.audit().expect("an audit").problems, Vec::<String>::new());
+    }
+}
+
+fn network() -> Arc<dyn Network> {
+    Arc::new(Tcp)
+}
+
+/// Each kind of fabric that is there.
+fn fabrics() -> Vec<Fabric> {
+    let mut all = vec![Fabric::Memory(Arc::default())];
+    match Net::new(NetOptions::default()) {
+        Ok(net) => all.push(Fabric::Libfabric(Arc::new(net))),
+        Err(error) => println!("without libfabric: {error}"),
+    }
+    all
+}
+
+fn lively() -> HostOptions {
+    HostOptions {
+        every: Nanos::from_millis(20),
+        stay: Nanos::from_millis(50),
+        ..HostOptions::default()
+    }
+}
+
+fn spaces(pool: &Pool) -> Vec<Space> {
+    pool.client(0)
+        .create_space("shared", 24 * EXTENT, None)
+        .expect("a space");
+    (0..2)
+        .map(|n| pool.client(n).open_space("shared").expect("open"))
+        .collect()
+}
+
+#[test]
+fn two_pods_share_a_space() {
+    for fabric in fabrics() {
+        let pool = Pool::new(
+            fabric,
+            HostOptions {
+                every: Nanos::ZERO,
+                ..lively()
+            },
+        );
+        let spaces = spaces(&pool);
+        for space in &spaces {
+            assert_eq!((space.parts().count(), space.far_parts().count()), (1, 1));
+        }
+        let session = spaces[0].session();
+        let address = session.alloc(10_000).expect("room");
+        assert_eq!(
+            spaces[1].far_parts().next().map(|far| far.number),
+            Some(address.part()),
+            "it is near who allocated it"
+        );
+        spaces[1].write(address, &[3; 10_000]).expect("written");
+        let mut back = vec![0; 10_000];
+        spaces[0].read(address, &mut back).expect("read");
+        assert!(back == [3; 10_000]);
+        spaces[1].set_root(address).expect("a root");
+        assert_eq!(spaces[0].root().expect("a root"), address);
+        fill_up(&spaces[0]);
+        pool.audit();
+    }
+}
+
+/// All of the pool's memory is to be had from one pod, and comes back.
+fn fill_up(space: &Space) {
+    let session = space.session();
+    let mut parts = [0; 3];
+    let mut all = Vec::new();
+    let full = loop {
+        match session.alloc(EXTENT / 2) {
+            Ok(address) => {
+                parts[usize::from(address.part())] += 1;
+                all.push(address);
+            }
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, Error::Full(_)), "{full}");
+    assert!(parts[1] > 10 && parts[2] > 10, "{parts:?}");
+    all.iter().for_each(|address| space.free(*address).expect("freed"));
+}
+
+/// Adds to words of both pods until they have come to who uses them.
+#[test]
+fn extents_come_to_who_uses_them() {
+    for fabric in fabrics() {
+        let pool = Pool::new(fabric, lively());
+        let spaces = spaces(&pool);
+        let address = spaces[0].session().alloc(64).expect("room");
+        let mut added = 0;
+        while spaces[1].stats().parts[0].guests == 0 {
+            spaces[1].fetch_add(address, 1).expect("added");
+            added += 1;
+        }
+        assert_eq!(spaces[0].load(address).expect("a word"), added);
+        pool.audit();
+    }
+}
+
+/// A node that starts anew is called elsewhere; nobody loses anything.
+#[test]
+fn a_node_that_comes_back_is_found() {
+    for fabric in fabrics() {
+        let mut pool = Pool::new(fabric, lively());
+        let spaces = spaces(&pool);
+        let address = spaces[0].session().alloc(64).expect("room");
+        spaces[1].store(address, 7).expect("stored");
+        pool.nodes[0] = None;
+        spaces[0].store(address, 8).expect("who maps it goes on");
+        pool.start_node(0);
+        assert_eq!(patiently(|| spaces[1].load(address)), 8);
+        pool.audit();
+    }
+}
+
+fn patiently(f: impl Fn() -> Result<u64>) -> u64 {
+    loop {
+        match f() {
+            Ok(value) => return value,
+            Err(Error::Lost(_) | Error::Timeout(_) | Error::Invalid(_)) => rt::sleep(Nanos::from_millis(50)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_lost_pod_costs_what_lay_there_and_nothing_else() {
+    let fabric = Fabric::Memory(Arc::default());
+    let mut pool = Pool::new(
+        fabric,
+        HostOptions {
+            every: Nanos::ZERO,
+            ..lively()
+        },
+    );
+    let spaces = spaces(&pool);
+    let (near, far) = (spaces[1].session().alloc(64), spaces[0].session().alloc(64));
+    let (near, far) = (near.expect("room"), far.expect("room"));
+    pool.nodes[0] = None;
+    spaces[1].store(near, 1).expect("it is here");
+    let lost = spaces[1].load(far);
+    assert!(
+        matches!(lost, Err(Error::Lost(_) | Error::Timeout(_) | Error::Invalid(_))),
+        "{lost:?}"
+    );
+}

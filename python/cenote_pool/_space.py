@@ -1,0 +1,448 @@
+"""Spaces and sessions."""
+
+from __future__ import annotations
+
+import enum
+import os
+import threading
+from ctypes import addressof, byref, c_uint64, c_void_p, create_string_buffer
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Iterable, List, NamedTuple, Optional, Tuple, Type, Union
+
+from . import _memory, errors
+from ._library import CError, CHeld, COp, COptions, CPoolOptions, CStats, Problem, quick, waiting
+from .address import Address
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: Bytes from which on a copy lets other threads run.
+LONG = 64 << 10
+
+#: As long as a lock's owners live.
+FOREVER = (1 << 64) - 1
+
+_load, _store, _cas, _fetch_add = quick.cenote_load, quick.cenote_store, quick.cenote_cas, quick.cenote_fetch_add
+_read, _write = quick.cenote_read, quick.cenote_write
+
+
+class _Report(threading.local):
+    """Where calls of a thread tell what went wrong."""
+
+    def __init__(self) -> None:
+        self.error = CError()
+        self.at = byref(self.error)
+
+
+_report = _Report()
+
+
+def _failed(status: int) -> errors.Error:
+    return errors.of(status, bytes(_report.error.message).decode("utf-8", "replace"))
+
+
+def _no_address(number: int) -> errors.Error:
+    return errors.InvalidError(f"{number:#x} has more than 64 bits: it is no address")
+
+
+def _checked(address: int) -> int:
+    """ctypes takes the lower 64 bits of any number, without a word."""
+    if address >> 64:
+        raise _no_address(address)
+    return address
+
+
+class _Handle:
+    """What the library gave. Each call holds a reference to it, so that it is closed when the last one is done: a thread may close what others use."""
+
+    __slots__ = ("pointer", "_close", "_failures")
+
+    def __init__(self, pointer: c_void_p, close: Any) -> None:
+        self.pointer = pointer.value
+        self._close = close
+        self._failures: List[errors.Error] = []
+
+    def __del__(self) -> None:
+        error = CError()
+        if self._close(self.pointer, byref(error)):
+            self._failures.append(errors.of(error.status, bytes(error.message).decode("utf-8", "replace")))
+
+
+class _Open:
+    """What is open until it is closed: a context manager."""
+
+    _what = "it"
+    _handle: Optional[_Handle]
+
+    def __init__(self, handle: _Handle) -> None:
+        self._handle = handle
+
+    def _open(self) -> _Handle:
+        handle = self._handle
+        if handle is None:
+            raise errors.InvalidError(f"{self._what} was closed")
+        return handle
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        """Calls a function with the handle first."""
+        handle = self._open()
+        status = function(handle.pointer, *arguments, _report.at)
+        # Or it would stay open for as long as the exception, which refers to this frame.
+        del handle
+        if status:
+            raise _failed(status)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._handle is None
+
+    def close(self) -> None:
+        """Closes it. Calls of other threads that have begun go on, and the last one closes it. Closing again does nothing."""
+        handle, self._handle = self._handle, None
+        if handle is None:
+            return
+        failures = handle._failures
+        del handle
+        if failures:
+            raise failures[0]
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], value: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self.close()
+
+
+class Lifetime(enum.IntEnum):
+    """How long an object stays."""
+
+    #: Until it is freed, whatever becomes of the session that allocated it.
+    SPACE = 0
+    #: Until it is freed, or the session that allocated it is closed or its process dies.
+    SESSION = 1
+
+
+class Stats(NamedTuple):
+    """What a space is used for at a moment. Extents have 2 MiB: each is free, cut into objects (a slab), of a larger object (in a run), retired or broken."""
+
+    parts: int
+    extents: int
+    free: int
+    slabs: int
+    in_runs: int
+    retired: int
+    broken: int
+    #: Objects that are allocated, and bytes that they can hold.
+    objects: int
+    bytes: int
+
+
+def _options(size: int, numa_node: Optional[int], small_pages: bool) -> Any:
+    numa = 0 if numa_node is None else numa_node + 1
+    if size >> 64 or numa >> 32:
+        raise errors.InvalidError(f"no space has {size} bytes on node {numa_node}")
+    return byref(COptions(size, numa, small_pages))
+
+
+def _name(path: Union[str, bytes, os.PathLike[str]]) -> bytes:
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise errors.InvalidError(f"{path!r} names no file")
+    return name
+
+
+def _text(text: Optional[str]) -> Optional[bytes]:
+    if text is not None and "\0" in text:
+        raise errors.InvalidError(f"{text!r} has a zero inside")
+    return None if text is None else text.encode()
+
+
+class Space(_Open):
+    """A heap that many processes share. Use it from any thread.
+
+    Each access raises :class:`InvalidError` if no object is there (it was freed, or was never allocated), and :class:`OutOfBoundsError` if it ends before. The
+    checks are of the moment: that nobody frees an object while another uses it is the application's business.
+    """
+
+    _what = "the space"
+
+    @classmethod
+    def _opened(cls, function: Any, *arguments: Any) -> Space:
+        pointer = c_void_p()
+        status = function(*arguments, byref(pointer), _report.at)
+        if status:
+            raise _failed(status)
+        return cls(_Handle(pointer, waiting.cenote_space_close))
+
+    @classmethod
+    def create(
+        cls,
+        path: Union[str, bytes, os.PathLike[str]],
+        size: int = 1 << 30,
+        *,
+        numa_node: Optional[int] = None,
+        small_pages: bool = False,
+    ) -> Space:
+        """Makes a space of ``size`` bytes in a file or device that holds nothing, such as ``/dev/shm/heap``. This process keeps it."""
+        return cls._opened(waiting.cenote_space_create, _name(path), _options(size, numa_node, small_pages))
+
+    @classmethod
+    def open(
+        cls, path: Union[str, bytes, os.PathLike[str]], *, numa_node: Optional[int] = None, small_pages: bool = False
+    ) -> Space:
+        """Opens one; this process keeps it, and former sessions end. :class:`BusyError` if another process keeps it."""
+        return cls._opened(waiting.cenote_space_open, _name(path), _options(0, numa_node, small_pages))
+
+    @classmethod
+    def private(cls, size: int = 1 << 30) -> Space:
+        """Makes one in memory of this process, gone with it."""
+        return cls._opened(waiting.cenote_space_private, _options(size, None, False))
+
+    @classmethod
+    def connect(
+        cls,
+        name: str,
+        manager: Optional[str] = None,
+        *,
+        tenant: Optional[str] = None,
+        secret: Optional[str] = None,
+        pod: Optional[str] = None,
+        size: int = 0,
+    ) -> Space:
+        """Opens a space of a pool by its name, beside all other processes that have it open. ``manager`` is ``127.0.0.1:5440`` unless told otherwise. With a ``size`` the
+        space is made if there is none of the name. :class:`LostError` if there is no manager; :class:`InvalidError` for a wrong name, tenant or secret."""
+        texts = [_text(text) for text in (manager, tenant, secret, pod)]
+        if size >> 64:
+            raise errors.InvalidError(f"no space has {size} bytes")
+        options = CPoolOptions(*texts, COptions(size, 0, 0))
+        return cls._opened(waiting.cenote_space_connect, _text(name), byref(options))
+
+    def __enter__(self) -> Space:
+        return self
+
+    def session(self) -> Session:
+        """A new allocator: one for a thread."""
+        pointer = c_void_p()
+        self._call(waiting.cenote_session_begin, byref(pointer))
+        return Session(self, _Handle(pointer, waiting.cenote_session_close))
+
+    # The next ones are short ways to what `_call` does: in Python each call of a function counts.
+
+    def read(self, address: int, length: int) -> bytes:
+        """The ``length`` bytes from ``address`` on."""
+        into = create_string_buffer(length)
+        handle = self._handle
+        if handle is None or address >> 64:
+            raise self._refusal(address)
+        read = _read if length < LONG else waiting.cenote_read
+        status = read(handle.pointer, address, into, length, _report.at)
+        del handle
+        if status:
+            raise _failed(status)
+        return into.raw
+
+    def read_into(self, address: int, buffer: Buffer) -> None:
+        """Fills ``buffer`` (a ``bytearray``, a writable ``memoryview``, an array) with the bytes from ``address`` on, without another copy."""
+        into, length = _memory.writable(buffer)
+        handle = self._handle
+        if handle is None or address >> 64:
+            raise self._refusal(address)
+        read = _read if length < LONG else waiting.cenote_read
+        status = read(handle.pointer, address, byref(into), length, _report.at)
+        del handle
+        if status:
+            raise _failed(status)
+
+    def write(self, address: int, data: Buffer) -> None:
+        """Writes ``data`` to the bytes from ``address`` on, without another copy. Who reads meanwhile may see a part of it."""
+        at, length, _stays = (data, len(data), None) if type(data) is bytes else _memory.readable(data)
+        handle = self._handle
+        if handle is None or address >> 64:
+            raise self._refusal(address)
+        write = _write if length < LONG else waiting.cenote_write
+        status = write(handle.pointer, address, at, length, _report.at)
+        del handle
+        if status:
+            raise _failed(status)
+
+    def load(self, address: int) -> int:
+        """The word of 8 bytes at ``address``, a multiple of 8, in one step for all threads and processes."""
+        word, handle = c_uint64(), self._handle
+        if handle is None or address >> 64:
+            raise self._refusal(address)
+        status = _load(handle.pointer, address, byref(word), _report.at)
+        del handle
+        if status:
+            raise _failed(status)
+        return word.value
+
+    def store(self, address: int, value: int) -> None:
+        """Writes the word at ``address`` (modulo 2**64), in one step."""
+        handle = self._handle
+        if handle is None or address >> 64:
+            raise self._refusal(address)
+        status = _store(handle.pointer, address, value, _report.at)
+        del handle
+        if status:
+            raise _failed(status)
+
+    def compare_and_swap(self, address: int, expected: int, desired: int) -> int:
+        """Writes ``desired`` to the word at ``address`` if it is ``expected``, in one step. The word that was there: it was done if that is ``expected``."""
+        found, handle = c_uint64(), self._handle
+        if handle is None or address >> 64:
+            raise self._refusal(address)
+        status = _cas(handle.pointer, address, expected, desired, byref(found), _report.at)
+        del handle
+        if status:
+            raise _failed(status)
+        return found.value
+
+    def fetch_add(self, address: int, n: int = 1) -> int:
+        """Adds to the word at ``address``, modulo 2**64, in one step. The word that was there."""
+        found, handle = c_uint64(), self._handle
+        if handle is None or address >> 64:
+            raise self._refusal(address)
+        status = _fetch_add(handle.pointer, address, n, byref(found), _report.at)
+        del handle
+        if status:
+            raise _failed(status)
+        return found.value
+
+    def _refusal(self, address: int) -> errors.Error:
+        if self.closed:
+            return errors.InvalidError("the space was closed")
+        return _no_address(address)
+
+    def read_many(self, wanted: Iterable[Tuple[int, int]]) -> List[bytes]:
+        """Reads for each ``(address, length)``, in turn. Memory is asked for ahead, which one by one it is not."""
+        pairs = [(address, create_string_buffer(length)) for address, length in wanted]
+        self.read_many_into(pairs)
+        return [into.raw for _, into in pairs]
+
+    def read_many_into(self, wanted: Iterable[Tuple[int, Buffer]]) -> None:
+        """Fills the buffer of each ``(address, buffer)``, in turn. The first that fails ends it: those before it are done."""
+        lent = [(address, *_memory.writable(buffer)) for address, buffer in wanted]
+        ops = (COp * len(lent))()
+        for op, (address, into, length) in zip(ops, lent):
+            op.address, op.memory, op.len = _checked(address), addressof(into), length
+        self._call(waiting.cenote_read_many, ops, len(ops))
+
+    def write_many(self, wanted: Iterable[Tuple[int, Buffer]]) -> None:
+        """Writes each ``(address, data)``, in turn. The first that fails ends it: those before it are done."""
+        lent = [(address, _memory.Lent(data)) for address, data in wanted]
+        ops = (COp * len(lent))()
+        for op, (address, data) in zip(ops, lent):
+            op.address, op.memory, op.len = _checked(address), data.address, data.len
+        self._call(waiting.cenote_write_many, ops, len(ops))
+
+    def free(self, address: int) -> None:
+        """Frees the object that begins at ``address``, whoever has allocated it."""
+        self._call(waiting.cenote_free, _checked(address))
+
+    def size_of(self, address: int) -> int:
+        """Bytes that the object at ``address`` can hold: at least those that were asked for."""
+        size = c_uint64()
+        self._call(quick.cenote_size_of, _checked(address), byref(size))
+        return size.value
+
+    @property
+    def root(self) -> Address:
+        """The address that what lies in the space is found by; ``NULL`` until it is set. What lies behind it must be in order before."""
+        root = c_uint64()
+        self._call(quick.cenote_root, byref(root))
+        return Address(root.value)
+
+    @root.setter
+    def root(self, address: int) -> None:
+        self._call(quick.cenote_set_root, _checked(address))
+
+    def stats(self, part: int = 0) -> Stats:
+        """What the part of that number is used for; all parts if it is 0."""
+        if not 0 <= part < 256:
+            raise errors.InvalidError(f"the space has no part {part}")
+        stats = CStats()
+        self._call(waiting.cenote_stats, part, byref(stats))
+        return Stats(*(getattr(stats, name) for name in Stats._fields))
+
+    def audit(self) -> List[str]:
+        """Looks at everything that the space keeps about itself: what is wrong."""
+        problems: List[str] = []
+        tell = Problem(lambda text, _: problems.append(text.decode("utf-8", "replace")))
+        self._call(waiting.cenote_audit, tell, None, byref(c_uint64()))
+        return problems
+
+    def __repr__(self) -> str:
+        return "<closed Space>" if self.closed else f"<Space of {self.stats().extents} extents>"
+
+
+class Session(_Open):
+    """Allocates objects of its space, from memory of its own: one for a thread. Closing it frees its objects of :attr:`Lifetime.SESSION`."""
+
+    _what = "the session"
+
+    def __init__(self, space: Space, handle: _Handle) -> None:
+        super().__init__(handle)
+        self._space = space
+
+    def __enter__(self) -> Session:
+        return self
+
+    @property
+    def space(self) -> Space:
+        """Its space."""
+        return self._space
+
+    def alloc(self, length: int, lifetime: Lifetime = Lifetime.SPACE) -> Address:
+        """A new object of at least ``length`` bytes, all zero. :class:`FullError` if there is no room."""
+        if not 0 < length < 1 << 64:
+            raise errors.InvalidError(f"an object has one byte at least, and less than 2**64: {length}")
+        address = c_uint64()
+        self._call(waiting.cenote_alloc, length, lifetime, byref(address))
+        return Address(address.value)
+
+    def free(self, address: int) -> None:
+        """As :meth:`Space.free`."""
+        self._space.free(address)
+
+    def new_lock(self) -> Address:
+        """A new lock in the space, held by nobody. It is freed as objects are."""
+        address = c_uint64()
+        self._call(waiting.cenote_lock_new, byref(address))
+        return Address(address.value)
+
+    def lock(self, lock: int, *, write: bool = True, timeout: Optional[float] = None) -> Lock:
+        """Takes a lock, alone or (``write=False``) with other readers, and waits for it: ``timeout`` seconds at most, or as long as its owners live.
+
+        :class:`TimedOutError` if it was not to be had in time. Use it as a context manager, or :meth:`Lock.unlock` it::
+
+            with session.lock(address) as held:
+                if held.owner_died:
+                    ...  # repair what the lock protects
+        """
+        patience = FOREVER if timeout is None else min(max(int(timeout * 1e9), 0), FOREVER - 1)
+        held = CHeld()
+        self._call(waiting.cenote_lock, _checked(lock), int(write), patience, byref(held))
+        return Lock(self, Address(lock), held.mode, bool(held.owner_died))
+
+
+class Lock:
+    """A lock that a session holds, until it is unlocked."""
+
+    def __init__(self, session: Session, address: Address, mode: int, owner_died: bool) -> None:
+        self._session, self._address, self._mode = session, address, mode
+        self._owner_died = owner_died
+
+    @property
+    def owner_died(self) -> bool:
+        """Whether the last writer died, and may have left anything half done. Then the lock is held to write, whatever it was asked for."""
+        return self._owner_died
+
+    def unlock(self) -> None:
+        """Lets go of it."""
+        self._session._call(waiting.cenote_unlock, self._address, self._mode)
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        self.unlock()
