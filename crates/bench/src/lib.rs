@@ -11,6 +11,8 @@
 //! - [`footprint`] measures what a server costs before it does anything.
 //! - [`statements`] measures the server's processor time a statement.
 //! - [`reproduce`] runs papers' experiments in the simulator: the engine itself, no server.
+//! - [`ycsb`] runs YCSB's workloads on the key-value store, in this process and behind its server, and on Redis.
+//! - [`pool`] shows two pods of a memory pool under a load with hot sets.
 //! - [`peers`] runs sysbench on Cenote, PostgreSQL and MariaDB in the same run.
 
 pub mod crash;
@@ -22,11 +24,13 @@ pub mod ledger;
 pub mod load;
 pub mod peers;
 pub mod plot;
+pub mod pool;
 pub mod reproduce;
 pub mod server;
 pub mod statements;
 pub mod sysbench;
 pub mod table;
+pub mod ycsb;
 
 /// What can go wrong in a comparison, in words for the person who ran it.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +78,12 @@ pub enum Error {
     /// A simulation could not be set up, or something in it failed.
     #[error("{0}")]
     Simulation(String),
+    /// What was asked for cannot be done, or what came of it cannot be used.
+    #[error("{0}")]
+    Refused(String),
+    /// The pool, or memory of it.
+    #[error(transparent)]
+    Memory(#[from] cenote_base::Error),
     /// A plot could not be drawn.
     #[error("plot: {0}")]
     Plot(String),

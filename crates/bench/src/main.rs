@@ -1,7 +1,7 @@
 //! `cenote-bench`: what `cenote demo`, `cenote bench` and `cenote reproduce` run.
 
 use cenote_bench::sysbench::Shape;
-use cenote_bench::{crash, demo, devices, footprint, peers, reproduce, server, statements};
+use cenote_bench::{crash, demo, devices, footprint, peers, pool, reproduce, server, statements, ycsb};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -61,6 +61,10 @@ enum What {
         #[arg(long, default_value_t = 3)]
         seconds: u64,
     },
+    /// Run YCSB's workloads on the key-value store: in this process, behind `cenote kv`, and on Redis in the same run
+    Ycsb(YcsbArgs),
+    /// Start two pods of a memory pool, and show under load where extents are, what moves, and what is local
+    PoolDemo(PoolDemoArgs),
     /// Run a paper's experiments with all of their baselines in the simulator, and show its numbers beside
     Reproduce(ReproduceArgs),
 }
@@ -68,7 +72,7 @@ enum What {
 #[derive(Args)]
 #[command(after_help = reproduce::HELP)]
 struct ReproduceArgs {
-    /// The paper: polarcxlmem
+    /// The paper: polarcxlmem, rcmp
     paper: String,
     /// Figures and tables; all unless named
     figures: Vec<String>,
@@ -81,6 +85,46 @@ struct ReproduceArgs {
     /// Seed of the simulation: same seed, same numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
+}
+
+#[derive(Args)]
+struct PoolDemoArgs {
+    /// Memory of each of the four memory nodes
+    #[arg(long, default_value = "64MiB")]
+    size: cenote_base::units::ByteSize,
+    /// Objects
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
+    objects: u64,
+    /// Bytes of each
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(8..=65536))]
+    bytes: u64,
+    /// How long it runs
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(3..=3600))]
+    seconds: u64,
+    /// Of a hundred accesses, writes
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=100))]
+    writes: u64,
+    /// Each pod's own hot objects, the same in both, or none
+    #[arg(long, default_value = "own")]
+    load: pool::Load,
+    /// Same seed, same accesses
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl PoolDemoArgs {
+    fn options(&self) -> pool::Options {
+        pool::Options {
+            program: None,
+            size: self.size.bytes(),
+            objects: self.objects,
+            bytes: self.bytes,
+            seconds: self.seconds,
+            writes: self.writes,
+            load: self.load,
+            seed: self.seed,
+        }
+    }
 }
 
 #[derive(Args)]
@@ -168,6 +212,59 @@ struct PeersArgs {
     servers: Vec<String>,
 }
 
+#[derive(Args)]
+#[command(after_help = "Workload e is not there: it scans in the order of keys, and the store is a hash table.")]
+struct YcsbArgs {
+    /// Where the table, the figures and the plot go
+    #[arg(long, default_value = "ycsb-out")]
+    out: PathBuf,
+    /// What is measured: the store in this process, cenote kv, Redis if it is installed
+    #[arg(long, value_delimiter = ',', default_value = "embedded,kv,redis")]
+    targets: Vec<ycsb::TargetKind>,
+    /// Workloads: a (half updates), b (5% updates), c (reads), d (reads of the latest, 5% inserts), f (half read-modify-write)
+    #[arg(long, value_delimiter = ',', default_value = "a,b,c,d,f")]
+    workloads: Vec<String>,
+    /// How records are chosen in a, b, c and f
+    #[arg(long, value_delimiter = ',', default_value = "zipfian,uniform")]
+    distributions: Vec<ycsb::workload::Distribution>,
+    /// A record is a hash of its fields, or one value of all their bytes
+    #[arg(long, default_value = "hash")]
+    layout: ycsb::record::Layout,
+    /// Records
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(10..=100_000_000))]
+    records: u64,
+    /// Fields of a record
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    fields: u32,
+    /// Bytes of a field
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    field_bytes: u32,
+    /// Seconds a round
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Operations a round, in the place of seconds
+    #[arg(long, conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
+    operations: Option<u64>,
+    /// Rounds; the median is shown
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Threads that make load: of the embedded store, all that there are
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: u32,
+    /// Connections to a server, of all threads together
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=5000))]
+    connections: u32,
+    /// Commands that a connection sends before it takes the answers
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pipeline: u32,
+    /// Same seed, same operations
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Servers on the first core, load on the others
+    #[arg(long)]
+    pin: bool,
+}
+
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -216,6 +313,8 @@ fn run(what: What) -> cenote_bench::Result<()> {
             out: args.out,
             seed: args.seed,
         }),
+        What::PoolDemo(args) => pool::demo(&args.options()).map(drop),
+        What::Ycsb(args) => ycsb::run(&ycsb_options(args)?),
         What::Peers(args) => peers::run(&peers::Options {
             program: peers::program()?,
             out: args.out,
@@ -231,6 +330,33 @@ fn run(what: What) -> cenote_bench::Result<()> {
             servers: args.servers,
         }),
     }
+}
+
+fn ycsb_options(args: YcsbArgs) -> cenote_bench::Result<ycsb::Options> {
+    if !(args.seconds > 0.0 && args.seconds < 1e6) || args.threads > args.connections {
+        let text = "--seconds is to be above 0, and --connections at least --threads";
+        return Err(cenote_bench::Error::Refused(text.into()));
+    }
+    let workloads: cenote_bench::Result<_> = args.workloads.iter().map(|name| name.parse()).collect();
+    Ok(ycsb::Options {
+        out: args.out,
+        targets: args.targets,
+        workloads: workloads?,
+        distributions: args.distributions,
+        layout: args.layout,
+        records: args.records,
+        fields: args.fields as usize,
+        field_bytes: args.field_bytes as usize,
+        length: args
+            .operations
+            .map_or(ycsb::Length::Seconds(args.seconds), ycsb::Length::Operations),
+        rounds: args.rounds,
+        threads: args.threads as usize,
+        connections: args.connections as usize,
+        pipeline: args.pipeline as usize,
+        seed: args.seed,
+        is_pinned: args.pin,
+    })
 }
 
 fn options(load: Load) -> cenote_bench::Result<demo::Options> {

@@ -2,7 +2,7 @@
 //! How close numbers are is told by the page of a full run, not asserted here.
 
 use cenote_bench::reproduce::report::{Claim, Figure};
-use cenote_bench::reproduce::{FIGURES, Options, figures, run};
+use cenote_bench::reproduce::{FIGURES, Options, figures, rcmp, run};
 use std::process::Command;
 
 fn options(out: &std::path::Path, names: &[&str]) -> Options {
@@ -12,6 +12,13 @@ fn options(out: &std::path::Path, names: &[&str]) -> Options {
         quick: true,
         out: out.into(),
         seed: 7,
+    }
+}
+
+fn of_rcmp(out: &std::path::Path, names: &[&str]) -> Options {
+    Options {
+        paper: "rcmp".into(),
+        ..options(out, names)
     }
 }
 
@@ -65,20 +72,62 @@ fn the_shapes_of_the_paper_come_out() {
 }
 
 #[test]
+fn the_shapes_of_rcmp_come_out() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let all = figures(&of_rcmp(dir.path(), &[])).expect("a quick run");
+    assert_eq!(all.iter().map(|f| f.name).collect::<Vec<_>>(), rcmp::FIGURES);
+    let ours = |figure: &str, what: &str| claim(&all, figure, what).ours;
+
+    // Half of all accesses are loads and stores, and a far one is one trip: nobody is faster.
+    for what in ["write: the fastest", "read: the fastest"] {
+        assert!(ours("latency", what) > 1.2, "{what}");
+    }
+    assert!(ours("latency", "ours, 64 B, write") < 3.5 && ours("latency", "ours, 64 B, read") < 3.0);
+    // A fault takes its software and a page: more than a message, wherever it goes.
+    assert!(ours("latency", "page swapping") > ours("latency", "CXL over Ethernet"));
+    assert!(
+        ours("pods", "page swapping, five pods") > 2.0,
+        "pods that share nothing do not wait for each other"
+    );
+    assert!(ours("ycsb", "C, uniform") > 2.0);
+    // What is hot moves to its pod; what is the same everywhere stays.
+    assert!(ours("hot", "each pod its own") > 1.2);
+    assert!((0.95..1.05).contains(&ours("hot", "uniform")));
+    assert!(
+        ours(
+            "rpc",
+            "one client: pure RPC or zero-copy, the better, times RPC + one-sided, least"
+        ) > 1.2
+    );
+    for figure in &all {
+        let part = figure.write(dir.path()).expect("written");
+        assert!(part.contains("**simulated**"), "{} is not labelled", figure.name);
+        let differ = figure.claims.iter().filter(|c| !c.agrees());
+        differ.for_each(|c| assert!(c.why.len() > 40, "{}: {} is not explained", figure.name, c.what));
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_numbers() {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let once = || {
-        run(&options(dir.path(), &["table2", "fig1"])).expect("a quick run");
+    let once = |options: &Options| {
+        run(options).expect("a quick run");
         std::fs::read_to_string(dir.path().join("README.md")).expect("the page")
     };
-    assert!(once() == once(), "two runs differ");
+    for options in [
+        options(dir.path(), &["table2", "fig1"]),
+        of_rcmp(dir.path(), &["hot", "rpc"]),
+    ] {
+        assert!(once(&options) == once(&options), "two runs of {} differ", options.paper);
+    }
 }
 
 #[test]
 fn unknown_names_are_refused_with_a_list() {
     for (words, expected) in [
         (&["polarcxlmem", "fig2"][..], "table1, table2, fig1"),
-        (&["tigon"][..], "polarcxlmem"),
+        (&["rcmp", "fig1"][..], "latency, clients, pods"),
+        (&["tigon"][..], "polarcxlmem, rcmp"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_cenote-bench"))
             .arg("reproduce")

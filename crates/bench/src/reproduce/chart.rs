@@ -11,6 +11,16 @@ use std::path::{Path, PathBuf};
 /// A system's colour: told apart also by those who do not see red and green.
 pub fn colour(series: &str) -> RGBColor {
     let known = [
+        ("Cenote", RGBColor(0, 114, 178)),
+        ("page swapping", RGBColor(110, 110, 110)),
+        ("objects", RGBColor(0, 158, 115)),
+        ("coherent caches", RGBColor(213, 94, 0)),
+        ("CXL over Ethernet", RGBColor(204, 121, 167)),
+        ("pure RPC", RGBColor(0, 114, 178)),
+        ("one-sided", RGBColor(213, 94, 0)),
+        ("zero-copy", RGBColor(0, 158, 115)),
+        ("uniform", RGBColor(110, 110, 110)),
+        ("each pod its own", RGBColor(0, 114, 178)),
         ("CXL", RGBColor(0, 114, 178)),
         ("instant", RGBColor(0, 114, 178)),
         ("RDMA", RGBColor(213, 94, 0)),

@@ -12,6 +12,7 @@
 //! | [`pod`] | a host's instances in a simulated world, and the phases of a run |
 //! | [`latency`], [`pooling`], [`recovery`] | tables 1 and 2; figures 1, 3, 7, 8, 9; figure 10 |
 //! | [`report`], [`chart`], [`why`] | tables, plots, the page and its explanations |
+//! | [`rcmp`] | another paper: a pool over several pods |
 
 pub mod chart;
 pub mod cost;
@@ -19,6 +20,7 @@ pub mod latency;
 pub mod paper;
 pub mod pod;
 pub mod pooling;
+pub mod rcmp;
 pub mod recovery;
 pub mod report;
 pub mod why;
@@ -33,7 +35,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 use workload::Mix;
 
-/// All figures and tables, in the paper's order.
+/// Papers whose experiments there are.
+pub const PAPERS: [&str; 2] = ["polarcxlmem", "rcmp"];
+
+/// All figures and tables of polarcxlmem, in the paper's order.
 pub const FIGURES: [&str; 8] = ["table1", "table2", "fig1", "fig3", "fig7", "fig8", "fig9", "fig10"];
 
 /// Shown with `--help`.
@@ -41,17 +46,21 @@ pub const HELP: &str = "\
 Figures of polarcxlmem: table1, table2 (latencies), fig1 (local buffer's size over RDMA), fig3 (CXL against DRAM),
 fig7, fig8, fig9 (CXL against RDMA: point-select, range-select, read-write), fig10 (crashes).
 
+Figures of rcmp, two pods and more against page swapping, objects, coherent caches, CXL over Ethernet: latency, clients, pods
+(throughput), ycsb, hot (hot extents move), rpc (modes by size), missing (what is not there).
+
 Examples:
   cenote reproduce polarcxlmem                          all of them, into reproduce-out
   cenote reproduce polarcxlmem fig7 --out seven         one
-  cenote reproduce polarcxlmem --quick                  all of them, small, in under two minutes";
+  cenote reproduce polarcxlmem --quick                  all of them, small, in under two minutes
+  cenote reproduce rcmp ycsb --out ycsb                 one of Rcmp";
 
 /// What is run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// `polarcxlmem`.
+    /// One of [`PAPERS`].
     pub paper: String,
-    /// Names of [`FIGURES`]; none: all.
+    /// Names of its figures; none: all.
     pub figures: Vec<String>,
     /// Fewer points, shorter windows.
     pub quick: bool,
@@ -95,21 +104,30 @@ pub fn parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Ve
     results.into_iter().map(|r| value(r).expect("each was run")).collect()
 }
 
+/// All figures of a paper.
+fn known(paper: &str) -> Result<&'static [&'static str]> {
+    match paper {
+        "polarcxlmem" => Ok(&FIGURES),
+        "rcmp" => Ok(&rcmp::FIGURES),
+        other => {
+            let text = format!(
+                "no experiments of \"{other}\" are known; there are those of {}",
+                PAPERS.join(", ")
+            );
+            Err(Error::Simulation(text))
+        }
+    }
+}
+
 /// The figures asked for, in the paper's order; an unknown name is an error that lists them.
 fn chosen(options: &Options) -> Result<Vec<&'static str>> {
-    if options.paper != "polarcxlmem" {
-        let text = format!(
-            "no experiments of \"{}\" are known; there are those of polarcxlmem",
-            options.paper
-        );
-        return Err(Error::Simulation(text));
-    }
-    if let Some(unknown) = options.figures.iter().find(|f| !FIGURES.contains(&f.as_str())) {
-        let text = format!("no figure \"{unknown}\"; there are {}", FIGURES.join(", "));
+    let known = known(&options.paper)?;
+    if let Some(unknown) = options.figures.iter().find(|f| !known.contains(&f.as_str())) {
+        let text = format!("no figure \"{unknown}\"; there are {}", known.join(", "));
         return Err(Error::Simulation(text));
     }
     let wanted = |name: &&str| options.figures.is_empty() || options.figures.iter().any(|f| f == name);
-    Ok(FIGURES.into_iter().filter(wanted).collect())
+    Ok(known.iter().copied().filter(wanted).collect())
 }
 
 /// Runs what is asked for, writes tables, plots and the page, prints the page; the figures, for tests.
@@ -134,6 +152,9 @@ pub fn figures(options: &Options) -> Result<Vec<Figure>> {
     let names = chosen(options)?;
     std::fs::create_dir_all(&options.out).context("creating the output folder")?;
     let progress = Progress(MultiProgress::new());
+    if options.paper == "rcmp" {
+        return rcmp::figures(options, &names, &progress);
+    }
     let needs_data = names.iter().any(|n| n.starts_with("fig"));
     let dataset = needs_data.then(|| fill(options.seed, &progress)).transpose()?;
     let sweep = dataset
@@ -189,6 +210,9 @@ fn sweep(options: &Options, names: &[&str], dataset: &Dataset, progress: &Progre
 
 /// What stands before the figures.
 fn opening(options: &Options) -> String {
+    if options.paper == "rcmp" {
+        return format!("{}\n{}\n", rcmp::OPENING, written_by(options));
+    }
     let mut text = String::from(include_str!("opening.md"));
     let [paper, cenote] = cost::Costs::both();
     let mut table = report::Table::new(
@@ -200,19 +224,17 @@ fn opening(options: &Options) -> String {
             .rows
             .push(vec![name.into(), format!("{ours:.1}"), format!("{theirs:.1}")]);
     }
+    writeln!(text, "{}\n{}", table.markdown(), written_by(options)).ok();
+    text
+}
+
+fn written_by(options: &Options) -> String {
     let how = if options.quick {
         "a quick run (`--quick`): fewer points and shorter windows"
     } else {
         "a full run"
     };
-    writeln!(
-        text,
-        "{}\nThis page was written by {how}, seed {}.\n",
-        table.markdown(),
-        options.seed
-    )
-    .ok();
-    text
+    format!("This page was written by {how}, seed {}.\n", options.seed)
 }
 
 #[cfg(test)]

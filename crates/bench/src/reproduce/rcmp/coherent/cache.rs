@@ -1,0 +1,391 @@
+//! A pod's cache of lines.
+
+use super::super::rig::Rig;
+use super::super::store::{Costs, Layout, Store};
+use super::super::swap::{FRAMES_AT, frames};
+use super::wire::{self, Ask, ToCache, ToHome};
+use super::{LINE, Ways};
+use cenote_base::rt::{self, Condvar, Mutex, MutexGuard};
+use cenote_base::{Error, Result};
+use cenote_fabric::rdma::call::{Answer, Call, Called, CallerId, Serve};
+use cenote_fabric::{Region, Span};
+use std::collections::{BTreeMap, VecDeque};
+
+const SHARDS: usize = 16;
+
+/// See the module above.
+pub struct Cache {
+    layout: Layout,
+    costs: Costs,
+    pod: usize,
+    homes: Ways,
+    frames: Region,
+    shards: Vec<(Mutex<Shard>, Condvar)>,
+}
+
+/// Some of the lines.
+struct Shard {
+    lines: BTreeMap<u64, Held>,
+    pending: BTreeMap<u64, Pending>,
+    /// Lines that have come home while a recall was on its way, and their grants.
+    gone: BTreeMap<u64, u64>,
+    free: Vec<usize>,
+    /// Lines in the order of coming; who was used meanwhile gets a second turn.
+    turns: BTreeMap<u64, u64>,
+    counted: u64,
+    hits: u64,
+    misses: u64,
+}
+
+/// A line that is here.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    frame: usize,
+    turn: u64,
+    grant: u64,
+    modified: bool,
+    used: bool,
+    /// It is on its way home.
+    leaving: bool,
+    /// It was recalled on its way home.
+    recalled: bool,
+}
+
+/// A line that was asked for.
+#[derive(Default)]
+struct Pending {
+    /// Grants up to this one are not kept.
+    ended: u64,
+    /// Recalls of the grant that is on its way.
+    recalls: Vec<(u64, bool, Answer)>,
+}
+
+/// A part of an access, in one line.
+#[derive(Clone, Copy)]
+struct Piece {
+    line: u64,
+    /// Where in the line.
+    inside: usize,
+    /// Where in the client's buffer.
+    from: usize,
+    len: usize,
+}
+
+/// What a client does with the bytes.
+enum Deed<'a> {
+    Read(&'a mut [u8]),
+    Write(&'a [u8]),
+}
+
+impl Deed<'_> {
+    fn ask(&self) -> Ask {
+        match self {
+            Deed::Read(_) => Ask::Read,
+            Deed::Write(_) => Ask::Own,
+        }
+    }
+
+    /// Does a piece of it on a line in own memory.
+    fn on_span(&mut self, span: Span<'_>, piece: Piece) {
+        match self {
+            Deed::Read(into) => _ = span.copy_out(piece.inside, &mut into[piece.from..][..piece.len]),
+            Deed::Write(from) => span.copy_in(piece.inside, &from[piece.from..][..piece.len]),
+        }
+    }
+
+    /// Does a piece of it on a line that has just come.
+    fn on_bytes(&mut self, line: &mut [u8], piece: Piece) {
+        let line = &mut line[piece.inside..][..piece.len];
+        match self {
+            Deed::Read(into) => into[piece.from..][..piece.len].copy_from_slice(line),
+            Deed::Write(from) => line.copy_from_slice(&from[piece.from..][..piece.len]),
+        }
+    }
+}
+
+impl Cache {
+    /// Empty.
+    pub fn new(rig: &Rig, pod: usize) -> Self {
+        let count = (rig.shape.local / LINE) as usize / SHARDS;
+        let shard = |n: usize| Shard {
+            lines: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            free: (n * count..(n + 1) * count).rev().collect(),
+            turns: BTreeMap::new(),
+            counted: 0,
+            hits: 0,
+            misses: 0,
+        };
+        Self {
+            layout: rig.shape.layout,
+            costs: rig.costs,
+            pod,
+            homes: Ways::homes(rig, pod),
+            frames: frames((count * SHARDS) as u64 * LINE),
+            shards: (0..SHARDS)
+                .map(|n| (Mutex::new(shard(n)), Condvar::default()))
+                .collect(),
+        }
+    }
+
+    fn shard(&self, line: u64) -> &(Mutex<Shard>, Condvar) {
+        &self.shards[(line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % SHARDS]
+    }
+
+    fn span(&self, frame: usize) -> Span<'_> {
+        self.frames.span(FRAMES_AT + frame as u64 * LINE, LINE)
+    }
+
+    fn bytes(&self, frame: usize) -> Vec<u8> {
+        let mut bytes = vec![0; LINE as usize];
+        self.span(frame).copy_out(0, &mut bytes);
+        bytes
+    }
+
+    fn ask(&self, line: u64, message: &ToHome<'_>) -> Result<Called> {
+        let home = self.homes.to(self.layout.place(line * LINE).lane)?;
+        Ok(home.post(vec![Call::new(message.encode())]))
+    }
+
+    /// Does a piece at once if its line is here, or asks for it. `others`: this thread has asked for lines that it has not taken yet, so it does not wait here (`None`).
+    fn begin(&self, piece: Piece, deed: &mut Deed<'_>, others: bool) -> Result<Option<Option<Called>>> {
+        let (mutex, changed) = self.shard(piece.line);
+        let mut shard = mutex.lock();
+        rt::spend(self.costs.access);
+        loop {
+            let held = shard.lines.get(&piece.line).copied();
+            let waits = shard.pending.contains_key(&piece.line) || held.is_some_and(|held| held.leaving);
+            if waits && others {
+                return Ok(None);
+            }
+            if waits {
+                shard = changed.wait(shard);
+                continue;
+            }
+            if let Some(held) = held.filter(|held| held.modified || deed.ask() == Ask::Read) {
+                shard.hits += 1;
+                shard.lines.entry(piece.line).and_modify(|held| held.used = true);
+                deed.on_span(self.span(held.frame), piece);
+                return Ok(Some(None));
+            }
+            shard.misses += 1;
+            shard.pending.insert(piece.line, Pending::default());
+            drop(shard);
+            let (ask, pod, line) = (deed.ask(), self.pod, piece.line);
+            return Ok(Some(Some(self.ask(line, &ToHome::Ask { ask, pod, line })?)));
+        }
+    }
+
+    /// Takes a line that was asked for, and does the piece on it.
+    fn finish(&self, piece: Piece, deed: &mut Deed<'_>, called: Called) -> Result<()> {
+        let call = called.wait().pop();
+        let answer = call
+            .ok_or_else(|| Error::Invalid("a caller lost a call".into()))?
+            .into_answer()?;
+        let (grant, bytes) = wire::read_grant(&answer)?;
+        let mut bytes = bytes.to_vec();
+        deed.on_bytes(&mut bytes, piece);
+        let modified = deed.ask() == Ask::Own;
+        let (mutex, changed) = self.shard(piece.line);
+        let mut shard = mutex.lock();
+        shard.remove(piece.line);
+        let is_kept = |shard: &Shard| modified || shard.pending[&piece.line].ended < grant;
+        while is_kept(&shard) && shard.free.is_empty() {
+            shard = self.make_room(shard, mutex, changed)?;
+        }
+        if is_kept(&shard) {
+            let frame = shard.free.pop().expect("there is one");
+            self.span(frame).copy_in(0, &bytes);
+            let turn = shard.turn(piece.line);
+            shard.lines.insert(
+                piece.line,
+                Held {
+                    frame,
+                    turn,
+                    grant,
+                    modified,
+                    used: false,
+                    leaving: false,
+                    recalled: false,
+                },
+            );
+        }
+        let pending = shard.pending.remove(&piece.line).unwrap_or_default();
+        for (grant, keep, answer) in pending.recalls {
+            self.give_up(&mut shard, (piece.line, grant, keep), answer);
+        }
+        changed.notify_all();
+        Ok(())
+    }
+
+    /// Drops a line, or sends one home.
+    fn make_room<'a>(
+        &self,
+        mut shard: MutexGuard<'a, Shard>,
+        mutex: &'a Mutex<Shard>,
+        changed: &Condvar,
+    ) -> Result<MutexGuard<'a, Shard>> {
+        let Some(line) = shard.victim() else {
+            return Ok(changed.wait(shard));
+        };
+        let held = shard.lines[&line];
+        if !held.modified {
+            shard.remove(line);
+            return Ok(shard);
+        }
+        shard.lines.entry(line).and_modify(|held| held.leaving = true);
+        let bytes = self.bytes(held.frame);
+        drop(shard);
+        let (pod, grant) = (self.pod, held.grant);
+        let called = self.ask(
+            line,
+            &ToHome::WriteBack {
+                pod,
+                line,
+                grant,
+                bytes: &bytes,
+            },
+        )?;
+        let call = called.wait().pop();
+        let answer = call
+            .ok_or_else(|| Error::Invalid("a caller lost a call".into()))?
+            .into_answer()?;
+        let mut shard = mutex.lock();
+        let was_recalled = shard.lines[&line].recalled;
+        if wire::read_written_back(&answer) && !was_recalled {
+            shard.gone.insert(line, grant);
+        }
+        shard.remove(line);
+        changed.notify_all();
+        Ok(shard)
+    }
+
+    /// Answers a recall of a grant that this pod has, has had, or will have in a moment.
+    fn give_up(&self, shard: &mut Shard, (line, grant, keep): (u64, u64, bool), answer: Answer) {
+        let held = shard.lines.get(&line).copied();
+        if let Some(held) = held.filter(|held| held.grant == grant && held.modified) {
+            answer.with(&self.bytes(held.frame));
+            if held.leaving {
+                shard.lines.entry(line).and_modify(|held| held.recalled = true);
+            } else if keep {
+                shard.lines.entry(line).and_modify(|held| held.modified = false);
+            } else {
+                shard.remove(line);
+            }
+            return;
+        }
+        if shard.gone.get(&line) == Some(&grant) {
+            shard.gone.remove(&line);
+            return answer.send();
+        }
+        match shard.pending.get_mut(&line) {
+            Some(pending) => pending.recalls.push((grant, keep, answer)),
+            None => answer.fail(Error::Invalid(format!("grant {grant} of line {line} is unknown"))),
+        }
+    }
+
+    fn end_shared(&self, shard: &mut Shard, line: u64, until: u64) {
+        if let Some(pending) = shard.pending.get_mut(&line) {
+            pending.ended = pending.ended.max(until);
+        }
+        if shard
+            .lines
+            .get(&line)
+            .is_some_and(|held| !held.modified && held.grant <= until)
+        {
+            shard.remove(line);
+        }
+    }
+
+    /// All lines of an access: those that are not here are asked for at once, and taken in order.
+    fn access(&self, at: u64, len: usize, mut deed: Deed<'_>) -> Result<()> {
+        let mut asked: VecDeque<(Piece, Called)> = VecDeque::new();
+        for piece in pieces(at, len) {
+            let mut begun = self.begin(piece, &mut deed, !asked.is_empty())?;
+            if begun.is_none() {
+                for (piece, called) in asked.drain(..) {
+                    self.finish(piece, &mut deed, called)?;
+                }
+                begun = self.begin(piece, &mut deed, false)?;
+            }
+            asked.extend(begun.flatten().map(|called| (piece, called)));
+        }
+        asked
+            .into_iter()
+            .try_for_each(|(piece, called)| self.finish(piece, &mut deed, called))
+    }
+}
+
+fn pieces(at: u64, len: usize) -> impl Iterator<Item = Piece> {
+    let end = at + len as u64;
+    let first = at / LINE;
+    (first..end.div_ceil(LINE)).map(move |line| {
+        let begin = (line * LINE).max(at);
+        Piece {
+            line,
+            inside: (begin % LINE) as usize,
+            from: (begin - at) as usize,
+            len: (((line + 1) * LINE).min(end) - begin) as usize,
+        }
+    })
+}
+
+impl Shard {
+    /// The last turn of all.
+    fn turn(&mut self, line: u64) -> u64 {
+        self.counted += 1;
+        self.turns.insert(self.counted, line);
+        self.counted
+    }
+
+    fn remove(&mut self, line: u64) {
+        if let Some(held) = self.lines.remove(&line) {
+            self.free.push(held.frame);
+            self.turns.remove(&held.turn);
+        }
+    }
+
+    /// The line that goes next, if one may.
+    fn victim(&mut self) -> Option<u64> {
+        while let Some((_, line)) = self.turns.pop_first() {
+            let was_used = self.lines.get_mut(&line).map(|held| std::mem::take(&mut held.used));
+            if was_used != Some(true) {
+                return Some(line);
+            }
+            let turn = self.turn(line);
+            self.lines.entry(line).and_modify(|held| held.turn = turn);
+        }
+        None
+    }
+}
+
+impl Store for Cache {
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
+        self.access(at, into.len(), Deed::Read(into))
+    }
+
+    fn write(&self, at: u64, from: &[u8]) -> Result<()> {
+        self.access(at, from.len(), Deed::Write(from))
+    }
+
+    fn tells(&self) -> Vec<(&'static str, u64)> {
+        let sum = |f: fn(&Shard) -> u64| self.shards.iter().map(|(shard, _)| f(&shard.lock())).sum();
+        vec![("hits", sum(|shard| shard.hits)), ("misses", sum(|shard| shard.misses))]
+    }
+}
+
+impl Serve for Cache {
+    fn serve(&self, _: CallerId, request: &[u8], answer: Answer) {
+        match ToCache::decode(request) {
+            Ok(ToCache::Invalidate { line, until }) => {
+                self.end_shared(&mut self.shard(line).0.lock(), line, until);
+                answer.send();
+            }
+            Ok(ToCache::Recall { line, grant, keep }) => {
+                self.give_up(&mut self.shard(line).0.lock(), (line, grant, keep), answer);
+            }
+            Err(error) => answer.fail(error),
+        }
+    }
+}
