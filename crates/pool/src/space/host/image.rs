@@ -4,6 +4,8 @@ use super::super::GlobalAddress;
 use super::super::far::Way;
 use super::super::far::wire::{self, Fetch};
 use super::super::part::Part;
+use super::super::slot::{Slot, Use};
+use super::steps::gone;
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Call, LIMIT};
 
@@ -28,10 +30,11 @@ pub(super) fn read(part: &Part, fetch: Fetch, into: &mut Vec<u8>) -> Result<()> 
 }
 
 fn slot_of(part: &Part, extent: GlobalAddress) -> Result<u32> {
-    let guest = part.guest_slot(extent);
-    let own = (extent.part() == part.number()).then(|| extent.slot());
-    let found = guest.or(own).filter(|slot| *slot < part.slots());
-    found.ok_or_else(|| Error::Invalid(format!("{extent} does not lie here")))
+    let is_frozen = |slot: Slot| slot.used == Use::Frozen;
+    if part.own_state(extent)?.is_some_and(is_frozen) {
+        return Ok(extent.slot());
+    }
+    part.guest_slot(extent).ok_or_else(|| gone(extent))
 }
 
 /// Fills a slot with the image of an extent that lies frozen elsewhere.

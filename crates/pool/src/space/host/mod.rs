@@ -5,11 +5,14 @@
 //!               │                                                          │
 //!               ├ orders, allocations ──► worker: the steps of moves here  │
 //!               └ relocations ──────────► executor ◄───────────────────────┘  the moves of this part's own extents, one after the other
+//!
+//!             resolver: guests that nobody has spoken for ─► serve, at their homes
 //! ```
 //!
-//! Who waits for whom: policy → executors → workers → who serves. Nobody waits the other way, so hosts that order each other about do not wait in a circle.
+//! Who waits for whom: policy → executors → workers → who serves; resolver → who serves. Nobody waits the other way, so hosts that order each other about do not wait in a circle.
 
 mod image;
+mod obey;
 mod policy;
 mod relocate;
 mod steps;
@@ -31,14 +34,13 @@ use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{self, Condvar, HashMap, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Answer, Call, CallerId, Serve};
+use obey::Steps;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// How long an order may take at its host.
-const ORDER_PATIENCE: Nanos = Nanos::from_secs(10);
-/// How long a relocation may take.
-const RELOCATE_PATIENCE: Nanos = Nanos::from_secs(30);
+/// The most that a question may take that its host answers at once.
+const WHERE_PATIENCE: Nanos = Nanos::from_secs(2);
 
 /// What a host is told.
 #[derive(Debug, Clone)]
@@ -59,6 +61,8 @@ pub struct HostOptions {
     pub stay: Nanos,
     /// Free slots that guests leave alone.
     pub kept: usize,
+    /// How long another host may take for what it is ordered to do. A guest that nobody has spoken for half as long asks its home.
+    pub patience: Nanos,
 }
 
 impl Default for HostOptions {
@@ -72,6 +76,7 @@ impl Default for HostOptions {
             moves: 16,
             stay: Nanos::from_secs(1),
             kept: 0,
+            patience: Nanos::from_secs(10),
         }
     }
 }
@@ -106,7 +111,8 @@ struct Counters {
     served: AtomicU64,
 }
 
-/// What hosts order each other to do. Each may come twice.
+/// What hosts order each other to do. Each is carried out once at most, and may be late: then the one who gave it has gone on without it. So what changes an extent names the freezing
+/// that it belongs to (`freeze`, drawn anew for each move), and does nothing if that is over.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Order {
     Freeze {
@@ -115,6 +121,7 @@ enum Order {
     },
     Thaw {
         extent: GlobalAddress,
+        freeze: u64,
     },
     Receive {
         extent: GlobalAddress,
@@ -124,9 +131,11 @@ enum Order {
     },
     Settle {
         extent: GlobalAddress,
+        freeze: u64,
     },
     LetGo {
         extent: GlobalAddress,
+        freeze: u64,
     },
     /// Where does it lie, which is yours?
     Where {
@@ -156,8 +165,15 @@ enum Ordered {
         is_empty: bool,
     },
     Slot(u32),
-    /// `None`: it is on its way.
-    At(Option<(u8, u32)>),
+    /// It lies in that slot of that part.
+    At {
+        part: u8,
+        slot: u32,
+    },
+    /// It is on its way.
+    Moving,
+    /// There is no such extent any more.
+    Gone,
     Welcome,
     /// If that one goes, which has so much.
     Instead {
@@ -240,7 +256,9 @@ struct Inner {
     far: Mutex<HashMap<u32, BTreeMap<String, Heat>>>,
     /// Accesses from here, by slot, and when the extent came.
     near: Mutex<Vec<Near>>,
-    /// Extents that are frozen here, and by which freezing.
+    /// Held for each change of what lies here, so that a freezing is compared and its extent changed at once. Lock order: steps, then frozen or the keeper.
+    steps: Mutex<Steps>,
+    /// Extents that are frozen here, and by which freezing. Held while a piece of one is read: who thaws takes it out first.
     frozen: Mutex<BTreeMap<GlobalAddress, u64>>,
     /// The extent that is being moved.
     under_way: Mutex<Option<GlobalAddress>>,
@@ -257,8 +275,6 @@ struct Near {
 }
 
 const TURN: Nanos = Nanos::from_millis(50);
-/// How long a guest may be unsettled before its home is asked.
-const UNSETTLED: Nanos = Nanos::from_secs(5);
 
 impl Host {
     /// Begins to host a part that this process keeps.
@@ -279,6 +295,7 @@ impl Host {
             desks: Mutex::default(),
             far: Mutex::default(),
             near: Mutex::new(vec![Near::default(); slots]),
+            steps: Mutex::default(),
             frozen: Mutex::default(),
             under_way: Mutex::new(None),
             work: Queue::default(),
@@ -287,10 +304,11 @@ impl Host {
             stop: AtomicBool::new(false),
         });
         type Body = fn(&Inner);
-        let bodies: [(&str, Body); 3] = [
+        let bodies: [(&str, Body); 4] = [
             ("pool worker", Inner::work),
             ("pool executor", Inner::execute_wishes),
             ("pool policy", Inner::watch),
+            ("pool resolver", Inner::resolve),
         ];
         let start = |(name, body): (&str, Body)| {
             let theirs = Arc::clone(&inner);
@@ -392,7 +410,7 @@ impl Inner {
     /// Answers an order at once, if that takes no time: then there is nothing to defer.
     fn take_order(&self, order: Order, answer: &mut Vec<u8>) -> Result<Option<Vec<u8>>> {
         let ordered = match order {
-            Order::Where { extent } => Ordered::At(self.place(extent)?),
+            Order::Where { extent } => self.place(extent)?,
             Order::Offer { heat } => self.consider(heat),
             _ => return Ok(Some(Vec::new())),
         };
@@ -408,13 +426,6 @@ impl Inner {
             Ok(order) => self.work.add(Job::Order(order, answer)),
             Err(error) => answer.fail(error),
         }
-    }
-
-    fn place(&self, extent: GlobalAddress) -> Result<Option<(u8, u32)>> {
-        if *self.under_way.lock() == Some(extent) {
-            return Ok(None);
-        }
-        self.keeper.whereabouts(extent).map(Some)
     }
 
     fn serve_accesses(&self, pod: &str, count: usize, items: &[u8], answer: &mut Vec<u8>) -> Result<()> {
@@ -452,9 +463,8 @@ impl Inner {
         image::read(&self.part, fetch, answer)
     }
 
-    /// The worker: orders and allocations, one after the other, and what became of guests that nobody has spoken for.
+    /// The worker: orders and allocations, one after the other.
     fn work(&self) {
-        let mut asked = rt::now();
         while !self.is_stopping() {
             match self.work.next(TURN) {
                 Some(Job::Order(order, answer)) => {
@@ -468,10 +478,6 @@ impl Inner {
                     Err(error) => answer.fail(error),
                 },
                 None => {}
-            }
-            if rt::now().since(asked) > Nanos::from_secs(1) {
-                self.ask_homes(UNSETTLED);
-                asked = rt::now();
             }
         }
     }
@@ -492,20 +498,30 @@ impl Inner {
             .alloc(len, lifetime)
     }
 
+    fn way(&self, part: u8) -> Result<Arc<Way>> {
+        let way = self.peers.lock().get(&part).map(|peer| Arc::clone(&peer.way));
+        way.ok_or_else(|| Error::Invalid(format!("nobody has told the way to part {part}")))
+    }
+
+    /// Whether a part can be told anything at all.
+    fn check_way(&self, part: u8) -> Result<()> {
+        match part == self.part.number() {
+            true => Ok(()),
+            false => self.way(part).map(drop),
+        }
+    }
+
     /// Orders the host of a part, which may be this one.
     fn order(&self, part: u8, order: &Order) -> Result<Ordered> {
         if part == self.part.number() {
             return self.obey(order);
         }
-        let way = {
-            let peers = self.peers.lock();
-            let peer = peers.get(&part);
-            let unknown = || Error::Invalid(format!("nobody has told the way to part {part}"));
-            Arc::clone(&peer.ok_or_else(unknown)?.way)
-        };
+        let way = self.way(part)?;
         let patience = match order {
-            Order::Relocate { .. } | Order::Reclaim { .. } => RELOCATE_PATIENCE,
-            _ => ORDER_PATIENCE,
+            // An order in turn, and its own ones before.
+            Order::Relocate { .. } | Order::Reclaim { .. } => Nanos(self.options.patience.raw() * 3),
+            Order::Where { .. } => self.options.patience.min(WHERE_PATIENCE),
+            _ => self.options.patience,
         };
         wire::answered(&way.ask_within(Call::new(wire::json(wire::ORDER, order)?).within(patience))?)
     }

@@ -1,9 +1,9 @@
 //! Moves of this part's own extents, one after the other, from wherever they lie to wherever they shall.
 
 use super::super::GlobalAddress;
-use super::steps::FrozenExtent;
+use super::steps::{FrozenExtent, gone};
 use super::wire;
-use super::{Inner, Order, Ordered, Outcomes, Told, Wish, image};
+use super::{Inner, Order, Ordered, Outcomes, Told, Wish};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
@@ -66,120 +66,63 @@ impl Inner {
         }
     }
 
+    fn whereabouts(&self, extent: GlobalAddress) -> Result<(u8, u32)> {
+        self.keeper.whereabouts(extent)?.ok_or_else(|| gone(extent))
+    }
+
     /// See [`super::steps`].
     fn move_to(&self, extent: GlobalAddress, to: u8) -> Result<()> {
-        let (from, _) = self.keeper.whereabouts(extent)?;
+        let (from, _) = self.whereabouts(extent)?;
         if from == to {
+            return Ok(());
+        }
+        self.check_way(to)?;
+        let freeze = rt::random() | 1;
+        let frozen = self.freeze(from, extent, freeze)?;
+        let received = self.have_received(extent, to, (from, freeze), frozen.state);
+        if let Err(error) = received.and_then(|slot| self.keeper.commit(extent, to, slot)) {
+            // Who cannot be told asks.
+            let _ = self.order(to, &Order::LetGo { extent, freeze });
+            let _ = self.order(from, &Order::Thaw { extent, freeze });
+            return Err(error);
+        }
+        // It lies there from here on. Who cannot be told asks.
+        let _ = self.order(to, &Order::Settle { extent, freeze });
+        let _ = self.order(from, &Order::LetGo { extent, freeze });
+        Ok(())
+    }
+
+    fn have_received(&self, extent: GlobalAddress, to: u8, (from, freeze): (u8, u64), state: u64) -> Result<u32> {
+        let receive = Order::Receive {
+            extent,
+            state,
+            from,
+            freeze,
+        };
+        match self.order(to, &receive)? {
+            Ordered::Slot(slot) => Ok(slot),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Ends an extent that holds nothing and does not lie in its own slot.
+    fn reclaim(&self, extent: GlobalAddress) -> Result<()> {
+        let (from, slot) = self.whereabouts(extent)?;
+        if (from, slot) == (self.part.number(), extent.slot()) {
             return Ok(());
         }
         let freeze = rt::random() | 1;
         let frozen = self.freeze(from, extent, freeze)?;
-        let receive = Order::Receive {
-            extent,
-            state: frozen.state,
-            from,
-            freeze,
+        let ended = match frozen.is_empty {
+            true => self.keeper.end_extent(extent),
+            false => Err(Error::Busy(format!("{extent} holds objects"))),
         };
-        let received = self.order(to, &receive).and_then(|ordered| match ordered {
-            Ordered::Slot(slot) => Ok(slot),
-            _ => Err(unexpected()),
-        });
-        let slot = match received {
-            Ok(slot) => slot,
-            Err(error) => {
-                // Who cannot be told asks.
-                let _ = self.order(to, &Order::LetGo { extent });
-                let _ = self.order(from, &Order::Thaw { extent });
-                return Err(error);
-            }
+        let told = match ended {
+            Ok(()) => Order::LetGo { extent, freeze },
+            Err(_) => Order::Thaw { extent, freeze },
         };
-        self.keeper.commit(extent, to, slot)?;
-        // It lies there from here on. Who cannot be told asks.
-        let _ = self.order(to, &Order::Settle { extent });
-        let _ = self.order(from, &Order::LetGo { extent });
-        Ok(())
-    }
-
-    /// Ends an extent that is away and holds nothing.
-    fn reclaim(&self, extent: GlobalAddress) -> Result<()> {
-        let (from, _) = self.keeper.whereabouts(extent)?;
-        if from == self.part.number() {
-            return Ok(());
-        }
-        let frozen = self.freeze(from, extent, rt::random() | 1)?;
-        if !frozen.is_empty {
-            let _ = self.order(from, &Order::Thaw { extent });
-            return Err(Error::Busy(format!("{extent} holds objects")));
-        }
-        self.keeper.end_extent(extent)?;
-        let _ = self.order(from, &Order::LetGo { extent });
-        Ok(())
-    }
-
-    /// Does what a home orders.
-    pub(super) fn obey(&self, order: &Order) -> Result<Ordered> {
-        match *order {
-            Order::Freeze { extent, freeze } => {
-                let frozen = self.keeper.freeze(extent)?;
-                self.frozen.lock().insert(extent, freeze);
-                Ok(Ordered::Frozen {
-                    state: frozen.state,
-                    is_empty: frozen.is_empty,
-                })
-            }
-            Order::Thaw { extent } => {
-                self.frozen.lock().remove(&extent);
-                self.keeper.thaw(extent).map(|()| Ordered::Done)
-            }
-            Order::Receive {
-                extent,
-                state,
-                from,
-                freeze,
-            } => self.receive(extent, state, from, freeze).map(Ordered::Slot),
-            Order::Settle { extent } => {
-                self.keeper.settle(extent)?;
-                self.note_arrival(extent);
-                Ok(Ordered::Done)
-            }
-            Order::LetGo { extent } => {
-                if self.frozen.lock().remove(&extent).is_some() {
-                    self.counters.left.fetch_add(1, Ordering::Relaxed);
-                }
-                self.keeper.let_go(extent).map(|()| Ordered::Done)
-            }
-            Order::Where { extent } => self.place(extent).map(Ordered::At),
-            Order::Offer { heat } => Ok(self.consider(heat)),
-            Order::Relocate { .. } | Order::Reclaim { .. } => Err(unexpected()),
-        }
-    }
-
-    fn receive(&self, extent: GlobalAddress, state: u64, from: u8, freeze: u64) -> Result<u32> {
-        let way = self.peers.lock().get(&from).map(|peer| Arc::clone(&peer.way));
-        let way = way.ok_or_else(|| Error::Invalid(format!("nobody has told the way to part {from}")))?;
-        let slot = self.keeper.receive(extent, state)?;
-        image::fetch(&self.part, slot, &way, extent, freeze).inspect_err(|_| {
-            let _ = self.keeper.let_go(extent);
-        })?;
-        Ok(slot)
-    }
-
-    /// What became of guests that nobody has spoken for, for longer than `age`: their homes know.
-    pub(super) fn ask_homes(&self, age: Nanos) {
-        for (extent, slot) in self.keeper.unsettled(age) {
-            let here = (self.part.number(), slot);
-            let _ = match self.order(extent.part(), &Order::Where { extent }) {
-                Ok(Ordered::At(Some(place))) if place == here => {
-                    self.frozen.lock().remove(&extent);
-                    self.keeper.settle(extent).and_then(|()| self.keeper.thaw(extent))
-                }
-                Ok(Ordered::At(Some(_))) | Err(Error::Invalid(_)) => {
-                    self.frozen.lock().remove(&extent);
-                    self.keeper.let_go(extent)
-                }
-                _ => Ok(()),
-            };
-        }
+        let _ = self.order(from, &told);
+        ended
     }
 }
 

@@ -11,10 +11,11 @@
 //!
 //! Invariants:
 //! 1. an extent is used in one place at most: where it lies as its home says. Frozen and unsettled ones are used nowhere;
-//! 2. who has a frozen or unsettled guest and does not hear how it goes on asks its home: *you have it* (thaw, settle) or *you do not* (let go);
+//! 2. who has a frozen or unsettled guest and does not hear how it goes on asks its home: *you have it* (thaw, settle) or *you do not* (let go). An error is neither;
 //! 3. a home that is killed before the commit finds the extent frozen in its own slot, and thaws it; what another host received is let go by 2;
 //! 4. who allocates looks, inside, whether its slab is in its slot still, and its own. So an object is allocated before the extent is frozen, or not in it. A slab that moves is nobody's from
-//!    the commit on; one that stays is its session's still.
+//!    the commit on; one that stays is its session's still;
+//! 5. what lies here and is in use is neither received nor let go: an order that says so is late, and about another move.
 
 use super::super::GlobalAddress;
 use super::super::address::{GENERATION_MAX, OFFSET_BITS};
@@ -144,7 +145,7 @@ impl Part {
     }
 
     /// Whether an extent lies in its own slot: a slab, of this generation.
-    fn own_state(&self, extent: GlobalAddress) -> Result<Option<Slot>> {
+    pub(super) fn own_state(&self, extent: GlobalAddress) -> Result<Option<Slot>> {
         if extent.part() != self.number() {
             return Ok(None);
         }
@@ -172,8 +173,12 @@ impl Part {
     }
 }
 
-fn gone(extent: GlobalAddress) -> Error {
+pub(super) fn gone(extent: GlobalAddress) -> Error {
     Error::Invalid(format!("the extent of {extent} does not lie here"))
+}
+
+fn is_moving(extent: GlobalAddress) -> Error {
+    Error::Busy(format!("{extent} is about to move already"))
 }
 
 impl LocalKeeper {
@@ -185,7 +190,7 @@ impl LocalKeeper {
     /// Nobody uses the extent from here on, until it is thawed or let go. Nothing is changed if that cannot be had.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it does not lie here, or is nothing that moves; [`Error::Busy`]: somebody stays in the middle of an access.
+    /// [`Error::Invalid`] if it does not lie here, or is nothing that moves; [`Error::Busy`]: it is frozen already, or somebody stays in the middle of an access.
     pub(super) fn freeze(&self, extent: GlobalAddress) -> Result<FrozenExtent> {
         let (state, slot) = self.set_frozen(extent)?;
         if let Err(error) = self.moving()?.presence.quiesce(INSIDE) {
@@ -214,7 +219,7 @@ impl LocalKeeper {
                     part.state(slot).store(frozen(state), Ordering::Release);
                     return Ok((state, slot));
                 }
-                Use::Frozen => return Ok((part.saved(slot).load(Ordering::Acquire), slot)),
+                Use::Frozen => return Err(is_moving(extent)),
                 Use::Away => {}
                 _ => return Err(gone(extent)),
             }
@@ -228,7 +233,7 @@ impl LocalKeeper {
                 books.unsettled.insert(slot, rt::now());
                 Ok((state, slot))
             }
-            Some(Use::Frozen) => Ok((part.saved(slot).load(Ordering::Acquire), slot)),
+            Some(Use::Frozen) => Err(is_moving(extent)),
             _ => Err(gone(extent)),
         }
     }
@@ -260,7 +265,7 @@ impl LocalKeeper {
     /// Makes room for an extent that is about to come: the slot.
     ///
     /// # Errors
-    /// [`Error::Full`].
+    /// [`Error::Full`]; [`Error::Busy`] if it lies here already, settled or not; [`Error::Invalid`] if it is this part's own and not away.
     pub(super) fn receive(&self, extent: GlobalAddress, state: u64) -> Result<u32> {
         let (part, mut books) = (&*self.part, self.books.lock());
         let is_slab = |found: &Slot| {
@@ -269,14 +274,19 @@ impl LocalKeeper {
         if !Slot::decode(state).is_some_and(|found| is_slab(&found)) {
             return Err(Error::corrupt(format!("the state of {extent}: {state:#018x}")));
         }
-        let known = part.guest_slot(extent);
-        if known.is_none() && !self.moving()?.guests.has_place(extent) {
+        if part.guest_slot(extent).is_some() {
+            return Err(Error::Busy(format!("{extent} lies here already")));
+        }
+        if extent.part() == part.number() && part.own_state(extent)?.map(|found| found.used) != Some(Use::Away) {
+            return Err(gone(extent));
+        }
+        if !self.moving()?.guests.has_place(extent) {
             return Err(Error::Full(format!(
                 "{} has no place in its table of guests",
                 part.name()
             )));
         }
-        let slot = known.or_else(|| books.take_vacancy(part, extent));
+        let slot = books.take_vacancy(part, extent);
         let slot = slot.ok_or_else(|| Error::Full(format!("{} has no room for a guest", part.name())))?;
         part.guest_state(slot).store(0, Ordering::Release);
         part.saved(slot).store(state, Ordering::Release);
@@ -289,51 +299,66 @@ impl LocalKeeper {
         Ok(slot)
     }
 
-    /// The extent has come, and lies here as its home says: it is used from here on.
+    /// The extent has come, and lies here as its home says: it is used from here on. Whether it was not before.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it has not come.
-    pub(super) fn settle(&self, extent: GlobalAddress) -> Result<()> {
+    pub(super) fn settle(&self, extent: GlobalAddress) -> Result<bool> {
         let (part, mut books) = (&*self.part, self.books.lock());
         let slot = part.guest_slot(extent).ok_or_else(|| gone(extent))?;
         let state = part.saved(slot).load(Ordering::Acquire);
         if part.guest_state(slot).load(Ordering::Acquire) != 0 {
-            return Ok(());
+            return Ok(false);
         }
         books.unsettled.remove(&slot);
         if extent.part() == part.number() && extent.slot() == slot {
             part.state(slot).store(state, Ordering::Release);
             part.guest(slot).store(0, Ordering::Release);
             books.set_nobodys(part, slot);
-            return Ok(());
+            return Ok(true);
         }
         part.guest_state(slot).store(state, Ordering::Release);
-        self.moving()?.guests.insert(extent, slot)
+        self.moving()?.guests.insert(extent, slot).map(|()| true)
     }
 
-    /// The extent does not lie here any more, or did not come.
+    /// The guest does not lie here any more, or did not come. Of one that is not here nothing is to be done.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it lies in its own slot.
+    /// [`Error::Busy`] if it is in use.
     pub(super) fn let_go(&self, extent: GlobalAddress) -> Result<()> {
         let (part, mut books) = (&*self.part, self.books.lock());
-        if let Some(slot) = part.guest_slot(extent) {
-            self.moving()?.guests.remove(extent);
-            part.guest_state(slot).store(0, Ordering::Release);
-            books.vacate(part, slot);
+        let Some(slot) = part.guest_slot(extent) else {
+            return Ok(());
+        };
+        let state = part.guest_state(slot).load(Ordering::Acquire);
+        if state != 0 && !is_frozen(state) {
+            return Err(Error::Busy(format!("{extent} is in use here")));
         }
+        self.moving()?.guests.remove(extent);
+        part.guest_state(slot).store(0, Ordering::Release);
+        books.vacate(part, slot);
         Ok(())
     }
 
-    /// Where an extent of this part lies, as its home knows it.
+    /// Where an extent of this part lies, as its home knows it; `None` if there is none any more.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is none.
-    pub(super) fn whereabouts(&self, extent: GlobalAddress) -> Result<(u8, u32)> {
-        match self.part.own_state(extent)?.map(|found| found.used) {
-            Some(Use::Away) => Ok(self.part.place_of(extent.slot())),
-            Some(Use::Slab(..) | Use::Frozen) => Ok((self.part.number(), extent.slot())),
-            _ => Err(gone(extent)),
+    /// [`Error::Invalid`] if this is not its home, or has never had it; [`Error::Corrupt`]. They say nothing of where it lies.
+    pub(super) fn whereabouts(&self, extent: GlobalAddress) -> Result<Option<(u8, u32)>> {
+        let (part, slot) = (&*self.part, extent.slot());
+        if extent.part() != part.number() {
+            return Err(Error::Invalid(format!("{} is not the home of {extent}", part.name())));
+        }
+        let Slot { generation, used } = part.slot(slot)?;
+        match used {
+            _ if generation > extent.generation() => Ok(None),
+            _ if generation < extent.generation() => {
+                Err(Error::Invalid(format!("{} has never had {extent}", part.name())))
+            }
+            Use::Away => Ok(Some(part.place_of(slot))),
+            Use::Slab(..) | Use::Frozen => Ok(Some((part.number(), slot))),
+            Use::Free | Use::Lent | Use::Retired => Ok(None),
+            Use::Head(_) | Use::Tail(_) => Err(Error::corrupt(format!("{extent} is a run"))),
         }
     }
 

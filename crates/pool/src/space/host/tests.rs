@@ -1,5 +1,7 @@
 //! Two pods in one process: a part and a host in each, a user in each that maps its own part alone. Calls go through memory.
 
+mod late;
+
 use super::super::far::Way;
 use super::super::far::wire::Hello;
 use super::super::{
@@ -11,7 +13,7 @@ use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::RegionOptions;
-use cenote_fabric::rdma::call::Callers;
+use cenote_fabric::rdma::call::{Callers, Serve};
 use cenote_fabric::rdma::loopback::Nodes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +28,8 @@ struct Pods {
     hosts: Vec<Host>,
     users: Vec<Space>,
     options: HostOptions,
+    /// What stands before each pod's host.
+    door: Box<dyn Fn(usize, Hosts) -> Arc<dyn Serve>>,
 }
 
 fn part(number: u8, extents: u64) -> Arc<Part> {
@@ -49,10 +53,16 @@ impl Pods {
             hosts: Vec::new(),
             users: Vec::new(),
             options,
+            door: Box::new(|_, hosts| Arc::new(hosts)),
         };
-        pods.start_hosts();
-        pods.users = (0..2).map(|pod| pods.user(pod)).collect();
+        pods.start();
         pods
+    }
+
+    fn start(&mut self) {
+        self.start_hosts();
+        self.introduce();
+        self.users = (0..2).map(|pod| self.user(pod)).collect();
     }
 
     fn still(extents: u64) -> Self {
@@ -86,9 +96,13 @@ impl Pods {
             let host = Host::start(keeper, options).expect("a host");
             let hosts = Hosts::default();
             hosts.add(&host);
-            self.nodes.add(PODS[n]).serve(Arc::new(hosts));
+            self.nodes.add(PODS[n]).serve((self.door)(n, hosts));
             self.hosts.push(host);
         }
+    }
+
+    /// Tells each host the way to the other.
+    fn introduce(&self) {
         for (n, host) in self.hosts.iter().enumerate() {
             let other = 1 - n;
             let peer = Peer {
@@ -124,15 +138,23 @@ impl Pods {
         }
     }
 
+    fn ask_homes(&self) {
+        self.hosts.iter().for_each(|host| host.inner.ask_homes(Nanos::ZERO));
+    }
+
+    /// All keepers and hosts as after a restart, that do not know of each other yet.
+    fn restart_hosts(&mut self) {
+        self.hosts.clear();
+        self.nodes = Arc::new(Nodes::default());
+        self.start_hosts();
+    }
+
     /// All keepers and hosts as after a restart.
     fn restart(&mut self) {
         self.hosts.clear();
         self.nodes = Arc::new(Nodes::default());
-        self.start_hosts();
-        for host in &self.hosts {
-            host.inner.ask_homes(Nanos::ZERO);
-        }
-        self.users = (0..2).map(|pod| self.user(pod)).collect();
+        self.start();
+        self.ask_homes();
     }
 }
 
@@ -330,11 +352,18 @@ fn runs_and_scratch_memory_stay() {
 /// Everything at random, against a model.
 #[test]
 fn spaces_that_move_are_spaces() {
-    let seed = rt::random();
-    println!("seed {seed}");
+    let seed = seed();
     for round in 0..20 {
         random_life(seed.wrapping_add(round));
     }
+}
+
+/// What a test draws from: `CENOTE_SEED`, or a random one.
+fn seed() -> u64 {
+    let given = std::env::var("CENOTE_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = given.unwrap_or_else(rt::random);
+    println!("CENOTE_SEED={seed}");
+    seed
 }
 
 struct Dice(u64);
@@ -486,23 +515,23 @@ fn a_move_that_is_cut_off_is_undone_or_ends() {
 
 /// The steps of a move, up to one of them.
 fn cut_off(pods: &Pods, extent: GlobalAddress, from: u8, to: u8, cut: u32) {
+    steps(pods, extent, (from, to), 1, cut);
+}
+
+/// The same, by this freezing.
+fn steps(pods: &Pods, extent: GlobalAddress, (from, to): (u8, u8), freeze: u64, cut: u32) {
     let of = |part: u8| &pods.hosts[usize::from(part) - 1].inner;
     let home = of(extent.part());
     let steps: [&dyn Fn(u64) -> u64; 5] = [
-        &|_| {
-            of(from)
-                .obey(&super::Order::Freeze { extent, freeze: 1 })
-                .map(|ordered| match ordered {
-                    super::Ordered::Frozen { state, .. } => state,
-                    _ => 0,
-                })
-                .expect("frozen")
+        &|_| match of(from).obey(&super::Order::Freeze { extent, freeze }) {
+            Ok(super::Ordered::Frozen { state, .. }) => state,
+            other => panic!("{other:?}"),
         },
         &|state| match of(to).obey(&super::Order::Receive {
             extent,
             state,
             from,
-            freeze: 1,
+            freeze,
         }) {
             Ok(super::Ordered::Slot(slot)) => slot.into(),
             other => panic!("{other:?}"),
@@ -512,11 +541,11 @@ fn cut_off(pods: &Pods, extent: GlobalAddress, from: u8, to: u8, cut: u32) {
             slot
         },
         &|slot| {
-            of(to).obey(&super::Order::Settle { extent }).expect("settled");
+            of(to).obey(&super::Order::Settle { extent, freeze }).expect("settled");
             slot
         },
         &|slot| {
-            of(from).obey(&super::Order::LetGo { extent }).expect("let go");
+            of(from).obey(&super::Order::LetGo { extent, freeze }).expect("let go");
             slot
         },
     ];
@@ -624,8 +653,7 @@ fn strangers_and_garbage_are_refused() {
         ));
     }
     let way = pods.way(1, 0);
-    let seed = rt::random();
-    println!("seed {seed}");
+    let seed = seed();
     let mut dice = Dice(seed);
     for _ in 0..20_000 {
         let kind = 2 + dice.below(6) as u8;

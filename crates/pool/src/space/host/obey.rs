@@ -1,0 +1,203 @@
+//! What homes order to be done here, and what became of guests that nobody has spoken for.
+//!
+//! A home decides about one move at a time, and forgets it when it ends, orders that were not answered included: those may come later, even during the next move of the same extent. So each move
+//! has a number (its *freezing*). What is frozen here or comes here is known by the number of the move, and orders of other moves do nothing.
+//!
+//! The [resolver](Inner::resolve) asks homes about guests that are frozen or unsettled. What a home says while it does not move the extent is final for all moves that began before the
+//! question, as each of them has ended. So it is believed if the guest belongs to the same move as before the question, and only then.
+
+use super::super::GlobalAddress;
+use super::{Inner, Order, Ordered, image};
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::{self, Nanos};
+use cenote_base::{Error, Result};
+use std::collections::{BTreeMap, BTreeSet};
+
+const TURN: Nanos = Nanos::from_millis(50);
+/// Between two looks at guests that nobody has spoken for.
+const ASK_EVERY: Nanos = Nanos::from_secs(1);
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Steps {
+    /// Extents that are to lie here and are not settled.
+    received: BTreeMap<GlobalAddress, Coming>,
+}
+
+/// By which freezing an extent comes, and whether all of it is here. Before that its slot is being written, and nobody else's.
+struct Coming {
+    freeze: u64,
+    is_fetched: bool,
+}
+
+impl Steps {
+    fn has_come(&self, extent: GlobalAddress, freeze: u64) -> bool {
+        let coming = self.received.get(&extent);
+        coming.is_some_and(|coming| coming.freeze == freeze && coming.is_fetched)
+    }
+}
+
+impl Inner {
+    /// Does what a home orders.
+    pub(super) fn obey(&self, order: &Order) -> Result<Ordered> {
+        match *order {
+            Order::Freeze { extent, freeze } => self.freeze_here(extent, freeze),
+            Order::Thaw { extent, freeze } => self.thaw_here(extent, freeze).map(|()| Ordered::Done),
+            Order::Receive {
+                extent,
+                state,
+                from,
+                freeze,
+            } => self.receive(extent, state, from, freeze).map(Ordered::Slot),
+            Order::Settle { extent, freeze } => self.settle_here(extent, freeze).map(|()| Ordered::Done),
+            Order::LetGo { extent, freeze } => self.let_go_here(extent, freeze).map(|()| Ordered::Done),
+            Order::Where { extent } => self.place(extent),
+            Order::Offer { heat } => Ok(self.consider(heat)),
+            Order::Relocate { .. } | Order::Reclaim { .. } => Err(Error::corrupt("an order that is the executor's")),
+        }
+    }
+
+    fn freeze_here(&self, extent: GlobalAddress, freeze: u64) -> Result<Ordered> {
+        let _steps = self.steps.lock();
+        let frozen = self.keeper.freeze(extent)?;
+        self.frozen.lock().insert(extent, freeze);
+        Ok(Ordered::Frozen {
+            state: frozen.state,
+            is_empty: frozen.is_empty,
+        })
+    }
+
+    /// Takes out that an extent is frozen, if it is by this freezing: nothing of it is read any more.
+    fn end_freeze(&self, extent: GlobalAddress, freeze: u64) -> bool {
+        let mut frozen = self.frozen.lock();
+        let is_it = frozen.get(&extent) == Some(&freeze);
+        if is_it {
+            frozen.remove(&extent);
+        }
+        is_it
+    }
+
+    fn thaw_here(&self, extent: GlobalAddress, freeze: u64) -> Result<()> {
+        let _steps = self.steps.lock();
+        match self.end_freeze(extent, freeze) {
+            true => self.keeper.thaw(extent),
+            false => Ok(()),
+        }
+    }
+
+    fn receive(&self, extent: GlobalAddress, state: u64, from: u8, freeze: u64) -> Result<u32> {
+        let way = self.way(from)?;
+        let slot = {
+            let mut steps = self.steps.lock();
+            let slot = self.keeper.receive(extent, state)?;
+            let is_fetched = false;
+            steps.received.insert(extent, Coming { freeze, is_fetched });
+            slot
+        };
+        // Not under the lock: the other side may be away.
+        let fetched = image::fetch(&self.part, slot, &way, extent, freeze);
+        if let Some(coming) = self.steps.lock().received.get_mut(&extent) {
+            coming.is_fetched = true;
+        }
+        if fetched.is_err() {
+            let _ = self.let_go_here(extent, freeze);
+        }
+        fetched.map(|()| slot)
+    }
+
+    fn settle_here(&self, extent: GlobalAddress, freeze: u64) -> Result<()> {
+        let mut steps = self.steps.lock();
+        match steps.has_come(extent, freeze) {
+            true => self.settle(&mut steps, extent),
+            false => Ok(()),
+        }
+    }
+
+    fn settle(&self, steps: &mut Steps, extent: GlobalAddress) -> Result<()> {
+        if self.keeper.settle(extent)? {
+            self.note_arrival(extent);
+        }
+        steps.received.remove(&extent);
+        Ok(())
+    }
+
+    /// At the source, or where it was to lie.
+    fn let_go_here(&self, extent: GlobalAddress, freeze: u64) -> Result<()> {
+        let mut steps = self.steps.lock();
+        if self.end_freeze(extent, freeze) {
+            self.counters.left.fetch_add(1, Ordering::Relaxed);
+        } else if !steps.has_come(extent, freeze) {
+            return Ok(());
+        }
+        steps.received.remove(&extent);
+        self.keeper.let_go(extent)
+    }
+
+    /// Where an extent lies, which is this part's.
+    pub(super) fn place(&self, extent: GlobalAddress) -> Result<Ordered> {
+        if *self.under_way.lock() == Some(extent) {
+            return Ok(Ordered::Moving);
+        }
+        Ok(match self.keeper.whereabouts(extent)? {
+            Some((part, slot)) => Ordered::At { part, slot },
+            None => Ordered::Gone,
+        })
+    }
+
+    /// The resolver's thread.
+    pub(super) fn resolve(&self) {
+        let (mut asked, unsettled) = (rt::now(), Nanos(self.options.patience.raw() / 2));
+        while !self.is_stopping() {
+            rt::sleep(TURN);
+            if rt::now().since(asked) > ASK_EVERY.min(unsettled) {
+                self.ask_homes(unsettled);
+                asked = rt::now();
+            }
+        }
+    }
+
+    /// What became of guests that nobody has spoken for, for longer than `age`: their homes know. Of those whose home does not say it, nothing changes.
+    pub(super) fn ask_homes(&self, age: Nanos) {
+        let mut silent = BTreeSet::new();
+        for (extent, slot) in self.keeper.unsettled(age) {
+            let home = extent.part();
+            if self.is_stopping() || silent.contains(&home) {
+                continue;
+            }
+            let freeze = self.freeze_of(&self.steps.lock(), extent);
+            match self.order(home, &Order::Where { extent }) {
+                Ok(place) => _ = self.believe((extent, slot), freeze, &place),
+                // It is away, and would be waited for as long for each of its extents.
+                Err(Error::Lost(_) | Error::Timeout(_)) => _ = silent.insert(home),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// The move that a guest is frozen for or comes by; none if a former process of this host knew.
+    fn freeze_of(&self, steps: &Steps, extent: GlobalAddress) -> Option<u64> {
+        let received = steps.received.get(&extent).map(|coming| coming.freeze);
+        received.or_else(|| self.frozen.lock().get(&extent).copied())
+    }
+
+    /// Does what follows from a home's answer, if the guest belongs to the same move as before the question.
+    fn believe(&self, (extent, slot): (GlobalAddress, u32), freeze: Option<u64>, place: &Ordered) -> Result<()> {
+        let mut steps = self.steps.lock();
+        let is_written = steps.received.get(&extent).is_some_and(|coming| !coming.is_fetched);
+        if is_written || self.freeze_of(&steps, extent) != freeze {
+            return Ok(());
+        }
+        let is_here = match *place {
+            Ordered::At { part, slot: there } => (part, there) == (self.part.number(), slot),
+            Ordered::Gone => false,
+            _ => return Ok(()),
+        };
+        self.frozen.lock().remove(&extent);
+        if is_here {
+            self.settle(&mut steps, extent)?;
+            return self.keeper.thaw(extent);
+        }
+        steps.received.remove(&extent);
+        self.keeper.let_go(extent)
+    }
+}
