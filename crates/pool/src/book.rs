@@ -18,7 +18,8 @@
 //! - `epoch` rises with each holder and with each fencing: who comes with another is not the holder;
 //! - ids of grants are never used again;
 //! - a tenant's grants are within its quota when the last of them was made;
-//! - what was acknowledged is in the file first: the manager writes it before it answers.
+//! - what was acknowledged is in the [store](crate::store) first: the manager writes it before it answers;
+//! - `term` rises with each manager that begins to lead: who comes with an older one leads no more.
 
 use crate::settings::{Tenant, Tenants};
 use crate::wire::{GrantView, NodeHello, NodeView, OpenRequest, TenantView};
@@ -113,7 +114,7 @@ pub struct Grant {
     /// Which part of which space it is, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<PartOf>,
-    /// When its lease lapses (held), or since when it has been idle. Not in the file: a manager that starts gives everybody a whole lease.
+    /// When its lease lapses (held), or since when it has been idle. Not kept: a manager that starts gives everybody a whole lease.
     #[serde(skip)]
     pub time: Nanos,
 }
@@ -158,11 +159,14 @@ pub struct Node {
     pub calls: Option<String>,
 }
 
-/// All of it. What is not in the file is in `tenants`, and each node's and grant's skipped fields.
+/// All of it. What is not kept is in `tenants`, and each node's and grant's skipped fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Book {
     /// The pool's id.
     pub pool: u128,
+    /// How often a manager has begun to lead with it.
+    #[serde(default)]
+    term: u64,
     next: u64,
     nodes: BTreeMap<NodeId, Node>,
     grants: BTreeMap<GrantId, Grant>,
@@ -188,6 +192,7 @@ impl Book {
     pub fn new(pool: u128, tenants: Tenants) -> Self {
         Self {
             pool,
+            term: 0,
             next: 1,
             nodes: BTreeMap::new(),
             grants: BTreeMap::new(),
@@ -196,9 +201,9 @@ impl Book {
         }
     }
 
-    // ---- its file ----
+    // ---- its bytes ----
 
-    /// The file's bytes: a line with format and checksum, then JSON.
+    /// What is kept of it: a line with format and checksum, then JSON.
     pub fn to_bytes(&self) -> Vec<u8> {
         let body = serde_json::to_string_pretty(self).expect("a book has no keys that JSON lacks");
         format!("{FORMAT} {:08x}\n{body}\n", crc32c(body.as_bytes())).into_bytes()
@@ -237,6 +242,18 @@ impl Book {
         }
         book.undo_unheard();
         Ok(book)
+    }
+
+    /// A manager begins to lead with it; returns the term.
+    pub fn begin_term(&mut self) -> u64 {
+        self.term += 1;
+        self.term
+    }
+
+    /// For so long the manager heard nobody, which is no holder's fault.
+    pub fn nobody_was_heard(&mut self, time: Nanos) {
+        let held = self.grants.values_mut().filter(|grant| grant.phase == Phase::Held);
+        held.for_each(|grant| grant.time = Nanos(grant.time.raw().saturating_add(time.raw())));
     }
 
     // ---- looking ----

@@ -28,6 +28,7 @@ mod member;
 pub mod node;
 pub mod settings;
 pub mod space;
+pub mod store;
 mod wire;
 
 pub use book::{GrantId, NodeId, Phase, SpaceId, SpacePhase};

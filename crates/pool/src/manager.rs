@@ -5,30 +5,36 @@
 //! are in the book.
 //!
 //! Invariants:
-//! - a change of the book is in its file before anybody hears of it; if it cannot be written it did not happen;
+//! - a change of the book is in its [store](crate::store) before anybody hears of it; if it cannot be written it did not happen;
 //! - one order at a time goes to a node;
-//! - while the manager is away nobody loses anything: holders go on, nodes fence nobody of themselves.
+//! - while the manager is away nobody loses anything: holders go on, nodes fence nobody of themselves. Nor does the time count in which it was stopped, or waited
+//!   for its store: nobody was heard then;
+//! - of several managers one leads ([`office`]). Who leads no more answers nobody, and its writes and orders come to nothing: the store refuses the ones,
+//!   memory nodes, which know the latest term, the others.
 //!
 //! Lock order: a link's `one` → the book. No thread waits for a node with the book locked.
 
+mod office;
 mod spaces;
 
 use crate::book::{Book, GrantId, NodeId, Opening, Phase};
 use crate::settings::Tenants;
+use crate::store::file::FileStore;
+use crate::store::{BookStore, Tenure};
 use crate::wire::{
     self, AuditReport, Failure, GrantFile, Hello, NodeHello, OpenRequest, Opened, Order, OrderReply, PoolStatus, Reply,
     Request, Role, VERSION, Welcome,
 };
-use cenote_base::rt::atomic::{AtomicBool, AtomicU32, Ordering};
-use cenote_base::rt::{self, Condvar, Mutex, Nanos, fs};
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
+use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
-use cenote_fabric::message::{Connection, Listener, Network};
+use cenote_fabric::message::{Connection, Network};
+use office::Office;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const BOOK: &str = "pool.json";
 /// How long a lease lasts, unless told.
 pub const LEASE_DEFAULT: Nanos = Nanos::from_secs(10);
 const TURN: Nanos = Nanos::from_millis(50);
@@ -44,13 +50,15 @@ const OPEN_PATIENCE: Nanos = Nanos::from_secs(15);
 const ENDING_PATIENCE: Nanos = Nanos::from_secs(3);
 /// Before an order that failed is given again.
 const AGAIN: Nanos = Nanos::from_secs(1);
+/// A turn that is later than this was held up: nobody was heard meanwhile.
+const LATE: Nanos = Nanos::from_millis(500);
 /// Connections at a time.
 const CONNECTIONS_MAX: u32 = 1000;
 
 /// What a manager is started with.
 #[derive(Debug, Clone)]
 pub struct ManagerOptions {
-    /// Where the book is.
+    /// Where the book is, unless it has another [store](Manager::start_on).
     pub directory: PathBuf,
     /// Where it listens.
     pub listen: String,
@@ -62,21 +70,21 @@ pub struct ManagerOptions {
 
 /// A manager that runs. Dropping it stops it; the book stays.
 pub struct Manager {
-    inner: Arc<Inner>,
+    office: Arc<Office>,
     address: String,
     threads: Vec<rt::JoinHandle<()>>,
 }
 
+/// A manager that leads.
 struct Inner {
     options: ManagerOptions,
     pool: u128,
-    /// Held for its lock.
-    _lock: fs::File,
+    term: u64,
+    tenure: Arc<dyn Tenure>,
     book: Mutex<Book>,
     /// Something in the book is another than before.
     changed: Condvar,
     links: Mutex<BTreeMap<NodeId, Arc<Link>>>,
-    connections: AtomicU32,
     stop: AtomicBool,
     /// Why parts that were asked for could not be made, for those who wait.
     not_made: Mutex<BTreeMap<GrantId, Error>>,
@@ -85,6 +93,7 @@ struct Inner {
 /// The way to a memory node.
 struct Link {
     connection: Arc<dyn Connection>,
+    tenure: Arc<dyn Tenure>,
     /// Held over an order and its answer.
     one: Mutex<()>,
 }
@@ -92,10 +101,21 @@ struct Link {
 impl Link {
     fn order(&self, order: &Order) -> Result<OrderReply> {
         let _one = self.one.lock();
+        check_leads(&*self.tenure)?;
         match wire::call(&*self.connection, order, ORDER_PATIENCE)? {
             OrderReply::Failed(failure) => Err(failure.into()),
             reply => Ok(reply),
         }
+    }
+}
+
+/// Who leads no more gives no orders and no answers.
+fn check_leads(tenure: &dyn Tenure) -> Result<()> {
+    match tenure.leads() {
+        true => Ok(()),
+        false => Err(Error::Lost(
+            "this manager leads no more: what was asked for may have been done, or not".into(),
+        )),
     }
 }
 
@@ -105,27 +125,29 @@ impl Manager {
     /// # Errors
     /// [`Error::Busy`] if another manager has the directory or the address; those of the book and of files.
     pub fn start(options: ManagerOptions, network: &dyn Network) -> Result<Self> {
-        let (lock, book) = open_book(&options)?;
+        let store = Arc::new(FileStore::new(&options.directory));
+        Self::start_on(store, options, network)
+    }
+
+    /// Listens, and leads as soon as no other manager on the store does. A store that is away is waited for.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if another manager has the address, or the store for good; those of the book.
+    pub fn start_on(store: Arc<dyn BookStore>, options: ManagerOptions, network: &dyn Network) -> Result<Self> {
         let listener = network.listen(&options.listen)?;
         let address = listener.address();
-        let inner = Arc::new(Inner {
-            pool: book.pool,
-            options,
-            _lock: lock,
-            book: Mutex::new(book),
-            changed: Condvar::default(),
-            links: Mutex::default(),
-            connections: AtomicU32::new(0),
-            stop: AtomicBool::new(false),
-            not_made: Mutex::default(),
-        });
-        let (accepting, lapsing) = (Arc::clone(&inner), Arc::clone(&inner));
+        let office = Arc::new(Office::new(options, store, address.clone()));
+        match office.try_to_lead() {
+            Err(error @ (Error::Lost(_) | Error::Timeout(_))) => eprintln!("cenote: manager: {error}; trying again"),
+            led => led?,
+        }
+        let (accepting, governing) = (Arc::clone(&office), Arc::clone(&office));
         let threads = vec![
             rt::spawn("pool accept", move || accepting.accept(&*listener)),
-            rt::spawn("pool leases", move || lapsing.lapse()),
+            rt::spawn("pool leases", move || governing.govern()),
         ];
         Ok(Self {
-            inner,
+            office,
             address,
             threads,
         })
@@ -137,66 +159,80 @@ impl Manager {
     }
 
     /// The pool's id.
-    pub fn pool(&self) -> u128 {
-        self.inner.pool
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if another manager leads; the text says which, if that is known.
+    pub fn pool(&self) -> Result<u128> {
+        Ok(self.office.leader()?.pool)
+    }
+
+    /// Waits until it leads; false if that did not happen in time.
+    pub fn wait_leading(&self, patience: Nanos) -> bool {
+        self.office.wait_leading(patience)
     }
 }
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        self.inner.stop.store(true, Ordering::Release);
+        self.office.stop();
         for thread in self.threads.drain(..) {
             thread.join().ok();
         }
         // Threads of connections hold no more than the book, and end with their next turn.
-        while self.inner.connections.load(Ordering::Acquire) > 0 {
-            rt::sleep(Nanos::from_millis(5));
-        }
+        self.office.wait_ended();
     }
-}
-
-fn open_book(options: &ManagerOptions) -> Result<(fs::File, Book)> {
-    let directory = &options.directory;
-    let failed = |error| Error::io(format!("the pool's directory {}", directory.display()), error);
-    fs::create_dir_all(directory).map_err(failed)?;
-    let lock = fs::open(directory.join("lock"), fs::OpenOptions::CREATE).map_err(failed)?;
-    if !lock.lock_exclusive_within(Nanos::from_millis(200)).map_err(failed)? {
-        return Err(Error::Busy(format!(
-            "{} is in use by another manager",
-            directory.display()
-        )));
-    }
-    let path = directory.join(BOOK);
-    let tenants = options.tenants.clone();
-    if fs::exists(&path).map_err(failed)? {
-        let bytes = fs::read(&path).map_err(failed)?;
-        return Ok((lock, Book::from_bytes(&bytes, tenants, rt::now(), options.lease)?));
-    }
-    let book = Book::new(rt::random_u128(), tenants);
-    write_book(directory, &book)?;
-    Ok((lock, book))
-}
-
-fn write_book(directory: &Path, book: &Book) -> Result<()> {
-    let path = directory.join(BOOK);
-    fs::replace(&path, &book.to_bytes()).map_err(|error| Error::io(format!("writing {}", path.display()), error))
 }
 
 impl Inner {
+    /// Begins a tenure: reads the book, or begins one.
+    fn begin(options: &ManagerOptions, tenure: Arc<dyn Tenure>) -> Result<Self> {
+        let tenants = options.tenants.clone();
+        let read_at = rt::now();
+        let mut book = match tenure.read()? {
+            Some(bytes) => Book::from_bytes(&bytes, tenants, read_at, options.lease)?,
+            None => Book::new(rt::random_u128(), tenants),
+        };
+        let term = book.begin_term();
+        tenure.write(&book.to_bytes())?;
+        book.nobody_was_heard(rt::now().since(read_at));
+        Ok(Self {
+            options: options.clone(),
+            pool: book.pool,
+            term,
+            tenure,
+            book: Mutex::new(book),
+            changed: Condvar::default(),
+            links: Mutex::default(),
+            stop: AtomicBool::new(false),
+            not_made: Mutex::default(),
+        })
+    }
+
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// Ends the tenure. What is under way finds out by itself.
+    fn end(&self) {
+        self.stop();
+        self.tenure.resign();
+    }
+
     fn is_stopping(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
+        self.stop.load(Ordering::Acquire) || !self.tenure.leads()
     }
 
     // ---- the book ----
 
-    /// Changes the book, and its file before anybody sees it.
+    /// Changes the book, and its store before anybody sees it.
     fn change<T>(&self, change: impl FnOnce(&mut Book) -> Result<T>) -> Result<T> {
         let mut book = self.book.lock();
         let before = book.clone();
         let outcome = change(&mut book);
         let differs = outcome.is_ok() && before.to_bytes() != book.to_bytes();
         let written = if differs {
-            write_book(&self.options.directory, &book)
+            self.tenure.write(&book.to_bytes())
         } else {
             Ok(())
         };
@@ -212,11 +248,19 @@ impl Inner {
         }
     }
 
+    /// Lapses leases until the tenure is over.
     fn lapse(&self) {
+        let mut turned = rt::now();
         while !self.is_stopping() {
-            let due = self.book.lock().is_due(rt::now());
+            let now = rt::now();
+            if now.since(turned) > LATE {
+                self.book.lock().nobody_was_heard(now.since(turned));
+            }
+            turned = now;
+            // This process may be stopped at any point here: what lapses is what had lapsed when the turn began.
+            let due = self.book.lock().is_due(now);
             let lapsed = |book: &mut Book| {
-                book.tick(rt::now());
+                book.tick(now);
                 Ok(())
             };
             if due && let Err(error) = self.change(lapsed) {
@@ -229,52 +273,17 @@ impl Inner {
 
     // ---- connections ----
 
-    fn accept(self: &Arc<Self>, listener: &dyn Listener) {
-        while !self.is_stopping() {
-            match listener.accept(TURN) {
-                Ok(Some(connection)) => self.greet(connection),
-                Ok(None) => {}
-                Err(error) => {
-                    eprintln!("cenote: manager: {error}");
-                    rt::sleep(AGAIN);
-                }
-            }
-        }
-    }
-
-    fn greet(self: &Arc<Self>, connection: Arc<dyn Connection>) {
-        if self.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
-            self.connections.fetch_sub(1, Ordering::AcqRel);
-            connection.close();
-            return;
-        }
-        let inner = Arc::clone(self);
-        let spawned = rt::try_spawn("pool connection", move || {
-            // Whoever speaks nonsense, or ends, is told so by the end of the connection.
-            inner.serve(&connection).ok();
-            connection.close();
-            inner.connections.fetch_sub(1, Ordering::AcqRel);
-        });
-        if spawned.is_err() {
-            self.connections.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-
-    fn serve(&self, connection: &Arc<dyn Connection>) -> Result<()> {
-        let hello: Hello = wire::receive(&**connection, HELLO_PATIENCE)?;
+    fn serve(&self, hello: Hello, connection: &Arc<dyn Connection>) -> Result<()> {
         let admitted = self.admit_peer(&hello);
         let refused = admitted.is_err();
-        let welcome = admitted.map(|()| Welcome {
-            pool: self.pool,
-            lease: self.options.lease.raw(),
-        });
+        let welcome = admitted.and_then(|()| self.welcome());
         let greeted = wire::send(&**connection, &welcome.map_err(Failure::from));
         match hello.role {
             _ if refused => greeted,
             Role::Node(node) => {
                 let served = greeted.and_then(|()| self.serve_node(&node, connection));
                 self.links.lock().remove(&node.id);
-                // Not in the file: nothing can fail.
+                // Not in the store: nothing can fail.
                 self.book.lock().leave(node.id);
                 served
             }
@@ -286,6 +295,15 @@ impl Inner {
                 })
             }
         }
+    }
+
+    fn welcome(&self) -> Result<Welcome> {
+        check_leads(&*self.tenure)?;
+        Ok(Welcome {
+            pool: self.pool,
+            term: self.term,
+            lease: self.options.lease.raw(),
+        })
     }
 
     fn admit_peer(&self, hello: &Hello) -> Result<()> {
@@ -309,7 +327,8 @@ impl Inner {
         while !self.is_stopping() {
             match wire::receive(connection, STOP_TURN) {
                 Ok(request) => {
-                    let reply = ask(request).unwrap_or_else(|error| Reply::Failed(error.into()));
+                    let reply = ask(request).and_then(|reply| check_leads(&*self.tenure).map(|()| reply));
+                    let reply = reply.unwrap_or_else(|error| Reply::Failed(error.into()));
                     wire::send(connection, &reply)?;
                 }
                 Err(Error::Timeout(_)) => {}
@@ -326,6 +345,7 @@ impl Inner {
         let _: OrderReply = wire::receive(&**connection, HELLO_PATIENCE)?;
         let link = Arc::new(Link {
             connection: Arc::clone(connection),
+            tenure: Arc::clone(&self.tenure),
             one: Mutex::new(()),
         });
         self.links.lock().insert(node.id, Arc::clone(&link));
@@ -390,7 +410,7 @@ impl Inner {
         match request {
             Request::Open(wish) => self.open(tenant, &wish).map(Reply::Opened),
             Request::Renew { grant, epoch } => {
-                // Leases are not in the file.
+                // Leases are not in the store.
                 self.book.lock().renew(tenant, grant, epoch, now, lease)?;
                 Ok(Reply::Done)
             }

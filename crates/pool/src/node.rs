@@ -97,6 +97,9 @@ struct Identity {
     /// How long a lease lasts in the pool, in nanoseconds.
     #[serde(default)]
     lease: Option<u64>,
+    /// The latest term that a manager of the pool had: one with an older term leads no more.
+    #[serde(default)]
+    term: u64,
 }
 
 /// A memory node that runs. Dropping it stops it; the memory stays.
@@ -232,6 +235,7 @@ fn take(directory: &Path) -> Result<fs::File> {
             pool: None,
             members: None,
             lease: None,
+            term: 0,
         };
         write_identity(directory, &new)?;
     }
@@ -253,6 +257,18 @@ fn read_identity(directory: &Path) -> Result<Identity> {
             path.display()
         ))
     })
+}
+
+/// A manager that does not know yet that another leads gives no orders here.
+fn check_term(identity: &Identity, welcome: &Welcome) -> Result<()> {
+    let known = identity.pool == Some(welcome.pool);
+    match known && welcome.term < identity.term {
+        false => Ok(()),
+        true => Err(Error::Mismatch(format!(
+            "this memory node has obeyed the pool's manager of term {}, and this one is of term {}: it leads no more, or its book is an old copy",
+            identity.term, welcome.term
+        ))),
+    }
 }
 
 /// What is offered has to be there, grants that exist included.
@@ -341,8 +357,12 @@ impl Inner {
         };
         let answer: std::result::Result<Welcome, Failure> = wire::call(connection, &hello, SILENCE_MAX)?;
         let welcome = answer.map_err(Error::from)?;
+        check_term(&identity, &welcome)?;
         self.lease.store(welcome.lease, Ordering::Release);
-        self.note(|identity| (identity.pool, identity.lease) = (Some(welcome.pool), Some(welcome.lease)))?;
+        self.note(|identity| {
+            (identity.pool, identity.lease) = (Some(welcome.pool), Some(welcome.lease));
+            identity.term = welcome.term;
+        })?;
         // The manager gives no order before it hears that the node knows whose it is.
         wire::send(connection, &OrderReply::Done)?;
         self.joined.set();

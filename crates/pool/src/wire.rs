@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// What this program speaks. Peers of another version are refused.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// The first message, to the manager.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,6 +54,8 @@ pub struct NodeHello {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Welcome {
     pub pool: u128,
+    /// Rises with each manager that begins to lead.
+    pub term: u64,
     /// How long a lease lasts, in nanoseconds.
     pub lease: u64,
 }

@@ -6,15 +6,15 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::message::{Connection, Network};
-use cenote_pool::SpacePhase;
 use cenote_pool::book::EXTENT;
 use cenote_pool::client::{ClientOptions, PoolClient};
-use cenote_pool::holder::{Credentials, Operator};
+use cenote_pool::holder::{Credentials, GrantedMemory, Operator, Wish};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::{Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeOptions};
 use cenote_pool::settings::{DEFAULT_TENANT, Tenants};
 use cenote_pool::space::{GlobalAddress, Lifetime, Session, Space};
+use cenote_pool::{Phase, SpacePhase};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -446,6 +446,29 @@ fn settle(space: &Space, tables: &[GlobalAddress], most: u64) {
         rt::sleep(Nanos::from_millis(20));
     }
     assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
+}
+
+/// A manager that was stopped has heard nobody: that is no holder's fault. Its next turn took all leases for lapsed, and had their holders ended.
+#[test]
+fn a_manager_that_was_stopped_fences_nobody() {
+    let pool = Pool::new(&["a"], 4);
+    let wish = Wish {
+        label: "db".into(),
+        description: "a test".into(),
+        bytes: EXTENT,
+        pod: None,
+        keep: None,
+    };
+    let memory = GrantedMemory::open(&network(), &credentials(&pool.address), wish, Box::new(|_| {}));
+    let memory = memory.expect("room");
+    pool.manager.signal(rustix::process::Signal::STOP);
+    rt::sleep(Nanos(LEASE.raw() * 3 / 2));
+    pool.manager.signal(rustix::process::Signal::CONT);
+    // As long as a lease that was not given back would take to be noticed, and a renewal to come.
+    rt::sleep(Nanos(LEASE.raw() / 2));
+    let status = pool.operator().status().expect("a status");
+    assert_eq!((status.grants[0].phase, status.grants[0].epoch), (Phase::Held, 1));
+    memory.release(true).expect("it is the holder's");
 }
 
 #[test]

@@ -120,6 +120,21 @@ impl Pool {
         }
     }
 
+    fn until_joined(&self) {
+        let began = rt::now();
+        while !self
+            .operator()
+            .status()
+            .expect("a status")
+            .nodes
+            .iter()
+            .any(|node| node.connected)
+        {
+            assert!(rt::now().since(began) < PATIENCE, "the node joins");
+            rt::sleep(Nanos::from_millis(10));
+        }
+    }
+
     fn audited(&self) {
         let report = self.operator().audit().expect("an audit");
         assert_eq!(report.problems, Vec::<String>::new());
@@ -343,6 +358,37 @@ fn a_manager_comes_and_goes() {
     assert!(pool.nodes[0].as_ref().expect("it runs").wait_joined(PATIENCE));
     holder.kill();
     assert_eq!(pool.holder("db", 6).says(), "found 5 epoch 2");
+}
+
+/// A manager with an older book than the memory node knows of gives it no orders: it would give away what is another's by now.
+#[test]
+fn a_manager_with_an_old_book_is_not_obeyed() {
+    let mut pool = Pool::new(&["a"]);
+    let book = pool.directory.path().join("manager/pool.json");
+    let old = std::fs::read(&book).expect("a book");
+    for _ in 0..2 {
+        pool.manager = None;
+        pool.start_manager();
+    }
+    pool.until_joined();
+    drop(pool.open("db", 2).expect("room"));
+    pool.manager = None;
+    let now = std::fs::read(&book).expect("a book");
+    std::fs::write(&book, old).expect("written");
+    pool.start_manager();
+    let refused = pool.open("other", 2).err().expect("nobody to grant it");
+    assert!(matches!(&refused, Error::Full(_) | Error::Lost(_)), "{refused}");
+    assert!(
+        !pool.nodes[0]
+            .as_ref()
+            .expect("it runs")
+            .wait_joined(Nanos::from_millis(500))
+    );
+    pool.manager = None;
+    std::fs::write(&book, now).expect("written");
+    pool.start_manager();
+    pool.until_joined();
+    assert!(pool.open("db", 2).expect("the same").epoch() > 1);
 }
 
 /// The memory node is killed and started again: memory and holders are there; meanwhile nothing is granted from it.

@@ -146,7 +146,7 @@ pub fn manager(arguments: ManagerArguments) -> Result<ExitCode, Failure> {
     let manager = Manager::start(options, &Tcp)?;
     say!(
         "ready: manager of pool {:032x} on {}",
-        manager.pool(),
+        manager.pool()?,
         manager.address()
     );
     signals.forever().next();

@@ -210,6 +210,29 @@ fn the_file_is_checked() {
     }
 }
 
+/// The time in which the manager could hear nobody is not counted.
+#[test]
+fn a_manager_that_was_away_gives_the_time_back() {
+    let mut book = book();
+    let (id, _) = admit(open(&mut book, "a", "db", 2, 0));
+    let (idle, epoch) = admit(open(&mut book, "a", "idle", 2, 0));
+    book.release("a", idle, epoch, false, Nanos(1)).expect("released");
+    let away = Nanos::from_secs(100);
+    book.nobody_was_heard(away);
+    assert!(!book.is_due(Nanos(LEASE.raw() + away.raw())));
+    book.tick(Nanos(LEASE.raw() + away.raw() + 1));
+    assert_eq!(book.grant(id).expect("there").phase, Phase::Fencing);
+    assert_eq!(book.grant(idle).expect("there").time, Nanos(1));
+}
+
+#[test]
+fn terms_rise_and_are_kept() {
+    let mut book = book();
+    assert_eq!((book.begin_term(), book.begin_term()), (1, 2));
+    let mut next = Book::from_bytes(&book.to_bytes(), tenants(), Nanos(5), LEASE).expect("read");
+    assert_eq!(next.begin_term(), 3);
+}
+
 /// A book of before there were spaces is read, and written as it is now.
 #[test]
 fn an_older_book_is_taken_over() {
@@ -217,8 +240,11 @@ fn an_older_book_is_taken_over() {
     let (id, _) = admit(open(&mut book, "a", "db", 2, 0));
     let text = String::from_utf8(book.to_bytes()).expect("text");
     let (_, body) = text.split_once('\n').expect("two parts");
-    let body = body.trim_end().replace(",\n  \"spaces\": []", "");
-    assert!(!body.contains("spaces"), "{body}");
+    let body = body
+        .trim_end()
+        .replace(",\n  \"spaces\": []", "")
+        .replace("  \"term\": 0,\n", "");
+    assert!(!body.contains("spaces") && !body.contains("term"), "{body}");
     let old = format!("{FORMAT_1} {:08x}\n{body}\n", crc32c(body.as_bytes()));
     let read = |bytes: &[u8]| Book::from_bytes(bytes, tenants(), Nanos(5), LEASE);
     let now = read(old.as_bytes()).expect("read");

@@ -1,0 +1,224 @@
+//! Whether this manager leads. It listens in any case; who comes while another leads is told so.
+//!
+//! ```text
+//!             lead: the book is read, its term rises, and is written         the tenure is over
+//!   waiting ──────────────────────────────────────────────────────▶ leading ───────────────────▶ waiting
+//!                                                                     Inner: everything of one tenure
+//! ```
+//!
+//! Nothing is taken from one tenure into the next but what the book says: an [`Inner`] whose tenure is over answers nobody and orders nothing, its
+//! connections end, and its threads with them.
+
+use super::{AGAIN, CONNECTIONS_MAX, HELLO_PATIENCE, Inner, ManagerOptions, STOP_TURN, TURN};
+use crate::store::{BookStore, Lead};
+use crate::wire::{self, Failure, Hello, Welcome};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU32, Ordering};
+use cenote_base::rt::{self, Event, Mutex, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::message::{Connection, Listener};
+use std::sync::Arc;
+
+/// Between two tries to lead.
+const TRY_EVERY: Nanos = Nanos::from_millis(300);
+
+pub(super) struct Office {
+    options: ManagerOptions,
+    store: Arc<dyn BookStore>,
+    /// What others are told who leads.
+    name: String,
+    reign: Mutex<Reign>,
+    /// Set while it leads.
+    leading: Event,
+    connections: AtomicU32,
+    stop: AtomicBool,
+}
+
+/// Who leads.
+#[derive(Clone)]
+enum Reign {
+    Here(Arc<Inner>),
+    /// Another, or nobody; what is said to those who ask.
+    Elsewhere(String),
+}
+
+impl Office {
+    pub(super) fn new(options: ManagerOptions, store: Arc<dyn BookStore>, name: String) -> Self {
+        Self {
+            options,
+            store,
+            name,
+            reign: Mutex::new(Reign::Elsewhere("this manager does not lead yet".into())),
+            leading: Event::default(),
+            connections: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    // ---- leading ----
+
+    /// Leads, if nobody else does.
+    ///
+    /// # Errors
+    /// Those of the store and the book: it does not lead.
+    pub(super) fn try_to_lead(&self) -> Result<()> {
+        let tenure = match self.store.lead(&self.name)? {
+            Lead::Here(tenure) => tenure,
+            Lead::Elsewhere(who) => {
+                self.set_elsewhere(match who {
+                    Some(who) => format!("the manager at {} does not lead; the one at {who} does", self.name),
+                    None => format!("the manager at {} does not lead", self.name),
+                });
+                return Ok(());
+            }
+        };
+        match Inner::begin(&self.options, Arc::clone(&tenure)) {
+            Ok(inner) => {
+                *self.reign.lock() = Reign::Here(Arc::new(inner));
+                self.leading.set();
+                Ok(())
+            }
+            Err(error) => {
+                tenure.resign();
+                Err(error)
+            }
+        }
+    }
+
+    fn set_elsewhere(&self, text: String) {
+        self.leading.reset();
+        *self.reign.lock() = Reign::Elsewhere(text);
+    }
+
+    /// Leads whenever it can, and lapses leases while it does, until it is stopped.
+    pub(super) fn govern(&self) {
+        let mut said = String::new();
+        while !self.is_stopping() {
+            match self.leader() {
+                Ok(inner) => {
+                    inner.lapse();
+                    self.end_of(&inner);
+                }
+                Err(_) => {
+                    rt::sleep(TRY_EVERY);
+                    self.try_again(&mut said);
+                }
+            }
+        }
+    }
+
+    fn try_again(&self, said: &mut String) {
+        let text = match self.try_to_lead() {
+            Ok(()) => self.leader().map_or_else(
+                |error| error.to_string(),
+                |inner| format!("it leads from now on, pool {:032x}, term {}", inner.pool, inner.term),
+            ),
+            Err(error) => {
+                let text = format!("it does not lead: {error}; trying again");
+                self.set_elsewhere(format!("the manager at {} does not lead: {error}", self.name));
+                text
+            }
+        };
+        if text != *said {
+            eprintln!("cenote: manager: {text}");
+            *said = text;
+        }
+    }
+
+    fn end_of(&self, inner: &Inner) {
+        inner.end();
+        if !self.is_stopping() {
+            eprintln!("cenote: manager: it leads no more");
+        }
+        self.set_elsewhere(format!("the manager at {} leads no more", self.name));
+    }
+
+    /// Everything of the tenure that there is.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it does not lead.
+    pub(super) fn leader(&self) -> Result<Arc<Inner>> {
+        match &*self.reign.lock() {
+            Reign::Here(inner) => Ok(Arc::clone(inner)),
+            Reign::Elsewhere(text) => Err(Error::Lost(text.clone())),
+        }
+    }
+
+    pub(super) fn wait_leading(&self, patience: Nanos) -> bool {
+        self.leading.wait_timeout(patience)
+    }
+
+    // ---- the end ----
+
+    fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        if let Ok(inner) = self.leader() {
+            inner.stop();
+        }
+    }
+
+    /// Returns when no thread of a connection has anything of it.
+    pub(super) fn wait_ended(&self) {
+        while self.connections.load(Ordering::Acquire) > 0 {
+            rt::sleep(Nanos::from_millis(5));
+        }
+    }
+
+    // ---- connections ----
+
+    pub(super) fn accept(self: &Arc<Self>, listener: &dyn Listener) {
+        while !self.is_stopping() {
+            match listener.accept(TURN) {
+                Ok(Some(connection)) => self.greet(connection),
+                Ok(None) => {}
+                Err(error) => {
+                    eprintln!("cenote: manager: {error}");
+                    rt::sleep(AGAIN);
+                }
+            }
+        }
+    }
+
+    fn greet(self: &Arc<Self>, connection: Arc<dyn Connection>) {
+        if self.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
+            self.connections.fetch_sub(1, Ordering::AcqRel);
+            connection.close();
+            return;
+        }
+        let office = Arc::clone(self);
+        let spawned = rt::try_spawn("pool connection", move || {
+            // Whoever speaks nonsense, or ends, is told so by the end of the connection.
+            office.serve(&connection).ok();
+            connection.close();
+            office.connections.fetch_sub(1, Ordering::AcqRel);
+        });
+        if spawned.is_err() {
+            self.connections.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn serve(&self, connection: &Arc<dyn Connection>) -> Result<()> {
+        let hello = self.hear(&**connection)?;
+        match self.leader() {
+            Ok(inner) => inner.serve(hello, connection),
+            Err(error) => {
+                let refusal: std::result::Result<Welcome, Failure> = Err(error.into());
+                wire::send(&**connection, &refusal)
+            }
+        }
+    }
+
+    /// What a peer says first.
+    fn hear(&self, connection: &dyn Connection) -> Result<Hello> {
+        let until = rt::now() + HELLO_PATIENCE;
+        loop {
+            match wire::receive(connection, STOP_TURN) {
+                Err(Error::Timeout(_)) if rt::now() < until && !self.is_stopping() => {}
+                heard => return heard,
+            }
+        }
+    }
+}
