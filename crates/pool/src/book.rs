@@ -16,7 +16,7 @@
 //! - each byte of a memory node is free or of one grant; a grant counts until its node has *confirmed* that nobody has it
 //!   mapped and its memory is given up (quarantine: a lapsed holder may be in the middle of a copy, design section 6);
 //! - `epoch` rises with each holder and with each fencing: who comes with another is not the holder;
-//! - ids of grants are never used again;
+//! - ids of grants are never used again, also where an older copy of the book was put back: nodes say which they have seen;
 //! - a tenant's grants are within its quota when the last of them was made;
 //! - what was acknowledged is in the [store](crate::store) first: the manager writes it before it answers;
 //! - `term` rises with each manager that begins to lead: who comes with an older one leads no more.
@@ -37,11 +37,13 @@ pub const EXTENT: u64 = 2 << 20;
 const FORMAT: &str = "cenote-pool 2";
 /// Before there were spaces. It is read as it is: what it lacks is empty.
 const FORMAT_1: &str = "cenote-pool 1";
+/// No grant comes to have such a number: a node that names one lies.
+const GRANT_MAX: u64 = 1 << 62;
 /// Characters of a description that are kept.
 const DESCRIPTION_MAX: usize = 512;
 
-/// A grant's number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// A grant's number, from 1 on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GrantId(pub u64);
 
@@ -313,7 +315,7 @@ impl Book {
     ///
     /// # Errors
     /// [`Error::Mismatch`] if it belongs to another pool, [`Error::Busy`] if one with its number is connected, [`Error::Full`] if it is less than
-    /// what it has granted.
+    /// what it has granted, [`Error::Corrupt`].
     pub fn join(&mut self, hello: &NodeHello) -> Result<()> {
         crate::settings::check_name("a pod's name", &hello.pod)?;
         if hello.pool.is_some_and(|pool| pool != self.pool) {
@@ -331,6 +333,9 @@ impl Book {
                 "memory node {} was forgotten by this pool; empty {} to bring it back as a new one",
                 hello.id, hello.directory
             )));
+        }
+        if hello.last.0 >= GRANT_MAX {
+            return Err(Error::corrupt(format!("a grant's number: {}", hello.last)));
         }
         let bytes = hello.bytes / EXTENT * EXTENT;
         let granted = self.granted(hello.id);
@@ -352,6 +357,8 @@ impl Book {
             calls: hello.calls.clone(),
         };
         self.nodes.insert(hello.id, node);
+        // What lies there and is in no book is not handed out as somebody's new memory.
+        self.next = self.next.max(hello.last.0 + 1);
         Ok(())
     }
 
@@ -560,6 +567,12 @@ impl Book {
     fn freeing(&self, node: NodeId) -> u64 {
         let freeing = |g: &&Grant| g.node == node && g.phase == Phase::Freeing;
         self.grants.values().filter(freeing).map(|g| g.bytes).sum()
+    }
+
+    /// Room that a node can come to have.
+    fn reclaimable_to(&self, node: NodeId, priority: u8) -> u64 {
+        let idle: u64 = self.reclaimable(node, priority).iter().map(|(_, bytes)| bytes).sum();
+        self.free_of(node) + self.freeing(node) + idle
     }
 
     fn reclaimable(&self, node: NodeId, priority: u8) -> Vec<(GrantId, u64)> {

@@ -20,6 +20,8 @@ const CONNECT_PATIENCE: Nanos = Nanos::from_secs(2);
 const ANSWER_PATIENCE: Nanos = Nanos::from_secs(30);
 /// Of a lease, how much passes between two signs of life.
 const RENEWALS: u64 = 4;
+/// At least so long an answer to a sign of life is waited for; otherwise half of a lease, so that over another connection it still comes in time.
+const RENEW_PATIENCE_MIN: Nanos = Nanos::from_secs(1);
 
 /// Who asks.
 #[derive(Debug, Clone)]
@@ -58,13 +60,22 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) fn begin(network: &dyn Network, credentials: &Credentials, role: Role) -> Result<Self> {
-        let connection = network.connect(&credentials.manager, CONNECT_PATIENCE)?;
+        Self::begin_within(network, credentials, role, ANSWER_PATIENCE)
+    }
+
+    pub(crate) fn begin_within(
+        network: &dyn Network,
+        credentials: &Credentials,
+        role: Role,
+        patience: Nanos,
+    ) -> Result<Self> {
+        let connection = network.connect(&credentials.manager, CONNECT_PATIENCE.min(patience))?;
         let hello = Hello {
             version: VERSION,
             role,
             secret: credentials.secret.clone(),
         };
-        let answer: std::result::Result<Welcome, Failure> = wire::call(&*connection, &hello, ANSWER_PATIENCE)?;
+        let answer: std::result::Result<Welcome, Failure> = wire::call(&*connection, &hello, patience)?;
         let welcome = answer.map_err(|failure| {
             connection.close();
             Error::from(failure)
@@ -73,7 +84,11 @@ impl Session {
     }
 
     pub(crate) fn ask(&self, request: &Request) -> Result<Reply> {
-        match wire::call(&*self.connection, request, ANSWER_PATIENCE)? {
+        self.ask_within(request, ANSWER_PATIENCE)
+    }
+
+    pub(crate) fn ask_within(&self, request: &Request, patience: Nanos) -> Result<Reply> {
+        match wire::call(&*self.connection, request, patience)? {
             Reply::Failed(failure) => Err(failure.into()),
             reply => Ok(reply),
         }
@@ -197,7 +212,7 @@ impl GrantedMemory {
             epoch: self.opened.epoch,
             give_back,
         };
-        self.shared.ask(&request)
+        self.shared.ask(&request, ANSWER_PATIENCE)
     }
 
     fn end_thread(&mut self) {
@@ -220,9 +235,10 @@ impl Shared {
             grant: self.grant,
             epoch: self.epoch,
         };
+        let patience = Nanos(2 * self.every.raw()).max(RENEW_PATIENCE_MIN);
         let mut silent = false;
         while !self.stop.wait_timeout(self.every) {
-            match self.ask(&renew) {
+            match self.ask(&renew, patience) {
                 Ok(()) => silent = false,
                 Err(error @ Error::Revoked(_)) => {
                     self.revoked.store(true, Ordering::Release);
@@ -239,13 +255,14 @@ impl Shared {
     }
 
     /// Asks over the session that there is, or a new one.
-    fn ask(&self, request: &Request) -> Result<()> {
+    fn ask(&self, request: &Request, patience: Nanos) -> Result<()> {
         let mut session = self.session.lock();
         if session.is_none() {
             let role = Role::Tenant(self.credentials.tenant.clone());
             *session = Some(Session::begin(&*self.network, &self.credentials, role)?);
         }
-        let asked = session.as_ref().map_or_else(|| Err(unexpected()), |s| s.ask(request));
+        let ask = |session: &Session| session.ask_within(request, patience);
+        let asked = session.as_ref().map_or_else(|| Err(unexpected()), ask);
         if matches!(asked, Err(Error::Lost(_) | Error::Timeout(_) | Error::Corrupt(_))) {
             *session = None;
         }

@@ -141,10 +141,14 @@ impl Host for Machine {
 
     fn end_process(&self, process: Process, files: &[PathBuf], patience: Nanos) -> Result<()> {
         let until = rt::now().raw().saturating_add(patience.raw());
-        let maps = |file: &&PathBuf| {
-            Target::of(file).is_ok_and(|file| file.is_some_and(|file| file.is_mapped_by(process.pid)))
-        };
-        let Some(file) = files.iter().find(maps).filter(|_| self.is_there(process)) else {
+        let mut mapped = None;
+        for file in files {
+            if Target::of(file)?.is_some_and(|file| file.is_mapped_by(process.pid)) {
+                mapped = Some(file);
+                break;
+            }
+        }
+        let Some(file) = mapped.filter(|_| self.is_there(process)) else {
             return Ok(());
         };
         if process.pid == own_pid() {

@@ -12,7 +12,7 @@
 //! - of several managers one leads ([`office`]). Who leads no more answers nobody, and its writes and orders come to nothing: the store refuses the ones,
 //!   memory nodes, which know the latest term, the others.
 //!
-//! Lock order: a link's `one` → the book. No thread waits for a node with the book locked.
+//! Lock order: a link's `one` → the book; the reasons (`not_made`) → the book. No thread waits for a node with the book locked.
 
 mod office;
 mod spaces;
@@ -329,7 +329,7 @@ impl Inner {
                 Ok(request) => {
                     let reply = ask(request).and_then(|reply| check_leads(&*self.tenure).map(|()| reply));
                     let reply = reply.unwrap_or_else(|error| Reply::Failed(error.into()));
-                    wire::send(connection, &reply)?;
+                    wire::answer(connection, &reply, Reply::Failed)?;
                 }
                 Err(Error::Timeout(_)) => {}
                 Err(error) => return Err(error),
@@ -349,6 +349,7 @@ impl Inner {
             one: Mutex::new(()),
         });
         self.links.lock().insert(node.id, Arc::clone(&link));
+        self.changed.notify_all();
         self.remind(node.id, &link)?;
         let mut pinged = rt::now();
         let mut told = BTreeMap::new();
@@ -398,9 +399,23 @@ impl Inner {
     }
 
     fn order(&self, node: NodeId, order: &Order) -> Result<OrderReply> {
-        let link = self.links.lock().get(&node).cloned();
-        let link = link.ok_or_else(|| Error::Lost(format!("memory node {node} is not connected")))?;
-        link.order(order)
+        self.link(node)?.order(order)
+    }
+
+    /// The way to a node. One that was just let in has yet to note whose it is: it is waited for.
+    fn link(&self, node: NodeId) -> Result<Arc<Link>> {
+        let until = rt::now() + HELLO_PATIENCE;
+        loop {
+            if let Some(link) = self.links.lock().get(&node) {
+                return Ok(Arc::clone(link));
+            }
+            let book = self.book.lock();
+            let is_coming = book.node(node).is_ok_and(|node| node.connected);
+            if !is_coming || rt::now() > until || self.is_stopping() {
+                return Err(Error::Lost(format!("memory node {node} is not connected")));
+            }
+            drop(self.changed.wait_timeout(book, TURN));
+        }
     }
 
     // ---- holders ----

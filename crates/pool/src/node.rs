@@ -33,6 +33,7 @@ use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use cenote_fabric::message::{Connection, Listener, Network};
 use cenote_fabric::rdma::call::Callers;
+use cenote_fabric::{Region, RegionOptions};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,8 @@ use std::sync::Arc;
 
 const IDENTITY: &str = "node.json";
 const GRANT_PREFIX: &str = "grant-";
+/// Made and removed when the node starts.
+const PROBE: &str = "probe";
 /// How long ending a holder may take.
 const END_PATIENCE: Nanos = Nanos::from_secs(5);
 const CONNECT_PATIENCE: Nanos = Nanos::from_secs(2);
@@ -132,11 +135,23 @@ impl MemoryNode {
     /// Takes the directory, and joins the pool as soon as the manager answers.
     ///
     /// # Errors
-    /// [`Error::Busy`] if another node runs there; [`Error::Full`] if the file system is smaller than what is offered; those of files.
+    /// [`Error::Busy`] if another node runs there; [`Error::Full`] if the file system is smaller than what is offered; [`Error::Mismatch`] if it does not show who maps a
+    /// file; those of files.
     pub fn start(options: NodeOptions, network: Arc<dyn Network>, host: Box<dyn Host>) -> Result<Self> {
         crate::settings::check_name("a pod's name", &options.pod)?;
+        let (inner, listener) = Self::prepare(options, network, host)?;
+        Ok(Self::run(inner, listener))
+    }
+
+    /// Takes the directory, and the parts that it keeps. Nobody is heard yet.
+    fn prepare(
+        options: NodeOptions,
+        network: Arc<dyn Network>,
+        host: Box<dyn Host>,
+    ) -> Result<(Arc<Inner>, Box<dyn Listener>)> {
         let lock = take(&options.directory)?;
         check_room(&options)?;
+        check_seen(&options.directory, &*host)?;
         let identity = read_identity(&options.directory)?;
         let listener = listen(&*network, &options.listen, identity.members.as_deref())?;
         let inner = Arc::new(Inner {
@@ -155,13 +170,17 @@ impl MemoryNode {
         });
         inner.note(|identity| identity.members = Some(inner.address.clone()))?;
         inner.open_parts(&mut BTreeSet::new());
+        Ok((inner, listener))
+    }
+
+    fn run(inner: Arc<Inner>, listener: Box<dyn Listener>) -> Self {
         let (obeying, accepting, watching) = (Arc::clone(&inner), Arc::clone(&inner), Arc::clone(&inner));
         let threads = vec![
             rt::spawn("memory node", move || obeying.run()),
             rt::spawn("pool members", move || accepting.accept(&*listener)),
             rt::spawn("pool watch", move || watching.watch()),
         ];
-        Ok(Self { inner, threads })
+        Self { inner, threads }
     }
 
     /// Where it listens for members of spaces.
@@ -292,6 +311,31 @@ fn check_room(options: &NodeOptions) -> Result<()> {
     Ok(())
 }
 
+/// Who maps a file of the directory has to be seen: else nobody could be fenced, and memory in use would be taken for free. On some file systems (btrfs, overlayfs) `/proc`
+/// names a mapped file by another device than the file's own.
+fn check_seen(directory: &Path, host: &dyn Host) -> Result<()> {
+    let path = directory.join(PROBE);
+    parts::remove_file(&path)?;
+    let (options, len) = (RegionOptions::default(), 1 << 20);
+    match Region::create(&path, len, cenote_fabric::Identity::default(), options) {
+        // All of it is granted: it was seen when the node was new.
+        Err(Error::Full(_)) => return parts::remove_file(&path),
+        // Whoever has its lock counts as a user of it too.
+        made => drop(made?),
+    }
+    let mapped = Region::join(&path, options)?;
+    let seen = host.holders(&path);
+    drop(mapped);
+    parts::remove_file(&path)?;
+    match seen?.is_empty() {
+        false => Ok(()),
+        true => Err(Error::Mismatch(format!(
+            "{}: who maps files there is not seen in /proc, so nobody could be fenced: give memory from a tmpfs, or another file system",
+            directory.display()
+        ))),
+    }
+}
+
 fn sync_directory(directory: &Path) -> Result<()> {
     fs::sync_dir(directory).map_err(|error| Error::io(format!("syncing {}", directory.display()), error))
 }
@@ -301,11 +345,22 @@ fn grant_path(directory: &Path, grant: GrantId) -> PathBuf {
 }
 
 fn grants_in(directory: &Path) -> Result<Vec<GrantId>> {
+    numbered(directory, GRANT_PREFIX)
+}
+
+/// Numbers of the files of a kind.
+fn numbered(directory: &Path, prefix: &str) -> Result<Vec<GrantId>> {
     let names = fs::list(directory).map_err(|error| Error::io(format!("listing {}", directory.display()), error))?;
-    let number = |name: &String| name.strip_prefix(GRANT_PREFIX)?.parse().ok().map(GrantId);
+    let number = |name: &String| name.strip_prefix(prefix)?.parse().ok().map(GrantId);
     let mut grants: Vec<GrantId> = names.iter().filter_map(number).collect();
     grants.sort_unstable();
     Ok(grants)
+}
+
+/// The greatest number of a grant that has left anything here, whether the manager knows of it or not.
+fn last_grant(directory: &Path) -> Result<GrantId> {
+    let (memory, notes) = (grants_in(directory)?, parts::notes_in(directory)?);
+    Ok(memory.into_iter().chain(notes).max().unwrap_or_default())
 }
 
 impl Inner {
@@ -352,6 +407,7 @@ impl Inner {
                 machine: cenote_fabric::boot(),
                 members: self.address.clone(),
                 calls: self.options.calls.as_ref().map(|calls| calls.address.clone()),
+                last: last_grant(&self.options.directory)?,
             }),
             secret: self.options.secret.clone(),
         };
@@ -393,7 +449,7 @@ impl Inner {
                     let reply = self
                         .execute(&order)
                         .unwrap_or_else(|error| OrderReply::Failed(error.into()));
-                    wire::send(connection, &reply)?;
+                    wire::answer(connection, &reply, OrderReply::Failed)?;
                 }
                 Err(Error::Timeout(_)) if rt::now().since(heard) < SILENCE_MAX => {}
                 Err(Error::Timeout(_)) => return Err(Error::Lost("the manager says nothing".into())),
@@ -463,3 +519,6 @@ impl Inner {
         Ok(OrderReply::Files(files))
     }
 }
+
+#[cfg(test)]
+mod tests;

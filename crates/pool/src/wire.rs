@@ -48,6 +48,9 @@ pub struct NodeHello {
     pub members: String,
     /// Where it is called over the fabric, if it can be.
     pub calls: Option<String>,
+    /// The greatest number of a grant of which there is anything in its directory: none up to it is given anew.
+    #[serde(default)]
+    pub last: GrantId,
 }
 
 /// The manager's answer to a hello.
@@ -431,6 +434,17 @@ pub fn send(connection: &dyn Connection, message: &impl Serialize) -> Result<()>
     connection.send(&bytes)
 }
 
+/// Sends an answer; where it is longer than a message can be, the failure to say so.
+pub fn answer<T: Serialize>(connection: &dyn Connection, answer: &T, failed: fn(Failure) -> T) -> Result<()> {
+    match send(connection, answer) {
+        Err(Error::Invalid(text)) => {
+            let error = Error::Full(format!("the answer is too long for a message: {text}"));
+            send(connection, &failed(error.into()))
+        }
+        sent => sent,
+    }
+}
+
 /// Receives a message; one that cannot be read ends the connection.
 pub fn receive<T: DeserializeOwned>(connection: &dyn Connection, patience: Nanos) -> Result<T> {
     let bytes = connection.receive(patience)?;
@@ -452,6 +466,8 @@ pub fn call<T: DeserializeOwned>(connection: &dyn Connection, message: &impl Ser
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_fabric::message::tcp::Tcp;
+    use cenote_fabric::message::{MESSAGE_MAX, Network};
     use proptest::prelude::*;
 
     #[test]
@@ -460,6 +476,29 @@ mod tests {
         assert!(matches!(&error, Error::Revoked(text) if text == "gone"));
         let error = Error::from(Failure::from(Error::corrupt("bits")));
         assert_eq!(error.to_string(), "corrupt: bits");
+    }
+
+    /// The connection goes on, and who asked hears why there is no answer.
+    #[test]
+    fn an_answer_that_is_too_long_is_a_failure() {
+        let soon = Nanos::from_secs(10);
+        let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
+        let one = Tcp.connect(&listener.address(), soon).expect("connected");
+        let other = listener.accept(soon).expect("no error").expect("connected");
+        let report = |len| {
+            Reply::Audit(AuditReport {
+                summary: vec!["x".repeat(len)],
+                problems: Vec::new(),
+            })
+        };
+        answer(&*one, &report(MESSAGE_MAX), Reply::Failed).expect("said");
+        answer(&*one, &report(1), Reply::Failed).expect("said");
+        let said: Reply = receive(&*other, soon).expect("an answer");
+        assert!(
+            matches!(&said, Reply::Failed(failure) if failure.kind == Kind::Full && failure.text.contains("too long")),
+            "{said:?}"
+        );
+        assert_eq!(receive::<Reply>(&*other, soon).expect("an answer"), report(1));
     }
 
     proptest! {

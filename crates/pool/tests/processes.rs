@@ -338,6 +338,38 @@ fn what_is_freed_is_nobodys() {
     assert!(next.says().starts_with("found 0 "), "another's bytes");
 }
 
+/// The story: the manager's machine was lost in the middle of a renewal, and was there again soon. The holder waited for the answer of before until its lease had lapsed with the new one.
+#[test]
+fn a_renewal_that_is_not_answered_is_sent_again() {
+    // A manager that the test plays.
+    let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
+    let credentials = Credentials {
+        manager: listener.address(),
+        tenant: DEFAULT_TENANT.into(),
+        secret: String::new(),
+    };
+    let greeted = |patience: Nanos| {
+        let connection = listener.accept(patience).expect("no error").expect("it comes again");
+        connection.receive(PATIENCE).expect("a hello");
+        let welcome = format!(r#"{{"Ok":{{"pool":1,"term":1,"lease":{}}}}}"#, LEASE.raw());
+        connection.send(welcome.as_bytes()).expect("sent");
+        connection
+    };
+    let opening = std::thread::spawn(move || {
+        GrantedMemory::open(&network(), &credentials, wish("db", 1), Box::new(|_| {})).expect("opened")
+    });
+    let first = greeted(PATIENCE);
+    first.receive(PATIENCE).expect("a wish");
+    let opened = r#"{"Opened":{"grant":1,"epoch":1,"bytes":2097152,"pod":"a","path":"/","fresh":true}}"#;
+    first.send(opened.as_bytes()).expect("sent");
+    let _memory = opening.join().expect("no panic");
+    let renewal = first.receive(PATIENCE).expect("a renewal");
+    // It was not answered for as long as anything is waited for before.
+    let again = greeted(Nanos::from_secs(20));
+    assert_eq!(again.receive(PATIENCE).expect("the same"), renewal);
+    again.send(b"\"Done\"").expect("sent");
+}
+
 /// The manager is killed and started again: the holder goes on, and so does its lease.
 #[test]
 fn a_manager_comes_and_goes() {
@@ -417,6 +449,41 @@ fn a_memory_node_comes_and_goes() {
     pool.nodes[0] = Some(pool.node(0, "a", 8).expect("started again"));
     assert!(pool.holder("db", 6).says().starts_with("found 5"));
     pool.audited();
+}
+
+/// The story: memory was asked for when its node had just been let in, and had not yet noted whose it is. Its manager said that it is not there.
+#[test]
+fn a_node_that_is_just_joining_is_waited_for() {
+    let pool = Pool::new(&[]);
+    // A memory node that the test plays.
+    let connection = Tcp.connect(&pool.address, PATIENCE).expect("connected");
+    let hello = format!(
+        r#"{{"version":3,"role":{{"Node":{{"id":5,"pool":null,"pod":"a","bytes":16777216,"directory":"/","machine":{},"members":"","calls":null,"last":0}}}},"secret":""}}"#,
+        cenote_fabric::boot()
+    );
+    connection.send(hello.as_bytes()).expect("sent");
+    let welcome = connection.receive(PATIENCE).expect("a welcome");
+    assert!(welcome.starts_with(b"{\"Ok\""), "{}", String::from_utf8_lossy(&welcome));
+    let credentials = pool.credentials();
+    let opening = std::thread::spawn(move || {
+        GrantedMemory::open(&network(), &credentials, wish("db", 1), Box::new(|_| {})).map(drop)
+    });
+    pool.until("db", Some(Phase::Held));
+    rt::sleep(Nanos::from_millis(300));
+    connection.send(b"\"Done\"").expect("sent");
+    while !opening.is_finished() {
+        let Ok(order) = connection.receive(Nanos::from_millis(100)) else {
+            continue;
+        };
+        let is_wish = order.starts_with(b"{\"Admit\"");
+        let reply: &[u8] = if is_wish {
+            br#"{"Admitted":{"fresh":true}}"#
+        } else {
+            b"\"Done\""
+        };
+        connection.send(reply).expect("sent");
+    }
+    opening.join().expect("no panic").expect("opened");
 }
 
 #[test]

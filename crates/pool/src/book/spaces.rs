@@ -244,12 +244,12 @@ impl Book {
         Ok(pods.into_iter().map(of).collect::<Result<Vec<_>>>()?.concat())
     }
 
+    /// As if all that may be reclaimed were free: what has to go then for each node's share, and nothing else.
     fn reclaim_shares(&mut self, bytes: u64, nodes: &[NodeId], priority: u8) -> Result<()> {
-        let share = bytes
-            .div_ceil(nodes.len() as u64)
-            .next_multiple_of(EXTENT)
-            .max(PART_MIN);
-        let victims: Option<Vec<_>> = nodes.iter().map(|node| self.victims(*node, share, priority)).collect();
+        let most = |node: &NodeId| (*node, self.reclaimable_to(*node, priority));
+        let shares = spread(bytes.max(PART_MIN), nodes.iter().map(most).collect());
+        let of_share = |(node, share): &(NodeId, u64)| self.victims(*node, *share, priority);
+        let victims: Option<Vec<_>> = shares.and_then(|shares| shares.iter().map(of_share).collect());
         let Some(victims) = victims else {
             let free: u64 = nodes.iter().map(|id| self.free_of(*id)).sum();
             return Err(Error::Full(format!(

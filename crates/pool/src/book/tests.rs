@@ -27,6 +27,7 @@ fn hello(id: u64, pod: &str, extents: u64) -> NodeHello {
         machine: 0,
         members: format!("127.0.0.1:{id}"),
         calls: None,
+        last: GrantId::default(),
     }
 }
 
@@ -400,6 +401,49 @@ fn limits_of_spaces_are_kept_and_said() {
             .all(|(_, grant)| grant.part.is_none() || grant.phase == Phase::Keeping),
         "no lease lapses"
     );
+}
+
+/// Idle memory goes where it has to, and stays where the space has room without it: also where nodes have unlike much.
+#[test]
+fn no_more_is_reclaimed_for_a_space_than_it_needs() {
+    let mut book = Book::new(7, tenants());
+    book.join(&hello(1, "pod", 4)).expect("joined");
+    book.join(&hello(2, "pod", 3)).expect("joined");
+    let idle = |book: &mut Book, label: &str, extents: u64| {
+        let (id, epoch) = admit(open(book, "a", label, extents, 0));
+        book.release("a", id, epoch, false, Nanos(1)).expect("released");
+        book.confirmed(id, epoch + 1, Nanos(1));
+        id
+    };
+    let [one, other] = ["one", "other"].map(|label| idle(&mut book, label, 3));
+    assert!(matches!(create(&mut book, "b", "small", 2, 1), Ok(Making::Wait)));
+    let phases = [one, other].map(|id| book.grant(id).expect("there").phase);
+    let reclaimed = phases.iter().filter(|phase| **phase == Phase::Freeing).count();
+    assert_eq!(reclaimed, 1, "{phases:?}");
+    // Not half of it on each: one of them has less than that.
+    assert!(matches!(create(&mut book, "b", "all", 7, 2), Ok(Making::Wait)));
+    [one, other].into_iter().for_each(|id| confirm(&mut book, id));
+    begun(create(&mut book, "b", "all", 7, 2));
+}
+
+/// The story: an older copy of the book is put back. Memory that was granted since is there, and in no book. Its number was given anew,
+/// and the next tenant found the bytes of another.
+#[test]
+fn a_number_that_a_node_has_seen_is_not_given_anew() {
+    let mut book = book();
+    let copy = book.to_bytes();
+    let (since, _) = admit(open(&mut book, "a", "since", 2, 0));
+    let mut book = Book::from_bytes(&copy, tenants(), Nanos(5), LEASE).expect("read");
+    let seen = |last: GrantId| NodeHello {
+        pool: Some(7),
+        last,
+        ..hello(1, "left", 8)
+    };
+    let lie = book.join(&seen(GrantId(u64::MAX)));
+    assert!(matches!(lie, Err(Error::Corrupt(_))), "{lie:?}");
+    book.join(&seen(since)).expect("joined");
+    let (next, _) = admit(open(&mut book, "b", "next", 2, 6));
+    assert!(next > since, "{next}");
 }
 
 /// Shares are even as far as there is room, whole extents, and the smallest part there can be at least.

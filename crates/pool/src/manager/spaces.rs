@@ -1,7 +1,7 @@
 //! Spaces at the manager: tenants ask for them, memory nodes make and keep their parts.
 
 use super::{Inner, Link, OPEN_PATIENCE, TURN};
-use crate::book::{Book, GrantId, Making, NodeId, Phase, SpaceId};
+use crate::book::{Book, Grant, GrantId, Making, NodeId, Phase, SpaceId};
 use crate::key::Key;
 use crate::wire::{AuditReport, Order, OrderReply, PartView, Reply, SpaceWish};
 use cenote_base::rt::{self, Nanos};
@@ -66,7 +66,8 @@ impl Inner {
             })?;
         }
         let mut reasons = self.not_made.lock();
-        let why = parts.iter().filter_map(|id| reasons.remove(id)).next();
+        let why = parts.iter().fold(None, |first, id| first.or(reasons.remove(id)));
+        drop(reasons);
         let silent = || {
             Error::Busy(
                 "a memory node that was to give memory for it does not answer: try again, and see `cenote pool status`"
@@ -79,7 +80,14 @@ impl Inner {
     /// A node could not make a part.
     pub(super) fn not_kept(&self, id: GrantId, error: Error) -> Result<()> {
         eprintln!("cenote: manager: grant {id} is taken back: {error}");
-        self.not_made.lock().insert(id, error);
+        {
+            // Who waits takes it out after the phase is another: nothing stays that nobody asks for.
+            let mut reasons = self.not_made.lock();
+            let is_awaited = |grant: &Grant| grant.phase == Phase::Keeping;
+            if self.book.lock().grant(id).is_ok_and(is_awaited) {
+                reasons.insert(id, error);
+            }
+        }
         self.change(|book| {
             book.not_kept(id);
             Ok(())

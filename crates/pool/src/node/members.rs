@@ -16,7 +16,7 @@
 //! - members that a former process of this node had come back with what they had, until a lease has passed. Then whoever maps a part and is no member is
 //!   ended, and then the sessions that nobody came back for;
 //! - who is fenced and lives on (on another machine, or mapping nothing) is remembered: it does not come back, also when this process starts anew;
-//! - time that this process itself did not run counts for nobody's silence.
+//! - time that this process itself did not run counts for nobody's silence, nor does time in which a member waits for an answer.
 //!
 //! Lock order: members → fenced; members → parts → a keeper. Nobody is ended with a lock held.
 
@@ -37,8 +37,8 @@ use std::sync::Arc;
 
 /// Connections of members at a time.
 const CONNECTIONS_MAX: u32 = 500;
-/// Sessions of one member at a time, in one part.
-const SESSIONS_MAX: usize = 1 << 16;
+/// Sessions of one member at a time. Their numbers fit into one message, in which it says them when it comes back.
+const SESSIONS_MAX: usize = 1 << 15;
 /// Bytes of a member's name that are kept.
 const NAME_MAX: usize = 128;
 const HELLO_PATIENCE: Nanos = Nanos::from_secs(5);
@@ -66,6 +66,8 @@ pub(super) struct Member {
     /// Which of its connections that is.
     turn: u64,
     heard: Nanos,
+    /// Requests of it that are being served: who waits for an answer is not silent, however long that takes.
+    asking: u32,
     /// It is being ended, and answered no more.
     is_fenced: bool,
 }
@@ -156,11 +158,9 @@ impl Inner {
                 Err(error) => return Err(error),
             };
             let is_last = request == MemberRequest::Leave;
-            let reply = self.ask_of_member(id, turn, request);
-            wire::send(
-                connection,
-                &reply.unwrap_or_else(|error| MemberReply::Failed(error.into())),
-            )?;
+            let reply = self.attend(id, turn, || self.ask_of_member(id, turn, request));
+            let reply = reply.unwrap_or_else(|error| MemberReply::Failed(error.into()));
+            wire::answer(connection, &reply, MemberReply::Failed)?;
             if is_last {
                 break;
             }
@@ -194,11 +194,8 @@ impl Inner {
             )));
         }
         let mut members = self.members.lock();
-        let is_ending = |kept: &Arc<Kept>| kept.former().is_some_and(|former| former.is_over);
-        if self.parts.of_space(hello.space).iter().any(is_ending) {
-            return Err(Error::Busy("members of before are being ended: ask again".into()));
-        }
         if !members.contains_key(&hello.member) {
+            self.check_ended(hello.space)?;
             self.claim(&members, hello)?;
             members.insert(hello.member, Member::new(hello, process));
         }
@@ -213,10 +210,22 @@ impl Inner {
         Ok(member.turn)
     }
 
+    /// Whoever is no member yet waits while those who are none are being ended. (Who is a member is not among them, however long that takes.)
+    fn check_ended(&self, space: SpaceId) -> Result<()> {
+        let is_ending = |kept: &Arc<Kept>| kept.former().is_some_and(|former| former.is_over);
+        match self.parts.of_space(space).iter().any(is_ending) {
+            false => Ok(()),
+            true => Err(Error::Busy("members of before are being ended: ask again".into())),
+        }
+    }
+
     /// What a member says to have begun under a former process of this node is its own again: all of it, or none.
     fn claim(&self, members: &Members, hello: &MemberHello) -> Result<()> {
         if self.fenced.lock().contains(hello.member) {
             return Err(revoked());
+        }
+        if hello.sessions.len() > SESSIONS_MAX {
+            return Err(Error::Full(format!("a member has {SESSIONS_MAX} sessions at most")));
         }
         let mut claimed = Vec::new();
         for (part, session) in &hello.sessions {
@@ -290,6 +299,22 @@ impl Inner {
         })
     }
 
+    /// Serves a request of a member.
+    pub(super) fn attend<T>(&self, id: MemberId, turn: u64, serve: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.hear(id, turn)?;
+        self.count_asking(id, 1);
+        let answer = serve();
+        self.count_asking(id, -1);
+        answer
+    }
+
+    fn count_asking(&self, id: MemberId, more: i32) {
+        if let Some(member) = self.members.lock().get_mut(&id) {
+            member.asking = member.asking.saturating_add_signed(more);
+            member.heard = rt::now();
+        }
+    }
+
     /// A member says something: the space that it is of.
     fn hear(&self, id: MemberId, turn: u64) -> Result<SpaceId> {
         let mut members = self.members.lock();
@@ -357,6 +382,7 @@ impl Member {
             connection: None,
             turn: 0,
             heard: rt::now(),
+            asking: 0,
             is_fenced: false,
         }
     }
@@ -366,7 +392,7 @@ impl Member {
         match () {
             () if self.is_fenced => Some("is being ended"),
             () if is_gone && self.connection.is_none() => Some("is gone"),
-            () if now.since(self.heard) > lease => Some("has said nothing for a lease"),
+            () if self.asking == 0 && now.since(self.heard) > lease => Some("has said nothing for a lease"),
             () => None,
         }
     }
@@ -382,27 +408,42 @@ impl Inner {
     }
 
     pub(super) fn watch(&self) {
+        self.begin_leases();
         let mut opened = rt::now();
         let mut said = BTreeSet::new();
         while !self.is_stopping() {
-            let before = rt::now();
-            rt::sleep(WATCH_TURN);
-            let slept = rt::now().since(before);
-            if slept > Nanos(self.lease().raw() / 4) {
-                self.give_time(slept);
-            }
+            self.timed(Nanos::ZERO, || rt::sleep(WATCH_TURN));
             for (id, why) in self.lapsed() {
-                self.fence(id, why).unwrap_or_else(|error| complain(error, &mut said));
+                let fenced = self.timed(END_PATIENCE, || self.fence(id, why));
+                fenced.unwrap_or_else(|error| complain(error, &mut said));
             }
             for kept in self.parts.all() {
-                self.end_former(&kept)
-                    .unwrap_or_else(|error| complain(error, &mut said));
+                let ended = self.timed(END_PATIENCE, || self.end_former(&kept));
+                ended.unwrap_or_else(|error| complain(error, &mut said));
             }
             if rt::now().since(opened) > AGAIN {
-                self.open_parts(&mut said);
+                self.timed(Nanos::ZERO, || self.open_parts(&mut said));
                 opened = rt::now();
             }
         }
+    }
+
+    /// Members can be heard from here on: opening the parts may have taken longer than a lease.
+    fn begin_leases(&self) {
+        for kept in self.parts.all() {
+            kept.set_former_until(rt::now() + self.lease());
+        }
+    }
+
+    /// Does something that takes so long at most. If it took much longer this process did not run, and heard nobody.
+    fn timed<T>(&self, most: Nanos, work: impl FnOnce() -> T) -> T {
+        let due = rt::now() + most;
+        let done = work();
+        let late = rt::now().since(due);
+        if late > Nanos(self.lease().raw() / 4) {
+            self.give_time(late);
+        }
+        done
     }
 
     /// This process did not run for so long, and heard nobody.
@@ -411,15 +452,13 @@ impl Inner {
             member.heard = (member.heard + slept).min(rt::now());
         }
         for kept in self.parts.all() {
-            let later = kept.former().map(|mut former| {
-                former.until += slept;
-                former
-            });
-            kept.set_former(later);
+            if let Some(former) = kept.former() {
+                kept.set_former_until(former.until + slept);
+            }
         }
     }
 
-    fn lapsed(&self) -> Vec<(MemberId, &'static str)> {
+    pub(super) fn lapsed(&self) -> Vec<(MemberId, &'static str)> {
         let away: Vec<(MemberId, Process)> = {
             let members = self.members.lock();
             let away = members.iter().filter(|(_, member)| member.connection.is_none());
@@ -505,15 +544,21 @@ impl Inner {
         };
         self.host.end_others(&kept.path, &processes, END_PATIENCE)?;
         kept.give_up(|mark| processes.iter().all(|process| process.mark() != mark));
-        let members = self.members.lock();
-        let is_somebodys = |session: &SessionId| {
-            members
-                .values()
-                .any(|member| member.space == space && member.sessions.contains(&(part, *session)))
-        };
-        let nobodys = former.sessions.iter().filter(|session| !is_somebodys(session));
-        nobodys.for_each(|session| _ = kept.keeper.end(*session));
+        // Whoever is no member has to wait meanwhile, so that none of these comes to be somebody's.
+        for session in self.nobodys(space, part, former.sessions) {
+            kept.keeper.end(session)?;
+        }
         kept.set_former(None);
         Ok(())
+    }
+
+    /// Those of a part's sessions that no member has.
+    fn nobodys(&self, space: SpaceId, part: u8, mut sessions: BTreeSet<SessionId>) -> BTreeSet<SessionId> {
+        let members = self.members.lock();
+        for member in members.values().filter(|member| member.space == space) {
+            let of_part = member.sessions.iter().filter(|(of, _)| *of == part);
+            of_part.for_each(|(_, session)| _ = sessions.remove(session));
+        }
+        sessions
     }
 }

@@ -50,10 +50,12 @@ pub(super) struct Former {
     pub(super) is_over: bool,
 }
 
-/// All of them. Lock order: `noted` → `open`.
+/// All of them. Lock order: `opening` → `noted` → `open`. The last two are held for a moment only, since members come through them.
 pub(super) struct Parts {
     directory: PathBuf,
     hosting: Option<Hosting>,
+    /// Held by who opens, closes or removes a part, which takes long where that is large.
+    opening: Mutex<()>,
     noted: Mutex<BTreeMap<GrantId, Noted>>,
     open: Mutex<BTreeMap<GrantId, Arc<Kept>>>,
 }
@@ -95,11 +97,9 @@ impl Noted {
 impl Parts {
     /// Reads the notes. Parts are opened by [`Parts::open_noted`].
     pub(super) fn find(directory: &Path, hosting: Option<Hosting>) -> Result<Self> {
-        let names =
-            fs::list(directory).map_err(|error| Error::io(format!("listing {}", directory.display()), error))?;
-        let number = |name: &String| name.strip_prefix(NOTE_PREFIX)?.parse().ok().map(GrantId);
+        remove_cut_off(directory)?;
         let mut noted = BTreeMap::new();
-        for grant in names.iter().filter_map(number) {
+        for grant in notes_in(directory)? {
             match read_note(directory, grant) {
                 Ok(order) => _ = noted.insert(grant, Noted::new(order)),
                 // The manager says it again.
@@ -110,6 +110,7 @@ impl Parts {
         Ok(Self {
             directory: directory.into(),
             hosting,
+            opening: Mutex::new(()),
             noted: Mutex::new(noted),
             open: Mutex::default(),
         })
@@ -117,21 +118,34 @@ impl Parts {
 
     /// Opens what is noted and not open: those that cannot be opened now stay for another time, or for the manager to decide.
     pub(super) fn open_noted(&self, lease: Nanos) -> Vec<Error> {
-        let noted = self.noted.lock();
-        let is_open = |grant: &GrantId| self.open.lock().contains_key(grant);
-        let closed = noted
-            .iter()
-            .filter(|(grant, noted)| !noted.is_closing && !is_open(grant));
-        let there = |order: &PartOrder| PartOrder {
-            make: false,
-            ..order.clone()
-        };
-        let opened = closed.map(|(_, noted)| self.open(&there(&noted.order), lease));
+        let _opening = self.opening.lock();
+        let opened = self.closed().into_iter().map(|order| self.open(&order, lease));
         opened.filter_map(Result::err).collect()
+    }
+
+    /// What is noted and not open: it has to be there.
+    fn closed(&self) -> Vec<PartOrder> {
+        let noted = self.noted.lock();
+        let open = self.open.lock();
+        let closed = noted
+            .values()
+            .filter(|noted| !noted.is_closing && !open.contains_key(&noted.order.grant));
+        let there = |noted: &Noted| PartOrder {
+            make: false,
+            ..noted.order.clone()
+        };
+        closed.map(there).collect()
     }
 
     /// Keeps a part from here on, if it does not yet.
     pub(super) fn keep(&self, order: &PartOrder, lease: Nanos) -> Result<()> {
+        let _opening = self.opening.lock();
+        self.note(order)?;
+        let is_open = self.open.lock().contains_key(&order.grant);
+        if is_open { Ok(()) } else { self.open(order, lease) }
+    }
+
+    fn note(&self, order: &PartOrder) -> Result<()> {
         let mut noted = self.noted.lock();
         let same = |known: &PartOrder| {
             PartOrder {
@@ -155,8 +169,7 @@ impl Parts {
                 noted.insert(order.grant, Noted::new(order.clone()));
             }
         }
-        let is_open = self.open.lock().contains_key(&order.grant);
-        if is_open { Ok(()) } else { self.open(order, lease) }
+        Ok(())
     }
 
     fn open(&self, order: &PartOrder, lease: Nanos) -> Result<()> {
@@ -180,6 +193,7 @@ impl Parts {
 
     /// Keeps a part no longer. Whoever is in the middle of a request has it still.
     pub(super) fn close(&self, grant: GrantId) -> Option<PartOrder> {
+        let _opening = self.opening.lock();
         if let Some(noted) = self.noted.lock().get_mut(&grant) {
             noted.is_closing = true;
         }
@@ -192,12 +206,11 @@ impl Parts {
 
     /// A part's memory is gone.
     pub(super) fn forget(&self, grant: GrantId) -> Result<()> {
-        let mut noted = self.noted.lock();
-        if noted.contains_key(&grant) {
-            remove_file(&note_path(&self.directory, grant))?;
-            sync_directory(&self.directory)?;
-            noted.remove(&grant);
-        }
+        let _opening = self.opening.lock();
+        // Also a note that could not be read.
+        remove_file(&note_path(&self.directory, grant))?;
+        sync_directory(&self.directory)?;
+        self.noted.lock().remove(&grant);
         Ok(())
     }
 
@@ -291,6 +304,12 @@ impl Kept {
         self.former.lock().clone()
     }
 
+    pub(super) fn set_former_until(&self, until: Nanos) {
+        if let Some(former) = &mut *self.former.lock() {
+            former.until = until;
+        }
+    }
+
     pub(super) fn set_former(&self, former: Option<Former>) {
         *self.former.lock() = former;
     }
@@ -321,7 +340,7 @@ impl Former {
         let sessions = keeper.sessions().into_iter().collect();
         let is_new = first_new == SessionId(1);
         Ok((!is_new).then(|| Self {
-            until: Nanos(rt::now().raw() + lease.raw()),
+            until: rt::now() + lease,
             sessions,
             first_new,
             is_over: false,
@@ -372,6 +391,19 @@ fn check(part: Part, order: &PartOrder) -> Result<Part> {
 
 fn note_path(directory: &Path, grant: GrantId) -> PathBuf {
     directory.join(format!("{NOTE_PREFIX}{grant}"))
+}
+
+/// Of which grants there are notes.
+pub(super) fn notes_in(directory: &Path) -> Result<Vec<GrantId>> {
+    super::numbered(directory, NOTE_PREFIX)
+}
+
+/// Notes whose writing a former process was killed over: nobody has heard of them.
+fn remove_cut_off(directory: &Path) -> Result<()> {
+    let names = fs::list(directory).map_err(|error| Error::io(format!("listing {}", directory.display()), error))?;
+    let is_cut_off = |name: &&String| name.starts_with(NOTE_PREFIX) && name.ends_with(".next");
+    let mut cut_off = names.iter().filter(is_cut_off);
+    cut_off.try_for_each(|name| remove_file(&directory.join(name)))
 }
 
 fn write_note(directory: &Path, order: &PartOrder) -> Result<()> {

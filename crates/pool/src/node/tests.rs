@@ -1,0 +1,230 @@
+//! A memory node on a machine that this test plays.
+
+use super::*;
+use crate::book::SpaceId;
+use crate::host::Process;
+use crate::key::Key;
+use crate::member::{MemberHello, MemberId, MemberWelcome};
+use crate::wire::PartOrder;
+use cenote_base::rt::atomic::AtomicBool;
+use cenote_fabric::message::tcp::Tcp;
+
+const PATIENCE: Nanos = Nanos::from_secs(60);
+/// So long that none lapses here.
+const LONG: Nanos = Nanos::from_secs(1000);
+const GRANT: GrantId = GrantId(3);
+
+/// What it shows of its processes, and whether they end.
+#[derive(Clone, Default)]
+struct Stage(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    is_blind: AtomicBool,
+    is_stuck: AtomicBool,
+    /// How often those who are no members were to be ended.
+    ended_others: AtomicU32,
+}
+
+impl Host for Stage {
+    fn holders(&self, _: &Path) -> Result<Vec<String>> {
+        let seen = !self.0.is_blind.load(Ordering::Acquire);
+        Ok(seen.then(|| "this process".to_owned()).into_iter().collect())
+    }
+
+    fn end_holders(&self, _: &Path, _: Nanos) -> Result<()> {
+        Ok(())
+    }
+
+    fn end_others(&self, _: &Path, _: &[Process], _: Nanos) -> Result<()> {
+        self.0.ended_others.fetch_add(1, Ordering::AcqRel);
+        match self.0.is_stuck.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(Error::Busy("a process does not end".into())),
+        }
+    }
+
+    fn is_there(&self, _: Process) -> bool {
+        true
+    }
+
+    fn end_process(&self, _: Process, _: &[PathBuf], _: Nanos) -> Result<()> {
+        Ok(())
+    }
+}
+
+type Prepared = Result<(Arc<Inner>, Box<dyn Listener>)>;
+
+/// A node, before it is heard. No manager is there.
+fn prepare(directory: &Path, stage: &Stage) -> Prepared {
+    let options = NodeOptions {
+        pod: "pod".into(),
+        bytes: 16 << 20,
+        directory: directory.into(),
+        manager: "127.0.0.1:1".into(),
+        secret: String::new(),
+        listen: "127.0.0.1:0".into(),
+        calls: None,
+    };
+    let prepared = MemoryNode::prepare(options, Arc::new(Tcp), Box::new(stage.clone()))?;
+    prepared.0.lease.store(LONG.raw(), Ordering::Release);
+    Ok(prepared)
+}
+
+fn order() -> PartOrder {
+    PartOrder {
+        grant: GRANT,
+        space: SpaceId(9),
+        part: 1,
+        tenant: "default".into(),
+        bytes: 8 << 20,
+        key: Key::of(7),
+        make: true,
+    }
+}
+
+/// A node that was started anew, with a part.
+fn restarted(directory: &Path, stage: &Stage) -> (Arc<Inner>, Box<dyn Listener>) {
+    let (first, _) = prepare(directory, stage).expect("a node");
+    first.parts.keep(&order(), LONG).expect("a part");
+    drop(first);
+    prepare(directory, stage).expect("a node")
+}
+
+/// A member that this node cannot end, as it runs elsewhere.
+fn hello(node: &MemoryNode, member: u128) -> (Arc<dyn Connection>, std::result::Result<MemberWelcome, Failure>) {
+    let connection = Tcp.connect(node.address(), PATIENCE).expect("connected");
+    let hello = MemberHello {
+        version: VERSION,
+        space: SpaceId(9),
+        key: Key::of(7),
+        member: MemberId(member),
+        parts: vec![1],
+        machine: 1,
+        process: Process { pid: 1, start: 1 },
+        name: "x".into(),
+        sessions: Vec::new(),
+    };
+    let welcome = wire::call(&*connection, &hello, PATIENCE).expect("an answer");
+    (connection, welcome)
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = rt::now();
+    while !is_so() {
+        assert!(rt::now().since(began) < PATIENCE, "{what}");
+        rt::sleep(Nanos::from_millis(5));
+    }
+}
+
+/// On some file systems nobody is seen to map anything, and memory in use would be given to the next.
+#[test]
+fn a_directory_that_does_not_show_who_uses_it_is_refused() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let stage = Stage::default();
+    stage.0.is_blind.store(true, Ordering::Release);
+    let refused = prepare(directory.path(), &stage).err();
+    assert!(
+        matches!(&refused, Some(Error::Mismatch(text)) if text.contains("fenced")),
+        "{refused:?}"
+    );
+    stage.0.is_blind.store(false, Ordering::Release);
+    prepare(directory.path(), &stage).expect("a node");
+    assert!(!directory.path().join(PROBE).exists());
+    let options = prepare(directory.path(), &stage).expect("a node").0.options.clone();
+    let node = MemoryNode::start(options, Arc::new(Tcp), Box::new(crate::host::Machine));
+    node.expect("this machine shows it");
+}
+
+/// The story: a node took longer than a lease to open its parts, and heard nobody meanwhile. Then it ended all of its members for their silence.
+#[test]
+fn members_have_a_whole_lease_however_long_the_start_took() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let stage = Stage::default();
+    let (inner, listener) = restarted(directory.path(), &stage);
+    let kept = inner.parts.all().pop().expect("a part");
+    kept.set_former_until(Nanos::ZERO);
+    let _node = MemoryNode::run(inner, listener);
+    let waits = |kept: &parts::Kept| kept.former().is_some_and(|former| former.until > rt::now());
+    until("it waits for them", || {
+        waits(&kept) || stage.0.ended_others.load(Ordering::Acquire) > 0
+    });
+    rt::sleep(Nanos::from_millis(200));
+    assert_eq!(stage.0.ended_others.load(Ordering::Acquire), 0);
+    assert!(waits(&kept));
+}
+
+/// The story: a request took longer than a lease, as the part is large. The member, and all who waited for the same keeper, were ended for saying nothing.
+#[test]
+fn who_waits_for_an_answer_is_not_silent() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (inner, listener) = restarted(directory.path(), &Stage::default());
+    let node = MemoryNode::run(inner, listener);
+    let (_connection, welcome) = hello(&node, 5);
+    welcome.expect("a member");
+    let inner = &node.inner;
+    let served = inner.attend(MemberId(5), 1, || {
+        inner.lease.store(1, Ordering::Release);
+        rt::sleep(Nanos::from_millis(300));
+        let lapsed = inner.lapsed();
+        inner.lease.store(LONG.raw(), Ordering::Release);
+        Ok(lapsed)
+    });
+    assert_eq!(served.expect("served"), []);
+    inner.attend(MemberId(5), 1, || Ok(())).expect("a member still");
+    inner.lease.store(1, Ordering::Release);
+    until("then it is", || {
+        inner.attend(MemberId(5), 1, || Ok(())).is_err() || {
+            rt::sleep(Nanos::from_millis(100));
+            false
+        }
+    });
+}
+
+/// The story: a process that maps a part, and is no member, does not end. Members whose connection broke meanwhile were not let in again, and ended.
+#[test]
+fn a_member_comes_back_while_strangers_are_being_ended() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let stage = Stage::default();
+    let (inner, listener) = restarted(directory.path(), &stage);
+    let node = MemoryNode::run(inner, listener);
+    let (connection, welcome) = hello(&node, 5);
+    welcome.expect("a member");
+    stage.0.is_stuck.store(true, Ordering::Release);
+    let kept = node.inner.parts.all().pop().expect("a part");
+    kept.set_former_until(Nanos::ZERO);
+    until("they are to be ended", || {
+        stage.0.ended_others.load(Ordering::Acquire) > 1
+    });
+    connection.close();
+    hello(&node, 5).1.expect("it is a member");
+    let refused = hello(&node, 6).1.map_err(Error::from);
+    assert!(matches!(refused, Err(Error::Busy(_))), "{refused:?}");
+    stage.0.is_stuck.store(false, Ordering::Release);
+    until("they are ended", || kept.former().is_none());
+    hello(&node, 6).1.expect("a member");
+}
+
+/// What is freed leaves nothing, also where its note cannot be read, or its writing was cut off; and what is there is known to the manager, so that it gives no number anew.
+#[test]
+fn nothing_is_left_of_what_is_freed() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let stage = Stage::default();
+    drop(restarted(directory.path(), &stage));
+    for (name, text) in [
+        ("keep-3", "garbage"),
+        ("keep-5.next", "cenote-part 1"),
+        ("keep-8", ""),
+        ("grant-6", ""),
+    ] {
+        std::fs::write(directory.path().join(name), text).expect("written");
+    }
+    let (inner, _listener) = prepare(directory.path(), &stage).expect("a node");
+    assert_eq!(last_grant(directory.path()).expect("listed"), GrantId(8));
+    for grant in [3, 6, 8] {
+        let order = Order::Free { grant: GrantId(grant) };
+        assert_eq!(inner.execute(&order).expect("freed"), OrderReply::Done);
+    }
+    let names = fs::list(directory.path()).expect("listed");
+    assert!(names.iter().all(|name| !name.contains('-')), "{names:?}");
+}
