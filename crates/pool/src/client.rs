@@ -14,39 +14,35 @@
 //! A member that its node does not hear for a lease is fenced: its process is ended. A node that is away fences nobody, so its members wait for it, and come
 //! back with what they had.
 
-use crate::book::{NodeId, SpaceId};
+mod membership;
+
+use crate::book::NodeId;
 use crate::holder::{Credentials, Session, unexpected};
 use crate::host::Process;
-use crate::key::Key;
-use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome};
+use crate::member::{MemberReply, MemberRequest};
 use crate::space::{
     Class, Extent, FarPart, GlobalAddress, Hello, Keeper, Lifetime, Part, PartSource, Run, SessionId, Space, Way,
 };
-use crate::wire::{
-    self, AuditReport, Failure, PartView, Reply, Request, Role, SpaceSummary, SpaceView, SpaceWish, VERSION,
-};
-use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
-use cenote_base::rt::{self, Event, Mutex, Nanos};
+use crate::wire::{AuditReport, PartView, Reply, Request, Role, SpaceSummary, SpaceView, SpaceWish};
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::RegionOptions;
-use cenote_fabric::message::{Connection, Network};
+use cenote_fabric::message::Network;
 use cenote_fabric::rdma::call::Callers;
-use std::collections::{BTreeMap, BTreeSet};
+use membership::{Membership, RETRY};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-const CONNECT_PATIENCE: Nanos = Nanos::from_secs(2);
-const ANSWER_PATIENCE: Nanos = Nanos::from_secs(10);
-/// Between two tries to reach a memory node.
-const RETRY: Nanos = Nanos::from_millis(50);
-/// Of a lease, how much passes between two signs of life.
-const PINGS: u64 = 4;
 /// Extents that go back in one message.
 const GIVE_BACK_MAX: usize = 4096;
 /// Between two questions to the manager about a part that nobody knows.
 const LOOK_AGAIN: Nanos = Nanos::from_millis(200);
 /// After it could not be reached.
 const LOOK_AGAIN_LOST: Nanos = Nanos::from_secs(2);
+/// How long it may take to answer that.
+const LOOK_PATIENCE: Nanos = Nanos::from_secs(5);
 
 /// Called when a membership is over: what the space was used for has to end, as the process is about to be ended.
 pub type OnRevoked = Arc<dyn Fn(&Error) + Send + Sync>;
@@ -229,6 +225,16 @@ impl Pool {
         }
     }
 
+    /// The same, soon or not at all, over a connection of its own: for who has others waiting for him. Those who wait for a manager that hangs are not among them.
+    fn view_within(&self, name: &str, patience: Nanos) -> Result<SpaceView> {
+        let role = Role::Tenant(self.credentials.tenant.clone());
+        let session = Session::begin_within(&*self.network, &self.credentials, role, patience)?;
+        match session.ask_within(&Request::OpenSpace { name: name.into() }, patience)? {
+            Reply::Space(view) => Ok(view),
+            _ => Err(unexpected()),
+        }
+    }
+
     /// The pod that this process is in: as it was told, or as the parts that it maps.
     fn pod(&self, view: &SpaceView) -> String {
         let near = || view.parts.iter().find(|part| self.is_near(part));
@@ -261,7 +267,10 @@ impl Opening {
         let mut attached = self.attach(space, view);
         while matches!(attached, Err(Error::Lost(_) | Error::Timeout(_) | Error::Busy(_))) && rt::now() < until {
             rt::sleep(RETRY);
-            attached = self.pool.view(&self.name).and_then(|view| self.attach(space, &view));
+            attached = self
+                .pool
+                .view(&self.name)
+                .and_then(|view| self.attach_same(space, &view));
         }
         attached?;
         match space.parts().next().is_some() || space.far_parts().next().is_some() {
@@ -270,6 +279,14 @@ impl Opening {
                 "space \"{}\" has no part that can be reached from here",
                 self.name
             ))),
+        }
+    }
+
+    /// As [`Opening::attach`], unless the name is another space's since.
+    fn attach_same(&self, space: &Space, view: &SpaceView) -> Result<()> {
+        match view.id.0 == space.id() {
+            true => self.attach(space, view),
+            false => Err(Error::Invalid(format!("space \"{}\" was dropped", self.name))),
         }
     }
 
@@ -360,30 +377,7 @@ impl Opening {
         if let Some(member) = members.get(&part.node) {
             return Ok(Arc::clone(member));
         }
-        let shared = Shared {
-            pool: Arc::clone(&self.pool),
-            name: self.name.clone(),
-            node: part.node,
-            space: view.id,
-            key: view.key,
-            id: MemberId(rt::random_u128()),
-            parts: view
-                .parts
-                .iter()
-                .filter(|other| other.node == part.node)
-                .map(|other| other.number)
-                .collect(),
-            link: Mutex::new(Link {
-                address: address.into(),
-                connection: None,
-                sessions: BTreeSet::new(),
-            }),
-            lease: AtomicU64::new(0),
-            stop: Event::default(),
-            revoked: AtomicBool::new(false),
-            told: AtomicBool::new(false),
-        };
-        let member = Arc::new(Membership::begin(shared)?);
+        let member = Arc::new(Membership::begin(&self.pool, &self.name, view, part, address)?);
         members.insert(part.node, Arc::clone(&member));
         Ok(member)
     }
@@ -398,7 +392,8 @@ impl PartSource for Opening {
         }
         let count = || space.parts().count() + space.far_parts().count();
         let before = count();
-        let view = self.pool.view(&self.name).ok().filter(|view| view.id.0 == space.id());
+        let view = self.pool.view_within(&self.name, LOOK_PATIENCE);
+        let view = view.ok().filter(|view| view.id.0 == space.id());
         let wait = if view.is_some() { LOOK_AGAIN } else { LOOK_AGAIN_LOST };
         self.look_at.store(rt::now().raw() + wait.raw(), Ordering::Relaxed);
         if let Some(view) = view
@@ -407,192 +402,6 @@ impl PartSource for Opening {
             eprintln!("cenote: space \"{}\": {error}", self.name);
         }
         count() > before
-    }
-}
-
-// ---- membership ----
-
-/// This process as a member of a space at one memory node. Dropping it ends that.
-struct Membership(Arc<Shared>);
-
-struct Shared {
-    pool: Arc<Pool>,
-    /// The space's.
-    name: String,
-    node: NodeId,
-    space: SpaceId,
-    key: Key,
-    id: MemberId,
-    parts: Vec<u8>,
-    link: Mutex<Link>,
-    /// In nanoseconds.
-    lease: AtomicU64,
-    stop: Event,
-    /// It is no member any more.
-    revoked: AtomicBool,
-    /// And the application was told.
-    told: AtomicBool,
-}
-
-/// The way to the node.
-struct Link {
-    address: String,
-    connection: Option<Arc<dyn Connection>>,
-    /// What has begun there, and not ended.
-    sessions: BTreeSet<(u8, SessionId)>,
-}
-
-impl Membership {
-    fn begin(shared: Shared) -> Result<Self> {
-        shared.ask(&MemberRequest::Ping, &mut 0)?;
-        let shared = Arc::new(shared);
-        let theirs = Arc::clone(&shared);
-        rt::try_spawn("pool member", move || theirs.keep()).map_err(|error| Error::io("starting a thread", error))?;
-        Ok(Self(shared))
-    }
-}
-
-impl Drop for Membership {
-    fn drop(&mut self) {
-        // The thread says so to the node, and ends by itself: it may be the one that drops.
-        self.0.stop.set();
-    }
-}
-
-impl Shared {
-    /// Says again and again that this process is there, and in the end that it needs nothing any more.
-    fn keep(&self) {
-        let mut silent = false;
-        while !self
-            .stop
-            .wait_timeout(Nanos(self.lease.load(Ordering::Acquire) / PINGS))
-        {
-            match self.ask(&MemberRequest::Ping, &mut 0) {
-                Ok(_) => silent = false,
-                Err(Error::Revoked(_)) => return,
-                Err(error) => {
-                    if !silent {
-                        eprintln!("cenote: space \"{}\": {error}; going on, and trying again", self.name);
-                    }
-                    silent = true;
-                }
-            }
-        }
-        let link = self.link.lock();
-        if let Some(connection) = &link.connection {
-            // Whatever comes of it: the node finds out by itself.
-            let _: Result<MemberReply> = wire::call(&**connection, &MemberRequest::Leave, ANSWER_PATIENCE);
-            connection.close();
-        }
-    }
-
-    /// Asks, and counts how often the question was sent.
-    fn ask(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
-        let answer = self.ask_patiently(request, tries);
-        if let Err(error) = &answer
-            && self.revoked.load(Ordering::Acquire)
-            && !self.told.swap(true, Ordering::AcqRel)
-        {
-            (self.pool.options.on_revoked)(error);
-        }
-        answer
-    }
-
-    /// Asks until there is an answer, over one connection after the other: a node that is away comes back.
-    fn ask_patiently(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
-        let until = rt::now() + self.pool.options.patience;
-        loop {
-            match self.try_ask(request, tries) {
-                Err(Error::Lost(_) | Error::Timeout(_) | Error::Busy(_)) if rt::now() < until => {}
-                answer => return answer,
-            }
-            if self.stop.wait_timeout(RETRY) {
-                return Err(Error::Lost(format!("space \"{}\" was closed", self.name)));
-            }
-        }
-    }
-
-    fn try_ask(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
-        let mut link = self.link.lock();
-        if self.revoked.load(Ordering::Acquire) {
-            let name = &self.name;
-            return Err(Error::Revoked(format!(
-                "this process is no member of space \"{name}\" any more"
-            )));
-        }
-        let connection = match &link.connection {
-            Some(connection) => Arc::clone(connection),
-            None => self.connect(&mut link)?,
-        };
-        *tries += 1;
-        match wire::call(&*connection, request, ANSWER_PATIENCE) {
-            Ok(MemberReply::Failed(failure)) => Err(failure.into()),
-            Ok(reply) => {
-                link.note(request, &reply);
-                Ok(reply)
-            }
-            Err(error) => {
-                link.connection = None;
-                Err(Error::Lost(error.to_string()))
-            }
-        }
-    }
-
-    /// Begins, or comes back with what has begun before.
-    fn connect(&self, link: &mut Link) -> Result<Arc<dyn Connection>> {
-        let connection = self.pool.network.connect(&link.address, CONNECT_PATIENCE);
-        let connection = connection.inspect_err(|_| self.find_again(link))?;
-        let hello = MemberHello {
-            version: VERSION,
-            space: self.space,
-            key: self.key,
-            member: self.id,
-            parts: self.parts.clone(),
-            machine: cenote_fabric::boot(),
-            process: Process::this(),
-            name: self.pool.options.name.clone(),
-            sessions: link.sessions.iter().copied().collect(),
-        };
-        let answer: std::result::Result<MemberWelcome, Failure> = wire::call(&*connection, &hello, ANSWER_PATIENCE)?;
-        let was_member = self.lease.load(Ordering::Acquire) > 0;
-        match answer.map_err(Error::from) {
-            Ok(welcome) => {
-                self.lease.store(welcome.lease.max(PINGS), Ordering::Release);
-                link.connection = Some(Arc::clone(&connection));
-                Ok(connection)
-            }
-            Err(error) => {
-                connection.close();
-                match error {
-                    Error::Revoked(_) if was_member => self.revoked.store(true, Ordering::Release),
-                    // Its node has to be told anew what it keeps, or another listens where it did.
-                    Error::Invalid(text) if was_member => return Err(Error::Lost(text)),
-                    _ => {}
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// The node does not listen where it did: where it does, the manager knows, if it is there.
-    fn find_again(&self, link: &mut Link) {
-        if let Ok(view) = self.pool.view(&self.name)
-            && let Some(part) = view.parts.into_iter().find(|part| part.node == self.node)
-            && let Some(address) = part.members
-        {
-            link.address = address;
-        }
-    }
-}
-
-impl Link {
-    /// Notes which sessions there are.
-    fn note(&mut self, request: &MemberRequest, reply: &MemberReply) {
-        match (request, reply) {
-            (MemberRequest::Begin { part }, MemberReply::Begun(session)) => _ = self.sessions.insert((*part, *session)),
-            (MemberRequest::End { part, session }, _) => _ = self.sessions.remove(&(*part, *session)),
-            _ => {}
-        }
     }
 }
 
@@ -606,7 +415,7 @@ struct RemoteKeeper {
 
 impl RemoteKeeper {
     fn ask(&self, request: MemberRequest) -> Result<MemberReply> {
-        self.member.0.ask(&request, &mut 0)
+        self.member.ask(&request, &mut 0)
     }
 
     fn tell(&self, request: MemberRequest) -> Result<()> {
@@ -673,7 +482,7 @@ impl Keeper for RemoteKeeper {
         let part = self.part;
         let request = MemberRequest::FreeRun { part, address };
         let mut tries = 0;
-        match self.member.0.ask(&request, &mut tries) {
+        match self.member.ask(&request, &mut tries) {
             // The answer to the one before was lost.
             Err(Error::Invalid(_)) if tries > 1 => Ok(()),
             answer => answer.map(drop),

@@ -585,6 +585,32 @@ fn a_stopped_member_is_fenced_and_nobody_else() {
     pool.audited();
 }
 
+/// The story: clients asked the manager where their memory node is, as it was away. The manager hung, they waited for its answer longer than a lease, did not come back to the
+/// node in time, and were ended.
+#[test]
+fn a_manager_that_hangs_keeps_nobody_from_its_memory_node() {
+    let mut pool = Pool::new(&["a"], 80);
+    pool.client().create_space("heap", 70 * EXTENT, None).expect("made");
+    let space = pool.client().open_space("heap").expect("opened");
+    let tables = tables(&space, 1);
+    drop(space);
+    let mut worker = pool.worker("heap", tables[0], 1);
+    worker.progress(5);
+    pool.manager.signal(rustix::process::Signal::STOP);
+    pool.nodes[0].kill();
+    // Signs of life come four times a lease: it misses the node.
+    rt::sleep(Nanos(LEASE.raw() / 2));
+    pool.nodes[0] = pool.start_node(0);
+    assert!(pool.nodes[0].says().starts_with("ready"));
+    rt::sleep(Nanos(2 * LEASE.raw()));
+    worker.progress(20);
+    pool.manager.signal(rustix::process::Signal::CONT);
+    worker.kill();
+    let space = pool.client().open_space("heap").expect("opened");
+    settle(&space, &tables, 1);
+    pool.audited();
+}
+
 /// One that is stopped while its memory node starts anew does not come back in time: it maps what it is no member of, and is ended.
 #[test]
 fn a_member_that_misses_the_nodes_restart_is_ended() {
@@ -831,7 +857,7 @@ fn strangers_get_nothing() {
     let key = key.as_str();
     let hello = |key: &str, pid: u32, sessions: &str| {
         let parts = format!(
-            r#""version":2,"space":{id},"key":{key},"member":77,"parts":[1],"machine":{}"#,
+            r#""version":3,"space":{id},"key":{key},"member":77,"parts":[1],"machine":{}"#,
             cenote_fabric::boot()
         );
         format!(r#"{{{parts},"process":{{"pid":{pid},"start":1}},"name":"x","sessions":{sessions}}}"#)
@@ -894,7 +920,7 @@ fn a_fenced_member_that_lives_on_does_not_come_back() {
     let (space, key) = (space_id(&pool), key_of(&pool));
     let hello = |member: u32, session: &str| {
         format!(
-            r#"{{"version":2,"space":{space},"key":{key},"member":{member},"parts":[1],"machine":1,"process":{{"pid":1,"start":1}},"name":"x","sessions":[{session}]}}"#
+            r#"{{"version":3,"space":{space},"key":{key},"member":{member},"parts":[1],"machine":1,"process":{{"pid":1,"start":1}},"name":"x","sessions":[{session}]}}"#
         )
     };
     let connect = |member: u32, session: &str, wanted: &str| {

@@ -1,0 +1,282 @@
+//! This process as a member of a space at one memory node: one connection, made again when it breaks, and signs of life over it.
+//!
+//! Invariants:
+//! - nothing that others do can keep it from its signs of life for as long as a lease: above all not a manager that hangs, which it asks for the node's address;
+//! - what has begun at the node and has not ended is said again with each hello, as the node may be another process since;
+//! - it ends with a word to the node, however long that takes. Unsaid, the node would end this process for its silence, whatever it does by then.
+
+use super::Pool;
+use crate::book::{NodeId, SpaceId};
+use crate::host::Process;
+use crate::key::Key;
+use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome};
+use crate::space::SessionId;
+use crate::wire::{self, Failure, PartView, SpaceView, VERSION};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::{self, Event, Mutex, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::message::Connection;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const CONNECT_PATIENCE: Nanos = Nanos::from_secs(2);
+const ANSWER_PATIENCE: Nanos = Nanos::from_secs(10);
+/// Between two tries to reach a memory node.
+pub(super) const RETRY: Nanos = Nanos::from_millis(50);
+/// Of a lease, how much passes between two signs of life.
+const PINGS: u64 = 4;
+/// Between two questions to the manager where a memory node is that does not answer, and how long the answer may take, unless a lease is short.
+const FIND_AGAIN: Nanos = Nanos::from_secs(1);
+const FIND_PATIENCE: Nanos = Nanos::from_secs(2);
+const FIND_PATIENCE_MIN: Nanos = Nanos::from_millis(100);
+/// How long a memory node is told again and again that a member leaves, and how often.
+const LEAVE_PATIENCE: Nanos = Nanos::from_secs(600);
+const LEAVE_AGAIN: Nanos = Nanos::from_millis(500);
+
+/// This process as a member of a space at one memory node. Dropping it ends that.
+pub(super) struct Membership(Arc<Shared>);
+
+struct Shared {
+    pool: Arc<Pool>,
+    /// The space's.
+    name: String,
+    node: NodeId,
+    space: SpaceId,
+    key: Key,
+    id: MemberId,
+    parts: Vec<u8>,
+    link: Mutex<Link>,
+    /// In nanoseconds.
+    lease: AtomicU64,
+    stop: Event,
+    /// It is no member any more.
+    revoked: AtomicBool,
+    /// And the application was told.
+    told: AtomicBool,
+}
+
+/// The way to the node.
+struct Link {
+    address: String,
+    connection: Option<Arc<dyn Connection>>,
+    /// What has begun there, and not ended.
+    sessions: BTreeSet<(u8, SessionId)>,
+    /// When the manager may be asked again where the node is.
+    find_at: Nanos,
+}
+
+impl Membership {
+    /// Begins to be one at the node of `part`, which listens at `address`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::Mismatch`] (it is not let in), [`Error::Lost`]; those of threads.
+    pub(super) fn begin(
+        pool: &Arc<Pool>,
+        name: &str,
+        view: &SpaceView,
+        part: &PartView,
+        address: &str,
+    ) -> Result<Self> {
+        let at_node = view.parts.iter().filter(|other| other.node == part.node);
+        let shared = Arc::new(Shared {
+            pool: Arc::clone(pool),
+            name: name.into(),
+            node: part.node,
+            space: view.id,
+            key: view.key,
+            id: MemberId(rt::random_u128()),
+            parts: at_node.map(|other| other.number).collect(),
+            link: Mutex::new(Link {
+                address: address.into(),
+                connection: None,
+                sessions: BTreeSet::new(),
+                find_at: Nanos::ZERO,
+            }),
+            lease: AtomicU64::new(0),
+            stop: Event::default(),
+            revoked: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+        });
+        shared.ask(&MemberRequest::Ping, &mut 0)?;
+        let theirs = Arc::clone(&shared);
+        rt::try_spawn("pool member", move || theirs.keep()).map_err(|error| Error::io("starting a thread", error))?;
+        Ok(Self(shared))
+    }
+
+    /// Asks the node, and counts how often the question was sent.
+    ///
+    /// # Errors
+    /// Those of the node; [`Error::Revoked`] if it is no member any more; [`Error::Lost`] if the node was away for too long.
+    pub(super) fn ask(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
+        self.0.ask(request, tries)
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        // The thread says so to the node, and ends by itself: it may be the one that drops.
+        self.0.stop.set();
+    }
+}
+
+impl Shared {
+    /// Says again and again that this process is there, and in the end that it needs nothing any more.
+    fn keep(&self) {
+        let mut silent = false;
+        while !self
+            .stop
+            .wait_timeout(Nanos(self.lease.load(Ordering::Acquire) / PINGS))
+        {
+            match self.ask(&MemberRequest::Ping, &mut 0) {
+                Ok(_) => silent = false,
+                Err(Error::Revoked(_)) if self.revoked.load(Ordering::Acquire) => return,
+                // Whether it is over, the answer to a hello tells.
+                Err(Error::Revoked(_)) => self.end_connection(),
+                Err(error) => {
+                    if !silent {
+                        eprintln!("cenote: space \"{}\": {error}; going on, and trying again", self.name);
+                    }
+                    silent = true;
+                }
+            }
+        }
+        self.leave();
+        self.end_connection();
+    }
+
+    /// Says to the node that this process needs nothing any more. A node that does not hear it would take it for silent, and end the process if that has opened the space again
+    /// since: so it is said again, over another connection.
+    fn leave(&self) {
+        let until = rt::now() + LEAVE_PATIENCE;
+        loop {
+            match self.try_ask(&MemberRequest::Leave, &mut 0) {
+                Err(Error::Lost(_) | Error::Timeout(_) | Error::Busy(_)) if rt::now() < until => rt::sleep(LEAVE_AGAIN),
+                _ => return,
+            }
+        }
+    }
+
+    fn end_connection(&self) {
+        if let Some(connection) = self.link.lock().connection.take() {
+            connection.close();
+        }
+    }
+
+    /// Asks, and counts how often the question was sent.
+    fn ask(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
+        let answer = self.ask_patiently(request, tries);
+        if let Err(error) = &answer
+            && self.revoked.load(Ordering::Acquire)
+            && !self.told.swap(true, Ordering::AcqRel)
+        {
+            (self.pool.options.on_revoked)(error);
+        }
+        answer
+    }
+
+    /// Asks until there is an answer, over one connection after the other: a node that is away comes back.
+    fn ask_patiently(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
+        let until = rt::now() + self.pool.options.patience;
+        loop {
+            match self.try_ask(request, tries) {
+                Err(Error::Lost(_) | Error::Timeout(_) | Error::Busy(_)) if rt::now() < until => {}
+                answer => return answer,
+            }
+            if self.stop.wait_timeout(RETRY) {
+                return Err(Error::Lost(format!("space \"{}\" was closed", self.name)));
+            }
+        }
+    }
+
+    fn try_ask(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
+        let mut link = self.link.lock();
+        if self.revoked.load(Ordering::Acquire) {
+            let name = &self.name;
+            return Err(Error::Revoked(format!(
+                "this process is no member of space \"{name}\" any more"
+            )));
+        }
+        let connection = match &link.connection {
+            Some(connection) => Arc::clone(connection),
+            None => self.connect(&mut link)?,
+        };
+        *tries += 1;
+        match wire::call(&*connection, request, ANSWER_PATIENCE) {
+            Ok(MemberReply::Failed(failure)) => Err(failure.into()),
+            Ok(reply) => {
+                link.note(request, &reply);
+                Ok(reply)
+            }
+            Err(error) => {
+                link.connection = None;
+                Err(Error::Lost(error.to_string()))
+            }
+        }
+    }
+
+    /// Begins, or comes back with what has begun before.
+    fn connect(&self, link: &mut Link) -> Result<Arc<dyn Connection>> {
+        let connection = self.pool.network.connect(&link.address, CONNECT_PATIENCE);
+        let connection = connection.inspect_err(|_| self.find_again(link))?;
+        let hello = MemberHello {
+            version: VERSION,
+            space: self.space,
+            key: self.key,
+            member: self.id,
+            parts: self.parts.clone(),
+            machine: cenote_fabric::boot(),
+            process: Process::this(),
+            name: self.pool.options.name.clone(),
+            sessions: link.sessions.iter().copied().collect(),
+        };
+        let answer: std::result::Result<MemberWelcome, Failure> = wire::call(&*connection, &hello, ANSWER_PATIENCE)?;
+        let was_member = self.lease.load(Ordering::Acquire) > 0;
+        match answer.map_err(Error::from) {
+            Ok(welcome) => {
+                self.lease.store(welcome.lease.max(PINGS), Ordering::Release);
+                link.connection = Some(Arc::clone(&connection));
+                Ok(connection)
+            }
+            Err(error) => {
+                connection.close();
+                match error {
+                    Error::Revoked(_) if was_member => self.revoked.store(true, Ordering::Release),
+                    // Its node has to be told anew what it keeps, or another listens where it did.
+                    Error::Invalid(text) if was_member => return Err(Error::Lost(text)),
+                    _ => {}
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The node does not listen where it did: where it does, the manager knows, if it is there. It may hang: then the node is not to be missed for it when it is back.
+    fn find_again(&self, link: &mut Link) {
+        if rt::now() < link.find_at {
+            return;
+        }
+        link.find_at = rt::now() + FIND_AGAIN;
+        let lease = self.lease.load(Ordering::Acquire);
+        let patience = Nanos(lease / 8).clamp(FIND_PATIENCE_MIN, FIND_PATIENCE);
+        if let Ok(view) = self.pool.view_within(&self.name, patience)
+            && let Some(part) = view.parts.into_iter().find(|part| part.node == self.node)
+            && let Some(address) = part.members
+        {
+            link.address = address;
+        }
+    }
+}
+
+impl Link {
+    /// Notes which sessions there are.
+    fn note(&mut self, request: &MemberRequest, reply: &MemberReply) {
+        match (request, reply) {
+            (MemberRequest::Begin { part }, MemberReply::Begun(session)) => _ = self.sessions.insert((*part, *session)),
+            (MemberRequest::End { part, session }, _) => _ = self.sessions.remove(&(*part, *session)),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

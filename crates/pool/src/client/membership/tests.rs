@@ -1,0 +1,133 @@
+//! Memberships at a memory node that this test plays.
+
+use super::*;
+use crate::book::{GrantId, NodeId, SpaceId};
+use crate::client::ClientOptions;
+use crate::holder::Credentials;
+use cenote_fabric::message::tcp::Tcp;
+use cenote_fabric::message::{Listener, Network};
+
+const PATIENCE: Nanos = Nanos::from_secs(60);
+/// Signs of life come each quarter of it.
+const LEASE: Nanos = Nanos::from_millis(400);
+
+/// A node that answers as it is told.
+struct Played(Box<dyn Listener>);
+
+impl Played {
+    fn new() -> Self {
+        Self(Tcp.listen("127.0.0.1:0").expect("a free port"))
+    }
+
+    /// The next connection, after its hello.
+    fn accept(&self) -> Arc<dyn Connection> {
+        let connection = self.0.accept(PATIENCE).expect("no error").expect("it comes");
+        let _: MemberHello = wire::receive(&*connection, PATIENCE).expect("a hello");
+        connection
+    }
+
+    fn welcome(&self) -> Arc<dyn Connection> {
+        let connection = self.accept();
+        let welcome = MemberWelcome { lease: LEASE.raw() };
+        wire::send(&*connection, &Ok::<_, Failure>(welcome)).expect("sent");
+        connection
+    }
+}
+
+fn hears(connection: &dyn Connection, wanted: &MemberRequest, reply: &MemberReply) {
+    let request: MemberRequest = wire::receive(connection, PATIENCE).expect("a request");
+    assert_eq!(request, *wanted);
+    wire::send(connection, reply).expect("sent");
+}
+
+fn failed(error: Error) -> MemberReply {
+    MemberReply::Failed(error.into())
+}
+
+/// Begins one; what it is told of its end comes out of the other.
+fn begin(node: &Played) -> (rt::JoinHandle<Result<Membership>>, Arc<Mutex<Vec<String>>>) {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let theirs = Arc::clone(&told);
+    let credentials = Credentials {
+        manager: "127.0.0.1:1".into(),
+        tenant: "default".into(),
+        secret: String::new(),
+    };
+    let options = ClientOptions {
+        on_revoked: Arc::new(move |error| theirs.lock().push(error.to_string())),
+        ..ClientOptions::default()
+    };
+    let pool = Arc::new(Pool {
+        network: Arc::new(Tcp),
+        credentials,
+        options,
+        manager: Mutex::new(None),
+    });
+    let part = PartView {
+        number: 1,
+        grant: GrantId(1),
+        bytes: 0,
+        node: NodeId(1),
+        pod: "pod".into(),
+        machine: 0,
+        path: String::new(),
+        members: None,
+        calls: None,
+    };
+    let view = SpaceView {
+        id: SpaceId(1),
+        key: Key::of(1),
+        parts: vec![part.clone()],
+    };
+    let address = node.0.address();
+    let begin = move || Membership::begin(&pool, "heap", &view, &part, &address);
+    (rt::spawn("begins", begin), told)
+}
+
+fn begun(node: &Played) -> (Membership, Arc<dyn Connection>, Arc<Mutex<Vec<String>>>) {
+    let (beginning, told) = begin(node);
+    let connection = node.welcome();
+    hears(&*connection, &MemberRequest::Ping, &MemberReply::Done);
+    let member = beginning.join().expect("no panic").expect("a member");
+    (member, connection, told)
+}
+
+/// The story: the answer to a sign of life said that it is over. No other was sent, nobody was told, and the application went on with memory that was another's.
+#[test]
+fn whoever_is_fenced_is_told_so() {
+    let node = Played::new();
+    let (_member, connection, told) = begun(&node);
+    hears(
+        &*connection,
+        &MemberRequest::Ping,
+        &failed(Error::Revoked("silent".into())),
+    );
+    let again = node.accept();
+    let refused: std::result::Result<MemberWelcome, Failure> = Err(Error::Revoked("silent".into()).into());
+    wire::send(&*again, &refused).expect("sent");
+    let began = rt::now();
+    while told.lock().is_empty() {
+        assert!(rt::now().since(began) < PATIENCE, "nobody is told");
+        rt::sleep(Nanos::from_millis(5));
+    }
+    assert_eq!(told.lock().len(), 1);
+}
+
+/// The story: a space was closed when the connection with its node had just broken. The node took the member for silent, and ended its process, which had opened the space again by
+/// then.
+#[test]
+fn a_node_hears_of_the_end_over_another_connection() {
+    let node = Played::new();
+    let (member, connection, _) = begun(&node);
+    connection.close();
+    drop(member);
+    // Signs of life may be under way.
+    loop {
+        let next = node.welcome();
+        match wire::receive(&*next, PATIENCE).expect("a request") {
+            MemberRequest::Leave => return wire::send(&*next, &MemberReply::Done).expect("sent"),
+            MemberRequest::Ping => next.close(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
