@@ -55,7 +55,8 @@ class Lent:
 
 def readable(data: Buffer) -> Tuple[Any, int, object]:
     """What the library takes for ``data``, its length in bytes, and what has to stay meanwhile."""
-    if isinstance(data, bytes):
+    # Not those of a derived class, which may say another length.
+    if type(data) is bytes:
         return data, len(data), data
     lent = Lent(data)
     return lent.address, lent.len, lent
@@ -63,6 +64,8 @@ def readable(data: Buffer) -> Tuple[Any, int, object]:
 
 def writable(data: Buffer) -> Tuple[Any, int]:
     """The first byte of memory to be written, and how many there are. ``TypeError`` if it must not be, or is not in one piece."""
-    length = len(data) if isinstance(data, bytearray) else memoryview(data).nbytes
+    # While it is viewed its length stays, whatever other threads do, and it is the memory's own: `len` may say anything.
+    view = memoryview(data)
+    length = view.nbytes
     # Its first byte alone: a type for each length would have to be made.
-    return (c_char.from_buffer(data) if length else c_char()), length
+    return (c_char.from_buffer(view) if length else c_char()), length

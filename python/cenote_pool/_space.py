@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import os
 import threading
 from ctypes import addressof, byref, c_uint64, c_void_p, create_string_buffer
@@ -21,9 +22,6 @@ LONG = 64 << 10
 
 #: As long as a lock's owners live.
 FOREVER = (1 << 64) - 1
-
-_load, _store, _cas, _fetch_add = quick.cenote_load, quick.cenote_store, quick.cenote_cas, quick.cenote_fetch_add
-_read, _write = quick.cenote_read, quick.cenote_write
 
 
 class _Report(threading.local):
@@ -166,13 +164,18 @@ class Space(_Open):
 
     _what = "the space"
 
+    def __init__(self, handle: _Handle, short: Any = quick) -> None:
+        super().__init__(handle)
+        # What short accesses are called through.
+        self._short = short
+
     @classmethod
-    def _opened(cls, function: Any, *arguments: Any) -> Space:
+    def _opened(cls, function: Any, *arguments: Any, short: Any = quick) -> Space:
         pointer = c_void_p()
         status = function(*arguments, byref(pointer), _report.at)
         if status:
             raise _failed(status)
-        return cls(_Handle(pointer, waiting.cenote_space_close))
+        return cls(_Handle(pointer, waiting.cenote_space_close), short)
 
     @classmethod
     def create(
@@ -215,7 +218,8 @@ class Space(_Open):
         if size >> 64:
             raise errors.InvalidError(f"no space has {size} bytes")
         options = CPoolOptions(*texts, COptions(size, 0, 0))
-        return cls._opened(waiting.cenote_space_connect, _text(name), byref(options))
+        # Any access may have to ask a memory node or the manager, and wait for it: other threads run meanwhile.
+        return cls._opened(waiting.cenote_space_connect, _text(name), byref(options), short=waiting)
 
     def __enter__(self) -> Space:
         return self
@@ -234,7 +238,7 @@ class Space(_Open):
         handle = self._handle
         if handle is None or address >> 64:
             raise self._refusal(address)
-        read = _read if length < LONG else waiting.cenote_read
+        read = self._short.cenote_read if length < LONG else waiting.cenote_read
         status = read(handle.pointer, address, into, length, _report.at)
         del handle
         if status:
@@ -247,7 +251,7 @@ class Space(_Open):
         handle = self._handle
         if handle is None or address >> 64:
             raise self._refusal(address)
-        read = _read if length < LONG else waiting.cenote_read
+        read = self._short.cenote_read if length < LONG else waiting.cenote_read
         status = read(handle.pointer, address, byref(into), length, _report.at)
         del handle
         if status:
@@ -259,7 +263,7 @@ class Space(_Open):
         handle = self._handle
         if handle is None or address >> 64:
             raise self._refusal(address)
-        write = _write if length < LONG else waiting.cenote_write
+        write = self._short.cenote_write if length < LONG else waiting.cenote_write
         status = write(handle.pointer, address, at, length, _report.at)
         del handle
         if status:
@@ -270,7 +274,7 @@ class Space(_Open):
         word, handle = c_uint64(), self._handle
         if handle is None or address >> 64:
             raise self._refusal(address)
-        status = _load(handle.pointer, address, byref(word), _report.at)
+        status = self._short.cenote_load(handle.pointer, address, byref(word), _report.at)
         del handle
         if status:
             raise _failed(status)
@@ -281,7 +285,7 @@ class Space(_Open):
         handle = self._handle
         if handle is None or address >> 64:
             raise self._refusal(address)
-        status = _store(handle.pointer, address, value, _report.at)
+        status = self._short.cenote_store(handle.pointer, address, value, _report.at)
         del handle
         if status:
             raise _failed(status)
@@ -291,7 +295,7 @@ class Space(_Open):
         found, handle = c_uint64(), self._handle
         if handle is None or address >> 64:
             raise self._refusal(address)
-        status = _cas(handle.pointer, address, expected, desired, byref(found), _report.at)
+        status = self._short.cenote_cas(handle.pointer, address, expected, desired, byref(found), _report.at)
         del handle
         if status:
             raise _failed(status)
@@ -302,7 +306,7 @@ class Space(_Open):
         found, handle = c_uint64(), self._handle
         if handle is None or address >> 64:
             raise self._refusal(address)
-        status = _fetch_add(handle.pointer, address, n, byref(found), _report.at)
+        status = self._short.cenote_fetch_add(handle.pointer, address, n, byref(found), _report.at)
         del handle
         if status:
             raise _failed(status)
@@ -342,19 +346,19 @@ class Space(_Open):
     def size_of(self, address: int) -> int:
         """Bytes that the object at ``address`` can hold: at least those that were asked for."""
         size = c_uint64()
-        self._call(quick.cenote_size_of, _checked(address), byref(size))
+        self._call(self._short.cenote_size_of, _checked(address), byref(size))
         return size.value
 
     @property
     def root(self) -> Address:
         """The address that what lies in the space is found by; ``NULL`` until it is set. What lies behind it must be in order before."""
         root = c_uint64()
-        self._call(quick.cenote_root, byref(root))
+        self._call(self._short.cenote_root, byref(root))
         return Address(root.value)
 
     @root.setter
     def root(self, address: int) -> None:
-        self._call(quick.cenote_set_root, _checked(address))
+        self._call(self._short.cenote_set_root, _checked(address))
 
     def stats(self, part: int = 0) -> Stats:
         """What the part of that number is used for; all parts if it is 0."""
@@ -419,7 +423,10 @@ class Session(_Open):
                 if held.owner_died:
                     ...  # repair what the lock protects
         """
-        patience = FOREVER if timeout is None else min(max(int(timeout * 1e9), 0), FOREVER - 1)
+        if timeout is not None and math.isnan(timeout):
+            raise errors.InvalidError("nan is no time to wait")
+        is_endless = timeout is None or timeout == math.inf
+        patience = FOREVER if is_endless else int(min(max(timeout, 0.0), 1e9) * 1e9)
         held = CHeld()
         self._call(waiting.cenote_lock, _checked(lock), int(write), patience, byref(held))
         return Lock(self, Address(lock), held.mode, bool(held.owner_died))

@@ -89,6 +89,30 @@ class Access(WithSpace):
         self.assertEqual(self.space.read(a, 64), bytes(64))
         self.assertRaises(ValueError, self.space.read, a, -1)
 
+    def test_a_length_is_the_memorys_own(self) -> None:
+        # The story: a class derived from bytearray said another length, and the library wrote that much behind its memory.
+        class Bytes(bytes):
+            def __len__(self) -> int:
+                return 1 << 20
+
+        class ByteArray(bytearray):
+            def __len__(self) -> int:
+                return 1 << 20
+
+        a = self.session.alloc(4 << 20)
+        buffer = ByteArray(b"123")
+        self.space.write(a, b"abcdef")
+        self.space.read_into(a, buffer)
+        self.space.read_many_into([(a, buffer)])
+        self.assertEqual(bytes(memoryview(buffer)), b"abc")
+        for data in (Bytes(b"ghi"), ByteArray(b"ghi")):
+            self.space.write(a + 6, b"123456")
+            self.space.write(a + 6, data)
+            self.assertEqual(self.space.read(a, 12), b"abcdefghi456")
+            self.space.write_many([(a, data)])
+            self.assertEqual(self.space.read(a, 6), b"ghidef")
+            self.space.write(a, b"abcdef")
+
     def test_a_buffer_is_let_go(self) -> None:
         a, data = self.session.alloc(64), bytearray(b"grows")
         view = memoryview(data).toreadonly()
@@ -355,6 +379,14 @@ class Locks(WithSpace):
             self.fails(InvalidError, "", held.unlock)
             self.fails(InvalidError, "", one.lock, 0)
             one.free(lock)
+
+
+    def test_any_time_to_wait_is_one(self) -> None:
+        lock = self.session.new_lock()
+        for timeout in (None, float("inf"), 1e300, -1.0, -float("inf"), 0):
+            self.session.lock(lock, timeout=timeout).unlock()
+        with self.assertRaisesRegex(InvalidError, "nan"):
+            self.session.lock(lock, timeout=float("nan"))
 
 
 class Pool(WithSpace):

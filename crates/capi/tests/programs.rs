@@ -290,6 +290,18 @@ impl Pool {
     }
 }
 
+/// The story: an access to a space of a pool waited for the manager, and held Python's lock: all threads of the program stood still.
+#[test]
+fn other_python_threads_run_while_an_access_waits() {
+    if !is_here("python3") {
+        return;
+    }
+    let place = Place::new();
+    let pool = Pool::new(&place);
+    let program = repository().join("crates/capi/tests/python/waits.py");
+    done(place.command("python3").arg(program).arg(pool.manager.address()));
+}
+
 /// Processes in C and in Python use one space of a pool at the same time.
 #[test]
 fn processes_share_a_space_of_a_pool() {
