@@ -82,8 +82,9 @@ impl FileSystem {
         }
         match self.session.load(record) {
             Ok(MOUNT_MAGIC) => Ok(Some(record)),
-            Ok(_) | Err(Error::Invalid(_) | Error::OutOfBounds(_)) => Ok(None),
-            Err(other) => Err(other.into()),
+            Ok(_) => Ok(None),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -161,13 +162,9 @@ impl FileSystem {
     }
 
     /// Whether any mount has it open. The tree's lock is held to write.
-    fn is_open(&self, inode: GlobalAddress) -> Result<bool> {
+    pub(super) fn is_open(&self, inode: GlobalAddress) -> Result<bool> {
         for record in self.mounts()? {
-            for n in 0..TABLES_MAX {
-                let table = GlobalAddress::from_raw(self.session.load(at(record, MOUNT_TABLES + 8 * n))?);
-                if table.is_null() {
-                    break;
-                }
+            for table in self.tables_of(record)? {
                 if self.is_in_table(table, inode)? {
                     return Ok(true);
                 }
@@ -176,12 +173,25 @@ impl FileSystem {
         Ok(false)
     }
 
+    /// The tables of a mount; none if it has died: that may be at any moment, as no lock keeps a process alive.
+    pub(super) fn tables_of(&self, record: GlobalAddress) -> Result<Vec<GlobalAddress>> {
+        let mut tables = Vec::new();
+        for n in 0..TABLES_MAX {
+            match self.session.load(at(record, MOUNT_TABLES + 8 * n)) {
+                Ok(0) => break,
+                Ok(table) => tables.push(GlobalAddress::from_raw(table)),
+                Err(error) if is_gone(&error) => return Ok(Vec::new()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(tables)
+    }
+
     fn is_in_table(&self, table: GlobalAddress, inode: GlobalAddress) -> MemoryResult<bool> {
         let mut words = [[0; 8]; TABLE_WORDS as usize];
         match self.session.read(table, words.as_flattened_mut()) {
             Ok(()) => Ok(words.contains(&inode.raw().to_ne_bytes())),
-            // Its mount has died meanwhile.
-            Err(Error::Invalid(_)) => Ok(false),
+            Err(error) if is_gone(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -247,16 +257,15 @@ impl FileSystem {
     pub(super) fn mount_objects(&self) -> Result<Vec<GlobalAddress>> {
         let mut objects = self.mounts()?;
         for record in objects.clone() {
-            for n in 0..TABLES_MAX {
-                let table = GlobalAddress::from_raw(self.session.load(at(record, MOUNT_TABLES + 8 * n))?);
-                if table.is_null() {
-                    break;
-                }
-                objects.push(table);
-            }
+            objects.extend(self.tables_of(record)?);
         }
         Ok(objects)
     }
+}
+
+/// Whether an object of another mount is not there any more: that one has died.
+fn is_gone(error: &Error) -> bool {
+    matches!(error, Error::Invalid(_) | Error::OutOfBounds(_))
 }
 
 impl Drop for FileSystem {

@@ -664,6 +664,22 @@ fn what_has_no_name_stays_while_it_is_open() {
     assert!(matches!(third.attributes(file), Err(Failure::Gone)));
 }
 
+/// Who looks at all mounts had an error when one died between two of its looks.
+#[test]
+fn a_mount_that_dies_while_others_look_has_nothing_open() {
+    let space = space(16);
+    let files = FileSystem::make(&space, ME).expect("made");
+    let other = FileSystem::mount(&space).expect("mounted");
+    let file = other.create_open(other.root(), b"a", 0o644, ME).expect("made");
+    let records = files.mounts().expect("looked at");
+    let tables = |record: &GlobalAddress| files.tables_of(*record).expect("looked at").len();
+    assert_eq!(records.iter().map(tables).collect::<Vec<_>>(), [0, 1]);
+    assert!(files.is_open(file.inode.address).expect("looked at"));
+    drop(other);
+    assert_eq!(records.iter().map(tables).collect::<Vec<_>>(), [0, 0]);
+    assert!(!files.is_open(file.inode.address).expect("looked at"));
+}
+
 #[test]
 fn what_is_no_file_system_is_not_mounted() {
     let space = space(16);
