@@ -170,7 +170,7 @@ cenote_status cenote_free(cenote_space *space, cenote_address address, cenote_er
 
 /* Locks
  *
- * A lock lies in the space, and sessions of any process hold it: one writer, or up to 15 sessions that read. Threads of a session that read share its place; who writes is alone, in his session too.
+ * A lock lies in the space, and sessions of any process hold it: one writer, or up to 14 sessions that read. Threads of a session that read share its place; who writes is alone, in his session too.
  * A session that ends, as its process is killed, holds nothing any more: who waits takes its locks over, and is told. Do not end a session that another thread waits or holds with. */
 
 typedef enum cenote_lock_mode {

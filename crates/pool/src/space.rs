@@ -30,6 +30,7 @@ mod act;
 mod address;
 mod audit;
 mod books;
+mod cache;
 mod class;
 mod far;
 mod free;
@@ -46,6 +47,7 @@ mod part;
 mod presence;
 mod readmit;
 mod route;
+mod sequence;
 mod session;
 mod slot;
 mod stats;
@@ -63,8 +65,9 @@ pub use lock::{Guard, Held, LOCK_BYTES, Mode, Patience};
 pub use neighbour::{Neighbour, Service};
 pub use part::{Part, PartOptions};
 pub use session::Session;
-pub use stats::{ClassStats, PartStats, SpaceStats};
+pub use stats::{CacheStats, ClassStats, PartStats, SpaceStats};
 
+use cache::PageCache;
 use route::Whereabouts;
 
 use cenote_base::rt;
@@ -123,6 +126,8 @@ struct Inner {
     whereabouts: Whereabouts,
     /// Accesses that went to a part that this process does not map.
     asked: AtomicU64,
+    /// What was read under locks of what it does not map.
+    cache: PageCache,
     source: OnceLock<Source>,
 }
 
@@ -173,6 +178,7 @@ impl Space {
             far: [const { OnceLock::new() }; 256],
             whereabouts: Whereabouts::default(),
             asked: AtomicU64::new(0),
+            cache: PageCache::default(),
             source: OnceLock::new(),
         }))
     }
@@ -354,6 +360,7 @@ impl Space {
     pub fn stats(&self) -> SpaceStats {
         SpaceStats {
             parts: self.parts().map(|part| stats::of(part)).collect(),
+            cache: self.cache().stats(),
         }
     }
 
@@ -376,6 +383,10 @@ impl Space {
 
     fn far_numbered(&self, number: u8) -> Option<&FarPart> {
         Some(&self.0.far[usize::from(number)].get()?.part)
+    }
+
+    fn cache(&self) -> &PageCache {
+        &self.0.cache
     }
 
     fn whereabouts(&self) -> &Whereabouts {

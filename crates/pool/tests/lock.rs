@@ -231,7 +231,7 @@ fn a_session_that_ends_is_not_waited_for() {
 fn slots_of_the_dead_are_found_among_those_of_the_living() {
     let space = space();
     let lock = space.session().new_lock().expect("room");
-    let sessions: Vec<_> = (0..15).map(|_| space.session()).collect();
+    let sessions: Vec<_> = (0..14).map(|_| space.session()).collect();
     for session in &sessions {
         session.acquire(lock, Mode::Read, Patience::None).expect("a slot");
     }
@@ -239,7 +239,7 @@ fn slots_of_the_dead_are_found_among_those_of_the_living() {
     let answer = late.lock_within(lock, Mode::Read, Nanos::from_millis(2));
     assert!(matches!(&answer, Err(Error::Timeout(_))), "{answer:?}");
     let mut sessions = sessions.into_iter();
-    sessions.nth(7).expect("15").close().expect("closed");
+    sessions.nth(7).expect("14").close().expect("closed");
     late.lock(lock, Mode::Read)
         .expect("the slot of the dead")
         .unlock()

@@ -47,12 +47,16 @@ pub enum Fault {
     LostTrace,
     /// A page out of storage is believed whatever its checksum says.
     PageChecksum,
+    /// A page that was read under a lock is believed though somebody has written under it since.
+    StaleCache,
+    /// What was written under a lock, and collected, is not written before the lock is left.
+    LostFlush,
     /// Breaks no rule: some commits stand still for long between their place in the log and the stamps of their pages.
     StalledCommit,
 }
 
 impl Fault {
-    /// All that break a rule.
+    /// All that break a rule, and that a world finds. (Those of the pool's locks are found by the model of its own tests.)
     pub const ALL: [Fault; 15] = [
         Fault::PageFlush,
         Fault::Invalidate,
@@ -89,6 +93,8 @@ impl Fault {
             Fault::StillOwned => "still-owned",
             Fault::LostTrace => "lost-trace",
             Fault::PageChecksum => "page-checksum",
+            Fault::StaleCache => "stale-cache",
+            Fault::LostFlush => "lost-flush",
             Fault::StalledCommit => "stalled-commit",
         }
     }

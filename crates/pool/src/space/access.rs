@@ -141,6 +141,40 @@ impl Space {
         part.inside(Plain, address.slot(), is_write, access)?
     }
 
+    #[inline(always)]
+    pub(super) fn read_at_once(&self, read: Read<'_>) -> Option<()> {
+        self.at_once(read.address, read.into.len(), false, |bytes| {
+            bytes.copy_out(0, read.into);
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn write_at_once(&self, write: Write<'_>) -> Option<()> {
+        self.at_once(write.address, write.from.len(), true, |bytes| {
+            bytes.copy_in(0, write.from);
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn load_at_once(&self, address: GlobalAddress) -> Option<u64> {
+        self.word_at_once(address, false, |word| word.load(Ordering::Acquire))
+    }
+
+    #[inline(always)]
+    pub(super) fn store_at_once(&self, address: GlobalAddress, value: u64) -> Option<()> {
+        self.word_at_once(address, true, |word| word.store(value, Ordering::Release))
+    }
+
+    #[inline(always)]
+    pub(super) fn swap_at_once(&self, address: GlobalAddress, expected: u64, new: u64) -> Option<u64> {
+        self.word_at_once(address, true, |word| swap(word, expected, new))
+    }
+
+    #[inline(always)]
+    pub(super) fn add_at_once(&self, address: GlobalAddress, n: u64) -> Option<u64> {
+        self.word_at_once(address, true, |word| word.fetch_add(n, Ordering::AcqRel))
+    }
+
     /// Fills `into` with the bytes from `address` on.
     ///
     /// # Errors
@@ -148,8 +182,8 @@ impl Space {
     /// [`Error::OutOfBounds`]: it ends before; [`Error::Corrupt`]: the part's own data are broken. The same for all accesses.
     #[inline]
     pub fn read(&self, address: GlobalAddress, into: &mut [u8]) -> Result<()> {
-        match self.at_once(address, into.len(), false, |bytes| bytes.copy_out(0, into)) {
-            Some(_) => Ok(()),
+        match self.read_at_once(Read { address, into }) {
+            Some(()) => Ok(()),
             None => self.act(address, &mut Act::Read(into)).map(drop),
         }
     }
@@ -160,7 +194,7 @@ impl Space {
     /// As [`Space::read`].
     #[inline]
     pub fn write(&self, address: GlobalAddress, from: &[u8]) -> Result<()> {
-        match self.at_once(address, from.len(), true, |bytes| bytes.copy_in(0, from)) {
+        match self.write_at_once(Write { address, from }) {
             Some(()) => Ok(()),
             None => self.act(address, &mut Act::Write(from)).map(drop),
         }
@@ -172,7 +206,7 @@ impl Space {
     /// As [`Space::read`]; [`Error::Invalid`] if it is not aligned to 8.
     #[inline]
     pub fn load(&self, address: GlobalAddress) -> Result<u64> {
-        match self.word_at_once(address, false, |word| word.load(Ordering::Acquire)) {
+        match self.load_at_once(address) {
             Some(value) => Ok(value),
             None => self.act(address, &mut Act::Load),
         }
@@ -184,7 +218,7 @@ impl Space {
     /// As [`Space::load`].
     #[inline]
     pub fn store(&self, address: GlobalAddress, value: u64) -> Result<()> {
-        match self.word_at_once(address, true, |word| word.store(value, Ordering::Release)) {
+        match self.store_at_once(address, value) {
             Some(()) => Ok(()),
             None => self.act(address, &mut Act::Store(value)).map(drop),
         }
@@ -196,7 +230,7 @@ impl Space {
     /// As [`Space::load`].
     #[inline]
     pub fn compare_and_swap(&self, address: GlobalAddress, expected: u64, new: u64) -> Result<u64> {
-        match self.word_at_once(address, true, |word| swap(word, expected, new)) {
+        match self.swap_at_once(address, expected, new) {
             Some(found) => Ok(found),
             None => self.act(address, &mut Act::Swap { expected, new }),
         }
@@ -208,7 +242,7 @@ impl Space {
     /// As [`Space::load`].
     #[inline]
     pub fn fetch_add(&self, address: GlobalAddress, n: u64) -> Result<u64> {
-        match self.word_at_once(address, true, |word| word.fetch_add(n, Ordering::AcqRel)) {
+        match self.add_at_once(address, n) {
             Some(found) => Ok(found),
             None => self.act(address, &mut Act::Add(n)),
         }

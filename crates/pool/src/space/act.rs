@@ -15,6 +15,7 @@ use cenote_base::rt::seam::Points;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use cenote_fabric::{HostAtomicU64, Span};
+use core::ops::Range;
 
 /// What is to be done at an address.
 #[derive(Debug)]
@@ -23,10 +24,21 @@ pub(super) enum Act<'a> {
     Write(&'a [u8]),
     Load,
     Store(u64),
-    Swap { expected: u64, new: u64 },
+    Swap {
+        expected: u64,
+        new: u64,
+    },
     Add(u64),
     Size,
     Free,
+    /// The word must be this one: otherwise who asks has lost what he thinks he has, and nothing that comes after it in a sequence is done.
+    Expect(u64),
+    /// The bytes, and what lies around them in the object: whole pages, counted from its first byte. Found is how far into them the address lies.
+    Around {
+        len: u64,
+        page: u64,
+        into: &'a mut Vec<u8>,
+    },
 }
 
 impl Act<'_> {
@@ -35,24 +47,38 @@ impl Act<'_> {
         match self {
             Act::Read(into) => into.len() as u64,
             Act::Write(from) => from.len() as u64,
-            Act::Load | Act::Store(_) | Act::Swap { .. } | Act::Add(_) => 8,
+            Act::Load | Act::Store(_) | Act::Swap { .. } | Act::Add(_) | Act::Expect(_) => 8,
+            Act::Around { len, .. } => *len,
             Act::Size | Act::Free => 0,
         }
     }
 
     fn is_of_a_word(&self) -> bool {
-        matches!(self, Act::Load | Act::Store(_) | Act::Swap { .. } | Act::Add(_))
+        matches!(
+            self,
+            Act::Load | Act::Store(_) | Act::Swap { .. } | Act::Add(_) | Act::Expect(_)
+        )
     }
 
     pub(super) fn is_write(&self) -> bool {
-        !matches!(self, Act::Read(_) | Act::Load | Act::Size)
+        !matches!(
+            self,
+            Act::Read(_) | Act::Load | Act::Size | Act::Expect(_) | Act::Around { .. }
+        )
     }
 
     /// Whether it may be done twice.
     pub(super) fn may_repeat(&self) -> bool {
         matches!(
             self,
-            Act::Read(_) | Act::Write(_) | Act::Load | Act::Store(_) | Act::Size
+            Act::Read(_)
+                | Act::Write(_)
+                | Act::Load
+                | Act::Store(_)
+                | Act::Add(0)
+                | Act::Size
+                | Act::Expect(_)
+                | Act::Around { .. }
         )
     }
 
@@ -78,7 +104,7 @@ impl Act<'_> {
             Act::Store(value) => span.atomic_u64(0).store(*value, Ordering::Release),
             Act::Swap { expected, new } => return swap(span.atomic_u64(0), *expected, *new),
             Act::Add(n) => return span.atomic_u64(0).fetch_add(*n, Ordering::AcqRel),
-            Act::Size | Act::Free => {}
+            Act::Size | Act::Free | Act::Expect(_) | Act::Around { .. } => {}
         }
         0
     }
@@ -116,6 +142,14 @@ pub(super) struct Object {
     size: u64,
     /// Its slab's class and place, and its number there; a run has none.
     slab: Option<(Class, u32, u32)>,
+}
+
+impl Object {
+    /// The whole pages, counted from its first byte, with the `len` bytes in them; the last one ends with it.
+    fn pages_around(&self, len: u64, page: u64) -> Range<u64> {
+        let end = (self.inside + len).next_multiple_of(page).min(self.size);
+        self.inside - self.inside % page..end
+    }
 }
 
 /// What an attempt finds.
@@ -179,6 +213,18 @@ impl Part {
         match act {
             Act::Size => Ok(Outcome::Done(object.size, slot)),
             Act::Free => self.free_object(address, object),
+            Act::Expect(wanted) => {
+                let span = self.region().span(self.at(object.place + object.inside), 8);
+                let found = span.atomic_u64(0).load(Ordering::Acquire);
+                expected(address, *wanted, found).map(|()| Outcome::Done(found, slot))
+            }
+            Act::Around { len, page, into } => {
+                let pages = object.pages_around(*len, *page);
+                into.resize((pages.end - pages.start) as usize, 0);
+                let at = self.at(object.place + pages.start);
+                self.region().span(at, into.len() as u64).copy_out(0, into);
+                Ok(Outcome::Done(object.inside - pages.start, slot))
+            }
             _ => {
                 let at = self.at(object.place + object.inside);
                 Ok(Outcome::Done(act.on(self.region().span(at, len)), slot))
@@ -311,6 +357,15 @@ impl Part {
     pub(super) fn place_of(&self, slot: u32) -> (u8, u32) {
         let place = self.place(slot).load(Ordering::Acquire);
         ((place >> 32) as u8, place as u32)
+    }
+}
+
+fn expected(address: GlobalAddress, wanted: u64, found: u64) -> Result<()> {
+    match found == wanted {
+        true => Ok(()),
+        false => Err(Error::Revoked(format!(
+            "the word at {address} is {found:#x}, and was to be {wanted:#x}"
+        ))),
     }
 }
 

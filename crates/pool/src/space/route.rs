@@ -52,20 +52,20 @@ impl Whereabouts {
 }
 
 /// Waiting for an extent that moves.
-struct Turns {
+pub(super) struct Turns {
     turns: u32,
     until: Nanos,
 }
 
 impl Turns {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             turns: 0,
             until: rt::now() + PATIENCE,
         }
     }
 
-    fn wait(&mut self, address: GlobalAddress) -> Result<()> {
+    pub(super) fn wait(&mut self, address: GlobalAddress) -> Result<()> {
         self.turns += 1;
         if self.turns < TURNS {
             rt::yield_now();
@@ -79,6 +79,13 @@ impl Turns {
         rt::sleep(SLEEP);
         Ok(())
     }
+}
+
+/// What came of an attempt in the parts that this process maps.
+pub(super) enum Near {
+    Here(Outcome),
+    /// Nothing: this part is to be asked.
+    There(u8),
 }
 
 impl Space {
@@ -97,29 +104,47 @@ impl Space {
             match outcome {
                 Outcome::Done(value, _) => return Ok(value),
                 Outcome::Run => return self.keeper_of(address.part())?.free_run(address).map(|()| 0),
-                Outcome::Away(part) => self.whereabouts().set(address, part),
-                Outcome::NotHere => self.whereabouts().set(address, address.part()),
-                Outcome::Frozen => {}
+                other => self.learn(address, &other),
             }
             turns.get_or_insert_with(Turns::new).wait(address)?;
             outcome = self.attempt(address, act)?;
         }
     }
 
-    fn attempt(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
-        if let Some(part) = self.part_numbered(address.part()) {
-            let outcome = part.act(address, act)?;
-            if let Outcome::Done(_, slot) = outcome {
-                part.count(slot, act.is_write(), 1);
-            }
-            return match outcome {
-                Outcome::Away(elsewhere) => self.attempt_at(elsewhere, address, act),
-                outcome => Ok(outcome),
-            };
+    /// What an outcome says of where the extent is.
+    pub(super) fn learn(&self, address: GlobalAddress, outcome: &Outcome) {
+        match outcome {
+            Outcome::Away(part) => self.whereabouts().set(address, *part),
+            Outcome::NotHere => self.whereabouts().set(address, address.part()),
+            Outcome::Done(..) | Outcome::Run | Outcome::Frozen => {}
         }
-        match self.attempt_as_host(address, act)? {
-            Outcome::NotHere => self.attempt_at(self.whereabouts().of(address), address, act),
-            outcome => Ok(outcome),
+    }
+
+    fn attempt(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
+        match self.attempt_near(address, act)? {
+            Near::There(part) => self.attempt_at(part, address, act),
+            Near::Here(outcome) => Ok(outcome),
+        }
+    }
+
+    /// Does it if that can be done in the parts that this process maps; otherwise which part is to be asked.
+    pub(super) fn attempt_near(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Near> {
+        let Some(part) = self.part_numbered(address.part()) else {
+            return Ok(match self.attempt_as_host(address, act)? {
+                Outcome::NotHere => Near::There(self.whereabouts().of(address)),
+                outcome => Near::Here(outcome),
+            });
+        };
+        let outcome = part.act(address, act)?;
+        if let Outcome::Done(_, slot) = outcome {
+            part.count(slot, act.is_write(), 1);
+        }
+        match outcome {
+            Outcome::Away(elsewhere) => match self.part_numbered(elsewhere) {
+                Some(part) => part.act_as_host(address, act).map(Near::Here),
+                None => Ok(Near::There(elsewhere)),
+            },
+            outcome => Ok(Near::Here(outcome)),
         }
     }
 
@@ -139,6 +164,7 @@ impl Space {
         Ok(Outcome::NotHere)
     }
 
+    /// In a part, which another pod is asked for as a rule.
     fn attempt_at(&self, number: u8, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
         if let Some(part) = self.part_numbered(number) {
             return part.act_as_host(address, act);

@@ -56,11 +56,30 @@ pub struct PartStats {
     pub classes: Vec<ClassStats>,
 }
 
+/// What this process has read and written under locks of what lies in other pods, through a space's handle and its clones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheStats {
+    /// Reads that pages were found for.
+    pub hits: u64,
+    /// Reads that another pod was asked for.
+    pub misses: u64,
+    /// Pages that are kept.
+    pub pages: u64,
+    /// Bytes that they take.
+    pub bytes: u64,
+    /// Writes that were collected.
+    pub buffered: u64,
+    /// Messages with such writes, but for those that also let go of a lock.
+    pub flushes: u64,
+}
+
 /// A space at a moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SpaceStats {
     /// Its parts, by number.
     pub parts: Vec<PartStats>,
+    /// What was read and written of other pods under locks.
+    pub cache: CacheStats,
 }
 
 impl SpaceStats {

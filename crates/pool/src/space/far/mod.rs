@@ -10,7 +10,7 @@ use super::act::{Act, Outcome};
 use super::keeper::{Lifetime, SessionId};
 use cenote_base::rt::Mutex;
 use cenote_base::{Error, Result};
-use cenote_fabric::rdma::call::{Call, Caller, Callers};
+use cenote_fabric::rdma::call::{Call, Called, Caller, Callers};
 use std::sync::Arc;
 use wire::{Hello, Item};
 
@@ -25,6 +25,12 @@ pub struct Way {
 
 /// Tells where a node is now; `None` if nobody knows.
 pub type Resolver = Box<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// Calls that were posted. Dropping it does not stop them.
+pub(super) struct UnderWay {
+    caller: Arc<dyn Caller>,
+    called: Called,
+}
 
 struct Link {
     peer: String,
@@ -86,8 +92,23 @@ impl Way {
     /// # Errors
     /// [`Error::Lost`] if the node cannot be reached: then nothing was asked.
     pub(super) fn post(&self, calls: Vec<Call>) -> Result<Vec<Call>> {
+        self.begin(calls).map(|under_way| self.end(under_way))
+    }
+
+    /// Asks all with one doorbell, and waits for nothing: [`Way::end`] does.
+    ///
+    /// # Errors
+    /// As [`Way::post`].
+    pub(super) fn begin(&self, calls: Vec<Call>) -> Result<UnderWay> {
         let caller = self.caller()?;
-        let calls = caller.post(calls).wait();
+        let called = caller.post(calls);
+        Ok(UnderWay { caller, called })
+    }
+
+    /// The answers to what was begun, in the order of the requests.
+    pub(super) fn end(&self, under_way: UnderWay) -> Vec<Call> {
+        let UnderWay { caller, called } = under_way;
+        let calls = called.wait();
         if calls
             .iter()
             .any(|call| matches!(call.result, Err(Error::Lost(_) | Error::Revoked(_))))
@@ -95,7 +116,7 @@ impl Way {
             let mut link = self.link.lock();
             link.caller.take_if(|known| Arc::ptr_eq(known, &caller));
         }
-        Ok(calls)
+        calls
     }
 
     pub(super) fn ask(&self, request: Vec<u8>) -> Result<Vec<u8>> {
@@ -136,20 +157,47 @@ impl FarPart {
         if act.len() > wire::TRANSFER_MAX as u64 {
             return self.act_in_pieces(address, act);
         }
-        let request = wire::accesses(&[Item::of(address, act)]);
-        let mut answered = self.way.ask(request.clone());
-        let may_repeat = match &answered {
-            Err(Error::Lost(_)) => act.may_repeat(),
-            // It was not looked at: the node does not know us, or not any more.
-            Err(Error::Revoked(_)) => true,
-            _ => false,
-        };
-        if may_repeat {
-            answered = self.way.ask(request);
-        }
-        let answer = answered?;
+        let request = wire::accesses(wire::ACCESSES, &[Item::of(address, act)]);
+        let answer = self.ask_again(request, act.may_repeat())?;
         let mut answers = wire::Answers::new(&answer, 1)?;
         answers.next(act)
+    }
+
+    /// Asks, once more if that does no harm: the request may be carried out twice, or was not looked at.
+    fn ask_again(&self, request: Vec<u8>, may_repeat: bool) -> Result<Vec<u8>> {
+        match self.way.ask(request.clone()) {
+            Err(Error::Lost(_)) if may_repeat => self.way.ask(request),
+            // The node does not know us, or not any more.
+            Err(Error::Revoked(_)) => self.way.ask(request),
+            answered => answered,
+        }
+    }
+
+    /// Does them one after the other, as many as one message takes: the outcomes, up to the first that is not done, or none if it is the first and failed.
+    pub(super) fn act_in_order(&self, acts: &mut [(GlobalAddress, Act<'_>)]) -> Result<Vec<Outcome>> {
+        let may_repeat = acts.iter().all(|(_, act)| act.may_repeat());
+        let (count, request) = sequence(acts);
+        let answer = self.ask_again(request, may_repeat)?;
+        outcomes_in_order(&answer, &mut acts[..count])
+    }
+
+    /// The same, but for the waiting: [`FarPart::end_in_order`] does.
+    pub(super) fn begin_in_order(&self, acts: &[(GlobalAddress, Act<'_>)]) -> Result<(usize, UnderWay)> {
+        let (count, request) = sequence(acts);
+        self.way
+            .begin(vec![Call::new(request)])
+            .map(|under_way| (count, under_way))
+    }
+
+    /// The outcomes of what was begun.
+    pub(super) fn end_in_order(
+        &self,
+        under_way: UnderWay,
+        acts: &mut [(GlobalAddress, Act<'_>)],
+    ) -> Result<Vec<Outcome>> {
+        let lost = || Error::Invalid("a caller lost a call".into());
+        let answer = self.way.end(under_way).pop().ok_or_else(lost)?.into_answer()?;
+        outcomes_in_order(&answer, acts)
     }
 
     /// A long read or write: whatever happens to one of its pieces happens to all.
@@ -193,7 +241,7 @@ impl FarPart {
                 .iter()
                 .map(|(address, act)| Item::of(*address, act))
                 .collect();
-            Call::new(wire::accesses(&items))
+            Call::new(wire::accesses(wire::ACCESSES, &items))
         };
         let calls = self.way.post(groups.iter().map(call).collect())?;
         let mut outcomes = Vec::with_capacity(acts.len());
@@ -220,4 +268,19 @@ impl FarPart {
             .ok_or_else(|| Error::corrupt("an answer to alloc"))?;
         Ok(GlobalAddress::from_raw(u64::from_le_bytes(*raw)))
     }
+}
+
+/// A message with as many of them as it takes, from the first on, and how many those are.
+fn sequence(acts: &[(GlobalAddress, Act<'_>)]) -> (usize, Vec<u8>) {
+    let count = wire::groups(acts).first().map_or(0, |group| group.end);
+    let items: Vec<_> = acts[..count]
+        .iter()
+        .map(|(address, act)| Item::of(*address, act))
+        .collect();
+    (count, wire::accesses(wire::SEQUENCE, &items))
+}
+
+fn outcomes_in_order(answer: &[u8], acts: &mut [(GlobalAddress, Act<'_>)]) -> Result<Vec<Outcome>> {
+    let (count, mut answers) = wire::Answers::of_sequence(answer, acts.len())?;
+    acts[..count].iter_mut().map(|(_, act)| answers.next(act)).collect()
 }

@@ -9,6 +9,7 @@
 //!     4 fetch      extent u64 | freeze u64 | from u64 | len u64;  answer: those bytes of its image: map, then objects
 //!     5 order      JSON; answer: JSON
 //!     6 root       nothing, or the address that it shall be; answer: address u64
+//!     7 sequence   accesses, one after the other: the first that is not done ends it, and the answer has it last
 //! ```
 //!
 //! Little-endian.
@@ -29,6 +30,7 @@ pub const ALLOC: u8 = 3;
 pub const FETCH: u8 = 4;
 pub const ORDER: u8 = 5;
 pub const ROOT: u8 = 6;
+pub const SEQUENCE: u8 = 7;
 
 const HEAD: usize = 8;
 const ITEM: usize = 32;
@@ -44,6 +46,8 @@ const SWAP: u8 = 5;
 const ADD: u8 = 6;
 const SIZE: u8 = 7;
 const FREE: u8 = 8;
+const EXPECT: u8 = 9;
+const AROUND: u8 = 10;
 
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
@@ -134,6 +138,8 @@ impl<'a> Item<'a> {
             Act::Add(n) => item(ADD, *n, 0),
             Act::Size => item(SIZE, 0, 0),
             Act::Free => item(FREE, 0, 0),
+            Act::Expect(value) => item(EXPECT, *value, 0),
+            Act::Around { page, .. } => item(AROUND, *page, 0),
         }
     }
 }
@@ -144,8 +150,17 @@ fn cost(act: &Act<'_>) -> (usize, usize) {
     match act {
         Act::Read(_) => (ITEM, ANSWER + bytes),
         Act::Write(_) => (ITEM + bytes, ANSWER),
+        Act::Around { len, page, .. } => (ITEM, ANSWER + around_max(*len as usize, *page as usize)),
         _ => (ITEM, ANSWER),
     }
+}
+
+/// The largest page that may be asked for.
+pub const PAGE_MAX: usize = 16 << 10;
+
+/// The most bytes of whole pages that `len` bytes can lie in.
+fn around_max(len: usize, page: usize) -> usize {
+    len.saturating_add(2 * page).next_multiple_of(8)
 }
 
 /// The most bytes of one read or write.
@@ -170,8 +185,9 @@ pub fn groups(acts: &[(GlobalAddress, Act<'_>)]) -> Vec<Range<usize>> {
     groups
 }
 
-pub fn accesses(items: &[Item<'_>]) -> Vec<u8> {
-    let mut bytes = head(ACCESSES, items.len());
+/// A request of [`ACCESSES`] or [`SEQUENCE`].
+pub fn accesses(kind: u8, items: &[Item<'_>]) -> Vec<u8> {
+    let mut bytes = head(kind, items.len());
     for item in items {
         bytes.extend_from_slice(&[item.op, 0, 0, 0]);
         bytes.extend_from_slice(&item.len.to_le_bytes());
@@ -202,45 +218,78 @@ fn half(bytes: &[u8], at: usize) -> usize {
         .map_or(0, |word| u32::from_le_bytes(*word) as usize)
 }
 
-/// Carries out the accesses of a request, in order, and writes their answers. `room` is what reads may fill.
+/// Carries out the accesses of a request, in order, and writes their answers. Of a sequence those after the first that is not done are not begun.
 pub fn carry_out(
-    count: usize,
+    (kind, count): (u8, usize),
     mut items: &[u8],
     answer: &mut Vec<u8>,
     mut each: impl FnMut(GlobalAddress, &mut Act<'_>) -> Result<Outcome>,
 ) -> Result<()> {
     *answer = head(0, count);
     let mut room = Vec::new();
-    for _ in 0..count {
-        let item = take(&mut items, ITEM)?;
-        let (op, len, address) = (item[0], half(item, 4), GlobalAddress::from_raw(word(item, 8)));
-        let (value, new) = (word(item, 16), word(item, 24));
-        let payload = if op == WRITE {
-            take(&mut items, len.next_multiple_of(8))?
-        } else {
-            &[]
-        };
-        if op == READ && answer.len() + ANSWER + len > LIMIT {
-            return Err(Error::Invalid(format!("reads of more than {LIMIT} bytes at a time")));
-        }
-        room.resize(if op == READ { len } else { 0 }, 0);
-        let mut act = match op {
-            READ => Act::Read(&mut room),
-            WRITE => Act::Write(&payload[..len]),
-            LOAD => Act::Load,
-            STORE => Act::Store(value),
-            SWAP => Act::Swap { expected: value, new },
-            ADD => Act::Add(value),
-            SIZE => Act::Size,
-            FREE => Act::Free,
-            _ => return Err(Error::corrupt("an access of no kind")),
-        };
-        let outcome = act.check(address).and_then(|()| each(address, &mut act));
+    for n in 1..=count {
+        let outcome = carry_out_next(&mut items, answer.len(), &mut room, &mut each)?;
+        let is_done = matches!(outcome, Ok(Outcome::Done(..)));
         reply(answer, outcome, &room);
+        if kind == SEQUENCE && !is_done {
+            answer[2..4].copy_from_slice(&(n as u16).to_le_bytes());
+            return Ok(());
+        }
     }
     match items {
         [] => Ok(()),
         _ => Err(Error::corrupt("a message that goes on")),
+    }
+}
+
+/// One access; what it reads is in `room` then.
+fn carry_out_next(
+    items: &mut &[u8],
+    answered: usize,
+    room: &mut Vec<u8>,
+    each: &mut impl FnMut(GlobalAddress, &mut Act<'_>) -> Result<Outcome>,
+) -> Result<Result<Outcome>> {
+    let item = take(items, ITEM)?;
+    let (op, len, address) = (item[0], half(item, 4), GlobalAddress::from_raw(word(item, 8)));
+    let (value, new) = (word(item, 16), word(item, 24));
+    let payload = match op {
+        WRITE => take(items, len.next_multiple_of(8))?,
+        _ => &[],
+    };
+    let reads = match op {
+        READ => len,
+        AROUND => around_max(len, page_of(value)? as usize),
+        _ => 0,
+    };
+    if answered + ANSWER + reads > LIMIT {
+        return Err(Error::Invalid(format!("reads of more than {LIMIT} bytes at a time")));
+    }
+    room.clear();
+    room.resize(if op == READ { len } else { 0 }, 0);
+    let mut act = match op {
+        READ => Act::Read(room),
+        WRITE => Act::Write(&payload[..len]),
+        LOAD => Act::Load,
+        STORE => Act::Store(value),
+        SWAP => Act::Swap { expected: value, new },
+        ADD => Act::Add(value),
+        SIZE => Act::Size,
+        FREE => Act::Free,
+        EXPECT => Act::Expect(value),
+        AROUND => Act::Around {
+            len: len as u64,
+            page: value,
+            into: room,
+        },
+        _ => return Err(Error::corrupt("an access of no kind")),
+    };
+    Ok(act.check(address).and_then(|()| each(address, &mut act)))
+}
+
+fn page_of(value: u64) -> Result<u64> {
+    match value.is_power_of_two() && (64..=PAGE_MAX as u64).contains(&value) {
+        true => Ok(value),
+        false => Err(Error::corrupt("the size of a page")),
     }
 }
 
@@ -276,6 +325,14 @@ impl<'a> Answers<'a> {
         }
     }
 
+    /// Those of a sequence of `count`, and how many there are: all, or up to the first that was not done.
+    pub fn of_sequence(answer: &'a [u8], count: usize) -> Result<(usize, Self)> {
+        match split(answer)? {
+            (0, n, rest) if (1..=count).contains(&n) => Ok((n, Self(rest))),
+            _ => Err(Error::corrupt("an answer to something else")),
+        }
+    }
+
     /// The next one, which is this one's.
     pub fn next(&mut self, act: &mut Act<'_>) -> Result<Outcome> {
         let answer = take(&mut self.0, ANSWER)?;
@@ -286,7 +343,19 @@ impl<'a> Answers<'a> {
                 into.copy_from_slice(bytes);
                 Ok(Outcome::Done(value, 0))
             }
-            (DONE, Act::Read(_)) => Err(Error::corrupt("an answer of another length")),
+            (
+                DONE,
+                Act::Around {
+                    len: wanted,
+                    page,
+                    into,
+                },
+            ) if is_around(value, *wanted, *page, len) => {
+                into.clear();
+                into.extend_from_slice(bytes);
+                Ok(Outcome::Done(value, 0))
+            }
+            (DONE, Act::Read(_) | Act::Around { .. }) => Err(Error::corrupt("an answer of another length")),
             (DONE, _) => Ok(Outcome::Done(value, 0)),
             (FROZEN, _) => Ok(Outcome::Frozen),
             (AWAY, _) => u8::try_from(value)
@@ -297,6 +366,12 @@ impl<'a> Answers<'a> {
             _ => Err(Error::corrupt("an answer of no kind")),
         }
     }
+}
+
+/// Whether `found` bytes can be the pages around `len` bytes that lie `before` bytes into them.
+fn is_around(before: u64, len: u64, page: u64, found: usize) -> bool {
+    let end = before.checked_add(len).filter(|_| before < page);
+    end.is_some_and(|end| (end..=end.next_multiple_of(page)).contains(&(found as u64)))
 }
 
 pub fn alloc(session: SessionId, len: u64, lifetime: Lifetime) -> Vec<u8> {

@@ -385,7 +385,9 @@ impl Inner {
     /// What has come by a call of a user who is in that pod. Does not block.
     fn serve(&self, pod: &str, request: &[u8], mut answer: Answer) {
         let served = wire::split(request).and_then(|(kind, count, rest)| match kind {
-            wire::ACCESSES => self.serve_accesses(pod, count, rest, answer.bytes()).map(|()| None),
+            wire::ACCESSES | wire::SEQUENCE => self
+                .serve_accesses(pod, (kind, count), rest, answer.bytes())
+                .map(|()| None),
             wire::FETCH => self.fetch(wire::read_fetch(rest)?, answer.bytes()).map(|()| None),
             wire::ROOT => {
                 let root = self.part.root();
@@ -428,9 +430,9 @@ impl Inner {
         }
     }
 
-    fn serve_accesses(&self, pod: &str, count: usize, items: &[u8], answer: &mut Vec<u8>) -> Result<()> {
+    fn serve_accesses(&self, pod: &str, (kind, count): (u8, usize), items: &[u8], answer: &mut Vec<u8>) -> Result<()> {
         let mut counted: Vec<(u32, bool)> = Vec::with_capacity(count);
-        let done = wire::carry_out(count, items, answer, |address, act| {
+        let done = wire::carry_out((kind, count), items, answer, |address, act| {
             let outcome = self.act(address, act)?;
             if let Outcome::Done(_, slot) = outcome {
                 counted.push((slot, act.is_write()));

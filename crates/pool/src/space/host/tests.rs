@@ -631,7 +631,7 @@ fn strangers_and_garbage_are_refused() {
     let pods = Pods::still(4);
     let stranger = |hello: Hello| {
         let way = Way::new(Arc::clone(&pods.nodes) as Arc<dyn Callers>, PODS[0], hello);
-        way.ask(super::wire::accesses(&[]))
+        way.ask(super::wire::accesses(super::wire::ACCESSES, &[]))
     };
     let pod = String::new();
     assert!(
@@ -656,7 +656,7 @@ fn strangers_and_garbage_are_refused() {
     let seed = seed();
     let mut dice = Dice(seed);
     for _ in 0..20_000 {
-        let kind = 2 + dice.below(6) as u8;
+        let kind = 2 + dice.below(7) as u8;
         let mut request = vec![kind, 0, dice.below(4) as u8, 0, 0, 0, 0, 0];
         request.extend((0..dice.below(120)).map(|_| [0, 1, 8, 255, 64][dice.below(5)]));
         let _ = way.ask(request);

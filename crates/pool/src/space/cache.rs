@@ -1,0 +1,335 @@
+//! Pages of far objects that were read under locks: kept by the process, and believed for as long as nobody has written under the lock.
+//!
+//! A lock has a version, which each writer makes another one before it lets go ([`super::lock`]). Who holds a lock to read knows its version: taking it told. What was read then is what the lock
+//! protects in that version; so it is what he would read, if the version is the same. Nobody is told of changes, and nothing is asked for again: a page of another version is forgotten when
+//! somebody comes upon it, and the least recently used go when there are too many.
+//!
+//! A page is 4 KiB of an object, counted from its first byte, or what it has of that. It is known by the lock and its address.
+//!
+//! Invariants:
+//! 1. a page's bytes were read while its lock was held to read, in its version;
+//! 2. what is read without a lock is not kept: nobody would say that it is old;
+//! 3. the pages of a process take so many bytes at most, their own descriptions included.
+
+use super::access::{Read, Write};
+use super::act::{Act, Outcome};
+use super::route::Near;
+use super::stats::CacheStats;
+use super::{GlobalAddress, Space};
+use cenote_base::rt::Mutex;
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::fault::{self, Fault};
+use cenote_base::{Error, Result};
+use std::collections::BTreeMap;
+
+/// Bytes of a page.
+pub(super) const PAGE: u64 = 4096;
+/// Longer reads are not kept.
+const READ_MAX: usize = 64 << 10;
+/// Bytes that pages may take unless it is said.
+const LIMIT: u64 = 64 << 20;
+/// What a page takes beside its bytes, about.
+const DESCRIPTION: u64 = 128;
+/// No page.
+const NONE: u32 = u32::MAX;
+
+const _: () = assert!(PAGE as usize <= super::far::wire::PAGE_MAX);
+
+/// What is read: what a lock protects, in a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Under {
+    pub lock: GlobalAddress,
+    pub version: u64,
+}
+
+pub(super) struct PageCache {
+    table: Mutex<Table>,
+    limit: AtomicU64,
+    counters: Counters,
+}
+
+#[derive(Default)]
+struct Counters {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    buffered: AtomicU64,
+    flushes: AtomicU64,
+}
+
+/// The pages, in a list from the one that was used last.
+struct Table {
+    places: BTreeMap<Place, u32>,
+    pages: Vec<Page>,
+    free: Vec<u32>,
+    newest: u32,
+    oldest: u32,
+    bytes: u64,
+}
+
+/// What a page is known by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    lock: GlobalAddress,
+    start: GlobalAddress,
+}
+
+struct Page {
+    place: Place,
+    version: u64,
+    bytes: Box<[u8]>,
+    newer: u32,
+    older: u32,
+}
+
+impl Default for PageCache {
+    fn default() -> Self {
+        Self {
+            table: Mutex::new(Table::new()),
+            limit: AtomicU64::new(LIMIT),
+            counters: Counters::default(),
+        }
+    }
+}
+
+impl PageCache {
+    fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    fn find(&self, under: Under, address: GlobalAddress, into: &mut [u8]) -> bool {
+        let found = self.table.lock().copy(under, address, into);
+        let counter = if found {
+            &self.counters.hits
+        } else {
+            &self.counters.misses
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        found
+    }
+
+    /// Keeps the pages that `bytes` are, from `start` on.
+    fn keep(&self, under: Under, start: GlobalAddress, bytes: &[u8]) {
+        let mut table = self.table.lock();
+        for (n, page) in bytes.chunks(PAGE as usize).enumerate() {
+            if let Some(start) = start.checked_add(n as u64 * PAGE) {
+                table.keep(under, start, page, self.limit());
+            }
+        }
+    }
+
+    pub(super) fn count_buffered(&self) {
+        self.counters.buffered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_flush(&self) {
+        self.counters.flushes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn stats(&self) -> CacheStats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let table = self.table.lock();
+        CacheStats {
+            hits: of(&self.counters.hits),
+            misses: of(&self.counters.misses),
+            pages: table.places.len() as u64,
+            bytes: table.bytes,
+            buffered: of(&self.counters.buffered),
+            flushes: of(&self.counters.flushes),
+        }
+    }
+}
+
+impl Space {
+    /// Pages of other pods that this process keeps of what it [reads under locks](super::Session::read_locked) take so many bytes at most; 0: none are kept. 64 MiB unless it is said.
+    pub fn limit_cache(&self, bytes: u64) {
+        let cache = self.cache();
+        cache.limit.store(bytes, Ordering::Relaxed);
+        cache.table.lock().shrink_to(bytes);
+    }
+
+    /// Reads what a lock protects that is held to read, in that version.
+    pub(super) fn read_under(&self, under: Under, address: GlobalAddress, into: &mut [u8]) -> Result<()> {
+        if self.read_near(address, into)? || self.cache().find(under, address, into) {
+            return Ok(());
+        }
+        let is_kept = self.cache().limit() > 0 && (1..=READ_MAX).contains(&into.len());
+        if !is_kept {
+            return self.read(address, into);
+        }
+        let (len, mut pages) = (into.len(), Vec::new());
+        let mut around = Act::Around {
+            len: len as u64,
+            page: PAGE,
+            into: &mut pages,
+        };
+        let before = self.act(address, &mut around)?;
+        let start = address.checked_sub(before);
+        let wanted = pages.get(before as usize..).and_then(|bytes| bytes.get(..len));
+        let (Some(start), Some(wanted)) = (start, wanted) else {
+            return Err(Error::corrupt(format!("what lies around {len} bytes at {address}")));
+        };
+        into.copy_from_slice(wanted);
+        self.cache().keep(under, start, &pages);
+        Ok(())
+    }
+
+    /// Reads it if it lies in a part that this process maps.
+    fn read_near(&self, address: GlobalAddress, into: &mut [u8]) -> Result<bool> {
+        if self.read_at_once(Read { address, into }).is_some() {
+            return Ok(true);
+        }
+        self.act_near(address, &mut Act::Read(into))
+    }
+
+    /// Writes it if it lies in a part that this process maps.
+    pub(super) fn write_near(&self, address: GlobalAddress, from: &[u8]) -> Result<bool> {
+        if self.write_at_once(Write { address, from }).is_some() {
+            return Ok(true);
+        }
+        self.act_near(address, &mut Act::Write(from))
+    }
+
+    fn act_near(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<bool> {
+        act.check(address)?;
+        Ok(matches!(
+            self.attempt_near(address, act)?,
+            Near::Here(Outcome::Done(..))
+        ))
+    }
+}
+
+impl Table {
+    fn new() -> Self {
+        Self {
+            places: BTreeMap::new(),
+            pages: Vec::new(),
+            free: Vec::new(),
+            newest: NONE,
+            oldest: NONE,
+            bytes: 0,
+        }
+    }
+
+    /// Fills all of `into`, if it can.
+    fn copy(&mut self, under: Under, address: GlobalAddress, into: &mut [u8]) -> bool {
+        let mut done = 0;
+        while done < into.len() {
+            let at = address.checked_add(done as u64);
+            let Some((n, inside)) = at.and_then(|at| self.page_at(under, at)) else {
+                return false;
+            };
+            let bytes = &self.pages[n as usize].bytes[inside..];
+            let count = bytes.len().min(into.len() - done);
+            into[done..done + count].copy_from_slice(&bytes[..count]);
+            done += count;
+            self.unlink(n);
+            self.link(n);
+        }
+        !into.is_empty()
+    }
+
+    /// The page with the byte at an address, and where in it that is. One of another version is forgotten.
+    fn page_at(&mut self, under: Under, at: GlobalAddress) -> Option<(u32, usize)> {
+        let place = |start| Place {
+            lock: under.lock,
+            start,
+        };
+        let around = self.places.range(place(GlobalAddress::NULL)..=place(at));
+        let n = *around.last()?.1;
+        let page = &self.pages[n as usize];
+        let inside = at.raw() - page.place.start.raw();
+        if inside >= page.bytes.len() as u64 {
+            return None;
+        }
+        if page.version != under.version && !fault::planted(Fault::StaleCache) {
+            self.remove(n);
+            return None;
+        }
+        Some((n, inside as usize))
+    }
+
+    fn keep(&mut self, under: Under, start: GlobalAddress, bytes: &[u8], limit: u64) {
+        let place = Place {
+            lock: under.lock,
+            start,
+        };
+        if let Some(n) = self.places.get(&place) {
+            self.remove(*n);
+        }
+        let size = bytes.len() as u64 + DESCRIPTION;
+        self.shrink_to(limit.saturating_sub(size));
+        if size <= limit {
+            self.add(Page {
+                place,
+                version: under.version,
+                bytes: bytes.into(),
+                newer: NONE,
+                older: NONE,
+            });
+        }
+    }
+
+    fn shrink_to(&mut self, bytes: u64) {
+        while self.bytes > bytes {
+            self.remove(self.oldest);
+        }
+    }
+
+    fn add(&mut self, page: Page) {
+        let place = page.place;
+        self.bytes += page.size();
+        let n = match self.free.pop() {
+            Some(n) => {
+                self.pages[n as usize] = page;
+                n
+            }
+            None => {
+                self.pages.push(page);
+                (self.pages.len() - 1) as u32
+            }
+        };
+        self.places.insert(place, n);
+        self.link(n);
+    }
+
+    fn remove(&mut self, n: u32) {
+        self.unlink(n);
+        let page = &mut self.pages[n as usize];
+        self.bytes -= page.size();
+        page.bytes = Box::default();
+        self.places.remove(&page.place);
+        self.free.push(n);
+    }
+
+    /// Makes it the one that was used last.
+    fn link(&mut self, n: u32) {
+        let page = &mut self.pages[n as usize];
+        (page.newer, page.older) = (NONE, self.newest);
+        match self.newest {
+            NONE => self.oldest = n,
+            newest => self.pages[newest as usize].newer = n,
+        }
+        self.newest = n;
+    }
+
+    fn unlink(&mut self, n: u32) {
+        let (newer, older) = {
+            let page = &self.pages[n as usize];
+            (page.newer, page.older)
+        };
+        match newer {
+            NONE => self.newest = older,
+            newer => self.pages[newer as usize].older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => self.pages[older as usize].newer = newer,
+        }
+    }
+}
+
+impl Page {
+    fn size(&self) -> u64 {
+        self.bytes.len() as u64 + DESCRIPTION
+    }
+}

@@ -1,0 +1,216 @@
+//! Two pods in one process, and calls between them that are counted and may go wrong.
+
+use cenote_base::rt::Nanos;
+use cenote_base::{Error, Result};
+use cenote_fabric::RegionOptions;
+use cenote_fabric::rdma::call::{Call, Called, Caller, CallerId, Callers};
+use cenote_fabric::rdma::loopback::Nodes;
+use cenote_pool::book::EXTENT;
+use cenote_pool::space::{
+    FarPart, GlobalAddress, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Part, PartOptions, Peer, Session,
+    Space, Way,
+};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+const SPACE: u128 = 78;
+const KEY: u128 = 99;
+const PODS: [&str; 2] = ["east", "west"];
+
+/// What happens to the next message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Arrives,
+    /// It is not carried out, and its sender hears that the way is lost.
+    IsLost,
+    /// It is carried out, and its sender hears that the way is lost.
+    AnswerIsLost,
+    /// Its sender hears that there is no answer in time, and it is carried out when it is [let through](Fabric::let_through).
+    IsLate,
+}
+
+/// Calls through memory that are counted, and may go wrong.
+#[derive(Debug)]
+pub struct Fabric {
+    nodes: Nodes,
+    messages: AtomicU64,
+    fate: Mutex<Fate>,
+    late: Mutex<Vec<Late>>,
+}
+
+/// Calls that nobody waits for any more.
+type Late = (Arc<dyn Caller>, Vec<Call>);
+
+#[derive(Debug)]
+struct Line {
+    fabric: Arc<Fabric>,
+    caller: Arc<dyn Caller>,
+}
+
+#[derive(Debug)]
+struct Lines(Arc<Fabric>);
+
+impl Callers for Lines {
+    fn caller(&self, peer: &str) -> Result<Arc<dyn Caller>> {
+        let (fabric, caller) = (Arc::clone(&self.0), self.0.nodes.caller(peer)?);
+        Ok(Arc::new(Line { fabric, caller }))
+    }
+}
+
+fn failed(mut calls: Vec<Call>, error: &Error) -> Called {
+    for call in &mut calls {
+        (call.answer, call.result) = (Vec::new(), Err(error.clone()));
+    }
+    Called::done(calls)
+}
+
+impl Caller for Line {
+    fn peer(&self) -> &str {
+        self.caller.peer()
+    }
+
+    fn id(&self) -> CallerId {
+        self.caller.id()
+    }
+
+    fn post(&self, calls: Vec<Call>) -> Called {
+        self.fabric.messages.fetch_add(calls.len() as u64, Ordering::Relaxed);
+        let fate = core::mem::replace(&mut *self.fabric.fate.lock().expect("whole"), Fate::Arrives);
+        let lost = Error::Lost("the way is gone".into());
+        match fate {
+            Fate::Arrives => self.caller.post(calls),
+            Fate::IsLost => failed(calls, &lost),
+            Fate::AnswerIsLost => failed(self.caller.post(calls).wait(), &lost),
+            Fate::IsLate => {
+                let copies = calls.iter().map(|call| Call::new(call.request.clone())).collect();
+                let mut late = self.fabric.late.lock().expect("whole");
+                late.push((Arc::clone(&self.caller), copies));
+                failed(calls, &Error::Timeout("no answer in time".into()))
+            }
+        }
+    }
+}
+
+impl Fabric {
+    pub fn next_is(&self, fate: Fate) {
+        *self.fate.lock().expect("whole") = fate;
+    }
+
+    pub fn let_through(&self) {
+        for (caller, calls) in self.late.lock().expect("whole").drain(..) {
+            caller.post(calls).wait();
+        }
+    }
+
+    /// Messages that `f` takes.
+    pub fn messages<T>(&self, f: impl FnOnce() -> T) -> (u64, T) {
+        let before = self.messages.load(Ordering::Relaxed);
+        let result = f();
+        (self.messages.load(Ordering::Relaxed) - before, result)
+    }
+}
+
+pub struct Pods {
+    pub fabric: Arc<Fabric>,
+    pub hosts: Vec<Host>,
+    pub users: Vec<Space>,
+}
+
+impl Pods {
+    /// Nothing moves by itself.
+    pub fn new(extents: u64) -> Self {
+        let fabric = Arc::new(Fabric {
+            nodes: Nodes::default(),
+            messages: AtomicU64::new(0),
+            fate: Mutex::new(Fate::Arrives),
+            late: Mutex::default(),
+        });
+        let hosts: Vec<_> = (0..2).map(|pod| host(&fabric, pod, extents)).collect();
+        let mut pods = Self {
+            fabric,
+            hosts,
+            users: Vec::new(),
+        };
+        for (pod, host) in pods.hosts.iter().enumerate() {
+            let peer = Peer {
+                pod: PODS[1 - pod].into(),
+                way: pods.way(pod),
+            };
+            host.set_peer(2 - pod as u8, peer);
+        }
+        pods.users = (0..2).map(|pod| pods.user(pod)).collect();
+        pods
+    }
+
+    /// From one pod to the other.
+    fn way(&self, from: usize) -> Arc<Way> {
+        let hello = Hello {
+            space: SPACE,
+            key: KEY,
+            pod: PODS[from].into(),
+        };
+        let lines = Lines(Arc::clone(&self.fabric));
+        Arc::new(Way::new(Arc::new(lines), PODS[1 - from], hello))
+    }
+
+    fn user(&self, pod: usize) -> Space {
+        let (space, other) = (Space::new(SPACE), 1 - pod);
+        let keeper = |n: usize| Arc::clone(self.hosts[n].keeper()) as Arc<dyn Keeper>;
+        space
+            .attach(Arc::clone(self.hosts[pod].part()), keeper(pod))
+            .expect("attached");
+        let far = FarPart {
+            number: other as u8 + 1,
+            pod: PODS[other].into(),
+            way: self.way(pod),
+        };
+        space.attach_far(far, keeper(other)).expect("attached");
+        space
+    }
+
+    pub fn relocate(&self, address: GlobalAddress, to: u8) -> Result<()> {
+        let extent = address.checked_sub(address.offset().into()).expect("an extent");
+        self.hosts[usize::from(address.part()) - 1].relocate(extent, to)
+    }
+
+    /// Ends a session as if its process had died.
+    pub fn kill(&self, session: &Session) {
+        for (part, id) in session.ids() {
+            let keeper = self.hosts[usize::from(part) - 1].keeper();
+            keeper.end(id).expect("ended");
+        }
+    }
+}
+
+fn host(fabric: &Fabric, pod: usize, extents: u64) -> Host {
+    let options = PartOptions {
+        space: SPACE,
+        part: pod as u8 + 1,
+        tenant: 0,
+        bytes: (extents + 1) * EXTENT,
+        movable: true,
+        region: RegionOptions::default(),
+    };
+    let part = Arc::new(Part::dram(&options).expect("memory"));
+    let options = HostOptions {
+        pod: PODS[pod].into(),
+        key: KEY,
+        every: Nanos::ZERO,
+        ..HostOptions::default()
+    };
+    let host = Host::start(Arc::new(LocalKeeper::new(part).expect("a keeper")), options).expect("a host");
+    let hosts = Hosts::default();
+    hosts.add(&host);
+    fabric.nodes.add(PODS[pod]).serve(Arc::new(hosts));
+    host
+}
+
+pub fn at(address: GlobalAddress, bytes: usize) -> GlobalAddress {
+    address.checked_add(bytes as u64).expect("inside")
+}
+
+pub fn bytes_of(space: &Space, address: GlobalAddress, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    space.read(address, &mut bytes).expect("read");
+    bytes
+}
