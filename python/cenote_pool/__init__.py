@@ -12,7 +12,7 @@ kind. The modules call ``libcenote_pool.so``; its header, ``cenote_pool.h``, say
 """
 
 from ._library import ABI, LibraryNotFound, version
-from ._space import Lifetime, Lock, Session, Space, Stats
+from ._space import CacheStats, Lifetime, Lock, Session, Space, Stats
 from .address import NULL, Address
 from .errors import (
     BugError,
@@ -36,6 +36,7 @@ __all__ = [
     "Address",
     "BugError",
     "BusyError",
+    "CacheStats",
     "CorruptError",
     "Error",
     "FullError",

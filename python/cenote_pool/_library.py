@@ -67,6 +67,12 @@ class CHeld(ctypes.Structure):
     _fields_ = [("mode", c_int32), ("owner_died", c_int32)]
 
 
+class CCacheStats(ctypes.Structure):
+    """``cenote_cache_stats``."""
+
+    _fields_ = [(name, c_uint64) for name in ("hits", "misses", "pages", "bytes", "buffered", "flushes")]
+
+
 Problem = ctypes.CFUNCTYPE(None, c_char_p, c_void_p)
 
 _ERROR = POINTER(CError)
@@ -89,6 +95,11 @@ SIGNATURES = {
     "cenote_lock_new": [c_void_p, _WORD, _ERROR],
     "cenote_lock": [c_void_p, c_uint64, c_int, c_uint64, POINTER(CHeld), _ERROR],
     "cenote_unlock": [c_void_p, c_uint64, c_int, _ERROR],
+    "cenote_lock_read": [c_void_p, c_uint64, c_uint64, c_void_p, c_size_t, _ERROR],
+    "cenote_lock_write": [c_void_p, c_uint64, c_uint64, c_void_p, c_size_t, _ERROR],
+    "cenote_lock_sync": [c_void_p, c_uint64, _ERROR],
+    "cenote_cache_limit": [c_void_p, c_uint64, _ERROR],
+    "cenote_cache_stats_of": [c_void_p, POINTER(CCacheStats), _ERROR],
     "cenote_size_of": [c_void_p, c_uint64, _WORD, _ERROR],
     "cenote_read": [c_void_p, c_uint64, c_void_p, c_size_t, _ERROR],
     "cenote_write": [c_void_p, c_uint64, c_void_p, c_size_t, _ERROR],

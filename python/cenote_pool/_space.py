@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Iterable, List, NamedTuple, Optional, Tuple, Type, Union
 
 from . import _memory, errors
-from ._library import CError, CHeld, COp, COptions, CPoolOptions, CStats, Problem, quick, waiting
+from ._library import CCacheStats, CError, CHeld, COp, COptions, CPoolOptions, CStats, Problem, quick, waiting
 from .address import Address
 
 if TYPE_CHECKING:
@@ -133,6 +133,20 @@ class Stats(NamedTuple):
     #: Objects that are allocated, and bytes that they can hold.
     objects: int
     bytes: int
+
+
+class CacheStats(NamedTuple):
+    """What was read and written under locks of what lies in other pods, by this process."""
+
+    #: Reads that needed no trip, and those that another pod was asked for.
+    hits: int
+    misses: int
+    #: What stays in the process.
+    pages: int
+    bytes: int
+    #: Writes that were collected, and messages with them, but for those that unlocked too.
+    buffered: int
+    flushes: int
 
 
 def _options(size: int, numa_node: Optional[int], small_pages: bool) -> Any:
@@ -368,6 +382,19 @@ class Space(_Open):
         self._call(waiting.cenote_stats, part, byref(stats))
         return Stats(*(getattr(stats, name) for name in Stats._fields))
 
+    def limit_cache(self, size: int) -> None:
+        """What was read under locks, and stays in the process, takes ``size`` bytes at most. 0: nothing stays."""
+        if not 0 <= size < 1 << 64:
+            raise errors.InvalidError(f"no cache has {size} bytes")
+        self._call(waiting.cenote_cache_limit, size)
+
+    @property
+    def cache_stats(self) -> CacheStats:
+        """What was read and written under locks of what lies in other pods."""
+        stats = CCacheStats()
+        self._call(quick.cenote_cache_stats_of, byref(stats))
+        return CacheStats(*(getattr(stats, name) for name in CacheStats._fields))
+
     def audit(self) -> List[str]:
         """Looks at everything that the space keeps about itself: what is wrong."""
         problems: List[str] = []
@@ -444,8 +471,24 @@ class Lock:
         """Whether the last writer died, and may have left anything half done. Then the lock is held to write, whatever it was asked for."""
         return self._owner_died
 
+    def read(self, address: int, length: int) -> bytes:
+        """What the lock protects. What lies in another pod stays in the process, and is read there for as long as nobody has written under the lock."""
+        into = create_string_buffer(length)
+        self._session._call(waiting.cenote_lock_read, self._address, _checked(address), into, length)
+        return into.raw
+
+    def write(self, address: int, data: Buffer) -> None:
+        """Writes what the lock protects. Up to 256 bytes to another pod are collected, and in their place when :meth:`sync` or :meth:`unlock` returns; what is wrong with them is
+        said then, and the next owner is told that this one died."""
+        at, length, _stays = _memory.readable(data)
+        self._session._call(waiting.cenote_lock_write, self._address, _checked(address), at, length)
+
+    def sync(self) -> None:
+        """Returns when all that was written is in its place."""
+        self._session._call(waiting.cenote_lock_sync, self._address)
+
     def unlock(self) -> None:
-        """Lets go of it."""
+        """Lets go of it, when all that was written is in its place."""
         self._session._call(waiting.cenote_unlock, self._address, self._mode)
 
     def __enter__(self) -> Lock:

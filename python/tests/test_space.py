@@ -380,6 +380,24 @@ class Locks(WithSpace):
             self.fails(InvalidError, "", one.lock, 0)
             one.free(lock)
 
+    def test_what_a_lock_protects_is_read_and_written_under_it(self) -> None:
+        with Space.private(16 << 20) as space, space.session() as session:
+            lock, a = session.new_lock(), session.alloc(64)
+            with session.lock(lock) as held:
+                held.write(a, b"hello")
+                held.write(a + 5, bytearray(b" you"))
+                held.sync()
+                self.assertEqual(held.read(a, 9), b"hello you")
+            with session.lock(lock, write=False) as held:
+                self.assertEqual(held.read(a + 6, 3), b"you")
+                self.fails(InvalidError, "to write", held.write, a, b"x")
+                self.fails(InvalidError, "to write", held.sync)
+            self.fails(InvalidError, "hold", held.read, a, 1)
+            self.fails(InvalidError, "64 bits", held.read, 1 << 64, 1)
+            space.limit_cache(1 << 20)
+            self.fails(InvalidError, "bytes", space.limit_cache, -1)
+            self.assertEqual(space.cache_stats, cenote_pool.CacheStats(0, 0, 0, 0, 0, 0), "all of it is near")
+
 
     def test_any_time_to_wait_is_one(self) -> None:
         lock = self.session.new_lock()

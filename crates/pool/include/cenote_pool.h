@@ -196,6 +196,30 @@ cenote_status cenote_lock(cenote_session *session, cenote_address lock, cenote_l
 /* Lets go of it; mode is how it was held. CENOTE_INVALID if the session does not hold it so. */
 cenote_status cenote_unlock(cenote_session *session, cenote_address lock, cenote_lock_mode mode, cenote_error *error);
 
+/* What a lock protects that the session holds: as cenote_read and cenote_write (then it holds it to write), and for memory of other pods with fewer trips. What was read under it stays in the process, and
+ * is read there for as long as nobody has written under the lock. Writes of up to 256 bytes are collected, and are in their place, in their order, when cenote_lock_sync or cenote_unlock returns; what is wrong
+ * with one may be said by a later one, or by these. After that the lock can only be unlocked, which says it again, and its next owner is told that its owner died. CENOTE_INVALID if it is not held so. */
+cenote_status cenote_lock_read(cenote_session *session, cenote_address lock, cenote_address address, void *into, size_t len,
+                               cenote_error *error);
+cenote_status cenote_lock_write(cenote_session *session, cenote_address lock, cenote_address address, const void *from, size_t len,
+                                cenote_error *error);
+cenote_status cenote_lock_sync(cenote_session *session, cenote_address lock, cenote_error *error);
+
+/* What stays in the process takes so many bytes at most; 0: nothing stays. 64 MiB unless it is said. */
+cenote_status cenote_cache_limit(cenote_space *space, uint64_t bytes, cenote_error *error);
+
+/* Of this process and space. */
+typedef struct cenote_cache_stats {
+    uint64_t hits;     /* reads that needed no trip */
+    uint64_t misses;   /* reads that another pod was asked for */
+    uint64_t pages;    /* that stay */
+    uint64_t bytes;    /* that they take */
+    uint64_t buffered; /* writes that were collected */
+    uint64_t flushes;  /* messages with them, but for those that unlocked too */
+} cenote_cache_stats;
+
+cenote_status cenote_cache_stats_of(cenote_space *space, cenote_cache_stats *stats, cenote_error *error);
+
 /* Access
  *
  * CENOTE_INVALID: no object is there: it was freed, was never allocated, or is of another space. CENOTE_OUT_OF_BOUNDS: it ends before.

@@ -360,7 +360,7 @@ impl Space {
     pub fn stats(&self) -> SpaceStats {
         SpaceStats {
             parts: self.parts().map(|part| stats::of(part)).collect(),
-            cache: self.cache().stats(),
+            cache: self.cache_stats(),
         }
     }
 

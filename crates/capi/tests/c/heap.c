@@ -82,6 +82,34 @@ static void locks(cenote_space *space, cenote_session *session) {
     OK(cenote_free(space, lock, &error));
 }
 
+static void under_locks(cenote_space *space, cenote_session *session) {
+    cenote_address lock, object;
+    cenote_held held;
+    cenote_cache_stats stats;
+    char text[6] = "";
+    OK(cenote_lock_new(session, &lock, &error));
+    OK(cenote_alloc(session, 64, CENOTE_LIFETIME_SPACE, &object, &error));
+    FAILS(CENOTE_INVALID, "hold", cenote_lock_read(session, lock, object, text, 6, &error));
+    OK(cenote_lock(session, lock, CENOTE_LOCK_READ, CENOTE_FOREVER, &held, &error));
+    OK(cenote_lock_read(session, lock, object, text, 6, &error));
+    FAILS(CENOTE_INVALID, "to write", cenote_lock_write(session, lock, object, "hello", 6, &error));
+    FAILS(CENOTE_INVALID, "to write", cenote_lock_sync(session, lock, &error));
+    FAILS(CENOTE_OUT_OF_BOUNDS, "", cenote_lock_read(session, lock, object + 60, text, 6, &error));
+    OK(cenote_unlock(session, lock, held.mode, &error));
+    OK(cenote_lock(session, lock, CENOTE_LOCK_WRITE, CENOTE_FOREVER, &held, &error));
+    OK(cenote_lock_write(session, lock, object, "hello", 6, &error));
+    OK(cenote_lock_sync(session, lock, &error));
+    FAILS(CENOTE_INVALID, "NULL", cenote_lock_write(session, lock, object, NULL, 6, &error));
+    OK(cenote_lock_read(session, lock, object, text, 6, &error));
+    OK(cenote_unlock(session, lock, held.mode, &error));
+    CHECK(strcmp(text, "hello") == 0);
+    OK(cenote_cache_limit(space, 1 << 20, &error));
+    OK(cenote_cache_stats_of(space, &stats, &error));
+    CHECK(stats.hits == 0 && stats.misses == 0 && stats.buffered == 0); /* all of it is near */
+    OK(cenote_free(space, object, &error));
+    OK(cenote_free(space, lock, &error));
+}
+
 static void objects(cenote_space *space, cenote_session *session) {
     cenote_address a, run;
     char bytes[5000] = "hello";
@@ -269,6 +297,7 @@ int main(int argc, char **argv) {
     OK(cenote_session_begin(space, &session, &error));
     objects(space, session);
     locks(space, session);
+    under_locks(space, session);
     words(space, session);
     batches(space, session);
     lifetimes(space);

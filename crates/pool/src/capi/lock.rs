@@ -1,12 +1,14 @@
 //! Locks that lie in a space.
 
-use super::arguments::place;
+use super::arguments::{buffer, bytes, place};
 use super::error::{Report, Status, answer};
 use super::handle::Handle;
 use super::session::SessionHandle;
-use crate::space::{GlobalAddress, Held, Mode, Patience};
+use super::space::SpaceHandle;
+use crate::space::{CacheStats, GlobalAddress, Held, Mode, Patience};
 use cenote_base::rt::Nanos;
 use cenote_base::{Error, Result};
+use core::ffi::c_void;
 
 /// `cenote_held`.
 #[repr(C)]
@@ -92,6 +94,109 @@ pub unsafe extern "C" fn cenote_unlock(
     unsafe {
         answer(error, || {
             Handle::get(session)?.unlock(GlobalAddress::from_raw(lock), mode(held)?)
+        })
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cenote_lock_read(
+    session: *const SessionHandle,
+    lock: u64,
+    address: u64,
+    into: *mut c_void,
+    len: usize,
+    error: *mut Report,
+) -> Status {
+    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
+    unsafe {
+        answer(error, || {
+            let [lock, address] = [lock, address].map(GlobalAddress::from_raw);
+            Handle::get(session)?.read_locked(lock, address, buffer(into, len)?)
+        })
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cenote_lock_write(
+    session: *const SessionHandle,
+    lock: u64,
+    address: u64,
+    from: *const c_void,
+    len: usize,
+    error: *mut Report,
+) -> Status {
+    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
+    unsafe {
+        answer(error, || {
+            let [lock, address] = [lock, address].map(GlobalAddress::from_raw);
+            Handle::get(session)?.write_locked(lock, address, bytes(from, len)?)
+        })
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cenote_lock_sync(session: *const SessionHandle, lock: u64, error: *mut Report) -> Status {
+    // SAFETY: the caller's handle, as the header asks (`mod`, 2).
+    unsafe {
+        answer(error, || {
+            Handle::get(session)?.sync_locked(GlobalAddress::from_raw(lock))
+        })
+    }
+}
+
+/// `cenote_cache_stats`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct CacheCounts {
+    hits: u64,
+    misses: u64,
+    pages: u64,
+    bytes: u64,
+    buffered: u64,
+    flushes: u64,
+}
+
+impl From<CacheStats> for CacheCounts {
+    fn from(stats: CacheStats) -> Self {
+        Self {
+            hits: stats.hits,
+            misses: stats.misses,
+            pages: stats.pages,
+            bytes: stats.bytes,
+            buffered: stats.buffered,
+            flushes: stats.flushes,
+        }
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cenote_cache_limit(space: *const SpaceHandle, bytes: u64, error: *mut Report) -> Status {
+    // SAFETY: the caller's handle, as the header asks (`mod`, 2).
+    unsafe {
+        answer(error, || {
+            Handle::get(space)?.limit_cache(bytes);
+            Ok(())
+        })
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cenote_cache_stats_of(
+    space: *const SpaceHandle,
+    stats: *mut CacheCounts,
+    error: *mut Report,
+) -> Status {
+    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
+    unsafe {
+        answer(error, || {
+            let place = place(stats, "the statistics")?;
+            place.write(Handle::get(space)?.cache_stats().into());
+            Ok(())
         })
     }
 }

@@ -147,6 +147,11 @@ impl Space {
         cache.table.lock().shrink_to(bytes);
     }
 
+    /// What was read and written under locks of what lies in other pods.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.cache().stats()
+    }
+
     /// Reads what a lock protects that is held to read, in that version.
     pub(super) fn read_under(&self, under: Under, address: GlobalAddress, into: &mut [u8]) -> Result<()> {
         if self.read_near(address, into)? || self.cache().find(under, address, into) {
