@@ -137,8 +137,8 @@ pub struct MemoryOptions {
         hide_possible_values = true
     )]
     pub survive: Option<Survival>,
-    /// With --memory pool: where the pool's manager listens
-    #[arg(long, env = "CENOTE_MANAGER", value_name = "ADDR:PORT")]
+    /// With --memory pool: where the pool's manager listens; of several, with commas in between
+    #[arg(long, env = "CENOTE_MANAGER", value_name = "ADDR:PORT,...")]
     pub manager: Option<String>,
     /// With --memory pool: the pod whose memory it is to be, that is, this host's [default: any]
     #[arg(long, env = "CENOTE_POD", value_name = "POD")]

@@ -12,7 +12,7 @@
 //! - [`emulate`]: a sink that makes accesses take as long as on a device;
 //! - [`profile`]: what devices are known to cost, as data;
 //! - [`rdma`]: one-sided verbs towards the memory of another machine, as a contract;
-//! - [`message`]: messages between nodes.
+//! - [`message`]: messages between nodes; [`http`]: a client for services that speak JSON.
 //!
 //! Unsafe code lives here so that nothing above needs it for memory: the raw accesses are in
 //! `raw`, the mapping in `map`, the instructions in `coherence`.
@@ -24,6 +24,7 @@ pub mod coherence;
 pub mod emulate;
 mod header;
 mod host;
+pub mod http;
 mod listing;
 mod map;
 pub mod message;

@@ -19,11 +19,12 @@ mod membership;
 use crate::book::NodeId;
 use crate::holder::{Credentials, Session, unexpected};
 use crate::host::Process;
+use crate::managers::Managers;
 use crate::member::{MemberReply, MemberRequest};
 use crate::space::{
     Class, Extent, FarPart, GlobalAddress, Hello, Keeper, Lifetime, Part, PartSource, Run, SessionId, Space, Way,
 };
-use crate::wire::{AuditReport, PartView, Reply, Request, Role, SpaceSummary, SpaceView, SpaceWish};
+use crate::wire::{self, AuditReport, PartView, Reply, Request, SpaceSummary, SpaceView, SpaceWish};
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
@@ -83,7 +84,8 @@ pub struct PoolClient(Arc<Pool>);
 
 struct Pool {
     network: Arc<dyn Network>,
-    credentials: Credentials,
+    managers: Managers,
+    hello: wire::Hello,
     options: ClientOptions,
     manager: Mutex<Option<Session>>,
 }
@@ -96,11 +98,12 @@ impl PoolClient {
     pub fn connect(network: &Arc<dyn Network>, credentials: &Credentials, options: ClientOptions) -> Result<Self> {
         let pool = Pool {
             network: Arc::clone(network),
-            credentials: credentials.clone(),
+            managers: Managers::parse(&credentials.manager)?,
+            hello: credentials.tenants_hello(),
             options,
             manager: Mutex::new(None),
         };
-        pool.begin(&mut pool.manager.lock())?;
+        pool.find()?;
         Ok(Self(Arc::new(pool)))
     }
 
@@ -111,7 +114,7 @@ impl PoolClient {
     /// tells.
     pub fn create_space(&self, name: &str, bytes: u64, pods: Option<&[String]>) -> Result<()> {
         let wish = wish(name, bytes, pods);
-        self.0.ask_once(&Request::CreateSpace(wish)).map(drop)
+        self.0.order(&Request::CreateSpace(wish)).map(drop)
     }
 
     /// Adds memory to a space. Who has it open finds it when there is no room elsewhere, or by an address there.
@@ -120,7 +123,7 @@ impl PoolClient {
     /// As [`PoolClient::create_space`]; what some of the nodes could give is added in any case.
     pub fn grow_space(&self, name: &str, bytes: u64, pods: Option<&[String]>) -> Result<()> {
         let wish = wish(name, bytes, pods);
-        self.0.ask_once(&Request::GrowSpace(wish)).map(drop)
+        self.0.order(&Request::GrowSpace(wish)).map(drop)
     }
 
     /// Ends whoever has a space open, this process included, and frees its memory.
@@ -129,7 +132,7 @@ impl PoolClient {
     /// [`Error::Invalid`] if there is none of this name.
     pub fn drop_space(&self, name: &str) -> Result<()> {
         let (tenant, name) = (None, name.into());
-        self.0.ask_once(&Request::DropSpace { tenant, name }).map(drop)
+        self.0.order(&Request::DropSpace { tenant, name }).map(drop)
     }
 
     /// Has the memory nodes look at all of a space.
@@ -137,7 +140,7 @@ impl PoolClient {
     /// # Errors
     /// As [`PoolClient::drop_space`].
     pub fn audit_space(&self, name: &str) -> Result<AuditReport> {
-        match self.0.ask(&Request::AuditSpace { name: name.into() })? {
+        match self.0.ask_patiently(&Request::AuditSpace { name: name.into() })? {
             Reply::Audit(report) => Ok(report),
             _ => Err(unexpected()),
         }
@@ -148,7 +151,7 @@ impl PoolClient {
     /// # Errors
     /// Those of the way to the manager.
     pub fn spaces(&self) -> Result<Vec<SpaceSummary>> {
-        match self.0.ask(&Request::Spaces)? {
+        match self.0.ask_patiently(&Request::Spaces)? {
             Reply::Spaces(spaces) => Ok(spaces),
             _ => Err(unexpected()),
         }
@@ -161,6 +164,7 @@ impl PoolClient {
     /// # Errors
     /// [`Error::Invalid`] if there is none of this name, [`Error::Busy`] if it is not ready, [`Error::Lost`] if none of its parts can be reached.
     pub fn open_space(&self, name: &str) -> Result<Space> {
+        self.0.find()?;
         let view = self.0.view(name)?;
         let space = Space::new(view.id.0);
         let opening = Opening {
@@ -190,10 +194,27 @@ fn wish(name: &str, bytes: u64, pods: Option<&[String]>) -> SpaceWish {
 }
 
 impl Pool {
-    fn begin(&self, session: &mut Option<Session>) -> Result<()> {
-        let role = Role::Tenant(self.credentials.tenant.clone());
-        *session = Some(Session::begin(&*self.network, &self.credentials, role)?);
+    /// Waits for a manager that leads, if there are several and none does: what people ask for has time.
+    fn find(&self) -> Result<()> {
+        let mut session = self.manager.lock();
+        if session.is_none() {
+            *session = Some(Session::begin_patiently(&*self.network, &self.managers, &self.hello)?);
+        }
         Ok(())
+    }
+
+    /// Asks, once, for what people want to be done.
+    fn order(&self, request: &Request) -> Result<Reply> {
+        self.find()?;
+        self.ask_once(request)
+    }
+
+    /// Asks what people want to know.
+    fn ask_patiently(&self, request: &Request) -> Result<Reply> {
+        match self.order(request) {
+            Err(Error::Lost(_)) => self.order(request),
+            answer => answer,
+        }
     }
 
     /// Asks what may be asked twice: over another connection if the one that there is has ended.
@@ -207,13 +228,14 @@ impl Pool {
     fn ask_once(&self, request: &Request) -> Result<Reply> {
         let mut session = self.manager.lock();
         if session.is_none() {
-            self.begin(&mut session)?;
+            *session = Some(Session::begin(&*self.network, &self.managers, &self.hello)?);
         }
         let answer = session
             .as_ref()
             .map_or_else(|| Err(unexpected()), |session| session.ask(request));
         if matches!(answer, Err(Error::Lost(_) | Error::Timeout(_) | Error::Corrupt(_))) {
             *session = None;
+            self.managers.turn_away();
         }
         answer
     }
@@ -227,8 +249,7 @@ impl Pool {
 
     /// The same, soon or not at all, over a connection of its own: for who has others waiting for him. Those who wait for a manager that hangs are not among them.
     fn view_within(&self, name: &str, patience: Nanos) -> Result<SpaceView> {
-        let role = Role::Tenant(self.credentials.tenant.clone());
-        let session = Session::begin_within(&*self.network, &self.credentials, role, patience)?;
+        let session = Session::begin_within(&*self.network, &self.managers, &self.hello, patience)?;
         match session.ask_within(&Request::OpenSpace { name: name.into() }, patience)? {
             Reply::Space(view) => Ok(view),
             _ => Err(unexpected()),

@@ -5,9 +5,8 @@
 
 use crate::book::GrantId;
 use crate::book::NodeId;
-use crate::wire::{
-    self, AuditReport, Failure, Hello, OpenRequest, Opened, PoolStatus, Reply, Request, Role, VERSION, Welcome,
-};
+use crate::managers::Managers;
+use crate::wire::{self, AuditReport, Hello, OpenRequest, Opened, PoolStatus, Reply, Request, Role, VERSION, Welcome};
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
@@ -15,18 +14,19 @@ use cenote_fabric::message::{Connection, Network};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-const CONNECT_PATIENCE: Nanos = Nanos::from_secs(2);
 /// Longer than the manager lets somebody wait for memory.
 const ANSWER_PATIENCE: Nanos = Nanos::from_secs(30);
+/// As long as a manager may need to take over from another.
+const TAKEOVER_PATIENCE: Nanos = Nanos::from_secs(20);
 /// Of a lease, how much passes between two signs of life.
 const RENEWALS: u64 = 4;
-/// At least so long an answer to a sign of life is waited for; otherwise half of a lease, so that over another connection it still comes in time.
+/// At least so long an answer to a sign of life is waited for; otherwise half of a lease, so that over another connection, with another manager if there is one, it still comes in time.
 const RENEW_PATIENCE_MIN: Nanos = Nanos::from_secs(1);
 
 /// Who asks.
 #[derive(Debug, Clone)]
 pub struct Credentials {
-    /// The manager's address.
+    /// The manager's address; of several, with commas in between: one of them leads.
     pub manager: String,
     /// The tenant's name; unused by operators.
     pub tenant: String,
@@ -59,27 +59,25 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn begin(network: &dyn Network, credentials: &Credentials, role: Role) -> Result<Self> {
-        Self::begin_within(network, credentials, role, ANSWER_PATIENCE)
+    /// Begins one with the manager that leads, if one does.
+    pub(crate) fn begin(network: &dyn Network, managers: &Managers, hello: &Hello) -> Result<Self> {
+        Self::begin_within(network, managers, hello, ANSWER_PATIENCE)
     }
 
+    /// As [`Session::begin`]; each of them may take so long.
     pub(crate) fn begin_within(
         network: &dyn Network,
-        credentials: &Credentials,
-        role: Role,
+        managers: &Managers,
+        hello: &Hello,
         patience: Nanos,
     ) -> Result<Self> {
-        let connection = network.connect(&credentials.manager, CONNECT_PATIENCE.min(patience))?;
-        let hello = Hello {
-            version: VERSION,
-            role,
-            secret: credentials.secret.clone(),
-        };
-        let answer: std::result::Result<Welcome, Failure> = wire::call(&*connection, &hello, patience)?;
-        let welcome = answer.map_err(|failure| {
-            connection.close();
-            Error::from(failure)
-        })?;
+        let (connection, welcome) = managers.greet(network, hello, patience)?;
+        Ok(Self { connection, welcome })
+    }
+
+    /// As [`Session::begin`]; if none of several managers leads, one is about to.
+    pub(crate) fn begin_patiently(network: &dyn Network, managers: &Managers, hello: &Hello) -> Result<Self> {
+        let (connection, welcome) = managers.greet_patiently(network, hello, ANSWER_PATIENCE, TAKEOVER_PATIENCE)?;
         Ok(Self { connection, welcome })
     }
 
@@ -101,6 +99,22 @@ impl Drop for Session {
     }
 }
 
+impl Credentials {
+    /// What is said first in a role.
+    pub(crate) fn hello(&self, role: Role) -> Hello {
+        Hello {
+            version: VERSION,
+            role,
+            secret: self.secret.clone(),
+        }
+    }
+
+    /// As a tenant.
+    pub(crate) fn tenants_hello(&self) -> Hello {
+        self.hello(Role::Tenant(self.tenant.clone()))
+    }
+}
+
 pub(crate) fn unexpected() -> Error {
     Error::corrupt("the manager's answer does not fit the question")
 }
@@ -114,7 +128,8 @@ pub struct GrantedMemory {
 
 struct Shared {
     network: Arc<dyn Network>,
-    credentials: Credentials,
+    managers: Managers,
+    hello: Hello,
     grant: GrantId,
     epoch: u64,
     session: Mutex<Option<Session>>,
@@ -134,7 +149,8 @@ impl GrantedMemory {
         wish: Wish,
         on_revoked: OnRevoked,
     ) -> Result<Self> {
-        let session = Session::begin(&**network, credentials, Role::Tenant(credentials.tenant.clone()))?;
+        let (managers, hello) = (Managers::parse(&credentials.manager)?, credentials.tenants_hello());
+        let session = Session::begin_patiently(&**network, &managers, &hello)?;
         let request = Request::Open(OpenRequest {
             label: wish.label,
             description: wish.description,
@@ -148,7 +164,8 @@ impl GrantedMemory {
         };
         let shared = Arc::new(Shared {
             network: Arc::clone(network),
-            credentials: credentials.clone(),
+            managers,
+            hello,
             grant: opened.grant,
             epoch: opened.epoch,
             every: Nanos(session.welcome.lease / RENEWALS),
@@ -258,13 +275,13 @@ impl Shared {
     fn ask(&self, request: &Request, patience: Nanos) -> Result<()> {
         let mut session = self.session.lock();
         if session.is_none() {
-            let role = Role::Tenant(self.credentials.tenant.clone());
-            *session = Some(Session::begin(&*self.network, &self.credentials, role)?);
+            *session = Some(Session::begin(&*self.network, &self.managers, &self.hello)?);
         }
         let ask = |session: &Session| session.ask_within(request, patience);
         let asked = session.as_ref().map_or_else(|| Err(unexpected()), ask);
         if matches!(asked, Err(Error::Lost(_) | Error::Timeout(_) | Error::Corrupt(_))) {
             *session = None;
+            self.managers.turn_away();
         }
         match asked? {
             Reply::Done => Ok(()),
@@ -282,7 +299,8 @@ impl Operator {
     /// # Errors
     /// [`Error::Lost`] if the manager is not there; [`Error::Invalid`] if the secret is wrong.
     pub fn connect(network: &dyn Network, credentials: &Credentials) -> Result<Self> {
-        Session::begin(network, credentials, Role::Operator).map(Self)
+        let managers = Managers::parse(&credentials.manager)?;
+        Session::begin_patiently(network, &managers, &credentials.hello(Role::Operator)).map(Self)
     }
 
     /// The pool at this moment.

@@ -24,6 +24,7 @@ pub mod host;
 mod key;
 pub mod kv;
 pub mod manager;
+mod managers;
 mod member;
 pub mod node;
 pub mod settings;

@@ -323,13 +323,21 @@ impl Inner {
         }
     }
 
+    /// What is answered, if this manager may. Who hears that it is the holder no more ends itself: the store is asked before that is said.
+    fn checked(&self, answer: Result<Reply>) -> Reply {
+        let may = match &answer {
+            Err(Error::Revoked(_)) => self.tenure.confirm(),
+            _ => check_leads(&*self.tenure),
+        };
+        may.and(answer).unwrap_or_else(|error| Reply::Failed(error.into()))
+    }
+
     fn answer(&self, connection: &dyn Connection, ask: &dyn Fn(Request) -> Result<Reply>) -> Result<()> {
         while !self.is_stopping() {
             match wire::receive(connection, STOP_TURN) {
                 Ok(request) => {
-                    let reply = ask(request).and_then(|reply| check_leads(&*self.tenure).map(|()| reply));
-                    let reply = reply.unwrap_or_else(|error| Reply::Failed(error.into()));
-                    wire::answer(connection, &reply, Reply::Failed)?;
+                    let answer = ask(request);
+                    wire::answer(connection, &self.checked(answer), Reply::Failed)?;
                 }
                 Err(Error::Timeout(_)) => {}
                 Err(error) => return Err(error),

@@ -25,8 +25,9 @@ mod parts;
 use crate::book::{GrantId, NodeId};
 use crate::host::Host;
 use crate::manager::LEASE_DEFAULT;
+use crate::managers::Managers;
 use crate::space::{HostOptions, Hosts};
-use crate::wire::{self, Failure, GrantFile, Hello, NodeHello, Order, OrderReply, Role, VERSION, Welcome};
+use crate::wire::{self, GrantFile, Hello, NodeHello, Order, OrderReply, Role, VERSION, Welcome};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos, fs};
 use cenote_base::units::ByteSize;
@@ -45,7 +46,6 @@ const GRANT_PREFIX: &str = "grant-";
 const PROBE: &str = "probe";
 /// How long ending a holder may take.
 const END_PATIENCE: Nanos = Nanos::from_secs(5);
-const CONNECT_PATIENCE: Nanos = Nanos::from_secs(2);
 /// Between two tries to reach the manager.
 const RETRY: Nanos = Nanos::from_millis(200);
 /// The manager says something within this time, or is gone.
@@ -80,7 +80,7 @@ pub struct NodeOptions {
     pub bytes: u64,
     /// Where the files lie.
     pub directory: PathBuf,
-    /// The manager's address.
+    /// The manager's address; of several, with commas in between: one of them leads.
     pub manager: String,
     /// The pool's secret, if it has one.
     pub secret: String,
@@ -113,6 +113,7 @@ pub struct MemoryNode {
 
 struct Inner {
     options: NodeOptions,
+    managers: Managers,
     network: Arc<dyn Network>,
     host: Box<dyn Host>,
     /// Held for its lock.
@@ -149,6 +150,7 @@ impl MemoryNode {
         network: Arc<dyn Network>,
         host: Box<dyn Host>,
     ) -> Result<(Arc<Inner>, Box<dyn Listener>)> {
+        let managers = Managers::parse(&options.manager)?;
         let lock = take(&options.directory)?;
         check_room(&options)?;
         check_seen(&options.directory, &*host)?;
@@ -162,6 +164,7 @@ impl MemoryNode {
             fenced: Mutex::new(fenced::Fenced::read(&options.directory)?),
             connections: AtomicU32::new(0),
             options,
+            managers,
             network,
             host,
             _lock: lock,
@@ -388,15 +391,19 @@ impl Inner {
 
     /// One connection with the manager, from its beginning to its end.
     fn serve(&self) -> Result<()> {
-        let connection = self.network.connect(&self.options.manager, CONNECT_PATIENCE)?;
-        let served = self.join(&*connection).and_then(|()| self.obey(&*connection));
+        let identity = read_identity(&self.options.directory)?;
+        let (connection, welcome) = self
+            .managers
+            .greet(&*self.network, &self.hello(&identity)?, SILENCE_MAX)?;
+        let joined = self.join(&*connection, &identity, &welcome);
+        let served = joined.and_then(|()| self.obey(&*connection));
         connection.close();
+        self.managers.turn_away();
         served
     }
 
-    fn join(&self, connection: &dyn Connection) -> Result<()> {
-        let identity = read_identity(&self.options.directory)?;
-        let hello = Hello {
+    fn hello(&self, identity: &Identity) -> Result<Hello> {
+        Ok(Hello {
             version: VERSION,
             role: Role::Node(NodeHello {
                 id: identity.id,
@@ -410,10 +417,11 @@ impl Inner {
                 last: last_grant(&self.options.directory)?,
             }),
             secret: self.options.secret.clone(),
-        };
-        let answer: std::result::Result<Welcome, Failure> = wire::call(connection, &hello, SILENCE_MAX)?;
-        let welcome = answer.map_err(Error::from)?;
-        check_term(&identity, &welcome)?;
+        })
+    }
+
+    fn join(&self, connection: &dyn Connection, identity: &Identity, welcome: &Welcome) -> Result<()> {
+        check_term(identity, welcome)?;
         self.lease.store(welcome.lease, Ordering::Release);
         self.note(|identity| {
             (identity.pool, identity.lease) = (Some(welcome.pool), Some(welcome.lease));

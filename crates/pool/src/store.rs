@@ -13,8 +13,9 @@
 //! - what was written is what the next one reads, and what failed is not there, or not after the next write. If it cannot be told which of the two, the tenure is
 //!   over.
 //!
-//! [`file`]: one manager, a directory.
+//! [`file`]: one manager, a directory. [`etcd`]: several managers, of which one leads.
 
+pub mod etcd;
 pub mod file;
 
 use cenote_base::Result;
@@ -42,6 +43,12 @@ pub enum Lead {
 pub trait Tenure: Send + Sync {
     /// Whether it is not over. No other's begins before this has become false.
     fn leads(&self) -> bool;
+
+    /// Asks the store itself whether it is not over: a clock that stood still, as on a machine that was suspended, does not know.
+    ///
+    /// # Errors
+    /// It is over, or nobody answers.
+    fn confirm(&self) -> Result<()>;
 
     /// The book; `None` if there has never been one.
     ///

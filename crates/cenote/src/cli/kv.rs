@@ -57,8 +57,8 @@ pub struct KvArguments {
     /// The region: a file in shared memory, an fsdax file or a devdax device [default: /dev/shm/cenote-kv-PORT]
     #[arg(long, env = "CENOTE_KV_REGION", value_name = "PATH")]
     region: Option<PathBuf>,
-    /// With --memory pool: where the pool's manager listens
-    #[arg(long, env = "CENOTE_MANAGER", value_name = "ADDR:PORT")]
+    /// With --memory pool: where the pool's manager listens; of several, with commas in between
+    #[arg(long, env = "CENOTE_MANAGER", value_name = "ADDR:PORT,...")]
     manager: Option<String>,
     /// With --memory pool: the pod whose memory it is to be, that is, this host's [default: any]
     #[arg(long, env = "CENOTE_POD", value_name = "POD")]

@@ -14,6 +14,9 @@ use cenote_pool::manager::{self, Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeOptions};
 use cenote_pool::settings::Tenants;
 use cenote_pool::space::HostOptions;
+use cenote_pool::store::BookStore;
+use cenote_pool::store::etcd::{self, EtcdOptions, EtcdStore};
+use cenote_pool::store::file::FileStore;
 use cenote_pool::{AuditReport, GrantId, GrantView, NodeId, NodeView, Phase, PoolStatus};
 use clap::{Args, Subcommand};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -30,9 +33,11 @@ const LEASE_SECONDS: std::ops::RangeInclusive<f64> = 0.5..=3600.0;
 
 #[derive(Debug, Args)]
 pub struct ManagerArguments {
-    /// Where its book is kept; made if missing
+    /// Where its book is kept, unless it is in etcd; made if missing
     #[arg(long, env = "CENOTE_POOL_DIR", default_value = "./cenote-pool", value_name = "DIR")]
     dir: PathBuf,
+    #[command(flatten)]
+    etcd: EtcdArguments,
     /// Address and port to listen on; port 0 takes a free one
     #[arg(long, env = "CENOTE_POOL_LISTEN", default_value = MANAGER_DEFAULT, value_name = "ADDR:PORT")]
     listen: String,
@@ -42,6 +47,40 @@ pub struct ManagerArguments {
     /// Seconds that a holder may be silent before it is ended and its memory is taken back [default: 10]
     #[arg(long, env = "CENOTE_POOL_LEASE", value_name = "SECONDS")]
     lease: Option<f64>,
+}
+
+// A book in etcd: several managers can be started on it, and one of them leads. (Flattened: a doc comment would be the command's.)
+#[derive(Debug, Args)]
+pub struct EtcdArguments {
+    /// Keep the book in this etcd: http://HOST:PORT, several with commas in between. Of several managers one leads, the others take over
+    #[arg(
+        long,
+        env = "CENOTE_POOL_ETCD",
+        value_name = "URL,...",
+        value_delimiter = ',',
+        conflicts_with = "dir"
+    )]
+    etcd: Vec<String>,
+    /// What the keys of this pool begin with there
+    #[arg(
+        long,
+        env = "CENOTE_POOL_ETCD_PREFIX",
+        default_value = etcd::PREFIX_DEFAULT,
+        value_name = "PREFIX",
+        requires = "etcd"
+    )]
+    etcd_prefix: String,
+    /// Name of a user of that etcd, if it asks for one
+    #[arg(long, env = "CENOTE_POOL_ETCD_USER", value_name = "NAME", requires_all = ["etcd", "etcd_password_file"])]
+    etcd_user: Option<String>,
+    /// File with that user's password
+    #[arg(
+        long,
+        env = "CENOTE_POOL_ETCD_PASSWORD_FILE",
+        value_name = "FILE",
+        requires = "etcd_user"
+    )]
+    etcd_password_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -76,8 +115,8 @@ pub struct MemoryArguments {
 /// How a command finds a pool.
 #[derive(Debug, Args)]
 pub struct PoolConnect {
-    /// Where the manager listens
-    #[arg(long, env = "CENOTE_MANAGER", default_value = MANAGER_DEFAULT, value_name = "ADDR:PORT")]
+    /// Where the manager listens; of several, with commas in between
+    #[arg(long, env = "CENOTE_MANAGER", default_value = MANAGER_DEFAULT, value_name = "ADDR:PORT,...")]
     manager: String,
     /// File with the pool's secret, if its tenants file has one
     #[arg(long, env = "CENOTE_POOL_SECRET_FILE", value_name = "FILE")]
@@ -137,21 +176,42 @@ pub fn manager(arguments: ManagerArguments) -> Result<ExitCode, Failure> {
         );
     }
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let store = book_store(&arguments)?;
     let options = ManagerOptions {
         directory: arguments.dir,
         listen: arguments.listen,
         tenants,
         lease: lease(arguments.lease)?,
     };
-    let manager = Manager::start(options, &Tcp)?;
-    say!(
-        "ready: manager of pool {:032x} on {}",
-        manager.pool()?,
-        manager.address()
-    );
+    let manager = Manager::start_on(store, options, &Tcp)?;
+    match manager.pool() {
+        Ok(pool) => say!("ready: manager of pool {pool:032x} on {}", manager.address()),
+        Err(error) => say!("waiting on {}: {error}", manager.address()),
+    }
     signals.forever().next();
     drop(manager);
     Ok(ExitCode::SUCCESS)
+}
+
+fn book_store(arguments: &ManagerArguments) -> Result<Arc<dyn BookStore>, Failure> {
+    let etcd = &arguments.etcd;
+    if etcd.etcd.is_empty() {
+        return Ok(Arc::new(FileStore::new(&arguments.dir)));
+    }
+    if is_unspecified(&arguments.listen) {
+        let listen = &arguments.listen;
+        return Err(format!("{listen}: others are told this address, so it is to be one that they can reach").into());
+    }
+    let user = match (&etcd.etcd_user, &etcd.etcd_password_file) {
+        (Some(name), Some(file)) => Some((name.clone(), read_secret(file)?)),
+        _ => None,
+    };
+    Ok(Arc::new(EtcdStore::new(&EtcdOptions {
+        endpoints: etcd.etcd.clone(),
+        prefix: etcd.etcd_prefix.clone(),
+        user,
+        ..EtcdOptions::default()
+    })?))
 }
 
 fn lease(seconds: Option<f64>) -> Result<Nanos, Failure> {

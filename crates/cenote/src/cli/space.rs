@@ -17,8 +17,8 @@ use std::sync::Arc;
 /// How a tenant finds a pool.
 #[derive(Debug, Args)]
 pub struct TenantConnect {
-    /// Where the manager listens
-    #[arg(long, env = "CENOTE_MANAGER", default_value = super::pool::MANAGER_DEFAULT, value_name = "ADDR:PORT")]
+    /// Where the manager listens; of several, with commas in between
+    #[arg(long, env = "CENOTE_MANAGER", default_value = super::pool::MANAGER_DEFAULT, value_name = "ADDR:PORT,...")]
     manager: String,
     /// Which tenant of the pool this is
     #[arg(long, env = "CENOTE_TENANT", default_value = DEFAULT_TENANT, value_name = "NAME")]

@@ -41,16 +41,22 @@ impl Network for Tcp {
     }
 
     fn connect(&self, address: &str, patience: Nanos) -> Result<Arc<dyn Connection>> {
-        let mut last = None;
-        for candidate in resolve(address)? {
-            match TcpStream::connect_timeout(&candidate, duration(patience)) {
-                Ok(stream) => return Ok(Arc::new(Stream::new(stream, address.to_owned())?)),
-                Err(error) => last = Some(error),
-            }
-        }
-        let why = last.map_or_else(|| "it has no address".into(), |error| error.to_string());
-        Err(Error::Lost(format!("nobody answers at {address}: {why}")))
+        let stream = connect(address, patience)?;
+        Ok(Arc::new(Stream::new(stream, address.to_owned())?))
     }
+}
+
+/// Connects to the first of the address's that answers; each may take so long.
+pub(crate) fn connect(address: &str, patience: Nanos) -> Result<TcpStream> {
+    let mut last = None;
+    for candidate in resolve(address)? {
+        match TcpStream::connect_timeout(&candidate, duration(patience)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = Some(error),
+        }
+    }
+    let why = last.map_or_else(|| "it has no address".into(), |error| error.to_string());
+    Err(Error::Lost(format!("nobody answers at {address}: {why}")))
 }
 
 fn resolve(address: &str) -> Result<Vec<std::net::SocketAddr>> {
@@ -62,7 +68,7 @@ fn resolve(address: &str) -> Result<Vec<std::net::SocketAddr>> {
 }
 
 /// As the system wants it: not zero, which it takes for "for ever".
-fn duration(time: Nanos) -> Duration {
+pub(crate) fn duration(time: Nanos) -> Duration {
     Duration::from_nanos(time.raw().clamp(1_000_000, 3_600_000_000_000))
 }
 

@@ -5,6 +5,7 @@ use crate::book::SpaceId;
 use crate::host::Process;
 use crate::key::Key;
 use crate::member::{MemberHello, MemberId, MemberWelcome};
+use crate::wire::Failure;
 use crate::wire::PartOrder;
 use cenote_base::rt::atomic::AtomicBool;
 use cenote_fabric::message::tcp::Tcp;

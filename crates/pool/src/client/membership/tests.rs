@@ -4,6 +4,7 @@ use super::*;
 use crate::book::{GrantId, NodeId, SpaceId};
 use crate::client::ClientOptions;
 use crate::holder::Credentials;
+use crate::managers::Managers;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::message::{Listener, Network};
 
@@ -59,7 +60,8 @@ fn begin(node: &Played) -> (rt::JoinHandle<Result<Membership>>, Arc<Mutex<Vec<St
     };
     let pool = Arc::new(Pool {
         network: Arc::new(Tcp),
-        credentials,
+        managers: Managers::parse(&credentials.manager).expect("an address"),
+        hello: credentials.tenants_hello(),
         options,
         manager: Mutex::new(None),
     });

@@ -1,0 +1,391 @@
+//! The book in etcd, for several managers of which one leads.
+//!
+//! ```text
+//!  PREFIX/leader   who leads: the address where it listens; kept by its lease, gone when that lapses
+//!  PREFIX/book     the book, as a file has it
+//! ```
+//!
+//! Who leads is who made `leader`: the revision in which that key was made is its tenure's own. All that a tenure writes is one transaction:
+//!
+//! ```text
+//!  if    create_revision(leader) is this tenure's own, and mod_revision(book) is what was read or written last
+//!  then  put book
+//!  else  get leader, get book
+//! ```
+//!
+//! - A tenure that is over writes nothing: the key is gone, or another's, made in a later revision.
+//! - Of a transaction whose answer is lost it is unknown whether it was done; so it is done again. Since only one of the two can find `book` as it was, the
+//!   answer to the later one tells what came of both. Until there is one the tenure does nothing else; when its lease is about to lapse, it is over.
+//! - Its own clock ends a tenure a fifth of the lease early, counted from before etcd was asked: no other can begin before, whatever the two clocks say, if
+//!   only they run equally fast within a fifth.
+
+mod api;
+mod base64;
+
+use super::{BookStore, Lead, Tenure};
+use api::{Api, Lease, Number, Outcome, Trouble};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::{self, Event, Mutex, Nanos};
+use cenote_base::units::ByteSize;
+use cenote_base::{Error, Result};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Where the keys are, unless told.
+pub const PREFIX_DEFAULT: &str = "/cenote/pool";
+/// How long a manager that is silent goes on to lead, unless told; in seconds.
+pub const TTL_DEFAULT: u64 = 5;
+/// Bytes of the longest book: with it a request is within the 1.5 MiB that etcd takes unless it is told otherwise.
+pub const BOOK_MAX: usize = 1_400_000;
+const PREFIX_MAX: usize = 256;
+/// Of a lease, how much passes between two signs of life.
+const RENEWALS: u64 = 4;
+/// Of a lease, how much is left when its holder takes it for lapsed.
+const MARGIN: u64 = 5;
+/// Between two tries.
+const AGAIN: Nanos = Nanos::from_millis(100);
+/// How long somebody waits for an etcd that is away.
+const PATIENCE: Nanos = Nanos::from_secs(2);
+
+/// How etcd is reached.
+#[derive(Debug, Clone)]
+pub struct EtcdOptions {
+    /// `http://HOST:PORT`, one or several.
+    pub endpoints: Vec<String>,
+    /// What keys begin with: a pool's own.
+    pub prefix: String,
+    /// How long a manager that is silent goes on to lead, in seconds; etcd may make more of it.
+    pub ttl: u64,
+    /// Name and password, if etcd asks for them.
+    pub user: Option<(String, String)>,
+}
+
+impl Default for EtcdOptions {
+    fn default() -> Self {
+        Self {
+            endpoints: Vec::new(),
+            prefix: PREFIX_DEFAULT.into(),
+            ttl: TTL_DEFAULT,
+            user: None,
+        }
+    }
+}
+
+/// An etcd.
+pub struct EtcdStore {
+    api: Arc<Api>,
+    keys: Keys,
+    ttl: u64,
+}
+
+/// In base64.
+#[derive(Clone)]
+struct Keys {
+    leader: String,
+    book: String,
+}
+
+impl EtcdStore {
+    /// Asks nothing yet.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for what is no address, prefix or time.
+    pub fn new(options: &EtcdOptions) -> Result<Self> {
+        let prefix = options.prefix.trim_end_matches('/');
+        if !prefix.starts_with('/') || prefix.len() > PREFIX_MAX || prefix.chars().any(char::is_control) {
+            let text = format!(
+                "\"{}\" is no prefix of keys, such as {PREFIX_DEFAULT}",
+                prefix.escape_debug()
+            );
+            return Err(Error::Invalid(text));
+        }
+        if !(1..=3600).contains(&options.ttl) {
+            return Err(Error::Invalid(format!(
+                "a lease of {} s at etcd: it may be 1 to 3600",
+                options.ttl
+            )));
+        }
+        Ok(Self {
+            api: Arc::new(Api::new(&options.endpoints, options.user.clone())?),
+            keys: Keys {
+                leader: base64::encode(format!("{prefix}/leader").as_bytes()),
+                book: base64::encode(format!("{prefix}/book").as_bytes()),
+            },
+            ttl: options.ttl,
+        })
+    }
+
+    /// Makes the leader's key, if there is none.
+    fn claim(&self, name: &str, lease: i64, until: Nanos) -> Result<Outcome, Trouble> {
+        let leader = &self.keys.leader;
+        let value = base64::encode(name.as_bytes());
+        let put = json!({"request_put": {"key": leader, "value": value, "lease": lease.to_string()}});
+        let question = json!({
+            "compare": [made_in(leader, 0)],
+            "success": [put],
+            "failure": [get(leader)],
+        });
+        self.api.txn(&question, until)
+    }
+}
+
+/// Compares the revision in which a key was made; 0: it is not there.
+fn made_in(key: &str, revision: i64) -> Value {
+    json!({"key": key, "target": "CREATE", "result": "EQUAL", "create_revision": revision.to_string()})
+}
+
+fn get(key: &str) -> Value {
+    json!({"request_range": {"key": key}})
+}
+
+fn elsewhere(found: &Outcome) -> Option<Lead> {
+    let leader = found.found(0)?;
+    let name = leader
+        .value()
+        .map(|name| api::printable(&String::from_utf8_lossy(&name)));
+    Some(Lead::Elsewhere(name.ok()))
+}
+
+impl BookStore for EtcdStore {
+    fn lead(&self, name: &str) -> Result<Lead> {
+        let until = rt::now() + PATIENCE;
+        let look = self.api.txn(&json!({"success": [get(&self.keys.leader)]}), until)?;
+        if let Some(lead) = elsewhere(&look) {
+            return Ok(lead);
+        }
+        let asked = rt::now();
+        let lease = self.api.grant(self.ttl, until)?;
+        let claimed = self.claim(name, lease.id.0, until);
+        if let Ok(outcome) = &claimed
+            && outcome.succeeded
+        {
+            let created = outcome.header.revision.0;
+            let hold = Hold::new(self, &lease, created, asked);
+            return Ok(Lead::Here(Arc::new(EtcdTenure::begin(hold)?)));
+        }
+        // Whatever came of it, a key that was made goes with its lease.
+        self.api.revoke(lease.id.0, until).ok();
+        Ok(elsewhere(&claimed?).unwrap_or(Lead::Elsewhere(None)))
+    }
+}
+
+struct EtcdTenure {
+    hold: Arc<Hold>,
+    thread: Mutex<Option<rt::JoinHandle<()>>>,
+}
+
+/// What is this tenure's own.
+struct Hold {
+    api: Arc<Api>,
+    keys: Keys,
+    lease: i64,
+    /// The revision in which the leader's key was made.
+    created: i64,
+    /// When the lease counts as lapsed unless it is renewed, in nanoseconds.
+    until: AtomicU64,
+    over: AtomicBool,
+    stop: Event,
+    /// How long the lease lasts.
+    ttl: Nanos,
+    /// The revision in which the book was read or written last; 0: there is none.
+    book: Mutex<i64>,
+}
+
+impl Hold {
+    fn new(store: &EtcdStore, lease: &Lease, created: i64, asked: Nanos) -> Self {
+        let hold = Self {
+            api: Arc::clone(&store.api),
+            keys: store.keys.clone(),
+            lease: lease.id.0,
+            created,
+            until: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+            stop: Event::default(),
+            ttl: seconds(lease.ttl),
+            book: Mutex::new(0),
+        };
+        hold.renewed(asked, lease.ttl);
+        hold
+    }
+
+    // ---- the lease ----
+
+    /// The lease lasts so long from when etcd was asked, or longer.
+    fn renewed(&self, asked: Nanos, ttl: Number) {
+        let ttl = seconds(ttl).raw();
+        self.until.store(asked.raw() + (ttl - ttl / MARGIN), Ordering::Release);
+    }
+
+    fn until(&self) -> Nanos {
+        Nanos(self.until.load(Ordering::Acquire))
+    }
+
+    fn leads(&self) -> bool {
+        if rt::now() >= self.until() {
+            self.over.store(true, Ordering::Release);
+        }
+        !self.over.load(Ordering::Acquire)
+    }
+
+    fn lose(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+
+    fn keep(&self) {
+        let every = Nanos(self.ttl.raw() / RENEWALS);
+        let (mut pause, mut silent) = (every, false);
+        while !self.stop.wait_timeout(pause) && self.leads() {
+            let asked = rt::now();
+            match self.api.keep_alive(self.lease, self.until()) {
+                Ok(lease) if lease.ttl.0 > 0 => {
+                    self.renewed(asked, lease.ttl);
+                    (pause, silent) = (every, false);
+                }
+                Ok(_) => return self.lose(),
+                Err(trouble) => {
+                    if !silent {
+                        eprintln!("cenote: manager: {}; trying again", Error::from(trouble));
+                    }
+                    (pause, silent) = (AGAIN, true);
+                }
+            }
+        }
+    }
+
+    // ---- the book ----
+
+    /// The transaction that does `what` if the tenure is not over and the book is of this revision.
+    fn question(&self, book: i64, what: Value) -> Value {
+        json!({
+            "compare": [
+                made_in(&self.keys.leader, self.created),
+                {"key": self.keys.book, "target": "MOD", "result": "EQUAL", "mod_revision": book.to_string()},
+            ],
+            "success": [what],
+            "failure": [get(&self.keys.leader), get(&self.keys.book)],
+        })
+    }
+
+    /// Asks until it is known what came of it; says whether an earlier try may have done it.
+    fn ask(&self, question: &Value) -> Result<(Outcome, bool)> {
+        let patience = rt::now() + PATIENCE;
+        let mut in_doubt = false;
+        while self.leads() {
+            match self.api.txn(question, self.until()) {
+                Ok(outcome) => return Ok((outcome, in_doubt)),
+                Err(Trouble::Unknown(_)) => in_doubt = true,
+                Err(trouble @ Trouble::Refused(_)) if !in_doubt => return Err(trouble.into()),
+                Err(trouble @ Trouble::Away(_)) if !in_doubt && rt::now() > patience => return Err(trouble.into()),
+                Err(_) => {}
+            }
+            self.stop.wait_timeout(AGAIN);
+        }
+        Err(Error::Lost(match in_doubt {
+            true => "this manager leads no more: whether the change was written, who leads next knows".into(),
+            false => "this manager leads no more".into(),
+        }))
+    }
+
+    /// The book was not as it should be: is it what an earlier try has written, or is the tenure over?
+    fn settle(&self, outcome: &Outcome, tried: Option<&[u8]>) -> Result<i64> {
+        let leader = outcome.found(0).map(|leader| leader.create_revision.0);
+        if leader != Some(self.created) {
+            self.lose();
+            return Err(Error::Lost("this manager leads no more: nothing was written".into()));
+        }
+        match outcome.found(1) {
+            Some(found) if tried.is_some_and(|book| found.value().is_ok_and(|value| value == book)) => {
+                Ok(found.mod_revision.0)
+            }
+            _ => {
+                self.lose();
+                Err(Error::corrupt(
+                    "the pool's book in etcd was changed by another than the manager that leads",
+                ))
+            }
+        }
+    }
+}
+
+fn seconds(ttl: Number) -> Nanos {
+    Nanos::from_secs(u64::try_from(ttl.0).unwrap_or(0).min(1 << 20))
+}
+
+impl EtcdTenure {
+    fn begin(hold: Hold) -> Result<Self> {
+        let hold = Arc::new(hold);
+        let theirs = Arc::clone(&hold);
+        let thread = rt::try_spawn("pool leadership", move || theirs.keep());
+        Ok(Self {
+            hold,
+            thread: Mutex::new(Some(thread.map_err(|error| Error::io("starting a thread", error))?)),
+        })
+    }
+}
+
+impl Tenure for EtcdTenure {
+    fn leads(&self) -> bool {
+        self.hold.leads()
+    }
+
+    fn confirm(&self) -> Result<()> {
+        self.read().map(drop)
+    }
+
+    fn read(&self) -> Result<Option<Vec<u8>>> {
+        let hold = &self.hold;
+        // Held over the question: no write comes in between.
+        let mut revision = hold.book.lock();
+        let question = json!({
+            "compare": [made_in(&hold.keys.leader, hold.created)],
+            "success": [get(&hold.keys.book)],
+        });
+        let (outcome, _) = hold.ask(&question)?;
+        if !outcome.succeeded {
+            hold.lose();
+            return Err(Error::Lost("this manager leads no more".into()));
+        }
+        let found = outcome.found(0);
+        *revision = found.map_or(0, |book| book.mod_revision.0);
+        found.map(api::KeyValue::value).transpose()
+    }
+
+    fn write(&self, book: &[u8]) -> Result<()> {
+        if book.len() > BOOK_MAX {
+            return Err(Error::Full(format!(
+                "the pool's book would have {}, and one in etcd has {} at most: free grants, or have more than one pool",
+                ByteSize(book.len() as u64),
+                ByteSize(BOOK_MAX as u64)
+            )));
+        }
+        let hold = &self.hold;
+        let mut revision = hold.book.lock();
+        let put = json!({"request_put": {"key": hold.keys.book, "value": base64::encode(book)}});
+        let (outcome, in_doubt) = hold.ask(&hold.question(*revision, put))?;
+        *revision = match outcome.succeeded {
+            true => outcome.header.revision.0,
+            false => hold.settle(&outcome, in_doubt.then_some(book))?,
+        };
+        Ok(())
+    }
+
+    fn resign(&self) {
+        self.hold.lose();
+        self.hold.stop.set();
+        let Some(thread) = self.thread.lock().take() else {
+            return;
+        };
+        thread.join().ok();
+        // If etcd is not there, the lease lapses by itself.
+        self.hold.api.revoke(self.hold.lease, rt::now() + PATIENCE).ok();
+    }
+}
+
+impl Drop for EtcdTenure {
+    fn drop(&mut self) {
+        self.resign();
+    }
+}
+
+#[cfg(test)]
+mod tests;

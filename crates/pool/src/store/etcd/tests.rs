@@ -1,0 +1,424 @@
+//! The store on a real etcd; where there is none, each test says that it was skipped.
+
+use super::*;
+use crate::book::{Book, EXTENT, GrantId, NodeId, Opening};
+use crate::settings::Tenants;
+use crate::wire::{NodeHello, OpenRequest};
+use etcd_server::Etcd;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+
+#[path = "../../../tests/etcd_server/mod.rs"]
+mod etcd_server;
+
+/// Long enough for a busy machine to renew it.
+const TTL: u64 = 10;
+const SOON: Nanos = Nanos::from_secs(100);
+
+fn store_at(url: &str, ttl: u64) -> EtcdStore {
+    let options = EtcdOptions {
+        endpoints: vec![url.into()],
+        prefix: "/test/a".into(),
+        ttl,
+        user: None,
+    };
+    EtcdStore::new(&options).expect("good options")
+}
+
+fn here(lead: Result<Lead>) -> Arc<dyn Tenure> {
+    match lead.expect("an answer") {
+        Lead::Here(tenure) => tenure,
+        Lead::Elsewhere(who) => panic!("{who:?} leads"),
+    }
+}
+
+fn lead_soon(store: &EtcdStore, name: &str) -> Arc<dyn Tenure> {
+    let began = rt::now();
+    loop {
+        match store.lead(name) {
+            Ok(Lead::Here(tenure)) => return tenure,
+            _ => assert!(rt::now().since(began) < SOON, "nobody can lead"),
+        }
+        rt::sleep(Nanos::from_millis(50));
+    }
+}
+
+fn key(name: &str) -> String {
+    base64::encode(format!("/test/a/{name}").as_bytes())
+}
+
+#[test]
+fn options_are_checked() {
+    let with = |endpoint: &str, prefix: &str, ttl| {
+        let (endpoints, prefix) = (vec![endpoint.to_owned()], prefix.to_owned());
+        EtcdStore::new(&EtcdOptions {
+            endpoints,
+            prefix,
+            ttl,
+            user: None,
+        })
+        .err()
+    };
+    assert!(with("http://a:1", "/x/", 5).is_none());
+    for (endpoint, prefix, ttl) in [
+        ("https://a:1", "/x", 5),
+        ("http://a:1", "x", 5),
+        ("http://a:1", "", 5),
+        ("http://a:1", "/x", 0),
+        ("http://a:1", "/\n", 5),
+    ] {
+        assert!(
+            matches!(with(endpoint, prefix, ttl), Some(Error::Invalid(_))),
+            "{endpoint} {prefix} {ttl}"
+        );
+    }
+    assert!(matches!(
+        EtcdStore::new(&EtcdOptions::default()).err(),
+        Some(Error::Invalid(_))
+    ));
+}
+
+#[test]
+fn one_leads_and_the_next_reads_what_it_wrote() {
+    let Some(etcd) = Etcd::start() else { return };
+    let [one, other] = [store_at(&etcd.url(), TTL), store_at(&etcd.url(), TTL)];
+    let first = here(one.lead("one:1"));
+    assert_eq!(first.read().expect("read"), None);
+    for book in [&b"a"[..], b"b", &vec![b'c'; BOOK_MAX]] {
+        first.write(book).expect("written");
+        assert_eq!(first.read().expect("read").as_deref(), Some(book));
+    }
+    assert!(matches!(first.write(&vec![b'd'; BOOK_MAX + 1]), Err(Error::Full(_))));
+    assert!(matches!(other.lead("other:1"), Ok(Lead::Elsewhere(Some(who))) if who == "one:1"));
+    first.write(b"last").expect("written");
+    first.resign();
+    assert!(!first.leads() && first.write(b"late").is_err());
+    let second = here(other.lead("other:1"));
+    assert_eq!(second.read().expect("read").as_deref(), Some(&b"last"[..]));
+}
+
+/// A tenure that believes in itself writes nothing all the same once another has begun.
+#[test]
+fn who_was_followed_cannot_write() {
+    let Some(etcd) = Etcd::start() else { return };
+    let [one, other] = [store_at(&etcd.url(), 3600), store_at(&etcd.url(), 3600)];
+    let first = here(one.lead("one:1"));
+    first.read().expect("read");
+    first.write(b"first").expect("written");
+    // As if its lease had lapsed while its clock stood still.
+    etcd.ask("/v3/kv/deleterange", &format!(r#"{{"key":"{}"}}"#, key("leader")))
+        .expect("deleted");
+    assert!(first.leads(), "it knows nothing of that");
+    let second = here(other.lead("other:1"));
+    assert_eq!(second.read().expect("read").as_deref(), Some(&b"first"[..]));
+    assert!(matches!(first.write(b"stale"), Err(Error::Lost(_))));
+    assert!(!first.leads(), "it knows by now");
+    second.write(b"second").expect("written");
+    second.confirm().expect("it leads");
+    assert_eq!(second.read().expect("read").as_deref(), Some(&b"second"[..]));
+}
+
+/// A tenure ends by its own clock before etcd gives up its lease.
+#[test]
+fn a_lease_that_is_not_renewed_ends_early() {
+    let Some(mut etcd) = Etcd::start() else { return };
+    let tenure = here(store_at(&etcd.url(), 2).lead("one:1"));
+    tenure.read().expect("read");
+    etcd.kill();
+    let began = rt::now();
+    while tenure.leads() {
+        assert!(rt::now().since(began) < SOON, "it goes on for ever");
+        rt::sleep(Nanos::from_millis(10));
+    }
+    assert!(matches!(tenure.write(b"x"), Err(Error::Lost(_))));
+    etcd.restart();
+    assert!(
+        !tenure.leads() && tenure.confirm().is_err() && tenure.write(b"x").is_err(),
+        "what is over is over"
+    );
+    let next = lead_soon(&store_at(&etcd.url(), TTL), "two:1");
+    assert_eq!(next.read().expect("read"), None);
+}
+
+#[test]
+fn a_book_that_another_changed_is_not_overwritten() {
+    let Some(etcd) = Etcd::start() else { return };
+    for value in ["", "YWxpZW4="] {
+        let tenure = lead_soon(&store_at(&etcd.url(), TTL), "one:1");
+        tenure.read().expect("read");
+        tenure.write(b"mine").expect("written");
+        etcd.ask(
+            "/v3/kv/put",
+            &format!(r#"{{"key":"{}","value":"{value}"}}"#, key("book")),
+        )
+        .expect("put");
+        assert!(matches!(tenure.write(b"next"), Err(Error::Corrupt(_))));
+        assert!(!tenure.leads());
+    }
+}
+
+/// Tokens are asked for with the password, and again when etcd knows them no more.
+#[test]
+fn a_password_is_given_where_it_is_asked_for() {
+    let Some(mut etcd) = Etcd::start() else { return };
+    for (path, question) in [
+        ("user/add", r#"{"name":"root","password":"right"}"#),
+        ("role/add", r#"{"name":"root"}"#),
+        ("user/grant", r#"{"user":"root","role":"root"}"#),
+        ("enable", "{}"),
+    ] {
+        etcd.ask(&format!("/v3/auth/{path}"), question).expect("done");
+    }
+    let with = |user: Option<(&str, &str)>| {
+        let options = EtcdOptions {
+            endpoints: vec![etcd.url()],
+            user: user.map(|(name, password)| (name.into(), password.into())),
+            ttl: 3600,
+            ..EtcdOptions::default()
+        };
+        EtcdStore::new(&options).expect("good options").lead("one:1")
+    };
+    for user in [None, Some(("root", "wrong")), Some(("nobody", "right"))] {
+        assert!(matches!(with(user).err(), Some(Error::Invalid(_))), "{user:?}");
+    }
+    let tenure = here(with(Some(("root", "right"))));
+    tenure.read().expect("read");
+    tenure.write(b"book").expect("written");
+    etcd.kill();
+    etcd.restart();
+    tenure.write(b"more").expect("written with another token");
+    assert_eq!(tenure.read().expect("read").as_deref(), Some(&b"more"[..]));
+}
+
+#[test]
+fn of_many_that_race_one_leads() {
+    let Some(etcd) = Etcd::start() else { return };
+    let stores: Vec<_> = (0..6).map(|_| Arc::new(store_at(&etcd.url(), TTL))).collect();
+    for round in 0..4 {
+        let race = |store: &Arc<EtcdStore>| {
+            let store = Arc::clone(store);
+            rt::spawn("racer", move || store.lead("racer:1"))
+        };
+        let racers: Vec<_> = stores.iter().map(race).collect();
+        let leads: Vec<_> = racers
+            .into_iter()
+            .map(|r| r.join().expect("no panic").expect("an answer"))
+            .collect();
+        let leaders: Vec<_> = leads.iter().filter(|lead| matches!(lead, Lead::Here(_))).collect();
+        assert_eq!(leaders.len(), 1, "round {round}");
+        let Lead::Here(tenure) = leaders[0] else {
+            panic!("it is one")
+        };
+        tenure.resign();
+    }
+}
+
+// ---- a way that loses, cuts and garbles ----
+
+/// What happens to a question.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fate {
+    Passes,
+    /// Nobody hears it.
+    Lost,
+    /// It is done, and the answer does not come.
+    Unanswered,
+    /// It is done, and what comes is none.
+    Garbled,
+}
+
+/// Stands between a store and its etcd. It lives as long as the test's process.
+fn way(etcd: String, fate: impl Fn() -> Fate + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    rt::spawn("way", move || {
+        for stream in listener.incoming().flatten() {
+            let (etcd, fate) = (etcd.clone(), fate());
+            rt::spawn("way", move || carry(stream, &etcd, fate));
+        }
+    });
+    format!("http://{address}")
+}
+
+fn carry(mut near: TcpStream, etcd: &str, fate: Fate) -> Option<()> {
+    let question = whole_question(&mut near)?;
+    if fate == Fate::Lost {
+        return None;
+    }
+    let mut far = TcpStream::connect(etcd).ok()?;
+    far.write_all(&question).ok()?;
+    let mut answer = Vec::new();
+    far.read_to_end(&mut answer).ok()?;
+    match fate {
+        Fate::Passes => near.write_all(&answer).ok()?,
+        Fate::Garbled => near
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{\"garbage")
+            .ok()?,
+        Fate::Lost | Fate::Unanswered => {}
+    }
+    near.shutdown(Shutdown::Both).ok()
+}
+
+fn whole_question(near: &mut TcpStream) -> Option<Vec<u8>> {
+    let (mut question, mut some) = (Vec::new(), [0; 4096]);
+    loop {
+        let n = near.read(&mut some).ok().filter(|n| *n > 0)?;
+        question.extend_from_slice(&some[..n]);
+        let text = String::from_utf8_lossy(&question);
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head.split("Content-Length: ").nth(1)?.split("\r\n").next()?;
+            if body.len() >= length.parse().ok()? {
+                return Some(question);
+            }
+        }
+    }
+}
+
+fn seed() -> u64 {
+    let given = std::env::var("CENOTE_SEED").ok().and_then(|text| text.parse().ok());
+    given.unwrap_or_else(rt::random)
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+fn hello(id: u64) -> NodeHello {
+    NodeHello {
+        id: NodeId(id),
+        pool: None,
+        pod: "a".into(),
+        bytes: 64 * EXTENT,
+        directory: "/x".into(),
+        machine: 0,
+        members: String::new(),
+        calls: None,
+        last: GrantId::default(),
+    }
+}
+
+/// A change of the book, as a manager makes them.
+fn change(book: &mut Book, random: &mut Random) {
+    let (label, now) = (format!("db{}", random.below(8)), rt::now());
+    let wish = OpenRequest {
+        label,
+        description: String::new(),
+        bytes: EXTENT * (1 + random.below(4)),
+        pod: None,
+        keep: None,
+        machine: 0,
+    };
+    match book.open("default", &wish, now, SOON) {
+        Ok(Opening::Ask(id, _)) => book.free(id).expect("no part"),
+        Ok(Opening::Wait) | Err(_) => {
+            let work: Vec<_> = book.grants().map(|(id, grant)| (id, grant.epoch)).collect();
+            work.into_iter().for_each(|(id, epoch)| book.confirmed(id, epoch, now));
+        }
+        Ok(Opening::Admit(..)) => {}
+    }
+}
+
+/// What managers acknowledged is what the next one reads, whatever happens to questions and answers; of a change that failed at a tenure's end it may be either.
+#[test]
+fn a_book_is_kept_over_many_managers_and_a_bad_way() {
+    let Some(etcd) = Etcd::start() else { return };
+    let seed = seed();
+    println!("CENOTE_SEED={seed}");
+    let mut random = Random(seed);
+    let fates = Arc::new(Mutex::new(Random(seed ^ 1)));
+    let troubled = Arc::new(AtomicBool::new(true));
+    let worst = Arc::new(AtomicBool::new(false));
+    let (dice, on, silent) = (Arc::clone(&fates), Arc::clone(&troubled), Arc::clone(&worst));
+    let fate = move || match dice.lock().below(10) {
+        _ if silent.load(Ordering::Acquire) => Fate::Unanswered,
+        0 if on.load(Ordering::Acquire) => Fate::Lost,
+        1 | 2 if on.load(Ordering::Acquire) => Fate::Unanswered,
+        3 if on.load(Ordering::Acquire) => Fate::Garbled,
+        _ => Fate::Passes,
+    };
+    let url = way(etcd.host(), fate);
+    let stores = [store_at(&url, TTL), store_at(&url, 2)];
+    // The book as it was acknowledged, and as it may be instead.
+    let mut known: (Option<Vec<u8>>, Option<Vec<u8>>) = (None, None);
+    let mut in_doubt = 0;
+    for manager in 0..6 {
+        worst.store(false, Ordering::Release);
+        let tenure = lead_soon(&stores[manager % 2], "one:1");
+        let Ok(read) = tenure.read() else { continue };
+        assert!(
+            read == known.0 || (read.is_some() && read == known.1),
+            "manager {manager} reads another book"
+        );
+        let tenants = Tenants::default();
+        let mut book = match &read {
+            Some(bytes) => Book::from_bytes(bytes, tenants, rt::now(), SOON).expect("a good book"),
+            None => Book::new(7, tenants),
+        };
+        book.begin_term();
+        if read.is_none() {
+            book.join(&hello(1)).expect("joined");
+        } else {
+            book.join(&NodeHello {
+                pool: Some(7),
+                ..hello(1)
+            })
+            .expect("joined again");
+        }
+        known = (read, None);
+        for n in 0..15 {
+            // Every other manager ends without an answer to its last question.
+            worst.store(manager % 2 == 1 && n == 10, Ordering::Release);
+            let bytes = book.to_bytes();
+            match tenure.write(&bytes) {
+                Ok(()) => known = (Some(bytes), None),
+                Err(_) if tenure.leads() => {
+                    // Nothing was written: the next read says so.
+                    let Ok(read) = tenure.read() else { break };
+                    assert_eq!(read, known.0, "what failed is there");
+                }
+                Err(_) => {
+                    (known.1, in_doubt) = (Some(bytes), in_doubt + 1);
+                    break;
+                }
+            }
+            change(&mut book, &mut random);
+        }
+        tenure.resign();
+    }
+    println!("{in_doubt} tenures ended in doubt");
+    worst.store(false, Ordering::Release);
+    troubled.store(false, Ordering::Release);
+    let read = lead_soon(&stores[0], "last:1").read().expect("read");
+    assert!(known.0.is_some(), "something was written");
+    assert!(read == known.0 || read == known.1, "the last book");
+}
+
+/// A write whose answer is lost is done, once, and acknowledged: it is asked for again.
+#[test]
+fn a_lost_answer_does_not_end_a_tenure() {
+    let Some(etcd) = Etcd::start() else { return };
+    let losing = Arc::new(AtomicBool::new(false));
+    let lose = Arc::clone(&losing);
+    let fate = move || match lose.swap(false, Ordering::AcqRel) {
+        true => Fate::Unanswered,
+        false => Fate::Passes,
+    };
+    // Nothing but this test asks meanwhile: its first renewal is far away.
+    let tenure = here(store_at(&way(etcd.host(), fate), 3600).lead("one:1"));
+    tenure.read().expect("read");
+    for n in 0..5 {
+        losing.store(true, Ordering::Release);
+        tenure.write(format!("book {n}").as_bytes()).expect("written");
+        assert!(!losing.load(Ordering::Acquire), "an answer was lost");
+    }
+    assert!(tenure.leads());
+    assert_eq!(tenure.read().expect("read").as_deref(), Some(&b"book 4"[..]));
+}

@@ -1,0 +1,461 @@
+//! Several managers on one etcd, of which one leads: it is killed, stopped, cut off from etcd, and another takes over; nobody who uses memory notices.
+//!
+//! Managers are this test program started again with `CENOTE_FAILOVER` set: then [`another_process`] is what it does. Where etcd is not installed each test says
+//! that it was skipped.
+
+use cenote_base::rt::{self, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::message::Network;
+use cenote_fabric::message::tcp::Tcp;
+use cenote_pool::book::EXTENT;
+use cenote_pool::client::{ClientOptions, PoolClient};
+use cenote_pool::holder::{Credentials, GrantedMemory, Operator, Wish};
+use cenote_pool::host::Machine;
+use cenote_pool::manager::{Manager, ManagerOptions};
+use cenote_pool::node::{MemoryNode, NodeOptions};
+use cenote_pool::settings::{DEFAULT_TENANT, Tenants};
+use cenote_pool::space::Space;
+use cenote_pool::store::etcd::{EtcdOptions, EtcdStore};
+use cenote_pool::{Phase, PoolStatus};
+use etcd_server::Etcd;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+mod etcd_server;
+
+/// Longer than a takeover takes, on a busy machine too.
+const LEASE: Nanos = Nanos::from_secs(30);
+/// Seconds that a manager which is silent goes on to lead.
+const TTL: u64 = 3;
+/// Nothing here takes so long, unless it hangs.
+const PATIENCE: Nanos = Nanos::from_secs(200);
+
+/// What another process is told to be: a manager.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Task {
+    etcd: String,
+    listen: String,
+}
+
+fn store(etcd: &str, ttl: u64) -> Arc<EtcdStore> {
+    let options = EtcdOptions {
+        endpoints: vec![etcd.into()],
+        ttl,
+        ..EtcdOptions::default()
+    };
+    Arc::new(EtcdStore::new(&options).expect("good options"))
+}
+
+fn manager(etcd: &str, listen: &str) -> Result<Manager> {
+    manager_for(etcd, listen, TTL)
+}
+
+fn manager_for(etcd: &str, listen: &str, ttl: u64) -> Result<Manager> {
+    let options = ManagerOptions {
+        directory: PathBuf::new(),
+        listen: listen.into(),
+        tenants: Tenants::default(),
+        lease: LEASE,
+    };
+    Manager::start_on(store(etcd, ttl), options, &Tcp)
+}
+
+#[test]
+fn another_process() {
+    let Ok(task) = std::env::var("CENOTE_FAILOVER") else {
+        return;
+    };
+    let task: Task = serde_json::from_str(&task).expect("a task");
+    let manager = manager(&task.etcd, &task.listen).expect("a manager");
+    let mut out = std::io::stdout().lock();
+    // On a line of its own, since the test harness writes too.
+    writeln!(out, "\nlistens {}", manager.address()).expect("written");
+    out.flush().expect("written");
+    std::io::stdin().lines().for_each(drop);
+}
+
+/// A manager's process.
+struct Other {
+    child: Child,
+    address: String,
+}
+
+impl Other {
+    fn start(etcd: &str, listen: &str) -> Self {
+        let task = Task {
+            etcd: etcd.into(),
+            listen: listen.into(),
+        };
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["another_process", "--exact", "--nocapture", "--test-threads=1"])
+            .env("CENOTE_FAILOVER", serde_json::to_string(&task).expect("text"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let said = output.lines().map_while(std::result::Result::ok);
+        let address = said
+            .filter_map(|line| Some(line.strip_prefix("listens ")?.to_owned()))
+            .next();
+        let mut other = Self {
+            child,
+            address: String::new(),
+        };
+        other.address = address.unwrap_or_else(|| panic!("it ended: {:?}", other.child.wait()));
+        other
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).expect("a process");
+        rustix::process::kill_process(pid, signal).expect("sent");
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("ended");
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn network() -> Arc<dyn Network> {
+    Arc::new(Tcp)
+}
+
+fn credentials(managers: &str) -> Credentials {
+    Credentials {
+        manager: managers.into(),
+        tenant: DEFAULT_TENANT.into(),
+        secret: String::new(),
+    }
+}
+
+fn node(directory: &tempfile::TempDir, managers: &str) -> MemoryNode {
+    let options = NodeOptions {
+        pod: "a".into(),
+        bytes: 64 * EXTENT,
+        directory: directory.path().join("node"),
+        manager: managers.into(),
+        secret: String::new(),
+        listen: "127.0.0.1:0".into(),
+        calls: None,
+    };
+    let node = MemoryNode::start(options, network(), Box::new(Machine)).expect("a node");
+    assert!(node.wait_joined(PATIENCE), "it joins");
+    node
+}
+
+fn open(managers: &str, label: &str) -> Result<GrantedMemory> {
+    let wish = Wish {
+        label: label.into(),
+        description: "a test".into(),
+        bytes: EXTENT,
+        pod: None,
+        keep: None,
+    };
+    GrantedMemory::open(&network(), &credentials(managers), wish, Box::new(|_| {}))
+}
+
+fn status(managers: &str) -> Result<PoolStatus> {
+    Operator::connect(&Tcp, &credentials(managers))?.status()
+}
+
+/// Two managers, a memory node, somebody who holds a grant, and somebody who reads and writes in a space all the time.
+struct Pool {
+    reader: Option<std::thread::JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    rounds: Arc<AtomicU64>,
+    held: GrantedMemory,
+    _node: MemoryNode,
+    /// The first leads.
+    managers: [Other; 2],
+    etcd: Etcd,
+    _directory: tempfile::TempDir,
+}
+
+impl Pool {
+    fn start() -> Option<Self> {
+        let etcd = Etcd::start()?;
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let first = Other::start(&etcd.url(), "127.0.0.1:0");
+        until("the first leads", || status(&first.address).is_ok());
+        let managers = [first, Other::start(&etcd.url(), "127.0.0.1:0")];
+        let list = format!("{},{}", managers[1].address, managers[0].address);
+        let node = node(&directory, &list);
+        let held = open(&list, "held").expect("room");
+        let client = PoolClient::connect(&network(), &credentials(&list), ClientOptions::default());
+        let client = client.expect("connected");
+        client.create_space("heap", 8 * EXTENT, None).expect("made");
+        let space = client.open_space("heap").expect("opened");
+        let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&rounds));
+        let reader = std::thread::spawn(move || use_space(&space, &stopped, &counted));
+        Some(Self {
+            reader: Some(reader),
+            stop,
+            rounds,
+            held,
+            _node: node,
+            managers,
+            etcd,
+            _directory: directory,
+        })
+    }
+
+    fn list(&self) -> String {
+        format!("{},{}", self.managers[0].address, self.managers[1].address)
+    }
+
+    /// Who uses memory goes on.
+    fn progress(&self) {
+        let before = self.rounds.load(Ordering::Relaxed);
+        until("reads and writes go on", || {
+            self.rounds.load(Ordering::Relaxed) > before + 100
+        });
+        assert!(!self.held.is_revoked());
+    }
+
+    fn until_status(&self, what: &str, wanted: impl Fn(&PoolStatus) -> bool) -> PoolStatus {
+        until(what, || status(&self.list()).is_ok_and(|status| wanted(&status)));
+        status(&self.list()).expect("a status")
+    }
+
+    /// Nobody was fenced, memory is granted, and every byte is free or somebody's.
+    fn sound(&self, label: &str) {
+        self.progress();
+        let status = self.until_status("the node has joined", |status| {
+            status.nodes.iter().all(|node| node.connected)
+        });
+        let held = status.grants.iter().find(|grant| grant.label == "held").expect("kept");
+        assert_eq!((held.phase, held.epoch, held.id), (Phase::Held, 1, self.held.id()));
+        let next = open(&self.list(), label).expect("granted");
+        assert!(
+            status.grants.iter().all(|grant| grant.id < next.id()),
+            "its number is new"
+        );
+        next.release(true).expect("released");
+        let operator = Operator::connect(&Tcp, &credentials(&self.list())).expect("connected");
+        assert_eq!(operator.audit().expect("an audit").problems, Vec::<String>::new());
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let used = self.reader.take().map(std::thread::JoinHandle::join);
+        assert!(
+            std::thread::panicking() || matches!(used, Some(Ok(()))),
+            "reads and writes were right"
+        );
+    }
+}
+
+/// Allocates, writes, reads and frees until it is told to stop.
+fn use_space(space: &Space, stop: &AtomicBool, rounds: &AtomicU64) {
+    let session = space.session();
+    for round in 1.. {
+        let address = session.alloc(1 + round % 3000).expect("room");
+        session.store(address, round).expect("there");
+        assert_eq!(session.load(address).expect("there"), round);
+        session.free(address).expect("freed");
+        rounds.store(round, Ordering::Relaxed);
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        rt::sleep(Nanos::from_millis(1));
+    }
+}
+
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let began = rt::now();
+    while !is() {
+        assert!(rt::now().since(began) < PATIENCE, "{what}: in vain");
+        rt::sleep(Nanos::from_millis(20));
+    }
+}
+
+/// What a manager that does not lead answers.
+fn refusal(manager: &Other) -> Option<String> {
+    match status(&manager.address) {
+        Err(Error::Lost(text)) => Some(text),
+        _ => None,
+    }
+}
+
+#[test]
+fn when_the_manager_is_killed_another_takes_over() {
+    let Some(mut pool) = Pool::start() else { return };
+    let id = status(&pool.list()).expect("a status").pool;
+    let said = refusal(&pool.managers[1]).expect("it does not lead");
+    assert!(
+        said.contains(&format!("the one at {} does", pool.managers[0].address)),
+        "{said}"
+    );
+    pool.sound("before");
+    for round in 0..2 {
+        let [leads, follows] = if round == 0 { [0, 1] } else { [1, 0] };
+        pool.managers[leads].kill();
+        until("the other leads", || status(&pool.managers[follows].address).is_ok());
+        pool.sound(&format!("after {round}"));
+        assert_eq!(status(&pool.list()).expect("a status").pool, id);
+        let address = pool.managers[leads].address.clone();
+        pool.managers[leads] = Other::start(&pool.etcd.url(), &address);
+        until("it knows who leads", || {
+            refusal(&pool.managers[leads]).is_some_and(|text| text.contains(&pool.managers[follows].address))
+        });
+    }
+    pool.sound("at last");
+}
+
+/// It wakes up and believes that it leads: nobody hears so from it, and what it is asked for does not happen.
+#[test]
+fn a_manager_that_sleeps_past_its_lease_does_nothing() {
+    let Some(pool) = Pool::start() else { return };
+    let [slept, other] = &pool.managers;
+    let operator = Operator::connect(&Tcp, &credentials(&slept.address)).expect("connected");
+    assert_eq!(operator.status().expect("it leads").grants.len(), 2);
+    slept.signal(Signal::STOP);
+    until("the other leads", || status(&other.address).is_ok());
+    pool.sound("meanwhile");
+    slept.signal(Signal::CONT);
+    let held = pool.held.id();
+    assert!(operator.free(held).is_err(), "over a connection of before");
+    for n in 0..20 {
+        let refused = open(&slept.address, &format!("stale {n}"));
+        assert!(refused.is_err(), "it grants memory");
+    }
+    until("it knows who leads", || {
+        refusal(slept).is_some_and(|text| text.contains(&other.address))
+    });
+    pool.sound("after");
+    let status = status(&other.address).expect("a status");
+    assert!(
+        status.grants.iter().all(|grant| !grant.label.starts_with("stale")),
+        "{status:?}"
+    );
+}
+
+/// A manager whose clock stood still believes that it leads, and knows nothing of who holds memory by now: it tells nobody that he holds it no more.
+#[test]
+fn who_holds_memory_does_not_hear_otherwise_from_a_former_manager() {
+    let Some(etcd) = Etcd::start() else { return };
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let former = manager_for(&etcd.url(), "127.0.0.1:0", 3600).expect("it leads");
+    let at_first = node(&directory, former.address());
+    let memory = open(former.address(), "db").expect("room");
+    let (grant, epoch) = (memory.id(), memory.epoch());
+    drop((memory, at_first));
+    // "/cenote/pool/leader": as if its lease had lapsed.
+    etcd.ask("/v3/kv/deleterange", r#"{"key":"L2Nlbm90ZS9wb29sL2xlYWRlcg=="}"#)
+        .expect("deleted");
+    let leads = manager(&etcd.url(), "127.0.0.1:0").expect("it leads");
+    assert!(leads.pool().is_ok() && former.pool().is_ok(), "both believe so");
+    let _node = node(&directory, leads.address());
+    let memory = open(leads.address(), "db").expect("the same");
+    assert!(memory.id() == grant && memory.epoch() > epoch);
+    let connection = Tcp.connect(former.address(), PATIENCE).expect("connected");
+    let ask = |text: String| {
+        connection.send(text.as_bytes()).expect("sent");
+        String::from_utf8(connection.receive(PATIENCE).expect("an answer")).expect("text")
+    };
+    let welcome = ask(r#"{"version":3,"role":{"Tenant":"default"},"secret":""}"#.into());
+    assert!(welcome.contains("lease"), "{welcome}");
+    let said = ask(format!(r#"{{"Renew":{{"grant":{grant},"epoch":{}}}}}"#, memory.epoch()));
+    assert!(said.contains("Lost") && !said.contains("Revoked"), "{said}");
+    until("it knows by now", || former.pool().is_err());
+}
+
+/// While etcd is away nothing is granted, and nobody who has memory is touched. What follows finds all as it was.
+#[test]
+fn etcd_comes_and_goes() {
+    let Some(mut pool) = Pool::start() else { return };
+    let etcd = pool.etcd.url();
+    pool.etcd.kill();
+    let refused = open(&pool.managers[0].address, "late");
+    assert!(matches!(&refused, Err(Error::Lost(_))), "{:?}", refused.err());
+    until("nobody leads", || {
+        pool.managers.iter().all(|manager| refusal(manager).is_some())
+    });
+    pool.progress();
+    // A manager that is started meanwhile waits.
+    let third = Other::start(&etcd, "127.0.0.1:0");
+    assert!(refusal(&third).is_some());
+    pool.progress();
+    pool.etcd.restart();
+    let all = format!("{},{}", pool.list(), third.address);
+    until("one leads", || status(&all).is_ok());
+    drop(third);
+    pool.sound("again");
+    let status = pool.until_status("one leads", |_| true);
+    assert!(status.grants.iter().all(|grant| grant.label != "late"), "{status:?}");
+}
+
+/// What is no book is not taken for an empty one: who finds it does not lead.
+#[test]
+fn a_damaged_book_is_refused() {
+    let Some(etcd) = Etcd::start() else { return };
+    drop(manager(&etcd.url(), "127.0.0.1:0").expect("it leads"));
+    // "/cenote/pool/book" and "garbage".
+    let put = |value: &str| {
+        let question = format!(r#"{{"key":"L2Nlbm90ZS9wb29sL2Jvb2s=","value":"{value}"}}"#);
+        etcd.ask("/v3/kv/put", &question).expect("put");
+    };
+    for value in ["", "Z2FyYmFnZQ=="] {
+        put(value);
+        let refused = manager(&etcd.url(), "127.0.0.1:0").err();
+        assert!(
+            matches!(&refused, Some(Error::Mismatch(_) | Error::Corrupt(_))),
+            "{refused:?}"
+        );
+    }
+    let leads = "/v3/kv/deleterange";
+    etcd.ask(leads, r#"{"key":"L2Nlbm90ZS9wb29sL2Jvb2s="}"#)
+        .expect("deleted");
+    let first = manager(&etcd.url(), "127.0.0.1:0").expect("it leads");
+    let second = manager(&etcd.url(), "127.0.0.1:0").expect("it waits");
+    put("Z2FyYmFnZQ==");
+    drop(first);
+    until("it says why it does not lead", || {
+        second.pool().is_err_and(|error| error.to_string().contains("book"))
+    });
+}
+
+#[test]
+fn of_managers_that_race_one_leads() {
+    let Some(etcd) = Etcd::start() else { return };
+    let url = etcd.url();
+    let racers: Vec<_> = (0..4)
+        .map(|_| {
+            let url = url.clone();
+            std::thread::spawn(move || manager(&url, "127.0.0.1:0").expect("it listens"))
+        })
+        .collect();
+    let mut managers: Vec<_> = racers
+        .into_iter()
+        .map(|racer| racer.join().expect("no panic"))
+        .collect();
+    let mut pool = None;
+    while !managers.is_empty() {
+        let mut at = None;
+        until("one leads", || {
+            let leading: Vec<_> = (0..managers.len()).filter(|n| managers[*n].pool().is_ok()).collect();
+            assert!(leading.len() < 2, "two lead");
+            at = leading.first().copied();
+            at.is_some()
+        });
+        let leads = managers.remove(at.expect("it was found"));
+        let id = leads.pool().expect("it leads");
+        assert_eq!(*pool.get_or_insert(id), id, "one pool");
+    }
+}
