@@ -118,6 +118,24 @@ fn what_is_written_under_a_lock_is_one_message() {
     assert_eq!((stats.buffered, stats.flushes), (701, 4));
 }
 
+/// A lock that is made anew where one was begins with another version: or what was cached under the first would be believed under it.
+#[test]
+fn what_was_cached_under_a_former_lock_is_not_read_under_the_next() {
+    let pods = Pods::new(4);
+    let (east, west, lock, object) = in_the_east(&pods, 64);
+    let read = || {
+        let (guard, mut bytes) = (west.lock(lock, Mode::Read).expect("free"), [0; 8]);
+        guard.read(object, &mut bytes).expect("read");
+        guard.unlock().expect("held");
+        bytes
+    };
+    assert_eq!(read(), [0; 8]);
+    east.write(object, &[1; 8]).expect("written");
+    assert_eq!(read(), [0; 8], "nobody has written under the lock");
+    east.make_lock(lock).expect("made anew");
+    assert_eq!(read(), [1; 8]);
+}
+
 /// The lock lies where it is taken, and what it protects elsewhere: then what is cached costs no trip at all.
 #[test]
 fn under_a_near_lock_what_is_cached_is_near() {

@@ -108,7 +108,7 @@ pub struct Held {
     pub owner_died: bool,
 }
 
-/// A lock that is held. Dropping it unlocks.
+/// A lock that is held. Dropping it unlocks; that what was written could not be, only [`Guard::unlock`] says, and whoever has the lock next is told.
 #[must_use]
 pub struct Guard<'s> {
     session: &'s Session,
