@@ -7,9 +7,10 @@ use cenote_fabric::RegionOptions;
 use cenote_pool::kv::{Entry, Keep, Store};
 use cenote_pool::space::{Space, SpaceOptions};
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 const ROUNDS: u64 = 12;
@@ -106,7 +107,7 @@ fn another_process() {
     }
 }
 
-/// Operations that were reported as done, from a process that is killed after a while.
+/// Operations that were reported as done, from a process that is killed a while after the first of them.
 fn killed(path: &Path, first: u64, after: Duration) -> u64 {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args(["another_process", "--exact", "--nocapture"])
@@ -114,22 +115,29 @@ fn killed(path: &Path, first: u64, after: Duration) -> u64 {
         .stdout(Stdio::piped())
         .spawn()
         .expect("started");
-    let mut out = child.stdout.take().expect("piped");
-    let reading = std::thread::spawn(move || {
-        let mut text = String::new();
-        out.read_to_string(&mut text).map(|_| text)
-    });
+    let (out, (begun, has_begun)) = (child.stdout.take().expect("piped"), channel());
+    let reading = std::thread::spawn(move || last_reported(out, &begun));
+    let began = has_begun.recv();
     std::thread::sleep(after);
     child.kill().expect("killed");
     child.wait().expect("waited for");
-    let text = reading.join().expect("read").expect("text");
-    // What was not written to its end was not reported.
-    let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
-    let reported = whole
-        .lines()
-        .rev()
-        .find_map(|line| line.strip_prefix("kv: ")?.parse().ok());
-    reported.map_or(first, |last: u64| last + 1)
+    began.expect("it does something");
+    reading.join().expect("read") + 1
+}
+
+/// The last number that was reported; `begun` hears of each.
+fn last_reported(out: ChildStdout, begun: &Sender<()>) -> u64 {
+    let (mut out, mut line, mut last) = (BufReader::new(out), String::new(), 0);
+    while out.read_line(&mut line).expect("text") > 0 {
+        // What was not written to its end was not reported.
+        let whole = line.strip_suffix('\n').and_then(|line| line.strip_prefix("kv: "));
+        if let Some(number) = whole {
+            last = number.parse().expect("a number");
+            begun.send(()).ok();
+        }
+        line.clear();
+    }
+    last
 }
 
 fn text(store: &Store, entry: &Entry) -> String {
@@ -197,5 +205,5 @@ fn a_killed_process_leaves_whole_operations() {
         assert_eq!(found.freed, 0, "the start before has freed all");
         assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
     }
-    assert!(done > ROUNDS, "{done} operations");
+    assert!(done >= ROUNDS, "{done} operations");
 }

@@ -30,6 +30,14 @@ impl Fields {
     }
 }
 
+/// The fields of a hash are strings: one that says that it is a hash itself, which might be this very one, is broken.
+pub(super) fn check_field(field: &Entry) -> Result<(), Error> {
+    match field.is_hash() {
+        false => Ok(()),
+        true => Err(Error::Corrupt(format!("a field at {} that is a hash", field.at))),
+    }
+}
+
 impl Store {
     #[inline]
     fn fields(&self, hash: &Entry) -> Result<Fields> {
@@ -262,12 +270,14 @@ impl Store {
         for (name, value) in pairs {
             added += u64::from(self.put_in(table, &self.draft(name, value))?);
         }
+        self.trim();
         Ok(added)
     }
 
     fn put_in(&mut self, fields: &mut Table, draft: &Draft<'_>) -> Result<bool> {
         match fields.find(&self.heap, draft.hash, draft.key)? {
             Place::Found(former) => {
+                check_field(&former)?;
                 fields.replace(&mut self.heap, &former, draft, &mut self.scratch)?;
                 self.free_replaced(&former)?;
                 Ok(false)
@@ -307,6 +317,7 @@ impl Store {
         let Place::Found(entry) = fields.find(&self.heap, self.hash(name), name)? else {
             return Ok(false);
         };
+        check_field(&entry)?;
         if fields.entries <= 1 {
             self.remove_entry(hash)?;
             return Ok(true);

@@ -12,6 +12,9 @@
 //! 3. what it freed is freed after that, and what a step that was taken back has allocated is freed after the words are as they were.
 //!
 //! So whoever finds a `count` at a start puts the words back, the last one first, and then sets it to 0; killed in that, the next one does it again.
+//!
+//! A step that can neither be ended nor taken back, since memory answers with errors, is half done for good: from then on the heap is *broken*, and refuses
+//! all changes. The next start takes the step back. (Were it to go on, that start would take back what was done since, too.)
 
 use super::spares::Spares;
 use crate::space::{GlobalAddress, Session};
@@ -41,6 +44,8 @@ pub(super) struct Heap {
     room: u64,
     /// Steps that have begun and not ended: an inner one is a part of the outer.
     depth: u32,
+    /// See the module. `depth` is above 0 then, so that it costs nothing to look.
+    is_broken: bool,
     allocated: Vec<GlobalAddress>,
     freed: Vec<Freed>,
     spares: Spares,
@@ -64,6 +69,7 @@ impl Heap {
             pairs: 0,
             room: 0,
             depth: 0,
+            is_broken: false,
             allocated: Vec::new(),
             freed: Vec::new(),
             spares: Spares::default(),
@@ -210,7 +216,33 @@ impl Heap {
         self.session.store(at, value)
     }
 
+    /// # Errors
+    /// [`Error::Poisoned`], if it is broken.
+    pub(super) fn check(&self) -> Result<()> {
+        match self.is_broken {
+            false => Ok(()),
+            true => Err(Error::Poisoned(
+                "a change could be neither ended nor taken back: the next start takes it back".into(),
+            )),
+        }
+    }
+
+    /// From here on it refuses all changes.
+    pub(super) fn give_up(&mut self) {
+        (self.is_broken, self.depth) = (true, self.depth.max(1));
+    }
+
+    /// What must not fail in the middle.
+    fn or_give_up(&mut self, act: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let answer = act(self);
+        if answer.is_err() {
+            self.give_up();
+        }
+        answer
+    }
+
     fn note(&mut self, at: GlobalAddress) -> Result<()> {
+        self.check()?;
         if self.pairs == self.room {
             self.enlarge()?;
         }
@@ -237,7 +269,7 @@ impl Heap {
 
     /// From here on changes belong together.
     pub(super) fn begin(&mut self) -> Mark {
-        self.depth += 1;
+        self.depth = self.depth.saturating_add(1);
         Mark {
             pairs: self.pairs,
             allocated: self.allocated.len(),
@@ -247,30 +279,33 @@ impl Heap {
 
     /// The end of a step. That of an inner one is nothing: the outer one decides.
     pub(super) fn commit(&mut self) -> Result<()> {
-        self.depth -= 1;
-        if self.depth > 0 {
+        self.check()?;
+        if self.depth > 1 {
+            self.depth -= 1;
             return Ok(());
         }
         if self.pairs > 0 {
+            self.or_give_up(|heap| heap.session.store(heap.journal, 0))?;
             self.pairs = 0;
-            self.session.store(self.journal, 0)?;
         }
+        self.depth = 0;
         self.allocated.clear();
         let mut freed = core::mem::take(&mut self.freed);
-        let answer = freed
-            .drain(..)
-            .try_for_each(|freed| self.free_or_keep(freed.at, freed.bytes));
+        let frees = freed.drain(..).map(|freed| self.free_or_keep(freed.at, freed.bytes));
+        let answer = frees.fold(Ok(()), Result::and);
         self.freed = freed;
         answer
     }
 
     /// Takes back what was done since the mark.
     pub(super) fn roll_back(&mut self, mark: Mark) -> Result<()> {
-        self.put_back(mark.pairs)?;
+        self.check()?;
+        self.or_give_up(|heap| heap.put_back(mark.pairs))?;
         self.freed.truncate(mark.freed);
-        let mut allocated = self.allocated.split_off(mark.allocated);
-        allocated.drain(..).try_for_each(|at| self.session.free(at))?;
-        self.commit()
+        let allocated = self.allocated.split_off(mark.allocated);
+        let frees = allocated.into_iter().map(|at| self.session.free(at));
+        let freed = frees.fold(Ok(()), Result::and);
+        self.commit().and(freed)
     }
 
     fn put_back(&mut self, down_to: u64) -> Result<()> {

@@ -122,7 +122,7 @@ impl Store {
         self.heap.put(offset(self.root, TABLE)?, empty.at().raw())?;
         let former = core::mem::replace(&mut self.table, empty);
         (self.expiring, self.swept) = (0, 0);
-        self.free_table(&former)
+        self.free_table(&former, true)
     }
 
     /// Removes keys that have expired, in so many buckets behind those that were looked at last. How many they were.

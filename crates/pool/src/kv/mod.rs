@@ -246,10 +246,24 @@ impl Store {
     /// # Errors
     /// Those of memory.
     pub fn roll_back(&mut self, step: Step) -> Result<()> {
-        self.heap.roll_back(step.mark)?;
-        self.table = Table::read(&self.heap, self.heap.word(offset(self.root, TABLE)?)?)?;
+        let ended = self.heap.roll_back(step.mark);
+        self.heap.check()?;
+        self.table = self.read_table().inspect_err(|_| self.heap.give_up())?;
         (self.table.entries, self.expiring) = (step.entries, step.expiring);
-        Ok(())
+        Ok(ended?)
+    }
+
+    fn read_table(&self) -> Result<Table, Error> {
+        Table::read(&self.heap, self.heap.word(offset(self.root, TABLE)?)?)
+    }
+
+    /// Whether it may be used still. A store whose memory failed in the middle of a step refuses all changes, and what it holds may be half of that
+    /// step: whoever serves it ends, and the next start takes the step back.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn check(&self) -> Result<()> {
+        Ok(self.heap.check()?)
     }
 
     /// Does all of something or nothing.
@@ -351,7 +365,7 @@ impl Store {
     fn free_value(&mut self, entry: &Entry) -> Result<()> {
         if entry.is_hash() {
             match Fields::read(&self.heap, GlobalAddress::from_raw(entry.value()))? {
-                Fields::Table(table) => self.free_table(&table)?,
+                Fields::Table(table) => self.free_table(&table, false)?,
                 Fields::Packed(at, _) => self.heap.free(at)?,
             }
         } else if let Some(value) = entry.referred() {
@@ -360,8 +374,8 @@ impl Store {
         Ok(())
     }
 
-    /// Frees a table with its entries, which may be tables.
-    fn free_table(&mut self, table: &Table) -> Result<()> {
+    /// Frees the table of the keys, or of a hash's fields, with its entries.
+    fn free_table(&mut self, table: &Table, is_of_keys: bool) -> Result<()> {
         let mut entries = Vec::new();
         for index in 0..table.buckets() {
             table.each_in(&self.heap, index, |entry| {
@@ -369,6 +383,9 @@ impl Store {
                 Ok(())
             })?;
             for entry in entries.drain(..) {
+                if !is_of_keys {
+                    hashes::check_field(&entry)?;
+                }
                 self.free_entry(&entry)?;
             }
         }

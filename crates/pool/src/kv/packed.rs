@@ -67,7 +67,8 @@ impl Packed {
     /// Reads the one that lies at `at` and has this first word.
     pub(super) fn read(heap: &Heap, at: GlobalAddress, word: u64, mut room: Vec<u8>) -> Result<Self> {
         let end = Self::end_in(word);
-        if !(BEGIN..=PACKED_MAX).contains(&end) {
+        // Fields are at multiples of 8, and so is the end of the last: what is moved about below relies on it.
+        if !(BEGIN..=PACKED_MAX).contains(&end) || !end.is_multiple_of(8) {
             return Err(Error::Corrupt(format!("a packed hash of {end} bytes at {at}")));
         }
         if room.len() < end {

@@ -4,7 +4,7 @@ use super::hashes::Fields;
 use super::heap::{Heap, offset};
 use super::{CLOSED, EXPIRING, Result, Store};
 use crate::book::EXTENT;
-use crate::space::{GRAIN, GlobalAddress};
+use crate::space::{GRAIN, GlobalAddress, Space};
 use cenote_base::Error;
 use std::collections::BTreeMap;
 
@@ -19,23 +19,44 @@ pub struct Found {
     pub freed: u64,
 }
 
-/// A bit for each place where an object can begin, a part each.
-#[derive(Default)]
-struct Seen(BTreeMap<u8, Vec<u64>>);
+/// A bit for each place where an object can begin, of each part of the space.
+struct Seen(BTreeMap<u8, Bits>);
+
+struct Bits {
+    words: Vec<u64>,
+    /// How many they can become.
+    most: usize,
+}
 
 impl Seen {
+    fn of(space: &Space) -> Self {
+        let bits = |bytes: u64| Bits {
+            words: Vec::new(),
+            most: (bytes / GRAIN).div_ceil(64) as usize,
+        };
+        Self(
+            space
+                .parts()
+                .map(|part| (part.number(), bits(part.region().len())))
+                .collect(),
+        )
+    }
+
+    /// What lies outside of the space is no object of it, and takes no room here: it comes from a word that is broken.
     fn insert(&mut self, at: GlobalAddress) {
         let (word, bit) = place(at);
-        let words = self.0.entry(at.part()).or_default();
-        if words.len() <= word {
-            words.resize((word + 1).next_power_of_two(), 0);
+        let Some(bits) = self.0.get_mut(&at.part()).filter(|bits| word < bits.most) else {
+            return;
+        };
+        if bits.words.len() <= word {
+            bits.words.resize((word + 1).next_power_of_two().min(bits.most), 0);
         }
-        words[word] |= bit;
+        bits.words[word] |= bit;
     }
 
     fn contains(&self, at: GlobalAddress) -> bool {
         let (word, bit) = place(at);
-        let found = self.0.get(&at.part()).and_then(|words| words.get(word));
+        let found = self.0.get(&at.part()).and_then(|bits| bits.words.get(word));
         found.is_some_and(|word| word & bit != 0)
     }
 }
@@ -60,7 +81,7 @@ impl Store {
                 freed: 0,
             });
         }
-        let mut seen = Seen::default();
+        let mut seen = Seen::of(self.space());
         [self.root, self.heap.journal()]
             .into_iter()
             .for_each(|at| seen.insert(at));
@@ -123,4 +144,31 @@ fn count_fields(heap: &mut Heap, hash: GlobalAddress, seen: &mut Seen) -> Result
         table.note_entries(heap)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::SpaceOptions;
+
+    /// A broken word may name any slot of any part: bits for all of them are 512 MiB each.
+    #[test]
+    fn what_lies_outside_of_the_space_takes_no_room() {
+        let space = Space::dram(&SpaceOptions {
+            bytes: 16 << 20,
+            ..SpaceOptions::default()
+        });
+        let space = space.expect("memory");
+        let object = space.session().alloc(64).expect("room");
+        let mut seen = Seen::of(&space);
+        for part in 0..=u8::MAX {
+            for slot in [0, 5, 1000, (1 << 17) - 1] {
+                seen.insert(GlobalAddress::new(part, slot, 64, 3).expect("fits"));
+            }
+        }
+        seen.insert(object);
+        assert!(seen.contains(object));
+        let bytes: usize = seen.0.values().map(|bits| 8 * bits.words.len()).sum();
+        assert!(bytes < 1 << 20, "{bytes} bytes");
+    }
 }

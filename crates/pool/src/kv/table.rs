@@ -31,8 +31,8 @@ const SEGMENT: u64 = 8192;
 const BUCKETS_MAX: u64 = 1 << 31;
 /// Segments of a new directory.
 const DIRECTORY_MIN: u64 = 64;
-/// A chain that is longer is a circle.
-const CHAIN_MAX: usize = 1 << 24;
+/// More entries than a space has room for.
+const ENTRIES_MAX: u64 = 1 << 48;
 
 /// A table, as it was when it was looked at.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +49,46 @@ pub(super) enum Place {
     Found(Entry),
     /// The bucket's word.
     Missing(GlobalAddress),
+}
+
+/// The entries of a bucket, one after the other.
+struct Chain {
+    /// The word that leads to the next one.
+    link: GlobalAddress,
+    at: GlobalAddress,
+    /// One that was told of, kept twice as long each time: a circle comes back to it.
+    passed: GlobalAddress,
+    told: u64,
+}
+
+impl Chain {
+    #[inline]
+    fn of(heap: &Heap, bucket: GlobalAddress) -> Result<Self> {
+        Ok(Self {
+            link: bucket,
+            at: heap.word(bucket)?,
+            passed: GlobalAddress::NULL,
+            told: 0,
+        })
+    }
+
+    #[inline]
+    fn next(&mut self, heap: &Heap) -> Result<Option<Entry>> {
+        let at = self.at;
+        if at.is_null() {
+            return Ok(None);
+        }
+        if at == self.passed {
+            return Err(Error::Corrupt(format!("the bucket with the entry at {at} is a circle")));
+        }
+        let entry = Entry::read(heap, at, self.link)?;
+        self.told += 1;
+        if self.told.is_power_of_two() {
+            self.passed = at;
+        }
+        (self.link, self.at) = (offset(at, NEXT)?, entry.next());
+        Ok(Some(entry))
+    }
 }
 
 impl Table {
@@ -73,6 +113,9 @@ impl Table {
         let [buckets, entries, first, directory] = bytes.map(u64::from_ne_bytes);
         if !(BUCKETS_MIN..=BUCKETS_MAX).contains(&buckets) {
             return Err(Error::Corrupt(format!("a table of {buckets} buckets at {at}")));
+        }
+        if entries > ENTRIES_MAX {
+            return Err(Error::Corrupt(format!("a table of {entries} entries at {at}")));
         }
         Ok(Self {
             at,
@@ -124,21 +167,16 @@ impl Table {
     #[inline]
     pub(super) fn find(&self, heap: &Heap, hash: u32, key: &[u8]) -> Result<Place> {
         let bucket = self.bucket(heap, self.index(hash))?;
-        let (mut link, mut at) = (bucket, heap.word(bucket)?);
-        for _ in 0..CHAIN_MAX {
-            if at.is_null() {
-                return Ok(Place::Missing(bucket));
-            }
-            let entry = Entry::read(heap, at, link)?;
+        let mut chain = Chain::of(heap, bucket)?;
+        while let Some(entry) = chain.next(heap)? {
             if entry.is_of(heap, hash, key)? {
                 return Ok(Place::Found(entry));
             }
-            (link, at) = (offset(at, NEXT)?, entry.next());
         }
-        Err(Error::Corrupt(format!("the bucket at {bucket} is a circle")))
+        Ok(Place::Missing(bucket))
     }
 
-    /// Makes an entry the first of the bucket whose word is `bucket`, in one store; then the table may grow.
+    /// Makes an entry the first of the bucket whose word is `bucket`, in one store. The table may grow before: what fails has changed nothing.
     pub(super) fn insert(
         &mut self,
         heap: &mut Heap,
@@ -146,13 +184,15 @@ impl Table {
         bucket: GlobalAddress,
         scratch: &mut Vec<u8>,
     ) -> Result<()> {
+        let mut bucket = bucket;
+        if self.entries >= self.buckets && self.buckets < BUCKETS_MAX {
+            self.grow(heap)?;
+            bucket = self.bucket(heap, self.index(draft.hash))?;
+        }
         let next = heap.word(bucket)?;
         let entry = draft.make(heap, next, scratch)?;
         heap.put(bucket, entry.raw())?;
         self.entries += 1;
-        if self.entries > self.buckets && self.buckets < BUCKETS_MAX {
-            self.grow(heap)?;
-        }
         Ok(())
     }
 
@@ -186,13 +226,14 @@ impl Table {
         let mark = heap.begin();
         match self.make_room(heap).and_then(|()| self.split(heap)) {
             Ok(()) => heap.commit(),
-            Err(Error::Full(_)) => {
-                *self = former;
-                heap.roll_back(mark)
-            }
             Err(error) => {
+                // What it has allocated is freed: nothing of it may stay in the copy of the words.
+                *self = former;
                 heap.roll_back(mark)?;
-                Err(error)
+                match error {
+                    Error::Full(_) => Ok(()),
+                    error => Err(error),
+                }
             }
         }
     }
@@ -227,20 +268,15 @@ impl Table {
     fn split(&mut self, heap: &mut Heap) -> Result<()> {
         let (new, top) = (self.buckets, self.top());
         let (from, to) = (self.bucket(heap, new - top)?, self.bucket(heap, new)?);
-        let (mut link, mut at, mut moved) = (from, heap.word(from)?, GlobalAddress::NULL);
-        for _ in 0..CHAIN_MAX {
-            if at.is_null() {
-                break;
-            }
-            let entry = Entry::read(heap, at, link)?;
+        let (mut chain, mut link, mut moved) = (Chain::of(heap, from)?, from, GlobalAddress::NULL);
+        while let Some(entry) = chain.next(heap)? {
             if u64::from(entry.hash()) & top == 0 {
-                link = at;
+                link = offset(entry.at, NEXT)?;
             } else {
                 heap.put(link, entry.next().raw())?;
-                heap.put(at, moved.raw())?;
-                moved = at;
+                heap.put(offset(entry.at, NEXT)?, moved.raw())?;
+                moved = entry.at;
             }
-            at = entry.next();
         }
         heap.put(to, moved.raw())?;
         heap.put(offset(self.at, BUCKETS)?, new + 1)?;
@@ -250,17 +286,11 @@ impl Table {
 
     /// Tells of all entries in a bucket.
     pub(super) fn each_in(&self, heap: &Heap, index: u64, mut each: impl FnMut(&Entry) -> Result<()>) -> Result<()> {
-        let bucket = self.bucket(heap, index)?;
-        let (mut link, mut at) = (bucket, heap.word(bucket)?);
-        for _ in 0..CHAIN_MAX {
-            if at.is_null() {
-                return Ok(());
-            }
-            let entry = Entry::read(heap, at, link)?;
+        let mut chain = Chain::of(heap, self.bucket(heap, index)?)?;
+        while let Some(entry) = chain.next(heap)? {
             each(&entry)?;
-            (link, at) = (at, entry.next());
         }
-        Err(Error::Corrupt(format!("the bucket at {bucket} is a circle")))
+        Ok(())
     }
 
     /// Tells of all entries.

@@ -414,6 +414,161 @@ fn a_broken_small_hash_is_an_error() {
     }
 }
 
+/// One that ends in the middle of a field's room: what is moved about behind that field ended before it began, and that was a panic.
+#[test]
+fn a_small_hash_that_ends_anywhere_is_an_error() {
+    let space = space(16 << 20);
+    let mut store = Store::open(&space).expect("opened");
+    let names: Vec<_> = (0..10u8).map(|n| vec![b'a' + n; 5]).collect();
+    for (end, name) in (0..1000u64).flat_map(|end| names.iter().map(move |name| (end, name))) {
+        let pairs = names.iter().map(|name| (&name[..], &[7u8; 30][..]));
+        store.set_fields(b"hash", pairs, 1).expect("set");
+        let hash = store.find(b"hash", 1).expect("found").expect("there");
+        let at = GlobalAddress::from_raw(hash.value());
+        let word = space.load(at).expect("there") & !0xffff_ffff;
+        space.store(at, word | end).expect("there");
+        if !end.is_multiple_of(8) {
+            assert!(store.field(&hash, name).is_err(), "{end}");
+        }
+        _ = store.set_field(b"hash", name, &[1; 100], 1);
+        _ = store.remove_field(b"hash", name, 1);
+        store.clear().expect("cleared");
+    }
+}
+
+/// Where the words of the keys' table lie: of its buckets, while they are few.
+fn first_segment(space: &Space) -> GlobalAddress {
+    let word = |at| GlobalAddress::from_raw(space.load(at).expect("there"));
+    let table = word(offset(space.root().expect("a root"), TABLE).expect("inside"));
+    word(offset(table, 16).expect("inside"))
+}
+
+/// A bucket that leads nowhere keeps the table from growing. The key that would have made it grow is refused, and not there half; what the table has allocated
+/// for its growth is not used once it is freed.
+#[test]
+fn a_table_that_cannot_grow_is_what_it_was() {
+    let space = space(16 << 20);
+    let mut store = Store::open(&space).expect("opened");
+    let key = |n: u32| format!("key{n}").into_bytes();
+    (0..8).for_each(|n| store.set(&key(n), b"value", Keep::At(0), 1).expect("set"));
+    let bucket = first_segment(&space);
+    let former = space.load(bucket).expect("there");
+    space
+        .store(bucket, GlobalAddress::new(1, 7, 64, 99).expect("fits").raw())
+        .expect("there");
+    let there: Vec<u32> = (0..8)
+        .filter(|n| store.find(&key(*n), 1).is_ok_and(|found| found.is_some()))
+        .collect();
+    let mut new = (8..100).filter(|n| store.find(&key(*n), 1).is_ok());
+    for n in [new.next(), new.next()].map(|n| n.expect("one of another bucket")) {
+        store.set(&key(n), b"value", Keep::At(0), 1).expect_err("no growth");
+        store.set_field(&key(n), b"name", b"value", 1).expect_err("no growth");
+        assert_eq!(store.len(), 8);
+        assert!(store.find(&key(n), 1).expect("its bucket is whole").is_none());
+        for n in &there {
+            assert!(store.find(&key(*n), 1).expect("its bucket is whole").is_some());
+        }
+    }
+    space.store(bucket, former).expect("there");
+    (8..100).for_each(|n| store.set(&key(n), b"value", Keep::At(0), 1).expect("set"));
+    let store = opened_again(store, &space, false);
+    assert_eq!(contents(&store, 1).len(), 100);
+    assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
+}
+
+/// A hash among the fields of a hash, that is that hash: freeing it never came to an end.
+#[test]
+fn a_field_that_is_a_hash_is_an_error() {
+    let space = space(64 << 20);
+    let mut store = Store::open(&space).expect("opened");
+    for n in 0..100u32 {
+        store
+            .set_field(b"hash", n.to_string().as_bytes(), b"value", 1)
+            .expect("set");
+    }
+    let hash = store.find(b"hash", 1).expect("found").expect("there");
+    let field = store.field(&hash, b"50").expect("read").expect("there");
+    let kind = offset(field.at, 8).expect("inside");
+    space
+        .store(kind, space.load(kind).expect("there") | entry::Kind::Hash as u64)
+        .expect("there");
+    space
+        .store(offset(field.at, entry::VALUE).expect("inside"), hash.value())
+        .expect("there");
+    let is_corrupt = |failure| matches!(failure, Failure::Memory(Error::Corrupt(_)));
+    assert!(is_corrupt(
+        store.set_field(b"hash", b"50", b"other", 1).expect_err("no string")
+    ));
+    assert!(is_corrupt(
+        store.remove_field(b"hash", b"50", 1).expect_err("no string")
+    ));
+    assert!(is_corrupt(store.remove(b"hash", 1).expect_err("not to be freed")));
+    assert!(store.find(b"hash", 1).expect("found").is_none());
+}
+
+#[test]
+fn a_circle_is_found_at_once() {
+    let space = space(16 << 20);
+    let mut store = Store::open(&space).expect("opened");
+    (0..8u32).for_each(|n| store.set(&n.to_le_bytes(), b"value", Keep::At(0), 1).expect("set"));
+    let entry = store.find(&3u32.to_le_bytes(), 1).expect("found").expect("there");
+    let table = store.table;
+    for behind in [entry.at.raw(), space.load(entry.link).expect("there")] {
+        space.store(entry.at, behind).expect("there");
+        let mut told = 0;
+        let all = table.each(&store.heap, |_| {
+            told += 1;
+            Ok(())
+        });
+        assert!(matches!(all, Err(Error::Corrupt(_))) && told < 40, "{told}");
+    }
+}
+
+#[test]
+fn a_count_beyond_all_memory_is_an_error() {
+    let space = space(64 << 20);
+    let mut store = Store::open(&space).expect("opened");
+    for n in 0..100u32 {
+        store
+            .set_field(b"hash", n.to_string().as_bytes(), b"value", 1)
+            .expect("set");
+    }
+    let hash = store.find(b"hash", 1).expect("found").expect("there");
+    let count = GlobalAddress::from_raw(hash.value()).checked_add(8).expect("inside");
+    space.store(count, u64::MAX).expect("there");
+    assert!(store.fields_of(&hash).is_err() && store.set_field(b"hash", b"new", b"value", 1).is_err());
+}
+
+/// What was answered behind a step that could not be taken back was taken back with it, by the next start.
+#[test]
+fn a_step_that_cannot_be_taken_back_ends_all_changes() {
+    let space = space(16 << 20);
+    let mut store = Store::open(&space).expect("opened");
+    store.set(b"key", b"before", Keep::At(0), 1).expect("set");
+    let step = store.begin();
+    store.set(b"key", b"within", Keep::At(0), 1).expect("set");
+    let pair = offset(store.heap.journal(), 16).expect("inside");
+    let word = space.load(pair).expect("there");
+    space
+        .store(pair, GlobalAddress::new(1, 7, 64, 99).expect("fits").raw())
+        .expect("there");
+    store.roll_back(step).expect_err("a word that is nowhere");
+    let is_poisoned = |failure| matches!(failure, Failure::Memory(Error::Poisoned(_)));
+    assert!(is_poisoned(store.check().expect_err("broken")));
+    assert!(is_poisoned(
+        store.set(b"key", b"after", Keep::At(0), 1).expect_err("broken")
+    ));
+    assert!(is_poisoned(
+        store.at_once(|store| store.remove(b"key", 1)).expect_err("broken")
+    ));
+    assert!(is_poisoned(store.close().expect_err("broken")));
+    space.store(pair, word).expect("there");
+    let (mut store, found) = Store::open_reporting(&space).expect("opened");
+    let entry = store.find(b"key", 1).expect("found").expect("there");
+    assert_eq!((text(&store, &entry), found.is_closed), (b"before".to_vec(), false));
+    assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
+}
+
 #[test]
 fn a_store_of_the_first_format_is_taken_up() {
     let space = space(16 << 20);
