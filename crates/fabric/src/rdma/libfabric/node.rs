@@ -12,14 +12,14 @@
 //!   all items under its key, and no later one finds it;
 //! - a slot that was received is used until its answers are written, and then receives again: who sends faster than the node
 //!   answers waits in the provider's queue;
-//! - a peer that does not take its answers costs slots for [`OUTBOX_PATIENCE`] at most, and its session;
+//! - a peer that does not take what is sent to it costs slots that wait for [`OUTBOX_PATIENCE`] at most, and its session. What the provider has taken for it stays
+//!   there: so answers to calls wait while [`HELD`] slots are under way to their session, and hold up nobody else;
 //! - nothing that comes is believed: see [`protocol`](super::protocol).
 
 mod calls;
 mod desk;
 
 use super::address::NodeAddress;
-use super::calls::Whole;
 use super::ground::{Ground, Holding, Registry, exchange};
 use super::protocol::{self, ANSWER, Ask, HEAD, Item, Kind, Reader, Status, Writer};
 use super::rail::{Complete, Rail, SLOTS, Slot, Started};
@@ -28,11 +28,11 @@ use super::{NodeOptions, Path, own_name};
 use crate::Region;
 use crate::rdma::call::Serve;
 use crate::rdma::{Key, Remote};
-use calls::Answers;
+use calls::Gathered;
 use cenote_base::rt::{self, HashMap, JoinHandle, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use core::fmt;
-use desk::Desk;
+use desk::{Desk, Outgoing};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,6 +49,12 @@ const SLEEP: Nanos = Nanos::from_millis(20);
 
 /// How long an answer may wait for its way.
 const OUTBOX_PATIENCE: Nanos = Nanos::from_secs(2);
+
+/// Slots under way to a session, beyond which its answers wait.
+const HELD: usize = 8;
+
+/// Bytes of answers that may wait so: more than all calls that a user has under way can have. A session with more of them ends.
+const WAITING: usize = 256 << 20;
 
 /// Sessions at once; the one that was silent for longest goes.
 const SESSIONS: usize = 4096;
@@ -222,7 +228,12 @@ struct Session {
     /// It has called: the program is to be told its end.
     called: bool,
     /// Requests of which not all parts have come.
-    gathered: HashMap<u64, Whole>,
+    gathered: HashMap<u64, Gathered>,
+    /// Answers that are not wholly sent, and their bytes.
+    answers: VecDeque<Outgoing>,
+    waiting: usize,
+    /// Slots under way to it.
+    held: usize,
 }
 
 /// The node's thread.
@@ -235,9 +246,15 @@ struct Server {
     /// Received, and not yet looked at for want of a slot to answer in.
     backlog: VecDeque<(Slot, usize)>,
     desk: Arc<Desk>,
-    answers: Answers,
-    /// Bytes of requests of which not all parts have come.
+    /// Answers as they come from the desk.
+    answered: VecDeque<Outgoing>,
+    /// Sessions with answers that are not sent.
+    owing: VecDeque<u64>,
+    /// There was no slot for an answer that may be sent.
+    is_starved: bool,
+    /// Bytes of requests of which not all parts have come, and how many have begun to come.
     gathered: usize,
+    begun: u64,
     watched: Nanos,
 }
 
@@ -245,8 +262,11 @@ impl Server {
     fn new(shared: Arc<Shared>) -> Self {
         Self {
             desk: Arc::new(Desk::new(Arc::downgrade(&shared))),
-            answers: Answers::new(),
+            answered: VecDeque::new(),
+            owing: VecDeque::new(),
+            is_starved: false,
             gathered: 0,
+            begun: 0,
             watched: rt::now(),
             shared,
             sessions: HashMap::default(),
@@ -271,7 +291,7 @@ impl Server {
     }
 
     fn rest(&mut self, idle: Nanos) {
-        let waits = !self.outbox.is_empty() || self.owes_answers();
+        let waits = !self.outbox.is_empty() || self.is_starved;
         let longest = if waits { Nanos::ZERO } else { SLEEP };
         if self.desk.leave() {
             self.shared.rail.pause(idle, SPIN, longest);
@@ -307,7 +327,7 @@ impl Server {
         self.watch();
         self.send_waiting();
         self.send_answers();
-        while !self.owes_answers()
+        while !self.is_starved
             && let Some((slot, len)) = self.backlog.pop_front()
         {
             if let Some((slot, len)) = self.message(slot, len) {
@@ -325,6 +345,7 @@ impl Server {
             (true, Err(_)) => self.receive(complete.slot),
             (false, sent) => {
                 self.shared.rail.give(complete.slot);
+                self.came_back(complete.tag);
                 if sent.is_err() {
                     self.end_session(complete.tag);
                 }
@@ -421,6 +442,9 @@ impl Server {
                 asked: heard,
                 called: false,
                 gathered: HashMap::default(),
+                answers: VecDeque::new(),
+                waiting: 0,
+                held: 0,
             },
         );
         Some(id)
@@ -450,10 +474,11 @@ impl Server {
     }
 
     fn send(&mut self, slot: Slot, len: usize, session: u64) {
-        let Some(peer) = self.sessions.get(&session).map(|s| s.peer) else {
+        let Some(to) = self.sessions.get_mut(&session) else {
             return self.shared.rail.give(slot);
         };
-        let since = rt::now();
+        to.held += 1;
+        let (peer, since) = (to.peer, rt::now());
         self.try_send(Waiting {
             slot,
             len,
@@ -461,6 +486,13 @@ impl Server {
             peer,
             since,
         });
+    }
+
+    /// A slot that was under way to a session is free.
+    fn came_back(&mut self, session: u64) {
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.held = session.held.saturating_sub(1);
+        }
     }
 
     /// Says whether there was room, or no need of it.
@@ -474,7 +506,13 @@ impl Server {
             .rail
             .send(waiting.slot, waiting.len, &target, waiting.session, false);
         match started {
-            Started::Yes => true,
+            Started::Yes => {
+                // Of few bytes no completion tells.
+                if self.shared.rail.is_few(waiting.len) {
+                    self.came_back(waiting.session);
+                }
+                true
+            }
             Started::Later(slot) => {
                 waiting.slot = slot;
                 self.outbox.push_back(waiting);
@@ -495,6 +533,10 @@ impl Server {
                 return;
             };
             let (session, late) = (waiting.session, rt::now().since(waiting.since) > OUTBOX_PATIENCE);
+            if !self.sessions.contains_key(&session) {
+                self.shared.rail.give(waiting.slot);
+                continue;
+            }
             if !self.try_send(waiting) && late {
                 self.end_session(session);
             }
@@ -566,150 +608,4 @@ fn resolve(holding: &Holding, writer: &mut Writer<'_>) -> Status {
 const _: () = assert!(HEAD.is_multiple_of(8) && ANSWER.is_multiple_of(8));
 
 #[cfg(test)]
-mod tests {
-    use super::super::calls::part;
-    use super::super::protocol::{PART, Part};
-    use super::*;
-    use crate::rdma::call::{Answer, Call, CallerId, Callers, LIMIT};
-    use crate::rdma::libfabric::{Net, NetOptions, Provider, available};
-    use crate::rdma::{Fabric, RemoteMemory};
-
-    fn cut(call: u64, bytes: &[u8], from: usize) -> Part<'_> {
-        part(call, 0, bytes, from)
-    }
-
-    /// Sends bytes as they are.
-    fn send(rail: &Rail, target: &Target, bytes: &[u8]) {
-        let mut slot = rail.take().expect("a slot");
-        rail.bytes(&mut slot)[..bytes.len()].copy_from_slice(bytes);
-        let mut waiting = Some(slot);
-        while let Some(slot) = waiting.take() {
-            match rail.send(slot, bytes.len(), target, 1, false) {
-                Started::Yes => {}
-                Started::Later(slot) => waiting = Some(slot),
-                Started::No(_, error) => panic!("{error}"),
-            }
-            rail.poll(|complete| rail.give(complete.slot)).expect("polled");
-        }
-    }
-
-    /// Messages that are none, and works of a session that nobody has.
-    fn garbage(key: u64) -> Vec<Vec<u8>> {
-        let mut bytes = vec![0; super::super::rail::SLOT];
-        let item = |ask| Item {
-            ask,
-            fenced: false,
-            len: 8,
-            key,
-            at: 0,
-            operand: 1,
-            new: 2,
-            payload: &[9; 8],
-        };
-        let mut writer = Writer::new(&mut bytes);
-        writer.item(&item(Ask::Write));
-        let len = writer.finish(Kind::Works, 77, 1);
-        let forged = bytes[..len].to_vec();
-        let mut writer = Writer::new(&mut bytes);
-        (0..3).for_each(|call| writer.part(&cut(call, b"not from a caller", 0)));
-        let len = writer.finish(Kind::Calls, 77, 1);
-        let call = bytes[..len].to_vec();
-        let mut writer = Writer::new(&mut bytes);
-        writer.blob(b"not an address");
-        let len = writer.finish(Kind::Hello, 0, 1);
-        let hello = bytes[..len].to_vec();
-        let mut all: Vec<Vec<u8>> = (0..forged.len()).map(|cut| forged[..cut].to_vec()).collect();
-        all.extend([forged, hello, call, vec![0xff; 4096], vec![0; 64]]);
-        all.retain(|m| !m.is_empty());
-        all
-    }
-
-    const LAST: &[u8] = b"the last of them";
-
-    /// Requests that begin and do not end, that come twice, and that are torn, of a session that somebody has.
-    fn torn_calls(session: u64) -> Vec<Vec<u8>> {
-        let (mut bytes, large) = (vec![0; super::super::rail::SLOT], vec![5; LIMIT]);
-        let mut message = |parts: &[Part<'_>]| {
-            let mut writer = Writer::new(&mut bytes);
-            parts.iter().for_each(|part| writer.part(part));
-            let len = writer.finish(Kind::Calls, session, 0);
-            bytes[..len].to_vec()
-        };
-        let mut all: Vec<Vec<u8>> = (100..100 + 40)
-            .map(|call| message(&[cut(call, &large, PART)]))
-            .collect();
-        all.push(message(&[cut(100, &large, PART)]));
-        all.push(message(&[cut(100, &large[..2 * PART + 8], PART)]));
-        let whole = message(&[cut(500, b"whole", 0), cut(501, b"torn", 0)]);
-        for bit in HEAD * 8..whole.len() * 8 {
-            let mut torn = whole.clone();
-            torn[bit / 8] ^= 1 << (bit % 8);
-            all.push(torn);
-        }
-        all.push(message(&[cut(502, LAST, 0)]));
-        all
-    }
-
-    #[test]
-    fn torn_calls_do_no_harm() {
-        if available().is_err() {
-            return;
-        }
-        let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
-        let last = Arc::new(AtomicBool::new(false));
-        let theirs = Arc::clone(&last);
-        node.serve(Arc::new(move |_: CallerId, request: &[u8], answer: Answer| {
-            assert!(request.len() <= LIMIT);
-            theirs.fetch_or(request == LAST, Ordering::Relaxed);
-            answer.with(request);
-        }));
-        let net = Net::new(NetOptions::default()).expect("there");
-        let caller = net.caller(&node.address().to_string()).expect("reachable");
-        let rail = Rail::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
-        let target = Target {
-            peer: rail.insert(node.address()).expect("known"),
-            ..Target::default()
-        };
-        let messages = torn_calls(caller.id().0);
-        messages.iter().for_each(|message| send(&rail, &target, message));
-        while !last.load(Ordering::Relaxed) {
-            rail.poll(|complete| rail.give(complete.slot)).expect("polled");
-        }
-        let batch = (0..64).map(|i| Call::new(vec![i; 1000])).collect();
-        for (i, call) in caller.post(batch).wait().into_iter().enumerate() {
-            assert_eq!(call.into_answer().expect("answered"), vec![i as u8; 1000]);
-        }
-        let large = caller.post(vec![Call::new(vec![7; LIMIT])]).wait().remove(0);
-        assert!(
-            matches!(large.result, Err(Error::Busy(_))),
-            "16 of its session never ended"
-        );
-        let other = net.caller(&node.address().to_string()).expect("reachable");
-        let large = other.post(vec![Call::new(vec![7; LIMIT])]).wait().remove(0);
-        assert_eq!(large.into_answer().expect("answered"), vec![7; LIMIT]);
-        node.close();
-    }
-
-    #[test]
-    fn garbage_and_foreign_sessions_change_nothing() {
-        if available().is_err() {
-            return;
-        }
-        let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
-        let memory = node.register(64).expect("registered");
-        let rail = Rail::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
-        let target = Target {
-            peer: rail.insert(node.address()).expect("known"),
-            ..Target::default()
-        };
-        for message in garbage(memory.key.0) {
-            send(&rail, &target, &message);
-        }
-        let net = Net::new(NetOptions::default()).expect("there");
-        let endpoint = net.connect(&node.address().to_string()).expect("the node is alive");
-        let remote = RemoteMemory::new(endpoint, memory);
-        assert_eq!(remote.load(0).expect("loaded"), 0, "nobody with a session wrote");
-        assert_eq!(remote.fetch_add(0, 4).expect("added"), 0);
-        node.close();
-    }
-}
+mod tests;

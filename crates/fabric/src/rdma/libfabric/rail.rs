@@ -255,7 +255,7 @@ impl Rail {
     /// Sends the first `len` bytes of a slot, which is free again afterwards if they are few, and under way otherwise.
     /// Of few bytes nothing is heard once they have been started, nor what became of them: for what is answered.
     pub fn send(&self, mut slot: Slot, len: usize, target: &Target, tag: u64, more: bool) -> Started {
-        if len > self.few || more {
+        if !self.is_few(len) || more {
             return self.start(slot, len, Start::Send, target, tag, more);
         }
         let bytes = &self.bytes(&mut slot)[..len];
@@ -269,6 +269,11 @@ impl Rail {
             error if shim::is_again(error) => Started::Later(slot),
             error => Started::No(slot, shim::error("sending", error)),
         }
+    }
+
+    /// Whether [`Rail::send`] sends so many bytes without a completion, if no more follow.
+    pub fn is_few(&self, len: usize) -> bool {
+        len <= self.few
     }
 
     /// Lets a slot take the next message that comes.

@@ -108,8 +108,17 @@ impl Core {
         };
         let id = self.flight(What::Call(asked), peer);
         self.ends.extend(end.map(|end| Reverse((end, id))));
+        self.forget_ends();
         self.unsent.push_back(Unsent { id, sent: 0 });
         self.calling += 1;
+    }
+
+    /// Calls that were answered long before their time: it is not remembered until it is over.
+    fn forget_ends(&mut self) {
+        if self.ends.len() > 2 * self.calling + DEPTH {
+            let flights = &self.flights;
+            self.ends.retain(|Reverse((_, id))| flights.contains_key(id));
+        }
     }
 
     fn asked(&mut self, id: u64) -> Option<(&mut Asked, &Arc<Peer>)> {
@@ -263,3 +272,33 @@ impl Drop for Answers {
 }
 
 const _: () = assert!(call::LIMIT <= u32::MAX as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rdma::call::Answer;
+    use crate::rdma::libfabric::{MemoryNode, NodeOptions, Provider, available};
+
+    #[test]
+    fn calls_that_were_answered_leave_nothing_behind_until_their_time_is_over() {
+        if available().is_err() {
+            return;
+        }
+        let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
+        node.serve(Arc::new(|_: CallerId, request: &[u8], answer: Answer| {
+            answer.with(request)
+        }));
+        let handle = Handle::open(&NetOptions::default(), &Provider::tcp(), Some("127.0.0.1")).expect("opened");
+        let way = handle.connect(node.address()).expect("reachable");
+        let caller = Connection(Arc::clone(&way));
+        for _ in 0..10 {
+            let call = || Call::new("call").within(Nanos::from_secs(3600));
+            let calls = Caller::post(&caller, (0..DEPTH).map(|_| call()).collect()).wait();
+            assert!(calls.iter().all(|call| call.result.is_ok()));
+        }
+        let ends = way.handle.0.core.lock().ends.len();
+        assert!(ends < 5 * DEPTH, "{ends} of {}", 10 * DEPTH);
+        drop((caller, way, handle));
+        node.close();
+    }
+}

@@ -1,18 +1,25 @@
 //! Calls at a node: requests put together and given to its program, answers cut and sent; who has called, and whether he
 //! is still there.
 
-use super::desk::Outgoing;
 use super::*;
 use crate::rdma::call::{Answer, CallerId, Serve};
 use crate::rdma::libfabric::calls::{Whole, part};
 use crate::rdma::libfabric::protocol::Part;
 use crate::rdma::libfabric::shim::Start;
 
-/// Requests of one session that are put together at once. A user sends one after the other; a network may mix a few.
+/// Requests of one session that are put together at once. A user sends one after the other; a network may mix a few. So the oldest of more was given up
+/// by its user, who may do that in the middle.
 const GATHERED: usize = 16;
 
 /// Bytes of such requests, of all sessions.
 const GATHERED_BYTES: usize = 64 << 20;
+
+/// A request of which not all parts have come.
+pub(super) struct Gathered {
+    whole: Whole,
+    /// Those that begin later have a higher one.
+    number: u64,
+}
 
 impl Server {
     /// Parts of requests. What is no part ends the message; what came before it was asked.
@@ -44,31 +51,58 @@ impl Server {
 
     /// Adds a part to its request, and gives that if it is whole.
     fn gather(&mut self, session: u64, part: &Part<'_>) -> Option<Vec<u8>> {
-        let gathered = &mut self.sessions.get_mut(&session)?.gathered;
-        if !gathered.contains_key(&part.call) {
-            let total = part.total as usize;
-            if gathered.len() >= GATHERED || self.gathered + total > GATHERED_BYTES {
-                let answer = Answer::new(CallerId(session), part.call, Arc::clone(&self.desk) as _);
-                answer.fail(Error::Busy(
-                    "this memory node has too many large requests in hand".into(),
-                ));
-                return None;
-            }
-            self.gathered += total;
-            gathered.insert(part.call, Whole::new(Vec::new(), part.total));
+        if !self.sessions.get(&session)?.gathered.contains_key(&part.call) {
+            self.begin_gathering(session, part);
         }
-        let whole = gathered.get_mut(&part.call)?;
-        if !whole.add(part)? {
+        let gathered = &mut self.sessions.get_mut(&session)?.gathered;
+        if !gathered.get_mut(&part.call)?.whole.add(part)? {
             return None;
         }
-        let request = gathered.remove(&part.call)?.into_bytes();
+        let request = gathered.remove(&part.call)?.whole.into_bytes();
         self.gathered -= request.len();
         Some(request)
     }
 
+    /// Makes room for a request, of which this is the first part to come.
+    fn begin_gathering(&mut self, session: u64, part: &Part<'_>) {
+        let total = part.total as usize;
+        let own = |server: &Self| server.sessions.get(&session).map_or(0, |s| s.gathered.len());
+        if own(self) >= GATHERED {
+            self.drop_oldest(Some(session));
+        }
+        while self.gathered + total > GATHERED_BYTES && self.drop_oldest(None) {}
+        let (whole, number) = (Whole::new(Vec::new(), part.total), self.begun);
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.gathered.insert(part.call, Gathered { whole, number });
+            self.gathered += total;
+            self.begun += 1;
+        }
+    }
+
+    /// Drops the incomplete request that began first, of one session or of all; whether there was one. If somebody waits for its answer after all, he is told.
+    fn drop_oldest(&mut self, of: Option<u64>) -> bool {
+        let asked = self.sessions.iter().filter(|(id, _)| of.is_none_or(|of| of == **id));
+        let requests = asked.flat_map(|(id, session)| session.gathered.iter().map(|(call, g)| (g.number, *id, *call)));
+        let Some((_, id, call)) = requests.min() else {
+            return false;
+        };
+        if let Some(request) = self
+            .sessions
+            .get_mut(&id)
+            .and_then(|session| session.gathered.remove(&call))
+        {
+            self.gathered -= request.whole.len();
+        }
+        let answer = Answer::new(CallerId(id), call, Arc::clone(&self.desk) as _);
+        answer.fail(Error::Busy(
+            "this memory node has too many large requests in hand".into(),
+        ));
+        true
+    }
+
     /// A session is over: what it has half sent is dropped, and the program told.
     pub(super) fn end_calls(&mut self, id: u64, session: &Session) {
-        self.gathered -= session.gathered.values().map(Whole::len).sum::<usize>();
+        self.gathered -= session.gathered.values().map(|g| g.whole.len()).sum::<usize>();
         if session.called
             && let Some(program) = self.shared.program.lock().clone()
         {
@@ -76,43 +110,61 @@ impl Server {
         }
     }
 
-    /// Sends answers, as long as there are slots: those of one session that come one after the other in one message.
+    /// Sends answers, as long as there are slots: those of one session that fit into one message.
     pub(super) fn send_answers(&mut self) {
-        self.desk.collect(&mut self.answers);
-        while let Some(first) = self.answers.front() {
-            let session = first.session;
-            if !self.sessions.contains_key(&session) {
-                self.answers.pop_front();
-                continue;
-            }
-            let Some(mut slot) = self.shared.rail.take() else {
+        self.collect_answers();
+        self.is_starved = false;
+        for _ in 0..self.owing.len() {
+            let Some(session) = self.owing.pop_front() else {
                 return;
             };
-            let shared = Arc::clone(&self.shared);
-            let len = self.pack_answers(session, shared.rail.bytes(&mut slot));
-            self.send(slot, len, session);
+            while self.may_be_answered(session) {
+                let Some(slot) = self.shared.rail.take() else {
+                    self.owing.push_front(session);
+                    self.is_starved = true;
+                    return;
+                };
+                self.send_some_answers(session, slot);
+            }
+            if self.sessions.get(&session).is_some_and(|s| !s.answers.is_empty()) {
+                self.owing.push_back(session);
+            }
         }
     }
 
-    fn pack_answers(&mut self, session: u64, into: &mut [u8]) -> usize {
-        let mut writer = Writer::new(into);
-        while let Some(first) = self.answers.front_mut().filter(|a| a.session == session) {
-            let part = part(first.call, first.status, &first.bytes, first.sent);
-            if part.size() > writer.room() {
-                break;
+    /// Puts what is on the desk to its sessions. Who takes nothing, and asks for ever more, is given up.
+    fn collect_answers(&mut self) {
+        let desk = Arc::clone(&self.desk);
+        desk.collect(&mut self.answered);
+        while let Some(answer) = self.answered.pop_front() {
+            let id = answer.session;
+            let Some(session) = self.sessions.get_mut(&id) else {
+                continue;
+            };
+            if session.answers.is_empty() {
+                self.owing.push_back(id);
             }
-            writer.part(&part);
-            first.sent += part.payload.len();
-            if first.sent == first.bytes.len() {
-                self.answers.pop_front();
+            session.waiting += answer.bytes.len();
+            session.answers.push_back(answer);
+            if session.waiting > WAITING {
+                self.end_session(id);
             }
         }
-        writer.finish(Kind::Answers, session, 0)
     }
 
-    /// Whether there are answers that wait for a slot.
-    pub(super) fn owes_answers(&self) -> bool {
-        !self.answers.is_empty()
+    /// Whether a session has answers that wait, and not too much under way to it.
+    fn may_be_answered(&self, session: u64) -> bool {
+        let session = self.sessions.get(&session);
+        session.is_some_and(|session| !session.answers.is_empty() && session.held < HELD)
+    }
+
+    fn send_some_answers(&mut self, id: u64, mut slot: Slot) {
+        let shared = Arc::clone(&self.shared);
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return shared.rail.give(slot);
+        };
+        let len = session.pack_answers(id, shared.rail.bytes(&mut slot));
+        self.send(slot, len, id);
     }
 
     /// Asks callers that were silent for a sign of life; gives up those that were for too long. Users without calls
@@ -149,7 +201,11 @@ impl Server {
             ..Target::default()
         };
         match shared.rail.start(slot, len, Start::Send, &target, id, false) {
-            Started::Yes => {}
+            Started::Yes => {
+                if let Some(session) = self.sessions.get_mut(&id) {
+                    session.held += 1;
+                }
+            }
             Started::Later(slot) => shared.rail.give(slot),
             Started::No(slot, _) => {
                 shared.rail.give(slot);
@@ -166,5 +222,21 @@ impl Server {
     }
 }
 
-/// Answers that are not sent, as the server has them.
-pub(super) type Answers = VecDeque<Outgoing>;
+impl Session {
+    fn pack_answers(&mut self, id: u64, into: &mut [u8]) -> usize {
+        let mut writer = Writer::new(into);
+        while let Some(first) = self.answers.front_mut() {
+            let part = part(first.call, first.status, &first.bytes, first.sent);
+            if part.size() > writer.room() {
+                break;
+            }
+            writer.part(&part);
+            first.sent += part.payload.len();
+            if first.sent == first.bytes.len() {
+                self.waiting -= first.bytes.len();
+                self.answers.pop_front();
+            }
+        }
+        writer.finish(Kind::Answers, id, 0)
+    }
+}

@@ -1,0 +1,231 @@
+//! A node and what is sent to it that is none of the messages it knows, or too much.
+
+use super::super::calls::part;
+use super::super::protocol::{PART, Part};
+use super::*;
+use crate::rdma::call::{Answer, Call, CallerId, Callers, LIMIT};
+use crate::rdma::libfabric::{Net, NetOptions, Provider, available};
+use crate::rdma::{Fabric, RemoteMemory};
+
+fn cut(call: u64, bytes: &[u8], from: usize) -> Part<'_> {
+    part(call, 0, bytes, from)
+}
+
+/// With patience for a busy machine.
+fn net() -> Net {
+    let options = NetOptions {
+        patience: Nanos::from_secs(30),
+        ..NetOptions::default()
+    };
+    Net::new(options).expect("there")
+}
+
+/// Sends bytes as they are.
+fn send(rail: &Rail, target: &Target, bytes: &[u8]) {
+    send_and_hear(rail, target, bytes, |complete| rail.give(complete.slot));
+}
+
+fn send_and_hear(rail: &Rail, target: &Target, bytes: &[u8], mut hear: impl FnMut(Complete)) {
+    let mut slot = rail.take().expect("a slot");
+    rail.bytes(&mut slot)[..bytes.len()].copy_from_slice(bytes);
+    let mut waiting = Some(slot);
+    while let Some(slot) = waiting.take() {
+        match rail.send(slot, bytes.len(), target, 1, false) {
+            Started::Yes => {}
+            Started::Later(slot) => waiting = Some(slot),
+            Started::No(_, error) => panic!("{error}"),
+        }
+        rail.poll(&mut hear).expect("polled");
+    }
+}
+
+/// Messages that are none, and works of a session that nobody has.
+fn garbage(key: u64) -> Vec<Vec<u8>> {
+    let mut bytes = vec![0; super::super::rail::SLOT];
+    let item = |ask| Item {
+        ask,
+        fenced: false,
+        len: 8,
+        key,
+        at: 0,
+        operand: 1,
+        new: 2,
+        payload: &[9; 8],
+    };
+    let mut writer = Writer::new(&mut bytes);
+    writer.item(&item(Ask::Write));
+    let len = writer.finish(Kind::Works, 77, 1);
+    let forged = bytes[..len].to_vec();
+    let mut writer = Writer::new(&mut bytes);
+    (0..3).for_each(|call| writer.part(&cut(call, b"not from a caller", 0)));
+    let len = writer.finish(Kind::Calls, 77, 1);
+    let call = bytes[..len].to_vec();
+    let mut writer = Writer::new(&mut bytes);
+    writer.blob(b"not an address");
+    let len = writer.finish(Kind::Hello, 0, 1);
+    let hello = bytes[..len].to_vec();
+    let mut all: Vec<Vec<u8>> = (0..forged.len()).map(|cut| forged[..cut].to_vec()).collect();
+    all.extend([forged, hello, call, vec![0xff; 4096], vec![0; 64]]);
+    all.retain(|m| !m.is_empty());
+    all
+}
+
+/// The number of a call that its user does not come to.
+const FORGED: u64 = 1 << 40;
+
+const LAST: &[u8] = b"the last of them";
+
+/// Requests that begin and do not end, that come twice, and that are torn, of a session that somebody has.
+fn torn_calls(session: u64) -> Vec<Vec<u8>> {
+    let (mut bytes, large) = (vec![0; super::super::rail::SLOT], vec![5; LIMIT]);
+    let mut message = |parts: &[Part<'_>]| {
+        let mut writer = Writer::new(&mut bytes);
+        parts.iter().for_each(|part| writer.part(part));
+        let len = writer.finish(Kind::Calls, session, 0);
+        bytes[..len].to_vec()
+    };
+    let mut all: Vec<Vec<u8>> = (FORGED..FORGED + 40)
+        .map(|call| message(&[cut(call, &large, PART)]))
+        .collect();
+    all.push(message(&[cut(FORGED, &large, PART)]));
+    all.push(message(&[cut(FORGED, &large[..2 * PART + 8], PART)]));
+    let whole = message(&[cut(500, b"whole", 0), cut(501, b"torn", 0)]);
+    for bit in HEAD * 8..whole.len() * 8 {
+        let mut torn = whole.clone();
+        torn[bit / 8] ^= 1 << (bit % 8);
+        all.push(torn);
+    }
+    all.push(message(&[cut(502, LAST, 0)]));
+    all
+}
+
+#[test]
+fn torn_calls_do_no_harm() {
+    if available().is_err() {
+        return;
+    }
+    let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
+    let last = Arc::new(AtomicBool::new(false));
+    let theirs = Arc::clone(&last);
+    node.serve(Arc::new(move |_: CallerId, request: &[u8], answer: Answer| {
+        assert!(request.len() <= LIMIT);
+        theirs.fetch_or(request == LAST, Ordering::Relaxed);
+        answer.with(request);
+    }));
+    let net = net();
+    let caller = net.caller(&node.address().to_string()).expect("reachable");
+    let rail = Rail::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
+    let target = Target {
+        peer: rail.insert(node.address()).expect("known"),
+        ..Target::default()
+    };
+    let messages = torn_calls(caller.id().0);
+    messages.iter().for_each(|message| send(&rail, &target, message));
+    while !last.load(Ordering::Relaxed) {
+        rail.poll(|complete| rail.give(complete.slot)).expect("polled");
+    }
+    let batch = (0..64).map(|i| Call::new(vec![i; 1000])).collect();
+    for (i, call) in caller.post(batch).wait().into_iter().enumerate() {
+        assert_eq!(call.into_answer().expect("answered"), vec![i as u8; 1000]);
+    }
+    // Many of its session never ended: their users may have given them up. That is not held against those that come.
+    let other = net.caller(&node.address().to_string()).expect("reachable");
+    for caller in [&caller, &other, &caller, &other] {
+        let batch = (0..16).map(|i| Call::new(vec![i; LIMIT])).collect();
+        for (i, call) in caller.post(batch).wait().into_iter().enumerate() {
+            assert!(call.into_answer().expect("answered") == vec![i as u8; LIMIT]);
+        }
+    }
+    node.close();
+}
+
+/// A user that says hello and then only what it is told to: it reads nothing that comes.
+struct Deaf {
+    rail: Rail,
+    target: Target,
+    session: u64,
+}
+
+impl Deaf {
+    fn new(node: &MemoryNode) -> Self {
+        let rail = Rail::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
+        let target = Target {
+            peer: rail.insert(node.address()).expect("known"),
+            ..Target::default()
+        };
+        let slot = rail.take().expect("a slot");
+        assert!(matches!(rail.receive(slot), Started::Yes));
+        let mut bytes = vec![0; 1024];
+        let mut writer = Writer::new(&mut bytes);
+        writer.blob(rail.address().expect("its own").bytes());
+        let len = writer.finish(Kind::Hello, 0, 1);
+        let session = core::cell::Cell::new(0);
+        let mut hear = |mut complete: Complete| {
+            let len = complete.result.expect("delivered");
+            if complete.received {
+                let (head, _) = Reader::new(&rail.bytes(&mut complete.slot)[..len]).expect("a message");
+                session.set(head.session);
+            }
+            rail.give(complete.slot);
+        };
+        send_and_hear(&rail, &target, &bytes[..len], &mut hear);
+        while session.get() == 0 {
+            rail.poll(&mut hear).expect("polled");
+        }
+        let session = session.get();
+        Self { rail, target, session }
+    }
+
+    /// So many calls of four bytes.
+    fn call(&self, count: u64) {
+        let mut bytes = vec![0; super::super::rail::SLOT];
+        let mut writer = Writer::new(&mut bytes);
+        (0..count).for_each(|call| writer.part(&cut(call, b"more", 0)));
+        let len = writer.finish(Kind::Calls, self.session, 0);
+        send(&self.rail, &self.target, &bytes[..len]);
+    }
+}
+
+/// Who asks for much and takes none of it, as a process that was stopped, holds up itself alone.
+#[test]
+fn a_caller_that_takes_no_answers_holds_up_nobody_else() {
+    if available().is_err() {
+        return;
+    }
+    let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
+    node.serve(Arc::new(|_: CallerId, request: &[u8], answer: Answer| {
+        answer.with(if request == b"more" { &[7; LIMIT] } else { request });
+    }));
+    let deaf = Deaf::new(&node);
+    let net = net();
+    let caller = net.caller(&node.address().to_string()).expect("reachable");
+    (0..4).for_each(|_| deaf.call(200));
+    for n in 0..100u8 {
+        let call = caller.post(vec![Call::new(vec![n; 1000])]).wait().remove(0);
+        assert_eq!(call.into_answer().expect("answered"), vec![n; 1000]);
+    }
+    node.close();
+}
+
+#[test]
+fn garbage_and_foreign_sessions_change_nothing() {
+    if available().is_err() {
+        return;
+    }
+    let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
+    let memory = node.register(64).expect("registered");
+    let rail = Rail::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
+    let target = Target {
+        peer: rail.insert(node.address()).expect("known"),
+        ..Target::default()
+    };
+    for message in garbage(memory.key.0) {
+        send(&rail, &target, &message);
+    }
+    let net = net();
+    let endpoint = net.connect(&node.address().to_string()).expect("the node is alive");
+    let remote = RemoteMemory::new(endpoint, memory);
+    assert_eq!(remote.load(0).expect("loaded"), 0, "nobody with a session wrote");
+    assert_eq!(remote.fetch_add(0, 4).expect("added"), 0);
+    node.close();
+}
