@@ -13,7 +13,7 @@ pub struct Client {
     /// Commands since MULTI.
     pub queue: Option<Queue>,
     /// Keys that it watches.
-    pub watched: Vec<Watched>,
+    pub watched: HashMap<Box<[u8]>, Watched>,
     /// It ends when its answers are sent.
     pub is_leaving: bool,
 }
@@ -44,8 +44,6 @@ impl Queue {
 /// A key that is watched, as it was then.
 #[derive(Debug)]
 pub struct Watched {
-    /// Which.
-    pub key: Box<[u8]>,
     /// Its count of changes.
     pub changes: u64,
     /// Whether it was there.
@@ -81,19 +79,17 @@ impl Watches {
     }
 
     /// Whether a key has changed since.
-    pub fn has_changed(&self, watched: &Watched) -> bool {
-        self.0
-            .get(&watched.key)
-            .is_none_or(|changes| changes.count != watched.changes)
+    pub fn has_changed(&self, key: &[u8], watched: &Watched) -> bool {
+        self.0.get(key).is_none_or(|changes| changes.count != watched.changes)
     }
 
     /// A client watches nothing any more.
     pub fn forget(&mut self, client: &mut Client) {
-        for watched in client.watched.drain(..) {
-            if let Some(changes) = self.0.get_mut(&watched.key) {
+        for (key, _) in core::mem::take(&mut client.watched) {
+            if let Some(changes) = self.0.get_mut(&key) {
                 changes.watchers -= 1;
                 if changes.watchers == 0 {
-                    self.0.remove(&watched.key);
+                    self.0.remove(&key);
                 }
             }
         }

@@ -65,6 +65,9 @@ pub type Done = Result<(), Refusal>;
 pub const SYNTAX: Refusal = Refusal::Says("ERR syntax error");
 pub const NOT_INTEGER: Refusal = Refusal::Says("ERR value is not an integer or out of range");
 
+/// Of an answer that would be longer than [`ANSWER_MAX`](super::reply::ANSWER_MAX).
+pub const TOO_MUCH: Refusal = Refusal::Says("ERR the answer is too long: ask for less at a time");
+
 /// What commands work on.
 pub struct Shared {
     /// The data.
@@ -337,6 +340,10 @@ fn refuse(client: &mut Client, found: Option<&Command>, strings: Strings<'_>, re
     }
     match found {
         Some(command) => reply.error(&wrong_number(command.name)),
+        None if is_http(strings) => {
+            client.is_leaving = true;
+            reply.error("ERR this is no web server");
+        }
         None => {
             let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
             let mut rest = String::new();
@@ -349,6 +356,14 @@ fn refuse(client: &mut Client, found: Option<&Command>, strings: Strings<'_>, re
             ));
         }
     }
+}
+
+/// What a web browser says first, before lines that whoever made the page has written: none of those is run.
+fn is_http(strings: Strings<'_>) -> bool {
+    let name = &strings[0];
+    [&b"post"[..], b"host:"]
+        .iter()
+        .any(|word| name.eq_ignore_ascii_case(word))
 }
 
 /// What is said of a wrong number of strings.
@@ -423,8 +438,9 @@ fn exec(call: &mut Call<'_>) -> Done {
     let Some(queue) = call.client.queue.take() else {
         return Err(Refusal::Says("ERR EXEC without MULTI"));
     };
-    let has_changed = has_changed(call)?;
+    let has_changed = has_changed(call);
     call.shared.watches.forget(call.client);
+    let has_changed = has_changed?;
     if queue.is_refused {
         return Err(Refusal::Says(
             "EXECABORT Transaction discarded because of previous errors.",
@@ -448,9 +464,9 @@ fn exec(call: &mut Call<'_>) -> Done {
 /// Whether a key that the client watches is not what it was.
 fn has_changed(call: &mut Call<'_>) -> Result<bool, Refusal> {
     let now = call.shared.now;
-    for watched in &call.client.watched {
-        let is_there = call.shared.store.find(&watched.key, now)?.is_some();
-        if call.shared.watches.has_changed(watched) || is_there != watched.was_there {
+    for (key, watched) in &call.client.watched {
+        let is_there = call.shared.store.find(key, now)?.is_some();
+        if call.shared.watches.has_changed(key, watched) || is_there != watched.was_there {
             return Ok(true);
         }
     }
@@ -462,16 +478,12 @@ fn watch(call: &mut Call<'_>) -> Done {
         return Err(Refusal::Says("ERR WATCH inside MULTI is not allowed"));
     }
     for key in call.strings.from(1) {
-        if call.client.watched.iter().any(|watched| &*watched.key == key) {
+        if call.client.watched.contains_key(key) {
             continue;
         }
         let was_there = call.shared.store.find(key, call.shared.now)?.is_some();
         let changes = call.shared.watches.add(key);
-        call.client.watched.push(Watched {
-            key: key.into(),
-            changes,
-            was_there,
-        });
+        call.client.watched.insert(key.into(), Watched { changes, was_there });
     }
     call.reply.ok();
     Ok(())

@@ -1,9 +1,10 @@
 //! Commands on hashes.
 
-use super::commands::{Call, Done, Refusal, wrong_number};
+use super::commands::{Call, Done, Refusal, TOO_MUCH, wrong_number};
 use super::keys::{Names, ScanOptions};
 use super::reply::Reply;
 use super::strings::float_sum;
+use cenote_base::Error;
 use cenote_pool::kv::{Entry, Failure};
 
 const NOT_INTEGER: Refusal = Refusal::Says("ERR hash value is not an integer");
@@ -85,8 +86,23 @@ fn tell_all(call: &mut Call<'_>, head: fn(&mut Reply, usize), tell: fn(&mut Repl
         return Ok(());
     };
     let (store, reply) = (&mut call.shared.store, &mut *call.reply);
-    head(reply, store.fields_of(&hash)? as usize);
-    Ok(store.each_pair(&hash, |name, value| tell(reply, name, value))?)
+    let (said, mut told) = (store.fields_of(&hash)?, 0);
+    head(reply, said as usize);
+    store.each_pair(&hash, |name, value| {
+        told += 1;
+        if !reply.is_full() {
+            tell(reply, name, value);
+        }
+    })?;
+    // The client would take what comes next for the rest of it, or the rest for what comes next.
+    if told != said {
+        let text = format!("a hash of {told} fields that says that it has {said}");
+        return Err(Failure::Memory(Error::Corrupt(text)).into());
+    }
+    match reply.is_full() {
+        true => Err(TOO_MUCH),
+        false => Ok(()),
+    }
 }
 
 pub fn hgetall(call: &mut Call<'_>) -> Done {
@@ -156,13 +172,9 @@ pub fn hincrby(call: &mut Call<'_>) -> Done {
 }
 
 pub fn hincrbyfloat(call: &mut Call<'_>) -> Done {
-    let (found, mut held) = (field(call)?, Vec::new());
-    if let Some(field) = &found {
-        let len = call.shared.store.len_of(field)?;
-        call.shared.store.append_value(field, 0, len.min(400), &mut held)?;
-    }
+    let found = field(call)?;
     let wrong = Refusal::Says("ERR hash value is not a float");
-    let sum = float_sum(found.map(|_| &held[..]), &call.strings[3], wrong)?;
+    let sum = float_sum(&call.shared.store, found.as_ref(), &call.strings[3], wrong)?;
     let (key, name) = (&call.strings[1], &call.strings[2]);
     call.shared
         .store
@@ -205,4 +217,52 @@ pub fn hscan(call: &mut Call<'_>) -> Done {
         call.reply.value(&call.shared.store, field)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::client::Client;
+    use super::super::commands::Shared;
+    use super::super::request::Request;
+    use super::*;
+    use cenote_pool::kv::Store;
+    use cenote_pool::space::{Space, SpaceOptions};
+
+    /// Its head would not be that of what follows it: the client would take the next answer for a part of this one.
+    #[test]
+    fn a_hash_whose_count_is_wrong_is_an_error() {
+        let space = Space::dram(&SpaceOptions {
+            bytes: 64 << 20,
+            ..SpaceOptions::default()
+        });
+        let space = space.expect("memory");
+        let mut store = Store::open(&space).expect("a store");
+        for n in 0..100u32 {
+            store
+                .set_field(b"hash", n.to_string().as_bytes(), b"value", 1)
+                .expect("room");
+        }
+        // The table of its fields: so many entries, in as many buckets.
+        let mut counts = Vec::new();
+        space
+            .each_object(|at, _| {
+                let word = |n| at.checked_add(n).and_then(|at| space.load(at).ok());
+                counts.extend(
+                    (word(0) == Some(100) && word(8) == Some(100))
+                        .then_some(at.checked_add(8))
+                        .flatten(),
+                );
+            })
+            .expect("told");
+        assert_eq!(counts.len(), 1);
+        space.store(counts[0], 99).expect("there");
+        let mut shared = Shared::new(store);
+        for words in [&b"HGETALL hash\r\n"[..], b"HKEYS hash\r\n", b"HVALS hash\r\n"] {
+            let (mut request, mut client, mut reply) = (Request::default(), Client::default(), Reply::default());
+            assert_eq!(request.read(words), Ok(true));
+            let strings = request.strings(words);
+            shared.execute(&mut client, shared.command_of(strings), strings, &mut reply);
+            assert!(reply.bytes.starts_with(b"-ERR the memory"), "{reply:?}");
+        }
+    }
 }

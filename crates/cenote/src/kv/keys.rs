@@ -1,6 +1,6 @@
 //! Commands on keys, whatever they hold.
 
-use super::commands::{Call, Done, Refusal, SYNTAX};
+use super::commands::{Call, Done, Refusal, SYNTAX, TOO_MUCH};
 use super::glob;
 use super::strings::count;
 use cenote_pool::kv::{Entry, Failure};
@@ -222,7 +222,12 @@ impl Names {
     fn tell(&self, call: &mut Call<'_>, pattern: &[u8]) -> Done {
         let of_pattern = || self.iter().filter(|name| glob::matches(pattern, name));
         call.reply.array(of_pattern().count());
-        of_pattern().for_each(|name| call.reply.string(name));
+        for name in of_pattern() {
+            if call.reply.is_full() {
+                return Err(TOO_MUCH);
+            }
+            call.reply.string(name);
+        }
         Ok(())
     }
 }

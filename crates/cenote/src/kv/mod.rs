@@ -87,6 +87,8 @@ pub struct Server {
     /// Those whose turn it is.
     ready: Vec<usize>,
     swept_at: u64,
+    /// Connections may wait that could not be accepted, for want of descriptors.
+    is_short: bool,
 }
 
 fn now() -> u64 {
@@ -117,6 +119,7 @@ impl Server {
             again: Vec::new(),
             ready: Vec::new(),
             swept_at: 0,
+            is_short: false,
         })
     }
 
@@ -128,7 +131,7 @@ impl Server {
     /// Serves until it is told to stop; the store then.
     ///
     /// # Errors
-    /// Those of waiting for sockets.
+    /// Those of waiting for sockets; of a store that may not be used any more ([`Store::check`]).
     pub fn run(mut self) -> io::Result<Store> {
         let mut events = Events::with_capacity(EVENTS);
         while !self.stop.0.0.load(Ordering::Acquire) {
@@ -150,7 +153,10 @@ impl Server {
                     }
                 }
             }
-            self.serve();
+            if self.is_short {
+                self.accept();
+            }
+            self.serve()?;
             self.sweep();
         }
         Ok(self.shared.store)
@@ -159,19 +165,22 @@ impl Server {
     fn patience(&self) -> Option<Duration> {
         match (self.again.is_empty(), self.shared.store.expiring()) {
             (false, _) => Some(Duration::ZERO),
-            (true, 0) => None,
+            (true, 0) if !self.is_short => None,
             (true, _) => Some(SWEEP_EVERY),
         }
     }
 
     /// All that are ready: first what they ask, then what they are answered.
-    fn serve(&mut self) {
+    fn serve(&mut self) -> io::Result<()> {
         let mut ready = core::mem::take(&mut self.ready);
         ready.sort_unstable();
         ready.dedup();
         ready.retain(|n| self.listen(*n));
+        // What was read since may be half of a step: nobody is answered.
+        self.shared.store.check().map_err(io::Error::other)?;
         ready.drain(..).for_each(|n| self.answer(n));
         self.ready = ready;
+        Ok(())
     }
 
     /// Whether it is there still.
@@ -211,11 +220,16 @@ impl Server {
                         log::warn!("a connection could not be served: {error}");
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.is_short = false;
+                    return;
+                }
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    // Such as too many open files: those who wait are asked for again when the next one comes.
-                    log::warn!("a connection could not be accepted: {error}");
+                    // Such as too many open files. The listener does not speak of those who wait again: they are asked for until there are none.
+                    if !core::mem::replace(&mut self.is_short, true) {
+                        log::warn!("a connection could not be accepted: {error}; trying again");
+                    }
                     return;
                 }
             }

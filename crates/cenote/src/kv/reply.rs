@@ -1,6 +1,10 @@
 //! What a client is answered: RESP2, or RESP3 where it has asked for that.
 
-use cenote_pool::kv::{Entry, Failure, Store, decimal};
+use super::commands::{Refusal, TOO_MUCH};
+use cenote_pool::kv::{Entry, Store, decimal};
+
+/// Bytes of answers that a client is given at once: a key may be asked for any number of times in one command.
+pub const ANSWER_MAX: usize = 1 << 30;
 
 /// Answers that were not sent yet.
 #[derive(Debug, Default)]
@@ -81,16 +85,24 @@ impl Reply {
         self.bytes.extend_from_slice(null);
     }
 
+    /// Whether it is as long as it may become.
+    pub fn is_full(&self) -> bool {
+        self.bytes.len() >= ANSWER_MAX
+    }
+
     /// The string that an entry holds.
     #[inline]
-    pub fn value(&mut self, store: &Store, entry: &Entry) -> Result<(), Failure> {
+    pub fn value(&mut self, store: &Store, entry: &Entry) -> Result<(), Refusal> {
         let len = store.len_of(entry)?;
         self.range(store, entry, 0, len)
     }
 
     /// A part of the string that an entry holds.
     #[inline]
-    pub fn range(&mut self, store: &Store, entry: &Entry, from: usize, len: usize) -> Result<(), Failure> {
+    pub fn range(&mut self, store: &Store, entry: &Entry, from: usize, len: usize) -> Result<(), Refusal> {
+        if len > ANSWER_MAX.saturating_sub(self.bytes.len()) {
+            return Err(TOO_MUCH);
+        }
         self.head(b'$', len as i64);
         store.append_value(entry, from, len, &mut self.bytes)?;
         self.bytes.extend_from_slice(b"\r\n");
@@ -99,7 +111,7 @@ impl Reply {
 
     /// The string that an entry holds, or nothing.
     #[inline]
-    pub fn value_or_null(&mut self, store: &Store, entry: Option<&Entry>) -> Result<(), Failure> {
+    pub fn value_or_null(&mut self, store: &Store, entry: Option<&Entry>) -> Result<(), Refusal> {
         match entry {
             Some(entry) => self.value(store, entry),
             None => {
@@ -107,5 +119,30 @@ impl Reply {
                 Ok(())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_pool::kv::Keep;
+    use cenote_pool::space::{Space, SpaceOptions};
+
+    #[test]
+    fn an_answer_does_not_grow_beyond_its_limit() {
+        let space = Space::dram(&SpaceOptions {
+            bytes: 64 << 20,
+            ..SpaceOptions::default()
+        });
+        let mut store = Store::open(&space.expect("memory")).expect("a store");
+        store.set(b"key", &[b'v'; 100], Keep::At(0), 1).expect("room");
+        let entry = store.find(b"key", 1).expect("found");
+        // Zeros that nobody looks at take no memory.
+        let mut reply = Reply {
+            bytes: vec![0; ANSWER_MAX - 99],
+            is_resp3: false,
+        };
+        assert!(reply.value_or_null(&store, entry.as_ref()).is_err() && !reply.is_full());
+        assert_eq!(reply.bytes.len(), ANSWER_MAX - 99);
     }
 }

@@ -2,8 +2,10 @@
 
 use super::commands::{Call, Done, NOT_INTEGER, Refusal, SYNTAX, wrong_number};
 use super::keys::deadline;
-use cenote_pool::kv::{KEYS_AHEAD, Keep, STRING_MAX, integer};
+use cenote_pool::kv::{Entry, KEYS_AHEAD, Keep, STRING_MAX, Store, integer};
 
+/// No number is written with more digits.
+const FLOAT_MAX: usize = 400;
 const NOT_FLOAT: Refusal = Refusal::Says("ERR value is not a valid float");
 const TOO_LONG: Refusal = Refusal::Says("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
@@ -297,10 +299,10 @@ pub fn float(text: &[u8]) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| is_plain && number.is_finite())
 }
 
-/// The sum of what is held and a string, as it is written.
-pub fn float_sum(held: Option<&[u8]>, n: &[u8], wrong: Refusal) -> Result<String, Refusal> {
+/// The sum of what an entry holds and a string, as it is written.
+pub fn float_sum(store: &Store, held: Option<&Entry>, n: &[u8], wrong: Refusal) -> Result<String, Refusal> {
     let held = match held {
-        Some(text) => float(text).ok_or(wrong)?,
+        Some(entry) => held_float(store, entry)?.ok_or(wrong)?,
         None => 0.0,
     };
     let sum = held + float(n).ok_or(NOT_FLOAT)?;
@@ -310,15 +312,20 @@ pub fn float_sum(held: Option<&[u8]>, n: &[u8], wrong: Refusal) -> Result<String
     }
 }
 
+/// The number that an entry holds, if it is one.
+fn held_float(store: &Store, entry: &Entry) -> Result<Option<f64>, Refusal> {
+    let (mut text, len) = (Vec::new(), store.len_of(entry)?);
+    if len > FLOAT_MAX {
+        return Ok(None);
+    }
+    store.append_value(entry, 0, len, &mut text)?;
+    Ok(float(&text))
+}
+
 pub fn incrbyfloat(call: &mut Call<'_>) -> Done {
     let (key, now) = (&call.strings[1], call.shared.now);
-    let mut held = Vec::new();
     let found = call.shared.store.find(key, now)?;
-    if let Some(entry) = &found {
-        let len = call.shared.store.len_of(entry)?;
-        call.shared.store.append_value(entry, 0, len.min(400), &mut held)?;
-    }
-    let sum = float_sum(found.map(|_| &held[..]), &call.strings[2], NOT_FLOAT)?;
+    let sum = float_sum(&call.shared.store, found.as_ref(), &call.strings[2], NOT_FLOAT)?;
     call.shared.store.set(key, sum.as_bytes(), Keep::Expiry, now)?;
     call.touch();
     call.reply.string(sum.as_bytes());

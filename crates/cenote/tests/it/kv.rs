@@ -290,6 +290,79 @@ fn a_client_that_closes_its_half_is_answered_and_let_go() {
     assert!(client.is_closed(), "it is let go");
 }
 
+/// A page in somebody's browser can send lines of its own to this address, behind a browser's first words.
+#[test]
+fn a_browser_is_not_listened_to() {
+    let directory = directory();
+    let server = start(directory.path());
+    for first in ["POST / HTTP/1.1\r\n", "GET / HTTP/1.1\r\nHost: localhost\r\n"] {
+        let mut client = Client::new(&server);
+        client.send(format!("{first}Content-Length: 14\r\n\r\nSET evil word\r\n").as_bytes());
+        assert!(client.answer().starts_with("-ERR"), "{first}");
+        assert!(client.is_closed(), "{first}");
+    }
+    Client::new(&server).says("DBSIZE", ":0");
+}
+
+/// A text that begins as a number, and is too long to be one.
+#[test]
+fn a_long_text_is_no_number() {
+    let directory = directory();
+    let server = start(directory.path());
+    let mut client = Client::new(&server);
+    let text = format!("1.{}x", "0".repeat(500));
+    client.says(&format!("SET text {text}"), "+OK");
+    client.says(&format!("HSET hash text {text}"), ":1");
+    client.says("INCRBYFLOAT text 1", "value is not a valid float");
+    client.says("HINCRBYFLOAT hash text 1", "hash value is not a float");
+    client.says("STRLEN text", ":503");
+}
+
+/// The time that a WATCH took grew with the square of its keys: for so many it was an hour.
+#[test]
+fn a_client_may_watch_very_many_keys() {
+    let directory = directory();
+    let server = start(directory.path());
+    let (mut client, mut other) = (Client::new(&server), Client::new(&server));
+    let keys: Vec<_> = (0..1_000_000).map(|n| n.to_string()).collect();
+    let words: Vec<_> = core::iter::once("WATCH")
+        .chain(keys.iter().map(String::as_str))
+        .collect();
+    let patience = Some(Duration::from_secs(300));
+    client.stream.get_ref().set_read_timeout(patience).unwrap();
+    assert_eq!(client.ask(&words), "+OK");
+    other.says("SET 777777 1", "+OK");
+    client.says("MULTI", "+OK");
+    client.says("EXEC", "nil");
+}
+
+/// More clients than descriptors: those who wait are served when others have gone, though nobody new comes.
+#[test]
+fn who_waits_for_a_descriptor_is_served_in_the_end() {
+    let directory = directory();
+    let mut kv = cenote(&["kv", "--listen", "127.0.0.1:0", "--memory-size", "64MiB", "--region"]);
+    kv.arg(directory.path().join("region"));
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 32; exec \"$0\" \"$@\""]);
+    limited.arg(kv.get_program()).args(kv.get_args());
+    let removed = kv.get_envs().filter(|(_, value)| value.is_none());
+    removed.for_each(|(name, _)| _ = limited.env_remove(name));
+    let server = Process::spawn(limited);
+    let mut clients: Vec<_> = (0..40).map(|_| Client::new(&server)).collect();
+    clients.iter_mut().for_each(|client| client.send(&command(&["PING"])));
+    // Those who came first are served; of the last ones some wait.
+    let mut last = clients.split_off(30);
+    clients[..10]
+        .iter_mut()
+        .for_each(|client| assert_eq!(client.answer(), "+PONG"));
+    drop(clients);
+    for client in &mut last {
+        let patience = Some(Duration::from_secs(120));
+        client.stream.get_ref().set_read_timeout(patience).unwrap();
+        assert_eq!(client.answer(), "+PONG");
+    }
+}
+
 /// A full memory refuses, and changes nothing.
 #[test]
 fn a_full_memory_is_an_error_in_words_of_redis() {
