@@ -44,6 +44,7 @@ mod lock;
 mod neighbour;
 mod objects;
 mod part;
+mod placement;
 mod presence;
 mod readmit;
 mod route;
@@ -64,6 +65,7 @@ pub use local::LocalKeeper;
 pub use lock::{Guard, Held, LOCK_BYTES, Mode, Patience};
 pub use neighbour::{Neighbour, Service};
 pub use part::{Part, PartOptions};
+pub use placement::{Placement, audit_placements};
 pub use session::Session;
 pub use stats::{CacheStats, ClassStats, PartStats, SpaceStats};
 

@@ -15,7 +15,9 @@ use std::collections::BTreeMap;
 const PATIENCE: Nanos = Nanos::from_secs(30);
 /// Turns without sleeping.
 const TURNS: u32 = 64;
-const SLEEP: Nanos = Nanos::from_micros(50);
+/// Then the first sleep; each is twice as long as the one before, up to the other. Where an extent's home has to be asked first that takes seconds.
+const SLEEP_FIRST: Nanos = Nanos::from_micros(50);
+const SLEEP_MOST: Nanos = Nanos::from_millis(2);
 /// Extents whose last known part is remembered.
 const REMEMBERED: usize = 4096;
 const PART: u64 = 0xff;
@@ -54,6 +56,7 @@ impl Whereabouts {
 /// Waiting for an extent that moves.
 pub(super) struct Turns {
     turns: u32,
+    sleep: Nanos,
     until: Nanos,
 }
 
@@ -61,6 +64,7 @@ impl Turns {
     pub(super) fn new() -> Self {
         Self {
             turns: 0,
+            sleep: SLEEP_FIRST,
             until: rt::now() + PATIENCE,
         }
     }
@@ -76,7 +80,8 @@ impl Turns {
                 "the extent of {address} is moving, and does not arrive"
             )));
         }
-        rt::sleep(SLEEP);
+        rt::sleep(self.sleep);
+        self.sleep = Nanos(2 * self.sleep.raw()).min(SLEEP_MOST);
         Ok(())
     }
 }

@@ -22,6 +22,7 @@ use super::slot::{Slot, Use};
 use super::{Attached, GlobalAddress, SLAB_OBJECT_MAX, Space};
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use core::ops::Deref;
 use std::collections::BTreeMap;
@@ -288,11 +289,24 @@ impl Desk {
     fn refill(&mut self, class: Class, lifetime: Lifetime) -> Result<GlobalAddress> {
         debug_assert!(class.size() <= SLAB_OBJECT_MAX);
         self.return_some_empty()?;
-        match self.keeper.take(self.id, class, lifetime) {
-            Ok(slab) => self.put_up(slab, class, lifetime),
+        match self.take_slab(class, lifetime) {
             Err(Error::Full(text)) => self.make_do(class, lifetime, Error::Full(text)),
-            Err(error) => Err(error),
+            answer => answer,
         }
+    }
+
+    /// A slab from the keeper, and the first object of it. One that went away before it was looked at, or that had no room after all, is followed by another.
+    fn take_slab(&mut self, class: Class, lifetime: Lifetime) -> Result<GlobalAddress> {
+        for _ in 0..=self.part.slots() {
+            let slab = self.keeper.take(self.id, class, lifetime)?;
+            if let Some(address) = self.put_up(slab, class, lifetime)? {
+                return Ok(address);
+            }
+        }
+        let class = ByteSize(class.size());
+        Err(Error::Busy(format!(
+            "slabs of {class} move away faster than they are used"
+        )))
     }
 
     /// The keeper has nothing: an object in what the session has, as far as it takes to find one.
@@ -302,8 +316,7 @@ impl Desk {
             return Ok(found);
         }
         if self.return_all_empty()? {
-            let slab = self.keeper.take(self.id, class, lifetime)?;
-            return self.put_up(slab, class, lifetime);
+            return self.take_slab(class, lifetime);
         }
         self.found_full += 1;
         if self.found_full % SEARCHES == 1 {
@@ -314,13 +327,14 @@ impl Desk {
         Err(full)
     }
 
-    /// Adds a slab to its shelf: the first object of it.
-    fn put_up(&mut self, slab: Extent, class: Class, lifetime: Lifetime) -> Result<GlobalAddress> {
-        self.part.check_slab(slab, class, lifetime)?;
+    /// Adds a slab to its shelf: the first object of it, if it is there still and has room. (A hint may be left of what was freed and allocated again.)
+    fn put_up(&mut self, slab: Extent, class: Class, lifetime: Lifetime) -> Result<Option<GlobalAddress>> {
+        if !self.part.check_slab(slab, class, lifetime)? {
+            return Ok(None);
+        }
         let shelf = self.shelves.entry((class, lifetime)).or_default();
         shelf.add(slab);
-        let found = shelf.object((&self.part, self.id), class, 1)?;
-        found.ok_or_else(|| Error::corrupt(format!("slot {}: handed out without room", slab.slot)))
+        shelf.object((&self.part, self.id), class, 1)
     }
 
     /// Looks at the slabs of one shelf, another one each time, and gives back those that are empty.
@@ -386,7 +400,8 @@ impl Shelf {
                 .filter(|cursor| part.is_movable() && !part.is_here(cursor.slab, class, id));
             if let Some(cursor) = gone {
                 self.cursor = None;
-                self.slabs.retain(|slab| *slab != cursor.slab);
+                self.slabs
+                    .retain(|slab| *slab != cursor.slab || part.may_stay(cursor.slab));
             }
             if let Some(cursor) = &mut self.cursor {
                 match cursor.next(part, class) {
@@ -395,7 +410,7 @@ impl Shelf {
                     Err(error) => return Err(self.forget(error)),
                 }
             }
-            self.cursor = self.next_group(part, class, looks);
+            self.cursor = self.next_group((part, id), class, looks);
             if self.cursor.is_none() {
                 return Ok(None);
             }
@@ -410,12 +425,17 @@ impl Shelf {
         error
     }
 
-    /// Takes a group of words with room: of the slab at hand, or of the next ones.
-    fn next_group(&mut self, part: &Part, class: Class, looks: usize) -> Option<Cursor> {
+    /// Takes a group of words with room: of the slab at hand, or of the next ones. The hint of a slot whose slab has gone is another's.
+    fn next_group(&mut self, (part, id): (&Part, SessionId), class: Class, looks: usize) -> Option<Cursor> {
         for _ in 0..self.slabs.len().min(looks) {
-            self.at %= self.slabs.len();
-            let slab = self.slabs[self.at];
-            if let Some(group) = part.take_hint(slab.slot, class) {
+            self.at %= self.slabs.len().max(1);
+            let slab = *self.slabs.get(self.at)?;
+            let is_here = !part.is_movable() || part.is_here(slab, class, id);
+            if !is_here && !part.may_stay(slab) {
+                self.slabs.remove(self.at);
+                continue;
+            }
+            if is_here && let Some(group) = part.take_hint(slab.slot, class) {
                 return Some(Cursor::new(part, class, slab, group));
             }
             self.at += 1;
@@ -530,15 +550,25 @@ impl Part {
         self.slot(slab.slot).is_ok_and(is_it) && self.owner(slab.slot).load(Ordering::Acquire) == id.0
     }
 
-    /// Whether what the keeper says is so.
-    fn check_slab(&self, slab: Extent, class: Class, lifetime: Lifetime) -> Result<()> {
+    /// Whether a slab that cannot be used now may be again: it is about to move, and not every move comes to its end.
+    fn may_stay(&self, slab: Extent) -> bool {
+        let frozen = Slot {
+            generation: slab.generation,
+            used: Use::Frozen,
+        };
+        self.slot(slab.slot).is_ok_and(|found| found == frozen)
+    }
+
+    /// Whether a slab is what its keeper has said; not if it has gone on since.
+    fn check_slab(&self, slab: Extent, class: Class, lifetime: Lifetime) -> Result<bool> {
         let wanted = Slot {
             generation: slab.generation,
             used: Use::Slab(class, lifetime),
         };
-        match self.slot(slab.slot)? == wanted {
-            true => Ok(()),
-            false => Err(Error::corrupt(format!("slot {}, as its keeper says", slab.slot))),
+        match self.slot(slab.slot)? {
+            found if found == wanted => Ok(true),
+            found if self.is_movable() && found.has_left(slab.generation) => Ok(false),
+            _ => Err(Error::corrupt(format!("slot {}, as its keeper says", slab.slot))),
         }
     }
 }

@@ -107,6 +107,12 @@ impl Slot {
         sound.then_some(slot)
     }
 
+    /// Whether a slab that had this generation here is about to go, is elsewhere, or has ended.
+    pub(super) fn has_left(self, generation: u32) -> bool {
+        let is_going = matches!(self.used, Use::Frozen | Use::Away);
+        self.generation > generation || self.generation == generation && is_going
+    }
+
     fn is_possible(self) -> bool {
         match self.used {
             Use::Free | Use::Lent => self.generation < GENERATION_MAX,

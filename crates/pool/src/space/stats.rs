@@ -141,7 +141,8 @@ pub(super) fn of(part: &Part) -> PartStats {
     stats
 }
 
-fn objects(part: &Part, slot: u32, class: Class) -> u64 {
+/// Objects in a slab that lies in a slot's memory.
+pub(super) fn objects(part: &Part, slot: u32, class: Class) -> u64 {
     let live = |word| part.live(slot, word).load(Ordering::Relaxed) & ((1 << GENERATION_SHIFT) - 1);
     (0..class.words()).map(|word| u64::from(live(word).count_ones())).sum()
 }

@@ -758,3 +758,26 @@ fn exercise(space: &Space, session: &Session, addresses: &mut Vec<GlobalAddress>
     addresses.iter().for_each(|address| drop(space.free(*address)));
     drop((space.stats(), space.audit()));
 }
+
+/// A hint stays when what was freed is allocated again from the group at hand. Of a slab that is full by then the keeper thought that it had room, and whoever got it was told that the
+/// part is corrupt.
+#[test]
+fn a_full_slab_with_a_hint_is_passed_over() {
+    let space = space(4);
+    let first = space.session();
+    let all: Vec<_> = (0..Class::of(64).expect("a class").count())
+        .map(|_| first.alloc(64).expect("room"))
+        .collect();
+    assert_eq!(all[0].slot(), all[all.len() - 1].slot(), "one slab");
+    // The first in the word at hand next, the others in later words of its group.
+    let [one, two, three] = [0, 100, 200].map(|n| all[n]);
+    [one, two].into_iter().for_each(|at| first.free(at).expect("freed"));
+    assert_eq!(first.alloc(64).expect("room"), one);
+    first.free(three).expect("freed");
+    assert_eq!([(); 2].map(|()| first.alloc(64).expect("room")), [two, three]);
+    first.close().expect("closed");
+    let second = space.session();
+    let other = second.alloc(64).expect("another slab has room");
+    assert_ne!(other.slot(), one.slot());
+    audited(&space);
+}
