@@ -51,13 +51,17 @@ pub enum Fault {
     StaleCache,
     /// What was written under a lock, and collected, is not written before the lock is left.
     LostFlush,
+    /// An extent that is hot in another pod goes there, however hot it is where it is.
+    HeatComparison,
+    /// An extent that is about to move is still used where it was.
+    MoveFence,
     /// Breaks no rule: some commits stand still for long between their place in the log and the stamps of their pages.
     StalledCommit,
 }
 
 impl Fault {
     /// All that break a rule, and that a world finds. (Those of the pool's locks are found by the model of its own tests.)
-    pub const ALL: [Fault; 15] = [
+    pub const ALL: [Fault; 17] = [
         Fault::PageFlush,
         Fault::Invalidate,
         Fault::PageBeforeLog,
@@ -73,6 +77,8 @@ impl Fault {
         Fault::StillOwned,
         Fault::LostTrace,
         Fault::PageChecksum,
+        Fault::HeatComparison,
+        Fault::MoveFence,
     ];
 
     /// Its name on a command line.
@@ -95,6 +101,8 @@ impl Fault {
             Fault::PageChecksum => "page-checksum",
             Fault::StaleCache => "stale-cache",
             Fault::LostFlush => "lost-flush",
+            Fault::HeatComparison => "heat-comparison",
+            Fault::MoveFence => "move-fence",
             Fault::StalledCommit => "stalled-commit",
         }
     }

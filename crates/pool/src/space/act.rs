@@ -11,6 +11,7 @@ use super::part::Part;
 use super::slot::{Slot, Use};
 use crate::book::EXTENT;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::seam::Points;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
@@ -270,7 +271,7 @@ impl Part {
                 Some(head) => self.in_run(head, address),
                 None => Err(gone(address)),
             },
-            Use::Frozen => Ok(Found::No(Outcome::Frozen)),
+            Use::Frozen => self.frozen(address, address.slot()),
             Use::Away => Ok(Found::No(Outcome::Away(self.place_of(address.slot()).0))),
             Use::Free | Use::Lent | Use::Retired => Err(gone(address)),
         }
@@ -289,13 +290,24 @@ impl Part {
                 used: Use::Slab(class, _),
                 ..
             }) => self.in_slab(address, class, slot),
-            Some(Slot { used: Use::Frozen, .. }) => Ok(Found::No(Outcome::Frozen)),
+            Some(Slot { used: Use::Frozen, .. }) => self.frozen(address, slot),
             _ if state == 0 => Ok(Found::No(Outcome::NotHere)),
             _ => Err(Error::Corrupt(format!(
                 "{}: state of the guest in slot {slot}: {state:#018x}",
                 self.name()
             ))),
         }
+    }
+
+    /// Of an extent that is about to move nothing is used.
+    fn frozen(&self, address: GlobalAddress, slot: u32) -> Result<Found> {
+        if planted(Fault::MoveFence)
+            && let Some(saved) = Slot::decode(self.saved(slot).load(Ordering::Acquire))
+            && let Use::Slab(class, _) = saved.used
+        {
+            return self.in_slab(address, class, slot);
+        }
+        Ok(Found::No(Outcome::Frozen))
     }
 
     /// The object at an address whose extent is a slab, and lies in `slot`.

@@ -16,12 +16,13 @@ pub mod life;
 pub mod panics;
 mod plan;
 mod pod;
+mod pool;
 pub mod rows;
 mod scene;
 mod session;
 mod shared;
 mod story;
 
-pub use plan::{Draw, Limits, Name, Plan, Tier};
+pub use plan::{Draw, Limits, Name, Plan, Pods, Tier};
 pub use pod::{Verdict, run};
 pub use shared::{Shared, Tally};

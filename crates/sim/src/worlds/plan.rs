@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use cenote_base::rt::Nanos;
 use cenote_base::rt::os::mix;
 
 use super::rows::Shape;
@@ -26,11 +27,13 @@ pub enum Name {
     Tiered,
     /// The memory device is lost with all that was in it, or the link to it.
     DeviceLoss,
+    /// The memory pool: users in several pods share a space whose extents move; hosts, users and pods go.
+    Pool,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: [Name; 8] = [
+    pub const ALL: [Name; 9] = [
         Name::Transactions,
         Name::Ddl,
         Name::Crash,
@@ -39,6 +42,7 @@ impl Name {
         Name::Handover,
         Name::Tiered,
         Name::DeviceLoss,
+        Name::Pool,
     ];
 
     /// As on the command line.
@@ -52,6 +56,7 @@ impl Name {
             Name::Handover => "handover",
             Name::Tiered => "tiered",
             Name::DeviceLoss => "device-loss",
+            Name::Pool => "pool",
         }
     }
 
@@ -69,6 +74,9 @@ impl Name {
             }
             Name::DeviceLoss => {
                 "the memory device is lost under a running engine or between two, links to it are cut and mended"
+            }
+            Name::Pool => {
+                "a space of the memory pool over several pods: extents move, ways are cut, users, hosts and pods are lost"
             }
         }
     }
@@ -93,13 +101,13 @@ impl FromStr for Name {
 /// What a run may reach at most: the dimensions in which a failure is shrunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Transactions.
+    /// Transactions; operations of the pool's users.
     pub transactions: u64,
     /// Ends of processes before the last one.
     pub deaths: u32,
     /// Sessions at once.
     pub sessions: usize,
-    /// Rows a table.
+    /// Rows a table; objects of the pool.
     pub rows: i32,
     /// Statements in a transaction.
     pub statements: u64,
@@ -165,6 +173,27 @@ pub struct Plan {
     pub cache: Option<u64>,
     /// Bits on the disk are flipped for good before the last life, which then may fail, but not be wrong.
     pub rot: bool,
+    /// Pods of the memory pool.
+    pub pods: Option<Pods>,
+}
+
+/// A space of the memory pool, over several pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pods {
+    /// Extents of each pod's part.
+    pub extents: u64,
+    /// Between two looks at what is hot.
+    pub every: Nanos,
+    /// How long what has come stays.
+    pub stay: Nanos,
+    /// Between two moves that nobody has asked for, about; zero: none.
+    pub moves: Nanos,
+    /// How long a host waits for what another is ordered to do.
+    pub patience: Nanos,
+    /// A pod is lost.
+    pub loses: bool,
+    /// In the end users of all pods do the same, for a while, and nothing else happens.
+    pub shares: bool,
 }
 
 /// Sizes of a pool with remote memory, in pages.
@@ -247,10 +276,12 @@ impl Plan {
             tier: None,
             cache: None,
             rot: name == Name::Disk && draw.one_in(3),
+            pods: None,
         };
         match name {
             Name::Tiered => drawn.over_remote_memory(limits, &mut draw),
             Name::DeviceLoss => drawn.on_a_device_that_goes(&mut draw),
+            Name::Pool => drawn.in_pods(&mut draw),
             _ => drawn,
         }
     }
@@ -260,6 +291,22 @@ impl Plan {
         (self.device, self.hosts) = (true, 2);
         self.host = draw.one_in(2);
         self.cache = Some(draw.of(&[128 << 10, 1 << 20, 8 << 20]));
+        self
+    }
+
+    /// Hosts are pods; sessions are threads of users; rows are objects.
+    fn in_pods(mut self, draw: &mut Draw) -> Plan {
+        (self.device, self.host) = (false, false);
+        self.hosts = draw.of(&[2, 2, 3]);
+        self.pods = Some(Pods {
+            extents: draw.of(&[7, 10, 14]),
+            every: Nanos::from_millis(draw.of(&[1, 2, 10])),
+            stay: Nanos::from_millis(draw.of(&[1, 5, 20])),
+            moves: Nanos::from_micros(draw.of(&[0, 300, 1000, 5000])),
+            patience: Nanos::from_millis(draw.of(&[2, 5, 20, 100])),
+            loses: self.deaths > 0 && draw.one_in(4),
+            shares: draw.one_in(3),
+        });
         self
     }
 

@@ -11,7 +11,7 @@ use super::far::Far;
 use super::life::{Site, is_refused, live};
 use super::plan::{Draw, Name, Plan};
 use super::shared::{Shared, Tally};
-use super::{panics, scene, story};
+use super::{panics, pool, scene, story};
 use crate::check::{End, adya, serial};
 use crate::memory::{Hazard, HazardKind};
 use crate::{DeviceSpec, Exit, Pace, Process, Topology, World};
@@ -117,7 +117,11 @@ pub fn run(plan: Plan) -> Verdict {
     drop((fault::ended(), panics::take(), scene::take()));
     let mut digest = shared.plan.seed;
     let world = World::new(shared.plan.schedule, Pace::Explore, topology(&shared.plan));
-    let outcome = world.map(|world| catch_unwind(AssertUnwindSafe(|| world.run(|w| lives(&shared, w)))));
+    let world = world.map(|world| match shared.plan.pods {
+        Some(_) => world.with_step_limit(pool::STEPS_MOST),
+        None => world,
+    });
+    let outcome = world.map(|world| catch_unwind(AssertUnwindSafe(|| world.run(|w| play(&shared, w)))));
     match outcome {
         Ok(Ok(outcome)) => {
             digest = outcome.digest;
@@ -141,6 +145,9 @@ fn topology(plan: &Plan) -> Topology {
     if let Some(bytes) = plan.cache {
         topology.hosts.iter_mut().for_each(|host| host.cache.bytes = bytes);
     }
+    if let Some(pods) = plan.pods {
+        return pool::topology(plan.hosts, pods);
+    }
     match DeviceSpec::new(DEVICE, plan.memory, "cxl-switch") {
         Ok(device) if plan.device => topology.with_device(device),
         _ => topology,
@@ -154,7 +161,15 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
         .to_owned()
 }
 
-/// The controller's thread: life after life.
+/// The controller's thread.
+fn play(shared: &Arc<Shared>, world: &World) {
+    match shared.plan.pods {
+        Some(pods) => pool::play(shared, pods, world),
+        None => lives(shared, world),
+    }
+}
+
+/// Life after life of an engine.
 fn lives(shared: &Arc<Shared>, world: &World) {
     // One storage for all hosts.
     let files = world.files(0);

@@ -19,6 +19,7 @@ use super::super::slot::{Slot, Use};
 use super::{Inner, Order, Ordered};
 use cenote_base::Result;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Nanos};
 
 const TURN: Nanos = Nanos::from_millis(50);
@@ -123,7 +124,8 @@ impl Inner {
                 .max_by(|one, other| one.0.total_cmp(&other.0));
             let Some((heat, pod)) = hottest else { continue };
             let is_settled = now.since(known.since) >= options.stay;
-            if heat <= options.heat.hot || heat <= here * options.margin || !is_settled {
+            let is_hotter_there = heat > here * options.margin || planted(Fault::HeatComparison);
+            if heat <= options.heat.hot || !is_hotter_there || !is_settled {
                 continue;
             }
             if let Some(extent) = self.extent_in(*slot) {
@@ -150,7 +152,9 @@ impl Inner {
         for part in parts {
             match self.order(part, &Order::Offer { heat: candidate.heat })? {
                 Ordered::Welcome => {}
-                Ordered::Instead { victim, heat } if heat * self.options.margin < candidate.heat => {
+                Ordered::Instead { victim, heat }
+                    if heat * self.options.margin < candidate.heat || planted(Fault::HeatComparison) =>
+                {
                     self.relocate_any(victim, self.part.number())?;
                 }
                 _ => continue,

@@ -1,0 +1,177 @@
+//! The keeper of a part, asked by users in other processes: a call for each of its methods.
+//!
+//! In the pool members ask over a connection; here over the simulated network, so that requests and answers are lost, and who asks again is told the same.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cenote_base::rt::{self, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::rdma::call::{Answer, Caller, CallerId, Callers, Serve};
+use cenote_pool::space::{Class, Extent, GlobalAddress, Keeper, Lifetime, LocalKeeper, Run, SessionId};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::members::Mark;
+use super::stage::{Stage, desk_name};
+
+/// How long a keeper that does not answer is asked again.
+const PATIENCE: Nanos = Nanos::from_secs(20);
+const RETRY: Nanos = Nanos::from_millis(2);
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Request {
+    Begin,
+    Take(SessionId, Class, Lifetime),
+    GiveBack(SessionId, Vec<Extent>),
+    TakeRun(SessionId, u64, Lifetime),
+    FreeRun(GlobalAddress),
+    End(SessionId),
+    IsAlive(SessionId),
+    Audit,
+}
+
+/// What serves a part's desk.
+pub(super) struct Desk {
+    pub stage: Arc<Stage>,
+    pub keeper: Arc<LocalKeeper>,
+}
+
+impl Serve for Desk {
+    fn serve(&self, _: CallerId, request: &[u8], answer: Answer) {
+        let read = serde_json::from_slice(request).map_err(|error| Error::corrupt(error.to_string()));
+        match read.and_then(|(mark, request)| self.answer(mark, request)) {
+            Ok(bytes) => answer.with(&bytes),
+            Err(error) => answer.fail(error),
+        }
+    }
+}
+
+impl Desk {
+    fn answer(&self, mark: Mark, request: Request) -> Result<Vec<u8>> {
+        let keeper = &*self.keeper;
+        match request {
+            Request::Begin => {
+                let session = keeper.begin()?;
+                let members = self.stage.members();
+                members.lock().began(mark, (self.keeper.part().number(), session));
+                json(&session)
+            }
+            Request::Take(session, class, lifetime) => json(&keeper.take(session, class, lifetime)?),
+            Request::GiveBack(session, extents) => json(&keeper.give_back(session, &extents)?),
+            Request::TakeRun(session, bytes, lifetime) => json(&keeper.take_run(session, bytes, lifetime)?),
+            Request::FreeRun(address) => json(&keeper.free_run(address)?),
+            Request::End(session) => {
+                keeper.end(session)?;
+                let part = self.keeper.part().number();
+                self.stage.members().lock().ended((part, session));
+                json(&())
+            }
+            Request::IsAlive(session) => json(&keeper.is_alive(session)?),
+            Request::Audit => json(&keeper.audit()?),
+        }
+    }
+}
+
+fn json(value: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|error| Error::Invalid(error.to_string()))
+}
+
+/// The keeper of a part, as a user has it.
+pub(super) struct DeskKeeper {
+    pub stage: Arc<Stage>,
+    pub callers: Arc<dyn Callers>,
+    pub pod: usize,
+    pub mark: Mark,
+    /// Never held at a preemption point.
+    pub caller: Mutex<Option<Arc<dyn Caller>>>,
+}
+
+impl DeskKeeper {
+    fn caller(&self) -> Result<Arc<dyn Caller>> {
+        let known = self.caller.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let caller = self.callers.caller(&desk_name(self.pod))?;
+        self.set_caller(Some(Arc::clone(&caller)));
+        Ok(caller)
+    }
+
+    fn set_caller(&self, caller: Option<Arc<dyn Caller>>) {
+        let mut known = self.caller.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *known, caller);
+        drop(known);
+        drop(before);
+    }
+
+    fn ask<T: DeserializeOwned>(&self, request: Request) -> Result<T> {
+        self.ask_counting(&request, &mut 0)
+    }
+
+    fn ask_counting<T: DeserializeOwned>(&self, request: &Request, tries: &mut u32) -> Result<T> {
+        let (bytes, until) = (json(&(self.mark, request))?, rt::now() + PATIENCE);
+        loop {
+            let mut answer = Vec::new();
+            let asked = self.caller().and_then(|caller| {
+                *tries += 1;
+                caller.call(&bytes, &mut answer)
+            });
+            match asked {
+                Ok(()) => return serde_json::from_slice(&answer).map_err(|error| Error::corrupt(error.to_string())),
+                Err(error @ (Error::Lost(_) | Error::Timeout(_))) => {
+                    self.set_caller(None);
+                    if rt::now() > until || self.stage.is_lost(self.pod) {
+                        return Err(error);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+            rt::sleep(RETRY);
+        }
+    }
+}
+
+impl Keeper for DeskKeeper {
+    fn begin(&self) -> Result<SessionId> {
+        self.ask(Request::Begin)
+    }
+
+    fn take(&self, session: SessionId, class: Class, lifetime: Lifetime) -> Result<Extent> {
+        self.ask(Request::Take(session, class, lifetime))
+    }
+
+    fn give_back(&self, session: SessionId, extents: &[Extent]) -> Result<()> {
+        self.ask(Request::GiveBack(session, extents.to_vec()))
+    }
+
+    fn take_run(&self, session: SessionId, bytes: u64, lifetime: Lifetime) -> Result<Run> {
+        self.ask(Request::TakeRun(session, bytes, lifetime))
+    }
+
+    fn free_run(&self, address: GlobalAddress) -> Result<()> {
+        let mut tries = 0;
+        match self.ask_counting(&Request::FreeRun(address), &mut tries) {
+            // The answer to the one before was lost.
+            Err(Error::Invalid(_)) if tries > 1 => Ok(()),
+            answer => answer,
+        }
+    }
+
+    fn end(&self, session: SessionId) -> Result<()> {
+        let ended = self.ask(Request::End(session));
+        if ended.is_err() {
+            // The keeper hears of it when it hears of this process again.
+            let part = super::stage::part_number(self.pod);
+            self.stage.members().lock().abandon((part, session));
+        }
+        ended
+    }
+
+    fn is_alive(&self, session: SessionId) -> Result<bool> {
+        self.ask(Request::IsAlive(session))
+    }
+
+    fn audit(&self) -> Result<Vec<String>> {
+        self.ask(Request::Audit)
+    }
+}

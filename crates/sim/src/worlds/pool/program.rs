@@ -1,0 +1,157 @@
+//! The program of a pod: keeps its part, hosts it, and looks after the dead.
+//!
+//! ```text
+//!   calls ─► host      desk ─► keeper      mover: extents at random to anywhere      this thread: ends what the dead had, reports
+//! ```
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use cenote_base::Result;
+use cenote_base::rt::{self, Nanos};
+use cenote_fabric::RegionOptions;
+use cenote_pool::space::{HeatOptions, Host, HostOptions, Hosts, Keeper, LocalKeeper, Part, PartOptions, Peer};
+
+use super::desk::Desk;
+use super::members::Mark;
+use super::stage::{KEY, Phase, Report, SPACE, Stage, device, part_number, pod_name};
+use super::{EXTENT, Role};
+use crate::rdma::Serving;
+use crate::worlds::plan::Draw;
+
+const TURN: Nanos = Nanos::from_micros(300);
+/// Moves at random that a program tries: users may have to wait for half a minute, and would see thousands.
+const MOVES_MOST: u32 = 200;
+
+/// The body of a program's process.
+pub(super) fn run(stage: &Arc<Stage>, pod: usize, role: Role) {
+    if let Err(error) = host(stage, pod, role) {
+        stage.shared.fail(format!("the program of pod {pod}: {error}"));
+    }
+}
+
+fn host(stage: &Arc<Stage>, pod: usize, role: Role) -> Result<()> {
+    let part = Arc::new(match role.makes {
+        true => make(stage, pod)?,
+        false => Part::open(&device(pod), RegionOptions::default())?,
+    });
+    let keeper = Arc::new(LocalKeeper::new(part)?);
+    let going_on = stage.members().lock().going_on(part_number(pod));
+    going_on.into_iter().try_for_each(|session| keeper.readmit(session))?;
+    let host = Arc::new(Host::start(Arc::clone(&keeper), options(stage, pod, role))?);
+    for other in (0..stage.count()).filter(|other| *other != pod) {
+        let peer = Peer {
+            pod: pod_name(other),
+            way: stage.way(pod, other),
+        };
+        host.set_peer(part_number(other), peer);
+    }
+    serve(stage, pod, &host);
+    let stop = Arc::new(AtomicBool::new(false));
+    let mover = {
+        let (stage, host, stop) = (Arc::clone(stage), Arc::clone(&host), Arc::clone(&stop));
+        rt::spawn("mover", move || move_at_random(&stage, pod, &host, &stop))
+    };
+    let mut given_up = BTreeSet::new();
+    while !stage.is_to_end(pod) {
+        look_after(stage, pod, &host, &mut given_up)?;
+        rt::sleep(TURN);
+    }
+    stop.store(true, SeqCst);
+    let _ = mover.join();
+    // Its threads end with it.
+    drop(host);
+    Ok(())
+}
+
+fn make(stage: &Stage, pod: usize) -> Result<Part> {
+    let options = PartOptions {
+        space: SPACE,
+        part: part_number(pod),
+        tenant: 0,
+        bytes: (stage.pods.extents + 1) * EXTENT,
+        movable: true,
+        region: RegionOptions::default(),
+    };
+    Part::create(&device(pod), &options)
+}
+
+fn options(stage: &Stage, pod: usize, role: Role) -> HostOptions {
+    let heat = HeatOptions::default();
+    HostOptions {
+        pod: pod_name(pod),
+        key: KEY,
+        heat: HeatOptions {
+            hot: if role.moves { heat.hot } else { f64::MAX },
+            ..heat
+        },
+        every: role.every,
+        stay: stage.pods.stay,
+        patience: stage.pods.patience,
+        ..HostOptions::default()
+    }
+}
+
+/// Starts the threads that answer users; returns when they do.
+fn serve(stage: &Arc<Stage>, pod: usize, host: &Arc<Host>) {
+    let hosts = Arc::new(Hosts::default());
+    hosts.add(host);
+    let desk = Desk {
+        stage: Arc::clone(stage),
+        keeper: Arc::clone(host.keeper()),
+    };
+    let (calls, desks) = stage.nodes(pod);
+    let (calls, desks) = (calls.clone(), desks.clone());
+    rt::spawn("calls", move || calls.serve(&*hosts, Serving::default()));
+    rt::spawn("desk", move || desks.serve(&desk, Serving::default()));
+    let (calls, desks) = stage.nodes(pod);
+    while !calls.is_served() || !desks.is_served() {
+        rt::sleep(Nanos::from_micros(1));
+    }
+    stage.set_ready(pod);
+}
+
+/// What the dead had comes back; the controller hears what it has asked for.
+fn look_after(stage: &Stage, pod: usize, host: &Host, given_up: &mut BTreeSet<Mark>) -> Result<()> {
+    let (now, part) = (rt::now(), part_number(pod));
+    let (over, dead) = {
+        let members = stage.members().lock();
+        (members.over(part, now), members.dead(now))
+    };
+    for session in over {
+        host.keeper().end(session)?;
+        stage.members().lock().ended((part, session));
+    }
+    if !dead.is_subset(given_up) {
+        host.give_up(|mark| dead.contains(&mark));
+        *given_up = dead;
+    }
+    if stage.is_asked(pod) {
+        let report = Report {
+            problems: host.keeper().audit()?,
+            placement: host.keeper().placement(),
+            moved: host.moved(),
+        };
+        stage.report(pod, report);
+    }
+    Ok(())
+}
+
+/// Moves extents that hold objects, wherever they lie, to anywhere.
+fn move_at_random(stage: &Stage, pod: usize, host: &Host, stop: &AtomicBool) {
+    let (mut draw, mut left) = (Draw(rt::random()), MOVES_MOST);
+    while left > 0 && stage.pods.moves > Nanos::ZERO && !stop.load(SeqCst) && stage.phase() == Phase::Wild {
+        rt::sleep(Nanos(draw.below(2 * stage.pods.moves.raw())));
+        let Some(extent) = stage.model.any_extent(part_number(pod), draw.word()) else {
+            continue;
+        };
+        left -= 1;
+        let to = part_number(draw.below(stage.count() as u64) as usize);
+        match host.relocate(extent, to) {
+            Ok(()) => stage.shared.count("moves"),
+            // Full, busy, on its way already, or somebody cannot be reached: it stays, or the way it went is found out.
+            Err(_) => stage.shared.count("moves that failed"),
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! What all processes of the world have in common, and what outlives them: the network, who is a member, what is known of objects, what the controller wants.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cenote_base::rt::{self, Nanos};
+use cenote_fabric::profile;
+use cenote_fabric::rdma::call::Callers;
+use cenote_pool::space::{FarPart, Hello, Moved, Part, Placement, Space, Way};
+
+use super::desk::DeskKeeper;
+use super::members::{Mark, Members};
+use super::model::Model;
+use crate::rdma::{MemoryNode, Network};
+use crate::worlds::plan::Pods;
+use crate::worlds::shared::Shared;
+
+pub(super) const SPACE: u128 = 0x5bace;
+pub(super) const KEY: u128 = 0x5ec2e7;
+
+/// A part's number.
+pub(super) fn part_number(pod: usize) -> u8 {
+    pod as u8 + 1
+}
+
+/// The pod of a part.
+pub(super) fn pod_of(part: u8) -> usize {
+    usize::from(part).wrapping_sub(1)
+}
+
+pub(super) fn pod_name(pod: usize) -> String {
+    format!("pod{pod}")
+}
+
+pub(super) fn desk_name(pod: usize) -> String {
+    format!("desk{pod}")
+}
+
+/// What users and programs are to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// Faults come.
+    Wild,
+    /// Users end what they are at.
+    Calm,
+}
+
+/// What a program of a pod tells when it is asked.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Report {
+    /// What the keeper finds wrong.
+    pub problems: Vec<String>,
+    /// Where extents lie.
+    pub placement: Placement,
+    /// What has moved since the program began.
+    pub moved: Moved,
+}
+
+/// What all parts tell, by number.
+pub(super) type Reports = BTreeMap<u8, Report>;
+
+/// Between the controller and the program of a pod.
+#[derive(Debug, Default)]
+struct Post {
+    is_asked: bool,
+    is_to_end: bool,
+    is_ready: bool,
+    report: Option<Report>,
+}
+
+/// A pod, as the network knows it.
+struct Pod {
+    calls: MemoryNode,
+    desk: MemoryNode,
+    lost: AtomicBool,
+    post: Mutex<Post>,
+}
+
+pub(super) struct Stage {
+    pub shared: Arc<Shared>,
+    pub pods: Pods,
+    pub network: Network,
+    pub model: Model,
+    members: Mutex<Members>,
+    all: Vec<Pod>,
+    calm: AtomicBool,
+    turns: AtomicU64,
+    values: AtomicU64,
+    running: AtomicU32,
+    /// What parts told when nothing moved any more.
+    settled: Mutex<Option<Reports>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Its lock is the machine's own.
+pub(super) struct MembersOf<'s>(&'s Mutex<Members>);
+
+impl<'s> MembersOf<'s> {
+    pub fn lock(&self) -> MutexGuard<'s, Members> {
+        lock(self.0)
+    }
+}
+
+impl Stage {
+    pub fn new(shared: &Arc<Shared>, pods: Pods, seed: u64) -> Arc<Stage> {
+        let network = Network::new(&profile::named("rdma").expect("a profile of this program"), seed);
+        let pod = |pod: usize| Pod {
+            calls: network.add_node(&pod_name(pod)),
+            desk: network.add_node(&desk_name(pod)),
+            lost: AtomicBool::new(false),
+            post: Mutex::default(),
+        };
+        Arc::new(Stage {
+            all: (0..shared.plan.hosts).map(pod).collect(),
+            shared: Arc::clone(shared),
+            pods,
+            network,
+            model: Model::default(),
+            members: Mutex::default(),
+            calm: AtomicBool::new(false),
+            turns: AtomicU64::new(0),
+            values: AtomicU64::new(0),
+            running: AtomicU32::new(0),
+            settled: Mutex::default(),
+        })
+    }
+
+    pub fn members(&self) -> MembersOf<'_> {
+        MembersOf(&self.members)
+    }
+
+    /// How many pods there are, lost ones included.
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Pods that are there.
+    pub fn alive(&self) -> Vec<usize> {
+        (0..self.count()).filter(|pod| !self.is_lost(*pod)).collect()
+    }
+
+    pub fn is_lost(&self, pod: usize) -> bool {
+        self.all.get(pod).is_some_and(|pod| pod.lost.load(SeqCst))
+    }
+
+    /// The pod is gone, as far as the network goes.
+    pub fn lose(&self, pod: usize) {
+        self.all[pod].lost.store(true, SeqCst);
+        self.all[pod].calls.lose();
+        self.all[pod].desk.lose();
+    }
+
+    /// Where a pod is called, and where its keeper is asked.
+    pub fn nodes(&self, pod: usize) -> (&MemoryNode, &MemoryNode) {
+        (&self.all[pod].calls, &self.all[pod].desk)
+    }
+
+    // ---- phases ----
+
+    pub fn set_phase(&self, phase: Phase) {
+        self.calm.store(phase == Phase::Calm, SeqCst);
+    }
+
+    pub fn phase(&self) -> Phase {
+        match self.calm.load(SeqCst) {
+            true => Phase::Calm,
+            false => Phase::Wild,
+        }
+    }
+
+    /// Takes one of the operations that are to be done, if users shall go on.
+    pub fn take_turn(&self) -> bool {
+        self.turns.fetch_add(1, SeqCst);
+        self.phase() == Phase::Wild && !self.shared.has_failed()
+    }
+
+    pub fn turns(&self) -> u64 {
+        self.turns.load(SeqCst)
+    }
+
+    /// A value that nobody else writes.
+    pub fn new_value(&self) -> u64 {
+        self.values.fetch_add(1, SeqCst) + 1
+    }
+
+    /// One more number of a thread.
+    pub fn new_thread(&self) -> usize {
+        self.running.fetch_add(1, SeqCst) as usize
+    }
+
+    // ---- the controller and programs ----
+
+    /// The program of a pod serves.
+    pub fn set_ready(&self, pod: usize) {
+        lock(&self.all[pod].post).is_ready = true;
+    }
+
+    pub fn is_ready(&self, pod: usize) -> bool {
+        lock(&self.all[pod].post).is_ready
+    }
+
+    /// Another program is about to begin.
+    pub fn clear_post(&self, pod: usize) {
+        *lock(&self.all[pod].post) = Post::default();
+    }
+
+    pub fn ask_report(&self, pod: usize) {
+        let mut post = lock(&self.all[pod].post);
+        (post.is_asked, post.report) = (true, None);
+    }
+
+    pub fn take_report(&self, pod: usize) -> Option<Report> {
+        lock(&self.all[pod].post).report.take()
+    }
+
+    pub fn is_asked(&self, pod: usize) -> bool {
+        std::mem::take(&mut lock(&self.all[pod].post).is_asked)
+    }
+
+    pub fn report(&self, pod: usize, report: Report) {
+        lock(&self.all[pod].post).report = Some(report);
+    }
+
+    pub fn ask_end(&self, pod: usize) {
+        lock(&self.all[pod].post).is_to_end = true;
+    }
+
+    pub fn is_to_end(&self, pod: usize) -> bool {
+        lock(&self.all[pod].post).is_to_end
+    }
+
+    // ---- the space ----
+
+    /// The way from one pod to the host of another.
+    pub fn way(&self, from: usize, to: usize) -> Arc<Way> {
+        let hello = Hello {
+            space: SPACE,
+            key: KEY,
+            pod: pod_name(from),
+        };
+        Arc::new(Way::new(
+            self.network.port(from) as Arc<dyn Callers>,
+            pod_name(to),
+            hello,
+        ))
+    }
+
+    /// The space as a new process on `pod` sees it.
+    ///
+    /// # Errors
+    /// Those of mapping the pod's part.
+    pub fn open(self: &Arc<Stage>, pod: usize, mark: Mark) -> cenote_base::Result<Space> {
+        let space = Space::new(SPACE);
+        let keeper = |of: usize| {
+            Arc::new(DeskKeeper {
+                stage: Arc::clone(self),
+                callers: self.network.port(pod),
+                pod: of,
+                mark,
+                caller: Mutex::default(),
+            })
+        };
+        let part = Part::join_marked(&device(pod), Default::default(), mark)?;
+        space.attach(Arc::new(part), keeper(pod))?;
+        for other in (0..self.count()).filter(|other| *other != pod) {
+            let far = FarPart {
+                number: part_number(other),
+                pod: pod_name(other),
+                way: self.way(pod, other),
+            };
+            space.attach_far(far, keeper(other))?;
+        }
+        Ok(space)
+    }
+
+    /// Waits until `is_so`, for so long of virtual time.
+    pub fn wait(&self, time: Nanos, mut is_so: impl FnMut() -> bool) -> bool {
+        let until = rt::now() + time;
+        while !is_so() {
+            if rt::now() > until || self.shared.has_failed() {
+                return false;
+            }
+            rt::sleep(Nanos::from_micros(200));
+        }
+        true
+    }
+
+    /// Nothing moves any more, and this is what parts tell.
+    pub fn keep(&self, reports: Reports) {
+        *lock(&self.settled) = Some(reports);
+    }
+
+    /// What they told then.
+    pub fn settled(&self) -> Option<Reports> {
+        lock(&self.settled).clone()
+    }
+
+    /// What all programs that are there tell, by part.
+    pub fn reports(&self) -> Option<Reports> {
+        let alive = self.alive();
+        alive.iter().for_each(|pod| self.ask_report(*pod));
+        let mut reports = BTreeMap::new();
+        let all_there = self.wait(Nanos::from_secs(30), || {
+            for pod in &alive {
+                if let Some(report) = self.take_report(*pod) {
+                    reports.insert(part_number(*pod), report);
+                }
+            }
+            reports.len() == alive.len()
+        });
+        all_there.then_some(reports)
+    }
+}
+
+/// Where a pod's part lies.
+pub(super) fn device(pod: usize) -> std::path::PathBuf {
+    format!("/dev/sim/{}", device_name(pod)).into()
+}
+
+pub(super) fn device_name(pod: usize) -> String {
+    format!("part{pod}")
+}
