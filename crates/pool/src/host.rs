@@ -32,10 +32,13 @@ pub trait Host: Send + Sync {
     /// Whether a process has not ended wholly yet.
     fn is_there(&self, process: Process) -> bool;
 
+    /// Whether what a process maps can be seen: else it cannot be told whether it uses memory.
+    fn is_seen(&self, process: Process) -> bool;
+
     /// Ends a process if it has one of `files` mapped, and returns when it has none of them: because it never had, or is not there any more.
     ///
     /// # Errors
-    /// As [`Host::end_holders`].
+    /// As [`Host::end_holders`]; [`Error::Busy`] too if that is not seen.
     fn end_process(&self, process: Process, files: &[PathBuf], patience: Nanos) -> Result<()>;
 }
 
@@ -139,7 +142,18 @@ impl Host for Machine {
         Stat::of(process.pid).is_some_and(|stat| stat.start == process.start && !stat.is_over)
     }
 
+    fn is_seen(&self, process: Process) -> bool {
+        let maps = read_all(Path::new(&format!("/proc/{}/maps", process.pid)));
+        !maps.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    }
+
     fn end_process(&self, process: Process, files: &[PathBuf], patience: Nanos) -> Result<()> {
+        if self.is_there(process) && !self.is_seen(process) {
+            let pid = process.pid;
+            return Err(Error::Busy(format!(
+                "process {pid} hides what it maps: what it may use is kept until it has ended"
+            )));
+        }
         let until = rt::now().raw().saturating_add(patience.raw());
         let mut mapped = None;
         for file in files {

@@ -1,18 +1,25 @@
 //! What the processes of a pool say to each other: one request, one answer, in turn.
 //!
-//! Bytes are JSON: messages are few and small, and people can read them. A peer's first message is a [`Hello`]; what it may ask follows from the role that it took
+//! Bytes are JSON: messages are few and small, and people can read them. An answer may be longer than a message: then it comes in pieces, each with a byte before it (which JSON
+//! does not begin with) that says whether it is the last. A peer's first message is a [`Hello`]; what it may ask follows from the role that it took
 //! there.
 
 use crate::book::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
 use crate::key::Key;
 use cenote_base::rt::Nanos;
+use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
-use cenote_fabric::message::Connection;
+use cenote_fabric::message::{Connection, MESSAGE_MAX};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// What this program speaks. Peers of another version are refused.
 pub const VERSION: u16 = 3;
+
+/// Bytes of the longest answer.
+const ANSWER_MAX: usize = 16 << 20;
+const PIECE: u8 = 1;
+const LAST_PIECE: u8 = 2;
 
 /// The first message, to the manager.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -429,26 +436,66 @@ impl From<Failure> for Error {
 
 /// Sends a message.
 pub fn send(connection: &dyn Connection, message: &impl Serialize) -> Result<()> {
-    let bytes =
-        serde_json::to_vec(message).map_err(|e| Error::Invalid(format!("a message that cannot be written: {e}")))?;
-    connection.send(&bytes)
+    connection.send(&to_bytes(message)?)
 }
 
-/// Sends an answer; where it is longer than a message can be, the failure to say so.
+fn to_bytes(message: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(message).map_err(|e| Error::Invalid(format!("a message that cannot be written: {e}")))
+}
+
+/// Sends an answer, in pieces if it is longer than a message can be; one that is too long for that too is a failure to who asked.
 pub fn answer<T: Serialize>(connection: &dyn Connection, answer: &T, failed: fn(Failure) -> T) -> Result<()> {
-    match send(connection, answer) {
-        Err(Error::Invalid(text)) => {
-            let error = Error::Full(format!("the answer is too long for a message: {text}"));
+    let bytes = to_bytes(answer)?;
+    match bytes.len() {
+        len if len <= MESSAGE_MAX => connection.send(&bytes),
+        len if len <= ANSWER_MAX => send_pieces(connection, &bytes),
+        len => {
+            let error = Error::Full(format!("the answer has {}, which is too long", ByteSize(len as u64)));
             send(connection, &failed(error.into()))
         }
-        sent => sent,
+    }
+}
+
+fn send_pieces(connection: &dyn Connection, bytes: &[u8]) -> Result<()> {
+    let mut pieces = bytes.chunks(MESSAGE_MAX - 1).peekable();
+    while let Some(piece) = pieces.next() {
+        let mark = if pieces.peek().is_some() { PIECE } else { LAST_PIECE };
+        connection.send(&[&[mark], piece].concat())?;
+    }
+    Ok(())
+}
+
+/// Receives what [`answer`] sent.
+fn receive_answer(connection: &dyn Connection, patience: Nanos) -> Result<Vec<u8>> {
+    let mut all = Vec::new();
+    loop {
+        let bytes = connection.receive(patience)?;
+        let (is_last, piece) = match bytes.split_first() {
+            Some((&PIECE, piece)) => (false, piece),
+            Some((&LAST_PIECE, piece)) => (true, piece),
+            _ if all.is_empty() => return Ok(bytes),
+            _ => return Err(Error::corrupt(format!("an answer of {}", connection.peer()))),
+        };
+        all.extend_from_slice(piece);
+        if all.len() > ANSWER_MAX || piece.is_empty() {
+            return Err(Error::corrupt(format!(
+                "an answer of {}: its length",
+                connection.peer()
+            )));
+        }
+        if is_last {
+            return Ok(all);
+        }
     }
 }
 
 /// Receives a message; one that cannot be read ends the connection.
 pub fn receive<T: DeserializeOwned>(connection: &dyn Connection, patience: Nanos) -> Result<T> {
-    let bytes = connection.receive(patience)?;
-    serde_json::from_slice(&bytes).map_err(|error| {
+    read(connection, &connection.receive(patience)?)
+}
+
+fn read<T: DeserializeOwned>(connection: &dyn Connection, bytes: &[u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|error| {
         connection.close();
         Error::corrupt(format!("a message of {}: {error}", connection.peer()))
     })
@@ -456,7 +503,8 @@ pub fn receive<T: DeserializeOwned>(connection: &dyn Connection, patience: Nanos
 
 /// Sends a message and waits for the answer. After an error nobody knows which answer would come next: the connection is over.
 pub fn call<T: DeserializeOwned>(connection: &dyn Connection, message: &impl Serialize, patience: Nanos) -> Result<T> {
-    let answer = send(connection, message).and_then(|()| receive(connection, patience));
+    let answer = send(connection, message).and_then(|()| receive_answer(connection, patience));
+    let answer = answer.and_then(|bytes| read(connection, &bytes));
     if answer.is_err() {
         connection.close();
     }
@@ -466,8 +514,9 @@ pub fn call<T: DeserializeOwned>(connection: &dyn Connection, message: &impl Ser
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_base::rt;
+    use cenote_fabric::message::Network;
     use cenote_fabric::message::tcp::Tcp;
-    use cenote_fabric::message::{MESSAGE_MAX, Network};
     use proptest::prelude::*;
 
     #[test]
@@ -478,27 +527,57 @@ mod tests {
         assert_eq!(error.to_string(), "corrupt: bits");
     }
 
-    /// The connection goes on, and who asked hears why there is no answer.
-    #[test]
-    fn an_answer_that_is_too_long_is_a_failure() {
-        let soon = Nanos::from_secs(10);
+    fn report(len: usize) -> Reply {
+        Reply::Audit(AuditReport {
+            summary: vec!["x".repeat(len)],
+            problems: Vec::new(),
+        })
+    }
+
+    const SOON: Nanos = Nanos::from_secs(60);
+
+    /// Asks somebody who answers as he is told.
+    fn ask(answering: impl FnOnce(&dyn Connection) + Send + 'static) -> Result<Reply> {
         let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
-        let one = Tcp.connect(&listener.address(), soon).expect("connected");
-        let other = listener.accept(soon).expect("no error").expect("connected");
-        let report = |len| {
-            Reply::Audit(AuditReport {
-                summary: vec!["x".repeat(len)],
-                problems: Vec::new(),
-            })
-        };
-        answer(&*one, &report(MESSAGE_MAX), Reply::Failed).expect("said");
-        answer(&*one, &report(1), Reply::Failed).expect("said");
-        let said: Reply = receive(&*other, soon).expect("an answer");
+        let one = Tcp.connect(&listener.address(), SOON).expect("connected");
+        let other = listener.accept(SOON).expect("no error").expect("connected");
+        let answering = rt::spawn("answers", move || {
+            assert_eq!(receive::<Request>(&*other, SOON).expect("a question"), Request::Status);
+            answering(&*other);
+        });
+        let said = call(&*one, &Request::Status, SOON);
+        answering.join().expect("no panic");
+        said
+    }
+
+    /// The story: a tenant had some hundred grants with long descriptions, and the pool's status was longer than a message. Operators lost the connection whenever they asked for it.
+    #[test]
+    fn long_answers_come_whole() {
+        for len in [0, MESSAGE_MAX - 200, MESSAGE_MAX, 2 * MESSAGE_MAX, 5 * MESSAGE_MAX + 77] {
+            let said = ask(move |other| answer(other, &report(len), Reply::Failed).expect("sent"));
+            assert!(said.expect("an answer") == report(len), "{len}");
+        }
+        let said = ask(|other| answer(other, &report(ANSWER_MAX), Reply::Failed).expect("sent"));
+        let said = said.expect("an answer");
         assert!(
             matches!(&said, Reply::Failed(failure) if failure.kind == Kind::Full && failure.text.contains("too long")),
             "{said:?}"
         );
-        assert_eq!(receive::<Reply>(&*other, soon).expect("an answer"), report(1));
+    }
+
+    #[test]
+    fn pieces_that_are_none_are_refused() {
+        let refused = |pieces: Vec<Vec<u8>>| {
+            let said = ask(move |other| pieces.iter().for_each(|piece| _ = other.send(piece)));
+            assert!(matches!(said, Err(Error::Corrupt(_))), "{said:?}");
+        };
+        refused(vec![vec![PIECE]]);
+        refused(vec![vec![LAST_PIECE]]);
+        refused(vec![vec![PIECE, b'"'], b"\"Done\"".to_vec()]);
+        refused(vec![vec![PIECE, b'"'], vec![LAST_PIECE, b'x']]);
+        refused(vec![vec![3, b'"']]);
+        let piece = [vec![PIECE], vec![b' '; MESSAGE_MAX - 1]].concat();
+        refused(vec![piece; ANSWER_MAX / MESSAGE_MAX + 2]);
     }
 
     proptest! {

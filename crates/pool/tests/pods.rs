@@ -217,7 +217,9 @@ fn extents_come_to_who_uses_them() {
         let spaces = spaces(&pool);
         let address = spaces[0].session().alloc(64).expect("room");
         let mut added = 0;
+        let began = rt::now();
         while spaces[1].stats().parts[0].guests == 0 {
+            assert!(rt::now().since(began) < PATIENCE, "it stays where it is: {added}");
             spaces[1].fetch_add(address, 1).expect("added");
             added += 1;
         }
@@ -243,12 +245,14 @@ fn a_node_that_comes_back_is_found() {
 }
 
 fn patiently(f: impl Fn() -> Result<u64>) -> u64 {
+    let began = rt::now();
     loop {
         match f() {
             Ok(value) => return value,
-            Err(Error::Lost(_) | Error::Timeout(_) | Error::Invalid(_)) => rt::sleep(Nanos::from_millis(50)),
+            Err(Error::Lost(_) | Error::Timeout(_) | Error::Invalid(_)) if rt::now().since(began) < PATIENCE => {}
             Err(error) => panic!("{error}"),
         }
+        rt::sleep(Nanos::from_millis(50));
     }
 }
 

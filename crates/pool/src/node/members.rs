@@ -193,6 +193,12 @@ impl Inner {
                 hello.process.pid
             )));
         }
+        if process.is_some_and(|process| !self.host.is_seen(process)) {
+            return Err(Error::Mismatch(format!(
+                "the memory node does not see what process {} maps, as it changed its user or has capabilities: it could not be told whether it uses memory",
+                hello.process.pid
+            )));
+        }
         let mut members = self.members.lock();
         if !members.contains_key(&hello.member) {
             self.check_ended(hello.space)?;

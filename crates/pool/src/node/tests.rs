@@ -23,6 +23,7 @@ struct Stage(Arc<State>);
 struct State {
     is_blind: AtomicBool,
     is_stuck: AtomicBool,
+    is_hidden: AtomicBool,
     /// How often those who are no members were to be ended.
     ended_others: AtomicU32,
 }
@@ -47,6 +48,10 @@ impl Host for Stage {
 
     fn is_there(&self, _: Process) -> bool {
         true
+    }
+
+    fn is_seen(&self, _: Process) -> bool {
+        !self.0.is_hidden.load(Ordering::Acquire)
     }
 
     fn end_process(&self, _: Process, _: &[PathBuf], _: Nanos) -> Result<()> {
@@ -92,8 +97,14 @@ fn restarted(directory: &Path, stage: &Stage) -> (Arc<Inner>, Box<dyn Listener>)
     prepare(directory, stage).expect("a node")
 }
 
+type Answer = (Arc<dyn Connection>, std::result::Result<MemberWelcome, Failure>);
+
 /// A member that this node cannot end, as it runs elsewhere.
-fn hello(node: &MemoryNode, member: u128) -> (Arc<dyn Connection>, std::result::Result<MemberWelcome, Failure>) {
+fn hello(node: &MemoryNode, member: u128) -> Answer {
+    hello_of(node, member, 1)
+}
+
+fn hello_of(node: &MemoryNode, member: u128, machine: u64) -> Answer {
     let connection = Tcp.connect(node.address(), PATIENCE).expect("connected");
     let hello = MemberHello {
         version: VERSION,
@@ -101,7 +112,7 @@ fn hello(node: &MemoryNode, member: u128) -> (Arc<dyn Connection>, std::result::
         key: Key::of(7),
         member: MemberId(member),
         parts: vec![1],
-        machine: 1,
+        machine,
         process: Process { pid: 1, start: 1 },
         name: "x".into(),
         sessions: Vec::new(),
@@ -135,6 +146,25 @@ fn a_directory_that_does_not_show_who_uses_it_is_refused() {
     let options = prepare(directory.path(), &stage).expect("a node").0.options.clone();
     let node = MemoryNode::start(options, Arc::new(Tcp), Box::new(crate::host::Machine));
     node.expect("this machine shows it");
+}
+
+/// The story: a process had changed its user since it began, so that its memory map is not shown. It counted as one that maps nothing: it was not ended, and what it used was free.
+#[test]
+fn who_hides_what_it_maps_is_no_member() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let stage = Stage::default();
+    let (inner, listener) = restarted(directory.path(), &stage);
+    let node = MemoryNode::run(inner, listener);
+    let here = cenote_fabric::boot();
+    hello_of(&node, 5, here).1.expect("a member");
+    stage.0.is_hidden.store(true, Ordering::Release);
+    let refused = hello_of(&node, 6, here).1.map_err(Error::from);
+    assert!(
+        matches!(&refused, Err(Error::Mismatch(text)) if text.contains("maps")),
+        "{refused:?}"
+    );
+    hello(&node, 7).1.expect("elsewhere that does not matter");
+    assert!(crate::host::Machine.is_seen(Process::this()));
 }
 
 /// The story: a node took longer than a lease to open its parts, and heard nobody meanwhile. Then it ended all of its members for their silence.
