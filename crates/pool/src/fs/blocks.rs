@@ -23,6 +23,14 @@ pub(super) struct Blocks<'a> {
     pub(super) inode: GlobalAddress,
 }
 
+/// Where a block belongs.
+enum Place {
+    /// Its word.
+    Word(GlobalAddress),
+    /// The tree has none for it, nor for those behind it: so many.
+    Gap(u64),
+}
+
 /// Blocks below a root of this height.
 fn reach(height: u64) -> u64 {
     FANOUT.pow(height as u32)
@@ -52,20 +60,35 @@ impl Blocks<'_> {
 
     /// The word of a block, if the tree has one for it.
     fn word(&self, index: u64) -> Result<Option<GlobalAddress>> {
+        Ok(match self.look_up(index)? {
+            Place::Word(word) => Some(word),
+            Place::Gap(_) => None,
+        })
+    }
+
+    /// How many blocks, from this one on, no node leads to; none if it has a word.
+    pub(super) fn gap(&self, index: u64) -> Result<u64> {
+        Ok(match self.look_up(index)? {
+            Place::Word(_) => 0,
+            Place::Gap(blocks) => blocks,
+        })
+    }
+
+    fn look_up(&self, index: u64) -> Result<Place> {
         let root = self.space().load(self.root_word())?;
         let (mut node, height) = decode(root)?;
         if root == 0 || index >= reach(height) {
-            return Ok(None);
+            return Ok(Place::Gap(u64::MAX));
         }
         let mut word = self.root_word();
         for level in (0..height).rev() {
             word = at(node, 8 * (index / reach(level) % FANOUT));
             node = GlobalAddress::from_raw(self.space().load(word)?);
             if node.is_null() && level > 0 {
-                return Ok(None);
+                return Ok(Place::Gap(reach(level) - index % reach(level)));
             }
         }
-        Ok(Some(word))
+        Ok(Place::Word(word))
     }
 
     /// A block; null if there is none.

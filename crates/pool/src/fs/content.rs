@@ -8,14 +8,16 @@
 use super::blocks::{Blocks, decode, pieces};
 use super::inode::{gone, kind};
 use super::layout::{
-    BLOCK, CHANGED_AT, FILE_MAX, INLINE, INLINE_BYTES, INODE_CHANGED_AT, MODE, NUMBER, SIZE, TAKEN, at,
+    BLOCK, CHANGED_AT, FILE_MAX, INLINE, INLINE_BYTES, INODE, INODE_CHANGED_AT, MODE, NUMBER, SIZE, TAKEN, at,
 };
 use super::{Failure, FileSystem, Inode, Result, now};
 use crate::space::{GlobalAddress, Mode};
 use cenote_base::Error;
 
-/// The least object for a block.
-const BLOCK_MIN: u64 = 512;
+/// The least object for a block. It is of another class than an inode: a file that is gone is known by its address and number for a while, and no object whose bytes programs choose may come to
+/// lie there and say that it is that file.
+const BLOCK_MIN: u64 = 1024;
+const _: () = assert!(BLOCK_MIN.is_power_of_two() && BLOCK_MIN >= 2 * INODE);
 /// From this block on a file counts as long: its blocks are whole ones from the start.
 const LONG_FROM: u64 = 4;
 /// Nanoseconds that a time of change may be ahead of the clock because of changes that came faster than it ticks.
@@ -320,17 +322,26 @@ impl FileSystem {
                 _ => Ok(self.session.write(at(inode, INLINE + offset), &zeros[..len as usize])?),
             };
         }
-        for (index, inside, bytes) in pieces(offset, len) {
+        let (mut from, end) = (offset, offset + len);
+        while from < end {
+            let (index, inside) = (from / BLOCK, from % BLOCK);
+            let bytes = (BLOCK - inside).min(end - from);
+            let gap = blocks.gap(index)?;
+            if gap > 0 {
+                from = index.saturating_add(gap).saturating_mul(BLOCK);
+                continue;
+            }
             if bytes == BLOCK {
                 self.add_taken(inode, 0, blocks.remove(index)?)?;
             } else {
                 self.zero_block(blocks.find(index)?, inside, bytes)?;
             }
+            from += bytes;
         }
         Ok(())
     }
 
-    /// After a writer has died or failed: the invariant holds again, and what the blocks take is counted.
+    /// After a writer has died or failed: the invariant holds again, what the blocks take is counted, and others learn that bytes may have changed.
     fn clear_up(&self, inode: GlobalAddress) -> Result<()> {
         match self.session.load(at(inode, MODE)).map_err(gone)? as u32 & kind::MASK {
             kind::FILE | kind::SYMLINK => {}
@@ -344,7 +355,8 @@ impl FileSystem {
             }
             Ok(true)
         })?;
-        Ok(self.session.store(at(inode, TAKEN), taken)?)
+        self.session.store(at(inode, TAKEN), taken)?;
+        self.note_change(inode)
     }
 
     /// Another time of change than the last one: by it others know that what they hold is out of date.

@@ -54,21 +54,22 @@ struct Open {
 impl FileSystem {
     /// Enters this mount in the superblock; clears up after those that are dead.
     pub(super) fn attend(&mut self) -> Result<()> {
-        let record = self.session.alloc_in(MOUNT, Lifetime::Session)?;
-        self.session.store(record, MOUNT_MAGIC)?;
         let guard = self.lock_tree(Mode::Write)?;
-        let entered = self.enter_mount(record);
+        let entered = self.enter_mount();
         guard.unlock()?;
-        entered?;
-        self.opens.0.lock().at = record;
+        self.opens.0.lock().at = entered?;
         self.reap()
     }
 
-    fn enter_mount(&self, record: GlobalAddress) -> Result<()> {
+    /// The record is made under the tree's lock: a check that frees what nothing refers to does not come between it and its word.
+    fn enter_mount(&self) -> Result<GlobalAddress> {
         for n in 0..MOUNTS_MAX {
             let word = at(self.superblock, SUPER_MOUNTS + 8 * n);
             if self.mount_at(word)?.is_none() {
-                return Ok(self.session.store(word, record.raw())?);
+                let record = self.session.alloc_in(MOUNT, Lifetime::Session)?;
+                self.session.store(record, MOUNT_MAGIC)?;
+                self.session.store(word, record.raw())?;
+                return Ok(record);
             }
         }
         Err(Error::Busy(format!("{MOUNTS_MAX} processes have it mounted")).into())
@@ -88,7 +89,7 @@ impl FileSystem {
         }
     }
 
-    /// The mounts that are alive; words of dead ones are cleared. The tree's lock is held to write, or nobody else is there.
+    /// The mounts that are alive at this moment. The tree's lock is held to write.
     pub(super) fn mounts(&self) -> Result<Vec<GlobalAddress>> {
         let mut alive = Vec::new();
         for n in 0..MOUNTS_MAX {

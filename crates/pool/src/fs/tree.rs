@@ -90,14 +90,17 @@ impl FileSystem {
         })
     }
 
-    /// The directory above another one.
+    /// The directory above another one; of one that was removed, itself.
     ///
     /// # Errors
     /// [`Failure::NotDirectory`], [`Failure::Gone`].
     pub fn above(&self, directory: Inode) -> Result<Inode> {
         self.look(|| {
-            self.directory(directory)?;
-            self.above_of(directory.address)
+            match self.directory(directory)?.links {
+                // What was above it may be gone too.
+                0 => Ok(directory),
+                _ => self.above_of(directory.address),
+            }
         })
     }
 
@@ -218,19 +221,25 @@ impl FileSystem {
             number: self.next_number()?,
         };
         inode::write(self.space(), made.address, made.number, mode, owner, device)?;
-        if !content.is_empty()
-            && let Err(failure) = self.write_content(made.address, 0, content)
-        {
-            self.free_content(made.address)?;
-            return Err(failure);
+        let added = self.fill(made, directory, mode, content);
+        let added = added.and_then(|()| self.enter(step, directory, name, made, mode & kind::MASK));
+        match added {
+            Ok(()) => self.attributes_of(made),
+            // The step gives back what it has allocated itself.
+            Err(failure) => self.free_content(made.address).and(Err(failure)),
         }
-        let is_directory = mode & kind::MASK == kind::DIRECTORY;
-        if is_directory {
+    }
+
+    /// What a new inode has from the start.
+    fn fill(&self, made: Inode, directory: Inode, mode: u32, content: &[u8]) -> Result<()> {
+        if !content.is_empty() {
+            self.write_content(made.address, 0, content)?;
+        }
+        if mode & kind::MASK == kind::DIRECTORY {
             self.session.store(at(made.address, LINKS), 2)?;
             self.session.store(at(made.address, ABOVE), directory.address.raw())?;
         }
-        self.enter(step, directory, name, made, mode & kind::MASK)?;
-        self.attributes_of(made)
+        Ok(())
     }
 
     fn check_free(&self, directory: Inode, name: &[u8]) -> Result<()> {
