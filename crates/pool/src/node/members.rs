@@ -296,7 +296,8 @@ impl Inner {
                 MemberReply::Done
             }
             MemberRequest::IsAlive { part: number, session } => {
-                MemberReply::Alive(part(number)?.keeper.is_alive(session)?)
+                let kept = part(number)?;
+                MemberReply::Alive(kept.keeper.is_alive(session)? || kept.may_come_back(session))
             }
             MemberRequest::Audit { part: number } => {
                 let grant = part(number)?.order.grant;

@@ -314,6 +314,12 @@ impl Kept {
         *self.former.lock() = former;
     }
 
+    /// Whether a session that is not here may be one of before whose member has not come back yet. It may have ended long ago: only after a lease that is known, and until then nobody may take
+    /// what it holds.
+    pub(super) fn may_come_back(&self, session: SessionId) -> bool {
+        self.former().is_some_and(|former| session < former.first_new)
+    }
+
     /// Whether a session that began under the process that kept it before can be somebody's again.
     ///
     /// # Errors
