@@ -12,7 +12,7 @@ use super::keeper::{Extent, Keeper, Lifetime, Run, SessionId};
 use super::{Class, GlobalAddress};
 use cenote_base::error::IoContext;
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
-use cenote_base::rt::{self, HashMap, Mutex, fs};
+use cenote_base::rt::{self, HashMap, Mutex, Nanos, fs};
 use cenote_base::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,12 @@ use std::sync::Arc;
 
 /// Bytes of the longest line.
 const LINE_MAX: u64 = 1 << 20;
+/// Extents that go back in one line.
+const GIVE_BACK_MAX: usize = 4096;
+/// Of an audit, how much is told.
+const PROBLEMS_MAX: usize = 100;
+/// Between two tries to admit somebody for whom there is no room: descriptors, threads.
+const ADMIT_AGAIN: Nanos = Nanos::from_millis(20);
 
 /// A keeper's method as a message.
 #[derive(Debug, Serialize, Deserialize)]
@@ -133,13 +139,22 @@ impl Shared {
             if self.is_over.load(Ordering::Acquire) {
                 return;
             }
-            // A peer that could not be admitted sees its connection end.
-            let _ = stream.and_then(|stream| self.admit(number, stream));
+            // A peer that could not be admitted sees its connection end; one that could not be accepted waits.
+            if stream.and_then(|stream| self.admit(number, stream)).is_err() {
+                rt::sleep(ADMIT_AGAIN);
+            }
         }
     }
 
     fn admit(self: &Arc<Self>, number: u64, stream: UnixStream) -> std::io::Result<()> {
-        self.connections.lock().insert(number, stream.try_clone()?);
+        let other = stream.try_clone()?;
+        let mut connections = self.connections.lock();
+        if self.is_over.load(Ordering::Acquire) {
+            // Whoever ends the service has ended those that were here.
+            return Ok(());
+        }
+        connections.insert(number, other);
+        drop(connections);
         let shared = Arc::clone(self);
         let serving = rt::try_spawn("keeper", move || {
             let mut sessions = Vec::new();
@@ -159,7 +174,9 @@ impl Shared {
         let mut input = BufReader::new(stream);
         loop {
             let mut line = String::new();
-            if (&mut input).take(LINE_MAX).read_line(&mut line)? == 0 {
+            (&mut input).take(LINE_MAX).read_line(&mut line)?;
+            if !line.ends_with('\n') {
+                // The end, or no message: where the next one would begin is not known.
                 return Ok(());
             }
             let answer = match serde_json::from_str(&line) {
@@ -195,7 +212,7 @@ impl Shared {
                 value(keeper.end(session))
             }
             Request::IsAlive(session) => value(keeper.is_alive(session)),
-            Request::Audit => value(keeper.audit()),
+            Request::Audit => value(keeper.audit().map(told)),
         }
     }
 }
@@ -209,6 +226,16 @@ fn own(sessions: &[SessionId], session: SessionId) -> Result<(), Refusal> {
             session.0
         ))),
     }
+}
+
+/// As much of an audit as a line holds.
+fn told(mut problems: Vec<String>) -> Vec<String> {
+    let more = problems.len().saturating_sub(PROBLEMS_MAX);
+    problems.truncate(PROBLEMS_MAX);
+    if more > 0 {
+        problems.push(format!("and {more} more"));
+    }
+    problems
 }
 
 fn value<T: Serialize>(result: Result<T>) -> Answer {
@@ -241,16 +268,22 @@ impl Neighbour {
         let mut line = serde_json::to_string(request).map_err(|error| lost(error.to_string()))?;
         line.push('\n');
         let mut stream = self.stream.lock();
-        let mut answer = String::new();
-        stream
-            .get_mut()
-            .write_all(line.as_bytes())
-            .and_then(|()| (&mut *stream).take(LINE_MAX).read_line(&mut answer))
-            .map_err(|error| lost(error.to_string()))?;
+        let answer = exchange(&mut stream, &line).inspect_err(|_| {
+            // What comes next would be taken for the answer to another question.
+            let _ = stream.get_ref().shutdown(Shutdown::Both);
+        });
         drop(stream);
-        let answer: Answer = serde_json::from_str(&answer).map_err(|error| lost(error.to_string()))?;
+        let answer = answer.map_err(|error| lost(error.to_string()))?;
         serde_json::from_value(answer?).map_err(|error| lost(error.to_string()))
     }
+}
+
+/// A line, and the one that answers it.
+fn exchange(stream: &mut BufReader<UnixStream>, line: &str) -> std::io::Result<Answer> {
+    stream.get_mut().write_all(line.as_bytes())?;
+    let mut answer = String::new();
+    stream.take(LINE_MAX).read_line(&mut answer)?;
+    Ok(serde_json::from_str(&answer)?)
 }
 
 impl Keeper for Neighbour {
@@ -263,7 +296,8 @@ impl Keeper for Neighbour {
     }
 
     fn give_back(&self, session: SessionId, extents: &[Extent]) -> Result<()> {
-        self.ask(&Request::GiveBack(session, extents.to_vec()))
+        let mut lines = extents.chunks(GIVE_BACK_MAX);
+        lines.try_for_each(|some| self.ask(&Request::GiveBack(session, some.to_vec())))
     }
 
     fn take_run(&self, session: SessionId, bytes: u64, lifetime: Lifetime) -> Result<Run> {
@@ -284,5 +318,61 @@ impl Keeper for Neighbour {
 
     fn audit(&self) -> Result<Vec<String>> {
         self.ask(&Request::Audit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Space, SpaceOptions};
+    use super::*;
+
+    /// A keeper that says too much is not believed: the rest of an answer is not the next one.
+    #[test]
+    fn an_answer_is_not_taken_for_another_ones() {
+        let home = tempfile::tempdir().expect("a directory");
+        let path = home.path().join("keeper");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let liar = rt::spawn("liar", move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let mut input = BufReader::new(stream.try_clone().expect("another"));
+            let mut line = String::new();
+            while input.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                // What cannot be written has nobody to read it any more.
+                let _ = stream.write_all(b"no answer\n{\"Ok\":7}\n");
+            }
+        });
+        let keeper = Neighbour::connect(&path).expect("it listens");
+        for _ in 0..3 {
+            let answer = keeper.begin();
+            assert!(matches!(&answer, Err(Error::Lost(_))), "{answer:?}");
+        }
+        drop(keeper);
+        liar.join().expect("it ended");
+    }
+
+    /// What is no message, because it does not end, ends the connection, and no other.
+    #[test]
+    fn a_line_without_an_end_ends_its_connection_alone() {
+        let home = tempfile::tempdir().expect("a directory");
+        let path = home.path().join("keeper");
+        let space = Space::dram(&SpaceOptions {
+            bytes: 8 << 20,
+            ..SpaceOptions::default()
+        });
+        let space = space.expect("memory");
+        let service = Service::start(&path, space.keeper(1).expect("kept here")).expect("a socket");
+        let other = Neighbour::connect(&path).expect("it listens");
+        let session = other.begin().expect("begun");
+        let mut stream = UnixStream::connect(&path).expect("it listens");
+        // It may end the connection before all is written.
+        let _ = stream.write_all(&vec![b'['; 2 * LINE_MAX as usize]);
+        let mut said = Vec::new();
+        let read = stream.read_to_end(&mut said);
+        assert!(read.is_err() || said.is_empty(), "{:?}", String::from_utf8_lossy(&said));
+        assert!(other.is_alive(session).expect("it answers"));
+        drop(other);
+        while service.connections() > 0 {
+            rt::yield_now();
+        }
     }
 }
