@@ -171,38 +171,79 @@ fn open_in_pool(name: &str, arguments: &MountArguments) -> Result<Opened, Failur
     })
 }
 
+/// What is found at a region.
+enum Found {
+    /// Another process keeps it.
+    Kept(Neighbour),
+    /// Nobody had it: this process has it now.
+    Free(Space),
+}
+
+/// For a mount: the region is made if it is not there, and others can join.
 fn open(region: &Path, size: Option<ByteSize>) -> Result<Opened, Failure> {
-    let options = RegionOptions::default();
-    if !region.exists() || is_blank(region) {
-        let made = Space::create(
-            region,
-            &SpaceOptions {
-                bytes: size.unwrap_or(SIZE_DEFAULT).bytes(),
-                region: options,
-                ..SpaceOptions::default()
-            },
-        )?;
-        return keep(made, region);
+    let look = || match !region.exists() || is_blank(region) {
+        true => make(region, size),
+        false => find(region),
+    };
+    match patiently(region, look)? {
+        Found::Kept(keeper) => join(region, keeper),
+        Found::Free(space) => keep(space, region),
     }
+}
+
+/// For a look: nothing is made, and nobody can join who would lose it at the end of the look.
+fn open_to_look(region: &Path) -> Result<Opened, Failure> {
+    match patiently(region, || find(region))? {
+        Found::Kept(keeper) => join(region, keeper),
+        Found::Free(space) => Ok(Opened {
+            space,
+            name: region.display().to_string(),
+            service: None,
+            makes: false,
+        }),
+    }
+}
+
+/// Looks again while somebody has the region and does not listen: he begins or ends.
+fn patiently(region: &Path, look: impl Fn() -> Result<Option<Found>, Failure>) -> Result<Found, Failure> {
     let until = Instant::now() + KEEPER_TIME_MAX;
     loop {
-        if let Ok(keeper) = Neighbour::connect(&socket(region)) {
-            return join(region, keeper);
-        }
-        // Without a keeper nobody may have the memory mapped any more: a process whose keeper was killed ends by itself.
-        let holders = Machine.holders(region)?;
-        if holders.is_empty() {
-            match Space::open(region, options) {
-                Err(Error::Busy(_)) => {}
-                opened => return keep(opened?, region),
-            }
+        if let Some(found) = look()? {
+            return Ok(found);
         }
         if Instant::now() > until {
-            let (path, who) = (region.display(), holders.join(", "));
+            let (path, who) = (region.display(), Machine.holders(region)?.join(", "));
             return Err(format!("{path} is in use by {who}, and nobody listens at {path}.keeper").into());
         }
         std::thread::sleep(TURN);
     }
+}
+
+fn make(region: &Path, size: Option<ByteSize>) -> Result<Option<Found>, Failure> {
+    let options = SpaceOptions {
+        bytes: size.unwrap_or(SIZE_DEFAULT).bytes(),
+        region: RegionOptions::default(),
+        ..SpaceOptions::default()
+    };
+    match Space::create(region, &options) {
+        Ok(space) => Ok(Some(Found::Free(space))),
+        // Another process makes it at this moment, or has just done so.
+        Err(Error::Busy(_)) => Ok(None),
+        Err(_) if region.exists() && !is_blank(region) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn find(region: &Path) -> Result<Option<Found>, Failure> {
+    // Without a keeper nobody may have the memory mapped any more: a process whose keeper was killed ends by itself. And whoever listens keeps another file, if nobody has this one: it was
+    // put in the place of the one that is kept.
+    if Machine.holders(region)?.is_empty() {
+        return match Space::open(region, RegionOptions::default()) {
+            Err(Error::Busy(_)) => Ok(None),
+            opened => Ok(Some(Found::Free(opened?))),
+        };
+    }
+    Ok(Neighbour::connect(&socket(region)).ok().map(Found::Kept))
 }
 
 /// Where the keeper of a region listens.
@@ -277,7 +318,7 @@ pub fn look(command: FsCommand) -> Result<ExitCode, Failure> {
     if !region.exists() {
         return Err(format!("{} does not exist", region.display()).into());
     }
-    let opened = open(&region, None)?;
+    let opened = open_to_look(&region)?;
     let files = FileSystem::mount(&opened.space)?;
     let report = files.check(free)?;
     tell(&report, free);

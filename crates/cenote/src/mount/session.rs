@@ -64,9 +64,11 @@ pub fn run(
     ready: impl FnOnce(),
     leave: impl FnOnce() + Send + 'static,
 ) -> io::Result<()> {
-    let session = Session::new(Mounted::new(files), at, &options.config());
+    // Before it is mounted: afterwards a look at the directory asks this process, which does not answer yet.
+    let place = at.canonicalize()?;
+    let session = Session::new(Mounted::new(files), &place, &options.config());
     let mut session = session.map_err(|error| explained(at, &error))?;
-    unmount_at_signal(signals, session.unmount_callable(), at.canonicalize()?, leave);
+    unmount_at_signal(signals, session.unmount_callable(), place, leave);
     ready();
     let answer = session.run();
     IS_OVER.store(true, Ordering::Release);

@@ -313,11 +313,70 @@ fn what_cannot_be_mounted_is_said() {
     let at = home.0.path().to_str().unwrap();
     refused(&[at, "--size", "1MiB"], "--size");
     refused(&[at, "--threads", "0"], "--threads");
+    // A look makes nothing.
+    fs::write(&region, "").unwrap();
+    let (is_well, said) = output(cenote(&["fs", "check", "--region"]).arg(&region));
+    assert!(!is_well, "{said}");
+    assert_eq!(fs::metadata(&region).unwrap().len(), 0, "{said}");
     fs::write(&region, vec![7; 100_000]).unwrap();
     refused(&[at], "");
     fs::remove_file(&region).unwrap();
     let (is_well, said) = output(cenote(&["fs", "check", "--region"]).arg(&region));
     assert!(!is_well && said.contains("does not exist"), "{said}");
+}
+
+/// Several begin at once, where nothing is yet: one makes the region and keeps it, the others join it.
+#[test]
+fn mounts_that_begin_together_find_each_other() {
+    if !can_mount() {
+        return;
+    }
+    let home = Home::new();
+    let begin = |name: &'static str| {
+        let home = &home;
+        move || home.mount(name)
+    };
+    let mounts = std::thread::scope(|scope| {
+        let begun = ["one", "two", "three"].map(|name| scope.spawn(begin(name)));
+        begun.map(|mount| mount.join().unwrap())
+    });
+    fs::write(mounts[0].path("file"), "text").unwrap();
+    for mount in &mounts {
+        assert_eq!(fs::read(mount.path("file")).unwrap(), b"text");
+    }
+    home.check(&[]);
+}
+
+/// As a shell completes it, and from the directory above.
+#[test]
+fn a_directory_may_be_named_with_a_slash() {
+    if !can_mount() {
+        return;
+    }
+    let home = Home::new();
+    let mut mount = home.mount("at/");
+    fs::write(mount.path("file"), "text").unwrap();
+    mount.stop();
+    assert_eq!(fs::read_dir(&mount.at).unwrap().count(), 0, "unmounted");
+}
+
+/// A copy is put where a region was that is still mounted: who mounts it does not come to the keeper of the other one.
+#[test]
+fn a_copy_in_the_place_of_a_region_is_another_region() {
+    if !can_mount() {
+        return;
+    }
+    let home = Home::new();
+    let mut first = home.mount("first");
+    fs::write(first.path("file"), "text").unwrap();
+    let (region, moved) = (home.region(), home.0.path().join("moved"));
+    fs::rename(&region, &moved).unwrap();
+    sh(home.0.path(), "cp --sparse=always moved region");
+    let second = home.mount("second");
+    fs::write(second.path("file"), "other").unwrap();
+    assert_eq!(fs::read(first.path("file")).unwrap(), b"text");
+    first.stop();
+    assert_eq!(fs::read(second.path("file")).unwrap(), b"other", "nobody else keeps it");
 }
 
 #[test]
