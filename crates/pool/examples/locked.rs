@@ -85,6 +85,7 @@ impl Far {
         space.attach(Arc::clone(&near), Arc::new(LocalKeeper::new(near)?))?;
         let hello = Hello {
             space: 1,
+            part: 2,
             key: HostOptions::default().key,
             pod: "near".into(),
         };

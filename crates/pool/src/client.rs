@@ -366,6 +366,7 @@ impl Opening {
     ) -> Result<()> {
         let hello = Hello {
             space: view.id.0,
+            part: part.number,
             key: view.key.number(),
             pod: self.pool.pod(view),
         };

@@ -218,6 +218,7 @@ fn hosting(options: &NodeOptions) -> Option<parts::Hosting> {
     let calls = options.calls.as_ref()?;
     Some(parts::Hosting {
         hosts: Arc::clone(&calls.hosts),
+        callers: Arc::clone(&calls.callers),
         options: HostOptions {
             pod: options.pod.clone(),
             ..calls.options.clone()
@@ -486,9 +487,7 @@ impl Inner {
                 Ok(OrderReply::Done)
             }
             Order::Peers { space, ref parts } => {
-                if let Some(calls) = &self.options.calls {
-                    self.parts.set_peers(space, parts, &calls.callers);
-                }
+                self.parts.set_peers(space, parts);
                 Ok(OrderReply::Done)
             }
             Order::Check { grant } => self.parts.check(grant).map(OrderReply::Problems),

@@ -15,6 +15,7 @@ use cenote_pool::manager::{Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeCalls, NodeOptions};
 use cenote_pool::settings::{DEFAULT_TENANT, Tenants};
 use cenote_pool::space::{HostOptions, Hosts, Space};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const PODS: [&str; 2] = ["east", "west"];
@@ -224,6 +225,41 @@ fn extents_come_to_who_uses_them() {
             added += 1;
         }
         assert_eq!(spaces[0].load(address).expect("a word"), added);
+        pool.audit();
+    }
+}
+
+/// A space that has grown has two parts on a node. Of those the first was not served to the other pod any more.
+#[test]
+fn a_space_that_has_grown_is_served_whole() {
+    for fabric in fabrics() {
+        let pool = Pool::new(fabric, lively());
+        let spaces = spaces(&pool);
+        pool.client(0)
+            .grow_space("shared", 24 * EXTENT, None)
+            .expect("more of it");
+        let session = spaces[0].session();
+        let mut by_part = BTreeMap::new();
+        while by_part.len() < 4 {
+            let address = session.alloc(EXTENT / 2).expect("room in each part");
+            by_part.entry(address.part()).or_insert(address);
+        }
+        for address in by_part.values() {
+            spaces[1].store(*address, address.raw()).expect("stored");
+            for space in &spaces {
+                assert_eq!(space.load(*address).expect("a word"), address.raw());
+            }
+        }
+        // Each comes to who uses it, whichever of the parts it is from.
+        let of_east = by_part
+            .values()
+            .filter(|address| spaces[0].parts().any(|part| part.number() == address.part()));
+        for (n, address) in (1..).zip(of_east) {
+            let guests = || spaces[1].stats().parts.iter().map(|part| part.guests).sum::<u32>();
+            while guests() < n {
+                spaces[1].fetch_add(*address, 1).expect("added");
+            }
+        }
         pool.audit();
     }
 }

@@ -11,7 +11,7 @@
 use super::{grant_path, sync_directory};
 use crate::book::{GrantId, SpaceId};
 use crate::key::Key;
-use crate::space::{Host, HostOptions, Hosts, Keeper, LocalKeeper, Part, PartOptions, Peer, SessionId, Way};
+use crate::space::{Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Part, PartOptions, Peer, SessionId, Way};
 use crate::wire::{PartOrder, PartView};
 use cenote_base::crc::crc32c;
 use cenote_base::rt::{self, Mutex, Nanos, fs};
@@ -50,12 +50,14 @@ pub(super) struct Former {
     pub(super) is_over: bool,
 }
 
-/// All of them. Lock order: `opening` → `noted` → `open`. The last two are held for a moment only, since members come through them.
+/// All of them. Lock order: `opening` → `noted` → `peers` → `open`. The last three are held for a moment only, since members come through them.
 pub(super) struct Parts {
     directory: PathBuf,
     hosting: Option<Hosting>,
     /// Held by who opens, closes or removes a part, which takes long where that is large.
     opening: Mutex<()>,
+    /// All parts of the spaces that some are kept of, as the manager last told.
+    peers: Mutex<BTreeMap<SpaceId, Vec<PartView>>>,
     noted: Mutex<BTreeMap<GrantId, Noted>>,
     open: Mutex<BTreeMap<GrantId, Arc<Kept>>>,
 }
@@ -63,6 +65,8 @@ pub(super) struct Parts {
 /// How parts are served to other pods.
 pub(super) struct Hosting {
     pub(super) hosts: Arc<Hosts>,
+    /// The way to others.
+    pub(super) callers: Arc<dyn Callers>,
     pub(super) options: HostOptions,
 }
 
@@ -75,6 +79,25 @@ impl Hosting {
         let host = Host::start(Arc::clone(keeper), options)?;
         self.hosts.add(&host);
         Ok(host)
+    }
+
+    /// What a part's host is to know of another part: what it knows, if that is right, so that calls under way go on; also while nobody knows where the other's node is.
+    fn peer(&self, host: &Host, order: &PartOrder, part: &PartView) -> Option<Peer> {
+        let known = host.peer(part.number).filter(|peer| peer.pod == part.pod);
+        let Some(calls) = &part.calls else { return known };
+        known.filter(|peer| peer.way.peer() == *calls).or_else(|| {
+            let hello = Hello {
+                space: order.space.0,
+                part: part.number,
+                key: order.key.number(),
+                pod: self.options.pod.clone(),
+            };
+            let way = Way::new(Arc::clone(&self.callers), calls.clone(), hello);
+            Some(Peer {
+                pod: part.pod.clone(),
+                way: Arc::new(way),
+            })
+        })
     }
 }
 
@@ -111,6 +134,7 @@ impl Parts {
             directory: directory.into(),
             hosting,
             opening: Mutex::new(()),
+            peers: Mutex::default(),
             noted: Mutex::new(noted),
             open: Mutex::default(),
         })
@@ -187,7 +211,11 @@ impl Parts {
             keeper,
             host,
         };
-        self.open.lock().insert(order.grant, Arc::new(kept));
+        let kept = Arc::new(kept);
+        self.open.lock().insert(order.grant, Arc::clone(&kept));
+        // The manager may have told before the part could be opened.
+        let peers = self.peers.lock();
+        self.introduce(&kept, peers.get(&order.space).map_or(&[], Vec::as_slice));
         Ok(())
     }
 
@@ -199,7 +227,7 @@ impl Parts {
         }
         let kept = self.open.lock().remove(&grant)?;
         if let Some(hosting) = &self.hosting {
-            hosting.hosts.remove(kept.order.space.0);
+            hosting.hosts.remove(kept.order.space.0, kept.order.part);
         }
         Some(kept.order.clone())
     }
@@ -210,7 +238,10 @@ impl Parts {
         // Also a note that could not be read.
         remove_file(&note_path(&self.directory, grant))?;
         sync_directory(&self.directory)?;
-        self.noted.lock().remove(&grant);
+        let mut noted = self.noted.lock();
+        noted.remove(&grant);
+        let is_kept = |space: &SpaceId| noted.values().any(|noted| noted.order.space == *space);
+        self.peers.lock().retain(|space, _| is_kept(space));
         Ok(())
     }
 
@@ -250,26 +281,19 @@ impl Parts {
         }
     }
 
-    /// Where the other parts of a space are.
-    pub(super) fn set_peers(&self, space: SpaceId, parts: &[PartView], callers: &Arc<dyn Callers>) {
-        for kept in self.of_space(space) {
-            let Some(host) = &kept.host else { continue };
-            for part in parts.iter().filter(|part| part.number != kept.order.part) {
-                let Some(calls) = &part.calls else { continue };
-                let hello = crate::space::Hello {
-                    space: space.0,
-                    key: kept.order.key.number(),
-                    pod: self
-                        .hosting
-                        .as_ref()
-                        .map_or_else(String::new, |hosting| hosting.options.pod.clone()),
-                };
-                let peer = Peer {
-                    pod: part.pod.clone(),
-                    way: Arc::new(Way::new(Arc::clone(callers), calls.clone(), hello)),
-                };
-                host.set_peer(part.number, peer);
-            }
+    /// All parts of a space, and where they are.
+    pub(super) fn set_peers(&self, space: SpaceId, parts: &[PartView]) {
+        let mut peers = self.peers.lock();
+        self.of_space(space).iter().for_each(|kept| self.introduce(kept, parts));
+        peers.insert(space, parts.to_vec());
+    }
+
+    /// Tells a part's host of the others: all, and no others.
+    fn introduce(&self, kept: &Kept, parts: &[PartView]) {
+        if let (Some(hosting), Some(host)) = (&self.hosting, &kept.host) {
+            let others = parts.iter().filter(|part| part.number != kept.order.part);
+            let peers = others.filter_map(|part| Some((part.number, hosting.peer(host, &kept.order, part)?)));
+            host.set_peers(peers.collect());
         }
     }
 
@@ -446,5 +470,83 @@ pub(super) fn remove_file(path: &Path) -> Result<()> {
             Err(Error::io(format!("removing {}", path.display()), error))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::book::{EXTENT, NodeId};
+    use cenote_fabric::rdma::loopback::Nodes;
+
+    const LEASE: Nanos = Nanos::from_secs(10);
+    const SPACE: SpaceId = SpaceId(7);
+
+    fn parts(directory: &Path) -> Parts {
+        let hosting = Hosting {
+            hosts: Arc::default(),
+            callers: Arc::new(Nodes::default()),
+            options: HostOptions::default(),
+        };
+        Parts::find(directory, Some(hosting)).expect("parts")
+    }
+
+    fn order() -> PartOrder {
+        PartOrder {
+            grant: GrantId(1),
+            space: SPACE,
+            part: 1,
+            tenant: "tenant".into(),
+            bytes: 4 * EXTENT,
+            key: Key::of(5),
+            make: true,
+        }
+    }
+
+    fn view(number: u8, calls: Option<&str>) -> PartView {
+        PartView {
+            number,
+            grant: GrantId(number.into()),
+            bytes: 4 * EXTENT,
+            node: NodeId(number.into()),
+            pod: "east".into(),
+            machine: 0,
+            path: String::new(),
+            members: None,
+            calls: calls.map(str::to_owned),
+        }
+    }
+
+    fn peer(parts: &Parts, number: u8) -> Option<Peer> {
+        let kept = parts.part(SPACE, 1).expect("it is open");
+        kept.host.as_ref().expect("it is hosted").peer(number)
+    }
+
+    /// A part that could not be opened when the manager told where the others are never heard of them: nothing of it moved, and its guests could ask nobody.
+    #[test]
+    fn a_part_that_is_opened_late_knows_the_others() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let parts = parts(directory.path());
+        parts.set_peers(SPACE, &[view(1, Some("a")), view(2, Some("b"))]);
+        parts.keep(&order(), LEASE).expect("kept");
+        assert_eq!(peer(&parts, 2).expect("it was told").way.peer(), "b");
+        assert!(peer(&parts, 1).is_none(), "that is itself");
+    }
+
+    /// Parts that are gone stayed peers for good: extents were offered to them.
+    #[test]
+    fn a_part_that_is_gone_is_forgotten() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let parts = parts(directory.path());
+        parts.keep(&order(), LEASE).expect("kept");
+        parts.set_peers(SPACE, &[view(1, None), view(2, Some("b")), view(3, Some("c"))]);
+        let before = peer(&parts, 2).expect("it was told");
+        // Its node is away for a while.
+        parts.set_peers(SPACE, &[view(1, None), view(2, None)]);
+        let after = peer(&parts, 2).expect("it is a part still");
+        assert!(Arc::ptr_eq(&before.way, &after.way), "calls under way go on");
+        assert!(peer(&parts, 3).is_none());
+        parts.set_peers(SPACE, &[view(1, None), view(2, Some("d"))]);
+        assert_eq!(peer(&parts, 2).expect("it was told").way.peer(), "d");
     }
 }

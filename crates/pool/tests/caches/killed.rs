@@ -80,6 +80,7 @@ fn another_process() {
     let callers: Arc<dyn Callers> = Arc::new(Net::new(NetOptions::default()).expect("libfabric"));
     let hello = Hello {
         space: SPACE,
+        part: 1,
         key: HostOptions::default().key,
         pod: "far".into(),
     };

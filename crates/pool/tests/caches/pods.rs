@@ -146,6 +146,7 @@ impl Pods {
     fn way(&self, from: usize) -> Arc<Way> {
         let hello = Hello {
             space: SPACE,
+            part: 2 - from as u8,
             key: KEY,
             pod: PODS[from].into(),
         };

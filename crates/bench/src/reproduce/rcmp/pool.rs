@@ -69,6 +69,7 @@ fn number(lane: usize) -> u8 {
 fn way(rig: &Rig, from: usize, lane: usize) -> Arc<Way> {
     let hello = Hello {
         space: SPACE,
+        part: number(lane),
         key: KEY,
         pod: pod_name(from),
     };

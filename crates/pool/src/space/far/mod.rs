@@ -14,11 +14,13 @@ use cenote_fabric::rdma::call::{Call, Called, Caller, Callers};
 use std::sync::Arc;
 use wire::{Hello, Item};
 
-/// The way to a node that hosts a part, made anew when it breaks.
+/// The way to a part at the node that hosts it, made anew when it breaks.
 pub struct Way {
     callers: Arc<dyn Callers>,
     hello: Hello,
-    link: Mutex<Link>,
+    /// Held while the connection is made. Lock order: caller, then peer.
+    caller: Mutex<Option<Arc<dyn Caller>>>,
+    peer: Mutex<String>,
     /// Who knows where the node is now, if it is not where it was.
     resolver: Option<Resolver>,
 }
@@ -32,19 +34,14 @@ pub(super) struct UnderWay {
     called: Called,
 }
 
-struct Link {
-    peer: String,
-    caller: Option<Arc<dyn Caller>>,
-}
-
 impl Way {
     /// To the node called `peer`, which shall know us by `hello`. Nothing is sent before something is asked.
     pub fn new(callers: Arc<dyn Callers>, peer: impl Into<String>, hello: Hello) -> Self {
-        let peer = peer.into();
         Self {
             callers,
             hello,
-            link: Mutex::new(Link { peer, caller: None }),
+            caller: Mutex::new(None),
+            peer: Mutex::new(peer.into()),
             resolver: None,
         }
     }
@@ -60,31 +57,38 @@ impl Way {
 
     /// The node's address.
     pub fn peer(&self) -> String {
-        self.link.lock().peer.clone()
+        self.peer.lock().clone()
     }
 
     fn caller(&self) -> Result<Arc<dyn Caller>> {
-        let mut link = self.link.lock();
-        if let Some(caller) = &link.caller {
+        let mut known = self.caller.lock();
+        if let Some(caller) = &*known {
             return Ok(Arc::clone(caller));
         }
-        let mut caller = self.call_on(&link.peer);
+        let peer = self.peer();
+        let mut caller = self.call_on(&peer);
         if caller.is_err()
             && let Some(now) = self.resolver.as_ref().and_then(|resolver| resolver())
-            && now != link.peer
+            && now != peer
         {
             caller = self.call_on(&now);
-            link.peer = now;
+            *self.peer.lock() = now;
         }
-        link.caller = Some(Arc::clone(caller.as_ref().map_err(Clone::clone)?));
+        *known = Some(Arc::clone(caller.as_ref().map_err(Clone::clone)?));
         caller
     }
 
+    /// Whatever is refused there, be it that the node does not have the part open yet: it says nothing of what is about to be asked.
     fn call_on(&self, peer: &str) -> Result<Arc<dyn Caller>> {
-        let caller = self.callers.caller(peer)?;
-        let mut answer = Vec::new();
-        caller.call(&wire::hello(&self.hello)?, &mut answer)?;
-        Ok(caller)
+        let greeted = self.callers.caller(peer).and_then(|caller| {
+            let mut answer = Vec::new();
+            caller.call(&wire::hello(&self.hello)?, &mut answer)?;
+            Ok(caller)
+        });
+        greeted.map_err(|error| match error {
+            Error::Lost(_) | Error::Timeout(_) => error,
+            other => Error::Lost(format!("part {} is not reached at {peer}: {other}", self.hello.part)),
+        })
     }
 
     /// Asks all with one doorbell. The answers, in the order of the requests.
@@ -113,8 +117,7 @@ impl Way {
             .iter()
             .any(|call| matches!(call.result, Err(Error::Lost(_) | Error::Revoked(_))))
         {
-            let mut link = self.link.lock();
-            link.caller.take_if(|known| Arc::ptr_eq(known, &caller));
+            self.caller.lock().take_if(|known| Arc::ptr_eq(known, &caller));
         }
         calls
     }
@@ -124,10 +127,17 @@ impl Way {
     }
 
     pub(super) fn ask_within(&self, call: Call) -> Result<Vec<u8>> {
-        let answer = self.post(vec![call])?.pop();
-        answer
-            .ok_or_else(|| Error::Invalid("a caller lost a call".into()))?
-            .into_answer()
+        let asked = self.ask_once(call)?;
+        match asked.result {
+            // It was not looked at: the node does not know us, or not any more. Or it was refused, and is again.
+            Err(Error::Revoked(_)) => self.ask_once(asked)?.into_answer(),
+            _ => asked.into_answer(),
+        }
+    }
+
+    fn ask_once(&self, call: Call) -> Result<Call> {
+        let asked = self.post(vec![call])?.pop();
+        asked.ok_or_else(|| Error::Lost("a caller lost a call".into()))
     }
 }
 
@@ -163,12 +173,10 @@ impl FarPart {
         answers.next(act)
     }
 
-    /// Asks, once more if that does no harm: the request may be carried out twice, or was not looked at.
+    /// Asks, once more if that does no harm: the request may be carried out twice.
     fn ask_again(&self, request: Vec<u8>, may_repeat: bool) -> Result<Vec<u8>> {
         match self.way.ask(request.clone()) {
             Err(Error::Lost(_)) if may_repeat => self.way.ask(request),
-            // The node does not know us, or not any more.
-            Err(Error::Revoked(_)) => self.way.ask(request),
             answered => answered,
         }
     }
@@ -246,7 +254,15 @@ impl FarPart {
         let calls = self.way.post(groups.iter().map(call).collect())?;
         let mut outcomes = Vec::with_capacity(acts.len());
         for (range, call) in groups.into_iter().zip(calls) {
-            let answer = call.into_answer()?;
+            let answer = match call.into_answer() {
+                // Reads and writes, that may be done again: or the node did not know us.
+                Err(Error::Lost(_) | Error::Revoked(_)) => {
+                    let again = acts[range].iter_mut();
+                    outcomes.extend(again.map(|(address, act)| self.act(*address, act)));
+                    continue;
+                }
+                answered => answered?,
+            };
             let mut answers = wire::Answers::new(&answer, range.len())?;
             for (_, act) in &mut acts[range] {
                 outcomes.push(answers.next(act));

@@ -55,11 +55,13 @@ const FROZEN: u8 = 2;
 const AWAY: u8 = 3;
 const NOT_HERE: u8 = 4;
 
-/// Who asks.
+/// Who asks, and which part: a connection is about one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The space.
     pub space: u128,
+    /// The number of the part that is asked.
+    pub part: u8,
     /// What its users are known by.
     pub key: u128,
     /// The pod that the user is in: where its hot extents should be.

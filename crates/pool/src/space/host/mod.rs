@@ -336,6 +336,16 @@ impl Host {
         self.inner.peers.lock().insert(part, peer);
     }
 
+    /// All other parts of the space, and the ways to their hosts: of others than these nothing is known any more.
+    pub fn set_peers(&self, peers: BTreeMap<u8, Peer>) {
+        *self.inner.peers.lock() = peers;
+    }
+
+    /// What is known of another part.
+    pub fn peer(&self, part: u8) -> Option<Peer> {
+        self.inner.peers.lock().get(&part).cloned()
+    }
+
     /// Processes of these marks ([`Part::join_marked`]) are gone: none of their threads is in the middle of an access.
     pub fn give_up(&self, is_gone: impl Fn(u64) -> bool) {
         if let Some(moving) = self.inner.part.moving() {
@@ -378,6 +388,11 @@ impl Drop for Host {
 }
 
 impl Inner {
+    /// Space and part.
+    fn place_in_pool(&self) -> (u128, u8) {
+        (self.part.space(), self.part.number())
+    }
+
     fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
@@ -529,25 +544,28 @@ impl Inner {
     }
 }
 
-/// What serves the calls of a memory node: all parts that it hosts.
+/// What serves the calls of a memory node: all parts that it hosts, several of one space too. Lock order: hosts, then callers.
 #[derive(Default)]
 pub struct Hosts {
-    hosts: Mutex<BTreeMap<u128, Arc<Inner>>>,
+    /// By space and part.
+    hosts: Mutex<BTreeMap<(u128, u8), Arc<Inner>>>,
     callers: Mutex<BTreeMap<CallerId, (Arc<Inner>, String)>>,
 }
 
 impl Hosts {
-    /// Serves a host's part too: of each space there is one.
+    /// Serves a host's part too, in place of a former host of it.
     pub fn add(&self, host: &Host) {
-        self.hosts
-            .lock()
-            .insert(host.inner.part.space(), Arc::clone(&host.inner));
+        let place = host.inner.place_in_pool();
+        self.remove(place.0, place.1);
+        self.hosts.lock().insert(place, Arc::clone(&host.inner));
     }
 
-    /// Serves a space no more.
-    pub fn remove(&self, space: u128) {
-        self.hosts.lock().remove(&space);
-        self.callers.lock().retain(|_, (host, _)| host.part.space() != space);
+    /// Serves a part of a space no more.
+    pub fn remove(&self, space: u128, part: u8) {
+        let mut hosts = self.hosts.lock();
+        hosts.remove(&(space, part));
+        let is_another = |host: &Inner| host.place_in_pool() != (space, part);
+        self.callers.lock().retain(|_, (host, _)| is_another(host));
     }
 
     /// Serves nothing more.
@@ -558,8 +576,10 @@ impl Hosts {
 
     fn admit(&self, caller: CallerId, hello: Hello) -> Result<()> {
         let hosts = self.hosts.lock();
-        let host = hosts.get(&hello.space).filter(|host| host.options.key == hello.key);
-        let host = host.ok_or_else(|| Error::Invalid("no such space is here, or the key is not its own".into()))?;
+        let host = hosts.get(&(hello.space, hello.part));
+        let host = host.filter(|host| host.options.key == hello.key);
+        let host =
+            host.ok_or_else(|| Error::Invalid("no such part is served here, or the key is not its own".into()))?;
         self.callers.lock().insert(caller, (Arc::clone(host), hello.pod));
         Ok(())
     }

@@ -80,6 +80,7 @@ impl Pods {
     fn way(&self, from: usize, to: usize) -> Arc<Way> {
         let hello = Hello {
             space: SPACE,
+            part: to as u8 + 1,
             key: KEY,
             pod: PODS[from].into(),
         };
@@ -635,23 +636,15 @@ fn strangers_and_garbage_are_refused() {
         way.ask(super::wire::accesses(super::wire::ACCESSES, &[]))
     };
     let pod = String::new();
-    assert!(
-        stranger(Hello {
-            space: SPACE,
-            key: KEY,
-            pod: pod.clone()
-        })
-        .is_ok()
-    );
-    for (space, key) in [(SPACE, KEY + 1), (SPACE + 1, KEY)] {
-        assert!(matches!(
-            stranger(Hello {
-                space,
-                key,
-                pod: pod.clone()
-            }),
-            Err(Error::Invalid(_))
-        ));
+    let hello = |space, part, key| Hello {
+        space,
+        part,
+        key,
+        pod: pod.clone(),
+    };
+    assert!(stranger(hello(SPACE, 1, KEY)).is_ok());
+    for other in [hello(SPACE, 1, KEY + 1), hello(SPACE + 1, 1, KEY), hello(SPACE, 2, KEY)] {
+        assert!(matches!(stranger(other), Err(Error::Lost(_))));
     }
     let way = pods.way(1, 0);
     let seed = seed();

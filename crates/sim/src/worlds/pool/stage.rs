@@ -239,6 +239,7 @@ impl Stage {
     pub fn way(&self, from: usize, to: usize) -> Arc<Way> {
         let hello = Hello {
             space: SPACE,
+            part: part_number(to),
             key: KEY,
             pod: pod_name(from),
         };
