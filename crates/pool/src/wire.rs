@@ -392,6 +392,22 @@ enum Kind {
     Io,
 }
 
+impl Failure {
+    /// As JSON of at most so many bytes, which are enough for any without a text: the end of its text may be missing.
+    pub fn within(mut self, bytes: usize) -> Vec<u8> {
+        loop {
+            let json = serde_json::to_vec(&self).unwrap_or_default();
+            let beyond = json.len().saturating_sub(bytes);
+            if beyond == 0 || self.text.is_empty() {
+                return json;
+            }
+            // A character is six bytes of JSON at most for each of its own.
+            let shorter = self.text.len().saturating_sub(beyond.div_ceil(6));
+            self.text.truncate(self.text.floor_char_boundary(shorter));
+        }
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let kind = match &error {
@@ -518,6 +534,23 @@ mod tests {
     use cenote_fabric::message::Network;
     use cenote_fabric::message::tcp::Tcp;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_long_error_is_cut() {
+        for text in [
+            "\u{1}".repeat(500),
+            "\u{e4}\"".repeat(300),
+            "short".into(),
+            String::new(),
+        ] {
+            let failure = Failure::from(Error::Busy(text.clone()));
+            let json = failure.clone().within(100);
+            assert!(json.len() <= 100, "{} bytes", json.len());
+            let back: Failure = serde_json::from_slice(&json).expect("JSON");
+            assert!(back.kind == failure.kind && failure.text.starts_with(&back.text));
+            assert!(back.text.len() >= failure.text.len().min(8), "{}", back.text);
+        }
+    }
 
     #[test]
     fn errors_keep_their_kind() {

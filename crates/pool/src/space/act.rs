@@ -12,7 +12,7 @@ use super::slot::{Slot, Use};
 use crate::book::EXTENT;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::rt::seam::Points;
+use cenote_base::rt::seam::{Points, Seam};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use cenote_fabric::{HostAtomicU64, Span};
@@ -154,7 +154,8 @@ impl Object {
 }
 
 /// What an attempt finds.
-enum Found {
+#[derive(Debug)]
+pub(super) enum Found {
     Object(Object),
     No(Outcome),
 }
@@ -181,7 +182,7 @@ impl Part {
     }
 
     fn act_on_guest(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
-        match self.as_guest(address)? {
+        match self.as_guest(Points, address)? {
             Found::Object(object) => self.act_on(address, object, act),
             Found::No(outcome) => Ok(outcome),
         }
@@ -277,14 +278,18 @@ impl Part {
         }
     }
 
-    fn as_guest(&self, address: GlobalAddress) -> Result<Found> {
+    pub(super) fn as_guest<S: Seam>(&self, seam: S, address: GlobalAddress) -> Result<Found> {
         let extent = address.extent();
-        let slot = self.moving().and_then(|moving| moving.guests.find(Points, extent));
-        let slot = slot.filter(|slot| *slot < self.slots());
-        let Some(slot) = slot.filter(|slot| self.guest(*slot).load(Ordering::Acquire) == extent.raw()) else {
+        let slot = self.moving().and_then(|moving| moving.guests.find(seam, extent));
+        let is_its = |slot: &u32| self.guest(*slot).load_by(seam, Ordering::Acquire) == extent.raw();
+        let Some(slot) = slot.filter(|slot| *slot < self.slots()).filter(is_its) else {
             return Ok(Found::No(Outcome::NotHere));
         };
-        let state = self.guest_state(slot).load(Ordering::Acquire);
+        let state = self.guest_state(slot).load_by(seam, Ordering::Acquire);
+        // If it was frozen when we came inside, it may have been let go since, and the state be another guest's: that says whose it is before its state is set.
+        if !is_its(&slot) {
+            return Ok(Found::No(Outcome::NotHere));
+        }
         match Slot::decode(state).filter(|found| found.generation == address.generation()) {
             Some(Slot {
                 used: Use::Slab(class, _),

@@ -33,6 +33,7 @@ fn of_slot(part: &Part, books: &Books, slot: u32, found: Slot) -> Vec<String> {
         Use::Slab(class, lifetime) => of_slab(part, books, slot, found.generation, class, lifetime),
         Use::Head(lifetime) => of_run(part, books, slot, found.generation, lifetime),
         Use::Tail(_) if part.head_of(slot, found).is_none() => vec!["it goes on with no run".into()],
+        Use::Retired if part.guest(slot).load(Ordering::Acquire) != 0 => of_guest(part, books, slot, found.used),
         Use::Free | Use::Tail(_) | Use::Retired => Vec::new(),
         Use::Frozen => Vec::new(),
         Use::Away | Use::Lent => of_guest(part, books, slot, found.used),

@@ -1,12 +1,12 @@
 //! What a keeper knows, and what it does to a part's slots: the order of stores is that of the invariants in [`super::keeper`].
 
-use super::Class;
 use super::address::{GENERATION_MAX, GENERATION_SHIFT};
 use super::free::FreeSlots;
 use super::keeper::{Extent, Lifetime, SessionId};
 use super::layout::{GROUP_WORDS, groups, run_slots};
 use super::part::Part;
 use super::slot::{Slot, Use};
+use super::{Class, GlobalAddress};
 use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
@@ -48,13 +48,15 @@ impl Books {
         let Ok(found) = part.slot(slot) else { return };
         if matches!(found.used, Use::Slab(..)) {
             // It had come home, and the keeper was killed before this.
-            part.guest(slot).store(0, Ordering::Release);
+            let guest = part.guest(slot).swap(0, Ordering::AcqRel);
+            part.unlist_guest(GlobalAddress::from_raw(guest));
         }
         match found.used {
             Use::Free => self.free.add(slot, found.generation),
             Use::Slab(class, _) => self.enter_owned(part, slot, Some(class)),
             Use::Head(_) => self.enter_owned(part, slot, None),
             Use::Tail(_) if part.head_of(slot, found).is_none() => self.release(part, slot, found.generation),
+            Use::Retired if part.guest(slot).load(Ordering::Acquire) != 0 => self.enter_guest(part, slot),
             Use::Tail(_) | Use::Retired => {}
             Use::Frozen => {
                 let owner = part.owner(slot).load(Ordering::Acquire);

@@ -47,7 +47,8 @@ impl Guests {
     #[inline(always)]
     fn pairs(&self, guest: u64) -> impl Iterator<Item = usize> + use<> {
         let hash = guest.wrapping_mul(SPREAD);
-        let lines = [hash >> 40, hash >> 16].map(|bits| bits as usize & (self.lines - 1));
+        // An extent's address ends with 21 zeros, and so does this.
+        let lines = [hash >> 48, hash >> 32].map(|bits| bits as usize & (self.lines - 1));
         lines
             .into_iter()
             .flat_map(|line| line * GUESTS_A_LINE..(line + 1) * GUESTS_A_LINE)
@@ -97,11 +98,107 @@ impl Guests {
         }
     }
 
-    /// Takes all out: for a keeper that begins.
-    pub(super) fn clear(&self) {
+    /// Takes all out but those that are right: for a keeper that begins. Those stay in their places, since in another order not all might find one.
+    pub(super) fn retain(&self, is_right: impl Fn(GlobalAddress, u32) -> bool) {
+        let mut kept = 0;
         for pair in 0..self.keys.len() {
-            self.keys.get(pair).expect("a pair").store(0, Ordering::Release);
+            let (key, slot) = (
+                self.keys.get(pair).expect("a pair"),
+                self.slots.get(pair).expect("a pair"),
+            );
+            let (guest, slot) = (key.load(Ordering::Acquire), slot.load(Ordering::Acquire));
+            if guest == 0 {
+                continue;
+            }
+            let is_found = self.pairs(guest).any(|place| place == pair);
+            let is_right = u32::try_from(slot).is_ok_and(|slot| is_right(GlobalAddress::from_raw(guest), slot));
+            match is_found && is_right {
+                true => kept += 1,
+                false => key.store(0, Ordering::Release),
+            }
         }
-        self.count().store(0, Ordering::Release);
+        self.count().store(kept, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::slot::{Slot, Use};
+    use super::super::{Class, Keeper, Lifetime, LocalKeeper, Part, PartOptions};
+    use super::*;
+    use crate::book::EXTENT;
+    use cenote_base::rt::seam::Points;
+
+    fn part() -> Arc<Part> {
+        let options = PartOptions {
+            space: 7,
+            part: 2,
+            tenant: 0,
+            bytes: 13 * EXTENT,
+            movable: true,
+            region: cenote_fabric::RegionOptions::default(),
+        };
+        Arc::new(Part::dram(&options).expect("memory"))
+    }
+
+    /// Guests whose first line is `first`, and their second is too, or is not.
+    fn guests(table: &Guests, first: usize, same: bool) -> impl Iterator<Item = GlobalAddress> {
+        (0..1 << 16)
+            .map(|slot| GlobalAddress::new(1, slot, 0, 1).expect("an address"))
+            .filter(move |guest| {
+                let lines: Vec<usize> = table.pairs(guest.raw()).map(|pair| pair / GUESTS_A_LINE).collect();
+                lines[0] == first && (lines[GUESTS_A_LINE] == first) == same
+            })
+    }
+
+    /// The second line was the first one of the table for all guests of a small part, so that two full lines were a full table.
+    #[test]
+    fn guests_are_spread_over_all_lines() {
+        let part = part();
+        let table = &part.moving().expect("it moves").guests;
+        let mut found = vec![[0; 2]; table.lines];
+        for guest in (0..1000).map(|slot| GlobalAddress::new(1, slot, 0, 1).expect("an address")) {
+            let lines: Vec<usize> = table.pairs(guest.raw()).map(|pair| pair / GUESTS_A_LINE).collect();
+            found[lines[0]][0] += 1;
+            found[lines[GUESTS_A_LINE]][1] += 1;
+        }
+        let fair = 1000 / table.lines;
+        assert!(
+            found.iter().flatten().all(|n| (fair / 2..fair * 2).contains(n)),
+            "{found:?}"
+        );
+    }
+
+    /// A keeper that began listed its guests in the order of their slots, and in that order not all found a place: one was not found by anybody any more.
+    #[test]
+    fn whoever_found_a_place_keeps_it() {
+        let part = part();
+        let table = &part.moving().expect("it moves").guests;
+        let only = guests(table, 0, true).next().expect("one");
+        let others: Vec<_> = guests(table, 0, false).take(4).collect();
+        let in_order = [(only, 5)].into_iter().chain(others.into_iter().zip(0..));
+        let class = Class::of(64).expect("a class");
+        for (guest, slot) in in_order.clone() {
+            table.insert(guest, slot).expect("a place");
+            let (generation, used) = (0, Use::Lent);
+            part.state(slot)
+                .store(Slot { generation, used }.encode(), Ordering::Release);
+            let (generation, used) = (1, Use::Slab(class, Lifetime::Space));
+            part.guest_state(slot)
+                .store(Slot { generation, used }.encode(), Ordering::Release);
+            part.guest(slot).store(guest.raw(), Ordering::Release);
+            let empty = 1 << super::super::address::GENERATION_SHIFT;
+            (0..class.words()).for_each(|word| part.live(slot, word).store(empty, Ordering::Release));
+        }
+        // What nobody has put there goes.
+        let nobodys = GlobalAddress::new(3, 1, 0, 1).expect("an address");
+        table.insert(nobodys, 9).expect("a place");
+        let keeper = LocalKeeper::new(Arc::clone(&part)).expect("a keeper");
+        for (guest, slot) in in_order {
+            assert_eq!(table.find(Points, guest), Some(slot));
+        }
+        assert_eq!(table.find(Points, nobodys), None);
+        assert_eq!(table.count().load(Ordering::Acquire), 5);
+        assert_eq!(keeper.audit().expect("an audit"), Vec::<String>::new());
     }
 }

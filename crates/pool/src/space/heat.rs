@@ -39,12 +39,13 @@ pub struct Heat {
 impl Heat {
     /// Counts accesses that have just been.
     pub fn add(&mut self, reads: u64, writes: u64, now: Nanos, options: &HeatOptions) {
+        if reads + writes == 0 {
+            return;
+        }
         let kept = self.kept(now, options);
         self.reads = self.reads * kept + reads as f64;
         self.writes = self.writes * kept + writes as f64;
-        if reads + writes > 0 {
-            self.last = now;
-        }
+        self.last = now;
     }
 
     /// Heat at a moment: 1 for what is not used at all.
@@ -101,6 +102,11 @@ mod tests {
         let later = heat.at(second(25), &OPTIONS());
         assert!((later - (100.0 * (-1.0f64).exp() + 1.0)).abs() < 1e-6, "{later}");
         heat.add(0, 0, second(50), &OPTIONS());
+        assert_eq!(
+            heat.at(second(25), &OPTIONS()),
+            later,
+            "who counts nothing changes nothing"
+        );
         assert_eq!(heat.at(second(101), &OPTIONS()), 1.0, "nothing since second 0");
     }
 

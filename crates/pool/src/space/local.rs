@@ -31,7 +31,10 @@ impl LocalKeeper {
         }
         let mut books = Books::empty(&part);
         if let Some(moving) = part.moving() {
-            moving.guests.clear();
+            let lies_there = |guest: GlobalAddress, slot: u32| {
+                slot < part.slots() && part.guest(slot).load(Ordering::Acquire) == guest.raw()
+            };
+            moving.guests.retain(lies_there);
         }
         for slot in 0..part.slots() {
             books.enter(&part, slot);

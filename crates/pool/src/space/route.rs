@@ -127,7 +127,7 @@ impl Space {
 
     fn attempt(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
         match self.attempt_near(address, act)? {
-            Near::There(part) => self.attempt_at(part, address, act),
+            Near::There(part) => self.attempt_far(part, address, act),
             Near::Here(outcome) => Ok(outcome),
         }
     }
@@ -150,6 +150,20 @@ impl Space {
                 None => Ok(Near::There(elsewhere)),
             },
             outcome => Ok(Near::Here(outcome)),
+        }
+    }
+
+    /// Where it last was, or at home: also if it was in a part that is away by now, and may have come back before.
+    fn attempt_far(&self, part: u8, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
+        let outcome = self.attempt_at(part, address, act);
+        let home = address.part();
+        if part == home || outcome.is_ok() || self.part_numbered(home).is_some() {
+            return outcome;
+        }
+        self.whereabouts().set(address, home);
+        match outcome {
+            Err(Error::Lost(_) | Error::Timeout(_)) if act.may_repeat() => self.attempt_at(home, address, act),
+            outcome => outcome,
         }
     }
 
@@ -178,6 +192,17 @@ impl Space {
         self.far_part(number, address)?.act(address, act)
     }
 
+    /// A part that is to be asked for an address.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the address is of no part of the space; [`Error::Lost`] if its extent lies in one that is not attached: then it is an object's, for all that is known here.
+    pub(super) fn far_part(&self, number: u8, address: GlobalAddress) -> Result<&FarPart> {
+        self.far_numbered(number).ok_or_else(|| match number == address.part() {
+            true => Error::Invalid(format!("{address} is of part {number}, which this space does not have")),
+            false => Error::Lost(format!("{address} lies in part {number}, which is not attached")),
+        })
+    }
+
     /// Whether an address is of a part that this process does not map.
     #[inline(always)]
     pub(super) fn is_far(&self, address: GlobalAddress) -> bool {
@@ -201,19 +226,22 @@ impl Space {
             let outcomes = match self.far_numbered(part) {
                 Some(far) => {
                     self.count_asked(acts.len());
-                    far.act_many(&mut acts)?
+                    far.act_many(&mut acts)
                 }
-                None => acts.iter().map(|_| Ok(Outcome::NotHere)).collect(),
+                None => Ok(acts.iter().map(|_| Ok(Outcome::NotHere)).collect()),
             };
+            let outcomes = outcomes.unwrap_or_else(|error| acts.iter().map(|_| Err(error.clone())).collect());
             for ((address, mut act), outcome) in acts.into_iter().zip(outcomes) {
+                let outcome = match outcome {
+                    Err(Error::Lost(_) | Error::Timeout(_)) if part != address.part() => {
+                        self.whereabouts().set(address, address.part());
+                        self.attempt(address, &mut act)
+                    }
+                    outcome => outcome,
+                };
                 self.follow(address, &mut act, outcome?)?;
             }
         }
         Ok(())
-    }
-
-    pub(super) fn far_part(&self, number: u8, address: GlobalAddress) -> Result<&FarPart> {
-        self.far_numbered(number)
-            .ok_or_else(|| Error::Invalid(format!("{address} is of part {number}, which this space does not have")))
     }
 }

@@ -8,11 +8,15 @@ pub(super) mod wire;
 use super::GlobalAddress;
 use super::act::{Act, Outcome};
 use super::keeper::{Lifetime, SessionId};
-use cenote_base::rt::Mutex;
+use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Call, Called, Caller, Callers};
 use std::sync::Arc;
 use wire::{Hello, Item};
+
+/// Between two looks for an answer, by somebody who may have to stop: longer and longer.
+const LOOK_MIN: Nanos = Nanos::from_micros(10);
+const LOOK_MAX: Nanos = Nanos::from_millis(1);
 
 /// The way to a part at the node that hosts it, made anew when it breaks.
 pub struct Way {
@@ -113,21 +117,45 @@ impl Way {
     pub(super) fn end(&self, under_way: UnderWay) -> Vec<Call> {
         let UnderWay { caller, called } = under_way;
         let calls = called.wait();
-        if calls
-            .iter()
-            .any(|call| matches!(call.result, Err(Error::Lost(_) | Error::Revoked(_))))
-        {
-            self.caller.lock().take_if(|known| Arc::ptr_eq(known, &caller));
-        }
+        self.check(&caller, &calls);
         calls
     }
 
-    pub(super) fn ask(&self, request: Vec<u8>) -> Result<Vec<u8>> {
-        self.ask_within(Call::new(request))
+    /// A connection that is over, or whose other end does not know us, is made anew.
+    fn check(&self, caller: &Arc<dyn Caller>, calls: &[Call]) {
+        let is_over = |call: &Call| matches!(call.result, Err(Error::Lost(_) | Error::Revoked(_)));
+        if calls.iter().any(is_over) {
+            self.caller.lock().take_if(|known| Arc::ptr_eq(known, caller));
+        }
     }
 
-    pub(super) fn ask_within(&self, call: Call) -> Result<Vec<u8>> {
-        let asked = self.ask_once(call)?;
+    /// As [`Way::ask`], until whoever asks is to stop: then it may be done still.
+    pub(super) fn ask_unless(&self, call: Call, is_over: impl Fn() -> bool) -> Result<Vec<u8>> {
+        let asked = self.ask_once_unless(call, &is_over)?;
+        match asked.result {
+            Err(Error::Revoked(_)) => self.ask_once_unless(asked, &is_over)?.into_answer(),
+            _ => asked.into_answer(),
+        }
+    }
+
+    fn ask_once_unless(&self, call: Call, is_over: &impl Fn() -> bool) -> Result<Call> {
+        let caller = self.caller()?;
+        let mut called = caller.post(vec![call]);
+        let mut pause = LOOK_MIN;
+        while !called.poll() {
+            if is_over() {
+                return Err(Error::Lost("whoever asked is stopping".into()));
+            }
+            rt::sleep(pause);
+            pause = Nanos(pause.raw() * 2).min(LOOK_MAX);
+        }
+        let mut calls = called.wait();
+        self.check(&caller, &calls);
+        calls.pop().ok_or_else(lost_call)
+    }
+
+    pub(super) fn ask(&self, request: Vec<u8>) -> Result<Vec<u8>> {
+        let asked = self.ask_once(Call::new(request))?;
         match asked.result {
             // It was not looked at: the node does not know us, or not any more. Or it was refused, and is again.
             Err(Error::Revoked(_)) => self.ask_once(asked)?.into_answer(),
@@ -137,7 +165,7 @@ impl Way {
 
     fn ask_once(&self, call: Call) -> Result<Call> {
         let asked = self.post(vec![call])?.pop();
-        asked.ok_or_else(|| Error::Lost("a caller lost a call".into()))
+        asked.ok_or_else(lost_call)
     }
 }
 
@@ -145,6 +173,10 @@ impl core::fmt::Debug for Way {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "the way to {}", self.peer())
     }
+}
+
+fn lost_call() -> Error {
+    Error::Lost("a caller lost a call".into())
 }
 
 /// A part on another pod, or another machine.
@@ -203,8 +235,7 @@ impl FarPart {
         under_way: UnderWay,
         acts: &mut [(GlobalAddress, Act<'_>)],
     ) -> Result<Vec<Outcome>> {
-        let lost = || Error::Invalid("a caller lost a call".into());
-        let answer = self.way.end(under_way).pop().ok_or_else(lost)?.into_answer()?;
+        let answer = self.way.end(under_way).pop().ok_or_else(lost_call)?.into_answer()?;
         outcomes_in_order(&answer, acts)
     }
 

@@ -35,6 +35,8 @@ pub const SEQUENCE: u8 = 7;
 const HEAD: usize = 8;
 const ITEM: usize = 32;
 const ANSWER: usize = 16;
+/// Bytes of an error in an answer: there is room for all accesses of a request to fail. A multiple of 8.
+const ERROR_MAX: usize = 240;
 /// Items of one request.
 const ITEMS_MAX: usize = 1024;
 
@@ -146,14 +148,17 @@ impl<'a> Item<'a> {
     }
 }
 
-/// Bytes that an access takes in a request and in its answer.
+/// Bytes that an access takes in a request and in its answer, at most.
 fn cost(act: &Act<'_>) -> (usize, usize) {
     let bytes = (act.len() as usize).next_multiple_of(8);
     match act {
-        Act::Read(_) => (ITEM, ANSWER + bytes),
-        Act::Write(_) => (ITEM + bytes, ANSWER),
-        Act::Around { len, page, .. } => (ITEM, ANSWER + around_max(*len as usize, *page as usize)),
-        _ => (ITEM, ANSWER),
+        Act::Read(_) => (ITEM, ANSWER + bytes.max(ERROR_MAX)),
+        Act::Write(_) => (ITEM + bytes, ANSWER + ERROR_MAX),
+        Act::Around { len, page, .. } => {
+            let pages = around_max(*len as usize, *page as usize);
+            (ITEM, ANSWER + pages.max(ERROR_MAX))
+        }
+        _ => (ITEM, ANSWER + ERROR_MAX),
     }
 }
 
@@ -308,11 +313,7 @@ fn reply(answer: &mut Vec<u8>, outcome: Result<Outcome>, read: &[u8]) {
         Ok(Outcome::Frozen) => put(FROZEN, 0, &[]),
         Ok(Outcome::Away(part)) => put(AWAY, part.into(), &[]),
         Ok(Outcome::NotHere | Outcome::Run) => put(NOT_HERE, 0, &[]),
-        Err(error) => put(
-            FAILED,
-            0,
-            &serde_json::to_vec(&Failure::from(error)).unwrap_or_default(),
-        ),
+        Err(error) => put(FAILED, 0, &Failure::from(error).within(ERROR_MAX)),
     }
 }
 

@@ -39,6 +39,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+/// Orders and allocations that wait at a time, and wishes.
+const WAITING_MAX: usize = 4096;
+/// Bytes of the name of a user's pod.
+const POD_MAX: usize = 256;
 /// The most that a question may take that its host answers at once.
 const WHERE_PATIENCE: Nanos = Nanos::from_secs(2);
 
@@ -189,6 +193,13 @@ enum Job {
     Alloc(Vec<u8>, Answer),
 }
 
+impl Job {
+    fn fail(self, error: Error) {
+        let (Job::Order(_, answer) | Job::Alloc(_, answer)) = self;
+        answer.fail(error);
+    }
+}
+
 /// A move that is wanted: of which extent, and where to; or its end.
 struct Wish {
     extent: GlobalAddress,
@@ -209,7 +220,7 @@ struct Outcomes {
     set: Condvar,
 }
 
-/// A queue that a thread works off.
+/// A queue that a thread works off. Who does not fit in is told so.
 struct Queue<T> {
     items: Mutex<VecDeque<T>>,
     more: Condvar,
@@ -225,9 +236,15 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    fn add(&self, item: T) {
-        self.items.lock().push_back(item);
+    fn add(&self, item: T) -> core::result::Result<(), T> {
+        let mut items = self.items.lock();
+        if items.len() >= WAITING_MAX {
+            return Err(item);
+        }
+        items.push_back(item);
+        drop(items);
         self.more.notify_all();
+        Ok(())
     }
 
     fn next(&self, patience: Nanos) -> Option<T> {
@@ -275,6 +292,8 @@ struct Near {
 }
 
 const TURN: Nanos = Nanos::from_millis(50);
+/// Between two looks for sessions that have ended.
+const CLEAR_EVERY: Nanos = Nanos::from_secs(1);
 
 impl Host {
     /// Begins to host a part that this process keeps.
@@ -384,6 +403,7 @@ impl Drop for Host {
         for thread in threads {
             thread.join().ok();
         }
+        self.inner.refuse_all();
     }
 }
 
@@ -419,7 +439,7 @@ impl Inner {
         match served {
             Ok(None) => answer.send(),
             Ok(Some(rest)) if rest.is_empty() => self.defer(request, answer),
-            Ok(Some(rest)) => self.work.add(Job::Alloc(rest, answer)),
+            Ok(Some(rest)) => self.add_job(Job::Alloc(rest, answer)),
             Err(error) => answer.fail(error),
         }
     }
@@ -440,9 +460,29 @@ impl Inner {
         match order {
             Ok(Order::Relocate { extent, to }) => self.add_wish(extent, Some(to), Told::Answer(answer)),
             Ok(Order::Reclaim { extent }) => self.add_wish(extent, None, Told::Answer(answer)),
-            Ok(order) => self.work.add(Job::Order(order, answer)),
+            Ok(order) => self.add_job(Job::Order(order, answer)),
             Err(error) => answer.fail(error),
         }
+    }
+
+    fn add_job(&self, job: Job) {
+        if let Err(job) = self.work.add(job) {
+            job.fail(Error::Busy(format!(
+                "{WAITING_MAX} orders wait for {}",
+                self.part.name()
+            )));
+        }
+    }
+
+    /// The threads have ended: whoever waits for them is told.
+    fn refuse_all(&self) {
+        let stopping = || Error::Lost("the host is stopping".into());
+        let jobs = core::mem::take(&mut *self.work.items.lock());
+        jobs.into_iter().for_each(|job| job.fail(stopping()));
+        let wishes = core::mem::take(&mut *self.wishes.items.lock());
+        wishes
+            .into_iter()
+            .for_each(|wish| relocate::tell(wish.told, Err(stopping())));
     }
 
     fn serve_accesses(&self, pod: &str, (kind, count): (u8, usize), items: &[u8], answer: &mut Vec<u8>) -> Result<()> {
@@ -482,6 +522,7 @@ impl Inner {
 
     /// The worker: orders and allocations, one after the other.
     fn work(&self) {
+        let mut cleared = rt::now();
         while !self.is_stopping() {
             match self.work.next(TURN) {
                 Some(Job::Order(order, answer)) => {
@@ -496,7 +537,17 @@ impl Inner {
                 },
                 None => {}
             }
+            if rt::now().since(cleared) > CLEAR_EVERY {
+                self.clear_desks();
+                cleared = rt::now();
+            }
         }
+    }
+
+    /// Sessions that have ended need no desk.
+    fn clear_desks(&self) {
+        let is_alive = |session: &SessionId| self.keeper.is_alive(*session).unwrap_or(true);
+        self.desks.lock().retain(|session, _| is_alive(session));
     }
 
     fn alloc(&self, rest: &[u8]) -> Result<GlobalAddress> {
@@ -540,7 +591,8 @@ impl Inner {
             Order::Where { .. } => self.options.patience.min(WHERE_PATIENCE),
             _ => self.options.patience,
         };
-        wire::answered(&way.ask_within(Call::new(wire::json(wire::ORDER, order)?).within(patience))?)
+        let call = Call::new(wire::json(wire::ORDER, order)?).within(patience);
+        wire::answered(&way.ask_unless(call, || self.is_stopping())?)
     }
 }
 
@@ -575,9 +627,12 @@ impl Hosts {
     }
 
     fn admit(&self, caller: CallerId, hello: Hello) -> Result<()> {
+        if hello.pod.len() > POD_MAX {
+            return Err(Error::Invalid(format!("a pod's name of {} bytes", hello.pod.len())));
+        }
         let hosts = self.hosts.lock();
         let host = hosts.get(&(hello.space, hello.part));
-        let host = host.filter(|host| host.options.key == hello.key);
+        let host = host.filter(|host| host.options.key == hello.key && !host.is_stopping());
         let host =
             host.ok_or_else(|| Error::Invalid("no such part is served here, or the key is not its own".into()))?;
         self.callers.lock().insert(caller, (Arc::clone(host), hello.pod));
@@ -595,6 +650,7 @@ impl Serve for Hosts {
             };
         }
         let known = self.callers.lock().get(&caller).cloned();
+        let known = known.filter(|(host, _)| !host.is_stopping());
         match known {
             Some((host, pod)) => host.serve(&pod, request, answer),
             // Or what he spoke with is gone: he says it again, to who is there then.

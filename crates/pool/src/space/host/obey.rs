@@ -126,6 +126,7 @@ impl Inner {
         let mut steps = self.steps.lock();
         if self.end_freeze(extent, freeze) {
             self.counters.left.fetch_add(1, Ordering::Relaxed);
+            self.forget_heat(self.part.guest_slot(extent).unwrap_or(extent.slot()));
         } else if !steps.has_come(extent, freeze) {
             return Ok(());
         }

@@ -17,12 +17,15 @@ use super::super::heat::Heat;
 use super::super::keeper::Lifetime;
 use super::super::slot::{Slot, Use};
 use super::{Inner, Order, Ordered};
-use cenote_base::Result;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Nanos};
+use cenote_base::{Error, Result};
+use std::collections::BTreeSet;
 
 const TURN: Nanos = Nanos::from_millis(50);
+/// Pods whose heat is counted apart, for each extent.
+const PODS_MAX: usize = 64;
 /// Looks between two for guests that hold nothing.
 const RECLAIM_EVERY: u32 = 50;
 
@@ -47,12 +50,13 @@ impl Inner {
             last = rt::now();
             looks += 1;
             self.count_near();
+            let mut silent = BTreeSet::new();
             for candidate in self.candidates() {
                 if self.is_stopping() {
                     return;
                 }
                 // What fails now is found again at the next look.
-                let _ = self.try_move(&candidate);
+                let _ = self.try_move(&candidate, &mut silent);
             }
             if looks.is_multiple_of(RECLAIM_EVERY) {
                 self.reclaim_empty();
@@ -81,13 +85,20 @@ impl Inner {
                 .iter()
                 .for_each(|(slot, is_write)| self.part.count(*slot, *is_write, 1));
         }
+        if self.options.every == Nanos::ZERO {
+            // Nobody compares.
+            return;
+        }
         let (now, mut far) = (rt::now(), self.far.lock());
         for (slot, is_write) in slots {
             let pods = far.entry(*slot).or_default();
-            let heat = match pods.get_mut(pod) {
-                Some(heat) => heat,
-                None => pods.entry(pod.into()).or_default(),
-            };
+            if !pods.contains_key(pod) {
+                if pods.len() >= PODS_MAX {
+                    continue;
+                }
+                pods.insert(pod.into(), Heat::default());
+            }
+            let Some(heat) = pods.get_mut(pod) else { continue };
             heat.add(u64::from(!is_write), u64::from(*is_write), now, &self.options.heat);
         }
     }
@@ -143,24 +154,34 @@ impl Inner {
         found
     }
 
-    fn try_move(&self, candidate: &Candidate) -> Result<()> {
+    /// Offers an extent to the parts of the pod where it should be, but for those that are `silent`, and moves it to the first that has room or makes some.
+    fn try_move(&self, candidate: &Candidate, silent: &mut BTreeSet<u8>) -> Result<()> {
         let parts: Vec<u8> = {
             let peers = self.peers.lock();
             let in_pod = peers.iter().filter(|(_, peer)| peer.pod == candidate.pod);
             in_pod.map(|(part, _)| *part).collect()
         };
-        for part in parts {
-            match self.order(part, &Order::Offer { heat: candidate.heat })? {
-                Ordered::Welcome => {}
-                Ordered::Instead { victim, heat }
+        for part in parts
+            .into_iter()
+            .filter(|part| !silent.contains(part))
+            .collect::<Vec<_>>()
+        {
+            match self.order(part, &Order::Offer { heat: candidate.heat }) {
+                Ok(Ordered::Welcome) => {}
+                Ok(Ordered::Instead { victim, heat })
                     if heat * self.options.margin < candidate.heat || planted(Fault::HeatComparison) =>
                 {
                     self.relocate_any(victim, self.part.number())?;
                 }
+                // It would be waited for as long by each candidate.
+                Err(Error::Lost(_) | Error::Timeout(_)) => {
+                    silent.insert(part);
+                    continue;
+                }
                 _ => continue,
             }
             self.relocate_any(candidate.extent, part)?;
-            self.far.lock().remove(&candidate.slot);
+            self.forget_heat(candidate.slot);
             return Ok(());
         }
         Ok(())
@@ -199,7 +220,11 @@ impl Inner {
     /// An extent has come: what was known of its slot's memory was another's.
     pub(super) fn note_arrival(&self, extent: GlobalAddress) {
         self.counters.came.fetch_add(1, Ordering::Relaxed);
-        let slot = self.part.guest_slot(extent).unwrap_or(extent.slot());
+        self.forget_heat(self.part.guest_slot(extent).unwrap_or(extent.slot()));
+    }
+
+    /// Another extent lies in a slot's memory than before, or none.
+    pub(super) fn forget_heat(&self, slot: u32) {
         self.far.lock().remove(&slot);
         self.part.counted(slot);
         if let Some(known) = self.near.lock().get_mut(slot as usize) {

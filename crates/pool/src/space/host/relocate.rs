@@ -3,7 +3,7 @@
 use super::super::GlobalAddress;
 use super::steps::{FrozenExtent, gone};
 use super::wire;
-use super::{Inner, Order, Ordered, Outcomes, Told, Wish};
+use super::{Inner, Order, Ordered, Outcomes, Told, WAITING_MAX, Wish};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
@@ -38,7 +38,12 @@ impl Inner {
         if is_double {
             return tell(told, Err(Error::Busy(format!("{extent} is to be moved already"))));
         }
-        self.wishes.add(Wish { extent, to, told });
+        if let Err(wish) = self.wishes.add(Wish { extent, to, told }) {
+            tell(
+                wish.told,
+                Err(Error::Busy(format!("{WAITING_MAX} extents wait to be moved"))),
+            );
+        }
     }
 
     pub(super) fn execute_wishes(&self) {
@@ -126,7 +131,7 @@ impl Inner {
     }
 }
 
-fn tell(told: Told, done: Result<()>) {
+pub(super) fn tell(told: Told, done: Result<()>) {
     match told {
         Told::Here(outcomes) => {
             *outcomes.outcome.lock() = Some(done);

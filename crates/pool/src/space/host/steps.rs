@@ -64,12 +64,10 @@ impl Books {
         let state = part.guest_state(slot).load(Ordering::Acquire);
         if guest.is_null() {
             self.vacant.insert(slot);
-        } else if state == 0 || is_frozen(state) {
-            self.unsettled.insert(slot, Nanos::ZERO);
-            if state != 0 {
-                part.list_guest(guest, slot);
-            }
         } else {
+            if state == 0 || is_frozen(state) {
+                self.unsettled.insert(slot, Nanos::ZERO);
+            }
             part.list_guest(guest, slot);
         }
     }
@@ -133,8 +131,14 @@ impl Books {
 impl Part {
     fn list_guest(&self, guest: GlobalAddress, slot: u32) {
         if let Some(moving) = self.moving() {
-            // There was room for it when it came.
+            // It is there, since it came. If something wrote there: the audit names it.
             let _ = moving.guests.insert(guest, slot);
+        }
+    }
+
+    pub(in super::super) fn unlist_guest(&self, guest: GlobalAddress) {
+        if let Some(moving) = self.moving().filter(|_| !guest.is_null()) {
+            moving.guests.remove(guest);
         }
     }
 
@@ -283,7 +287,8 @@ impl LocalKeeper {
         if extent.part() == part.number() && part.own_state(extent)?.map(|found| found.used) != Some(Use::Away) {
             return Err(gone(extent));
         }
-        if !self.moving()?.guests.has_place(extent) {
+        let guests = &self.moving()?.guests;
+        if !guests.has_place(extent) {
             return Err(Error::Full(format!(
                 "{} has no place in its table of guests",
                 part.name()
@@ -293,9 +298,12 @@ impl LocalKeeper {
         let slot = slot.ok_or_else(|| Error::Full(format!("{} has no room for a guest", part.name())))?;
         part.guest_state(slot).store(0, Ordering::Release);
         part.saved(slot).store(state, Ordering::Release);
+        // Before it is a guest: so each guest has its place there, and settling cannot fail.
+        guests.insert(extent, slot)?;
         part.guest(slot).store(extent.raw(), Ordering::Release);
         books.unsettled.insert(slot, rt::now());
         if let Err(error) = part.reserve_below(slot + 1) {
+            guests.remove(extent);
             books.vacate(part, slot);
             return Err(error);
         }
@@ -317,11 +325,12 @@ impl LocalKeeper {
         if extent.part() == part.number() && extent.slot() == slot {
             part.state(slot).store(state, Ordering::Release);
             part.guest(slot).store(0, Ordering::Release);
+            self.moving()?.guests.remove(extent);
             books.set_nobodys(part, slot);
             return Ok(true);
         }
         part.guest_state(slot).store(state, Ordering::Release);
-        self.moving()?.guests.insert(extent, slot).map(|()| true)
+        Ok(true)
     }
 
     /// The guest does not lie here any more, or did not come. Of one that is not here nothing is to be done.
