@@ -60,8 +60,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// All that break a rule, and that a world finds. (Those of the pool's locks are found by the model of its own tests.)
-    pub const ALL: [Fault; 17] = [
+    /// All that break a rule, and that a world finds.
+    pub const ALL: [Fault; 19] = [
         Fault::PageFlush,
         Fault::Invalidate,
         Fault::PageBeforeLog,
@@ -77,6 +77,8 @@ impl Fault {
         Fault::StillOwned,
         Fault::LostTrace,
         Fault::PageChecksum,
+        Fault::StaleCache,
+        Fault::LostFlush,
         Fault::HeatComparison,
         Fault::MoveFence,
     ];

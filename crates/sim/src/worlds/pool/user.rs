@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
-use cenote_pool::space::{GlobalAddress, Lifetime, Mode, Read, Session, Space, Write};
+use cenote_pool::space::{GlobalAddress, Guard, Lifetime, Mode, Read, Session, Space, Write};
 
 use super::EXTENT;
 use super::members::Mark;
@@ -20,6 +20,8 @@ use crate::worlds::plan::Draw;
 const LOCK_PATIENCE: Nanos = Nanos::from_millis(250);
 /// Objects that a thread has of its own, at most.
 const OWN_MOST: usize = 12;
+/// Bytes of a write that its lock collects; longer ones are written at once.
+const COLLECTED_MOST: usize = 256;
 /// Addresses that a thread remembers to have freed.
 const FREED_MOST: usize = 32;
 
@@ -174,19 +176,22 @@ impl<'s> Thread<'s> {
     /// Whether all of it was answered.
     fn under_lock(&mut self, text: usize, mode: Mode) -> bool {
         let lock = self.stage.model.lock().texts[text].lock;
+        // Half of them by what hangs on the lock: pages that are kept, writes that are collected.
+        let by_lock = self.draw.one_in(2);
         let pieces = 1 + self.draw.below(3) as usize;
         let guard = self.session.lock_within(lock, mode, LOCK_PATIENCE);
         let Some(guard) = self.told("a lock", lock, guard) else {
             return false;
         };
         let is_writer = guard.mode() == Mode::Write;
+        let way = by_lock.then_some(&guard);
         if guard.owner_died() {
             self.stage.shared.count("locks of the dead");
         }
-        let mut is_right = guard.owner_died() || self.read_text(text);
+        let mut is_right = guard.owner_died() || self.read_text(text, way);
         if is_writer && is_right {
             let version = self.stage.new_value();
-            is_right = self.write_text(text, version, pieces);
+            is_right = self.write_text(text, version, pieces, way);
         }
         let left = match is_right || !is_writer {
             true => guard.unlock(),
@@ -195,10 +200,13 @@ impl<'s> Thread<'s> {
         self.told("unlocking", lock, left).is_some() && is_right
     }
 
-    fn read_text(&self, text: usize) -> bool {
+    fn read_text(&self, text: usize, by: Option<&Guard<'_>>) -> bool {
         let known = self.stage.model.lock().texts[text];
         let mut found = vec![0; known.len];
-        let read = self.space.read(known.at, &mut found);
+        let read = match by {
+            Some(guard) => guard.read(known.at, &mut found),
+            None => self.space.read(known.at, &mut found),
+        };
         if self.told("reading a text", known.at, read).is_none() {
             return false;
         }
@@ -213,13 +221,19 @@ impl<'s> Thread<'s> {
         true
     }
 
-    fn write_text(&self, text: usize, version: u64, pieces: usize) -> bool {
+    fn write_text(&self, text: usize, version: u64, pieces: usize, by: Option<&Guard<'_>>) -> bool {
         let known = self.stage.model.lock().texts[text];
         let bytes = bytes_of(version, known.len);
-        let step = bytes.len().div_ceil(pieces);
+        let step = match by {
+            Some(_) => bytes.len().div_ceil(pieces).min(COLLECTED_MOST),
+            None => bytes.len().div_ceil(pieces),
+        };
         for (n, piece) in bytes.chunks(step).enumerate() {
             let at = known.at.checked_add((n * step) as u64).unwrap_or(GlobalAddress::NULL);
-            let written = self.space.write(at, piece);
+            let written = match by {
+                Some(guard) => guard.write(at, piece),
+                None => self.space.write(at, piece),
+            };
             if self.told("writing a text", at, written).is_none() {
                 return false;
             }
