@@ -63,7 +63,7 @@ pub fn hsetnx(call: &mut Call<'_>) -> Done {
 
 pub fn hget(call: &mut Call<'_>) -> Done {
     let entry = field(call)?;
-    Ok(call.reply.value_or_null(&call.shared.store, entry.as_ref())?)
+    call.reply.value_or_null(&call.shared.store, entry.as_ref())
 }
 
 pub fn hmget(call: &mut Call<'_>) -> Done {

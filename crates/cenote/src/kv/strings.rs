@@ -11,7 +11,7 @@ const TOO_LONG: Refusal = Refusal::Says("ERR string exceeds maximum allowed size
 
 pub fn get(call: &mut Call<'_>) -> Done {
     let entry = call.shared.store.find(&call.strings[1], call.shared.now)?;
-    Ok(call.reply.value_or_null(&call.shared.store, entry.as_ref())?)
+    call.reply.value_or_null(&call.shared.store, entry.as_ref())
 }
 
 /// What stands behind the value of SET.
@@ -232,7 +232,7 @@ pub fn getrange(call: &mut Call<'_>) -> Done {
         return Ok(());
     }
     let count = (last - first + 1) as usize;
-    Ok(call.reply.range(&call.shared.store, &entry, first as usize, count)?)
+    call.reply.range(&call.shared.store, &entry, first as usize, count)
 }
 
 pub fn setrange(call: &mut Call<'_>) -> Done {
