@@ -301,6 +301,25 @@ fn lost_messages_cost_trips_or_are_told() {
     }
 }
 
+/// Who frees a slot, hears nothing and tries again does not free the one that another thread of the session has got in between.
+#[test]
+fn a_slot_that_is_being_left_is_not_taken() {
+    let pods = Pods::new(4);
+    let (east, west, lock, _) = in_the_east(&pods, 64);
+    let west = Arc::new(west);
+    let (other, got) = (Arc::clone(&west), Arc::new(AtomicBool::new(false)));
+    let told = Arc::clone(&got);
+    west.acquire(lock, Mode::Read, Patience::Endless).expect("free");
+    pods.fabric.answer_is_lost_after(move || {
+        let taken = other.acquire(lock, Mode::Read, Patience::None);
+        told.store(taken.is_ok(), Ordering::Relaxed);
+    });
+    west.unlock(lock, Mode::Read).expect("tried again");
+    let writer = east.try_lock(lock, Mode::Write).expect("a lock");
+    let is_read = got.load(Ordering::Relaxed);
+    assert_eq!(writer.is_some(), !is_read, "one writes while another reads");
+}
+
 /// What is carried out long after its sender gave it up finds that it is too late, be the next writer another session or the same.
 #[test]
 fn late_messages_change_nothing() {

@@ -36,6 +36,16 @@ pub struct Fabric {
     messages: AtomicU64,
     fate: Mutex<Fate>,
     late: Mutex<Vec<Late>>,
+    meanwhile: Mutex<Option<Meanwhile>>,
+}
+
+/// What somebody else does before a sender hears that its answer is lost.
+struct Meanwhile(Box<dyn FnOnce() + Send>);
+
+impl core::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Meanwhile")
+    }
 }
 
 /// Calls that nobody waits for any more.
@@ -80,7 +90,14 @@ impl Caller for Line {
         match fate {
             Fate::Arrives => self.caller.post(calls),
             Fate::IsLost => failed(calls, &lost),
-            Fate::AnswerIsLost => failed(self.caller.post(calls).wait(), &lost),
+            Fate::AnswerIsLost => {
+                let calls = self.caller.post(calls).wait();
+                let meanwhile = self.fabric.meanwhile.lock().expect("whole").take();
+                if let Some(Meanwhile(work)) = meanwhile {
+                    work();
+                }
+                failed(calls, &lost)
+            }
             Fate::IsLate => {
                 let copies = calls.iter().map(|call| Call::new(call.request.clone())).collect();
                 let mut late = self.fabric.late.lock().expect("whole");
@@ -94,6 +111,12 @@ impl Caller for Line {
 impl Fabric {
     pub fn next_is(&self, fate: Fate) {
         *self.fate.lock().expect("whole") = fate;
+    }
+
+    /// The next answer is lost, and before its sender hears of it `work` is done.
+    pub fn answer_is_lost_after(&self, work: impl FnOnce() + Send + 'static) {
+        *self.meanwhile.lock().expect("whole") = Some(Meanwhile(Box::new(work)));
+        self.next_is(Fate::AnswerIsLost);
     }
 
     pub fn let_through(&self) {
@@ -124,6 +147,7 @@ impl Pods {
             messages: AtomicU64::new(0),
             fate: Mutex::new(Fate::Arrives),
             late: Mutex::default(),
+            meanwhile: Mutex::default(),
         });
         let hosts: Vec<_> = (0..2).map(|pod| host(&fabric, pod, extents)).collect();
         let mut pods = Self {

@@ -306,11 +306,16 @@ impl Session {
     }
 
     fn leave_slot(&self, lock: GlobalAddress) -> Result<()> {
-        let Some(slot) = self.locks.leave_slot(lock)? else {
+        let Some(leaving) = self.locks.leave_slot(lock)? else {
             return Ok(());
         };
         let words = Words { space: self, at: lock };
-        words.leave_slot(slot, self.locks.word_in(self, lock.part())?)
+        let mine = self.locks.word_in(self, lock.part());
+        let left = mine.and_then(|mine| words.leave_slot(leaving.slot, mine));
+        if leaving.is_first {
+            self.locks.make_way(lock);
+        }
+        left
     }
 
     /// Lets go of a lock that this session holds to write, as [`Guard::leave_broken`] does.

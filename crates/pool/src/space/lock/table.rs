@@ -42,6 +42,13 @@ struct Local {
     hold: Option<Arc<Hold>>,
 }
 
+/// The slot that a session's last reader leaves.
+pub(super) struct Leaving {
+    pub(super) slot: u64,
+    /// Nobody of the session stands in line already: then [`Locks::make_way`] is this one's to do.
+    pub(super) is_first: bool,
+}
+
 impl Locks {
     /// What the session writes into locks of a part.
     pub(super) fn word_in(&self, session: &Session, part: u8) -> Result<u64> {
@@ -136,18 +143,20 @@ impl Locks {
         hold.map(Arc::clone).ok_or_else(|| not_held(lock, "at all"))
     }
 
-    /// One reader less: the slot, if it was the last.
-    pub(super) fn leave_slot(&self, lock: GlobalAddress) -> Result<Option<u64>> {
+    /// One reader less: what is to be left, if it was the last. Until [`Locks::make_way`] nobody of the session takes a slot: it would be freed with this one, if an answer is lost and
+    /// the freeing is tried again.
+    pub(super) fn leave_slot(&self, lock: GlobalAddress) -> Result<Option<Leaving>> {
         let mut table = self.table.lock();
         let local = table.locks.get_mut(&lock).filter(|local| local.readers > 0);
         let local = local.ok_or_else(|| not_held(lock, Mode::Read.purpose()))?;
         local.readers -= 1;
-        let slot = (local.readers == 0).then_some(local.slot);
-        if slot.is_some() {
-            local.hold = None;
+        if local.readers > 0 {
+            return Ok(None);
         }
-        self.tidy(table, lock);
-        Ok(slot)
+        local.hold = None;
+        let (slot, is_first) = (local.slot, !local.is_busy);
+        local.is_busy = true;
+        Ok(Some(Leaving { slot, is_first }))
     }
 
     /// The word is about to be left; until [`Locks::make_way`] nobody of the session takes it.
