@@ -248,7 +248,8 @@ typedef struct cenote_write_op {
 } cenote_write_op;
 
 /* Many in turn. Memory is asked for ahead: where the objects are in nobody's cache that takes a fraction of the time. The first that fails ends it: those before
- * it are done, those after it not begun. */
+ * it are done, those after it not begun.
+ * That holds for memory of this pod. Writes to other pods come after those, in no order among each other; if one of them fails, any of the others may be done. */
 cenote_status cenote_read_many(cenote_space *space, const cenote_read_op *reads, size_t n, cenote_error *error);
 cenote_status cenote_write_many(cenote_space *space, const cenote_write_op *writes, size_t n, cenote_error *error);
 

@@ -269,6 +269,7 @@ impl Space {
     }
 
     /// Writes in turn. The first that fails ends it: those before it are done, those after it not begun. As [`Space::read_many`].
+    /// That holds for memory of this pod. Writes to other pods come after those, in no order among each other; if one of them fails, any of the others may be done.
     ///
     /// # Errors
     /// As [`Space::read`].
