@@ -3,14 +3,19 @@
 //! `cargo run --release -p cenote-fabric --example figures`
 
 use cenote_base::rt::{self, Mutex, atomic::Ordering};
-use cenote_fabric::{Identity, Region, RegionOptions, coherence};
+use cenote_fabric::{Identity, MirrorFile, Region, RegionOptions, Span, coherence};
 use std::hint::black_box;
+use std::path::Path;
+use std::sync::Arc;
 
 /// Runs `f` many times and prints the time of one.
-fn figure(name: &str, mut f: impl FnMut(usize)) {
+fn figure(name: &str, f: impl FnMut(usize)) {
+    figure_of(200_000, name, f);
+}
+
+fn figure_of(rounds: usize, name: &str, mut f: impl FnMut(usize)) {
     let mut best = f64::MAX;
     for _ in 0..5 {
-        let rounds = 200_000;
         let start = rt::now();
         for i in 0..rounds {
             f(i);
@@ -66,6 +71,11 @@ fn main() {
         span.set_u8(0, 1);
         coherence::flush(&region, 1 << 20, 1);
     });
+    figure_of(2000, "flush 16384", |_| {
+        span.set_u8(0, 1);
+        coherence::flush(&region, 1 << 20, 16384);
+    });
+    mirrored(&region, span);
     figure("host atomic fetch_add", |_| {
         span.atomic_u64(64).fetch_add(1, Ordering::AcqRel);
     });
@@ -75,4 +85,22 @@ fn main() {
     figure("thread_slot", |_| _ = black_box(rt::thread_slot()));
     figure("now", |_| _ = black_box(rt::now()));
     figure("random", |_| _ = black_box(rt::random()));
+}
+
+/// What a mirror in shared memory adds to flushes.
+fn mirrored(region: &Region, span: Span<'_>) {
+    let path = format!("/dev/shm/cenote-figures-{:x}", rt::random_u128());
+    let mirror = MirrorFile::create(Path::new(&path), region.len()).expect("shared memory");
+    std::fs::remove_file(&path).expect("it was made");
+    region.attach_mirror(Arc::new(mirror)).expect("room");
+    figure("flush one line, mirrored", |_| {
+        span.set_u8(0, 1);
+        coherence::flush(region, 1 << 20, 1);
+    });
+    figure_of(2000, "flush 16384, mirrored", |_| {
+        span.set_u8(0, 1);
+        coherence::flush(region, 1 << 20, 16384);
+    });
+    figure_of(50, "fill 1 MiB of a mirror", |_| _ = region.fill_mirror_step(0));
+    region.detach_mirror();
 }

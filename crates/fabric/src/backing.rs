@@ -136,6 +136,14 @@ impl Backing {
         }
     }
 
+    /// Whether somebody who looks for it finds it.
+    pub(crate) fn has_name(&self) -> bool {
+        match self.file() {
+            Some(fd) => fs::fstat(fd).is_ok_and(|stat| stat.st_nlink > 0),
+            None => self.len().is_ok_and(|len| len > 0),
+        }
+    }
+
     /// Whether its space is the machine's memory.
     pub(crate) fn is_memory(&self) -> bool {
         const TMPFS: u64 = 0x0102_1994;

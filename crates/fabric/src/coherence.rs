@@ -13,7 +13,7 @@
 //! Ranges are given as (region, offset, length) and widened to whole lines. When the region is
 //! [recorded](crate::record), each call is told to the recorder; asking is one load beside
 //! instructions that cost a hundred times as much. A simulated device carries them out instead of the processor;
-//! each is a preemption point then.
+//! each is a preemption point then. When the region has a [mirror](crate::mirror), what is written back is copied there too.
 
 use crate::{LINE, Region};
 use cenote_base::rt::{self, memory::Device};
@@ -41,6 +41,10 @@ pub fn write_back_kind() -> WriteBack {
 /// Begins writing the lines of a range back to memory. Ordered only by a [`fence`].
 #[inline]
 pub fn write_back(region: &Region, off: u64, len: usize) {
+    // Before the line may leave the cache.
+    if let Some(mirroring) = region.mirroring() {
+        mirroring.copy(region, off, len);
+    }
     if let Some(device) = simulated(region) {
         return device.write_back(off, len as u64);
     }
@@ -53,6 +57,9 @@ pub fn write_back(region: &Region, off: u64, len: usize) {
 /// All write-backs of this thread before it are in memory.
 #[inline]
 pub fn fence(region: &Region) {
+    if let Some(mirroring) = region.mirroring() {
+        mirroring.fence();
+    }
     if let Some(device) = simulated(region) {
         return device.fence();
     }
@@ -94,13 +101,18 @@ pub fn store_uncached(region: &Region, off: u64, value: u64) {
     let span = region.span(off, 8);
     assert!(off.is_multiple_of(8), "an uncached word must be aligned");
     if let Some(device) = simulated(region) {
-        return device.store_uncached(off, value);
+        device.store_uncached(off, value);
+    } else {
+        target::store_past_cache(span, value);
+        target::store_fence();
     }
-    target::store_past_cache(span, value);
-    target::store_fence();
     if let Some(recorder) = region.recorder() {
         recorder.write_back(region, off, 8);
         recorder.fence();
+    }
+    if let Some(mirroring) = region.mirroring() {
+        mirroring.copy(region, off, 8);
+        fence(region);
     }
 }
 

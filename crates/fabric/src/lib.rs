@@ -8,6 +8,7 @@
 //!   [`PodAtomicU32`]: among hosts, inside the region's hardware-coherent [`Window`] only; [`Words`]: many of them;
 //! - [`coherence`]: flush, invalidate, uncached access, with the real instructions, and a
 //!   [recorder](record) that shows what a lost host would leave behind;
+//! - [`mirror`]: a second memory that gets the lines which are written back;
 //! - [`observe`]: every access may be announced to a sink; not asking costs nothing;
 //! - [`emulate`]: a sink that makes accesses take as long as on a device;
 //! - [`profile`]: what devices are known to cost, as data;
@@ -28,6 +29,7 @@ pub mod http;
 mod listing;
 mod map;
 pub mod message;
+pub mod mirror;
 pub mod observe;
 pub mod profile;
 mod raw;
@@ -41,6 +43,7 @@ pub use backing::boot;
 pub use header::{FORMAT_VERSION, GEOMETRY_WORDS, HEADER_SIZE, Identity, State};
 pub use host::{HostAtomicU32, HostAtomicU64, PodAtomicU32, PodAtomicU64, Window};
 pub use listing::{Found, SHM_DIR, default_path, is_blank, list, peek, remove};
+pub use mirror::{MirrorFile, MirrorKeeper, Side};
 pub use region::{Kind, Region, RegionOptions};
 pub use span::{Block, Fixed, Length, Quiet, Span};
 pub use words::Words;

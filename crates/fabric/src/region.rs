@@ -18,6 +18,7 @@ use crate::backing::{Backing, RESERVE_STEP};
 use crate::header::{self, HEADER_SIZE, Identity, State};
 use crate::host::{HostAtomicU32, HostAtomicU64};
 use crate::map::Mapping;
+use crate::mirror::Mirroring;
 use crate::record::Recorder;
 use crate::{Block, LINE, Span, Window, coherence, observe};
 use cenote_base::rt::atomic::Ordering;
@@ -70,7 +71,9 @@ pub struct Region {
     backing: Option<Backing>,
     identity: Identity,
     state: Mutex<(u64, State)>,
-    reserving: Mutex<()>,
+    /// Held while space is taken, here and in the mirror.
+    pub(crate) reserving: Mutex<()>,
+    pub(crate) mirroring: OnceLock<Box<Mirroring>>,
     recorder: OnceLock<Arc<Recorder>>,
     /// Accessors announce themselves: it lies on a simulated device, or somebody observed when it was made.
     watched: bool,
@@ -171,6 +174,43 @@ impl Region {
         Ok(region)
     }
 
+    /// Maps a file or device that has no header of its own: a mirror. `anew`: it is emptied.
+    pub(crate) fn without_header(path: &Path, len: u64, anew: bool) -> Result<Self> {
+        let backing = Backing::open(path, anew)?;
+        if anew {
+            backing.resize(len)?;
+        }
+        let have = backing.len()?;
+        if have < len || (have != len && backing.kind == Kind::File) {
+            return Err(Error::Mismatch(format!(
+                "{}: length: the file has {}, the region that it is to mirror {}",
+                backing.named(),
+                ByteSize(have),
+                ByteSize(len)
+            )));
+        }
+        let mapping = backing.map(len as usize)?;
+        let region = Self::bare(mapping, Some(backing));
+        region.apply(RegionOptions::default())?;
+        Ok(region)
+    }
+
+    /// Whether its file can be found by a name.
+    pub(crate) fn has_name(&self) -> bool {
+        self.backing.as_ref().is_some_and(Backing::has_name)
+    }
+
+    /// Takes the space of a range, in steps.
+    pub(crate) fn take_space(&self, off: u64, len: u64) -> Result<()> {
+        let Some(backing) = &self.backing else {
+            return Ok(());
+        };
+        for from in (off..off + len).step_by(RESERVE_STEP as usize) {
+            backing.reserve(from, RESERVE_STEP.min(off + len - from))?;
+        }
+        Ok(())
+    }
+
     fn bare(mapping: Mapping, backing: Option<Backing>) -> Self {
         Self {
             watched: mapping.device().is_some() || observe::has_sink(),
@@ -180,6 +220,7 @@ impl Region {
             identity: Identity::default(),
             state: Mutex::new((0, State::default())),
             reserving: Mutex::new(()),
+            mirroring: OnceLock::new(),
             recorder: OnceLock::new(),
         }
     }
@@ -255,9 +296,9 @@ impl Region {
         coherence::invalidate(self, HEADER_SIZE as u64, (end - HEADER_SIZE as u64) as usize);
     }
 
-    /// Writes every line back that this host may hold, so that another host can go on from here.
+    /// Writes every line back that this host may hold, so that another host, or the mirror's next user, can go on from here.
     pub fn write_back_all(&self) {
-        if self.is_beyond_caches() {
+        if self.is_beyond_caches() || self.is_mirrored() {
             coherence::flush(self, 0, self.reserved().min(self.len()) as usize);
         }
     }
@@ -489,6 +530,9 @@ impl Region {
         if self.device().is_none() && self.backing.as_ref().is_none_or(Backing::is_memory) {
             self.leave_some(to - from)?;
         }
+        if let Some(side) = self.mirroring().and_then(Mirroring::side) {
+            side.reserve_to(to)?;
+        }
         match &self.backing {
             Some(backing) => backing.reserve(from, to - from)?,
             None => self.populate(from, to - from)?,
@@ -600,6 +644,11 @@ impl Region {
             .recorder
             .get_or_init(|| Arc::new(Recorder::new(self.span(0, self.len()).to_vec(), seed)));
         Arc::clone(recorder)
+    }
+
+    #[inline]
+    pub(crate) fn mirroring(&self) -> Option<&Mirroring> {
+        self.mirroring.get().map(|mirroring| &**mirroring)
     }
 
     #[inline]
