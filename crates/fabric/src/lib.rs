@@ -13,6 +13,7 @@
 //! - [`emulate`]: a sink that makes accesses take as long as on a device;
 //! - [`profile`]: what devices are known to cost, as data;
 //! - [`rdma`]: one-sided verbs towards the memory of another machine, as a contract;
+//! - [`ring`]: message rings in region memory: calls between processes of a pod;
 //! - [`message`]: messages between nodes; [`http`]: a client for services that speak JSON.
 //!
 //! Unsafe code lives here so that nothing above needs it for memory: the raw accesses are in
@@ -36,6 +37,7 @@ mod raw;
 pub mod rdma;
 pub mod record;
 mod region;
+pub mod ring;
 mod span;
 mod words;
 

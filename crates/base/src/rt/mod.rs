@@ -319,6 +319,25 @@ pub fn wake(word: &atomic::AtomicU32, count: usize) -> usize {
     wake_raw(word.as_raw(), count)
 }
 
+/// As [`wait`], on a word of memory that other processes map too: they are woken by [`wake_shared`], and wake by it. A word is waited on in
+/// one of the two ways only.
+pub fn wait_shared(word: &atomic::AtomicU32, expected: u32, timeout: Option<Nanos>) -> Wait {
+    if seamed() {
+        entered().wait(word.as_raw(), expected, timeout)
+    } else {
+        os::wait_shared(word.as_raw(), expected, timeout)
+    }
+}
+
+/// Wakes at most `count` of those who [`wait_shared`] on `word`, of all processes; says how many.
+pub fn wake_shared(word: &atomic::AtomicU32, count: usize) -> usize {
+    if seamed() {
+        entered().wake(word.as_raw(), count)
+    } else {
+        os::wake_shared(word.as_raw(), count)
+    }
+}
+
 pub(crate) fn wait_raw(word: &RawU32, expected: u32, timeout: Option<Nanos>) -> Wait {
     if seamed() {
         entered().wait(word, expected, timeout)

@@ -45,11 +45,20 @@ pub fn yield_now() {
 
 /// See [`super::wait`].
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Nanos>) -> Wait {
+    wait_as(futex::Flags::PRIVATE, word, expected, timeout)
+}
+
+/// See [`super::wait_shared`].
+pub fn wait_shared(word: &AtomicU32, expected: u32, timeout: Option<Nanos>) -> Wait {
+    wait_as(futex::Flags::empty(), word, expected, timeout)
+}
+
+fn wait_as(flags: futex::Flags, word: &AtomicU32, expected: u32, timeout: Option<Nanos>) -> Wait {
     let limit = timeout.map(|t| Timespec {
         tv_sec: i64::try_from(t.0 / 1_000_000_000).unwrap_or(i64::MAX),
         tv_nsec: (t.0 % 1_000_000_000) as i64,
     });
-    match futex::wait(word, futex::Flags::PRIVATE, expected, limit.as_ref()) {
+    match futex::wait(word, flags, expected, limit.as_ref()) {
         Err(rustix::io::Errno::AGAIN) => Wait::Changed,
         Err(rustix::io::Errno::TIMEDOUT) => Wait::TimedOut,
         _ => Wait::Woken,
@@ -58,8 +67,17 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Nanos>) -> Wait {
 
 /// See [`super::wake`].
 pub fn wake(word: &AtomicU32, count: usize) -> usize {
+    wake_as(futex::Flags::PRIVATE, word, count)
+}
+
+/// See [`super::wake_shared`].
+pub fn wake_shared(word: &AtomicU32, count: usize) -> usize {
+    wake_as(futex::Flags::empty(), word, count)
+}
+
+fn wake_as(flags: futex::Flags, word: &AtomicU32, count: usize) -> usize {
     let count = i32::try_from(count).unwrap_or(i32::MAX) as u32;
-    futex::wake(word, futex::Flags::PRIVATE, count).unwrap_or(0)
+    futex::wake(word, flags, count).unwrap_or(0)
 }
 
 thread_local! {

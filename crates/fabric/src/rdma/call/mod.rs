@@ -37,6 +37,7 @@ use std::sync::Arc;
 
 pub mod contract;
 mod set;
+pub(crate) mod status;
 
 pub use set::Set;
 

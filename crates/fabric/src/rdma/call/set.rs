@@ -51,6 +51,13 @@ impl Set {
         f(&mut self.body.lock().calls[index])
     }
 
+    /// Room for the answer of one that is under way.
+    pub fn room(&self, index: usize) -> Option<Vec<u8>> {
+        let mut body = self.body.lock();
+        let is_under_way = !body.complete[index];
+        is_under_way.then(|| core::mem::take(&mut body.calls[index].answer))
+    }
+
     /// One is complete, with the answer that it holds. Says whether it was not before.
     pub fn complete(&self, index: usize, result: Result<()>) -> bool {
         self.finish(index, |call| call.result = result)

@@ -4,8 +4,9 @@
 //! sent is never sent.
 
 use super::*;
+use crate::rdma::call::status::decode;
 use crate::rdma::call::{self, Call, Called, Caller, CallerId, CallsInFlight, Set};
-use crate::rdma::libfabric::calls::{Whole, decode, part};
+use crate::rdma::libfabric::calls::{Whole, part};
 use crate::rdma::libfabric::protocol::Part;
 use std::cmp::Reverse;
 

@@ -1,8 +1,8 @@
 //! Where answers to calls wait for the node's thread: whoever answers puts them here, and wakes it if it sleeps.
 
 use super::Shared;
+use crate::rdma::call::status;
 use crate::rdma::call::{Answering, CallerId};
-use crate::rdma::libfabric::calls;
 use cenote_base::Result;
 use cenote_base::rt::Mutex;
 use std::collections::VecDeque;
@@ -69,7 +69,7 @@ impl Desk {
 
 impl Answering for Desk {
     fn answered(&self, caller: CallerId, call: u64, answer: Result<Vec<u8>>) {
-        let (status, bytes) = calls::encode(answer);
+        let (status, bytes) = status::encode(answer);
         if self.closed.load(Ordering::SeqCst) {
             return;
         }

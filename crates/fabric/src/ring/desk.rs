@@ -1,0 +1,267 @@
+//! What a node knows of a seat, outside of the region: whose it is, which requests it has served, which answers wait.
+
+use super::layout;
+use super::message::{self, Half, Memory};
+use crate::rdma::call::CallerId;
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::{Error, Result, rt};
+use std::collections::VecDeque;
+
+/// Whether somebody sits there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Phase {
+    #[default]
+    Free,
+    Open,
+    /// Nothing of it is served any more; it is free when its user is gone for certain.
+    Ended,
+}
+
+/// An answer that waits for chunks.
+struct Waiting {
+    slot: u32,
+    turn: u32,
+    status: u32,
+    bytes: Vec<u8>,
+}
+
+/// See the module. Under a lock of its own.
+#[derive(Default)]
+pub struct Desk {
+    pub phase: Phase,
+    pub epoch: u32,
+    caller: u64,
+    /// Whom the node let in, as it is known there.
+    pub who: u64,
+    /// Requests that the program is being given.
+    serving: u32,
+    called: bool,
+    told: bool,
+    slots: Vec<Slot>,
+    /// Chunks for answers.
+    free: u64,
+    waiting: VecDeque<Waiting>,
+    /// The next place of its lane.
+    pub place: u64,
+    reserved: bool,
+}
+
+#[derive(Default, Clone)]
+struct Slot {
+    /// Of the last request.
+    turn: u32,
+    /// It is not answered yet.
+    asked: bool,
+    /// Chunks of the last answer that needed any.
+    given: u64,
+}
+
+/// What is found in a slot.
+pub enum Asked {
+    /// A request, to be read; [`Desk::served`] follows.
+    New(Ticket),
+    /// Nothing that was not served already.
+    Nothing,
+    /// What cannot be.
+    Nonsense,
+}
+
+/// A request that is being served.
+#[derive(Debug, Clone, Copy)]
+pub struct Ticket {
+    pub seat: u32,
+    pub slot: u32,
+    pub epoch: u32,
+    pub turn: u32,
+    pub caller: CallerId,
+}
+
+impl Desk {
+    /// Somebody sits down: the words of its slots are in order before its epoch can be seen.
+    ///
+    /// # Errors
+    /// [`Error::Full`]: there is no memory for it.
+    pub fn admit(&mut self, memory: &Memory, seat: u32, epoch: u32, who: u64) -> Result<CallerId> {
+        let layout = &memory.layout;
+        if !self.reserved {
+            memory.region.reserve(layout.seat(seat), layout.seat_len())?;
+        }
+        for slot in 0..layout.slots {
+            memory.store(layout.slot(seat, slot) + layout::ANSWERED, message::turn_of(epoch, 0));
+        }
+        let caller = rt::random() >> 1 | 1;
+        *self = Self {
+            phase: Phase::Open,
+            epoch,
+            caller,
+            who,
+            slots: vec![Slot::default(); layout.slots as usize],
+            free: u64::MAX,
+            reserved: true,
+            ..Self::default()
+        };
+        memory.store(layout.seat(seat) + layout::WANTS_ROOM, 0);
+        memory.store(layout.seat(seat) + layout::EPOCH, epoch.into());
+        Ok(CallerId(caller))
+    }
+
+    /// What its user is called.
+    pub fn caller(&self) -> CallerId {
+        CallerId(self.caller)
+    }
+
+    /// Looks at a slot.
+    pub fn look(&mut self, memory: &Memory, seat: u32, slot: u32) -> Asked {
+        let off = memory.layout.slot(seat, slot) + layout::ASKED;
+        let known = &mut self.slots[slot as usize];
+        let turn = match message::turn_in(memory.load(off), self.epoch) {
+            Some(turn) if turn != known.turn => turn,
+            _ => return Asked::Nothing,
+        };
+        if turn != known.turn.wrapping_add(1) || known.asked {
+            return Asked::Nonsense;
+        }
+        (known.turn, known.asked) = (turn, true);
+        // Who asks again has taken the last answer.
+        self.free |= core::mem::take(&mut known.given);
+        self.serving += 1;
+        self.called = true;
+        Asked::New(Ticket {
+            seat,
+            slot,
+            epoch: self.epoch,
+            turn,
+            caller: self.caller(),
+        })
+    }
+
+    /// Whether what an entry is about was served.
+    pub fn has_served(&self, slot: u32, turn: u32) -> bool {
+        let slot = self.slots.get(slot as usize);
+        slot.is_none_or(|slot| super::polls::is_about(slot.turn, turn))
+    }
+
+    /// The program has been given a request.
+    pub fn served(&mut self) {
+        self.serving -= 1;
+    }
+
+    /// Whether the program has nothing of it in hand.
+    pub fn is_quiet(&self) -> bool {
+        self.serving == 0
+    }
+
+    /// Answers a request, or notes the answer until there is room for it. What is nobody's is dropped.
+    pub fn answer(&mut self, memory: &Memory, ticket: Ticket, status: u32, bytes: Vec<u8>) {
+        let is_asked = |slot: &Slot| slot.asked && slot.turn == ticket.turn;
+        let is_open = self.phase == Phase::Open && self.epoch == ticket.epoch;
+        if !is_open || !self.slots.get(ticket.slot as usize).is_some_and(is_asked) {
+            return;
+        }
+        let waiting = Waiting {
+            slot: ticket.slot,
+            turn: ticket.turn,
+            status,
+            bytes,
+        };
+        if let Err(waiting) = self.put(memory, ticket.seat, waiting) {
+            self.waiting.push_back(waiting);
+            memory.store(memory.layout.seat(ticket.seat) + layout::WANTS_ROOM, 1);
+            self.put_waiting(memory, ticket.seat);
+        }
+    }
+
+    fn put(&mut self, memory: &Memory, seat: u32, answer: Waiting) -> Result<(), Waiting> {
+        let half = memory.answer(seat, answer.slot);
+        let Some(mask) = message::take_chunks(&mut self.free, half.chunks_for(answer.bytes.len())) else {
+            return Err(answer);
+        };
+        let slot = &mut self.slots[answer.slot as usize];
+        (slot.asked, slot.given) = (false, mask);
+        memory.write(half, &answer.bytes, answer.status, mask);
+        publish(
+            memory,
+            seat,
+            answer.slot,
+            message::turn_of(self.epoch, answer.turn),
+            half,
+        );
+        Ok(())
+    }
+
+    /// Answers what waits for room, as far as there is any.
+    pub fn put_waiting(&mut self, memory: &Memory, seat: u32) {
+        if self.waiting.is_empty() || self.phase != Phase::Open {
+            return;
+        }
+        self.take_back(memory, seat);
+        while let Some(answer) = self.waiting.pop_front() {
+            if let Err(answer) = self.put(memory, seat, answer) {
+                return self.waiting.push_front(answer);
+            }
+        }
+        memory.store(memory.layout.seat(seat) + layout::WANTS_ROOM, 0);
+    }
+
+    /// Chunks of answers that were taken.
+    fn take_back(&mut self, memory: &Memory, seat: u32) {
+        for (n, slot) in (0..).zip(&mut self.slots).filter(|(_, slot)| slot.given != 0) {
+            let off = memory.layout.slot(seat, n) + layout::TAKEN;
+            if memory.load(off) == message::turn_of(self.epoch, slot.turn) {
+                self.free |= core::mem::take(&mut slot.given);
+            }
+        }
+    }
+
+    /// Whether its user has said that it leaves, or what it says cannot be told from that.
+    pub fn has_left(&self, memory: &Memory, seat: u32) -> bool {
+        memory.load(memory.layout.seat(seat) + layout::LEFT) == u64::from(self.epoch)
+    }
+
+    /// Nothing of it is served from here on.
+    pub fn end(&mut self, memory: &Memory, seat: u32) {
+        if self.phase != Phase::Open {
+            return;
+        }
+        self.phase = Phase::Ended;
+        self.waiting.clear();
+        memory.store(memory.layout.seat(seat) + layout::EPOCH, 0);
+        for slot in 0..memory.layout.slots {
+            wake(memory, seat, slot, memory.answer(seat, slot));
+        }
+    }
+
+    /// Whether its end is to be told, now and once.
+    pub fn ends_now(&mut self) -> bool {
+        let over = self.phase == Phase::Ended && self.serving == 0;
+        over && !core::mem::replace(&mut self.told, true) && self.called
+    }
+
+    /// Its user is gone: another may have the seat.
+    pub fn free(&mut self) {
+        if self.phase == Phase::Ended && self.serving == 0 && self.told {
+            self.phase = Phase::Free;
+        }
+    }
+}
+
+/// An answer is whole: its word says so, and who sleeps for it is woken.
+fn publish(memory: &Memory, seat: u32, slot: u32, turn: u64, half: Half) {
+    memory.store(half.word(), turn);
+    wake(memory, seat, slot, half);
+}
+
+fn wake(memory: &Memory, seat: u32, slot: u32, half: Half) {
+    if memory.layout.reach == super::Reach::Pod {
+        return;
+    }
+    let sleeps = memory.layout.slot(seat, slot) + layout::SLEEPS;
+    if memory.region.atomic_u32(sleeps).load(Ordering::SeqCst) != 0 {
+        rt::wake_shared(memory.region.atomic_u32(half.word()), usize::MAX);
+    }
+}
+
+/// What [`Error`] says of a seat that is not to be had.
+pub fn none_free(seats: u32) -> Error {
+    Error::Busy(format!("all {seats} seats of the ring are taken"))
+}

@@ -1,0 +1,78 @@
+//! Message rings in region memory: [calls](crate::rdma::call) between processes that map the same file, or hosts of a pod that map the same
+//! device.
+//!
+//! A [`Node`] makes a ring and serves calls from it; a [`User`] has a *seat* in it, which the node has given it ([`Node::admit`]), and posts calls for any number of threads. There are
+//! two layers (Rcmp, section 5.2): entries of a fixed size, which the node polls, and the messages beside, in slots and chunks. With [`Layers::Two`] an entry is put when
+//! its message is whole, so one that is long, or whose writer is slow, holds up nobody. With [`Layers::One`] its place is taken first, as in a ring that has its messages inside: for
+//! comparison.
+//!
+//! ```text
+//!   user: take a slot of one's own ─► write the message ─► asked: its turn ─► entry ─┐
+//!                                                                                    ▼
+//!                                                                              polling ring
+//!                                                                                    ▼
+//!   user: copy it out, slot free again ◄── answered: the turn ◄─ Answer ◄─ serve ◄─ node: copy it out, check, serve
+//! ```
+//!
+//! Invariants:
+//! 1. a slot is its seat's, a seat one user's: nothing is reserved in common but an entry, which is one compare-and-swap. Who is killed anywhere holds up nobody;
+//! 2. turns of a slot rise by one; the node keeps the last one by itself. So each request is served at most once, whatever the entries say, and one whose entry
+//!    was lost is found by looking at the slots, each 100 ms;
+//! 3. a request is copied before it is looked at, and looked at once. What cannot be ends the connection of the seat that it is in;
+//! 4. nothing of a seat is served after its end was told. The seat is another's only when its user has left, or is not there any more: whoever was fenced and wakes up in the middle of a
+//!    request finishes it in a seat that nobody serves;
+//! 5. who sleeps has said so before it looked for the last time, and whoever posts or answers looks for that afterwards.
+//!
+//! Who maps a ring can write anything to it, and break it for its other users: so those of one ring are of one tenant. It can shorten the file, too, which ends the node's process as it would for
+//! any other region.
+
+mod desk;
+mod layout;
+mod message;
+mod node;
+mod polls;
+mod user;
+
+#[cfg(test)]
+mod tests;
+
+pub use node::{Node, Options};
+pub use user::{User, UserOptions};
+
+use cenote_base::rt::Nanos;
+
+/// How entries and messages follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Layers {
+    /// The place of a message is taken before it is written, and places are served in their order.
+    One,
+    /// Messages are served as they get whole.
+    #[default]
+    Two,
+}
+
+/// Who uses a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reach {
+    /// Processes of one host.
+    #[default]
+    Host,
+    /// Hosts without coherence between them: what one writes it flushes, what another reads it invalidates before, and each seat has a lane of its own in place of the polling ring.
+    Pod,
+}
+
+/// A place at a ring, as plain data for the process that shall have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seat {
+    /// Its number.
+    pub number: u32,
+    /// Of its users so far, this one.
+    pub epoch: u32,
+    /// What the node calls the connection.
+    pub caller: u64,
+    /// The start of the node that gave it.
+    pub incarnation: u64,
+}
+
+/// Between two looks of who sleeps: whether the other side is there, and whether something was missed.
+const LOOK: Nanos = Nanos::from_millis(100);

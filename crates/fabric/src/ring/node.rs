@@ -1,0 +1,503 @@
+//! The node's side: threads that take requests from a ring, give them to a program, and put its answers back.
+
+use super::desk::{self, Asked, Desk, Phase, Ticket};
+use super::layout::{self, Layout};
+use super::message::Memory;
+use super::polls::{self, Found, Head};
+use super::{LOOK, Layers, Reach, Seat};
+use crate::rdma::call::{Answer, Answering, CallerId, LIMIT, Serve, status};
+use crate::{Region, RegionOptions};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU32, Ordering};
+use cenote_base::rt::{self, Event, Mutex, Nanos};
+use cenote_base::{Error, Result};
+use std::path::Path;
+use std::sync::Arc;
+
+/// How long a place that was taken may hold up those after it, with [`Layers::One`].
+const HOLD: Nanos = LOOK;
+/// Requests between two looks at the time.
+const STREAK: u32 = 64;
+/// Naps of who looks again and again, over memory without coherence.
+const NAP_MIN: Nanos = Nanos::from_micros(5);
+const NAP_MAX: Nanos = Nanos::from_millis(1);
+/// Of a look when there is nobody to look for.
+const IDLE: Nanos = Nanos::from_secs(10);
+
+/// Whether somebody that a node let in is there still.
+pub type IsThere = Arc<dyn Fn(u64) -> bool + Send + Sync>;
+
+/// What a ring is made with.
+#[derive(Clone)]
+pub struct Options {
+    /// Users at a time.
+    pub seats: u32,
+    /// Calls of each that may be under way; a power of two.
+    pub slots: u32,
+    /// How entries and messages follow each other.
+    pub layers: Layers,
+    /// Who uses it.
+    pub reach: Reach,
+    /// Threads that take requests.
+    pub consumers: u32,
+    /// How long they look for the next one before they sleep.
+    pub spin: Nanos,
+    /// Asked each 100 ms of each user, by what [`Node::admit`] was told.
+    pub is_there: IsThere,
+    /// Whose region it is, for its header.
+    pub tenant: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seats: 64,
+            slots: 128,
+            layers: Layers::Two,
+            reach: Reach::Host,
+            consumers: 1,
+            spin: Nanos::from_micros(20),
+            is_there: Arc::new(|_| true),
+            tenant: 0,
+        }
+    }
+}
+
+impl core::fmt::Debug for Options {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(
+            f,
+            "{} seats with {} slots, {:?}, {:?}",
+            self.seats, self.slots, self.layers, self.reach
+        )
+    }
+}
+
+/// A ring that is served. Dropping it ends that, and all connections.
+pub struct Node {
+    inner: Arc<Inner>,
+    threads: Vec<rt::JoinHandle<()>>,
+}
+
+struct Inner {
+    memory: Memory,
+    options: Options,
+    program: Arc<dyn Serve>,
+    incarnation: u64,
+    desks: Vec<Mutex<Desk>>,
+    head: Head,
+    /// Of the next user.
+    epoch: AtomicU32,
+    stop: AtomicBool,
+    /// Nonsense was found: what was posted may have no entry.
+    search: AtomicBool,
+    /// When to look after everybody again. Held by the one who does.
+    look: Mutex<Nanos>,
+    /// Rung for who naps.
+    bell: Event,
+}
+
+impl Node {
+    /// Makes a ring in a file, in place of one of before, or on a device, and serves it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a ring that cannot be; [`Error::Busy`] if another process has the file; [`Error::Full`] if there is no memory for it.
+    pub fn start(path: &Path, options: Options, program: Arc<dyn Serve>) -> Result<Self> {
+        let layout = Layout::new(options.seats, options.slots, options.layers, options.reach)?;
+        match crate::remove(path) {
+            Err(Error::Io {
+                kind: std::io::ErrorKind::NotFound,
+                ..
+            }) => {}
+            removed => removed?,
+        }
+        let region = RegionOptions {
+            small_pages: true,
+            ..RegionOptions::default()
+        };
+        let region = Region::create(path, layout.len(), layout.identity(options.tenant), region)?;
+        Self::on(Arc::new(region), layout, options, program)
+    }
+
+    /// A ring in memory of this process.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub fn start_here(options: Options, program: Arc<dyn Serve>) -> Result<Self> {
+        let layout = Layout::new(options.seats, options.slots, options.layers, options.reach)?;
+        let region = RegionOptions {
+            small_pages: true,
+            ..RegionOptions::default()
+        };
+        let region = Region::dram(layout.len(), layout.identity(options.tenant), region)?;
+        Self::on(Arc::new(region), layout, options, program)
+    }
+
+    fn on(region: Arc<Region>, layout: Layout, options: Options, program: Arc<dyn Serve>) -> Result<Self> {
+        region.reserve_to(layout.seats_at())?;
+        let incarnation = rt::random() | 1;
+        region.update_state(|state| state.incarnation = incarnation.into());
+        let memory = Memory { region, layout };
+        (layout::TAIL..layout.seats_at())
+            .step_by(8)
+            .for_each(|off| memory.store(off, 0));
+        memory.store(layout::OPEN, incarnation);
+        let inner = Arc::new(Inner {
+            desks: (0..options.seats).map(|_| Mutex::default()).collect(),
+            memory,
+            program,
+            incarnation,
+            head: Head::default(),
+            epoch: AtomicU32::new(rt::random() as u32 >> 1),
+            stop: AtomicBool::new(false),
+            search: AtomicBool::new(false),
+            look: Mutex::default(),
+            bell: Event::default(),
+            options,
+        });
+        let mut node = Self {
+            inner,
+            threads: Vec::new(),
+        };
+        for _ in 0..node.inner.options.consumers.max(1) {
+            let inner = Arc::clone(&node.inner);
+            let thread = rt::try_spawn("ring", move || inner.consume());
+            node.threads
+                .push(thread.map_err(|error| Error::io("starting a thread", error))?);
+        }
+        Ok(node)
+    }
+
+    /// Lets somebody in, who is known by `who` here.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if there is no free seat, [`Error::Full`] if there is no memory for one more.
+    pub fn admit(&self, who: u64) -> Result<Seat> {
+        let inner = &*self.inner;
+        let find = |(number, desk): (u32, &Mutex<Desk>)| {
+            let mut desk = desk.lock();
+            (desk.phase == Phase::Free).then(|| {
+                let epoch = inner.next_epoch();
+                let caller = desk.admit(&inner.memory, number, epoch, who)?;
+                if inner.memory.layout.reach == Reach::Pod {
+                    polls::lane::clear(&inner.memory.region, &inner.memory.layout, number);
+                }
+                Ok(Seat {
+                    number,
+                    epoch,
+                    caller: caller.0,
+                    incarnation: inner.incarnation,
+                })
+            })
+        };
+        let seat = (0..).zip(&inner.desks).find_map(find);
+        inner.ring();
+        seat.unwrap_or_else(|| Err(desk::none_free(inner.options.seats)))
+    }
+
+    /// Ends a connection: no request of it is begun to be served from here on.
+    pub fn dismiss(&self, caller: CallerId) {
+        for (number, desk) in (0..).zip(&self.inner.desks) {
+            let is_it = {
+                let desk = desk.lock();
+                desk.phase == Phase::Open && desk.caller() == caller
+            };
+            if is_it {
+                self.inner.end(number, caller);
+            }
+        }
+    }
+
+    /// Whether the program is being given a request of a connection at this moment.
+    pub fn is_serving(&self, caller: CallerId) -> bool {
+        let serves = |desk: &Mutex<Desk>| {
+            let desk = desk.lock();
+            desk.caller() == caller && !desk.is_quiet()
+        };
+        self.inner.desks.iter().any(serves)
+    }
+
+    /// What users of this process join.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.inner.memory.region
+    }
+
+    /// Ends all connections. What was asked is not answered any more.
+    pub fn close(&mut self) {
+        self.inner.stop.store(true, Ordering::SeqCst);
+        self.inner.memory.store(layout::OPEN, 0);
+        while self.threads.iter().any(|thread| !thread.is_finished()) {
+            self.inner.ring();
+            rt::sleep(Nanos::from_micros(100));
+        }
+        self.threads.drain(..).for_each(|thread| _ = thread.join());
+        for (number, desk) in (0..).zip(&self.inner.desks) {
+            let caller = desk.lock().caller();
+            self.inner.end(number, caller);
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl core::fmt::Debug for Node {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "the ring in {}", self.inner.memory.region.name())
+    }
+}
+
+/// Where the answers to a request go.
+struct Reply {
+    inner: Arc<Inner>,
+    ticket: Ticket,
+}
+
+impl Answering for Reply {
+    fn answered(&self, _: CallerId, _: u64, answer: Result<Vec<u8>>) {
+        let (status, bytes) = status::encode(answer);
+        let mut desk = self.inner.desks[self.ticket.seat as usize].lock();
+        desk.answer(&self.inner.memory, self.ticket, status, bytes);
+    }
+}
+
+impl Inner {
+    fn next_epoch(&self) -> u32 {
+        self.epoch.fetch_add(1, Ordering::SeqCst) & (u32::MAX >> 1) | 1 << 31
+    }
+
+    fn region(&self) -> &Region {
+        &self.memory.region
+    }
+
+    fn is_pod(&self) -> bool {
+        self.memory.layout.reach == Reach::Pod
+    }
+
+    /// Wakes the consumers.
+    fn ring(&self) {
+        self.bell.set();
+        let doorbell = self.region().atomic_u32(layout::DOORBELL);
+        if !self.is_pod() {
+            doorbell.fetch_add(1, Ordering::SeqCst);
+            rt::wake_shared(doorbell, usize::MAX);
+        }
+    }
+
+    // ---- a consumer ----
+
+    fn consume(self: &Arc<Self>) {
+        let mut buffer = Vec::with_capacity(LIMIT);
+        let (mut idle, mut streak, mut nap) = (None, 0, NAP_MIN);
+        while !self.stop.load(Ordering::SeqCst) {
+            if self.serve_next(&mut buffer) {
+                (idle, nap, streak) = (None, NAP_MIN, streak + 1);
+                if streak < STREAK {
+                    continue;
+                }
+            }
+            streak = 0;
+            let now = rt::now();
+            self.look_after(now, &mut buffer);
+            if now.since(*idle.get_or_insert(now)) < self.options.spin {
+                rt::relax();
+            } else if self.is_pod() {
+                nap = Nanos(nap.raw() * 2).min(if self.is_empty() { IDLE } else { NAP_MAX });
+                self.bell.wait_timeout(nap);
+                self.bell.reset();
+            } else {
+                self.sleep();
+                idle = None;
+            }
+        }
+    }
+
+    /// Whether nobody has a seat.
+    fn is_empty(&self) -> bool {
+        self.desks.iter().all(|desk| desk.lock().phase == Phase::Free)
+    }
+
+    /// Until something is posted; or it is time to look after everybody.
+    fn sleep(&self) {
+        let doorbell = self.region().atomic_u32(layout::DOORBELL);
+        let asleep = self.region().atomic_u32(layout::ASLEEP);
+        let seen = doorbell.load(Ordering::SeqCst);
+        asleep.fetch_add(1, Ordering::SeqCst);
+        // Whoever put something since has seen that somebody sleeps.
+        if self.head.is_empty(self.region(), &self.memory.layout) && !self.stop.load(Ordering::SeqCst) {
+            let patience = if self.is_empty() { IDLE } else { LOOK };
+            rt::wait_shared(doorbell, seen, Some(patience));
+        }
+        asleep.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Serves a request, or does away with nonsense. False: there is nothing.
+    fn serve_next(self: &Arc<Self>, buffer: &mut Vec<u8>) -> bool {
+        if self.is_pod() {
+            // One of each, so that no lane waits for another to be empty.
+            let served = (0..self.options.seats).filter(|seat| self.serve_lane(*seat, buffer));
+            return served.count() > 0;
+        }
+        match self.head.take(self.region(), &self.memory.layout) {
+            Found::Slot { slot, turn } => {
+                let (seat, slot) = (slot / self.options.slots, slot % self.options.slots);
+                let is_there = self.serve_slot(seat, slot, buffer);
+                if !is_there && self.options.layers == Layers::One {
+                    self.serve_when_there((seat, slot), turn, buffer);
+                }
+                true
+            }
+            Found::Nothing => false,
+            Found::Broken => {
+                self.search.store(true, Ordering::SeqCst);
+                true
+            }
+        }
+    }
+
+    fn serve_lane(self: &Arc<Self>, seat: u32, buffer: &mut Vec<u8>) -> bool {
+        let (found, caller) = {
+            let mut desk = self.desks[seat as usize].lock();
+            if desk.phase != Phase::Open {
+                return false;
+            }
+            let found = polls::lane::look(self.region(), &self.memory.layout, seat, desk.place);
+            desk.place += u64::from(found != Found::Nothing);
+            (found, desk.caller())
+        };
+        match found {
+            Found::Slot { slot, .. } if self.serve_slot(seat, slot, buffer) => true,
+            Found::Nothing => false,
+            // Its user alone writes there.
+            _ => {
+                self.end(seat, caller);
+                true
+            }
+        }
+    }
+
+    /// Its place was taken before it was written: those after it wait, for a while.
+    fn serve_when_there(self: &Arc<Self>, (seat, slot): (u32, u32), turn: u32, buffer: &mut Vec<u8>) {
+        let (until, mut spin) = (rt::now() + HOLD, rt::Spin::new());
+        while rt::now() < until && self.is_awaited(seat, slot, turn, spin.is_out()) {
+            if self.serve_slot(seat, slot, buffer) {
+                return;
+            }
+            match spin.is_out() {
+                true => rt::sleep(NAP_MIN),
+                false => spin.turn(),
+            }
+        }
+    }
+
+    /// Whether a request may come there still, by one who is there.
+    fn is_awaited(&self, seat: u32, slot: u32, turn: u32, ask: bool) -> bool {
+        let Some(desk) = self.desks.get(seat as usize) else {
+            return false;
+        };
+        let desk = desk.lock();
+        let (who, is_over) = (desk.who, desk.phase != Phase::Open || desk.has_served(slot, turn));
+        drop(desk);
+        !is_over && !self.stop.load(Ordering::SeqCst) && (!ask || (self.options.is_there)(who))
+    }
+
+    /// Serves what a slot asks for. False: it asks for nothing new.
+    fn serve_slot(self: &Arc<Self>, seat: u32, slot: u32, buffer: &mut Vec<u8>) -> bool {
+        let Some(desk) = self.desks.get(seat as usize).filter(|_| slot < self.options.slots) else {
+            return false;
+        };
+        let (asked, caller) = {
+            let mut desk = desk.lock();
+            match desk.phase {
+                Phase::Open => (desk.look(&self.memory, seat, slot), desk.caller()),
+                _ => (Asked::Nothing, desk.caller()),
+            }
+        };
+        match asked {
+            Asked::New(ticket) => self.serve(ticket, buffer),
+            Asked::Nothing => return false,
+            Asked::Nonsense => self.end(seat, caller),
+        }
+        true
+    }
+
+    fn serve(self: &Arc<Self>, ticket: Ticket, buffer: &mut Vec<u8>) {
+        buffer.clear();
+        let is_whole = self
+            .memory
+            .read(self.memory.request(ticket.seat, ticket.slot), buffer)
+            .is_ok();
+        if is_whole {
+            let reply = Reply {
+                inner: Arc::clone(self),
+                ticket,
+            };
+            let answer = Answer::new(ticket.caller, ticket.turn.into(), Arc::new(reply));
+            self.program.serve(ticket.caller, buffer, answer);
+        }
+        self.desks[ticket.seat as usize].lock().served();
+        match is_whole {
+            true => self.tell_end(ticket.seat),
+            false => self.end(ticket.seat, ticket.caller),
+        }
+    }
+
+    // ---- ends ----
+
+    /// Ends a connection, if it is that one's still.
+    fn end(&self, seat: u32, caller: CallerId) {
+        {
+            let mut desk = self.desks[seat as usize].lock();
+            if desk.caller() != caller {
+                return;
+            }
+            desk.end(&self.memory, seat);
+        }
+        self.tell_end(seat);
+    }
+
+    fn tell_end(&self, seat: u32) {
+        let (ends, caller) = {
+            let mut desk = self.desks[seat as usize].lock();
+            (desk.ends_now(), desk.caller())
+        };
+        if ends {
+            self.program.ended(caller);
+        }
+    }
+
+    /// Each 100 ms: who has left or died, what waits for room, what has no entry.
+    fn look_after(self: &Arc<Self>, now: Nanos, buffer: &mut Vec<u8>) {
+        let search = self.search.load(Ordering::SeqCst);
+        let Some(mut look) = self.look.try_lock().filter(|look| search || **look <= now) else {
+            return;
+        };
+        *look = now + LOOK;
+        self.search.store(false, Ordering::SeqCst);
+        if !self.is_pod() {
+            self.head.mend_tail(self.region(), &self.memory.layout);
+        }
+        for seat in 0..self.options.seats {
+            self.look_after_seat(seat, buffer);
+        }
+    }
+
+    fn look_after_seat(self: &Arc<Self>, seat: u32, buffer: &mut Vec<u8>) {
+        let (phase, who, caller, has_left) = {
+            let mut desk = self.desks[seat as usize].lock();
+            if desk.phase == Phase::Free {
+                return;
+            }
+            desk.put_waiting(&self.memory, seat);
+            (desk.phase, desk.who, desk.caller(), desk.has_left(&self.memory, seat))
+        };
+        if has_left || !(self.options.is_there)(who) {
+            self.end(seat, caller);
+            self.desks[seat as usize].lock().free();
+        } else if phase == Phase::Open && !self.is_pod() {
+            (0..self.options.slots).for_each(|slot| _ = self.serve_slot(seat, slot, buffer));
+        }
+    }
+}
