@@ -1,7 +1,7 @@
 //! `cenote-bench`: what `cenote demo`, `cenote bench` and `cenote reproduce` run.
 
 use cenote_bench::sysbench::Shape;
-use cenote_bench::{crash, demo, devices, footprint, peers, pool, reproduce, server, statements, ycsb};
+use cenote_bench::{crash, demo, devices, footprint, peers, pool, reproduce, server, statements, sweep, ycsb};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -63,6 +63,8 @@ enum What {
     },
     /// Run YCSB's workloads on the key-value store: in this process, behind `cenote kv`, and on Redis in the same run
     Ycsb(YcsbArgs),
+    /// Measure the memory of a pool of several pods: by the size of accesses, by clients, by pods
+    Pool(PoolArgs),
     /// Start two pods of a memory pool, and show under load where extents are, what moves, and what is local
     PoolDemo(PoolDemoArgs),
     /// Run a paper's experiments with all of their baselines in the simulator, and show its numbers beside
@@ -85,6 +87,61 @@ struct ReproduceArgs {
     /// Seed of the simulation: same seed, same numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
+}
+
+#[derive(Args)]
+struct PoolArgs {
+    /// Where the tables, the figures and the plot go
+    #[arg(long, default_value = "pool-out")]
+    out: PathBuf,
+    /// Bytes of all objects together
+    #[arg(long, default_value = "256MiB")]
+    memory: cenote_base::units::ByteSize,
+    /// Bytes of an access, of one client; none: leave that out
+    #[arg(long, value_delimiter = ',', default_value = "64,256,1024,4096,16384", value_parser = clap::value_parser!(u64).range(8..=1 << 20))]
+    sizes: Vec<u64>,
+    /// Clients in each of two pods
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u32).range(1..=256))]
+    clients: Vec<u32>,
+    /// Pods
+    #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,5", value_parser = clap::value_parser!(u32).range(1..=32))]
+    pods: Vec<u32>,
+    /// Of a hundred accesses, writes, where both are mixed
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=100))]
+    writes: u64,
+    /// Seconds a round
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+    /// Rounds; medians are shown
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Same seed, same accesses
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl PoolArgs {
+    fn options(self) -> cenote_bench::Result<sweep::Options> {
+        let memory = self.memory.bytes();
+        let room = 32 * self.sizes.iter().copied().max().unwrap_or(64).max(64);
+        if !(self.seconds > 0.0 && self.seconds < 1e6) || memory < room {
+            let text = format!("--seconds is to be above 0, and --memory at least {room} bytes for these sizes");
+            return Err(cenote_bench::Error::Refused(text));
+        }
+        let count = |counts: Vec<u32>| counts.into_iter().map(|n| n as usize).collect();
+        Ok(sweep::Options {
+            out: self.out,
+            program: None,
+            memory,
+            sizes: self.sizes,
+            clients: count(self.clients),
+            pods: count(self.pods),
+            writes: self.writes,
+            seconds: self.seconds,
+            rounds: self.rounds as usize,
+            seed: self.seed,
+        })
+    }
 }
 
 #[derive(Args)]
@@ -213,18 +270,20 @@ struct PeersArgs {
 }
 
 #[derive(Args)]
-#[command(after_help = "Workload e is not there: it scans in the order of keys, and the store is a hash table.")]
+#[command(
+    after_help = "Keys have no order in a hash table, so a scan of e is as many look-ups of records that follow each other in number: of Redis too."
+)]
 struct YcsbArgs {
     /// Where the table, the figures and the plot go
     #[arg(long, default_value = "ycsb-out")]
     out: PathBuf,
-    /// What is measured: the store in this process, cenote kv, Redis if it is installed
-    #[arg(long, value_delimiter = ',', default_value = "embedded,kv,redis")]
+    /// What is measured: the store in this process, a table in a pool's space, cenote kv, Redis if it is installed
+    #[arg(long, value_delimiter = ',', default_value = "embedded,pool,kv,redis")]
     targets: Vec<ycsb::TargetKind>,
-    /// Workloads: a (half updates), b (5% updates), c (reads), d (reads of the latest, 5% inserts), f (half read-modify-write)
-    #[arg(long, value_delimiter = ',', default_value = "a,b,c,d,f")]
+    /// Workloads: a (half updates), b (5% updates), c (reads), d (reads of the latest, 5% inserts), e (scans, 5% inserts), f (half read-modify-write)
+    #[arg(long, value_delimiter = ',', default_value = "a,b,c,d,e,f")]
     workloads: Vec<String>,
-    /// How records are chosen in a, b, c and f
+    /// How records are chosen in a, b, c, e and f
     #[arg(long, value_delimiter = ',', default_value = "zipfian,uniform")]
     distributions: Vec<ycsb::workload::Distribution>,
     /// A record is a hash of its fields, or one value of all their bytes
@@ -248,6 +307,9 @@ struct YcsbArgs {
     /// Rounds; the median is shown
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Pods of the target pool, a memory node in each; threads that make load are spread over them
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32))]
+    pods: u32,
     /// Threads that make load: of the embedded store, all that there are
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
@@ -313,6 +375,7 @@ fn run(what: What) -> cenote_bench::Result<()> {
             out: args.out,
             seed: args.seed,
         }),
+        What::Pool(args) => sweep::run(&args.options()?),
         What::PoolDemo(args) => pool::demo(&args.options()).map(drop),
         What::Ycsb(args) => ycsb::run(&ycsb_options(args)?),
         What::Peers(args) => peers::run(&peers::Options {
@@ -352,6 +415,8 @@ fn ycsb_options(args: YcsbArgs) -> cenote_bench::Result<ycsb::Options> {
             .map_or(ycsb::Length::Seconds(args.seconds), ycsb::Length::Operations),
         rounds: args.rounds,
         threads: args.threads as usize,
+        pods: args.pods as usize,
+        program: None,
         connections: args.connections as usize,
         pipeline: args.pipeline as usize,
         seed: args.seed,

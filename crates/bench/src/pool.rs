@@ -8,22 +8,17 @@
 //!
 //! So each pod's hot objects begin in the other pod. All processes are real: a manager, four memory nodes, and this one, which is a client in each pod.
 
-use crate::server::cenote_program;
+use crate::pods::Pods;
 use crate::table::thousands;
 use crate::ycsb::choose::{Random, Zipfian};
 use crate::{Error, IoContext, Result};
-use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
-use cenote_fabric::rdma::call::Callers;
-use cenote_fabric::rdma::libfabric::{Net, NetOptions};
-use cenote_pool::client::{ClientOptions, PoolClient};
-use cenote_pool::holder::{Credentials, Operator};
+use cenote_pool::holder::Operator;
 use cenote_pool::space::{GlobalAddress, Space};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -67,122 +62,6 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// A process that is ended when dropped.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Process {
-    /// Starts it, and waits for the line with which it says that it is ready.
-    fn start(command: &mut Command) -> Result<(Self, String)> {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .context("starting a process of the pool")?;
-        let output = child.stdout.take();
-        let process = Self(child);
-        let mut lines =
-            BufReader::new(output.ok_or_else(|| Error::Refused("a process without output".into()))?).lines();
-        for line in lines.by_ref() {
-            let line = line.context("reading what a process says")?;
-            if line.starts_with("ready:") {
-                std::thread::spawn(move || lines.for_each(drop));
-                return Ok((process, line));
-            }
-        }
-        Err(Error::Refused("a process of the pool ended before it was ready".into()))
-    }
-}
-
-/// The pool's processes, in the order of their starting.
-struct Pool {
-    manager: String,
-    processes: Vec<Process>,
-    _directory: Directory,
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        // The nodes before the manager, which they would miss.
-        while self.processes.pop().is_some() {}
-    }
-}
-
-/// A directory in shared memory, removed when dropped.
-struct Directory(PathBuf);
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-impl Pool {
-    fn start(options: &Options) -> Result<Self> {
-        let program = match &options.program {
-            Some(program) => program.clone(),
-            None => cenote_program()?,
-        };
-        let directory = Directory(PathBuf::from(format!(
-            "/dev/shm/cenote-pool-demo-{}",
-            std::process::id()
-        )));
-        std::fs::create_dir_all(&directory.0).context("making a directory in /dev/shm")?;
-        let mut command = Command::new(&program);
-        command
-            .args(["manager", "--listen", "127.0.0.1:0", "--dir"])
-            .arg(directory.0.join("manager"));
-        let (process, line) = Process::start(&mut command)?;
-        let manager = line.rsplit(' ').next().unwrap_or_default().to_owned();
-        let mut processes = vec![process];
-        for (pod, n) in PODS.iter().flat_map(|pod| (0..NODES).map(move |n| (pod, n))) {
-            let mut command = Command::new(&program);
-            let region = directory.0.join(format!("{pod}-{n}"));
-            command.args([
-                "memory",
-                "--pod",
-                pod,
-                "--manager",
-                &manager,
-                "--size",
-                &options.size.to_string(),
-            ]);
-            processes.push(Process::start(command.arg("--region").arg(region))?.0);
-        }
-        Ok(Self {
-            manager,
-            processes,
-            _directory: directory,
-        })
-    }
-
-    fn credentials(&self) -> Credentials {
-        Credentials {
-            manager: self.manager.clone(),
-            tenant: cenote_pool::settings::DEFAULT_TENANT.into(),
-            secret: String::new(),
-        }
-    }
-
-    fn client(&self, pod: &str, callers: &Arc<dyn Callers>) -> Result<PoolClient> {
-        let options = ClientOptions {
-            name: format!("demo in {pod}"),
-            pod: Some(pod.into()),
-            callers: Some(Arc::clone(callers)),
-            ..ClientOptions::default()
-        };
-        let network: Arc<dyn Network> = Arc::new(Tcp);
-        Ok(PoolClient::connect(&network, &self.credentials(), options)?)
-    }
-}
-
 /// What a pod's users did in one turn of the display.
 #[derive(Clone)]
 struct Turn {
@@ -213,13 +92,12 @@ impl Turn {
 /// # Errors
 /// Those of starting the pool and of its memory; RDMA is not there.
 pub fn demo(options: &Options) -> Result<[f64; 2]> {
-    let callers: Arc<dyn Callers> = Arc::new(Net::new(NetOptions::default())?);
-    let pool = Pool::start(options)?;
+    let pool = Pods::start(options.program.as_deref(), &PODS, NODES, options.size)?;
     println!(
         "a manager, and {NODES} memory nodes of {} in each of two pods",
         size(options.size)
     );
-    let clients = [pool.client(PODS[0], &callers)?, pool.client(PODS[1], &callers)?];
+    let clients = [pool.client(PODS[0])?, pool.client(PODS[1])?];
     clients[0].create_space(SPACE, options.size / 10 * 9 * 2 * NODES as u64, None)?;
     let spaces = [clients[0].open_space(SPACE)?, clients[1].open_space(SPACE)?];
     let objects = Arc::new(fill(&spaces, options)?);

@@ -1,7 +1,8 @@
-//! YCSB's core workloads on the pool's key-value store: in this process, behind `cenote kv`, and on Redis, in one run.
+//! YCSB's core workloads on the pool's key-value store, in this process and behind `cenote kv`, on a table in a space of several pods, and on Redis, in one run.
 //!
 //! ```text
 //!   choose ──► workload: a stream of operations, decided by the seed ──► worker ──┬─ embedded: calls of cenote_pool::kv::Store
+//!                                                                                   ├─ pooled: a table in a space, load and store, other pods over RDMA
 //!                                                    record: keys, values ──────► └─ wire: resp ──► cenote kv, redis-server
 //! ```
 //!
@@ -10,6 +11,7 @@
 
 pub mod choose;
 mod embedded;
+mod pooled;
 pub mod record;
 mod report;
 mod resp;
@@ -64,6 +66,10 @@ pub struct Options {
     pub length: Length,
     /// Rounds; the median counts.
     pub rounds: u32,
+    /// Pods of the target pool.
+    pub pods: usize,
+    /// The program that is started; that beside this one if `None`.
+    pub program: Option<PathBuf>,
     /// Threads that make load.
     pub threads: usize,
     /// Connections to a server, of all threads together.

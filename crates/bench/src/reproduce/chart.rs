@@ -19,6 +19,9 @@ pub fn colour(series: &str) -> RGBColor {
         ("pure RPC", RGBColor(0, 114, 178)),
         ("one-sided", RGBColor(213, 94, 0)),
         ("zero-copy", RGBColor(0, 158, 115)),
+        ("read, ", RGBColor(0, 114, 178)),
+        ("write, ", RGBColor(213, 94, 0)),
+        ("all clients", RGBColor(0, 114, 178)),
         ("uniform", RGBColor(110, 110, 110)),
         ("each pod its own", RGBColor(0, 114, 178)),
         ("CXL", RGBColor(0, 114, 178)),
@@ -58,7 +61,7 @@ pub struct Panel {
 
 /// A figure: panels in rows of at most three.
 pub struct Chart {
-    /// Above all: says "simulated".
+    /// Above all: says "simulated" or "measured".
     pub title: String,
     /// Its panels.
     pub panels: Vec<Panel>,

@@ -130,11 +130,14 @@ impl Direct {
     /// Whether the record was as it should be.
     #[inline]
     fn carry_out(&mut self, operation: Operation) -> kv::Result<bool> {
+        if operation.kind == Kind::Scan {
+            return self.scan(operation);
+        }
         let key = Key::new(operation.record);
         let (records, read) = (&*self.records, &mut self.read);
         let store = &mut *self.stores.store_of(operation.record);
         match operation.kind {
-            Kind::Read => look_up(store, records, key.bytes(), read),
+            Kind::Read | Kind::Scan => look_up(store, records, key.bytes(), read),
             Kind::Update => update(store, records, key.bytes(), operation.bits).map(|()| true),
             Kind::Insert => insert(store, records, key.bytes(), operation.bits).map(|()| true),
             Kind::Remove => store.remove(key.bytes(), NOW),
@@ -144,6 +147,23 @@ impl Direct {
                 Ok(is_there)
             }
         }
+    }
+}
+
+impl Direct {
+    /// Whether all were as they should be.
+    fn scan(&mut self, operation: Operation) -> kv::Result<bool> {
+        let mut are_there = true;
+        for record in operation.record..operation.record + u64::from(operation.count) {
+            let one = Operation {
+                kind: Kind::Read,
+                record,
+                count: 1,
+                ..operation
+            };
+            are_there &= self.carry_out(one)?;
+        }
+        Ok(are_there)
     }
 }
 

@@ -100,7 +100,7 @@ fn compared(mix: &[Cell], cell: &Cell, how: impl Fn(&Measured, &Measured) -> f64
 
 fn row(mix: &[Cell], cell: &Cell) -> Vec<String> {
     let us = |of: fn(&Measured) -> f64| format!("{:.2}", middle(cell, of));
-    let has_server = cell.target != Kind::Embedded;
+    let has_server = !matches!(cell.target, Kind::Embedded | Kind::Pool);
     let other = |ratios: Option<Vec<f64>>| ratios.filter(|_| cell.target != Kind::Redis);
     let shown = |ratios: Option<Vec<f64>>| other(ratios).map_or("-".into(), |ratios| format!("{:.2}", median(&ratios)));
     let range = |ratios: Vec<f64>| {
@@ -147,10 +147,11 @@ fn conditions(options: &Options) -> String {
          {pinned}{} rounds of {length}, interleaved, medians; seed {}\n\
          An operation of embedded is timed once in 16; of a server it takes from the sending of its pipeline to its own answer. By processor time: how many times \
          that of Redis, server and load together, is its own; other work on the machine changes that least. Redis without persistence, \
-         cenote kv and embedded in shared memory that survives the process.",
+         cenote kv and embedded in shared memory that survives the process; pool: {} memory nodes, each in a pod of its own. A scan of E is 1 to 100 look-ups.",
         thousands(options.records as f64),
         options.rounds,
         options.seed,
+        options.pods,
     )
 }
 

@@ -2,11 +2,13 @@
 
 use super::Options;
 use super::embedded::Embedded;
+use super::pooled::Pooled;
 use super::record::Records;
 use super::wire::Wire;
 use super::worker::Worker;
 use crate::server::{self, RegionFile, Server, find_program, free_port};
 use crate::{Error, IoContext, Result};
+use cenote_fabric::rdma::libfabric;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::process::Command;
@@ -18,6 +20,8 @@ use std::sync::Arc;
 pub enum Kind {
     /// The store in this process.
     Embedded,
+    /// A hash table in a space of a pool: [`super::pooled`].
+    Pool,
     /// `cenote kv`.
     Kv,
     /// `redis-server`, if it is installed.
@@ -29,6 +33,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Embedded => "embedded",
+            Self::Pool => "pool",
             Self::Kv => "kv",
             Self::Redis => "redis",
         }
@@ -49,6 +54,7 @@ impl Target {
     pub fn start(kind: Kind, options: &Options, records: &Arc<Records>) -> Result<Option<Self>> {
         match kind {
             Kind::Embedded => Self::embedded(options, records).map(Some),
+            Kind::Pool => Self::pooled(options, records),
             Kind::Kv => {
                 let (port, region) = (free_port()?, RegionFile::new());
                 let mut command = Command::new(server::cenote_program()?);
@@ -86,6 +92,27 @@ impl Target {
             server: None,
             _region: None,
         })
+    }
+
+    /// None without RDMA, by which pods reach each other, which is said.
+    fn pooled(options: &Options, records: &Arc<Records>) -> Result<Option<Self>> {
+        if let Err(error) = libfabric::available() {
+            println!("{error}: the target pool is left out");
+            return Ok(None);
+        }
+        let pooled = Pooled::new(
+            options.program.as_deref(),
+            options.pods,
+            options.records,
+            options.memory(),
+        )?;
+        Ok(Some(Self {
+            kind: Kind::Pool,
+            workers: (0..options.threads).map(|n| pooled.worker(n, records)).collect(),
+            embedded: None,
+            server: None,
+            _region: None,
+        }))
     }
 
     fn served(

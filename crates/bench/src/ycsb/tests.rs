@@ -10,7 +10,14 @@ fn options(layout: Layout, threads: usize) -> Options {
     Options {
         out: PathBuf::new(),
         targets: vec![TargetKind::Embedded],
-        workloads: vec![Workload::A, Workload::B, Workload::C, Workload::D, Workload::F],
+        workloads: vec![
+            Workload::A,
+            Workload::B,
+            Workload::C,
+            Workload::D,
+            Workload::E,
+            Workload::F,
+        ],
         distributions: vec![Distribution::Zipfian, Distribution::Uniform],
         layout,
         records: 500,
@@ -19,6 +26,8 @@ fn options(layout: Layout, threads: usize) -> Options {
         length: Length::Operations(5000),
         rounds: 2,
         threads,
+        pods: 1,
+        program: None,
         connections: threads,
         pipeline: 1,
         seed: 1,
@@ -40,8 +49,8 @@ fn each_workload_finds_what_it_looks_for_in_the_embedded_store() {
         let mut targets = [target.expect("it is always there")];
         load(&options, &mut targets[0]).expect("loaded");
         let cells = measure(&options, &mut targets).expect("each record is there, and whole");
-        // A, B, C and F with both distributions, D as it is.
-        assert_eq!(cells.len(), 9);
+        // A, B, C, E and F with both distributions, D as it is.
+        assert_eq!(cells.len(), 11);
         assert!(cells.iter().all(|cell| cell.rounds.len() == 2));
     }
 }

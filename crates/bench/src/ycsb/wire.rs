@@ -3,7 +3,8 @@
 //! A worker has some connections. It sends each of them a pipeline of commands, then takes the answers of one after the other: so one thread keeps many
 //! connections busy, and the server finds the commands of many. An operation takes as long as its pipeline: from sending it to its last answer.
 //!
-//! Reading and then writing (F) is two commands: the second is sent when the first is answered, with the connection's next pipeline.
+//! Reading and then writing (F) is two commands: the second is sent when the first is answered, with the connection's next pipeline. A scan (E) is as many
+//! commands as it has records, sent together.
 
 use super::record::{Key, Layout, Records};
 use super::resp::{self, Answer};
@@ -45,6 +46,8 @@ struct Command {
     operation: Operation,
     /// The reading half of [`Kind::ReadModifyWrite`].
     is_first_half: bool,
+    /// More commands of the same operation follow: of a scan.
+    has_more: bool,
 }
 
 impl Wire {
@@ -113,6 +116,7 @@ impl Connection {
             let command = Command {
                 operation,
                 is_first_half: false,
+                has_more: false,
             };
             self.sent.push((command, began));
         }
@@ -122,15 +126,20 @@ impl Connection {
                 return taken;
             };
             let is_first_half = operation.kind == Kind::ReadModifyWrite;
-            match operation.kind {
-                Kind::Read | Kind::ReadModifyWrite => read(&mut self.commands, records, operation.record),
-                _ => write(&mut self.commands, records, operation),
+            for n in 0..operation.count {
+                match operation.kind {
+                    Kind::Read | Kind::Scan | Kind::ReadModifyWrite => {
+                        read(&mut self.commands, records, operation.record + u64::from(n));
+                    }
+                    _ => write(&mut self.commands, records, operation),
+                }
+                let command = Command {
+                    operation,
+                    is_first_half,
+                    has_more: n + 1 < operation.count,
+                };
+                self.sent.push((command, now));
             }
-            let command = Command {
-                operation,
-                is_first_half,
-            };
-            self.sent.push((command, now));
         }
         room
     }
@@ -153,7 +162,7 @@ impl Connection {
             check(records, command, &answer, counts);
             if command.is_first_half {
                 self.next.push((command.operation, began));
-            } else {
+            } else if !command.has_more {
                 counts.operations += 1;
                 counts.took(began.elapsed());
                 inserts += u64::from(command.operation.kind == Kind::Insert);
@@ -219,7 +228,7 @@ fn write(out: &mut Vec<u8>, records: &Records, operation: Operation) {
 /// Whether the answer is what it should be.
 fn check(records: &Records, command: Command, answer: &Answer<'_>, counts: &mut Counts) {
     let kind = command.operation.kind;
-    let is_reading = kind == Kind::Read || command.is_first_half;
+    let is_reading = matches!(kind, Kind::Read | Kind::Scan) || command.is_first_half;
     match (answer, is_reading) {
         (Answer::Error(text), _) => counts.failed(String::from_utf8_lossy(text)),
         (Answer::Null | Answer::Array { count: 0, .. }, true) => counts.missing += 1,

@@ -5,7 +5,7 @@
 use super::choose::{Chooser, Random, Zipfian};
 use crate::{Error, Result};
 
-/// One of A to D and F.
+/// One of A to F.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub enum Workload {
     /// Half reads, half updates.
@@ -16,11 +16,16 @@ pub enum Workload {
     C,
     /// 95% reads of what is new, 5% inserts.
     D,
+    /// 95% scans of 1 to 100 records, 5% inserts. Keys of a hash table have no order: a scan is as many look-ups, of records that follow each other in number.
+    E,
     /// Half reads, half reads each with an update of the same record after it.
     F,
 }
 
-/// How the records of A, B, C and F are chosen. (D reads the latest.)
+/// Records of the longest scan.
+const SCAN_MAX: u64 = 100;
+
+/// How the records of A, B, C, E and F are chosen. (D reads the latest.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Distribution {
@@ -39,13 +44,11 @@ impl std::str::FromStr for Workload {
             "b" => Ok(Self::B),
             "c" => Ok(Self::C),
             "d" => Ok(Self::D),
+            "e" => Ok(Self::E),
             "f" => Ok(Self::F),
-            "e" => Err(Error::Refused(
-                "workload e scans records in the order of their keys, and the store is a hash table without such an order; there are no sorted sets either, \
-                 which YCSB's clients of Redis keep for it: a, b, c, d and f can be run"
-                    .into(),
-            )),
-            _ => Err(Error::Refused(format!("there is no workload {text:?}: a, b, c, d and f can be run"))),
+            _ => Err(Error::Refused(format!(
+                "there is no workload {text:?}: there are a to f"
+            ))),
         }
     }
 }
@@ -57,7 +60,8 @@ impl Workload {
         match (self, n) {
             (Self::A | Self::F, ..50) | (Self::B | Self::D, ..95) | (Self::C, _) => Kind::Read,
             (Self::A | Self::B, _) => Kind::Update,
-            (Self::D, _) => Kind::Insert,
+            (Self::E, ..95) => Kind::Scan,
+            (Self::D | Self::E, _) => Kind::Insert,
             (Self::F, _) => Kind::ReadModifyWrite,
         }
     }
@@ -70,6 +74,8 @@ pub enum Kind {
     Read,
     /// A field is written (or all of it, where it is one value).
     Update,
+    /// All of several records is read.
+    Scan,
     /// It is new.
     Insert,
     /// Read, then updated.
@@ -85,6 +91,8 @@ pub struct Operation {
     pub kind: Kind,
     /// The record's number.
     pub record: u64,
+    /// How many records, from that one on: one, but for scans.
+    pub count: u32,
     /// What else is to be drawn: field and value.
     pub bits: u64,
 }
@@ -172,6 +180,12 @@ impl Stream {
         }
     }
 
+    /// Of what was loaded: a worker's own inserts do not follow each other.
+    fn to_scan(&self, record: u64, bits: u64) -> u32 {
+        let left = self.records.saturating_sub(record).max(1);
+        (1 + bits % SCAN_MAX).min(left) as u32
+    }
+
     fn new_record(&mut self) -> Option<u64> {
         let n = self.inserts.begun;
         let is_room = n < self.inserts.max;
@@ -206,7 +220,16 @@ impl Iterator for Stream {
             },
         };
         let bits = self.random.bits();
-        Some(Operation { kind, record, bits })
+        let count = match kind {
+            Kind::Scan => self.to_scan(record, bits),
+            _ => 1,
+        };
+        Some(Operation {
+            kind,
+            record,
+            count,
+            bits,
+        })
     }
 }
 
@@ -241,6 +264,8 @@ mod tests {
             (Workload::C, Kind::Read, 1.0),
             (Workload::D, Kind::Read, 0.95),
             (Workload::D, Kind::Insert, 0.05),
+            (Workload::E, Kind::Scan, 0.95),
+            (Workload::E, Kind::Insert, 0.05),
             (Workload::F, Kind::Read, 0.5),
             (Workload::F, Kind::ReadModifyWrite, 0.5),
         ] {
@@ -302,11 +327,23 @@ mod tests {
     }
 
     #[test]
+    fn scans_have_up_to_a_hundred_records_that_are_there() {
+        let scans = operations(&mut stream(Workload::E, 1, 5), 20_000);
+        let scans: Vec<_> = scans.iter().filter(|operation| operation.kind == Kind::Scan).collect();
+        let is_there = |scan: &&Operation| scan.count == 1 || scan.record + u64::from(scan.count) <= RECORDS;
+        assert!(
+            scans
+                .iter()
+                .all(|scan| is_there(scan) && (1..=100).contains(&scan.count))
+        );
+        let mean = scans.iter().map(|scan| f64::from(scan.count)).sum::<f64>() / scans.len() as f64;
+        assert!((45.0..52.0).contains(&mean), "{mean}");
+    }
+
+    #[test]
     fn what_cannot_be_run_is_said() {
-        for (name, part) in [("e", "hash table"), ("E", "hash table"), ("g", "no workload")] {
-            let error = name.parse::<Workload>().expect_err(name);
-            assert!(error.to_string().contains(part), "{error}");
-        }
+        let error = "g".parse::<Workload>().expect_err("there is none");
+        assert!(error.to_string().contains("no workload"), "{error}");
         assert_eq!("F".parse::<Workload>().expect("known"), Workload::F);
     }
 }
