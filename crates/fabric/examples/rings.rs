@@ -311,7 +311,7 @@ fn beside(users: &[Arc<dyn Caller>], seconds: f64) -> Vec<u64> {
             let mut due = rt::now();
             while !stop.load(Ordering::Relaxed) {
                 user.call(&request, &mut answer).expect("answered");
-                due = due + PACE;
+                due += PACE;
                 rt::sleep(due.since(rt::now()));
             }
         })

@@ -7,7 +7,7 @@
 //!   Space ─┬─ part 1: mapped ── load, store ──▶ DIR/grant-7
 //!          │          RemoteKeeper ─┐
 //!          ├─ part 2: mapped        ├─ Membership ── begin, take, … ping ──▶ memory node a
-//!          │          RemoteKeeper ─┘     one connection, made again when it breaks
+//!          │          RemoteKeeper ─┘     one connection, made again when it breaks, and a ring
 //!          └─ part 3: RemoteKeeper ──── Membership ─────────────────────────▶ memory node b
 //! ```
 //!
@@ -59,6 +59,8 @@ pub struct ClientOptions {
     pub callers: Option<Arc<dyn Callers>>,
     /// How parts are mapped.
     pub region: RegionOptions,
+    /// Ask memory nodes of this machine over rings, where they have any.
+    pub rings: bool,
     /// How long a request waits for a memory node that is away.
     pub patience: Nanos,
     /// See there.
@@ -72,6 +74,7 @@ impl Default for ClientOptions {
             pod: None,
             callers: None,
             region: RegionOptions::default(),
+            rings: true,
             patience: Nanos::from_secs(30),
             on_revoked: Arc::new(|error| eprintln!("cenote: {error}")),
         }

@@ -6,7 +6,9 @@ use crate::host::Process;
 use crate::key::Key;
 use crate::space::{Class, Extent, GlobalAddress, Lifetime, Run, SessionId};
 use crate::wire::Failure;
+use cenote_fabric::ring::Seat;
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 /// A member's number, which it drew: a client process, in one space on one memory node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -29,6 +31,9 @@ pub struct MemberHello {
     pub name: String,
     /// What it has begun here and not ended, by part: a node that was started anew does not know.
     pub sessions: Vec<(u8, SessionId)>,
+    /// Whether it would ask over a ring.
+    #[serde(default)]
+    pub ring: bool,
 }
 
 /// The node's answer to a hello that it accepts.
@@ -36,6 +41,40 @@ pub struct MemberHello {
 pub struct MemberWelcome {
     /// How long it may be silent, in nanoseconds.
     pub lease: u64,
+    /// Its seat at the ring beside a part, if it wants one and there is one: as long as the connection lasts.
+    #[serde(default)]
+    pub ring: Option<RingSeat>,
+}
+
+/// A seat at a ring, and where that is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RingSeat {
+    pub path: String,
+    pub number: u32,
+    pub epoch: u32,
+    pub caller: u64,
+    pub incarnation: u64,
+}
+
+impl RingSeat {
+    pub fn new(path: &Path, seat: Seat) -> Self {
+        Self {
+            path: path.display().to_string(),
+            number: seat.number,
+            epoch: seat.epoch,
+            caller: seat.caller,
+            incarnation: seat.incarnation,
+        }
+    }
+
+    pub fn seat(&self) -> Seat {
+        Seat {
+            number: self.number,
+            epoch: self.epoch,
+            caller: self.caller,
+            incarnation: self.incarnation,
+        }
+    }
 }
 
 /// The methods of [`Keeper`](crate::space::Keeper), for one part.
@@ -80,6 +119,21 @@ pub enum MemberRequest {
     Ping,
     /// It needs nothing any more, and maps nothing.
     Leave,
+}
+
+impl MemberRequest {
+    /// Whether it may come over a ring: what is asked often, and answered soon. What makes a member one, or ends that, and signs of life come over its connection, which has a thread of
+    /// its own at the node.
+    pub fn is_for_ring(&self) -> bool {
+        matches!(
+            self,
+            Self::Take { .. }
+                | Self::GiveBack { .. }
+                | Self::TakeRun { .. }
+                | Self::FreeRun { .. }
+                | Self::IsAlive { .. }
+        )
+    }
 }
 
 /// What comes back.

@@ -5,6 +5,7 @@
 //!  DIR/grant-7       a grant's memory: made empty when it is granted, removed when it is freed
 //!  DIR/fenced.json   members that were fenced and live on
 //!  DIR/keep-7        which part of which space grant 7 is, if it is one
+//!  DIR/ring-7        over which members of this machine ask for what is part of it; made anew by each start
 //! ```
 //!
 //! DIR lies in the pod's shared memory: a tmpfs or an fsdax file system that all hosts of the pod mount. A grant's file is its own mapping:
@@ -21,6 +22,7 @@
 mod fenced;
 mod members;
 mod parts;
+mod rings;
 
 use crate::book::{GrantId, NodeId};
 use crate::host::Host;
@@ -115,7 +117,7 @@ struct Inner {
     options: NodeOptions,
     managers: Managers,
     network: Arc<dyn Network>,
-    host: Box<dyn Host>,
+    host: Arc<dyn Host>,
     /// Held for its lock.
     _lock: fs::File,
     stop: AtomicBool,
@@ -156,10 +158,12 @@ impl MemoryNode {
         check_seen(&options.directory, &*host)?;
         let identity = read_identity(&options.directory)?;
         let listener = listen(&*network, &options.listen, identity.members.as_deref())?;
+        let host: Arc<dyn Host> = host.into();
+        let rings = Arc::new(rings::Rings::new(&host));
         let inner = Arc::new(Inner {
             address: listener.address(),
             lease: AtomicU64::new(identity.lease.unwrap_or(LEASE_DEFAULT.raw())),
-            parts: parts::Parts::find(&options.directory, hosting(&options))?,
+            parts: parts::Parts::find(&options.directory, hosting(&options), Arc::clone(&rings))?,
             members: Mutex::default(),
             fenced: Mutex::new(fenced::Fenced::read(&options.directory)?),
             connections: AtomicU32::new(0),
@@ -171,6 +175,7 @@ impl MemoryNode {
             stop: AtomicBool::new(false),
             joined: Event::default(),
         });
+        rings.serve(&inner);
         inner.note(|identity| identity.members = Some(inner.address.clone()))?;
         inner.open_parts(&mut BTreeSet::new());
         Ok((inner, listener))
@@ -204,6 +209,7 @@ impl Drop for MemoryNode {
             thread.join().ok();
         }
         self.inner.close_connections();
+        self.inner.parts.close_rings();
         if let Some(calls) = &self.inner.options.calls {
             calls.hosts.clear();
         }

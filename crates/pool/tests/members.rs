@@ -836,7 +836,11 @@ fn nothing_leaks_from_spaces_that_are_made_and_dropped() {
     maker.join().expect("no panic");
     let client = pool.client();
     for space in client.spaces().expect("asked") {
-        client.drop_space(&space.name).expect("dropped");
+        match client.drop_space(&space.name) {
+            // It was being dropped when it was listed, and is gone since.
+            Err(Error::Invalid(_)) => {}
+            dropped => dropped.expect("dropped"),
+        }
     }
     pool.until(|status| status.spaces.is_empty() && status.grants.is_empty());
     pool.audited();

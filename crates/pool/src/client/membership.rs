@@ -1,4 +1,5 @@
-//! This process as a member of a space at one memory node: one connection, made again when it breaks, and signs of life over it.
+//! This process as a member of a space at one memory node: one connection, made again when it breaks, and signs of life over it. What is asked often goes over a ring, where the node has
+//! given it a seat at one; what that does not answer is asked over the connection.
 //!
 //! Invariants:
 //! - nothing that others do can keep it from its signs of life for as long as a lease: above all not a manager that hangs, which it asks for the node's address;
@@ -9,14 +10,17 @@ use super::Pool;
 use crate::book::{NodeId, SpaceId};
 use crate::host::Process;
 use crate::key::Key;
-use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome};
+use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome, RingSeat};
 use crate::space::SessionId;
 use crate::wire::{self, Failure, PartView, SpaceView, VERSION};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::Connection;
+use cenote_fabric::rdma::call::{Call, Caller, LIMIT};
+use cenote_fabric::ring::{User, UserOptions};
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 const CONNECT_PATIENCE: Nanos = Nanos::from_secs(2);
@@ -46,6 +50,8 @@ struct Shared {
     id: MemberId,
     parts: Vec<u8>,
     link: Mutex<Link>,
+    /// Its seat, as long as that connection lasts.
+    ring: Mutex<Option<Arc<dyn Caller>>>,
     /// In nanoseconds.
     lease: AtomicU64,
     stop: Event,
@@ -92,6 +98,7 @@ impl Membership {
                 sessions: BTreeSet::new(),
                 find_at: Nanos::ZERO,
             }),
+            ring: Mutex::new(None),
             lease: AtomicU64::new(0),
             stop: Event::default(),
             revoked: AtomicBool::new(false),
@@ -189,6 +196,40 @@ impl Shared {
     }
 
     fn try_ask(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
+        match self.ask_by_ring(request, tries) {
+            Some(answer) => answer,
+            None => self.ask_by_link(request, tries),
+        }
+    }
+
+    /// Asks over the ring; `None` if there is none, or what it says is to be asked again over the connection, which knows better.
+    fn ask_by_ring(&self, request: &MemberRequest, tries: &mut u32) -> Option<Result<MemberReply>> {
+        if !request.is_for_ring() || self.revoked.load(Ordering::Acquire) {
+            return None;
+        }
+        let ring = self.ring.lock().clone()?;
+        let question = serde_json::to_vec(request).ok().filter(|bytes| bytes.len() <= LIMIT)?;
+        *tries += 1;
+        let call = Call::new(question).within(ANSWER_PATIENCE);
+        let answer = ring.post(vec![call]).wait().pop()?.into_answer();
+        let reply = answer.and_then(|bytes| {
+            serde_json::from_slice(&bytes).map_err(|error| Error::corrupt(format!("an answer over the ring: {error}")))
+        });
+        match reply {
+            Ok(MemberReply::Failed(failure)) => match Error::from(failure) {
+                // Of this connection's member, or of one before.
+                Error::Revoked(_) => None,
+                error => Some(Err(error)),
+            },
+            Ok(reply) => Some(Ok(reply)),
+            Err(_) => {
+                self.ring.lock().take_if(|known| Arc::ptr_eq(known, &ring));
+                None
+            }
+        }
+    }
+
+    fn ask_by_link(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
         let mut link = self.link.lock();
         if self.revoked.load(Ordering::Acquire) {
             let name = &self.name;
@@ -228,6 +269,7 @@ impl Shared {
             process: Process::this(),
             name: self.pool.options.name.clone(),
             sessions: link.sessions.iter().copied().collect(),
+            ring: self.pool.options.rings,
         };
         let answer: std::result::Result<MemberWelcome, Failure> = wire::call(&*connection, &hello, ANSWER_PATIENCE)?;
         let was_member = self.lease.load(Ordering::Acquire) > 0;
@@ -235,6 +277,7 @@ impl Shared {
             Ok(welcome) => {
                 self.lease.store(welcome.lease.max(PINGS), Ordering::Release);
                 link.connection = Some(Arc::clone(&connection));
+                *self.ring.lock() = welcome.ring.and_then(|ring| sit_down(&ring));
                 Ok(connection)
             }
             Err(error) => {
@@ -265,6 +308,15 @@ impl Shared {
             link.address = address;
         }
     }
+}
+
+/// Takes the seat; one that is not to be had is done without.
+fn sit_down(ring: &RingSeat) -> Option<Arc<dyn Caller>> {
+    let options = UserOptions {
+        patience: ANSWER_PATIENCE,
+        ..UserOptions::default()
+    };
+    User::join(Path::new(&ring.path), ring.seat(), options).ok()
 }
 
 impl Link {

@@ -18,13 +18,16 @@
 //! - who is fenced and lives on (on another machine, or mapping nothing) is remembered: it does not come back, also when this process starts anew;
 //! - time that this process itself did not run counts for nobody's silence, nor does time in which a member waits for an answer.
 //!
-//! Lock order: members → fenced; members → parts → a keeper. Nobody is ended with a lock held.
+//! - a place at a ring lasts as long as the connection over which it was given: who comes back has another.
+//!
+//! Lock order: members → fenced; members → parts → a keeper; members → a ring. Nobody is ended with a lock held.
 
 use super::Inner;
 use super::parts::Kept;
+use super::rings::RingPlace;
 use crate::book::SpaceId;
 use crate::host::Process;
-use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome};
+use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome, RingSeat};
 use crate::space::{Keeper, SessionId};
 use crate::wire::{self, Failure, VERSION};
 use cenote_base::rt::atomic::Ordering;
@@ -63,6 +66,8 @@ pub(super) struct Member {
     name: String,
     sessions: BTreeSet<(u8, SessionId)>,
     connection: Option<Arc<dyn Connection>>,
+    /// Its place at a ring, while that connection lasts.
+    seat: Option<RingPlace>,
     /// Which of its connections that is.
     turn: u64,
     heard: Nanos,
@@ -76,6 +81,13 @@ impl Member {
     fn end_connection(&mut self) {
         if let Some(connection) = self.connection.take() {
             connection.close();
+        }
+        self.end_seat();
+    }
+
+    fn end_seat(&mut self) {
+        if let Some(seat) = self.seat.take() {
+            seat.dismiss();
         }
     }
 }
@@ -133,8 +145,9 @@ impl Inner {
     fn serve_member(&self, connection: &Arc<dyn Connection>) -> Result<()> {
         let hello: MemberHello = wire::receive(&**connection, HELLO_PATIENCE)?;
         let admitted = self.admit_member(&hello, connection);
-        let welcome = admitted.as_ref().map(|_| MemberWelcome {
+        let welcome = admitted.as_ref().map(|turn| MemberWelcome {
             lease: self.lease().raw(),
+            ring: self.seat(&hello, *turn),
         });
         wire::send(&**connection, &welcome.map_err(|error| Failure::from(error.clone())))?;
         let turn = admitted?;
@@ -146,6 +159,7 @@ impl Inner {
             .filter(|member| member.turn == turn)
         {
             member.connection = None;
+            member.end_seat();
         }
         served
     }
@@ -251,7 +265,24 @@ impl Inner {
 
     // ---- requests ----
 
-    fn ask_of_member(&self, id: MemberId, turn: u64, request: MemberRequest) -> Result<MemberReply> {
+    /// Gives a member a place at a ring, if it is of this machine and there is one.
+    fn seat(&self, hello: &MemberHello, turn: u64) -> Option<RingSeat> {
+        let process = Some(hello.process).filter(|_| hello.ring && hello.machine == cenote_fabric::boot())?;
+        let mut parts = hello
+            .parts
+            .iter()
+            .filter_map(|part| self.parts.part(hello.space, *part).ok());
+        let (place, seat) = parts.find_map(|kept| self.parts.rings().seat(&kept, process, (hello.member, turn)))?;
+        let mut members = self.members.lock();
+        match members.get_mut(&hello.member) {
+            Some(member) if member.turn == turn && member.connection.is_some() => member.seat = Some(place),
+            // It has been fenced, or has come again.
+            _ => place.dismiss(),
+        }
+        Some(seat)
+    }
+
+    pub(super) fn ask_of_member(&self, id: MemberId, turn: u64, request: MemberRequest) -> Result<MemberReply> {
         let part = |part| self.part_for(id, turn, part, None);
         let its = |part, session| self.part_for(id, turn, part, Some(session));
         Ok(match request {
@@ -387,6 +418,7 @@ impl Member {
             name,
             sessions: hello.sessions.iter().copied().collect(),
             connection: None,
+            seat: None,
             turn: 0,
             heard: rt::now(),
             asking: 0,
@@ -525,6 +557,7 @@ impl Inner {
             let mut members = self.members.lock();
             let Some(member) = members.get_mut(&id) else { return };
             member.is_fenced = true;
+            member.end_seat();
             (member.space, member.sessions.clone())
         };
         for (part, session) in sessions {

@@ -8,6 +8,7 @@
 //! The note is there before the part is made, and goes after it: so a node that starts finds what it has to keep without the manager, and a part without a note is
 //! nobody's.
 
+use super::rings::{self, PartRing, Rings};
 use super::{grant_path, sync_directory};
 use crate::book::{GrantId, SpaceId};
 use crate::key::Key;
@@ -34,6 +35,8 @@ pub(super) struct Kept {
     pub(super) keeper: Arc<LocalKeeper>,
     /// Serves it to other pods, and moves its extents, where the node is called over the fabric.
     pub(super) host: Option<Host>,
+    /// Over which its members of this machine ask.
+    pub(super) ring: Arc<PartRing>,
     /// Of the sessions of the process that kept it before; none if this is the first.
     former: Mutex<Option<Former>>,
 }
@@ -54,6 +57,7 @@ pub(super) struct Former {
 pub(super) struct Parts {
     directory: PathBuf,
     hosting: Option<Hosting>,
+    rings: Arc<Rings>,
     /// Held by who opens, closes or removes a part, which takes long where that is large.
     opening: Mutex<()>,
     /// All parts of the spaces that some are kept of, as the manager last told.
@@ -119,8 +123,9 @@ impl Noted {
 
 impl Parts {
     /// Reads the notes. Parts are opened by [`Parts::open_noted`].
-    pub(super) fn find(directory: &Path, hosting: Option<Hosting>) -> Result<Self> {
+    pub(super) fn find(directory: &Path, hosting: Option<Hosting>, rings: Arc<Rings>) -> Result<Self> {
         remove_cut_off(directory)?;
+        rings::remove_former(directory)?;
         let mut noted = BTreeMap::new();
         for grant in notes_in(directory)? {
             match read_note(directory, grant) {
@@ -133,6 +138,7 @@ impl Parts {
         Ok(Self {
             directory: directory.into(),
             hosting,
+            rings,
             opening: Mutex::new(()),
             peers: Mutex::default(),
             noted: Mutex::new(noted),
@@ -205,6 +211,7 @@ impl Parts {
         let hosting = self.hosting.as_ref().filter(|_| is_movable);
         let host = hosting.map(|hosting| hosting.start(&keeper, order)).transpose()?;
         let kept = Kept {
+            ring: self.rings.start(&self.directory, order),
             former,
             order: order.clone(),
             path,
@@ -229,7 +236,13 @@ impl Parts {
         if let Some(hosting) = &self.hosting {
             hosting.hosts.remove(kept.order.space.0, kept.order.part);
         }
+        kept.ring.close();
         Some(kept.order.clone())
+    }
+
+    /// Nobody is heard over rings any more.
+    pub(super) fn close_rings(&self) {
+        self.all().iter().for_each(|kept| kept.ring.close());
     }
 
     /// A part's memory is gone.
@@ -295,6 +308,10 @@ impl Parts {
             let peers = others.filter_map(|part| Some((part.number, hosting.peer(host, &kept.order, part)?)));
             host.set_peers(peers.collect());
         }
+    }
+
+    pub(super) fn rings(&self) -> &Arc<Rings> {
+        &self.rings
     }
 
     /// All that are open.
@@ -488,7 +505,8 @@ mod tests {
             callers: Arc::new(Nodes::default()),
             options: HostOptions::default(),
         };
-        Parts::find(directory, Some(hosting)).expect("parts")
+        let host: Arc<dyn crate::host::Host> = Arc::new(crate::host::Machine);
+        Parts::find(directory, Some(hosting), Arc::new(Rings::new(&host))).expect("parts")
     }
 
     fn order() -> PartOrder {

@@ -4,11 +4,14 @@ use super::*;
 use crate::book::SpaceId;
 use crate::host::Process;
 use crate::key::Key;
-use crate::member::{MemberHello, MemberId, MemberWelcome};
+use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome};
+use crate::space::{Class, Keeper, Lifetime, SessionId};
 use crate::wire::Failure;
 use crate::wire::PartOrder;
 use cenote_base::rt::atomic::AtomicBool;
 use cenote_fabric::message::tcp::Tcp;
+use cenote_fabric::rdma::call::Caller;
+use cenote_fabric::ring::{User, UserOptions};
 
 const PATIENCE: Nanos = Nanos::from_secs(60);
 /// So long that none lapses here.
@@ -105,6 +108,10 @@ fn hello(node: &MemoryNode, member: u128) -> Answer {
 }
 
 fn hello_of(node: &MemoryNode, member: u128, machine: u64) -> Answer {
+    hello_with(node, member, machine, false)
+}
+
+fn hello_with(node: &MemoryNode, member: u128, machine: u64, ring: bool) -> Answer {
     let connection = Tcp.connect(node.address(), PATIENCE).expect("connected");
     let hello = MemberHello {
         version: VERSION,
@@ -116,6 +123,7 @@ fn hello_of(node: &MemoryNode, member: u128, machine: u64) -> Answer {
         process: Process { pid: 1, start: 1 },
         name: "x".into(),
         sessions: Vec::new(),
+        ring,
     };
     let welcome = wire::call(&*connection, &hello, PATIENCE).expect("an answer");
     (connection, welcome)
@@ -259,4 +267,99 @@ fn nothing_is_left_of_what_is_freed() {
     }
     let names = fs::list(directory.path()).expect("listed");
     assert!(names.iter().all(|name| !name.contains('-')), "{names:?}");
+}
+
+/// A member of this machine, over its connection and its ring.
+fn seated(node: &MemoryNode, member: u128) -> (Arc<dyn Connection>, Arc<dyn Caller>) {
+    let (connection, welcome) = hello_with(node, member, cenote_fabric::boot(), true);
+    let ring = welcome.expect("a member").ring.expect("a seat");
+    let user = User::join(Path::new(&ring.path), ring.seat(), UserOptions::default());
+    (connection, user.expect("a ring"))
+}
+
+fn ask_ring(ring: &dyn Caller, request: &MemberRequest) -> Result<MemberReply> {
+    let (request, mut answer) = (serde_json::to_vec(request).expect("written"), Vec::new());
+    ring.call(&request, &mut answer)?;
+    match serde_json::from_slice(&answer).expect("an answer") {
+        MemberReply::Failed(failure) => Err(failure.into()),
+        reply => Ok(reply),
+    }
+}
+
+fn begin(connection: &dyn Connection) -> SessionId {
+    let begun: MemberReply = wire::call(connection, &MemberRequest::Begin { part: 1 }, PATIENCE).expect("an answer");
+    match begun {
+        MemberReply::Begun(session) => session,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn take(session: SessionId) -> MemberRequest {
+    MemberRequest::Take {
+        part: 1,
+        session,
+        class: Class::of(64).expect("a class"),
+        lifetime: Lifetime::Session,
+    }
+}
+
+#[test]
+fn members_ask_over_rings() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (inner, listener) = restarted(directory.path(), &Stage::default());
+    let node = MemoryNode::run(inner, listener);
+    let ((connection, ring), (_held, others)) = (seated(&node, 5), seated(&node, 6));
+    let session = begin(&*connection);
+    let alive = MemberRequest::IsAlive { part: 1, session };
+    assert!(matches!(ask_ring(&*ring, &take(session)), Ok(MemberReply::Slab(_))));
+    assert!(matches!(ask_ring(&*others, &alive), Ok(MemberReply::Alive(true))));
+    let refused = ask_ring(&*others, &take(session));
+    assert!(
+        matches!(refused, Err(Error::Revoked(_))),
+        "another's session: {refused:?}"
+    );
+    let refused = ask_ring(&*ring, &MemberRequest::Leave);
+    assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    let refused = ring.call(b"garbage", &mut Vec::new());
+    assert!(matches!(refused, Err(Error::Corrupt(_))), "{refused:?}");
+    assert!(matches!(ask_ring(&*ring, &take(session)), Ok(MemberReply::Slab(_))));
+}
+
+/// Whoever comes back has another seat, and what was asked over the one of before is not done.
+#[test]
+fn a_seat_lasts_as_long_as_its_connection() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (inner, listener) = restarted(directory.path(), &Stage::default());
+    let node = MemoryNode::run(inner, listener);
+    let (connection, ring) = seated(&node, 5);
+    let session = begin(&*connection);
+    connection.close();
+    until("it ends", || {
+        matches!(ask_ring(&*ring, &take(session)), Err(Error::Lost(_)))
+    });
+    let (_connection, again) = seated(&node, 5);
+    assert!(matches!(ask_ring(&*again, &take(session)), Ok(MemberReply::Slab(_))));
+    assert!(matches!(ask_ring(&*ring, &take(session)), Err(Error::Lost(_))));
+    let order = Order::Free { grant: GRANT };
+    node.inner.execute(&order).expect("freed");
+    assert!(matches!(ask_ring(&*again, &take(session)), Err(Error::Lost(_))));
+}
+
+/// It is not ended, as it maps nothing, and asks on: nothing is done for it, and its seat is nobody else's.
+#[test]
+fn who_is_fenced_is_heard_over_no_ring() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (inner, listener) = restarted(directory.path(), &Stage::default());
+    let node = MemoryNode::run(inner, listener);
+    let (connection, ring) = seated(&node, 5);
+    let session = begin(&*connection);
+    node.inner.lease.store(1, Ordering::Release);
+    until("it is fenced", || node.inner.fenced.lock().contains(MemberId(5)));
+    node.inner.lease.store(LONG.raw(), Ordering::Release);
+    let refused = ask_ring(&*ring, &take(session));
+    assert!(matches!(refused, Err(Error::Lost(_))), "{refused:?}");
+    let kept = node.inner.parts.all().pop().expect("a part");
+    until("its session has ended", || {
+        kept.keeper.is_alive(session).is_ok_and(|alive| !alive)
+    });
 }

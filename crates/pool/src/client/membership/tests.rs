@@ -7,6 +7,8 @@ use crate::holder::Credentials;
 use crate::managers::Managers;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::message::{Listener, Network};
+use cenote_fabric::rdma::call::Answer;
+use cenote_fabric::ring::{Node, Options};
 
 const PATIENCE: Nanos = Nanos::from_secs(60);
 /// Signs of life come each quarter of it.
@@ -28,8 +30,15 @@ impl Played {
     }
 
     fn welcome(&self) -> Arc<dyn Connection> {
+        self.welcome_to(None)
+    }
+
+    fn welcome_to(&self, ring: Option<RingSeat>) -> Arc<dyn Connection> {
         let connection = self.accept();
-        let welcome = MemberWelcome { lease: LEASE.raw() };
+        let welcome = MemberWelcome {
+            lease: LEASE.raw(),
+            ring,
+        };
         wire::send(&*connection, &Ok::<_, Failure>(welcome)).expect("sent");
         connection
     }
@@ -132,4 +141,41 @@ fn a_node_hears_of_the_end_over_another_connection() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// What a ring answers that cannot be, or that is of a connection before, is asked over the connection, which knows; and one that answers nonsense is not asked again.
+#[test]
+fn what_a_ring_does_not_tell_is_asked_over_the_connection() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("ring");
+    let (alive, revoked) = (MemberReply::Alive(true), failed(Error::Revoked("of before".into())));
+    let written = |reply: &MemberReply| serde_json::to_vec(reply).expect("written");
+    let answers = Mutex::new(vec![b"nonsense".to_vec(), written(&revoked), written(&alive)]);
+    let served = move |_, _: &[u8], answer: Answer| answer.with(&answers.lock().pop().expect("asked three times"));
+    let ring = Node::start(&path, Options::default(), Arc::new(served)).expect("a ring");
+    let seat = RingSeat::new(&path, ring.admit(0).expect("a seat"));
+    let node = Played::new();
+    let (beginning, _) = begin(&node);
+    let connection = node.welcome_to(Some(seat));
+    hears(&*connection, &MemberRequest::Ping, &MemberReply::Done);
+    let member = Arc::new(beginning.join().expect("no panic").expect("a member"));
+    let (part, session) = (1, SessionId(3));
+    let request = MemberRequest::IsAlive { part, session };
+    for over_connection in [false, true, true, true] {
+        let (theirs, asked) = (Arc::clone(&member), request.clone());
+        let asking = rt::spawn("asks", move || theirs.ask(&asked, &mut 0));
+        while over_connection && !hears_soon(&*connection, &request, &MemberReply::Alive(false)) {}
+        let answer = asking.join().expect("no panic").expect("an answer");
+        assert_eq!(answer, MemberReply::Alive(!over_connection));
+    }
+}
+
+/// The next request; signs of life are answered on the way.
+fn hears_soon(connection: &dyn Connection, wanted: &MemberRequest, reply: &MemberReply) -> bool {
+    let request: MemberRequest = wire::receive(connection, PATIENCE).expect("a request");
+    let is_it = request == *wanted;
+    assert!(is_it || request == MemberRequest::Ping, "{request:?}");
+    let reply = if is_it { reply } else { &MemberReply::Done };
+    wire::send(connection, reply).expect("sent");
+    is_it
 }

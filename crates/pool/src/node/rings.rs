@@ -1,0 +1,189 @@
+//! Rings beside parts: members of this machine ask for extents there, by [calls](cenote_fabric::ring), and not over their connections.
+//!
+//! A ring is a file of its own for each part (`DIR/ring-7`), so tenants share none. It is made anew by each start, and goes with its part. What cannot be had of it (no memory, no free seat) is
+//! asked over the connection, as by members of other machines. One thread serves it: what it is asked is short, and waits for the part's keeper at most.
+//!
+//! A seat is a member's while the connection lasts over which it was given, and is another's only when that process has left it or has ended.
+
+use super::Inner;
+use super::parts::Kept;
+use crate::book::GrantId;
+use crate::host::{Host, Process};
+use crate::member::{MemberId, MemberReply, MemberRequest, RingSeat};
+use crate::wire::PartOrder;
+use cenote_base::crc::crc32c;
+use cenote_base::rt::{HashMap, Mutex};
+use cenote_base::{Error, Result};
+use cenote_fabric::rdma::call::{Answer, CallerId, Serve};
+use cenote_fabric::ring::{Node, Options};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock, Weak};
+
+const PREFIX: &str = "ring-";
+/// Of a process's number and its start in a word: the kernel's numbers have 22 bits at most.
+const START_BITS: u32 = 42;
+
+/// What all rings of a node have in common: whose seat is whose.
+pub(super) struct Rings {
+    node: OnceLock<Weak<Inner>>,
+    host: Arc<dyn Host>,
+    seated: Mutex<HashMap<u64, Seated>>,
+}
+
+/// A member, and which of its connections.
+type Seated = (MemberId, u64);
+
+/// A part's ring, if it has one.
+pub(super) struct PartRing {
+    path: PathBuf,
+    node: Mutex<Option<Node>>,
+}
+
+/// A member's place at a ring.
+pub(super) struct RingPlace {
+    rings: Arc<Rings>,
+    ring: Arc<PartRing>,
+    caller: CallerId,
+}
+
+impl RingPlace {
+    /// No request of it is begun to be served from here on.
+    pub(super) fn dismiss(&self) {
+        if let Some(node) = &*self.ring.node.lock() {
+            node.dismiss(self.caller);
+        }
+        self.rings.seated.lock().remove(&self.caller.0);
+    }
+}
+
+fn ring_path(directory: &Path, grant: GrantId) -> PathBuf {
+    directory.join(format!("{PREFIX}{grant}"))
+}
+
+/// Removes what former processes have left.
+pub(super) fn remove_former(directory: &Path) -> Result<()> {
+    let grants = super::numbered(directory, PREFIX)?;
+    grants
+        .into_iter()
+        .try_for_each(|grant| super::parts::remove_file(&ring_path(directory, grant)))
+}
+
+fn word_of(process: Process) -> u64 {
+    (process.pid as u64) << START_BITS | process.start & ((1 << START_BITS) - 1)
+}
+
+fn process_of(word: u64) -> Process {
+    Process {
+        pid: (word >> START_BITS) as i32,
+        start: word & ((1 << START_BITS) - 1),
+    }
+}
+
+impl Rings {
+    pub(super) fn new(host: &Arc<dyn Host>) -> Self {
+        Self {
+            node: OnceLock::new(),
+            host: Arc::clone(host),
+            seated: Mutex::default(),
+        }
+    }
+
+    /// From here on, members are heard.
+    pub(super) fn serve(&self, node: &Arc<Inner>) {
+        // Once for each node.
+        self.node.set(Arc::downgrade(node)).ok();
+    }
+
+    /// A part's ring; without one it is kept all the same.
+    pub(super) fn start(self: &Arc<Self>, directory: &Path, order: &PartOrder) -> Arc<PartRing> {
+        let host = Arc::clone(&self.host);
+        let options = Options {
+            tenant: crc32c(order.tenant.as_bytes()),
+            is_there: Arc::new(move |word| host.is_there(process_of(word))),
+            ..Options::default()
+        };
+        let path = ring_path(directory, order.grant);
+        let node = Node::start(&path, options, Arc::clone(self) as _);
+        if let Err(error) = &node {
+            eprintln!("cenote: memory node: {error}; members go without a ring");
+        }
+        Arc::new(PartRing {
+            path,
+            node: Mutex::new(node.ok()),
+        })
+    }
+
+    /// A place for a member at a part's ring; `None`: it has none, or all are taken.
+    pub(super) fn seat(
+        self: &Arc<Self>,
+        kept: &Arc<Kept>,
+        process: Process,
+        seated: Seated,
+    ) -> Option<(RingPlace, RingSeat)> {
+        let seat = kept.ring.node.lock().as_ref()?.admit(word_of(process)).ok()?;
+        self.seated.lock().insert(seat.caller, seated);
+        let place = RingPlace {
+            rings: Arc::clone(self),
+            ring: Arc::clone(&kept.ring),
+            caller: CallerId(seat.caller),
+        };
+        Some((place, RingSeat::new(&kept.ring.path, seat)))
+    }
+
+    fn ask(&self, caller: CallerId, request: &[u8]) -> Result<Vec<u8>> {
+        let node = self.node.get().and_then(Weak::upgrade);
+        let seated = self.seated.lock().get(&caller.0).copied();
+        let (Some(node), Some((member, turn))) = (node, seated) else {
+            return Err(Error::Revoked("this seat is nobody's any more".into()));
+        };
+        let request: MemberRequest =
+            serde_json::from_slice(request).map_err(|error| Error::corrupt(format!("a request: {error}")))?;
+        if !request.is_for_ring() {
+            return Err(Error::Invalid("this is asked over the member's connection".into()));
+        }
+        let reply = node.attend(member, turn, || node.ask_of_member(member, turn, request));
+        let reply = reply.unwrap_or_else(|error| MemberReply::Failed(error.into()));
+        serde_json::to_vec(&reply).map_err(|error| Error::Invalid(format!("an answer that cannot be written: {error}")))
+    }
+}
+
+impl Serve for Rings {
+    fn serve(&self, caller: CallerId, request: &[u8], answer: Answer) {
+        match self.ask(caller, request) {
+            Ok(reply) => answer.with(&reply),
+            Err(error) => answer.fail(error),
+        }
+    }
+}
+
+impl PartRing {
+    /// Ends it, and removes its file.
+    pub(super) fn close(&self) {
+        let node = self.node.lock().take();
+        // Not with the lock held: who serves may be dismissing somebody.
+        if node.is_some() {
+            drop(node);
+            super::parts::remove_file(&self.path).ok();
+        }
+    }
+}
+
+impl Drop for PartRing {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_fits_into_a_word() {
+        for (pid, start) in [(1, 0), (4_194_303, 1 << 41), (77, 123_456_789)] {
+            let process = Process { pid, start };
+            assert_eq!(process_of(word_of(process)), process);
+        }
+        assert_eq!(process_of(word_of(Process::this())), Process::this());
+    }
+}
