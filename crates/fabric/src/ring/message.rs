@@ -11,6 +11,11 @@ use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
 use std::sync::Arc;
 
+/// Bytes of the longest answer, with what goes into the caller's memory. All chunks of a seat together take it.
+const ANSWER_MOST: usize = 2 * LIMIT;
+
+const _: () = assert!(ANSWER_MOST <= 64 * CHUNK);
+
 /// A ring's region, as either side sees it.
 #[derive(Debug, Clone)]
 pub struct Memory {
@@ -26,6 +31,8 @@ pub struct Half {
     inline: u64,
     room: usize,
     chunks: u64,
+    /// Bytes of the longest message.
+    most: usize,
 }
 
 /// Two numbers in a word: whose turn it is.
@@ -38,6 +45,21 @@ pub fn turn_in(word: u64, epoch: u32) -> Option<u32> {
     ((word >> 32) as u32 == epoch).then_some(word as u32)
 }
 
+/// The status of an answer, the last bytes of which go into the caller's memory.
+pub fn with_filled(status: u32, filled: usize) -> u32 {
+    status | (filled as u32) << STATUS_BITS
+}
+
+/// Status, and how many bytes go into the caller's memory.
+pub fn filled_in(word: u32) -> (u32, usize) {
+    (word & ((1 << STATUS_BITS) - 1), (word >> STATUS_BITS) as usize)
+}
+
+/// Bits of a status; above them is how many bytes of an answer go into memory.
+const STATUS_BITS: u32 = 8;
+
+const _: () = assert!(LIMIT < 1 << (32 - STATUS_BITS));
+
 impl Memory {
     pub fn request(&self, seat: u32, slot: u32) -> Half {
         let at = self.layout.slot(seat, slot);
@@ -46,6 +68,7 @@ impl Memory {
             inline: at + layout::REQUEST,
             room: layout::REQUEST_ROOM,
             chunks: self.layout.request_chunks(seat),
+            most: LIMIT,
         }
     }
 
@@ -56,6 +79,7 @@ impl Memory {
             inline: slot + layout::ANSWER,
             room: layout::ANSWER_ROOM,
             chunks: self.layout.answer_chunks(seat),
+            most: ANSWER_MOST,
         }
     }
 
@@ -121,7 +145,7 @@ impl Memory {
             head.u32(layout::STATUS as usize),
         );
         let mask = head.u64(layout::MASK as usize);
-        if len > LIMIT || mask.count_ones() as usize != half.chunks_for(len) {
+        if len > half.most || mask.count_ones() as usize != half.chunks_for(len) {
             return Err(Error::corrupt(format!("a message of {len} bytes in chunks {mask:#x}")));
         }
         into.reserve(len);
@@ -206,7 +230,7 @@ mod tests {
         let head = memory.region.span(half.at, 64);
         for (len, mask) in [
             (0, 1),
-            (LIMIT + 1, u64::MAX),
+            (LIMIT + 1, u64::MAX >> 31),
             (u32::MAX as usize, 0),
             (4097, 1),
             (216, 1),

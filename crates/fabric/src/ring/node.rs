@@ -2,10 +2,10 @@
 
 use super::desk::{self, Asked, Desk, Phase, Ticket};
 use super::layout::{self, Layout};
-use super::message::Memory;
+use super::message::{self, Memory};
 use super::polls::{self, Found, Head};
 use super::{LOOK, Layers, Reach, Seat};
-use crate::rdma::call::{Answer, Answering, CallerId, LIMIT, Serve, status};
+use crate::rdma::call::{Answer, Answered, Answering, CallerId, LIMIT, Serve, status};
 use crate::{Region, RegionOptions};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU32, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
@@ -256,8 +256,14 @@ struct Reply {
 }
 
 impl Answering for Reply {
-    fn answered(&self, _: CallerId, _: u64, answer: Result<Vec<u8>>) {
-        let (status, bytes) = status::encode(answer);
+    fn answered(&self, _: CallerId, _: u64, answer: Result<Answered>) {
+        let (answer, filled) = match answer.map(Answered::settle) {
+            Ok((bytes, filled)) => (Ok(bytes), filled),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        let (status, mut bytes) = status::encode(answer);
+        let status = message::with_filled(status, filled.len());
+        bytes.extend_from_slice(&filled);
         let mut desk = self.inner.desks[self.ticket.seat as usize].lock();
         desk.answer(&self.inner.memory, self.ticket, status, bytes);
     }
@@ -425,16 +431,14 @@ impl Inner {
 
     fn serve(self: &Arc<Self>, ticket: Ticket, buffer: &mut Vec<u8>) {
         buffer.clear();
-        let is_whole = self
-            .memory
-            .read(self.memory.request(ticket.seat, ticket.slot), buffer)
-            .is_ok();
-        if is_whole {
+        let read = self.memory.read(self.memory.request(ticket.seat, ticket.slot), buffer);
+        let is_whole = read.is_ok();
+        if let Ok((room, _)) = read {
             let reply = Reply {
                 inner: Arc::clone(self),
                 ticket,
             };
-            let answer = Answer::new(ticket.caller, ticket.turn.into(), Arc::new(reply));
+            let answer = Answer::new(ticket.caller, ticket.turn.into(), Arc::new(reply)).with_room(room as usize);
             self.program.serve(ticket.caller, buffer, answer);
         }
         self.desks[ticket.seat as usize].lock().served();

@@ -234,10 +234,13 @@ impl Inner {
         if self.is_over() {
             return Err(self.lost());
         }
-        let (request, patience) = set.with(index, |call| (core::mem::take(&mut call.request), call.patience));
+        let (request, patience, lent) = set.with(index, |call| {
+            let request = core::mem::take(&mut call.request);
+            (request, call.patience, call.memory.len() as u32)
+        });
         let until = since + patience.unwrap_or(self.options.patience);
         let asked = self.room_for(request.len(), until, unrung).map(|(slot, chunks)| {
-            self.put(slot, chunks, &request, (set, index));
+            self.put((slot, chunks), &request, lent, (set, index));
             *unrung = true;
             slot
         });
@@ -286,7 +289,7 @@ impl Inner {
     }
 
     /// Puts a request into a slot, and an entry for it.
-    fn put(&self, slot: u32, chunks: u64, request: &[u8], (set, index): (&Arc<Set>, usize)) {
+    fn put(&self, (slot, chunks): (u32, u64), request: &[u8], lent: u32, (set, index): (&Arc<Set>, usize)) {
         let turn = self.slots[slot as usize].begin(Asked {
             set: Arc::clone(set),
             index,
@@ -296,7 +299,7 @@ impl Inner {
             self.put_entry(slot, turn);
         }
         self.memory
-            .write(self.memory.request(self.seat.number, slot), request, 0, chunks);
+            .write(self.memory.request(self.seat.number, slot), request, lent, chunks);
         self.memory.store(
             self.slot_at(slot) + layout::ASKED,
             message::turn_of(self.seat.epoch, turn),
@@ -359,7 +362,7 @@ impl Inner {
             free.chunks |= chunks;
         }
         if let Some(answer) = answer {
-            set.answer(index, answer);
+            set.answer_filling(index, answer);
             self.wake_waiter(slot);
         }
         let wants_room = self.memory.layout.seat(self.seat.number) + layout::WANTS_ROOM;
@@ -368,12 +371,16 @@ impl Inner {
         }
     }
 
-    fn read(&self, slot: u32, mut room: Vec<u8>) -> Result<Vec<u8>> {
+    /// An answer, and what goes into the caller's memory.
+    fn read(&self, slot: u32, mut room: Vec<u8>) -> Result<(Vec<u8>, Vec<u8>)> {
         room.clear();
         let (status, _) = self
             .memory
             .read(self.memory.answer(self.seat.number, slot), &mut room)?;
-        status::decode(&self.peer, status, room)
+        let (status, filled) = message::filled_in(status);
+        let answered = room.len().checked_sub(filled);
+        let filled = room.split_off(answered.ok_or_else(|| Error::corrupt("an answer that has less than it says"))?);
+        status::decode(&self.peer, status, room).map(|bytes| (bytes, filled))
     }
 
     /// Another thread may have taken the answer out for who sleeps for it.

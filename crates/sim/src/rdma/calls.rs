@@ -30,7 +30,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::profile::Profile;
 use cenote_fabric::rdma::call::{
-    Answer, Answering, Call, Called, Caller, CallerId, Callers, CallsInFlight, PATIENCE, Serve,
+    Answer, Answered, Answering, Call, Called, Caller, CallerId, Callers, CallsInFlight, PATIENCE, Serve,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -101,11 +101,16 @@ struct Asked {
     news: Arc<AtomicU32>,
     /// While it is on its way.
     request: Vec<u8>,
-    answer: Option<Result<Vec<u8>>>,
+    /// Bytes of memory that it lends.
+    room: usize,
+    answer: Option<Result<Reply>>,
     resent: u32,
     next: Option<Key>,
     late: Key,
 }
+
+/// An answer, and what goes into the caller's memory.
+type Reply = (Vec<u8>, Vec<u8>);
 
 /// Who calls whom.
 #[derive(Clone)]
@@ -138,9 +143,12 @@ struct Session {
     heard: Nanos,
 }
 
+/// A request, and how much memory it lends.
+type Request = (Vec<u8>, usize);
+
 /// What a server does next.
 enum Step {
-    Serve(CallerId, u64, Vec<u8>),
+    Serve(CallerId, u64, Request),
     Ended(CallerId),
     /// Nothing, until that time.
     Sleep(Nanos),
@@ -160,10 +168,11 @@ impl MemoryNode {
         loop {
             let seen = news.load(Ordering::Acquire);
             match self.step(number, serving) {
-                Step::Serve(caller, call, request) => {
+                Step::Serve(caller, call, (request, room)) => {
                     rt::spend(serving.cost);
                     let to = Arc::new(Replies(self.clone()));
-                    program.serve(caller, &request, Answer::new(caller, call, to));
+                    let answer = Answer::new(caller, call, to).with_room(room);
+                    program.serve(caller, &request, answer);
                 }
                 Step::Ended(caller) => program.ended(caller),
                 Step::Sleep(until) => {
@@ -220,7 +229,9 @@ impl MemoryNode {
 struct Replies(MemoryNode);
 
 impl Answering for Replies {
-    fn answered(&self, _: CallerId, call: u64, answer: Result<Vec<u8>>) {
+    fn answered(&self, _: CallerId, call: u64, answer: Result<Answered>) {
+        // Where sources are read others may come between.
+        let answer = answer.map(Answered::settle);
         let now = rt::now();
         let network = &self.0.network;
         let mut state = network.state();
@@ -254,7 +265,7 @@ impl Calls {
     }
 
     /// A call is complete.
-    fn complete(&mut self, call: u64, answer: Result<Vec<u8>>) {
+    fn complete(&mut self, call: u64, answer: Result<Reply>) {
         if let Some(asked) = self.under_way.remove(&call) {
             self.events.remove(&asked.late);
             asked.next.into_iter().for_each(|key| {
@@ -264,14 +275,17 @@ impl Calls {
         }
     }
 
-    fn finish(&mut self, id: u64, index: usize, request: Vec<u8>, answer: Result<Vec<u8>>) {
+    fn finish(&mut self, id: u64, index: usize, request: Vec<u8>, answer: Result<Reply>) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
         let call = &mut group.calls[index];
         call.request = request;
         (call.answer, call.result) = match answer {
-            Ok(bytes) => (bytes, Ok(())),
+            Ok((bytes, filled)) => {
+                call.memory[..filled.len()].copy_from_slice(&filled);
+                (bytes, Ok(()))
+            }
             Err(error) => (Vec::new(), Err(error)),
         };
         group.left -= 1;
@@ -323,9 +337,10 @@ impl State {
             let lost = broken.then(|| unreachable(self.nodes[line.node].memory.name()));
             let wrong = call.check().err().or(lost);
             let (request, patience) = (std::mem::take(&mut call.request), call.patience);
+            let room = call.memory.len();
             match wrong {
                 Some(error) => self.calls.finish(group, index, request, Err(error)),
-                None => self.ask((line, news), (group, index), request, patience, now, profile),
+                None => self.ask((line, news), (group, index), (request, room), patience, now, profile),
             }
         }
         group
@@ -335,7 +350,7 @@ impl State {
         &mut self,
         (line, news): (&Line, &Arc<AtomicU32>),
         (group, index): (u64, usize),
-        request: Vec<u8>,
+        (request, room): Request,
         patience: Option<Nanos>,
         now: Nanos,
         profile: &Profile,
@@ -354,6 +369,7 @@ impl State {
             index,
             news: Arc::clone(news),
             request,
+            room,
             answer: None,
             resent: 0,
             next: None,
@@ -367,12 +383,12 @@ impl State {
     fn send_answer(
         &mut self,
         call: u64,
-        answer: Result<Vec<u8>>,
+        answer: Result<Reply>,
         now: Nanos,
         profile: &Profile,
     ) -> Option<Arc<AtomicU32>> {
         let line = self.calls.under_way.get(&call)?.line.clone();
-        let bytes = answer.as_ref().map_or(0, |a| a.len() as u64) + HEAD;
+        let bytes = answer.as_ref().map_or(0, |(a, filled)| (a.len() + filled.len()) as u64) + HEAD;
         let (mine, theirs) = (self.card(line.host, profile), Arc::clone(&self.nodes[line.node].card));
         let mut at = now + theirs.outbound.wait(now, bytes);
         at += mine.inbound.wait(at, bytes);
@@ -485,7 +501,8 @@ impl State {
             };
             if let Some(session) = server.callers.get_mut(&asked.line.caller) {
                 (session.called, session.heard) = (true, now);
-                return Step::Serve(asked.line.caller, call, asked.request.clone());
+                let request = (asked.request.clone(), asked.room);
+                return Step::Serve(asked.line.caller, call, request);
             }
         }
         if let Some(caller) = self.ended_caller(node, serving.silence, now) {

@@ -3,10 +3,11 @@
 //! An implementation gives a [`Bench`]: a node that serves [`Program`], which does what the first byte of a request says.
 //! What fails panics, and says what.
 
-use super::{Answer, Call, Called, Caller, CallerId, LIMIT, Serve};
+use super::{Answer, Call, Called, Caller, CallerId, LIMIT, Serve, Source};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A node to be tried, as its implementation provides it. It serves a [`Program`].
 pub trait Bench: Send + Sync {
@@ -28,7 +29,11 @@ mod verb {
     pub const WHO: u8 = b'w';
     /// Not answered before [`RELEASE`] of that number (u64).
     pub const KEEP: u8 = b'k';
-    /// Answers what was kept, from a thread of its own, with this operand.
+    /// Puts so many bytes (u64) of [`super::pattern`] into the caller's memory. Answers how much memory there was, and how many bytes were read of them.
+    pub const MEMORY: u8 = b'm';
+    /// How many sources have not ended.
+    pub const SOURCES: u8 = b's';
+    /// Answers what was kept, from a thread of its own, with this operand; of a call that lends memory, that is filled.
     pub const RELEASE: u8 = b'r';
     /// No answer: the handle is dropped. Likewise what is no verb.
     pub const DROP: u8 = b'd';
@@ -44,6 +49,49 @@ pub struct Program {
     counts: Mutex<Vec<(u64, u64)>>,
     kept: Mutex<Vec<(u64, Answer)>>,
     ended: Mutex<Vec<CallerId>>,
+    sources: Arc<AtomicU64>,
+}
+
+/// Bytes of [`pattern`] for a caller's memory.
+struct Bytes {
+    bytes: Vec<u8>,
+    read: usize,
+    alive: Arc<AtomicU64>,
+}
+
+impl Bytes {
+    fn new(len: usize, alive: &Arc<AtomicU64>) -> Box<Self> {
+        alive.fetch_add(1, Ordering::SeqCst);
+        Box::new(Self {
+            bytes: pattern(len),
+            read: 0,
+            alive: Arc::clone(alive),
+        })
+    }
+}
+
+impl Source for Bytes {
+    fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn read(&mut self, at: usize, into: &mut [u8]) {
+        assert_eq!(at, self.read, "from the first to the last");
+        into.copy_from_slice(&self.bytes[at..at + into.len()]);
+        self.read += into.len();
+    }
+
+    fn finish(self: Box<Self>, answer: &mut [u8]) {
+        if let Some(said) = answer.get_mut(8..16) {
+            said.copy_from_slice(&(self.read as u64).to_le_bytes());
+        }
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        self.alive.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Program {
@@ -68,8 +116,19 @@ impl Program {
         };
         let (answer, bytes) = (kept.swap_remove(place).1, operand.to_vec());
         drop(kept);
-        drop(rt::spawn("answers", move || answer.with(&bytes)));
+        let sources = Arc::clone(&self.sources);
+        let late = move || match answer.room() {
+            0 => answer.with(&bytes),
+            room => answer.send_from(Bytes::new(room, &sources)),
+        };
+        drop(rt::spawn("answers", late));
         1
+    }
+
+    fn fill(&self, len: u64, mut answer: Answer) {
+        let room = answer.room() as u64;
+        answer.bytes().extend([room, 0].map(u64::to_le_bytes).concat());
+        answer.send_from(Bytes::new(len as usize, &self.sources));
     }
 }
 
@@ -84,6 +143,8 @@ impl Serve for Program {
             }
             verb::COUNT => answer.with(&self.count(word(operand)).to_le_bytes()),
             verb::WHO => answer.with(&caller.0.to_le_bytes()),
+            verb::MEMORY => self.fill(word(operand), answer),
+            verb::SOURCES => answer.with(&self.sources.load(Ordering::SeqCst).to_le_bytes()),
             verb::KEEP => self.kept.lock().push((word(operand), answer)),
             verb::RELEASE => answer.with(&self.release(word(operand), operand).to_le_bytes()),
             verb::FAIL => answer.fail(Error::Busy("as asked".into())),
@@ -139,6 +200,10 @@ pub fn all(bench: &Arc<dyn Bench>) {
     more_calls_than_may_be_under_way(&**bench);
     answers_may_come_later(&**bench);
     a_late_answer_is_a_timeout(&**bench);
+    memory_is_filled(&**bench);
+    memory_that_is_too_small_is_refused(&**bench);
+    memory_that_came_back_is_not_written_to(&**bench);
+    sources_end(&**bench);
     callers_have_numbers_of_their_own_and_end(&**bench);
     polling_ends(&**bench);
     a_lost_node_is_reported(&**bench);
@@ -310,6 +375,79 @@ pub fn a_late_answer_is_a_timeout(bench: &dyn Bench) {
     assert!(matches!(late.result, Err(Error::Timeout(_))), "{:?}", late.result);
     release(&*caller, number);
     assert_eq!(ask(&*caller, verb::ECHO, b"goes on").expect("answered"), b"goes on");
+}
+
+/// A call that lends so much memory, which holds nines, for so many bytes.
+fn filling(room: usize, len: usize) -> Call {
+    Call::new(of_number(verb::MEMORY, len as u64)).into_memory(vec![9; room])
+}
+
+/// What the program puts into a call's memory is there, and what it says after it was read; what lies beyond is as it was. Each call of a batch has its own.
+pub fn memory_is_filled(bench: &dyn Bench) {
+    let caller = bench.caller();
+    let sizes = [0, 1, 7, 512, 4096, 20431, 20432, 20433, 40864, 65536, LIMIT - 1, LIMIT];
+    for beyond in [0, 5] {
+        let room = |len: usize| (len + beyond).min(LIMIT);
+        let calls = sizes.iter().map(|len| filling(room(*len), *len)).collect();
+        for (len, call) in sizes.into_iter().zip(caller.post(calls).wait()) {
+            assert!(call.result.is_ok(), "{len} bytes: {:?}", call.result);
+            let (filled, rest) = call.memory.split_at(len);
+            assert!(filled == pattern(len), "{len} bytes");
+            assert!(rest.len() == room(len) - len && rest.iter().all(|byte| *byte == 9));
+            let said: Vec<u64> = call.answer.chunks(8).map(word).collect();
+            assert_eq!(said, [room(len) as u64, len as u64], "the answer to {len} bytes");
+        }
+    }
+}
+
+/// More than a call's memory, or more memory than a call may lend: refused, and the others go on.
+pub fn memory_that_is_too_small_is_refused(bench: &dyn Bench) {
+    let caller = bench.caller();
+    let batch = vec![
+        filling(511, 512),
+        filling(0, 1),
+        filling(LIMIT + 1, 8),
+        filling(512, 512),
+    ];
+    let calls = caller.post(batch).wait();
+    for call in &calls[..3] {
+        assert!(matches!(call.result, Err(Error::Invalid(_))), "{:?}", call.result);
+    }
+    assert!(calls[3].result.is_ok() && calls[3].memory == pattern(512));
+}
+
+/// Memory that came back with a call which had no answer in time is its user's: what the program puts there later goes nowhere.
+pub fn memory_that_came_back_is_not_written_to(bench: &dyn Bench) {
+    let caller = bench.caller();
+    let (number, len) = (rt::random(), 50_000);
+    let call = Call::new(of_number(verb::KEEP, number)).within(Nanos::from_millis(100));
+    let late = caller
+        .post(vec![call.into_memory(vec![0; len])])
+        .wait()
+        .pop()
+        .expect("one");
+    assert!(matches!(late.result, Err(Error::Timeout(_))), "{:?}", late.result);
+    let mut memory = late.memory;
+    assert_eq!(memory.len(), len, "it comes back");
+    memory.fill(7);
+    release(&*caller, number);
+    while ask_number(&*caller, verb::SOURCES, 0) != 0 {
+        rt::sleep(Nanos::from_micros(50));
+    }
+    let next = caller.post(vec![filling(len, 8)]).wait().pop().expect("one");
+    assert!(next.result.is_ok() && next.memory[..8] == pattern(8));
+    assert!(next.memory[8..].iter().all(|byte| *byte == 9), "another call's memory");
+    assert!(memory.iter().all(|byte| *byte == 7), "nobody's but ours");
+}
+
+/// Nothing is read any more of what was put into memory, nor of what was to be when its caller was dropped.
+pub fn sources_end(bench: &dyn Bench) {
+    let (caller, other) = (bench.caller(), bench.caller());
+    drop(caller.post((0..20).map(|_| filling(LIMIT, LIMIT)).collect()));
+    drop(caller);
+    while ask_number(&*other, verb::SOURCES, 0) != 0 {
+        rt::sleep(Nanos::from_micros(50));
+    }
 }
 
 /// Numbers differ, stay, and end with their connections.

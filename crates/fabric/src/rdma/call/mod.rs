@@ -20,6 +20,9 @@
 //! - No order is promised, neither among calls of a batch nor between a call and a one-sided work. Who was answered may
 //!   rely on what the answer says.
 //! - Requests longer than [`LIMIT`] are [`Error::Invalid`], and not sent. Dropping a [`Called`] takes nothing back.
+//! - A call may lend memory ([`Call::into_memory`]): what the program puts there ([`Answer::send_from`]) is there when the call is complete
+//!   without an error, and nothing beyond it is changed. After an error it holds anything. Once the call is complete nothing is written
+//!   to it any more, whatever the node does later.
 //!
 //! # Duties of a node
 //! - Each connection has a number of its own ([`CallerId`]), drawn by the node. After a loss the new connection has another.
@@ -37,11 +40,13 @@ use std::sync::Arc;
 
 pub mod contract;
 mod set;
+mod source;
 pub(crate) mod status;
 
 pub use set::Set;
+pub use source::{Answered, Source};
 
-/// Bytes of the longest request, and of the longest answer.
+/// Bytes of the longest request, of the longest answer, and of the most memory that a call lends.
 pub const LIMIT: usize = 128 << 10;
 
 /// How long a call may take, unless it says otherwise.
@@ -58,6 +63,8 @@ pub struct Call {
     pub request: Vec<u8>,
     /// The answer, once complete. Bytes that were here before are gone; their room is used.
     pub answer: Vec<u8>,
+    /// Memory that it lends to the program. It comes back with the call.
+    pub memory: Vec<u8>,
     /// How long it may take; `None`: the caller's patience.
     pub patience: Option<rt::Nanos>,
     /// The user's mark, to know it again.
@@ -72,6 +79,7 @@ impl Call {
         Self {
             request: request.into(),
             answer: Vec::new(),
+            memory: Vec::new(),
             patience: None,
             tag: 0,
             result: Ok(()),
@@ -96,12 +104,18 @@ impl Call {
         Self { answer, ..self }
     }
 
+    /// With memory that the program may fill, from its beginning on.
+    pub fn into_memory(self, memory: Vec<u8>) -> Self {
+        Self { memory, ..self }
+    }
+
     /// What can be known to be wrong before it is posted.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: longer than [`LIMIT`].
+    /// [`Error::Invalid`]: request or memory longer than [`LIMIT`].
     pub fn check(&self) -> Result<()> {
-        check_len("a request", self.request.len())
+        check_len("a request", self.request.len())?;
+        check_len("memory to be lent", self.memory.len())
     }
 
     /// The answer, or why there is none.
@@ -224,8 +238,8 @@ impl<F: Fn(CallerId, &[u8], Answer) + Send + Sync> Serve for F {
 
 /// Where answers go, as an implementation provides it.
 pub trait Answering: Send + Sync {
-    /// The answer to the call that its caller knows by `call`. Does not block. Called once a call.
-    fn answered(&self, caller: CallerId, call: u64, answer: Result<Vec<u8>>);
+    /// The answer to the call that its caller knows by `call`. Does not block. Called once a call. A source is no larger than the call's memory.
+    fn answered(&self, caller: CallerId, call: u64, answer: Result<Answered>);
 }
 
 /// The right, and the duty, to answer a call. Dropped, it answers that there is no answer.
@@ -233,6 +247,7 @@ pub struct Answer {
     caller: CallerId,
     call: u64,
     bytes: Vec<u8>,
+    room: usize,
     to: Option<Arc<dyn Answering>>,
 }
 
@@ -250,8 +265,20 @@ impl Answer {
             caller,
             call,
             bytes,
+            room: 0,
             to,
         }
+    }
+
+    /// To a call that lends so much memory.
+    pub fn with_room(mut self, room: usize) -> Self {
+        self.room = room.min(LIMIT);
+        self
+    }
+
+    /// Bytes of memory that the call lends.
+    pub fn room(&self) -> usize {
+        self.room
     }
 
     /// Who asked.
@@ -268,7 +295,17 @@ impl Answer {
     pub fn send(mut self) {
         let bytes = core::mem::take(&mut self.bytes);
         let checked = check_len("an answer", bytes.len());
-        self.end(checked.map(|()| bytes));
+        self.end(checked.map(|()| bytes.into()));
+    }
+
+    /// Puts what the source has into the call's memory, and then answers with what is in [`Answer::bytes`]. More than [`Answer::room`], or than [`LIMIT`], becomes
+    /// an error of the call.
+    pub fn send_from(mut self, source: Box<dyn Source>) {
+        let bytes = core::mem::take(&mut self.bytes);
+        let fits = source::check_room(&*source, self.room);
+        let checked = fits.and_then(|()| check_len("an answer", bytes.len()));
+        let source = Some(source);
+        self.end(checked.map(|()| Answered { bytes, source }));
     }
 
     /// Answers with these bytes.
@@ -286,7 +323,7 @@ impl Answer {
         }));
     }
 
-    fn end(&mut self, answer: Result<Vec<u8>>) {
+    fn end(&mut self, answer: Result<Answered>) {
         if let Some(to) = self.to.take() {
             to.answered(self.caller, self.call, answer);
         }

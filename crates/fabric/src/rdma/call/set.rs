@@ -71,6 +71,14 @@ impl Set {
         })
     }
 
+    /// One is complete, with this answer, and these bytes at the beginning of its memory.
+    pub fn answer_filling(&self, index: usize, answer: Result<(Vec<u8>, Vec<u8>)>) -> bool {
+        self.finish(index, |call| match answer {
+            Ok((bytes, filled)) => (call.answer, call.result) = (bytes, fill(&mut call.memory, &filled)),
+            Err(error) => call.result = Err(error),
+        })
+    }
+
     fn finish(&self, index: usize, set: impl FnOnce(&mut Call)) -> bool {
         let mut body = self.body.lock();
         if core::mem::replace(&mut body.complete[index], true) {
@@ -108,4 +116,12 @@ impl Set {
     pub fn take(&self) -> Vec<Call> {
         core::mem::take(&mut self.body.lock().calls)
     }
+}
+
+/// Copies to the beginning of a call's memory.
+fn fill(memory: &mut [u8], filled: &[u8]) -> Result<()> {
+    let beginning = memory.get_mut(..filled.len());
+    let beginning = beginning.ok_or_else(|| Error::corrupt("more for a call's memory than that has"))?;
+    beginning.copy_from_slice(filled);
+    Ok(())
 }

@@ -11,12 +11,52 @@ const PLACES: usize = LIMIT.div_ceil(PART);
 
 const _: () = assert!(PLACES <= 32, "a bit for each place");
 
+/// In the status of an answer's part: it is one of what goes into the caller's memory.
+pub const FILL: u32 = 1 << 31;
+/// In the status of an answer's part: there are such parts beside it.
+pub const FILLED: u32 = 1 << 30;
+
+/// Which parts of something have come.
+#[derive(Debug)]
+pub struct Places {
+    total: u32,
+    come: u32,
+    missing: u32,
+}
+
+impl Places {
+    /// None, of so many bytes.
+    pub fn new(total: u32) -> Self {
+        let missing = (total as usize).div_ceil(PART).max(1) as u32;
+        Self {
+            total,
+            come: 0,
+            missing,
+        }
+    }
+
+    /// This one has come; whether it is of that, and had not come before.
+    pub fn take(&mut self, part: &Part<'_>) -> bool {
+        let bit = 1 << (part.from as usize / PART);
+        let is_new = part.total == self.total && self.come & bit == 0;
+        if is_new {
+            self.come |= bit;
+            self.missing -= 1;
+        }
+        is_new
+    }
+
+    /// Whether all have come.
+    pub fn is_whole(&self) -> bool {
+        self.missing == 0
+    }
+}
+
 /// A request or an answer of which not all parts have come.
 #[derive(Debug)]
 pub struct Whole {
     bytes: Vec<u8>,
-    come: u32,
-    missing: u32,
+    places: Places,
 }
 
 impl Whole {
@@ -24,12 +64,8 @@ impl Whole {
     pub fn new(mut bytes: Vec<u8>, total: u32) -> Self {
         bytes.clear();
         bytes.resize(total as usize, 0);
-        let missing = (total as usize).div_ceil(PART).max(1) as u32;
-        Self {
-            bytes,
-            come: 0,
-            missing,
-        }
+        let places = Places::new(total);
+        Self { bytes, places }
     }
 
     /// Bytes, all parts together.
@@ -39,17 +75,14 @@ impl Whole {
 
     /// Puts a part in its place; whether all have come. `None`: it is of something else, or has come already.
     pub fn add(&mut self, part: &Part<'_>) -> Option<bool> {
-        let bit = 1 << (part.from as usize / PART);
-        if part.total as usize != self.bytes.len() || self.come & bit != 0 {
+        if !self.places.take(part) {
             return None;
         }
         let from = part.from as usize;
         self.bytes
             .get_mut(from..from + part.payload.len())?
             .copy_from_slice(part.payload);
-        self.come |= bit;
-        self.missing -= 1;
-        Some(self.missing == 0)
+        Some(self.places.is_whole())
     }
 
     /// What has been put together.

@@ -32,7 +32,7 @@ use calls::Gathered;
 use cenote_base::rt::{self, HashMap, JoinHandle, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use core::fmt;
-use desk::{Desk, Outgoing};
+use desk::{Desk, Outgoing, Packed};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -8,7 +8,7 @@
 //!   Works  (id, items)   ─────────────►             done in order by the node's progress thread
 //!              ◄───────────── Results (id, answers)
 //!   Calls  (parts)       ─────────────►             parts of requests, of any number of calls; the node's program is asked
-//!              ◄───────────── Answers (parts)       parts of answers, in any order
+//!              ◄───────────── Answers (parts)       parts of answers, in any order, and of what goes into memory that calls have lent
 //!   Ping ────────►   ◄──────── Pong                 is anybody there? The node asks too, of sessions that have called
 //!   Bye  ────────►                                  the session ends
 //!
@@ -17,7 +17,7 @@
 //!               then, of a write, its bytes, filled up to 8
 //!   answer, 16 B: 0 status u32   4 len u32   8 value u64;   then, of a read, its bytes, filled up to 8
 //! ```
-//!   part, 24 B: 0 call u64   8 total u32   12 from u32   16 len u32   20 status u32 (of an answer; see calls.rs)
+//!   part, 24 B: 0 call u64   8 total u32   12 from u32   16 len u32   20 status u32 (of an answer: see calls.rs; of a request: bytes of memory that it lends)
 //!               then its bytes, filled up to 8; `from` is a multiple of PART, and only the last part is shorter
 //!
 //! Little-endian; everything begins at a multiple of 8. A head and an item are 64 bytes: what providers send without having to
@@ -27,7 +27,7 @@ use super::rail::SLOT;
 use crate::rdma::call::LIMIT;
 
 const MAGIC: u16 = 0x4e43;
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// Bytes of a head, an item, an answer.
 pub const HEAD: usize = 24;
@@ -131,13 +131,40 @@ pub struct Part<'a> {
     pub total: u32,
     /// Where in them this one begins.
     pub from: u32,
-    /// 0, or the number of an error whose text this is.
+    /// Of an answer: 0, or the number of an error whose text this is, and marks. Of a request: bytes of memory that it lends.
     pub status: u32,
     /// Its bytes.
     pub payload: &'a [u8],
 }
 
+/// A part but for its bytes, as [`Part`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartHead {
+    pub call: u64,
+    pub total: u32,
+    pub from: u32,
+    pub len: u32,
+    pub status: u32,
+}
+
+impl PartHead {
+    /// What the part takes in a message.
+    pub fn size(&self) -> usize {
+        PART_HEAD + filled(self.len as usize)
+    }
+}
+
 impl Part<'_> {
+    fn head(&self) -> PartHead {
+        PartHead {
+            call: self.call,
+            total: self.total,
+            from: self.from,
+            len: self.payload.len() as u32,
+            status: self.status,
+        }
+    }
+
     /// Whether it is all there is.
     pub fn is_all(&self) -> bool {
         self.payload.len() == self.total as usize
@@ -145,7 +172,7 @@ impl Part<'_> {
 
     /// What it takes in a message.
     pub fn size(&self) -> usize {
-        PART_HEAD + filled(self.payload.len())
+        self.head().size()
     }
 }
 
@@ -212,11 +239,18 @@ impl<'a> Writer<'a> {
 
     /// A part.
     pub fn part(&mut self, part: &Part<'_>) {
-        self.put(&part.call.to_le_bytes());
-        for number in [part.total, part.from, part.payload.len() as u32, part.status] {
+        self.part_from(&part.head(), |into| into.copy_from_slice(part.payload));
+    }
+
+    /// A part whose bytes `write` writes.
+    pub fn part_from(&mut self, head: &PartHead, write: impl FnOnce(&mut [u8])) {
+        self.put(&head.call.to_le_bytes());
+        for number in [head.total, head.from, head.len, head.status] {
             self.put(&number.to_le_bytes());
         }
-        self.put(part.payload);
+        let end = self.at + head.len as usize;
+        write(&mut self.into[self.at..end]);
+        self.at = end;
         self.fill();
         self.count += 1;
     }

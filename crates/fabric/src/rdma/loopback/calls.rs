@@ -1,7 +1,9 @@
 //! Callers of a node of this process: its program runs where they post.
 
 use super::Node;
-use crate::rdma::call::{Answer, Answering, Call, Called, Caller, CallerId, CallsInFlight, PATIENCE, Serve, Set};
+use crate::rdma::call::{
+    Answer, Answered, Answering, Call, Called, Caller, CallerId, CallsInFlight, PATIENCE, Serve, Set,
+};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use core::fmt;
@@ -59,9 +61,9 @@ impl Direct {
             set.complete(index, Err(error));
             return;
         }
-        let request = set.with(index, |call| core::mem::take(&mut call.request));
+        let (request, room) = set.with(index, |call| (core::mem::take(&mut call.request), call.memory.len()));
         self.called.store(true, Ordering::Relaxed);
-        let answer = Answer::new(self.id, index as u64, Arc::new(Place(Arc::clone(set))));
+        let answer = Answer::new(self.id, index as u64, Arc::new(Place(Arc::clone(set)))).with_room(room);
         if let Some(program) = &self.program {
             program.serve(self.id, &request, answer);
         }
@@ -81,8 +83,8 @@ impl Drop for Direct {
 struct Place(Arc<Set>);
 
 impl Answering for Place {
-    fn answered(&self, _: CallerId, call: u64, answer: Result<Vec<u8>>) {
-        self.0.answer(call as usize, answer);
+    fn answered(&self, _: CallerId, call: u64, answer: Result<Answered>) {
+        self.0.answer_filling(call as usize, answer.map(Answered::settle));
     }
 }
 

@@ -6,7 +6,7 @@
 use super::*;
 use crate::rdma::call::status::decode;
 use crate::rdma::call::{self, Call, Called, Caller, CallerId, CallsInFlight, Set};
-use crate::rdma::libfabric::calls::{Whole, part};
+use crate::rdma::libfabric::calls::{FILL, FILLED, Places, Whole, part};
 use crate::rdma::libfabric::protocol::Part;
 use std::cmp::Reverse;
 
@@ -23,6 +23,60 @@ pub(super) struct Asked {
     pub beside: Vec<u64>,
     /// The answer, of which not all parts have come.
     whole: Option<Whole>,
+    /// What has come of what goes into its memory.
+    filled: Option<Places>,
+    /// Status and bytes of the answer, while parts for the memory are missing.
+    answer: Option<(u32, Vec<u8>)>,
+}
+
+impl Asked {
+    /// Takes a part of an answer, or of what goes into the call's memory. What makes no sense is nothing.
+    fn take(&mut self, part: &Part<'_>) {
+        if part.status & FILL != 0 {
+            self.fill(part);
+        } else if self.answer.is_none()
+            && let Some(bytes) = self.gather(part)
+        {
+            self.answer = Some((part.status, bytes));
+        }
+    }
+
+    /// Puts a part where it belongs in the call's memory, which nobody has but the call as long as it is under way.
+    fn fill(&mut self, part: &Part<'_>) {
+        let (from, len) = (part.from as usize, part.payload.len());
+        let filled = &mut self.filled;
+        self.set.with(self.index, |call| {
+            if part.total as usize <= call.memory.len()
+                && filled.get_or_insert_with(|| Places::new(part.total)).take(part)
+            {
+                call.memory[from..from + len].copy_from_slice(part.payload);
+            }
+        });
+    }
+
+    /// Puts a part of the answer in its place; the answer, if it is whole.
+    fn gather(&mut self, part: &Part<'_>) -> Option<Vec<u8>> {
+        let room = || self.set.with(self.index, |call| core::mem::take(&mut call.answer));
+        if part.is_all() {
+            let mut bytes = room();
+            bytes.clear();
+            bytes.extend_from_slice(part.payload);
+            return Some(bytes);
+        }
+        let mut whole = self.whole.take().unwrap_or_else(|| Whole::new(room(), part.total));
+        if whole.add(part) == Some(true) {
+            return Some(whole.into_bytes());
+        }
+        self.whole = Some(whole);
+        None
+    }
+
+    /// Status and bytes of the answer, once all that belongs to it is there.
+    fn answer(&mut self) -> Option<(u32, Vec<u8>)> {
+        let is_filled = self.filled.as_ref().is_some_and(Places::is_whole);
+        let ready = self.answer.take_if(|(status, _)| *status & FILLED == 0 || is_filled);
+        ready.map(|(status, bytes)| (status & !FILLED, bytes))
+    }
 }
 
 /// A call that is not wholly sent.
@@ -73,14 +127,14 @@ impl Client {
             let Some(part) = reader.part() else {
                 return;
             };
-            if let Some(bytes) = core.gather(head.session, &part)
+            if let Some((status, bytes)) = core.gather(head.session, &part)
                 && let Some(Flight {
                     what: What::Call(asked),
                     peer,
                     ..
                 }) = core.land(part.call)
             {
-                asked.set.answer(asked.index, decode(&peer.name, part.status, bytes));
+                asked.set.answer(asked.index, decode(&peer.name, status, bytes));
             }
         }
     }
@@ -106,6 +160,8 @@ impl Core {
             end,
             beside: Vec::new(),
             whole: None,
+            filled: None,
+            answer: None,
         };
         let id = self.flight(What::Call(asked), peer);
         self.ends.extend(end.map(|end| Reverse((end, id))));
@@ -164,7 +220,7 @@ impl Core {
         };
         let next = match self.asked(id) {
             Some((asked, peer)) if Arc::ptr_eq(peer, to) => asked.set.with(asked.index, |call| {
-                let part = part(id, 0, &call.request, sent);
+                let part = part(id, call.memory.len() as u32, &call.request, sent);
                 let fits = part.size() <= writer.room();
                 if fits {
                     writer.part(&part);
@@ -188,26 +244,14 @@ impl Core {
         }
     }
 
-    /// Puts a part of an answer in its place; the answer, if it is whole. What nobody waits for, or makes no sense, is nothing.
-    fn gather(&mut self, session: u64, part: &Part<'_>) -> Option<Vec<u8>> {
+    /// Takes a part of an answer; the answer, if all of it is there. What nobody waits for is nothing.
+    fn gather(&mut self, session: u64, part: &Part<'_>) -> Option<(u32, Vec<u8>)> {
         let (asked, peer) = self.asked(part.call)?;
         if peer.session() != session {
             return None;
         }
-        if part.is_all() {
-            let mut bytes = asked.set.with(asked.index, |call| core::mem::take(&mut call.answer));
-            bytes.clear();
-            bytes.extend_from_slice(part.payload);
-            return Some(bytes);
-        }
-        let room = || asked.set.with(asked.index, |call| core::mem::take(&mut call.answer));
-        let mut whole = asked.whole.take().unwrap_or_else(|| Whole::new(room(), part.total));
-        let done = whole.add(part);
-        if done == Some(true) {
-            return Some(whole.into_bytes());
-        }
-        asked.whole = Some(whole);
-        None
+        asked.take(part);
+        asked.answer()
     }
 }
 
@@ -279,6 +323,68 @@ mod tests {
     use super::*;
     use crate::rdma::call::Answer;
     use crate::rdma::libfabric::{MemoryNode, NodeOptions, Provider, available};
+
+    /// A message of answers with these parts: status, place in so many bytes, and how many it has of them.
+    fn answers(session: u64, call: u64, parts: &[(u32, u32, u32, usize)]) -> Vec<u8> {
+        let mut bytes = vec![0; SLOT];
+        let mut writer = Writer::new(&mut bytes);
+        for (status, total, from, len) in parts {
+            writer.part(&Part {
+                call,
+                total: *total,
+                from: *from,
+                status: *status,
+                payload: &[5; 200][..*len],
+            });
+        }
+        let len = writer.finish(Kind::Answers, session, 0);
+        bytes.truncate(len);
+        bytes
+    }
+
+    #[test]
+    fn what_does_not_belong_into_a_call_s_memory_does_not_get_there() {
+        if available().is_err() {
+            return;
+        }
+        let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        let theirs = Arc::clone(&kept);
+        node.serve(Arc::new(move |_: CallerId, _: &[u8], answer: Answer| {
+            theirs.lock().push(answer)
+        }));
+        let handle = Handle::open(&NetOptions::default(), &Provider::tcp(), Some("127.0.0.1")).expect("opened");
+        let way = handle.connect(node.address()).expect("reachable");
+        let call = Call::new("call")
+            .into_memory(vec![9; 100])
+            .within(Nanos::from_secs(3600));
+        let mut called = Caller::post(&Connection(Arc::clone(&way)), vec![call]);
+        let client = &way.handle.0;
+        let (id, session) = (client.core.lock().last_id, way.peer.session());
+        let hear = |parts: &[(u32, u32, u32, usize)]| {
+            let message = answers(session, id, parts);
+            client.message(&mut client.core.lock(), &message);
+        };
+        // Of another call, of another session, of more than there is, beyond its end.
+        client.message(
+            &mut client.core.lock(),
+            &answers(session, id + 1, &[(FILL, 100, 0, 100)]),
+        );
+        client.message(
+            &mut client.core.lock(),
+            &answers(session + 2, id, &[(FILL, 100, 0, 100)]),
+        );
+        hear(&[(FILL, 101, 0, 101), (FILL, 50, 40, 10)]);
+        // The answer is there, and what belongs to it is not.
+        hear(&[(FILLED, 3, 0, 3)]);
+        assert!(!called.poll());
+        hear(&[(FILL, 60, 0, 60), (FILL, 60, 0, 60), (FILL, 70, 0, 70)]);
+        let call = called.wait().pop().expect("one");
+        assert!(call.result.is_ok() && call.answer == [5; 3], "{call:?}");
+        assert_eq!(call.memory, [[5; 60].as_slice(), &[9; 40]].concat());
+        drop((way, handle));
+        node.close();
+    }
 
     #[test]
     fn calls_that_were_answered_leave_nothing_behind_until_their_time_is_over() {

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::rdma::call::{Answer, CallerId, Serve};
-use crate::rdma::libfabric::calls::{Whole, part};
+use crate::rdma::libfabric::calls::Whole;
 use crate::rdma::libfabric::protocol::Part;
 use crate::rdma::libfabric::shim::Start;
 
@@ -33,16 +33,17 @@ impl Server {
                 return;
             };
             if part.is_all() {
-                self.ask(program.as_deref(), head.session, part.call, part.payload);
+                self.ask(program.as_deref(), head.session, &part, part.payload);
             } else if let Some(request) = self.gather(head.session, &part) {
-                self.ask(program.as_deref(), head.session, part.call, &request);
+                self.ask(program.as_deref(), head.session, &part, &request);
             }
         }
     }
 
-    fn ask(&self, program: Option<&dyn Serve>, session: u64, call: u64, request: &[u8]) {
+    /// Gives the program a request, of which this was the last part to come.
+    fn ask(&self, program: Option<&dyn Serve>, session: u64, part: &Part<'_>, request: &[u8]) {
         let caller = CallerId(session);
-        let answer = Answer::new(caller, call, Arc::clone(&self.desk) as _);
+        let answer = Answer::new(caller, part.call, Arc::clone(&self.desk) as _).with_room(part.status as usize);
         match program {
             Some(program) => program.serve(caller, request, answer),
             None => answer.fail(Error::Invalid("this memory node serves no calls".into())),
@@ -144,7 +145,7 @@ impl Server {
             if session.answers.is_empty() {
                 self.owing.push_back(id);
             }
-            session.waiting += answer.bytes.len();
+            session.waiting += answer.weight;
             session.answers.push_back(answer);
             if session.waiting > WAITING {
                 self.end_session(id);
@@ -226,15 +227,13 @@ impl Session {
     fn pack_answers(&mut self, id: u64, into: &mut [u8]) -> usize {
         let mut writer = Writer::new(into);
         while let Some(first) = self.answers.front_mut() {
-            let part = part(first.call, first.status, &first.bytes, first.sent);
-            if part.size() > writer.room() {
-                break;
-            }
-            writer.part(&part);
-            first.sent += part.payload.len();
-            if first.sent == first.bytes.len() {
-                self.waiting -= first.bytes.len();
-                self.answers.pop_front();
+            match first.pack(&mut writer) {
+                Packed::Nothing => break,
+                Packed::Part => {}
+                Packed::Last => {
+                    self.waiting -= first.weight;
+                    self.answers.pop_front();
+                }
             }
         }
         writer.finish(Kind::Answers, id, 0)

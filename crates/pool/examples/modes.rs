@@ -1,0 +1,240 @@
+//! What far reads take, plain and direct, by size; and from how many bytes on connections decide for themselves to read directly.
+//!
+//! `cargo run --release -p cenote-pool --example modes -- [ROUNDS]`
+//!
+//! The memory lies in another process, which this program starts: calls go over libfabric's tcp on the loopback interface and over its shared memory. Rounds are interleaved;
+//! each number is the median of the reads' times, in microseconds, of one read and of 16 with one doorbell.
+
+use cenote_base::{Error, Result, rt};
+use cenote_fabric::RegionOptions;
+use cenote_fabric::rdma::call::Callers;
+use cenote_fabric::rdma::libfabric::{MemoryNode, Net, NetOptions, NodeOptions, Provider};
+use cenote_pool::book::EXTENT;
+use cenote_pool::space::{
+    FarPart, FarReads, GlobalAddress, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Neighbour, Part,
+    PartOptions, Read, Service, Space, Way,
+};
+use std::io::{BufRead, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+const SIZES: [usize; 11] = [
+    64,
+    128,
+    256,
+    512,
+    1 << 10,
+    2 << 10,
+    4 << 10,
+    8 << 10,
+    16 << 10,
+    32 << 10,
+    64 << 10,
+];
+const MODES: [FarReads; 2] = [FarReads::Plain, FarReads::DirectFrom(1)];
+/// Objects of which some are read, at random: 512 MiB, so that they are in nobody's cache.
+const OBJECTS: usize = 8192;
+const AT_ONCE: usize = 16;
+/// Reads of a size and mode in a round.
+const READS: usize = 20;
+
+fn invalid(error: impl core::fmt::Display) -> Error {
+    Error::Invalid(error.to_string())
+}
+
+fn part() -> Result<Arc<Part>> {
+    let options = PartOptions {
+        space: 1,
+        part: 1,
+        tenant: 0,
+        bytes: 320 * EXTENT,
+        movable: true,
+        region: RegionOptions::default(),
+    };
+    Part::dram(&options).map(Arc::new)
+}
+
+/// The other process: hosts a part with the objects, and says where it is, until its input ends.
+fn host(provider: &str, keeper_at: &Path) -> Result<()> {
+    let (part, options) = (part()?, HostOptions::default());
+    let keeper = Arc::new(LocalKeeper::new(Arc::clone(&part))?);
+    let _service = Service::start(keeper_at, Arc::clone(&keeper) as Arc<dyn Keeper>)?;
+    let space = Space::new(1);
+    space.attach(part, Arc::clone(&keeper) as Arc<dyn Keeper>)?;
+    let session = space.session();
+    let largest = SIZES[SIZES.len() - 1];
+    let objects = (0..OBJECTS)
+        .map(|_| session.alloc(largest as u64))
+        .collect::<Result<Vec<_>>>()?;
+    let bytes = vec![7; largest];
+    objects.iter().try_for_each(|object| space.write(*object, &bytes))?;
+    let (host, hosts) = (Host::start(keeper, options)?, Hosts::default());
+    hosts.add(&host);
+    let node = MemoryNode::start(&NodeOptions::new(provider_of(provider)))?;
+    node.serve(Arc::new(hosts));
+    let raw: Vec<String> = objects.iter().map(|object| object.raw().to_string()).collect();
+    println!("{} {}", node.address(), raw.join(" "));
+    std::io::stdin().read_to_end(&mut Vec::new()).map_err(invalid)?;
+    node.close();
+    Ok(())
+}
+
+fn provider_of(name: &str) -> Provider {
+    match name {
+        "shm" => Provider::shm(),
+        _ => Provider::tcp(),
+    }
+}
+
+/// The other process, as this one has it; it ends when this is dropped.
+struct Far {
+    child: Child,
+    keeper_at: PathBuf,
+    peer: String,
+    objects: Vec<GlobalAddress>,
+}
+
+impl Far {
+    fn start(provider: &str) -> Result<Self> {
+        let keeper_at = std::env::temp_dir().join(format!("cenote-modes-{}-{provider}", std::process::id()));
+        let mut child = Command::new(std::env::current_exe().map_err(invalid)?)
+            .args(["host", provider])
+            .arg(&keeper_at)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(invalid)?;
+        let mut output: Vec<BufReader<ChildStdout>> = child.stdout.take().into_iter().map(BufReader::new).collect();
+        let mut far = Self {
+            child,
+            keeper_at,
+            peer: String::new(),
+            objects: Vec::new(),
+        };
+        let mut line = String::new();
+        for output in &mut output {
+            output.read_line(&mut line).map_err(invalid)?;
+        }
+        let mut words = line.split_whitespace();
+        far.peer = words.next().ok_or_else(|| invalid("the host has not started"))?.into();
+        let raw = words.map(|word| word.parse::<u64>().map_err(invalid));
+        far.objects = raw
+            .map(|raw| raw.map(GlobalAddress::from_raw))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(far)
+    }
+
+    fn user(&self, callers: &Arc<dyn Callers>, reads: FarReads) -> Result<Space> {
+        let hello = Hello {
+            space: 1,
+            part: 1,
+            key: HostOptions::default().key,
+            pod: "near".into(),
+        };
+        let far = FarPart {
+            number: 1,
+            pod: "far".into(),
+            way: Arc::new(Way::new(Arc::clone(callers), self.peer.as_str(), hello).reading(reads)),
+        };
+        let space = Space::new(1);
+        space.attach_far(far, Arc::new(Neighbour::connect(&self.keeper_at)?))?;
+        // The way is open after the first one.
+        space.read(self.objects[0], &mut [0; 8])?;
+        Ok(space)
+    }
+}
+
+impl Far {
+    /// Some of its objects.
+    fn some(&self, count: usize) -> Vec<GlobalAddress> {
+        (0..count)
+            .map(|_| self.objects[rt::random() as usize % self.objects.len()])
+            .collect()
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.keeper_at);
+    }
+}
+
+fn microseconds(read: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let began = rt::now();
+    read()?;
+    Ok(rt::now().since(began).raw() as f64 / 1000.0)
+}
+
+fn read_some(space: &Space, objects: &[GlobalAddress], buffers: &mut [Vec<u8>]) -> Result<()> {
+    let mut reads: Vec<_> = objects
+        .iter()
+        .zip(buffers)
+        .map(|(address, into)| Read {
+            address: *address,
+            into,
+        })
+        .collect();
+    space.read_many(&mut reads)
+}
+
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+/// A line of the table: plain, direct and their ratio, of one and of many.
+fn line(far: &Far, users: &[Space; 2], size: usize, rounds: usize) -> Result<()> {
+    let (mut one, mut many) = ([const { Vec::new() }; 2], [const { Vec::new() }; 2]);
+    let mut buffers = vec![vec![0; size]; AT_ONCE];
+    for n in 0..rounds * READS {
+        for mode in [n % 2, (n + 1) % 2] {
+            let (space, object) = (&users[mode], far.some(1)[0]);
+            one[mode].push(microseconds(|| space.read(object, &mut buffers[0]))?);
+            let objects = far.some(AT_ONCE);
+            many[mode].push(microseconds(|| read_some(space, &objects, &mut buffers))?);
+        }
+    }
+    let [plain, direct] = one.map(|mut times| median(&mut times));
+    let [many_plain, many_direct] = many.map(|mut times| median(&mut times));
+    println!(
+        "| {size} | {plain:.1} | {direct:.1} | {:.2} | {many_plain:.1} | {many_direct:.1} | {:.2} |",
+        plain / direct,
+        many_plain / many_direct
+    );
+    Ok(())
+}
+
+fn measure(provider: &str, rounds: usize) -> Result<()> {
+    let far = Far::start(provider)?;
+    let callers: Arc<dyn Callers> = Arc::new(Net::new(NetOptions::default())?);
+    let users = [far.user(&callers, MODES[0])?, far.user(&callers, MODES[1])?];
+    println!("\nover {provider}\n");
+    println!("| bytes | plain, µs | direct | ratio | 16 at once, plain | direct | ratio |");
+    println!("|---|---|---|---|---|---|---|");
+    SIZES
+        .into_iter()
+        .try_for_each(|size| line(&far, &users, size, rounds))?;
+    for _ in 0..3 {
+        let chooses = far.user(&callers, FarReads::Measured)?;
+        let took = microseconds(|| chooses.read(far.objects[0], &mut [0; 4096]))?;
+        let stats = chooses.stats().far;
+        let from: Vec<_> = stats.iter().map(|far| far.direct_from).collect();
+        println!("a connection measures for {took:.0} µs: direct from {from:?}");
+    }
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let [_, role, provider, keeper_at] = arguments.as_slice()
+        && role == "host"
+    {
+        return host(provider, Path::new(keeper_at));
+    }
+    let rounds = arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(10);
+    measure("tcp", rounds)?;
+    measure("shm", rounds)
+}

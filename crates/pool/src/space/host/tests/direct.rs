@@ -1,0 +1,283 @@
+//! Direct reads: bytes that the fabric sends from where they lie, into memory that the call has lent.
+
+use super::super::wire::{self, DirectFrom, Item};
+use super::*;
+use crate::space::act::Act;
+use crate::space::{FarReads, FarStats};
+use cenote_base::rt::Mutex;
+use cenote_fabric::rdma::call::{Answer, Answered, Answering, CallerId};
+
+const DIRECT: DirectFrom = DirectFrom(1);
+/// Status of an access that has to be asked for again.
+const FROZEN: u8 = 2;
+
+fn bytes_of(len: usize, salt: u64) -> Vec<u8> {
+    (0..len as u64).map(|n| (n * 31 + salt * 7 + (n >> 9)) as u8).collect()
+}
+
+impl Pods {
+    /// In which all users read so.
+    fn reading(extents: u64, reads: FarReads) -> Self {
+        let mut pods = Self::still(extents);
+        pods.reads = [reads; 2];
+        pods.users = (0..2).map(|pod| pods.user(pod)).collect();
+        pods
+    }
+
+    fn far_stats(&self) -> FarStats {
+        self.users[1].stats().far.pop().expect("one part is far")
+    }
+}
+
+#[test]
+fn reads_bring_the_same_however_they_are_done() {
+    for reads in [FarReads::Plain, FarReads::DirectFrom(0), FarReads::DirectFrom(513)] {
+        let pods = Pods::reading(8, reads);
+        let session = pods.users[0].session();
+        let sizes = [1, 7, 64, 512, 513, 4096, 100_000, 300_000, EXTENT as usize + 5];
+        let objects: Vec<_> = sizes
+            .into_iter()
+            .map(|len| {
+                let address = session.alloc(len as u64 + 8).expect("room");
+                pods.users[0].write(address, &bytes_of(len + 8, 3)).expect("written");
+                (address, len)
+            })
+            .collect();
+        let mut all: Vec<Vec<u8>> = Vec::new();
+        for (address, len) in &objects {
+            let one = read(&pods.users[1], *address + 3, *len).expect("read");
+            assert!(one == bytes_of(len + 8, 3)[3..len + 3], "{reads:?}, {len} bytes");
+            all.push(vec![0; *len]);
+        }
+        let mut many: Vec<_> = objects
+            .iter()
+            .zip(&mut all)
+            .map(|((address, _), into)| Read {
+                address: *address,
+                into,
+            })
+            .collect();
+        pods.users[1].read_many(&mut many).expect("read");
+        for ((_, len), read) in objects.iter().zip(all) {
+            assert!(read == bytes_of(len + 8, 3)[..*len], "{reads:?}, {len} bytes of many");
+        }
+        let stats = pods.far_stats();
+        assert_eq!(stats.direct > 0, reads != FarReads::Plain, "{stats:?}");
+        // The first one opens the way.
+        assert_eq!(stats.plain == 1, reads == FarReads::DirectFrom(0), "{stats:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_of_direct_reads_too() {
+    let pods = Pods::reading(4, FarReads::DirectFrom(1));
+    let (east, west) = (&pods.users[0], &pods.users[1]);
+    let session = east.session();
+    let [first, freed, last] = [(); 3].map(|()| session.alloc(1000).expect("room"));
+    for address in [first, last] {
+        east.write(address, &[5; 1000]).expect("written");
+    }
+    session.free(freed).expect("freed");
+    // The way is open after the first one.
+    read(west, first, 8).expect("read");
+    assert!(matches!(read(west, freed, 8), Err(Error::Invalid(_))));
+    assert!(matches!(read(west, first, 5000), Err(Error::OutOfBounds(_))));
+    let mut into = [[1; 1000], [1; 1000], [1; 1000]];
+    let addresses = [first, freed, last];
+    let mut reads: Vec<_> = addresses
+        .into_iter()
+        .zip(&mut into)
+        .map(|(address, into)| Read { address, into })
+        .collect();
+    assert!(matches!(west.read_many(&mut reads), Err(Error::Invalid(_))));
+    assert_eq!(into, [[5; 1000], [1; 1000], [5; 1000]], "the others are read");
+}
+
+/// An answer that is not sent yet.
+#[derive(Default)]
+struct Kept(Mutex<Option<Result<Answered>>>);
+
+impl Answering for Kept {
+    fn answered(&self, _: CallerId, _: u64, answer: Result<Answered>) {
+        *self.0.lock() = Some(answer);
+    }
+}
+
+/// What the first pod's host answers, of which nothing is read yet.
+fn ask(pods: &Pods, request: &[u8], room: usize) -> Result<Answered> {
+    let kept = Arc::new(Kept::default());
+    let answer = Answer::new(CallerId(1), 1, Arc::clone(&kept) as _).with_room(room);
+    pods.hosts[0].inner.serve(PODS[1], request, answer);
+    let answered = kept.0.lock().take();
+    answered.expect("at once")
+}
+
+/// Asks for a direct read, reads half of it, lets something happen, and reads the rest: the access's status.
+fn status_if(pods: &Pods, address: GlobalAddress, meanwhile: impl FnOnce()) -> u8 {
+    let mut into = vec![0; 4096];
+    let act = Act::Read(&mut into);
+    let request = wire::accesses(wire::ACCESSES, &[Item::of(address, &act, DIRECT)]);
+    let Answered { mut bytes, source } = ask(pods, &request, 4096).expect("found");
+    let (mut source, mut read) = (source.expect("the bytes"), [0; 2048]);
+    source.read(0, &mut read);
+    meanwhile();
+    source.read(2048, &mut read);
+    source.finish(&mut bytes);
+    bytes[8]
+}
+
+/// The bytes are sent after they were found: nobody waits for that, so they may be another's by then. Then what was sent does not count.
+#[test]
+fn what_moved_while_it_was_sent_is_asked_for_again() {
+    let pods = Pods::still(6);
+    let session = pods.users[0].session();
+    let address = session.alloc(4096).expect("room");
+    let extent = address.extent();
+    let status = |meanwhile: &dyn Fn()| status_if(&pods, address, meanwhile);
+    assert_eq!(status(&|| ()), 0, "it stayed");
+    assert_eq!(status(&|| pods.relocate(extent, 2).expect("moved")), FROZEN);
+    pods.relocate(extent, 1).expect("moved");
+    let there_and_back = || {
+        pods.relocate(extent, 2).expect("moved");
+        pods.relocate(extent, 1).expect("moved");
+    };
+    assert_eq!(
+        status(&there_and_back),
+        FROZEN,
+        "it is where it was, and was not all the time"
+    );
+    assert_eq!(status(&|| session.free(address).expect("freed")), FROZEN);
+    pods.audit();
+}
+
+#[test]
+fn what_is_asked_for_goes_into_the_memory_that_is_lent() {
+    let pods = Pods::still(4);
+    let address = pods.users[0].session().alloc(4096).expect("room");
+    let mut into = vec![0; 4096];
+    let act = Act::Read(&mut into);
+    let item = || Item::of(address, &act, DIRECT);
+    for (items, room) in [(1, 4095), (1, 0), (2, 8191)] {
+        let items: Vec<_> = (0..items).map(|_| item()).collect();
+        let request = wire::accesses(wire::ACCESSES, &items);
+        let refused = ask(&pods, &request, room).map(drop);
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    }
+    // What was not found leaves a gap of zeros, and never what the buffer had before.
+    let beyond = Item::of(address + 1, &act, DIRECT);
+    let request = wire::accesses(wire::ACCESSES, &[beyond, item()]);
+    let mut source = ask(&pods, &request, 8192)
+        .expect("an answer")
+        .source
+        .expect("the other's");
+    let mut read = vec![9; 8192];
+    pods.users[0].write(address, &[4; 4096]).expect("written");
+    source.read(0, &mut read);
+    assert!(read[..4096].iter().all(|byte| *byte == 0) && read[4096..].iter().all(|byte| *byte == 4));
+}
+
+/// A door that answers direct reads with something else.
+struct Liar {
+    hosts: Hosts,
+    change: fn(&mut Vec<u8>),
+}
+
+impl Serve for Liar {
+    fn serve(&self, caller: CallerId, request: &[u8], answer: Answer) {
+        if request.first() != Some(&wire::ACCESSES) || answer.room() == 0 {
+            return self.hosts.serve(caller, request, answer);
+        }
+        // Done, of 64 bytes.
+        let mut bytes = vec![0; 24];
+        bytes[2] = 1;
+        bytes[16] = 64;
+        (self.change)(&mut bytes);
+        answer.with(&bytes);
+    }
+}
+
+#[test]
+fn answers_that_lie_are_an_error() {
+    let changes: [fn(&mut Vec<u8>); 5] = [
+        |bytes| bytes[16] = 63,
+        |bytes| bytes[12] = 8,
+        |bytes| bytes[2] = 2,
+        |bytes| bytes.truncate(20),
+        |bytes| bytes[8] = 77,
+    ];
+    for change in changes {
+        let mut pods = Pods::reading(4, FarReads::DirectFrom(64));
+        pods.hosts.clear();
+        pods.nodes = Arc::new(Nodes::default());
+        pods.door = Box::new(move |_, hosts| Arc::new(Liar { hosts, change }));
+        pods.start();
+        let address = pods.users[0].session().alloc(64).expect("room");
+        read(&pods.users[1], address, 8).expect("a plain one");
+        let read = read(&pods.users[1], address, 64);
+        assert!(matches!(read, Err(Error::Corrupt(_))), "{read:?}");
+    }
+}
+
+#[test]
+fn the_size_to_read_directly_from_is_measured_once_for_each_connection() {
+    let mut pods = Pods::reading(4, FarReads::Measured);
+    let address = pods.users[0].session().alloc(4096).expect("room");
+    let west = pods.users[1].clone();
+    for _ in 0..3 {
+        read(&west, address, 511).expect("read");
+    }
+    assert!(pods.far_stats().probed.is_empty(), "for small ones it does not matter");
+    read(&west, address, 4096).expect("read");
+    let stats = pods.far_stats();
+    assert!(!stats.probed.is_empty(), "{stats:?}");
+    read(&west, address, 4096).expect("read");
+    assert_eq!(pods.far_stats().probed, stats.probed, "once");
+    let is_probed = |from: u64| stats.probed.iter().any(|probed| probed.bytes == from);
+    assert!(stats.direct_from.is_none_or(is_probed), "{stats:?}");
+    // The same node with another program: a new connection.
+    let old = Arc::clone(&pods.nodes);
+    pods.hosts.clear();
+    old.add(PODS[0]);
+    pods.nodes = old;
+    pods.start_hosts();
+    pods.introduce();
+    read(&west, address, 8).expect("read over another connection");
+    assert!(pods.far_stats().probed.is_empty(), "which was not measured");
+}
+
+/// Answers no probe, now or ever.
+struct Mute {
+    hosts: Hosts,
+    kept: Mutex<Vec<Answer>>,
+}
+
+impl Serve for Mute {
+    fn serve(&self, caller: CallerId, request: &[u8], answer: Answer) {
+        match request.first() {
+            Some(&wire::PROBE) => self.kept.lock().push(answer),
+            _ => self.hosts.serve(caller, request, answer),
+        }
+    }
+}
+
+#[test]
+fn who_cannot_measure_reads_plainly() {
+    let mut pods = Pods::reading(4, FarReads::Measured);
+    pods.hosts.clear();
+    pods.nodes = Arc::new(Nodes::default());
+    pods.door = Box::new(|_, hosts| {
+        let kept = Mutex::default();
+        Arc::new(Mute { hosts, kept })
+    });
+    pods.start();
+    let address = pods.users[0].session().alloc(4096).expect("room");
+    for _ in 0..3 {
+        read(&pods.users[1], address, 4096).expect("read");
+    }
+    let stats = pods.far_stats();
+    assert_eq!(
+        (stats.direct, stats.direct_from, stats.plain),
+        (0, None, 3),
+        "{stats:?}"
+    );
+}

@@ -1,0 +1,196 @@
+//! Accesses of users of other pods: done at once, but for the bytes of direct reads. Those are found, and sent by the fabric from where they lie.
+//!
+//! ```text
+//!   found, of freezing n ··· sent piece by piece, as there is room on the way ··· found again, at the same place, of freezing n still ─► done
+//!                                                                                   not so ─► frozen: the user asks again
+//! ```
+//!
+//! An extent may begin to move meanwhile: nothing waits for a transfer, however slow its user is. Before anything in a slot changes hands it is frozen there, and
+//! freezings are counted before they begin. So if the count is what it was when the bytes were found, and they are found there again, they were the object's all the time.
+//! What is written beside it may be seen in part, as by any read.
+
+use super::super::GlobalAddress;
+use super::super::access::AHEAD;
+use super::super::act::{Act, Outcome};
+use super::super::far::wire::{self, Direct, PROBE_MAX};
+use super::super::keeper::Keeper;
+use super::Inner;
+use cenote_base::Result;
+use cenote_base::rt;
+use cenote_base::rt::atomic::Ordering;
+use cenote_fabric::rdma::call::{Answer, Source};
+use std::sync::Arc;
+
+impl Inner {
+    /// Does the accesses of a request, and answers.
+    pub(super) fn serve_accesses(self: &Arc<Self>, pod: &str, kind: (u8, usize), items: &[u8], mut answer: Answer) {
+        let (freezing, room) = (self.keeper.freezings(), answer.room());
+        match self.carry_out(pod, kind, items, room, answer.bytes()) {
+            Ok(direct) if direct.is_empty() => answer.send(),
+            Ok(direct) => answer.send_from(Box::new(Transfer::new(Arc::clone(self), direct, freezing))),
+            Err(error) => answer.fail(error),
+        }
+    }
+
+    fn carry_out(
+        &self,
+        pod: &str,
+        kind: (u8, usize),
+        items: &[u8],
+        room: usize,
+        answer: &mut Vec<u8>,
+    ) -> Result<Vec<Direct>> {
+        let mut counted: Vec<(u32, bool)> = Vec::with_capacity(kind.1);
+        let mut ahead = wire::ahead(items);
+        let mut begun = 0;
+        let done = wire::carry_out(kind, items, answer, room, |address, act| {
+            if begun % AHEAD == 0 {
+                self.prefetch(ahead.by_ref().take(AHEAD));
+            }
+            begun += 1;
+            let outcome = self.act(address, act)?;
+            if let Outcome::Done(_, slot) = outcome {
+                counted.push((slot, act.is_write()));
+            }
+            Ok(outcome)
+        });
+        self.counters.served.fetch_add(counted.len() as u64, Ordering::Relaxed);
+        self.count_far(pod, &counted);
+        done
+    }
+
+    /// Asks the processor for what the next accesses need: they come from all over the part, and would wait for memory one after the other.
+    fn prefetch(&self, accesses: impl Iterator<Item = (GlobalAddress, u64)>) {
+        if rt::simulated() {
+            return;
+        }
+        let own = accesses.filter(|(address, _)| address.part() == self.part.number());
+        own.for_each(|(address, len)| self.part.prefetch(address, len));
+    }
+
+    fn act(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
+        if address.part() != self.part.number() {
+            return self.part.act_as_host(address, act);
+        }
+        match self.part.act(address, act)? {
+            Outcome::Run => {
+                self.keeper.free_run(address)?;
+                Ok(Outcome::Done(0, address.slot()))
+            }
+            outcome => Ok(outcome),
+        }
+    }
+
+    /// Answers a probe, of bytes that mean nothing.
+    pub(super) fn serve_probe(&self, rest: &[u8], mut answer: Answer) {
+        match wire::read_probe(rest) {
+            Ok((len, true)) => {
+                let bytes = Arc::clone(&self.probe);
+                answer.send_from(Box::new(Probe { bytes, len }));
+            }
+            Ok((len, false)) => {
+                answer.bytes().extend_from_slice(&self.probe[..len]);
+                answer.send();
+            }
+            Err(error) => answer.fail(error),
+        }
+    }
+}
+
+/// What probes bring.
+pub(super) fn probe_bytes() -> Arc<[u8]> {
+    vec![0x5a; PROBE_MAX].into()
+}
+
+struct Probe {
+    bytes: Arc<[u8]>,
+    len: usize,
+}
+
+impl Source for Probe {
+    fn size(&self) -> usize {
+        self.len
+    }
+
+    fn read(&mut self, at: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.bytes[at..at + into.len()]);
+    }
+}
+
+/// The direct reads of a request, one after the other.
+struct Transfer {
+    host: Arc<Inner>,
+    pieces: Vec<Piece>,
+    size: usize,
+    freezing: u64,
+}
+
+/// A read, and where its bytes begin among those of all.
+struct Piece {
+    read: Direct,
+    from: usize,
+}
+
+impl Transfer {
+    fn new(host: Arc<Inner>, direct: Vec<Direct>, freezing: u64) -> Self {
+        let mut size = 0;
+        let piece = |read: Direct| {
+            let from = size;
+            size += read.len.next_multiple_of(8);
+            Piece { read, from }
+        };
+        let pieces = direct.into_iter().map(piece).collect();
+        Self {
+            host,
+            pieces,
+            size,
+            freezing,
+        }
+    }
+
+    /// Whether a read's bytes still lie where they were found.
+    fn lies_there(&self, read: &Direct) -> bool {
+        let mut find = Act::Find(read.len as u64);
+        matches!((self.host.act(read.address, &mut find), read.place), (Ok(Outcome::Done(now, _)), Some(place)) if now == place)
+    }
+}
+
+impl Piece {
+    /// Copies those of its bytes that are in the window from `at` on.
+    fn copy(&self, host: &Inner, at: usize, into: &mut [u8]) {
+        let Some(place) = self.read.place else { return };
+        let (begin, end) = (self.from.max(at), (self.from + self.read.len).min(at + into.len()));
+        if begin < end {
+            let span = host
+                .part
+                .region()
+                .span(place + (begin - self.from) as u64, (end - begin) as u64);
+            span.copy_out(0, &mut into[begin - at..end - at]);
+        }
+    }
+}
+
+impl Source for Transfer {
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn read(&mut self, at: usize, into: &mut [u8]) {
+        // What lies between them, and what was not found, is nobody's.
+        into.fill(0);
+        let first = self.pieces.partition_point(|piece| piece.from + piece.read.len <= at);
+        let end = at + into.len();
+        let within = self.pieces[first..].iter().take_while(|piece| piece.from < end);
+        within.for_each(|piece| piece.copy(&self.host, at, into));
+    }
+
+    fn finish(self: Box<Self>, answer: &mut [u8]) {
+        let is_still = self.host.keeper.freezings() == self.freezing;
+        let found = self.pieces.iter().filter(|piece| piece.read.place.is_some());
+        for piece in found {
+            if !(is_still && self.lies_there(&piece.read)) {
+                piece.read.withdraw(answer);
+            }
+        }
+    }
+}
