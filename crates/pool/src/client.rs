@@ -22,7 +22,8 @@ use crate::host::Process;
 use crate::managers::Managers;
 use crate::member::{MemberReply, MemberRequest};
 use crate::space::{
-    Class, Extent, FarPart, GlobalAddress, Hello, Keeper, Lifetime, Part, PartSource, Run, SessionId, Space, Way,
+    Class, Extent, FarPart, FarReads, GlobalAddress, Hello, Keeper, Lifetime, Part, PartSource, Run, SessionId, Space,
+    Way,
 };
 use crate::wire::{self, AuditReport, PartView, Reply, Request, SpaceSummary, SpaceView, SpaceWish};
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
@@ -57,6 +58,8 @@ pub struct ClientOptions {
     pub pod: Option<String>,
     /// The way to memory nodes of other pods and machines; without one what lies there cannot be reached.
     pub callers: Option<Arc<dyn Callers>>,
+    /// How what lies there is read.
+    pub far_reads: FarReads,
     /// How parts are mapped.
     pub region: RegionOptions,
     /// Ask memory nodes of this machine over rings, where they have any.
@@ -73,6 +76,7 @@ impl Default for ClientOptions {
             name: format!("process {}", Process::this().pid),
             pod: None,
             callers: None,
+            far_reads: FarReads::default(),
             region: RegionOptions::default(),
             rings: true,
             patience: Nanos::from_secs(30),
@@ -382,7 +386,9 @@ impl Opening {
             let view = pool.view(&name).ok()?;
             view.parts.into_iter().find(|part| part.number == number)?.calls
         };
-        let way = Way::new(Arc::clone(callers), calls, hello).resolved_by(Box::new(resolver));
+        let way = Way::new(Arc::clone(callers), calls, hello)
+            .resolved_by(Box::new(resolver))
+            .reading(self.pool.options.far_reads);
         let far = FarPart {
             number: part.number,
             pod: part.pod.clone(),

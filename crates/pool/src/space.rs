@@ -56,6 +56,7 @@ mod stats;
 pub use access::{Read, Write};
 pub use address::GlobalAddress;
 pub use class::{Class, GRAIN, SLAB_OBJECT_MAX};
+pub use far::modes::{FarReads, FarStats, Probed};
 pub use far::wire::Hello;
 pub use far::{FarPart, Resolver, Way};
 pub use heat::{Heat, HeatOptions};
@@ -363,6 +364,7 @@ impl Space {
         SpaceStats {
             parts: self.parts().map(|part| stats::of(part)).collect(),
             cache: self.cache_stats(),
+            far: self.far_parts().map(|far| far.way.stats(far.number)).collect(),
         }
     }
 

@@ -29,7 +29,7 @@ use cenote_base::rt::seam::{Plain, Seam};
 use cenote_fabric::{HostAtomicU64, LINE, Quiet};
 
 /// Accesses that memory is asked for ahead.
-const AHEAD: usize = 16;
+pub(super) const AHEAD: usize = 16;
 /// Bytes of each of them; the processor goes on by itself.
 const PREFETCH: u64 = 512;
 
@@ -75,7 +75,7 @@ impl Part {
 
     /// Asks the processor for what an access will need: the live word, and the first bytes.
     #[inline(always)]
-    fn prefetch(&self, address: GlobalAddress, len: u64) {
+    pub(super) fn prefetch(&self, address: GlobalAddress, len: u64) {
         let at = self.at(address.place());
         (0..len.min(PREFETCH))
             .step_by(LINE)

@@ -31,6 +31,8 @@ pub(super) enum Act<'a> {
     },
     Add(u64),
     Size,
+    /// Where so many bytes lie in the part's region, of whoever has it: to be read later, and then looked for again.
+    Find(u64),
     Free,
     /// The word must be this one: otherwise who asks has lost what he thinks he has, and nothing that comes after it in a sequence is done.
     Expect(u64),
@@ -43,13 +45,37 @@ pub(super) enum Act<'a> {
 }
 
 impl Act<'_> {
+    /// The same, for as long as it is not used itself.
+    pub(super) fn reborrow(&mut self) -> Act<'_> {
+        match self {
+            Act::Read(into) => Act::Read(into),
+            Act::Write(from) => Act::Write(from),
+            Act::Load => Act::Load,
+            Act::Store(value) => Act::Store(*value),
+            Act::Swap { expected, new } => Act::Swap {
+                expected: *expected,
+                new: *new,
+            },
+            Act::Add(n) => Act::Add(*n),
+            Act::Size => Act::Size,
+            Act::Find(len) => Act::Find(*len),
+            Act::Free => Act::Free,
+            Act::Expect(value) => Act::Expect(*value),
+            Act::Around { len, page, into } => Act::Around {
+                len: *len,
+                page: *page,
+                into,
+            },
+        }
+    }
+
     /// Bytes that it touches.
     pub(super) fn len(&self) -> u64 {
         match self {
             Act::Read(into) => into.len() as u64,
             Act::Write(from) => from.len() as u64,
             Act::Load | Act::Store(_) | Act::Swap { .. } | Act::Add(_) | Act::Expect(_) => 8,
-            Act::Around { len, .. } => *len,
+            Act::Around { len, .. } | Act::Find(len) => *len,
             Act::Size | Act::Free => 0,
         }
     }
@@ -64,7 +90,7 @@ impl Act<'_> {
     pub(super) fn is_write(&self) -> bool {
         !matches!(
             self,
-            Act::Read(_) | Act::Load | Act::Size | Act::Expect(_) | Act::Around { .. }
+            Act::Read(_) | Act::Load | Act::Size | Act::Find(_) | Act::Expect(_) | Act::Around { .. }
         )
     }
 
@@ -78,6 +104,7 @@ impl Act<'_> {
                 | Act::Store(_)
                 | Act::Add(0)
                 | Act::Size
+                | Act::Find(_)
                 | Act::Expect(_)
                 | Act::Around { .. }
         )
@@ -105,7 +132,7 @@ impl Act<'_> {
             Act::Store(value) => span.atomic_u64(0).store(*value, Ordering::Release),
             Act::Swap { expected, new } => return swap(span.atomic_u64(0), *expected, *new),
             Act::Add(n) => return span.atomic_u64(0).fetch_add(*n, Ordering::AcqRel),
-            Act::Size | Act::Free | Act::Expect(_) | Act::Around { .. } => {}
+            Act::Size | Act::Find(_) | Act::Free | Act::Expect(_) | Act::Around { .. } => {}
         }
         0
     }
@@ -214,6 +241,7 @@ impl Part {
         let slot = ((object.place + object.inside) >> OFFSET_BITS) as u32;
         match act {
             Act::Size => Ok(Outcome::Done(object.size, slot)),
+            Act::Find(_) => Ok(Outcome::Done(self.at(object.place + object.inside), slot)),
             Act::Free => self.free_object(address, object),
             Act::Expect(wanted) => {
                 let span = self.region().span(self.at(object.place + object.inside), 8);

@@ -8,7 +8,7 @@ use super::part::Part;
 use super::slot::{Slot, Use};
 use super::{Class, GlobalAddress};
 use cenote_base::rt::Mutex;
-use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use std::sync::Arc;
@@ -17,6 +17,8 @@ use std::sync::Arc;
 pub struct LocalKeeper {
     pub(super) part: Arc<Part>,
     pub(super) books: Mutex<Books>,
+    /// Extents that began to be frozen in this part's memory: counted before they are.
+    pub(super) freezings: AtomicU64,
 }
 
 impl LocalKeeper {
@@ -44,6 +46,7 @@ impl LocalKeeper {
         Ok(Self {
             part,
             books: Mutex::new(books),
+            freezings: AtomicU64::new(0),
         })
     }
 

@@ -1,6 +1,7 @@
 //! What a space is used for.
 
 use super::address::GENERATION_SHIFT;
+use super::far::modes::FarStats;
 use super::part::Part;
 use super::slot::Use;
 use super::{Class, GlobalAddress};
@@ -80,6 +81,8 @@ pub struct SpaceStats {
     pub parts: Vec<PartStats>,
     /// What was read and written of other pods under locks.
     pub cache: CacheStats,
+    /// Reads of parts that this process does not map, by part.
+    pub far: Vec<FarStats>,
 }
 
 impl SpaceStats {

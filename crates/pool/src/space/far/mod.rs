@@ -1,8 +1,9 @@
 //! A part that this process does not map: its node is asked, by calls.
 //!
 //! What is asked is checked there as it is here, by the same code ([`super::act`]), next to the memory. So there is no second table of where things are that could be out of date, and
-//! an access is one trip. Several are one message.
+//! an access is one trip. Several are one message. The bytes of large reads may come by themselves: [`modes`].
 
+pub(super) mod modes;
 pub(super) mod wire;
 
 use super::GlobalAddress;
@@ -10,9 +11,10 @@ use super::act::{Act, Outcome};
 use super::keeper::{Lifetime, SessionId};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::rdma::call::{Call, Called, Caller, Callers};
+use cenote_fabric::rdma::call::{Call, Called, Callers};
+use modes::{Buffers, Counted, FarReads, Line};
 use std::sync::Arc;
-use wire::{Hello, Item};
+use wire::{DirectFrom, Hello, Item};
 
 /// Between two looks for an answer, by somebody who may have to stop: longer and longer.
 const LOOK_MIN: Nanos = Nanos::from_micros(10);
@@ -22,11 +24,14 @@ const LOOK_MAX: Nanos = Nanos::from_millis(1);
 pub struct Way {
     callers: Arc<dyn Callers>,
     hello: Hello,
-    /// Held while the connection is made. Lock order: caller, then peer.
-    caller: Mutex<Option<Arc<dyn Caller>>>,
+    /// Held while the connection is made. Lock order: line, then peer.
+    line: Mutex<Option<Arc<Line>>>,
     peer: Mutex<String>,
     /// Who knows where the node is now, if it is not where it was.
     resolver: Option<Resolver>,
+    reads: FarReads,
+    counted: Counted,
+    buffers: Buffers,
 }
 
 /// Tells where a node is now; `None` if nobody knows.
@@ -34,7 +39,7 @@ pub type Resolver = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// Calls that were posted. Dropping it does not stop them.
 pub(super) struct UnderWay {
-    caller: Arc<dyn Caller>,
+    line: Arc<Line>,
     called: Called,
 }
 
@@ -44,10 +49,19 @@ impl Way {
         Self {
             callers,
             hello,
-            caller: Mutex::new(None),
+            line: Mutex::new(None),
             peer: Mutex::new(peer.into()),
             resolver: None,
+            reads: FarReads::default(),
+            counted: Counted::default(),
+            buffers: Buffers::default(),
         }
+    }
+
+    /// The same, with reads done in this way.
+    #[must_use]
+    pub fn reading(self, reads: FarReads) -> Self {
+        Self { reads, ..self }
     }
 
     /// The same, with somebody who is asked where the node is when it is not there.
@@ -64,35 +78,75 @@ impl Way {
         self.peer.lock().clone()
     }
 
-    fn caller(&self) -> Result<Arc<dyn Caller>> {
-        let mut known = self.caller.lock();
-        if let Some(caller) = &*known {
-            return Ok(Arc::clone(caller));
+    fn line(&self) -> Result<Arc<Line>> {
+        let mut known = self.line.lock();
+        if let Some(line) = &*known {
+            return Ok(Arc::clone(line));
         }
         let peer = self.peer();
-        let mut caller = self.call_on(&peer);
-        if caller.is_err()
+        let mut line = self.call_on(&peer);
+        if line.is_err()
             && let Some(now) = self.resolver.as_ref().and_then(|resolver| resolver())
             && now != peer
         {
-            caller = self.call_on(&now);
+            line = self.call_on(&now);
             *self.peer.lock() = now;
         }
-        *known = Some(Arc::clone(caller.as_ref().map_err(Clone::clone)?));
-        caller
+        *known = Some(Arc::clone(line.as_ref().map_err(Clone::clone)?));
+        line
     }
 
     /// Whatever is refused there, be it that the node does not have the part open yet: it says nothing of what is about to be asked.
-    fn call_on(&self, peer: &str) -> Result<Arc<dyn Caller>> {
+    fn call_on(&self, peer: &str) -> Result<Arc<Line>> {
         let greeted = self.callers.caller(peer).and_then(|caller| {
             let mut answer = Vec::new();
             caller.call(&wire::hello(&self.hello)?, &mut answer)?;
-            Ok(caller)
+            Ok(Arc::new(Line::new(caller, self.reads)))
         });
         greeted.map_err(|error| match error {
             Error::Lost(_) | Error::Timeout(_) => error,
             other => Error::Lost(format!("part {} is not reached at {peer}: {other}", self.hello.part)),
         })
+    }
+
+    /// Which of these reads are direct; none before there is a connection. (None if there are others beside them: who writes what he reads in the same message would
+    /// read it too late.)
+    fn direct_from(&self, acts: &[(GlobalAddress, Act<'_>)]) -> DirectFrom {
+        if !acts.iter().all(|(_, act)| matches!(act, Act::Read(_))) {
+            return DirectFrom::NEVER;
+        }
+        let line = self.line.lock().clone();
+        let lens = acts.iter().map(|(_, act)| act.len());
+        let direct = line.map_or(DirectFrom::NEVER, |line| line.direct_from(lens));
+        self.counted.count(acts.len(), direct.count(acts));
+        direct
+    }
+
+    /// A message of accesses.
+    fn call_of(&self, acts: &[(GlobalAddress, Act<'_>)], direct: DirectFrom) -> Call {
+        let items: Vec<_> = acts
+            .iter()
+            .map(|(address, act)| Item::of(*address, act, direct))
+            .collect();
+        let memory = self.buffers.take(direct.memory_of(acts));
+        Call::new(wire::accesses(wire::ACCESSES, &items))
+            .into_memory(memory)
+            .into_room(self.buffers.any())
+    }
+
+    /// What has come of a message of accesses: an outcome each.
+    fn outcomes(
+        &self,
+        call: Call,
+        acts: &mut [(GlobalAddress, Act<'_>)],
+        direct: DirectFrom,
+    ) -> Result<Vec<Result<Outcome>>> {
+        call.result?;
+        let mut answers = wire::Answers::new(&call.answer, acts.len())?.with_memory(&call.memory, direct);
+        let outcomes = acts.iter_mut().map(|(_, act)| answers.next(act)).collect();
+        self.buffers.give(call.memory);
+        self.buffers.give(call.answer);
+        Ok(outcomes)
     }
 
     /// Asks all with one doorbell. The answers, in the order of the requests.
@@ -108,24 +162,24 @@ impl Way {
     /// # Errors
     /// As [`Way::post`].
     pub(super) fn begin(&self, calls: Vec<Call>) -> Result<UnderWay> {
-        let caller = self.caller()?;
-        let called = caller.post(calls);
-        Ok(UnderWay { caller, called })
+        let line = self.line()?;
+        let called = line.caller.post(calls);
+        Ok(UnderWay { line, called })
     }
 
     /// The answers to what was begun, in the order of the requests.
     pub(super) fn end(&self, under_way: UnderWay) -> Vec<Call> {
-        let UnderWay { caller, called } = under_way;
+        let UnderWay { line, called } = under_way;
         let calls = called.wait();
-        self.check(&caller, &calls);
+        self.check(&line, &calls);
         calls
     }
 
     /// A connection that is over, or whose other end does not know us, is made anew.
-    fn check(&self, caller: &Arc<dyn Caller>, calls: &[Call]) {
+    fn check(&self, line: &Arc<Line>, calls: &[Call]) {
         let is_over = |call: &Call| matches!(call.result, Err(Error::Lost(_) | Error::Revoked(_)));
         if calls.iter().any(is_over) {
-            self.caller.lock().take_if(|known| Arc::ptr_eq(known, caller));
+            self.line.lock().take_if(|known| Arc::ptr_eq(known, line));
         }
     }
 
@@ -139,8 +193,8 @@ impl Way {
     }
 
     fn ask_once_unless(&self, call: Call, is_over: &impl Fn() -> bool) -> Result<Call> {
-        let caller = self.caller()?;
-        let mut called = caller.post(vec![call]);
+        let line = self.line()?;
+        let mut called = line.caller.post(vec![call]);
         let mut pause = LOOK_MIN;
         while !called.poll() {
             if is_over() {
@@ -150,17 +204,23 @@ impl Way {
             pause = Nanos(pause.raw() * 2).min(LOOK_MAX);
         }
         let mut calls = called.wait();
-        self.check(&caller, &calls);
+        self.check(&line, &calls);
         calls.pop().ok_or_else(lost_call)
     }
 
     pub(super) fn ask(&self, request: Vec<u8>) -> Result<Vec<u8>> {
-        let asked = self.ask_once(Call::new(request))?;
-        match asked.result {
+        self.ask_call(Call::new(request))?.into_answer()
+    }
+
+    /// The call again, answered.
+    fn ask_call(&self, call: Call) -> Result<Call> {
+        let asked = self.ask_once(call)?;
+        let asked = match asked.result {
             // It was not looked at: the node does not know us, or not any more. Or it was refused, and is again.
-            Err(Error::Revoked(_)) => self.ask_once(asked)?.into_answer(),
-            _ => asked.into_answer(),
-        }
+            Err(Error::Revoked(_)) => self.ask_once(asked)?,
+            _ => asked,
+        };
+        asked.result.clone().map(|()| asked)
     }
 
     fn ask_once(&self, call: Call) -> Result<Call> {
@@ -199,16 +259,18 @@ impl FarPart {
         if act.len() > wire::TRANSFER_MAX as u64 {
             return self.act_in_pieces(address, act);
         }
-        let request = wire::accesses(wire::ACCESSES, &[Item::of(address, act)]);
-        let answer = self.ask_again(request, act.may_repeat())?;
-        let mut answers = wire::Answers::new(&answer, 1)?;
-        answers.next(act)
+        let may_repeat = act.may_repeat();
+        let mut acts = [(address, act.reborrow())];
+        let direct = self.way.direct_from(&acts);
+        let call = self.ask_again(may_repeat, || self.way.call_of(&acts, direct))?;
+        let outcome = self.way.outcomes(call, &mut acts, direct)?.pop();
+        outcome.unwrap_or_else(|| Err(lost_call()))
     }
 
     /// Asks, once more if that does no harm: the request may be carried out twice.
-    fn ask_again(&self, request: Vec<u8>, may_repeat: bool) -> Result<Vec<u8>> {
-        match self.way.ask(request.clone()) {
-            Err(Error::Lost(_)) if may_repeat => self.way.ask(request),
+    fn ask_again(&self, may_repeat: bool, call: impl Fn() -> Call) -> Result<Call> {
+        match self.way.ask_call(call()) {
+            Err(Error::Lost(_)) if may_repeat => self.way.ask_call(call()),
             answered => answered,
         }
     }
@@ -217,8 +279,8 @@ impl FarPart {
     pub(super) fn act_in_order(&self, acts: &mut [(GlobalAddress, Act<'_>)]) -> Result<Vec<Outcome>> {
         let may_repeat = acts.iter().all(|(_, act)| act.may_repeat());
         let (count, request) = sequence(acts);
-        let answer = self.ask_again(request, may_repeat)?;
-        outcomes_in_order(&answer, &mut acts[..count])
+        let call = self.ask_again(may_repeat, || Call::new(request.clone()))?;
+        outcomes_in_order(&call.answer, &mut acts[..count])
     }
 
     /// The same, but for the waiting: [`FarPart::end_in_order`] does.
@@ -274,30 +336,19 @@ impl FarPart {
         if acts.iter().any(|(_, act)| act.len() > wire::TRANSFER_MAX as u64) {
             return Ok(acts.iter_mut().map(|(address, act)| self.act(*address, act)).collect());
         }
-        let groups = wire::groups(acts);
-        let call = |range: &core::ops::Range<usize>| {
-            let items: Vec<_> = acts[range.clone()]
-                .iter()
-                .map(|(address, act)| Item::of(*address, act))
-                .collect();
-            Call::new(wire::accesses(wire::ACCESSES, &items))
-        };
+        let direct = self.way.direct_from(acts);
+        let groups = wire::groups(acts, direct);
+        let call = |range: &core::ops::Range<usize>| self.way.call_of(&acts[range.clone()], direct);
         let calls = self.way.post(groups.iter().map(call).collect())?;
         let mut outcomes = Vec::with_capacity(acts.len());
         for (range, call) in groups.into_iter().zip(calls) {
-            let answer = match call.into_answer() {
+            if matches!(call.result, Err(Error::Lost(_) | Error::Revoked(_))) {
                 // Reads and writes, that may be done again: or the node did not know us.
-                Err(Error::Lost(_) | Error::Revoked(_)) => {
-                    let again = acts[range].iter_mut();
-                    outcomes.extend(again.map(|(address, act)| self.act(*address, act)));
-                    continue;
-                }
-                answered => answered?,
-            };
-            let mut answers = wire::Answers::new(&answer, range.len())?;
-            for (_, act) in &mut acts[range] {
-                outcomes.push(answers.next(act));
+                let again = acts[range].iter_mut();
+                outcomes.extend(again.map(|(address, act)| self.act(*address, act)));
+                continue;
             }
+            outcomes.extend(self.way.outcomes(call, &mut acts[range], direct)?);
         }
         Ok(outcomes)
     }
@@ -319,10 +370,11 @@ impl FarPart {
 
 /// A message with as many of them as it takes, from the first on, and how many those are.
 fn sequence(acts: &[(GlobalAddress, Act<'_>)]) -> (usize, Vec<u8>) {
-    let count = wire::groups(acts).first().map_or(0, |group| group.end);
+    let groups = wire::groups(acts, DirectFrom::NEVER);
+    let count = groups.first().map_or(0, |group| group.end);
     let items: Vec<_> = acts[..count]
         .iter()
-        .map(|(address, act)| Item::of(*address, act))
+        .map(|(address, act)| Item::of(*address, act, DirectFrom::NEVER))
         .collect();
     (count, wire::accesses(wire::SEQUENCE, &items))
 }

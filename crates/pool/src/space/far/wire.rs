@@ -10,7 +10,10 @@
 //!     5 order      JSON; answer: JSON
 //!     6 root       nothing, or the address that it shall be; answer: address u64
 //!     7 sequence   accesses, one after the other: the first that is not done ends it, and the answer has it last
+//!     8 probe      len u64 | into memory u64;  answer: so many bytes, or nothing, and the bytes in the call's memory
 //! ```
+//!
+//! What *direct* reads bring goes into memory that the call lends, one after the other and each filled up to 8; their answers have no bytes, and their value is the length.
 //!
 //! Little-endian.
 
@@ -31,6 +34,7 @@ pub const FETCH: u8 = 4;
 pub const ORDER: u8 = 5;
 pub const ROOT: u8 = 6;
 pub const SEQUENCE: u8 = 7;
+pub const PROBE: u8 = 8;
 
 const HEAD: usize = 8;
 const ITEM: usize = 32;
@@ -50,6 +54,7 @@ const SIZE: u8 = 7;
 const FREE: u8 = 8;
 const EXPECT: u8 = 9;
 const AROUND: u8 = 10;
+const DIRECT: u8 = 11;
 
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
@@ -110,6 +115,34 @@ fn fill(bytes: &mut Vec<u8>) {
     bytes.resize(bytes.len().next_multiple_of(8), 0);
 }
 
+/// Of how many bytes on the reads of a message are direct.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirectFrom(pub u64);
+
+impl DirectFrom {
+    /// None is.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    fn takes(self, act: &Act<'_>) -> bool {
+        matches!(act, Act::Read(into) if into.len() as u64 >= self.0)
+    }
+
+    /// How many of these accesses are direct.
+    pub fn count(self, acts: &[(GlobalAddress, Act<'_>)]) -> usize {
+        acts.iter().filter(|(_, act)| self.takes(act)).count()
+    }
+
+    /// The memory that a message with these accesses has to lend.
+    pub fn memory_of(self, acts: &[(GlobalAddress, Act<'_>)]) -> usize {
+        let direct = acts.iter().filter(|(_, act)| self.takes(act));
+        direct.map(|(_, act)| filled(act.len() as usize)).sum()
+    }
+}
+
+fn filled(len: usize) -> usize {
+    len.next_multiple_of(8)
+}
+
 /// One access, as it is sent.
 pub struct Item<'a> {
     op: u8,
@@ -121,7 +154,7 @@ pub struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    pub fn of(address: GlobalAddress, act: &'a Act<'_>) -> Self {
+    pub fn of(address: GlobalAddress, act: &'a Act<'_>, direct: DirectFrom) -> Self {
         let item = |op, value, new| Self {
             op,
             len: act.len() as u32,
@@ -131,6 +164,7 @@ impl<'a> Item<'a> {
             bytes: &[],
         };
         match act {
+            Act::Read(_) if direct.takes(act) => item(DIRECT, 0, 0),
             Act::Read(_) => item(READ, 0, 0),
             Act::Write(from) => Self {
                 bytes: from,
@@ -140,6 +174,7 @@ impl<'a> Item<'a> {
             Act::Store(value) => item(STORE, *value, 0),
             Act::Swap { expected, new } => item(SWAP, *expected, *new),
             Act::Add(n) => item(ADD, *n, 0),
+            Act::Find(_) => item(DIRECT, 0, 0),
             Act::Size => item(SIZE, 0, 0),
             Act::Free => item(FREE, 0, 0),
             Act::Expect(value) => item(EXPECT, *value, 0),
@@ -148,17 +183,18 @@ impl<'a> Item<'a> {
     }
 }
 
-/// Bytes that an access takes in a request and in its answer, at most.
-fn cost(act: &Act<'_>) -> (usize, usize) {
-    let bytes = (act.len() as usize).next_multiple_of(8);
+/// Bytes that an access takes in a request, in its answer at most, and in memory that is lent.
+fn cost(act: &Act<'_>, direct: DirectFrom) -> [usize; 3] {
+    let bytes = filled(act.len() as usize);
     match act {
-        Act::Read(_) => (ITEM, ANSWER + bytes.max(ERROR_MAX)),
-        Act::Write(_) => (ITEM + bytes, ANSWER + ERROR_MAX),
+        Act::Read(_) if direct.takes(act) => [ITEM, ANSWER + ERROR_MAX, bytes],
+        Act::Read(_) => [ITEM, ANSWER + bytes.max(ERROR_MAX), 0],
+        Act::Write(_) => [ITEM + bytes, ANSWER + ERROR_MAX, 0],
         Act::Around { len, page, .. } => {
             let pages = around_max(*len as usize, *page as usize);
-            (ITEM, ANSWER + pages.max(ERROR_MAX))
+            [ITEM, ANSWER + pages.max(ERROR_MAX), 0]
         }
-        _ => (ITEM, ANSWER + ERROR_MAX),
+        _ => [ITEM, ANSWER + ERROR_MAX, 0],
     }
 }
 
@@ -173,16 +209,19 @@ fn around_max(len: usize, page: usize) -> usize {
 /// The most bytes of one read or write.
 pub const TRANSFER_MAX: usize = (LIMIT - HEAD - ITEM) / 8 * 8;
 
+/// The most bytes of a probe.
+pub const PROBE_MAX: usize = 64 << 10;
+
 /// How many of them go into each message. One that is too long for any is alone, and refused there.
-pub fn groups(acts: &[(GlobalAddress, Act<'_>)]) -> Vec<Range<usize>> {
+pub fn groups(acts: &[(GlobalAddress, Act<'_>)], direct: DirectFrom) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::new();
-    let mut sizes = (0, 0);
+    let mut sizes = [0; 3];
     for (n, (_, act)) in acts.iter().enumerate() {
-        let cost = cost(act);
-        sizes = (sizes.0 + cost.0, sizes.1 + cost.1);
-        let limit = LIMIT - HEAD;
+        let cost = cost(act, direct);
+        sizes = core::array::from_fn(|i| sizes[i] + cost[i]);
+        let fits = sizes.iter().all(|size| *size <= LIMIT - HEAD);
         match groups.last_mut() {
-            Some(group) if sizes.0 <= limit && sizes.1 <= limit && group.len() < ITEMS_MAX => group.end = n + 1,
+            Some(group) if fits && group.len() < ITEMS_MAX => group.end = n + 1,
             _ => {
                 groups.push(n..n + 1);
                 sizes = cost;
@@ -225,72 +264,201 @@ fn half(bytes: &[u8], at: usize) -> usize {
         .map_or(0, |word| u32::from_le_bytes(*word) as usize)
 }
 
-/// Carries out the accesses of a request, in order, and writes their answers. Of a sequence those after the first that is not done are not begun.
-pub fn carry_out(
-    (kind, count): (u8, usize),
-    mut items: &[u8],
-    answer: &mut Vec<u8>,
-    mut each: impl FnMut(GlobalAddress, &mut Act<'_>) -> Result<Outcome>,
-) -> Result<()> {
-    *answer = head(0, count);
-    let mut room = Vec::new();
-    for n in 1..=count {
-        let outcome = carry_out_next(&mut items, answer.len(), &mut room, &mut each)?;
-        let is_done = matches!(outcome, Ok(Outcome::Done(..)));
-        reply(answer, outcome, &room);
-        if kind == SEQUENCE && !is_done {
-            answer[2..4].copy_from_slice(&(n as u16).to_le_bytes());
-            return Ok(());
+/// What a request's accesses are about, as far as it makes sense: addresses and lengths, before they are carried out.
+pub struct Ahead<'a>(&'a [u8]);
+
+pub fn ahead(items: &[u8]) -> Ahead<'_> {
+    Ahead(items)
+}
+
+impl Iterator for Ahead<'_> {
+    type Item = (GlobalAddress, u64);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (item, rest) = self.0.split_at_checked(ITEM)?;
+        let len = half(item, 4);
+        let payload = if item[0] == WRITE { filled(len) } else { 0 };
+        self.0 = rest.get(payload..)?;
+        Some((GlobalAddress::from_raw(word(item, 8)), len as u64))
+    }
+}
+
+/// What the answer to these accesses takes, if all reads are done.
+fn answer_of(mut items: &[u8]) -> usize {
+    let mut bytes = HEAD;
+    while let Some((item, rest)) = items.split_at_checked(ITEM) {
+        let len = filled(half(item, 4));
+        bytes += ANSWER + if item[0] == READ { len } else { 0 };
+        let payload = if item[0] == WRITE { len } else { 0 };
+        items = rest.get(payload..).unwrap_or_default();
+    }
+    bytes.min(LIMIT)
+}
+
+/// A direct read that was found: its bytes are sent later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Direct {
+    pub address: GlobalAddress,
+    pub len: usize,
+    /// Where its bytes lie in the part's region; `None`: it was not done, and there are zeros in their place.
+    pub place: Option<u64>,
+    /// Where in the answer its own begins.
+    answer: usize,
+}
+
+impl Direct {
+    /// What was sent may not be what it was to be: it is to be asked for again.
+    pub fn withdraw(&self, answer: &mut [u8]) {
+        if let Some(status) = answer.get_mut(self.answer) {
+            *status = FROZEN;
         }
     }
-    match items {
-        [] => Ok(()),
+}
+
+/// Carries out the accesses of a request, in order, and writes their answers. Of a sequence those after the first that is not done are not begun. Direct reads,
+/// of which there is `room` for so many bytes, are looked for only: the list of them.
+pub fn carry_out(
+    (kind, count): (u8, usize),
+    items: &[u8],
+    answer: &mut Vec<u8>,
+    room: usize,
+    mut each: impl FnMut(GlobalAddress, &mut Act<'_>) -> Result<Outcome>,
+) -> Result<Vec<Direct>> {
+    answer.reserve(answer_of(items));
+    answer.extend_from_slice(&head(0, count));
+    let mut work = CarryOut {
+        items,
+        answer,
+        room,
+        pages: Vec::new(),
+        direct: Vec::new(),
+    };
+    for n in 1..=count {
+        let is_done = work.next(&mut each)?;
+        if kind == SEQUENCE && !is_done {
+            work.answer[2..4].copy_from_slice(&(n as u16).to_le_bytes());
+            return Ok(work.direct);
+        }
+    }
+    match work.items {
+        [] => Ok(work.direct),
         _ => Err(Error::corrupt("a message that goes on")),
     }
 }
 
-/// One access; what it reads is in `room` then.
-fn carry_out_next(
-    items: &mut &[u8],
-    answered: usize,
-    room: &mut Vec<u8>,
-    each: &mut impl FnMut(GlobalAddress, &mut Act<'_>) -> Result<Outcome>,
-) -> Result<Result<Outcome>> {
-    let item = take(items, ITEM)?;
-    let (op, len, address) = (item[0], half(item, 4), GlobalAddress::from_raw(word(item, 8)));
-    let (value, new) = (word(item, 16), word(item, 24));
-    let payload = match op {
-        WRITE => take(items, len.next_multiple_of(8))?,
-        _ => &[],
-    };
-    let reads = match op {
-        READ => len,
-        AROUND => around_max(len, page_of(value)? as usize),
-        _ => 0,
-    };
-    if answered + ANSWER + reads > LIMIT {
-        return Err(Error::Invalid(format!("reads of more than {LIMIT} bytes at a time")));
+/// A request that is carried out.
+struct CarryOut<'a, 'b> {
+    items: &'a [u8],
+    answer: &'b mut Vec<u8>,
+    room: usize,
+    pages: Vec<u8>,
+    direct: Vec<Direct>,
+}
+
+impl CarryOut<'_, '_> {
+    /// One access; whether it was done.
+    fn next(&mut self, each: &mut impl FnMut(GlobalAddress, &mut Act<'_>) -> Result<Outcome>) -> Result<bool> {
+        let item = take(&mut self.items, ITEM)?;
+        let (op, len, address) = (item[0], half(item, 4), GlobalAddress::from_raw(word(item, 8)));
+        let (value, new) = (word(item, 16), word(item, 24));
+        let payload = match op {
+            WRITE => take(&mut self.items, len.next_multiple_of(8))?,
+            _ => &[],
+        };
+        self.check_room(op, len, value)?;
+        let mut act = match op {
+            READ => return Ok(self.read(len, address, each)),
+            DIRECT => return Ok(self.find(len, address, each)),
+            WRITE => Act::Write(&payload[..len]),
+            LOAD => Act::Load,
+            STORE => Act::Store(value),
+            SWAP => Act::Swap { expected: value, new },
+            ADD => Act::Add(value),
+            SIZE => Act::Size,
+            FREE => Act::Free,
+            EXPECT => Act::Expect(value),
+            AROUND => Act::Around {
+                len: len as u64,
+                page: value,
+                into: &mut self.pages,
+            },
+            _ => return Err(Error::corrupt("an access of no kind")),
+        };
+        let outcome = checked(address, &mut act, each);
+        let is_done = matches!(outcome, Ok(Outcome::Done(..)));
+        let read: &[u8] = if op == AROUND { &self.pages } else { &[] };
+        reply(self.answer, outcome, read);
+        Ok(is_done)
     }
-    room.clear();
-    room.resize(if op == READ { len } else { 0 }, 0);
-    let mut act = match op {
-        READ => Act::Read(room),
-        WRITE => Act::Write(&payload[..len]),
-        LOAD => Act::Load,
-        STORE => Act::Store(value),
-        SWAP => Act::Swap { expected: value, new },
-        ADD => Act::Add(value),
-        SIZE => Act::Size,
-        FREE => Act::Free,
-        EXPECT => Act::Expect(value),
-        AROUND => Act::Around {
-            len: len as u64,
-            page: value,
-            into: room,
-        },
-        _ => return Err(Error::corrupt("an access of no kind")),
-    };
-    Ok(act.check(address).and_then(|()| each(address, &mut act)))
+
+    /// What is read must fit, into the answer or into the caller's memory.
+    fn check_room(&self, op: u8, len: usize, value: u64) -> Result<()> {
+        let reads = match op {
+            READ => len,
+            AROUND => around_max(len, page_of(value)? as usize),
+            _ => 0,
+        };
+        let direct: usize = self.direct.iter().map(|direct| filled(direct.len)).sum();
+        if op == DIRECT && direct + filled(len) > self.room {
+            return Err(Error::Invalid(format!("reads into memory of {} bytes", self.room)));
+        }
+        if self.answer.len() + ANSWER + reads > LIMIT {
+            return Err(Error::Invalid(format!("reads of more than {LIMIT} bytes at a time")));
+        }
+        Ok(())
+    }
+
+    /// Reads to where the bytes belong in the answer.
+    fn read(
+        &mut self,
+        len: usize,
+        address: GlobalAddress,
+        each: &mut impl FnMut(GlobalAddress, &mut Act<'_>) -> Result<Outcome>,
+    ) -> bool {
+        let start = self.answer.len();
+        self.answer.resize(start + ANSWER + len, 0);
+        let outcome = checked(address, &mut Act::Read(&mut self.answer[start + ANSWER..]), each);
+        let Ok(Outcome::Done(value, _)) = outcome else {
+            self.answer.truncate(start);
+            reply(self.answer, outcome, &[]);
+            return false;
+        };
+        self.answer[start..start + ANSWER].copy_from_slice(&answer_head(DONE, len, value));
+        fill(self.answer);
+        true
+    }
+
+    /// Looks for what is to be read later.
+    fn find(
+        &mut self,
+        len: usize,
+        address: GlobalAddress,
+        each: &mut impl FnMut(GlobalAddress, &mut Act<'_>) -> Result<Outcome>,
+    ) -> bool {
+        let outcome = checked(address, &mut Act::Find(len as u64), each);
+        let (place, outcome) = match outcome {
+            Ok(Outcome::Done(place, slot)) => (Some(place), Ok(Outcome::Done(len as u64, slot))),
+            other => (None, other),
+        };
+        let answer = self.answer.len();
+        self.direct.push(Direct {
+            address,
+            len,
+            place,
+            answer,
+        });
+        reply(self.answer, outcome, &[]);
+        place.is_some()
+    }
+}
+
+fn checked(
+    address: GlobalAddress,
+    act: &mut Act<'_>,
+    each: &mut impl FnMut(GlobalAddress, &mut Act<'_>) -> Result<Outcome>,
+) -> Result<Outcome> {
+    act.check(address)?;
+    each(address, act)
 }
 
 fn page_of(value: u64) -> Result<u64> {
@@ -300,11 +468,17 @@ fn page_of(value: u64) -> Result<u64> {
     }
 }
 
+fn answer_head(status: u8, len: usize, value: u64) -> [u8; ANSWER] {
+    let mut head = [0; ANSWER];
+    head[0] = status;
+    head[4..8].copy_from_slice(&(len as u32).to_le_bytes());
+    head[8..].copy_from_slice(&value.to_le_bytes());
+    head
+}
+
 fn reply(answer: &mut Vec<u8>, outcome: Result<Outcome>, read: &[u8]) {
     let mut put = |status: u8, value: u64, bytes: &[u8]| {
-        answer.extend_from_slice(&[status, 0, 0, 0]);
-        answer.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-        answer.extend_from_slice(&value.to_le_bytes());
+        answer.extend_from_slice(&answer_head(status, bytes.len(), value));
         answer.extend_from_slice(bytes);
         fill(answer);
     };
@@ -318,30 +492,58 @@ fn reply(answer: &mut Vec<u8>, outcome: Result<Outcome>, read: &[u8]) {
 }
 
 /// The answers to a request's accesses.
-pub struct Answers<'a>(&'a [u8]);
+pub struct Answers<'a> {
+    rest: &'a [u8],
+    /// What direct reads have brought, and which those are.
+    memory: &'a [u8],
+    direct: DirectFrom,
+}
 
 impl<'a> Answers<'a> {
     pub fn new(answer: &'a [u8], count: usize) -> Result<Self> {
         match split(answer)? {
-            (0, n, rest) if n == count => Ok(Self(rest)),
+            (0, n, rest) if n == count => Ok(Self::of(rest)),
             _ => Err(Error::corrupt("an answer to something else")),
         }
+    }
+
+    fn of(rest: &'a [u8]) -> Self {
+        Self {
+            rest,
+            memory: &[],
+            direct: DirectFrom::NEVER,
+        }
+    }
+
+    /// Of a call that has lent this memory, for reads of so many bytes and more.
+    pub fn with_memory(self, memory: &'a [u8], direct: DirectFrom) -> Self {
+        Self { memory, direct, ..self }
     }
 
     /// Those of a sequence of `count`, and how many there are: all, or up to the first that was not done.
     pub fn of_sequence(answer: &'a [u8], count: usize) -> Result<(usize, Self)> {
         match split(answer)? {
-            (0, n, rest) if (1..=count).contains(&n) => Ok((n, Self(rest))),
+            (0, n, rest) if (1..=count).contains(&n) => Ok((n, Self::of(rest))),
             _ => Err(Error::corrupt("an answer to something else")),
         }
     }
 
     /// The next one, which is this one's.
     pub fn next(&mut self, act: &mut Act<'_>) -> Result<Outcome> {
-        let answer = take(&mut self.0, ANSWER)?;
+        let answer = take(&mut self.rest, ANSWER)?;
         let (status, len, value) = (answer[0], half(answer, 4), word(answer, 8));
-        let bytes = &take(&mut self.0, len.next_multiple_of(8))?[..len];
+        let bytes = &take(&mut self.rest, len.next_multiple_of(8))?[..len];
+        let is_direct = self.direct.takes(act);
+        let read = match is_direct {
+            true => take(&mut self.memory, filled(act.len() as usize))?,
+            false => bytes,
+        };
         match (status, act) {
+            (DONE, Act::Read(into)) if is_direct && len == 0 && value == into.len() as u64 => {
+                into.copy_from_slice(&read[..into.len()]);
+                Ok(Outcome::Done(value, 0))
+            }
+            (DONE, Act::Read(_)) if is_direct => Err(Error::corrupt("an answer of another length")),
             (DONE, Act::Read(into)) if into.len() == len => {
                 into.copy_from_slice(bytes);
                 Ok(Outcome::Done(value, 0))
@@ -397,6 +599,23 @@ pub fn read_alloc(rest: &[u8]) -> Result<(SessionId, u64, Lifetime)> {
             Ok((SessionId(word(rest, 0)), word(rest, 8), lifetime))
         }
         _ => Err(Error::corrupt("a request to allocate")),
+    }
+}
+
+/// Asks for so many bytes that mean nothing: in the answer, or in the call's memory.
+pub fn probe(len: usize, is_direct: bool) -> Vec<u8> {
+    let mut bytes = head(PROBE, 0);
+    for word in [len as u64, u64::from(is_direct)] {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// How many bytes are asked for, and whether they go into the call's memory.
+pub fn read_probe(rest: &[u8]) -> Result<(usize, bool)> {
+    match rest.len() {
+        16 if word(rest, 0) <= PROBE_MAX as u64 => Ok((word(rest, 0) as usize, word(rest, 8) != 0)),
+        _ => Err(Error::corrupt("a probe")),
     }
 }
 

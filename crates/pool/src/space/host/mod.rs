@@ -16,12 +16,12 @@ mod obey;
 mod policy;
 mod relocate;
 mod steps;
+mod transfer;
 
 #[cfg(test)]
 mod tests;
 
 use super::GlobalAddress;
-use super::act::{Act, Outcome};
 use super::far::Way;
 use super::far::wire::{self, Fetch, Hello};
 use super::heat::{Heat, HeatOptions};
@@ -282,6 +282,8 @@ struct Inner {
     work: Queue<Job>,
     wishes: Queue<Wish>,
     counters: Counters,
+    /// What probes are answered with.
+    probe: Arc<[u8]>,
     stop: AtomicBool,
 }
 
@@ -320,6 +322,7 @@ impl Host {
             work: Queue::default(),
             wishes: Queue::default(),
             counters: Counters::default(),
+            probe: transfer::probe_bytes(),
             stop: AtomicBool::new(false),
         });
         type Body = fn(&Inner);
@@ -418,29 +421,41 @@ impl Inner {
     }
 
     /// What has come by a call of a user who is in that pod. Does not block.
-    fn serve(&self, pod: &str, request: &[u8], mut answer: Answer) {
-        let served = wire::split(request).and_then(|(kind, count, rest)| match kind {
-            wire::ACCESSES | wire::SEQUENCE => self
-                .serve_accesses(pod, (kind, count), rest, answer.bytes())
-                .map(|()| None),
-            wire::FETCH => self.fetch(wire::read_fetch(rest)?, answer.bytes()).map(|()| None),
+    fn serve(self: &Arc<Self>, pod: &str, request: &[u8], answer: Answer) {
+        match wire::split(request) {
+            Ok((kind @ (wire::ACCESSES | wire::SEQUENCE), count, rest)) => {
+                self.serve_accesses(pod, (kind, count), rest, answer);
+            }
+            Ok((wire::PROBE, _, rest)) => self.serve_probe(rest, answer),
+            Ok((kind, _, rest)) => self.serve_other(request, kind, rest, answer),
+            Err(error) => answer.fail(error),
+        }
+    }
+
+    fn serve_other(&self, request: &[u8], kind: u8, rest: &[u8], mut answer: Answer) {
+        match self.answer_other(kind, rest, answer.bytes()) {
+            Ok(None) => answer.send(),
+            Ok(Some(rest)) if rest.is_empty() => self.defer(request, answer),
+            Ok(Some(rest)) => self.add_job(Job::Alloc(rest, answer)),
+            Err(error) => answer.fail(error),
+        }
+    }
+
+    /// What is answered at once; or what is to be done later: what is to be allocated, nothing for an order.
+    fn answer_other(&self, kind: u8, rest: &[u8], answer: &mut Vec<u8>) -> Result<Option<Vec<u8>>> {
+        match kind {
+            wire::FETCH => self.fetch(wire::read_fetch(rest)?, answer).map(|()| None),
             wire::ROOT => {
                 let root = self.part.root();
                 if let Some(address) = wire::read_root(rest)? {
                     root.store(address.raw(), Ordering::Release);
                 }
-                answer.bytes().extend(root.load(Ordering::Acquire).to_le_bytes());
+                answer.extend(root.load(Ordering::Acquire).to_le_bytes());
                 Ok(None)
             }
             wire::ALLOC => Ok(Some(rest.to_vec())),
-            wire::ORDER => self.take_order(wire::from_json(rest)?, answer.bytes()),
+            wire::ORDER => self.take_order(wire::from_json(rest)?, answer),
             _ => Err(Error::corrupt("a request of no kind")),
-        });
-        match served {
-            Ok(None) => answer.send(),
-            Ok(Some(rest)) if rest.is_empty() => self.defer(request, answer),
-            Ok(Some(rest)) => self.add_job(Job::Alloc(rest, answer)),
-            Err(error) => answer.fail(error),
         }
     }
 
@@ -483,33 +498,6 @@ impl Inner {
         wishes
             .into_iter()
             .for_each(|wish| relocate::tell(wish.told, Err(stopping())));
-    }
-
-    fn serve_accesses(&self, pod: &str, (kind, count): (u8, usize), items: &[u8], answer: &mut Vec<u8>) -> Result<()> {
-        let mut counted: Vec<(u32, bool)> = Vec::with_capacity(count);
-        let done = wire::carry_out((kind, count), items, answer, |address, act| {
-            let outcome = self.act(address, act)?;
-            if let Outcome::Done(_, slot) = outcome {
-                counted.push((slot, act.is_write()));
-            }
-            Ok(outcome)
-        });
-        self.counters.served.fetch_add(counted.len() as u64, Ordering::Relaxed);
-        self.count_far(pod, &counted);
-        done
-    }
-
-    fn act(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
-        if address.part() != self.part.number() {
-            return self.part.act_as_host(address, act);
-        }
-        match self.part.act(address, act)? {
-            Outcome::Run => {
-                self.keeper.free_run(address)?;
-                Ok(Outcome::Done(0, address.slot()))
-            }
-            outcome => Ok(outcome),
-        }
     }
 
     fn fetch(&self, fetch: Fetch, answer: &mut Vec<u8>) -> Result<()> {

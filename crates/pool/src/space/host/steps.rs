@@ -197,6 +197,7 @@ impl LocalKeeper {
     /// # Errors
     /// [`Error::Invalid`] if it does not lie here, or is nothing that moves; [`Error::Busy`]: it is frozen already, or somebody stays in the middle of an access.
     pub(super) fn freeze(&self, extent: GlobalAddress) -> Result<FrozenExtent> {
+        self.freezings.fetch_add(1, Ordering::SeqCst);
         let (state, slot) = self.set_frozen(extent)?;
         if !planted(Fault::MoveFence)
             && let Err(error) = self.moving()?.presence.quiesce(INSIDE)
@@ -243,6 +244,11 @@ impl LocalKeeper {
             Some(Use::Frozen) => Err(is_moving(extent)),
             _ => Err(gone(extent)),
         }
+    }
+
+    /// How many freezings have begun. What has not changed hands since was not frozen since.
+    pub(super) fn freezings(&self) -> u64 {
+        self.freezings.load(Ordering::SeqCst)
     }
 
     /// It stays, and is used again.

@@ -1,5 +1,6 @@
 //! Two pods in one process: a part and a host in each, a user in each that maps its own part alone. Calls go through memory.
 
+mod direct;
 mod edges;
 mod handed;
 mod late;
@@ -7,7 +8,7 @@ mod late;
 use super::super::far::Way;
 use super::super::far::wire::Hello;
 use super::super::{
-    FarPart, GlobalAddress, Keeper, Lifetime, LocalKeeper, Part, PartOptions, Read, Session, Space, Write,
+    FarPart, FarReads, GlobalAddress, Keeper, Lifetime, LocalKeeper, Part, PartOptions, Read, Session, Space, Write,
 };
 use super::{Host, HostOptions, Hosts, Peer};
 use crate::book::EXTENT;
@@ -30,6 +31,8 @@ struct Pods {
     hosts: Vec<Host>,
     users: Vec<Space>,
     options: HostOptions,
+    /// How the users of each read.
+    reads: [FarReads; 2],
     /// What stands before each pod's host.
     door: Box<dyn Fn(usize, Hosts) -> Arc<dyn Serve>>,
 }
@@ -55,6 +58,7 @@ impl Pods {
             hosts: Vec::new(),
             users: Vec::new(),
             options,
+            reads: [FarReads::Measured, FarReads::DirectFrom(64)],
             door: Box::new(|_, hosts| Arc::new(hosts)),
         };
         pods.start();
@@ -85,7 +89,8 @@ impl Pods {
             key: KEY,
             pod: PODS[from].into(),
         };
-        Arc::new(Way::new(Arc::clone(&self.nodes) as Arc<dyn Callers>, PODS[to], hello))
+        let way = Way::new(Arc::clone(&self.nodes) as Arc<dyn Callers>, PODS[to], hello);
+        Arc::new(way.reading(self.reads[from]))
     }
 
     fn start_hosts(&mut self) {
@@ -653,7 +658,7 @@ fn strangers_and_garbage_are_refused() {
     for _ in 0..20_000 {
         let kind = 2 + dice.below(7) as u8;
         let mut request = vec![kind, 0, dice.below(4) as u8, 0, 0, 0, 0, 0];
-        request.extend((0..dice.below(120)).map(|_| [0, 1, 8, 255, 64][dice.below(5)]));
+        request.extend((0..dice.below(120)).map(|_| [0, 1, 8, 11, 255, 64][dice.below(6)]));
         let _ = way.ask(request);
     }
     pods.audit();

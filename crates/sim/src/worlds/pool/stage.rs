@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::profile;
 use cenote_fabric::rdma::call::Callers;
-use cenote_pool::space::{FarPart, Hello, Moved, Part, Placement, Space, Way};
+use cenote_pool::space::{FarPart, FarReads, Hello, Moved, Part, Placement, Space, Way};
 
 use super::desk::DeskKeeper;
 use super::members::{Mark, Members};
@@ -18,6 +18,9 @@ use crate::worlds::shared::Shared;
 
 pub(super) const SPACE: u128 = 0x5bace;
 pub(super) const KEY: u128 = 0x5ec2e7;
+
+/// How the users of each pod read what lies in others.
+const READS: [FarReads; 3] = [FarReads::DirectFrom(8), FarReads::Measured, FarReads::Plain];
 
 /// A part's number.
 pub(super) fn part_number(pod: usize) -> u8 {
@@ -243,11 +246,8 @@ impl Stage {
             key: KEY,
             pod: pod_name(from),
         };
-        Arc::new(Way::new(
-            self.network.port(from) as Arc<dyn Callers>,
-            pod_name(to),
-            hello,
-        ))
+        let way = Way::new(self.network.port(from) as Arc<dyn Callers>, pod_name(to), hello);
+        Arc::new(way.reading(READS[from % READS.len()]))
     }
 
     /// The space as a new process on `pod` sees it.

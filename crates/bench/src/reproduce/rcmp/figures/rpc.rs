@@ -9,8 +9,8 @@ use crate::reproduce::report::{Claim, Figure, Paper};
 use crate::reproduce::{Options, Progress, parallel};
 use cenote_base::rt::Nanos;
 
-const HOW: &str = "Clients of one pod ask a program of another for bytes that lie in its memory: pure RPC copies them at both ends, the other two do not. The pool's own far accesses are pure RPC at \
-    every size; the other two are here for the comparison alone.";
+const HOW: &str = "Clients of one pod ask a program of another for bytes that lie in its memory: pure RPC copies them at both ends, the other two do not. The pool's own reads are pure RPC or, \
+    from so many bytes on as each connection measures, direct: one copy less, by messages. The other two are here for the comparison alone.";
 
 /// Clients that saturate one thread.
 const MANY: u64 = 16;
