@@ -21,6 +21,8 @@ pub fn colour(series: &str) -> RGBColor {
         ("zero-copy", RGBColor(0, 158, 115)),
         ("read, ", RGBColor(0, 114, 178)),
         ("write, ", RGBColor(213, 94, 0)),
+        ("each by itself", RGBColor(110, 110, 110)),
+        ("collected", RGBColor(0, 114, 178)),
         ("all clients", RGBColor(0, 114, 178)),
         ("uniform", RGBColor(110, 110, 110)),
         ("each pod its own", RGBColor(0, 114, 178)),

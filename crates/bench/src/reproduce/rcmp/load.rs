@@ -1,6 +1,6 @@
 //! What clients do: random accesses of one size, or YCSB's six mixes on a hash table.
 
-use super::store::{Layout, Store, UNIT};
+use super::store::{Layout, SEGMENT, Store, UNIT, fill};
 use crate::ycsb::choose::{Random, Zipfian};
 use cenote_base::{Error, Result};
 use std::sync::Arc;
@@ -75,6 +75,15 @@ pub enum Load {
         /// Which keys. D takes it as a distance from the newest.
         pick: Pick,
     },
+    /// A segment's lock is taken to write, any of them alike; items in it are written, and the lock is left.
+    Locked {
+        /// Bytes of an item.
+        size: u64,
+        /// Items that are written while the lock is held.
+        writes: u64,
+        /// Whether the lock's write buffer collects them.
+        is_buffered: bool,
+    },
     /// Reads and writes that a witness judges.
     #[cfg(test)]
     Witnessed(Arc<super::tests::Witness>),
@@ -114,7 +123,7 @@ impl Client {
     /// Client `who.1` of pod `who.0`.
     pub fn new(load: &Load, layout: Layout, who: (usize, usize), seed: u64) -> Self {
         let size = match load {
-            Load::Random { size, .. } => *size,
+            Load::Random { size, .. } | Load::Locked { size, .. } => *size,
             _ => UNIT,
         };
         Self {
@@ -140,9 +149,23 @@ impl Client {
                 self.read(store, at)
             }
             Load::Ycsb { mix, pick } => self.ycsb(store, mix, &pick),
+            Load::Locked {
+                size,
+                writes,
+                is_buffered,
+            } => self.hold(store, size, writes, is_buffered),
             #[cfg(test)]
             Load::Witnessed(witness) => witness.operate(store, self.who, &mut self.dice),
         }
+    }
+
+    fn hold(&mut self, store: &dyn Store, size: u64, writes: u64, is_buffered: bool) -> Result<()> {
+        let segment = self.dice.below(self.layout.bytes / SEGMENT) * SEGMENT;
+        let item = |dice: &mut Random| segment + dice.below(SEGMENT / size) * size;
+        let at: Vec<u64> = (0..writes).map(|_| item(&mut self.dice)).collect();
+        // What is written is told by the first item's place: nobody reads it in this load.
+        fill(segment, &mut self.bytes);
+        store.write_locked(self.who.1, &at, &self.bytes, is_buffered)
     }
 
     fn ycsb(&mut self, store: &dyn Store, mix: Mix, pick: &Pick) -> Result<()> {
@@ -230,7 +253,7 @@ impl Client {
     }
 
     fn write(&mut self, store: &dyn Store, at: u64) -> Result<()> {
-        super::store::fill(at, &mut self.bytes);
+        fill(at, &mut self.bytes);
         let mark = self.dice.bits();
         self.bytes[8..16].copy_from_slice(&mark.to_le_bytes());
         store.write(at, &self.bytes)

@@ -32,7 +32,7 @@ use super::{Options, Progress};
 use crate::Result;
 
 /// All, in the paper's order.
-pub const FIGURES: [&str; 7] = ["latency", "clients", "pods", "ycsb", "hot", "rpc", "missing"];
+pub const FIGURES: [&str; 8] = ["latency", "clients", "pods", "ycsb", "hot", "locks", "rpc", "missing"];
 
 /// What stands before the figures.
 pub const OPENING: &str = include_str!("opening.md");
@@ -45,6 +45,7 @@ pub fn figures(options: &Options, names: &[&'static str], progress: &Progress) -
         "pods" => figures::pods(options, progress),
         "ycsb" => figures::ycsb(options, progress),
         "hot" => figures::hot(options, progress),
+        "locks" => figures::locks(options, progress),
         "rpc" => figures::rpc(options, progress),
         _ => Ok(figures::missing()),
     };

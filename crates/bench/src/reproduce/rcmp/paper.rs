@@ -20,3 +20,5 @@ pub const HOT: (f64, f64) = (0.05, 0.35);
 pub const CROSSING: f64 = 512.0;
 /// Section 6.5: throughput of the adaptive modes, times that of RPC + one-sided, and of pure RPC for large transfers: least and most.
 pub const MODES: [(f64, f64); 2] = [(1.33, 1.89), (1.5, 2.0)];
+/// Section 6.5: throughput with the write buffer under a write lock, times that without, for less than 256 bytes: at most.
+pub const WRITE_BUFFER: f64 = 1.6;

@@ -11,9 +11,9 @@ use cenote_fabric::RegionOptions;
 use cenote_fabric::rdma::call::{Answer, CallerId, Callers, Serve};
 use cenote_pool::space::{
     Class, Extent, FarPart, FarReads, GlobalAddress, HeatOptions, Hello, Host, HostOptions, Keeper, Lifetime,
-    LocalKeeper, Part, PartOptions, Peer, Read, Run, SessionId, Space, Way,
+    LocalKeeper, Mode, Part, PartOptions, Peer, Read, Run, Session, SessionId, Space, Way,
 };
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 const SPACE: u128 = 0x5bace;
 const KEY: u128 = 0x5ec2e7;
@@ -89,6 +89,7 @@ fn host(rig: &Rig, pod: usize, lane: usize, options: Options) -> Host {
     let keeper = Arc::new(keeper(lane, part_bytes(layout.lane_bytes())));
     let segments = fill_part(&keeper, layout, lane);
     rig.segments[lane].set(segments).expect("once");
+    *rig.keepers[lane].lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&keeper));
     let host = Host::start(keeper, host_options(pod, options)).expect("a host");
     for other in (0..layout.lanes()).filter(|other| *other != lane) {
         let peer = Peer {
@@ -132,8 +133,15 @@ fn keeper(lane: usize, bytes: u64) -> LocalKeeper {
     LocalKeeper::new(Arc::new(part)).expect("nobody else keeps it")
 }
 
+/// A segment, and its lock.
+#[derive(Debug, Clone, Copy)]
+pub struct Segment {
+    bytes: GlobalAddress,
+    lock: GlobalAddress,
+}
+
 /// Allocates a part's segments and fills them; where they are.
-fn fill_part(keeper: &Arc<LocalKeeper>, layout: Layout, lane: usize) -> Vec<GlobalAddress> {
+fn fill_part(keeper: &Arc<LocalKeeper>, layout: Layout, lane: usize) -> Vec<Segment> {
     let space = Space::new(SPACE);
     let as_keeper = Arc::clone(keeper) as Arc<dyn Keeper>;
     space
@@ -145,7 +153,10 @@ fn fill_part(keeper: &Arc<LocalKeeper>, layout: Layout, lane: usize) -> Vec<Glob
         let address = session.alloc(SEGMENT).expect("room");
         fill(layout.at(Place { lane, at: n * SEGMENT }), &mut bytes);
         space.write(address, &bytes).expect("written");
-        address
+        Segment {
+            bytes: address,
+            lock: session.new_lock().expect("room"),
+        }
     };
     (0..layout.lane_bytes() / SEGMENT).map(segment).collect()
 }
@@ -172,16 +183,16 @@ impl Serve for Charged {
     }
 }
 
-/// Nobody allocates in another pod here.
-struct NoKeeper;
+/// The keeper of another pod's part. Sessions begin there before anything is measured, and ask it whom they wait for; nobody allocates there.
+struct FarKeeper(Arc<LocalKeeper>);
 
 fn nobody<T>() -> Result<T> {
     Err(Error::Invalid("nobody allocates in another pod here".into()))
 }
 
-impl Keeper for NoKeeper {
+impl Keeper for FarKeeper {
     fn begin(&self) -> Result<SessionId> {
-        nobody()
+        self.0.begin()
     }
 
     fn take(&self, _: SessionId, _: Class, _: Lifetime) -> Result<Extent> {
@@ -200,12 +211,13 @@ impl Keeper for NoKeeper {
         nobody()
     }
 
+    /// The part may be gone with its pod by then.
     fn end(&self, _: SessionId) -> Result<()> {
         Ok(())
     }
 
-    fn is_alive(&self, _: SessionId) -> Result<bool> {
-        nobody()
+    fn is_alive(&self, session: SessionId) -> Result<bool> {
+        self.0.is_alive(session)
     }
 
     fn audit(&self) -> Result<Vec<String>> {
@@ -219,7 +231,9 @@ pub struct Pool {
     space: Space,
     costs: Costs,
     /// By lane, then by row.
-    segments: Vec<Vec<GlobalAddress>>,
+    segments: Vec<Vec<Segment>>,
+    /// By client.
+    sessions: Vec<Session>,
 }
 
 /// Opens it.
@@ -237,9 +251,9 @@ pub fn open(rig: &Rig, pod: usize, hosts: &Hosts) -> Pool {
             pod: pod_name(layout.pod(lane)),
             way: way(rig, pod, lane),
         };
-        space
-            .attach_far(far, Arc::new(NoKeeper))
-            .expect("a part of another pod");
+        let keeper = rig.keepers[lane].lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let keeper = FarKeeper(keeper.expect("all serve"));
+        space.attach_far(far, Arc::new(keeper)).expect("a part of another pod");
     }
     let segments = rig
         .segments
@@ -247,18 +261,26 @@ pub fn open(rig: &Rig, pod: usize, hosts: &Hosts) -> Pool {
         .map(|lane| lane.get().expect("it is served").clone());
     Pool {
         layout,
-        space,
         costs: rig.costs,
         segments: segments.collect(),
+        sessions: (0..rig.shape.clients).map(|_| space.session()).collect(),
+        space,
     }
 }
 
 impl Pool {
     fn address(&self, at: u64) -> Result<GlobalAddress> {
+        let inside = at % SEGMENT;
+        let address = self.segment(at)?.bytes.checked_add(inside);
+        address.ok_or_else(|| Error::OutOfBounds(format!("nothing is at {at}")))
+    }
+
+    fn segment(&self, at: u64) -> Result<Segment> {
         let place = self.layout.place(at);
         let segment = self.segments[place.lane].get((place.at / SEGMENT) as usize);
-        let address = segment.and_then(|segment| segment.checked_add(place.at % SEGMENT));
-        address.ok_or_else(|| Error::OutOfBounds(format!("nothing is at {at}")))
+        segment
+            .copied()
+            .ok_or_else(|| Error::OutOfBounds(format!("nothing is at {at}")))
     }
 }
 
@@ -281,6 +303,20 @@ impl Store for Pool {
             reads.push(Read { address, into });
         }
         self.space.read_many(&mut reads)
+    }
+
+    fn write_locked(&self, client: usize, at: &[u64], from: &[u8], is_buffered: bool) -> Result<()> {
+        let Some(first) = at.first() else { return Ok(()) };
+        rt::spend(self.costs.access);
+        let guard = self.sessions[client].lock(self.segment(*first)?.lock, Mode::Write)?;
+        for at in at {
+            rt::spend(self.costs.access);
+            match is_buffered {
+                true => guard.write(self.address(*at)?, from)?,
+                false => self.space.write(self.address(*at)?, from)?,
+            }
+        }
+        guard.unlock()
     }
 }
 

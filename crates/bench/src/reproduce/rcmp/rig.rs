@@ -203,7 +203,9 @@ pub struct Rig {
     /// What serves coherent caches, by pod.
     pub caches: Vec<MemoryNode>,
     /// Where the pool's segments are, by lane.
-    pub segments: Vec<OnceLock<Vec<cenote_pool::space::GlobalAddress>>>,
+    pub segments: Vec<OnceLock<Vec<pool::Segment>>>,
+    /// Who keeps the pool's parts, by lane, while its pod runs.
+    pub keepers: Vec<Mutex<Option<Arc<cenote_pool::space::LocalKeeper>>>>,
     serving: AtomicU64,
     settled: AtomicU64,
     done: AtomicU64,
@@ -239,7 +241,8 @@ impl Rig {
             nodes: lanes.clone().map(|lane| network.add_node(&name(lane))).collect(),
             caches: (0..layout.pods).map(|pod| network.add_node(&cache_name(pod))).collect(),
             memory: lanes.clone().map(|_| OnceLock::new()).collect(),
-            segments: lanes.map(|_| OnceLock::new()).collect(),
+            segments: lanes.clone().map(|_| OnceLock::new()).collect(),
+            keepers: lanes.map(|_| Mutex::default()).collect(),
             network,
             serving: AtomicU64::new(0),
             settled: AtomicU64::new(0),
@@ -426,6 +429,9 @@ impl Run {
         rig.arrive_and_wait(&rig.done);
         let nodes = rig.shape.layout.of_pod(pod).map(|lane| &rig.nodes[lane]);
         nodes.chain([&rig.caches[pod]]).for_each(MemoryNode::lose);
+        for lane in rig.shape.layout.of_pod(pod) {
+            drop(rig.keepers[lane].lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
         drop((store, served));
     }
 

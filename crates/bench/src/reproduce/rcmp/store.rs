@@ -1,7 +1,7 @@
 //! What all systems are to their clients: bytes that are read and written, spread over the memory of all pods.
 
-use cenote_base::Result;
 use cenote_base::rt::Nanos;
+use cenote_base::{Error, Result};
 
 /// Bytes that lie together on one memory node.
 pub const SEGMENT: u64 = 1 << 20;
@@ -19,6 +19,12 @@ pub trait Store: Send + Sync {
     /// Reads at many places, as much at once as the system can.
     fn read_many(&self, at: &[u64], into: &mut [Vec<u8>]) -> Result<()> {
         at.iter().zip(into).try_for_each(|(at, into)| self.read(*at, into))
+    }
+
+    /// Writes at many places of one segment, as client `client` of this pod, with the segment's lock held to write; collected by the lock's write buffer, or not.
+    fn write_locked(&self, client: usize, at: &[u64], from: &[u8], is_buffered: bool) -> Result<()> {
+        let _ = (client, at, from, is_buffered);
+        Err(Error::Invalid("this system has no locks".into()))
     }
 
     /// What is to be known of it after a run, in a word or two a number.

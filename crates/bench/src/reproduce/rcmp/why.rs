@@ -54,3 +54,8 @@ pub const MODES_ALONE: &str = "a trip more is what RPC + one-sided costs a clien
 
 /// The adaptive choice, a saturated server.
 pub const MODES_BUSY: &str = "one server thread bounds it: it does least for RPC + one-sided, 0.6 us, and rings a doorbell for zero-copy, 0.7 us. At 16 KiB the card of 12 GB/s bounds all three.";
+
+/// Write buffers.
+pub const WRITE_BUFFER: &str = "the paper does not say how many writes its clients make while they hold a lock. With 16, each but the last of which would wait for a trip of 2.8 us to the other pod, \
+    most of the trips go: all of a hold is in the message that unlocks. With one write a hold the buffer saves one trip of three. Rcmp's buffer lies in CXL memory and a thread of the client flushes it, which the paper \
+    names as what bounds it; ours are posted to the card.";

@@ -2,6 +2,7 @@
 
 mod hot;
 mod latency;
+mod locks;
 mod missing;
 mod rpc;
 mod throughput;
@@ -9,6 +10,7 @@ mod ycsb;
 
 pub use hot::hot;
 pub use latency::latency;
+pub use locks::locks;
 pub use missing::missing;
 pub use rpc::rpc;
 pub use throughput::{clients, pods};
@@ -94,6 +96,15 @@ impl Grid {
             rows: rows.clone().map(|n| self.rows[n].clone()).collect(),
             columns: self.columns.clone(),
             numbers: rows.map(|n| self.numbers[n].clone()).collect(),
+        }
+    }
+
+    /// Its first columns alone.
+    fn first(&self, columns: usize) -> Grid {
+        Grid {
+            rows: self.rows.clone(),
+            columns: self.columns[..columns].to_vec(),
+            numbers: self.numbers.iter().map(|row| row[..columns].to_vec()).collect(),
         }
     }
 
