@@ -23,7 +23,9 @@ use std::sync::Arc;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{self, JoinHandle, Local, Mutex, RwLock};
 use cenote_base::{Error, Result};
-use cenote_fabric::{self as fabric, Identity, Kind as RegionKind, Region, RegionOptions, coherence, default_path};
+use cenote_fabric::{
+    self as fabric, Identity, Kind as RegionKind, MirrorKeeper, Region, RegionOptions, coherence, default_path,
+};
 use cenote_storage::{Control, DataDir, RingPlace, RingUse, Storage, StorageOptions, StorageReport, Survive};
 
 use crate::background;
@@ -70,6 +72,8 @@ pub struct Config {
     pub remote: Option<RemoteSource>,
     /// The region's file or device; `None`: a file in shared memory, named after the database.
     pub region: Option<PathBuf>,
+    /// Who keeps the region mirrored, if somebody does: kind `cxl` that survives its host, since what is not written back is not mirrored.
+    pub mirror: Option<Arc<dyn MirrorKeeper>>,
     /// Bind the memory to this NUMA node.
     pub numa_node: Option<u32>,
     /// What the region's bytes are to survive.
@@ -98,6 +102,7 @@ impl Config {
             size,
             remote: None,
             region: None,
+            mirror: None,
             numa_node: None,
             survive: Survive::Process,
             ring: None,
@@ -113,6 +118,9 @@ impl Config {
         match (self.kind, &self.remote) {
             (Kind::Tiered, None) => Err(Error::Invalid("a tiered pool needs remote memory".into())),
             (Kind::Cxl | Kind::Dram, Some(_)) => Err(Error::Invalid("remote memory is for a tiered pool".into())),
+            _ if self.mirror.is_some() && (self.kind, self.survive) != (Kind::Cxl, Survive::Host) => Err(
+                Error::Invalid("a mirror gets what is written back: it is for a region that survives its host".into()),
+            ),
             _ => Ok(()),
         }
     }
@@ -165,6 +173,10 @@ impl BufferPool {
         config.check()?;
         let control = dir.control().get();
         let opened = open_region(&config, &control, &dir)?;
+        if let Some(mirror) = &config.mirror {
+            // Before anything is flushed: a mirror that is whole stays so.
+            mirror.begin(&opened.region)?;
+        }
         let epoch = take_over(&opened.region);
         let place = RingPlace {
             region: Arc::clone(&opened.region),
@@ -268,6 +280,9 @@ fn open_region(config: &Config, control: &Control, dir: &DataDir) -> Result<Open
             remarks.push(format!("region discarded: {reason}"));
         }
         Err(other) => return Err(other),
+    }
+    if let Some(mirror) = &config.mirror {
+        mirror.before_making()?;
     }
     let region = Region::create(&path, config.size, identity(control, dir), options)?;
     made(config, region, remarks)

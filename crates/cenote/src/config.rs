@@ -149,6 +149,17 @@ pub struct MemoryOptions {
     /// With --memory pool: file with the tenant's secret, where the manager asks for one
     #[arg(long, env = "CENOTE_TENANT_SECRET_FILE", value_name = "FILE")]
     pub tenant_secret_file: Option<PathBuf>,
+    /// With --memory pool: keep a second copy of the memory on another memory node, which takes its place when it is lost; implies --survive host
+    #[arg(
+        long,
+        env = "CENOTE_MIRROR",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        value_name = "true|false",
+        hide_possible_values = true
+    )]
+    pub mirror: Option<bool>,
 }
 
 /// All settings of a server, where they are given on the command line or in the environment.
@@ -201,6 +212,7 @@ struct FileOptions {
     pod: Option<String>,
     tenant: Option<String>,
     tenant_secret_file: Option<PathBuf>,
+    mirror: Option<bool>,
     device: Option<String>,
     device_cache: Option<String>,
     password_file: Option<PathBuf>,
@@ -254,6 +266,8 @@ pub struct PoolSettings {
     pub tenant: String,
     /// Where its secret is, if it has one.
     pub secret_file: Option<PathBuf>,
+    /// Whether the memory is mirrored on another memory node.
+    pub mirror: bool,
 }
 
 /// Settings that cannot be used.
@@ -299,8 +313,10 @@ impl Settings {
                 pod: options.memory.pod.or(file.pod),
                 tenant: options.memory.tenant.or(file.tenant),
                 secret_file: options.memory.tenant_secret_file.or(file.tenant_secret_file),
+                mirror: options.memory.mirror.or(file.mirror),
             },
         )?;
+        let survive = decide_survival(options.memory.survive.or(file.survive), pool.as_ref())?;
         let settings = Settings {
             data: options.data.data.or(file.data).unwrap_or_else(|| DATA_DEFAULT.into()),
             listen: options.listen.or(file.listen).unwrap_or_else(|| LISTEN_DEFAULT.into()),
@@ -310,7 +326,7 @@ impl Settings {
             memory_size_given: memory_size.is_some(),
             region: options.memory.region.or(file.region),
             numa_node: options.memory.numa_node.or(file.numa_node),
-            survive: options.memory.survive.or(file.survive).unwrap_or(Survival::Process),
+            survive,
             pool,
             device: decide_device(options.device.or(file.device), device_cache)?,
             password_file: options.password_file.or(file.password_file),
@@ -364,6 +380,18 @@ struct PoolOptions {
     pod: Option<String>,
     tenant: Option<String>,
     secret_file: Option<PathBuf>,
+    mirror: Option<bool>,
+}
+
+/// A mirror gets what is written back, which is what surviving the host asks for.
+fn decide_survival(given: Option<Survival>, pool: Option<&PoolSettings>) -> Result<Survival, ConfigError> {
+    match (given, pool.is_some_and(|pool| pool.mirror)) {
+        (Some(Survival::Process), true) => Err(ConfigError::Value(
+            "mirror: what is mirrored is what survives the host; leave survive out, or say host".into(),
+        )),
+        (_, true) => Ok(Survival::Host),
+        (given, false) => Ok(given.unwrap_or(Survival::Process)),
+    }
 }
 
 fn decide_pool(memory: Option<Memory>, options: PoolOptions) -> Result<Option<PoolSettings>, ConfigError> {
@@ -372,8 +400,9 @@ fn decide_pool(memory: Option<Memory>, options: PoolOptions) -> Result<Option<Po
         pod,
         tenant,
         secret_file,
+        mirror,
     } = options;
-    let given = manager.is_some() || pod.is_some() || tenant.is_some() || secret_file.is_some();
+    let given = manager.is_some() || pod.is_some() || tenant.is_some() || secret_file.is_some() || mirror == Some(true);
     let problem = match (memory, manager) {
         (Some(Memory::Pool), Some(manager)) => {
             return Ok(Some(PoolSettings {
@@ -381,10 +410,11 @@ fn decide_pool(memory: Option<Memory>, options: PoolOptions) -> Result<Option<Po
                 pod,
                 tenant: tenant.unwrap_or_else(|| DEFAULT_TENANT.into()),
                 secret_file,
+                mirror: mirror.unwrap_or(false),
             }));
         }
         (Some(Memory::Pool), None) => "memory is pool: say where its manager listens with --manager ADDR:PORT",
-        _ if given => "manager, pod, tenant and tenant_secret_file are for --memory pool",
+        _ if given => "manager, pod, tenant, tenant_secret_file and mirror are for --memory pool",
         _ => return Ok(None),
     };
     Err(ConfigError::Value(problem.into()))
@@ -526,6 +556,26 @@ mod tests {
         assert_eq!(settings.max_connections, 7);
         assert_eq!(settings.listen, LISTEN_DEFAULT);
         assert_eq!(settings.survive, Survival::Process);
+    }
+
+    /// What is mirrored is what is written back: so a mirror asks for survival of the host.
+    #[test]
+    fn a_mirror_is_for_the_pool_and_survives_the_host() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = "memory = \"pool\"\nmanager = \"127.0.0.1:1\"\n";
+        let mirrored = format!("{pool}mirror = true\n");
+        let settings = resolve(dir.path(), &mirrored, |_| ()).unwrap();
+        assert!(settings.pool.is_some_and(|pool| pool.mirror));
+        assert_eq!(settings.survive, Survival::Host);
+        let without = resolve(dir.path(), &mirrored, |options| options.memory.mirror = Some(false)).unwrap();
+        assert!(without.pool.is_some_and(|pool| !pool.mirror));
+        assert_eq!(without.survive, Survival::Process);
+        let says = |file: &str, what: &str| {
+            let error = resolve(dir.path(), file, |_| ()).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        };
+        says(&format!("{mirrored}survive = \"process\"\n"), "survives the host");
+        says("mirror = true\n", "for --memory pool");
     }
 
     #[test]

@@ -12,10 +12,13 @@ pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
     // Absolute, since the region names it for those who look at regions from elsewhere.
     let data = std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone());
     let mut options = EngineOptions::new(data.clone(), settings.memory.into(), settings.memory_size.bytes());
-    options.region = match &settings.pool {
-        Some(pool) => Some(pooled::take(pool, &data, settings.memory_size)?),
-        None => settings.region.clone(),
-    };
+    match &settings.pool {
+        Some(pool) => {
+            let taken = pooled::take(pool, &data, settings.memory_size)?;
+            (options.region, options.mirror) = (Some(taken.path), taken.mirror);
+        }
+        None => options.region = settings.region.clone(),
+    }
     options.numa_node = settings.numa_node;
     options.survive = settings.survive.into();
     Engine::open(options)

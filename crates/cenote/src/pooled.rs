@@ -7,6 +7,7 @@ use crate::config::PoolSettings;
 use crate::log;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
+use cenote_fabric::MirrorKeeper;
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_pool::holder::{Credentials, GrantedMemory, Wish};
@@ -18,13 +19,21 @@ const LABEL_FILE: &str = "pool.label";
 /// Held until the process ends: nobody can tell before when the last thread has let go of the mapping.
 static HELD: Mutex<Vec<GrantedMemory>> = Mutex::new(Vec::new());
 
-/// The region's file, granted to this process from here on.
-pub fn take(pool: &PoolSettings, data: &Path, size: ByteSize) -> Result<PathBuf> {
+/// Memory of the pool, granted to this process.
+pub struct Taken {
+    /// The file to map.
+    pub path: PathBuf,
+    /// Who keeps it mirrored, if it is to be.
+    pub mirror: Option<Arc<dyn MirrorKeeper>>,
+}
+
+/// The region's memory, granted to this process from here on.
+pub fn take(pool: &PoolSettings, data: &Path, size: ByteSize) -> Result<Taken> {
     take_labelled(pool, label(data)?, data.display().to_string(), size)
 }
 
-/// The file of the grant with this label, granted to this process from here on.
-pub fn take_labelled(pool: &PoolSettings, label: String, description: String, size: ByteSize) -> Result<PathBuf> {
+/// The memory of the grant with this label, granted to this process from here on.
+pub fn take_labelled(pool: &PoolSettings, label: String, description: String, size: ByteSize) -> Result<Taken> {
     let network: Arc<dyn Network> = Arc::new(Tcp);
     let wish = Wish {
         label,
@@ -32,6 +41,7 @@ pub fn take_labelled(pool: &PoolSettings, label: String, description: String, si
         bytes: size.bytes(),
         pod: pool.pod.clone(),
         keep: None,
+        mirror: pool.mirror,
     };
     let memory = GrantedMemory::open(&network, &credentials(pool)?, wish, Box::new(end))?;
     let path = memory.path();
@@ -50,8 +60,9 @@ pub fn take_labelled(pool: &PoolSettings, label: String, description: String, si
         memory.epoch(),
         if memory.is_fresh() { "new" } else { "kept from before" }
     );
+    let mirror = memory.mirror();
     HELD.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
-    Ok(path)
+    Ok(Taken { path, mirror })
 }
 
 fn credentials(pool: &PoolSettings) -> Result<Credentials> {

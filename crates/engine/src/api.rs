@@ -3,8 +3,10 @@
 use crate::error::Result;
 use cenote_buffer::Geometry;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 pub use cenote_buffer::RemoteSource;
+pub use cenote_fabric::MirrorKeeper;
 
 /// Isolation level of a transaction, as PostgreSQL defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,6 +189,8 @@ pub struct EngineOptions {
     pub remote: Option<RemoteSource>,
     /// Region file; None: a file in shared memory named after the database's id.
     pub region: Option<PathBuf>,
+    /// Who keeps the region mirrored, if somebody does; then it has to survive its host.
+    pub mirror: Option<Arc<dyn MirrorKeeper>>,
     /// What the region survives.
     pub survive: Survive,
     /// Bind the memory to this NUMA node.
@@ -204,6 +208,7 @@ impl EngineOptions {
             memory_size,
             remote: None,
             region: None,
+            mirror: None,
             survive: Survive::Process,
             numa_node: None,
             background: true,

@@ -405,6 +405,7 @@ fn config(options: &EngineOptions) -> Config {
     let mut config = Config::new(kind, options.memory_size);
     config.region = options.region.clone();
     config.remote = options.remote.clone();
+    config.mirror = options.mirror.clone();
     config.survive = match options.survive {
         Survive::Process => cenote_buffer::Survive::Process,
         Survive::Host => cenote_buffer::Survive::Host,

@@ -10,7 +10,7 @@
 //!                                              (none) ◀── confirmed ──────  Freeing
 //! ```
 //!
-//! A grant may be a part of a space, which nobody holds: its memory node keeps it ([`spaces`]).
+//! A grant may be a part of a space, which nobody holds: its memory node keeps it ([`spaces`]). It may have a mirror on another memory node ([`mirrors`]).
 //!
 //! Invariants:
 //! - each byte of a memory node is free or of one grant; a grant counts until its node has *confirmed* that nobody has it
@@ -34,9 +34,9 @@ use std::fmt;
 
 /// Memory is granted in extents of so many bytes.
 pub const EXTENT: u64 = 2 << 20;
-const FORMAT: &str = "cenote-pool 2";
-/// Before there were spaces. It is read as it is: what it lacks is empty.
-const FORMAT_1: &str = "cenote-pool 1";
+const FORMAT: &str = "cenote-pool 3";
+/// Before there were spaces, and before there were mirrors. They are read as they are: what they lack is empty.
+const FORMER_FORMATS: [&str; 2] = ["cenote-pool 1", "cenote-pool 2"];
 /// No grant comes to have such a number: a node that names one lies.
 const GRANT_MAX: u64 = 1 << 62;
 /// Characters of a description that are kept.
@@ -79,6 +79,10 @@ pub enum Phase {
     Keeping,
     /// A part of a space: its node keeps it.
     Kept,
+    /// A mirror that lacks something of what it mirrors.
+    Filling,
+    /// A mirror that has all that was flushed.
+    Whole,
 }
 
 impl fmt::Display for Phase {
@@ -90,6 +94,8 @@ impl fmt::Display for Phase {
             Phase::Freeing => "freeing",
             Phase::Keeping => "being made",
             Phase::Kept => "kept",
+            Phase::Filling => "being filled",
+            Phase::Whole => "whole",
         })
     }
 }
@@ -116,6 +122,9 @@ pub struct Grant {
     /// Which part of which space it is, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<PartOf>,
+    /// The grant that it mirrors, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror_of: Option<GrantId>,
     /// When its lease lapses (held), or since when it has been idle. Not kept: a manager that starts gives everybody a whole lease.
     #[serde(skip)]
     pub time: Nanos,
@@ -218,7 +227,7 @@ impl Book {
     pub fn from_bytes(bytes: &[u8], tenants: Tenants, now: Nanos, lease: Nanos) -> Result<Self> {
         let text = std::str::from_utf8(bytes).map_err(|_| Error::corrupt("the pool's book is no text"))?;
         let (head, body) = text.split_once('\n').unwrap_or((text, ""));
-        let known = |format: &str| format == FORMAT || format == FORMAT_1;
+        let known = |format: &str| format == FORMAT || FORMER_FORMATS.contains(&format);
         let Some((format, sum)) = head.rsplit_once(' ').filter(|(format, _)| known(format)) else {
             return Err(Error::Mismatch(format!(
                 "the pool's book begins with \"{}\"; this program knows \"{FORMAT}\"",
@@ -379,7 +388,9 @@ impl Book {
         }
         self.nodes.remove(&id);
         self.lose_parts(id);
+        self.promote_from(id);
         self.grants.retain(|_, grant| grant.node != id);
+        self.settle_mirrors();
         self.settle_spaces();
         Ok(())
     }
@@ -476,10 +487,14 @@ impl Book {
 
     fn open_new(&mut self, tenant: &str, bytes: u64, wish: &OpenRequest, now: Nanos, lease: Nanos) -> Result<Opening> {
         let priority = self.limits(tenant)?.priority;
-        self.check_quota(tenant, bytes)?;
+        let sides = if wish.mirror { 2 } else { 1 };
+        self.check_quota(tenant, bytes.saturating_mul(sides))?;
         let Some(node) = self.place(bytes, wish) else {
             return self.reclaim(bytes, wish, priority);
         };
+        if wish.mirror && !self.check_place_of_mirror(bytes, node, wish, priority)? {
+            return Ok(Opening::Wait);
+        }
         let id = GrantId(self.next);
         self.next += 1;
         let grant = Grant {
@@ -492,10 +507,16 @@ impl Book {
             phase: Phase::Idle,
             keep: wish.keep,
             part: None,
+            mirror_of: None,
             time: now,
         };
         self.grants.insert(id, grant);
-        self.hold(id, now, lease)
+        let opening = self.hold(id, now, lease)?;
+        Ok(if wish.mirror {
+            self.mirror_new(opening, wish, now)
+        } else {
+            opening
+        })
     }
 
     fn check_quota(&self, tenant: &str, bytes: u64) -> Result<()> {
@@ -580,11 +601,18 @@ impl Book {
         let mut idle: Vec<_> = self
             .grants
             .iter()
-            .filter(|(_, g)| g.node == node && g.phase == Phase::Idle && of(g) < priority)
+            .filter(|(_, g)| g.node == node && self.is_used_by_nobody(g) && of(g) < priority)
             .map(|(id, g)| (of(g), g.time, *id, g.bytes))
             .collect();
         idle.sort_unstable();
         idle.into_iter().map(|(.., id, bytes)| (id, bytes)).collect()
+    }
+
+    /// It is idle, or mirrors what is.
+    fn is_used_by_nobody(&self, grant: &Grant) -> bool {
+        let is_idle = |id: GrantId| self.grants.get(&id).is_some_and(|of| of.phase == Phase::Idle);
+        let is_mirror = matches!(grant.phase, Phase::Filling | Phase::Whole);
+        grant.phase == Phase::Idle || (is_mirror && grant.mirror_of.is_some_and(is_idle))
     }
 
     fn full(&self, bytes: u64, pod: Option<&str>, nodes: &[NodeId]) -> Error {
@@ -614,6 +642,7 @@ impl Book {
             grant.epoch += 1;
             grant.time = now;
         }
+        self.settle_mirrors();
     }
 
     fn holders(&mut self, tenant: &str, id: GrantId, epoch: u64) -> Result<&mut Grant> {
@@ -645,6 +674,7 @@ impl Book {
         grant.phase = if give_back { Phase::Freeing } else { Phase::Fencing };
         grant.epoch += 1;
         grant.time = now;
+        self.settle_mirrors();
         Ok(())
     }
 
@@ -663,6 +693,7 @@ impl Book {
                 grant.epoch += 1;
             }
         }
+        self.settle_mirrors();
     }
 
     /// A grant's node has done what its phase asks for, and nobody has it mapped.
@@ -674,7 +705,7 @@ impl Book {
             Phase::Fencing => (grant.phase, grant.time) = (Phase::Idle, now),
             Phase::Freeing => drop(self.grants.remove(&id)),
             Phase::Keeping => (grant.phase, grant.time) = (Phase::Kept, now),
-            Phase::Held | Phase::Idle | Phase::Kept => {}
+            Phase::Held | Phase::Idle | Phase::Kept | Phase::Filling | Phase::Whole => {}
         }
         self.settle_spaces();
     }
@@ -682,9 +713,10 @@ impl Book {
     /// An operator takes it away from whoever has it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is none of this number, or it is part of a space.
+    /// [`Error::Invalid`] if there is none of this number, or it is part of a space, or a mirror.
     pub fn free(&mut self, id: GrantId) -> Result<()> {
         self.check_alone(id)?;
+        self.check_no_mirror(id)?;
         self.set_freeing(id);
         Ok(())
     }
@@ -694,6 +726,7 @@ impl Book {
             grant.phase = Phase::Freeing;
             grant.epoch += 1;
         }
+        self.settle_mirrors();
     }
 
     // ---- views and checks ----
@@ -738,6 +771,7 @@ impl Book {
                 .unwrap_or_default(),
             epoch: grant.epoch,
             phase: grant.phase,
+            mirror_of: grant.mirror_of,
             time: match grant.phase {
                 Phase::Held => grant.time.since(now).raw(),
                 _ => now.since(grant.time).raw(),
@@ -751,6 +785,7 @@ impl Book {
         let mut problems = Vec::new();
         let mut labels = std::collections::BTreeSet::new();
         problems.extend(self.problems_of_spaces());
+        problems.extend(self.problems_of_mirrors());
         for (id, grant) in &self.grants {
             if id.0 >= self.next {
                 problems.push(format!("grant {id} has a number that is not given yet"));
@@ -785,6 +820,7 @@ impl Book {
     }
 }
 
+mod mirrors;
 mod spaces;
 #[cfg(test)]
 mod tests;

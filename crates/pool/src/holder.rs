@@ -3,15 +3,21 @@
 //! A holder that the manager does not hear for the time of a lease is *fenced*: the memory node ends its process before anybody else gets the memory.
 //! A manager that is away fences nobody, so a holder that cannot reach it goes on.
 
+mod mirror;
+
 use crate::book::GrantId;
 use crate::book::NodeId;
 use crate::managers::Managers;
-use crate::wire::{self, AuditReport, Hello, OpenRequest, Opened, PoolStatus, Reply, Request, Role, VERSION, Welcome};
+use crate::wire::{
+    self, AuditReport, Hello, MirrorRequest, OpenRequest, Opened, PoolStatus, Reply, Request, Role, VERSION, Welcome,
+};
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
+use cenote_fabric::MirrorKeeper;
 use cenote_fabric::message::{Connection, Network};
-use std::path::PathBuf;
+use mirror::GrantMirror;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Longer than the manager lets somebody wait for memory.
@@ -47,6 +53,8 @@ pub struct Wish {
     pub pod: Option<String>,
     /// How long it is kept while nobody holds it, in seconds; `None`: until it is given back.
     pub keep: Option<u64>,
+    /// Whether it is to be mirrored on another memory node: see [`GrantedMemory::mirror`].
+    pub mirror: bool,
 }
 
 /// Called when the grant is this holder's no more. What it was used for has to end: the process is about to be ended.
@@ -124,17 +132,23 @@ pub struct GrantedMemory {
     opened: Opened,
     shared: Arc<Shared>,
     thread: Option<rt::JoinHandle<()>>,
+    mirror: Option<Arc<GrantMirror>>,
 }
 
-struct Shared {
+/// A way to the manager, over one session after the other.
+struct Line {
     network: Arc<dyn Network>,
     managers: Managers,
     hello: Hello,
+    session: Mutex<Option<Session>>,
+}
+
+struct Shared {
+    line: Line,
     grant: GrantId,
     epoch: u64,
-    session: Mutex<Option<Session>>,
     every: Nanos,
-    stop: Event,
+    stop: Arc<Event>,
     revoked: AtomicBool,
 }
 
@@ -158,28 +172,41 @@ impl GrantedMemory {
             pod: wish.pod,
             keep: wish.keep,
             machine: cenote_fabric::boot(),
+            mirror: wish.mirror,
         });
-        let Reply::Opened(opened) = session.ask(&request)? else {
-            return Err(unexpected());
-        };
+        let opened = open_whole(&session, &request)?;
         let shared = Arc::new(Shared {
-            network: Arc::clone(network),
-            managers,
-            hello,
             grant: opened.grant,
             epoch: opened.epoch,
             every: Nanos(session.welcome.lease / RENEWALS),
-            session: Mutex::new(Some(session)),
-            stop: Event::default(),
+            line: Line {
+                network: Arc::clone(network),
+                managers,
+                hello,
+                session: Mutex::new(Some(session)),
+            },
+            stop: Arc::default(),
             revoked: AtomicBool::new(false),
         });
+        let mirror = match wish.mirror {
+            true => Some(shared.mirrored(network, credentials, &opened)?),
+            false => None,
+        };
         let theirs = Arc::clone(&shared);
         let thread = rt::spawn("pool lease", move || theirs.keep(&on_revoked));
         Ok(Self {
             opened,
             shared,
             thread: Some(thread),
+            mirror,
         })
+    }
+
+    /// Keeps it mirrored, if that was wished for. Who uses the memory as a region asks it before the region is made, and tells it of the region when that was opened or made, before
+    /// anything is flushed; and keeps to host survival, since what is not written back is not mirrored.
+    pub fn mirror(&self) -> Option<Arc<dyn MirrorKeeper>> {
+        let mirror = self.mirror.as_ref()?;
+        Some(Arc::clone(mirror) as Arc<dyn MirrorKeeper>)
     }
 
     /// The file to map.
@@ -229,13 +256,16 @@ impl GrantedMemory {
             epoch: self.opened.epoch,
             give_back,
         };
-        self.shared.ask(&request, ANSWER_PATIENCE)
+        self.shared.order(&request, ANSWER_PATIENCE)
     }
 
     fn end_thread(&mut self) {
         self.shared.stop.set();
         if let Some(thread) = self.thread.take() {
             thread.join().ok();
+        }
+        if let Some(mirror) = self.mirror.take() {
+            mirror.end();
         }
     }
 }
@@ -255,7 +285,7 @@ impl Shared {
         let patience = Nanos(2 * self.every.raw()).max(RENEW_PATIENCE_MIN);
         let mut silent = false;
         while !self.stop.wait_timeout(self.every) {
-            match self.ask(&renew, patience) {
+            match self.order(&renew, patience) {
                 Ok(()) => silent = false,
                 Err(error @ Error::Revoked(_)) => {
                     self.revoked.store(true, Ordering::Release);
@@ -271,8 +301,35 @@ impl Shared {
         }
     }
 
+    /// Asks for what is done, or not.
+    fn order(&self, request: &Request, patience: Nanos) -> Result<()> {
+        match self.line.ask(request, patience)? {
+            Reply::Done => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// What keeps it mirrored. Over a line of its own: a mirror may take longer than a lease has time.
+    fn mirrored(
+        &self,
+        network: &Arc<dyn Network>,
+        credentials: &Credentials,
+        opened: &Opened,
+    ) -> Result<Arc<GrantMirror>> {
+        let line = Line {
+            network: Arc::clone(network),
+            managers: Managers::parse(&credentials.manager)?,
+            hello: credentials.tenants_hello(),
+            session: Mutex::default(),
+        };
+        let (which, stop) = ((self.grant, self.epoch), Arc::clone(&self.stop));
+        Ok(GrantMirror::new(line, which, self.every, stop, opened.mirror.clone()))
+    }
+}
+
+impl Line {
     /// Asks over the session that there is, or a new one.
-    fn ask(&self, request: &Request, patience: Nanos) -> Result<()> {
+    fn ask(&self, request: &Request, patience: Nanos) -> Result<Reply> {
         let mut session = self.session.lock();
         if session.is_none() {
             *session = Some(Session::begin(&*self.network, &self.managers, &self.hello)?);
@@ -283,9 +340,30 @@ impl Shared {
             *session = None;
             self.managers.turn_away();
         }
-        match asked? {
-            Reply::Done => Ok(()),
-            _ => Err(unexpected()),
+        asked
+    }
+}
+
+/// Opens a grant; if its memory is broken, and its mirror is not, the mirror in its place.
+fn open_whole(session: &Session, request: &Request) -> Result<Opened> {
+    let open = || match session.ask(request)? {
+        Reply::Opened(opened) => Ok(opened),
+        _ => Err(unexpected()),
+    };
+    let opened = open()?;
+    let is_region = |path: &str| cenote_fabric::peek(Path::new(path)).is_ok_and(|found| found.content.is_ok());
+    let whole = opened.mirror.as_ref().filter(|mirror| mirror.whole && !opened.fresh);
+    match whole.is_some_and(|mirror| !is_region(&opened.path) && is_region(&mirror.path)) {
+        false => Ok(opened),
+        true => {
+            eprintln!(
+                "cenote: grant {}: {} is broken: its mirror takes its place",
+                opened.grant, opened.path
+            );
+            let (grant, epoch) = (opened.grant, opened.epoch);
+            let what = MirrorRequest::FailOver;
+            session.ask(&Request::Mirror { grant, epoch, what })?;
+            open()
         }
     }
 }

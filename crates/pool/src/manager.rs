@@ -14,6 +14,7 @@
 //!
 //! Lock order: a link's `one` → the book; the reasons (`not_made`) → the book. No thread waits for a node with the book locked.
 
+mod mirrors;
 mod office;
 mod spaces;
 
@@ -32,7 +33,7 @@ use cenote_base::{Error, Result};
 use cenote_fabric::message::{Connection, Network};
 use office::Office;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// How long a lease lasts, unless told.
@@ -388,7 +389,7 @@ impl Inner {
                     Some(order) => Order::Keep(order),
                     None => continue,
                 },
-                Phase::Held | Phase::Idle | Phase::Kept => continue,
+                Phase::Held | Phase::Idle | Phase::Kept | Phase::Filling | Phase::Whole => continue,
             };
             match link.order(&order) {
                 Ok(_) => self.change(|book| {
@@ -445,6 +446,7 @@ impl Inner {
                 self.change(|book| book.release(tenant, grant, epoch, give_back, now))?;
                 Ok(Reply::Done)
             }
+            Request::Mirror { grant, epoch, what } => self.mirror(tenant, grant, epoch, what),
             Request::CreateSpace(wish) => self.create_space(tenant, &wish),
             Request::OpenSpace { name } => Ok(Reply::Space(self.book.lock().space_view(tenant, &name)?)),
             Request::GrowSpace(wish) => self.grow_space(tenant, &wish),
@@ -464,10 +466,15 @@ impl Inner {
             let opening = self.change(|book| book.open(tenant, wish, rt::now(), self.options.lease))?;
             let waited = rt::now().since(began);
             match opening {
-                Opening::Admit(id, epoch) => return self.admit(id, epoch),
-                Opening::Ask(id, epoch) => match self.take_over(id, epoch) {
+                Opening::Admit(id, epoch) => match self.admit(id, epoch, wish.mirror)? {
+                    Some(opened) => return Ok(opened),
+                    None => continue,
+                },
+                Opening::Ask(id, epoch) => match self.take_over(id, epoch, wish.mirror) {
                     Err(Error::Busy(_)) if waited < ENDING_PATIENCE => {}
-                    done => return done,
+                    Ok(None) => continue,
+                    Ok(Some(opened)) => return Ok(opened),
+                    Err(error) => return Err(error),
                 },
                 Opening::Wait if waited < OPEN_PATIENCE && !self.is_stopping() => {}
                 Opening::Wait => {
@@ -480,7 +487,7 @@ impl Inner {
     }
 
     /// The former holder has a lease still. If its node says that nobody uses the memory, it is dead, and a next one need not wait.
-    fn take_over(&self, id: GrantId, epoch: u64) -> Result<Opened> {
+    fn take_over(&self, id: GrantId, epoch: u64, mirror: bool) -> Result<Option<Opened>> {
         let node = self.book.lock().grant(id)?.node;
         let OrderReply::Holders(holders) = self.order(node, &Order::Inspect { grant: id })? else {
             return Err(Error::corrupt("a memory node's answer"));
@@ -488,15 +495,26 @@ impl Inner {
         if !holders.is_empty() {
             return Err(Error::Busy(format!("grant {id} is in use by {}", holders.join(", "))));
         }
+        self.check_mirror_is_left(id)?;
         match self.change(|book| book.take_over(id, epoch, rt::now(), self.options.lease))? {
-            Opening::Admit(id, epoch) => self.admit(id, epoch),
+            Opening::Admit(id, epoch) => self.admit(id, epoch, mirror),
             Opening::Ask(..) | Opening::Wait => Err(Error::Busy(format!("grant {id} is being taken back"))),
         }
     }
 
-    fn admit(&self, id: GrantId, epoch: u64) -> Result<Opened> {
+    /// Its node makes the grant's file, if it is new. `None`: the memory was lost, and the mirror is the grant from here on; it has to be opened.
+    fn admit(&self, id: GrantId, epoch: u64, mirror: bool) -> Result<Option<Opened>> {
         let grant = self.book.lock().grant(id)?.clone();
-        let fresh = match self.order(grant.node, &Order::Admit { grant: id }) {
+        let admitted = self.order(grant.node, &Order::Admit { grant: id });
+        let is_lost = matches!(
+            admitted,
+            Ok(OrderReply::Admitted { fresh: true }) | Err(Error::Io { .. })
+        );
+        if is_lost && self.change(|book| Ok(book.memory_was_lost(id, epoch)))? {
+            eprintln!("cenote: manager: the memory of grant {id} is lost: its mirror takes its place");
+            return Ok(None);
+        }
+        let fresh = match admitted {
             Ok(OrderReply::Admitted { fresh }) => fresh,
             other => {
                 self.change(|book| {
@@ -506,20 +524,23 @@ impl Inner {
                 return Err(other.err().unwrap_or_else(|| Error::corrupt("a memory node's answer")));
             }
         };
-        let (pod, directory) = {
+        let mirror = self.mirror_at_opening(id, mirror)?;
+        let (pod, path) = {
             let book = self.book.lock();
-            let node = book.node(grant.node)?;
-            (node.pod.clone(), node.directory.clone())
+            (
+                book.node(grant.node)?.pod.clone(),
+                mirrors::path_of(&book, grant.node, id)?,
+            )
         };
-        let path = Path::new(&directory).join(format!("grant-{id}"));
-        Ok(Opened {
+        Ok(Some(Opened {
             grant: id,
             epoch,
             bytes: grant.bytes,
             pod,
             path: path.display().to_string(),
             fresh,
-        })
+            mirror,
+        }))
     }
 
     // ---- operators ----
@@ -582,7 +603,7 @@ fn compare(name: &str, node: NodeId, books: [&Book; 2], files: &[GrantFile], rep
     let of_node = |book: &Book| -> BTreeMap<GrantId, _> {
         let grants = book.grants().filter(|(_, grant)| grant.node == node);
         grants
-            .map(|(id, grant)| (id, (grant.phase, grant.epoch, grant.bytes)))
+            .map(|(id, grant)| (id, (grant.phase, grant.epoch, grant.bytes, book.may_be_used(id))))
             .collect()
     };
     let (before, after) = (of_node(before), of_node(after));
@@ -606,7 +627,7 @@ fn compare(name: &str, node: NodeId, books: [&Book; 2], files: &[GrantFile], rep
                         .problems
                         .push(format!("{name}: grant-{id} has {len}, {bytes} were granted"));
                 }
-                if is.0 == Phase::Idle && !file.holders.is_empty() {
+                if !is.3 && !file.holders.is_empty() {
                     let holders = file.holders.join(", ");
                     report
                         .problems
@@ -619,7 +640,7 @@ fn compare(name: &str, node: NodeId, books: [&Book; 2], files: &[GrantFile], rep
     }
     for (id, was) in &before {
         let there = files.iter().any(|file| file.grant == *id);
-        if !there && after.get(id) == Some(was) && matches!(was.0, Phase::Held | Phase::Kept) {
+        if !there && after.get(id) == Some(was) && matches!(was.0, Phase::Held | Phase::Kept | Phase::Whole) {
             report
                 .problems
                 .push(format!("{name}: grant {id} is {}, but its file is gone", was.0));

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// What this program speaks. Peers of another version are refused.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// Bytes of the longest answer.
 const ANSWER_MAX: usize = 16 << 20;
@@ -109,6 +109,29 @@ pub enum Request {
     },
     /// The tenant's spaces.
     Spaces,
+    /// A holder asks, or says, something of its grant's mirror.
+    Mirror {
+        grant: GrantId,
+        epoch: u64,
+        what: MirrorRequest,
+    },
+}
+
+/// What a holder has to do with its grant's mirror.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum MirrorRequest {
+    /// Which is it?
+    Look,
+    /// The one that there is, or a new one.
+    Seek,
+    /// It has all that was flushed, and gets what will be.
+    Whole(GrantId),
+    /// The memory is about to be made anew: what the mirror has counts no more.
+    Void(GrantId),
+    /// It cannot be used, and this holder does not map it.
+    Lost(GrantId),
+    /// The memory itself is broken, and this holder maps neither side: the mirror is to be the grant.
+    FailOver,
 }
 
 /// A wish for a space, or for more memory of one.
@@ -160,6 +183,9 @@ pub struct OpenRequest {
     pub keep: Option<u64>,
     /// Where the holder runs.
     pub machine: u64,
+    /// Whether it is to have a mirror.
+    #[serde(default)]
+    pub mirror: bool,
 }
 
 /// What was granted.
@@ -172,6 +198,19 @@ pub struct Opened {
     pub path: String,
     /// It has nothing of before: new, or its memory was lost.
     pub fresh: bool,
+    /// Its mirror, if it has one.
+    #[serde(default)]
+    pub mirror: Option<MirrorView>,
+}
+
+/// A grant's mirror, for its holder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MirrorView {
+    pub grant: GrantId,
+    pub pod: String,
+    pub path: String,
+    /// Whether it has all that was flushed.
+    pub whole: bool,
 }
 
 /// What comes back.
@@ -179,6 +218,7 @@ pub struct Opened {
 pub enum Reply {
     Done,
     Opened(Opened),
+    Mirror(Option<MirrorView>),
     Status(PoolStatus),
     Audit(AuditReport),
     Space(SpaceView),
@@ -357,6 +397,9 @@ pub struct GrantView {
     pub epoch: u64,
     /// What is happening to it.
     pub phase: Phase,
+    /// The grant that it mirrors, if it does.
+    #[serde(default)]
+    pub mirror_of: Option<GrantId>,
     /// What is left of its lease, or how long it has been idle, in nanoseconds.
     pub time: u64,
 }
@@ -627,7 +670,7 @@ mod tests {
 
         #[test]
         fn requests_come_back_as_they_went(label in ".{0,40}", bytes: u64, keep: Option<u64>, pod: Option<String>) {
-            let request = Request::Open(OpenRequest { label, description: String::new(), bytes, pod, keep, machine: 0 });
+            let request = Request::Open(OpenRequest { label, description: String::new(), bytes, pod, keep, machine: 0, mirror: false });
             let written = serde_json::to_vec(&request).expect("written");
             prop_assert_eq!(serde_json::from_slice::<Request>(&written).expect("read"), request);
         }

@@ -6,6 +6,7 @@ mod durability;
 mod host_loss;
 mod kills;
 mod measure;
+mod mirror;
 mod model;
 mod simulated;
 mod tiered;

@@ -150,15 +150,13 @@ fn place(arguments: &KvArguments, port: u16) -> Result<PathBuf, Failure> {
         pod: arguments.pod.clone(),
         tenant: arguments.tenant.clone().unwrap_or_else(|| DEFAULT_TENANT.into()),
         secret_file: arguments.tenant_secret_file.clone(),
+        // A store's words are not written back, so there is nothing to mirror.
+        mirror: false,
     };
     let label = arguments.label.as_deref().unwrap_or(LABEL_DEFAULT);
     let label = format!("kv-{label}");
-    Ok(pooled::take_labelled(
-        &pool,
-        label,
-        "key-value store".into(),
-        size(arguments),
-    )?)
+    let taken = pooled::take_labelled(&pool, label, "key-value store".into(), size(arguments))?;
+    Ok(taken.path)
 }
 
 fn open(path: &Path, arguments: &KvArguments) -> Result<Space, Failure> {

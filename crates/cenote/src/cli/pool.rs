@@ -328,7 +328,7 @@ pub fn look(command: PoolCommand) -> Result<ExitCode, Failure> {
             let number =
                 u64::from_str_radix(&node, 16).map_err(|_| format!("\"{node}\" is no number of a memory node"))?;
             operator(&connect)?.forget(NodeId(number))?;
-            say!("memory node {node} is forgotten, with its grants");
+            say!("memory node {node} is forgotten, with its grants; of those with a whole mirror that takes the place");
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -395,6 +395,10 @@ fn grant_row(grant: &GrantView) -> [String; 7] {
         Phase::Held => format!("held, lease {seconds:.1} s"),
         Phase::Idle => format!("idle for {seconds:.0} s"),
         phase => phase.to_string(),
+    };
+    let state = match grant.mirror_of {
+        Some(of) => format!("mirror of {of}, {state}"),
+        None => state,
     };
     [
         grant.id.to_string(),

@@ -126,9 +126,14 @@ fn describe_memory(settings: &Settings) -> String {
     }
     if let Some(pool) = &settings.pool {
         return format!(
-            "{size} in a region (cxl) granted by the memory pool at {}; it survives {}",
+            "{size} in a region (cxl) granted by the memory pool at {}; it survives {}{}",
             pool.manager,
-            survives(settings)
+            survives(settings),
+            if pool.mirror {
+                ", and is mirrored on another memory node"
+            } else {
+                ""
+            }
         );
     }
     let place = match &settings.region {

@@ -43,9 +43,13 @@ fn start_manager(directory: &Path, listen: &str) -> Daemon {
 
 /// 160 MiB in pod `rack`.
 fn start_node(directory: &Path, manager: &str) -> Daemon {
-    let arguments = ["memory", "--pod", "rack", "--size", "160MiB", "--manager", manager];
+    start_node_in(&directory.join("node"), "rack", manager)
+}
+
+fn start_node_in(region: &Path, pod: &str, manager: &str) -> Daemon {
+    let arguments = ["memory", "--pod", pod, "--size", "160MiB", "--manager", manager];
     let mut command = cenote(&arguments);
-    command.arg("--region").arg(directory.join("node"));
+    command.arg("--region").arg(region);
     Daemon::start(command)
 }
 
@@ -162,6 +166,80 @@ fn the_pool_may_be_killed_under_a_database() {
     client.batch_execute("INSERT INTO t VALUES (3)").unwrap();
     let text = pool.until("held");
     assert!(text.contains("there"), "{text}");
+}
+
+/// A mirrored database: a node is lost with all of its memory, and the next start finds what was there on the other: all that was acknowledged, warm. It has a mirror again when there is
+/// another node.
+#[test]
+fn a_mirrored_database_outlives_its_memory() {
+    let mut pool = Pool::new();
+    let data = Data::new();
+    let (ok, text) = output(pool.run(&data).arg("--mirror"));
+    assert!(!ok && text.contains("of the 0 others"), "{text}");
+    let other = pool.directory.path().join("other");
+    let mut second = start_node_in(&other, "attic", &pool.address);
+
+    let mut server = Process::spawn({
+        let mut command = pool.run(&data);
+        command.arg("--mirror");
+        command
+    });
+    let said = server.said.join("\n");
+    assert!(
+        said.contains("survives a lost host") && said.contains("mirrored"),
+        "{said}"
+    );
+    let mut client = server.client();
+    client
+        .batch_execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        .unwrap();
+    let mut rows = 0;
+    let mut fill = |client: &mut postgres::Client, count: i32| {
+        for _ in 0..count {
+            client
+                .execute("INSERT INTO t VALUES ($1, repeat('x', 500))", &[&rows])
+                .unwrap();
+            rows += 1;
+        }
+        rows
+    };
+    fill(&mut client, 300);
+    let text = pool.until(", whole");
+    assert!(text.contains("mirror of"), "{text}");
+    let count = fill(&mut client, 300);
+    let (ok, text) = pool.ask(&["audit"]);
+    assert!(ok && text.contains("0 problems"), "{text}");
+
+    let held = pool.until("held");
+    let pod = held.lines().find(|line| line.contains("held")).unwrap();
+    let is_first = pod.split_whitespace().nth(3) == Some("rack");
+    let (node, region) = match is_first {
+        true => (&mut pool.node, pool.directory.path().join("node")),
+        false => (&mut second, other.clone()),
+    };
+    server.kill();
+    node.kill();
+    std::fs::remove_dir_all(&region).unwrap();
+    let gone = pool.until("GONE");
+    let number = gone.lines().find(|line| line.contains("GONE")).unwrap();
+    let (ok, text) = pool.ask(&["forget", number.split_whitespace().next().unwrap()]);
+    assert!(ok, "{text}");
+
+    let server = Process::spawn({
+        let mut command = pool.run(&data);
+        command.arg("--mirror");
+        command
+    });
+    let said = server.said.join("\n");
+    assert!(said.contains("recovery   instant"), "{said}");
+    let mut client = server.client();
+    let row = client.query_one("SELECT count(*), sum(length(v)) FROM t", &[]).unwrap();
+    let (found, bytes): (i64, i64) = (row.get(0), row.get(1));
+    assert_eq!((found, bytes), (i64::from(count), i64::from(count) * 500));
+    let _third = start_node_in(&region, "cellar", &pool.address);
+    let text = pool.until(", whole");
+    assert!(text.contains("cellar"), "{text}");
+    fill(&mut client, 10);
 }
 
 /// A tenant's spaces, from the first to the last word about them; the nodes and the manager come and go between.

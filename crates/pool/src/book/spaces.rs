@@ -286,6 +286,7 @@ impl Book {
                 phase: Phase::Keeping,
                 keep: None,
                 part: Some(PartOf { space: id, number }),
+                mirror_of: None,
                 time: now,
             };
             let grant_id = GrantId(self.next);

@@ -14,6 +14,7 @@ fn wish(label: &str, extents: u64) -> OpenRequest {
         pod: None,
         keep: None,
         machine: 0,
+        mirror: false,
     }
 }
 
@@ -246,12 +247,14 @@ fn an_older_book_is_taken_over() {
         .replace(",\n  \"spaces\": []", "")
         .replace("  \"term\": 0,\n", "");
     assert!(!body.contains("spaces") && !body.contains("term"), "{body}");
-    let old = format!("{FORMAT_1} {:08x}\n{body}\n", crc32c(body.as_bytes()));
     let read = |bytes: &[u8]| Book::from_bytes(bytes, tenants(), Nanos(5), LEASE);
-    let now = read(old.as_bytes()).expect("read");
-    assert_eq!(now.grant(id).expect("there").bytes, 2 * EXTENT);
-    assert_eq!(String::from_utf8(now.to_bytes()).expect("text"), text);
-    let later = text.replacen(FORMAT, "cenote-pool 3", 1);
+    for format in FORMER_FORMATS {
+        let old = format!("{format} {:08x}\n{body}\n", crc32c(body.as_bytes()));
+        let now = read(old.as_bytes()).expect("read");
+        assert_eq!(now.grant(id).expect("there").bytes, 2 * EXTENT);
+        assert_eq!(String::from_utf8(now.to_bytes()).expect("text"), text);
+    }
+    let later = text.replacen(FORMAT, "cenote-pool 4", 1);
     assert!(matches!(read(later.as_bytes()), Err(Error::Mismatch(_))));
 }
 
@@ -498,7 +501,10 @@ enum Step {
     Drop(bool, u8),
     Fail(u8),
     Forget(bool),
-    Open(bool, u8, u8),
+    Open(bool, u8, u8, bool),
+    Write(u8),
+    Mirror(u8, Say),
+    LoseMemory(u8),
     Release(u8, bool),
     Renew(u8),
     Confirm(u8),
@@ -509,9 +515,32 @@ enum Step {
     Restart,
 }
 
+/// What a holder does about its mirror.
+#[derive(Debug, Clone, Copy)]
+enum Say {
+    Seek,
+    Fill,
+    Void,
+    Lost,
+    FailOver,
+}
+
+fn says() -> impl Strategy<Value = Say> {
+    prop_oneof![
+        2 => Just(Say::Seek),
+        4 => Just(Say::Fill),
+        1 => Just(Say::Void),
+        1 => Just(Say::Lost),
+        1 => Just(Say::FailOver),
+    ]
+}
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        4 => (any::<bool>(), 0..5u8, 0..6u8).prop_map(|(a, l, n)| Step::Open(a, l, n)),
+        4 => (any::<bool>(), 0..5u8, 0..6u8, any::<bool>()).prop_map(|(a, l, n, m)| Step::Open(a, l, n, m)),
+        3 => any::<u8>().prop_map(Step::Write),
+        6 => (any::<u8>(), says()).prop_map(|(g, say)| Step::Mirror(g, say)),
+        2 => any::<u8>().prop_map(Step::LoseMemory),
         2 => (any::<u8>(), any::<bool>()).prop_map(|(g, b)| Step::Release(g, b)),
         1 => any::<u8>().prop_map(Step::Renew),
         4 => any::<u8>().prop_map(Step::Confirm),
@@ -530,10 +559,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// What runs beside the book: who was told that he holds which grant with which epoch, and may be using it; which parts nodes keep; and which spaces
-/// tenants were told to be there, with the numbers of their parts.
+/// tenants were told to be there, with the numbers of their parts. What was flushed last into the memory of each grant, and of each mirror; and into which mirrors holders copy.
 #[derive(Default)]
 struct World {
     now: u64,
+    writes: u64,
+    content: BTreeMap<GrantId, u64>,
+    attached: BTreeMap<GrantId, GrantId>,
     holders: BTreeMap<GrantId, (String, u64)>,
     kept: BTreeMap<GrantId, (SpaceId, u8)>,
     told: BTreeMap<(String, String), (SpaceId, BTreeMap<u8, GrantId>)>,
@@ -544,6 +576,78 @@ impl World {
     fn pick(&self, book: &Book, n: u8) -> Option<GrantId> {
         let ids: Vec<GrantId> = book.grants().map(|(id, _)| id).collect();
         (!ids.is_empty()).then(|| ids[n as usize % ids.len()])
+    }
+
+    /// Memory that is not there any more, or is another's: nobody copies into it, and nobody holds it.
+    fn forget(&mut self, id: GrantId) {
+        self.holders.remove(&id);
+        self.content.remove(&id);
+        self.attached.retain(|of, mirror| *of != id && *mirror != id);
+    }
+
+    /// Each whole mirror has what its grant's memory has.
+    fn compare_mirrors(&self, book: &Book) {
+        for (id, grant) in book.grants().filter(|(_, grant)| grant.phase == Phase::Whole) {
+            let of = grant.mirror_of.expect("a mirror");
+            assert_eq!(
+                self.content.get(&id),
+                self.content.get(&of),
+                "grant {id}, the whole mirror of {of}"
+            );
+        }
+    }
+
+    /// Its process has ended: it copies nothing more.
+    fn end(&mut self, id: GrantId) {
+        self.holders.remove(&id);
+        self.attached.remove(&id);
+    }
+
+    fn say(&mut self, book: &mut Book, id: GrantId, say: Say) {
+        let Some((tenant, epoch)) = self.holders.get(&id).cloned() else {
+            return;
+        };
+        let now = Nanos(self.now);
+        let mirror = book.mirror_for(&tenant, id, epoch).ok().flatten();
+        match say {
+            Say::Seek => {
+                if let Ok(sought) = book.seek_mirror(&tenant, id, epoch, now) {
+                    assert!(mirror.is_none_or(|mirror| mirror == sought), "it has one");
+                }
+            }
+            Say::Fill => {
+                let Some(mirror) = mirror else { return };
+                // From here on what is flushed is copied; what was before is, now.
+                self.attached.insert(id, mirror);
+                let content = self.content.get(&id).copied().unwrap_or(0);
+                self.content.insert(id, content);
+                self.content.insert(mirror, content);
+                book.mirror_is_whole(&tenant, id, epoch, mirror)
+                    .expect("it is the mirror");
+            }
+            Say::Void => {
+                let Some(mirror) = mirror else { return };
+                book.mirror_is_void(&tenant, id, epoch, mirror)
+                    .expect("it is the mirror");
+                self.attached.remove(&id);
+                self.content.insert(id, 0);
+            }
+            Say::Lost => {
+                let Some(mirror) = mirror else { return };
+                book.mirror_is_lost(&tenant, id, epoch, mirror)
+                    .expect("it is the holder");
+                self.attached.remove(&id);
+            }
+            Say::FailOver => {
+                let had = self.content.get(&id).copied();
+                let is_whole = mirror.filter(|mirror| book.grant(*mirror).is_ok_and(|m| m.phase == Phase::Whole));
+                assert_eq!(book.fail_over(&tenant, id, epoch).is_ok(), is_whole.is_some());
+                if let Some(mirror) = is_whole {
+                    assert_eq!(self.content.get(&mirror).copied(), had, "what was flushed is there");
+                    self.forget(id);
+                }
+            }
+        }
     }
 
     /// What tenants hear when they ask for their spaces: what they heard before is there, and parts are what they were.
@@ -611,9 +715,20 @@ impl World {
                     .filter(|(_, g)| g.node == node)
                     .map(|(id, _)| id)
                     .collect();
+                let mirrored = |id: &GrantId| {
+                    let grant = book.grant(*id).ok().filter(|grant| grant.phase != Phase::Freeing)?;
+                    let (mirror, is) = book.mirror_of(*id).filter(|(_, is)| is.phase == Phase::Whole)?;
+                    Some((grant.label.clone(), mirror, is.node, self.content.get(id).copied()))
+                };
+                let mirrored: Vec<_> = lost.iter().filter_map(mirrored).collect();
                 if book.forget(node).is_ok() {
+                    for (label, mirror, at, content) in mirrored {
+                        let grant = book.grant(mirror).expect("the mirror is the grant");
+                        assert_eq!((&grant.label, grant.node, grant.phase), (&label, at, Phase::Fencing));
+                        assert_eq!(self.content.get(&mirror).copied(), content, "what was flushed is there");
+                    }
                     for id in lost {
-                        self.holders.remove(&id);
+                        self.forget(id);
                         self.kept.remove(&id);
                         self.told
                             .values_mut()
@@ -621,13 +736,59 @@ impl World {
                     }
                 }
             }
-            Step::Open(which, label, extents) => {
+            Step::Open(which, label, extents, mirror) => {
                 let tenant = if which { "a" } else { "b" };
-                if let Ok(Opening::Admit(id, epoch)) =
-                    open(book, tenant, &format!("l{label}"), extents.into(), self.now)
-                {
+                if let Ok(Opening::Admit(id, epoch)) = book.open(
+                    tenant,
+                    &OpenRequest {
+                        mirror,
+                        ..wish(&format!("l{label}"), extents.into())
+                    },
+                    now,
+                    LEASE,
+                ) {
                     let before = self.holders.insert(id, (tenant.into(), epoch));
                     assert!(before.is_none(), "grant {id} has two holders");
+                    if !mirror {
+                        book.drop_mirror(id);
+                    }
+                    // The next holder copies into a whole mirror before it flushes anything.
+                    if let Some((mirror, _)) = book.mirror_of(id).filter(|(_, is)| is.phase == Phase::Whole) {
+                        self.attached.insert(id, mirror);
+                    }
+                }
+            }
+            Step::Write(n) => {
+                // Whoever maps it writes, also when he is the holder no more and has not been ended yet.
+                let Some(id) = self.pick(book, n).filter(|id| self.holders.contains_key(id)) else {
+                    return;
+                };
+                self.writes += 1;
+                self.content.insert(id, self.writes);
+                if let Some(mirror) = self.attached.get(&id) {
+                    self.content.insert(*mirror, self.writes);
+                }
+            }
+            Step::Mirror(n, say) => {
+                if let Some(id) = self.pick(book, n) {
+                    self.say(book, id, say);
+                }
+            }
+            Step::LoseMemory(n) => {
+                // Found when the next holder is admitted: it has the grant, and its file is not there.
+                let Some(id) = self.pick(book, n) else { return };
+                let Some((_, epoch)) = self.holders.get(&id).cloned() else {
+                    return;
+                };
+                let had = self.content.get(&id).copied();
+                let mirror = book
+                    .mirror_of(id)
+                    .filter(|(_, is)| is.phase == Phase::Whole)
+                    .map(|(mirror, _)| mirror);
+                if book.memory_was_lost(id, epoch) {
+                    let mirror = mirror.expect("only a whole one takes its place");
+                    assert_eq!(self.content.get(&mirror).copied(), had, "what was flushed is there");
+                    self.forget(id);
                 }
             }
             Step::Release(n, back) => {
@@ -636,6 +797,7 @@ impl World {
                     && book.release(&tenant, id, epoch, back, now).is_ok()
                 {
                     self.holders.remove(&id);
+                    self.attached.remove(&id);
                 }
             }
             Step::Renew(n) => {
@@ -657,15 +819,22 @@ impl World {
                 }
                 if matches!(grant.phase, Phase::Fencing | Phase::Freeing) {
                     // The node has ended the holder, and members.
-                    self.holders.remove(&id);
+                    if grant.phase == Phase::Freeing {
+                        self.content.remove(&id);
+                        let of = self.attached.iter().find(|(_, mirror)| **mirror == id);
+                        // Whoever copies into it maps it, and was ended.
+                        of.map(|(of, _)| *of).into_iter().for_each(|of| self.end(of));
+                    }
+                    self.end(id);
                     self.kept.remove(&id);
                     book.confirmed(id, grant.epoch, now);
                 }
             }
             Step::Free(n) => {
                 if let Some(id) = self.pick(book, n) {
-                    let is_part = book.grant(id).expect("picked").part.is_some();
-                    assert_eq!(book.free(id).is_ok(), !is_part);
+                    let grant = book.grant(id).expect("picked");
+                    let is_alone = grant.part.is_none() && grant.mirror_of.is_none();
+                    assert_eq!(book.free(id).is_ok(), is_alone);
                 }
             }
             Step::Tick(seconds) => {
@@ -709,8 +878,148 @@ proptest! {
                 prop_assert!(is_part, "grant {id} is a part");
             }
             world.ask(&book);
+            world.compare_mirrors(&book);
         }
     }
+}
+
+fn mirrored(label: &str, extents: u64) -> OpenRequest {
+    OpenRequest {
+        mirror: true,
+        ..wish(label, extents)
+    }
+}
+
+/// A grant with a mirror on the other node, which its holder has filled.
+fn open_whole(book: &mut Book, label: &str) -> (GrantId, u64, GrantId) {
+    let (id, epoch) = admit(book.open("b", &mirrored(label, 2), Nanos(0), LEASE));
+    let (mirror, grant) = book.mirror_of(id).expect("a mirror");
+    assert_eq!(grant.phase, Phase::Filling);
+    book.mirror_is_whole("b", id, epoch, mirror).expect("its holder");
+    (id, epoch, mirror)
+}
+
+#[test]
+fn a_mirror_lies_elsewhere_and_counts() {
+    let mut book = book();
+    let (id, _, mirror) = open_whole(&mut book, "db");
+    let nodes = [id, mirror].map(|id| book.grant(id).expect("there").node);
+    assert_ne!(nodes[0], nodes[1]);
+    assert_eq!((book.granted_to("b"), book.granted(nodes[1])), (4 * EXTENT, 2 * EXTENT));
+    let text = book.free(mirror).expect_err("not by itself").to_string();
+    assert!(text.contains(&format!("mirror of grant {id}")), "{text}");
+    let says = |error: Result<Opening>, what: &str| {
+        let text = error.expect_err("refused").to_string();
+        assert!(text.contains(what), "{text}");
+    };
+    says(book.open("b", &mirrored("big", 5), Nanos(0), LEASE), "of the 1 others");
+    says(book.open("a", &mirrored("much", 4), Nanos(0), LEASE), "quota of 12MiB");
+    book.free(id).expect("freed");
+    [id, mirror].into_iter().for_each(|id| confirm(&mut book, id));
+    assert_eq!(book.grants().count(), 0);
+    let mut alone = Book::new(7, tenants());
+    alone.join(&hello(1, "left", 8)).expect("joined");
+    says(alone.open("b", &mirrored("db", 2), Nanos(0), LEASE), "of the 0 others");
+    assert_eq!(alone.grants().count(), 0);
+}
+
+/// The node is lost: the mirror is the grant, with another epoch, and nobody has it before its node has ended who maps it.
+#[test]
+fn a_whole_mirror_takes_the_place_of_what_is_lost() {
+    let mut book = book();
+    let (id, epoch, mirror) = open_whole(&mut book, "db");
+    let node = book.grant(id).expect("there").node;
+    book.leave(node);
+    book.forget(node).expect("forgotten");
+    assert!(matches!(
+        book.renew("b", id, epoch, Nanos(1), LEASE),
+        Err(Error::Revoked(_))
+    ));
+    assert!(matches!(
+        book.open("b", &mirrored("db", 2), Nanos(1), LEASE),
+        Ok(Opening::Wait)
+    ));
+    assert_eq!(book.work_of(book.grant(mirror).expect("there").node), [mirror]);
+    confirm(&mut book, mirror);
+    let (now, next) = admit(book.open("b", &mirrored("db", 2), Nanos(2), LEASE));
+    assert!(now == mirror && next > epoch, "{now} {next}");
+    let none = book.seek_mirror("b", now, next, Nanos(3));
+    assert!(matches!(none, Err(Error::Full(_))), "{none:?}");
+    book.join(&hello(3, "new", 8)).expect("joined");
+    let another = book.seek_mirror("b", now, next, Nanos(3)).expect("room");
+    assert_eq!(book.grant(another).expect("there").node, NodeId(3));
+    assert_eq!(book.problems(), Vec::<String>::new());
+}
+
+/// What lacks something is not promoted: the memory is lost then, and the label's next one is new.
+#[test]
+fn a_mirror_that_is_not_whole_takes_no_place() {
+    let mut book = book();
+    let (id, epoch, mirror) = open_whole(&mut book, "db");
+    book.mirror_is_void("b", id, epoch, mirror).expect("its holder");
+    assert!(!book.memory_was_lost(id, epoch));
+    assert!(matches!(book.fail_over("b", id, epoch), Err(Error::Lost(_))));
+    let node = book.grant(id).expect("there").node;
+    book.leave(node);
+    book.forget(node).expect("forgotten");
+    assert_eq!(book.grant(mirror).expect("there").phase, Phase::Freeing);
+    let (next, _) = admit(open(&mut book, "b", "db", 2, 1));
+    assert!(next > mirror, "{next}");
+}
+
+/// A mirror that is lost is another's concern only: who is the holder says so, and seeks another.
+#[test]
+fn what_holders_say_of_mirrors_is_checked() {
+    let mut book = book();
+    let (id, epoch, mirror) = open_whole(&mut book, "db");
+    for (tenant, epoch) in [("a", epoch), ("b", epoch + 1)] {
+        let said = [
+            book.mirror_is_void(tenant, id, epoch, mirror),
+            book.mirror_is_lost(tenant, id, epoch, mirror),
+            book.fail_over(tenant, id, epoch),
+            book.seek_mirror(tenant, id, epoch, Nanos(1)).map(drop),
+        ];
+        assert!(
+            said.iter().all(|said| matches!(said, Err(Error::Revoked(_)))),
+            "{said:?}"
+        );
+    }
+    let other = book.mirror_is_whole("b", id, epoch, GrantId(77));
+    assert!(matches!(other, Err(Error::Lost(_))), "{other:?}");
+    book.mirror_is_lost("b", id, epoch, mirror).expect("its holder");
+    book.mirror_is_lost("b", id, epoch, mirror).expect("as before");
+    assert_eq!(book.grant(mirror).expect("there").phase, Phase::Freeing);
+    let late = book.mirror_is_whole("b", id, epoch, mirror);
+    assert!(matches!(late, Err(Error::Lost(_))), "{late:?}");
+    let another = book.seek_mirror("b", id, epoch, Nanos(1)).expect("room");
+    assert_ne!(another, mirror);
+    // Who does without has none, and a mirror of what nobody holds goes where memory is short.
+    book.release("b", id, epoch, false, Nanos(2)).expect("released");
+    confirm(&mut book, id);
+    book.drop_mirror(id);
+    assert_eq!(book.grant(another).expect("there").phase, Phase::Freeing);
+}
+
+/// A mirror of idle memory is reclaimed, and what it mirrors stays.
+#[test]
+fn mirrors_of_what_nobody_holds_are_reclaimed() {
+    let mut book = book();
+    let (id, epoch) = admit(book.open("a", &mirrored("db", 2), Nanos(0), LEASE));
+    let (mirror, node) = book
+        .mirror_of(id)
+        .map(|(mirror, grant)| (mirror, grant.node))
+        .expect("a mirror");
+    assert_eq!(node, NodeId(2));
+    admit(open(&mut book, "b", "left", 6, 0));
+    let held = open(&mut book, "b", "right", 3, 0);
+    assert!(matches!(held, Err(Error::Full(_))), "{held:?}");
+    book.release("a", id, epoch, false, Nanos(1)).expect("released");
+    confirm(&mut book, id);
+    assert!(matches!(open(&mut book, "b", "right", 3, 2), Ok(Opening::Wait)));
+    assert_eq!(book.grant(mirror).expect("there").phase, Phase::Freeing);
+    assert_eq!(book.grant(id).expect("there").phase, Phase::Idle);
+    confirm(&mut book, mirror);
+    admit(open(&mut book, "b", "right", 3, 3));
 }
 
 #[test]

@@ -314,6 +314,7 @@ fn change(book: &mut Book, random: &mut Random) {
         bytes: EXTENT * (1 + random.below(4)),
         pod: None,
         keep: None,
+        mirror: false,
         machine: 0,
     };
     match book.open("default", &wish, now, SOON) {

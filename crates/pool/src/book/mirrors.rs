@@ -1,0 +1,316 @@
+//! Mirrors of grants, in the book: a second piece of memory on another memory node, which gets what the holder writes back.
+//!
+//! ```text
+//!          open, seek                holder: whole
+//!  (none) ────────────▶ Filling ─────────────────────▶ Whole ──────▶ the grant: Fencing, with a label and an epoch of its own,
+//!                          │  ▲    holder: made anew     │  promote   and what was the grant is Freeing
+//!                          │  └──────────────────────────┤
+//!                          ▼   lost, not wanted, its grant goes
+//!                       Freeing ◀────────────────────────┘
+//! ```
+//!
+//! A mirror is a grant of its own, so that its bytes count as any: towards its node's room and its tenant's quota. Nobody holds it; who holds what it mirrors maps both.
+//!
+//! Invariants:
+//! - a mirror lies on another memory node than what it mirrors, and a grant has one that is not being freed at most;
+//! - it is `Whole` only while it has all that its grant's holder has flushed: the holder says that it is when it is, and ends to copy only after the book says that it is not;
+//! - only a whole one is promoted, with a new epoch and by way of `Fencing`: whoever maps it, as the former holder does, is ended before anybody gets it;
+//! - what was promoted from is never the grant again: its number is gone with it.
+
+use super::{Book, Grant, GrantId, NodeId, Opening, Phase};
+use crate::wire::{MirrorView, OpenRequest};
+use cenote_base::rt::Nanos;
+use cenote_base::units::ByteSize;
+use cenote_base::{Error, Result};
+use std::path::Path;
+
+impl Book {
+    // ---- looking ----
+
+    /// The mirror of a grant, if it has one that is not being freed.
+    pub fn mirror_of(&self, id: GrantId) -> Option<(GrantId, &Grant)> {
+        let is_it = |g: &Grant| g.mirror_of == Some(id) && g.phase != Phase::Freeing;
+        let mut mirrors = self.grants.iter().filter(|(_, grant)| is_it(grant));
+        mirrors.next().map(|(id, grant)| (*id, grant))
+    }
+
+    /// The mirror of a grant that its holder asks about.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if it is the holder no more.
+    pub fn mirror_for(&mut self, tenant: &str, id: GrantId, epoch: u64) -> Result<Option<GrantId>> {
+        self.holders(tenant, id, epoch)?;
+        Ok(self.mirror_of(id).map(|(mirror, _)| mirror))
+    }
+
+    /// What its holder is told of a grant's mirror.
+    pub fn mirror_view(&self, id: GrantId) -> Option<MirrorView> {
+        let (mirror, grant) = self.mirror_of(id)?;
+        let node = self.nodes.get(&grant.node)?;
+        Some(MirrorView {
+            grant: mirror,
+            pod: node.pod.clone(),
+            path: Path::new(&node.directory)
+                .join(format!("grant-{mirror}"))
+                .display()
+                .to_string(),
+            whole: grant.phase == Phase::Whole,
+        })
+    }
+
+    /// Whether anybody may map a grant: as its holder, or its former one until that is ended.
+    pub fn may_be_used(&self, id: GrantId) -> bool {
+        self.grants.get(&id).is_none_or(|grant| !self.is_used_by_nobody(grant))
+    }
+
+    // ---- what holders say ----
+
+    /// The holder wants a mirror: the one that there is, or one that is to be filled.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if it is the holder no more; [`Error::Full`] (other nodes, quota).
+    pub fn seek_mirror(&mut self, tenant: &str, id: GrantId, epoch: u64, now: Nanos) -> Result<GrantId> {
+        let bytes = self.holders(tenant, id, epoch)?.bytes;
+        if let Some((mirror, _)) = self.mirror_of(id) {
+            return Ok(mirror);
+        }
+        self.check_quota(tenant, bytes)?;
+        let node = self.grant(id)?.node;
+        let machine = self.node(node)?.machine;
+        match self.place_mirror(node, bytes, machine) {
+            Some(node) => Ok(self.add_mirror(id, node, now)),
+            None => Err(self.no_place(bytes, node, machine)),
+        }
+    }
+
+    /// The mirror has all that the holder has flushed, and gets what it flushes from here on.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if it is the holder no more, [`Error::Lost`] if the grant has another mirror, or none.
+    pub fn mirror_is_whole(&mut self, tenant: &str, id: GrantId, epoch: u64, mirror: GrantId) -> Result<()> {
+        self.set_mirror(tenant, id, epoch, mirror, Phase::Whole)
+    }
+
+    /// The holder makes the memory anew: what the mirror has is to be believed no more.
+    ///
+    /// # Errors
+    /// As [`Book::mirror_is_whole`].
+    pub fn mirror_is_void(&mut self, tenant: &str, id: GrantId, epoch: u64, mirror: GrantId) -> Result<()> {
+        self.set_mirror(tenant, id, epoch, mirror, Phase::Filling)
+    }
+
+    fn set_mirror(&mut self, tenant: &str, id: GrantId, epoch: u64, mirror: GrantId, phase: Phase) -> Result<()> {
+        self.holders(tenant, id, epoch)?;
+        if self.mirror_of(id).is_none_or(|(is, _)| is != mirror) {
+            return Err(Error::Lost(format!(
+                "grant {mirror} is not the mirror of grant {id} any more"
+            )));
+        }
+        if let Some(grant) = self.grants.get_mut(&mirror) {
+            grant.phase = phase;
+        }
+        Ok(())
+    }
+
+    /// The holder has no use of a mirror, or it is broken; it does not map it any more.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if it is the holder no more.
+    pub fn mirror_is_lost(&mut self, tenant: &str, id: GrantId, epoch: u64, mirror: GrantId) -> Result<()> {
+        self.holders(tenant, id, epoch)?;
+        if self.mirror_of(id).is_some_and(|(is, _)| is == mirror) {
+            self.set_freeing(mirror);
+        }
+        Ok(())
+    }
+
+    /// The holder has found its memory broken, and maps neither side: the mirror is to be the grant.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if it is the holder no more, [`Error::Lost`] if there is no whole mirror.
+    pub fn fail_over(&mut self, tenant: &str, id: GrantId, epoch: u64) -> Result<()> {
+        self.holders(tenant, id, epoch)?;
+        match self.promote(id) {
+            true => Ok(()),
+            false => Err(Error::Lost(format!("grant {id} has no mirror that is whole"))),
+        }
+    }
+
+    // ---- what the manager finds ----
+
+    /// Its memory was not there, or could not be reached, when it was to be held with this epoch: whether its mirror becomes the grant.
+    pub fn memory_was_lost(&mut self, id: GrantId, epoch: u64) -> bool {
+        let is_so = self.grant(id).is_ok_and(|g| g.phase == Phase::Held && g.epoch == epoch);
+        is_so && self.promote(id)
+    }
+
+    /// Its holder does without a mirror, or its node cannot make it; nobody maps it.
+    pub fn drop_mirror(&mut self, id: GrantId) {
+        if let Some((mirror, _)) = self.mirror_of(id) {
+            self.set_freeing(mirror);
+        }
+    }
+
+    /// If a grant has a whole mirror that becomes the grant, and the grant's memory is freed.
+    fn promote(&mut self, id: GrantId) -> bool {
+        let mirror = self.mirror_of(id).filter(|(_, mirror)| mirror.phase == Phase::Whole);
+        let Some((mirror, _)) = mirror else { return false };
+        let Some(lost) = self.grants.get_mut(&id).filter(|lost| lost.phase != Phase::Freeing) else {
+            return false;
+        };
+        let was = lost.clone();
+        // No tenant's own label has a slash.
+        lost.label = format!("{}/lost-{id}", was.label);
+        (lost.phase, lost.epoch) = (Phase::Freeing, was.epoch + 1);
+        if let Some(grant) = self.grants.get_mut(&mirror) {
+            *grant = Grant {
+                node: grant.node,
+                // Whoever has held either is the holder no more.
+                epoch: was.epoch.max(grant.epoch) + 1,
+                phase: Phase::Fencing,
+                mirror_of: None,
+                ..was
+            };
+        }
+        true
+    }
+
+    /// A memory node will not come back: what was mirrored elsewhere is there.
+    pub(super) fn promote_from(&mut self, node: NodeId) {
+        let there = self.grants.iter().filter(|(_, grant)| grant.node == node);
+        let there: Vec<GrantId> = there.map(|(id, _)| *id).collect();
+        there.into_iter().for_each(|id| _ = self.promote(id));
+    }
+
+    /// What follows from the phases of grants: a mirror goes with what it mirrors.
+    pub(super) fn settle_mirrors(&mut self) {
+        let is_gone = |id: GrantId| self.grants.get(&id).is_none_or(|grant| grant.phase == Phase::Freeing);
+        let is_left = |grant: &Grant| grant.phase != Phase::Freeing && grant.mirror_of.is_some_and(is_gone);
+        let left = self.grants.iter().filter(|(_, grant)| is_left(grant));
+        let left: Vec<GrantId> = left.map(|(id, _)| *id).collect();
+        left.into_iter().for_each(|id| self.set_freeing(id));
+    }
+
+    // ---- places ----
+
+    /// Connected memory nodes of a machine where what lies on `node` can be mirrored.
+    fn nodes_beside(&self, node: NodeId, machine: u64) -> Vec<NodeId> {
+        let nodes = self.nodes.iter().filter(|(id, other)| {
+            let is_there = other.connected && other.machine == machine;
+            is_there && **id != node
+        });
+        nodes.map(|(id, _)| *id).collect()
+    }
+
+    /// In another pod if there is room; then where most room is.
+    fn place_mirror(&self, node: NodeId, bytes: u64, machine: u64) -> Option<NodeId> {
+        let pod = |id: NodeId| self.nodes.get(&id).map(|node| &node.pod);
+        let beside = self.nodes_beside(node, machine).into_iter();
+        beside
+            .filter(|id| self.free_of(*id) >= bytes)
+            .max_by_key(|id| (pod(*id) != pod(node), self.free_of(*id)))
+    }
+
+    fn add_mirror(&mut self, id: GrantId, node: NodeId, now: Nanos) -> GrantId {
+        let mirror = GrantId(self.next);
+        self.next += 1;
+        let of = &self.grants[&id];
+        let grant = Grant {
+            // No tenant's own label has a slash.
+            label: format!("{}/mirror-{mirror}", of.label),
+            node,
+            epoch: 0,
+            phase: Phase::Filling,
+            keep: None,
+            mirror_of: Some(id),
+            time: now,
+            ..of.clone()
+        };
+        self.grants.insert(mirror, grant);
+        mirror
+    }
+
+    /// The mirror of a grant that is new on `node`; `false`: memory is being reclaimed for it.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if no other node has room.
+    pub(super) fn check_place_of_mirror(
+        &mut self,
+        bytes: u64,
+        node: NodeId,
+        wish: &OpenRequest,
+        priority: u8,
+    ) -> Result<bool> {
+        if self.place_mirror(node, bytes, wish.machine).is_some() {
+            return Ok(true);
+        }
+        let beside = self.nodes_beside(node, wish.machine);
+        match beside.iter().find_map(|node| self.victims(*node, bytes, priority)) {
+            Some(victims) => {
+                victims.into_iter().for_each(|id| self.set_freeing(id));
+                Ok(false)
+            }
+            None => Err(self.no_place(bytes, node, wish.machine)),
+        }
+    }
+
+    /// Gives a grant that nobody has heard of yet its mirror.
+    pub(super) fn mirror_new(&mut self, opening: Opening, wish: &OpenRequest, now: Nanos) -> Opening {
+        if let Opening::Admit(id, _) = opening
+            && let Ok((node, bytes)) = self.grant(id).map(|grant| (grant.node, grant.bytes))
+            && let Some(place) = self.place_mirror(node, bytes, wish.machine)
+        {
+            self.add_mirror(id, place, now);
+        }
+        opening
+    }
+
+    fn no_place(&self, bytes: u64, node: NodeId, machine: u64) -> Error {
+        let others = self.nodes_beside(node, machine).len();
+        Error::Full(format!(
+            "a mirror lies on another memory node than what it mirrors, and of the {others} others that are connected on this machine none has {} free (cenote memory starts one)",
+            ByteSize(bytes)
+        ))
+    }
+
+    // ---- checks ----
+
+    /// # Errors
+    /// [`Error::Invalid`] for a mirror.
+    pub(super) fn check_no_mirror(&self, id: GrantId) -> Result<()> {
+        match self.grant(id)?.mirror_of {
+            None => Ok(()),
+            Some(of) => Err(Error::Invalid(format!(
+                "grant {id} is the mirror of grant {of}, and goes when that does, or when its holder does without (no --mirror)"
+            ))),
+        }
+    }
+
+    pub(super) fn problems_of_mirrors(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (id, grant) in &self.grants {
+            let is_mirror = matches!(grant.phase, Phase::Filling | Phase::Whole);
+            let fits = match grant.mirror_of {
+                None => !is_mirror,
+                Some(_) if grant.phase == Phase::Freeing => true,
+                Some(of) => is_mirror && self.fits(*id, grant, of),
+            };
+            if !fits {
+                problems.push(format!(
+                    "grant {id} is {}, and what it mirrors says otherwise",
+                    grant.phase
+                ));
+            }
+        }
+        problems
+    }
+
+    fn fits(&self, id: GrantId, mirror: &Grant, of: GrantId) -> bool {
+        let is_only = self.mirror_of(of).is_some_and(|(only, _)| only == id);
+        let fits = |of: &Grant| {
+            let is_alone = of.part.is_none() && of.mirror_of.is_none() && of.phase != Phase::Freeing;
+            is_alone && of.node != mirror.node && of.bytes == mirror.bytes && of.tenant == mirror.tenant
+        };
+        is_only && self.grants.get(&of).is_some_and(fits) && mirror.part.is_none()
+    }
+}

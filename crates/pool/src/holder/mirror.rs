@@ -1,0 +1,227 @@
+//! Keeps a holder's memory mirrored: finds a mirror, fills it, says when it is whole, and finds another when it is lost.
+//!
+//! ```text
+//!   before_making ── the book: the mirror is not whole
+//!   begin ────────── the whole mirror that there is, attached before anything is flushed; else the book: it is lost
+//!   each turn ────── ask which is the mirror ─▶ none: seek ─▶ another than is attached: detach ─▶ attach ─▶ fill ─▶ the book: it is whole
+//! ```
+//!
+//! Invariant: **the book knows first**. It says that a mirror is whole only after that is so, and copying ends only after it says that it is not whole, or not the mirror. So
+//! nobody has to wait: while the manager is away, lines are copied as before.
+//!
+//! A mirror that a former process left whole is whole when it is attached: what that process flushed is in it, and what it did not flush is promised to nobody. It is filled once
+//! more all the same, since a copy may have been cut off.
+
+use super::{Line, unexpected};
+use crate::book::GrantId;
+use crate::wire::{MirrorRequest, MirrorView, Reply, Request};
+use cenote_base::rt::{self, Event, Mutex, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::{MirrorFile, MirrorKeeper, Region, Side};
+use core::fmt;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+/// How long an answer is waited for: a node may have to make a file for it.
+const PATIENCE: Nanos = Nanos::from_secs(15);
+
+/// See the module.
+pub(super) struct GrantMirror {
+    line: Line,
+    grant: GrantId,
+    epoch: u64,
+    every: Nanos,
+    stop: Arc<Event>,
+    /// What the book said last, until the region is there.
+    found: Mutex<Option<MirrorView>>,
+    thread: Mutex<Option<rt::JoinHandle<()>>>,
+    this: Weak<GrantMirror>,
+}
+
+impl fmt::Debug for GrantMirror {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the mirror of grant {}", self.grant)
+    }
+}
+
+/// What is attached.
+struct Attached {
+    grant: GrantId,
+    file: Arc<MirrorFile>,
+    /// All lines were copied since.
+    filled: bool,
+}
+
+impl GrantMirror {
+    pub(super) fn new(
+        line: Line,
+        (grant, epoch): (GrantId, u64),
+        every: Nanos,
+        stop: Arc<Event>,
+        found: Option<MirrorView>,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            line,
+            grant,
+            epoch,
+            every,
+            stop,
+            found: Mutex::new(found),
+            thread: Mutex::default(),
+            this: Weak::clone(this),
+        })
+    }
+
+    /// Waits for the thread; it was told to stop.
+    pub(super) fn end(&self) {
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            thread.join().ok();
+        }
+    }
+
+    pub(super) fn ask(&self, what: MirrorRequest) -> Result<Option<MirrorView>> {
+        let (grant, epoch) = (self.grant, self.epoch);
+        match self.line.ask(&Request::Mirror { grant, epoch, what }, PATIENCE)? {
+            Reply::Mirror(view) => Ok(view),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// The mirror that counts as whole, for a region of which nothing was changed yet.
+    fn resume(&self, region: &Region, view: &MirrorView) -> Result<Attached> {
+        let file = Arc::new(MirrorFile::open(Path::new(&view.path), region.len())?);
+        region.attach_mirror(Arc::clone(&file) as Arc<dyn Side>)?;
+        Ok(Attached {
+            grant: view.grant,
+            file,
+            filled: false,
+        })
+    }
+
+    fn keep(&self, region: &Weak<Region>, mut attached: Option<Attached>) {
+        let mut said = String::new();
+        loop {
+            let Some(region) = region.upgrade() else { return };
+            match self.turn(&region, &mut attached) {
+                Ok(()) => said.clear(),
+                Err(Error::Revoked(_)) => return,
+                Err(error) if error.to_string() != said => {
+                    said = error.to_string();
+                    eprintln!(
+                        "cenote: the mirror of grant {}: {said}; going on without, and trying again",
+                        self.grant
+                    );
+                }
+                Err(_) => {}
+            }
+            drop(region);
+            if self.stop.wait_timeout(self.every) {
+                return;
+            }
+        }
+    }
+
+    fn turn(&self, region: &Region, attached: &mut Option<Attached>) -> Result<()> {
+        let mut view = self.ask(MirrorRequest::Look)?;
+        if attached
+            .as_ref()
+            .is_some_and(|a| view.as_ref().is_none_or(|view| view.grant != a.grant))
+        {
+            detach(region, attached);
+        }
+        if let Some(lost) = attached.as_ref().filter(|a| !a.file.is_there()) {
+            eprintln!("cenote: the mirror of grant {}: its file is gone", self.grant);
+            self.ask(MirrorRequest::Lost(lost.grant))?;
+            detach(region, attached);
+            view = None;
+        }
+        let view = match view {
+            Some(view) => view,
+            None => self.ask(MirrorRequest::Seek)?.ok_or_else(unexpected)?,
+        };
+        if attached.is_none() {
+            *attached = Some(self.attach(region, &view)?);
+        }
+        match attached {
+            Some(attached) => self.complete(region, attached, &view),
+            None => Ok(()),
+        }
+    }
+
+    /// One that is to be filled from its beginning.
+    fn attach(&self, region: &Region, view: &MirrorView) -> Result<Attached> {
+        if view.whole {
+            // Another holder's, which this one could not attach when it began: it has missed what was flushed since.
+            self.ask(MirrorRequest::Void(view.grant))?;
+        }
+        let attach = || {
+            let file = Arc::new(MirrorFile::create(Path::new(&view.path), region.len())?);
+            region.attach_mirror(Arc::clone(&file) as Arc<dyn Side>)?;
+            Ok(file)
+        };
+        match attach() {
+            Ok(file) => Ok(Attached {
+                grant: view.grant,
+                file,
+                filled: false,
+            }),
+            Err(error) => {
+                self.ask(MirrorRequest::Lost(view.grant))?;
+                Err(error)
+            }
+        }
+    }
+
+    fn complete(&self, region: &Region, attached: &mut Attached, view: &MirrorView) -> Result<()> {
+        let mut at = 0;
+        while !attached.filled {
+            let next = region.fill_mirror_step(at);
+            attached.filled = next == at;
+            at = next;
+            if self.stop.is_set() {
+                return Ok(());
+            }
+        }
+        if !view.whole {
+            self.ask(MirrorRequest::Whole(attached.grant))?;
+            eprintln!(
+                "cenote: grant {} is mirrored in pod {} (grant {})",
+                self.grant, view.pod, view.grant
+            );
+        }
+        Ok(())
+    }
+}
+
+fn detach(region: &Region, attached: &mut Option<Attached>) {
+    region.detach_mirror();
+    *attached = None;
+}
+
+impl MirrorKeeper for GrantMirror {
+    fn before_making(&self) -> Result<()> {
+        let mut found = self.found.lock();
+        if let Some(view) = found.as_mut().filter(|view| view.whole) {
+            self.ask(MirrorRequest::Void(view.grant))?;
+            view.whole = false;
+        }
+        Ok(())
+    }
+
+    fn begin(&self, region: &Arc<Region>) -> Result<()> {
+        let whole = self.found.lock().take().filter(|view| view.whole);
+        let attached = match whole.map(|view| (self.resume(region, &view), view)) {
+            Some((Ok(attached), _)) => Some(attached),
+            Some((Err(error), view)) => {
+                eprintln!("cenote: the mirror of grant {}: {error}; another is sought", self.grant);
+                self.ask(MirrorRequest::Lost(view.grant))?;
+                None
+            }
+            None => None,
+        };
+        let (region, this) = (Arc::downgrade(region), self.this.upgrade().ok_or_else(unexpected)?);
+        *self.thread.lock() = Some(rt::spawn("pool mirror", move || this.keep(&region, attached)));
+        Ok(())
+    }
+}

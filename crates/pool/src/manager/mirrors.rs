@@ -1,0 +1,97 @@
+//! Mirrors at the manager: holders ask for them, and say what they have.
+
+use super::Inner;
+use crate::book::{Book, GrantId, NodeId};
+use crate::wire::{MirrorRequest, MirrorView, Order, OrderReply, Reply};
+use cenote_base::rt;
+use cenote_base::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// Where a grant's file lies.
+pub(super) fn path_of(book: &Book, node: NodeId, id: GrantId) -> Result<PathBuf> {
+    Ok(Path::new(&book.node(node)?.directory).join(format!("grant-{id}")))
+}
+
+impl Inner {
+    pub(super) fn mirror(&self, tenant: &str, id: GrantId, epoch: u64, what: MirrorRequest) -> Result<Reply> {
+        match what {
+            MirrorRequest::Look => {
+                self.book.lock().mirror_for(tenant, id, epoch)?;
+            }
+            MirrorRequest::Seek => {
+                let mirror = self.change(|book| book.seek_mirror(tenant, id, epoch, rt::now()))?;
+                self.admit_mirror(id, mirror)?;
+            }
+            MirrorRequest::Whole(mirror) => self.change(|book| book.mirror_is_whole(tenant, id, epoch, mirror))?,
+            MirrorRequest::Void(mirror) => self.change(|book| book.mirror_is_void(tenant, id, epoch, mirror))?,
+            MirrorRequest::Lost(mirror) => self.change(|book| book.mirror_is_lost(tenant, id, epoch, mirror))?,
+            MirrorRequest::FailOver => {
+                self.change(|book| book.fail_over(tenant, id, epoch))?;
+                return Ok(Reply::Mirror(None));
+            }
+        }
+        Ok(Reply::Mirror(self.mirror_view(id)))
+    }
+
+    pub(super) fn mirror_view(&self, id: GrantId) -> Option<MirrorView> {
+        self.book.lock().mirror_view(id)
+    }
+
+    /// Has a mirror's node make its file, unless it was filled before. One that cannot is left.
+    fn admit_mirror(&self, id: GrantId, mirror: GrantId) -> Result<()> {
+        let (node, whole) = {
+            let book = self.book.lock();
+            (
+                book.grant(mirror)?.node,
+                book.mirror_view(id).is_some_and(|view| view.whole),
+            )
+        };
+        if whole {
+            return Ok(());
+        }
+        let made = self.order(node, &Order::Admit { grant: mirror });
+        if made.is_err() {
+            self.change(|book| {
+                book.drop_mirror(id);
+                Ok(())
+            })?;
+        }
+        made.map(drop)
+    }
+
+    /// What the holder of a grant that was just opened is told of its mirror. That there is none is no error: it seeks another.
+    pub(super) fn mirror_at_opening(&self, id: GrantId, wanted: bool) -> Result<Option<MirrorView>> {
+        let mirror = self.book.lock().mirror_of(id).map(|(mirror, _)| mirror);
+        let Some(mirror) = mirror else { return Ok(None) };
+        if !wanted {
+            // Nobody maps it: who held the grant before has ended.
+            self.change(|book| {
+                book.drop_mirror(id);
+                Ok(())
+            })?;
+        } else if let Err(error) = self.admit_mirror(id, mirror) {
+            eprintln!("cenote: manager: the mirror of grant {id}: {error}");
+        }
+        Ok(self.mirror_view(id))
+    }
+
+    /// Whether somebody maps the mirror of a grant, as its node says; one that is away says nothing.
+    ///
+    /// # Errors
+    /// [`Error::Busy`], which names them.
+    pub(super) fn check_mirror_is_left(&self, id: GrantId) -> Result<()> {
+        let mirror = self
+            .book
+            .lock()
+            .mirror_of(id)
+            .map(|(mirror, grant)| (mirror, grant.node));
+        let Some((mirror, node)) = mirror else { return Ok(()) };
+        match self.order(node, &Order::Inspect { grant: mirror }) {
+            Ok(OrderReply::Holders(holders)) if !holders.is_empty() => Err(Error::Busy(format!(
+                "grant {mirror}, the mirror of grant {id}, is in use by {}",
+                holders.join(", ")
+            ))),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,660 @@
+//! Mirrored grants, by real processes: whichever side is lost, and whoever is killed, what was flushed and acknowledged is there.
+//!
+//! Holders are this test program started again with `CENOTE_MIRROR_HOLDER` set: then [`holder_process`] is what it does. `CENOTE_SEED` repeats the choices, not the moments.
+
+use cenote_base::rt::{self, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::message::Network;
+use cenote_fabric::message::tcp::Tcp;
+use cenote_fabric::{Identity, Region, RegionOptions, coherence};
+use cenote_pool::book::EXTENT;
+use cenote_pool::holder::{Credentials, GrantedMemory, Operator, Wish};
+use cenote_pool::host::Machine;
+use cenote_pool::manager::{Manager, ManagerOptions};
+use cenote_pool::node::{MemoryNode, NodeOptions};
+use cenote_pool::settings::{DEFAULT_TENANT, Tenants};
+use cenote_pool::{GrantView, NodeId, Phase, PoolStatus};
+use rustix::process::Signal;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+const LEASE: Nanos = Nanos::from_millis(1500);
+const PATIENCE: Nanos = Nanos::from_secs(60);
+const EXTENTS: u64 = 2;
+/// Two lines far from each other: the first is flushed before the second is written.
+const FIRST: u64 = 8192;
+const SECOND: u64 = 1 << 20;
+
+fn network() -> Arc<dyn Network> {
+    Arc::new(Tcp)
+}
+
+fn wish() -> Wish {
+    Wish {
+        label: "db".into(),
+        description: "a test".into(),
+        bytes: EXTENTS * EXTENT,
+        pod: None,
+        keep: None,
+        mirror: true,
+    }
+}
+
+fn credentials(manager: &str) -> Credentials {
+    Credentials {
+        manager: manager.into(),
+        tenant: DEFAULT_TENANT.into(),
+        secret: String::new(),
+    }
+}
+
+struct Pool {
+    directory: tempfile::TempDir,
+    manager: Option<Manager>,
+    address: String,
+    nodes: Vec<Option<MemoryNode>>,
+}
+
+impl Pool {
+    /// A manager, and so many memory nodes, each of a pod of its own.
+    fn new(nodes: usize) -> Self {
+        let mut pool = Self {
+            directory: tempfile::tempdir_in("/dev/shm").expect("a directory"),
+            manager: None,
+            address: "127.0.0.1:0".into(),
+            nodes: Vec::new(),
+        };
+        pool.start_manager();
+        (0..nodes).for_each(|_| pool.add_node());
+        pool
+    }
+
+    fn start_manager(&mut self) {
+        let options = ManagerOptions {
+            directory: self.directory.path().join("manager"),
+            listen: self.address.clone(),
+            tenants: Tenants::default(),
+            lease: LEASE,
+        };
+        let manager = Manager::start(options, &Tcp).expect("a manager");
+        self.address = manager.address().into();
+        self.manager = Some(manager);
+    }
+
+    fn add_node(&mut self) {
+        let n = self.nodes.len();
+        self.nodes.push(None);
+        self.start_node(n);
+        assert!(
+            self.nodes[n].as_ref().expect("started").wait_joined(PATIENCE),
+            "it joins"
+        );
+    }
+
+    fn start_node(&mut self, n: usize) {
+        let options = NodeOptions {
+            pod: format!("pod-{n}"),
+            bytes: 2 * EXTENTS * EXTENT,
+            directory: self.node_directory(n),
+            manager: self.address.clone(),
+            secret: String::new(),
+            listen: "127.0.0.1:0".into(),
+            calls: None,
+        };
+        self.nodes[n] = Some(MemoryNode::start(options, network(), Box::new(Machine)).expect("a node"));
+    }
+
+    fn node_directory(&self, n: usize) -> PathBuf {
+        self.directory.path().join(format!("node-{n}"))
+    }
+
+    fn ack_path(&self) -> PathBuf {
+        self.directory.path().join("acknowledged")
+    }
+
+    /// The last number that a holder said to be safe.
+    fn acknowledged(&self) -> u64 {
+        let bytes = std::fs::read(self.ack_path()).unwrap_or_default();
+        bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
+    fn operator(&self) -> Operator {
+        Operator::connect(&Tcp, &credentials(&self.address)).expect("connected")
+    }
+
+    fn status(&self) -> PoolStatus {
+        self.operator().status().expect("a status")
+    }
+
+    /// The label's grant.
+    fn grant(&self) -> Option<GrantView> {
+        self.status().grants.into_iter().find(|grant| grant.label == "db")
+    }
+
+    fn mirror(&self) -> Option<GrantView> {
+        let status = self.status();
+        let of = status.grants.iter().find(|grant| grant.label == "db")?.id;
+        let is_it = |grant: &GrantView| grant.mirror_of == Some(of) && grant.phase != Phase::Freeing;
+        status.grants.into_iter().find(is_it)
+    }
+
+    fn until<T>(&self, what: &str, mut found: impl FnMut(&Self) -> Option<T>) -> T {
+        let began = rt::now();
+        loop {
+            if let Some(found) = found(self) {
+                return found;
+            }
+            assert!(rt::now().since(began) < PATIENCE, "{what}: {:?}", self.status().grants);
+            rt::sleep(Nanos::from_millis(10));
+        }
+    }
+
+    fn until_whole(&self) -> GrantView {
+        self.until("a whole mirror", |pool| {
+            pool.mirror().filter(|mirror| mirror.phase == Phase::Whole)
+        })
+    }
+
+    /// Which of the nodes a grant lies on.
+    fn place(&self, grant: &GrantView) -> usize {
+        grant
+            .pod
+            .rsplit('-')
+            .next()
+            .and_then(|n| n.parse().ok())
+            .expect("a pod's number")
+    }
+
+    /// Until the manager hears all nodes that run.
+    fn until_joined(&self) {
+        self.until("all nodes", |pool| {
+            let nodes = pool.status().nodes;
+            let is_there = |n: &usize| {
+                nodes
+                    .iter()
+                    .any(|node| node.connected && node.pod == format!("pod-{n}"))
+            };
+            let mut running = (0..pool.nodes.len()).filter(|n| pool.nodes[*n].is_some());
+            running.all(|n| is_there(&n)).then_some(())
+        });
+    }
+
+    /// The node's process ends, its memory is gone, and an operator says so.
+    fn lose(&mut self, n: usize) -> NodeId {
+        let id = self.stop_node(n);
+        std::fs::remove_dir_all(self.node_directory(n)).expect("removed");
+        self.operator().forget(id).expect("forgotten");
+        id
+    }
+
+    fn stop_node(&mut self, n: usize) -> NodeId {
+        let pod = format!("pod-{n}");
+        let id = self
+            .status()
+            .nodes
+            .into_iter()
+            .find(|node| node.pod == pod)
+            .expect("a node")
+            .id;
+        self.nodes[n] = None;
+        self.until("the manager misses it", |pool| {
+            let nodes = pool.status().nodes;
+            nodes.iter().any(|node| node.id == id && !node.connected).then_some(())
+        });
+        id
+    }
+
+    fn holder(&self, how: &str) -> Holder {
+        Holder::start(&format!("{} {} {how}", self.address, self.ack_path().display()))
+    }
+
+    /// Writes until so much more is acknowledged.
+    fn until_acknowledged(&self, more: u64) {
+        let from = self.acknowledged();
+        self.until("acknowledged writes", |pool| {
+            (pool.acknowledged() > from + more).then_some(())
+        });
+    }
+
+    fn audited(&self) {
+        self.until("a clean audit", |pool| {
+            let report = pool.operator().audit().expect("an audit");
+            report.problems.is_empty().then_some(())
+        });
+    }
+}
+
+struct Holder {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+/// What a holder found.
+struct Found {
+    fresh: bool,
+    first: u64,
+    second: u64,
+    epoch: u64,
+}
+
+impl Found {
+    fn parse(said: &str) -> Self {
+        let words: Vec<u64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let [fresh, first, second, epoch] = words[..] else {
+            panic!("{said}");
+        };
+        Self {
+            fresh: fresh == 1,
+            first,
+            second,
+            epoch,
+        }
+    }
+}
+
+impl Holder {
+    fn start(what: &str) -> Self {
+        let program = std::env::current_exe().expect("this program");
+        let mut child = Command::new(program)
+            .args(["holder_process", "--exact", "--nocapture", "--test-threads=1"])
+            .env("CENOTE_MIRROR_HOLDER", what)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self { child, output }
+    }
+
+    fn says(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if self.output.read_line(&mut line).expect("readable") == 0 {
+                return "(it ended)".into();
+            }
+            if let Some((_, said)) = line.split_once("holder: ") {
+                return said.trim().into();
+            }
+        }
+    }
+
+    fn found(&mut self) -> Found {
+        Found::parse(&self.says())
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).expect("a process");
+        rustix::process::kill_process(pid, signal).expect("sent");
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("ended");
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn region_of(memory: &GrantedMemory, anew: bool) -> Result<Arc<Region>> {
+    let (path, options) = (memory.path(), RegionOptions::default());
+    let region = match anew {
+        true => Region::create(&path, memory.bytes(), Identity::default(), options)?,
+        false => Region::open(&path, options)?,
+    };
+    Ok(Arc::new(region))
+}
+
+/// What a holder does: opens, says what it finds, and writes numbers until it is ended. How: `run`; `alone`: it never begins to mirror; `anew`: it makes the memory anew, and
+/// then writes nothing.
+#[test]
+fn holder_process() {
+    let Ok(what) = std::env::var("CENOTE_MIRROR_HOLDER") else {
+        return;
+    };
+    let say = |text: String| {
+        println!("holder: {text}");
+        std::io::stdout().flush().expect("written");
+    };
+    let words: Vec<&str> = what.split(' ').collect();
+    let revoked = Box::new(|_: &Error| std::process::exit(3));
+    let memory = match GrantedMemory::open(&network(), &credentials(words[0]), wish(), revoked) {
+        Ok(memory) => memory,
+        Err(error) => return say(format!("refused: {error}")),
+    };
+    let (how, fresh) = (words[2], memory.is_fresh());
+    let keeper = memory.mirror().expect("it was wished for");
+    let anew = fresh || how == "anew";
+    if anew {
+        keeper.before_making().expect("the manager is there");
+    }
+    let region = region_of(&memory, anew).expect("the region");
+    if how == "run" {
+        keeper.begin(&region).expect("mirrored, or not");
+    }
+    region.reserve_to(2 << 20).expect("room");
+    let word = |at: u64| region.span(at, 8).u64(0);
+    let mut n = word(FIRST);
+    say(format!("{} {n} {} {}", u8::from(fresh), word(SECOND), memory.epoch()));
+    if how == "anew" {
+        return std::io::stdin().lines().for_each(drop);
+    }
+    let acknowledged = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(words[1]);
+    let acknowledged = acknowledged.expect("a file");
+    loop {
+        n += 1;
+        for at in [FIRST, SECOND] {
+            region.span(at, 8).set_u64(0, n);
+            coherence::flush(&region, at, 8);
+        }
+        acknowledged.write_all_at(&n.to_le_bytes(), 0).expect("written");
+    }
+}
+
+/// The next holder, when the one before has ended: nothing of what was acknowledged is missing, and nothing is ahead of what was flushed before.
+fn next_of(pool: &Pool) -> (Holder, Found) {
+    let safe = pool.acknowledged();
+    // A node that was started again may not have been heard yet, or be heard no more.
+    let is_on_its_way = |said: &str| ["lost", "is not", "taken back"].iter().any(|what| said.contains(what));
+    let (holder, found) = pool.until("memory", |pool| {
+        let mut holder = pool.holder("run");
+        let said = holder.says();
+        let refused = said.starts_with("refused") && is_on_its_way(&said);
+        (!refused).then(|| (holder, Found::parse(&said)))
+    });
+    assert!(!found.fresh, "it is the memory of before");
+    assert!(
+        found.first >= safe && found.second >= safe && found.first >= found.second,
+        "{safe} was acknowledged, {} and {} were found",
+        found.first,
+        found.second
+    );
+    (holder, found)
+}
+
+/// A pool whose holder has a whole mirror, and has written.
+fn running(nodes: usize) -> (Pool, Holder) {
+    let pool = Pool::new(nodes);
+    let mut holder = pool.holder("run");
+    let found = holder.found();
+    assert!(found.fresh && found.epoch == 1);
+    pool.until_whole();
+    pool.until_acknowledged(100);
+    (pool, holder)
+}
+
+/// The primary's machine is gone for good, with its memory. The next holder has the mirror, with all that was acknowledged; and a mirror again, when there is a node for it.
+#[test]
+fn a_lost_primary_is_replaced_by_its_mirror() {
+    let (mut pool, mut holder) = running(2);
+    let (grant, mirror) = (pool.grant().expect("there"), pool.until_whole());
+    assert_ne!(grant.node, mirror.node);
+    pool.audited();
+    holder.kill();
+    pool.lose(pool.place(&grant));
+    let (mut next, found) = next_of(&pool);
+    assert!(found.epoch > grant.epoch);
+    let now = pool.grant().expect("there");
+    assert_eq!((now.id, now.node), (mirror.id, mirror.node));
+    pool.until_acknowledged(100);
+    pool.add_node();
+    let again = pool.until_whole();
+    assert_eq!(pool.place(&again), 2);
+    pool.until_acknowledged(100);
+    // And once more, from that one.
+    next.kill();
+    pool.lose(pool.place(&now));
+    drop(next_of(&pool));
+}
+
+/// The file alone is gone, or its header is damaged: the node is there, and would give new memory.
+#[test]
+fn a_broken_file_is_replaced_by_the_mirror() {
+    for removed in [true, false] {
+        let (pool, mut holder) = running(2);
+        let grant = pool.grant().expect("there");
+        holder.kill();
+        let file = pool
+            .node_directory(pool.place(&grant))
+            .join(format!("grant-{}", grant.id));
+        match removed {
+            true => std::fs::remove_file(&file).expect("removed"),
+            false => {
+                let open = std::fs::OpenOptions::new().write(true).open(&file).expect("there");
+                open.write_all_at(&[0xa5; 4096], 0).expect("written");
+            }
+        }
+        let _next = next_of(&pool);
+        assert_ne!(pool.grant().expect("there").id, grant.id);
+        // What was broken is freed, and mirrors from then on.
+        pool.until_whole();
+        assert!(!file.exists());
+        pool.audited();
+    }
+}
+
+/// The mirror's node is lost: the holder goes on, and has a mirror elsewhere soon. That one is as good.
+#[test]
+fn a_lost_mirror_is_replaced() {
+    let (mut pool, mut holder) = running(3);
+    let mirror = pool.until_whole();
+    pool.lose(pool.place(&mirror));
+    pool.until_acknowledged(100);
+    let another = pool.until_whole();
+    assert_ne!((another.id, another.node), (mirror.id, mirror.node));
+    pool.until_acknowledged(100);
+    // The next one's file is removed under it.
+    let file = pool
+        .node_directory(pool.place(&another))
+        .join(format!("grant-{}", another.id));
+    std::fs::remove_file(file).expect("removed");
+    pool.until("another mirror", |pool| {
+        pool.mirror()
+            .filter(|mirror| mirror.id != another.id && mirror.phase == Phase::Whole)
+    });
+    pool.until_acknowledged(100);
+    assert!(
+        holder.child.try_wait().expect("asked").is_none(),
+        "the holder was not ended"
+    );
+    holder.kill();
+    let grant = pool.grant().expect("there");
+    pool.lose(pool.place(&grant));
+    drop(next_of(&pool));
+    pool.audited();
+}
+
+/// A mirror that lacks something never takes the place of what it mirrors: memory that is lost then is new memory.
+#[test]
+fn what_is_not_whole_is_never_promoted() {
+    // It was never filled.
+    let mut pool = Pool::new(2);
+    let mut holder = pool.holder("alone");
+    holder.found();
+    pool.until_acknowledged(100);
+    assert_eq!(pool.mirror().expect("there").phase, Phase::Filling);
+    holder.kill();
+    let grant = pool.grant().expect("there");
+    pool.lose(pool.place(&grant));
+    pool.add_node();
+    let mut next = pool.holder("run");
+    let found = next.found();
+    assert!(found.fresh && found.first == 0, "{}", found.first);
+    drop(next);
+
+    // It was whole, and then the memory was made anew without it.
+    let (mut pool, mut holder) = running(2);
+    holder.kill();
+    let mut anew = pool.holder("anew");
+    anew.found();
+    assert_eq!(pool.mirror().expect("there").phase, Phase::Filling);
+    anew.kill();
+    let grant = pool.grant().expect("there");
+    pool.lose(pool.place(&grant));
+    pool.add_node();
+    assert!(pool.holder("run").found().fresh);
+}
+
+/// A holder that is stopped maps both sides. When the primary is lost the mirror's node ends it before anybody has the mirror; it wakes up to nothing.
+#[test]
+fn a_stopped_holder_is_ended_before_its_mirror_is_anybodys() {
+    let (mut pool, mut holder) = running(2);
+    let grant = pool.grant().expect("there");
+    holder.signal(Signal::STOP);
+    let safe = pool.acknowledged();
+    pool.lose(pool.place(&grant));
+    let mut next = pool.holder("run");
+    let found = next.found();
+    let ended = holder.child.try_wait().expect("asked");
+    assert!(ended.is_some(), "it was ended before");
+    assert!(!found.fresh && found.first >= safe, "{} of {safe}", found.first);
+}
+
+/// A holder restarts, and its mirror stays whole: between the start and the next fill nothing is lost either.
+#[test]
+fn a_mirror_stays_whole_over_a_restart() {
+    let (mut pool, mut holder) = running(2);
+    let mirror = pool.until_whole();
+    let mut epoch = 1;
+    for _ in 0..3 {
+        holder.kill();
+        let found;
+        (holder, found) = next_of(&pool);
+        assert_eq!(found.epoch, epoch + 1);
+        epoch = found.epoch;
+        let now = pool.mirror().expect("there");
+        assert_eq!((now.id, now.phase), (mirror.id, Phase::Whole));
+        pool.until_acknowledged(10);
+    }
+    holder.kill();
+    let grant = pool.grant().expect("there");
+    pool.lose(pool.place(&grant));
+    drop(next_of(&pool));
+}
+
+/// Who is the only node, or has no room: the wish for a mirror says so.
+#[test]
+fn a_pool_of_one_node_has_no_mirrors() {
+    let mut pool = Pool::new(1);
+    let said = pool.holder("run").says();
+    assert!(
+        said.contains("another memory node") && said.contains("of the 0 others"),
+        "{said}"
+    );
+    assert_eq!(pool.status().grants, Vec::new());
+    pool.add_node();
+    let mut holder = pool.holder("run");
+    holder.found();
+    pool.until_whole();
+    // Who does without later has no mirror any more.
+    holder.kill();
+    let alone = Wish {
+        mirror: false,
+        ..wish()
+    };
+    let memory = GrantedMemory::open(&network(), &credentials(&pool.address), alone, Box::new(|_| {})).expect("there");
+    assert!(memory.mirror().is_none() && !memory.is_fresh());
+    pool.until("no mirror", |pool| {
+        pool.status()
+            .grants
+            .iter()
+            .all(|grant| grant.mirror_of.is_none())
+            .then_some(())
+    });
+    pool.audited();
+}
+
+/// Until the mirror is whole, with another holder if the one that there was has been ended.
+fn until_mirrored(pool: &Pool, holder: &mut Holder) {
+    pool.until("a whole mirror", |pool| {
+        if holder.child.try_wait().expect("asked").is_some() {
+            pool.until_joined();
+            *holder = next_of(pool).0;
+        }
+        pool.mirror().filter(|mirror| mirror.phase == Phase::Whole)
+    });
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        rt::os::mix(self.0) % n
+    }
+}
+
+/// Manager, nodes and holder are killed and started again at random moments, and now and then a node is lost with its memory, while the mirror is whole. Nothing that was acknowledged
+/// is ever missing.
+#[test]
+fn whoever_is_killed_nothing_acknowledged_is_lost() {
+    let seed = std::env::var("CENOTE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| rt::random() >> 16);
+    println!("CENOTE_SEED={seed}");
+    let mut random = Random(seed);
+    let (mut pool, mut holder) = running(3);
+    for _ in 0..12 {
+        rt::sleep(Nanos::from_millis(random.below(60)));
+        let nodes: Vec<usize> = (0..pool.nodes.len()).filter(|n| pool.nodes[*n].is_some()).collect();
+        let n = nodes[random.below(nodes.len() as u64) as usize];
+        match random.below(5) {
+            0 => {
+                pool.manager = None;
+                rt::sleep(Nanos::from_millis(random.below(300)));
+                pool.start_manager();
+            }
+            1 => {
+                pool.nodes[n] = None;
+                rt::sleep(Nanos::from_millis(random.below(300)));
+                pool.start_node(n);
+            }
+            2 => {
+                until_mirrored(&pool, &mut holder);
+                // Whichever side it has, or none; a holder on it is ended, or goes on.
+                pool.lose(n);
+                pool.add_node();
+            }
+            _ => {}
+        }
+        if random.below(2) == 0 || holder.child.try_wait().expect("asked").is_some() {
+            holder.kill();
+            pool.until_joined();
+            holder = next_of(&pool).0;
+        }
+    }
+    holder.kill();
+    pool.until_joined();
+    holder = next_of(&pool).0;
+    until_mirrored(&pool, &mut holder);
+    pool.audited();
+}
+
+/// The files that nodes keep are what the book says: both sides of a grant that is freed are removed.
+#[test]
+fn both_sides_are_freed() {
+    let (pool, mut holder) = running(2);
+    let (grant, mirror) = (pool.grant().expect("there"), pool.until_whole());
+    let file = |of: &GrantView| pool.node_directory(pool.place(of)).join(format!("grant-{}", of.id));
+    let files = [file(&grant), file(&mirror)];
+    assert!(files.iter().all(|file| Path::exists(file)));
+    let by_itself = pool.operator().free(mirror.id);
+    assert!(matches!(by_itself, Err(Error::Invalid(_))), "{by_itself:?}");
+    pool.operator().free(grant.id).expect("freed");
+    pool.until("all is freed", |pool| pool.status().grants.is_empty().then_some(()));
+    assert!(holder.child.wait().expect("ended").code() != Some(0), "it was ended");
+    assert!(!files.iter().any(|file| Path::exists(file)));
+    pool.audited();
+}
