@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-const LEASE: Nanos = Nanos::from_millis(1500);
+const LEASE: Nanos = Nanos::from_millis(2500);
 const PATIENCE: Nanos = Nanos::from_secs(60);
 const EXTENTS: u64 = 2;
 /// Two lines far from each other: the first is flushed before the second is written.
