@@ -351,7 +351,6 @@ fn open_whole(session: &Session, request: &Request) -> Result<Opened> {
         _ => Err(unexpected()),
     };
     let opened = open()?;
-    let is_region = |path: &str| cenote_fabric::peek(Path::new(path)).is_ok_and(|found| found.content.is_ok());
     let whole = opened.mirror.as_ref().filter(|mirror| mirror.whole && !opened.fresh);
     match whole.is_some_and(|mirror| !is_region(&opened.path) && is_region(&mirror.path)) {
         false => Ok(opened),
@@ -366,6 +365,13 @@ fn open_whole(session: &Session, request: &Request) -> Result<Opened> {
             open()
         }
     }
+}
+
+/// Whether a file is what its header says.
+fn is_region(path: &str) -> bool {
+    let found = cenote_fabric::peek(Path::new(path)).and_then(|found| found.content);
+    let length = rt::fs::open(path, rt::fs::OpenOptions::READ).and_then(|file| file.len());
+    found.is_ok_and(|(identity, _)| length.is_ok_and(|length| length == identity.length))
 }
 
 /// What operators ask of a pool.

@@ -420,23 +420,23 @@ fn a_lost_primary_is_replaced_by_its_mirror() {
     drop(next_of(&pool));
 }
 
-/// The file alone is gone, or its header is damaged: the node is there, and would give new memory.
+/// The file alone is gone, or its header is damaged, or its end is missing: the node is there, and would give new memory, or none that can be opened.
 #[test]
 fn a_broken_file_is_replaced_by_the_mirror() {
-    for removed in [true, false] {
+    for broken in ["removed", "damaged", "cut"] {
         let (pool, mut holder) = running(2);
         let grant = pool.grant().expect("there");
         holder.kill();
         let file = pool
             .node_directory(pool.place(&grant))
             .join(format!("grant-{}", grant.id));
-        match removed {
-            true => std::fs::remove_file(&file).expect("removed"),
-            false => {
-                let open = std::fs::OpenOptions::new().write(true).open(&file).expect("there");
-                open.write_all_at(&[0xa5; 4096], 0).expect("written");
-            }
+        let open = std::fs::OpenOptions::new().write(true).open(&file).expect("there");
+        match broken {
+            "removed" => std::fs::remove_file(&file).expect("removed"),
+            "damaged" => open.write_all_at(&[0xa5; 4096], 0).expect("written"),
+            _ => open.set_len(EXTENT).expect("cut"),
         }
+        drop(open);
         let _next = next_of(&pool);
         assert_ne!(pool.grant().expect("there").id, grant.id);
         // What was broken is freed, and mirrors from then on.
