@@ -1,9 +1,9 @@
-//! What far reads take, plain and direct, by size; and from how many bytes on connections decide for themselves to read directly.
+//! What far reads take, plain and direct, and far writes, by size; and from how many bytes on connections decide for themselves to read directly.
 //!
 //! `cargo run --release -p cenote-pool --example modes -- [ROUNDS]`
 //!
 //! The memory lies in another process, which this program starts: calls go over libfabric's tcp on the loopback interface and over its shared memory. Rounds are interleaved;
-//! each number is the median of the reads' times, in microseconds, of one read and of 16 with one doorbell.
+//! each number is the tenth percentile of the times, in microseconds, of one access and of 16 with one doorbell: what it takes where the machine is not busy with something else.
 
 use cenote_base::{Error, Result, rt};
 use cenote_fabric::RegionOptions;
@@ -12,7 +12,7 @@ use cenote_fabric::rdma::libfabric::{MemoryNode, Net, NetOptions, NodeOptions, P
 use cenote_pool::book::EXTENT;
 use cenote_pool::space::{
     FarPart, FarReads, GlobalAddress, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Neighbour, Part,
-    PartOptions, Read, Service, Space, Way,
+    PartOptions, Read, Service, Space, Way, Write,
 };
 use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
@@ -180,9 +180,32 @@ fn read_some(space: &Space, objects: &[GlobalAddress], buffers: &mut [Vec<u8>]) 
     space.read_many(&mut reads)
 }
 
-fn median(times: &mut [f64]) -> f64 {
+fn write_some(space: &Space, objects: &[GlobalAddress], buffers: &[Vec<u8>]) -> Result<()> {
+    let some = objects.iter().zip(buffers);
+    let writes: Vec<_> = some
+        .map(|(address, from)| Write {
+            address: *address,
+            from,
+        })
+        .collect();
+    space.write_many(&writes)
+}
+
+fn low(times: &mut [f64]) -> f64 {
     times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+    times[times.len() / 10]
+}
+
+/// A line of the table of writes: of one and of many.
+fn line_of_writes(far: &Far, space: &Space, size: usize, rounds: usize) -> Result<()> {
+    let (mut one, mut many, buffers) = (Vec::new(), Vec::new(), vec![vec![7; size]; AT_ONCE]);
+    for _ in 0..rounds * READS {
+        let (object, objects) = (far.some(1)[0], far.some(AT_ONCE));
+        one.push(microseconds(|| space.write(object, &buffers[0]))?);
+        many.push(microseconds(|| write_some(space, &objects, &buffers))?);
+    }
+    println!("| {size} | {:.1} | {:.1} |", low(&mut one), low(&mut many));
+    Ok(())
 }
 
 /// A line of the table: plain, direct and their ratio, of one and of many.
@@ -197,8 +220,8 @@ fn line(far: &Far, users: &[Space; 2], size: usize, rounds: usize) -> Result<()>
             many[mode].push(microseconds(|| read_some(space, &objects, &mut buffers))?);
         }
     }
-    let [plain, direct] = one.map(|mut times| median(&mut times));
-    let [many_plain, many_direct] = many.map(|mut times| median(&mut times));
+    let [plain, direct] = one.map(|mut times| low(&mut times));
+    let [many_plain, many_direct] = many.map(|mut times| low(&mut times));
     println!(
         "| {size} | {plain:.1} | {direct:.1} | {:.2} | {many_plain:.1} | {many_direct:.1} | {:.2} |",
         plain / direct,
@@ -217,6 +240,10 @@ fn measure(provider: &str, rounds: usize) -> Result<()> {
     SIZES
         .into_iter()
         .try_for_each(|size| line(&far, &users, size, rounds))?;
+    println!("\n| bytes | write, µs | 16 at once |");
+    println!("|---|---|---|");
+    let mut sizes = SIZES.into_iter();
+    sizes.try_for_each(|size| line_of_writes(&far, &users[0], size, rounds))?;
     for _ in 0..3 {
         let chooses = far.user(&callers, FarReads::Measured)?;
         let took = microseconds(|| chooses.read(far.objects[0], &mut [0; 4096]))?;

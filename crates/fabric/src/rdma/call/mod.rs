@@ -276,6 +276,13 @@ impl Answer {
         self
     }
 
+    /// With a buffer for its bytes: what is in it is gone, its room is used.
+    pub fn into_buffer(mut self, mut buffer: Vec<u8>) -> Self {
+        buffer.clear();
+        self.bytes = buffer;
+        self
+    }
+
     /// Bytes of memory that the call lends.
     pub fn room(&self) -> usize {
         self.room

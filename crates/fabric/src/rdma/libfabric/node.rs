@@ -255,6 +255,8 @@ struct Server {
     /// Bytes of requests of which not all parts have come, and how many have begun to come.
     gathered: usize,
     begun: u64,
+    /// Buffers of requests and answers, to be used again: large ones are page faults each time, if they are not.
+    spares: Vec<Vec<u8>>,
     watched: Nanos,
 }
 
@@ -267,6 +269,7 @@ impl Server {
             is_starved: false,
             gathered: 0,
             begun: 0,
+            spares: Vec::new(),
             watched: rt::now(),
             shared,
             sessions: HashMap::default(),

@@ -129,7 +129,7 @@ impl Way {
             .map(|(address, act)| Item::of(*address, act, direct))
             .collect();
         let memory = self.buffers.take(direct.memory_of(acts));
-        Call::new(wire::accesses(wire::ACCESSES, &items))
+        Call::new(wire::accesses(wire::ACCESSES, &items, self.buffers.any()))
             .into_memory(memory)
             .into_room(self.buffers.any())
     }
@@ -144,8 +144,15 @@ impl Way {
         call.result?;
         let mut answers = wire::Answers::new(&call.answer, acts.len())?.with_memory(&call.memory, direct);
         let outcomes = acts.iter_mut().map(|(_, act)| answers.next(act)).collect();
-        self.buffers.give(call.memory);
-        self.buffers.give(call.answer);
+        let Call {
+            request,
+            answer,
+            memory,
+            ..
+        } = call;
+        [request, answer, memory]
+            .into_iter()
+            .for_each(|buffer| self.buffers.give(buffer));
         Ok(outcomes)
     }
 
@@ -376,7 +383,7 @@ fn sequence(acts: &[(GlobalAddress, Act<'_>)]) -> (usize, Vec<u8>) {
         .iter()
         .map(|(address, act)| Item::of(*address, act, DirectFrom::NEVER))
         .collect();
-    (count, wire::accesses(wire::SEQUENCE, &items))
+    (count, wire::accesses(wire::SEQUENCE, &items, Vec::new()))
 }
 
 fn outcomes_in_order(answer: &[u8], acts: &mut [(GlobalAddress, Act<'_>)]) -> Result<Vec<Outcome>> {

@@ -231,9 +231,12 @@ pub fn groups(acts: &[(GlobalAddress, Act<'_>)], direct: DirectFrom) -> Vec<Rang
     groups
 }
 
-/// A request of [`ACCESSES`] or [`SEQUENCE`].
-pub fn accesses(kind: u8, items: &[Item<'_>]) -> Vec<u8> {
-    let mut bytes = head(kind, items.len());
+/// A request of [`ACCESSES`] or [`SEQUENCE`], in a buffer that is there already.
+pub fn accesses(kind: u8, items: &[Item<'_>], buffer: Vec<u8>) -> Vec<u8> {
+    let mut bytes = buffer;
+    bytes.clear();
+    bytes.reserve(HEAD + items.iter().map(|item| ITEM + filled(item.bytes.len())).sum::<usize>());
+    bytes.extend_from_slice(&head(kind, items.len()));
     for item in items {
         bytes.extend_from_slice(&[item.op, 0, 0, 0]);
         bytes.extend_from_slice(&item.len.to_le_bytes());

@@ -639,7 +639,7 @@ fn strangers_and_garbage_are_refused() {
     let pods = Pods::still(4);
     let stranger = |hello: Hello| {
         let way = Way::new(Arc::clone(&pods.nodes) as Arc<dyn Callers>, PODS[0], hello);
-        way.ask(super::wire::accesses(super::wire::ACCESSES, &[]))
+        way.ask(super::wire::accesses(super::wire::ACCESSES, &[], Vec::new()))
     };
     let pod = String::new();
     let hello = |space, part, key| Hello {

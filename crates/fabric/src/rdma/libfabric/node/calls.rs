@@ -14,6 +14,9 @@ const GATHERED: usize = 16;
 /// Bytes of such requests, of all sessions.
 const GATHERED_BYTES: usize = 64 << 20;
 
+/// Buffers that are kept, to be used again.
+const SPARES: usize = 16;
+
 /// A request of which not all parts have come.
 pub(super) struct Gathered {
     whole: Whole,
@@ -36,14 +39,29 @@ impl Server {
                 self.ask(program.as_deref(), head.session, &part, part.payload);
             } else if let Some(request) = self.gather(head.session, &part) {
                 self.ask(program.as_deref(), head.session, &part, &request);
+                self.keep(request);
             }
         }
     }
 
+    /// A buffer that was used before, if there is one.
+    fn spare(&mut self) -> Vec<u8> {
+        self.spares.pop().unwrap_or_default()
+    }
+
+    /// A buffer is not needed any more.
+    fn keep(&mut self, buffer: Vec<u8>) {
+        if self.spares.len() < SPARES && buffer.capacity() > 0 {
+            self.spares.push(buffer);
+        }
+    }
+
     /// Gives the program a request, of which this was the last part to come.
-    fn ask(&self, program: Option<&dyn Serve>, session: u64, part: &Part<'_>, request: &[u8]) {
+    fn ask(&mut self, program: Option<&dyn Serve>, session: u64, part: &Part<'_>, request: &[u8]) {
         let caller = CallerId(session);
-        let answer = Answer::new(caller, part.call, Arc::clone(&self.desk) as _).with_room(part.status as usize);
+        let answer = Answer::new(caller, part.call, Arc::clone(&self.desk) as _)
+            .with_room(part.status as usize)
+            .into_buffer(self.spare());
         match program {
             Some(program) => program.serve(caller, request, answer),
             None => answer.fail(Error::Invalid("this memory node serves no calls".into())),
@@ -72,7 +90,7 @@ impl Server {
             self.drop_oldest(Some(session));
         }
         while self.gathered + total > GATHERED_BYTES && self.drop_oldest(None) {}
-        let (whole, number) = (Whole::new(Vec::new(), part.total), self.begun);
+        let (whole, number) = (Whole::new(self.spare(), part.total), self.begun);
         if let Some(session) = self.sessions.get_mut(&session) {
             session.gathered.insert(part.call, Gathered { whole, number });
             self.gathered += total;
@@ -164,7 +182,9 @@ impl Server {
         let Some(session) = self.sessions.get_mut(&id) else {
             return shared.rail.give(slot);
         };
-        let len = session.pack_answers(id, shared.rail.bytes(&mut slot));
+        let mut sent = Vec::new();
+        let len = session.pack_answers(id, shared.rail.bytes(&mut slot), &mut sent);
+        sent.into_iter().for_each(|buffer| self.keep(buffer));
         self.send(slot, len, id);
     }
 
@@ -224,7 +244,8 @@ impl Server {
 }
 
 impl Session {
-    fn pack_answers(&mut self, id: u64, into: &mut [u8]) -> usize {
+    /// Packs as many parts as fit; the buffers of answers that are wholly sent then are in `sent`.
+    fn pack_answers(&mut self, id: u64, into: &mut [u8], sent: &mut Vec<Vec<u8>>) -> usize {
         let mut writer = Writer::new(into);
         while let Some(first) = self.answers.front_mut() {
             match first.pack(&mut writer) {
@@ -232,7 +253,7 @@ impl Session {
                 Packed::Part => {}
                 Packed::Last => {
                     self.waiting -= first.weight;
-                    self.answers.pop_front();
+                    sent.extend(self.answers.pop_front().map(|answer| answer.bytes));
                 }
             }
         }

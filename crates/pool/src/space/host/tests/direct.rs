@@ -5,6 +5,7 @@ use super::*;
 use crate::space::act::Act;
 use crate::space::{FarReads, FarStats};
 use cenote_base::rt::Mutex;
+use cenote_base::rt::atomic::AtomicU64;
 use cenote_fabric::rdma::call::{Answer, Answered, Answering, CallerId};
 
 const DIRECT: DirectFrom = DirectFrom(1);
@@ -116,7 +117,7 @@ fn ask(pods: &Pods, request: &[u8], room: usize) -> Result<Answered> {
 fn status_if(pods: &Pods, address: GlobalAddress, meanwhile: impl FnOnce()) -> u8 {
     let mut into = vec![0; 4096];
     let act = Act::Read(&mut into);
-    let request = wire::accesses(wire::ACCESSES, &[Item::of(address, &act, DIRECT)]);
+    let request = wire::accesses(wire::ACCESSES, &[Item::of(address, &act, DIRECT)], Vec::new());
     let Answered { mut bytes, source } = ask(pods, &request, 4096).expect("found");
     let (mut source, mut read) = (source.expect("the bytes"), [0; 2048]);
     source.read(0, &mut read);
@@ -159,13 +160,13 @@ fn what_is_asked_for_goes_into_the_memory_that_is_lent() {
     let item = || Item::of(address, &act, DIRECT);
     for (items, room) in [(1, 4095), (1, 0), (2, 8191)] {
         let items: Vec<_> = (0..items).map(|_| item()).collect();
-        let request = wire::accesses(wire::ACCESSES, &items);
+        let request = wire::accesses(wire::ACCESSES, &items, Vec::new());
         let refused = ask(&pods, &request, room).map(drop);
         assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     }
     // What was not found leaves a gap of zeros, and never what the buffer had before.
     let beyond = Item::of(address + 1, &act, DIRECT);
-    let request = wire::accesses(wire::ACCESSES, &[beyond, item()]);
+    let request = wire::accesses(wire::ACCESSES, &[beyond, item()], Vec::new());
     let mut source = ask(&pods, &request, 8192)
         .expect("an answer")
         .source
@@ -218,31 +219,57 @@ fn answers_that_lie_are_an_error() {
     }
 }
 
+/// Counts probes.
+struct Counting {
+    hosts: Hosts,
+    probes: Arc<AtomicU64>,
+}
+
+impl Serve for Counting {
+    fn serve(&self, caller: CallerId, request: &[u8], answer: Answer) {
+        self.probes
+            .fetch_add(u64::from(request.first() == Some(&wire::PROBE)), Ordering::SeqCst);
+        self.hosts.serve(caller, request, answer);
+    }
+}
+
 #[test]
 fn the_size_to_read_directly_from_is_measured_once_for_each_connection() {
     let mut pods = Pods::reading(4, FarReads::Measured);
+    let probes = Arc::new(AtomicU64::new(0));
+    let theirs = Arc::clone(&probes);
+    pods.hosts.clear();
+    pods.door = Box::new(move |_, hosts| {
+        let probes = Arc::clone(&theirs);
+        Arc::new(Counting { hosts, probes })
+    });
+    pods.start();
     let address = pods.users[0].session().alloc(4096).expect("room");
     let west = pods.users[1].clone();
-    for _ in 0..3 {
-        read(&west, address, 511).expect("read");
-    }
-    assert!(pods.far_stats().probed.is_empty(), "for small ones it does not matter");
-    read(&west, address, 4096).expect("read");
+    let probed_by = |len: usize| {
+        let before = probes.load(Ordering::SeqCst);
+        read(&west, address, len).expect("read");
+        probes.load(Ordering::SeqCst) - before
+    };
+    assert_eq!(
+        (probed_by(8), probed_by(511)),
+        (0, 0),
+        "for small ones it does not matter"
+    );
+    assert!(probed_by(4096) > 0);
+    assert_eq!(probed_by(4096), 0, "once");
     let stats = pods.far_stats();
-    assert!(!stats.probed.is_empty(), "{stats:?}");
-    read(&west, address, 4096).expect("read");
-    assert_eq!(pods.far_stats().probed, stats.probed, "once");
     let is_probed = |from: u64| stats.probed.iter().any(|probed| probed.bytes == from);
     assert!(stats.direct_from.is_none_or(is_probed), "{stats:?}");
-    // The same node with another program: a new connection.
-    let old = Arc::clone(&pods.nodes);
+    // Hosts that start anew do not know the connection: there is another one.
     pods.hosts.clear();
-    old.add(PODS[0]);
-    pods.nodes = old;
     pods.start_hosts();
     pods.introduce();
+    let before = probes.load(Ordering::SeqCst);
     read(&west, address, 8).expect("read over another connection");
     assert!(pods.far_stats().probed.is_empty(), "which was not measured");
+    read(&west, address, 4096).expect("read");
+    assert!(probes.load(Ordering::SeqCst) > before);
 }
 
 /// Answers no probe, now or ever.
