@@ -18,6 +18,7 @@
 pub mod book;
 mod capi;
 pub mod client;
+mod door;
 pub mod fs;
 pub mod holder;
 pub mod host;

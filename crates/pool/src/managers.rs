@@ -60,6 +60,28 @@ impl Managers {
         Err(most_telling(failures))
     }
 
+    /// Asks each of the others once, but not the one that led when it was asked last: has one taken over whom `is_wanted` takes?
+    pub(crate) fn greet_others(
+        &self,
+        network: &dyn Network,
+        hello: &Hello,
+        patience: Nanos,
+        is_wanted: impl Fn(&Welcome) -> bool,
+    ) -> Option<Greeted> {
+        let (count, first) = (self.addresses.len(), self.first.load(Ordering::Relaxed));
+        for at in (first + 1..first + count).map(|at| at % count) {
+            match greet(network, &self.addresses[at], hello, patience) {
+                Ok(greeted) if is_wanted(&greeted.1) => {
+                    self.first.store(at, Ordering::Relaxed);
+                    return Some(greeted);
+                }
+                Ok((connection, _)) => connection.close(),
+                Err(_) => {}
+            }
+        }
+        None
+    }
+
     /// As [`Managers::greet`], again and again while none of several leads: one of them is to take over.
     ///
     /// # Errors

@@ -25,12 +25,13 @@ mod parts;
 mod rings;
 
 use crate::book::{GrantId, NodeId};
+use crate::door::Door;
 use crate::host::Host;
 use crate::manager::LEASE_DEFAULT;
-use crate::managers::Managers;
+use crate::managers::{Greeted, Managers};
 use crate::space::{HostOptions, Hosts};
 use crate::wire::{self, GrantFile, Hello, NodeHello, Order, OrderReply, Role, VERSION, Welcome};
-use cenote_base::rt::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos, fs};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
@@ -52,6 +53,11 @@ const END_PATIENCE: Nanos = Nanos::from_secs(5);
 const RETRY: Nanos = Nanos::from_millis(200);
 /// The manager says something within this time, or is gone.
 const SILENCE_MAX: Nanos = Nanos::from_secs(10);
+/// When it has said nothing for so long, others are asked whether they lead, as often as that. It says something every two seconds.
+const DOUBT_AFTER: Nanos = Nanos::from_secs(3);
+const DOUBT_EVERY: Nanos = Nanos::from_secs(1);
+/// How long each of them may take to say so.
+const DOUBT_PATIENCE: Nanos = Nanos::from_secs(1);
 const TURN: Nanos = Nanos::from_millis(100);
 
 /// How a memory node is called over the fabric, by users and nodes of other pods.
@@ -130,8 +136,8 @@ struct Inner {
     parts: parts::Parts,
     members: Mutex<members::Members>,
     fenced: Mutex<fenced::Fenced>,
-    /// Connections of members.
-    connections: AtomicU32,
+    /// For members.
+    door: Door,
 }
 
 impl MemoryNode {
@@ -166,7 +172,7 @@ impl MemoryNode {
             parts: parts::Parts::find(&options.directory, hosting(&options), Arc::clone(&rings))?,
             members: Mutex::default(),
             fenced: Mutex::new(fenced::Fenced::read(&options.directory)?),
-            connections: AtomicU32::new(0),
+            door: Door::new("memory node", members::CONNECTIONS_MAX, members::STRANGERS_MAX),
             options,
             managers,
             network,
@@ -214,9 +220,7 @@ impl Drop for MemoryNode {
             calls.hosts.clear();
         }
         // Threads of connections have parts open.
-        while self.inner.connections.load(Ordering::Acquire) > 0 {
-            rt::sleep(Nanos::from_millis(5));
-        }
+        self.inner.door.wait_empty();
     }
 }
 
@@ -379,10 +383,13 @@ fn last_grant(directory: &Path) -> Result<GrantId> {
 impl Inner {
     fn run(&self) {
         let mut said = String::new();
+        let mut next = None;
         while !self.is_stopping() {
-            let ended = self.serve();
+            let ended = self.serve(next.take());
             self.joined.reset();
-            if let Err(error) = ended
+            if let Ok(Some(later)) = ended {
+                next = Some(later);
+            } else if let Err(error) = ended
                 && !self.is_stopping()
             {
                 let text = error.to_string();
@@ -399,17 +406,30 @@ impl Inner {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// One connection with the manager, from its beginning to its end.
-    fn serve(&self) -> Result<()> {
+    /// One connection with the manager, from its beginning to its end: a new one, or that which one has accepted who took over. The next one, if another has taken over again.
+    fn serve(&self, greeted: Option<Greeted>) -> Result<Option<Greeted>> {
         let identity = read_identity(&self.options.directory)?;
-        let (connection, welcome) = self
-            .managers
-            .greet(&*self.network, &self.hello(&identity)?, SILENCE_MAX)?;
+        let (connection, welcome) = match greeted {
+            Some(greeted) => greeted,
+            None => self
+                .managers
+                .greet(&*self.network, &self.hello(&identity)?, SILENCE_MAX)?,
+        };
         let joined = self.join(&*connection, &identity, &welcome);
-        let served = joined.and_then(|()| self.obey(&*connection));
+        let served = joined.and_then(|()| self.obey(&*connection, &welcome));
         connection.close();
-        self.managers.turn_away();
+        if !matches!(served, Ok(Some(_))) {
+            self.managers.turn_away();
+        }
         served
+    }
+
+    /// The manager says nothing. Another may lead by now, and need not wait until this one is given up.
+    fn later_manager(&self, now: &Welcome) -> Result<Option<Greeted>> {
+        let hello = self.hello(&read_identity(&self.options.directory)?)?;
+        let is_later = |welcome: &Welcome| welcome.pool == now.pool && welcome.term > now.term;
+        let others = &self.managers;
+        Ok(others.greet_others(&*self.network, &hello, DOUBT_PATIENCE, is_later))
     }
 
     fn hello(&self, identity: &Identity) -> Result<Hello> {
@@ -458,23 +478,33 @@ impl Inner {
         Nanos(self.lease.load(Ordering::Acquire))
     }
 
-    fn obey(&self, connection: &dyn Connection) -> Result<()> {
-        let mut heard = rt::now();
+    fn obey(&self, connection: &dyn Connection, welcome: &Welcome) -> Result<Option<Greeted>> {
+        let (mut heard, mut asked) = (rt::now(), rt::now());
         while !self.is_stopping() {
             match wire::receive::<Order>(connection, TURN) {
                 Ok(order) => {
-                    heard = rt::now();
                     let reply = self
                         .execute(&order)
                         .unwrap_or_else(|error| OrderReply::Failed(error.into()));
                     wire::answer(connection, &reply, OrderReply::Failed)?;
+                    heard = rt::now();
                 }
-                Err(Error::Timeout(_)) if rt::now().since(heard) < SILENCE_MAX => {}
-                Err(Error::Timeout(_)) => return Err(Error::Lost("the manager says nothing".into())),
+                Err(Error::Timeout(_)) => {
+                    let silent = rt::now().since(heard);
+                    if silent >= DOUBT_AFTER && rt::now().since(asked) >= DOUBT_EVERY {
+                        if let Some(later) = self.later_manager(welcome)? {
+                            return Ok(Some(later));
+                        }
+                        asked = rt::now();
+                    }
+                    if silent >= SILENCE_MAX {
+                        return Err(Error::Lost("the manager says nothing".into()));
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     fn execute(&self, order: &Order) -> Result<OrderReply> {

@@ -9,10 +9,11 @@
 //! Nothing is taken from one tenure into the next but what the book says: an [`Inner`] whose tenure is over answers nobody and orders nothing, its
 //! connections end, and its threads with them.
 
-use super::{AGAIN, CONNECTIONS_MAX, HELLO_PATIENCE, Inner, ManagerOptions, STOP_TURN, TURN};
+use super::{CONNECTIONS_MAX, HELLO_PATIENCE, Inner, ManagerOptions, STOP_TURN};
+use crate::door::{Door, Place};
 use crate::store::{BookStore, Lead};
 use crate::wire::{self, Failure, Hello, Welcome};
-use cenote_base::rt::atomic::{AtomicBool, AtomicU32, Ordering};
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::{Connection, Listener};
@@ -29,7 +30,7 @@ pub(super) struct Office {
     reign: Mutex<Reign>,
     /// Set while it leads.
     leading: Event,
-    connections: AtomicU32,
+    door: Door,
     stop: AtomicBool,
 }
 
@@ -49,7 +50,7 @@ impl Office {
             name,
             reign: Mutex::new(Reign::Elsewhere("this manager does not lead yet".into())),
             leading: Event::default(),
-            connections: AtomicU32::new(0),
+            door: Door::new("manager", 0, CONNECTIONS_MAX),
             stop: AtomicBool::new(false),
         }
     }
@@ -162,42 +163,16 @@ impl Office {
 
     /// Returns when no thread of a connection has anything of it.
     pub(super) fn wait_ended(&self) {
-        while self.connections.load(Ordering::Acquire) > 0 {
-            rt::sleep(Nanos::from_millis(5));
-        }
+        self.door.wait_empty();
     }
 
     // ---- connections ----
 
     pub(super) fn accept(self: &Arc<Self>, listener: &dyn Listener) {
-        while !self.is_stopping() {
-            match listener.accept(TURN) {
-                Ok(Some(connection)) => self.greet(connection),
-                Ok(None) => {}
-                Err(error) => {
-                    eprintln!("cenote: manager: {error}");
-                    rt::sleep(AGAIN);
-                }
-            }
-        }
-    }
-
-    fn greet(self: &Arc<Self>, connection: Arc<dyn Connection>) {
-        if self.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
-            self.connections.fetch_sub(1, Ordering::AcqRel);
-            connection.close();
-            return;
-        }
         let office = Arc::clone(self);
-        let spawned = rt::try_spawn("pool connection", move || {
-            // Whoever speaks nonsense, or ends, is told so by the end of the connection.
-            office.serve(&connection).ok();
-            connection.close();
-            office.connections.fetch_sub(1, Ordering::AcqRel);
-        });
-        if spawned.is_err() {
-            self.connections.fetch_sub(1, Ordering::AcqRel);
-        }
+        // Whoever speaks nonsense, or ends, is told so by the end of the connection.
+        let serve = move |connection: &Arc<dyn Connection>, _: &Place| _ = office.serve(connection);
+        self.door.accept(listener, || self.is_stopping(), serve);
     }
 
     fn serve(&self, connection: &Arc<dyn Connection>) -> Result<()> {

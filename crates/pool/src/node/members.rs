@@ -26,11 +26,11 @@ use super::Inner;
 use super::parts::Kept;
 use super::rings::RingPlace;
 use crate::book::SpaceId;
+use crate::door::Place;
 use crate::host::Process;
 use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome, RingSeat};
 use crate::space::{Keeper, SessionId};
 use crate::wire::{self, Failure, VERSION};
-use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::{Connection, Listener};
@@ -38,8 +38,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Connections of members at a time.
-const CONNECTIONS_MAX: u32 = 500;
+/// Connections of members at a time, and of those who have not said who they are.
+pub(super) const CONNECTIONS_MAX: u32 = 500;
+pub(super) const STRANGERS_MAX: u32 = 100;
 /// Sessions of one member at a time. Their numbers fit into one message, in which it says them when it comes back.
 const SESSIONS_MAX: usize = 1 << 15;
 /// Bytes of a member's name that are kept.
@@ -108,43 +109,19 @@ fn revoked() -> Error {
 
 impl Inner {
     pub(super) fn accept(self: &Arc<Self>, listener: &dyn Listener) {
-        while !self.is_stopping() {
-            match listener.accept(TURN) {
-                Ok(Some(connection)) => self.greet(connection),
-                Ok(None) => {}
-                Err(error) => {
-                    eprintln!("cenote: memory node: {error}");
-                    rt::sleep(AGAIN);
-                }
-            }
-        }
-    }
-
-    fn greet(self: &Arc<Self>, connection: Arc<dyn Connection>) {
-        if self.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
-            self.connections.fetch_sub(1, Ordering::AcqRel);
-            connection.close();
-            return;
-        }
         let inner = Arc::clone(self);
-        let spawned = rt::try_spawn("pool member", move || {
-            // Whoever speaks nonsense, or ends, is told so by the end of the connection.
-            inner.serve_member(&connection).ok();
-            connection.close();
-            inner.connections.fetch_sub(1, Ordering::AcqRel);
-        });
-        if spawned.is_err() {
-            self.connections.fetch_sub(1, Ordering::AcqRel);
-        }
+        // Whoever speaks nonsense, or ends, is told so by the end of the connection.
+        let serve = move |connection: &Arc<dyn Connection>, place: &Place| _ = inner.serve_member(connection, place);
+        self.door.accept(listener, || self.is_stopping(), serve);
     }
 
     pub(super) fn close_connections(&self) {
         self.members.lock().values_mut().for_each(Member::end_connection);
     }
 
-    fn serve_member(&self, connection: &Arc<dyn Connection>) -> Result<()> {
+    fn serve_member(&self, connection: &Arc<dyn Connection>, place: &Place) -> Result<()> {
         let hello: MemberHello = wire::receive(&**connection, HELLO_PATIENCE)?;
-        let admitted = self.admit_member(&hello, connection);
+        let admitted = self.admit_member(&hello, connection, place);
         let welcome = admitted.as_ref().map(|turn| MemberWelcome {
             lease: self.lease().raw(),
             ring: self.seat(&hello, *turn),
@@ -185,7 +162,7 @@ impl Inner {
     // ---- coming, and coming back ----
 
     /// Lets a member in; the number of its connection.
-    fn admit_member(&self, hello: &MemberHello, connection: &Arc<dyn Connection>) -> Result<u64> {
+    fn admit_member(&self, hello: &MemberHello, connection: &Arc<dyn Connection>, place: &Place) -> Result<u64> {
         if hello.version != VERSION {
             return Err(Error::Mismatch(format!(
                 "the memory node speaks version {VERSION} of the pool's protocol, this program {}",
@@ -197,6 +174,12 @@ impl Inner {
                 "no space of this number and key has a part on this memory node".into(),
             ));
         }
+        // Its former connection, if there is one still, has a place too until its thread has seen that it is over.
+        if let Some(member) = self.members.lock().get_mut(&hello.member) {
+            member.end_connection();
+        }
+        let (tenant, tenants) = self.parts.tenant_of(hello.space);
+        place.give_to(&tenant, tenants)?;
         for part in &hello.parts {
             self.parts.part(hello.space, *part)?;
         }

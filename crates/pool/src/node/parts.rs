@@ -266,6 +266,18 @@ impl Parts {
             .any(|noted| noted.order.space == space && noted.order.key == key)
     }
 
+    /// The tenant of a space that has parts here, and how many tenants have some.
+    pub(super) fn tenant_of(&self, space: SpaceId) -> (String, usize) {
+        let noted = self.noted.lock();
+        let orders = || noted.values().map(|noted| &noted.order);
+        let its = orders().find(|order| order.space == space);
+        let tenants: BTreeSet<&str> = orders().map(|order| order.tenant.as_str()).collect();
+        (
+            its.map_or_else(String::new, |order| order.tenant.clone()),
+            tenants.len(),
+        )
+    }
+
     /// The open parts of a space.
     pub(super) fn of_space(&self, space: SpaceId) -> Vec<Arc<Kept>> {
         let open = self.open.lock();

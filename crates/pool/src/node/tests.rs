@@ -8,7 +8,7 @@ use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWel
 use crate::space::{Class, Keeper, Lifetime, SessionId};
 use crate::wire::Failure;
 use crate::wire::PartOrder;
-use cenote_base::rt::atomic::AtomicBool;
+use cenote_base::rt::atomic::{AtomicBool, AtomicU32};
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::rdma::call::Caller;
 use cenote_fabric::ring::{User, UserOptions};
@@ -362,4 +362,66 @@ fn who_is_fenced_is_heard_over_no_ring() {
     until("its session has ended", || {
         kept.keeper.is_alive(session).is_ok_and(|alive| !alive)
     });
+}
+
+/// A node comes to a manager.
+fn come(manager: &dyn Listener) -> Arc<dyn Connection> {
+    let connection = manager.accept(PATIENCE).expect("no error").expect("the node comes");
+    let _: Hello = wire::receive(&*connection, PATIENCE).expect("a hello");
+    connection
+}
+
+/// It is welcome to the manager of a term.
+fn welcome(connection: &dyn Connection, term: u64) {
+    let (pool, lease) = (7, LONG.raw());
+    let welcome: std::result::Result<Welcome, Failure> = Ok(Welcome { pool, term, lease });
+    // It does not wait for long.
+    let _ = wire::send(connection, &welcome);
+}
+
+fn is_joined(connection: &dyn Connection) -> bool {
+    matches!(wire::receive(connection, PATIENCE), Ok(OrderReply::Done))
+}
+
+/// A manager was stopped and another led, which could give this node no orders until it had given the first one up: 10 s, in which nothing could be granted here.
+#[test]
+fn a_manager_of_a_later_term_is_heard_while_the_former_one_is_silent() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let [first, second] = [0, 1].map(|_| Tcp.listen("127.0.0.1:0").expect("a free port"));
+    let options = NodeOptions {
+        pod: "pod".into(),
+        bytes: 16 << 20,
+        directory: directory.path().into(),
+        manager: format!("{},{}", first.address(), second.address()),
+        secret: String::new(),
+        listen: "127.0.0.1:0".into(),
+        calls: None,
+    };
+    let node = MemoryNode::start(options, Arc::new(Tcp), Box::new(Stage::default())).expect("a node");
+    let former = come(&*first);
+    welcome(&*former, 1);
+    assert!(is_joined(&*former));
+    // It is silent. Of another one that is not later nothing is heard, and it goes on as before.
+    let stale = come(&*second);
+    welcome(&*stale, 1);
+    assert!(wire::receive::<OrderReply>(&*stale, PATIENCE).is_err(), "it is closed");
+    let later = loop {
+        let reply: OrderReply = wire::call(&*former, &Order::Ping, PATIENCE).expect("the former one is obeyed");
+        assert_eq!(reply, OrderReply::Done);
+        let later = come(&*second);
+        let word = former.receive(Nanos::from_millis(1));
+        assert!(
+            matches!(word, Err(Error::Timeout(_))),
+            "its connection is there still: {word:?}"
+        );
+        welcome(&*later, 2);
+        // It does not wait for long, and comes again.
+        if is_joined(&*later) {
+            break later;
+        }
+    };
+    assert!(former.receive(PATIENCE).is_err(), "and is closed now");
+    let reply: OrderReply = wire::call(&*later, &Order::Ping, PATIENCE).expect("an answer");
+    assert_eq!(reply, OrderReply::Done);
+    drop(node);
 }
