@@ -11,6 +11,8 @@
 //! 2. `count` = 0 ends the step: all of its words are as they should be;
 //! 3. what it freed is freed after that, and what a step that was taken back has allocated is freed after the words are as they were.
 //!
+//! Taking something away must not need memory: so the journal has room for [`JOURNAL_BYTES`] from the beginning, which is some 4,000 words that a step changes.
+//!
 //! So whoever finds a `count` at a start puts the words back, the last one first, and then sets it to 0; killed in that, the next one does it again.
 //!
 //! A step that can neither be ended nor taken back, since memory answers with errors, is half done for good: from then on the heap is *broken*, and refuses
@@ -23,7 +25,7 @@ use cenote_base::{Error, Result};
 const PAIRS_AT: u64 = 16;
 const PAIR: u64 = 16;
 /// Bytes of a journal that is made first.
-const JOURNAL_BYTES: u64 = 4096;
+const JOURNAL_BYTES: u64 = 64 << 10;
 
 /// Where a step, or a part of one, began.
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +87,19 @@ impl Heap {
             return Err(Error::Corrupt(format!("a journal of {} words", heap.pairs)));
         }
         heap.put_back(0)?;
+        heap.enlarge_at_first()?;
         Ok(heap)
+    }
+
+    /// A journal that was made when they were smaller gets the room that they have now, if there is any.
+    fn enlarge_at_first(&mut self) -> Result<()> {
+        if PAIRS_AT + self.room * PAIR >= JOURNAL_BYTES {
+            return Ok(());
+        }
+        match self.enlarge_to(JOURNAL_BYTES) {
+            Err(Error::Full(_)) => Ok(()),
+            enlarged => enlarged,
+        }
     }
 
     /// Its space.
@@ -150,14 +164,29 @@ impl Heap {
     /// A new object of zeros.
     #[inline]
     pub(super) fn alloc(&mut self, len: u64) -> Result<GlobalAddress> {
-        let at = match self.session.alloc(len) {
+        let at = self.alloc_for_good(len)?;
+        self.adopt(at);
+        Ok(at)
+    }
+
+    /// The same, whatever becomes of the step.
+    fn alloc_for_good(&mut self, len: u64) -> Result<GlobalAddress> {
+        match self.session.alloc(len) {
             Err(Error::Full(_)) if self.free_spares()? > 0 => self.session.alloc(len),
             made => made,
-        }?;
+        }
+    }
+
+    /// The step uses an object as if it had allocated it: if it is taken back, the object is freed.
+    pub(super) fn adopt(&mut self, at: GlobalAddress) {
         if self.depth > 0 {
             self.allocated.push(at);
         }
-        Ok(at)
+    }
+
+    /// Whether a step is under way.
+    pub(super) fn is_in_step(&self) -> bool {
+        self.depth > 0
     }
 
     /// An object that is about to be written, from its first byte to `len`: behind them it holds anything.
@@ -166,9 +195,7 @@ impl Heap {
         let Some(at) = self.spares.take(len) else {
             return self.alloc(len);
         };
-        if self.depth > 0 {
-            self.allocated.push(at);
-        }
+        self.adopt(at);
         Ok(at)
     }
 
@@ -244,7 +271,7 @@ impl Heap {
     fn note(&mut self, at: GlobalAddress) -> Result<()> {
         self.check()?;
         if self.pairs == self.room {
-            self.enlarge()?;
+            self.enlarge_to(2 * (PAIRS_AT + self.room * PAIR))?;
         }
         let was = self.load(at)?;
         let pair = offset(self.journal, PAIRS_AT + self.pairs * PAIR)?;
@@ -254,16 +281,15 @@ impl Heap {
         self.session.store(self.journal, self.pairs)
     }
 
-    /// A journal of twice the size, published by one store.
-    fn enlarge(&mut self) -> Result<()> {
-        let bytes = PAIRS_AT + self.room * PAIR;
-        let larger = self.session.alloc(2 * bytes)?;
+    /// A journal of another size, published by one store.
+    fn enlarge_to(&mut self, bytes: u64) -> Result<()> {
+        let larger = self.alloc_for_good(bytes)?;
         let mut held = Vec::new();
         self.append_to(self.journal, (PAIRS_AT + self.pairs * PAIR) as usize, &mut held)?;
         self.session.write(larger, &held)?;
         self.session.store(self.journal_word, larger.raw())?;
         let former = core::mem::replace(&mut self.journal, larger);
-        self.room = (2 * bytes - PAIRS_AT) / PAIR;
+        self.room = (bytes - PAIRS_AT) / PAIR;
         self.session.free(former)
     }
 

@@ -113,16 +113,20 @@ impl Store {
         Ok(None)
     }
 
-    /// Removes all keys: at once, in one store; then their memory is freed.
+    /// Removes all keys: at once, in one store; then their memory is freed. The empty table is the one in reserve: so it needs no memory.
     ///
     /// # Errors
-    /// [`Full`](cenote_base::Error::Full), if there is no room for an empty table.
+    /// Those of memory. [`Full`](cenote_base::Error::Full) is among them only if there was no room for a reserve since it was used last.
     pub fn clear(&mut self) -> Result<()> {
-        let empty = Table::make(&mut self.heap)?;
+        let empty = match self.reserve.take() {
+            Some(empty) => empty.adopted(&mut self.heap)?,
+            None => Table::make(&mut self.heap)?,
+        };
         self.heap.put(offset(self.root, TABLE)?, empty.at().raw())?;
         let former = core::mem::replace(&mut self.table, empty);
         (self.expiring, self.swept) = (0, 0);
-        self.free_table(&former, true)
+        self.free_table(&former, true)?;
+        self.refill()
     }
 
     /// Removes keys that have expired, in so many buckets behind those that were looked at last. How many they were.

@@ -141,6 +141,8 @@ pub struct Store {
     scratch: Vec<u8>,
     /// For the copy of a packed hash.
     room: Vec<u8>,
+    /// An empty table that nothing refers to, so that all keys can be removed also where there is no memory left.
+    reserve: Option<Table>,
 }
 
 impl Store {
@@ -179,11 +181,13 @@ impl Store {
             swept: 0,
             scratch: Vec::new(),
             room: Vec::new(),
+            reserve: None,
         };
         if magic == MAGIC_FIRST {
             store.heap.put(root, MAGIC)?;
         }
         let found = store.take_stock()?;
+        store.refill()?;
         Ok((store, found))
     }
 
@@ -195,6 +199,9 @@ impl Store {
         self.table.note_entries(&mut self.heap)?;
         self.heap.put(offset(self.root, EXPIRING)?, self.expiring)?;
         self.heap.free_spares()?;
+        if let Some(reserve) = self.reserve.take() {
+            self.free_table(&reserve, true)?;
+        }
         self.heap.put(offset(self.root, CLOSED)?, self.table.entries + 1)?;
         Ok(())
     }
@@ -238,7 +245,22 @@ impl Store {
     /// # Errors
     /// Those of memory.
     pub fn commit(&mut self, _step: Step) -> Result<()> {
-        Ok(self.heap.commit()?)
+        self.heap.commit()?;
+        self.refill()
+    }
+
+    /// Sees to it that there is an empty table in reserve, if there is room for one. Not within a step: it would go with that.
+    #[inline]
+    fn refill(&mut self) -> Result<()> {
+        if self.reserve.is_some() || self.heap.is_in_step() {
+            return Ok(());
+        }
+        match Table::make(&mut self.heap) {
+            Ok(empty) => self.reserve = Some(empty),
+            Err(Error::Full(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
     }
 
     /// The end of a step: nothing of it was done.
@@ -250,7 +272,8 @@ impl Store {
         self.heap.check()?;
         self.table = self.read_table().inspect_err(|_| self.heap.give_up())?;
         (self.table.entries, self.expiring) = (step.entries, step.expiring);
-        Ok(ended?)
+        ended?;
+        self.refill()
     }
 
     fn read_table(&self) -> Result<Table, Error> {

@@ -107,6 +107,14 @@ impl Table {
         Self::read(heap, at)
     }
 
+    /// The step that is under way uses it, and frees it if it is taken back.
+    pub(super) fn adopted(self, heap: &mut Heap) -> Result<Self> {
+        let mut objects = Vec::new();
+        self.each_object(heap, |at| objects.push(at))?;
+        objects.into_iter().for_each(|at| heap.adopt(at));
+        Ok(self)
+    }
+
     pub(super) fn read(heap: &Heap, at: GlobalAddress) -> Result<Self> {
         let mut bytes = [[0; 8]; 4];
         heap.read(at, bytes.as_flattened_mut())?;

@@ -273,7 +273,13 @@ fn it_does_what_a_model_does() {
 /// After a close, or as if killed: no object is left that nothing refers to, but for those that were kept for the next entries.
 fn opened_again(store: Store, space: &Space, closes: bool) -> Store {
     let (keys, expiring) = (store.len(), store.expiring());
-    let left = if closes { 0 } else { store.heap.spares() as u64 };
+    // Spares, and the two objects of the empty table in reserve.
+    let reserve = store.reserve.map_or(0, |_| 2);
+    let left = if closes {
+        0
+    } else {
+        store.heap.spares() as u64 + reserve
+    };
     match closes {
         true => store.close().expect("closed"),
         false => drop(store),
@@ -605,6 +611,86 @@ fn a_full_space_refuses_and_changes_nothing() {
     assert!(store.remove(b"0", 1).expect("removed"));
     store.set(b"new", &value, Keep::At(0), 1).expect("there is room again");
     assert_eq!(contents(&store, 1).len() as u64, n);
+}
+
+/// Fills the space with keys, numbers from one on; to the last object, after so many that the table has grown. The number behind the last.
+fn fill(store: &mut Store, from: u64) -> u64 {
+    let mut n = from;
+    let mut set = |len: usize| {
+        n += 1;
+        store
+            .set((n - 1).to_string().as_bytes(), &vec![1; len], Keep::At(0), 1)
+            .is_ok()
+    };
+    assert!((0..20_000).all(|_| set(1)), "there is room");
+    for len in [200_000, 10_000, 700, 1] {
+        while set(len) {}
+    }
+    n
+}
+
+/// Removing more than 255 keys in a step took a larger journal, and removing all took an empty table: without memory neither could be had, and who wanted to make room was told that there is none.
+#[test]
+fn removing_needs_no_memory() {
+    let space = space(40 << 20);
+    let mut store = Store::open(&space).expect("opened");
+    let mut end = fill(&mut store, 0);
+    let keys = store.len();
+    // All or nothing.
+    let remove = |store: &mut Store, keys: core::ops::Range<u64>| -> Result<u64> {
+        keys.map(|n| store.remove(n.to_string().as_bytes(), 1).map(u64::from))
+            .sum()
+    };
+    let failed = store.at_once(|store| {
+        remove(store, 0..4000)?;
+        Err::<(), _>(Failure::Missing)
+    });
+    assert!(matches!(failed, Err(Failure::Missing)), "{failed:?}");
+    assert_eq!(store.len(), keys);
+    let removed = store.at_once(|store| remove(store, 0..4000)).expect("removed");
+    assert_eq!((removed, store.len()), (4000, keys - 4000));
+    // All keys, again and again, within a step and without one, taken back and not.
+    for in_step in [false, true, false] {
+        let taken_back = store.at_once(|store| store.clear().and(Err::<(), _>(Failure::Missing)));
+        assert!(matches!(taken_back, Err(Failure::Missing)), "{taken_back:?}");
+        assert!(
+            store
+                .find((end - 20_000).to_string().as_bytes(), 1)
+                .expect("found")
+                .is_some()
+        );
+        match in_step {
+            false => store.clear().expect("cleared"),
+            true => store.at_once(Store::clear).expect("cleared"),
+        }
+        assert_eq!((store.len(), contents(&store, 1).len()), (0, 0));
+        end = fill(&mut store, end);
+    }
+    store.clear().expect("cleared");
+    // What was kept in reserve is not left behind.
+    let store = opened_again(store, &space, true);
+    store.close().expect("closed");
+    let mut objects = 0;
+    space.each_object(|_, _| objects += 1).expect("looked at");
+    assert_eq!(objects, 4, "root, journal, and the empty table");
+    assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
+}
+
+/// A journal of before, which had room for 255 words.
+#[test]
+fn a_small_journal_is_enlarged_by_the_next_start() {
+    let space = space(10 << 20);
+    let store = Store::open(&space).expect("opened");
+    let (word, journal) = (offset(store.root, JOURNAL).expect("inside"), store.heap.journal());
+    store.close().expect("closed");
+    let session = space.session();
+    let small = session.alloc(4096).expect("room");
+    space.store(word, small.raw()).expect("there");
+    session.free(journal).expect("freed");
+    let store = Store::open(&space).expect("opened");
+    let journal = store.heap.journal();
+    assert!(journal != small && space.size_of(journal).expect("there") >= 64 << 10);
+    assert!(space.load(small).is_err(), "the small one is freed");
 }
 
 #[test]
