@@ -87,7 +87,25 @@ impl Region {
     /// # Errors
     /// [`Error::Busy`] if another process has it; [`Error::Full`] if there is no space.
     pub fn create(path: &Path, len: u64, identity: Identity, options: RegionOptions) -> Result<Self> {
+        Self::create_on(Backing::open(path, true)?, len, identity, options)
+    }
+
+    /// As [`Region::create`], where [nothing](crate::is_blank) is: that is looked at when it is locked, so of two who make one at once one fails.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if something is there; those of [`Region::create`].
+    pub fn create_new(path: &Path, len: u64, identity: Identity, options: RegionOptions) -> Result<Self> {
         let backing = Backing::open(path, true)?;
+        if !crate::is_blank(path) {
+            return Err(Error::Invalid(format!(
+                "{} holds something: nothing is made over it",
+                path.display()
+            )));
+        }
+        Self::create_on(backing, len, identity, options)
+    }
+
+    fn create_on(backing: Backing, len: u64, identity: Identity, options: RegionOptions) -> Result<Self> {
         let len = aligned_len(len, backing.align)?;
         backing.resize(len as u64)?;
         backing.reserve(0, HEADER_SIZE as u64)?;

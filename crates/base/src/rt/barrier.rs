@@ -13,6 +13,7 @@
 use super::atomic::{Ordering, compiler_fence, fence};
 use super::simulated;
 use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
+use std::io;
 use std::sync::OnceLock;
 
 /// Whether this process's light fences are seen by heavy ones of all processes of the machine. Registers it, the first time.
@@ -35,12 +36,16 @@ pub fn light(registered: bool) {
 }
 
 /// The other side. Around 1 µs, and an interruption of the other processors.
-pub fn heavy() {
+///
+/// # Errors
+/// The system refuses it: then light fences of registered processes are none. (Those of others are full ones, and this one has been a full one too.)
+pub fn heavy() -> io::Result<()> {
     fence(Ordering::SeqCst);
-    // Simulated threads are one thread; and without the system call light fences are full ones.
-    if !simulated() && register() {
-        let _ = membarrier(MembarrierCommand::GlobalExpedited);
+    // Simulated threads are one thread.
+    if simulated() {
+        return Ok(());
     }
+    Ok(membarrier(MembarrierCommand::GlobalExpedited)?)
 }
 
 #[cfg(test)]
@@ -53,6 +58,9 @@ mod tests {
     #[test]
     fn one_of_two_sees_the_other() {
         let registered = super::register();
+        // A system that refuses both has full fences on both sides.
+        let refused = super::heavy().is_err();
+        assert!(!(registered && refused), "what was registered is served");
         let (inside, closed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (done, used) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let theirs = (
@@ -74,7 +82,7 @@ mod tests {
         });
         for round in 0..20_000 {
             closed.store(true, Relaxed);
-            super::heavy();
+            assert_eq!(super::heavy().is_err(), refused);
             while inside.load(super::Ordering::Acquire) != 0 {
                 relax();
             }

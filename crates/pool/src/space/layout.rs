@@ -11,6 +11,7 @@
 //!             24 u64 place of what is away: part 8 | slot 32       32 u64 guest: the address of the extent that lies in the slot's memory, 0: its own or nothing
 //!             40 u64 the guest's state; 0: it has not come yet     48 u64 the state before it was frozen, of what lies here
 //!  threads_at  2048 lines, of a thread each       0 u64 whose     8 u64 odd while it uses the part     (only where extents can move, and the next two)
+//!             16 u64 the count at which its next access is counted     24 u64 1 where its fences are light
 //!  guests_at   32 B a slot, and up to the next power of two: pairs of guest and slot, four a line, a guest in one of two lines
 //!  heat_at     8 B a slot: reads 32 | writes 32, counted now and then
 //!  maps_at  maps, 5824 B a slot

@@ -9,10 +9,10 @@ use super::layout::{
 use super::presence::{KEEPER, MARK, Presence};
 use super::slot::Slot;
 use crate::book::EXTENT;
+use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
-use cenote_base::rt::{self, fs};
 use cenote_base::{Error, Result};
-use cenote_fabric::{HostAtomicU64, Identity, Kind, LINE, Region, RegionOptions, Words, is_blank};
+use cenote_fabric::{HostAtomicU64, Identity, Kind, LINE, Region, RegionOptions, Words};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -78,14 +78,8 @@ impl Part {
     pub fn create(path: &Path, options: &PartOptions) -> Result<Self> {
         let layout = Layout::within(options.bytes, options.movable)?;
         let identity = options.identity(layout)?;
-        let is_there = fs::exists(path).map_err(|e| Error::io(format!("looking for {}", path.display()), e))?;
-        if is_there && !is_blank(path) {
-            return Err(Error::Invalid(format!(
-                "{} holds something: a part is not made over it",
-                path.display()
-            )));
-        }
-        Self::format(Region::create(path, layout.end(), identity, options.region)?, layout)
+        let region = Region::create_new(path, layout.end(), identity, options.region)?;
+        Self::format(region, layout)
     }
 
     /// Makes one in memory of this process, gone with it.

@@ -4,11 +4,13 @@
 //! every line was seen outside once ([`Presence::quiesce`]): whoever comes later sees that it is frozen, and does not touch it. Between the count and the look at the state
 //! stands a fence, which is [light](cenote_base::rt::barrier) here and heavy there. An access costs two plain stores to a line of its own.
 //!
+//! A system may refuse the heavy fence. So each line says whether its thread's fences are light: where they are, nothing moves then; full ones need no other.
+//!
 //! A process that is killed inside leaves an odd count: its lines are [given up](Presence::give_up) when it is known to be gone. One that is stopped inside keeps extents
 //! from moving, and nothing else.
 
 use super::layout::THREADS;
-use cenote_base::rt::atomic::{AtomicU32, Ordering};
+use cenote_base::rt::atomic::{AtomicU32, Ordering, fence};
 use cenote_base::rt::barrier::{self, heavy, light};
 use cenote_base::rt::seam::Seam;
 use cenote_base::rt::{self, MAX_THREADS, Nanos};
@@ -31,6 +33,8 @@ pub(super) struct Presence {
     counts: Words<LINE>,
     /// The count at which the next access is a sample.
     samples: Words<LINE>,
+    /// 1 where the thread's fences are light, so that a mover needs a heavy one.
+    lights: Words<LINE>,
     /// The line of each of this process's threads, and 1; 0: none yet.
     mine: Box<[AtomicU32]>,
     mark: u64,
@@ -45,6 +49,7 @@ impl Presence {
             owners: words(0),
             counts: words(8),
             samples: words(16),
+            lights: words(24),
             mine: (0..MAX_THREADS).map(|_| AtomicU32::new(0)).collect(),
             mark,
             registered: !rt::simulated() && barrier::register(),
@@ -83,6 +88,10 @@ impl Presence {
                     .compare_exchange(0, self.mark, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok();
             if is_taken {
+                let light = self.lights.get(line).expect("a line of the part");
+                light.store(self.registered.into(), Ordering::Relaxed);
+                // Seen by every mover before this thread is inside for the first time.
+                fence(Ordering::SeqCst);
                 self.mine[rt::thread_slot()].store(line as u32 + 1, Ordering::Relaxed);
                 return Ok(());
             }
@@ -93,9 +102,10 @@ impl Presence {
     /// Waits until every thread was seen outside. What was set before, whoever is inside then has seen.
     ///
     /// # Errors
-    /// [`Error::Busy`] if one stays inside for longer than `patience`: its process is stopped, or was killed and not given up yet.
+    /// [`Error::Busy`] if one stays inside for longer than `patience`: its process is stopped, or was killed and not given up yet; [`Error::Invalid`] if the system refuses this process
+    /// what the fences of others rely on.
     pub(super) fn quiesce(&self, patience: Nanos) -> Result<()> {
-        heavy();
+        self.check_fence(heavy())?;
         let until = rt::now().raw().saturating_add(patience.raw());
         for line in 0..THREADS {
             let (owner, count) = (self.owners.get(line), self.counts.get(line));
@@ -112,6 +122,18 @@ impl Presence {
             }
         }
         Ok(())
+    }
+
+    /// Without a heavy fence nothing can be known of those who have light ones. Full ones need none.
+    fn check_fence(&self, heavy: std::io::Result<()>) -> Result<()> {
+        let Err(error) = heavy else { return Ok(()) };
+        let is_set = |words: &Words<LINE>, line| words.get(line).is_some_and(|word| word.load(Ordering::Acquire) != 0);
+        match (0..THREADS).any(|line| is_set(&self.owners, line) && is_set(&self.lights, line)) {
+            false => Ok(()),
+            true => Err(Error::Invalid(format!(
+                "extents cannot move: this process may not use membarrier(2) ({error}), and others that use the part rely on it"
+            ))),
+        }
     }
 
     /// The lines of processes that are gone are nobody's.
@@ -168,5 +190,46 @@ impl Drop for Presence {
             .iter()
             .filter_map(|line| line.load(Ordering::Relaxed).checked_sub(1));
         mine.for_each(|line| self.give_up_line(line as usize));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Part, PartOptions};
+    use super::*;
+    use crate::book::EXTENT;
+
+    fn part() -> Part {
+        let options = PartOptions {
+            space: 1,
+            part: 1,
+            tenant: 0,
+            bytes: 5 * EXTENT,
+            movable: true,
+            region: Default::default(),
+        };
+        Part::dram(&options).expect("memory")
+    }
+
+    /// A refusal was passed over: extents moved while others were in the middle of an access to them, whose writes were lost.
+    #[test]
+    fn nothing_moves_where_the_heavy_fence_is_refused_and_others_rely_on_it() {
+        let part = part();
+        let presence = &part.moving().expect("it moves").presence;
+        let refused = || Err(std::io::ErrorKind::PermissionDenied.into());
+        presence.check_fence(refused()).expect("nobody is there");
+        presence.join().expect("a line");
+        let line = presence.mine[rt::thread_slot()].load(Ordering::Relaxed) - 1;
+        let light = presence.lights.get(line as usize).expect("a line");
+        assert_eq!(light.load(Ordering::Relaxed), u64::from(presence.registered));
+        light.store(1, Ordering::Relaxed);
+        let error = presence.check_fence(refused()).expect_err("it relies on it");
+        assert!(
+            matches!(&error, Error::Invalid(text) if text.contains("membarrier")),
+            "{error}"
+        );
+        presence.check_fence(Ok(())).expect("it was passed");
+        light.store(0, Ordering::Relaxed);
+        presence.check_fence(refused()).expect("its fences are full ones");
     }
 }

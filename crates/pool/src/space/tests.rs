@@ -4,6 +4,7 @@ use super::slot::{Slot, Use};
 use super::*;
 use crate::book::EXTENT;
 use address::GENERATION_MAX;
+use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::Ordering;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -780,4 +781,29 @@ fn a_full_slab_with_a_hint_is_passed_over() {
     let other = second.alloc(64).expect("another slab has room");
     assert_ne!(other.slot(), one.slot());
     audited(&space);
+}
+
+/// Of two who made a part in one file, each saw that nothing was there before it had the lock: the second one made its part over the first one's.
+#[test]
+fn a_part_is_not_made_over_what_came_while_the_file_was_locked() {
+    use cenote_base::rt::fs;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("part");
+    let other = fs::open(&path, fs::OpenOptions::CREATE).expect("made");
+    assert!(other.lock_exclusive().expect("asked"));
+    let theirs = path.clone();
+    let making = rt::spawn("maker", move || {
+        let options = SpaceOptions {
+            bytes: 8 * EXTENT,
+            ..SpaceOptions::default()
+        };
+        Part::create(&theirs, &options.part()).map(drop)
+    });
+    // It looks at the file, and waits for the lock by now, as a rule.
+    rt::sleep(Nanos::from_millis(30));
+    other.write_at(b"somebody's", 0).expect("written");
+    drop(other);
+    let made = making.join().expect("no panic");
+    assert!(matches!(made, Err(Error::Invalid(_) | Error::Busy(_))), "{made:?}");
+    assert_eq!(fs::read(&path).expect("there"), b"somebody's");
 }
