@@ -28,7 +28,7 @@ use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use serde::{Deserialize, Serialize};
-pub use spaces::{Making, PartOf, SpaceId, SpacePhase, SpaceRecord};
+pub use spaces::{Making, PartOf, PartsOf, SpaceId, SpacePhase, SpaceRecord};
 use std::collections::BTreeMap;
 use std::fmt;
 

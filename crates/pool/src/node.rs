@@ -522,8 +522,12 @@ impl Inner {
                 self.parts.keep(part, self.lease())?;
                 Ok(OrderReply::Done)
             }
-            Order::Peers { space, ref parts } => {
-                self.parts.set_peers(space, parts);
+            Order::Peers {
+                space,
+                ref parts,
+                ref lost,
+            } => {
+                self.parts.set_peers(space, parts, lost);
                 Ok(OrderReply::Done)
             }
             Order::Check { grant } => self.parts.check(grant).map(OrderReply::Problems),

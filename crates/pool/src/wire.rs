@@ -239,8 +239,13 @@ pub enum Order {
     Free { grant: GrantId },
     /// Keeps a part of a space from here on: hands out its extents to members.
     Keep(PartOrder),
-    /// All parts of a space that it keeps some of.
-    Peers { space: SpaceId, parts: Vec<PartView> },
+    /// All parts of a space that it keeps some of, and the numbers of those that were lost with their memory nodes.
+    Peers {
+        space: SpaceId,
+        parts: Vec<PartView>,
+        #[serde(default)]
+        lost: Vec<u8>,
+    },
     /// Looks at all of a part that it keeps.
     Check { grant: GrantId },
     /// Which grants' files are there?

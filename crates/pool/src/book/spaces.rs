@@ -26,12 +26,15 @@ use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
 /// Bytes of the smallest part.
 pub(crate) const PART_MIN: u64 = 2 * EXTENT;
+
+/// All parts of a space, and the numbers of those that were lost with their memory nodes.
+pub type PartsOf = (Vec<PartView>, Vec<u8>);
 
 /// A space's number, drawn when it is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -428,10 +431,10 @@ impl Book {
     }
 
     /// The spaces that a node keeps parts of, with all their parts.
-    pub fn spaces_at(&self, node: NodeId) -> Vec<(SpaceId, Vec<PartView>)> {
-        let of = |space: &SpaceRecord| (space.id, self.part_views(space.id));
+    pub fn spaces_at(&self, node: NodeId) -> BTreeMap<SpaceId, PartsOf> {
+        let of = |space: &SpaceRecord| (space.id, (self.part_views(space.id), space.lost.clone()));
         let all = self.spaces.iter().map(of);
-        all.filter(|(_, parts)| parts.iter().any(|part| part.node == node))
+        all.filter(|(_, (parts, _))| parts.iter().any(|part| part.node == node))
             .collect()
     }
 

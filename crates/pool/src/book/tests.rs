@@ -484,7 +484,18 @@ fn a_lost_node_takes_its_parts_and_nothing_else() {
     assert_eq!(made.len(), 1, "the other node is full");
     book.leave(NodeId(1));
     assert_eq!(book.space_view("b", "heap").expect("ready").parts[0].members, None);
+    let told = |book: &Book| book.spaces_at(NodeId(2)).into_values().next().expect("its space");
+    assert_eq!(
+        (told(&book).0.len(), told(&book).1),
+        (2, vec![]),
+        "it is away, and a part still"
+    );
     book.forget(NodeId(1)).expect("forgotten");
+    assert_eq!(
+        (told(&book).0.len(), told(&book).1),
+        (1, vec![1]),
+        "the others are told"
+    );
     let summaries = book.space_summaries(None);
     assert_eq!(summaries.len(), 1, "what nobody heard of is gone with it");
     assert_eq!((summaries[0].lost.clone(), summaries[0].parts.len()), (vec![1], 1));

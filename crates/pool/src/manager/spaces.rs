@@ -1,9 +1,9 @@
 //! Spaces at the manager: tenants ask for them, memory nodes make and keep their parts.
 
 use super::{Inner, Link, OPEN_PATIENCE, TURN};
-use crate::book::{Book, Grant, GrantId, Making, NodeId, Phase, SpaceId};
+use crate::book::{Book, Grant, GrantId, Making, NodeId, PartsOf, Phase, SpaceId};
 use crate::key::Key;
-use crate::wire::{AuditReport, Order, OrderReply, PartView, Reply, SpaceWish};
+use crate::wire::{AuditReport, Order, OrderReply, Reply, SpaceWish};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
@@ -115,28 +115,21 @@ impl Inner {
     }
 
     /// Says to a node where the other parts are of spaces that it keeps some of, whenever that is another than before.
-    pub(super) fn tell_peers(
-        &self,
-        node: NodeId,
-        link: &Link,
-        told: &mut BTreeMap<SpaceId, Vec<PartView>>,
-    ) -> Result<()> {
+    pub(super) fn tell_peers(&self, node: NodeId, link: &Link, told: &mut BTreeMap<SpaceId, PartsOf>) -> Result<()> {
         let spaces = self.book.lock().spaces_at(node);
-        told.retain(|space, _| spaces.iter().any(|(id, _)| id == space));
-        for (space, parts) in spaces {
-            if told.get(&space) == Some(&parts) {
+        told.retain(|space, _| spaces.contains_key(space));
+        for (space, all) in spaces {
+            if told.get(&space) == Some(&all) {
                 continue;
             }
-            let order = Order::Peers {
-                space,
-                parts: parts.clone(),
-            };
+            let (parts, lost) = all.clone();
+            let order = Order::Peers { space, parts, lost };
             match link.order(&order) {
                 Err(error @ (Error::Lost(_) | Error::Timeout(_))) => return Err(error),
                 Err(error) => eprintln!("cenote: manager: space {space}: {error}"),
                 Ok(_) => {}
             }
-            told.insert(space, parts);
+            told.insert(space, all);
         }
         Ok(())
     }

@@ -61,9 +61,17 @@ pub(super) struct Parts {
     /// Held by who opens, closes or removes a part, which takes long where that is large.
     opening: Mutex<()>,
     /// All parts of the spaces that some are kept of, as the manager last told.
-    peers: Mutex<BTreeMap<SpaceId, Vec<PartView>>>,
+    peers: Mutex<BTreeMap<SpaceId, Peers>>,
     noted: Mutex<BTreeMap<GrantId, Noted>>,
     open: Mutex<BTreeMap<GrantId, Arc<Kept>>>,
+}
+
+/// All parts of a space.
+#[derive(Default)]
+struct Peers {
+    parts: Vec<PartView>,
+    /// Those that are gone for good.
+    lost: Vec<u8>,
 }
 
 /// How parts are served to other pods.
@@ -222,7 +230,7 @@ impl Parts {
         self.open.lock().insert(order.grant, Arc::clone(&kept));
         // The manager may have told before the part could be opened.
         let peers = self.peers.lock();
-        self.introduce(&kept, peers.get(&order.space).map_or(&[], Vec::as_slice));
+        self.introduce(&kept, peers.get(&order.space).unwrap_or(&Peers::default()));
         Ok(())
     }
 
@@ -306,19 +314,24 @@ impl Parts {
         }
     }
 
-    /// All parts of a space, and where they are.
-    pub(super) fn set_peers(&self, space: SpaceId, parts: &[PartView]) {
+    /// All parts of a space, and where they are; and those that it had, and that are gone for good.
+    pub(super) fn set_peers(&self, space: SpaceId, parts: &[PartView], lost: &[u8]) {
+        let told = Peers {
+            parts: parts.to_vec(),
+            lost: lost.to_vec(),
+        };
         let mut peers = self.peers.lock();
-        self.of_space(space).iter().for_each(|kept| self.introduce(kept, parts));
-        peers.insert(space, parts.to_vec());
+        self.of_space(space).iter().for_each(|kept| self.introduce(kept, &told));
+        peers.insert(space, told);
     }
 
     /// Tells a part's host of the others: all, and no others.
-    fn introduce(&self, kept: &Kept, parts: &[PartView]) {
+    fn introduce(&self, kept: &Kept, told: &Peers) {
         if let (Some(hosting), Some(host)) = (&self.hosting, &kept.host) {
-            let others = parts.iter().filter(|part| part.number != kept.order.part);
+            let others = told.parts.iter().filter(|part| part.number != kept.order.part);
             let peers = others.filter_map(|part| Some((part.number, hosting.peer(host, &kept.order, part)?)));
             host.set_peers(peers.collect());
+            host.set_gone(told.lost.iter().copied().collect());
         }
     }
 
@@ -557,7 +570,7 @@ mod tests {
     fn a_part_that_is_opened_late_knows_the_others() {
         let directory = tempfile::tempdir().expect("a directory");
         let parts = parts(directory.path());
-        parts.set_peers(SPACE, &[view(1, Some("a")), view(2, Some("b"))]);
+        parts.set_peers(SPACE, &[view(1, Some("a")), view(2, Some("b"))], &[]);
         parts.keep(&order(), LEASE).expect("kept");
         assert_eq!(peer(&parts, 2).expect("it was told").way.peer(), "b");
         assert!(peer(&parts, 1).is_none(), "that is itself");
@@ -569,14 +582,20 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let parts = parts(directory.path());
         parts.keep(&order(), LEASE).expect("kept");
-        parts.set_peers(SPACE, &[view(1, None), view(2, Some("b")), view(3, Some("c"))]);
+        parts.set_peers(SPACE, &[view(1, None), view(2, Some("b")), view(3, Some("c"))], &[]);
         let before = peer(&parts, 2).expect("it was told");
         // Its node is away for a while.
-        parts.set_peers(SPACE, &[view(1, None), view(2, None)]);
+        parts.set_peers(SPACE, &[view(1, None), view(2, None)], &[]);
         let after = peer(&parts, 2).expect("it is a part still");
         assert!(Arc::ptr_eq(&before.way, &after.way), "calls under way go on");
         assert!(peer(&parts, 3).is_none());
-        parts.set_peers(SPACE, &[view(1, None), view(2, Some("d"))]);
+        let is_gone = |part| {
+            let kept = parts.part(SPACE, 1).expect("it is open");
+            kept.host.as_ref().expect("it is hosted").is_gone(part)
+        };
+        assert!(!is_gone(3), "nobody says so");
+        parts.set_peers(SPACE, &[view(1, None), view(2, Some("d"))], &[3]);
+        assert!(is_gone(3) && !is_gone(2));
         assert_eq!(peer(&parts, 2).expect("it was told").way.peer(), "d");
     }
 }

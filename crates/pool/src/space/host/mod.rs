@@ -13,6 +13,7 @@
 
 mod image;
 mod obey;
+mod orphans;
 mod policy;
 mod relocate;
 mod steps;
@@ -36,7 +37,7 @@ use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Answer, Call, CallerId, Serve};
 use obey::Steps;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Orders and allocations that wait at a time, and wishes.
@@ -154,6 +155,16 @@ enum Order {
     Reclaim {
         extent: GlobalAddress,
     },
+    /// Its home is gone for good. I have it frozen by this freezing: do not use it, if it has come to you by that and was not used yet.
+    GiveUp {
+        extent: GlobalAddress,
+        freeze: Option<u64>,
+    },
+    /// Its home is gone for good. It has come to me by this freezing, and was not used yet: do you have it?
+    Have {
+        extent: GlobalAddress,
+        freeze: Option<u64>,
+    },
     /// Would you have it, of so much heat to your pod?
     Offer {
         heat: f64,
@@ -176,8 +187,10 @@ enum Ordered {
     },
     /// It is on its way.
     Moving,
-    /// There is no such extent any more.
+    /// There is no such extent any more, or not here.
     Gone,
+    /// It is used here.
+    InUse,
     Welcome,
     /// If that one goes, which has so much.
     Instead {
@@ -267,6 +280,8 @@ struct Inner {
     keeper: Arc<LocalKeeper>,
     options: HostOptions,
     peers: Mutex<BTreeMap<u8, Peer>>,
+    /// Parts that the space had, and that are gone for good.
+    gone: Mutex<BTreeSet<u8>>,
     /// Sessions of users that do not map the part.
     desks: Mutex<BTreeMap<SessionId, Desk>>,
     /// Accesses of other pods, by slot.
@@ -313,6 +328,7 @@ impl Host {
             keeper,
             options,
             peers: Mutex::default(),
+            gone: Mutex::default(),
             desks: Mutex::default(),
             far: Mutex::default(),
             near: Mutex::new(vec![Near::default(); slots]),
@@ -361,6 +377,16 @@ impl Host {
     /// All other parts of the space, and the ways to their hosts: of others than these nothing is known any more.
     pub fn set_peers(&self, peers: BTreeMap<u8, Peer>) {
         *self.inner.peers.lock() = peers;
+    }
+
+    /// The parts that are gone for good, with what lay there: nobody waits for them any more. What they had lent to others stays where it is in use.
+    pub fn set_gone(&self, parts: BTreeSet<u8>) {
+        *self.inner.gone.lock() = parts;
+    }
+
+    /// Whether a part is gone for good, as far as that was told.
+    pub fn is_gone(&self, part: u8) -> bool {
+        self.inner.gone.lock().contains(&part)
     }
 
     /// What is known of another part.

@@ -5,6 +5,7 @@
 //!
 //! The [resolver](Inner::resolve) asks homes about guests that are frozen or unsettled. What a home says while it does not move the extent is final for all moves that began before the
 //! question, as each of them has ended. So it is believed if the guest belongs to the same move as before the question, and only then.
+//! If the home is gone for good, other hosts are asked: [`super::orphans`].
 
 use super::super::GlobalAddress;
 use super::{Inner, Order, Ordered, image};
@@ -21,13 +22,13 @@ const ASK_EVERY: Nanos = Nanos::from_secs(1);
 #[derive(Default)]
 pub(super) struct Steps {
     /// Extents that are to lie here and are not settled.
-    received: BTreeMap<GlobalAddress, Coming>,
+    pub(super) received: BTreeMap<GlobalAddress, Coming>,
 }
 
 /// By which freezing an extent comes, and whether all of it is here. Before that its slot is being written, and nobody else's.
-struct Coming {
-    freeze: u64,
-    is_fetched: bool,
+pub(super) struct Coming {
+    pub(super) freeze: u64,
+    pub(super) is_fetched: bool,
 }
 
 impl Steps {
@@ -53,6 +54,8 @@ impl Inner {
             Order::LetGo { extent, freeze } => self.let_go_here(extent, freeze).map(|()| Ordered::Done),
             Order::Where { extent } => self.place(extent),
             Order::Offer { heat } => Ok(self.consider(heat)),
+            Order::GiveUp { extent, freeze } => self.give_up_here(extent, freeze),
+            Order::Have { extent, freeze } => Ok(self.have_here(extent, freeze)),
             Order::Relocate { .. } | Order::Reclaim { .. } => Err(Error::corrupt("an order that is the executor's")),
         }
     }
@@ -157,12 +160,18 @@ impl Inner {
         }
     }
 
-    /// What became of guests that nobody has spoken for, for longer than `age`: their homes know. Of those whose home does not say it, nothing changes.
+    /// What became of guests that nobody has spoken for, for longer than `age`: their homes know. Of those whose home does not say it, nothing changes; of those whose home is gone for good,
+    /// see [`super::orphans`].
     pub(super) fn ask_homes(&self, age: Nanos) {
         let mut silent = BTreeSet::new();
         for (extent, slot) in self.keeper.unsettled(age) {
             let home = extent.part();
             if self.is_stopping() || silent.contains(&home) {
+                continue;
+            }
+            if self.gone.lock().contains(&home) {
+                // Who is away is waited for, and asked again.
+                let _ = self.resolve_orphan(extent, slot);
                 continue;
             }
             let freeze = self.freeze_of(&self.steps.lock(), extent);
@@ -176,7 +185,7 @@ impl Inner {
     }
 
     /// The move that a guest is frozen for or comes by; none if a former process of this host knew.
-    fn freeze_of(&self, steps: &Steps, extent: GlobalAddress) -> Option<u64> {
+    pub(super) fn freeze_of(&self, steps: &Steps, extent: GlobalAddress) -> Option<u64> {
         let received = steps.received.get(&extent).map(|coming| coming.freeze);
         received.or_else(|| self.frozen.lock().get(&extent).copied())
     }

@@ -4,6 +4,7 @@ mod direct;
 mod edges;
 mod handed;
 mod late;
+mod orphans;
 
 use super::super::far::Way;
 use super::super::far::wire::Hello;
