@@ -19,7 +19,7 @@ use super::layout::{GROUP_WORDS, groups};
 use super::lock::Locks;
 use super::part::Part;
 use super::slot::{Slot, Use};
-use super::{Attached, GlobalAddress, SLAB_OBJECT_MAX, Space};
+use super::{Attached, FarAttached, GlobalAddress, SLAB_OBJECT_MAX, Space};
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::units::ByteSize;
@@ -104,60 +104,61 @@ impl Session {
     /// A new object of at least `len` bytes, all zero.
     ///
     /// # Errors
-    /// [`Error::Full`] if no part has room; [`Error::Invalid`] if `len` is 0; [`Error::Revoked`] if the session was ended by the keeper; those of the
+    /// [`Error::Full`] if no part has room; why one cannot be asked, if no other has room; [`Error::Invalid`] if `len` is 0; [`Error::Revoked`] if the session was ended by the keeper; those of the
     /// way to it.
     pub fn alloc_in(&self, len: u64, lifetime: Lifetime) -> Result<GlobalAddress> {
         if len == 0 {
             return Err(Error::Invalid("an object has one byte at least".into()));
         }
         let mut desks = self.desks.lock();
+        let mut tried = None;
         let first = desks.first;
         if let Some(desk) = desks.by_part.get_mut(&first) {
             match desk.alloc(len, lifetime) {
-                Err(Error::Full(_)) => {}
+                Err(error) if has_none(&error) => tried = Some((first, error)),
                 answer => return answer,
             }
         }
-        match self.alloc_elsewhere(&mut desks, len, lifetime) {
-            Err(Error::Full(_)) if self.space.has_grown() => self.alloc_elsewhere(&mut desks, len, lifetime),
+        match self.alloc_elsewhere(&mut desks, len, lifetime, tried) {
+            Err(error) if has_none(&error) && self.space.has_grown() => {
+                self.alloc_elsewhere(&mut desks, len, lifetime, None)
+            }
             answer => answer,
         }
     }
 
-    /// In the first part that has room.
-    fn alloc_elsewhere(&self, desks: &mut Desks, len: u64, lifetime: Lifetime) -> Result<GlobalAddress> {
-        let mut answer = Err(Error::Full("the space has no memory yet".into()));
-        for attached in self.space.attached() {
-            answer = desks.of(attached)?.alloc(len, lifetime);
-            if !matches!(answer, Err(Error::Full(_))) {
-                desks.first = attached.number();
-                return answer;
-            }
-        }
-        self.alloc_far(desks, len, lifetime, answer)
-    }
-
-    /// Nothing near has room: in a part that this process does not map, another one first for each space and process.
-    fn alloc_far(
+    /// In the first part that has room, of those that have not been tried: first those that this process maps. If none has, what is said is that one is away, if one is: it may have room.
+    fn alloc_elsewhere(
         &self,
         desks: &mut Desks,
         len: u64,
         lifetime: Lifetime,
-        near: Result<GlobalAddress>,
+        tried: Option<(u8, Error)>,
     ) -> Result<GlobalAddress> {
-        let mut answer = near;
-        for attached in self.space.far_attached() {
-            let number = attached.part.number;
-            let id = match desks.far.entry(number) {
-                Entry::Occupied(found) => *found.get(),
-                Entry::Vacant(place) => *place.insert(attached.keeper.begin()?),
-            };
-            answer = attached.part.alloc(id, len, lifetime);
-            if !matches!(answer, Err(Error::Full(_))) {
-                break;
+        let (tried, mut why) = match tried {
+            Some((part, error)) => (Some(part), error),
+            None => (None, Error::Full("the space has no memory yet".into())),
+        };
+        let near = self.space.attached();
+        for attached in near.filter(|attached| Some(attached.number()) != tried) {
+            match desks.of(attached).and_then(|desk| desk.alloc(len, lifetime)) {
+                Err(error) if has_none(&error) => why = more_telling(why, error),
+                answer => {
+                    desks.first = attached.number();
+                    return answer;
+                }
             }
         }
-        answer
+        for attached in self.space.far_attached() {
+            match desks
+                .of_far(attached)
+                .and_then(|id| attached.part.alloc(id, len, lifetime))
+            {
+                Err(error) if has_none(&error) => why = more_telling(why, error),
+                answer => return answer,
+            }
+        }
+        Err(why)
     }
 
     /// Its space.
@@ -181,10 +182,7 @@ impl Session {
         if let Some(near) = self.space.attached().find(|attached| attached.number() == part) {
             return Ok(desks.of(near)?.id);
         }
-        match desks.far.entry(part) {
-            Entry::Occupied(found) => Ok(*found.get()),
-            Entry::Vacant(place) => Ok(*place.insert(self.space.keeper_of(part)?.begin()?)),
-        }
+        desks.begin_far(part, self.space.keeper_of(part)?)
     }
 
     /// Ends it: its objects of [`Lifetime::Session`] are freed, its empty slabs go back.
@@ -226,6 +224,34 @@ impl Desks {
             Entry::Occupied(found) => Ok(found.into_mut()),
             Entry::Vacant(place) => Ok(place.insert(Desk::begin(attached)?)),
         }
+    }
+
+    /// Its number in a part that this process does not map; the session begins there now if it had none.
+    fn of_far(&mut self, attached: &FarAttached) -> Result<SessionId> {
+        self.begin_far(attached.part.number, &attached.keeper)
+    }
+
+    fn begin_far(&mut self, part: u8, keeper: &Arc<dyn Keeper>) -> Result<SessionId> {
+        match self.far.entry(part) {
+            Entry::Occupied(found) => Ok(*found.get()),
+            Entry::Vacant(place) => Ok(*place.insert(keeper.begin()?)),
+        }
+    }
+}
+
+/// Whether a part has nothing to give, for all that is known now. Another may.
+fn has_none(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Full(_) | Error::Busy(_) | Error::Lost(_) | Error::Timeout(_)
+    )
+}
+
+/// Of several parts that have nothing: that one is full says less than that one is not reached.
+fn more_telling(one: Error, other: Error) -> Error {
+    match (&one, &other) {
+        (Error::Full(_), _) => other,
+        _ => one,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Two pods in one process: a part and a host in each, a user in each that maps its own part alone. Calls go through memory.
 
+mod away;
 mod direct;
 mod edges;
 mod handed;
