@@ -154,7 +154,7 @@ impl Direct {
     /// Whether all were as they should be.
     fn scan(&mut self, operation: Operation) -> kv::Result<bool> {
         let mut are_there = true;
-        for record in operation.record..operation.record + u64::from(operation.count) {
+        for record in operation.records() {
             let one = Operation {
                 kind: Kind::Read,
                 record,

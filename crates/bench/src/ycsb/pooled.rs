@@ -186,7 +186,7 @@ impl User {
     /// Reads the words of all records at once, then their first entries; where that is another record's, the others one after the other.
     fn scan(&mut self, operation: Operation) -> cenote_base::Result<bool> {
         let (count, size) = (operation.count as usize, self.entry.len());
-        let records = operation.record..operation.record + count as u64;
+        let records = operation.records();
         let mut scanned = std::mem::take(&mut self.scanned);
         scanned.resize(count * (8 + size), 0);
         let (words, entries) = scanned.split_at_mut(8 * count);

@@ -126,17 +126,15 @@ impl Connection {
                 return taken;
             };
             let is_first_half = operation.kind == Kind::ReadModifyWrite;
-            for n in 0..operation.count {
+            for (n, record) in (1..).zip(operation.records()) {
                 match operation.kind {
-                    Kind::Read | Kind::Scan | Kind::ReadModifyWrite => {
-                        read(&mut self.commands, records, operation.record + u64::from(n));
-                    }
+                    Kind::Read | Kind::Scan | Kind::ReadModifyWrite => read(&mut self.commands, records, record),
                     _ => write(&mut self.commands, records, operation),
                 }
                 let command = Command {
                     operation,
                     is_first_half,
-                    has_more: n + 1 < operation.count,
+                    has_more: n < operation.count,
                 };
                 self.sent.push((command, now));
             }
