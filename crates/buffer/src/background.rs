@@ -111,6 +111,8 @@ impl Pool {
         }
         match self.frames.region().reserve_step(end) {
             Ok(_) => self.note_reserved(),
+            // Its keeper detaches it, and then there may be room.
+            Err(_) if self.frames.region().has_mirror_failed() => return false,
             Err(error) => {
                 self.signals.reserve_failed.store(true, Ordering::Relaxed);
                 eprintln!("cenote: memory for the buffer pool: {error}; going on with what there is");

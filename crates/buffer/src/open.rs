@@ -469,7 +469,7 @@ fn recover(
         pool.replay_all(control.checkpoint, report)?;
     }
     pool.lower.replayed();
-    pool.frames.header().surveying.store(0, Ordering::Release);
+    pool.note_surveying(0);
     Ok(())
 }
 
@@ -504,10 +504,7 @@ impl Pool {
     pub(crate) fn format(&self) {
         let (header, geometry) = (self.frames.header(), *self.frames.geometry());
         self.note_reserved();
-        header.surveying.store(DOUBTING, Ordering::Release);
-        if self.host {
-            coherence::flush(self.frames.region(), Geometry::HEADER_AT, 2 * LINE);
-        }
+        self.note_surveying(DOUBTING);
         let ring_start = self.storage.log().ring_start().raw();
         header.ring_start.store(ring_start, Ordering::Relaxed);
         header.format.store(POOL_FORMAT, Ordering::Relaxed);
@@ -517,6 +514,14 @@ impl Pool {
         header.magic.store(POOL_MAGIC, Ordering::Release);
         if self.host {
             coherence::flush(self.frames.region(), Geometry::HEADER_AT, LINE);
+        }
+    }
+
+    /// How far recovery has come; in memory before what depends on it, where a lost host has to find it.
+    pub(crate) fn note_surveying(&self, state: u32) {
+        self.frames.header().surveying.store(state, Ordering::Release);
+        if self.host {
+            coherence::flush(self.frames.region(), Geometry::HEADER_AT, 2 * LINE);
         }
     }
 

@@ -180,7 +180,7 @@ impl Pool {
             Doubt::Everything => self.replay_all(control.checkpoint, report)?,
         }
         slots::wipe(&self.frames);
-        self.frames.header().surveying.store(0, Ordering::Release);
+        self.note_surveying(0);
         Ok(())
     }
 
@@ -387,7 +387,7 @@ impl Pool {
                 let Some(page) = self.page_to_repair(suspect) else {
                     if suspect.cause != Cause::Latched {
                         doubt.add(self.pages_of_damaged(suspect.frame));
-                        self.frames.header().surveying.store(DOUBTING, Ordering::Release);
+                        self.note_surveying(DOUBTING);
                     }
                     self.drop_frame(suspect.frame, report)?;
                     continue;

@@ -81,6 +81,8 @@ struct Stripe(Mutex<Option<Arc<dyn Side>>>);
 pub(crate) struct Mirroring {
     stripes: [Stripe; STRIPES],
     is_apart: AtomicBool,
+    /// It has no room for what is to be reserved.
+    failed: AtomicBool,
 }
 
 impl Default for Mirroring {
@@ -88,6 +90,7 @@ impl Default for Mirroring {
         Self {
             stripes: core::array::from_fn(|_| Stripe::default()),
             is_apart: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
         }
     }
 }
@@ -100,6 +103,13 @@ impl Mirroring {
         for stripe in &self.stripes {
             stripe.0.lock().clone_from(&side);
         }
+    }
+
+    /// Takes space in the mirror, if there is one. The caller holds the region's `reserving`.
+    pub(crate) fn reserve_to(&self, end: u64) -> Result<()> {
+        let reserved = self.side().map_or(Ok(()), |side| side.reserve_to(end));
+        self.failed.store(reserved.is_err(), Ordering::Release);
+        reserved
     }
 
     /// The mirror, if there is one.
@@ -139,22 +149,39 @@ impl Mirroring {
 }
 
 impl Region {
+    /// There may be a mirror later. Said before other threads write, it has every write-back take its stripe's lock from the first on: else one that sees no mirror yet may
+    /// have its stores in its processor's store buffer still when they are to be filled.
+    pub fn expect_mirror(&self) {
+        self.mirroring.get_or_init(Box::default);
+    }
+
     /// From here on `side` gets every line that is written back. What it lacks is copied by [`Region::fill_mirror_step`]. It takes the place of a former one.
     ///
     /// # Errors
     /// [`Error::Full`] if it has no room for what is reserved; then it is not attached.
     pub fn attach_mirror(&self, side: Arc<dyn Side>) -> Result<()> {
+        // What was in use when the region was opened is in use: it is to be filled, and only what is reserved can be read.
+        self.reserve_to(self.found)?;
         let _one = self.reserving.lock();
         side.reserve_to(self.reserved())?;
-        self.mirroring.get_or_init(Box::default).set(Some(side));
+        let mirroring = self.mirroring.get_or_init(Box::default);
+        mirroring.failed.store(false, Ordering::Release);
+        mirroring.set(Some(side));
         Ok(())
     }
 
     /// No more lines are copied. Whoever believes the mirror has to know that before.
     pub fn detach_mirror(&self) {
         if let Some(mirroring) = self.mirroring() {
+            let _one = self.reserving.lock();
             mirroring.set(None);
         }
+    }
+
+    /// Whether the mirror had no room for what was to be reserved last: the region cannot grow before it is detached.
+    pub fn has_mirror_failed(&self) -> bool {
+        self.mirroring()
+            .is_some_and(|mirroring| mirroring.failed.load(Ordering::Acquire))
     }
 
     /// Whether there is a mirror.

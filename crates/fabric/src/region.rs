@@ -71,6 +71,8 @@ pub struct Region {
     backing: Option<Backing>,
     identity: Identity,
     state: Mutex<(u64, State)>,
+    /// Bytes that may hold something: what was reserved when it was opened, whether or not the file's blocks bear it out.
+    pub(crate) found: u64,
     /// Held while space is taken, here and in the mirror.
     pub(crate) reserving: Mutex<()>,
     pub(crate) mirroring: OnceLock<Box<Mirroring>>,
@@ -138,7 +140,7 @@ impl Region {
     /// [`Error::Mismatch`] or [`Error::Corrupt`] naming the header's field that does not fit;
     /// [`Error::Busy`] if another process has it open. Nothing is changed then.
     pub fn open(path: &Path, options: RegionOptions) -> Result<Self> {
-        let region = Self::validated(Backing::open(path, false)?, options)?;
+        let mut region = Self::validated(Backing::open(path, false)?, options)?;
         region.distrust_reserved()?;
         region.forget_lines();
         Ok(region)
@@ -187,7 +189,7 @@ impl Region {
         let region = Self::bare(mapping, None);
         region.span(0, region.len()).copy_in(0, image);
         let Self { mapping, .. } = region;
-        let region = Self::attach(mapping, None, RegionOptions::default())?;
+        let mut region = Self::attach(mapping, None, RegionOptions::default())?;
         region.distrust_reserved()?;
         Ok(region)
     }
@@ -237,6 +239,7 @@ impl Region {
             backing,
             identity: Identity::default(),
             state: Mutex::new((0, State::default())),
+            found: 0,
             reserving: Mutex::new(()),
             mirroring: OnceLock::new(),
             recorder: OnceLock::new(),
@@ -342,15 +345,16 @@ impl Region {
     }
 
     /// A count of reserved bytes that the file's blocks do not bear out is not believed.
-    fn distrust_reserved(&self) -> Result<()> {
+    fn distrust_reserved(&mut self) -> Result<()> {
+        let word = self.reserved_word();
+        let said = word.load(Ordering::Acquire);
         let Some(backing) = &self.backing else {
             return Ok(());
         };
-        let word = self.reserved_word();
-        let said = word.load(Ordering::Acquire);
         if said > self.len() || backing.allocated()? < said {
             word.store(HEADER_SIZE as u64, Ordering::Release);
         }
+        self.found = said.min(self.len());
         Ok(())
     }
 
@@ -527,7 +531,8 @@ impl Region {
     /// for those that are. Others may use the reserved part meanwhile.
     ///
     /// # Errors
-    /// [`Error::Full`], which says how to get more; what was reserved stays so.
+    /// [`Error::Full`], which says how to get more; what was reserved stays so. If it is the mirror that has no room ([`Region::has_mirror_failed`]),
+    /// there may be some when that was detached.
     pub fn reserve_to(&self, end: u64) -> Result<()> {
         assert!(end <= self.len(), "reserving beyond the region");
         while self.reserved() < end {
@@ -548,8 +553,8 @@ impl Region {
         if self.device().is_none() && self.backing.as_ref().is_none_or(Backing::is_memory) {
             self.leave_some(to - from)?;
         }
-        if let Some(side) = self.mirroring().and_then(Mirroring::side) {
-            side.reserve_to(to)?;
+        if let Some(mirroring) = self.mirroring() {
+            mirroring.reserve_to(to)?;
         }
         match &self.backing {
             Some(backing) => backing.reserve(from, to - from)?,

@@ -4,6 +4,7 @@ use cenote_base::Error;
 use cenote_base::rt::{self, atomic::Ordering, fs};
 use cenote_fabric::mirror::{FILL_STEP, MirrorFile, Side};
 use cenote_fabric::{HEADER_SIZE, Identity, LINE, Region, RegionOptions, State, coherence};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -242,6 +243,33 @@ fn a_mirror_is_never_ahead_of_what_was_before() {
     });
 }
 
+/// A file that was brought back with holes has fewer blocks than its header says are reserved: all of it that may hold something is in the mirror when that is filled.
+#[test]
+fn what_was_reserved_before_is_filled_of_a_sparse_region() {
+    let (path, other) = (TempPath::new(), TempPath::new());
+    let first = region(&path);
+    first.span(3 * MIB, 64).set_u64(0, 7);
+    let reserved = first.reserved();
+    drop(first);
+    let bytes = path.bytes();
+    let file = std::fs::File::create(&path.0).expect("emptied");
+    file.set_len(LEN).expect("sparse");
+    for (at, page) in bytes.chunks(4096).enumerate() {
+        if page.iter().any(|byte| *byte != 0) {
+            file.write_all_at(page, at as u64 * 4096).expect("written");
+        }
+    }
+    drop(file);
+    let again = Region::open(&path.0, RegionOptions::default()).expect("there");
+    assert!(again.reserved() < reserved, "its blocks do not bear it out");
+    drop(attach(&again, &other));
+    fill(&again);
+    drop(again);
+    let promoted = Region::open(&other.0, RegionOptions::default()).expect("a region");
+    assert_eq!(promoted.span(3 * MIB, 8).u64(0), 7);
+    assert_eq!(promoted.reserved(), reserved);
+}
+
 /// A mirror that has no room for what is reserved is not attached, and what it has no room for is not reserved later.
 #[test]
 fn space_is_taken_in_the_mirror_first() {
@@ -266,8 +294,10 @@ fn space_is_taken_in_the_mirror_first() {
     let full = region.reserve_to(6 * MIB);
     assert!(matches!(full, Err(Error::Full(_))), "{full:?}");
     assert_eq!(region.reserved(), 5 * MIB);
+    assert!(region.has_mirror_failed(), "it is the mirror that has no room");
     region.detach_mirror();
     region.reserve_to(6 * MIB).expect("room");
+    assert!(!region.has_mirror_failed());
     let refused = region.attach_mirror(Arc::new(Small));
     assert!(
         matches!(refused, Err(Error::Full(_))) && !region.is_mirrored(),

@@ -324,10 +324,11 @@ impl Inner {
         }
     }
 
-    /// What is answered, if this manager may. Who hears that it is the holder no more ends itself: the store is asked before that is said.
+    /// What is answered, if this manager may. Who hears that it is the holder no more ends itself, and who hears of another mirror, or none, copies to its own no
+    /// more: the store is asked before that is said.
     fn checked(&self, answer: Result<Reply>) -> Reply {
         let may = match &answer {
-            Err(Error::Revoked(_)) => self.tenure.confirm(),
+            Err(Error::Revoked(_)) | Ok(Reply::Mirror(_)) => self.tenure.confirm(),
             _ => check_leads(&*self.tenure),
         };
         may.and(answer).unwrap_or_else(|error| Reply::Failed(error.into()))

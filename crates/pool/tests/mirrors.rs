@@ -13,6 +13,8 @@ use cenote_pool::host::Machine;
 use cenote_pool::manager::{Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeOptions};
 use cenote_pool::settings::{DEFAULT_TENANT, Tenants};
+use cenote_pool::store::file::FileStore;
+use cenote_pool::store::{BookStore, Lead, Tenure};
 use cenote_pool::{GrantView, NodeId, Phase, PoolStatus};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
@@ -20,6 +22,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const LEASE: Nanos = Nanos::from_millis(2500);
 const PATIENCE: Nanos = Nanos::from_secs(60);
@@ -51,7 +54,61 @@ fn credentials(manager: &str) -> Credentials {
     }
 }
 
+/// The book in a file, in a store that can be told to know of another leader, as one does that a suspended manager has not heard of.
+struct Doubted {
+    file: Arc<dyn Tenure>,
+    doubt: Arc<Doubt>,
+}
+
+#[derive(Default)]
+struct Doubt {
+    other_leads: AtomicBool,
+    /// How often that was said.
+    refused: AtomicU64,
+}
+
+struct DoubtedStore(FileStore, Arc<Doubt>);
+
+impl BookStore for DoubtedStore {
+    fn lead(&self, name: &str) -> Result<Lead> {
+        Ok(match self.0.lead(name)? {
+            Lead::Here(file) => Lead::Here(Arc::new(Doubted {
+                file,
+                doubt: Arc::clone(&self.1),
+            })),
+            elsewhere => elsewhere,
+        })
+    }
+}
+
+impl Tenure for Doubted {
+    fn leads(&self) -> bool {
+        self.file.leads()
+    }
+
+    fn confirm(&self) -> Result<()> {
+        if self.doubt.other_leads.load(Ordering::SeqCst) {
+            self.doubt.refused.fetch_add(1, Ordering::SeqCst);
+            return Err(Error::Lost("another leads".into()));
+        }
+        self.file.confirm()
+    }
+
+    fn read(&self) -> Result<Option<Vec<u8>>> {
+        self.file.read()
+    }
+
+    fn write(&self, book: &[u8]) -> Result<()> {
+        self.file.write(book)
+    }
+
+    fn resign(&self) {
+        self.file.resign();
+    }
+}
+
 struct Pool {
+    doubt: Arc<Doubt>,
     directory: tempfile::TempDir,
     manager: Option<Manager>,
     address: String,
@@ -62,6 +119,7 @@ impl Pool {
     /// A manager, and so many memory nodes, each of a pod of its own.
     fn new(nodes: usize) -> Self {
         let mut pool = Self {
+            doubt: Arc::default(),
             directory: tempfile::tempdir_in("/dev/shm").expect("a directory"),
             manager: None,
             address: "127.0.0.1:0".into(),
@@ -79,7 +137,8 @@ impl Pool {
             tenants: Tenants::default(),
             lease: LEASE,
         };
-        let manager = Manager::start(options, &Tcp).expect("a manager");
+        let store = DoubtedStore(FileStore::new(&options.directory), Arc::clone(&self.doubt));
+        let manager = Manager::start_on(Arc::new(store), options, &Tcp).expect("a manager");
         self.address = manager.address().into();
         self.manager = Some(manager);
     }
@@ -315,7 +374,7 @@ fn region_of(memory: &GrantedMemory, anew: bool) -> Result<Arc<Region>> {
 }
 
 /// What a holder does: opens, says what it finds, and writes numbers until it is ended. How: `run`; `alone`: it never begins to mirror; `anew`: it makes the memory anew, and
-/// then writes nothing.
+/// then writes nothing; `twice`: it begins to mirror twice, and makes it anew after that.
 #[test]
 fn holder_process() {
     let Ok(what) = std::env::var("CENOTE_MIRROR_HOLDER") else {
@@ -338,8 +397,12 @@ fn holder_process() {
         keeper.before_making().expect("the manager is there");
     }
     let region = region_of(&memory, anew).expect("the region");
-    if how == "run" {
+    if how == "run" || how == "twice" {
         keeper.begin(&region).expect("mirrored, or not");
+    }
+    if how == "twice" {
+        let refused = (keeper.begin(&region).is_err(), keeper.before_making().is_err());
+        return say(format!("{refused:?}"));
     }
     region.reserve_to(2 << 20).expect("room");
     let word = |at: u64| region.span(at, 8).u64(0);
@@ -575,6 +638,28 @@ fn a_pool_of_one_node_has_no_mirrors() {
             .then_some(())
     });
     pool.audited();
+}
+
+/// What a mirror's book said when the grant was opened is spent by the first region. A second one would be made anew while the book calls its mirror whole.
+#[test]
+fn a_grant_is_mirrored_for_one_region() {
+    let pool = Pool::new(2);
+    assert_eq!(pool.holder("twice").says(), "(true, true)");
+}
+
+/// A manager that was suspended, and has not heard that another leads, has an old book: what it takes for the mirror is told nobody.
+#[test]
+fn a_former_manager_tells_nobody_of_mirrors() {
+    let pool = Pool::new(2);
+    pool.doubt.other_leads.store(true, Ordering::SeqCst);
+    let mut holder = pool.holder("run");
+    assert!(holder.found().fresh);
+    pool.until("refusals", |pool| {
+        (pool.doubt.refused.load(Ordering::SeqCst) > 2).then_some(())
+    });
+    assert!(pool.mirror().is_none_or(|mirror| mirror.phase == Phase::Filling));
+    pool.doubt.other_leads.store(false, Ordering::SeqCst);
+    pool.until_whole();
 }
 
 /// Until the mirror is whole, with another holder if the one that there was has been ended.

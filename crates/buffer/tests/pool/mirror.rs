@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use cenote_base::rt::fs::{self, faulty::MemFs};
-use cenote_buffer::{BufferPool, Config, Kind, Mode, RecoveryReport, Survive};
+use cenote_buffer::{BufferPool, Config, Geometry, Kind, Mode, RecoveryReport, Survive};
 use cenote_fabric::{MirrorFile, MirrorKeeper, Region, Side};
 use cenote_storage::DataDir;
 
@@ -17,6 +17,9 @@ use crate::model::{self, Random, THREADS};
 
 /// Somewhat more than there are frames.
 const PAGES: u32 = 600;
+
+/// In the pool's header: the word that says what a cut-off recovery owes.
+const SURVEYING_AT: usize = 64 + 4;
 
 /// A mirror whose copies can be held up.
 struct Gated {
@@ -178,6 +181,25 @@ fn nothing_acknowledged_is_lost_with_the_region() {
         keeper.is_whole.store(false, Ordering::SeqCst);
     }
     println!("12 regions lost: {kept} frames kept, {repaired} repaired");
+}
+
+/// A start that has ended says so in the mirror too: what it takes for owed is replayed from the log, and nothing is owed any more.
+#[test]
+fn a_mirror_of_a_region_that_was_recovered_owes_no_replay() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
+    let region = dir.path().join("region");
+    let keeper = Arc::new(Keeper {
+        path: dir.path().join("mirror"),
+        ..Keeper::default()
+    });
+    let files = MemFs::new();
+    let (pool, _) = open(&files, &region, Some(&keeper));
+    let in_region = std::fs::read(&region).expect("the region");
+    let in_mirror = std::fs::read(&keeper.path).expect("the mirror");
+    let at = Geometry::HEADER_AT as usize + SURVEYING_AT;
+    assert_eq!(in_region[at..at + 4], [0; 4]);
+    assert_eq!(in_mirror[at..at + 4], [0; 4]);
+    drop(pool);
 }
 
 /// The process is killed, or stops in order, and starts again on its region; its mirror was whole and is whole still, without being filled.

@@ -15,6 +15,7 @@
 use super::{Line, unexpected};
 use crate::book::GrantId;
 use crate::wire::{MirrorRequest, MirrorView, Reply, Request};
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::{MirrorFile, MirrorKeeper, Region, Side};
@@ -35,6 +36,8 @@ pub(super) struct GrantMirror {
     /// What the book said last, until the region is there.
     found: Mutex<Option<MirrorView>>,
     thread: Mutex<Option<rt::JoinHandle<()>>>,
+    /// A region is mirrored, or was: what `found` says is spent.
+    begun: AtomicBool,
     this: Weak<GrantMirror>,
 }
 
@@ -68,6 +71,7 @@ impl GrantMirror {
             stop,
             found: Mutex::new(found),
             thread: Mutex::default(),
+            begun: AtomicBool::new(false),
             this: Weak::clone(this),
         })
     }
@@ -136,9 +140,19 @@ impl GrantMirror {
             detach(region, attached);
             view = None;
         }
+        if let Some(full) = attached.as_ref().filter(|_| region.has_mirror_failed()) {
+            eprintln!("cenote: the mirror of grant {}: it has no room to grow", self.grant);
+            // Who maps what the book calls lost is ended: it is void first, then left, then lost.
+            let grant = full.grant;
+            self.ask(MirrorRequest::Void(grant))?;
+            detach(region, attached);
+            self.ask(MirrorRequest::Lost(grant))?;
+            view = None;
+        }
         let view = match view {
-            Some(view) => view,
-            None => self.ask(MirrorRequest::Seek)?.ok_or_else(unexpected)?,
+            // One that is to be filled and is not attached: its node has to be there.
+            Some(view) if view.whole || attached.is_some() => view,
+            _ => self.ask(MirrorRequest::Seek)?.ok_or_else(unexpected)?,
         };
         if attached.is_none() {
             *attached = Some(self.attach(region, &view)?);
@@ -199,8 +213,16 @@ fn detach(region: &Region, attached: &mut Option<Attached>) {
     *attached = None;
 }
 
+/// What the mirror holds is known once, when the grant is opened.
+fn begun_before() -> Error {
+    Error::Invalid("a mirrored grant is used as a region once: release it, and open it again".into())
+}
+
 impl MirrorKeeper for GrantMirror {
     fn before_making(&self) -> Result<()> {
+        if self.begun.load(Ordering::Acquire) {
+            return Err(begun_before());
+        }
         let mut found = self.found.lock();
         if let Some(view) = found.as_mut().filter(|view| view.whole) {
             self.ask(MirrorRequest::Void(view.grant))?;
@@ -210,6 +232,10 @@ impl MirrorKeeper for GrantMirror {
     }
 
     fn begin(&self, region: &Arc<Region>) -> Result<()> {
+        if self.begun.swap(true, Ordering::AcqRel) {
+            return Err(begun_before());
+        }
+        region.expect_mirror();
         let whole = self.found.lock().take().filter(|view| view.whole);
         let attached = match whole.map(|view| (self.resume(region, &view), view)) {
             Some((Ok(attached), _)) => Some(attached),

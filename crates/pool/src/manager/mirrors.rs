@@ -37,7 +37,8 @@ impl Inner {
         self.book.lock().mirror_view(id)
     }
 
-    /// Has a mirror's node make its file, unless it was filled before. One that cannot is left.
+    /// Has a mirror's node make its file, unless it was filled before. One that says that it cannot is left. Of one that says nothing nobody knows: its mirror stays,
+    /// as it may have been asked for before, and be mapped by now; who maps what is freed is ended.
     fn admit_mirror(&self, id: GrantId, mirror: GrantId) -> Result<()> {
         let (node, whole) = {
             let book = self.book.lock();
@@ -50,7 +51,7 @@ impl Inner {
             return Ok(());
         }
         let made = self.order(node, &Order::Admit { grant: mirror });
-        if made.is_err() {
+        if matches!(&made, Err(error) if !matches!(error, Error::Lost(_) | Error::Timeout(_))) {
             self.change(|book| {
                 book.drop_mirror(id);
                 Ok(())
