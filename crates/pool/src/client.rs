@@ -15,6 +15,7 @@
 //! back with what they had.
 
 mod membership;
+mod relay;
 
 use crate::book::NodeId;
 use crate::holder::{Credentials, Session, unexpected};
@@ -49,6 +50,16 @@ const LOOK_PATIENCE: Nanos = Nanos::from_secs(5);
 /// Called when a membership is over: what the space was used for has to end, as the process is about to be ended.
 pub type OnRevoked = Arc<dyn Fn(&Error) + Send + Sync>;
 
+/// How parts are reached that a process does not map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Far {
+    /// Over its own connections.
+    #[default]
+    Direct,
+    /// By way of a memory node of its machine, over a ring and that node's connections: the process needs none. Where that is not to be had, over its own, if it has any.
+    Relay,
+}
+
 /// How a client uses spaces.
 #[derive(Clone)]
 pub struct ClientOptions {
@@ -58,12 +69,14 @@ pub struct ClientOptions {
     pub pod: Option<String>,
     /// The way to memory nodes of other pods and machines; without one what lies there cannot be reached.
     pub callers: Option<Arc<dyn Callers>>,
-    /// How what lies there is read.
+    /// How what lies there is read; what is relayed is read plainly.
     pub far_reads: FarReads,
     /// How parts are mapped.
     pub region: RegionOptions,
     /// Ask memory nodes of this machine over rings, where they have any.
     pub rings: bool,
+    /// How far parts are reached.
+    pub far: Far,
     /// How long a request waits for a memory node that is away.
     pub patience: Nanos,
     /// See there.
@@ -79,6 +92,7 @@ impl Default for ClientOptions {
             far_reads: FarReads::default(),
             region: RegionOptions::default(),
             rings: true,
+            far: Far::Direct,
             patience: Nanos::from_secs(30),
             on_revoked: Arc::new(|error| eprintln!("cenote: {error}")),
         }
@@ -178,6 +192,7 @@ impl PoolClient {
             pool: Arc::clone(&self.0),
             name: name.into(),
             members: Mutex::default(),
+            near: relay::Near::default(),
             look_at: AtomicU64::new(0),
         };
         if let Err(error) = opening.attach_patiently(&space, &view) {
@@ -284,6 +299,8 @@ struct Opening {
     pool: Arc<Pool>,
     name: String,
     members: Mutex<Members>,
+    /// Those of them whose nodes may forward.
+    near: relay::Near,
     /// When the manager may be asked again for a part that nobody knows, in nanoseconds.
     look_at: AtomicU64,
 }
@@ -333,18 +350,48 @@ impl Opening {
             Some(address) if self.pool.is_near(part) => {
                 // It is a member before it maps anything: who maps a part and is no member is ended.
                 let member = self.member_at(&mut members, view, part, address)?;
+                self.note_near(&member);
                 self.attach_near(space, part, member)
             }
-            Some(address) => match (&self.pool.options.callers, &part.calls) {
+            Some(address) => match (self.callers(view, part), &part.calls) {
                 (Some(callers), Some(calls)) => {
                     let member = self.member_at(&mut members, view, part, address)?;
-                    self.attach_far(space, view, part, member, (callers, calls))
+                    self.attach_far(space, view, part, member, (&callers, calls))
                 }
                 // Its node, or this process, has no way for calls: the part is not attached.
                 _ => Ok(()),
             },
         };
         parts.map(&mut attach).fold(Ok(()), Result::and)
+    }
+
+    fn note_near(&self, member: &Arc<Membership>) {
+        let mut near = self.near.lock();
+        if !near.iter().any(|known| Arc::ptr_eq(known, member)) {
+            near.push(Arc::clone(member));
+        }
+    }
+
+    /// How far parts are read: what is relayed comes in answers.
+    fn reads(&self) -> FarReads {
+        match self.pool.options.far {
+            Far::Direct => self.pool.options.far_reads,
+            Far::Relay => FarReads::Plain,
+        }
+    }
+
+    /// The way to the node of a far part.
+    fn callers(&self, view: &SpaceView, part: &PartView) -> Option<Arc<dyn Callers>> {
+        let options = &self.pool.options;
+        let is_relayed = options.far == Far::Relay && options.rings && view.parts.iter().any(|p| self.pool.is_near(p));
+        match is_relayed {
+            true => Some(Arc::new(relay::Relays::new(
+                part.number,
+                &self.near,
+                options.callers.clone(),
+            ))),
+            false => options.callers.clone(),
+        }
     }
 
     fn attach_near(&self, space: &Space, part: &PartView, member: Arc<Membership>) -> Result<()> {
@@ -388,7 +435,7 @@ impl Opening {
         };
         let way = Way::new(Arc::clone(callers), calls, hello)
             .resolved_by(Box::new(resolver))
-            .reading(self.pool.options.far_reads);
+            .reading(self.reads());
         let far = FarPart {
             number: part.number,
             pod: part.pod.clone(),

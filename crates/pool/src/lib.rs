@@ -28,6 +28,7 @@ pub mod manager;
 mod managers;
 mod member;
 pub mod node;
+mod relay;
 pub mod settings;
 pub mod space;
 pub mod store;

@@ -22,6 +22,7 @@
 mod fenced;
 mod members;
 mod parts;
+mod relay;
 mod rings;
 
 use crate::book::{GrantId, NodeId};

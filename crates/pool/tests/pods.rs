@@ -8,7 +8,7 @@ use cenote_fabric::rdma::call::Callers;
 use cenote_fabric::rdma::libfabric::{self, Net, NetOptions, Provider};
 use cenote_fabric::rdma::loopback::Nodes;
 use cenote_pool::book::EXTENT;
-use cenote_pool::client::{ClientOptions, PoolClient};
+use cenote_pool::client::{ClientOptions, Far, PoolClient};
 use cenote_pool::holder::{Credentials, Operator};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::{Manager, ManagerOptions};
@@ -63,6 +63,8 @@ impl Fabric {
 
 struct Pool {
     fabric: Fabric,
+    /// How clients reach the other pod.
+    far: Far,
     nodes: Vec<Option<(MemoryNode, Option<libfabric::MemoryNode>)>>,
     manager: Manager,
     options: HostOptions,
@@ -70,7 +72,7 @@ struct Pool {
 }
 
 impl Pool {
-    fn new(fabric: Fabric, options: HostOptions) -> Self {
+    fn new((fabric, far): (Fabric, Far), options: HostOptions) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let manager = ManagerOptions {
             directory: directory.path().join("manager"),
@@ -80,6 +82,7 @@ impl Pool {
         };
         let mut pool = Self {
             fabric,
+            far,
             nodes: (0..2).map(|_| None).collect(),
             manager: Manager::start(manager, &Tcp).expect("a manager"),
             options,
@@ -116,7 +119,9 @@ impl Pool {
     fn client(&self, n: usize) -> PoolClient {
         let options = ClientOptions {
             pod: Some(PODS[n].into()),
-            callers: Some(self.fabric.callers()),
+            // Who has his memory node ask for him needs no way of his own.
+            callers: (self.far == Far::Direct).then(|| self.fabric.callers()),
+            far: self.far,
             ..ClientOptions::default()
         };
         PoolClient::connect(&network(), &self.credentials(), options).expect("a client")
@@ -132,11 +137,12 @@ fn network() -> Arc<dyn Network> {
     Arc::new(Tcp)
 }
 
-/// Each kind of fabric that is there.
-fn fabrics() -> Vec<Fabric> {
-    let mut all = vec![Fabric::Memory(Arc::default())];
-    match Net::new(NetOptions::default()) {
-        Ok(net) => all.push(Fabric::Libfabric(Arc::new(net))),
+/// Each kind of fabric that is there, with each way over it.
+fn fabrics() -> Vec<(Fabric, Far)> {
+    let ways = [Far::Direct, Far::Relay];
+    let mut all: Vec<_> = ways.map(|far| (Fabric::Memory(Arc::default()), far)).into();
+    match Net::new(NetOptions::default()).map(Arc::new) {
+        Ok(net) => all.extend(ways.map(|far| (Fabric::Libfabric(Arc::clone(&net)), far))),
         Err(error) => println!("without libfabric: {error}"),
     }
     all
@@ -294,9 +300,14 @@ fn patiently(f: impl Fn() -> Result<u64>) -> u64 {
 
 #[test]
 fn a_lost_pod_costs_what_lay_there_and_nothing_else() {
-    let fabric = Fabric::Memory(Arc::default());
+    for far in [Far::Direct, Far::Relay] {
+        a_pod_is_lost(far);
+    }
+}
+
+fn a_pod_is_lost(far: Far) {
     let mut pool = Pool::new(
-        fabric,
+        (Fabric::Memory(Arc::default()), far),
         HostOptions {
             every: Nanos::ZERO,
             ..lively()
@@ -312,4 +323,47 @@ fn a_lost_pod_costs_what_lay_there_and_nothing_else() {
         matches!(lost, Err(Error::Lost(_) | Error::Timeout(_) | Error::Invalid(_))),
         "{lost:?}"
     );
+}
+
+/// Accesses of all kinds and lengths by way of the memory node, from several threads.
+#[test]
+fn all_that_is_far_goes_by_way_of_the_memory_node() {
+    let quiet = HostOptions {
+        every: Nanos::ZERO,
+        ..lively()
+    };
+    let pool = Pool::new((Fabric::Memory(Arc::default()), Far::Relay), quiet);
+    let spaces = spaces(&pool);
+    let threads = (0..4u64).map(|n| {
+        let (here, there) = (spaces[0].clone(), spaces[1].clone());
+        rt::spawn("user", move || {
+            let session = here.session();
+            for len in [64, 500, 5000, 120_000, 131_072, 300_000] {
+                let address = session.alloc(len).expect("room");
+                let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + n) as u8).collect();
+                there.write(address, &bytes).expect("written");
+                let mut back = vec![0; len as usize];
+                there.read(address, &mut back).expect("read");
+                assert!(back == bytes, "{len}");
+                there.store(address, n).expect("stored");
+                assert_eq!(there.fetch_add(address, 5).expect("added"), n);
+                assert_eq!(there.compare_and_swap(address, n + 5, 1).expect("swapped"), n + 5);
+                assert_eq!(here.load(address).expect("a word"), 1);
+                here.free(address).expect("freed");
+                let refused = there.load(address);
+                assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+            }
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    assert!(spaces[1].asked() > 0);
+    // Who has no memory node to ask for him, and no way of his own, does not reach the other pod.
+    let options = ClientOptions {
+        pod: Some(PODS[0].into()),
+        ..ClientOptions::default()
+    };
+    let alone = PoolClient::connect(&network(), &pool.credentials(), options).expect("a client");
+    assert_eq!(alone.open_space("shared").expect("open").far_parts().count(), 0);
+    pool.audit();
 }

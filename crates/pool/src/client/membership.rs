@@ -119,6 +119,13 @@ impl Membership {
     }
 }
 
+impl Membership {
+    /// Its seat at a ring of the node, if it has one.
+    pub(super) fn ring(&self) -> Option<Arc<dyn Caller>> {
+        self.0.ring.lock().clone()
+    }
+}
+
 impl Drop for Membership {
     fn drop(&mut self) {
         // The thread says so to the node, and ends by itself: it may be the one that drops.

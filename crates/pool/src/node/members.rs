@@ -52,6 +52,8 @@ const TURN: Nanos = Nanos::from_millis(100);
 const WATCH_TURN: Nanos = Nanos::from_millis(50);
 /// How long ending a member may take, before others are looked after.
 const END_PATIENCE: Nanos = Nanos::from_secs(1);
+/// Between two looks whether what it has asked for is done.
+const QUIET_TURN: Nanos = Nanos::from_millis(2);
 /// Different things that are said of what failed.
 const COMPLAINTS_MAX: usize = 1000;
 /// Before what failed is tried again.
@@ -69,6 +71,8 @@ pub(super) struct Member {
     connection: Option<Arc<dyn Connection>>,
     /// Its place at a ring, while that connection lasts.
     seat: Option<RingPlace>,
+    /// Those that it had before, until nothing is done any more that was asked from there.
+    seats_before: Vec<RingPlace>,
     /// Which of its connections that is.
     turn: u64,
     heard: Nanos,
@@ -89,7 +93,9 @@ impl Member {
     fn end_seat(&mut self) {
         if let Some(seat) = self.seat.take() {
             seat.dismiss();
+            self.seats_before.push(seat);
         }
+        self.seats_before.retain(|seat| !seat.is_quiet());
     }
 }
 
@@ -337,7 +343,7 @@ impl Inner {
     }
 
     /// A member says something: the space that it is of.
-    fn hear(&self, id: MemberId, turn: u64) -> Result<SpaceId> {
+    pub(super) fn hear(&self, id: MemberId, turn: u64) -> Result<SpaceId> {
         let mut members = self.members.lock();
         let member = members
             .get_mut(&id)
@@ -402,6 +408,7 @@ impl Member {
             sessions: hello.sessions.iter().copied().collect(),
             connection: None,
             seat: None,
+            seats_before: Vec::new(),
             turn: 0,
             heard: rt::now(),
             asking: 0,
@@ -530,8 +537,32 @@ impl Inner {
         if process.is_none_or(|process| self.host.is_there(process)) {
             self.fenced.lock().add(id)?;
         }
+        self.await_quiet(id, &name)?;
         self.end_sessions(id);
         Ok(())
+    }
+
+    /// Until nothing is on its way any more that a member has asked other parts for: that ends by itself, within a call's time.
+    fn await_quiet(&self, id: MemberId, name: &str) -> Result<()> {
+        let until = rt::now() + END_PATIENCE;
+        while !self.is_quiet(id) {
+            if rt::now() > until {
+                return Err(Error::Busy(format!(
+                    "member \"{name}\": what it has asked other nodes for is not answered yet"
+                )));
+            }
+            rt::sleep(QUIET_TURN);
+        }
+        Ok(())
+    }
+
+    fn is_quiet(&self, id: MemberId) -> bool {
+        let mut members = self.members.lock();
+        let Some(member) = members.get_mut(&id) else {
+            return true;
+        };
+        member.end_seat();
+        member.seats_before.is_empty()
     }
 
     /// A member maps nothing any more: its sessions end, and it is forgotten.

@@ -1,15 +1,18 @@
 //! Rings beside parts: members of this machine ask for extents there, by [calls](cenote_fabric::ring), and not over their connections.
 //!
 //! A ring is a file of its own for each part (`DIR/ring-7`), so tenants share none. It is made anew by each start, and goes with its part. What cannot be had of it (no memory, no free seat) is
-//! asked over the connection, as by members of other machines. One thread serves it: what it is asked is short, and waits for the part's keeper at most.
+//! asked over the connection, as by members of other machines. One thread serves it: what it is asked is short, and waits for the part's keeper at most. What other parts are asked is handed to
+//! the [relay](super::relay).
 //!
 //! A seat is a member's while the connection lasts over which it was given, and is another's only when that process has left it or has ended.
 
 use super::Inner;
 use super::parts::Kept;
+use super::relay::Relay;
 use crate::book::GrantId;
 use crate::host::{Host, Process};
 use crate::member::{MemberId, MemberReply, MemberRequest, RingSeat};
+use crate::relay::{self, Forward};
 use crate::wire::PartOrder;
 use cenote_base::crc::crc32c;
 use cenote_base::rt::{HashMap, Mutex};
@@ -31,12 +34,19 @@ pub(super) struct Rings {
 }
 
 /// A member, and which of its connections.
-type Seated = (MemberId, u64);
+type Asker = (MemberId, u64);
+
+/// Who has a seat, and at which part.
+struct Seated {
+    asker: Asker,
+    kept: Weak<Kept>,
+}
 
 /// A part's ring, if it has one.
 pub(super) struct PartRing {
     path: PathBuf,
     node: Mutex<Option<Node>>,
+    relay: Relay,
 }
 
 /// A member's place at a ring.
@@ -53,6 +63,17 @@ impl RingPlace {
             node.dismiss(self.caller);
         }
         self.rings.seated.lock().remove(&self.caller.0);
+    }
+
+    /// Whether nothing that was asked from it is being done, here or elsewhere, or will be. Once it was dismissed, that stays so.
+    pub(super) fn is_quiet(&self) -> bool {
+        let is_served = self
+            .ring
+            .node
+            .lock()
+            .as_ref()
+            .is_some_and(|node| node.is_serving(self.caller));
+        !is_served && self.ring.relay.has_nothing_of(self.caller)
     }
 }
 
@@ -110,6 +131,7 @@ impl Rings {
         Arc::new(PartRing {
             path,
             node: Mutex::new(node.ok()),
+            relay: Relay::default(),
         })
     }
 
@@ -118,9 +140,13 @@ impl Rings {
         self: &Arc<Self>,
         kept: &Arc<Kept>,
         process: Process,
-        seated: Seated,
+        asker: Asker,
     ) -> Option<(RingPlace, RingSeat)> {
         let seat = kept.ring.node.lock().as_ref()?.admit(word_of(process)).ok()?;
+        let seated = Seated {
+            asker,
+            kept: Arc::downgrade(kept),
+        };
         self.seated.lock().insert(seat.caller, seated);
         let place = RingPlace {
             rings: Arc::clone(self),
@@ -130,12 +156,21 @@ impl Rings {
         Some((place, RingSeat::new(&kept.ring.path, seat)))
     }
 
+    /// Who asks, and of which part's node.
+    fn find(&self, caller: CallerId) -> Result<(Arc<Inner>, Arc<Kept>, Asker)> {
+        let seated = self.seated.lock();
+        let seated = seated
+            .get(&caller.0)
+            .and_then(|seated| Some((seated.kept.upgrade()?, seated.asker)));
+        match (self.node.get().and_then(Weak::upgrade), seated) {
+            (Some(node), Some((kept, asker))) => Ok((node, kept, asker)),
+            _ => Err(Error::Revoked("this seat is nobody's any more".into())),
+        }
+    }
+
+    /// Asks this node.
     fn ask(&self, caller: CallerId, request: &[u8]) -> Result<Vec<u8>> {
-        let node = self.node.get().and_then(Weak::upgrade);
-        let seated = self.seated.lock().get(&caller.0).copied();
-        let (Some(node), Some((member, turn))) = (node, seated) else {
-            return Err(Error::Revoked("this seat is nobody's any more".into()));
-        };
+        let (node, _, (member, turn)) = self.find(caller)?;
         let request: MemberRequest =
             serde_json::from_slice(request).map_err(|error| Error::corrupt(format!("a request: {error}")))?;
         if !request.is_for_ring() {
@@ -145,13 +180,28 @@ impl Rings {
         let reply = reply.unwrap_or_else(|error| MemberReply::Failed(error.into()));
         serde_json::to_vec(&reply).map_err(|error| Error::Invalid(format!("an answer that cannot be written: {error}")))
     }
+
+    /// Asks another, by way of this one.
+    fn forward(&self, caller: CallerId, forward: Forward<'_>, answer: Answer) {
+        let found = self.find(caller).and_then(|(node, kept, (member, turn))| {
+            node.hear(member, turn)?;
+            Ok(kept)
+        });
+        match found {
+            Ok(kept) => kept.ring.relay.forward(&kept, caller, forward, answer),
+            Err(error) => relay::answer(answer, Err(error)),
+        }
+    }
 }
 
 impl Serve for Rings {
     fn serve(&self, caller: CallerId, request: &[u8], answer: Answer) {
-        match self.ask(caller, request) {
-            Ok(reply) => answer.with(&reply),
-            Err(error) => answer.fail(error),
+        match relay::forward(request) {
+            Some(forward) => self.forward(caller, forward, answer),
+            None => match self.ask(caller, request) {
+                Ok(reply) => answer.with(&reply),
+                Err(error) => answer.fail(error),
+            },
         }
     }
 }
@@ -163,6 +213,7 @@ impl PartRing {
         // Not with the lock held: who serves may be dismissing somebody.
         if node.is_some() {
             drop(node);
+            self.relay.close();
             super::parts::remove_file(&self.path).ok();
         }
     }

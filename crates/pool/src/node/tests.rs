@@ -5,12 +5,13 @@ use crate::book::SpaceId;
 use crate::host::Process;
 use crate::key::Key;
 use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome};
-use crate::space::{Class, Keeper, Lifetime, SessionId};
+use crate::space::{Class, Keeper, Lifetime, SessionId, is_hello};
 use crate::wire::Failure;
-use crate::wire::PartOrder;
+use crate::wire::{PartOrder, PartView};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU32};
 use cenote_fabric::message::tcp::Tcp;
-use cenote_fabric::rdma::call::Caller;
+use cenote_fabric::rdma::call::{Answer, Call, Caller, CallerId, Serve};
+use cenote_fabric::rdma::loopback::Nodes;
 use cenote_fabric::ring::{User, UserOptions};
 
 const PATIENCE: Nanos = Nanos::from_secs(60);
@@ -66,6 +67,10 @@ type Prepared = Result<(Arc<Inner>, Box<dyn Listener>)>;
 
 /// A node, before it is heard. No manager is there.
 fn prepare(directory: &Path, stage: &Stage) -> Prepared {
+    prepare_called(directory, stage, None)
+}
+
+fn prepare_called(directory: &Path, stage: &Stage, calls: Option<NodeCalls>) -> Prepared {
     let options = NodeOptions {
         pod: "pod".into(),
         bytes: 16 << 20,
@@ -73,7 +78,7 @@ fn prepare(directory: &Path, stage: &Stage) -> Prepared {
         manager: "127.0.0.1:1".into(),
         secret: String::new(),
         listen: "127.0.0.1:0".into(),
-        calls: None,
+        calls,
     };
     let prepared = MemoryNode::prepare(options, Arc::new(Tcp), Box::new(stage.clone()))?;
     prepared.0.lease.store(LONG.raw(), Ordering::Release);
@@ -100,18 +105,18 @@ fn restarted(directory: &Path, stage: &Stage) -> (Arc<Inner>, Box<dyn Listener>)
     prepare(directory, stage).expect("a node")
 }
 
-type Answer = (Arc<dyn Connection>, std::result::Result<MemberWelcome, Failure>);
+type Welcomed = (Arc<dyn Connection>, std::result::Result<MemberWelcome, Failure>);
 
 /// A member that this node cannot end, as it runs elsewhere.
-fn hello(node: &MemoryNode, member: u128) -> Answer {
+fn hello(node: &MemoryNode, member: u128) -> Welcomed {
     hello_of(node, member, 1)
 }
 
-fn hello_of(node: &MemoryNode, member: u128, machine: u64) -> Answer {
+fn hello_of(node: &MemoryNode, member: u128, machine: u64) -> Welcomed {
     hello_with(node, member, machine, false)
 }
 
-fn hello_with(node: &MemoryNode, member: u128, machine: u64, ring: bool) -> Answer {
+fn hello_with(node: &MemoryNode, member: u128, machine: u64, ring: bool) -> Welcomed {
     let connection = Tcp.connect(node.address(), PATIENCE).expect("connected");
     let hello = MemberHello {
         version: VERSION,
@@ -424,4 +429,111 @@ fn a_manager_of_a_later_term_is_heard_while_the_former_one_is_silent() {
     let reply: OrderReply = wire::call(&*later, &Order::Ping, PATIENCE).expect("an answer");
     assert_eq!(reply, OrderReply::Done);
     drop(node);
+}
+
+/// The host of another part: it knows whom it has heard, answers nothing by itself, and keeps what it is asked.
+#[derive(Default)]
+struct Other(Mutex<Vec<(Vec<u8>, Answer)>>);
+
+impl Serve for Other {
+    fn serve(&self, _: CallerId, request: &[u8], answer: Answer) {
+        match is_hello(request) {
+            true => answer.with(&[]),
+            false => self.0.lock().push((request.to_vec(), answer)),
+        }
+    }
+}
+
+/// A node with part 1, which knows of part 2 elsewhere.
+fn with_another(directory: &Path) -> (MemoryNode, Arc<Other>) {
+    let (nodes, other) = (Arc::<Nodes>::default(), Arc::<Other>::default());
+    nodes.add("other").serve(Arc::clone(&other) as _);
+    let calls = NodeCalls {
+        address: "this".into(),
+        callers: nodes,
+        hosts: Arc::default(),
+        options: HostOptions::default(),
+    };
+    let (inner, listener) = prepare_called(directory, &Stage::default(), Some(calls)).expect("a node");
+    inner.parts.keep(&order(), LONG).expect("a part");
+    let view = PartView {
+        number: 2,
+        grant: GrantId(9),
+        bytes: 8 << 20,
+        node: NodeId(2),
+        pod: "elsewhere".into(),
+        machine: 0,
+        path: String::new(),
+        members: None,
+        calls: Some("other".into()),
+    };
+    inner.parts.set_peers(SpaceId(9), &[view], &[]);
+    (MemoryNode::run(inner, listener), other)
+}
+
+/// What users ask with: as the space's own code would.
+fn far_request(kind: u8) -> Vec<u8> {
+    let mut request = vec![kind, 0, 1, 0, 0, 0, 0, 0];
+    request.extend([7; 32]);
+    crate::relay::wrap(2, &mut request);
+    request
+}
+
+const ACCESSES: u8 = 2;
+const ORDER: u8 = 5;
+
+#[test]
+fn a_relay_passes_on_what_users_ask_for() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (node, other) = with_another(directory.path());
+    let (_connection, ring) = seated(&node, 5);
+    let called = ring.post(vec![Call::new(far_request(ACCESSES))]);
+    until("it is there", || other.0.lock().len() == 1);
+    let (request, answer) = other.0.lock().pop().expect("one");
+    assert_eq!((request.len(), request[0], request[39]), (40, ACCESSES, 7));
+    answer.with(b"done");
+    let answered = called.wait().remove(0).into_answer().and_then(crate::relay::answered);
+    assert_eq!(answered.expect("an answer"), b"done");
+    let ask = |request: Vec<u8>| {
+        let call = ring.post(vec![Call::new(request)]).wait().remove(0);
+        call.into_answer().and_then(crate::relay::answered)
+    };
+    assert!(
+        matches!(ask(far_request(ORDER)), Err(Error::Invalid(_))),
+        "orders are of hosts"
+    );
+    let mut unknown = far_request(ACCESSES);
+    let part = unknown.len() - 2;
+    unknown[part] = 7;
+    assert!(matches!(ask(unknown), Err(Error::Lost(_))));
+    assert!(other.0.lock().is_empty());
+}
+
+/// The end of a member is not confirmed while something is done elsewhere that it has asked for; and nothing of it is begun after its seat has ended.
+#[test]
+fn what_a_fenced_member_has_asked_for_is_over_before_its_sessions_are() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (node, other) = with_another(directory.path());
+    let (connection, ring) = seated(&node, 5);
+    let session = begin(&*connection);
+    let kept = node.inner.parts.all().pop().expect("a part");
+    let called = ring.post(vec![Call::new(far_request(ACCESSES)).within(PATIENCE)]);
+    until("it is there", || other.0.lock().len() == 1);
+    node.inner.lease.store(1, Ordering::Release);
+    until("it is being fenced", || node.inner.fenced.lock().contains(MemberId(5)));
+    node.inner.lease.store(LONG.raw(), Ordering::Release);
+    let late = ring.post(vec![Call::new(far_request(ACCESSES))]);
+    assert!(matches!(late.wait()[0].result, Err(Error::Lost(_))));
+    rt::sleep(Nanos::from_millis(300));
+    assert!(
+        kept.keeper.is_alive(session).expect("asked"),
+        "what it had is not free yet"
+    );
+    let (_, answer) = other.0.lock().pop().expect("one");
+    answer.with(b"done");
+    until("its session has ended", || {
+        kept.keeper.is_alive(session).is_ok_and(|alive| !alive)
+    });
+    assert!(matches!(called.wait()[0].result, Err(Error::Lost(_))));
+    assert!(other.0.lock().is_empty(), "nothing came after");
 }

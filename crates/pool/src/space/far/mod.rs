@@ -242,6 +242,43 @@ impl core::fmt::Debug for Way {
     }
 }
 
+/// A user's request that is forwarded for him.
+pub(crate) struct Relayed {
+    way: Arc<Way>,
+    under_way: UnderWay,
+}
+
+impl Relayed {
+    /// Posts it, and waits for nothing but the connection.
+    pub(crate) fn begin(way: &Arc<Way>, request: Vec<u8>) -> Result<Self> {
+        let under_way = way.begin(vec![Call::new(request)])?;
+        let way = Arc::clone(way);
+        Ok(Self { way, under_way })
+    }
+
+    /// Whether it is answered. Never blocks.
+    pub(crate) fn poll(&mut self) -> bool {
+        self.under_way.called.poll()
+    }
+
+    /// The answer. Waits for it.
+    pub(crate) fn end(self) -> Result<Vec<u8>> {
+        let Self { way, under_way } = self;
+        way.end(under_way).pop().ok_or_else(lost_call)?.into_answer()
+    }
+}
+
+/// Whether a message says who asks, and asks for nothing.
+pub(crate) fn is_hello(request: &[u8]) -> bool {
+    request.first() == Some(&wire::HELLO)
+}
+
+/// Whether users ask for that, and not hosts of each other.
+pub(crate) fn is_users_request(request: &[u8]) -> bool {
+    let kinds = [wire::ACCESSES, wire::SEQUENCE, wire::ALLOC, wire::ROOT];
+    request.first().is_some_and(|kind| kinds.contains(kind))
+}
+
 fn lost_call() -> Error {
     Error::Lost("a caller lost a call".into())
 }

@@ -206,8 +206,11 @@ fn around_max(len: usize, page: usize) -> usize {
     len.saturating_add(2 * page).next_multiple_of(8)
 }
 
+/// What users send and ask for: a relay adds a few bytes to each message.
+const USERS_LIMIT: usize = LIMIT - 16;
+
 /// The most bytes of one read or write.
-pub const TRANSFER_MAX: usize = (LIMIT - HEAD - ITEM) / 8 * 8;
+pub const TRANSFER_MAX: usize = (USERS_LIMIT - HEAD - ITEM) / 8 * 8;
 
 /// The most bytes of a probe.
 pub const PROBE_MAX: usize = 64 << 10;
@@ -219,7 +222,7 @@ pub fn groups(acts: &[(GlobalAddress, Act<'_>)], direct: DirectFrom) -> Vec<Rang
     for (n, (_, act)) in acts.iter().enumerate() {
         let cost = cost(act, direct);
         sizes = core::array::from_fn(|i| sizes[i] + cost[i]);
-        let fits = sizes.iter().all(|size| *size <= LIMIT - HEAD);
+        let fits = sizes.iter().all(|size| *size <= USERS_LIMIT - HEAD);
         match groups.last_mut() {
             Some(group) if fits && group.len() < ITEMS_MAX => group.end = n + 1,
             _ => {
