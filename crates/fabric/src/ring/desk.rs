@@ -2,7 +2,7 @@
 
 use super::layout;
 use super::message::{self, Half, Memory};
-use crate::rdma::call::CallerId;
+use crate::rdma::call::{CallerId, status};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result, rt};
 use std::collections::VecDeque;
@@ -16,6 +16,9 @@ pub enum Phase {
     /// Nothing of it is served any more; it is free when its user is gone for certain.
     Ended,
 }
+
+/// Bytes of a seat's answers that wait for chunks: who takes none of its answers keeps no more of the node's memory.
+const WAITING_MAX: usize = 4 << 20;
 
 /// An answer that waits for chunks.
 struct Waiting {
@@ -88,6 +91,11 @@ impl Desk {
         }
         for slot in 0..layout.slots {
             memory.store(layout.slot(seat, slot) + layout::ANSWERED, message::turn_of(epoch, 0));
+            // Who was killed has left itself counted.
+            if layout.reach == super::Reach::Host {
+                let sleeps = memory.region.atomic_u32(layout.slot(seat, slot) + layout::SLEEPS);
+                sleeps.store(0, Ordering::SeqCst);
+            }
         }
         let caller = rt::random() >> 1 | 1;
         *self = Self {
@@ -158,17 +166,44 @@ impl Desk {
         if !is_open || !self.slots.get(ticket.slot as usize).is_some_and(is_asked) {
             return;
         }
-        let waiting = Waiting {
+        let answer = Waiting {
             slot: ticket.slot,
             turn: ticket.turn,
             status,
             bytes,
         };
-        if let Err(waiting) = self.put(memory, ticket.seat, waiting) {
-            self.waiting.push_back(waiting);
-            memory.store(memory.layout.seat(ticket.seat) + layout::WANTS_ROOM, 1);
-            self.put_waiting(memory, ticket.seat);
+        // What needs no chunks overtakes what waits for them; what does need some does not.
+        let half = memory.answer(ticket.seat, answer.slot);
+        let queues = !self.waiting.is_empty() && half.chunks_for(answer.bytes.len()) > 0;
+        let put = match queues {
+            true => Err(answer),
+            false => self.put(memory, ticket.seat, answer),
+        };
+        if let Err(answer) = put {
+            self.wait(memory, ticket.seat, answer);
         }
+    }
+
+    /// Notes an answer until there is room, or says that too many are.
+    fn wait(&mut self, memory: &Memory, seat: u32, mut answer: Waiting) {
+        let waiting: usize = self.waiting.iter().map(|waiting| waiting.bytes.len()).sum();
+        if waiting + answer.bytes.len() > WAITING_MAX {
+            let error = Error::Busy("too many answers wait for room".into());
+            let (status, bytes) = status::encode(Err(error));
+            (answer.status, answer.bytes) = (message::with_filled(status, 0), bytes);
+            let Err(refused) = self.put(memory, seat, answer) else {
+                return;
+            };
+            answer = refused;
+        }
+        self.waiting.push_back(answer);
+        memory.store(memory.layout.seat(seat) + layout::WANTS_ROOM, 1);
+        self.put_waiting(memory, seat);
+    }
+
+    /// Whether answers wait for room.
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     fn put(&mut self, memory: &Memory, seat: u32, answer: Waiting) -> Result<(), Waiting> {

@@ -20,6 +20,8 @@ const STREAK: u32 = 64;
 /// Naps of who looks again and again, over memory without coherence.
 const NAP_MIN: Nanos = Nanos::from_micros(5);
 const NAP_MAX: Nanos = Nanos::from_millis(1);
+/// Of a look when answers wait for room.
+const ROOM: Nanos = Nanos::from_millis(1);
 /// Of a look when there is nobody to look for.
 const IDLE: Nanos = Nanos::from_secs(10);
 
@@ -90,6 +92,8 @@ struct Inner {
     stop: AtomicBool,
     /// Nonsense was found: what was posted may have no entry.
     search: AtomicBool,
+    /// Answers wait for room, at some desk.
+    wants_room: AtomicBool,
     /// When to look after everybody again. Held by the one who does.
     look: Mutex<Nanos>,
     /// Rung for who naps.
@@ -150,6 +154,7 @@ impl Node {
             epoch: AtomicU32::new(rt::random() as u32 >> 1),
             stop: AtomicBool::new(false),
             search: AtomicBool::new(false),
+            wants_room: AtomicBool::new(false),
             look: Mutex::default(),
             bell: Event::default(),
             options,
@@ -264,8 +269,14 @@ impl Answering for Reply {
         let (status, mut bytes) = status::encode(answer);
         let status = message::with_filled(status, filled.len());
         bytes.extend_from_slice(&filled);
-        let mut desk = self.inner.desks[self.ticket.seat as usize].lock();
-        desk.answer(&self.inner.memory, self.ticket, status, bytes);
+        let waits = {
+            let mut desk = self.inner.desks[self.ticket.seat as usize].lock();
+            desk.answer(&self.inner.memory, self.ticket, status, bytes);
+            desk.has_waiting()
+        };
+        if waits && !self.inner.wants_room.swap(true, Ordering::SeqCst) {
+            self.inner.ring();
+        }
     }
 }
 
@@ -307,6 +318,7 @@ impl Inner {
             streak = 0;
             let now = rt::now();
             self.look_after(now, &mut buffer);
+            self.put_waiting();
             if now.since(*idle.get_or_insert(now)) < self.options.spin {
                 rt::relax();
             } else if self.is_pod() {
@@ -316,6 +328,20 @@ impl Inner {
             } else {
                 self.sleep();
                 idle = None;
+            }
+        }
+    }
+
+    /// Answers what waits for room, as far as there is any.
+    fn put_waiting(&self) {
+        if !self.wants_room.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        for (seat, desk) in (0..).zip(&self.desks) {
+            let mut desk = desk.lock();
+            desk.put_waiting(&self.memory, seat);
+            if desk.has_waiting() {
+                self.wants_room.store(true, Ordering::SeqCst);
             }
         }
     }
@@ -333,7 +359,11 @@ impl Inner {
         asleep.fetch_add(1, Ordering::SeqCst);
         // Whoever put something since has seen that somebody sleeps.
         if self.head.is_empty(self.region(), &self.memory.layout) && !self.stop.load(Ordering::SeqCst) {
-            let patience = if self.is_empty() { IDLE } else { LOOK };
+            let patience = match self.wants_room.load(Ordering::SeqCst) {
+                true => ROOM,
+                false if self.is_empty() => IDLE,
+                false => LOOK,
+            };
             rt::wait_shared(doorbell, seen, Some(patience));
         }
         asleep.fetch_sub(1, Ordering::SeqCst);

@@ -293,3 +293,41 @@ fn a_seat_of_another_start_is_refused() {
     assert!(matches!(join(Seat { number: 4, ..seat }), Err(Error::Invalid(_))));
     join(seat).expect("that one is right");
 }
+
+/// The story: who was dismissed before it gave its seat back did not give it back at all, so each connection that was made anew cost a seat.
+#[test]
+fn a_seat_that_was_dismissed_is_given_back() {
+    let (node, _) = start(options(Layers::Two));
+    for round in 0..20 {
+        let seat = Mutex::new(None);
+        until("there is a seat", || {
+            *seat.lock() = node.admit(1).ok();
+            seat.lock().is_some()
+        });
+        let seat = seat.lock().take().expect("admitted");
+        let user = User::on(Arc::clone(node.region()), seat, UserOptions::default()).expect("it is there");
+        assert_eq!(echo(&*user, &[round]).expect("served"), [round]);
+        node.dismiss(CallerId(seat.caller));
+        assert!(matches!(echo(&*user, b"?"), Err(Error::Lost(_))));
+    }
+}
+
+/// Answers that nobody takes wait for room up to a limit; beyond it they are refused, and who takes them later has them all.
+#[test]
+fn answers_that_nobody_takes_are_limited() {
+    let (node, served) = start(Options {
+        slots: 64,
+        ..options(Layers::Two)
+    });
+    let (_, user) = sit(&node, 1);
+    let calls = (0..64).map(|_| Call::new("keep").within(rt::Nanos::from_secs(60)));
+    let waiting = user.post(calls.collect());
+    until("all are kept", || served.kept.lock().len() == 64);
+    let kept = core::mem::take(&mut *served.kept.lock());
+    kept.into_iter().for_each(|answer| answer.with(&[7; 128 << 10]));
+    let calls = waiting.wait();
+    let (answered, refused): (Vec<_>, Vec<_>) = calls.into_iter().partition(|call| call.result.is_ok());
+    assert!(answered.iter().all(|call| call.answer == [7; 128 << 10]));
+    assert!(refused.iter().all(|call| matches!(call.result, Err(Error::Busy(_)))));
+    assert!(!refused.is_empty() && answered.len() >= 32, "{}", answered.len());
+}

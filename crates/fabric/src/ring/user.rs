@@ -94,7 +94,7 @@ impl User {
         let region = Arc::new(Region::join(path, region)?);
         if !region.is_simulated() {
             let (path, asked) = (path.to_path_buf(), Arc::clone(&options.is_there));
-            let is_held = move || crate::peek(&path).is_ok_and(|found| is_of(&found, seat.incarnation));
+            let is_held = move || is_held(&path, seat.incarnation);
             options.is_there = Arc::new(move || is_held() && asked());
         }
         Self::on(region, seat, options)
@@ -129,6 +129,15 @@ impl User {
     }
 }
 
+/// Whether a file is there and is in use by the node that gave the seat. What could not be looked at is there: too many open files, say, end no connection.
+fn is_held(path: &Path, incarnation: u64) -> bool {
+    match crate::peek(path) {
+        Ok(found) => is_of(&found, incarnation),
+        Err(Error::Io { kind, .. }) => kind != std::io::ErrorKind::NotFound,
+        Err(_) => true,
+    }
+}
+
 /// Whether a region that was found is in use by the node that gave the seat.
 fn is_of(found: &crate::Found, incarnation: u64) -> bool {
     let state = found.content.as_ref().map(|(_, state)| state.incarnation);
@@ -148,6 +157,10 @@ impl Caller for User {
 
     fn id(&self) -> CallerId {
         CallerId(self.0.seat.caller)
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_over()
     }
 
     fn post(&self, calls: Vec<Call>) -> Called {
@@ -176,11 +189,9 @@ impl Caller for User {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Nobody else of this process writes here: the seat can be another's.
+        // Also when the node has ended the connection: it waits for this word before it gives the seat away. No other user has it before, and after a node of before nobody has the memory.
         let left = self.memory.layout.seat(self.seat.number) + layout::LEFT;
-        if !self.is_over() {
-            self.memory.store(left, self.seat.epoch.into());
-        }
+        self.memory.store(left, self.seat.epoch.into());
     }
 }
 
@@ -396,17 +407,19 @@ impl Inner {
         }
     }
 
-    /// Sleeps until a slot is answered, for so long at most.
-    fn sleep_for(&self, slot: u32, set: &Set, most: Nanos) {
+    /// Sleeps until a call is answered, for so long at most.
+    fn sleep_for(&self, (index, slot): &(usize, u32), set: &Arc<Set>, most: Nanos) {
         let region = &self.memory.region;
-        let sleeps = region.atomic_u32(self.slot_at(slot) + layout::SLEEPS);
-        let word = region.atomic_u32(self.slot_at(slot) + layout::ANSWERED);
-        sleeps.store(1, Ordering::SeqCst);
+        let sleeps = region.atomic_u32(self.slot_at(*slot) + layout::SLEEPS);
+        let word = region.atomic_u32(self.slot_at(*slot) + layout::ANSWERED);
+        // Counted: another thread may be about to sleep for who has the slot after this one.
+        sleeps.fetch_add(1, Ordering::SeqCst);
         let seen = word.load(Ordering::SeqCst);
-        if !self.is_answered(slot) && !set.is_done() && !self.is_over() {
+        let is_awaited = is_of_set(self, *slot, set, *index) && !self.is_answered(*slot);
+        if is_awaited && !set.is_done() && !self.is_over() {
             rt::wait_shared(word, seen, Some(most));
         }
-        sleeps.store(0, Ordering::SeqCst);
+        sleeps.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -495,8 +508,8 @@ impl CallsInFlight for Waiting {
             self.judge_node(now);
             if now.since(begun) < self.inner.options.spin {
                 rt::relax();
-            } else if let Some((_, slot)) = self.asked.first().filter(|_| !self.inner.is_pod()) {
-                self.inner.sleep_for(*slot, &self.set, self.left(now).min(LOOK));
+            } else if let Some(asked) = self.asked.first().filter(|_| !self.inner.is_pod()) {
+                self.inner.sleep_for(asked, &self.set, self.left(now).min(LOOK));
             } else if !self.set.is_done() {
                 rt::sleep(nap);
                 nap = Nanos(nap.raw() * 2).min(NAP_MAX);

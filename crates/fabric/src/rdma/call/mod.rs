@@ -197,6 +197,11 @@ pub trait Caller: fmt::Debug + Send + Sync {
     /// complete, with its error.
     fn post(&self, calls: Vec<Call>) -> Called;
 
+    /// Whether it is known that all further calls are lost. Who does not look says no.
+    fn is_over(&self) -> bool {
+        false
+    }
+
     /// Asks, and waits: the answer is in `into`, in place of what was there.
     ///
     /// # Errors
