@@ -59,7 +59,7 @@ pub use class::{Class, GRAIN, SLAB_OBJECT_MAX};
 pub use far::modes::{FarReads, FarStats, Probed};
 pub use far::wire::Hello;
 pub use far::{FarPart, Resolver, Way};
-pub(crate) use far::{Relayed, is_hello, is_users_request};
+pub(crate) use far::{RelayLine, Relayed, is_hello, is_users_request};
 pub use heat::{Heat, HeatOptions};
 pub use host::{Host, HostOptions, Hosts, Moved, Peer};
 pub use keeper::{Extent, Keeper, Lifetime, Run, SessionId};

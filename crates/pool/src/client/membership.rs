@@ -52,6 +52,8 @@ struct Shared {
     link: Mutex<Link>,
     /// Its seat, as long as that connection lasts.
     ring: Mutex<Option<Arc<dyn Caller>>>,
+    /// It has lost its seat: the connection is to be made anew, as another seat comes with a hello.
+    wants_ring: AtomicBool,
     /// In nanoseconds.
     lease: AtomicU64,
     stop: Event,
@@ -99,6 +101,7 @@ impl Membership {
                 find_at: Nanos::ZERO,
             }),
             ring: Mutex::new(None),
+            wants_ring: AtomicBool::new(false),
             lease: AtomicU64::new(0),
             stop: Event::default(),
             revoked: AtomicBool::new(false),
@@ -120,9 +123,13 @@ impl Membership {
 }
 
 impl Membership {
-    /// Its seat at a ring of the node, if it has one.
+    /// Its seat at a ring of the node, if it has one. Who has none asks for one with the next sign of life.
     pub(super) fn ring(&self) -> Option<Arc<dyn Caller>> {
-        self.0.ring.lock().clone()
+        let ring = self.0.seat();
+        if ring.is_none() && self.0.pool.options.rings {
+            self.0.wants_ring.store(true, Ordering::Release);
+        }
+        ring
     }
 }
 
@@ -141,6 +148,9 @@ impl Shared {
             .stop
             .wait_timeout(Nanos(self.lease.load(Ordering::Acquire) / PINGS))
         {
+            if self.wants_ring.swap(false, Ordering::AcqRel) {
+                self.end_connection();
+            }
             match self.ask(&MemberRequest::Ping, &mut 0) {
                 Ok(_) => silent = false,
                 Err(Error::Revoked(_)) if self.revoked.load(Ordering::Acquire) => return,
@@ -214,7 +224,7 @@ impl Shared {
         if !request.is_for_ring() || self.revoked.load(Ordering::Acquire) {
             return None;
         }
-        let ring = self.ring.lock().clone()?;
+        let ring = self.seat()?;
         let question = serde_json::to_vec(request).ok().filter(|bytes| bytes.len() <= LIMIT)?;
         *tries += 1;
         let call = Call::new(question).within(ANSWER_PATIENCE);
@@ -229,10 +239,29 @@ impl Shared {
                 error => Some(Err(error)),
             },
             Ok(reply) => Some(Ok(reply)),
-            Err(_) => {
-                self.ring.lock().take_if(|known| Arc::ptr_eq(known, &ring));
+            // It may be full, or slow; only one that is lost is given up.
+            Err(Error::Lost(_)) => {
+                self.lose(&ring);
                 None
             }
+            Err(_) => None,
+        }
+    }
+
+    /// Its seat, unless that is over.
+    fn seat(&self) -> Option<Arc<dyn Caller>> {
+        let ring = self.ring.lock().clone()?;
+        if ring.is_over() {
+            self.lose(&ring);
+            return None;
+        }
+        Some(ring)
+    }
+
+    fn lose(&self, ring: &Arc<dyn Caller>) {
+        let lost = self.ring.lock().take_if(|known| Arc::ptr_eq(known, ring));
+        if lost.is_some() {
+            self.wants_ring.store(true, Ordering::Release);
         }
     }
 
@@ -284,7 +313,10 @@ impl Shared {
             Ok(welcome) => {
                 self.lease.store(welcome.lease.max(PINGS), Ordering::Release);
                 link.connection = Some(Arc::clone(&connection));
-                *self.ring.lock() = welcome.ring.and_then(|ring| sit_down(&ring));
+                self.wants_ring.store(false, Ordering::Release);
+                let seat = welcome.ring.and_then(|ring| sit_down(&ring));
+                let before = core::mem::replace(&mut *self.ring.lock(), seat);
+                drop(before);
                 Ok(connection)
             }
             Err(error) => {

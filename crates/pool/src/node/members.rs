@@ -52,8 +52,6 @@ const TURN: Nanos = Nanos::from_millis(100);
 const WATCH_TURN: Nanos = Nanos::from_millis(50);
 /// How long ending a member may take, before others are looked after.
 const END_PATIENCE: Nanos = Nanos::from_secs(1);
-/// Between two looks whether what it has asked for is done.
-const QUIET_TURN: Nanos = Nanos::from_millis(2);
 /// Different things that are said of what failed.
 const COMPLAINTS_MAX: usize = 1000;
 /// Before what failed is tried again.
@@ -503,14 +501,14 @@ impl Inner {
 
     /// Ends a member's process if it is one of this machine that maps the space, and then its sessions.
     fn fence(&self, id: MemberId, why: &str) -> Result<()> {
-        let (space, process, name) = {
+        let (space, process, name, is_again) = {
             let mut members = self.members.lock();
             let Some(member) = members.get_mut(&id) else {
                 return Ok(());
             };
-            member.is_fenced = true;
+            let is_again = core::mem::replace(&mut member.is_fenced, true);
             member.end_connection();
-            (member.space, member.process, member.name.clone())
+            (member.space, member.process, member.name.clone(), is_again)
         };
         if let Some(process) = process {
             let files: Vec<PathBuf> = self
@@ -527,7 +525,7 @@ impl Inner {
                     .iter()
                     .for_each(|kept| kept.give_up(|mark| mark == process.mark()));
             }
-            if was_there {
+            if was_there && !(is_again && self.host.is_there(process)) {
                 eprintln!(
                     "cenote: memory node: member \"{name}\" (process {}) of space {space} {why}: it is fenced",
                     process.pid
@@ -537,23 +535,19 @@ impl Inner {
         if process.is_none_or(|process| self.host.is_there(process)) {
             self.fenced.lock().add(id)?;
         }
-        self.await_quiet(id, &name)?;
+        self.check_quiet(id, &name)?;
         self.end_sessions(id);
         Ok(())
     }
 
-    /// Until nothing is on its way any more that a member has asked other parts for: that ends by itself, within a call's time.
-    fn await_quiet(&self, id: MemberId, name: &str) -> Result<()> {
-        let until = rt::now() + END_PATIENCE;
-        while !self.is_quiet(id) {
-            if rt::now() > until {
-                return Err(Error::Busy(format!(
-                    "member \"{name}\": what it has asked other nodes for is not answered yet"
-                )));
-            }
-            rt::sleep(QUIET_TURN);
+    /// Whether nothing is on its way any more that a member has asked other parts for: that ends by itself, within a call's time. One look, as others wait to be looked after.
+    pub(super) fn check_quiet(&self, id: MemberId, name: &str) -> Result<()> {
+        match self.is_quiet(id) {
+            true => Ok(()),
+            false => Err(Error::Busy(format!(
+                "member \"{name}\": what it has asked other nodes for is not answered yet"
+            ))),
         }
-        Ok(())
     }
 
     fn is_quiet(&self, id: MemberId) -> bool {

@@ -236,7 +236,7 @@ impl Parts {
 
     /// Keeps a part no longer. Whoever is in the middle of a request has it still.
     pub(super) fn close(&self, grant: GrantId) -> Option<PartOrder> {
-        let _opening = self.opening.lock();
+        let opening = self.opening.lock();
         if let Some(noted) = self.noted.lock().get_mut(&grant) {
             noted.is_closing = true;
         }
@@ -244,6 +244,8 @@ impl Parts {
         if let Some(hosting) = &self.hosting {
             hosting.hosts.remove(kept.order.space.0, kept.order.part);
         }
+        // It waits for what was asked of other nodes. Nobody opens the part again meanwhile.
+        drop(opening);
         kept.ring.close();
         Some(kept.order.clone())
     }

@@ -11,13 +11,15 @@
 //!
 //! Invariants:
 //! - of a member whose seat has ended nothing is posted any more; what was posted is counted until it is answered, or given up. Fencing is not confirmed before that count is 0;
+//! - a request is counted when it is taken out of the queue, alone, with a connection at hand. So what waits for a part that is away is nobody's yet, and is refused when its seat ends;
+//! - what has waited for long is refused: whoever asked has been told that it was late, and may have done something else since;
 //! - what is forwarded is what users may ask for: accesses, sequences, allocations, the root. Orders of hosts are not.
 
 use super::parts::Kept;
 use crate::relay::{self, Forward};
-use crate::space::{Relayed, Way, is_hello, is_users_request};
+use crate::space::{RelayLine, Relayed, Way, is_hello, is_users_request};
+use cenote_base::Error;
 use cenote_base::rt::{self, Condvar, Mutex, Nanos, Spin};
-use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Answer, CallerId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -28,8 +30,16 @@ const WAITING_MAX: usize = 4096;
 const LOOK: Nanos = Nanos::from_micros(100);
 const NAP_MIN: Nanos = Nanos::from_micros(10);
 const NAP_MAX: Nanos = Nanos::from_millis(1);
+/// Bytes of a seat's requests for one part that wait.
+const BYTES_MAX: usize = 4 << 20;
 /// How long the way to a part may be unknown.
 const KNOWN_PATIENCE: Nanos = Nanos::from_secs(1);
+/// Threads for parts that this node has not heard of: the manager may be about to tell.
+const UNKNOWN_MAX: usize = 2;
+/// How long a request may wait.
+const WAIT_MAX: Nanos = Nanos::from_secs(5);
+/// How long threads are waited for in the end: longer than a connection and a call may take.
+const CLOSE_PATIENCE: Nanos = Nanos::from_secs(20);
 /// A forwarder that has nothing to do for so long ends.
 const IDLE: Nanos = Nanos::from_secs(2);
 
@@ -58,6 +68,7 @@ struct Request {
     caller: CallerId,
     bytes: Vec<u8>,
     answer: Answer,
+    came: Nanos,
 }
 
 /// A request that was posted.
@@ -65,6 +76,26 @@ struct Flying {
     caller: CallerId,
     under_way: Relayed,
     answer: Answer,
+}
+
+impl Flying {
+    fn begin(line: RelayLine, request: Request) -> Self {
+        let Request {
+            caller, bytes, answer, ..
+        } = request;
+        let under_way = line.post(bytes);
+        Self {
+            caller,
+            under_way,
+            answer,
+        }
+    }
+}
+
+/// The way to a part, if the manager has told of it.
+fn way(kept: &Weak<Kept>, part: u8) -> Option<Arc<Way>> {
+    let kept = kept.upgrade()?;
+    Some(kept.host.as_ref()?.peer(part)?.way)
 }
 
 impl Relay {
@@ -78,13 +109,29 @@ impl Relay {
             let error = Error::Invalid("this is not forwarded for members".into());
             return relay::answer(answer, Err(error));
         }
-        let forwarder = Arc::clone(self.forwarders.lock().entry(forward.part).or_default());
+        let Some(forwarder) = self.forwarder(kept, forward.part) else {
+            return relay::answer(answer, Err(no_way(forward.part)));
+        };
         let request = Request {
             caller,
             bytes: forward.request.to_vec(),
             answer,
+            came: rt::now(),
         };
         forwarder.add(kept, forward.part, request);
+    }
+
+    fn forwarder(&self, kept: &Kept, part: u8) -> Option<Arc<Forwarder>> {
+        let is_known = |part| kept.host.as_ref().is_some_and(|host| host.peer(part).is_some());
+        let mut forwarders = self.forwarders.lock();
+        if !is_known(part) {
+            let others = forwarders.iter().filter(|(other, _)| **other != part);
+            let unknown = others.filter(|(other, forwarder)| forwarder.state.lock().runs && !is_known(**other));
+            if unknown.count() >= UNKNOWN_MAX {
+                return None;
+            }
+        }
+        Some(Arc::clone(forwarders.entry(part).or_default()))
     }
 
     /// Whether nothing of a seat is on its way. What waits of it is refused.
@@ -94,22 +141,36 @@ impl Relay {
         still.count() == 0
     }
 
-    /// Ends its threads.
+    /// Ends its threads, and waits for them: what they have posted is answered or given up then.
     pub(super) fn close(&self) {
-        for forwarder in core::mem::take(&mut *self.forwarders.lock()).into_values() {
-            let mut state = forwarder.state.lock();
-            state.is_closed = true;
-            state.waiting.clear();
-            drop(state);
-            forwarder.changed.notify_all();
+        let forwarders: Vec<_> = self.forwarders.lock().values().cloned().collect();
+        forwarders.iter().for_each(|forwarder| forwarder.close());
+        let until = rt::now() + CLOSE_PATIENCE;
+        while forwarders.iter().any(|forwarder| forwarder.state.lock().runs) && rt::now() < until {
+            rt::sleep(NAP_MAX);
         }
+    }
+}
+
+fn no_way(part: u8) -> Error {
+    Error::Lost(format!("this memory node knows no way to part {part}"))
+}
+
+impl State {
+    fn bytes_of(&self, caller: CallerId) -> usize {
+        let its = self.waiting.iter().filter(|request| request.caller == caller);
+        its.map(|request| request.bytes.len()).sum()
+    }
+
+    fn has_room_for(&self, request: &Request) -> bool {
+        self.waiting.len() < WAITING_MAX && self.bytes_of(request.caller) + request.bytes.len() <= BYTES_MAX
     }
 }
 
 impl Forwarder {
     fn add(self: &Arc<Self>, kept: &Arc<Kept>, part: u8, request: Request) {
         let mut state = self.state.lock();
-        if state.is_closed || state.waiting.len() >= WAITING_MAX {
+        if state.is_closed || !state.has_room_for(&request) {
             drop(state);
             let error = Error::Busy(format!("too many requests for part {part} wait at the memory node"));
             return relay::answer(request.answer, Err(error));
@@ -122,30 +183,40 @@ impl Forwarder {
             let (theirs, kept) = (Arc::clone(self), Arc::downgrade(kept));
             let thread = rt::try_spawn("pool relay", move || theirs.run(&kept, part));
             if thread.is_err() {
-                self.give_up();
+                self.state.lock().runs = false;
+                self.fail_waiting(&Error::Busy("the memory node has no thread to forward with".into()));
             }
         }
     }
 
-    /// There is no thread to be had.
-    fn give_up(&self) {
-        let waiting = {
-            let mut state = self.state.lock();
-            state.runs = false;
-            core::mem::take(&mut state.waiting)
-        };
+    /// All that waits fails.
+    fn fail_waiting(&self, error: &Error) {
+        let waiting = core::mem::take(&mut self.state.lock().waiting);
         for request in waiting {
-            relay::answer(
-                request.answer,
-                Err(Error::Busy("the memory node has no thread to forward with".into())),
-            );
+            relay::answer(request.answer, Err(error.clone()));
         }
     }
 
+    /// Drops what waits of a seat; whether nothing of it is under way.
     fn refuse(&self, caller: CallerId) -> bool {
         let mut state = self.state.lock();
-        state.waiting.retain(|request| request.caller != caller);
-        !state.posted.contains_key(&caller)
+        let (refused, others) = core::mem::take(&mut state.waiting)
+            .into_iter()
+            .partition(|request| request.caller == caller);
+        state.waiting = others;
+        let is_over = !state.posted.contains_key(&caller);
+        drop(state);
+        // Not with the lock held: it tells the ring.
+        drop::<VecDeque<Request>>(refused);
+        is_over
+    }
+
+    fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.changed.notify_all();
+        self.fail_waiting(&Error::Lost(
+            "this memory node forwards nothing for the part any more".into(),
+        ));
     }
 
     // ---- its thread ----
@@ -153,18 +224,10 @@ impl Forwarder {
     fn run(&self, kept: &Weak<Kept>, part: u8) {
         let mut flying: Vec<Flying> = Vec::new();
         let (mut since, mut nap, mut spin) = (rt::now(), NAP_MIN, Spin::new());
-        loop {
-            let Some(requests) = self.next(flying.is_empty()) else {
-                return;
-            };
-            let mut has_done = !requests.is_empty();
-            flying.extend(
-                requests
-                    .into_iter()
-                    .filter_map(|request| self.post(kept, part, request)),
-            );
+        while self.goes_on(flying.is_empty()) {
+            let mut has_done = self.post_next(kept, part, &mut flying);
             has_done |= self.answer(&mut flying);
-            if has_done || flying.is_empty() {
+            if has_done {
                 (since, nap, spin) = (rt::now(), NAP_MIN, Spin::new());
             } else if rt::now().since(since) < LOOK {
                 spin.turn();
@@ -175,57 +238,48 @@ impl Forwarder {
         }
     }
 
-    /// What has come, if anything; `None`: there will be nothing more.
-    fn next(&self, is_idle: bool) -> Option<VecDeque<Request>> {
+    /// Waits for something to do, if nothing is under way. False: there will be nothing more.
+    fn goes_on(&self, is_idle: bool) -> bool {
         let mut state = self.state.lock();
         if is_idle && state.waiting.is_empty() && !state.is_closed {
             (state, _) = self.changed.wait_timeout(state, IDLE);
         }
-        if is_idle && state.waiting.is_empty() {
-            state.runs = false;
-            return None;
-        }
-        let requests = core::mem::take(&mut state.waiting);
-        for request in &requests {
-            *state.posted.entry(request.caller).or_default() += 1;
-        }
-        Some(requests)
+        state.runs = !is_idle || !state.waiting.is_empty();
+        state.runs
     }
 
-    /// Without a way to the part: the manager may be about to tell.
-    fn way(&self, kept: &Weak<Kept>, part: u8) -> Result<Arc<Way>> {
-        let until = rt::now() + KNOWN_PATIENCE;
+    /// Posts the next request, if there is one and a way to go. Whether there was something to do.
+    fn post_next(&self, kept: &Weak<Kept>, part: u8, flying: &mut Vec<Flying>) -> bool {
+        let Some(came) = self.state.lock().waiting.front().map(|request| request.came) else {
+            return false;
+        };
+        let Some(way) = way(kept, part) else {
+            // The manager may be about to tell.
+            let is_known_late = rt::now().since(came) > KNOWN_PATIENCE;
+            if is_known_late {
+                self.fail_waiting(&no_way(part));
+            }
+            return is_known_late;
+        };
+        match RelayLine::to(&way) {
+            Ok(line) => flying.extend(self.take().map(|request| Flying::begin(line, request))),
+            Err(error) => self.fail_waiting(&error),
+        }
+        true
+    }
+
+    /// The next request, which counts as posted from here on.
+    fn take(&self) -> Option<Request> {
         loop {
-            let kept = kept.upgrade();
-            let host = kept.as_ref().and_then(|kept| kept.host.as_ref());
-            let Some(host) = host.filter(|_| !self.state.lock().is_closed) else {
-                return Err(Error::Lost(
-                    "this memory node forwards nothing for the part any more".into(),
-                ));
-            };
-            if let Some(peer) = host.peer(part) {
-                return Ok(peer.way);
+            let mut state = self.state.lock();
+            let request = state.waiting.pop_front()?;
+            if rt::now().since(request.came) <= WAIT_MAX {
+                *state.posted.entry(request.caller).or_default() += 1;
+                return Some(request);
             }
-            if rt::now() > until {
-                return Err(Error::Lost(format!("this memory node knows no way to part {part}")));
-            }
-            rt::sleep(NAP_MAX);
-        }
-    }
-
-    fn post(&self, kept: &Weak<Kept>, part: u8, request: Request) -> Option<Flying> {
-        let Request { caller, bytes, answer } = request;
-        match self.way(kept, part).and_then(|way| Relayed::begin(&way, bytes)) {
-            Ok(under_way) => Some(Flying {
-                caller,
-                under_way,
-                answer,
-            }),
-            Err(error) => {
-                self.is_done(caller);
-                relay::answer(answer, Err(error));
-                None
-            }
+            drop(state);
+            let error = Error::Busy("the request has waited at the memory node for too long".into());
+            relay::answer(request.answer, Err(error));
         }
     }
 

@@ -15,6 +15,7 @@ use crate::member::{MemberId, MemberReply, MemberRequest, RingSeat};
 use crate::relay::{self, Forward};
 use crate::wire::PartOrder;
 use cenote_base::crc::crc32c;
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{HashMap, Mutex};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Answer, CallerId, Serve};
@@ -47,6 +48,8 @@ pub(super) struct PartRing {
     path: PathBuf,
     node: Mutex<Option<Node>>,
     relay: Relay,
+    /// It ends: what was asked may be done still.
+    is_closing: AtomicBool,
 }
 
 /// A member's place at a ring.
@@ -67,12 +70,10 @@ impl RingPlace {
 
     /// Whether nothing that was asked from it is being done, here or elsewhere, or will be. Once it was dismissed, that stays so.
     pub(super) fn is_quiet(&self) -> bool {
-        let is_served = self
-            .ring
-            .node
-            .lock()
-            .as_ref()
-            .is_some_and(|node| node.is_serving(self.caller));
+        let is_served = match &*self.ring.node.lock() {
+            Some(node) => node.is_serving(self.caller),
+            None => self.ring.is_closing.load(Ordering::Acquire),
+        };
         !is_served && self.ring.relay.has_nothing_of(self.caller)
     }
 }
@@ -132,6 +133,7 @@ impl Rings {
             path,
             node: Mutex::new(node.ok()),
             relay: Relay::default(),
+            is_closing: AtomicBool::new(false),
         })
     }
 
@@ -209,12 +211,17 @@ impl Serve for Rings {
 impl PartRing {
     /// Ends it, and removes its file.
     pub(super) fn close(&self) {
-        let node = self.node.lock().take();
+        let node = {
+            let mut node = self.node.lock();
+            self.is_closing.fetch_or(node.is_some(), Ordering::AcqRel);
+            node.take()
+        };
         // Not with the lock held: who serves may be dismissing somebody.
         if node.is_some() {
             drop(node);
             self.relay.close();
             super::parts::remove_file(&self.path).ok();
+            self.is_closing.store(false, Ordering::Release);
         }
     }
 }

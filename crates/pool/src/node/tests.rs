@@ -431,15 +431,15 @@ fn a_manager_of_a_later_term_is_heard_while_the_former_one_is_silent() {
     drop(node);
 }
 
-/// The host of another part: it knows whom it has heard, answers nothing by itself, and keeps what it is asked.
+/// The host of another part: it knows whom it has heard, answers nothing else by itself (nor that, if it is to be silent), and keeps what it is asked.
 #[derive(Default)]
-struct Other(Mutex<Vec<(Vec<u8>, Answer)>>);
+struct Other(Mutex<Vec<(Vec<u8>, Answer)>>, AtomicBool);
 
 impl Serve for Other {
     fn serve(&self, _: CallerId, request: &[u8], answer: Answer) {
         match is_hello(request) {
-            true => answer.with(&[]),
-            false => self.0.lock().push((request.to_vec(), answer)),
+            true if !self.1.load(Ordering::Acquire) => answer.with(&[]),
+            _ => self.0.lock().push((request.to_vec(), answer)),
         }
     }
 }
@@ -507,6 +507,34 @@ fn a_relay_passes_on_what_users_ask_for() {
     unknown[part] = 7;
     assert!(matches!(ask(unknown), Err(Error::Lost(_))));
     assert!(other.0.lock().is_empty());
+}
+
+/// The story: what waited for a connection counted as posted, and was posted after its member's end; meanwhile that one's end held up those of all others.
+#[test]
+fn what_waits_for_a_way_is_refused_when_its_member_ends() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (node, other) = with_another(directory.path());
+    other.1.store(true, Ordering::Release);
+    let ((_ended, ring), (_goes_on, others)) = (seated(&node, 5), seated(&node, 6));
+    let called = ring.post(vec![Call::new(far_request(ACCESSES)).within(PATIENCE)]);
+    until("it is asked who comes", || other.0.lock().len() == 1);
+    node.inner
+        .check_quiet(MemberId(5), "one")
+        .expect("nothing is under way");
+    assert!(matches!(called.wait()[0].result, Err(Error::Lost(_))));
+    other.1.store(false, Ordering::Release);
+    let (_, hello) = other.0.lock().pop().expect("one");
+    hello.with(&[]);
+    let mut request = far_request(ACCESSES);
+    request[20] = 8;
+    // It may be told that the way was lost: the hello had its time, too.
+    until("another's is there", || {
+        drop(others.post(vec![Call::new(request.clone())]));
+        rt::sleep(Nanos::from_millis(100));
+        !other.0.lock().is_empty()
+    });
+    let theirs = other.0.lock().iter().all(|(asked, _)| asked[20] == 8);
+    assert!(theirs, "nothing of the first is asked");
 }
 
 /// The end of a member is not confirmed while something is done elsewhere that it has asked for; and nothing of it is begun after its seat has ended.

@@ -7,7 +7,7 @@ use crate::holder::Credentials;
 use crate::managers::Managers;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::message::{Listener, Network};
-use cenote_fabric::rdma::call::Answer;
+use cenote_fabric::rdma::call::{Answer, CallerId};
 use cenote_fabric::ring::{Node, Options};
 
 const PATIENCE: Nanos = Nanos::from_secs(60);
@@ -143,15 +143,20 @@ fn a_node_hears_of_the_end_over_another_connection() {
     }
 }
 
-/// What a ring answers that cannot be, or that is of a connection before, is asked over the connection, which knows; and one that answers nonsense is not asked again.
+/// What a ring answers that cannot be, or that is of a connection before, is asked over the connection, which knows; the ring is asked again after that.
 #[test]
 fn what_a_ring_does_not_tell_is_asked_over_the_connection() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let path = directory.path().join("ring");
     let (alive, revoked) = (MemberReply::Alive(true), failed(Error::Revoked("of before".into())));
     let written = |reply: &MemberReply| serde_json::to_vec(reply).expect("written");
-    let answers = Mutex::new(vec![b"nonsense".to_vec(), written(&revoked), written(&alive)]);
-    let served = move |_, _: &[u8], answer: Answer| answer.with(&answers.lock().pop().expect("asked three times"));
+    let answers = Mutex::new(vec![
+        written(&alive),
+        b"nonsense".to_vec(),
+        written(&revoked),
+        written(&alive),
+    ]);
+    let served = move |_, _: &[u8], answer: Answer| answer.with(&answers.lock().pop().expect("asked four times"));
     let ring = Node::start(&path, Options::default(), Arc::new(served)).expect("a ring");
     let seat = RingSeat::new(&path, ring.admit(0).expect("a seat"));
     let node = Played::new();
@@ -161,7 +166,7 @@ fn what_a_ring_does_not_tell_is_asked_over_the_connection() {
     let member = Arc::new(beginning.join().expect("no panic").expect("a member"));
     let (part, session) = (1, SessionId(3));
     let request = MemberRequest::IsAlive { part, session };
-    for over_connection in [false, true, true, true] {
+    for over_connection in [false, true, true, false] {
         let (theirs, asked) = (Arc::clone(&member), request.clone());
         let asking = rt::spawn("asks", move || theirs.ask(&asked, &mut 0));
         while over_connection && !hears_soon(&*connection, &request, &MemberReply::Alive(false)) {}
@@ -178,4 +183,30 @@ fn hears_soon(connection: &dyn Connection, wanted: &MemberRequest, reply: &Membe
     let reply = if is_it { reply } else { &MemberReply::Done };
     wire::send(connection, reply).expect("sent");
     is_it
+}
+
+/// The story: a seat that was lost, or had one error, was missed until the connection broke for another reason. Now the next sign of life asks for another.
+#[test]
+fn who_has_lost_its_seat_asks_for_another() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("ring");
+    let alive = serde_json::to_vec(&MemberReply::Alive(true)).expect("written");
+    let served = move |_, _: &[u8], answer: Answer| answer.with(&alive);
+    let ring = Node::start(&path, Options::default(), Arc::new(served)).expect("a ring");
+    let seat = || ring.admit(0).expect("a seat");
+    let (node, first) = (Played::new(), seat());
+    let (beginning, _) = begin(&node);
+    let connection = node.welcome_to(Some(RingSeat::new(&path, first)));
+    hears(&*connection, &MemberRequest::Ping, &MemberReply::Done);
+    let member = beginning.join().expect("no panic").expect("a member");
+    assert!(member.ring().is_some());
+    ring.dismiss(CallerId(first.caller));
+    assert!(member.ring().is_none(), "it is over");
+    // Signs of life that were under way.
+    while wire::receive::<MemberRequest>(&*connection, PATIENCE).is_ok() {
+        let _ = wire::send(&*connection, &MemberReply::Done);
+    }
+    let connection = node.welcome_to(Some(RingSeat::new(&path, seat())));
+    hears(&*connection, &MemberRequest::Ping, &MemberReply::Done);
+    assert!(member.ring().is_some_and(|ring| !ring.is_over()));
 }

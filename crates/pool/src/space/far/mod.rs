@@ -242,6 +242,28 @@ impl core::fmt::Debug for Way {
     }
 }
 
+/// A connection that a user's request can be forwarded over, at once.
+pub(crate) struct RelayLine {
+    way: Arc<Way>,
+    line: Arc<Line>,
+}
+
+impl RelayLine {
+    /// Waits for the connection, if there is none: for seconds, if the node is not there.
+    pub(crate) fn to(way: &Arc<Way>) -> Result<Self> {
+        let (line, way) = (way.line()?, Arc::clone(way));
+        Ok(Self { way, line })
+    }
+
+    /// Posts it, and waits for nothing.
+    pub(crate) fn post(self, request: Vec<u8>) -> Relayed {
+        let Self { way, line } = self;
+        let called = line.caller.post(vec![Call::new(request)]);
+        let under_way = UnderWay { line, called };
+        Relayed { way, under_way }
+    }
+}
+
 /// A user's request that is forwarded for him.
 pub(crate) struct Relayed {
     way: Arc<Way>,
@@ -249,13 +271,6 @@ pub(crate) struct Relayed {
 }
 
 impl Relayed {
-    /// Posts it, and waits for nothing but the connection.
-    pub(crate) fn begin(way: &Arc<Way>, request: Vec<u8>) -> Result<Self> {
-        let under_way = way.begin(vec![Call::new(request)])?;
-        let way = Arc::clone(way);
-        Ok(Self { way, under_way })
-    }
-
     /// Whether it is answered. Never blocks.
     pub(crate) fn poll(&mut self) -> bool {
         self.under_way.called.poll()
