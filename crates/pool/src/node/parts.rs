@@ -331,8 +331,15 @@ impl Parts {
     fn introduce(&self, kept: &Kept, told: &Peers) {
         if let (Some(hosting), Some(host)) = (&self.hosting, &kept.host) {
             let others = told.parts.iter().filter(|part| part.number != kept.order.part);
-            let peers = others.filter_map(|part| Some((part.number, hosting.peer(host, &kept.order, part)?)));
-            host.set_peers(peers.collect());
+            let (mut peers, mut unreached) = (BTreeMap::new(), BTreeSet::new());
+            for part in others {
+                match hosting.peer(host, &kept.order, part) {
+                    Some(peer) => _ = peers.insert(part.number, peer),
+                    None => _ = unreached.insert(part.number),
+                }
+            }
+            // Those who are gone for good at last: what is decided then needs to know of all others.
+            host.set_peers(peers, unreached);
             host.set_gone(told.lost.iter().copied().collect());
         }
     }
@@ -576,6 +583,22 @@ mod tests {
         parts.keep(&order(), LEASE).expect("kept");
         assert_eq!(peer(&parts, 2).expect("it was told").way.peer(), "b");
         assert!(peer(&parts, 1).is_none(), "that is itself");
+    }
+
+    /// A part whose node was never heard of was taken for none: of guests whose home is gone for good it was not asked.
+    #[test]
+    fn a_part_that_nobody_knows_the_way_to_is_one() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let parts = parts(directory.path());
+        parts.keep(&order(), LEASE).expect("kept");
+        let unreached = || {
+            let kept = parts.part(SPACE, 1).expect("it is open");
+            kept.host.as_ref().expect("it is hosted").unreached()
+        };
+        parts.set_peers(SPACE, &[view(1, None), view(2, None), view(3, Some("c"))], &[]);
+        assert_eq!(unreached(), BTreeSet::from([2]));
+        parts.set_peers(SPACE, &[view(1, None), view(2, Some("b")), view(3, None)], &[]);
+        assert_eq!(unreached(), BTreeSet::new(), "where the third was is known");
     }
 
     /// Parts that are gone stayed peers for good: extents were offered to them.

@@ -160,7 +160,7 @@ enum Order {
         extent: GlobalAddress,
         freeze: Option<u64>,
     },
-    /// Its home is gone for good. It has come to me by this freezing, and was not used yet: do you have it?
+    /// Its home is gone for good. I have it frozen by this freezing, or it has come to me by that and was not used yet: what do you have of it?
     Have {
         extent: GlobalAddress,
         freeze: Option<u64>,
@@ -191,6 +191,8 @@ enum Ordered {
     Gone,
     /// It is used here.
     InUse,
+    /// It has come here by that freezing, and was not used yet.
+    NotUsed,
     Welcome,
     /// If that one goes, which has so much.
     Instead {
@@ -282,6 +284,8 @@ struct Inner {
     peers: Mutex<BTreeMap<u8, Peer>>,
     /// Parts that the space had, and that are gone for good.
     gone: Mutex<BTreeSet<u8>>,
+    /// Other parts that nobody has told the way to: nothing is decided without them. Lock order: peers, then this.
+    unreached: Mutex<BTreeSet<u8>>,
     /// Sessions of users that do not map the part.
     desks: Mutex<BTreeMap<SessionId, Desk>>,
     /// Accesses of other pods, by slot.
@@ -329,6 +333,7 @@ impl Host {
             options,
             peers: Mutex::default(),
             gone: Mutex::default(),
+            unreached: Mutex::default(),
             desks: Mutex::default(),
             far: Mutex::default(),
             near: Mutex::new(vec![Near::default(); slots]),
@@ -374,9 +379,16 @@ impl Host {
         self.inner.peers.lock().insert(part, peer);
     }
 
-    /// All other parts of the space, and the ways to their hosts: of others than these nothing is known any more.
-    pub fn set_peers(&self, peers: BTreeMap<u8, Peer>) {
-        *self.inner.peers.lock() = peers;
+    /// All other parts of the space, and the ways to their hosts, and those that nobody knows the way to: of others than these nothing is known any more.
+    pub fn set_peers(&self, peers: BTreeMap<u8, Peer>, unreached: BTreeSet<u8>) {
+        let mut known = self.inner.peers.lock();
+        *self.inner.unreached.lock() = unreached;
+        *known = peers;
+    }
+
+    /// Other parts of the space that nobody knows the way to, as far as that was told.
+    pub fn unreached(&self) -> BTreeSet<u8> {
+        self.inner.unreached.lock().clone()
     }
 
     /// The parts that are gone for good, with what lay there: nobody waits for them any more. What they had lent to others stays where it is in use.

@@ -23,6 +23,8 @@ const ASK_EVERY: Nanos = Nanos::from_secs(1);
 pub(super) struct Steps {
     /// Extents that are to lie here and are not settled.
     pub(super) received: BTreeMap<GlobalAddress, Coming>,
+    /// Frozen ones whose home is gone for good, by which freezing, and the parts that said that they had it by that and had not used it: [`super::orphans`].
+    pub(super) not_used: BTreeMap<GlobalAddress, (u64, BTreeSet<u8>)>,
 }
 
 /// By which freezing an extent comes, and whether all of it is here. Before that its slot is being written, and nobody else's.

@@ -1,7 +1,7 @@
 //! Guests whose home is gone for good while they were on their way: nobody knows any more where they were to lie.
 //!
 //! A home that is forgotten is lost with all that lay there. What it had lent to others is used on where it is in use. An extent that was just moving from host to host is frozen at the one, and may
-//! have come to the other, or have been used there, or even have gone on from there. The other hosts are asked what they have:
+//! have come to the other, or have been used there, or even have gone on from there. The other hosts are asked what they have, all of them, which changes nothing anywhere:
 //!
 //! ```text
 //!   frozen here     another uses it                                        → let go: that is the extent
@@ -14,12 +14,17 @@
 //! ```
 //!
 //! So what is used is the extent, or nothing is: an old state of it never comes back. What is let go is lost, as is what lay with its home.
+//!
+//! Only when all have answered is one told to give it up. It may have done so though its answer was lost, and then it has nothing of it any more. So who tells it remembers first that the other had not
+//! used it: that other's "nothing" counts as its having given it up. (A host that began anew does not know by which freezing an extent came. That one says so, and is waited for.)
 
 use super::super::GlobalAddress;
 use super::super::slot::is_frozen;
+use super::obey::Steps;
 use super::{Inner, Order, Ordered};
-use cenote_base::Result;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::{Error, Result};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How an extent lies here as a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,32 +54,37 @@ impl Inner {
         }
     }
 
-    /// Another has it frozen: if it has come here by the same freezing, and was not used, it never will be.
+    /// Another has it frozen: if it has come here by the same freezing, and was not used, it never will be. Who hears that there is nothing of it here may have been told so before.
     ///
     /// # Errors
     /// Those of letting go.
     pub(super) fn give_up_here(&self, extent: GlobalAddress, freeze: Option<u64>) -> Result<Ordered> {
         let mut steps = self.steps.lock();
-        match (self.guest_here(extent), steps.received.get(&extent)) {
-            (Guest::InUse, _) => Ok(Ordered::InUse),
-            (Guest::NotUsedYet, Some(coming)) if Some(coming.freeze) == freeze => {
-                // Its slot is being written.
-                if !coming.is_fetched {
-                    return Ok(Ordered::Moving);
-                }
+        match self.had_here(&steps, extent, freeze) {
+            Ordered::NotUsed => {
                 steps.received.remove(&extent);
                 self.keeper.let_go(extent).map(|()| Ordered::Done)
             }
-            _ => Ok(Ordered::Gone),
+            had => Ok(had),
         }
     }
 
-    /// What another has to know to which it came by that freezing.
+    /// What another has to know that has it frozen by this freezing, or to which it came by that.
     pub(super) fn have_here(&self, extent: GlobalAddress, freeze: Option<u64>) -> Ordered {
-        let steps = self.steps.lock();
-        match self.guest_here(extent) {
-            Guest::InUse => Ordered::InUse,
-            Guest::Frozen if freeze.is_some() && self.freeze_of(&steps, extent) == freeze => Ordered::Moving,
+        self.had_here(&self.steps.lock(), extent, freeze)
+    }
+
+    fn had_here(&self, steps: &Steps, extent: GlobalAddress, freeze: Option<u64>) -> Ordered {
+        match (self.guest_here(extent), steps.received.get(&extent)) {
+            (Guest::InUse, _) => Ordered::InUse,
+            (Guest::Frozen, _) if freeze.is_some() && self.freeze_of(steps, extent) == freeze => Ordered::Moving,
+            (Guest::NotUsedYet, Some(coming)) if Some(coming.freeze) == freeze => match coming.is_fetched {
+                true => Ordered::NotUsed,
+                // Its slot is being written.
+                false => Ordered::Moving,
+            },
+            // By whichever freezing. Who does not know its own waits for nobody: so none wait for each other.
+            (Guest::NotUsedYet, None) if freeze.is_some() => Ordered::Moving,
             _ => Ordered::Gone,
         }
     }
@@ -87,8 +97,8 @@ impl Inner {
         let freeze = self.freeze_of(&self.steps.lock(), extent);
         let guest = self.guest_here(extent);
         let verdict = match guest {
-            Guest::Frozen => self.ask_others(&Order::GiveUp { extent, freeze })?,
-            Guest::NotUsedYet => self.ask_others(&Order::Have { extent, freeze })?,
+            Guest::Frozen => self.judge_frozen(extent, freeze)?,
+            Guest::NotUsedYet => judge(&self.ask_others(extent, freeze)?),
             Guest::None | Guest::InUse => return Ok(()),
         };
         let mut steps = self.steps.lock();
@@ -99,24 +109,79 @@ impl Inner {
         }
         self.frozen.lock().remove(&extent);
         steps.received.remove(&extent);
+        steps.not_used.remove(&extent);
         match verdict {
             Verdict::Use => self.keeper.thaw(extent),
             _ => self.keeper.let_go(extent),
         }
     }
 
-    /// What all other hosts of the space say together.
-    fn ask_others(&self, order: &Order) -> Result<Verdict> {
-        let others: Vec<u8> = self.peers.lock().keys().copied().collect();
-        let mut verdict = Verdict::LetGo;
-        for part in others.into_iter().filter(|part| !self.gone.lock().contains(part)) {
-            match self.order(part, order)? {
-                Ordered::Done => verdict = Verdict::Use,
+    /// What becomes of one that is frozen here. Another gives it up only after all have said that none of them uses it.
+    fn judge_frozen(&self, extent: GlobalAddress, freeze: Option<u64>) -> Result<Verdict> {
+        let said = self.ask_others(extent, freeze)?;
+        let verdict = judge(&said);
+        let (Verdict::LetGo, false) = (verdict, said.values().any(|said| *said == Ordered::InUse)) else {
+            return Ok(verdict);
+        };
+        let had = self.remember_not_used(extent, freeze, &said);
+        for part in had.iter().filter(|part| said.contains_key(part)) {
+            match self.order(*part, &Order::GiveUp { extent, freeze })? {
+                Ordered::Done | Ordered::Gone => {}
                 Ordered::InUse => return Ok(Verdict::LetGo),
-                Ordered::Gone => {}
                 _ => return Ok(Verdict::Wait),
             }
         }
-        Ok(verdict)
+        // One that has gone for good before it answered may have used it.
+        let all_have_given_up = had.iter().all(|part| said.contains_key(part));
+        Ok(match !had.is_empty() && all_have_given_up {
+            true => Verdict::Use,
+            false => Verdict::LetGo,
+        })
+    }
+
+    /// The parts that it came to by this freezing and that had not used it, as they say now or said before.
+    fn remember_not_used(
+        &self,
+        extent: GlobalAddress,
+        freeze: Option<u64>,
+        said: &BTreeMap<u8, Ordered>,
+    ) -> BTreeSet<u8> {
+        let Some(freeze) = freeze else { return BTreeSet::new() };
+        let now = said.iter().filter(|(_, said)| **said == Ordered::NotUsed);
+        let now = now.map(|(part, _)| *part);
+        let mut steps = self.steps.lock();
+        let known = steps.not_used.entry(extent).or_default();
+        if known.0 != freeze {
+            *known = (freeze, BTreeSet::new());
+        }
+        known.1.extend(now);
+        known.1.clone()
+    }
+
+    /// What all other hosts of the space say that they have. That changes nothing there.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if one of them is away, and those of calls.
+    fn ask_others(&self, extent: GlobalAddress, freeze: Option<u64>) -> Result<BTreeMap<u8, Ordered>> {
+        let gone = self.gone.lock().clone();
+        let (others, unreached): (Vec<u8>, _) = {
+            let peers = self.peers.lock();
+            (peers.keys().copied().collect(), self.unreached.lock().clone())
+        };
+        if let Some(part) = unreached.difference(&gone).next() {
+            return Err(Error::Lost(format!("nobody has told the way to part {part} yet")));
+        }
+        let ask = |part| Ok((part, self.order(part, &Order::Have { extent, freeze })?));
+        let others = others.into_iter().filter(|part| !gone.contains(part));
+        others.map(ask).collect()
+    }
+}
+
+/// What follows from what the others have, as long as nobody gives anything up.
+fn judge(said: &BTreeMap<u8, Ordered>) -> Verdict {
+    let is_settled = |said: &Ordered| matches!(said, Ordered::Gone | Ordered::NotUsed);
+    match said.values().any(|said| *said == Ordered::InUse) || said.values().all(is_settled) {
+        true => Verdict::LetGo,
+        false => Verdict::Wait,
     }
 }

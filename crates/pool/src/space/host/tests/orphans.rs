@@ -1,31 +1,36 @@
-//! Guests on their way when their home is gone for good: three parts, of which the first is the home.
+//! Guests on their way when their home is gone for good: three parts and more, of which the first is the home.
 
 use super::super::super::act::{Act, Outcome};
-use super::super::{Order, Ordered};
+use super::super::{Inner, Order, Ordered, wire};
 use super::*;
+use cenote_fabric::rdma::call::{Answer, CallerId};
 use std::collections::BTreeSet;
 
-const NAMES: [&str; 3] = ["home", "one", "other"];
+const NAMES: [&str; 5] = ["home", "one", "other", "third", "fourth"];
 const FREEZE: u64 = 7;
 
-struct Three {
+struct Several {
     nodes: Arc<Nodes>,
     parts: Vec<Arc<Part>>,
     hosts: Vec<Host>,
 }
 
-impl Three {
+impl Several {
     fn new() -> Self {
-        let mut three = Self {
+        Self::of(3)
+    }
+
+    fn of(count: u8) -> Self {
+        let mut several = Self {
             nodes: Arc::new(Nodes::default()),
-            parts: (1..=3).map(|number| part(number, 4)).collect(),
+            parts: (1..=count).map(|number| part(number, 4)).collect(),
             hosts: Vec::new(),
         };
-        for n in 0..3 {
-            let host = three.host(n);
-            three.hosts.push(host);
+        for n in 0..usize::from(count) {
+            let host = several.host(n);
+            several.hosts.push(host);
         }
-        three
+        several
     }
 
     fn host(&self, n: usize) -> Host {
@@ -40,8 +45,9 @@ impl Three {
         let hosts = Hosts::default();
         hosts.add(&host);
         self.nodes.add(NAMES[n]).serve(Arc::new(hosts));
-        let others = (0..3).filter(|other| *other != n);
-        host.set_peers(others.map(|other| (other as u8 + 1, self.peer(n, other))).collect());
+        let others = (0..self.parts.len()).filter(|other| *other != n);
+        let peers = others.map(|other| (other as u8 + 1, self.peer(n, other)));
+        host.set_peers(peers.collect(), BTreeSet::new());
         host
     }
 
@@ -95,6 +101,34 @@ impl Three {
         }
     }
 
+    /// Its host is away.
+    fn hide(&self, part: u8) {
+        let nobody = Arc::new(Hosts::default());
+        self.nodes.add(NAMES[usize::from(part) - 1]).serve(nobody);
+    }
+
+    fn shown(&self, part: u8) -> Hosts {
+        let hosts = Hosts::default();
+        hosts.add(&self.hosts[usize::from(part) - 1]);
+        hosts
+    }
+
+    /// It is back.
+    fn show(&self, part: u8) {
+        let hosts = Arc::new(self.shown(part));
+        self.nodes.add(NAMES[usize::from(part) - 1]).serve(hosts);
+    }
+
+    /// It obeys the next order to give something up, and the answer is lost.
+    fn lose_an_answer(&self, part: u8) {
+        let door = LosesAnswer {
+            hosts: self.shown(part),
+            host: Arc::clone(&self.hosts[usize::from(part) - 1].inner),
+            is_lost: AtomicBool::new(false),
+        };
+        self.nodes.add(NAMES[usize::from(part) - 1]).serve(Arc::new(door));
+    }
+
     /// The home is away.
     fn stop_home(&self) {
         self.hosts[0].inner.stop.store(true, Ordering::Release);
@@ -140,78 +174,189 @@ impl Three {
 #[test]
 fn what_nobody_has_used_since_is_used_again() {
     for first in [2, 3] {
-        let three = Three::new();
-        let address = three.word();
-        three.begin_move(address.extent(), 2);
-        three.stop_home();
-        three.ask(2);
-        three.ask(3);
-        assert_eq!(three.unsettled(), [1, 1], "their home may come back");
-        three.lose_home();
-        three.ask(first);
-        three.ask(5 - first);
-        assert_eq!(three.read_in(2, address), Some(42));
-        assert_eq!((three.read_in(3, address), three.unsettled()), (None, [0, 0]));
-        three.audit();
+        let several = Several::new();
+        let address = several.word();
+        several.begin_move(address.extent(), 2);
+        several.stop_home();
+        several.ask(2);
+        several.ask(3);
+        assert_eq!(several.unsettled(), [1, 1], "their home may come back");
+        several.lose_home();
+        several.ask(first);
+        several.ask(5 - first);
+        assert_eq!(several.read_in(2, address), Some(42));
+        assert_eq!((several.read_in(3, address), several.unsettled()), (None, [0, 0]));
+        several.audit();
         // What the home had ordered comes late.
         let (extent, freeze) = (address.extent(), FREEZE);
-        three.obey(3, Order::Settle { extent, freeze });
-        three.obey(2, Order::LetGo { extent, freeze });
-        assert_eq!(three.read_in(2, address), Some(42));
+        several.obey(3, Order::Settle { extent, freeze });
+        several.obey(2, Order::LetGo { extent, freeze });
+        assert_eq!(several.read_in(2, address), Some(42));
     }
 }
 
 #[test]
 fn what_another_uses_is_let_go() {
-    let three = Three::new();
-    let address = three.word();
-    three.begin_move(address.extent(), 3);
-    three.lose_home();
-    three.ask(3);
-    three.ask(2);
-    assert_eq!((three.read_in(2, address), three.read_in(3, address)), (None, Some(42)));
-    assert_eq!(three.unsettled(), [0, 0]);
-    three.audit();
+    let several = Several::new();
+    let address = several.word();
+    several.begin_move(address.extent(), 3);
+    several.lose_home();
+    several.ask(3);
+    several.ask(2);
+    assert_eq!(
+        (several.read_in(2, address), several.read_in(3, address)),
+        (None, Some(42))
+    );
+    assert_eq!(several.unsettled(), [0, 0]);
+    several.audit();
 }
 
 /// It may have been used elsewhere since: an old state of it does not come back.
 #[test]
 fn what_may_have_been_used_elsewhere_is_lost() {
-    let three = Three::new();
-    let address = three.word();
-    three.begin_move(address.extent(), 1);
-    three.lose_home();
-    three.ask(2);
-    assert_eq!((three.read_in(2, address), three.unsettled()), (None, [0, 0]));
-    three.audit();
+    let several = Several::new();
+    let address = several.word();
+    several.begin_move(address.extent(), 1);
+    several.lose_home();
+    several.ask(2);
+    assert_eq!((several.read_in(2, address), several.unsettled()), (None, [0, 0]));
+    several.audit();
 }
 
 /// What has come and was never used, when the one that it came from has nothing of it any more.
 #[test]
 fn what_has_come_from_nobody_is_lost() {
-    let three = Three::new();
-    let address = three.word();
-    three.begin_move(address.extent(), 2);
+    let several = Several::new();
+    let address = several.word();
+    several.begin_move(address.extent(), 2);
     let (extent, freeze) = (address.extent(), FREEZE);
-    three.obey(2, Order::LetGo { extent, freeze });
-    three.lose_home();
-    three.ask(3);
-    assert_eq!((three.read_in(3, address), three.unsettled()), (None, [0, 0]));
-    three.audit();
+    several.obey(2, Order::LetGo { extent, freeze });
+    several.lose_home();
+    several.ask(3);
+    assert_eq!((several.read_in(3, address), several.unsettled()), (None, [0, 0]));
+    several.audit();
 }
 
 #[test]
 fn who_is_away_is_waited_for() {
-    let three = Three::new();
-    let address = three.word();
-    three.begin_move(address.extent(), 2);
-    three.lose_home();
-    three.nodes.add(NAMES[2]).serve(Arc::new(Hosts::default()));
-    three.ask(2);
-    assert_eq!(three.unsettled(), [1, 1], "the other one may have used it");
-    let hosts = Hosts::default();
-    hosts.add(&three.hosts[2]);
-    three.nodes.add(NAMES[2]).serve(Arc::new(hosts));
-    three.ask(2);
-    assert_eq!((three.read_in(2, address), three.unsettled()), (Some(42), [0, 0]));
+    let several = Several::new();
+    let address = several.word();
+    several.begin_move(address.extent(), 2);
+    several.lose_home();
+    several.hide(3);
+    several.ask(2);
+    assert_eq!(several.unsettled(), [1, 1], "the other one may have used it");
+    several.show(3);
+    several.ask(2);
+    assert_eq!((several.read_in(2, address), several.unsettled()), (Some(42), [0, 0]));
+}
+
+/// One gave it up, and another could not be asked: the next time the one had nothing of it, and so it was given up where it was frozen too.
+#[test]
+fn nobody_gives_up_before_all_have_answered() {
+    let several = Several::of(5);
+    let address = several.word();
+    several.begin_move(address.extent(), 2);
+    several.lose_home();
+    several.hide(4);
+    several.ask(2);
+    several.ask(3);
+    assert_eq!(several.unsettled(), [1, 1], "nothing is given up");
+    // The other one of those who are not concerned is away then.
+    several.show(4);
+    several.hide(5);
+    several.ask(2);
+    several.ask(3);
+    assert_eq!(several.unsettled(), [1, 1], "nothing is given up");
+    several.show(5);
+    several.ask(2);
+    assert_eq!((several.read_in(2, address), several.unsettled()), (Some(42), [0, 0]));
+    several.audit();
+}
+
+/// A part that the way to is not known of was not asked at all.
+#[test]
+fn who_is_not_known_yet_is_waited_for() {
+    let several = Several::new();
+    let address = several.word();
+    several.begin_move(address.extent(), 3);
+    several.lose_home();
+    let host = &several.hosts[1];
+    let home = || (1, several.peer(1, 0));
+    host.set_peers(BTreeMap::from([home()]), BTreeSet::from([3]));
+    several.ask(2);
+    assert_eq!(several.unsettled(), [1, 0], "it may be used there, or not");
+    host.set_peers(BTreeMap::from([home(), (3, several.peer(1, 2))]), BTreeSet::new());
+    several.ask(2);
+    assert_eq!(
+        (several.read_in(2, address), several.read_in(3, address)),
+        (None, Some(42))
+    );
+}
+
+/// Loses the answer to the first order to give something up: who asked is told that the node is lost.
+struct LosesAnswer {
+    hosts: Hosts,
+    host: Arc<Inner>,
+    is_lost: AtomicBool,
+}
+
+impl Serve for LosesAnswer {
+    fn serve(&self, caller: CallerId, request: &[u8], answer: Answer) {
+        let order = wire::split(request).and_then(|(_, _, rest)| wire::from_json::<Order>(rest));
+        match order {
+            Ok(order @ Order::GiveUp { .. }) if !self.is_lost.swap(true, Ordering::AcqRel) => {
+                self.host.obey(&order).expect("obeyed");
+                answer.fail(Error::Lost("the answer is lost".into()));
+            }
+            _ => self.hosts.serve(caller, request, answer),
+        }
+    }
+}
+
+/// It had been given up, and the next time there was nothing of it: so it was given up where it was frozen too.
+#[test]
+fn a_lost_answer_of_who_gave_it_up_changes_nothing() {
+    let several = Several::of(4);
+    let address = several.word();
+    several.begin_move(address.extent(), 2);
+    several.lose_home();
+    several.lose_an_answer(3);
+    several.ask(2);
+    assert_eq!(several.unsettled(), [1, 0], "it was given up");
+    several.ask(2);
+    assert_eq!((several.read_in(2, address), several.unsettled()), (Some(42), [0, 0]));
+    assert!(several.hosts[1].inner.steps.lock().not_used.is_empty());
+    several.audit();
+}
+
+/// Who may have used it before it was gone too has the only copy that counts.
+#[test]
+fn who_is_gone_before_it_answered_may_have_used_it() {
+    let several = Several::of(4);
+    let address = several.word();
+    several.begin_move(address.extent(), 2);
+    several.lose_home();
+    several.lose_an_answer(3);
+    several.ask(2);
+    several.hosts[1].set_gone(BTreeSet::from([1, 3]));
+    several.ask(2);
+    assert_eq!((several.read_in(2, address), several.unsettled()), (None, [0, 0]));
+    several.audit();
+}
+
+/// A host that began anew does not know by which freezing it came: it is waited for until it has let go.
+#[test]
+fn who_does_not_know_the_move_any_more_is_waited_for() {
+    let several = Several::new();
+    let address = several.word();
+    several.begin_move(address.extent(), 2);
+    several.lose_home();
+    several.hosts[2].inner.steps.lock().received.clear();
+    several.ask(2);
+    assert_eq!(several.unsettled(), [1, 1], "it says that it has something");
+    several.ask(3);
+    several.ask(2);
+    assert_eq!(several.unsettled(), [0, 0]);
+    several.audit();
 }
