@@ -338,6 +338,7 @@ pub fn carry_out(
         room,
         pages: Vec::new(),
         direct: Vec::new(),
+        lent: 0,
     };
     for n in 1..=count {
         let is_done = work.next(&mut each)?;
@@ -359,6 +360,8 @@ struct CarryOut<'a, 'b> {
     room: usize,
     pages: Vec<u8>,
     direct: Vec<Direct>,
+    /// Bytes of the room that those take.
+    lent: usize,
 }
 
 impl CarryOut<'_, '_> {
@@ -404,8 +407,7 @@ impl CarryOut<'_, '_> {
             AROUND => around_max(len, page_of(value)? as usize),
             _ => 0,
         };
-        let direct: usize = self.direct.iter().map(|direct| filled(direct.len)).sum();
-        if op == DIRECT && direct + filled(len) > self.room {
+        if op == DIRECT && self.lent + filled(len) > self.room {
             return Err(Error::Invalid(format!("reads into memory of {} bytes", self.room)));
         }
         if self.answer.len() + ANSWER + reads > LIMIT {
@@ -447,6 +449,7 @@ impl CarryOut<'_, '_> {
             other => (None, other),
         };
         let answer = self.answer.len();
+        self.lent += filled(len);
         self.direct.push(Direct {
             address,
             len,

@@ -8,6 +8,8 @@
 //! An extent may begin to move meanwhile: nothing waits for a transfer, however slow its user is. Before anything in a slot changes hands it is frozen there, and
 //! freezings are counted before they begin. So if the count is what it was when the bytes were found, and they are found there again, they were the object's all the time.
 //! What is written beside it may be seen in part, as by any read.
+//!
+//! A transfer does not keep its host: if that stops, what was to come is withdrawn.
 
 use super::super::GlobalAddress;
 use super::super::access::AHEAD;
@@ -17,9 +19,9 @@ use super::super::keeper::Keeper;
 use super::Inner;
 use cenote_base::Result;
 use cenote_base::rt;
-use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::atomic::{Ordering, fence};
 use cenote_fabric::rdma::call::{Answer, Source};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 impl Inner {
     /// Does the accesses of a request, and answers.
@@ -27,7 +29,7 @@ impl Inner {
         let (freezing, room) = (self.keeper.freezings(), answer.room());
         match self.carry_out(pod, kind, items, room, answer.bytes()) {
             Ok(direct) if direct.is_empty() => answer.send(),
-            Ok(direct) => answer.send_from(Box::new(Transfer::new(Arc::clone(self), direct, freezing))),
+            Ok(direct) => answer.send_from(Box::new(Transfer::new(Arc::downgrade(self), direct, freezing))),
             Err(error) => answer.fail(error),
         }
     }
@@ -119,7 +121,7 @@ impl Source for Probe {
 
 /// The direct reads of a request, one after the other.
 struct Transfer {
-    host: Arc<Inner>,
+    host: Weak<Inner>,
     pieces: Vec<Piece>,
     size: usize,
     freezing: u64,
@@ -132,7 +134,7 @@ struct Piece {
 }
 
 impl Transfer {
-    fn new(host: Arc<Inner>, direct: Vec<Direct>, freezing: u64) -> Self {
+    fn new(host: Weak<Inner>, direct: Vec<Direct>, freezing: u64) -> Self {
         let mut size = 0;
         let piece = |read: Direct| {
             let from = size;
@@ -148,10 +150,15 @@ impl Transfer {
         }
     }
 
+    /// The host, as long as it serves.
+    fn host(&self) -> Option<Arc<Inner>> {
+        self.host.upgrade().filter(|host| !host.is_stopping())
+    }
+
     /// Whether a read's bytes still lie where they were found.
-    fn lies_there(&self, read: &Direct) -> bool {
+    fn lies_there(host: &Inner, read: &Direct) -> bool {
         let mut find = Act::Find(read.len as u64);
-        matches!((self.host.act(read.address, &mut find), read.place), (Ok(Outcome::Done(now, _)), Some(place)) if now == place)
+        matches!((host.act(read.address, &mut find), read.place), (Ok(Outcome::Done(now, _)), Some(place)) if now == place)
     }
 }
 
@@ -178,17 +185,20 @@ impl Source for Transfer {
     fn read(&mut self, at: usize, into: &mut [u8]) {
         // What lies between them, and what was not found, is nobody's.
         into.fill(0);
+        let Some(host) = self.host() else { return };
         let first = self.pieces.partition_point(|piece| piece.from + piece.read.len <= at);
         let end = at + into.len();
         let within = self.pieces[first..].iter().take_while(|piece| piece.from < end);
-        within.for_each(|piece| piece.copy(&self.host, at, into));
+        within.for_each(|piece| piece.copy(&host, at, into));
     }
 
     fn finish(self: Box<Self>, answer: &mut [u8]) {
-        let is_still = self.host.keeper.freezings() == self.freezing;
+        // What was copied was read before the freezings are counted again.
+        fence(Ordering::Acquire);
+        let host = self.host().filter(|host| host.keeper.freezings() == self.freezing);
         let found = self.pieces.iter().filter(|piece| piece.read.place.is_some());
         for piece in found {
-            if !(is_still && self.lies_there(&piece.read)) {
+            if !host.as_ref().is_some_and(|host| Self::lies_there(host, &piece.read)) {
                 piece.read.withdraw(answer);
             }
         }
