@@ -92,18 +92,15 @@ impl Region {
         Self::create_on(Backing::open(path, true)?, len, identity, options)
     }
 
-    /// As [`Region::create`], where [nothing](crate::is_blank) is: that is looked at when it is locked, so of two who make one at once one fails.
+    /// As [`Region::create`], where [nothing](crate::is_blank) is: that is looked at before and when it is locked, so of two who make one at once one fails.
     ///
     /// # Errors
     /// [`Error::Invalid`] if something is there; those of [`Region::create`].
     pub fn create_new(path: &Path, len: u64, identity: Identity, options: RegionOptions) -> Result<Self> {
+        // Before, too: what holds something and is in use as well is not worth another try.
+        check_blank(path)?;
         let backing = Backing::open(path, true)?;
-        if !crate::is_blank(path) {
-            return Err(Error::Invalid(format!(
-                "{} holds something: nothing is made over it",
-                path.display()
-            )));
-        }
+        check_blank(path)?;
         Self::create_on(backing, len, identity, options)
     }
 
@@ -684,6 +681,16 @@ impl core::fmt::Debug for Region {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{} ({:?}, {})", self.name(), self.kind(), ByteSize(self.len()))
     }
+}
+
+fn check_blank(path: &Path) -> Result<()> {
+    if crate::is_blank(path) {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "{} holds something: nothing is made over it",
+        path.display()
+    )))
 }
 
 /// `len` made a multiple of the alignment, and enough for a header.
