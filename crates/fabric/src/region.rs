@@ -92,14 +92,16 @@ impl Region {
         Self::create_on(Backing::open(path, true)?, len, identity, options)
     }
 
-    /// As [`Region::create`], where [nothing](crate::is_blank) is: that is looked at before and when it is locked, so of two who make one at once one fails.
+    /// As [`Region::create`], where [nothing](crate::is_blank) is: that is looked at when it is locked, so of two who make one at once one fails.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if something is there; those of [`Region::create`].
+    /// [`Error::Invalid`] if something is there, also where it is in use; those of [`Region::create`].
     pub fn create_new(path: &Path, len: u64, identity: Identity, options: RegionOptions) -> Result<Self> {
-        // Before, too: what holds something and is in use as well is not worth another try.
-        check_blank(path)?;
-        let backing = Backing::open(path, true)?;
+        let backing = match Backing::open(path, true) {
+            // Who has it has made it: another try would not help.
+            Err(Error::Busy(why)) => return Err(check_blank(path).err().unwrap_or(Error::Busy(why))),
+            backing => backing?,
+        };
         check_blank(path)?;
         Self::create_on(backing, len, identity, options)
     }
