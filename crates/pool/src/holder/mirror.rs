@@ -55,6 +55,16 @@ struct Attached {
     filled: bool,
 }
 
+impl Attached {
+    /// Why it cannot be gone on with, if so.
+    fn useless(&self, region: &Region) -> Option<&'static str> {
+        if !self.file.is_there() {
+            return Some("its file is gone");
+        }
+        region.has_mirror_failed().then_some("it has no room to grow")
+    }
+}
+
 impl GrantMirror {
     pub(super) fn new(
         line: Line,
@@ -134,16 +144,9 @@ impl GrantMirror {
         {
             detach(region, attached);
         }
-        if let Some(lost) = attached.as_ref().filter(|a| !a.file.is_there()) {
-            eprintln!("cenote: the mirror of grant {}: its file is gone", self.grant);
-            self.ask(MirrorRequest::Lost(lost.grant))?;
-            detach(region, attached);
-            view = None;
-        }
-        if let Some(full) = attached.as_ref().filter(|_| region.has_mirror_failed()) {
-            eprintln!("cenote: the mirror of grant {}: it has no room to grow", self.grant);
+        if let Some((grant, why)) = attached.as_ref().and_then(|a| Some((a.grant, a.useless(region)?))) {
+            eprintln!("cenote: the mirror of grant {}: {why}", self.grant);
             // Who maps what the book calls lost is ended: it is void first, then left, then lost.
-            let grant = full.grant;
             self.ask(MirrorRequest::Void(grant))?;
             detach(region, attached);
             self.ask(MirrorRequest::Lost(grant))?;
