@@ -174,10 +174,6 @@ struct Counts {
 }
 
 impl Client<'_> {
-    fn draw(&mut self) -> GlobalAddress {
-        self.objects[self.random.below(self.objects.len() as u64) as usize]
-    }
-
     fn run(mut self, end: Instant) -> Result<Counts> {
         let times = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("constant bounds are valid");
         let (mut counts, mut n) = (Counts { accesses: 0, times }, 0u32);
@@ -201,40 +197,24 @@ impl Client<'_> {
             What::Mixed(writes) => self.random.below(100) < writes,
             what => what == What::Write,
         };
+        let mut draw = || self.objects[self.random.below(self.objects.len() as u64) as usize];
         match self.what {
             What::ReadMany => {
-                let mut reads: Vec<_> = buffer
-                    .chunks_mut(self.bytes)
-                    .map(|into| Read {
-                        address: self.objects[self.random.below(self.objects.len() as u64) as usize],
-                        into,
-                    })
-                    .collect();
+                let pieces = buffer.chunks_mut(self.bytes);
+                let mut reads: Vec<_> = pieces.map(|into| Read { address: draw(), into }).collect();
                 self.space.read_many(&mut reads)?;
-                Ok(BATCH as u64)
+                return Ok(BATCH as u64);
             }
             What::WriteMany => {
-                let writes: Vec<_> = buffer
-                    .chunks(self.bytes)
-                    .map(|from| Write {
-                        address: self.objects[self.random.below(self.objects.len() as u64) as usize],
-                        from,
-                    })
-                    .collect();
+                let pieces = buffer.chunks(self.bytes);
+                let writes: Vec<_> = pieces.map(|from| Write { address: draw(), from }).collect();
                 self.space.write_many(&writes)?;
-                Ok(BATCH as u64)
+                return Ok(BATCH as u64);
             }
-            _ if is_write => {
-                let address = self.draw();
-                self.space.write(address, &buffer[..self.bytes])?;
-                Ok(1)
-            }
-            _ => {
-                let address = self.draw();
-                self.space.read(address, &mut buffer[..self.bytes])?;
-                Ok(1)
-            }
+            _ if is_write => self.space.write(draw(), &buffer[..self.bytes])?,
+            _ => self.space.read(draw(), &mut buffer[..self.bytes])?,
         }
+        Ok(1)
     }
 }
 

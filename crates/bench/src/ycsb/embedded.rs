@@ -5,21 +5,16 @@
 
 use super::choose::disperse;
 use super::record::{Key, Layout, Records};
-use super::worker::{Counts, Until, Worker};
+use super::worker::{Counts, Until, Worker, in_turn};
 use super::workload::{Kind, Operation, Stream};
 use crate::server::RegionFile;
 use crate::{Error, Result};
 use cenote_pool::kv::{self, Failure, Keep, Store};
 use cenote_pool::space::{Space, SpaceOptions};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
 
 /// Stores a thread: so two threads seldom want the same one.
 const STORES_A_THREAD: usize = 8;
-/// One operation in so many is timed: looking at the clock takes a good part of one.
-const TIMED: u64 = 16;
-/// Operations between two looks whether it is time to end.
-const BETWEEN_LOOKS: u64 = 64;
 /// Nothing expires.
 const NOW: u64 = 1;
 
@@ -103,26 +98,7 @@ struct Direct {
 
 impl Worker for Direct {
     fn run(&mut self, stream: &mut Stream, until: Until) -> Result<Counts> {
-        let mut counts = Counts::default();
-        loop {
-            if counts.operations.is_multiple_of(BETWEEN_LOOKS) && until.is_reached(counts.operations) {
-                return Ok(counts);
-            }
-            let Some(operation) = stream.next() else {
-                return Ok(counts);
-            };
-            let is_timed = counts.operations.is_multiple_of(TIMED);
-            let began = is_timed.then(Instant::now);
-            match self.carry_out(operation) {
-                Ok(is_there) => counts.missing += u64::from(!is_there),
-                Err(failure) => counts.failed(failure.to_string()),
-            }
-            if let Some(began) = began {
-                counts.took(began.elapsed());
-            }
-            stream.acknowledge(u64::from(operation.kind == Kind::Insert));
-            counts.operations += 1;
-        }
+        Ok(in_turn(stream, until, |operation| self.carry_out(operation)))
     }
 }
 

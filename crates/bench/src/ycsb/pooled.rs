@@ -10,14 +10,13 @@
 
 use super::choose::disperse;
 use super::record::{Key, Layout, Records};
-use super::worker::{Counts, Until, Worker};
+use super::worker::{Counts, Until, Worker, in_turn};
 use super::workload::{Kind, Operation, Stream};
 use crate::Result;
 use crate::pods::Pods;
 use cenote_pool::space::{GlobalAddress, Read, Session, Space};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 const SPACE: &str = "ycsb";
 /// Words of a segment.
@@ -26,10 +25,6 @@ const SEGMENT: u64 = 8192;
 const HEAD: usize = 32;
 /// Locks of the table: a bucket's number says which one is its.
 const STRIPES: usize = 64;
-/// Operations between two looks whether it is time to end.
-const BETWEEN_LOOKS: u64 = 16;
-/// One operation in so many is timed.
-const TIMED: u64 = 16;
 
 /// The table, and the pool that it lies in.
 pub struct Pooled {
@@ -125,25 +120,7 @@ fn word(bytes: &[u8]) -> u64 {
 
 impl Worker for User {
     fn run(&mut self, stream: &mut Stream, until: Until) -> Result<Counts> {
-        let mut counts = Counts::default();
-        loop {
-            if counts.operations.is_multiple_of(BETWEEN_LOOKS) && until.is_reached(counts.operations) {
-                return Ok(counts);
-            }
-            let Some(operation) = stream.next() else {
-                return Ok(counts);
-            };
-            let began = counts.operations.is_multiple_of(TIMED).then(Instant::now);
-            match self.carry_out(operation) {
-                Ok(is_there) => counts.missing += u64::from(!is_there),
-                Err(error) => counts.failed(error.to_string()),
-            }
-            if let Some(began) = began {
-                counts.took(began.elapsed());
-            }
-            stream.acknowledge(u64::from(operation.kind == Kind::Insert));
-            counts.operations += 1;
-        }
+        Ok(in_turn(stream, until, |operation| self.carry_out(operation)))
     }
 }
 

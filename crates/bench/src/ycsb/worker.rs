@@ -1,6 +1,6 @@
 //! What carries operations out, and what it counts.
 
-use super::workload::Stream;
+use super::workload::{Kind, Operation, Stream};
 use crate::Result;
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
@@ -85,4 +85,37 @@ pub trait Worker: Send {
     /// # Errors
     /// If the store cannot be reached any more.
     fn run(&mut self, stream: &mut Stream, until: Until) -> Result<Counts>;
+}
+
+/// Operations between two looks whether it is time to end.
+const BETWEEN_LOOKS: u64 = 64;
+/// One operation in so many is timed: looking at the clock takes a good part of one.
+const TIMED: u64 = 16;
+
+/// Carries out operations one after the other, by calls of this process: each says whether its record was there and whole.
+#[inline]
+pub fn in_turn<E: std::fmt::Display>(
+    stream: &mut Stream,
+    until: Until,
+    mut carry_out: impl FnMut(Operation) -> std::result::Result<bool, E>,
+) -> Counts {
+    let mut counts = Counts::default();
+    loop {
+        if counts.operations.is_multiple_of(BETWEEN_LOOKS) && until.is_reached(counts.operations) {
+            return counts;
+        }
+        let Some(operation) = stream.next() else {
+            return counts;
+        };
+        let began = counts.operations.is_multiple_of(TIMED).then(Instant::now);
+        match carry_out(operation) {
+            Ok(is_there) => counts.missing += u64::from(!is_there),
+            Err(error) => counts.failed(error.to_string()),
+        }
+        if let Some(began) = began {
+            counts.took(began.elapsed());
+        }
+        stream.acknowledge(u64::from(operation.kind == Kind::Insert));
+        counts.operations += 1;
+    }
 }
