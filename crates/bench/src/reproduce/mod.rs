@@ -47,7 +47,7 @@ Figures of polarcxlmem: table1, table2 (latencies), fig1 (local buffer's size ov
 fig7, fig8, fig9 (CXL against RDMA: point-select, range-select, read-write), fig10 (crashes).
 
 Figures of rcmp, two pods and more against page swapping, objects, coherent caches, CXL over Ethernet: latency, clients, pods
-(throughput), ycsb, hot (hot extents move), locks (their write buffers), rpc (modes by size), missing (what is not there).
+(throughput), ycsb, hot (hot extents move), locks (their write buffers), rpc (modes by size), missing (what is not simulated).
 
 Examples:
   cenote reproduce polarcxlmem                          all of them, into reproduce-out

@@ -43,7 +43,7 @@ pub const YCSB_ZIPF: &str = "the pages with the hot pairs are in page swapping's
 /// Hot extents.
 pub const HOT: &str = "a near access takes 0.1 to 0.2 us here, as clients load and store by themselves, and a far one 2.8 us, so that moving what is hot is worth more than in the paper. Where each pod has ranks of \
     its own, its hot extents come to it. Where ranks are the same, one pod happens to have more of the hot extents; it is faster for that, so it uses the others more often than their own pod does, \
-    and gets them too: the sum rises, and the slower pod does a seventh less than before. The paper does not say whose ranks its racks have.";
+    and gets them too: the sum rises, and the slower pod does a sixth less than before. The paper does not say whose ranks its racks have.";
 
 /// Where modes cross.
 pub const CROSSING: &str = "copying is all that pure RPC pays more here, 44 ns for each 1,000 bytes at either end; messages do not cost more for being of several packets. RPC + one-sided spares the server the \
