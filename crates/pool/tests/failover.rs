@@ -1,39 +1,36 @@
 //! Several managers on one etcd, of which one leads: it is killed, stopped, cut off from etcd, and another takes over; nobody who uses memory notices.
 //!
-//! Managers are this test program started again with `CENOTE_FAILOVER` set: then [`another_process`] is what it does. Where etcd is not installed each test says
-//! that it was skipped.
+//! What the processes of managers do is [`another_process`]. Where etcd is not installed each test says that it was skipped.
+
+mod common;
+mod etcd_server;
 
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_pool::book::EXTENT;
-use cenote_pool::client::{ClientOptions, PoolClient};
-use cenote_pool::holder::{Credentials, GrantedMemory, Operator, Wish};
-use cenote_pool::host::Machine;
-use cenote_pool::manager::{Manager, ManagerOptions};
-use cenote_pool::node::{MemoryNode, NodeOptions};
-use cenote_pool::settings::{DEFAULT_TENANT, Tenants};
+use cenote_pool::holder::{GrantedMemory, Operator};
+use cenote_pool::manager::Manager;
+use cenote_pool::node::MemoryNode;
 use cenote_pool::space::Space;
 use cenote_pool::store::etcd::{EtcdOptions, EtcdStore};
 use cenote_pool::{Phase, PoolStatus};
+use common::{
+    PATIENCE, Process, client, credentials, hold, manager_options, network, node_options, operator, say, started_node,
+    task, until, wish,
+};
 use etcd_server::Etcd;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-mod etcd_server;
 
 /// Longer than a takeover takes, on a busy machine too.
 const LEASE: Nanos = Nanos::from_secs(30);
 /// Seconds that a manager which is silent goes on to lead.
 const TTL: u64 = 3;
-/// Nothing here takes so long, unless it hangs.
-const PATIENCE: Nanos = Nanos::from_secs(200);
 
 /// What another process is told to be: a manager.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -56,116 +53,42 @@ fn manager(etcd: &str, listen: &str) -> Result<Manager> {
 }
 
 fn manager_for(etcd: &str, listen: &str, ttl: u64) -> Result<Manager> {
-    let options = ManagerOptions {
-        directory: PathBuf::new(),
-        listen: listen.into(),
-        tenants: Tenants::default(),
-        lease: LEASE,
-    };
+    let options = manager_options(Path::new(""), listen, LEASE);
     Manager::start_on(store(etcd, ttl), options, &Tcp)
 }
 
 #[test]
 fn another_process() {
-    let Ok(task) = std::env::var("CENOTE_FAILOVER") else {
-        return;
-    };
-    let task: Task = serde_json::from_str(&task).expect("a task");
+    let Some(task) = task::<Task>() else { return };
     let manager = manager(&task.etcd, &task.listen).expect("a manager");
-    let mut out = std::io::stdout().lock();
-    // On a line of its own, since the test harness writes too.
-    writeln!(out, "\nlistens {}", manager.address()).expect("written");
-    out.flush().expect("written");
-    std::io::stdin().lines().for_each(drop);
+    say(&format!("listens {}", manager.address()));
+    hold();
 }
 
 /// A manager's process.
 struct Other {
-    child: Child,
+    process: Process,
     address: String,
 }
 
 impl Other {
     fn start(etcd: &str, listen: &str) -> Self {
-        let task = Task {
+        let process = Process::start(&Task {
             etcd: etcd.into(),
             listen: listen.into(),
-        };
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["another_process", "--exact", "--nocapture", "--test-threads=1"])
-            .env("CENOTE_FAILOVER", serde_json::to_string(&task).expect("text"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        let said = output.lines().map_while(std::result::Result::ok);
-        let address = said
-            .filter_map(|line| Some(line.strip_prefix("listens ")?.to_owned()))
-            .next();
-        let mut other = Self {
-            child,
-            address: String::new(),
-        };
-        other.address = address.unwrap_or_else(|| panic!("it ended: {:?}", other.child.wait()));
-        other
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).expect("a process");
-        rustix::process::kill_process(pid, signal).expect("sent");
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("killed");
-        self.child.wait().expect("ended");
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn network() -> Arc<dyn Network> {
-    Arc::new(Tcp)
-}
-
-fn credentials(managers: &str) -> Credentials {
-    Credentials {
-        manager: managers.into(),
-        tenant: DEFAULT_TENANT.into(),
-        secret: String::new(),
+        });
+        let said = process.says();
+        let address = said.strip_prefix("listens ").expect("it listens").to_owned();
+        Self { process, address }
     }
 }
 
 fn node(directory: &tempfile::TempDir, managers: &str) -> MemoryNode {
-    let options = NodeOptions {
-        pod: "a".into(),
-        bytes: 64 * EXTENT,
-        directory: directory.path().join("node"),
-        manager: managers.into(),
-        secret: String::new(),
-        listen: "127.0.0.1:0".into(),
-        calls: None,
-    };
-    let node = MemoryNode::start(options, network(), Box::new(Machine)).expect("a node");
-    assert!(node.wait_joined(PATIENCE), "it joins");
-    node
+    started_node(node_options(&directory.path().join("node"), managers, "a", 64)).expect("a node")
 }
 
 fn open(managers: &str, label: &str) -> Result<GrantedMemory> {
-    let wish = Wish {
-        label: label.into(),
-        description: "a test".into(),
-        bytes: EXTENT,
-        pod: None,
-        keep: None,
-        mirror: false,
-    };
-    GrantedMemory::open(&network(), &credentials(managers), wish, Box::new(|_| {}))
+    GrantedMemory::open(&network(), &credentials(managers), wish(label, 1), Box::new(|_| {}))
 }
 
 fn status(managers: &str) -> Result<PoolStatus> {
@@ -195,8 +118,7 @@ impl Pool {
         let list = format!("{},{}", managers[1].address, managers[0].address);
         let node = node(&directory, &list);
         let held = open(&list, "held").expect("room");
-        let client = PoolClient::connect(&network(), &credentials(&list), ClientOptions::default());
-        let client = client.expect("connected");
+        let client = client(&list, None).expect("connected");
         client.create_space("heap", 8 * EXTENT, None).expect("made");
         let space = client.open_space("heap").expect("opened");
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -246,8 +168,10 @@ impl Pool {
             "its number is new"
         );
         next.release(true).expect("released");
-        let operator = Operator::connect(&Tcp, &credentials(&self.list())).expect("connected");
-        assert_eq!(operator.audit().expect("an audit").problems, Vec::<String>::new());
+        assert_eq!(
+            operator(&self.list()).audit().expect("an audit").problems,
+            Vec::<String>::new()
+        );
     }
 }
 
@@ -278,14 +202,6 @@ fn use_space(space: &Space, stop: &AtomicBool, rounds: &AtomicU64) {
     }
 }
 
-fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let began = rt::now();
-    while !is() {
-        assert!(rt::now().since(began) < PATIENCE, "{what}: in vain");
-        rt::sleep(Nanos::from_millis(20));
-    }
-}
-
 /// What a manager that does not lead answers.
 fn refusal(manager: &Other) -> Option<String> {
     match status(&manager.address) {
@@ -306,7 +222,7 @@ fn when_the_manager_is_killed_another_takes_over() {
     pool.sound("before");
     for round in 0..2 {
         let [leads, follows] = if round == 0 { [0, 1] } else { [1, 0] };
-        pool.managers[leads].kill();
+        pool.managers[leads].process.kill();
         until("the other leads", || status(&pool.managers[follows].address).is_ok());
         pool.sound(&format!("after {round}"));
         assert_eq!(status(&pool.list()).expect("a status").pool, id);
@@ -324,12 +240,12 @@ fn when_the_manager_is_killed_another_takes_over() {
 fn a_manager_that_sleeps_past_its_lease_does_nothing() {
     let Some(pool) = Pool::start() else { return };
     let [slept, other] = &pool.managers;
-    let operator = Operator::connect(&Tcp, &credentials(&slept.address)).expect("connected");
+    let operator = operator(&slept.address);
     assert_eq!(operator.status().expect("it leads").grants.len(), 2);
-    slept.signal(Signal::STOP);
+    slept.process.signal(Signal::STOP);
     until("the other leads", || status(&other.address).is_ok());
     pool.sound("meanwhile");
-    slept.signal(Signal::CONT);
+    slept.process.signal(Signal::CONT);
     let held = pool.held.id();
     assert!(operator.free(held).is_err(), "over a connection of before");
     for n in 0..20 {

@@ -1,16 +1,14 @@
 //! Processes that have one file system mounted and are killed in the middle of anything; others go on meanwhile.
 //!
-//! The processes are this test program started again, with `CENOTE_FS` set: then [`another_process`] is what it does.
+//! What the processes do is [`another_process`].
+
+mod common;
 
 use cenote_base::rt;
-use cenote_fabric::RegionOptions;
-use cenote_pool::book::EXTENT;
 use cenote_pool::fs::{Change, FileSystem, Inode, Owner, Rename, kind};
-use cenote_pool::space::{Neighbour, Service, Space, SpaceOptions};
+use common::{Process, Random, join, keep, say, seed, task};
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
 const ME: Owner = Owner { user: 1, group: 1 };
@@ -19,44 +17,18 @@ const DIRECTORIES: u64 = 3;
 /// Bytes that a file may have.
 const LONGEST: u64 = 200_000;
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
-
-/// A seed that is printed: `CENOTE_SEED` runs it again.
-fn seed() -> u64 {
-    let given = std::env::var("CENOTE_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = given.unwrap_or_else(rt::random);
-    println!("CENOTE_SEED={seed}");
-    seed
-}
-
 /// What another process is told.
 #[derive(Debug, Serialize, Deserialize)]
 struct Task {
-    part: PathBuf,
-    keeper: PathBuf,
+    directory: PathBuf,
     seed: u64,
 }
 
 /// What another process does until it is killed: two threads of one mount.
 #[test]
 fn another_process() {
-    let Ok(task) = std::env::var("CENOTE_FS") else {
-        return;
-    };
-    let task: Task = serde_json::from_str(&task).expect("a task");
-    let keeper = Arc::new(Neighbour::connect(&task.keeper).expect("a keeper"));
-    let space = Space::join(&task.part, RegionOptions::default(), keeper).expect("a space");
-    let files = Arc::new(FileSystem::mount(&space).expect("mounted"));
+    let Some(task) = task::<Task>() else { return };
+    let files = Arc::new(FileSystem::mount(&join(&task.directory)).expect("mounted"));
     let worker = |n: u64| {
         let (files, seed) = (Arc::clone(&files), task.seed + n);
         rt::spawn("worker", move || work(&files, &mut Random(seed)))
@@ -97,7 +69,7 @@ fn work(files: &FileSystem, random: &mut Random) {
             let is_expected = !matches!(failure, cenote_pool::fs::Failure::Memory(_));
             assert!(is_expected, "{failure}");
         }
-        say("done");
+        say("working");
     }
 }
 
@@ -133,64 +105,13 @@ fn write(files: &FileSystem, directory: Inode, name: &[u8], random: &mut Random)
     answer.map(drop)
 }
 
-fn say(text: &str) {
-    let line = format!("\nfs: {text}\n");
-    let mut out = std::io::stdout().lock();
-    out.write_all(line.as_bytes())
-        .and_then(|()| out.flush())
-        .expect("written");
-}
-
-/// Another process; killed when dropped.
-struct Other {
-    child: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Other {
-    fn start(task: &Task) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["another_process", "--exact", "--nocapture", "--test-threads=1"])
-            .env("CENOTE_FS", serde_json::to_string(task).expect("text"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        Self { child, output }
-    }
-
-    /// Reads so many reports. It must not end by itself.
-    fn hear(&mut self, reports: u64) {
-        let mut heard = 0;
-        while heard < reports {
-            let mut line = String::new();
-            assert!(self.output.read_line(&mut line).expect("readable") > 0, "it ended");
-            heard += u64::from(line.trim() == "fs: done");
-        }
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn mounts_that_are_killed_leave_a_tree_in_order_to_the_others() {
     const PROCESSES: usize = 3;
     const ROUNDS: u64 = 60;
     let mut random = Random(seed());
     let home = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let (part, socket) = (home.path().join("part"), home.path().join("keeper"));
-    let options = SpaceOptions {
-        bytes: 160 * EXTENT,
-        ..SpaceOptions::default()
-    };
-    let space = Space::create(&part, &options).expect("made");
-    let service = Service::start(&socket, space.keeper(1).expect("kept here")).expect("a socket");
+    let (space, service) = keep(home.path(), 160);
     let files = FileSystem::make(&space, ME).expect("made");
     for n in 0..DIRECTORIES {
         let name = format!("directory {n}");
@@ -199,10 +120,9 @@ fn mounts_that_are_killed_leave_a_tree_in_order_to_the_others() {
             .expect("made");
     }
     let start = |random: &mut Random| {
-        Other::start(&Task {
-            part: part.clone(),
-            keeper: socket.clone(),
-            seed: random.below(1 << 40),
+        Process::start(&Task {
+            directory: home.path().into(),
+            seed: random.below(1 << 30),
         })
     };
     let mut others: Vec<_> = (0..PROCESSES).map(|_| start(&mut random)).collect();

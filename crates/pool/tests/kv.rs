@@ -1,17 +1,17 @@
 //! A store of a real process that is killed at any moment: what the next one finds is what the model is after some number of operations, whole,
 //! and no fewer than were reported as done.
 //!
-//! The process is this test program started again, with `CENOTE_KV` set: then [`another_process`] is what it does.
+//! What the process does is [`another_process`].
 
+mod common;
+
+use cenote_base::rt::{self, Nanos};
 use cenote_fabric::RegionOptions;
 use cenote_pool::kv::{Entry, Keep, Store};
 use cenote_pool::space::{Space, SpaceOptions};
+use common::{Process, say, task};
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
 const ROUNDS: u64 = 12;
 
@@ -93,51 +93,25 @@ fn perform(store: &mut Store, operation: &Operation) -> cenote_pool::kv::Result<
 /// What another process does until it is killed: operations from a number on, each reported when it is done.
 #[test]
 fn another_process() {
-    let Ok(task) = std::env::var("CENOTE_KV") else {
+    let Some((path, first)) = task::<(PathBuf, u64)>() else {
         return;
     };
-    let (path, first) = task.split_once(':').expect("a task");
-    let space = Space::open(Path::new(path), RegionOptions::default()).expect("a space");
+    let space = Space::open(&path, RegionOptions::default()).expect("a space");
     let mut store = Store::open(&space).expect("a store");
-    let mut out = std::io::stdout().lock();
-    for n in first.parse().expect("a number").. {
+    for n in first.. {
         perform(&mut store, &operation(n)).expect("room");
-        out.write_all(format!("\nkv: {n}\n").as_bytes()).expect("written");
-        out.flush().expect("written");
+        say(&n.to_string());
     }
 }
 
 /// Operations that were reported as done, from a process that is killed a while after the first of them.
-fn killed(path: &Path, first: u64, after: Duration) -> u64 {
-    let mut child = Command::new(std::env::current_exe().expect("this program"))
-        .args(["another_process", "--exact", "--nocapture"])
-        .env("CENOTE_KV", format!("{}:{first}", path.display()))
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("started");
-    let (out, (begun, has_begun)) = (child.stdout.take().expect("piped"), channel());
-    let reading = std::thread::spawn(move || last_reported(out, &begun));
-    let began = has_begun.recv();
-    std::thread::sleep(after);
-    child.kill().expect("killed");
-    child.wait().expect("waited for");
-    began.expect("it does something");
-    reading.join().expect("read") + 1
-}
-
-/// The last number that was reported; `begun` hears of each.
-fn last_reported(out: ChildStdout, begun: &Sender<()>) -> u64 {
-    let (mut out, mut line, mut last) = (BufReader::new(out), String::new(), 0);
-    while out.read_line(&mut line).expect("text") > 0 {
-        // What was not written to its end was not reported.
-        let whole = line.strip_suffix('\n').and_then(|line| line.strip_prefix("kv: "));
-        if let Some(number) = whole {
-            last = number.parse().expect("a number");
-            begun.send(()).ok();
-        }
-        line.clear();
-    }
-    last
+fn killed(path: &Path, first: u64, after: Nanos) -> u64 {
+    let mut other = Process::start(&(path, first));
+    let begun = other.says();
+    rt::sleep(after);
+    other.kill();
+    let last = other.last_said().unwrap_or(begun);
+    1 + last.parse::<u64>().expect("it does something")
 }
 
 fn text(store: &Store, entry: &Entry) -> String {
@@ -187,7 +161,7 @@ fn a_killed_process_leaves_whole_operations() {
     Space::create(&path, &options).expect("a space");
     let (mut model, mut done) = (Model::new(), 0);
     for round in 0..ROUNDS {
-        let reported = killed(&path, done, Duration::from_millis(60 + 7 * round));
+        let reported = killed(&path, done, Nanos::from_millis(60 + 7 * round));
         (done..reported).for_each(|n| apply(&mut model, operation(n)));
         done = reported;
         let space = Space::open(&path, RegionOptions::default()).expect("a space");

@@ -3,40 +3,20 @@
 //! What a lock protects here is an account: two words that are equal whenever nobody writes, and that each writer raises by one, one after the other, with time in
 //! between. Two at once, a reader beside a writer, or a dead writer that nobody was told of: the words differ, or a count is lost.
 //!
-//! The processes are this test program started again, with `CENOTE_LOCK` set: then [`another_process`] is what it does.
+//! What the processes do is [`another_process`].
+
+mod common;
 
 use cenote_base::Error;
 use cenote_base::rt::memory::Access;
 use cenote_base::rt::{self, Join, Nanos, Runtime, Wait};
-use cenote_fabric::RegionOptions;
 use cenote_pool::book::EXTENT;
-use cenote_pool::space::{GlobalAddress, Mode, Neighbour, Patience, Service, Session, Space, SpaceOptions};
+use cenote_pool::space::{GlobalAddress, Mode, Patience, Session, Space, SpaceOptions};
+use common::{Process, Random, join, keep, say, seed, task};
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
-
-/// A seed that is printed: `CENOTE_SEED` runs it again.
-fn seed() -> u64 {
-    let given = std::env::var("CENOTE_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = given.unwrap_or_else(rt::random);
-    println!("CENOTE_SEED={seed}");
-    seed
-}
 
 fn space() -> Space {
     Space::dram(&SpaceOptions {
@@ -381,8 +361,7 @@ fn a_writer_that_comes_while_a_reader_does_is_seen_or_sees() {
 /// What another process is told.
 #[derive(Debug, Serialize, Deserialize)]
 struct Task {
-    part: PathBuf,
-    keeper: PathBuf,
+    directory: PathBuf,
     accounts: Vec<Account>,
     seed: u64,
 }
@@ -390,13 +369,8 @@ struct Task {
 /// What another process does until it is killed: two threads of one session.
 #[test]
 fn another_process() {
-    let Ok(task) = std::env::var("CENOTE_LOCK") else {
-        return;
-    };
-    let task: Task = serde_json::from_str(&task).expect("a task");
-    let keeper = Arc::new(Neighbour::connect(&task.keeper).expect("a keeper"));
-    let space = Space::join(&task.part, RegionOptions::default(), keeper).expect("a space");
-    let session = Arc::new(space.session());
+    let Some(task) = task::<Task>() else { return };
+    let session = Arc::new(join(&task.directory).session());
     let visitor = |n: u64| {
         let (session, accounts, seed) = (Arc::clone(&session), task.accounts.clone(), task.seed + n);
         rt::spawn("visitor", move || {
@@ -405,7 +379,7 @@ fn another_process() {
                 let which = random.below(accounts.len() as u64) as usize;
                 let mode = if random.below(2) == 0 { Mode::Write } else { Mode::Read };
                 accounts[which].visit(&session, mode, &mut random);
-                say("visited");
+                say("working");
             }
         })
     };
@@ -418,62 +392,6 @@ fn another_process() {
     }
 }
 
-fn say(text: &str) {
-    let line = format!("\nlock: {text}\n");
-    let mut out = std::io::stdout().lock();
-    out.write_all(line.as_bytes())
-        .and_then(|()| out.flush())
-        .expect("written");
-}
-
-/// Another process; killed when dropped.
-struct Other {
-    child: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Other {
-    fn start(task: &Task) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["another_process", "--exact", "--nocapture", "--test-threads=1"])
-            .env("CENOTE_LOCK", serde_json::to_string(task).expect("text"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        Self { child, output }
-    }
-
-    /// Reads so many reports. It must not end by itself.
-    fn hear(&mut self, reports: u64) {
-        let mut heard = 0;
-        while heard < reports {
-            let mut line = String::new();
-            assert!(self.output.read_line(&mut line).expect("readable") > 0, "it ended");
-            heard += u64::from(line.trim() == "lock: visited");
-        }
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn made(directory: &Path) -> (Space, Service) {
-    let options = SpaceOptions {
-        bytes: 16 * EXTENT,
-        ..SpaceOptions::default()
-    };
-    let space = Space::create(&directory.join("part"), &options).expect("made");
-    let keeper = space.keeper(1).expect("kept here");
-    let service = Service::start(&directory.join("keeper"), keeper).expect("a socket");
-    (space, service)
-}
-
 /// Processes are killed while they hold locks, take them, or leave them; others take over, and this one looks in between.
 #[test]
 fn the_locks_of_killed_processes_are_taken_over() {
@@ -481,22 +399,21 @@ fn the_locks_of_killed_processes_are_taken_over() {
     const ROUNDS: u64 = 30;
     let mut random = Random(seed());
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let (space, _service) = made(directory.path());
+    let (space, _service) = keep(directory.path(), 16);
     let session = space.session();
     let accounts: Vec<_> = (0..2).map(|_| Account::new(&session)).collect();
     let task = |seed| Task {
-        part: directory.path().join("part"),
-        keeper: directory.path().join("keeper"),
+        directory: directory.path().into(),
         accounts: accounts.clone(),
         seed,
     };
     let mut others: Vec<_> = (0..PROCESSES)
-        .map(|_| Other::start(&task(random.below(1 << 30))))
+        .map(|_| Process::start(&task(random.below(1 << 30))))
         .collect();
     for _ in 0..ROUNDS {
         let victim = random.below(PROCESSES as u64) as usize;
         others[victim].hear(1 + random.below(60));
-        others[victim] = Other::start(&task(random.below(1 << 30)));
+        others[victim] = Process::start(&task(random.below(1 << 30)));
         for account in &accounts {
             account.visit(&session, Mode::Read, &mut random);
         }

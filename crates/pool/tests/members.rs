@@ -1,36 +1,32 @@
 //! A pool whose manager, memory nodes and clients are processes that share a space, and are killed, stopped and lied to.
 //!
-//! The processes are this test program started again, with `CENOTE_MEMBERS` set: then [`another_process`] is what it does.
+//! What the processes do is [`another_process`].
+
+mod common;
 
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::message::{Connection, Network};
 use cenote_pool::book::EXTENT;
-use cenote_pool::client::{ClientOptions, PoolClient};
-use cenote_pool::holder::{Credentials, GrantedMemory, Operator, Wish};
+use cenote_pool::client::PoolClient;
+use cenote_pool::holder::{GrantedMemory, Operator};
 use cenote_pool::host::Machine;
-use cenote_pool::manager::{Manager, ManagerOptions};
-use cenote_pool::node::{MemoryNode, NodeOptions};
-use cenote_pool::settings::{DEFAULT_TENANT, Tenants};
-use cenote_pool::space::{GlobalAddress, Lifetime, Session, Space};
+use cenote_pool::manager::Manager;
+use cenote_pool::node::MemoryNode;
+use cenote_pool::space::{GlobalAddress, Lifetime, Space};
 use cenote_pool::{Phase, SpacePhase};
+use common::{
+    PATIENCE, Process, Random, client, credentials, hold, manager_options, network, node_options, objects_beside,
+    operator, say, seed, tables, take_out, task, until, until_found, wish, work,
+};
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
 
 /// Long enough that a busy machine is not taken for a silent process.
 const LEASE: Nanos = Nanos::from_secs(4);
-/// Nothing here takes so long, unless it hangs.
-const PATIENCE: Nanos = Nanos::from_secs(100);
-/// Words of a worker's table of objects.
-const TABLE: u64 = 64;
-/// Steps of a worker between two reports.
-const REPORT: u64 = 20;
 
 /// What another process is told to be.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -48,7 +44,6 @@ enum Task {
     Client {
         manager: String,
         space: String,
-        pod: Option<String>,
         table: GlobalAddress,
         seed: u64,
     },
@@ -62,49 +57,36 @@ enum Task {
 /// What another process does until it is killed.
 #[test]
 fn another_process() {
-    let Ok(task) = std::env::var("CENOTE_MEMBERS") else {
-        return;
-    };
-    match serde_json::from_str(&task).expect("a task") {
-        Task::Manager { directory, listen } => {
-            let options = ManagerOptions {
-                directory,
-                listen,
-                tenants: Tenants::default(),
-                lease: LEASE,
-            };
-            let manager = Manager::start(options, &Tcp).expect("a manager");
+    match task() {
+        None => {}
+        Some(Task::Manager { directory, listen }) => {
+            let manager = Manager::start(manager_options(&directory, &listen, LEASE), &Tcp).expect("a manager");
             say(&format!("ready {}", manager.address()));
             hold();
         }
-        Task::Node {
+        Some(Task::Node {
             directory,
             manager,
             pod,
             extents,
-        } => {
-            let node = MemoryNode::start(
-                node_options(&directory, &manager, &pod, extents),
-                network(),
-                Box::new(Machine),
-            );
-            let node = node.expect("a node");
+        }) => {
+            let options = node_options(&directory, &manager, &pod, extents);
+            let node = MemoryNode::start(options, network(), Box::new(Machine)).expect("a node");
             say(&format!("ready {}", node.address()));
             assert!(node.wait_joined(PATIENCE), "it joins");
             say("joined");
             hold();
         }
-        Task::Client {
+        Some(Task::Client {
             manager,
             space,
-            pod,
             table,
             seed,
-        } => {
-            let space = open(&manager, &space, pod).expect("a space");
+        }) => {
+            let space = open(&manager, &space, None).expect("a space");
             work(&space, table, seed);
         }
-        Task::Idler { manager, space } => {
+        Some(Task::Idler { manager, space }) => {
             let _space = open(&manager, &space, None).expect("a space");
             say("ready");
             hold();
@@ -112,204 +94,15 @@ fn another_process() {
     }
 }
 
-fn hold() {
-    std::io::stdin().lines().for_each(drop);
-}
-
-fn say(text: &str) {
-    // In one piece, since the process may end at any moment; on a line of its own, since the test harness writes too.
-    let line = format!("\npool: {text}\n");
-    let mut out = std::io::stdout().lock();
-    out.write_all(line.as_bytes())
-        .and_then(|()| out.flush())
-        .expect("written");
-}
-
-fn network() -> Arc<dyn Network> {
-    Arc::new(Tcp)
-}
-
-fn node_options(directory: &Path, manager: &str, pod: &str, extents: u64) -> NodeOptions {
-    NodeOptions {
-        pod: pod.into(),
-        bytes: extents * EXTENT,
-        directory: directory.into(),
-        manager: manager.into(),
-        secret: String::new(),
-        listen: "127.0.0.1:0".into(),
-        calls: None,
-    }
-}
-
-fn credentials(manager: &str) -> Credentials {
-    Credentials {
-        manager: manager.into(),
-        tenant: DEFAULT_TENANT.into(),
-        secret: String::new(),
-    }
-}
-
-fn client(manager: &str, pod: Option<String>) -> Result<PoolClient> {
-    let options = ClientOptions {
-        pod,
-        on_revoked: Arc::new(|error| say(&format!("revoked: {error}"))),
-        ..ClientOptions::default()
-    };
-    PoolClient::connect(&network(), &credentials(manager), options)
-}
-
-fn open(manager: &str, space: &str, pod: Option<String>) -> Result<Space> {
+fn open(manager: &str, space: &str, pod: Option<&str>) -> Result<Space> {
     client(manager, pod)?.open_space(space)
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
-
-/// Allocates and frees for good. An object is in the table once it is whole, and no longer when it is about to be freed.
-fn work(space: &Space, table: GlobalAddress, seed: u64) {
-    let mut random = Random(seed);
-    let mut session = space.session();
-    for step in 1.. {
-        let place = table.checked_add(8 * random.below(TABLE)).expect("inside");
-        let former = GlobalAddress::from_raw(space.load(place).expect("the table"));
-        if former.is_null() {
-            if let Some(address) = allocate(&session, &mut random) {
-                space.store(place, address.raw()).expect("the table");
-            }
-        } else {
-            assert_eq!(space.load(former).expect("there"), former.raw());
-            space.store(place, 0).expect("the table");
-            session.free(former).expect("freed");
-        }
-        if random.below(100) == 0 {
-            session.close().expect("closed");
-            session = space.session();
-        }
-        if step % REPORT == 0 {
-            say("working");
-        }
-    }
-}
-
-/// An object that says who it is; sometimes one more for the session, which nobody hears of.
-fn allocate(session: &Session, random: &mut Random) -> Option<GlobalAddress> {
-    let size = match random.below(20) {
-        0 => EXTENT + random.below(EXTENT),
-        1..4 => 200_000,
-        4..10 => 3_000,
-        _ => 1 + random.below(300),
-    };
-    let full = |error: &Error| assert!(matches!(error, Error::Full(_)), "{error}");
-    if random.below(3) == 0 {
-        let kept = session.alloc_in(size, Lifetime::Session).inspect_err(full).ok()?;
-        session.write(kept, &[1]).expect("there");
-    }
-    let address = session.alloc(size).inspect_err(full).ok()?;
-    assert_eq!(session.load(address).expect("there"), 0, "{address} is zero");
-    session.store(address, address.raw()).expect("there");
-    Some(address)
-}
-
-// ---- processes, as their starter sees them ----
-
-struct Other {
-    child: Child,
-    said: Mutex<Receiver<String>>,
-    /// How often it said that it is working.
-    reports: Arc<AtomicU64>,
-}
-
-impl Other {
-    fn start(task: &Task) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["another_process", "--exact", "--nocapture", "--test-threads=1"])
-            .env("CENOTE_MEMBERS", serde_json::to_string(task).expect("text"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        let (sender, said) = channel();
-        let reports = Arc::new(AtomicU64::new(0));
-        let theirs = Arc::clone(&reports);
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(std::result::Result::ok) {
-                match line.trim().strip_prefix("pool: ") {
-                    Some("working") => _ = theirs.fetch_add(1, Ordering::Relaxed),
-                    Some(text) => _ = sender.send(text.to_owned()),
-                    None => {}
-                }
-            }
-        });
-        let said = Mutex::new(said);
-        Self { child, said, reports }
-    }
-
-    /// What it says next.
-    fn says(&self) -> String {
-        self.said
-            .lock()
-            .expect("one reader")
-            .recv()
-            .unwrap_or_else(|_| "(it ended)".into())
-    }
-
-    /// Waits until it has reported so often again. It must not end by itself.
-    fn progress(&mut self, more: u64) {
-        let wanted = self.reports.load(Ordering::Relaxed) + more;
-        let began = rt::now();
-        while self.reports.load(Ordering::Relaxed) < wanted {
-            let ended = self.child.try_wait().expect("asked");
-            assert!(ended.is_none(), "it ended: {ended:?}");
-            assert!(rt::now().since(began) < PATIENCE, "it does not go on");
-            rt::sleep(Nanos::from_millis(2));
-        }
-    }
-
-    /// How it has ended: it is ended by another.
-    fn ended(&mut self) -> std::process::ExitStatus {
-        let began = rt::now();
-        loop {
-            if let Some(status) = self.child.try_wait().expect("asked") {
-                return status;
-            }
-            assert!(rt::now().since(began) < PATIENCE, "nobody ends it");
-            rt::sleep(Nanos::from_millis(5));
-        }
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).expect("a process");
-        rustix::process::kill_process(pid, signal).expect("sent");
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("killed");
-        self.child.wait().expect("ended");
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 struct Pool {
     directory: tempfile::TempDir,
     address: String,
-    manager: Other,
-    nodes: Vec<Other>,
+    manager: Process,
+    nodes: Vec<Process>,
     pods: Vec<String>,
     extents: u64,
 }
@@ -338,8 +131,8 @@ impl Pool {
         pool
     }
 
-    fn start_node(&self, n: usize) -> Other {
-        Other::start(&Task::Node {
+    fn start_node(&self, n: usize) -> Process {
+        Process::start(&Task::Node {
             directory: self.node_directory(n),
             manager: self.address.clone(),
             pod: self.pods[n].clone(),
@@ -366,85 +159,50 @@ impl Pool {
         client(&self.address, None).expect("connected")
     }
 
-    fn worker(&self, space: &str, table: GlobalAddress, seed: u64) -> Other {
-        Other::start(&Task::Client {
+    fn worker(&self, space: &str, table: GlobalAddress, seed: u64) -> Process {
+        Process::start(&Task::Client {
             manager: self.address.clone(),
             space: space.into(),
-            pod: None,
             table,
             seed,
         })
     }
 
     fn operator(&self) -> Operator {
-        Operator::connect(&Tcp, &credentials(&self.address)).expect("connected")
+        operator(&self.address)
     }
 
     /// Waits until all nodes are connected and the audit finds nothing.
     fn audited(&self) {
-        let began = rt::now();
-        loop {
+        let is_clean = || {
             let status = self.operator().status().expect("a status");
             let report = self.operator().audit().expect("an audit");
-            if status.nodes.iter().all(|node| node.connected) && report.problems.is_empty() {
-                return;
-            }
-            assert!(rt::now().since(began) < PATIENCE, "{:?}", report.problems);
-            rt::sleep(Nanos::from_millis(20));
-        }
+            (status.nodes.iter().all(|node| node.connected) && report.problems.is_empty()).then_some(())
+        };
+        until_found("a clean audit", is_clean, || format!("{:?}", self.operator().audit()));
     }
 
     fn until(&self, wanted: impl Fn(&cenote_pool::PoolStatus) -> bool) {
-        let began = rt::now();
-        loop {
-            let status = self.operator().status().expect("a status");
-            if wanted(&status) {
-                return;
-            }
-            assert!(rt::now().since(began) < PATIENCE, "{status:?}");
-            rt::sleep(Nanos::from_millis(20));
-        }
+        let is_so = || wanted(&self.operator().status().expect("a status")).then_some(());
+        until_found("the status", is_so, || format!("{:?}", self.operator().status()));
     }
 }
 
-fn start_manager(directory: &Path, listen: &str) -> Other {
-    Other::start(&Task::Manager {
+fn start_manager(directory: &Path, listen: &str) -> Process {
+    Process::start(&Task::Manager {
         directory: directory.join("manager"),
         listen: listen.into(),
     })
 }
 
-fn tables(space: &Space, n: usize) -> Vec<GlobalAddress> {
-    let session = space.session();
-    let tables = (0..n).map(|_| session.alloc(8 * TABLE).expect("room")).collect();
-    session.close().expect("closed");
-    tables
-}
-
 /// Checks everything, takes all objects out of the tables, and waits until no more than `most` are left beyond these.
 fn settle(space: &Space, tables: &[GlobalAddress], most: u64) {
-    assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
-    for table in tables {
-        for n in 0..TABLE {
-            let place = table.checked_add(8 * n).expect("inside");
-            let address = GlobalAddress::from_raw(space.load(place).expect("the table"));
-            if !address.is_null() {
-                assert_eq!(space.load(address).expect("there"), address.raw());
-                space.free(address).expect("freed");
-                space.store(place, 0).expect("the table");
-            }
-        }
-    }
-    let began = rt::now();
-    let left = || space.stats().objects() - tables.len() as u64;
-    while left() > most {
-        assert!(
-            rt::now().since(began) < PATIENCE,
-            "{} objects are left, {most} may be",
-            left()
-        );
-        rt::sleep(Nanos::from_millis(20));
-    }
+    take_out(space, tables);
+    let left = || objects_beside(space, tables);
+    let is_settled = || (left() <= most).then_some(());
+    until_found("the end of what sessions had", is_settled, || {
+        format!("{} objects are left, {most} may be", left())
+    });
     assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
 }
 
@@ -452,15 +210,7 @@ fn settle(space: &Space, tables: &[GlobalAddress], most: u64) {
 #[test]
 fn a_manager_that_was_stopped_fences_nobody() {
     let pool = Pool::new(&["a"], 4);
-    let wish = Wish {
-        label: "db".into(),
-        description: "a test".into(),
-        bytes: EXTENT,
-        pod: None,
-        keep: None,
-        mirror: false,
-    };
-    let memory = GrantedMemory::open(&network(), &credentials(&pool.address), wish, Box::new(|_| {}));
+    let memory = GrantedMemory::open(&network(), &credentials(&pool.address), wish("db", 1), Box::new(|_| {}));
     let memory = memory.expect("room");
     pool.manager.signal(rustix::process::Signal::STOP);
     rt::sleep(Nanos(LEASE.raw() * 3 / 2));
@@ -490,7 +240,7 @@ fn two_processes_share_a_space_on_two_memory_nodes() {
     let other = pool.client().open_space("heap").expect("opened again");
     assert_eq!(other.root().expect("a root"), tables[0]);
     drop(other);
-    workers.iter_mut().for_each(Other::kill);
+    workers.iter_mut().for_each(Process::kill);
     settle(&space, &tables, 2);
     pool.audited();
     let status = pool.operator().status().expect("a status");
@@ -512,7 +262,8 @@ fn whoever_is_killed_the_others_go_on() {
     pool.client().create_space("heap", 128 * EXTENT, None).expect("made");
     let space = pool.client().open_space("heap").expect("opened");
     let tables = tables(&space, 3);
-    let start = |pool: &Pool, n: usize, round: u64| pool.worker("heap", tables[n], seed + 100 * round + n as u64);
+    let start =
+        |pool: &Pool, n: usize, round: u64| pool.worker("heap", tables[n], seed.wrapping_add(100 * round + n as u64));
     let mut workers: Vec<_> = (0..tables.len()).map(|n| start(&pool, n, 0)).collect();
     let mut killed = 0;
     for round in 1..=ROUNDS {
@@ -530,7 +281,7 @@ fn whoever_is_killed_the_others_go_on() {
             2 => pool.restart_manager(),
             3 => {
                 // Nobody is there to see the client die.
-                pool.nodes.iter_mut().for_each(Other::kill);
+                pool.nodes.iter_mut().for_each(Process::kill);
                 workers[n].kill();
                 (0..2).for_each(|n| pool.nodes[n] = pool.start_node(n));
                 pool.nodes
@@ -549,18 +300,10 @@ fn whoever_is_killed_the_others_go_on() {
         killed += u64::from(matches!(action, 0 | 3));
     }
     workers.iter_mut().for_each(|worker| worker.progress(2));
-    workers.iter_mut().for_each(Other::kill);
+    workers.iter_mut().for_each(Process::kill);
     pool.audited();
     settle(&space, &tables, killed + 3);
     pool.audited();
-}
-
-/// Given by hand, or drawn; printed in any case.
-fn seed() -> u64 {
-    let given = std::env::var("CENOTE_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = given.unwrap_or_else(rt::random) >> 1;
-    println!("CENOTE_SEED={}", seed << 1);
-    seed
 }
 
 /// A client that says nothing for a lease is ended before what its sessions had is free. The others are not touched.
@@ -645,11 +388,7 @@ fn sessions_outlive_their_keeper() {
     pool.restart_node(0);
     assert!(keeper.is_alive(empty).expect("asked"));
     // The node does not know that it has ended, and finds out: nobody comes back with it.
-    let began = rt::now();
-    while keeper.is_alive(ended).expect("asked") {
-        assert!(rt::now().since(began) < PATIENCE, "it has ended");
-        rt::sleep(Nanos::from_millis(20));
-    }
+    until("the end of what has ended", || !keeper.is_alive(ended).expect("asked"));
     assert!(keeper.is_alive(empty).expect("asked"));
     space.write(address, b"it is there").expect("still");
     session.alloc(1000).expect("it goes on");
@@ -676,7 +415,7 @@ fn a_space_in_use_is_dropped() {
         client.create_space(name, 16 * EXTENT, None).expect("made");
     }
     let other = client.open_space("other").expect("opened");
-    let mut idler = Other::start(&Task::Idler {
+    let mut idler = Process::start(&Task::Idler {
         manager: pool.address.clone(),
         space: "doomed".into(),
     });
@@ -775,7 +514,7 @@ fn pods_can_be_tried_on_one_machine() {
     let pool = Pool::new(&["a", "b"], 8);
     let created = pool.client().create_space("heap", 16 * EXTENT, None);
     created.expect("made");
-    let [a, b] = ["a", "b"].map(|pod| open(&pool.address, "heap", Some(pod.into())).expect("opened"));
+    let [a, b] = ["a", "b"].map(|pod| open(&pool.address, "heap", Some(pod)).expect("opened"));
     assert_eq!((a.parts().count(), b.parts().count()), (1, 1));
     let numbers = [&a, &b].map(|space| space.parts().next().expect("one").number());
     assert_ne!(numbers[0], numbers[1]);

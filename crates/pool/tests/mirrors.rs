@@ -1,56 +1,42 @@
 //! Mirrored grants, by real processes: whichever side is lost, and whoever is killed, what was flushed and acknowledged is there.
 //!
-//! Holders are this test program started again with `CENOTE_MIRROR_HOLDER` set: then [`holder_process`] is what it does. `CENOTE_SEED` repeats the choices, not the moments.
+//! What the processes of holders do is [`another_process`]. `CENOTE_SEED` repeats the choices, not the moments.
+
+mod common;
 
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::{Identity, Region, RegionOptions, coherence};
 use cenote_pool::book::EXTENT;
-use cenote_pool::holder::{Credentials, GrantedMemory, Operator, Wish};
+use cenote_pool::holder::{GrantedMemory, Operator, Wish};
 use cenote_pool::host::Machine;
-use cenote_pool::manager::{Manager, ManagerOptions};
-use cenote_pool::node::{MemoryNode, NodeOptions};
-use cenote_pool::settings::{DEFAULT_TENANT, Tenants};
+use cenote_pool::manager::Manager;
+use cenote_pool::node::MemoryNode;
 use cenote_pool::store::file::FileStore;
 use cenote_pool::store::{BookStore, Lead, Tenure};
 use cenote_pool::{GrantView, NodeId, Phase, PoolStatus};
+use common::{
+    PATIENCE, Process, Random, credentials, hold, manager_options, network, node_options, operator, say, seed, task,
+    until_found,
+};
 use rustix::process::Signal;
-use std::io::{BufRead, BufReader, Write};
+use serde::{Deserialize, Serialize};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const LEASE: Nanos = Nanos::from_millis(2500);
-const PATIENCE: Nanos = Nanos::from_secs(60);
 const EXTENTS: u64 = 2;
 /// Two lines far from each other: the first is flushed before the second is written.
 const FIRST: u64 = 8192;
 const SECOND: u64 = 1 << 20;
 
-fn network() -> Arc<dyn Network> {
-    Arc::new(Tcp)
-}
-
 fn wish() -> Wish {
     Wish {
-        label: "db".into(),
-        description: "a test".into(),
-        bytes: EXTENTS * EXTENT,
-        pod: None,
-        keep: None,
         mirror: true,
-    }
-}
-
-fn credentials(manager: &str) -> Credentials {
-    Credentials {
-        manager: manager.into(),
-        tenant: DEFAULT_TENANT.into(),
-        secret: String::new(),
+        ..common::wish("db", EXTENTS)
     }
 }
 
@@ -131,12 +117,7 @@ impl Pool {
     }
 
     fn start_manager(&mut self) {
-        let options = ManagerOptions {
-            directory: self.directory.path().join("manager"),
-            listen: self.address.clone(),
-            tenants: Tenants::default(),
-            lease: LEASE,
-        };
+        let options = manager_options(&self.directory.path().join("manager"), &self.address, LEASE);
         let store = DoubtedStore(FileStore::new(&options.directory), Arc::clone(&self.doubt));
         let manager = Manager::start_on(Arc::new(store), options, &Tcp).expect("a manager");
         self.address = manager.address().into();
@@ -154,15 +135,7 @@ impl Pool {
     }
 
     fn start_node(&mut self, n: usize) {
-        let options = NodeOptions {
-            pod: format!("pod-{n}"),
-            bytes: 2 * EXTENTS * EXTENT,
-            directory: self.node_directory(n),
-            manager: self.address.clone(),
-            secret: String::new(),
-            listen: "127.0.0.1:0".into(),
-            calls: None,
-        };
+        let options = node_options(&self.node_directory(n), &self.address, &format!("pod-{n}"), 2 * EXTENTS);
         self.nodes[n] = Some(MemoryNode::start(options, network(), Box::new(Machine)).expect("a node"));
     }
 
@@ -181,7 +154,7 @@ impl Pool {
     }
 
     fn operator(&self) -> Operator {
-        Operator::connect(&Tcp, &credentials(&self.address)).expect("connected")
+        operator(&self.address)
     }
 
     fn status(&self) -> PoolStatus {
@@ -201,14 +174,7 @@ impl Pool {
     }
 
     fn until<T>(&self, what: &str, mut found: impl FnMut(&Self) -> Option<T>) -> T {
-        let began = rt::now();
-        loop {
-            if let Some(found) = found(self) {
-                return found;
-            }
-            assert!(rt::now().since(began) < PATIENCE, "{what}: {:?}", self.status().grants);
-            rt::sleep(Nanos::from_millis(10));
-        }
+        until_found(what, || found(self), || format!("{:?}", self.status().grants))
     }
 
     fn until_whole(&self) -> GrantView {
@@ -266,8 +232,12 @@ impl Pool {
         id
     }
 
-    fn holder(&self, how: &str) -> Holder {
-        Holder::start(&format!("{} {} {how}", self.address, self.ack_path().display()))
+    fn holder(&self, how: How) -> Process {
+        Process::start_silent(&Task {
+            manager: self.address.clone(),
+            acknowledged: self.ack_path(),
+            how,
+        })
     }
 
     /// Writes until so much more is acknowledged.
@@ -284,11 +254,6 @@ impl Pool {
             report.problems.is_empty().then_some(())
         });
     }
-}
-
-struct Holder {
-    child: Child,
-    output: BufReader<std::process::ChildStdout>,
 }
 
 /// What a holder found.
@@ -314,54 +279,8 @@ impl Found {
     }
 }
 
-impl Holder {
-    fn start(what: &str) -> Self {
-        let program = std::env::current_exe().expect("this program");
-        let mut child = Command::new(program)
-            .args(["holder_process", "--exact", "--nocapture", "--test-threads=1"])
-            .env("CENOTE_MIRROR_HOLDER", what)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it starts");
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        Self { child, output }
-    }
-
-    fn says(&mut self) -> String {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            if self.output.read_line(&mut line).expect("readable") == 0 {
-                return "(it ended)".into();
-            }
-            if let Some((_, said)) = line.split_once("holder: ") {
-                return said.trim().into();
-            }
-        }
-    }
-
-    fn found(&mut self) -> Found {
-        Found::parse(&self.says())
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).expect("a process");
-        rustix::process::kill_process(pid, signal).expect("sent");
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("killed");
-        self.child.wait().expect("ended");
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn found(holder: &Process) -> Found {
+    Found::parse(&holder.says())
 }
 
 fn region_of(memory: &GrantedMemory, anew: bool) -> Result<Arc<Region>> {
@@ -373,49 +292,68 @@ fn region_of(memory: &GrantedMemory, anew: bool) -> Result<Arc<Region>> {
     Ok(Arc::new(region))
 }
 
-/// What a holder does: opens, says what it finds, and writes numbers until it is ended. How: `run`; `alone`: it never begins to mirror; `anew`: it makes the memory anew, and
-/// then writes nothing; `twice`: it begins to mirror twice, and makes it anew after that.
+/// What a holder is told.
+#[derive(Serialize, Deserialize)]
+struct Task {
+    manager: String,
+    /// The file for what is safe.
+    acknowledged: PathBuf,
+    how: How,
+}
+
+#[derive(PartialEq, Serialize, Deserialize)]
+enum How {
+    Run,
+    /// It never begins to mirror.
+    Alone,
+    /// It makes the memory anew, and then writes nothing.
+    Anew,
+    /// It begins to mirror twice, and makes it anew after that.
+    Twice,
+}
+
+/// What a holder does: opens, says what it finds, and writes numbers until it is ended.
 #[test]
-fn holder_process() {
-    let Ok(what) = std::env::var("CENOTE_MIRROR_HOLDER") else {
+fn another_process() {
+    let Some(Task {
+        manager,
+        acknowledged,
+        how,
+    }) = task()
+    else {
         return;
     };
-    let say = |text: String| {
-        println!("holder: {text}");
-        std::io::stdout().flush().expect("written");
-    };
-    let words: Vec<&str> = what.split(' ').collect();
     let revoked = Box::new(|_: &Error| std::process::exit(3));
-    let memory = match GrantedMemory::open(&network(), &credentials(words[0]), wish(), revoked) {
+    let memory = match GrantedMemory::open(&network(), &credentials(&manager), wish(), revoked) {
         Ok(memory) => memory,
-        Err(error) => return say(format!("refused: {error}")),
+        Err(error) => return say(&format!("refused: {error}")),
     };
-    let (how, fresh) = (words[2], memory.is_fresh());
+    let fresh = memory.is_fresh();
     let keeper = memory.mirror().expect("it was wished for");
-    let anew = fresh || how == "anew";
+    let anew = fresh || how == How::Anew;
     if anew {
         keeper.before_making().expect("the manager is there");
     }
     let region = region_of(&memory, anew).expect("the region");
-    if how == "run" || how == "twice" {
+    if how == How::Run || how == How::Twice {
         keeper.begin(&region).expect("mirrored, or not");
     }
-    if how == "twice" {
+    if how == How::Twice {
         let refused = (keeper.begin(&region).is_err(), keeper.before_making().is_err());
-        return say(format!("{refused:?}"));
+        return say(&format!("{refused:?}"));
     }
     region.reserve_to(2 << 20).expect("room");
     let word = |at: u64| region.span(at, 8).u64(0);
     let mut n = word(FIRST);
-    say(format!("{} {n} {} {}", u8::from(fresh), word(SECOND), memory.epoch()));
-    if how == "anew" {
-        return std::io::stdin().lines().for_each(drop);
+    say(&format!("{} {n} {} {}", u8::from(fresh), word(SECOND), memory.epoch()));
+    if how == How::Anew {
+        return hold();
     }
     let acknowledged = std::fs::OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
-        .open(words[1]);
+        .open(acknowledged);
     let acknowledged = acknowledged.expect("a file");
     loop {
         n += 1;
@@ -428,12 +366,12 @@ fn holder_process() {
 }
 
 /// The next holder, when the one before has ended: nothing of what was acknowledged is missing, and nothing is ahead of what was flushed before.
-fn next_of(pool: &Pool) -> (Holder, Found) {
+fn next_of(pool: &Pool) -> (Process, Found) {
     let safe = pool.acknowledged();
     // A node that was started again may not have been heard yet, or be heard no more.
     let is_on_its_way = |said: &str| ["lost", "is not", "taken back"].iter().any(|what| said.contains(what));
     let (holder, found) = pool.until("memory", |pool| {
-        let mut holder = pool.holder("run");
+        let holder = pool.holder(How::Run);
         let said = holder.says();
         let refused = said.starts_with("refused") && is_on_its_way(&said);
         (!refused).then(|| (holder, Found::parse(&said)))
@@ -449,10 +387,10 @@ fn next_of(pool: &Pool) -> (Holder, Found) {
 }
 
 /// A pool whose holder has a whole mirror, and has written.
-fn running(nodes: usize) -> (Pool, Holder) {
+fn running(nodes: usize) -> (Pool, Process) {
     let pool = Pool::new(nodes);
-    let mut holder = pool.holder("run");
-    let found = holder.found();
+    let holder = pool.holder(How::Run);
+    let found = found(&holder);
     assert!(found.fresh && found.epoch == 1);
     pool.until_whole();
     pool.until_acknowledged(100);
@@ -529,10 +467,7 @@ fn a_lost_mirror_is_replaced() {
             .filter(|mirror| mirror.id != another.id && mirror.phase == Phase::Whole)
     });
     pool.until_acknowledged(100);
-    assert!(
-        holder.child.try_wait().expect("asked").is_none(),
-        "the holder was not ended"
-    );
+    assert!(!holder.has_ended(), "the holder was not ended");
     holder.kill();
     let grant = pool.grant().expect("there");
     pool.lose(pool.place(&grant));
@@ -545,30 +480,30 @@ fn a_lost_mirror_is_replaced() {
 fn what_is_not_whole_is_never_promoted() {
     // It was never filled.
     let mut pool = Pool::new(2);
-    let mut holder = pool.holder("alone");
-    holder.found();
+    let mut holder = pool.holder(How::Alone);
+    found(&holder);
     pool.until_acknowledged(100);
     assert_eq!(pool.mirror().expect("there").phase, Phase::Filling);
     holder.kill();
     let grant = pool.grant().expect("there");
     pool.lose(pool.place(&grant));
     pool.add_node();
-    let mut next = pool.holder("run");
-    let found = next.found();
-    assert!(found.fresh && found.first == 0, "{}", found.first);
+    let next = pool.holder(How::Run);
+    let its = found(&next);
+    assert!(its.fresh && its.first == 0, "{}", its.first);
     drop(next);
 
     // It was whole, and then the memory was made anew without it.
     let (mut pool, mut holder) = running(2);
     holder.kill();
-    let mut anew = pool.holder("anew");
-    anew.found();
+    let mut anew = pool.holder(How::Anew);
+    found(&anew);
     assert_eq!(pool.mirror().expect("there").phase, Phase::Filling);
     anew.kill();
     let grant = pool.grant().expect("there");
     pool.lose(pool.place(&grant));
     pool.add_node();
-    assert!(pool.holder("run").found().fresh);
+    assert!(found(&pool.holder(How::Run)).fresh);
 }
 
 /// A holder that is stopped maps both sides. When the primary is lost the mirror's node ends it before anybody has the mirror; it wakes up to nothing.
@@ -579,11 +514,10 @@ fn a_stopped_holder_is_ended_before_its_mirror_is_anybodys() {
     holder.signal(Signal::STOP);
     let safe = pool.acknowledged();
     pool.lose(pool.place(&grant));
-    let mut next = pool.holder("run");
-    let found = next.found();
-    let ended = holder.child.try_wait().expect("asked");
-    assert!(ended.is_some(), "it was ended before");
-    assert!(!found.fresh && found.first >= safe, "{} of {safe}", found.first);
+    let next = pool.holder(How::Run);
+    let its = found(&next);
+    assert!(holder.has_ended(), "it was ended before");
+    assert!(!its.fresh && its.first >= safe, "{} of {safe}", its.first);
 }
 
 /// A holder restarts, and its mirror stays whole: between the start and the next fill nothing is lost either.
@@ -612,15 +546,15 @@ fn a_mirror_stays_whole_over_a_restart() {
 #[test]
 fn a_pool_of_one_node_has_no_mirrors() {
     let mut pool = Pool::new(1);
-    let said = pool.holder("run").says();
+    let said = pool.holder(How::Run).says();
     assert!(
         said.contains("another memory node") && said.contains("of the 0 others"),
         "{said}"
     );
     assert_eq!(pool.status().grants, Vec::new());
     pool.add_node();
-    let mut holder = pool.holder("run");
-    holder.found();
+    let mut holder = pool.holder(How::Run);
+    found(&holder);
     pool.until_whole();
     // Who does without later has no mirror any more.
     holder.kill();
@@ -644,7 +578,7 @@ fn a_pool_of_one_node_has_no_mirrors() {
 #[test]
 fn a_grant_is_mirrored_for_one_region() {
     let pool = Pool::new(2);
-    assert_eq!(pool.holder("twice").says(), "(true, true)");
+    assert_eq!(pool.holder(How::Twice).says(), "(true, true)");
 }
 
 /// A manager that was suspended, and has not heard that another leads, has an old book: what it takes for the mirror is told nobody.
@@ -652,8 +586,8 @@ fn a_grant_is_mirrored_for_one_region() {
 fn a_former_manager_tells_nobody_of_mirrors() {
     let pool = Pool::new(2);
     pool.doubt.other_leads.store(true, Ordering::SeqCst);
-    let mut holder = pool.holder("run");
-    assert!(holder.found().fresh);
+    let holder = pool.holder(How::Run);
+    assert!(found(&holder).fresh);
     pool.until("refusals", |pool| {
         (pool.doubt.refused.load(Ordering::SeqCst) > 2).then_some(())
     });
@@ -663,9 +597,9 @@ fn a_former_manager_tells_nobody_of_mirrors() {
 }
 
 /// Until the mirror is whole, with another holder if the one that there was has been ended.
-fn until_mirrored(pool: &Pool, holder: &mut Holder) {
+fn until_mirrored(pool: &Pool, holder: &mut Process) {
     pool.until("a whole mirror", |pool| {
-        if holder.child.try_wait().expect("asked").is_some() {
+        if holder.has_ended() {
             pool.until_joined();
             *holder = next_of(pool).0;
         }
@@ -673,23 +607,11 @@ fn until_mirrored(pool: &Pool, holder: &mut Holder) {
     });
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        rt::os::mix(self.0) % n
-    }
-}
-
 /// Manager, nodes and holder are killed and started again at random moments, and now and then a node is lost with its memory, while the mirror is whole. Nothing that was acknowledged
 /// is ever missing.
 #[test]
 fn whoever_is_killed_nothing_acknowledged_is_lost() {
-    let seed = std::env::var("CENOTE_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| rt::random() >> 16);
-    println!("CENOTE_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random(seed());
     let (mut pool, mut holder) = running(3);
     for _ in 0..12 {
         rt::sleep(Nanos::from_millis(random.below(60)));
@@ -714,7 +636,7 @@ fn whoever_is_killed_nothing_acknowledged_is_lost() {
             }
             _ => {}
         }
-        if random.below(2) == 0 || holder.child.try_wait().expect("asked").is_some() {
+        if random.below(2) == 0 || holder.has_ended() {
             holder.kill();
             pool.until_joined();
             holder = next_of(&pool).0;
@@ -739,7 +661,7 @@ fn both_sides_are_freed() {
     assert!(matches!(by_itself, Err(Error::Invalid(_))), "{by_itself:?}");
     pool.operator().free(grant.id).expect("freed");
     pool.until("all is freed", |pool| pool.status().grants.is_empty().then_some(()));
-    assert!(holder.child.wait().expect("ended").code() != Some(0), "it was ended");
+    assert!(holder.ended().code() != Some(0), "it was ended");
     assert!(!files.iter().any(|file| Path::exists(file)));
     pool.audited();
 }

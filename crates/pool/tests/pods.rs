@@ -1,25 +1,24 @@
 //! A pool of two pods in one process: a manager, a memory node in each pod, and clients. Calls between pods go over libfabric where it is there, else through memory.
 
+mod common;
+
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::rdma::call::Callers;
 use cenote_fabric::rdma::libfabric::{self, Net, NetOptions, Provider};
 use cenote_fabric::rdma::loopback::Nodes;
 use cenote_pool::book::EXTENT;
 use cenote_pool::client::{ClientOptions, Far, PoolClient};
-use cenote_pool::holder::{Credentials, Operator};
-use cenote_pool::host::Machine;
-use cenote_pool::manager::{Manager, ManagerOptions};
+use cenote_pool::manager::Manager;
 use cenote_pool::node::{MemoryNode, NodeCalls, NodeOptions};
-use cenote_pool::settings::{DEFAULT_TENANT, Tenants};
 use cenote_pool::space::{HostOptions, Hosts, Space};
+use common::{credentials, manager_options, network, node_options, operator, started_node, until, until_found};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const PODS: [&str; 2] = ["east", "west"];
-const PATIENCE: Nanos = Nanos::from_secs(60);
+const LEASE: Nanos = Nanos::from_secs(5);
 
 /// How nodes are called.
 enum Fabric {
@@ -74,12 +73,7 @@ struct Pool {
 impl Pool {
     fn new((fabric, far): (Fabric, Far), options: HostOptions) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let manager = ManagerOptions {
-            directory: directory.path().join("manager"),
-            listen: "127.0.0.1:0".into(),
-            tenants: Tenants::default(),
-            lease: Nanos::from_secs(5),
-        };
+        let manager = manager_options(&directory.path().join("manager"), "127.0.0.1:0", LEASE);
         let mut pool = Self {
             fabric,
             far,
@@ -94,26 +88,12 @@ impl Pool {
 
     fn start_node(&mut self, n: usize) {
         let (calls, held) = self.fabric.called(n, self.options.clone());
+        let directory = self.directory.path().join(PODS[n]);
         let options = NodeOptions {
-            pod: PODS[n].into(),
-            bytes: 32 * EXTENT,
-            directory: self.directory.path().join(PODS[n]),
-            manager: self.manager.address().into(),
-            secret: String::new(),
-            listen: "127.0.0.1:0".into(),
             calls: Some(calls),
+            ..node_options(&directory, self.manager.address(), PODS[n], 32)
         };
-        let node = MemoryNode::start(options, network(), Box::new(Machine)).expect("a memory node");
-        assert!(node.wait_joined(PATIENCE), "the node joins");
-        self.nodes[n] = Some((node, held));
-    }
-
-    fn credentials(&self) -> Credentials {
-        Credentials {
-            manager: self.manager.address().into(),
-            tenant: DEFAULT_TENANT.into(),
-            secret: String::new(),
-        }
+        self.nodes[n] = Some((started_node(options).expect("a memory node"), held));
     }
 
     fn client(&self, n: usize) -> PoolClient {
@@ -124,17 +104,15 @@ impl Pool {
             far: self.far,
             ..ClientOptions::default()
         };
-        PoolClient::connect(&network(), &self.credentials(), options).expect("a client")
+        PoolClient::connect(&network(), &credentials(self.manager.address()), options).expect("a client")
     }
 
     fn audit(&self) {
-        let operator = Operator::connect(&Tcp, &self.credentials()).expect("an operator");
-        assert_eq!(operator.audit().expect("an audit").problems, Vec::<String>::new());
+        assert_eq!(
+            operator(self.manager.address()).audit().expect("an audit").problems,
+            Vec::<String>::new()
+        );
     }
-}
-
-fn network() -> Arc<dyn Network> {
-    Arc::new(Tcp)
 }
 
 /// Each kind of fabric that is there, with each way over it.
@@ -224,12 +202,12 @@ fn extents_come_to_who_uses_them() {
         let spaces = spaces(&pool);
         let address = spaces[0].session().alloc(64).expect("room");
         let mut added = 0;
-        let began = rt::now();
-        while spaces[1].stats().parts[0].guests == 0 {
-            assert!(rt::now().since(began) < PATIENCE, "it stays where it is: {added}");
-            spaces[1].fetch_add(address, 1).expect("added");
-            added += 1;
-        }
+        until("it comes", || {
+            // A thousand at once: what is hot is what is used often.
+            (0..1000).for_each(|_| _ = spaces[1].fetch_add(address, 1).expect("added"));
+            added += 1000;
+            spaces[1].stats().parts[0].guests > 0
+        });
         assert_eq!(spaces[0].load(address).expect("a word"), added);
         pool.audit();
     }
@@ -287,15 +265,12 @@ fn a_node_that_comes_back_is_found() {
 }
 
 fn patiently(f: impl Fn() -> Result<u64>) -> u64 {
-    let began = rt::now();
-    loop {
-        match f() {
-            Ok(value) => return value,
-            Err(Error::Lost(_) | Error::Timeout(_) | Error::Invalid(_)) if rt::now().since(began) < PATIENCE => {}
-            Err(error) => panic!("{error}"),
-        }
-        rt::sleep(Nanos::from_millis(50));
-    }
+    let find = || match f() {
+        Ok(value) => Some(value),
+        Err(Error::Lost(_) | Error::Timeout(_) | Error::Invalid(_)) => None,
+        Err(error) => panic!("{error}"),
+    };
+    until_found("an answer", find, || format!("{:?}", f()))
 }
 
 #[test]
@@ -363,7 +338,7 @@ fn all_that_is_far_goes_by_way_of_the_memory_node() {
         pod: Some(PODS[0].into()),
         ..ClientOptions::default()
     };
-    let alone = PoolClient::connect(&network(), &pool.credentials(), options).expect("a client");
+    let alone = PoolClient::connect(&network(), &credentials(pool.manager.address()), options).expect("a client");
     assert_eq!(alone.open_space("shared").expect("open").far_parts().count(), 0);
     pool.audit();
 }

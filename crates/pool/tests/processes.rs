@@ -1,6 +1,8 @@
 //! A pool of real processes on loopback: what happens when any of them is killed, stops, or lies.
 //!
-//! Holders are this test program started again with `CENOTE_POOL_HOLDER` set: then [`holder_process`] is what it does.
+//! What the processes of holders do is [`another_process`].
+
+mod common;
 
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
@@ -8,19 +10,19 @@ use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::{Identity, Region, RegionOptions};
 use cenote_pool::Phase;
-use cenote_pool::book::EXTENT;
-use cenote_pool::holder::{Credentials, GrantedMemory, Operator, Wish};
+use cenote_pool::holder::{Credentials, GrantedMemory, Operator};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::{Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeOptions};
 use cenote_pool::settings::{DEFAULT_TENANT, Tenants};
-use std::io::{BufRead, BufReader, Write};
+use common::{
+    PATIENCE, Process, hold, manager_options, network, node_options, say, started_node, task, until, until_found, wish,
+};
+use serde::{Deserialize, Serialize};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 
 const LEASE: Nanos = Nanos::from_millis(800);
-const PATIENCE: Nanos = Nanos::from_secs(30);
 const MARK_AT: usize = 8192;
 
 struct Pool {
@@ -29,10 +31,6 @@ struct Pool {
     address: String,
     nodes: Vec<Option<MemoryNode>>,
     tenants: Tenants,
-}
-
-fn network() -> Arc<dyn Network> {
-    Arc::new(Tcp)
 }
 
 impl Pool {
@@ -58,39 +56,34 @@ impl Pool {
 
     fn start_manager(&mut self) {
         let options = ManagerOptions {
-            directory: self.directory.path().join("manager"),
-            listen: self.address.clone(),
             tenants: self.tenants.clone(),
-            lease: LEASE,
+            ..self.manager_options(&self.address)
         };
         let manager = Manager::start(options, &Tcp).expect("a manager");
         self.address = manager.address().into();
         self.manager = Some(manager);
     }
 
+    fn manager_options(&self, listen: &str) -> ManagerOptions {
+        manager_options(&self.directory.path().join("manager"), listen, LEASE)
+    }
+
     fn node_options(&self, n: usize, pod: &str, extents: u64) -> NodeOptions {
+        let directory = self.directory.path().join(format!("node-{n}"));
         NodeOptions {
-            pod: pod.into(),
-            bytes: extents * EXTENT,
-            directory: self.directory.path().join(format!("node-{n}")),
-            manager: self.address.clone(),
             secret: self.tenants.secret.clone().unwrap_or_default(),
-            listen: "127.0.0.1:0".into(),
-            calls: None,
+            ..node_options(&directory, &self.address, pod, extents)
         }
     }
 
     fn node(&self, n: usize, pod: &str, extents: u64) -> Result<MemoryNode> {
-        let node = MemoryNode::start(self.node_options(n, pod, extents), network(), Box::new(Machine))?;
-        assert!(node.wait_joined(PATIENCE), "the node joins");
-        Ok(node)
+        started_node(self.node_options(n, pod, extents))
     }
 
     fn credentials(&self) -> Credentials {
         Credentials {
-            manager: self.address.clone(),
-            tenant: DEFAULT_TENANT.into(),
             secret: self.tenants.secret.clone().unwrap_or_default(),
+            ..common::credentials(&self.address)
         }
     }
 
@@ -102,8 +95,18 @@ impl Pool {
         GrantedMemory::open(&network(), &self.credentials(), wish(label, extents), Box::new(|_| {}))
     }
 
-    fn holder(&self, label: &str, mark: u64) -> Holder {
-        Holder::start(&format!("{} {label} {mark}", self.address))
+    /// A process that holds a grant, and has it mapped.
+    fn holder(&self, label: &str, mark: u64) -> Process {
+        self.holder_that(label, mark, false)
+    }
+
+    fn holder_that(&self, label: &str, mark: u64, gives_back: bool) -> Process {
+        Process::start_silent(&Task {
+            manager: self.address.clone(),
+            label: label.into(),
+            mark,
+            gives_back,
+        })
     }
 
     fn phase(&self, label: &str) -> Option<Phase> {
@@ -113,26 +116,16 @@ impl Pool {
     }
 
     fn until(&self, label: &str, wanted: Option<Phase>) {
-        let began = rt::now();
-        while self.phase(label) != wanted {
-            assert!(rt::now().since(began) < PATIENCE, "{label} is {:?}", self.phase(label));
-            rt::sleep(Nanos::from_millis(10));
-        }
+        let is_so = || (self.phase(label) == wanted).then_some(());
+        until_found(label, is_so, || format!("{:?}", self.phase(label)));
     }
 
-    fn until_joined(&self) {
-        let began = rt::now();
-        while !self
-            .operator()
-            .status()
-            .expect("a status")
-            .nodes
-            .iter()
-            .any(|node| node.connected)
-        {
-            assert!(rt::now().since(began) < PATIENCE, "the node joins");
-            rt::sleep(Nanos::from_millis(10));
-        }
+    /// Until the first node is connected, or is not.
+    fn until_connected(&self, wanted: bool) {
+        until("the node", || {
+            let nodes = self.operator().status().expect("a status").nodes;
+            nodes.first().is_some_and(|node| node.connected == wanted)
+        });
     }
 
     fn audited(&self) {
@@ -141,95 +134,25 @@ impl Pool {
     }
 }
 
-fn wish(label: &str, extents: u64) -> Wish {
-    Wish {
-        label: label.into(),
-        description: "a test".into(),
-        bytes: extents * EXTENT,
-        pod: None,
-        keep: None,
-        mirror: false,
-    }
-}
-
-/// A process that holds a grant, and has it mapped.
-struct Holder {
-    child: Child,
-    output: BufReader<std::process::ChildStdout>,
-}
-
-impl Holder {
-    fn start(what: &str) -> Self {
-        let program = std::env::current_exe().expect("this program");
-        let mut child = Command::new(program)
-            .args(["holder_process", "--exact", "--nocapture", "--test-threads=1"])
-            .env("CENOTE_POOL_HOLDER", what)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it starts");
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        Self { child, output }
-    }
-
-    /// What it says next, of what it says to its starter.
-    fn says(&mut self) -> String {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            if self.output.read_line(&mut line).expect("readable") == 0 {
-                return "(it ended)".into();
-            }
-            // The test harness writes into the same line.
-            if let Some((_, said)) = line.split_once("holder: ") {
-                return said.trim().into();
-            }
-        }
-    }
-
-    fn pid(&self) -> i32 {
-        self.child.id() as i32
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_raw(self.pid()).expect("a process");
-        rustix::process::kill_process(pid, signal).expect("sent");
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("killed");
-        self.child.wait().expect("ended");
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// What a holder is told.
+#[derive(Serialize, Deserialize)]
+struct Task {
+    manager: String,
+    label: String,
+    /// What it leaves.
+    mark: u64,
+    gives_back: bool,
 }
 
 /// What a holder does: opens, maps, says what mark it finds, leaves its own, and holds on until its input ends.
 #[test]
-fn holder_process() {
-    let Ok(what) = std::env::var("CENOTE_POOL_HOLDER") else {
-        return;
-    };
-    let say = |text: String| {
-        println!("holder: {text}");
-        std::io::stdout().flush().expect("written");
-    };
-    let words: Vec<&str> = what.split(' ').collect();
-    let credentials = Credentials {
-        manager: words[0].into(),
-        tenant: DEFAULT_TENANT.into(),
-        secret: String::new(),
-    };
-    let revoked = Box::new(|error: &Error| println!("holder: revoked: {error}"));
-    let memory = match GrantedMemory::open(&network(), &credentials, wish(words[1], 2), revoked) {
+fn another_process() {
+    let Some(task) = task::<Task>() else { return };
+    let (credentials, wish) = (common::credentials(&task.manager), wish(&task.label, 2));
+    let revoked = Box::new(|error: &Error| say(&format!("revoked: {error}")));
+    let memory = match GrantedMemory::open(&network(), &credentials, wish, revoked) {
         Ok(memory) => memory,
-        Err(error) => return say(format!("refused: {error}")),
+        Err(error) => return say(&format!("refused: {error}")),
     };
     let region = match memory.is_fresh() {
         true => Region::create(
@@ -243,13 +166,13 @@ fn holder_process() {
     let region = region.expect("the region");
     region.reserve(0, 16 << 10).expect("room");
     let mark = region.span(0, 16 << 10);
-    say(format!("found {} epoch {}", mark.u64(MARK_AT), memory.epoch()));
-    mark.set_u64(MARK_AT, words[2].parse().expect("a number"));
-    say("ready".into());
-    std::io::stdin().lines().for_each(drop);
+    say(&format!("found {} epoch {}", mark.u64(MARK_AT), memory.epoch()));
+    mark.set_u64(MARK_AT, task.mark);
+    say("ready");
+    hold();
     drop(region);
-    memory.release(words.contains(&"back")).expect("released");
-    say("released".into());
+    memory.release(task.gives_back).expect("released");
+    say("released");
 }
 
 #[test]
@@ -265,12 +188,12 @@ fn a_killed_holder_finds_its_memory_again_at_once() {
     assert!(rt::now().since(began) < Nanos::from_secs(20));
     assert_eq!(next.says(), "ready");
     // Its input ends: it releases in order, and the memory is kept.
-    drop(next.child.stdin.take());
+    next.close_input();
     assert_eq!(next.says(), "released");
     pool.until("db", Some(Phase::Idle));
-    let mut last = Holder::start(&format!("{} db 0 back", pool.address));
+    let mut last = pool.holder_that("db", 0, true);
     assert!(last.says().starts_with("found 78"));
-    drop(last.child.stdin.take());
+    last.close_input();
     assert_eq!(last.says(), "ready");
     assert_eq!(last.says(), "released");
     pool.until("db", None);
@@ -280,10 +203,10 @@ fn a_killed_holder_finds_its_memory_again_at_once() {
 #[test]
 fn two_holders_of_one_grant_are_one_too_many() {
     let pool = Pool::new(&["a"]);
-    let mut one = pool.holder("db", 1);
+    let one = pool.holder("db", 1);
     assert!(one.says().starts_with("found 0"));
     assert_eq!(one.says(), "ready");
-    let mut other = pool.holder("db", 2);
+    let other = pool.holder("db", 2);
     let said = other.says();
     assert!(said.contains(&format!("in use by process {}", one.pid())), "{said}");
 }
@@ -297,10 +220,9 @@ fn a_stopped_holder_is_fenced() {
     assert_eq!(holder.says(), "ready");
     holder.signal(rustix::process::Signal::STOP);
     pool.until("db", Some(Phase::Idle));
-    let ended = holder.child.try_wait().expect("asked");
-    assert!(ended.is_some(), "it was ended before its memory was idle");
+    assert!(holder.has_ended(), "it was ended before its memory was idle");
     pool.audited();
-    let mut next = pool.holder("db", 6);
+    let next = pool.holder("db", 6);
     assert!(next.says().starts_with("found 5"));
 }
 
@@ -331,11 +253,11 @@ fn what_is_freed_is_nobodys() {
     let grant = pool.operator().status().expect("a status").grants[0].id;
     pool.operator().free(grant).expect("freed");
     pool.until("db", None);
-    assert!(holder.child.wait().expect("ended").code().is_none(), "it was killed");
+    assert!(holder.ended().code().is_none(), "it was killed");
     let unknown = pool.operator().free(grant);
     assert!(matches!(unknown, Err(Error::Invalid(_))), "{unknown:?}");
     pool.audited();
-    let mut next = pool.holder("db", 6);
+    let next = pool.holder("db", 6);
     assert!(next.says().starts_with("found 0 "), "another's bytes");
 }
 
@@ -344,11 +266,7 @@ fn what_is_freed_is_nobodys() {
 fn a_renewal_that_is_not_answered_is_sent_again() {
     // A manager that the test plays.
     let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
-    let credentials = Credentials {
-        manager: listener.address(),
-        tenant: DEFAULT_TENANT.into(),
-        secret: String::new(),
-    };
+    let credentials = common::credentials(&listener.address());
     let greeted = |patience: Nanos| {
         let connection = listener.accept(patience).expect("no error").expect("it comes again");
         connection.receive(PATIENCE).expect("a hello");
@@ -380,10 +298,7 @@ fn a_manager_comes_and_goes() {
     assert_eq!(holder.says(), "ready");
     pool.manager = None;
     rt::sleep(Nanos(3 * LEASE.raw()));
-    assert!(
-        holder.child.try_wait().expect("asked").is_none(),
-        "nobody is fenced meanwhile"
-    );
+    assert!(!holder.has_ended(), "nobody is fenced meanwhile");
     pool.start_manager();
     pool.until("db", Some(Phase::Held));
     rt::sleep(Nanos(2 * LEASE.raw()));
@@ -403,7 +318,7 @@ fn a_manager_with_an_old_book_is_not_obeyed() {
         pool.manager = None;
         pool.start_manager();
     }
-    pool.until_joined();
+    pool.until_connected(true);
     drop(pool.open("db", 2).expect("room"));
     pool.manager = None;
     let now = std::fs::read(&book).expect("a book");
@@ -420,7 +335,7 @@ fn a_manager_with_an_old_book_is_not_obeyed() {
     pool.manager = None;
     std::fs::write(&book, now).expect("written");
     pool.start_manager();
-    pool.until_joined();
+    pool.until_connected(true);
     assert!(pool.open("db", 2).expect("the same").epoch() > 1);
 }
 
@@ -432,11 +347,7 @@ fn a_memory_node_comes_and_goes() {
     holder.says();
     assert_eq!(holder.says(), "ready");
     pool.nodes[0] = None;
-    let began = rt::now();
-    while pool.operator().status().expect("a status").nodes[0].connected {
-        assert!(rt::now().since(began) < PATIENCE, "the manager misses it");
-        rt::sleep(Nanos::from_millis(10));
-    }
+    pool.until_connected(false);
     let lost = pool.open("db", 2).err().expect("not there");
     assert!(matches!(&lost, Error::Lost(_)), "{lost}");
     assert!(matches!(pool.open("new", 1).err(), Some(Error::Full(_))));
@@ -492,12 +403,7 @@ fn twins_and_strangers_are_refused() {
     let mut pool = Pool::new(&["a"]);
     let twin = MemoryNode::start(pool.node_options(0, "a", 8), network(), Box::new(Machine));
     assert!(matches!(twin.err(), Some(Error::Busy(_))));
-    let second = ManagerOptions {
-        directory: pool.directory.path().join("manager"),
-        listen: "127.0.0.1:0".into(),
-        tenants: Tenants::default(),
-        lease: LEASE,
-    };
+    let second = pool.manager_options("127.0.0.1:0");
     assert!(matches!(Manager::start(second, &Tcp).err(), Some(Error::Busy(_))));
     let huge = pool.node_options(1, "a", 1 << 30);
     let huge = MemoryNode::start(huge, network(), Box::new(Machine)).err();
@@ -564,13 +470,7 @@ fn a_damaged_book_is_refused() {
     let path = pool.directory.path().join("manager/pool.json");
     let text = std::fs::read_to_string(&path).expect("readable");
     std::fs::write(&path, text.replace("\"db\"", "\"no\"")).expect("written");
-    let options = ManagerOptions {
-        directory: pool.directory.path().join("manager"),
-        listen: "127.0.0.1:0".into(),
-        tenants: Tenants::default(),
-        lease: LEASE,
-    };
-    let refused = Manager::start(options, &Tcp).err();
+    let refused = Manager::start(pool.manager_options("127.0.0.1:0"), &Tcp).err();
     assert!(
         matches!(&refused, Some(Error::Corrupt(text)) if text.contains("checksum")),
         "{refused:?}"

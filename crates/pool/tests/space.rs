@@ -1,25 +1,19 @@
 //! A space of real processes, which are killed at any moment; and what is announced of it.
 //!
-//! The processes are this test program started again, with `CENOTE_SPACE` set: then [`another_process`] is what it does.
+//! What the processes do is [`another_process`].
 
-use cenote_base::rt::{self, Mutex};
+mod common;
+
+use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::observe::{self, Counting};
 use cenote_fabric::{RegionOptions, observe::Traffic};
 use cenote_pool::book::EXTENT;
-use cenote_pool::space::{
-    Class, Extent, GlobalAddress, Keeper, Lifetime, Run, Session, SessionId, Space, SpaceOptions,
-};
+use cenote_pool::space::{Class, Extent, GlobalAddress, Keeper, Lifetime, Run, SessionId, Space, SpaceOptions};
+use common::{PATIENCE, Process, Random, objects_beside, say, tables, take_out, task, work};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-
-/// Words of a worker's table of objects.
-const TABLE: u64 = 64;
-/// Steps of a worker between two reports.
-const REPORT: u64 = 50;
 
 /// A keeper's method as a message.
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,6 +26,9 @@ enum Request {
     End(SessionId),
     IsAlive(SessionId),
 }
+
+/// Between two looks whether a process goes on.
+const TURN: Nanos = Nanos::from_millis(20);
 
 /// An answer: what was asked for, or an error's text and whether there was no room.
 type Answer = std::result::Result<serde_json::Value, (String, bool)>;
@@ -101,15 +98,6 @@ fn answer(keeper: &dyn Keeper, request: Request, sessions: &mut Vec<SessionId>) 
     }
 }
 
-fn say(text: &str) {
-    // In one piece, since the process may end at any moment; on a line of its own, since the test harness writes too.
-    let line = format!("\nspace: {text}\n");
-    let mut out = std::io::stdout().lock();
-    out.write_all(line.as_bytes())
-        .and_then(|()| out.flush())
-        .expect("written");
-}
-
 /// What another process is told.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Task {
@@ -124,10 +112,7 @@ struct Task {
 /// What another process does until it is killed.
 #[test]
 fn another_process() {
-    let Ok(task) = std::env::var("CENOTE_SPACE") else {
-        return;
-    };
-    let task: Task = serde_json::from_str(&task).expect("a task");
+    let Some(task) = task::<Task>() else { return };
     let options = RegionOptions::default();
     let space = match task.keeps {
         true => Space::open(&task.path, options),
@@ -144,150 +129,45 @@ fn another_process() {
         .for_each(|worker| worker.join().expect("it is killed, and does not end"));
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
-
-/// Allocates and frees for good. An object is in the table once it is whole, and no longer when it is about to be freed.
-fn work(space: &Space, table: GlobalAddress, seed: u64) {
-    let mut random = Random(seed);
-    let mut session = space.session();
-    for step in 1.. {
-        let place = table.checked_add(8 * random.below(TABLE)).expect("inside");
-        let former = GlobalAddress::from_raw(space.load(place).expect("the table"));
-        if former.is_null() {
-            if let Some(address) = allocate(&session, &mut random) {
-                space.store(place, address.raw()).expect("the table");
-            }
-        } else {
-            assert_eq!(space.load(former).expect("there"), former.raw());
-            space.store(place, 0).expect("the table");
-            session.free(former).expect("freed");
-        }
-        if random.below(100) == 0 {
-            session.close().expect("closed");
-            session = space.session();
-        }
-        if step % REPORT == 0 {
-            say("working");
-        }
-    }
-}
-
-/// An object that says who it is; sometimes one more for the session, which nobody hears of.
-fn allocate(session: &Session, random: &mut Random) -> Option<GlobalAddress> {
-    let size = match random.below(20) {
-        0 => EXTENT + random.below(2 * EXTENT),
-        1..4 => 200_000,
-        4..10 => 3_000,
-        _ => 1 + random.below(300),
-    };
-    if random.below(3) == 0 {
-        let kept = session.alloc_in(size, Lifetime::Session).ok()?;
-        session.write(kept, &[1]).expect("there");
-    }
-    let address = session.alloc(size).ok()?;
-    assert_eq!(session.load(address).expect("there"), 0, "{address} is zero");
-    session.store(address, address.raw()).expect("there");
-    Some(address)
-}
-
-/// Another process, as its starter sees it.
-struct Other {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+/// A process whose questions this one answers; and the sessions that it began.
+struct Asking {
+    process: Process,
     sessions: Vec<SessionId>,
 }
 
-impl Other {
+impl Asking {
     fn start(task: &Task) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["another_process", "--exact", "--nocapture", "--test-threads=1"])
-            .env("CENOTE_SPACE", serde_json::to_string(task).expect("text"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let input = child.stdin.take().expect("a pipe");
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        let sessions = Vec::new();
         Self {
-            child,
-            input,
-            output,
-            sessions,
+            process: Process::start(task),
+            sessions: Vec::new(),
         }
     }
 
-    /// Answers it until it has reported so often. It must not end by itself.
+    /// Answers until it has reported so often.
     fn serve(&mut self, keeper: &dyn Keeper, reports: u64) {
-        let mut seen = 0;
-        while seen < reports {
-            let mut line = String::new();
-            assert!(self.output.read_line(&mut line).expect("readable") > 0, "it ended");
-            match line.trim().strip_prefix("space: ") {
-                Some("working") => seen += 1,
-                Some(text) => {
-                    let request = text
-                        .strip_prefix("ask ")
-                        .and_then(|text| serde_json::from_str(text).ok());
-                    let answer = answer(keeper, request.expect("a request"), &mut self.sessions);
-                    writeln!(self.input, "{}", serde_json::to_string(&answer).expect("text")).expect("written");
-                }
-                None => {}
-            }
+        let began = rt::now();
+        while self.process.reports() < reports {
+            assert!(rt::now().since(began) < PATIENCE, "it does not go on");
+            let Some(said) = self.process.says_within(TURN) else {
+                assert!(!self.process.has_ended(), "it ended");
+                continue;
+            };
+            let asked = said
+                .strip_prefix("ask ")
+                .and_then(|text| serde_json::from_str(text).ok());
+            let answer = answer(keeper, asked.expect("a request"), &mut self.sessions);
+            self.process.tell(&serde_json::to_string(&answer).expect("text"));
         }
     }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("killed");
-        self.child.wait().expect("ended");
-    }
 }
 
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Checks everything, takes all objects out of the tables, and says how many there are beyond these.
-fn settle(space: &Space, tables: &[GlobalAddress]) -> u64 {
-    assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
-    for table in tables {
-        for n in 0..TABLE {
-            let place = table.checked_add(8 * n).expect("inside");
-            let address = GlobalAddress::from_raw(space.load(place).expect("the table"));
-            if !address.is_null() {
-                assert_eq!(space.load(address).expect("there"), address.raw());
-                space.free(address).expect("freed");
-                space.store(place, 0).expect("the table");
-            }
-        }
-    }
-    assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
-    space.stats().objects() - tables.len() as u64
-}
-
-fn made(directory: &Path, tables: usize) -> (Space, Vec<GlobalAddress>) {
+fn made(directory: &Path, n: usize) -> (Space, Vec<GlobalAddress>) {
     let options = SpaceOptions {
         bytes: 129 * EXTENT,
         ..SpaceOptions::default()
     };
     let space = Space::create(&directory.join("part"), &options).expect("made");
-    let session = space.session();
-    let tables = (0..tables).map(|_| session.alloc(8 * TABLE).expect("room")).collect();
-    session.close().expect("closed");
+    let tables = tables(&space, n);
     (space, tables)
 }
 
@@ -301,19 +181,18 @@ fn clients_that_are_killed_leave_one_object_each_at_most() {
     for round in 0..ROUNDS {
         let start = |(n, table): (usize, &GlobalAddress)| {
             let seed = round * 100 + n as u64;
-            let task = Task {
+            Asking::start(&Task {
                 path: directory.path().join("part"),
                 keeps: false,
                 tables: vec![*table],
                 seed,
-            };
-            Other::start(&task)
+            })
         };
         let mut others: Vec<_> = tables.iter().enumerate().map(start).collect();
-        let reports: Vec<_> = others.iter().map(|_| 1 + random.below(40)).collect();
-        let serving = |(other, reports): (&mut Other, u64)| {
+        let reports: Vec<_> = others.iter().map(|_| 1 + random.below(100)).collect();
+        let serving = |(other, reports): (&mut Asking, u64)| {
             other.serve(&*keeper, reports);
-            other.kill();
+            other.process.kill();
         };
         std::thread::scope(|scope| {
             for pair in others.iter_mut().zip(reports) {
@@ -324,7 +203,8 @@ fn clients_that_are_killed_leave_one_object_each_at_most() {
             .iter()
             .flat_map(|other| &other.sessions)
             .for_each(|session| keeper.end(*session).expect("ended"));
-        let left = settle(&space, &tables);
+        take_out(&space, &tables);
+        let left = objects_beside(&space, &tables);
         assert!(left <= (round + 1) * 3, "{left} after round {round}");
     }
 }
@@ -339,20 +219,19 @@ fn a_keeper_that_is_killed_is_followed_by_another() {
     let path = directory.path().join("part");
     let mut random = Random(8);
     for round in 0..ROUNDS {
-        let task = Task {
+        let mut other = Process::start(&Task {
             path: path.clone(),
             keeps: true,
             tables: tables.clone(),
             seed: 1000 + round * 10,
-        };
-        let mut other = Other::start(&task);
-        let nobody = Asked(Mutex::new(()));
-        other.serve(&nobody, 1 + random.below(30));
+        });
+        other.hear(1 + random.below(75));
         let busy = Space::open(&path, RegionOptions::default());
         assert!(matches!(&busy, Err(Error::Busy(_))), "{busy:?}");
         other.kill();
         let space = Space::open(&path, RegionOptions::default()).expect("opened");
-        let left = settle(&space, &tables);
+        take_out(&space, &tables);
+        let left = objects_beside(&space, &tables);
         assert!(left <= (round + 1) * 2, "{left} after round {round}");
     }
 }

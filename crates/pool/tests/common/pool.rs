@@ -1,0 +1,107 @@
+//! Managers, memory nodes and their users, with what a test does not care about filled in; and waiting for what a pool comes to.
+
+use cenote_base::Result;
+use cenote_base::rt::{self, Nanos};
+use cenote_fabric::message::Network;
+use cenote_fabric::message::tcp::Tcp;
+use cenote_pool::book::EXTENT;
+use cenote_pool::client::{ClientOptions, PoolClient};
+use cenote_pool::holder::{Credentials, Operator, Wish};
+use cenote_pool::host::Machine;
+use cenote_pool::manager::ManagerOptions;
+use cenote_pool::node::{MemoryNode, NodeOptions};
+use cenote_pool::settings::{DEFAULT_TENANT, Tenants};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Nothing takes so long, unless it hangs.
+pub const PATIENCE: Nanos = Nanos::from_secs(200);
+const TURN: Nanos = Nanos::from_millis(10);
+
+pub fn network() -> Arc<dyn Network> {
+    Arc::new(Tcp)
+}
+
+/// Waits until something is so.
+pub fn until(what: &str, mut is: impl FnMut() -> bool) {
+    until_found(what, || is().then_some(()), String::new);
+}
+
+/// Waits until there is something; where that is in vain, `instead` says what there is.
+pub fn until_found<T>(what: &str, mut find: impl FnMut() -> Option<T>, instead: impl FnOnce() -> String) -> T {
+    let began = rt::now();
+    loop {
+        if let Some(found) = find() {
+            return found;
+        }
+        if rt::now().since(began) > PATIENCE {
+            panic!("{what}: in vain: {}", instead());
+        }
+        rt::sleep(TURN);
+    }
+}
+
+/// Of tenants that nobody asks for a secret.
+pub fn manager_options(directory: &Path, listen: &str, lease: Nanos) -> ManagerOptions {
+    ManagerOptions {
+        directory: directory.into(),
+        listen: listen.into(),
+        tenants: Tenants::default(),
+        lease,
+    }
+}
+
+/// Of a node that is not called by others.
+pub fn node_options(directory: &Path, manager: &str, pod: &str, extents: u64) -> NodeOptions {
+    NodeOptions {
+        pod: pod.into(),
+        bytes: extents * EXTENT,
+        directory: directory.into(),
+        manager: manager.into(),
+        secret: String::new(),
+        listen: "127.0.0.1:0".into(),
+        calls: None,
+    }
+}
+
+/// A memory node of this process, that its manager knows.
+pub fn started_node(options: NodeOptions) -> Result<MemoryNode> {
+    let node = MemoryNode::start(options, network(), Box::new(Machine))?;
+    assert!(node.wait_joined(PATIENCE), "the node joins");
+    Ok(node)
+}
+
+/// Of the tenant that there is without a file of tenants.
+pub fn credentials(manager: &str) -> Credentials {
+    Credentials {
+        manager: manager.into(),
+        tenant: DEFAULT_TENANT.into(),
+        secret: String::new(),
+    }
+}
+
+pub fn operator(manager: &str) -> Operator {
+    Operator::connect(&Tcp, &credentials(manager)).expect("connected")
+}
+
+/// A user of spaces, in a pod or in all of this machine; what it is told when it is fenced it says.
+pub fn client(manager: &str, pod: Option<&str>) -> Result<PoolClient> {
+    let options = ClientOptions {
+        pod: pod.map(str::to_owned),
+        on_revoked: Arc::new(|error| super::say(&format!("revoked: {error}"))),
+        ..ClientOptions::default()
+    };
+    PoolClient::connect(&network(), &credentials(manager), options)
+}
+
+/// Memory for one holder.
+pub fn wish(label: &str, extents: u64) -> Wish {
+    Wish {
+        label: label.into(),
+        description: "a test".into(),
+        bytes: extents * EXTENT,
+        pod: None,
+        keep: None,
+        mirror: false,
+    }
+}
