@@ -188,12 +188,12 @@ impl Areas {
             let buffer = vec![0; PAGE_SIZE].into();
             IoRequest::read(self.file.clone(), index as u64 * AREA_BYTES, buffer, index as u64)
         };
-        self.read_all((0..AREAS).map(request).collect())
+        self.read_all((0..AREAS).map(request).collect()).collect()
     }
 
-    fn read_all(&self, requests: Vec<IoRequest>) -> Result<Vec<Box<[u8]>>> {
+    fn read_all(&self, requests: Vec<IoRequest>) -> impl Iterator<Item = Result<Box<[u8]>>> {
         let read = |request| doing(padded(request), "reading", &self.path);
-        at_once(requests).into_iter().map(read).collect()
+        at_once(requests).into_iter().map(read)
     }
 
     /// Writes copies where they lie once more, with their headers, and syncs them.
@@ -209,10 +209,10 @@ impl Areas {
     }
 
     /// The bytes of listed copies, in order: whole or not, whatever lies there.
-    pub fn copies(&self, listed: &[Listed]) -> Result<Vec<Box<[u8]>>> {
+    pub fn copies(&self, listed: &[Listed]) -> Vec<Result<Box<[u8]>>> {
         let request =
             |(copy, tag): (&Listed, u64)| IoRequest::read(self.file.clone(), copy.at(), vec![0; PAGE_SIZE].into(), tag);
-        self.read_all(listed.iter().zip(0..).map(request).collect())
+        self.read_all(listed.iter().zip(0..).map(request).collect()).collect()
     }
 
     // ---- while writing ----

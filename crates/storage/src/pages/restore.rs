@@ -3,8 +3,11 @@
 //! | in place | copies | then |
 //! |---|---|---|
 //! | the newest listed version, or a newer one | | is written again before the first write ([`PageStore::settle_former`]) |
-//! | damaged or older | the newest listed version | the copy is put in place |
-//! | damaged or older | older ones, or none | redo from the checkpoint on builds the newest on the newest that is whole; else the page is *lost* |
+//! | damaged, older or unreadable | the newest listed version | the copy is put in place |
+//! | damaged, older or unreadable | older ones, or none | redo from the checkpoint on builds the newest on the newest that is whole; else the page is *lost* |
+//!
+//! Only what was read is called lost. Where a place or copy that cannot be read may hold the newest version, and nothing else brings it, that is an error that names the page: nothing was
+//! written then, and the next start finds what this one found.
 //!
 //! The last row is a batch that was cut off while it was written, or bits that have rotted. Which of them cannot be seen, and need not be: nobody
 //! has relied on a batch that was cut off, so the checkpoint has not passed what it brought, and redo builds it. Where redo does not, somebody has
@@ -19,7 +22,7 @@ use std::collections::BTreeMap;
 
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::{Lsn, PAGE_SIZE, PageId, Result};
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
 use super::doublewrite::Listed;
 use super::spaces::SpaceFile;
@@ -49,10 +52,12 @@ struct Listing {
 /// A page that is not in its place as its newest copy was made.
 struct Doubtful<'a> {
     listing: &'a Listing,
-    /// What is in its place.
-    place: Box<[u8]>,
+    /// What is in its place; `None`: that cannot be read.
+    place: Option<Box<[u8]>>,
     /// The newest whole copy, if it is better than what is in place.
     better: Option<(Listed, Box<[u8]>)>,
+    /// Why its place or a copy cannot be read.
+    unread: Option<Error>,
 }
 
 /// What becomes of a doubtful page.
@@ -73,9 +78,10 @@ impl PageStore {
     /// Places are read at once, and of the copies those only whose page is not found in its place.
     pub(super) fn restore(&self, redo: &mut Redo<'_>) -> Result<PagesReport> {
         let listings = self.listings()?;
-        let (former, mut doubtful) = self.in_their_places(&listings)?;
-        self.look_at_copies(&mut doubtful)?;
+        let (former, mut doubtful) = self.in_their_places(&listings);
+        self.look_at_copies(&mut doubtful);
         let verdicts = verdicts(&doubtful, redo)?;
+        all_known(&doubtful, &verdicts)?;
         self.put_back(&doubtful, &verdicts)?;
         self.spaces.sync_dirty()?;
         listings.iter().for_each(|listing| listing.file.mark_dirty());
@@ -102,35 +108,44 @@ impl PageStore {
     }
 
     /// Reads the places of pages: those that are as their newest copy, and the others.
-    fn in_their_places<'a>(&self, listings: &'a [Listing]) -> Result<(Vec<Former>, Vec<Doubtful<'a>>)> {
+    fn in_their_places<'a>(&self, listings: &'a [Listing]) -> (Vec<Former>, Vec<Doubtful<'a>>) {
         let requests = listings.iter().zip(0..).map(|(l, tag)| l.file.request(l.id.page, tag));
         let (mut former, mut doubtful) = (Vec::new(), Vec::new());
         for (listing, request) in listings.iter().zip(at_once(requests.collect())) {
-            let place = listing.file.answer(request)?;
-            if listing.copies[0].is(&place, listing.id) {
-                former.push(Former {
-                    file: listing.file.clone(),
-                    page: listing.id.page,
-                    bytes: place,
-                });
-            } else {
-                let better = None;
-                doubtful.push(Doubtful { listing, place, better });
-            }
+            let (place, unread) = match listing.file.answer(request) {
+                Ok(bytes) if listing.copies[0].is(&bytes, listing.id) => {
+                    let (file, page) = (listing.file.clone(), listing.id.page);
+                    former.push(Former { file, page, bytes });
+                    continue;
+                }
+                Ok(bytes) => (Some(bytes), None),
+                Err(error) => (None, Some(error)),
+            };
+            doubtful.push(Doubtful {
+                listing,
+                place,
+                better: None,
+                unread,
+            });
         }
-        Ok((former, doubtful))
+        (former, doubtful)
     }
 
     /// Reads the copies of pages: the newest that is whole may be better than what is in place.
-    fn look_at_copies(&self, doubtful: &mut [Doubtful<'_>]) -> Result<()> {
+    fn look_at_copies(&self, doubtful: &mut [Doubtful<'_>]) {
         let listed: Vec<Listed> = doubtful.iter().flat_map(|d| &d.listing.copies).copied().collect();
-        let mut bytes = self.areas.copies(&listed)?.into_iter();
+        let mut bytes = self.areas.copies(&listed).into_iter();
         for d in doubtful {
-            let read: Vec<_> = d.listing.copies.iter().copied().zip(bytes.by_ref()).collect();
+            let mut read = Vec::with_capacity(d.listing.copies.len());
+            for (listed, copy) in d.listing.copies.iter().zip(bytes.by_ref()) {
+                match copy {
+                    Ok(copy) => read.push((*listed, copy)),
+                    Err(error) => d.unread = d.unread.take().or(Some(error)),
+                }
+            }
             let whole = read.into_iter().find(|(listed, copy)| listed.is(copy, d.listing.id));
             d.better = whole.filter(|(listed, copy)| d.is_better(*listed, copy));
         }
-        Ok(())
     }
 
     /// Puts in place what the verdicts say.
@@ -195,6 +210,29 @@ fn verdicts(doubtful: &[Doubtful<'_>], redo: &mut Redo<'_>) -> Result<Vec<Verdic
     Ok(doubtful.iter().map(verdict).collect())
 }
 
+/// What could not be read is not needed.
+fn all_known(doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> Result<()> {
+    let mut unknown = doubtful
+        .iter()
+        .zip(verdicts)
+        .filter_map(|(d, verdict)| d.unknown(verdict));
+    let Some((id, why)) = unknown.next() else {
+        return Ok(());
+    };
+    let others = match unknown.count() {
+        0 => String::new(),
+        n => format!(" (and {n} others)"),
+    };
+    Err(match why.clone() {
+        Error::Io { doing, message, kind } => Error::Io {
+            doing: format!("page {id}{others} cannot be read, and neither copies nor the log have all of it: {doing}"),
+            message: format!("{message}; nothing was changed: make the file readable, or restore a backup"),
+            kind,
+        },
+        other => other,
+    })
+}
+
 fn report(doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> PagesReport {
     let mut report = PagesReport::default();
     for (d, verdict) in doubtful.iter().zip(verdicts) {
@@ -203,7 +241,7 @@ fn report(doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> PagesReport {
             Verdict::Whole => {}
             Verdict::Built(_) => report.rebuilt.push(d.listing.id),
             // A page that was given up is zeros; one that is missed is an error where it is missed.
-            Verdict::Lost if d.place.iter().all(|b| *b == 0) => {}
+            Verdict::Lost if d.place.iter().flatten().all(|b| *b == 0) => {}
             Verdict::Lost => report.lost.push(d.listing.id),
         }
     }
@@ -213,22 +251,35 @@ fn report(doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> PagesReport {
 impl Doubtful<'_> {
     /// Whether a whole copy is better than what is in place.
     fn is_better(&self, listed: Listed, copy: &[u8]) -> bool {
-        match self.is_whole_in_place() {
-            true => page_lsn(&self.place) < page_lsn(copy),
-            // What has rotted may have been newer than all lists that are left.
-            false => listed.sure,
+        match self.whole_place() {
+            Some(place) => page_lsn(place) < page_lsn(copy),
+            // What has rotted, or cannot be read, may be newer than all lists that are left.
+            None => listed.sure,
         }
     }
 
-    fn is_whole_in_place(&self) -> bool {
-        verify_page(&self.place, self.listing.id).is_ok() || planted(Fault::PageChecksum)
+    /// What is in place, if it is whole.
+    fn whole_place(&self) -> Option<&[u8]> {
+        let is_whole = |page: &&[u8]| verify_page(page, self.listing.id).is_ok() || planted(Fault::PageChecksum);
+        self.place.as_deref().filter(is_whole)
+    }
+
+    /// What could not be read and would have to be, to know what becomes of the page.
+    fn unknown(&self, verdict: &Verdict) -> Option<(PageId, &Error)> {
+        let is_needed = match verdict {
+            Verdict::Whole => self.place.is_none() && self.better.is_none(),
+            Verdict::Built(_) => false,
+            Verdict::Lost => true,
+        };
+        let why = self.unread.as_ref().filter(|_| is_needed);
+        Some((self.listing.id, why?))
     }
 
     /// The newest version that is whole.
     fn base(&self) -> Option<&[u8]> {
         match &self.better {
             Some((_, copy)) => Some(copy),
-            None => Some(&*self.place).filter(|_| self.is_whole_in_place()),
+            None => self.whole_place(),
         }
     }
 
@@ -262,19 +313,18 @@ impl Doubtful<'_> {
 
     /// What is to be written in place.
     fn put(&self, verdict: &Verdict) -> Option<Box<[u8]>> {
-        let whole = self.is_whole_in_place();
         match verdict {
             Verdict::Whole => self.better.as_ref().map(|(_, copy)| copy.clone()),
             // If it is there already, it may be as a former page.
             Verdict::Built(_) => self.base().map(Into::into),
-            Verdict::Lost => whole.then(|| self.spoilt()),
+            Verdict::Lost => self.whole_place().map(spoilt),
         }
     }
+}
 
-    /// The page in place, so that nobody can take it for the newest.
-    fn spoilt(&self) -> Box<[u8]> {
-        let mut page = self.place.clone();
-        page[0] ^= 0xFF;
-        page
-    }
+/// A page so that nobody can take it for the newest.
+fn spoilt(page: &[u8]) -> Box<[u8]> {
+    let mut page: Box<[u8]> = page.into();
+    page[0] ^= 0xFF;
+    page
 }

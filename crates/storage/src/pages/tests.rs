@@ -631,6 +631,71 @@ fn the_newest_version_counts() {
     });
 }
 
+/// The story: a start ended at the first place that could not be read, whatever the areas had of that page.
+#[test]
+fn a_place_that_cannot_be_read_gets_its_copy_or_nothing_is_changed() {
+    let (fs, mut rng, ids) = (MemFs::new(), Rng(12), ids(3));
+    let versions = with(files(&fs), || versions_of(&ids, 2, &mut rng));
+    let newest = |number: usize| with(files(&fs), || copy_of(&versions[1][number]));
+    let page = |at: u64| at..at + PAGE_SIZE as u64;
+    let (space, areas) = (dir().join(SPACE), dir().join("doublewrite"));
+
+    let copy = fs.kill_clone();
+    copy.fail_reads_of(&space);
+    with(files(&copy), || {
+        let (store, report) = open();
+        assert_eq!((report.restored, report.lost), (ids.clone(), Vec::new()));
+        copy.heal();
+        for (id, wanted) in ids.iter().zip(&versions[1]) {
+            assert!(read(&store, *id).expect("whole") == *wanted, "page {id}");
+        }
+    });
+
+    // Page 1's newest copy cannot be read, or is damaged: that page is the one that is named, and page 0, which could be put back, is left as it is.
+    for is_damaged in [false, true] {
+        let copy = fs.kill_clone();
+        if is_damaged {
+            with(files(&copy), || damage("doublewrite", newest(1)));
+        } else {
+            copy.fail_reads_at(&areas, page(newest(1)));
+        }
+        with(files(&copy), || damage(SPACE, in_place(0)));
+        copy.fail_reads_at(&space, page(in_place(1)));
+        let before = copy.counts();
+        with(files(&copy), || {
+            let Err(error) = try_open(&Redo::new()) else {
+                panic!("page {} is believed", ids[1])
+            };
+            let (is_io, said) = (matches!(error, Error::Io { .. }), error.to_string());
+            assert!(
+                is_io && said.contains(&format!("page {} cannot", ids[1])) && said.contains(SPACE),
+                "{said}"
+            );
+            assert_eq!(copy.counts().bytes_written, before.bytes_written, "nothing was changed");
+            // The log has it.
+            let (store, report) = open_by(&Redo::from([(ids[1], vec![image(ids[1], &versions[1][1])])]));
+            assert_eq!((report.rebuilt, report.lost), (ids[1..2].to_vec(), Vec::new()));
+            copy.heal();
+            for (id, wanted) in ids.iter().zip(&versions[1]) {
+                assert!(read(&store, *id).expect("whole") == *wanted, "page {id}");
+            }
+        });
+    }
+
+    // Page 2 is older in its place, and its newest copy cannot be read: it is not lost for that, and is there when the copy is.
+    let copy = fs.kill_clone();
+    with(files(&copy), || put_old(2, &versions[0][2]));
+    copy.fail_reads_at(&areas, page(newest(2)));
+    with(files(&copy), || {
+        let error = try_open(&Redo::new()).err().expect("its newest version is not known");
+        assert!(error.to_string().contains("doublewrite"), "{error}");
+        copy.heal();
+        let (store, report) = open();
+        assert_eq!((report.restored, report.lost), (ids[2..].to_vec(), Vec::new()));
+        assert!(read(&store, ids[2]).expect("whole") == versions[1][2]);
+    });
+}
+
 /// Page 0 is damaged in place, and so is its newest copy (version 2): an older copy is whole, as is page 1's older version in place.
 fn without_newest(fs: &MemFs, ids: &[PageId]) -> Vec<Vec<Vec<u8>>> {
     with(files(fs), || {

@@ -35,6 +35,7 @@ use plan::Draws;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -65,7 +66,7 @@ struct Faults {
     /// Changing operations that are still done.
     changes_left: Option<u64>,
     capacity: Option<u64>,
-    unreadable: Vec<PathBuf>,
+    unreadable: Vec<(PathBuf, Range<u64>)>,
     /// State of the generator that cuts transfers short.
     tear: Option<u64>,
     sync_time: Nanos,
@@ -218,7 +219,12 @@ impl MemFs {
 
     /// Makes reads of a file fail with EIO.
     pub fn fail_reads_of(&self, path: impl Into<PathBuf>) {
-        self.lock().faults.unreadable.push(path.into());
+        self.fail_reads_at(path, 0..u64::MAX);
+    }
+
+    /// Makes reads of some bytes of a file fail with EIO.
+    pub fn fail_reads_at(&self, path: impl Into<PathBuf>, bytes: Range<u64>) {
+        self.lock().faults.unreadable.push((path.into(), bytes));
     }
 
     /// Cuts reads and writes short at random, as systems may; callers must go on.
@@ -484,7 +490,10 @@ impl FileOps for MemFile {
             .take_time(&self.path, |drive, now| drive.read(now, buf.len() as u64));
         rt::preempt();
         let mut inner = self.fs.lock();
-        if inner.faults.unreadable.contains(&self.path) {
+        let end = offset.saturating_add(buf.len() as u64);
+        let is_met =
+            |(path, bytes): &(PathBuf, Range<u64>)| *path == self.path && bytes.start < end && offset < bytes.end;
+        if inner.faults.unreadable.iter().any(is_met) {
             return Err(Errno::IO.into());
         }
         let path = self.path.to_string_lossy();
