@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// What this program speaks. Peers of another version are refused.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// Bytes of the longest answer.
 const ANSWER_MAX: usize = 16 << 20;

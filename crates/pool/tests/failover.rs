@@ -286,7 +286,7 @@ fn who_holds_memory_does_not_hear_otherwise_from_a_former_manager() {
         connection.send(text.as_bytes()).expect("sent");
         String::from_utf8(connection.receive(PATIENCE).expect("an answer")).expect("text")
     };
-    let welcome = ask(r#"{"version":4,"role":{"Tenant":"default"},"secret":""}"#.into());
+    let welcome = ask(r#"{"version":5,"role":{"Tenant":"default"},"secret":""}"#.into());
     assert!(welcome.contains("lease"), "{welcome}");
     let said = ask(format!(r#"{{"Renew":{{"grant":{grant},"epoch":{}}}}}"#, memory.epoch()));
     assert!(said.contains("Lost") && !said.contains("Revoked"), "{said}");

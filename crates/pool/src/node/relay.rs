@@ -10,16 +10,18 @@
 //! A forwarder is a thread for each far part that was asked for something. One request that is slow there holds up no other, and a part that cannot be reached holds up none for other parts.
 //!
 //! Invariants:
-//! - of a member whose seat has ended nothing is posted any more; what was posted is counted until it is answered, or given up. Fencing is not confirmed before that count is 0;
+//! - of a member whose seat has ended nothing new is posted; what was posted is counted until it is answered, or given up. Fencing is not confirmed before that count is 0;
 //! - a request is counted when it is taken out of the queue, alone, with a connection at hand. So what waits for a part that is away is nobody's yet, and is refused when its seat ends;
 //! - what has waited for long is refused: whoever asked has been told that it was late, and may have done something else since;
+//! - a hello of a member is answered when nothing of its seat for that part waits or is under way any more, and there is a way to the part. So what it has given up is not done after what it asks then;
+//! - what changes something goes from here on under a number of this node's, and is posted again under it if its answer is lost ([`RelayLine`]);
 //! - what is forwarded is what users may ask for: accesses, sequences, allocations, the root. Orders of hosts are not.
 
 use super::parts::Kept;
 use crate::relay::{self, Forward};
-use crate::space::{RelayLine, Relayed, Way, is_hello, is_users_request};
+use crate::space::{Ended, Forwarded, RelayLine, Relayed, Way, is_hello, is_users_request, relayed_hello};
 use cenote_base::Error;
-use cenote_base::rt::{self, Condvar, Mutex, Nanos, Spin};
+use cenote_base::rt::{self, Condvar, Mutex, MutexGuard, Nanos, Spin};
 use cenote_fabric::rdma::call::{Answer, CallerId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -58,17 +60,32 @@ struct Forwarder {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Request>,
+    /// Of members that say who they are.
+    hellos: Vec<Hello>,
     /// By seat: requests that were posted and not answered.
     posted: BTreeMap<CallerId, usize>,
     runs: bool,
     is_closed: bool,
 }
 
-struct Request {
+struct Hello {
     caller: CallerId,
-    bytes: Vec<u8>,
     answer: Answer,
     came: Nanos,
+}
+
+struct Request {
+    caller: CallerId,
+    forwarded: Forwarded,
+    answer: Answer,
+    came: Nanos,
+}
+
+impl Request {
+    fn refuse(self, error: Error) {
+        let error = self.forwarded.unanswered(error);
+        relay::answer(self.answer, Err(error));
+    }
 }
 
 /// A request that was posted.
@@ -76,20 +93,7 @@ struct Flying {
     caller: CallerId,
     under_way: Relayed,
     answer: Answer,
-}
-
-impl Flying {
-    fn begin(line: RelayLine, request: Request) -> Self {
-        let Request {
-            caller, bytes, answer, ..
-        } = request;
-        let under_way = line.post(bytes);
-        Self {
-            caller,
-            under_way,
-            answer,
-        }
-    }
+    came: Nanos,
 }
 
 /// The way to a part, if the manager has told of it.
@@ -101,22 +105,26 @@ fn way(kept: &Weak<Kept>, part: u8) -> Option<Arc<Way>> {
 impl Relay {
     /// Forwards a request, or refuses it. Does not block.
     pub(super) fn forward(&self, kept: &Arc<Kept>, caller: CallerId, forward: Forward<'_>, answer: Answer) {
-        if is_hello(forward.request) {
-            // The node has said who it is. What its member asks it is asked as one of the node's pod.
-            return relay::answer(answer, Ok(Vec::new()));
-        }
-        if !is_users_request(forward.request) {
+        let is_hello = is_hello(forward.request);
+        if !is_hello && !is_users_request(forward.request) {
             let error = Error::Invalid("this is not forwarded for members".into());
             return relay::answer(answer, Err(error));
         }
         let Some(forwarder) = self.forwarder(kept, forward.part) else {
             return relay::answer(answer, Err(no_way(forward.part)));
         };
+        let came = rt::now();
+        if is_hello {
+            // The node has said who it is. What its member asks it is asked as one of the node's pod.
+            forwarder.refuse(caller);
+            let hello = Hello { caller, answer, came };
+            return forwarder.add_hello(kept, forward.part, hello);
+        }
         let request = Request {
             caller,
-            bytes: forward.request.to_vec(),
+            forwarded: Forwarded::new(forward.request.to_vec()),
             answer,
-            came: rt::now(),
+            came,
         };
         forwarder.add(kept, forward.part, request);
     }
@@ -159,11 +167,36 @@ fn no_way(part: u8) -> Error {
 impl State {
     fn bytes_of(&self, caller: CallerId) -> usize {
         let its = self.waiting.iter().filter(|request| request.caller == caller);
-        its.map(|request| request.bytes.len()).sum()
+        its.map(|request| request.forwarded.len()).sum()
     }
 
     fn has_room_for(&self, request: &Request) -> bool {
-        self.waiting.len() < WAITING_MAX && self.bytes_of(request.caller) + request.bytes.len() <= BYTES_MAX
+        self.waiting.len() < WAITING_MAX && self.bytes_of(request.caller) + request.forwarded.len() <= BYTES_MAX
+    }
+
+    /// One that was posted is not under way any more.
+    fn is_done(&mut self, caller: CallerId) {
+        if let Some(count) = self.posted.get_mut(&caller) {
+            *count -= 1;
+            if *count == 0 {
+                self.posted.remove(&caller);
+            }
+        }
+    }
+
+    /// When the first one came that needs the way to the part.
+    fn oldest(&self) -> Option<Nanos> {
+        let waiting = self.waiting.front().map(|request| request.came);
+        let greeted = self.hellos.first().map(|hello| hello.came);
+        waiting.into_iter().chain(greeted).min()
+    }
+
+    /// Those of whom nothing is under way.
+    fn take_hellos(&mut self) -> Vec<Hello> {
+        let Self { hellos, posted, .. } = self;
+        hellos
+            .extract_if(.., |hello| !posted.contains_key(&hello.caller))
+            .collect()
     }
 }
 
@@ -172,10 +205,24 @@ impl Forwarder {
         let mut state = self.state.lock();
         if state.is_closed || !state.has_room_for(&request) {
             drop(state);
-            let error = Error::Busy(format!("too many requests for part {part} wait at the memory node"));
-            return relay::answer(request.answer, Err(error));
+            return request.refuse(too_many(part));
         }
         state.waiting.push_back(request);
+        self.start(kept, part, state);
+    }
+
+    fn add_hello(self: &Arc<Self>, kept: &Arc<Kept>, part: u8, hello: Hello) {
+        let mut state = self.state.lock();
+        if state.is_closed || state.hellos.len() >= WAITING_MAX {
+            drop(state);
+            return relay::answer(hello.answer, Err(too_many(part)));
+        }
+        state.hellos.push(hello);
+        self.start(kept, part, state);
+    }
+
+    /// Its thread has something to do.
+    fn start(self: &Arc<Self>, kept: &Arc<Kept>, part: u8, mut state: MutexGuard<'_, State>) {
         let starts = !core::mem::replace(&mut state.runs, true);
         drop(state);
         self.changed.notify_all();
@@ -191,23 +238,31 @@ impl Forwarder {
 
     /// All that waits fails.
     fn fail_waiting(&self, error: &Error) {
-        let waiting = core::mem::take(&mut self.state.lock().waiting);
-        for request in waiting {
-            relay::answer(request.answer, Err(error.clone()));
+        let mut state = self.state.lock();
+        let (waiting, hellos) = (core::mem::take(&mut state.waiting), core::mem::take(&mut state.hellos));
+        drop(state);
+        waiting.into_iter().for_each(|request| request.refuse(error.clone()));
+        for hello in hellos {
+            relay::answer(hello.answer, Err(error.clone()));
         }
     }
 
-    /// Drops what waits of a seat; whether nothing of it is under way.
+    /// Refuses what waits of a seat; whether nothing of it is under way.
     fn refuse(&self, caller: CallerId) -> bool {
         let mut state = self.state.lock();
-        let (refused, others) = core::mem::take(&mut state.waiting)
+        let (refused, others): (VecDeque<_>, _) = core::mem::take(&mut state.waiting)
             .into_iter()
             .partition(|request| request.caller == caller);
         state.waiting = others;
+        let hellos: Vec<_> = state.hellos.extract_if(.., |hello| hello.caller == caller).collect();
         let is_over = !state.posted.contains_key(&caller);
         drop(state);
         // Not with the lock held: it tells the ring.
-        drop::<VecDeque<Request>>(refused);
+        let over = || Error::Revoked("whoever asks has said anew who he is, or is gone".into());
+        refused.into_iter().for_each(|request| request.refuse(over()));
+        hellos
+            .into_iter()
+            .for_each(|hello| relay::answer(hello.answer, Err(over())));
         is_over
     }
 
@@ -241,16 +296,16 @@ impl Forwarder {
     /// Waits for something to do, if nothing is under way. False: there will be nothing more.
     fn goes_on(&self, is_idle: bool) -> bool {
         let mut state = self.state.lock();
-        if is_idle && state.waiting.is_empty() && !state.is_closed {
+        if is_idle && state.oldest().is_none() && !state.is_closed {
             (state, _) = self.changed.wait_timeout(state, IDLE);
         }
-        state.runs = !is_idle || !state.waiting.is_empty();
+        state.runs = !is_idle || state.oldest().is_some();
         state.runs
     }
 
-    /// Posts the next request, if there is one and a way to go. Whether there was something to do.
+    /// Answers who says hello, and posts the next request, if there is a way to go. Whether there was something to do.
     fn post_next(&self, kept: &Weak<Kept>, part: u8, flying: &mut Vec<Flying>) -> bool {
-        let Some(came) = self.state.lock().waiting.front().map(|request| request.came) else {
+        let Some(came) = self.state.lock().oldest() else {
             return false;
         };
         let Some(way) = way(kept, part) else {
@@ -261,11 +316,44 @@ impl Forwarder {
             }
             return is_known_late;
         };
-        match RelayLine::to(&way) {
-            Ok(line) => flying.extend(self.take().map(|request| Flying::begin(line, request))),
-            Err(error) => self.fail_waiting(&error),
+        let line = match RelayLine::to(&way) {
+            Ok(line) => line,
+            Err(error) => {
+                self.fail_waiting(&error);
+                return true;
+            }
+        };
+        let hellos = self.state.lock().take_hellos();
+        let request = self.take();
+        let has_done = !hellos.is_empty() || request.is_some();
+        for hello in hellos {
+            relay::answer(hello.answer, Ok(relayed_hello()));
         }
-        true
+        if let Some(request) = request {
+            self.post(line, request, flying);
+        }
+        has_done
+    }
+
+    fn post(&self, line: RelayLine, request: Request, flying: &mut Vec<Flying>) {
+        let Request {
+            caller,
+            forwarded,
+            answer,
+            came,
+        } = request;
+        match line.post(forwarded) {
+            Ok(under_way) => flying.push(Flying {
+                caller,
+                under_way,
+                answer,
+                came,
+            }),
+            Err(error) => {
+                self.is_done(caller);
+                relay::answer(answer, Err(error));
+            }
+        }
     }
 
     /// The next request, which counts as posted from here on.
@@ -278,8 +366,9 @@ impl Forwarder {
                 return Some(request);
             }
             drop(state);
-            let error = Error::Busy("the request has waited at the memory node for too long".into());
-            relay::answer(request.answer, Err(error));
+            request.refuse(Error::Busy(
+                "the request has waited at the memory node for too long".into(),
+            ));
         }
     }
 
@@ -292,25 +381,50 @@ impl Forwarder {
                 at += 1;
                 continue;
             }
-            let Flying {
-                caller,
-                under_way,
-                answer,
-            } = flying.swap_remove(at);
-            let answered = under_way.end();
-            self.is_done(caller);
-            relay::answer(answer, answered);
+            self.end(flying.swap_remove(at));
         }
         flying.len() < before
     }
 
-    fn is_done(&self, caller: CallerId) {
+    /// Passes on an answer; or its request waits again, before all others.
+    fn end(&self, flying: Flying) {
+        let Flying {
+            caller,
+            under_way,
+            answer,
+            came,
+        } = flying;
+        let ended = under_way.end();
         let mut state = self.state.lock();
-        if let Some(count) = state.posted.get_mut(&caller) {
-            *count -= 1;
-            if *count == 0 {
-                state.posted.remove(&caller);
+        state.is_done(caller);
+        match ended {
+            Ended::Answered(answered) => {
+                drop(state);
+                relay::answer(answer, answered);
+            }
+            Ended::Again(forwarded) => {
+                let request = Request {
+                    caller,
+                    forwarded,
+                    answer,
+                    came,
+                };
+                // Who has said hello since has given it up.
+                let is_given_up = state.is_closed || state.hellos.iter().any(|hello| hello.caller == caller);
+                if !is_given_up {
+                    return state.waiting.push_front(request);
+                }
+                drop(state);
+                request.refuse(Error::Lost("it was given up".into()));
             }
         }
     }
+
+    fn is_done(&self, caller: CallerId) {
+        self.state.lock().is_done(caller);
+    }
+}
+
+fn too_many(part: u8) -> Error {
+    Error::Busy(format!("too many requests for part {part} wait at the memory node"))
 }

@@ -10,7 +10,7 @@ use crate::wire::Failure;
 use crate::wire::{PartOrder, PartView};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU32};
 use cenote_fabric::message::tcp::Tcp;
-use cenote_fabric::rdma::call::{Answer, Call, Caller, CallerId, Serve};
+use cenote_fabric::rdma::call::{Answer, Call, Called, Caller, CallerId, Serve};
 use cenote_fabric::rdma::loopback::Nodes;
 use cenote_fabric::ring::{User, UserOptions};
 
@@ -431,6 +431,9 @@ fn a_manager_of_a_later_term_is_heard_while_the_former_one_is_silent() {
     drop(node);
 }
 
+/// What a host says to a hello.
+const MEMORY: [u8; 8] = [1; 8];
+
 /// The host of another part: it knows whom it has heard, answers nothing else by itself (nor that, if it is to be silent), and keeps what it is asked.
 #[derive(Default)]
 struct Other(Mutex<Vec<(Vec<u8>, Answer)>>, AtomicBool);
@@ -438,7 +441,7 @@ struct Other(Mutex<Vec<(Vec<u8>, Answer)>>, AtomicBool);
 impl Serve for Other {
     fn serve(&self, _: CallerId, request: &[u8], answer: Answer) {
         match is_hello(request) {
-            true if !self.1.load(Ordering::Acquire) => answer.with(&[]),
+            true if !self.1.load(Ordering::Acquire) => answer.with(&MEMORY),
             _ => self.0.lock().push((request.to_vec(), answer)),
         }
     }
@@ -505,8 +508,79 @@ fn a_relay_passes_on_what_users_ask_for() {
     let mut unknown = far_request(ACCESSES);
     let part = unknown.len() - 2;
     unknown[part] = 7;
-    assert!(matches!(ask(unknown), Err(Error::Lost(_))));
+    assert!(matches!(ask(unknown), Err(Error::Revoked(_))), "it was not looked at");
     assert!(other.0.lock().is_empty());
+}
+
+/// What a member says to the relay first, whatever it is.
+fn far_hello() -> Vec<u8> {
+    let mut request = vec![1, 0, 0, 0, 0, 0, 0, 0, b'{', b'}'];
+    crate::relay::wrap(2, &mut request);
+    request
+}
+
+/// With its member's number.
+fn numbered(number: u8) -> Vec<u8> {
+    let mut request = far_request(ACCESSES);
+    request[4] = number;
+    request
+}
+
+fn answered(called: Called) -> Result<Vec<u8>> {
+    let answer = called.wait().remove(0).into_answer();
+    answer.and_then(crate::relay::answered)
+}
+
+/// Members number what they ask for by themselves; to the host it is all the node's.
+#[test]
+fn what_is_forwarded_has_a_number_of_the_node() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (node, other) = with_another(directory.path());
+    let (_connections, rings): (Vec<_>, Vec<_>) = [5, 6].map(|member| seated(&node, member)).into_iter().unzip();
+    let called: Vec<_> = rings
+        .iter()
+        .map(|ring| ring.post(vec![Call::new(numbered(9))]))
+        .collect();
+    until("both are there", || other.0.lock().len() == 2);
+    let mut numbers = Vec::new();
+    for (request, answer) in other.0.lock().drain(..) {
+        assert_eq!(request[1], 0, "neither was done before");
+        numbers.push(u32::from_le_bytes(*request[4..].first_chunk().expect("a number")));
+        answer.with(b"done");
+    }
+    called.into_iter().for_each(|called| assert!(answered(called).is_ok()));
+    assert!(numbers[0] != numbers[1] && !numbers.contains(&0), "{numbers:?}");
+    let plain = rings[0].post(vec![Call::new(far_request(ACCESSES))]);
+    until("it is there", || other.0.lock().len() == 1);
+    let (request, answer) = other.0.lock().pop().expect("one");
+    assert_eq!(request[4..8], [0; 4], "it had none");
+    answer.with(b"done");
+    answered(plain).expect("done");
+}
+
+/// Who says hello anew has given up what it had asked for: the answer to that means that nothing of it is done any more.
+#[test]
+fn a_hello_waits_for_what_its_member_has_under_way() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (node, other) = with_another(directory.path());
+    let ((_first, ring), (_second, others)) = (seated(&node, 5), seated(&node, 6));
+    let hello = |ring: &dyn Caller| ring.post(vec![Call::new(far_hello())]);
+    let first = answered(hello(&*ring)).expect("a way");
+    assert_eq!(first.len(), 8);
+    let asked = ring.post(vec![Call::new(numbered(1))]);
+    until("it is there", || other.0.lock().len() == 1);
+    let mut again = hello(&*ring);
+    // Another's does not wait for that.
+    answered(hello(&*others)).expect("a way");
+    assert!(!again.poll(), "what is under way may be done yet");
+    let (_, answer) = other.0.lock().pop().expect("one");
+    answer.with(b"done");
+    answered(asked).expect("done");
+    assert_ne!(
+        answered(again).expect("a way"),
+        first,
+        "what it did not hear of nobody knows"
+    );
 }
 
 /// The story: what waited for a connection counted as posted, and was posted after its member's end; meanwhile that one's end held up those of all others.
@@ -524,7 +598,7 @@ fn what_waits_for_a_way_is_refused_when_its_member_ends() {
     assert!(matches!(called.wait()[0].result, Err(Error::Lost(_))));
     other.1.store(false, Ordering::Release);
     let (_, hello) = other.0.lock().pop().expect("one");
-    hello.with(&[]);
+    hello.with(&MEMORY);
     let mut request = far_request(ACCESSES);
     request[20] = 8;
     // It may be told that the way was lost: the hello had its time, too.

@@ -94,20 +94,45 @@ impl Act<'_> {
         )
     }
 
-    /// Whether it may be done twice.
+    /// Whether it may be done twice. What writes may not, also if it writes the same: another may have written in between.
     pub(super) fn may_repeat(&self) -> bool {
-        matches!(
-            self,
-            Act::Read(_)
-                | Act::Write(_)
-                | Act::Load
-                | Act::Store(_)
-                | Act::Add(0)
-                | Act::Size
-                | Act::Find(_)
-                | Act::Expect(_)
-                | Act::Around { .. }
-        )
+        !self.is_write() || matches!(self, Act::Add(0))
+    }
+
+    /// A read or write as several, of so many bytes at most: each is done by itself, so that none is done again because another was not.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`] if there is no address so far; [`Error::Invalid`] if it is something else.
+    pub(super) fn in_pieces<'s>(
+        &'s mut self,
+        address: GlobalAddress,
+        most: usize,
+        into: &mut Vec<(GlobalAddress, Act<'s>)>,
+    ) -> Result<()> {
+        let at = |n: usize| {
+            let far = || Error::OutOfBounds(format!("{} bytes at {address}", n * most));
+            address.checked_add((n * most) as u64).ok_or_else(far)
+        };
+        match self {
+            Act::Read([]) => into.push((address, Act::Read(&mut []))),
+            Act::Write([]) => into.push((address, Act::Write(&[]))),
+            Act::Read(all) => {
+                for (n, piece) in all.chunks_mut(most).enumerate() {
+                    into.push((at(n)?, Act::Read(piece)));
+                }
+            }
+            Act::Write(all) => {
+                for (n, piece) in all.chunks(most).enumerate() {
+                    into.push((at(n)?, Act::Write(piece)));
+                }
+            }
+            _ => {
+                return Err(Error::Invalid(
+                    "an access in pieces that is neither read nor write".into(),
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// What can be known to be wrong before anything is looked at.

@@ -4,7 +4,9 @@
 //! part that last was known to have it. Each answer is the truth or the way to it: *done*, *frozen* (again in a moment), *away* (in that part), *not here* (ask its home).
 
 use super::act::{Act, Outcome};
-use super::far::FarPart;
+use super::far::wire::TRANSFER_MAX;
+use super::far::{Answered, FarPart, NoAnswer};
+use super::sequence::Step;
 use super::{GlobalAddress, Space};
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::{self, Nanos};
@@ -155,16 +157,28 @@ impl Space {
 
     /// Where it last was, or at home: also if it was in a part that is away by now, and may have come back before.
     fn attempt_far(&self, part: u8, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
-        let outcome = self.attempt_at(part, address, act);
+        if act.len() > TRANSFER_MAX as u64 {
+            let mut pieces = Vec::new();
+            act.in_pieces(address, TRANSFER_MAX, &mut pieces)?;
+            return self.act_far(pieces).map(|()| Outcome::Done(0, 0));
+        }
+        match self.attempt_at(part, address, act) {
+            Err(nobody) if self.may_be_at_home(part, address, &nobody) => {
+                let outcome = self.attempt_at(address.part(), address, act)?;
+                still_away(part, Some(&outcome), nobody).map(|()| outcome)
+            }
+            outcome => Ok(outcome?),
+        }
+    }
+
+    /// Whether an extent's home is to be asked, as nobody was there where it was last.
+    pub(super) fn may_be_at_home(&self, part: u8, address: GlobalAddress, no: &NoAnswer) -> bool {
         let home = address.part();
-        if part == home || outcome.is_ok() || self.part_numbered(home).is_some() {
-            return outcome;
+        let may_be = no.is_of_nobody() && part != home && self.part_numbered(home).is_none();
+        if may_be {
+            self.whereabouts().set(address, home);
         }
-        self.whereabouts().set(address, home);
-        match outcome {
-            Err(Error::Lost(_) | Error::Timeout(_)) if act.may_repeat() => self.attempt_at(home, address, act),
-            outcome => outcome,
-        }
+        may_be
     }
 
     /// In the parts that this process maps.
@@ -184,9 +198,9 @@ impl Space {
     }
 
     /// In a part, which another pod is asked for as a rule.
-    fn attempt_at(&self, number: u8, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
+    fn attempt_at(&self, number: u8, address: GlobalAddress, act: &mut Act<'_>) -> Answered<Outcome> {
         if let Some(part) = self.part_numbered(number) {
-            return part.act_as_host(address, act);
+            return Ok(part.act_as_host(address, act)?);
         }
         self.count_asked(1);
         self.far_part(number, address)?.act(address, act)
@@ -209,39 +223,54 @@ impl Space {
         self.part_numbered(address.part()).is_none() && self.far_numbered(address.part()).is_some()
     }
 
-    /// Does all of them, which are of parts that this process does not map: with one message to each part that has some.
-    pub(super) fn act_far(&self, acts: Vec<(GlobalAddress, Act<'_>)>) -> Result<()> {
-        let mut by_part: BTreeMap<u8, Vec<(GlobalAddress, Act<'_>)>> = BTreeMap::new();
-        for (address, mut act) in acts {
-            act.check(address)?;
-            match self.attempt_as_host(address, &mut act)? {
-                Outcome::NotHere => by_part
-                    .entry(self.whereabouts().of(address))
-                    .or_default()
-                    .push((address, act)),
-                outcome => _ = self.follow(address, &mut act, outcome)?,
+    /// Does all of them, reads and writes of parts that this process does not map: with one message to each part that has some, or a few if they are long.
+    pub(super) fn act_far(&self, mut acts: Vec<Step<'_>>) -> Result<()> {
+        let mut by_part: BTreeMap<u8, Vec<Step<'_>>> = BTreeMap::new();
+        for (address, act) in &mut acts {
+            act.check(*address)?;
+            match self.attempt_as_host(*address, act)? {
+                Outcome::NotHere => {
+                    let there = by_part.entry(self.whereabouts().of(*address)).or_default();
+                    act.in_pieces(*address, TRANSFER_MAX, there)?;
+                }
+                outcome => _ = self.follow(*address, act, outcome)?,
             }
         }
         for (part, mut acts) in by_part {
-            let outcomes = match self.far_numbered(part) {
-                Some(far) => {
-                    self.count_asked(acts.len());
-                    far.act_many(&mut acts)
-                }
-                None => Ok(acts.iter().map(|_| Ok(Outcome::NotHere)).collect()),
-            };
-            let outcomes = outcomes.unwrap_or_else(|error| acts.iter().map(|_| Err(error.clone())).collect());
+            let outcomes = self.attempt_many(part, &mut acts);
             for ((address, mut act), outcome) in acts.into_iter().zip(outcomes) {
                 let outcome = match outcome {
-                    Err(Error::Lost(_) | Error::Timeout(_)) if part != address.part() => {
-                        self.whereabouts().set(address, address.part());
-                        self.attempt(address, &mut act)
+                    Err(nobody) if self.may_be_at_home(part, address, &nobody) => {
+                        let outcome = self.attempt_at(address.part(), address, &mut act)?;
+                        still_away(part, Some(&outcome), nobody)?;
+                        outcome
                     }
-                    outcome => outcome,
+                    outcome => outcome?,
                 };
-                self.follow(address, &mut act, outcome?)?;
+                self.follow(address, &mut act, outcome)?;
             }
         }
         Ok(())
+    }
+
+    fn attempt_many(&self, part: u8, acts: &mut [Step<'_>]) -> Vec<Answered<Outcome>> {
+        match self.far_numbered(part) {
+            Some(far) => {
+                self.count_asked(acts.len());
+                far.act_many(acts)
+            }
+            None => acts.iter().map(|_| Ok(Outcome::NotHere)).collect(),
+        }
+    }
+}
+
+/// What its home says of an extent that is not reached where it was last: if it is there still, nobody knows it better.
+///
+/// # Errors
+/// Why it is not reached.
+pub(super) fn still_away(part: u8, outcome: Option<&Outcome>, nobody: NoAnswer) -> Result<()> {
+    match outcome {
+        Some(Outcome::Away(there)) if *there == part => Err(nobody.into()),
+        _ => Ok(()),
     }
 }

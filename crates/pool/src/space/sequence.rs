@@ -6,8 +6,8 @@
 
 use super::access::{Read, Write};
 use super::act::{Act, Outcome};
-use super::far::UnderWay;
-use super::route::{Near, Turns};
+use super::far::{Answered, UnderWay};
+use super::route::{Near, Turns, still_away};
 use super::{GlobalAddress, Space};
 use cenote_base::Result;
 
@@ -73,13 +73,29 @@ impl Space {
                 self.learn(*address, &Outcome::NotHere);
                 Ok(0)
             }
-            Near::There(part) => {
-                let count = self.that_lie_there(steps, part);
-                let steps = &mut steps[..count];
-                let outcomes = self.far_part(part, steps[0].0)?.act_in_order(steps)?;
-                Ok(self.take_in(steps, &outcomes, found))
-            }
+            Near::There(part) => self.advance_far(part, steps, found),
         }
+    }
+
+    /// With one message to a part: where the first one's extent was last, or its home if nobody is there.
+    fn advance_far(&self, part: u8, steps: &mut [Step<'_>], found: &mut [u64]) -> Result<usize> {
+        let first = steps[0].0;
+        let (count, outcomes) = match self.ask_in_order(part, steps) {
+            Err(nobody) if self.may_be_at_home(part, first, &nobody) => {
+                let (count, outcomes) = self.ask_in_order(first.part(), steps)?;
+                still_away(part, outcomes.first(), nobody)?;
+                (count, outcomes)
+            }
+            asked => asked?,
+        };
+        Ok(self.take_in(&steps[..count], &outcomes, found))
+    }
+
+    /// As many as are to be asked of that part, and fit into a message: how many these are, and what came of them.
+    fn ask_in_order(&self, part: u8, steps: &mut [Step<'_>]) -> Answered<(usize, Vec<Outcome>)> {
+        let count = self.that_lie_there(steps, part);
+        let far = self.far_part(part, steps[0].0)?;
+        Ok((count, far.act_in_order(&mut steps[..count])?))
     }
 
     /// What is done with a load or a store.

@@ -34,6 +34,8 @@ pub enum Fate {
 pub struct Fabric {
     nodes: Nodes,
     messages: AtomicU64,
+    /// Of requests.
+    bytes: AtomicU64,
     fate: Mutex<Fate>,
     late: Mutex<Vec<Late>>,
     meanwhile: Mutex<Option<Meanwhile>>,
@@ -85,6 +87,8 @@ impl Caller for Line {
 
     fn post(&self, calls: Vec<Call>) -> Called {
         self.fabric.messages.fetch_add(calls.len() as u64, Ordering::Relaxed);
+        let bytes = calls.iter().map(|call| call.request.len() as u64).sum();
+        self.fabric.bytes.fetch_add(bytes, Ordering::Relaxed);
         let fate = core::mem::replace(&mut *self.fabric.fate.lock().expect("whole"), Fate::Arrives);
         let lost = Error::Lost("the way is gone".into());
         match fate {
@@ -125,6 +129,13 @@ impl Fabric {
         }
     }
 
+    /// Bytes of the requests that `f` takes.
+    pub fn bytes<T>(&self, f: impl FnOnce() -> T) -> (u64, T) {
+        let before = self.bytes.load(Ordering::Relaxed);
+        let result = f();
+        (self.bytes.load(Ordering::Relaxed) - before, result)
+    }
+
     /// Messages that `f` takes.
     pub fn messages<T>(&self, f: impl FnOnce() -> T) -> (u64, T) {
         let before = self.messages.load(Ordering::Relaxed);
@@ -135,7 +146,7 @@ impl Fabric {
 
 pub struct Pods {
     pub fabric: Arc<Fabric>,
-    pub hosts: Vec<Host>,
+    pub hosts: Vec<Arc<Host>>,
     pub users: Vec<Space>,
 }
 
@@ -145,11 +156,12 @@ impl Pods {
         let fabric = Arc::new(Fabric {
             nodes: Nodes::default(),
             messages: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
             fate: Mutex::new(Fate::Arrives),
             late: Mutex::default(),
             meanwhile: Mutex::default(),
         });
-        let hosts: Vec<_> = (0..2).map(|pod| host(&fabric, pod, extents)).collect();
+        let hosts: Vec<_> = (0..2).map(|pod| host(&fabric, pod, part(pod, extents))).collect();
         let mut pods = Self {
             fabric,
             hosts,
@@ -194,8 +206,13 @@ impl Pods {
     }
 
     pub fn relocate(&self, address: GlobalAddress, to: u8) -> Result<()> {
-        let extent = address.checked_sub(address.offset().into()).expect("an extent");
-        self.hosts[usize::from(address.part()) - 1].relocate(extent, to)
+        relocate(&self.hosts[usize::from(address.part()) - 1], address, to)
+    }
+
+    /// What lets another host take the place of a pod's, as after a restart of its memory node.
+    pub fn restarting(&self, pod: usize) -> impl FnOnce() -> Arc<Host> + Send + 'static {
+        let (fabric, part) = (Arc::clone(&self.fabric), Arc::clone(self.hosts[pod].part()));
+        move || host(&fabric, pod, part)
     }
 
     /// Ends a session as if its process had died.
@@ -207,7 +224,13 @@ impl Pods {
     }
 }
 
-fn host(fabric: &Fabric, pod: usize, extents: u64) -> Host {
+/// Moves the extent of an address, which is one of the host's part.
+pub fn relocate(host: &Host, address: GlobalAddress, to: u8) -> Result<()> {
+    let extent = address.checked_sub(address.offset().into()).expect("an extent");
+    host.relocate(extent, to)
+}
+
+fn part(pod: usize, extents: u64) -> Arc<Part> {
     let options = PartOptions {
         space: SPACE,
         part: pod as u8 + 1,
@@ -216,7 +239,10 @@ fn host(fabric: &Fabric, pod: usize, extents: u64) -> Host {
         movable: true,
         region: RegionOptions::default(),
     };
-    let part = Arc::new(Part::dram(&options).expect("memory"));
+    Arc::new(Part::dram(&options).expect("memory"))
+}
+
+fn host(fabric: &Fabric, pod: usize, part: Arc<Part>) -> Arc<Host> {
     let options = HostOptions {
         pod: PODS[pod].into(),
         key: KEY,
@@ -227,7 +253,7 @@ fn host(fabric: &Fabric, pod: usize, extents: u64) -> Host {
     let hosts = Hosts::default();
     hosts.add(&host);
     fabric.nodes.add(PODS[pod]).serve(Arc::new(hosts));
-    host
+    Arc::new(host)
 }
 
 pub fn at(address: GlobalAddress, bytes: usize) -> GlobalAddress {

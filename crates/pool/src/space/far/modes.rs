@@ -10,6 +10,7 @@
 //! asked for so many that it may matter: probes of each size and mode, interleaved, for [`BUDGET`] at most. A look is for each read, so small ones stay plain in any company.
 
 use super::Way;
+use super::question::lost_call;
 use super::wire::{self, DirectFrom, PROBE_MAX};
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::{self, Mutex, Nanos};
@@ -59,13 +60,15 @@ const BEING_PROBED: u64 = u64::MAX - 1;
 /// A connection, and from how many bytes on its reads are direct.
 pub struct Line {
     pub caller: Arc<dyn Caller>,
+    /// The host's memory of what this user has asked for: another number when that was lost.
+    pub memory: u64,
     reads: FarReads,
     from: AtomicU64,
     probed: Mutex<Vec<Probed>>,
 }
 
 impl Line {
-    pub fn new(caller: Arc<dyn Caller>, reads: FarReads) -> Self {
+    pub fn new(caller: Arc<dyn Caller>, memory: u64, reads: FarReads) -> Self {
         let from = match reads {
             FarReads::Measured => UNKNOWN,
             FarReads::Plain => u64::MAX,
@@ -73,6 +76,7 @@ impl Line {
         };
         Self {
             caller,
+            memory,
             reads,
             from: AtomicU64::new(from),
             probed: Mutex::default(),
@@ -154,7 +158,7 @@ fn probe_once(caller: &dyn Caller, size: usize, is_direct: bool, memory: &mut Ve
     let call = Call::new(wire::probe(size, is_direct)).within(until - began);
     let call = caller.post(vec![call.into_memory(lent)]).wait().pop();
     let took = rt::now().since(began);
-    let call = call.ok_or_else(super::lost_call)?;
+    let call = call.unwrap_or_else(lost_call);
     if is_direct {
         *memory = call.memory;
     }
@@ -329,7 +333,7 @@ mod tests {
 
     #[test]
     fn what_is_read_at_once_decides_and_small_ones_stay_plain() {
-        let line = |reads| Line::new(Arc::new(Nobody), reads);
+        let line = |reads| Line::new(Arc::new(Nobody), 1, reads);
         let measured = line(FarReads::Measured);
         measured.from.store(16 << 10, Ordering::Relaxed);
         let direct = |line: &Line, lens: &[u64]| line.direct_from(lens.iter().copied());

@@ -1,8 +1,8 @@
 //! What users and hosts of parts say to each other by calls. What is read here came over a network: nothing in it is believed before it was checked.
 //!
 //! ```text
-//!   request: kind u8 | 0 u8 | count u16 | 0 u32, then by kind
-//!     1 hello      JSON
+//!   request: kind u8 | again u8 | count u16 | number u32, then by kind
+//!     1 hello      JSON;  answer: memory u64, another one when what the host knew of this user is gone
 //!     2 accesses   items: op u8 | 0 u8 | 0 u16 | len u32 | address u64 | value u64 | new u64, then of a write its bytes, filled up to 8
 //!                  answers: status u8 | 0 u8 | 0 u16 | len u32 | value u64, then of a read its bytes or of an error its JSON, filled up to 8
 //!     3 alloc      session u64 | len u64 | lifetime u64;  answer: address u64
@@ -15,7 +15,7 @@
 //!
 //! What *direct* reads bring goes into memory that the call lends, one after the other and each filled up to 8; their answers have no bytes, and their value is the length.
 //!
-//! Little-endian.
+//! Little-endian. The number is the low half of that of a request which must be done once ([`super::way`]); it is 0 of others. Again is 1 if the request may have been done before.
 
 use super::super::GlobalAddress;
 use super::super::act::{Act, Outcome};
@@ -75,14 +75,47 @@ pub struct Hello {
     pub pod: String,
 }
 
+/// What a user says first on each connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Greeting {
+    pub hello: Hello,
+    /// By what the host knows the user again. Drawn by the user.
+    pub user: u128,
+    /// Which of its connections this is, counted from 1 on.
+    pub turn: u64,
+}
+
+/// What a request begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    pub kind: u8,
+    pub count: usize,
+    pub number: u32,
+    pub is_again: bool,
+}
+
 fn head(kind: u8, count: usize) -> Vec<u8> {
     let mut bytes = vec![kind, 0, 0, 0, 0, 0, 0, 0];
     bytes[2..4].copy_from_slice(&(count as u16).to_le_bytes());
     bytes
 }
 
-pub fn hello(hello: &Hello) -> Result<Vec<u8>> {
-    json(HELLO, hello)
+/// Gives a request its number, and says whether it may have been done before.
+pub fn set_number(request: &mut [u8], number: u32, is_again: bool) {
+    if let Some(head) = request.first_chunk_mut::<HEAD>() {
+        head[1] = is_again.into();
+        head[4..].copy_from_slice(&number.to_le_bytes());
+    }
+}
+
+pub fn greeting(greeting: &Greeting) -> Result<Vec<u8>> {
+    json(HELLO, greeting)
+}
+
+/// The memory that the answer to a greeting names.
+pub fn read_memory(answer: &[u8]) -> Result<u64> {
+    let bytes = <[u8; 8]>::try_from(answer).map_err(|_| Error::corrupt("an answer to a greeting"))?;
+    Ok(u64::from_le_bytes(bytes))
 }
 
 /// A request, or an answer (kind 0), of JSON.
@@ -92,13 +125,27 @@ pub fn json(kind: u8, value: &impl Serialize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Kind, count, and the rest of a request.
-pub fn split(request: &[u8]) -> Result<(u8, usize, &[u8])> {
+/// The head and the rest of a request.
+pub fn split(request: &[u8]) -> Result<(Head, &[u8])> {
     match request.split_first_chunk::<HEAD>() {
-        Some(([kind, 0, low, high, 0, 0, 0, 0], rest)) => {
-            Ok((*kind, usize::from(u16::from_le_bytes([*low, *high])), rest))
+        Some(([kind, again @ (0 | 1), low, high, number @ ..], rest)) => {
+            let head = Head {
+                kind: *kind,
+                count: usize::from(u16::from_le_bytes([*low, *high])),
+                number: u32::from_le_bytes(*number),
+                is_again: *again == 1,
+            };
+            Ok((head, rest))
         }
         _ => Err(Error::corrupt("the head of a request")),
+    }
+}
+
+/// The count and the rest of an answer.
+fn split_answer(answer: &[u8]) -> Result<(usize, &[u8])> {
+    match split(answer)? {
+        (head, rest) if head.kind == 0 && head.number == 0 && !head.is_again => Ok((head.count, rest)),
+        _ => Err(Error::corrupt("the head of an answer")),
     }
 }
 
@@ -108,7 +155,7 @@ pub fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
 
 /// The JSON of an answer.
 pub fn answered<T: DeserializeOwned>(answer: &[u8]) -> Result<T> {
-    from_json(split(answer)?.2)
+    from_json(split_answer(answer)?.1)
 }
 
 fn fill(bytes: &mut Vec<u8>) {
@@ -510,8 +557,8 @@ pub struct Answers<'a> {
 
 impl<'a> Answers<'a> {
     pub fn new(answer: &'a [u8], count: usize) -> Result<Self> {
-        match split(answer)? {
-            (0, n, rest) if n == count => Ok(Self::of(rest)),
+        match split_answer(answer)? {
+            (n, rest) if n == count => Ok(Self::of(rest)),
             _ => Err(Error::corrupt("an answer to something else")),
         }
     }
@@ -531,8 +578,8 @@ impl<'a> Answers<'a> {
 
     /// Those of a sequence of `count`, and how many there are: all, or up to the first that was not done.
     pub fn of_sequence(answer: &'a [u8], count: usize) -> Result<(usize, Self)> {
-        match split(answer)? {
-            (0, n, rest) if (1..=count).contains(&n) => Ok((n, Self::of(rest))),
+        match split_answer(answer)? {
+            (n, rest) if (1..=count).contains(&n) => Ok((n, Self::of(rest))),
             _ => Err(Error::corrupt("an answer to something else")),
         }
     }

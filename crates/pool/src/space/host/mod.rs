@@ -11,20 +11,24 @@
 //!
 //! Who waits for whom: policy → executors → workers → who serves; resolver → who serves. Nobody waits the other way, so hosts that order each other about do not wait in a circle.
 
+mod hosts;
 mod image;
 mod obey;
 mod orphans;
 mod policy;
 mod relocate;
+mod replies;
 mod steps;
 mod transfer;
 
 #[cfg(test)]
 mod tests;
 
+pub use hosts::Hosts;
+
 use super::GlobalAddress;
 use super::far::Way;
-use super::far::wire::{self, Fetch, Hello};
+use super::far::wire::{self, Fetch, Head};
 use super::heat::{Heat, HeatOptions};
 use super::keeper::{Keeper, SessionId};
 use super::local::LocalKeeper;
@@ -34,8 +38,10 @@ use super::session::Desk;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{self, Condvar, HashMap, Mutex, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::rdma::call::{Answer, Call, CallerId, Serve};
+use cenote_fabric::rdma::call::{Answer, Call};
+use hosts::KnownUser;
 use obey::Steps;
+use replies::Replies;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -296,6 +302,8 @@ struct Inner {
     steps: Mutex<Steps>,
     /// Extents that are frozen here, and by which freezing. Held while a piece of one is read: who thaws takes it out first.
     frozen: Mutex<BTreeMap<GlobalAddress, u64>>,
+    /// What its users have had done.
+    replies: Replies,
     /// The extent that is being moved.
     under_way: Mutex<Option<GlobalAddress>>,
     work: Queue<Job>,
@@ -339,6 +347,7 @@ impl Host {
             near: Mutex::new(vec![Near::default(); slots]),
             steps: Mutex::default(),
             frozen: Mutex::default(),
+            replies: Replies::default(),
             under_way: Mutex::new(None),
             work: Queue::default(),
             wishes: Queue::default(),
@@ -458,14 +467,30 @@ impl Inner {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// What has come by a call of a user who is in that pod. Does not block.
-    fn serve(self: &Arc<Self>, pod: &str, request: &[u8], answer: Answer) {
+    /// What has come by a call of a user. Does not block.
+    fn serve(self: &Arc<Self>, user: &KnownUser, request: &[u8], answer: Answer) {
         match wire::split(request) {
-            Ok((kind @ (wire::ACCESSES | wire::SEQUENCE), count, rest)) => {
-                self.serve_accesses(pod, (kind, count), rest, answer);
-            }
-            Ok((wire::PROBE, _, rest)) => self.serve_probe(rest, answer),
-            Ok((kind, _, rest)) => self.serve_other(request, kind, rest, answer),
+            Ok((head, rest)) if head.number != 0 => self.serve_once(user, head, rest, answer),
+            Ok((head, rest)) => match head.kind {
+                wire::ACCESSES | wire::SEQUENCE => self.serve_accesses(&user.pod, head, rest, answer),
+                wire::PROBE => self.serve_probe(rest, answer),
+                _ => self.serve_other(request, head.kind, rest, answer),
+            },
+            Err(error) => answer.fail(error),
+        }
+    }
+
+    /// What must be done once: all at once, and its answer is remembered. So nothing of it is sent later.
+    fn serve_once(&self, user: &KnownUser, head: Head, rest: &[u8], mut answer: Answer) {
+        let connection = answer.caller();
+        let work = |into: &mut Vec<u8>| match head.kind {
+            wire::ACCESSES | wire::SEQUENCE => self.carry_out(&user.pod, head, rest, 0, into).map(drop),
+            wire::ROOT => self.serve_root(rest, into),
+            _ => Err(Error::corrupt("a request of no kind that has a number")),
+        };
+        let asked = (head.number, head.is_again);
+        match user.user.once(connection, asked, answer.bytes(), work) {
+            Ok(()) => answer.send(),
             Err(error) => answer.fail(error),
         }
     }
@@ -483,18 +508,20 @@ impl Inner {
     fn answer_other(&self, kind: u8, rest: &[u8], answer: &mut Vec<u8>) -> Result<Option<Vec<u8>>> {
         match kind {
             wire::FETCH => self.fetch(wire::read_fetch(rest)?, answer).map(|()| None),
-            wire::ROOT => {
-                let root = self.part.root();
-                if let Some(address) = wire::read_root(rest)? {
-                    root.store(address.raw(), Ordering::Release);
-                }
-                answer.extend(root.load(Ordering::Acquire).to_le_bytes());
-                Ok(None)
-            }
+            wire::ROOT => self.serve_root(rest, answer).map(|()| None),
             wire::ALLOC => Ok(Some(rest.to_vec())),
             wire::ORDER => self.take_order(wire::from_json(rest)?, answer),
             _ => Err(Error::corrupt("a request of no kind")),
         }
+    }
+
+    fn serve_root(&self, rest: &[u8], answer: &mut Vec<u8>) -> Result<()> {
+        let root = self.part.root();
+        if let Some(address) = wire::read_root(rest)? {
+            root.store(address.raw(), Ordering::Release);
+        }
+        answer.extend(root.load(Ordering::Acquire).to_le_bytes());
+        Ok(())
     }
 
     /// Answers an order at once, if that takes no time: then there is nothing to defer.
@@ -509,7 +536,7 @@ impl Inner {
     }
 
     fn defer(&self, request: &[u8], answer: Answer) {
-        let order = wire::split(request).and_then(|(_, _, rest)| wire::from_json::<Order>(rest));
+        let order = wire::split(request).and_then(|(_, rest)| wire::from_json::<Order>(rest));
         match order {
             Ok(Order::Relocate { extent, to }) => self.add_wish(extent, Some(to), Told::Answer(answer)),
             Ok(Order::Reclaim { extent }) => self.add_wish(extent, None, Told::Answer(answer)),
@@ -619,72 +646,5 @@ impl Inner {
         };
         let call = Call::new(wire::json(wire::ORDER, order)?).within(patience);
         wire::answered(&way.ask_unless(call, || self.is_stopping())?)
-    }
-}
-
-/// What serves the calls of a memory node: all parts that it hosts, several of one space too. Lock order: hosts, then callers.
-#[derive(Default)]
-pub struct Hosts {
-    /// By space and part.
-    hosts: Mutex<BTreeMap<(u128, u8), Arc<Inner>>>,
-    callers: Mutex<BTreeMap<CallerId, (Arc<Inner>, String)>>,
-}
-
-impl Hosts {
-    /// Serves a host's part too, in place of a former host of it.
-    pub fn add(&self, host: &Host) {
-        let place = host.inner.place_in_pool();
-        self.remove(place.0, place.1);
-        self.hosts.lock().insert(place, Arc::clone(&host.inner));
-    }
-
-    /// Serves a part of a space no more.
-    pub fn remove(&self, space: u128, part: u8) {
-        let mut hosts = self.hosts.lock();
-        hosts.remove(&(space, part));
-        let is_another = |host: &Inner| host.place_in_pool() != (space, part);
-        self.callers.lock().retain(|_, (host, _)| is_another(host));
-    }
-
-    /// Serves nothing more.
-    pub fn clear(&self) {
-        self.hosts.lock().clear();
-        self.callers.lock().clear();
-    }
-
-    fn admit(&self, caller: CallerId, hello: Hello) -> Result<()> {
-        if hello.pod.len() > POD_MAX {
-            return Err(Error::Invalid(format!("a pod's name of {} bytes", hello.pod.len())));
-        }
-        let hosts = self.hosts.lock();
-        let host = hosts.get(&(hello.space, hello.part));
-        let host = host.filter(|host| host.options.key == hello.key && !host.is_stopping());
-        let host =
-            host.ok_or_else(|| Error::Invalid("no such part is served here, or the key is not its own".into()))?;
-        self.callers.lock().insert(caller, (Arc::clone(host), hello.pod));
-        Ok(())
-    }
-}
-
-impl Serve for Hosts {
-    fn serve(&self, caller: CallerId, request: &[u8], answer: Answer) {
-        if request.first() == Some(&wire::HELLO) {
-            let hello = wire::split(request).and_then(|(_, _, rest)| wire::from_json(rest));
-            return match hello.and_then(|hello| self.admit(caller, hello)) {
-                Ok(()) => answer.with(&[]),
-                Err(error) => answer.fail(error),
-            };
-        }
-        let known = self.callers.lock().get(&caller).cloned();
-        let known = known.filter(|(host, _)| !host.is_stopping());
-        match known {
-            Some((host, pod)) => host.serve(&pod, request, answer),
-            // Or what he spoke with is gone: he says it again, to who is there then.
-            None => answer.fail(Error::Revoked("who asks has not said who he is".into())),
-        }
-    }
-
-    fn ended(&self, caller: CallerId) {
-        self.callers.lock().remove(&caller);
     }
 }

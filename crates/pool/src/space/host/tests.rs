@@ -7,8 +7,8 @@ mod handed;
 mod late;
 mod orphans;
 
-use super::super::far::Way;
 use super::super::far::wire::Hello;
+use super::super::far::{Question, Repeat, Way};
 use super::super::{
     FarPart, FarReads, GlobalAddress, Keeper, Lifetime, LocalKeeper, Part, PartOptions, Read, Session, Space, Write,
 };
@@ -18,7 +18,7 @@ use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::RegionOptions;
-use cenote_fabric::rdma::call::{Callers, Serve};
+use cenote_fabric::rdma::call::{Call, Callers, Serve};
 use cenote_fabric::rdma::loopback::Nodes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -636,12 +636,20 @@ fn what_both_use_alike_stays() {
     assert_eq!(pods.hosts[1].moved().came, 0);
 }
 
+fn ask(way: &Way, request: Vec<u8>, repeat: Repeat) -> Result<Vec<u8>> {
+    Ok(way.ask(Question::new(Call::new(request), repeat))?.answer)
+}
+
 #[test]
 fn strangers_and_garbage_are_refused() {
     let pods = Pods::still(4);
     let stranger = |hello: Hello| {
         let way = Way::new(Arc::clone(&pods.nodes) as Arc<dyn Callers>, PODS[0], hello);
-        way.ask(super::wire::accesses(super::wire::ACCESSES, &[], Vec::new()))
+        ask(
+            &way,
+            super::wire::accesses(super::wire::ACCESSES, &[], Vec::new()),
+            Repeat::Freely,
+        )
     };
     let pod = String::new();
     let hello = |space, part, key| Hello {
@@ -661,7 +669,8 @@ fn strangers_and_garbage_are_refused() {
         let kind = 2 + dice.below(7) as u8;
         let mut request = vec![kind, 0, dice.below(4) as u8, 0, 0, 0, 0, 0];
         request.extend((0..dice.below(120)).map(|_| [0, 1, 8, 11, 255, 64][dice.below(6)]));
-        let _ = way.ask(request);
+        let repeat = [Repeat::Freely, Repeat::Numbered, Repeat::Never][dice.below(3)];
+        let _ = ask(&way, request, repeat);
     }
     pods.audit();
 }

@@ -14,7 +14,7 @@
 use super::super::GlobalAddress;
 use super::super::access::AHEAD;
 use super::super::act::{Act, Outcome};
-use super::super::far::wire::{self, Direct, PROBE_MAX};
+use super::super::far::wire::{self, Direct, Head, PROBE_MAX};
 use super::super::keeper::Keeper;
 use super::Inner;
 use cenote_base::Result;
@@ -25,27 +25,28 @@ use std::sync::{Arc, Weak};
 
 impl Inner {
     /// Does the accesses of a request, and answers.
-    pub(super) fn serve_accesses(self: &Arc<Self>, pod: &str, kind: (u8, usize), items: &[u8], mut answer: Answer) {
+    pub(super) fn serve_accesses(self: &Arc<Self>, pod: &str, head: Head, items: &[u8], mut answer: Answer) {
         let (freezing, room) = (self.keeper.freezings(), answer.room());
-        match self.carry_out(pod, kind, items, room, answer.bytes()) {
+        match self.carry_out(pod, head, items, room, answer.bytes()) {
             Ok(direct) if direct.is_empty() => answer.send(),
             Ok(direct) => answer.send_from(Box::new(Transfer::new(Arc::downgrade(self), direct, freezing))),
             Err(error) => answer.fail(error),
         }
     }
 
-    fn carry_out(
+    /// Does the accesses of a request: the direct reads that are to be sent, of which there is `room` for so many bytes.
+    pub(super) fn carry_out(
         &self,
         pod: &str,
-        kind: (u8, usize),
+        head: Head,
         items: &[u8],
         room: usize,
         answer: &mut Vec<u8>,
     ) -> Result<Vec<Direct>> {
-        let mut counted: Vec<(u32, bool)> = Vec::with_capacity(kind.1);
+        let mut counted: Vec<(u32, bool)> = Vec::with_capacity(head.count);
         let mut ahead = wire::ahead(items);
         let mut begun = 0;
-        let done = wire::carry_out(kind, items, answer, room, |address, act| {
+        let done = wire::carry_out((head.kind, head.count), items, answer, room, |address, act| {
             if begun % AHEAD == 0 {
                 self.prefetch(ahead.by_ref().take(AHEAD));
             }

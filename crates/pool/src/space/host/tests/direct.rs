@@ -1,5 +1,6 @@
 //! Direct reads: bytes that the fabric sends from where they lie, into memory that the call has lent.
 
+use super::super::KnownUser;
 use super::super::wire::{self, DirectFrom, Item};
 use super::*;
 use crate::space::act::Act;
@@ -108,7 +109,9 @@ impl Answering for Kept {
 fn ask(pods: &Pods, request: &[u8], room: usize) -> Result<Answered> {
     let kept = Arc::new(Kept::default());
     let answer = Answer::new(CallerId(1), 1, Arc::clone(&kept) as _).with_room(room);
-    pods.hosts[0].inner.serve(PODS[1], request, answer);
+    let host = &pods.hosts[0].inner;
+    let user = KnownUser::come(host, PODS[1], CallerId(1)).expect("let in");
+    host.serve(&user, request, answer);
     let answered = kept.0.lock().take();
     answered.expect("at once")
 }

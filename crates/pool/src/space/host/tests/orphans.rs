@@ -303,7 +303,7 @@ struct LosesAnswer {
 
 impl Serve for LosesAnswer {
     fn serve(&self, caller: CallerId, request: &[u8], answer: Answer) {
-        let order = wire::split(request).and_then(|(_, _, rest)| wire::from_json::<Order>(rest));
+        let order = wire::split(request).and_then(|(_, rest)| wire::from_json::<Order>(rest));
         match order {
             Ok(order @ Order::GiveUp { .. }) if !self.is_lost.swap(true, Ordering::AcqRel) => {
                 self.host.obey(&order).expect("obeyed");
