@@ -471,11 +471,11 @@ fn picture(found: &Found) -> Chart {
             .sizes
             .iter()
             .filter(|cell| cell.place == place && cell.what == what)
-            .map(|cell| (cell.bytes as f64, cell.measured.p50_us))
+            .map(|cell| (cell.bytes as f64 / 1024.0, cell.measured.p50_us))
             .collect(),
         paper: false,
     };
-    let rates = |cells: &[ByCount]| {
+    let rates = |cells: &[&ByCount]| {
         vec![Series {
             name: "all clients together".into(),
             points: cells
@@ -484,6 +484,12 @@ fn picture(found: &Found) -> Chart {
                 .collect(),
             paper: false,
         }]
+    };
+    // One pod alone is beyond the scale of several.
+    let (alone, several): (Vec<_>, Vec<_>) = found.pods.iter().partition(|cell| cell.count == 1);
+    let by_pods = match alone[..] {
+        [one] => format!("by pods (one alone: {})", thousands(one.measured.per_second / 1e3)),
+        _ => "by pods".into(),
     };
     let panel = |title: &str, x: &str, y: &str, series| Panel {
         title: title.into(),
@@ -497,7 +503,7 @@ fn picture(found: &Found) -> Chart {
         panels: vec![
             panel(
                 "one by one, own pod",
-                "bytes",
+                "KiB",
                 "us, median",
                 vec![
                     by_size("own pod", What::Read, "read"),
@@ -506,7 +512,7 @@ fn picture(found: &Found) -> Chart {
             ),
             panel(
                 "one by one, other pod",
-                "bytes",
+                "KiB",
                 "us, median",
                 vec![
                     by_size("other pod", What::Read, "read"),
@@ -517,13 +523,13 @@ fn picture(found: &Found) -> Chart {
                 "by clients",
                 "clients in each of two pods",
                 "thousand accesses a second",
-                rates(&found.clients),
+                rates(&found.clients.iter().collect::<Vec<_>>()),
             ),
             panel(
-                "by pods",
+                &by_pods,
                 "pods, a client in each",
                 "thousand accesses a second",
-                rates(&found.pods),
+                rates(&several),
             ),
         ]
         .into_iter()
