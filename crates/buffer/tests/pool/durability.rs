@@ -135,7 +135,11 @@ fn a_replay_that_was_cut_off_is_done_again() {
         }
         drop(file);
         within(&files, || {
-            files.fail_reads_of(format!("/data/spaces/{:08x}.pages", second.space));
+            files.fail_reads_of(match late {
+                // What a start reads of pages first, and what it reads of them in the replay.
+                false => "/data/doublewrite".into(),
+                true => format!("/data/spaces/{:08x}.pages", second.space),
+            });
             try_open(config(Kind::Cxl, &region)).err().expect("the disk fails");
             files.heal();
             let (pool, report) = try_open(config(Kind::Cxl, &region)).expect("pool");
