@@ -6,7 +6,7 @@ import enum
 import math
 import os
 import threading
-from ctypes import addressof, byref, c_uint64, c_void_p, create_string_buffer
+from ctypes import addressof, byref, c_char_p, c_uint64, c_void_p, create_string_buffer
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Iterable, List, NamedTuple, Optional, Tuple, Type, Union
 
@@ -169,6 +169,20 @@ def _text(text: Optional[str]) -> Optional[bytes]:
     return None if text is None else text.encode()
 
 
+def _size(size: int) -> int:
+    if size >> 64:
+        raise errors.InvalidError(f"no space has {size} bytes")
+    return size
+
+
+def _way(
+    manager: Optional[str], tenant: Optional[str], secret: Optional[str], pod: Optional[str] = None, size: int = 0
+) -> Any:
+    """To a pool."""
+    texts = [_text(text) for text in (manager, tenant, secret, pod)]
+    return byref(CPoolOptions(*texts, COptions(size, 0, 0)))
+
+
 class Space(_Open):
     """A heap that many processes share. Use it from any thread.
 
@@ -228,12 +242,43 @@ class Space(_Open):
     ) -> Space:
         """Opens a space of a pool by its name, beside all other processes that have it open. ``manager`` is ``127.0.0.1:5440`` unless told otherwise. With a ``size`` the
         space is made if there is none of the name. :class:`LostError` if there is no manager; :class:`InvalidError` for a wrong name, tenant or secret."""
-        texts = [_text(text) for text in (manager, tenant, secret, pod)]
-        if size >> 64:
-            raise errors.InvalidError(f"no space has {size} bytes")
-        options = CPoolOptions(*texts, COptions(size, 0, 0))
+        options = _way(manager, tenant, secret, pod, _size(size))
         # Any access may have to ask a memory node or the manager, and wait for it: other threads run meanwhile.
-        return cls._opened(waiting.cenote_space_connect, _text(name), byref(options), short=waiting)
+        return cls._opened(waiting.cenote_space_connect, _text(name), options, short=waiting)
+
+    @staticmethod
+    def grow(
+        name: str,
+        size: int,
+        manager: Optional[str] = None,
+        *,
+        tenant: Optional[str] = None,
+        secret: Optional[str] = None,
+        pods: Optional[Iterable[str]] = None,
+    ) -> None:
+        """Gives a space of a pool ``size`` bytes more, spread over the memory nodes of some pods, or of all. Who has it open finds them when there is no room elsewhere.
+
+        :class:`FullError` (pool, pods or quota; what some nodes could give is added in any case); :class:`InvalidError` if there is no space of the name; :class:`LostError` and
+        :class:`TimedOutError`: it has grown once, or not at all."""
+        if isinstance(pods, str):
+            raise errors.InvalidError(f"pods are several: [{pods!r}]")
+        names = None if pods is None else [_text(pod) for pod in pods]
+        array = None if names is None else (c_char_p * len(names))(*names)
+        status = waiting.cenote_space_grow(
+            _text(name), _size(size), array, len(names or ()), _way(manager, tenant, secret), _report.at
+        )
+        if status:
+            raise _failed(status)
+
+    @staticmethod
+    def drop(
+        name: str, manager: Optional[str] = None, *, tenant: Optional[str] = None, secret: Optional[str] = None
+    ) -> None:
+        """Drops a space of a pool: what lies in it is gone. Every process that has it open is killed, this one too: close it before. :class:`InvalidError` if there is none of the
+        name. Until the memory nodes have let go of it :meth:`connect` raises :class:`BusyError`, or with a ``size`` waits."""
+        status = waiting.cenote_space_drop(_text(name), _way(manager, tenant, secret), _report.at)
+        if status:
+            raise _failed(status)
 
     def __enter__(self) -> Space:
         return self
@@ -460,15 +505,16 @@ class Session(_Open):
 
 
 class Lock:
-    """A lock that a session holds, until it is unlocked."""
+    """A lock that a session holds, until it is unlocked, or left broken. As a context manager it is unlocked at the end, unless it was left before."""
 
     def __init__(self, session: Session, address: Address, mode: int, owner_died: bool) -> None:
         self._session, self._address, self._mode = session, address, mode
         self._owner_died = owner_died
+        self._is_left = False
 
     @property
     def owner_died(self) -> bool:
-        """Whether the last writer died, and may have left anything half done. Then the lock is held to write, whatever it was asked for."""
+        """Whether the last writer died, or :meth:`left it broken <leave_broken>`, and may have left anything half done. Then the lock is held to write, whatever it was asked for."""
         return self._owner_died
 
     def read(self, address: int, length: int) -> bytes:
@@ -489,10 +535,18 @@ class Lock:
 
     def unlock(self) -> None:
         """Lets go of it, when all that was written is in its place."""
+        self._is_left = True
         self._session._call(waiting.cenote_unlock, self._address, self._mode)
+
+    def leave_broken(self) -> None:
+        """Lets go of it as if its owner had died: whoever has it next is told so, and repairs what it protects. Of what was written and not synced the last may be missing. Held to
+        read: as :meth:`unlock`."""
+        self._is_left = True
+        self._session._call(waiting.cenote_lock_leave_broken, self._address, self._mode)
 
     def __enter__(self) -> Lock:
         return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException], trace: Optional[TracebackType]) -> None:
-        self.unlock()
+        if not self._is_left:
+            self.unlock()

@@ -399,6 +399,25 @@ class Locks(WithSpace):
             self.assertEqual(space.cache_stats, cenote_pool.CacheStats(0, 0, 0, 0, 0, 0), "all of it is near")
 
 
+    def test_a_lock_that_is_left_broken_is_taken_over(self) -> None:
+        lock, other = self.session.new_lock(), self.space.session()
+        with self.session.lock(lock) as held:
+            held.leave_broken()
+        for _ in range(2):
+            with other.lock(lock, write=False, timeout=0) as held:
+                self.assertTrue(held.owner_died)
+                self.assertRaises(cenote_pool.TimedOutError, self.session.lock, lock, write=False, timeout=0)
+                held.leave_broken()
+                self.fails(InvalidError, "hold", held.leave_broken)
+        other.lock(lock).unlock()
+        for _ in range(2):
+            with self.session.lock(lock, write=False) as held:
+                self.assertFalse(held.owner_died)
+                held.leave_broken()
+        with self.session.lock(lock) as held:
+            self.assertFalse(held.owner_died, "readers leave nothing behind")
+            held.unlock()
+
     def test_any_time_to_wait_is_one(self) -> None:
         lock = self.session.new_lock()
         for timeout in (None, float("inf"), 1e300, -1.0, -float("inf"), 0):
@@ -413,6 +432,13 @@ class Pool(WithSpace):
         self.fails(InvalidError, "zero", Space.connect, "a\0b", "127.0.0.1:1")
         self.fails(InvalidError, "zero", lambda: Space.connect("heap", "127.0.0.1:1", secret="a\0b"))
         self.fails(InvalidError, "bytes", lambda: Space.connect("heap", "127.0.0.1:1", size=-1))
+        self.fails(LostError, "127.0.0.1:1", Space.grow, "heap", 8 * MIB, "127.0.0.1:1")
+        self.fails(LostError, "127.0.0.1:1", Space.drop, "heap", "127.0.0.1:1")
+        for size in (-1, 1 << 64):
+            self.fails(InvalidError, "bytes", Space.grow, "heap", size, "127.0.0.1:1")
+        self.fails(InvalidError, "zero", Space.drop, "a\0b", "127.0.0.1:1")
+        self.fails(InvalidError, "several", lambda: Space.grow("heap", 1, "127.0.0.1:1", pods="rack1"))
+        self.fails(InvalidError, "of 0 pods", lambda: Space.grow("heap", 1, "127.0.0.1:1", pods=[]))
 
 
 class Library(unittest.TestCase):

@@ -357,13 +357,17 @@ fn at_once(commands: Vec<Command>) {
     running.into_iter().for_each(|one| one.join().expect("a good end"));
 }
 
-/// What a program hears of a pool that is not as it thinks.
+/// What a program hears of a pool that is not as it thinks; and of one that is, whose space it grows and drops.
 #[test]
-fn wrong_ways_to_a_pool_are_said() {
+fn spaces_of_a_pool_are_found_grown_and_dropped() {
     let place = Place::new();
     let pool = Pool::new(&place);
     let program = place.compile(C99, &repository().join("crates/capi/tests/c/connect.c"));
     done(place.command(&program).arg(pool.manager.address()));
+    if is_here("python3") {
+        let program = repository().join("crates/capi/tests/python/grows.py");
+        done(place.command("python3").arg(program).arg(pool.manager.address()));
+    }
 }
 
 /// Words of a text that begin with `cenote_` and are followed by a parenthesis.

@@ -138,6 +138,17 @@ typedef struct cenote_pool_options {
 cenote_status cenote_space_connect(const char *name, const cenote_pool_options *options, cenote_space **space,
                                    cenote_error *error);
 
+/* Gives a space of a pool so many bytes more, spread over the memory nodes of n_pods pods, or of all if pods is NULL (n_pods is 0 then). Of the options only the way to the pool counts. Who has the
+ * space open finds the new memory when there is no room elsewhere.
+ * CENOTE_FULL: the pool, its pods or the tenant's quota; what some of the nodes could give is added in any case. CENOTE_INVALID: no space of the name. CENOTE_BUSY: it is being made. CENOTE_LOST and
+ * CENOTE_TIMEOUT: it has grown once, or not at all. */
+cenote_status cenote_space_grow(const char *name, uint64_t bytes, const char *const *pods, size_t n_pods,
+                                const cenote_pool_options *options, cenote_error *error);
+
+/* Drops a space of a pool: what lies in it is gone. Every process that has it open is killed, this one too: close it before. Returns when nobody can open it any more; its memory and its name
+ * are free when the memory nodes have said so (who asks for it before hears CENOTE_BUSY; who makes another one of that name waits). CENOTE_INVALID: no space of the name; CENOTE_LOST. */
+cenote_status cenote_space_drop(const char *name, const cenote_pool_options *options, cenote_error *error);
+
 /* Closes the handle. What lies in the space stays; it is unmapped when its sessions are closed too. */
 cenote_status cenote_space_close(cenote_space *space, cenote_error *error);
 
@@ -180,7 +191,7 @@ typedef enum cenote_lock_mode {
 
 typedef struct cenote_held {
     cenote_lock_mode mode; /* as it was asked for; or to write, since the last writer died: repair what the lock protects, before you unlock it so */
-    int32_t owner_died;    /* 1: the last writer died, and may have left anything half done */
+    int32_t owner_died;    /* 1: the last writer died, or left it broken, and may have left anything half done */
 } cenote_held;
 
 /* For as long as the lock's owners live. */
@@ -195,6 +206,10 @@ cenote_status cenote_lock(cenote_session *session, cenote_address lock, cenote_l
 
 /* Lets go of it; mode is how it was held. CENOTE_INVALID if the session does not hold it so. */
 cenote_status cenote_unlock(cenote_session *session, cenote_address lock, cenote_lock_mode mode, cenote_error *error);
+
+/* Lets go of it as if its owner had died: whoever has it next is told so, and repairs what it protects. Of what was written by cenote_lock_write and not synced the last may be missing. Held to read:
+ * as cenote_unlock, which it fails like. */
+cenote_status cenote_lock_leave_broken(cenote_session *session, cenote_address lock, cenote_lock_mode mode, cenote_error *error);
 
 /* What a lock protects that the session holds: as cenote_read and cenote_write (then it holds it to write), and for memory of other pods with fewer trips. What was read under it stays in the process, and
  * is read there for as long as nobody has written under the lock. Writes of up to 256 bytes are collected, and are in their place, in their order, when cenote_lock_sync or cenote_unlock returns; what is wrong

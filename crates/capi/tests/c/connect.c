@@ -1,5 +1,50 @@
-/* Ways to a pool that are wrong, and one that is right. Argument: the manager's address. */
+/* Ways to a pool that are wrong, and one that is right; a space that grows while it is open, and is dropped. Argument: the manager's address. */
 #include "check.h"
+
+/* Objects of 1 MiB for which there is room. */
+static int filled(cenote_session *session) {
+    cenote_address a;
+    int n = 0;
+    while (cenote_alloc(session, (uint64_t)1 << 20, CENOTE_LIFETIME_SPACE, &a, &error) == CENOTE_OK) n++;
+    CHECK(error.status == CENOTE_FULL);
+    return n;
+}
+
+static void grows_and_is_dropped(const cenote_pool_options *pool) {
+    const char *here[] = {"rack1"}, *elsewhere[] = {"rack1", "moon"}, *none[] = {NULL};
+    const uint64_t more = (uint64_t)16 << 20;
+    cenote_space *space;
+    cenote_session *session;
+    uint64_t problems = 9;
+    cenote_status status;
+    FAILS(CENOTE_INVALID, "none", cenote_space_grow("none", more, NULL, 0, pool, &error));
+    FAILS(CENOTE_INVALID, "name is NULL", cenote_space_grow(NULL, more, NULL, 0, pool, &error));
+    FAILS(CENOTE_INVALID, "NULL", cenote_space_grow("heap", more, NULL, 1, pool, &error));
+    FAILS(CENOTE_INVALID, "a pod is NULL", cenote_space_grow("heap", more, none, 1, pool, &error));
+    FAILS(CENOTE_INVALID, "of 0 pods", cenote_space_grow("heap", more, here, 0, pool, &error));
+    FAILS(CENOTE_FULL, "moon", cenote_space_grow("heap", more, elsewhere + 1, 1, pool, &error));
+    FAILS(CENOTE_FULL, "", cenote_space_grow("heap", (uint64_t)1 << 50, NULL, 0, pool, &error));
+    FAILS(CENOTE_INVALID, "none", cenote_space_drop("none", pool, &error));
+    FAILS(CENOTE_INVALID, "name is NULL", cenote_space_drop(NULL, pool, &error));
+
+    OK(cenote_space_connect("heap", pool, &space, &error));
+    OK(cenote_session_begin(space, &session, &error));
+    CHECK(filled(session) > 0 && filled(session) == 0);
+    OK(cenote_space_grow("heap", more, here, 1, pool, &error));
+    CHECK(filled(session) > 4);
+    OK(cenote_space_grow("heap", more, NULL, 0, pool, &error));
+    CHECK(filled(session) > 4);
+    OK(cenote_audit(space, NULL, NULL, &problems, &error));
+    CHECK(problems == 0);
+    OK(cenote_session_close(session, &error));
+    OK(cenote_space_close(space, &error));
+    OK(cenote_space_drop("heap", pool, &error));
+    /* Until the memory nodes have let go of it. */
+    do {
+        status = cenote_space_connect("heap", pool, &space, &error);
+    } while (status == CENOTE_BUSY);
+    CHECK(status == CENOTE_INVALID && space == NULL && strstr(error.message, "heap") != NULL);
+}
 
 int main(int argc, char **argv) {
     cenote_pool_options pool = {NULL, NULL, NULL, NULL, {0, 0, 0}};
@@ -44,6 +89,8 @@ int main(int argc, char **argv) {
     OK(cenote_audit(other, NULL, NULL, &problems, &error));
     CHECK(problems == 0);
     OK(cenote_space_close(other, &error));
+    pool.pod = NULL;
+    grows_and_is_dropped(&pool);
     puts("connect: ok");
     return 0;
 }

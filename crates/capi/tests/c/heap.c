@@ -82,6 +82,28 @@ static void locks(cenote_space *space, cenote_session *session) {
     OK(cenote_free(space, lock, &error));
 }
 
+static void left_broken(cenote_space *space, cenote_session *session) {
+    cenote_address lock;
+    cenote_held held;
+    OK(cenote_lock_new(session, &lock, &error));
+    FAILS(CENOTE_INVALID, "hold", cenote_lock_leave_broken(session, lock, CENOTE_LOCK_WRITE, &error));
+    FAILS(CENOTE_INVALID, "hold", cenote_lock_leave_broken(session, lock, CENOTE_LOCK_READ, &error));
+    FAILS(CENOTE_INVALID, "mode", cenote_lock_leave_broken(session, lock, (cenote_lock_mode)5, &error));
+    OK(cenote_lock(session, lock, CENOTE_LOCK_WRITE, CENOTE_FOREVER, &held, &error));
+    CHECK(held.owner_died == 0);
+    OK(cenote_lock_leave_broken(session, lock, held.mode, &error));
+    OK(cenote_lock(session, lock, CENOTE_LOCK_READ, 0, &held, &error));
+    CHECK(held.mode == CENOTE_LOCK_WRITE && held.owner_died == 1);
+    OK(cenote_unlock(session, lock, held.mode, &error));
+    OK(cenote_lock(session, lock, CENOTE_LOCK_READ, 0, &held, &error));
+    CHECK(held.mode == CENOTE_LOCK_READ && held.owner_died == 0);
+    OK(cenote_lock_leave_broken(session, lock, held.mode, &error));
+    OK(cenote_lock(session, lock, CENOTE_LOCK_WRITE, 0, &held, &error));
+    CHECK(held.owner_died == 0); /* readers leave nothing behind */
+    OK(cenote_unlock(session, lock, held.mode, &error));
+    OK(cenote_free(space, lock, &error));
+}
+
 static void under_locks(cenote_space *space, cenote_session *session) {
     cenote_address lock, object;
     cenote_held held;
@@ -297,6 +319,7 @@ int main(int argc, char **argv) {
     OK(cenote_session_begin(space, &session, &error));
     objects(space, session);
     locks(space, session);
+    left_broken(space, session);
     under_locks(space, session);
     words(space, session);
     batches(space, session);

@@ -1,7 +1,7 @@
 //! Spaces of a pool, found through its manager and shared with other processes.
 
-use super::arguments::text;
-use super::error::{Report, Status};
+use super::arguments::{array, text};
+use super::error::{Report, Status, answer};
 use super::space::{Options, SpaceHandle, opened};
 use crate::client::{ClientOptions, PoolClient};
 use crate::holder::Credentials;
@@ -72,7 +72,6 @@ impl Way {
         let pod = given(options.pod, "", "the pod")?;
         let client = ClientOptions {
             pod: Some(pod).filter(|pod| !pod.is_empty()),
-            callers: far(),
             region: options.space.region(),
             ..ClientOptions::default()
         };
@@ -84,17 +83,22 @@ impl Way {
         })
     }
 
-    fn open(self, name: &str) -> Result<Space> {
+    fn connect(self) -> Result<PoolClient> {
         let network: Arc<dyn Network> = Arc::new(Tcp);
-        let until = rt::now() + self.client.patience;
-        let pool = PoolClient::connect(&network, &self.credentials, self.client)?;
-        if self.bytes > 0 {
-            make(&pool, name, self.bytes)?;
+        PoolClient::connect(&network, &self.credentials, self.client)
+    }
+
+    fn open(mut self, name: &str) -> Result<Space> {
+        self.client.callers = far();
+        let (until, bytes) = (rt::now() + self.client.patience, self.bytes);
+        let pool = self.connect()?;
+        if bytes > 0 {
+            make(&pool, name, bytes)?;
         }
         loop {
             match pool.open_space(name) {
                 // Another process has just begun to make it.
-                Err(Error::Busy(_)) if self.bytes > 0 && rt::now() < until => rt::sleep(RETRY),
+                Err(Error::Busy(_)) if bytes > 0 && rt::now() < until => rt::sleep(RETRY),
                 answer => return answer,
             }
         }
@@ -133,6 +137,60 @@ pub unsafe extern "C" fn cenote_space_connect(
     unsafe {
         opened(space, error, || {
             Way::read(options)?.open(text(name, "the space's name")?)
+        })
+    }
+}
+
+/// Pods by their names; all of them where there is no array.
+///
+/// # Safety
+/// `from` is null, or leads to `n` texts, which are null or end with a zero.
+unsafe fn pods(from: *const *const c_char, n: usize) -> Result<Option<Vec<String>>> {
+    // SAFETY: the same duty.
+    let names = unsafe { array(from, n)? };
+    if names.is_empty() {
+        // No pods at all would be an array of none, which nobody means.
+        return match from.is_null() {
+            true => Ok(None),
+            false => Err(Error::Invalid("an array of 0 pods: NULL stands for all of them".into())),
+        };
+    }
+    // SAFETY: the same duty.
+    let name = |name: &*const c_char| unsafe { text(*name, "a pod") }.map(str::to_owned);
+    names.iter().map(name).collect::<Result<_>>().map(Some)
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cenote_space_grow(
+    name: *const c_char,
+    bytes: u64,
+    names: *const *const c_char,
+    n: usize,
+    options: *const PoolOptions,
+    error: *mut Report,
+) -> Status {
+    // SAFETY: the caller's memory, as the header asks (`mod`, 2).
+    unsafe {
+        answer(error, || {
+            let (name, pods) = (text(name, "the space's name")?, pods(names, n)?);
+            Way::read(options)?.connect()?.grow_space(name, bytes, pods.as_deref())
+        })
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cenote_space_drop(
+    name: *const c_char,
+    options: *const PoolOptions,
+    error: *mut Report,
+) -> Status {
+    // SAFETY: the caller's memory, as the header asks (`mod`, 2).
+    unsafe {
+        answer(error, || {
+            let name = text(name, "the space's name")?;
+            Way::read(options)?.connect()?.drop_space(name)
         })
     }
 }

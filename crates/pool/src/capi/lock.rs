@@ -100,6 +100,26 @@ pub unsafe extern "C" fn cenote_unlock(
 
 /// See the header.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cenote_lock_leave_broken(
+    session: *const SessionHandle,
+    lock: u64,
+    held: i32,
+    error: *mut Report,
+) -> Status {
+    // SAFETY: the caller's handle, as the header asks (`mod`, 2).
+    unsafe {
+        answer(error, || {
+            let (session, lock) = (Handle::get(session)?, GlobalAddress::from_raw(lock));
+            match mode(held)? {
+                Mode::Read => session.unlock(lock, Mode::Read),
+                Mode::Write => session.leave_broken(lock),
+            }
+        })
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cenote_lock_read(
     session: *const SessionHandle,
     lock: u64,
