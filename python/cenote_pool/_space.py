@@ -497,8 +497,10 @@ class Session(_Open):
         """
         if timeout is not None and math.isnan(timeout):
             raise errors.InvalidError("nan is no time to wait")
-        is_endless = timeout is None or timeout == math.inf
-        patience = FOREVER if is_endless else int(min(max(timeout, 0.0), 1e9) * 1e9)
+        if timeout is None or timeout == math.inf:
+            patience = FOREVER
+        else:
+            patience = int(min(max(timeout, 0.0), 1e9) * 1e9)
         held = CHeld()
         self._call(waiting.cenote_lock, _checked(lock), int(write), patience, byref(held))
         return Lock(self, Address(lock), held.mode, bool(held.owner_died))
