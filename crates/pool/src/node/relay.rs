@@ -13,13 +13,14 @@
 //! - of a member whose seat has ended nothing new is posted; what was posted is counted until it is answered, or given up. Fencing is not confirmed before that count is 0;
 //! - a request is counted when it is taken out of the queue, alone, with a connection at hand. So what waits for a part that is away is nobody's yet, and is refused when its seat ends;
 //! - what has waited for long is refused: whoever asked has been told that it was late, and may have done something else since;
-//! - a hello of a member is answered when nothing of its seat for that part waits or is under way any more, and there is a way to the part. So what it has given up is not done after what it asks then;
-//! - what changes something goes from here on under a number of this node's, and is posted again under it if its answer is lost ([`RelayLine`]);
+//! - a hello of a member is answered when nothing that came before it waits or is under way any more, and there is a way to the part. So what a member has given up, at this or a former seat, is not
+//!   done after what it asks then;
+//! - what changes something goes from here on under a number of this node's. It is not posted again: if its answer is lost the member hears so;
 //! - what is forwarded is what users may ask for: accesses, sequences, allocations, the root. Orders of hosts are not.
 
 use super::parts::Kept;
 use crate::relay::{self, Forward};
-use crate::space::{Ended, Forwarded, RelayLine, Relayed, Way, is_hello, is_users_request, relayed_hello};
+use crate::space::{Forwarded, RelayLine, Relayed, Way, is_hello, is_users_request, relayed_hello};
 use cenote_base::Error;
 use cenote_base::rt::{self, Condvar, Mutex, MutexGuard, Nanos, Spin};
 use cenote_fabric::rdma::call::{Answer, CallerId};
@@ -62,6 +63,8 @@ struct State {
     waiting: VecDeque<Request>,
     /// Of members that say who they are.
     hellos: Vec<Hello>,
+    /// How many of both have come: the turn of the last.
+    came: u64,
     /// By seat: requests that were posted and not answered.
     posted: BTreeMap<CallerId, usize>,
     runs: bool,
@@ -72,6 +75,7 @@ struct Hello {
     caller: CallerId,
     answer: Answer,
     came: Nanos,
+    turn: u64,
 }
 
 struct Request {
@@ -79,6 +83,7 @@ struct Request {
     forwarded: Forwarded,
     answer: Answer,
     came: Nanos,
+    turn: u64,
 }
 
 impl Request {
@@ -93,7 +98,7 @@ struct Flying {
     caller: CallerId,
     under_way: Relayed,
     answer: Answer,
-    came: Nanos,
+    turn: u64,
 }
 
 /// The way to a part, if the manager has told of it.
@@ -117,7 +122,13 @@ impl Relay {
         if is_hello {
             // The node has said who it is. What its member asks it is asked as one of the node's pod.
             forwarder.refuse(caller);
-            let hello = Hello { caller, answer, came };
+            let turn = 0;
+            let hello = Hello {
+                caller,
+                answer,
+                came,
+                turn,
+            };
             return forwarder.add_hello(kept, forward.part, hello);
         }
         let request = Request {
@@ -125,6 +136,7 @@ impl Relay {
             forwarded: Forwarded::new(forward.request.to_vec()),
             answer,
             came,
+            turn: 0,
         };
         forwarder.add(kept, forward.part, request);
     }
@@ -174,16 +186,6 @@ impl State {
         self.waiting.len() < WAITING_MAX && self.bytes_of(request.caller) + request.forwarded.len() <= BYTES_MAX
     }
 
-    /// One that was posted is not under way any more.
-    fn is_done(&mut self, caller: CallerId) {
-        if let Some(count) = self.posted.get_mut(&caller) {
-            *count -= 1;
-            if *count == 0 {
-                self.posted.remove(&caller);
-            }
-        }
-    }
-
     /// When the first one came that needs the way to the part.
     fn oldest(&self) -> Option<Nanos> {
         let waiting = self.waiting.front().map(|request| request.came);
@@ -191,32 +193,39 @@ impl State {
         waiting.into_iter().chain(greeted).min()
     }
 
-    /// Those of whom nothing is under way.
-    fn take_hellos(&mut self) -> Vec<Hello> {
-        let Self { hellos, posted, .. } = self;
-        hellos
-            .extract_if(.., |hello| !posted.contains_key(&hello.caller))
-            .collect()
+    fn next_turn(&mut self) -> u64 {
+        self.came += 1;
+        self.came
+    }
+
+    /// Those before which nothing came that waits, or is under way: the oldest of these.
+    fn take_hellos(&mut self, under_way: Option<u64>) -> Vec<Hello> {
+        let waiting = self.waiting.front().map(|request| request.turn);
+        let oldest = waiting.into_iter().chain(under_way).min();
+        let is_due = |hello: &mut Hello| oldest.is_none_or(|oldest| hello.turn < oldest);
+        self.hellos.extract_if(.., is_due).collect()
     }
 }
 
 impl Forwarder {
-    fn add(self: &Arc<Self>, kept: &Arc<Kept>, part: u8, request: Request) {
+    fn add(self: &Arc<Self>, kept: &Arc<Kept>, part: u8, mut request: Request) {
         let mut state = self.state.lock();
         if state.is_closed || !state.has_room_for(&request) {
             drop(state);
             return request.refuse(too_many(part));
         }
+        request.turn = state.next_turn();
         state.waiting.push_back(request);
         self.start(kept, part, state);
     }
 
-    fn add_hello(self: &Arc<Self>, kept: &Arc<Kept>, part: u8, hello: Hello) {
+    fn add_hello(self: &Arc<Self>, kept: &Arc<Kept>, part: u8, mut hello: Hello) {
         let mut state = self.state.lock();
         if state.is_closed || state.hellos.len() >= WAITING_MAX {
             drop(state);
             return relay::answer(hello.answer, Err(too_many(part)));
         }
+        hello.turn = state.next_turn();
         state.hellos.push(hello);
         self.start(kept, part, state);
     }
@@ -258,7 +267,7 @@ impl Forwarder {
         let is_over = !state.posted.contains_key(&caller);
         drop(state);
         // Not with the lock held: it tells the ring.
-        let over = || Error::Revoked("whoever asks has said anew who he is, or is gone".into());
+        let over = || Error::Lost("whoever asks has said anew who he is, or is gone".into());
         refused.into_iter().for_each(|request| request.refuse(over()));
         hellos
             .into_iter()
@@ -323,7 +332,8 @@ impl Forwarder {
                 return true;
             }
         };
-        let hellos = self.state.lock().take_hellos();
+        let under_way = flying.iter().map(|flying| flying.turn).min();
+        let hellos = self.state.lock().take_hellos(under_way);
         let request = self.take();
         let has_done = !hellos.is_empty() || request.is_some();
         for hello in hellos {
@@ -340,14 +350,15 @@ impl Forwarder {
             caller,
             forwarded,
             answer,
-            came,
+            turn,
+            ..
         } = request;
         match line.post(forwarded) {
             Ok(under_way) => flying.push(Flying {
                 caller,
                 under_way,
                 answer,
-                came,
+                turn,
             }),
             Err(error) => {
                 self.is_done(caller);
@@ -381,47 +392,27 @@ impl Forwarder {
                 at += 1;
                 continue;
             }
-            self.end(flying.swap_remove(at));
+            let Flying {
+                caller,
+                under_way,
+                answer,
+                ..
+            } = flying.swap_remove(at);
+            let answered = under_way.end();
+            self.is_done(caller);
+            relay::answer(answer, answered);
         }
         flying.len() < before
     }
 
-    /// Passes on an answer; or its request waits again, before all others.
-    fn end(&self, flying: Flying) {
-        let Flying {
-            caller,
-            under_way,
-            answer,
-            came,
-        } = flying;
-        let ended = under_way.end();
+    fn is_done(&self, caller: CallerId) {
         let mut state = self.state.lock();
-        state.is_done(caller);
-        match ended {
-            Ended::Answered(answered) => {
-                drop(state);
-                relay::answer(answer, answered);
-            }
-            Ended::Again(forwarded) => {
-                let request = Request {
-                    caller,
-                    forwarded,
-                    answer,
-                    came,
-                };
-                // Who has said hello since has given it up.
-                let is_given_up = state.is_closed || state.hellos.iter().any(|hello| hello.caller == caller);
-                if !is_given_up {
-                    return state.waiting.push_front(request);
-                }
-                drop(state);
-                request.refuse(Error::Lost("it was given up".into()));
+        if let Some(count) = state.posted.get_mut(&caller) {
+            *count -= 1;
+            if *count == 0 {
+                state.posted.remove(&caller);
             }
         }
-    }
-
-    fn is_done(&self, caller: CallerId) {
-        self.state.lock().is_done(caller);
     }
 }
 

@@ -508,7 +508,7 @@ fn a_relay_passes_on_what_users_ask_for() {
     let mut unknown = far_request(ACCESSES);
     let part = unknown.len() - 2;
     unknown[part] = 7;
-    assert!(matches!(ask(unknown), Err(Error::Revoked(_))), "it was not looked at");
+    assert!(matches!(ask(unknown), Err(Error::Mismatch(_))), "it was not looked at");
     assert!(other.0.lock().is_empty());
 }
 
@@ -570,9 +570,10 @@ fn a_hello_waits_for_what_its_member_has_under_way() {
     let asked = ring.post(vec![Call::new(numbered(1))]);
     until("it is there", || other.0.lock().len() == 1);
     let mut again = hello(&*ring);
-    // Another's does not wait for that.
-    answered(hello(&*others)).expect("a way");
-    assert!(!again.poll(), "what is under way may be done yet");
+    // Another's too: it may be the same member at another seat.
+    let mut anothers = hello(&*others);
+    rt::sleep(Nanos::from_millis(100));
+    assert!(!again.poll() && !anothers.poll(), "what is under way may be done yet");
     let (_, answer) = other.0.lock().pop().expect("one");
     answer.with(b"done");
     answered(asked).expect("done");

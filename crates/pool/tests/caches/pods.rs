@@ -25,6 +25,8 @@ pub enum Fate {
     IsLost,
     /// It is carried out, and its sender hears that the way is lost.
     AnswerIsLost,
+    /// Of a batch the first is carried out, then something else happens, then the rest.
+    IsSplit,
     /// Its sender hears that there is no answer in time, and it is carried out when it is [let through](Fabric::let_through).
     IsLate,
 }
@@ -41,7 +43,7 @@ pub struct Fabric {
     meanwhile: Mutex<Option<Meanwhile>>,
 }
 
-/// What somebody else does before a sender hears that its answer is lost.
+/// What somebody else does before a sender hears that its answer is lost, or between the messages of a batch.
 struct Meanwhile(Box<dyn FnOnce() + Send>);
 
 impl core::fmt::Debug for Meanwhile {
@@ -85,7 +87,7 @@ impl Caller for Line {
         self.caller.id()
     }
 
-    fn post(&self, calls: Vec<Call>) -> Called {
+    fn post(&self, mut calls: Vec<Call>) -> Called {
         self.fabric.messages.fetch_add(calls.len() as u64, Ordering::Relaxed);
         let bytes = calls.iter().map(|call| call.request.len() as u64).sum();
         self.fabric.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -96,11 +98,15 @@ impl Caller for Line {
             Fate::IsLost => failed(calls, &lost),
             Fate::AnswerIsLost => {
                 let calls = self.caller.post(calls).wait();
-                let meanwhile = self.fabric.meanwhile.lock().expect("whole").take();
-                if let Some(Meanwhile(work)) = meanwhile {
-                    work();
-                }
+                self.fabric.meanwhile();
                 failed(calls, &lost)
+            }
+            Fate::IsSplit => {
+                let rest = calls.split_off(1);
+                let mut done = self.caller.post(calls).wait();
+                self.fabric.meanwhile();
+                done.extend(self.caller.post(rest).wait());
+                Called::done(done)
             }
             Fate::IsLate => {
                 let copies = calls.iter().map(|call| Call::new(call.request.clone())).collect();
@@ -113,6 +119,19 @@ impl Caller for Line {
 }
 
 impl Fabric {
+    fn meanwhile(&self) {
+        let meanwhile = self.meanwhile.lock().expect("whole").take();
+        if let Some(Meanwhile(work)) = meanwhile {
+            work();
+        }
+    }
+
+    /// This happens between the first message of the next batch and the others.
+    pub fn is_split_by(&self, work: impl FnOnce() + Send + 'static) {
+        *self.meanwhile.lock().expect("whole") = Some(Meanwhile(Box::new(work)));
+        self.next_is(Fate::IsSplit);
+    }
+
     pub fn next_is(&self, fate: Fate) {
         *self.fate.lock().expect("whole") = fate;
     }

@@ -17,8 +17,9 @@ use cenote_fabric::rdma::call::Call;
 use std::sync::Arc;
 use wire::DirectFrom;
 
+use question::lost_call;
 pub(super) use question::{Answered, NoAnswer, Question, Repeat};
-pub(crate) use relayed::{Ended, Forwarded, RelayLine, Relayed, is_hello, is_users_request, relayed_hello};
+pub(crate) use relayed::{Forwarded, RelayLine, Relayed, is_hello, is_users_request, relayed_hello};
 pub(super) use way::UnderWay;
 pub use way::{Resolver, Way};
 
@@ -43,7 +44,7 @@ impl FarPart {
         let direct = self.way.direct_from(&acts);
         let call = self.way.ask(self.question(wire::ACCESSES, &acts, direct))?;
         let outcome = self.way.outcomes(call, &mut acts, direct)?.pop();
-        Ok(outcome.unwrap_or_else(|| Err(no_answer()))?)
+        Ok(outcome.unwrap_or_else(|| Err(lost_call()))?)
     }
 
     /// Does them one after the other, as many as one message takes: the outcomes, up to the first that is not done, or none if it is the first and failed.
@@ -65,7 +66,7 @@ impl FarPart {
         under_way: UnderWay,
         acts: &mut [(GlobalAddress, Act<'_>)],
     ) -> Answered<Vec<Outcome>> {
-        let call = self.way.end(under_way).pop().ok_or_else(no_answer)??;
+        let call = self.way.end(under_way).pop().ok_or_else(lost_call)??;
         Ok(self.outcomes_in_order(call, acts)?)
     }
 
@@ -132,10 +133,6 @@ impl FarPart {
             .ok_or_else(|| Error::corrupt("an answer to alloc"))?;
         Ok(GlobalAddress::from_raw(u64::from_le_bytes(*raw)))
     }
-}
-
-fn no_answer() -> Error {
-    Error::Lost("a question without an answer".into())
 }
 
 fn outcomes_in_order(answer: &[u8], acts: &mut [(GlobalAddress, Act<'_>)]) -> Result<Vec<Outcome>> {

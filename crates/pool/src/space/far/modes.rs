@@ -158,7 +158,7 @@ fn probe_once(caller: &dyn Caller, size: usize, is_direct: bool, memory: &mut Ve
     let call = Call::new(wire::probe(size, is_direct)).within(until - began);
     let call = caller.post(vec![call.into_memory(lent)]).wait().pop();
     let took = rt::now().since(began);
-    let call = call.unwrap_or_else(lost_call);
+    let call = call.ok_or_else(lost_call)?;
     if is_direct {
         *memory = call.memory;
     }

@@ -87,8 +87,8 @@ pub type Answered<T> = core::result::Result<T, NoAnswer>;
 pub enum Tried {
     /// The call, complete.
     Answered(Call),
-    /// It was not looked at, or the answer is lost and it may be sent again.
-    Again(Question),
+    /// It was not looked at, or the answer is lost and it may be sent again: [`Question::again`].
+    Again(Question, Error),
     Failed(NoAnswer),
 }
 
@@ -104,7 +104,7 @@ impl Question {
         }
     }
 
-    /// Of a user for whom it is forwarded, who has numbered it if it has to be done once. He sends it again himself.
+    /// Of a user for whom it is forwarded, who has numbered it if it has to be done once. It is not sent again.
     pub fn forwarded(mut request: Vec<u8>) -> Self {
         let is_numbered = wire::split(&request).is_ok_and(|(head, _)| head.number != 0);
         wire::set_number(&mut request, 0, false);
@@ -138,9 +138,9 @@ impl Question {
         Ok(core::mem::replace(&mut self.call, Call::new(Vec::new())))
     }
 
-    /// Whether it may be done yet, after it was given up.
+    /// Whether it may be done yet, after it was given up, but not after another connection is made.
     pub fn is_late(&self, call: &Call) -> bool {
-        self.repeat != Repeat::Freely && matches!(call.result, Err(Error::Timeout(_)))
+        self.repeat == Repeat::Numbered && matches!(call.result, Err(Error::Timeout(_)))
     }
 
     /// It is not sent (again), for this reason.
@@ -161,33 +161,158 @@ impl Question {
             Err(error) => error,
         };
         self.call = call;
-        let is_looked_at = match error {
-            Error::Revoked(_) => false,
-            Error::Lost(_) if self.repeat != Repeat::Never => {
-                self.doubt = (self.repeat == Repeat::Numbered).then_some(memory);
-                true
+        match error {
+            error if wire::is_unheard(&error) => Tried::Again(self, Error::Lost(error.to_string())),
+            Error::Lost(_) if self.repeat == Repeat::Freely => Tried::Again(self, error),
+            Error::Lost(_) if self.repeat == Repeat::Numbered => {
+                self.doubt = Some(memory);
+                Tried::Again(self, error)
             }
-            error => {
-                let is_open = matches!(error, Error::Lost(_) | Error::Timeout(_));
-                let may_be_done = is_open && self.repeat != Repeat::Freely;
-                return Tried::Failed(NoAnswer { error, may_be_done });
+            Error::Lost(_) | Error::Timeout(_) => {
+                let may_be_done = self.repeat != Repeat::Freely;
+                Tried::Failed(NoAnswer { error, may_be_done })
             }
-        };
-        if self.tries < self.repeat.tries() {
-            return Tried::Again(self);
+            // Of an earlier try it says nothing: it may be the fabric's.
+            error => Tried::Failed(self.unanswered(error)),
         }
-        // Who is told again and again that he is not known has no way there. (Of what is not repeated it is an answer.)
-        Tried::Failed(self.unanswered(match error {
-            Error::Revoked(text) if !is_looked_at && self.repeat != Repeat::Never => Error::Lost(text),
-            other => other,
-        }))
+    }
+
+    /// Its call was not brought back.
+    pub fn vanished(self) -> Tried {
+        let may_be_done = self.repeat != Repeat::Freely;
+        let error = lost_call();
+        Tried::Failed(NoAnswer { error, may_be_done })
+    }
+
+    /// To be sent again, if it was not sent too often for that; `error` is why the last try was in vain.
+    pub fn again(self, error: Error) -> Answered<Self> {
+        match self.tries < self.repeat.tries() {
+            true => Ok(self),
+            false => Err(self.unanswered(error)),
+        }
     }
 }
 
 /// A call that nobody brought back.
-pub fn lost_call() -> Call {
-    Call {
-        result: Err(Error::Lost("a caller lost a call".into())),
-        ..Call::new(Vec::new())
+pub fn lost_call() -> Error {
+    Error::Lost("a caller lost a call".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::modes::FarReads;
+    use super::*;
+    use cenote_fabric::rdma::call::{Called, Caller, CallerId};
+    use std::sync::Arc;
+
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl Caller for Nobody {
+        fn peer(&self) -> &str {
+            "nobody"
+        }
+
+        fn id(&self) -> CallerId {
+            CallerId(1)
+        }
+
+        fn post(&self, calls: Vec<Call>) -> Called {
+            Called::done(calls)
+        }
+    }
+
+    fn line(memory: u64) -> Line {
+        Line::new(Arc::new(Nobody), memory, FarReads::Plain)
+    }
+
+    fn request() -> Vec<u8> {
+        wire::root(None)
+    }
+
+    fn head(call: &Call) -> (u32, bool) {
+        let (head, _) = wire::split(&call.request).expect("a request");
+        (head.number, head.is_again)
+    }
+
+    /// Sends it, and this comes of it.
+    fn tried(mut question: Question, memory: u64, number: u32, error: Error) -> (Tried, (u32, bool)) {
+        let mut call = question.call(&line(memory), || number).expect("it may be sent");
+        let head = head(&call);
+        call.result = Err(error);
+        (question.judge(memory, call), head)
+    }
+
+    fn again(tried: Tried) -> Question {
+        match tried {
+            Tried::Again(question, error) => question.again(error).expect("not too often"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn lost() -> Error {
+        Error::Lost("gone".into())
+    }
+
+    #[test]
+    fn a_number_stays_when_it_may_have_been_done_and_only_then() {
+        let question = Question::new(Call::new(request()), Repeat::Numbered);
+        let (unheard, head) = tried(question, 7, 1, wire::unheard("who?"));
+        assert_eq!(head, (1, false));
+        let (in_doubt, head) = tried(again(unheard), 8, 2, lost());
+        assert_eq!(head, (2, false), "it was not looked at");
+        let mut question = again(in_doubt);
+        assert!(
+            matches!(question.call(&line(9), || 3), Err(Error::Lost(_))),
+            "another memory"
+        );
+        let (in_doubt, head) = tried(question, 8, 3, wire::unheard("who?"));
+        assert_eq!(head, (2, true));
+        assert!(matches!(
+            again(in_doubt).unanswered(lost()),
+            NoAnswer { may_be_done: true, .. }
+        ));
+    }
+
+    /// The first answer was lost, and the second try refused by the fabric as busy: that was told as an error after which nothing is done.
+    #[test]
+    fn an_error_of_a_later_try_does_not_say_that_it_was_not_done() {
+        for error in [Error::Busy("too much".into()), Error::Corrupt("what?".into())] {
+            let question = Question::new(Call::new(request()), Repeat::Numbered);
+            let (refused, _) = tried(question, 7, 1, error.clone());
+            assert!(
+                matches!(refused, Tried::Failed(NoAnswer { may_be_done: false, .. })),
+                "{refused:?}"
+            );
+            let question = Question::new(Call::new(request()), Repeat::Numbered);
+            let (in_doubt, _) = tried(question, 7, 1, lost());
+            let (refused, _) = tried(again(in_doubt), 7, 2, error);
+            let is_open = matches!(
+                &refused,
+                Tried::Failed(NoAnswer {
+                    error: Error::Lost(_),
+                    may_be_done: true
+                })
+            );
+            assert!(is_open, "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_heard_again_and_again_was_not_done() {
+        for repeat in [Repeat::Freely, Repeat::Numbered, Repeat::Never] {
+            let mut question = Question::new(Call::new(request()), repeat);
+            let no = loop {
+                let (unheard, _) = tried(question, 7, 1, wire::unheard("who?"));
+                let Tried::Again(same, error) = unheard else {
+                    panic!("{unheard:?}")
+                };
+                match same.again(error) {
+                    Ok(again) => question = again,
+                    Err(no) => break no,
+                }
+            };
+            assert!(no.is_of_nobody(), "{repeat:?}: {no:?}");
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Requests that a memory node forwards for members of its machine, over its own way. To the host they are the node's: it numbers them anew, and sends them again. Between member and node nothing
-//! is sent twice: a member that did not hear what became of a change finds another memory when it says hello again.
+//! Requests that a memory node forwards for members of its machine, over its own way. To the host they are the node's, with numbers of its own, so that what is late is refused there. Nothing is sent
+//! twice: a member that did not hear what became of a change finds another memory when it says hello again.
 
 use super::question::{NoAnswer, Question, Tried, lost_call};
 use super::way::{UnderWay, Way};
@@ -23,11 +23,13 @@ impl RelayLine {
     /// Posts it, and waits for nothing.
     ///
     /// # Errors
-    /// [`Error::Lost`]: it may have been done, which nobody knows any more.
+    /// What the user is told.
     pub(crate) fn post(self, forwarded: Forwarded) -> Result<Relayed> {
         let Self { way, line } = self;
-        let under_way = way.begin_over(line, vec![forwarded.0])?;
-        Ok(Relayed { way, under_way })
+        match way.begin_over(line, vec![forwarded.0]) {
+            Ok(under_way) => Ok(Relayed { way, under_way }),
+            Err(no) => Err(told(no)),
+        }
     }
 }
 
@@ -45,16 +47,16 @@ impl Forwarded {
         self.0.len()
     }
 
-    /// What the user is told if it is not posted (again).
+    /// What the user is told if it is not posted.
     pub(crate) fn unanswered(&self, error: Error) -> Error {
         told(self.0.unanswered(error))
     }
 }
 
-/// What was not done is [`Error::Revoked`] to the user: not looked at, so that he knows it.
+/// What was certainly not done was not looked at, to the user.
 fn told(no: NoAnswer) -> Error {
     match no.is_of_nobody() {
-        true => Error::Revoked(no.error.to_string()),
+        true => wire::unheard(&no.error.to_string()),
         false => no.error,
     }
 }
@@ -71,23 +73,16 @@ impl Relayed {
         self.under_way.poll()
     }
 
-    /// What came of it. Waits for that.
-    pub(crate) fn end(self) -> Ended {
+    /// The answer, or what the user is told instead. Waits for it.
+    pub(crate) fn end(self) -> Result<Vec<u8>> {
         let Self { way, under_way } = self;
-        match way.end_once(under_way).pop() {
-            Some(Tried::Answered(call)) => Ended::Answered(Ok(call.answer)),
-            Some(Tried::Failed(no)) => Ended::Answered(Err(told(no))),
-            Some(Tried::Again(question)) => Ended::Again(Forwarded(question)),
-            None => Ended::Answered(lost_call().into_answer()),
+        match way.end_once(under_way).0.pop() {
+            Some(Tried::Answered(call)) => Ok(call.answer),
+            Some(Tried::Failed(no)) => Err(told(no)),
+            Some(Tried::Again(question, error)) => Err(told(question.unanswered(error))),
+            None => Err(lost_call()),
         }
     }
-}
-
-/// What came of posting it.
-pub(crate) enum Ended {
-    Answered(Result<Vec<u8>>),
-    /// It is to be posted again.
-    Again(Forwarded),
 }
 
 /// Whether a message says who asks, and asks for nothing.

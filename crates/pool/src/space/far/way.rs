@@ -138,7 +138,10 @@ impl Way {
             return Err(error.clone());
         }
         match self.connect(&mut connecting.turn) {
-            Ok(line) => Ok(Arc::clone(self.line.lock().insert(Arc::new(line)))),
+            Ok(line) => {
+                connecting.failed = None;
+                Ok(Arc::clone(self.line.lock().insert(Arc::new(line))))
+            }
             Err(error) => {
                 connecting.failed = Some(error.clone());
                 self.failures.fetch_add(1, Ordering::AcqRel);
@@ -186,7 +189,8 @@ impl Way {
 
     /// A connection is made anew that is over, or whose other end does not know us.
     fn check(&self, line: &Arc<Line>, call: &Call) {
-        if matches!(call.result, Err(Error::Lost(_) | Error::Revoked(_))) {
+        let is_over = |error: &Error| matches!(error, Error::Lost(_)) || wire::is_unheard(error);
+        if call.result.as_ref().is_err_and(is_over) {
             self.leave(line);
         }
     }
@@ -253,34 +257,17 @@ impl Way {
     ///
     /// # Errors
     /// What was answered; [`Error::Lost`] and [`Error::Timeout`] if nothing was.
-    pub(in super::super) fn ask(&self, question: Question) -> Answered<Call> {
-        let mut question = question;
+    pub(in super::super) fn ask(&self, mut question: Question) -> Answered<Call> {
         loop {
-            let posted = self.line().and_then(|line| self.post_over(line, &mut question));
-            let (line, called) = posted.map_err(|error| question.unanswered(error))?;
-            let call = called.wait().pop().unwrap_or_else(lost_call);
-            match self.judge(&line, question, call) {
-                Tried::Answered(call) => return Ok(call),
-                Tried::Failed(no) => return Err(no),
-                Tried::Again(again) => question = again,
+            let line = self.line().map_err(|error| question.unanswered(error))?;
+            let under_way = self.begin_over(line, vec![question])?;
+            match self.end_and_leave_late(under_way).pop() {
+                Some(Tried::Answered(call)) => return Ok(call),
+                Some(Tried::Again(same, error)) => question = same.again(error)?,
+                Some(Tried::Failed(no)) => return Err(no),
+                None => return Err(lost_call().into()),
             }
         }
-    }
-
-    fn post_over(&self, line: Arc<Line>, question: &mut Question) -> Result<(Arc<Line>, Called)> {
-        let call = question.call(&line, || self.next_number())?;
-        let called = line.caller.post(vec![call]);
-        Ok((line, called))
-    }
-
-    fn judge(&self, line: &Arc<Line>, question: Question, call: Call) -> Tried {
-        self.check(line, &call);
-        // It may be done yet, but not after what is asked by another connection: that is made at once.
-        if question.is_late(&call) {
-            self.leave(line);
-            self.line().ok();
-        }
-        question.judge(line.memory, call)
     }
 
     /// Asks all with one doorbell, and waits for nothing: [`Way::end`] does.
@@ -289,14 +276,16 @@ impl Way {
     /// [`Error::Lost`], [`Error::Timeout`] if the node cannot be reached: then nothing was asked.
     pub(in super::super) fn begin(&self, questions: Vec<Question>) -> Result<UnderWay> {
         let line = self.line()?;
-        self.begin_over(line, questions)
+        Ok(self.begin_over(line, questions)?)
     }
 
-    pub(super) fn begin_over(&self, line: Arc<Line>, mut questions: Vec<Question>) -> Result<UnderWay> {
-        let calls = questions
-            .iter_mut()
-            .map(|question| question.call(&line, || self.next_number()));
-        let calls = calls.collect::<Result<Vec<_>>>()?;
+    /// As [`Way::begin`], over this connection.
+    pub(super) fn begin_over(&self, line: Arc<Line>, mut questions: Vec<Question>) -> Answered<UnderWay> {
+        let mut calls = Vec::with_capacity(questions.len());
+        for question in &mut questions {
+            let call = question.call(&line, || self.next_number());
+            calls.push(call.map_err(|error| question.unanswered(error))?);
+        }
         let called = line.caller.post(calls);
         Ok(UnderWay {
             line,
@@ -305,28 +294,47 @@ impl Way {
         })
     }
 
-    /// What came of what was begun, in the order of the requests. Nothing is asked again.
-    pub(super) fn end_once(&self, under_way: UnderWay) -> Vec<Tried> {
+    /// What came of what was begun, in the order of the requests, and whether something of it may be done yet that was given up: until there is another connection.
+    pub(super) fn end_once(&self, under_way: UnderWay) -> (Vec<Tried>, bool) {
         let UnderWay {
             line,
             called,
             questions,
         } = under_way;
         let mut calls = called.wait().into_iter();
-        let judge = |question| self.judge(&line, question, calls.next().unwrap_or_else(lost_call));
-        questions.into_iter().map(judge).collect()
+        let mut is_late = false;
+        let judge = |question: Question| {
+            let Some(call) = calls.next() else {
+                return question.vanished();
+            };
+            self.check(&line, &call);
+            is_late |= question.is_late(&call);
+            question.judge(line.memory, call)
+        };
+        let tried = questions.into_iter().map(judge).collect();
+        if is_late {
+            self.leave(&line);
+        }
+        (tried, is_late)
+    }
+
+    /// As [`Way::end_once`]. What was given up is not done any more after that, if the host is there.
+    fn end_and_leave_late(&self, under_way: UnderWay) -> Vec<Tried> {
+        let (tried, is_late) = self.end_once(under_way);
+        if is_late {
+            self.line().ok();
+        }
+        tried
     }
 
     /// The answers to what was begun, in the order of the requests.
     pub(in super::super) fn end(&self, under_way: UnderWay) -> Vec<Answered<Call>> {
-        // All are looked at before one is asked again: that takes another connection, which must not be given up for what went wrong with this one.
-        let tried = self.end_once(under_way);
         let end = |tried| match tried {
             Tried::Answered(call) => Ok(call),
             Tried::Failed(no) => Err(no),
-            Tried::Again(question) => self.ask(question),
+            Tried::Again(question, error) => self.ask(question.again(error)?),
         };
-        tried.into_iter().map(end).collect()
+        self.end_and_leave_late(under_way).into_iter().map(end).collect()
     }
 
     /// Asks all with one doorbell, and nothing twice. The answers, in the order of the requests.
@@ -343,8 +351,8 @@ impl Way {
     /// Asks, until whoever asks is to stop: then it may be done still.
     pub(in super::super) fn ask_unless(&self, call: Call, is_over: impl Fn() -> bool) -> Result<Vec<u8>> {
         let asked = self.ask_once_unless(call, &is_over)?;
-        match asked.result {
-            Err(Error::Revoked(_)) => self.ask_once_unless(asked, &is_over)?.into_answer(),
+        match asked.result.clone() {
+            Err(error) if wire::is_unheard(&error) => self.ask_once_unless(asked, &is_over)?.into_answer(),
             _ => asked.into_answer(),
         }
     }
@@ -360,7 +368,7 @@ impl Way {
             rt::sleep(pause);
             pause = Nanos(pause.raw() * 2).min(LOOK_MAX);
         }
-        let call = called.wait().pop().unwrap_or_else(lost_call);
+        let call = called.wait().pop().ok_or_else(lost_call)?;
         self.check(&line, &call);
         Ok(call)
     }

@@ -118,6 +118,15 @@ pub fn read_memory(answer: &[u8]) -> Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
+/// The error of a request that was not looked at, as nobody has said hello before it, or it was said anew since. No answer to a request is another of its kind.
+pub fn unheard(why: &str) -> Error {
+    Error::Mismatch(why.into())
+}
+
+pub fn is_unheard(error: &Error) -> bool {
+    matches!(error, Error::Mismatch(_))
+}
+
 /// A request, or an answer (kind 0), of JSON.
 pub fn json(kind: u8, value: &impl Serialize) -> Result<Vec<u8>> {
     let mut bytes = head(kind, 0);

@@ -98,7 +98,7 @@ impl Serve for Hosts {
         match known {
             Some(user) => user.host.serve(&user, request, answer),
             // Or what he spoke with is gone: he says it again, to who is there then.
-            None => answer.fail(Error::Revoked("who asks has not said who he is".into())),
+            None => answer.fail(wire::unheard("who asks has not said who he is")),
         }
     }
 

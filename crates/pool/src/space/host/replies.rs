@@ -5,8 +5,9 @@
 //! 2. a user has one connection; what comes by an older one is refused, as it is late;
 //! 3. a user that is forgotten comes back to another memory, and so hears nothing of what it had asked the former one.
 //!
-//! Lock order: replies, then a user. A user is locked while something is done for it, and nobody waits for a user with anything else locked.
+//! Lock order: hosts, replies, a user. A user is locked while something is done for it, which waits for nothing.
 
+use super::wire;
 use cenote_base::rt::{self, Mutex};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::CallerId;
@@ -18,8 +19,9 @@ const ANSWERS_MAX: usize = 256;
 /// An answer of more bytes is long. Of long ones so many bytes are remembered, and the last one.
 const LONG: usize = 64;
 const LONG_BYTES_MAX: usize = 16 << 10;
-/// Users without a connection that are remembered.
+/// Users without a connection that are remembered, and bytes of their long answers.
 const AWAY_MAX: usize = 256;
+const AWAY_BYTES_MAX: usize = 1 << 20;
 
 /// All users of a part.
 #[derive(Default)]
@@ -28,8 +30,8 @@ pub(super) struct Replies(Mutex<Users>);
 #[derive(Default)]
 struct Users {
     all: BTreeMap<u128, Arc<User>>,
-    /// Those that have no connection, by how long ago it ended.
-    away: VecDeque<u128>,
+    /// Those that have no connection, by how long ago it ended, and the bytes of their long answers.
+    away: VecDeque<(u128, usize)>,
 }
 
 /// A user, over one connection after the other.
@@ -57,7 +59,7 @@ struct Known {
 /// An answer.
 struct Reply {
     /// Without the zeros that it ends with: that all of many writes were done are four bytes. None: it was long, and is gone.
-    bytes: Option<Result<Box<[u8]>>>,
+    bytes: Option<core::result::Result<Box<[u8]>, Box<Error>>>,
     len: usize,
 }
 
@@ -65,7 +67,7 @@ impl Reply {
     fn new(done: &Result<()>, answer: &[u8]) -> Self {
         let end = answer.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         Self {
-            bytes: Some(done.clone().map(|()| answer[..end].into())),
+            bytes: Some(done.clone().map(|()| answer[..end].into()).map_err(Box::new)),
             len: answer.len(),
         }
     }
@@ -82,7 +84,7 @@ impl Reply {
     fn give(&self, answer: &mut Vec<u8>) -> Result<()> {
         let bytes = self.bytes.as_ref().ok_or_else(forgotten)?;
         answer.clear();
-        answer.extend_from_slice(bytes.as_ref().map_err(Clone::clone)?);
+        answer.extend_from_slice(bytes.as_ref().map_err(|error| (**error).clone())?);
         answer.resize(self.len, 0);
         Ok(())
     }
@@ -104,22 +106,29 @@ impl Replies {
         let mut users = self.0.lock();
         let user = Arc::clone(users.all.entry(id).or_insert_with(|| Arc::new(User::new(id))));
         user.connect(turn, connection)?;
-        users.away.retain(|away| *away != id);
+        users.away.retain(|(away, _)| *away != id);
         Ok(user)
     }
 
     /// A connection of a user is over. Who comes back finds what is remembered of it, if not too many others have gone since.
     pub(super) fn leave(&self, user: &User, connection: CallerId) {
         let mut users = self.0.lock();
-        if !user.disconnect(connection) {
+        let Some(bytes) = user.disconnect(connection) else {
             return;
-        }
-        users.away.push_back(user.id);
-        if users.away.len() > AWAY_MAX
-            && let Some(oldest) = users.away.pop_front()
+        };
+        users.away.push_back((user.id, bytes));
+        while users.are_too_many()
+            && let Some((oldest, _)) = users.away.pop_front()
         {
             users.all.remove(&oldest);
         }
+    }
+}
+
+impl Users {
+    fn are_too_many(&self) -> bool {
+        let bytes: usize = self.away.iter().map(|(_, bytes)| bytes).sum();
+        self.away.len() > AWAY_MAX || self.away.len() > 1 && bytes > AWAY_BYTES_MAX
     }
 }
 
@@ -146,19 +155,17 @@ impl User {
         Ok(())
     }
 
-    /// Whether that was its connection.
-    fn disconnect(&self, connection: CallerId) -> bool {
-        self.known
-            .lock()
-            .connection
-            .take_if(|known| *known == connection)
-            .is_some()
+    /// If that was its connection, the bytes of its long answers.
+    fn disconnect(&self, connection: CallerId) -> Option<usize> {
+        let mut known = self.known.lock();
+        let was_its = known.connection.take_if(|known| *known == connection);
+        was_its.map(|_| known.long_bytes)
     }
 
     /// Does a request and writes its answer, or gives the answer of when it was done.
     ///
     /// # Errors
-    /// [`Error::Revoked`] if it has come by a former connection: it is not done; [`Error::Timeout`] if it is not known any more whether it was done; those of doing it.
+    /// [`wire::unheard`] if it has come by a former connection: it is not done; [`Error::Timeout`] if it is not known any more whether it was done; those of doing it.
     pub(super) fn once(
         &self,
         connection: CallerId,
@@ -168,7 +175,7 @@ impl User {
     ) -> Result<()> {
         let mut known = self.known.lock();
         if known.connection != Some(connection) {
-            return Err(Error::Revoked("who asks has come by another connection since".into()));
+            return Err(wire::unheard("who asks has come by another connection since"));
         }
         let number = known.whole(number);
         if is_again && let Some(answered) = known.answered(number) {
@@ -185,7 +192,8 @@ impl Known {
     fn whole(&mut self, low: u32) -> u64 {
         let ahead = low.wrapping_sub(self.newest as u32) as i32;
         let number = match self.newest {
-            0 => low.into(),
+            // Of the numbers that come first some may have been overtaken.
+            0 => (1 << 32) + u64::from(low),
             newest => newest.saturating_add_signed(ahead.into()),
         };
         self.newest = self.newest.max(number);
@@ -202,16 +210,16 @@ impl Known {
     }
 
     fn remember(&mut self, number: u64, reply: Reply) {
-        self.long_bytes += reply.long();
-        let at = self.answers.partition_point(|(of, _)| *of < number);
-        self.answers.insert(at, (number, reply));
-        self.forget_long();
-        while self.answers.len() > ANSWERS_MAX
+        if self.answers.len() == ANSWERS_MAX
             && let Some((oldest, reply)) = self.answers.pop_front()
         {
             self.long_bytes -= reply.long();
             self.forgotten = self.forgotten.max(oldest);
         }
+        self.long_bytes += reply.long();
+        let at = self.answers.partition_point(|(of, _)| *of < number);
+        self.answers.insert(at, (number, reply));
+        self.forget_long();
     }
 
     /// Long answers go before others: the oldest of them, while they are too much and more than one. That they were given is remembered.
@@ -281,7 +289,10 @@ mod tests {
         let same = replies.greet(7, 2, SECOND).expect("known");
         assert!(Arc::ptr_eq(&user, &same));
         let (late, is_done) = ask(&user, FIRST, 1, false, &[]);
-        assert!(matches!(late, Err(Error::Revoked(_))) && !is_done, "{late:?}");
+        assert!(
+            matches!(&late, Err(error) if wire::is_unheard(error)) && !is_done,
+            "{late:?}"
+        );
         assert!(replies.greet(7, 1, FIRST).is_err(), "a greeting may be late too");
         // The end of the former connection is heard of late.
         replies.leave(&user, FIRST);
@@ -329,6 +340,33 @@ mod tests {
         let replies = Replies::default();
         assert!(replies.greet(7, 0, FIRST).is_err());
         assert!(replies.0.lock().all.is_empty());
+    }
+
+    /// The first ones to a host that has begun anew, out of order, as the low half wraps.
+    #[test]
+    fn numbers_that_come_first_and_out_of_order_are_told_apart() {
+        let user = Replies::default().greet(7, 1, FIRST).expect("known");
+        let numbers = [1, u32::MAX - 1, u32::MAX, 2];
+        for number in numbers {
+            assert!(ask(&user, FIRST, number, false, &number.to_le_bytes()).1);
+        }
+        for number in numbers {
+            let (again, is_done) = ask(&user, FIRST, number, true, &[]);
+            assert_eq!((again.expect("known"), is_done), (number.to_le_bytes().to_vec(), false));
+        }
+    }
+
+    #[test]
+    fn long_answers_of_those_who_left_are_not_kept_without_end() {
+        let replies = Replies::default();
+        for id in 1..100 {
+            let user = replies.greet(id, 1, CallerId(id as u64)).expect("known");
+            assert!(ask(&user, CallerId(id as u64), 1, false, &vec![1; 128 << 10]).1);
+            replies.leave(&user, CallerId(id as u64));
+        }
+        let away = replies.0.lock().away.len();
+        assert_eq!(away, AWAY_BYTES_MAX / (128 << 10));
+        assert_eq!(replies.0.lock().all.len(), away);
     }
 
     /// A user that came and went again and again made the host forget all others.
