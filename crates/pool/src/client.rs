@@ -185,6 +185,31 @@ impl PoolClient {
     /// # Errors
     /// [`Error::Invalid`] if there is none of this name, [`Error::Busy`] if it is not ready, [`Error::Lost`] if none of its parts can be reached.
     pub fn open_space(&self, name: &str) -> Result<Space> {
+        let (space, _, attached) = self.open(name)?;
+        if let Err(error) = attached {
+            eprintln!("cenote: space \"{name}\": {error}; going on without");
+        }
+        Ok(space)
+    }
+
+    /// The same, for who is to see all of it.
+    ///
+    /// # Errors
+    /// As [`PoolClient::open_space`]; [`Error::Lost`] if a part cannot be reached, also where this process has no way to other pods.
+    pub fn open_whole_space(&self, name: &str) -> Result<Space> {
+        let (space, view, attached) = self.open(name)?;
+        attached?;
+        match view.parts.iter().find(|part| space.keeper(part.number).is_none()) {
+            None => Ok(space),
+            Some(part) => Err(Error::Lost(format!(
+                "part {} of space \"{name}\", on memory node {} of pod {}, cannot be reached from here",
+                part.number, part.node, part.pod
+            ))),
+        }
+    }
+
+    /// Opens a space with what of it can be reached; what it is as a whole; and what kept some of it away.
+    fn open(&self, name: &str) -> Result<(Space, SpaceView, Result<()>)> {
         self.0.find()?;
         let view = self.0.view(name)?;
         let space = Space::new(view.id.0);
@@ -195,15 +220,13 @@ impl PoolClient {
             near: relay::Near::default(),
             look_at: AtomicU64::new(0),
         };
-        if let Err(error) = opening.attach_patiently(&space, &view) {
-            if space.parts().next().is_none() && space.far_parts().next().is_none() {
-                return Err(error);
-            }
-            eprintln!("cenote: space \"{name}\": {error}; going on without");
-        }
+        let attached = match opening.attach_patiently(&space, &view) {
+            Err(error) if space.parts().next().is_none() && space.far_parts().next().is_none() => return Err(error),
+            attached => attached,
+        };
         let first = view.parts.iter().map(|part| part.number).min().unwrap_or(1);
         space.set_source(Box::new(opening), first)?;
-        Ok(space)
+        Ok((space, view, attached))
     }
 }
 

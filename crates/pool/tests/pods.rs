@@ -10,10 +10,11 @@ use cenote_fabric::rdma::libfabric::{self, Net, NetOptions, Provider};
 use cenote_fabric::rdma::loopback::Nodes;
 use cenote_pool::book::EXTENT;
 use cenote_pool::client::{ClientOptions, Far, PoolClient};
+use cenote_pool::fs::{Failure, FileSystem, Owner};
 use cenote_pool::manager::Manager;
 use cenote_pool::node::{MemoryNode, NodeCalls, NodeOptions};
-use cenote_pool::space::{HostOptions, Hosts, Space};
-use common::{credentials, manager_options, network, node_options, operator, started_node, until, until_found};
+use cenote_pool::space::{GlobalAddress, HostOptions, Hosts, Space};
+use common::{client, credentials, manager_options, network, node_options, operator, started_node, until, until_found};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -209,7 +210,56 @@ fn extents_come_to_who_uses_them() {
             spaces[1].stats().parts[0].guests > 0
         });
         assert_eq!(spaces[0].load(address).expect("a word"), added);
+        told_of(&pool, &spaces, address);
         pool.audit();
+    }
+}
+
+/// Who maps the memory that an object lies in is told of it, once, wherever it came from.
+fn told_of(pool: &Pool, spaces: &[Space], address: GlobalAddress) {
+    let everywhere = client(pool.manager.address(), None).expect("a client");
+    let whole = everywhere.open_whole_space("shared").expect("open");
+    let told = [&spaces[0], &spaces[1], &whole].map(|space| {
+        let mut told = 0;
+        let count = |object, _| told += u32::from(object == address);
+        space.each_object(count).expect("looked at");
+        told
+    });
+    assert_eq!(told, [0, 1, 1]);
+}
+
+/// A file system over two pods is looked at from one of them. While the other is away nothing is said of what it has.
+#[test]
+fn a_file_system_over_two_pods_is_looked_at_from_one() {
+    const ME: Owner = Owner { user: 1, group: 1 };
+    for far in [Far::Direct, Far::Relay] {
+        let mut pool = Pool::new((Fabric::Memory(Arc::default()), far), lively());
+        let files = spaces(&pool);
+        let files =
+            [FileSystem::make(&files[0], ME), FileSystem::mount(&files[1])].map(|files| files.expect("mounted"));
+        for (n, files) in files.iter().enumerate() {
+            let name = PODS[n].as_bytes();
+            let file = files.create_open(files.root(), name, 0o644, ME).expect("made").inode;
+            files.write(file, 0, &[7; 300_000]).expect("written");
+            files.close(file).expect("open");
+        }
+        let [east, west] = files;
+        drop(west);
+        let report = until_found(
+            "one mount",
+            || Some(east.check(false).expect("looked at")).filter(|r| r.is_alone),
+            String::new,
+        );
+        assert_eq!((report.files, report.problems), (2, Vec::new()));
+        // The superblock does not refer to the mount that is gone any more: what is away is a file.
+        assert!(east.check(true).expect("looked at").are_freed);
+        pool.nodes[1] = None;
+        let refused = east.check(true);
+        let is_of_the_way = matches!(&refused, Err(Failure::Memory(Error::Lost(_) | Error::Timeout(_))));
+        assert!(is_of_the_way, "{refused:?}");
+        pool.start_node(1);
+        let report = until_found("the other pod", || east.check(false).ok(), String::new);
+        assert_eq!((report.files, report.problems), (2, Vec::new()));
     }
 }
 

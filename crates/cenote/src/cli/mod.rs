@@ -97,6 +97,7 @@ Examples:
   cenote mount /mnt/again --region /dev/shm/shared                the same once more, by another process: both see all changes at once
   umount /mnt/again                                               or SIGTERM, or Ctrl-C
   cenote fs check --region /dev/shm/shared                        whether all is in order
+  cenote fs check --space files                                   the same of one that lies in a space of a pool
 
 A line that begins with `ready` says that it is mounted. Needs /dev/fuse; who is not root needs fusermount3 (apt-get install fuse3).
 kill -9 loses nothing that was written. But memory is not storage: a host that is lost, or booted, loses all of it.";

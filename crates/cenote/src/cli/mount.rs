@@ -73,8 +73,13 @@ pub enum FsCommand {
     /// Verify a file system: every directory, file and block, and every object of the space
     Check {
         /// The region that holds it; while it is mounted, this is one more process that uses it
-        #[arg(long, value_name = "PATH")]
-        region: PathBuf,
+        #[arg(long, value_name = "PATH", required_unless_present = "space")]
+        region: Option<PathBuf>,
+        /// The space of a pool that holds it, all of whose memory nodes are there
+        #[arg(long, value_name = "NAME", conflicts_with = "region")]
+        space: Option<String>,
+        #[command(flatten)]
+        connect: TenantConnect,
         /// Free what killed processes have left, if nobody has it mounted
         #[arg(long)]
         free: bool,
@@ -171,6 +176,25 @@ fn open_in_pool(name: &str, arguments: &MountArguments) -> Result<Opened, Failur
     })
 }
 
+/// For a look: of what cannot be reached nothing could be said.
+fn open_all_in_pool(name: &str, connect: &TenantConnect) -> Result<Opened, Failure> {
+    let options = ClientOptions {
+        callers: calls::callers().ok(),
+        ..ClientOptions::default()
+    };
+    let pool = super::space::client_with(connect, options)?;
+    let space = pool.open_whole_space(name)?;
+    let lost = pool.spaces()?.into_iter().filter(|known| known.name == name);
+    lost.flat_map(|known| known.lost)
+        .for_each(|part| say!("part {part} of the space is lost: what lay there is among the problems"));
+    Ok(Opened {
+        space,
+        name: format!("space {name}"),
+        service: None,
+        makes: false,
+    })
+}
+
 /// What is found at a region.
 enum Found {
     /// Another process keeps it.
@@ -193,6 +217,9 @@ fn open(region: &Path, size: Option<ByteSize>) -> Result<Opened, Failure> {
 
 /// For a look: nothing is made, and nobody can join who would lose it at the end of the look.
 fn open_to_look(region: &Path) -> Result<Opened, Failure> {
+    if !region.exists() {
+        return Err(format!("{} does not exist", region.display()).into());
+    }
     match patiently(region, || find(region))? {
         Found::Kept(keeper) => join(region, keeper),
         Found::Free(space) => Ok(Opened {
@@ -314,14 +341,24 @@ fn wait_for_others(opened: &Opened) {
 
 /// Runs a command about file systems.
 pub fn look(command: FsCommand) -> Result<ExitCode, Failure> {
-    let FsCommand::Check { region, free } = command;
-    if !region.exists() {
-        return Err(format!("{} does not exist", region.display()).into());
-    }
-    let opened = open_to_look(&region)?;
+    let FsCommand::Check {
+        region,
+        space,
+        connect,
+        free,
+    } = command;
+    let opened = match (region, space) {
+        (_, Some(name)) => open_all_in_pool(&name, &connect)?,
+        (Some(region), None) => open_to_look(&region)?,
+        (None, None) => return Err("--region or --space: where is the file system?".into()),
+    };
     let files = FileSystem::mount(&opened.space)?;
     let report = files.check(free)?;
     tell(&report, free);
+    match opened.space.far_parts().count() {
+        0 => {}
+        far => say!("{far} parts lie on other machines: what nothing refers to there is found by a check there"),
+    }
     let problems = opened.space.audit()?;
     problems.iter().for_each(|problem| say!("problem: {problem}"));
     match report.problems.is_empty() && problems.is_empty() {

@@ -3,10 +3,11 @@
 use super::directory::Entry;
 use super::inode::kind;
 use super::layout::{ABOVE, SUPER_MOUNTS, TAKEN, at};
-use super::{Attributes, BLOCK, FileSystem, Inode, Result};
+use super::{Attributes, BLOCK, Failure, FileSystem, Inode, Result};
 use crate::space::{GlobalAddress, Mode};
 use cenote_base::Error;
 use cenote_base::rt::{HashMap, HashSet};
+use core::fmt::Display;
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -23,7 +24,7 @@ pub struct Report {
     pub bytes: u64,
     /// Whether no other process has it mounted. If one has, what it is about to use looks as if nothing referred to it.
     pub is_alone: bool,
-    /// Objects that nothing refers to, and bytes that they take: what killed processes left.
+    /// Objects that nothing refers to, and bytes that they take: what killed processes left. Of those that lie in memory which this process maps.
     pub unreferenced: u64,
     /// Their bytes.
     pub unreferenced_bytes: u64,
@@ -49,7 +50,7 @@ impl FileSystem {
     /// holds nothing else.
     ///
     /// # Errors
-    /// Those of the way to keepers. What is broken is in the report.
+    /// Those of the way to keepers, and to memory of other pods: of what cannot be reached nothing is said. What is broken is in the report.
     pub fn check(&self, frees: bool) -> Result<Report> {
         let guard = self.lock_tree(Mode::Write)?;
         let mut walk = Walk {
@@ -70,6 +71,22 @@ impl Walk<'_> {
         self.report.problems.push(what);
     }
 
+    /// Notes what is wrong with something.
+    ///
+    /// # Errors
+    /// It cannot be reached: that says nothing of the file system.
+    fn wrong(&mut self, what: impl Display, failure: Failure) -> Result<()> {
+        match failure {
+            Failure::Memory(
+                Error::Lost(_) | Error::Timeout(_) | Error::Revoked(_) | Error::Busy(_) | Error::Io { .. },
+            ) => Err(failure),
+            _ => {
+                self.problem(format!("{what}: {failure}"));
+                Ok(())
+            }
+        }
+    }
+
     /// Notes an object; whether it is seen for the first time.
     fn see(&mut self, object: GlobalAddress, what: &str) -> bool {
         let is_new = self.seen.insert(object);
@@ -85,25 +102,26 @@ impl Walk<'_> {
             self.see(object, "the superblock or journal");
         }
         self.seen.extend(self.files.mount_objects()?);
-        self.root();
+        self.root()?;
         while let Some(directory) = self.directories.pop() {
             if let Err(failure) = self.directory(&directory) {
-                self.problem(format!("directory {}: {failure}", directory.inode.number));
+                self.wrong(format_args!("directory {}", directory.inode.number), failure)?;
             }
         }
-        self.orphans();
+        self.orphans()?;
         self.links();
         Ok(())
     }
 
-    fn root(&mut self) {
+    fn root(&mut self) -> Result<()> {
         let root = self.files.root;
         self.see(root.address, "the root");
         match self.files.attributes_of(root) {
             Ok(found) if found.is_directory() => self.directories.push(found),
             Ok(_) => self.problem("the root is no directory".into()),
-            Err(failure) => self.problem(format!("the root: {failure}")),
+            Err(failure) => self.wrong("the root", failure)?,
         }
+        Ok(())
     }
 
     fn directory(&mut self, directory: &Attributes) -> Result<()> {
@@ -119,10 +137,10 @@ impl Walk<'_> {
                 "directory {number} says that it has {says} entries, and has {has}"
             ));
         }
-        let below: u64 = entries
-            .iter()
-            .map(|entry| u64::from(self.entry(directory, entry)))
-            .sum();
+        let mut below = 0;
+        for entry in &entries {
+            below += u64::from(self.entry(directory, entry)?);
+        }
         if u64::from(directory.links) != 2 + below {
             let (number, links) = (directory.inode.number, directory.links);
             self.problem(format!(
@@ -133,48 +151,51 @@ impl Walk<'_> {
     }
 
     /// Whether it is a directory's.
-    fn entry(&mut self, directory: &Attributes, entry: &Entry) -> bool {
+    fn entry(&mut self, directory: &Attributes, entry: &Entry) -> Result<bool> {
         let name = String::from_utf8_lossy(&entry.name).into_owned();
         let place = format!("{name:?} in directory {}", directory.inode.number);
         self.see(entry.at, "an entry");
         let found = match self.files.attributes_of(entry.inode) {
             Ok(found) => found,
             Err(failure) => {
-                self.problem(format!("{place}: {failure}"));
-                return false;
+                self.wrong(&place, failure)?;
+                return Ok(false);
             }
         };
         if found.kind() != entry.kind {
             self.problem(format!("{place} is of another kind than its inode"));
         }
         if found.is_directory() {
-            self.directory_below(directory, &found, &place);
+            self.directory_below(directory, &found, &place)?;
         } else {
-            self.named(&found, &place);
+            self.named(&found, &place)?;
         }
-        found.is_directory()
+        Ok(found.is_directory())
     }
 
-    fn directory_below(&mut self, directory: &Attributes, found: &Attributes, place: &str) {
-        let above = self.files.session.load(at(found.inode.address, ABOVE));
-        if above.ok() != Some(directory.inode.address.raw()) {
-            self.problem(format!("{place}: the directory above it is another one"));
+    fn directory_below(&mut self, directory: &Attributes, found: &Attributes, place: &str) -> Result<()> {
+        match self.files.session.load(at(found.inode.address, ABOVE)) {
+            Ok(above) if above == directory.inode.address.raw() => {}
+            Ok(_) => self.problem(format!("{place}: the directory above it is another one")),
+            Err(error) => self.wrong(place, error.into())?,
         }
         if self.see(found.inode.address, "a directory") {
             self.directories.push(*found);
         }
+        Ok(())
     }
 
     /// A name of something that is no directory.
-    fn named(&mut self, found: &Attributes, place: &str) {
+    fn named(&mut self, found: &Attributes, place: &str) -> Result<()> {
         let entry = self.named.entry(found.inode.number).or_insert((*found, 0));
         entry.1 += 1;
-        if entry.1 == 1 {
-            self.file(found, place);
+        match entry.1 {
+            1 => self.file(found, place),
+            _ => Ok(()),
         }
     }
 
-    fn file(&mut self, found: &Attributes, place: &str) {
+    fn file(&mut self, found: &Attributes, place: &str) -> Result<()> {
         self.see(found.inode.address, "an inode");
         match found.kind() {
             kind::FILE => self.report.files += 1,
@@ -183,8 +204,9 @@ impl Walk<'_> {
         if matches!(found.kind(), kind::FILE | kind::SYMLINK)
             && let Err(failure) = self.content(found.inode)
         {
-            self.problem(format!("{place}: {failure}"));
+            self.wrong(place, failure)?;
         }
+        Ok(())
     }
 
     fn content(&mut self, inode: Inode) -> Result<()> {
@@ -222,17 +244,18 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn orphans(&mut self) {
+    fn orphans(&mut self) -> Result<()> {
         let orphans = match self.files.orphans() {
             Ok(orphans) => orphans,
-            Err(failure) => return self.problem(failure.to_string()),
+            Err(failure) => return self.wrong("orphans", failure),
         };
         for address in orphans {
             self.report.orphans += 1;
             if let Err(failure) = self.orphan(address) {
-                self.problem(format!("the orphan at {address}: {failure}"));
+                self.wrong(format_args!("the orphan at {address}"), failure)?;
             }
         }
+        Ok(())
     }
 
     fn orphan(&mut self, address: GlobalAddress) -> Result<()> {
@@ -243,10 +266,9 @@ impl Walk<'_> {
         }
         if found.is_directory() {
             self.see(address, "an inode");
-        } else {
-            self.file(&found, &format!("the orphan {number}"));
+            return Ok(());
         }
-        Ok(())
+        self.file(&found, &format!("the orphan {number}"))
     }
 
     fn links(&mut self) {

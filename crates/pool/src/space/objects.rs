@@ -2,13 +2,15 @@
 
 use super::address::GENERATION_SHIFT;
 use super::class::{Class, LIVE_BITS};
-use super::slot::Use;
+use super::slot::{Slot, Use};
 use super::{GlobalAddress, Part, Space};
 use cenote_base::Result;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::seam::Points;
 
 impl Space {
-    /// Tells of each object that is allocated: its address, and the bytes that it can hold. Of what is allocated or freed meanwhile it may tell or not.
+    /// Tells of each object that is allocated in memory which this process maps: its address, and the bytes that it can hold. Of what is allocated, freed or moved meanwhile it may tell or
+    /// not.
     ///
     /// # Errors
     /// [`Corrupt`](cenote_base::Error::Corrupt): a slot's descriptor is broken.
@@ -21,35 +23,52 @@ fn of_part(part: &Part, each: &mut impl FnMut(GlobalAddress, u64)) -> Result<()>
     for slot in 0..part.slots() {
         let found = part.slot(slot)?;
         match found.used {
-            Use::Slab(class, _) => of_slab(part, slot, found.generation, class, each)?,
+            Use::Slab(class, _) => {
+                let extent = GlobalAddress::new(part.number(), slot, 0, found.generation)?;
+                of_slab(part, slot, extent, class, each)?;
+            }
             Use::Head(_) => {
                 let bytes = part.run_bytes(slot).load(Ordering::Acquire);
                 each(GlobalAddress::new(part.number(), slot, 0, found.generation)?, bytes);
             }
-            Use::Free | Use::Tail(_) | Use::Retired | Use::Frozen | Use::Away | Use::Lent => {}
+            Use::Away | Use::Lent | Use::Retired => of_guest(part, slot, each)?,
+            Use::Free | Use::Tail(_) | Use::Frozen => {}
         }
     }
     Ok(())
 }
 
+/// What lies in the memory of a slot that is not its own extent's: if it is in use here, and not on its way.
+fn of_guest(part: &Part, slot: u32, each: &mut impl FnMut(GlobalAddress, u64)) -> Result<()> {
+    let guest = GlobalAddress::from_raw(part.guest(slot).load(Ordering::Acquire));
+    let state = Slot::decode(part.guest_state(slot).load(Ordering::Acquire));
+    let found = part.moving().and_then(|moving| moving.guests.find(Points, guest));
+    match state.filter(|state| state.generation == guest.generation() && found == Some(slot)) {
+        Some(Slot {
+            used: Use::Slab(class, _),
+            ..
+        }) => of_slab(part, slot, guest, class, each),
+        _ => Ok(()),
+    }
+}
+
+/// The objects of an extent that lies in a slot.
 fn of_slab(
     part: &Part,
     slot: u32,
-    generation: u32,
+    extent: GlobalAddress,
     class: Class,
     each: &mut impl FnMut(GlobalAddress, u64),
 ) -> Result<()> {
-    let size = class.size();
+    let (size, generation) = (class.size(), extent.generation());
     for word in 0..class.words() {
         let live = part.live(slot, word).load(Ordering::Acquire);
         let is_its = live >> GENERATION_SHIFT == u64::from(generation);
         let mut bits = if is_its { live & class.mask(word) } else { 0 };
         while bits != 0 {
             let index = word * LIVE_BITS + bits.trailing_zeros();
-            each(
-                GlobalAddress::new(part.number(), slot, index * size as u32, generation)?,
-                size,
-            );
+            let at = index * size as u32;
+            each(GlobalAddress::new(extent.part(), extent.slot(), at, generation)?, size);
             bits &= bits - 1;
         }
     }
