@@ -1,9 +1,16 @@
 //! A memory pool as people run it: manager, memory node, databases, operator, each a process of the program.
 
 use crate::program::{Data, Process, cenote, output};
+use cenote_fabric::message::Network;
+use cenote_fabric::message::tcp::Tcp;
+use cenote_pool::client::{ClientOptions, PoolClient};
+use cenote_pool::fs::{FileSystem, Owner};
+use cenote_pool::holder::Credentials;
+use cenote_pool::settings::DEFAULT_TENANT;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A process that says `ready` and then runs; killed by its id when dropped.
@@ -304,6 +311,53 @@ fn a_broken_part_is_found_by_the_audit() {
         let (ok, text) = pool.ask(audit);
         assert!(!ok && text.contains("slot 1") && text.contains("1 problems"), "{text}");
     }
+}
+
+/// A file system that nobody has mounted, of which this process has the space open.
+#[test]
+fn a_file_system_in_a_space_is_checked() {
+    const ME: Owner = Owner { user: 0, group: 0 };
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    // This process is a member: it is ended if it says nothing for a lease.
+    let mut manager = cenote(&["manager", "--lease", "60", "--listen", "127.0.0.1:0", "--dir"]);
+    manager.arg(directory.path().join("manager"));
+    let manager = Daemon::start(manager);
+    let address = manager.ready.rsplit(' ').next().unwrap();
+    let _node = start_node(directory.path(), address);
+    let check = |options: &[&str]| {
+        let mut command = cenote(&["fs", "check", "--space", "files", "--manager", address]);
+        output(command.args(options))
+    };
+    let (ok, text) = check(&[]);
+    assert!(!ok && text.contains("no space \"files\""), "{text}");
+
+    let credentials = Credentials {
+        manager: address.into(),
+        tenant: DEFAULT_TENANT.into(),
+        secret: String::new(),
+    };
+    let network: Arc<dyn Network> = Arc::new(Tcp);
+    let pool = PoolClient::connect(&network, &credentials, ClientOptions::default()).unwrap();
+    pool.create_space("files", 64 << 20, None).unwrap();
+    let (ok, text) = check(&[]);
+    assert!(!ok && text.contains("no file system"), "{text}");
+    let space = pool.open_space("files").unwrap();
+    let files = FileSystem::make(&space, ME).unwrap();
+    let greeting = files.create(files.root(), b"greeting", 0o644, ME).unwrap();
+    let (ok, text) = check(&["--free"]);
+    assert!(
+        ok && text.contains("1 directories, 1 files") && text.contains("no problems"),
+        "{text}"
+    );
+    drop(files);
+    space.session().alloc(100).unwrap();
+    let (ok, text) = check(&["--free"]);
+    assert!(ok && text.contains("freed 1 objects"), "{text}");
+    space.free(greeting.inode.address).unwrap();
+    let (ok, text) = check(&[]);
+    assert!(!ok && text.contains("problem: \"greeting\" in directory 1"), "{text}");
+    let (ok, text) = output(&mut cenote(&["fs", "check"]));
+    assert!(!ok && text.contains("--region"), "{text}");
 }
 
 #[test]
