@@ -257,6 +257,7 @@ fn near_calls(path: Path) {
     let _alone = alone();
     if is_here() {
         let bench: Arc<dyn call::contract::Bench> = Arc::new(Near::new(Provider::tcp(), Some(path)));
+        call::contract::threads_lend_side_by_side(&bench);
         call::contract::all(&bench);
     }
 }
@@ -265,6 +266,10 @@ fn far_calls(provider: &str, path: &str) {
     let _alone = alone();
     if is_here() {
         let bench: Arc<dyn call::contract::Bench> = Arc::new(Far::new(provider, path));
+        assert!(bench.caller().lend(8).is_some(), "{provider} writes to callers' memory");
+        if provider != "shm" {
+            call::contract::threads_lend_side_by_side(&bench);
+        }
         call::contract::all(&bench);
     }
 }

@@ -45,6 +45,7 @@ fn loopback_keeps_the_contract_of_calls() {
     let node = Node::new("node");
     node.serve(Arc::<call::contract::Program>::default());
     let bench: Arc<dyn call::contract::Bench> = Arc::new(Served(node));
+    call::contract::threads_lend_side_by_side(&bench);
     call::contract::all(&bench);
 }
 

@@ -1,4 +1,4 @@
-//! What far reads take, plain and direct, and far writes, by size; and from how many bytes on connections decide for themselves to read directly.
+//! What far reads take, plain, direct and one-sided, and far writes, by size; and which way connections choose for themselves.
 //!
 //! `cargo run --release -p cenote-pool --example modes -- [ROUNDS]`
 //!
@@ -32,7 +32,7 @@ const SIZES: [usize; 11] = [
     32 << 10,
     64 << 10,
 ];
-const MODES: [FarReads; 2] = [FarReads::Plain, FarReads::DirectFrom(1)];
+const MODES: [FarReads; 3] = [FarReads::Plain, FarReads::DirectFrom(1), FarReads::OneSidedFrom(1)];
 /// Objects of which some are read, at random: 512 MiB, so that they are in nobody's cache.
 const OBJECTS: usize = 8192;
 const AT_ONCE: usize = 16;
@@ -208,34 +208,36 @@ fn line_of_writes(far: &Far, space: &Space, size: usize, rounds: usize) -> Resul
     Ok(())
 }
 
-/// A line of the table: plain, direct and their ratio, of one and of many.
-fn line(far: &Far, users: &[Space; 2], size: usize, rounds: usize) -> Result<()> {
-    let (mut one, mut many) = ([const { Vec::new() }; 2], [const { Vec::new() }; 2]);
+/// A line of the table: what each mode takes, of one and of many.
+fn line(far: &Far, users: &[Space; MODES.len()], size: usize, rounds: usize) -> Result<()> {
+    let (mut one, mut many) = ([const { Vec::new() }; MODES.len()], [const { Vec::new() }; MODES.len()]);
     let mut buffers = vec![vec![0; size]; AT_ONCE];
     for n in 0..rounds * READS {
-        for mode in [n % 2, (n + 1) % 2] {
+        for mode in (0..MODES.len()).map(|mode| (n + mode) % MODES.len()) {
             let (space, object) = (&users[mode], far.some(1)[0]);
             one[mode].push(microseconds(|| space.read(object, &mut buffers[0]))?);
             let objects = far.some(AT_ONCE);
             many[mode].push(microseconds(|| read_some(space, &objects, &mut buffers))?);
         }
     }
-    let [plain, direct] = one.map(|mut times| low(&mut times));
-    let [many_plain, many_direct] = many.map(|mut times| low(&mut times));
-    println!(
-        "| {size} | {plain:.1} | {direct:.1} | {:.2} | {many_plain:.1} | {many_direct:.1} | {:.2} |",
-        plain / direct,
-        many_plain / many_direct
-    );
+    let columns = |times: [Vec<f64>; MODES.len()]| {
+        let low = times.map(|mut times| format!("{:.1}", low(&mut times)));
+        low.join(" | ")
+    };
+    println!("| {size} | {} | {} |", columns(one), columns(many));
     Ok(())
 }
 
 fn measure(provider: &str, rounds: usize) -> Result<()> {
     let far = Far::start(provider)?;
     let callers: Arc<dyn Callers> = Arc::new(Net::new(NetOptions::default())?);
-    let users = [far.user(&callers, MODES[0])?, far.user(&callers, MODES[1])?];
+    let users = [
+        far.user(&callers, MODES[0])?,
+        far.user(&callers, MODES[1])?,
+        far.user(&callers, MODES[2])?,
+    ];
     println!("\nover {provider}\n");
-    println!("| bytes | plain, µs | direct | ratio | 16 at once, plain | direct | ratio |");
+    println!("| bytes | plain, µs | direct | one-sided | 16 at once, plain | direct | one-sided |");
     println!("|---|---|---|---|---|---|---|");
     SIZES
         .into_iter()
@@ -247,10 +249,18 @@ fn measure(provider: &str, rounds: usize) -> Result<()> {
     for _ in 0..3 {
         let chooses = far.user(&callers, FarReads::Measured)?;
         let took = microseconds(|| chooses.read(far.objects[0], &mut [0; 4096]))?;
-        let stats = chooses.stats().far;
-        let from: Vec<_> = stats.iter().map(|far| far.direct_from).collect();
-        println!("a connection measures for {took:.0} µs: direct from {from:?}");
+        for far in chooses.stats().far {
+            println!("a connection measures for {took:.0} µs: {:?}", far.modes);
+            far.probed.iter().for_each(|probed| println!("  {probed:?}"));
+        }
     }
+    let done = users.iter().flat_map(|user| user.stats().far);
+    done.for_each(|far| {
+        println!(
+            "plain {}, direct {}, one-sided {}",
+            far.plain, far.direct, far.one_sided
+        )
+    });
     Ok(())
 }
 

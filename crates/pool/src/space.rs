@@ -56,7 +56,7 @@ mod stats;
 pub use access::{Read, Write};
 pub use address::GlobalAddress;
 pub use class::{Class, GRAIN, SLAB_OBJECT_MAX};
-pub use far::modes::{FarReads, FarStats, Probed};
+pub use far::modes::{FarMode, FarReads, FarStats, Probed};
 pub use far::wire::Hello;
 pub use far::{FarPart, Resolver, Way};
 pub(crate) use far::{Forwarded, RelayLine, Relayed, is_hello, is_users_request, relayed_hello};

@@ -3,7 +3,7 @@
 //! An implementation gives a [`Bench`]: a node that serves [`Program`], which does what the first byte of a request says.
 //! What fails panics, and says what.
 
-use super::{Answer, Call, Called, Caller, CallerId, LIMIT, Serve, Source};
+use super::{Answer, Call, Called, Caller, CallerId, LIMIT, Memory, Serve, Source};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use std::sync::Arc;
@@ -203,6 +203,8 @@ pub fn all(bench: &Arc<dyn Bench>) {
     memory_is_filled(&**bench);
     memory_that_is_too_small_is_refused(&**bench);
     memory_that_came_back_is_not_written_to(&**bench);
+    memory_of_another_connection_is_memory(&**bench);
+    a_lent_buffer_without_an_answer_is_nobodys(&**bench);
     sources_end(&**bench);
     callers_have_numbers_of_their_own_and_end(&**bench);
     polling_ends(&**bench);
@@ -379,16 +381,54 @@ pub fn a_late_answer_is_a_timeout(bench: &dyn Bench) {
 
 /// A call that lends so much memory, which holds nines, for so many bytes.
 fn filling(room: usize, len: usize) -> Call {
-    Call::new(of_number(verb::MEMORY, len as u64)).into_memory(vec![9; room])
+    filling_of(vec![9; room], len)
+}
+
+fn filling_of(memory: impl Into<Memory>, len: usize) -> Call {
+    Call::new(of_number(verb::MEMORY, len as u64)).into_memory(memory)
+}
+
+/// So many nines, in a plain buffer or in one that the node can write to by itself, if the connection has such.
+fn nines(caller: &dyn Caller, is_lent: bool, len: usize) -> Option<Memory> {
+    let mut memory = match is_lent {
+        true => caller.lend(len)?,
+        false => vec![0; len].into(),
+    };
+    assert_eq!(memory.len(), len, "as much as was asked for");
+    memory.fill(9);
+    Some(memory)
 }
 
 /// What the program puts into a call's memory is there, and what it says after it was read; what lies beyond is as it was. Each call of a batch has its own.
 pub fn memory_is_filled(bench: &dyn Bench) {
     let caller = bench.caller();
-    let sizes = [0, 1, 7, 512, 4096, 20431, 20432, 20433, 40864, 65536, LIMIT - 1, LIMIT];
-    for beyond in [0, 5] {
+    let sizes = [
+        0,
+        1,
+        7,
+        512,
+        4096,
+        20415,
+        20416,
+        20417,
+        20480,
+        20481,
+        40832,
+        65536,
+        LIMIT - 1,
+        LIMIT,
+    ];
+    for (beyond, is_lent) in [(0, false), (5, false), (0, true), (5, true)] {
         let room = |len: usize| (len + beyond).min(LIMIT);
-        let calls = sizes.iter().map(|len| filling(room(*len), *len)).collect();
+        let Some(memory) = sizes
+            .iter()
+            .map(|len| nines(&*caller, is_lent, room(*len)))
+            .collect::<Option<Vec<_>>>()
+        else {
+            continue;
+        };
+        let sized = sizes.iter().zip(memory);
+        let calls = sized.map(|(len, memory)| filling_of(memory, *len)).collect();
         for (len, call) in sizes.into_iter().zip(caller.post(calls).wait()) {
             assert!(call.result.is_ok(), "{len} bytes: {:?}", call.result);
             let (filled, rest) = call.memory.split_at(len);
@@ -413,7 +453,13 @@ pub fn memory_that_is_too_small_is_refused(bench: &dyn Bench) {
     for call in &calls[..3] {
         assert!(matches!(call.result, Err(Error::Invalid(_))), "{:?}", call.result);
     }
-    assert!(calls[3].result.is_ok() && calls[3].memory == pattern(512));
+    assert!(calls[3].result.is_ok() && *calls[3].memory == pattern(512));
+    assert!(caller.lend(LIMIT + 1).is_none());
+    if let Some(lent) = nines(&*caller, true, 511) {
+        let call = caller.post(vec![filling_of(lent, 512)]).wait().pop().expect("one");
+        assert!(matches!(call.result, Err(Error::Invalid(_))), "{:?}", call.result);
+        assert!(call.memory.iter().all(|byte| *byte == 9), "it comes back as it was");
+    }
 }
 
 /// Memory that came back with a call which had no answer in time is its user's: what the program puts there later goes nowhere.
@@ -440,10 +486,86 @@ pub fn memory_that_came_back_is_not_written_to(bench: &dyn Bench) {
     assert!(memory.iter().all(|byte| *byte == 7), "nobody's but ours");
 }
 
+/// A buffer that one connection has lent is memory like any over another.
+pub fn memory_of_another_connection_is_memory(bench: &dyn Bench) {
+    let (caller, other) = (bench.caller(), bench.caller());
+    let Some(memory) = nines(&*other, true, 50_000) else {
+        return;
+    };
+    let call = caller.post(vec![filling_of(memory, 40_000)]).wait().pop().expect("one");
+    assert!(call.result.is_ok() && call.memory[..40_000] == pattern(40_000));
+    assert!(call.memory[40_000..].iter().all(|byte| *byte == 9));
+    drop((caller, other));
+    assert!(call.memory[..40_000] == pattern(40_000), "it outlives its connection");
+}
+
+/// A buffer whose call had no answer in time may be written to still: so nobody has it, whatever is lent meanwhile.
+pub fn a_lent_buffer_without_an_answer_is_nobodys(bench: &dyn Bench) {
+    let caller = bench.caller();
+    let (number, len) = (rt::random(), 100_000);
+    let Some(memory) = nines(&*caller, true, len) else {
+        return;
+    };
+    let call = Call::new(of_number(verb::KEEP, number)).within(Nanos::from_millis(100));
+    let late = caller.post(vec![call.into_memory(memory)]).wait().pop().expect("one");
+    assert!(matches!(late.result, Err(Error::Timeout(_))), "{:?}", late.result);
+    let mut memory = late.memory;
+    assert_eq!(memory.len(), len, "the call may be asked again");
+    memory.fill(7);
+    let lent: Vec<Memory> = (0..8).filter_map(|_| nines(&*caller, true, len)).collect();
+    assert!(!lent.is_empty(), "there are others");
+    release(&*caller, number);
+    while ask_number(&*caller, verb::SOURCES, 0) != 0 {
+        rt::sleep(Nanos::from_micros(50));
+    }
+    // What comes of that one is behind what came of the late one.
+    let calls = caller
+        .post(lent.into_iter().map(|memory| filling_of(memory, 8)).collect())
+        .wait();
+    for call in calls {
+        assert!(call.result.is_ok() && call.memory[..8] == pattern(8));
+        assert!(call.memory[8..].iter().all(|byte| *byte == 9), "another call's bytes");
+    }
+    assert!(memory.iter().all(|byte| *byte == 7), "nobody's but ours");
+}
+
+/// Each call's bytes are in its own buffer, however many there are at once, in whichever order they are used again. (Not one of [`all`]: see
+/// `docs/decisions/libfabric.md` of large messages over shared memory.)
+pub fn threads_lend_side_by_side(bench: &Arc<dyn Bench>) {
+    let shared = bench.caller();
+    let work = move |caller: Arc<dyn Caller>, thread: usize| {
+        for round in 0..10 {
+            let sizes = (0..4).map(|n| 1 + (thread * 7919 + round * 31_337 + n * 20_011) % 60_000);
+            let one = |len: usize| Some((len, filling_of(nines(&*caller, true, len + 8)?, len)));
+            let Some((sizes, calls)) = sizes.map(one).collect::<Option<(Vec<_>, Vec<_>)>>() else {
+                return;
+            };
+            for (len, call) in sizes.into_iter().zip(caller.post(calls).wait()) {
+                assert!(call.result.is_ok(), "{:?}", call.result);
+                assert!(call.memory[..len] == pattern(len), "{len} bytes");
+                assert_eq!(call.memory[len..], [9; 8], "beyond {len} bytes");
+            }
+        }
+    };
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            let caller = if thread < 2 {
+                Arc::clone(&shared)
+            } else {
+                bench.caller()
+            };
+            rt::spawn("lends", move || work(caller, thread))
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+}
+
 /// Nothing is read any more of what was put into memory, nor of what was to be when its caller was dropped.
 pub fn sources_end(bench: &dyn Bench) {
     let (caller, other) = (bench.caller(), bench.caller());
     drop(caller.post((0..20).map(|_| filling(LIMIT, LIMIT)).collect()));
+    let lent = (0..10).filter_map(|_| nines(&*caller, true, LIMIT));
+    drop(caller.post(lent.map(|memory| filling_of(memory, LIMIT)).collect()));
     drop(caller);
     while ask_number(&*other, verb::SOURCES, 0) != 0 {
         rt::sleep(Nanos::from_micros(50));
@@ -489,9 +611,17 @@ pub fn a_lost_node_is_reported(bench: &dyn Bench) {
     let caller = bench.caller();
     assert!(ask(&*caller, verb::ECHO, b"here").is_ok());
     let waiting = kept(&*caller, rt::random());
+    let lent = nines(&*caller, true, 5000).unwrap_or_default();
+    let patience = Nanos::from_secs(60);
+    let lends = Call::new(of_number(verb::KEEP, rt::random()))
+        .within(patience)
+        .into_memory(lent);
+    let lends = caller.post(vec![lends]);
     bench.lose();
-    let call = waiting.wait().pop().expect("one");
-    assert!(matches!(call.result, Err(Error::Lost(_))), "{:?}", call.result);
+    for waiting in [waiting, lends] {
+        let call = waiting.wait().pop().expect("one");
+        assert!(matches!(call.result, Err(Error::Lost(_))), "{:?}", call.result);
+    }
     for _ in 0..2 {
         let error = ask(&*caller, verb::ECHO, &[]).expect_err("there is no node");
         assert!(matches!(error, Error::Lost(_)), "{error}");

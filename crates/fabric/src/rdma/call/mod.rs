@@ -23,6 +23,9 @@
 //! - A call may lend memory ([`Call::into_memory`]): what the program puts there ([`Answer::send_from`]) is there when the call is complete
 //!   without an error, and nothing beyond it is changed. After an error it holds anything. Once the call is complete nothing is written
 //!   to it any more, whatever the node does later.
+//! - Where the node's card can write to a caller's memory by itself, the caller has buffers for that ([`Caller::lend`]). Such a buffer comes back
+//!   with its call, except after [`Error::Timeout`] and [`Error::Lost`]: a write may be on its way to it still, so it is not used before it is known that none is, and other memory of
+//!   its size comes back in its place.
 //!
 //! # Duties of a node
 //! - Each connection has a number of its own ([`CallerId`]), drawn by the node. After a loss the new connection has another.
@@ -39,10 +42,12 @@ use core::fmt;
 use std::sync::Arc;
 
 pub mod contract;
+mod memory;
 mod set;
 mod source;
 pub(crate) mod status;
 
+pub use memory::{Memory, Registered};
 pub use set::Set;
 pub use source::{Answered, Source};
 
@@ -63,8 +68,8 @@ pub struct Call {
     pub request: Vec<u8>,
     /// The answer, once complete. Bytes that were here before are gone; their room is used.
     pub answer: Vec<u8>,
-    /// Memory that it lends to the program. It comes back with the call.
-    pub memory: Vec<u8>,
+    /// Memory that it lends to the program. It comes back with the call, or other memory of its size.
+    pub memory: Memory,
     /// How long it may take; `None`: the caller's patience.
     pub patience: Option<rt::Nanos>,
     /// The user's mark, to know it again.
@@ -79,7 +84,7 @@ impl Call {
         Self {
             request: request.into(),
             answer: Vec::new(),
-            memory: Vec::new(),
+            memory: Memory::default(),
             patience: None,
             tag: 0,
             result: Ok(()),
@@ -105,7 +110,8 @@ impl Call {
     }
 
     /// With memory that the program may fill, from its beginning on.
-    pub fn into_memory(self, memory: Vec<u8>) -> Self {
+    pub fn into_memory(self, memory: impl Into<Memory>) -> Self {
+        let memory = memory.into();
         Self { memory, ..self }
     }
 
@@ -196,6 +202,13 @@ pub trait Caller: fmt::Debug + Send + Sync {
     /// Starts calls with one doorbell. Blocks only while too many are under way. What cannot be started comes back
     /// complete, with its error.
     fn post(&self, calls: Vec<Call>) -> Called;
+
+    /// So many bytes that the node of this connection can write to by itself, for a call over it to lend; they hold anything. None if it cannot, or there is nothing
+    /// to spare now.
+    fn lend(&self, len: usize) -> Option<Memory> {
+        let _ = len;
+        None
+    }
 
     /// Whether it is known that all further calls are lost. Who does not look says no.
     fn is_over(&self) -> bool {

@@ -99,6 +99,7 @@ pub fn part(call: u64, status: u32, bytes: &[u8], from: usize) -> Part<'_> {
         total: bytes.len() as u32,
         from: from as u32,
         status,
+        window: None,
         payload: &bytes[from..end],
     }
 }

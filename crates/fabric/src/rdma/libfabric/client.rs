@@ -11,7 +11,7 @@
 //! their batch's event; a leader that leaves wakes one of them to lead. A background thread leads when nobody waits:
 //! for works whose [`Posted`](crate::rdma::Posted) was dropped, and for what is late.
 //!
-//! Lock order: role, core, a batch's body. The core's lock is never held while waiting.
+//! Lock order: role, core, a batch's body or the lender. The core's lock is never held while waiting.
 //!
 //! Invariants:
 //! - every flight ends: by its answer, by an error of its start, or when its time is over;
@@ -21,6 +21,7 @@
 mod calls;
 mod endpoint;
 mod late;
+mod lend;
 mod receive;
 mod send;
 mod wait;
@@ -29,6 +30,7 @@ pub use endpoint::{Connection, Way};
 
 use calls::{Asked, Unsent};
 use endpoint::Ends;
+use lend::{Lender, OnLoan};
 
 use super::address::NodeAddress;
 use super::batch::{Batch, Body, Next, Piece};
@@ -36,14 +38,16 @@ use super::protocol::{self, Answer, Ask, Item, Kind, LARGEST, Reader, Status, Wr
 use super::rail::{Complete, Rail, SLOT, SLOTS, Slot, Started};
 use super::shim::{self, Start, Target};
 use super::{NetOptions, Path};
+use crate::map::Mapping;
+use crate::rdma::call;
 use crate::rdma::{Endpoint, InFlight, Limits, Op, Posted, Work};
 use cenote_base::rt::{self, Event, HashMap, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use core::fmt;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// Slots that receive answers; the others send.
 const RECEIVING: usize = SLOTS / 3;
@@ -83,6 +87,8 @@ pub struct Peer {
 struct State {
     session: u64,
     path: Option<Path>,
+    /// The node writes to memory that calls lend.
+    writes: bool,
     broken: Option<Error>,
     /// What the provider calls registrations: by key, with their length.
     keys: HashMap<u64, (Target, u64)>,
@@ -199,7 +205,12 @@ pub struct Client {
     unattended: Event,
     patience: Nanos,
     own: NodeAddress,
+    me: Weak<Client>,
+    /// Before the rail: registrations end before it does.
+    lender: Mutex<Lender>,
     rail: Rail,
+    /// Memory that nodes could write to: behind the rail, which may write to it until it is closed.
+    lent: Mutex<Vec<Arc<Mapping>>>,
 }
 
 impl fmt::Debug for Client {
@@ -228,14 +239,18 @@ impl Handle {
                 .into_iter()
                 .for_each(|slot| give_back(&rail, rail.receive(slot)));
         }
-        let client = Arc::new(Client {
+        let own = rail.address()?;
+        let client = Arc::new_cyclic(|me| Client {
             core: Mutex::new(Core::default()),
             role: Mutex::new(()),
             stop: AtomicBool::new(false),
             unattended: Event::new(),
             patience: options.patience,
-            own: rail.address()?,
+            own,
+            me: Weak::clone(me),
+            lender: Mutex::default(),
             rail,
+            lent: Mutex::default(),
         });
         let theirs = Arc::clone(&client);
         rt::try_spawn("rdma-user", move || theirs.attend()).map_err(|e| Error::io("starting an RDMA thread", e))?;
@@ -312,6 +327,7 @@ impl Client {
         let mut core = self.core.lock();
         let session = peer.session();
         core.peers.remove(&session);
+        self.end_lending(session);
         if session != 0 && peer.broken().is_none() {
             self.send_control(&mut core, peer, Kind::Bye);
         }

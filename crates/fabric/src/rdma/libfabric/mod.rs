@@ -83,6 +83,8 @@ pub struct NodeOptions {
     /// Who moves the bytes; `None`: as [`Path::of`] says. With [`Path::OneSided`] on a software provider the contract holds
     /// but for torn words and transfers that had begun before a revocation.
     pub path: Option<Path>,
+    /// Whether what goes into memory that calls lend is written there by the provider, if it can and the caller's memory is registered; else it comes in messages.
+    pub writes: bool,
     /// How long a user that has called may be silent, though asked, before its connection is over for the node's program.
     pub silence: Nanos,
 }
@@ -95,6 +97,7 @@ impl NodeOptions {
             name: None,
             port: None,
             path: None,
+            writes: true,
             silence: Nanos::from_secs(10),
         }
     }

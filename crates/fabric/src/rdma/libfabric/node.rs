@@ -18,12 +18,13 @@
 
 mod calls;
 mod desk;
+mod write;
 
 use super::address::NodeAddress;
 use super::ground::{Ground, Holding, Registry, exchange};
 use super::protocol::{self, ANSWER, Ask, HEAD, Item, Kind, Reader, Status, Writer};
 use super::rail::{Complete, Rail, SLOTS, Slot, Started};
-use super::shim::Target;
+use super::shim::{Start, Target};
 use super::{NodeOptions, Path, own_name};
 use crate::Region;
 use crate::rdma::call::Serve;
@@ -75,6 +76,9 @@ struct Shared {
     program: Mutex<Option<Arc<dyn Serve>>>,
     stop: AtomicBool,
     path: Path,
+    /// Answers' bytes are written to callers' memory, where that can be written to; how.
+    writes: bool,
+    write: Start,
     silence: Nanos,
     rail: Rail,
 }
@@ -99,6 +103,12 @@ impl MemoryNode {
         let provider = &options.provider;
         let name = options.name.clone().or_else(|| own_name(provider));
         let rail = Rail::open(provider, name.as_deref(), options.port)?;
+        let write = rail.ordered_write();
+        Self::with(options, rail, write)
+    }
+
+    fn with(options: &NodeOptions, rail: Rail, write: Start) -> Result<Self> {
+        let provider = &options.provider;
         let address = rail.address()?;
         let shared = Arc::new(Shared {
             registry: Mutex::new(Registry::default()),
@@ -107,6 +117,8 @@ impl MemoryNode {
             stop: AtomicBool::new(false),
             silence: options.silence,
             path: options.path.unwrap_or_else(|| Path::of(provider)),
+            writes: options.writes && rail.writes(),
+            write,
             rail,
         });
         let theirs = Arc::clone(&shared);
@@ -214,8 +226,11 @@ struct Waiting {
     slot: Slot,
     len: usize,
     session: u64,
-    peer: u64,
     since: Nanos,
+    start: Start,
+    target: Target,
+    /// What comes back with its completion.
+    tag: u64,
 }
 
 /// Who has said hello.
@@ -234,6 +249,10 @@ struct Session {
     waiting: usize,
     /// Slots under way to it.
     held: usize,
+    /// Writes to its memory that have not been started yet: answers would overtake them.
+    unstarted: usize,
+    /// Answers of which nothing but the completion of such writes is missing, by call.
+    written: HashMap<u64, Outgoing>,
 }
 
 /// The node's thread.
@@ -257,6 +276,9 @@ struct Server {
     begun: u64,
     /// Buffers of requests and answers, to be used again: large ones are page faults each time, if they are not.
     spares: Vec<Vec<u8>>,
+    /// Writes to callers' memory that are under way: of which session and call.
+    writes: HashMap<u64, (u64, u64)>,
+    last_write: u64,
     watched: Nanos,
 }
 
@@ -270,6 +292,8 @@ impl Server {
             gathered: 0,
             begun: 0,
             spares: Vec::new(),
+            writes: HashMap::default(),
+            last_write: 0,
             watched: rt::now(),
             shared,
             sessions: HashMap::default(),
@@ -348,9 +372,10 @@ impl Server {
             (true, Err(_)) => self.receive(complete.slot),
             (false, sent) => {
                 self.shared.rail.give(complete.slot);
-                self.came_back(complete.tag);
+                let session = self.wrote(complete.tag).unwrap_or(complete.tag);
+                self.came_back(session);
                 if sent.is_err() {
-                    self.end_session(complete.tag);
+                    self.end_session(session);
                 }
             }
         }
@@ -412,7 +437,7 @@ impl Server {
         };
         let shared = Arc::clone(&self.shared);
         let mut writer = Writer::new(shared.rail.bytes(&mut answer));
-        writer.blob(&[self.shared.path as u8]);
+        writer.blob(&[self.shared.path as u8, u8::from(self.shared.writes)]);
         let len = writer.finish(Kind::Welcome, session, head.id);
         self.send(answer, len, session);
         None
@@ -448,6 +473,8 @@ impl Server {
                 answers: VecDeque::new(),
                 waiting: 0,
                 held: 0,
+                unstarted: 0,
+                written: HashMap::default(),
             },
         );
         Some(id)
@@ -470,10 +497,15 @@ impl Server {
     }
 
     fn forget_waiting(&mut self, peer: u64) {
-        let (gone, stay) = self.outbox.drain(..).partition(|w| w.peer == peer);
+        let (gone, stay) = self.outbox.drain(..).partition(|w| w.target.peer == peer);
         self.outbox = stay;
         let gone: VecDeque<Waiting> = gone;
-        gone.into_iter().for_each(|w| self.shared.rail.give(w.slot));
+        gone.into_iter().for_each(|w| self.drop_waiting(w));
+    }
+
+    fn drop_waiting(&mut self, waiting: Waiting) {
+        self.shared.rail.give(waiting.slot);
+        self.wrote(waiting.tag);
     }
 
     fn send(&mut self, slot: Slot, len: usize, session: u64) {
@@ -481,13 +513,18 @@ impl Server {
             return self.shared.rail.give(slot);
         };
         to.held += 1;
-        let (peer, since) = (to.peer, rt::now());
+        let target = Target {
+            peer: to.peer,
+            ..Target::default()
+        };
         self.try_send(Waiting {
             slot,
             len,
             session,
-            peer,
-            since,
+            since: rt::now(),
+            start: Start::Send,
+            target,
+            tag: session,
         });
     }
 
@@ -500,19 +537,28 @@ impl Server {
 
     /// Says whether there was room, or no need of it.
     fn try_send(&mut self, mut waiting: Waiting) -> bool {
-        let target = Target {
-            peer: waiting.peer,
-            ..Target::default()
+        let Waiting {
+            len,
+            start,
+            target,
+            tag,
+            ..
+        } = waiting;
+        let shared = Arc::clone(&self.shared);
+        let rail = &shared.rail;
+        let is_message = start == Start::Send;
+        let started = match is_message {
+            true => rail.send(waiting.slot, len, &target, tag, false),
+            false => rail.start(waiting.slot, len, start, &target, tag, false),
         };
-        let started = self
-            .shared
-            .rail
-            .send(waiting.slot, waiting.len, &target, waiting.session, false);
         match started {
             Started::Yes => {
                 // Of few bytes no completion tells.
-                if self.shared.rail.is_few(waiting.len) {
+                if is_message && rail.is_few(len) {
                     self.came_back(waiting.session);
+                }
+                if !is_message {
+                    self.write_started(waiting.session);
                 }
                 true
             }
@@ -522,7 +568,8 @@ impl Server {
                 false
             }
             Started::No(slot, _) => {
-                self.shared.rail.give(slot);
+                rail.give(slot);
+                self.wrote(tag);
                 self.end_session(waiting.session);
                 true
             }
@@ -537,7 +584,7 @@ impl Server {
             };
             let (session, late) = (waiting.session, rt::now().since(waiting.since) > OUTBOX_PATIENCE);
             if !self.sessions.contains_key(&session) {
-                self.shared.rail.give(waiting.slot);
+                self.drop_waiting(waiting);
                 continue;
             }
             if !self.try_send(waiting) && late {

@@ -18,6 +18,7 @@
 //!   answer, 16 B: 0 status u32   4 len u32   8 value u64;   then, of a read, its bytes, filled up to 8
 //! ```
 //!   part, 24 B: 0 call u64   8 total u32   12 from u32   16 len u32   20 status u32 (of an answer: see calls.rs; of a request: bytes of memory that it lends)
+//!               of a request's first part, if the status says so: 24 address u64   32 key u64: there the node writes to that memory by itself (a window)
 //!               then its bytes, filled up to 8; `from` is a multiple of PART, and only the last part is shorter
 //!
 //! Little-endian; everything begins at a multiple of 8. A head and an item are 64 bytes: what providers send without having to
@@ -27,7 +28,7 @@ use super::rail::SLOT;
 use crate::rdma::call::LIMIT;
 
 const MAGIC: u16 = 0x4e43;
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// Bytes of a head, an item, an answer.
 pub const HEAD: usize = 24;
@@ -39,9 +40,14 @@ pub const LARGEST: usize = SLOT - HEAD - ITEM;
 
 /// Bytes of a part's head, and of a call that one part can hold: it fills a slot. A multiple of 8.
 pub const PART_HEAD: usize = 24;
-pub const PART: usize = SLOT - HEAD - PART_HEAD;
+pub const PART: usize = SLOT - HEAD - PART_HEAD - WINDOW;
+/// Bytes of a window.
+const WINDOW: usize = 16;
+/// In the status of a request's part: it has a window.
+const HAS_WINDOW: u32 = 1 << 29;
 
-const _: () = assert!(PART.is_multiple_of(8) && PART_HEAD.is_multiple_of(8));
+const _: () = assert!(PART.is_multiple_of(8) && PART_HEAD.is_multiple_of(8) && WINDOW.is_multiple_of(8));
+const _: () = assert!(LIMIT < HAS_WINDOW as usize);
 const _: () = assert!(LARGEST.is_multiple_of(8) && SLOT <= u16::MAX as usize);
 
 /// What a message is.
@@ -133,8 +139,17 @@ pub struct Part<'a> {
     pub from: u32,
     /// Of an answer: 0, or the number of an error whose text this is, and marks. Of a request: bytes of memory that it lends.
     pub status: u32,
+    /// Of a request's first part: where the node can write to what it lends.
+    pub window: Option<Window>,
     /// Its bytes.
     pub payload: &'a [u8],
+}
+
+/// Where memory that a call lends can be written to, as the provider counts. The caller's card checks it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    pub address: u64,
+    pub key: u64,
 }
 
 /// A part but for its bytes, as [`Part`].
@@ -145,12 +160,14 @@ pub struct PartHead {
     pub from: u32,
     pub len: u32,
     pub status: u32,
+    pub window: Option<Window>,
 }
 
 impl PartHead {
     /// What the part takes in a message.
     pub fn size(&self) -> usize {
-        PART_HEAD + filled(self.len as usize)
+        let window = self.window.map_or(0, |_| WINDOW);
+        PART_HEAD + window + filled(self.len as usize)
     }
 }
 
@@ -162,6 +179,7 @@ impl Part<'_> {
             from: self.from,
             len: self.payload.len() as u32,
             status: self.status,
+            window: self.window,
         }
     }
 
@@ -245,8 +263,12 @@ impl<'a> Writer<'a> {
     /// A part whose bytes `write` writes.
     pub fn part_from(&mut self, head: &PartHead, write: impl FnOnce(&mut [u8])) {
         self.put(&head.call.to_le_bytes());
-        for number in [head.total, head.from, head.len, head.status] {
+        let status = head.status | head.window.map_or(0, |_| HAS_WINDOW);
+        for number in [head.total, head.from, head.len, status] {
             self.put(&number.to_le_bytes());
+        }
+        if let Some(Window { address, key }) = head.window {
+            [address, key].iter().for_each(|word| self.put(&word.to_le_bytes()));
         }
         let end = self.at + head.len as usize;
         write(&mut self.into[self.at..end]);
@@ -371,14 +393,24 @@ impl<'a> Reader<'a> {
         let (len, status) = (self.u32()?, self.u32()?);
         let places = (from as usize).is_multiple_of(PART) && (from < total || from == 0) && total as usize <= LIMIT;
         let fits = places && len as usize == (total as usize - from as usize).min(PART);
+        let window = match status & HAS_WINDOW {
+            0 => None,
+            _ => Some(self.window()?),
+        };
         let payload = fits.then(|| self.payload(len as usize)).flatten()?;
         Some(Part {
             call,
             total,
             from,
-            status,
+            status: status & !HAS_WINDOW,
+            window,
             payload,
         })
+    }
+
+    fn window(&mut self) -> Option<Window> {
+        let (address, key) = (self.u64()?, self.u64()?);
+        Some(Window { address, key })
     }
 
     /// All that is left.
@@ -499,6 +531,7 @@ mod tests {
                 total: payload.len() as u32,
                 from: 0,
                 status: 0,
+                window: (call == 2).then_some(Window { address: 5, key: 6 }),
                 payload,
             };
             assert!(part.size() <= writer.room());
@@ -519,7 +552,11 @@ mod tests {
         let len = calls(&mut slot);
         let read = parts(&slot[..len]).expect("parts");
         assert_eq!((read[0].payload, read[1].total, read[2].call), (&b"abc"[..], 0, 3));
-        assert!(read.iter().all(Part::is_all));
+        assert_eq!(
+            read.iter().map(|part| part.window).collect::<Vec<_>>(),
+            [None, Some(Window { address: 5, key: 6 }), None]
+        );
+        assert!(read.iter().all(|part| part.is_all() && part.status == 0));
         for end in 0..len {
             assert!(parts(&slot[..end]).is_none(), "cut at {end}");
         }
@@ -540,7 +577,8 @@ mod tests {
             call: 1,
             total: LIMIT as u32,
             from: PART as u32,
-            status: 0,
+            status: 7,
+            window: Some(Window { address: 1, key: 2 }),
             payload: &bytes[..PART],
         };
         let mut writer = Writer::new(&mut slot);

@@ -271,6 +271,22 @@ impl Rail {
         }
     }
 
+    /// Whether peers may write to what is registered here, and this rail to theirs.
+    pub fn writes(&self) -> bool {
+        // SAFETY: an open rail.
+        unsafe { shim::cf_writes(self.raw) == 1 }
+    }
+
+    /// How bytes are written to a peer's memory before a message about them: where the provider keeps that order the message may follow at once, else
+    /// when the writes are complete.
+    pub fn ordered_write(&self) -> Start {
+        // SAFETY: an open rail.
+        match unsafe { shim::cf_orders_sends_after_writes(self.raw) } {
+            0 => Start::Write,
+            _ => Start::Put,
+        }
+    }
+
     /// Whether [`Rail::send`] sends so many bytes without a completion, if no more follow.
     pub fn is_few(&self, len: usize) -> bool {
         len <= self.few

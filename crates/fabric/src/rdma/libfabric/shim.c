@@ -45,7 +45,7 @@ struct cf_target {
     uint64_t key;
 };
 
-enum { CF_SEND, CF_READ, CF_WRITE, CF_FETCH_ADD, CF_COMPARE_AND_SWAP };
+enum { CF_SEND, CF_READ, CF_WRITE, CF_FETCH_ADD, CF_COMPARE_AND_SWAP, CF_PUT };
 
 #if __has_include(<rdma/fabric.h>)
 #include <dlfcn.h>
@@ -277,8 +277,9 @@ static ssize_t transfer(struct cf_rail *r, int op, const struct iovec *io, void 
     const struct fi_rma_iov remote = {.addr = t->address, .len = io->iov_len, .key = t->key};
     const struct fi_msg_rma m = {.msg_iov = io, .desc = desc, .iov_count = 1, .addr = t->peer,
                                  .rma_iov = &remote, .rma_iov_count = 1, .context = context};
-    /* A write is complete when it is in the peer's memory, not when it has left. */
-    return op == CF_READ ? fi_readmsg(r->ep, &m, flags) : fi_writemsg(r->ep, &m, flags | FI_DELIVERY_COMPLETE);
+    if (op == CF_READ) return fi_readmsg(r->ep, &m, flags);
+    /* A write is complete when it is in the peer's memory, not when it has left; one that a message follows may be either. */
+    return fi_writemsg(r->ep, &m, op == CF_WRITE ? flags | FI_DELIVERY_COMPLETE : flags);
 }
 
 /* The buffer holds the operand, the word to compare with, and room for the word before. */
@@ -302,6 +303,7 @@ static ssize_t start(struct cf_rail *r, int op, void *at, size_t len, struct fid
     switch (op) {
     case CF_SEND: return message(r, &io, desc, t->peer, context, flags);
     case CF_READ:
+    case CF_PUT:
     case CF_WRITE: return transfer(r, op, &io, desc, t, context, flags);
     default: return atomic(r, op, at, desc, t, context, flags);
     }
@@ -319,6 +321,18 @@ int cf_inject(struct cf_rail *r, const void *at, size_t len, uint64_t peer) {
 }
 
 size_t cf_inject_room(struct cf_rail *r) { return r->info->tx_attr->inject_size; }
+
+/* Whether peers may write to memory that is registered here, and this rail to theirs. */
+int cf_writes(struct cf_rail *r) {
+    const uint64_t both = FI_WRITE | FI_REMOTE_WRITE;
+    /* Of neither: all of them. */
+    return r->info->caps & FI_RMA && (!(r->info->caps & (both | FI_READ | FI_REMOTE_READ)) || (r->info->caps & both) == both);
+}
+
+/* Whether a message finds all that was written before it, in the peer's memory. */
+int cf_orders_sends_after_writes(struct cf_rail *r) {
+    return !!(r->info->tx_attr->msg_order & r->info->rx_attr->msg_order & FI_ORDER_SAW);
+}
 
 int cf_again(void) { return -FI_EAGAIN; }
 
@@ -399,6 +413,8 @@ int cf_inject(struct cf_rail *r, const void *at, size_t len, uint64_t peer) {
     return (void)r, (void)at, (void)len, (void)peer, -ENOSYS;
 }
 size_t cf_inject_room(struct cf_rail *r) { return (void)r, 0; }
+int cf_writes(struct cf_rail *r) { return (void)r, 0; }
+int cf_orders_sends_after_writes(struct cf_rail *r) { return (void)r, 0; }
 int cf_again(void) { return -EAGAIN; }
 int cf_poll(struct cf_rail *r, struct cf_done *out, int room) { return (void)r, (void)out, (void)room, -ENOSYS; }
 int cf_wait(struct cf_rail *r, int milliseconds) { return (void)r, (void)milliseconds, -ENOSYS; }

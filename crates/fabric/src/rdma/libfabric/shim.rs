@@ -51,6 +51,8 @@ pub enum Start {
     FetchAdd = 3,
     /// The provider's own: new word in word 0, expected in word 1, the word before in word 2.
     CompareAndSwap = 4,
+    /// To the peer's memory; complete when the bytes are ours again. Where a later message finds it done, that is enough.
+    Put = 5,
 }
 
 #[repr(C)]
@@ -95,6 +97,8 @@ unsafe extern "C" {
     ) -> c_int;
     pub fn cf_inject(rail: *mut RawRail, at: *const c_void, len: usize, peer: u64) -> c_int;
     pub fn cf_inject_room(rail: *mut RawRail) -> usize;
+    pub fn cf_writes(rail: *mut RawRail) -> c_int;
+    pub fn cf_orders_sends_after_writes(rail: *mut RawRail) -> c_int;
     pub fn cf_poll(rail: *mut RawRail, out: *mut Done, room: c_int) -> c_int;
     pub fn cf_wait(rail: *mut RawRail, milliseconds: c_int) -> c_int;
     pub fn cf_wake(rail: *mut RawRail);

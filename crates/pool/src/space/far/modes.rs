@@ -1,13 +1,14 @@
 //! How the bytes of far reads come, by size (Rcmp, section 5.5: RRPC).
 //!
 //! ```text
-//!   plain     call ─► the host copies the bytes into its answer ─► answer
-//!   direct    call, which lends memory ─► the host finds the bytes; its fabric sends them from where they lie ─► memory
-//!                                       ─► the host looks whether they lie there still ─► answer
+//!   plain      call ─► the host copies the bytes into its answer ─► answer
+//!   direct     call, which lends memory ─► the host finds the bytes; its fabric sends them from where they lie ─► memory
+//!                                        ─► the host looks whether they lie there still ─► answer
+//!   one-sided  the same, but that the host's fabric writes them into the memory by itself: no code of the reader's runs for them
 //! ```
 //!
-//! Little is faster plain, much direct: a copy is less, and a look more. From how many bytes of a message on is measured for each connection, when it is first
-//! asked for so many that it may matter: probes of each size and mode, interleaved, for [`BUDGET`] at most. A look is for each read, so small ones stay plain in any company.
+//! Little is faster plain, much in one of the other ways: a copy is less, and a look more. Which is the fastest at which size is measured for each connection, when it is first
+//! asked for so many bytes that it may matter: probes of each size and mode, interleaved, for [`BUDGET`] at most. A look is for each read, so small ones stay plain in any company.
 
 use super::Way;
 use super::question::lost_call;
@@ -15,19 +16,33 @@ use super::wire::{self, DirectFrom, PROBE_MAX};
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::rdma::call::{Call, Caller};
+use cenote_fabric::rdma::call::{Call, Caller, Memory};
 use std::sync::Arc;
 
-/// How far reads are done: copied into answers (plain), or put into memory that the call lends (direct, without a copy of their own).
+/// How far reads are done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FarReads {
-    /// Direct where so many bytes are read at once that it is faster, as was measured for the connection.
+    /// As is fastest for so many bytes at once, as was measured for the connection.
     #[default]
     Measured,
     /// Plain, however much.
     Plain,
     /// Direct where so many bytes and more are read at once.
     DirectFrom(u64),
+    /// One-sided where so many bytes and more are read at once; direct if the connection cannot do that.
+    OneSidedFrom(u64),
+}
+
+/// How the bytes of a read come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FarMode {
+    /// Copied into the answer.
+    Plain = 0,
+    /// In messages, into memory that the call lends.
+    Direct = 1,
+    /// Into memory that the call lends, written there by the host's fabric.
+    OneSided = 2,
 }
 
 /// What probes of one size took, in the middle.
@@ -39,10 +54,13 @@ pub struct Probed {
     pub plain: Nanos,
     /// In memory that the call lent.
     pub direct: Nanos,
+    /// In memory that the call lent, one-sided; none if the connection cannot do that.
+    pub one_sided: Option<Nanos>,
 }
 
 /// Sizes that are probed.
 const SIZES: [usize; 8] = [512, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, PROBE_MAX];
+const MODES: [FarMode; 3] = [FarMode::Plain, FarMode::Direct, FarMode::OneSided];
 /// Probes of each size and mode, at most; and those that it takes to say anything of one.
 const TRIES: usize = 7;
 const TRIES_MIN: usize = 3;
@@ -53,40 +71,111 @@ const GAIN: u64 = 3;
 /// What a look costs more than the copy of so many bytes: smaller ones among many are plain. (Measured by `examples/modes.rs`, over shared memory.)
 const EACH: u64 = 2 << 10;
 
-/// Reads are plain until it is known.
-const UNKNOWN: u64 = 0;
-const BEING_PROBED: u64 = u64::MAX - 1;
+/// The fastest mode of each size, from the smallest on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Table([FarMode; SIZES.len()]);
 
-/// A connection, and from how many bytes on its reads are direct.
+impl Table {
+    /// Reads are plain until it is known.
+    const PLAIN: Self = Self([FarMode::Plain; SIZES.len()]);
+
+    /// Which is fastest. Plain up to the smallest size from which on one of the others is always faster, and if not all sizes are known.
+    fn of(probed: &[Probed]) -> Self {
+        let mut table = Self::PLAIN;
+        if probed.len() < SIZES.len() {
+            return table;
+        }
+        let is_faster = |probed: &&Probed| is_gain(probed.direct.min(probed.written()), probed.plain);
+        let count = probed.iter().rev().take_while(is_faster).count();
+        for (mode, probed) in table.0.iter_mut().zip(probed).skip(SIZES.len() - count) {
+            *mode = match is_gain(probed.written(), probed.direct) {
+                true => FarMode::OneSided,
+                false => FarMode::Direct,
+            };
+        }
+        table
+    }
+
+    /// The mode of so many bytes.
+    fn mode(self, bytes: u64) -> FarMode {
+        let sizes = SIZES.iter().zip(self.0);
+        let below = sizes.take_while(|(size, _)| **size as u64 <= bytes);
+        below.last().map_or(FarMode::Plain, |(_, mode)| mode)
+    }
+
+    /// From how many bytes on reads are not plain.
+    fn from(self) -> u64 {
+        let first = SIZES.iter().zip(self.0).find(|(_, mode)| *mode != FarMode::Plain);
+        first.map_or(u64::MAX, |(size, _)| *size as u64)
+    }
+
+    fn to_bits(self) -> u64 {
+        self.0.iter().rev().fold(0, |bits, mode| bits << 2 | *mode as u64)
+    }
+
+    fn from_bits(bits: u64) -> Self {
+        Self(core::array::from_fn(|n| match bits >> (2 * n) & 3 {
+            1 => FarMode::Direct,
+            2 => FarMode::OneSided,
+            _ => FarMode::Plain,
+        }))
+    }
+}
+
+impl Probed {
+    fn written(&self) -> Nanos {
+        self.one_sided.unwrap_or(Nanos(u64::MAX / 100))
+    }
+}
+
+fn is_gain(time: Nanos, than: Nanos) -> bool {
+    time.raw() * 100 <= than.raw() * (100 - GAIN)
+}
+
+/// What is known of a connection.
+const UNKNOWN: u64 = 0;
+const BEING_PROBED: u64 = 1 << 32;
+/// The rest is the table.
+const KNOWN: u64 = 1 << 33;
+
+/// A connection, and how reads over it are done.
 pub struct Line {
     pub caller: Arc<dyn Caller>,
     /// The host's memory of what this user has asked for: another number when that was lost.
     pub memory: u64,
     reads: FarReads,
-    from: AtomicU64,
+    state: AtomicU64,
     probed: Mutex<Vec<Probed>>,
 }
 
 impl Line {
     pub fn new(caller: Arc<dyn Caller>, memory: u64, reads: FarReads) -> Self {
-        let from = match reads {
-            FarReads::Measured => UNKNOWN,
-            FarReads::Plain => u64::MAX,
-            FarReads::DirectFrom(bytes) => bytes.max(1),
-        };
         Self {
             caller,
             memory,
             reads,
-            from: AtomicU64::new(from),
+            state: AtomicU64::new(UNKNOWN),
             probed: Mutex::default(),
         }
     }
 
-    /// From how many bytes on reads are direct, if that is known and there is such a size.
+    fn table(&self) -> Option<Table> {
+        let state = self.state.load(Ordering::Relaxed);
+        (state & KNOWN != 0).then(|| Table::from_bits(state))
+    }
+
+    /// From how many bytes on reads are not plain; the largest number: never, or it is not known yet.
+    fn from(&self) -> u64 {
+        match self.reads {
+            FarReads::Measured => self.table().map_or(u64::MAX, Table::from),
+            FarReads::Plain => u64::MAX,
+            FarReads::DirectFrom(bytes) | FarReads::OneSidedFrom(bytes) => bytes.max(1),
+        }
+    }
+
+    /// From how many bytes on reads are not plain, if that is known and there is such a size.
     pub fn known(&self) -> Option<u64> {
-        let from = self.from.load(Ordering::Relaxed);
-        (from != UNKNOWN && from < BEING_PROBED).then_some(from)
+        Some(self.from()).filter(|from| *from < u64::MAX)
     }
 
     /// What was measured.
@@ -94,17 +183,20 @@ impl Line {
         self.probed.lock().clone()
     }
 
-    /// Which of the reads of these lengths are direct. Whoever comes first with so many bytes that it may matter measures; the others do not wait for him.
+    /// What was chosen, by size.
+    pub fn modes(&self) -> Vec<(u64, FarMode)> {
+        let modes = self.table().into_iter().flat_map(|table| table.0);
+        SIZES.iter().map(|size| *size as u64).zip(modes).collect()
+    }
+
+    /// Which of the reads of these lengths bring bytes into memory. Whoever comes first with so many bytes that it may matter measures; the others do not wait for him.
     pub fn direct_from(&self, lens: impl Iterator<Item = u64> + Clone) -> DirectFrom {
         if lens.clone().sum::<u64>() >= SIZES[0] as u64 && self.take_probing() {
             let probed = probe(&*self.caller);
-            self.from.store(crossover(&probed), Ordering::Relaxed);
+            self.know(Table::of(&probed));
             *self.probed.lock() = probed;
         }
-        let from = match self.from.load(Ordering::Relaxed) {
-            UNKNOWN => return DirectFrom::NEVER,
-            from => from,
-        };
+        let from = self.from();
         let each = match self.reads {
             FarReads::Measured => from.min(EACH),
             _ => 1,
@@ -115,66 +207,93 @@ impl Line {
         }
     }
 
+    /// Memory that the host can write to by itself, for a call that lends so much: if that is the faster way, and there is any.
+    fn lend(&self, len: usize) -> Option<Memory> {
+        let is_one_sided = match self.reads {
+            FarReads::Measured => self.table()?.mode(len as u64) == FarMode::OneSided,
+            FarReads::OneSidedFrom(_) => true,
+            FarReads::Plain | FarReads::DirectFrom(_) => false,
+        };
+        is_one_sided.then(|| self.caller.lend(len)).flatten()
+    }
+
+    fn know(&self, table: Table) {
+        self.state.store(KNOWN | table.to_bits(), Ordering::Relaxed);
+    }
+
     fn take_probing(&self) -> bool {
-        let taken = self
-            .from
-            .compare_exchange(UNKNOWN, BEING_PROBED, Ordering::Relaxed, Ordering::Relaxed);
-        taken.is_ok()
+        let take = || {
+            self.state
+                .compare_exchange(UNKNOWN, BEING_PROBED, Ordering::Relaxed, Ordering::Relaxed)
+        };
+        self.reads == FarReads::Measured && take().is_ok()
     }
 }
 
 /// Measures. Sizes for which there was no time, or that failed, are not there.
 fn probe(caller: &dyn Caller) -> Vec<Probed> {
     let until = rt::now() + BUDGET;
-    let mut times = SIZES.map(|_| [Vec::new(), Vec::new()]);
+    let mut times = SIZES.map(|_| [const { Vec::new() }; MODES.len()]);
     let mut memory = vec![0; PROBE_MAX];
     'all: for turn in 0..TRIES {
         for (n, size) in SIZES.into_iter().enumerate() {
-            for mode in [turn % 2, (turn + 1) % 2] {
-                match probe_once(caller, size, mode == 1, &mut memory, until) {
-                    Ok(time) => times[n][mode].push(time),
+            for mode in (0..MODES.len()).map(|mode| MODES[(turn + mode) % MODES.len()]) {
+                let Some(lent) = memory_of(caller, mode, size, &mut memory) else {
+                    continue;
+                };
+                match probe_once(caller, size, lent, until) {
+                    Ok((time, lent)) => {
+                        times[n][mode as usize].push(time);
+                        let plain = lent.into_plain();
+                        memory = if plain.is_empty() { memory } else { plain };
+                    }
                     Err(_) => break 'all,
                 }
             }
         }
     }
     let sized = SIZES.into_iter().zip(times);
-    sized
-        .filter_map(|(size, [plain, direct])| probed(size, plain, direct))
-        .collect()
+    sized.filter_map(|(size, times)| probed(size, times)).collect()
 }
 
-/// The answer must be what was asked for, or it says nothing of how long that takes.
-fn probe_once(caller: &dyn Caller, size: usize, is_direct: bool, memory: &mut Vec<u8>, until: Nanos) -> Result<Nanos> {
+/// What a probe of this mode lends; none if there is no such mode.
+fn memory_of(caller: &dyn Caller, mode: FarMode, size: usize, memory: &mut Vec<u8>) -> Option<Memory> {
+    match mode {
+        FarMode::Plain => Some(Memory::default()),
+        FarMode::Direct => {
+            let mut lent = core::mem::take(memory);
+            lent.resize(size, 0);
+            Some(lent.into())
+        }
+        FarMode::OneSided => caller.lend(size),
+    }
+}
+
+/// The answer must be what was asked for, or it says nothing of how long that takes. The memory comes back.
+fn probe_once(caller: &dyn Caller, size: usize, lent: Memory, until: Nanos) -> Result<(Nanos, Memory)> {
     let began = rt::now();
     if began >= until {
         return Err(Error::Timeout("no time is left to measure".into()));
     }
-    let mut lent = Vec::new();
-    if is_direct {
-        lent = core::mem::take(memory);
-        lent.resize(size, 0);
-    }
-    let call = Call::new(wire::probe(size, is_direct)).within(until - began);
+    let into_memory = !lent.is_empty();
+    let call = Call::new(wire::probe(size, into_memory)).within(until - began);
     let call = caller.post(vec![call.into_memory(lent)]).wait().pop();
     let took = rt::now().since(began);
     let call = call.ok_or_else(lost_call)?;
-    if is_direct {
-        *memory = call.memory;
-    }
     call.result?;
-    match (is_direct, call.answer.len()) {
-        (true, 0) => Ok(took),
-        (false, len) if len == size => Ok(took),
+    match (into_memory, call.answer.len()) {
+        (true, 0) => Ok((took, call.memory)),
+        (false, len) if len == size => Ok((took, call.memory)),
         _ => Err(Error::corrupt("an answer to a probe")),
     }
 }
 
-fn probed(size: usize, plain: Vec<Nanos>, direct: Vec<Nanos>) -> Option<Probed> {
+fn probed(size: usize, [plain, direct, one_sided]: [Vec<Nanos>; MODES.len()]) -> Option<Probed> {
     Some(Probed {
         bytes: size as u64,
         plain: median(plain)?,
         direct: median(direct)?,
+        one_sided: median(one_sided),
     })
 }
 
@@ -184,29 +303,23 @@ fn median(mut times: Vec<Nanos>) -> Option<Nanos> {
     times.get(times.len() / 2).filter(|_| is_enough).copied()
 }
 
-/// The smallest size from which on all sizes are faster direct; the largest number if there is none, or not all are known.
-fn crossover(probed: &[Probed]) -> u64 {
-    if probed.len() < SIZES.len() {
-        return u64::MAX;
-    }
-    let is_faster = |probed: &&Probed| probed.direct.raw() * 100 <= probed.plain.raw() * (100 - GAIN);
-    let fastest = probed.iter().rev().take_while(is_faster).last();
-    fastest.map_or(u64::MAX, |probed| probed.bytes)
-}
-
 /// Reads of a part that this process does not map, and how they were done.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FarStats {
     /// The part.
     pub part: u8,
-    /// From how many bytes at once on reads are direct, over the connection that there is; none if they never are, or that is not known yet.
+    /// From how many bytes at once on reads are not plain, over the connection that there is; none if they always are, or that is not known yet.
     pub direct_from: Option<u64>,
+    /// How many bytes are read in which way, from that many up to the next size: as was measured for that connection.
+    pub modes: Vec<(u64, FarMode)>,
     /// What was measured for that connection, by size.
     pub probed: Vec<Probed>,
     /// Reads whose bytes came in answers.
     pub plain: u64,
-    /// Reads whose bytes came into memory that was lent.
+    /// Reads whose bytes came into memory that was lent, in messages.
     pub direct: u64,
+    /// Reads whose bytes were written to memory that was lent.
+    pub one_sided: u64,
 }
 
 /// Reads that were asked for.
@@ -214,12 +327,17 @@ pub struct FarStats {
 pub struct Counted {
     plain: AtomicU64,
     direct: AtomicU64,
+    one_sided: AtomicU64,
 }
 
 impl Counted {
-    pub fn count(&self, reads: usize, direct: usize) {
-        self.direct.fetch_add(direct as u64, Ordering::Relaxed);
-        self.plain.fetch_add((reads - direct) as u64, Ordering::Relaxed);
+    pub fn count(&self, reads: usize, mode: FarMode) {
+        let counter = match mode {
+            FarMode::Plain => &self.plain,
+            FarMode::Direct => &self.direct,
+            FarMode::OneSided => &self.one_sided,
+        };
+        counter.fetch_add(reads as u64, Ordering::Relaxed);
     }
 }
 
@@ -230,10 +348,26 @@ impl Way {
         FarStats {
             part,
             direct_from: line.as_ref().and_then(|line| line.known()),
+            modes: line.as_ref().map_or(Vec::new(), |line| line.modes()),
             probed: line.map_or(Vec::new(), |line| line.probed()),
             plain: self.counted.plain.load(Ordering::Relaxed),
             direct: self.counted.direct.load(Ordering::Relaxed),
+            one_sided: self.counted.one_sided.load(Ordering::Relaxed),
         }
+    }
+
+    /// Memory for a call that lends so much, for so many reads.
+    pub(super) fn memory(&self, len: usize, reads: usize) -> Memory {
+        if len == 0 {
+            return Memory::default();
+        }
+        let line = self.line.lock().clone();
+        let (mode, memory) = match line.and_then(|line| line.lend(len)) {
+            Some(lent) => (FarMode::OneSided, lent),
+            None => (FarMode::Direct, self.buffers.take(len).into()),
+        };
+        self.counted.count(reads, mode);
+        memory
     }
 }
 
@@ -272,43 +406,67 @@ mod tests {
     use super::*;
     use cenote_fabric::rdma::call::{Called, CallerId};
 
-    fn probed(times: &[(u64, u64)]) -> Vec<Probed> {
+    /// Plain, direct, one-sided; 0: not possible.
+    fn probed(times: &[(u64, u64, u64)]) -> Vec<Probed> {
         let sized = SIZES.into_iter().zip(times);
-        let one = |(size, (plain, direct)): (usize, &(u64, u64))| Probed {
+        let one = |(size, (plain, direct, one_sided)): (usize, &(u64, u64, u64))| Probed {
             bytes: size as u64,
             plain: Nanos(*plain),
             direct: Nanos(*direct),
+            one_sided: (*one_sided > 0).then_some(Nanos(*one_sided)),
         };
         sized.map(one).collect()
     }
 
+    fn from(times: &[(u64, u64, u64)]) -> u64 {
+        Table::of(&probed(times)).from()
+    }
+
     #[test]
     fn reads_are_direct_from_the_size_on_from_which_all_are_faster() {
-        let slower = (10, 11);
+        let slower = (10, 11, 0);
         let crossing = [
             slower,
-            (10, 9),
+            (10, 9, 0),
             slower,
-            (20, 15),
-            (30, 20),
-            (40, 30),
-            (50, 40),
-            (60, 50),
+            (20, 15, 0),
+            (30, 20, 0),
+            (40, 30, 0),
+            (50, 40, 0),
+            (60, 50, 0),
         ];
-        assert_eq!(
-            crossover(&probed(&crossing)),
-            4 << 10,
-            "one that is faster by chance does not count"
-        );
-        assert_eq!(crossover(&probed(&[(10, 9); 8])), 512);
-        assert_eq!(crossover(&probed(&[(100, 98); 8])), u64::MAX, "noise is no gain");
+        assert_eq!(from(&crossing), 4 << 10, "one that is faster by chance does not count");
+        assert_eq!(from(&[(10, 9, 0); 8]), 512);
+        assert_eq!(from(&[(100, 98, 99); 8]), u64::MAX, "noise is no gain");
+    }
+
+    #[test]
+    fn each_size_is_read_in_the_way_that_is_fastest() {
+        use FarMode::{Direct, OneSided, Plain};
+        let times = [
+            (10, 20, 30),
+            (10, 20, 9),
+            (10, 11, 12),
+            (100, 90, 80),
+            (100, 120, 90),
+            (100, 80, 79),
+            (100, 80, 0),
+            (100, 80, 60),
+        ];
+        let table = Table::of(&probed(&times));
+        let modes = [Plain, Plain, Plain, OneSided, OneSided, Direct, Direct, OneSided];
+        assert_eq!(table.0, modes);
+        assert_eq!(Table::from_bits(table.to_bits()), table);
+        let at = |bytes| table.mode(bytes);
+        assert_eq!((at(0), at(4095), at(4096)), (Plain, Plain, OneSided));
+        assert_eq!((at(16 << 10), at(64 << 10), at(u64::MAX)), (Direct, OneSided, OneSided));
     }
 
     /// On a busy machine there was time for the smallest sizes alone, and chance made reads of all sizes direct.
     #[test]
     fn what_was_not_measured_is_not_believed() {
-        assert_eq!(crossover(&[]), u64::MAX);
-        assert_eq!(crossover(&probed(&[(10, 9); 3])), u64::MAX);
+        assert_eq!(from(&[]), u64::MAX);
+        assert_eq!(from(&[(10, 9, 8); 3]), u64::MAX);
     }
 
     /// Answers nobody: its reads are decided about, not done.
@@ -335,7 +493,9 @@ mod tests {
     fn what_is_read_at_once_decides_and_small_ones_stay_plain() {
         let line = |reads| Line::new(Arc::new(Nobody), 1, reads);
         let measured = line(FarReads::Measured);
-        measured.from.store(16 << 10, Ordering::Relaxed);
+        let know = |times: [(u64, u64, u64); 8]| measured.know(Table::of(&probed(&times)));
+        let (slow, fast) = ((9, 10, 10), (10, 9, 10));
+        know([slow, slow, slow, slow, slow, fast, fast, fast]);
         let direct = |line: &Line, lens: &[u64]| line.direct_from(lens.iter().copied());
         assert_eq!(direct(&measured, &[16 << 10]), DirectFrom(EACH));
         assert_eq!(direct(&measured, &[(16 << 10) - 1]), DirectFrom::NEVER);
@@ -345,7 +505,7 @@ mod tests {
             "together they are as much"
         );
         assert_eq!(direct(&measured, &[64; 1000]), DirectFrom::NEVER, "a look each");
-        measured.from.store(512, Ordering::Relaxed);
+        know([fast; 8]);
         assert_eq!(direct(&measured, &[512]), DirectFrom(512));
         assert_eq!(direct(&line(FarReads::Plain), &[64 << 10]), DirectFrom::NEVER);
         assert_eq!(direct(&line(FarReads::DirectFrom(100)), &[99]), DirectFrom::NEVER);

@@ -15,7 +15,7 @@
 //! 2. Who did not hear whether something was done has another connection before it asks for anything more. So nothing of before is done after that.
 //! 3. What may have been done is tried nowhere else ([`NoAnswer::may_be_done`](super::question::NoAnswer::may_be_done)).
 
-use super::modes::{Buffers, Counted, FarReads, Line};
+use super::modes::{Buffers, Counted, FarMode, FarReads, Line};
 use super::question::{Answered, Question, Tried, lost_call};
 use super::wire::{self, DirectFrom, Greeting, Hello, Item};
 use crate::space::GlobalAddress;
@@ -48,7 +48,7 @@ pub struct Way {
     resolver: Option<Resolver>,
     reads: FarReads,
     pub(super) counted: Counted,
-    buffers: Buffers,
+    pub(super) buffers: Buffers,
 }
 
 /// Tells where a node is now; `None` if nobody knows.
@@ -205,7 +205,7 @@ impl Way {
         }
         let lens = acts.iter().map(|(_, act)| act.len());
         let direct = self.known().map_or(DirectFrom::NEVER, |line| line.direct_from(lens));
-        self.counted.count(acts.len(), direct.count(acts));
+        self.counted.count(acts.len() - direct.count(acts), FarMode::Plain);
         direct
     }
 
@@ -215,7 +215,7 @@ impl Way {
             .iter()
             .map(|(address, act)| Item::of(*address, act, direct))
             .collect();
-        let memory = self.buffers.take(direct.memory_of(acts));
+        let memory = self.memory(direct.memory_of(acts), direct.count(acts));
         Call::new(wire::accesses(kind, &items, self.buffers.any()))
             .into_memory(memory)
             .into_room(self.buffers.any())
@@ -239,7 +239,7 @@ impl Way {
 
     /// A call's buffers are used again.
     pub(super) fn give_back(&self, call: Call) {
-        let buffers = [call.request, call.answer, call.memory];
+        let buffers = [call.request, call.answer, call.memory.into_plain()];
         buffers.into_iter().for_each(|buffer| self.buffers.give(buffer));
     }
 

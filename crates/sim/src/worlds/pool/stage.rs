@@ -20,7 +20,12 @@ pub(super) const SPACE: u128 = 0x5bace;
 pub(super) const KEY: u128 = 0x5ec2e7;
 
 /// How the users of each pod read what lies in others.
-const READS: [FarReads; 3] = [FarReads::DirectFrom(8), FarReads::Measured, FarReads::Plain];
+const READS: [FarReads; 4] = [
+    FarReads::DirectFrom(8),
+    FarReads::Measured,
+    FarReads::OneSidedFrom(8),
+    FarReads::Plain,
+];
 
 /// A part's number.
 pub(super) fn part_number(pod: usize) -> u8 {

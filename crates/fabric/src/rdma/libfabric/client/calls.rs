@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::rdma::call::status::decode;
-use crate::rdma::call::{self, Call, Called, Caller, CallerId, CallsInFlight, Set};
+use crate::rdma::call::{Call, Called, Caller, CallerId, CallsInFlight, Memory, Set};
 use crate::rdma::libfabric::calls::{FILL, FILLED, Places, Whole, part};
 use crate::rdma::libfabric::protocol::Part;
 use std::cmp::Reverse;
@@ -17,6 +17,10 @@ const DEPTH: usize = 1024;
 pub(super) struct Asked {
     pub set: Arc<Set>,
     pub index: usize,
+    /// Its number.
+    pub id: u64,
+    /// What it lends, if the node can write to that.
+    pub on_loan: Option<OnLoan>,
     /// When its time is over, if it has one of its own.
     pub end: Option<Nanos>,
     /// Other calls of the message that bears this one's number.
@@ -96,7 +100,11 @@ impl Client {
                 Some(error) => {
                     set.complete(index, Err(error));
                 }
-                None => core.begin(peer, set, index, patience),
+                None => {
+                    let session = peer.session();
+                    let on_loan = set.with(index, |call| self.take_on_loan(session, &mut call.memory));
+                    core.begin(peer, (set, index), on_loan, patience);
+                }
             }
         }
         self.pump(&mut core);
@@ -127,13 +135,19 @@ impl Client {
             let Some(part) = reader.part() else {
                 return;
             };
+            if !core.flights.contains_key(&part.call) {
+                self.answered_late(head.session, part.call);
+            }
             if let Some((status, bytes)) = core.gather(head.session, &part)
                 && let Some(Flight {
-                    what: What::Call(asked),
+                    what: What::Call(mut asked),
                     peer,
                     ..
                 }) = core.land(part.call)
             {
+                if let Some(on_loan) = asked.on_loan.take() {
+                    self.end_loan(&asked, on_loan);
+                }
                 asked.set.answer(asked.index, decode(&peer.name, status, bytes));
             }
         }
@@ -152,11 +166,19 @@ impl Client {
 }
 
 impl Core {
-    fn begin(&mut self, peer: &Arc<Peer>, set: &Arc<Set>, index: usize, patience: Option<Nanos>) {
+    fn begin(
+        &mut self,
+        peer: &Arc<Peer>,
+        (set, index): (&Arc<Set>, usize),
+        on_loan: Option<OnLoan>,
+        patience: Option<Nanos>,
+    ) {
         let end = patience.map(|p| rt::now() + p);
         let asked = Asked {
             set: Arc::clone(set),
             index,
+            id: self.last_id + 1,
+            on_loan,
             end,
             beside: Vec::new(),
             whole: None,
@@ -220,7 +242,12 @@ impl Core {
         };
         let next = match self.asked(id) {
             Some((asked, peer)) if Arc::ptr_eq(peer, to) => asked.set.with(asked.index, |call| {
-                let part = part(id, call.memory.len() as u32, &call.request, sent);
+                let on_loan = asked.on_loan.as_ref();
+                let lends = on_loan.map_or(call.memory.len(), OnLoan::len);
+                let part = Part {
+                    window: on_loan.filter(|_| sent == 0).map(OnLoan::window),
+                    ..part(id, lends as u32, &call.request, sent)
+                };
                 let fits = part.size() <= writer.room();
                 if fits {
                     writer.part(&part);
@@ -280,6 +307,10 @@ impl Caller for Connection {
             set,
         }))
     }
+
+    fn lend(&self, len: usize) -> Option<Memory> {
+        self.0.handle.0.lend(&self.0.peer, len)
+    }
 }
 
 impl Ends for Set {
@@ -334,6 +365,7 @@ mod tests {
                 total: *total,
                 from: *from,
                 status: *status,
+                window: None,
                 payload: &[5; 200][..*len],
             });
         }
@@ -381,7 +413,7 @@ mod tests {
         hear(&[(FILL, 60, 0, 60), (FILL, 60, 0, 60), (FILL, 70, 0, 70)]);
         let call = called.wait().pop().expect("one");
         assert!(call.result.is_ok() && call.answer == [5; 3], "{call:?}");
-        assert_eq!(call.memory, [[5; 60].as_slice(), &[9; 40]].concat());
+        assert_eq!(*call.memory, [[5; 60].as_slice(), &[9; 40]].concat());
         drop((way, handle));
         node.close();
     }

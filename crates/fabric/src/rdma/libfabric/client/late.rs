@@ -86,7 +86,10 @@ impl Client {
     pub(super) fn end(&self, core: &mut Core, what: What, error: &Error) {
         match what {
             What::Hello => {}
-            What::Call(asked) => {
+            What::Call(mut asked) => {
+                if let Some(on_loan) = asked.on_loan.take() {
+                    self.quarantine(&asked, on_loan);
+                }
                 asked.set.complete(asked.index, Err(error.clone()));
             }
             What::Message(batch, pieces) => self.came(core, &batch, |body| {

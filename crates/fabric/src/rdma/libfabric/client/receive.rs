@@ -176,7 +176,9 @@ impl Client {
         {
             let mut state = flight.peer.state.lock();
             (state.session, state.path) = (head.session, Some(path));
+            state.writes = facts.get(1) == Some(&1) && self.rail.writes();
             drop(state);
+            self.begin_lending(head.session);
             flight.peer.hear();
             core.peers.insert(head.session, flight.peer);
         }

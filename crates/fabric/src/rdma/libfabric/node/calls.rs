@@ -1,10 +1,11 @@
 //! Calls at a node: requests put together and given to its program, answers cut and sent; who has called, and whether he
 //! is still there.
 
+use super::desk::Through;
 use super::*;
-use crate::rdma::call::{Answer, CallerId, Serve};
+use crate::rdma::call::{Answer, Answering, CallerId, Serve};
 use crate::rdma::libfabric::calls::Whole;
-use crate::rdma::libfabric::protocol::Part;
+use crate::rdma::libfabric::protocol::{Part, Window};
 use crate::rdma::libfabric::shim::Start;
 
 /// Requests of one session that are put together at once. A user sends one after the other; a network may mix a few. So the oldest of more was given up
@@ -20,6 +21,8 @@ const SPARES: usize = 16;
 /// A request of which not all parts have come.
 pub(super) struct Gathered {
     whole: Whole,
+    /// Of its first part.
+    window: Option<Window>,
     /// Those that begin later have a higher one.
     number: u64,
 }
@@ -37,8 +40,9 @@ impl Server {
             };
             if part.is_all() {
                 self.ask(program.as_deref(), head.session, &part, part.payload);
-            } else if let Some(request) = self.gather(head.session, &part) {
-                self.ask(program.as_deref(), head.session, &part, &request);
+            } else if let Some((request, window)) = self.gather(head.session, &part) {
+                let last = Part { window, ..part };
+                self.ask(program.as_deref(), head.session, &last, &request);
                 self.keep(request);
             }
         }
@@ -59,7 +63,12 @@ impl Server {
     /// Gives the program a request, of which this was the last part to come.
     fn ask(&mut self, program: Option<&dyn Serve>, session: u64, part: &Part<'_>, request: &[u8]) {
         let caller = CallerId(session);
-        let answer = Answer::new(caller, part.call, Arc::clone(&self.desk) as _)
+        let desk = Arc::clone(&self.desk);
+        let to: Arc<dyn Answering> = match part.window {
+            Some(window) => Arc::new(Through(desk, window)),
+            None => desk,
+        };
+        let answer = Answer::new(caller, part.call, to)
             .with_room(part.status as usize)
             .into_buffer(self.spare());
         match program {
@@ -69,17 +78,23 @@ impl Server {
     }
 
     /// Adds a part to its request, and gives that if it is whole.
-    fn gather(&mut self, session: u64, part: &Part<'_>) -> Option<Vec<u8>> {
+    fn gather(&mut self, session: u64, part: &Part<'_>) -> Option<(Vec<u8>, Option<Window>)> {
         if !self.sessions.get(&session)?.gathered.contains_key(&part.call) {
             self.begin_gathering(session, part);
         }
         let gathered = &mut self.sessions.get_mut(&session)?.gathered;
-        if !gathered.get_mut(&part.call)?.whole.add(part)? {
+        let request = gathered.get_mut(&part.call)?;
+        let is_whole = request.whole.add(part)?;
+        if part.from == 0 {
+            request.window = part.window;
+        }
+        if !is_whole {
             return None;
         }
-        let request = gathered.remove(&part.call)?.whole.into_bytes();
+        let Gathered { whole, window, .. } = gathered.remove(&part.call)?;
+        let request = whole.into_bytes();
         self.gathered -= request.len();
-        Some(request)
+        Some((request, window))
     }
 
     /// Makes room for a request, of which this is the first part to come.
@@ -92,7 +107,8 @@ impl Server {
         while self.gathered + total > GATHERED_BYTES && self.drop_oldest(None) {}
         let (whole, number) = (Whole::new(self.spare(), part.total), self.begun);
         if let Some(session) = self.sessions.get_mut(&session) {
-            session.gathered.insert(part.call, Gathered { whole, number });
+            let window = None;
+            session.gathered.insert(part.call, Gathered { whole, window, number });
             self.gathered += total;
             self.begun += 1;
         }
@@ -174,7 +190,7 @@ impl Server {
     /// Whether a session has answers that wait, and not too much under way to it.
     fn may_be_answered(&self, session: u64) -> bool {
         let session = self.sessions.get(&session);
-        session.is_some_and(|session| !session.answers.is_empty() && session.held < HELD)
+        session.is_some_and(|session| !session.answers.is_empty() && session.held < HELD && session.unstarted == 0)
     }
 
     fn send_some_answers(&mut self, id: u64, mut slot: Slot) {
@@ -182,6 +198,9 @@ impl Server {
         let Some(session) = self.sessions.get_mut(&id) else {
             return shared.rail.give(slot);
         };
+        if session.answers.front().is_some_and(Outgoing::is_written) {
+            return self.write_stretch(id, slot);
+        }
         let mut sent = Vec::new();
         let len = session.pack_answers(id, shared.rail.bytes(&mut slot), &mut sent);
         sent.into_iter().for_each(|buffer| self.keep(buffer));
@@ -247,7 +266,7 @@ impl Session {
     /// Packs as many parts as fit; the buffers of answers that are wholly sent then are in `sent`.
     fn pack_answers(&mut self, id: u64, into: &mut [u8], sent: &mut Vec<Vec<u8>>) -> usize {
         let mut writer = Writer::new(into);
-        while let Some(first) = self.answers.front_mut() {
+        while let Some(first) = self.answers.front_mut().filter(|first| !first.is_written()) {
             match first.pack(&mut writer) {
                 Packed::Nothing => break,
                 Packed::Part => {}

@@ -4,12 +4,13 @@ use super::Shared;
 use crate::rdma::call::status;
 use crate::rdma::call::{Answered, Answering, CallerId, Source};
 use crate::rdma::libfabric::calls::{FILL, FILLED, part};
-use crate::rdma::libfabric::protocol::{PART, PartHead, Writer};
+use crate::rdma::libfabric::protocol::{PART, PartHead, Window, Writer};
+use crate::rdma::libfabric::rail::SLOT;
 use cenote_base::Result;
 use cenote_base::rt::Mutex;
 use std::collections::VecDeque;
-use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 /// An answer that is not wholly sent.
 pub struct Outgoing {
@@ -26,6 +27,10 @@ pub struct Outgoing {
     /// What is to be put into the caller's memory before, and how much of it was.
     pub source: Option<Box<dyn Source>>,
     pub filled: usize,
+    /// Where it is written to by itself; none: it goes into parts beside the answer.
+    pub window: Option<Window>,
+    /// Such writes that are under way.
+    pub writes: usize,
     /// Bytes of both.
     pub weight: usize,
 }
@@ -41,7 +46,41 @@ pub enum Packed {
     Last,
 }
 
+/// Bytes that are to be written to a caller's memory.
+pub struct Stretch {
+    /// Where.
+    pub window: Window,
+    /// How many.
+    pub len: usize,
+    /// These are the last.
+    pub is_last: bool,
+}
+
 impl Outgoing {
+    /// Whether the next of it is to be written.
+    pub fn is_written(&self) -> bool {
+        self.source.is_some() && self.window.is_some()
+    }
+
+    /// The next of its source, in a slot. When all of it was read the answer may change for the last time.
+    pub fn read_stretch(&mut self, slot: &mut [u8]) -> Option<Stretch> {
+        let (mut source, window) = (self.source.take()?, self.window?);
+        let (size, from) = (source.size(), self.filled);
+        let len = (size - from).min(SLOT);
+        source.read(from, &mut slot[..len]);
+        self.filled += len;
+        let is_last = self.filled == size;
+        match is_last {
+            true => source.finish(&mut self.bytes),
+            false => self.source = Some(source),
+        }
+        let window = Window {
+            address: window.address.wrapping_add(from as u64),
+            ..window
+        };
+        Some(Stretch { window, len, is_last })
+    }
+
     /// Packs its next part, if it fits: those for the caller's memory first.
     pub fn pack(&mut self, writer: &mut Writer<'_>) -> Packed {
         if let Some(source) = self.source.take() {
@@ -68,6 +107,7 @@ impl Outgoing {
             from: from as u32,
             len: (size - from).min(PART) as u32,
             status: FILL,
+            window: None,
         };
         let packed = head.size() <= writer.room();
         if packed {
@@ -128,8 +168,23 @@ impl Desk {
     }
 }
 
+/// The way to the desk of an answer whose call has memory that can be written to.
+pub struct Through(pub Arc<Desk>, pub Window);
+
+impl Answering for Through {
+    fn answered(&self, caller: CallerId, call: u64, answer: Result<Answered>) {
+        self.0.put(caller, call, answer, Some(self.1));
+    }
+}
+
 impl Answering for Desk {
     fn answered(&self, caller: CallerId, call: u64, answer: Result<Answered>) {
+        self.put(caller, call, answer, None);
+    }
+}
+
+impl Desk {
+    fn put(&self, caller: CallerId, call: u64, answer: Result<Answered>, window: Option<Window>) {
         let (answer, source) = match answer {
             Ok(answered) => (Ok(answered.bytes), answered.source),
             Err(error) => (Err(error), None),
@@ -145,6 +200,8 @@ impl Answering for Desk {
             status,
             sent: 0,
             filled: 0,
+            window,
+            writes: 0,
             weight: bytes.len() + source.as_ref().map_or(0, |source| source.size()),
             source,
             bytes,

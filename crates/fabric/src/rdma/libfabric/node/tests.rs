@@ -1,9 +1,9 @@
 //! A node and what is sent to it that is none of the messages it knows, or too much.
 
 use super::super::calls::part;
-use super::super::protocol::{PART, Part};
+use super::super::protocol::{PART, Part, Window};
 use super::*;
-use crate::rdma::call::{Answer, Call, CallerId, Callers, LIMIT};
+use crate::rdma::call::{self, Answer, Call, Caller, CallerId, Callers, LIMIT};
 use crate::rdma::libfabric::{Net, NetOptions, Provider, available};
 use crate::rdma::{Fabric, RemoteMemory};
 
@@ -227,5 +227,101 @@ fn garbage_and_foreign_sessions_change_nothing() {
     let remote = RemoteMemory::new(endpoint, memory);
     assert_eq!(remote.load(0).expect("loaded"), 0, "nobody with a session wrote");
     assert_eq!(remote.fetch_add(0, 4).expect("added"), 0);
+    node.close();
+}
+
+/// A node whose provider does not keep messages behind writes, as far as it knows.
+struct Unordered(Mutex<Option<MemoryNode>>, String, Net);
+
+impl call::contract::Bench for Unordered {
+    fn caller(&self) -> Arc<dyn Caller> {
+        self.2.caller(&self.1).expect("reachable")
+    }
+
+    fn lose(&self) {
+        self.0.lock().take().expect("not lost").close();
+    }
+}
+
+#[test]
+fn answers_wait_for_writes_that_messages_may_overtake() {
+    if available().is_err() {
+        return;
+    }
+    let options = NodeOptions::new(Provider::tcp());
+    let rail = Rail::open(&options.provider, Some("127.0.0.1"), None).expect("opened");
+    let node = MemoryNode::with(&options, rail, Start::Write).expect("a node");
+    node.serve(Arc::<call::contract::Program>::default());
+    let (address, patience) = (node.address().to_string(), Nanos::from_secs(3));
+    let net = Net::new(NetOptions {
+        patience,
+        ..NetOptions::default()
+    });
+    let bench: Arc<dyn call::contract::Bench> =
+        Arc::new(Unordered(Mutex::new(Some(node)), address, net.expect("there")));
+    assert!(bench.caller().lend(8).is_some());
+    call::contract::threads_lend_side_by_side(&bench);
+    call::contract::all(&bench);
+}
+
+#[test]
+fn a_node_that_does_not_write_lends_nothing() {
+    if available().is_err() {
+        return;
+    }
+    let options = NodeOptions {
+        writes: false,
+        ..NodeOptions::new(Provider::tcp())
+    };
+    let node = MemoryNode::start(&options).expect("a node");
+    let caller = net().caller(&node.address().to_string()).expect("reachable");
+    assert!(caller.lend(8).is_none());
+    node.close();
+}
+
+/// A caller that names memory which it does not have ends its own connection with that.
+#[test]
+fn who_names_memory_that_is_not_there_harms_nobody_else() {
+    if available().is_err() {
+        return;
+    }
+    let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
+    node.serve(Arc::<call::contract::Program>::default());
+    let user = net();
+    let caller = user.caller(&node.address().to_string()).expect("reachable");
+    let liar = net();
+    let theirs = liar.caller(&node.address().to_string()).expect("reachable");
+    let rail = Rail::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
+    let to = rail.insert(node.address()).expect("an address");
+    let target = Target {
+        peer: to,
+        ..Target::default()
+    };
+    for call in 0..20 {
+        let mut bytes = vec![0; super::super::rail::SLOT];
+        let mut writer = Writer::new(&mut bytes);
+        let request = [&b"m"[..], &50_000u64.to_le_bytes()].concat();
+        writer.part(&Part {
+            window: Some(Window {
+                address: 1 << 40,
+                key: call,
+            }),
+            ..part(1 << 60 | call, 50_000, &request, 0)
+        });
+        let len = writer.finish(Kind::Calls, theirs.id().0, 0);
+        send(&rail, &target, &bytes[..len]);
+    }
+    for _ in 0..20 {
+        let memory = caller.lend(50_000).expect("there is");
+        let request = [&b"m"[..], &50_000u64.to_le_bytes()].concat();
+        let filled = caller
+            .post(vec![Call::new(request).into_memory(memory)])
+            .wait()
+            .pop()
+            .expect("one");
+        assert!(filled.result.is_ok(), "{filled:?}");
+        assert!(filled.memory.iter().any(|byte| *byte != 0));
+    }
+    drop((caller, theirs));
     node.close();
 }

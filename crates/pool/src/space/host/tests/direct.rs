@@ -8,6 +8,7 @@ use crate::space::{FarReads, FarStats};
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::AtomicU64;
 use cenote_fabric::rdma::call::{Answer, Answered, Answering, CallerId};
+use cenote_fabric::rdma::libfabric::{self, MemoryNode, Net, NetOptions, NodeOptions, Provider};
 
 const DIRECT: DirectFrom = DirectFrom(1);
 /// Status of an access that has to be asked for again.
@@ -33,7 +34,13 @@ impl Pods {
 
 #[test]
 fn reads_bring_the_same_however_they_are_done() {
-    for reads in [FarReads::Plain, FarReads::DirectFrom(0), FarReads::DirectFrom(513)] {
+    let all = [
+        FarReads::Plain,
+        FarReads::DirectFrom(0),
+        FarReads::DirectFrom(513),
+        FarReads::OneSidedFrom(513),
+    ];
+    for reads in all {
         let pods = Pods::reading(8, reads);
         let session = pods.users[0].session();
         let sizes = [1, 7, 64, 512, 513, 4096, 100_000, 300_000, EXTENT as usize + 5];
@@ -64,7 +71,13 @@ fn reads_bring_the_same_however_they_are_done() {
             assert!(read == bytes_of(len + 8, 3)[..*len], "{reads:?}, {len} bytes of many");
         }
         let stats = pods.far_stats();
-        assert_eq!(stats.direct > 0, reads != FarReads::Plain, "{stats:?}");
+        let ways = [stats.direct > 0, stats.one_sided > 0];
+        let is_one_sided = matches!(reads, FarReads::OneSidedFrom(_));
+        assert_eq!(
+            ways,
+            [reads != FarReads::Plain && !is_one_sided, is_one_sided],
+            "{stats:?}"
+        );
         // The first one opens the way.
         assert_eq!(stats.plain == 1, reads == FarReads::DirectFrom(0), "{stats:?}");
     }
@@ -306,8 +319,101 @@ fn who_cannot_measure_reads_plainly() {
     }
     let stats = pods.far_stats();
     assert_eq!(
-        (stats.direct, stats.direct_from, stats.plain),
-        (0, None, 3),
+        (stats.direct, stats.one_sided, stats.direct_from, stats.plain),
+        (0, 0, None, 3),
         "{stats:?}"
     );
+}
+
+/// A user of the second pod who reaches the first over libfabric.
+fn far_user(pods: &Pods, node: &MemoryNode, reads: FarReads) -> Space {
+    let net = Net::new(NetOptions::default()).expect("there");
+    let hello = Hello {
+        space: SPACE,
+        part: 1,
+        key: KEY,
+        pod: PODS[1].into(),
+    };
+    let way = Way::new(Arc::new(net), node.address().to_string(), hello).reading(reads);
+    let keeper = |n: usize| Arc::clone(pods.hosts[n].keeper()) as Arc<dyn Keeper>;
+    let space = Space::new(SPACE);
+    space.attach(Arc::clone(&pods.parts[1]), keeper(1)).expect("attached");
+    let far = FarPart {
+        number: 1,
+        pod: PODS[0].into(),
+        way: Arc::new(way),
+    };
+    space.attach_far(far, keeper(0)).expect("attached");
+    space
+}
+
+/// Reads them at once: they are as they were written.
+fn read_all(user: &Space, objects: &[(GlobalAddress, usize)]) {
+    let mut all: Vec<Vec<u8>> = objects.iter().map(|(_, len)| vec![1; *len]).collect();
+    let reads = objects.iter().zip(&mut all);
+    let mut reads: Vec<_> = reads
+        .map(|((address, _), into)| Read {
+            address: *address,
+            into,
+        })
+        .collect();
+    user.read_many(&mut reads).expect("read");
+    for ((_, len), read) in objects.iter().zip(all) {
+        assert!(read == bytes_of(*len, 9), "{len} bytes");
+    }
+}
+
+/// Bytes that the host's card writes are the object's, or the read is asked for again: while its extent goes to and fro, and after that.
+#[test]
+fn reads_that_are_written_bring_what_was_there() {
+    if libfabric::available().is_err() {
+        return;
+    }
+    let pods = Pods::still(8);
+    let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
+    let hosts = Hosts::default();
+    hosts.add(&pods.hosts[0]);
+    node.serve(Arc::new(hosts));
+    let user = far_user(&pods, &node, FarReads::OneSidedFrom(64));
+    let session = pods.users[0].session();
+    let objects: Vec<_> = [64, 513, 4096, 30_000, 100_000]
+        .into_iter()
+        .map(|len| {
+            let address = session.alloc(len as u64).expect("room");
+            pods.users[0].write(address, &bytes_of(len, 9)).expect("written");
+            (address, len)
+        })
+        .collect();
+    read_all(&user, &objects);
+    let (reader, theirs) = (user.clone(), objects.clone());
+    let is_over = Arc::new(AtomicU64::new(0));
+    let over = Arc::clone(&is_over);
+    let reader = rt::spawn("reads", move || {
+        while over.load(Ordering::SeqCst) == 0 {
+            read_all(&reader, &theirs);
+        }
+    });
+    let extents = objects.iter().map(|(address, _)| address.extent().raw());
+    let extents: std::collections::BTreeSet<u64> = extents.collect();
+    for to in [2, 1, 2, 1] {
+        for extent in &extents {
+            pods.relocate(GlobalAddress::from_raw(*extent), to).expect("moved");
+        }
+        rt::sleep(Nanos::from_millis(5));
+    }
+    is_over.store(1, Ordering::SeqCst);
+    reader.join().expect("no panic");
+    read_all(&user, &objects);
+    let stats = user.stats().far.pop().expect("one part is far");
+    assert!(stats.one_sided > 0 && stats.direct == 0, "{stats:?}");
+    // Measured, the connection says what it takes.
+    let user = far_user(&pods, &node, FarReads::Measured);
+    let mut into = vec![0; 4096];
+    for _ in 0..2 {
+        user.read(objects[2].0, &mut into).expect("read");
+    }
+    let stats = user.stats().far.pop().expect("one part is far");
+    assert!(stats.probed.is_empty() || stats.modes.len() == 8, "{stats:?}");
+    drop(user);
+    node.close();
 }

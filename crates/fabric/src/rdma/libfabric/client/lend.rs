@@ -1,0 +1,410 @@
+//! Memory that calls lend and nodes write to by themselves: buffers of a rail, registered once and used again and again.
+//!
+//! ```text
+//!   lend ─► at a user ─► Call posted: lent ─┬ answered ──────────► at its user again ─► dropped ─► at rest ─► lend
+//!                                           └ no answer: quarantine ─ the answer comes after all ─► at rest
+//!                                                            └ its connection ends: retired, if its key can be ended; else it stays
+//! ```
+//!
+//! 1. A buffer has a key of its own, and is lent over one connection: what a node does not serve it cannot write to.
+//! 2. A node answers after its writes are done. So a buffer whose call was answered is written to by nobody; one whose call was not may be, at any time. That one is not used
+//!    again before an answer came, or its key has ended *and* what was under way under it has: which the end of a key promises of network cards, and not of software providers.
+//! 3. Memory that was registered once is unmapped after the rail is closed: it serves the next connection, under another key.
+
+use super::*;
+use crate::map::Mapping;
+use crate::rdma::call::{LIMIT, Memory, Registered};
+use crate::rdma::libfabric::protocol::Window;
+use crate::rdma::libfabric::rail::Registration;
+use std::any::Any;
+
+/// Buffers of a connection; who wants more lends memory of his own.
+const BUFFERS: usize = 32;
+
+/// Buffers in quarantine, of all connections: beyond, none are lent.
+const QUARANTINED: usize = 512;
+
+/// A buffer, which somebody has.
+pub(super) struct Buffer {
+    /// Ends before the rail, and before the memory.
+    registration: Registration,
+    window: Window,
+    memory: Arc<Mapping>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Lender {
+    /// Buffers by connection, while it lasts.
+    shelves: HashMap<u64, Shelf>,
+    /// By call, with its connection.
+    quarantine: HashMap<u64, (u64, Buffer)>,
+    /// Memory for further buffers.
+    spare: Vec<Arc<Mapping>>,
+}
+
+#[derive(Default)]
+struct Shelf {
+    rest: Vec<Buffer>,
+    /// Buffers that there are, wherever.
+    made: usize,
+}
+
+/// A buffer that is lent: nobody here looks at its memory.
+pub(super) struct OnLoan {
+    session: u64,
+    buffer: Buffer,
+    len: usize,
+}
+
+impl OnLoan {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn window(&self) -> Window {
+        self.buffer.window
+    }
+}
+
+/// A buffer at its user.
+struct Lent {
+    /// The rail lives as long.
+    client: Arc<Client>,
+    on_loan: Option<OnLoan>,
+}
+
+impl Registered for Lent {
+    fn bytes(&self) -> &[u8] {
+        let Some(OnLoan { buffer, len, .. }) = &self.on_loan else {
+            return &[];
+        };
+        // SAFETY: mapped as long as the buffer, which only its user has; no call lends it now, so its node does not write to it (rule 2).
+        unsafe { core::slice::from_raw_parts(buffer.memory.base().as_ptr(), *len) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let Some(OnLoan { buffer, len, .. }) = &mut self.on_loan else {
+            return &mut [];
+        };
+        // SAFETY: as in `bytes`.
+        unsafe { core::slice::from_raw_parts_mut(buffer.memory.base().as_ptr(), *len) }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(OnLoan { session, buffer, .. }) = self.on_loan.take() {
+            self.client.lender.lock().give(session, buffer);
+        }
+    }
+}
+
+impl Client {
+    /// A buffer for a call to that peer.
+    pub(super) fn lend(&self, peer: &Peer, len: usize) -> Option<Memory> {
+        let session = peer.session();
+        if len > LIMIT || !peer.state.lock().writes || peer.broken().is_some() {
+            return None;
+        }
+        let buffer = self.buffer(session)?;
+        Some(self.at_user(OnLoan { session, buffer, len }))
+    }
+
+    fn buffer(&self, session: u64) -> Option<Buffer> {
+        let mut lender = self.lender.lock();
+        if lender.quarantine.len() >= QUARANTINED {
+            return None;
+        }
+        let spare = lender.spare.pop();
+        let shelf = lender.shelves.get_mut(&session)?;
+        if let Some(buffer) = shelf.rest.pop() {
+            lender.spare.extend(spare);
+            return Some(buffer);
+        }
+        if shelf.made >= BUFFERS {
+            lender.spare.extend(spare);
+            return None;
+        }
+        let made = self.make_buffer(spare);
+        shelf.made += usize::from(made.is_some());
+        made
+    }
+
+    /// If it cannot be made calls go on without: the next asks again.
+    fn make_buffer(&self, spare: Option<Arc<Mapping>>) -> Option<Buffer> {
+        let memory = spare.or_else(|| {
+            let memory = Arc::new(Mapping::anonymous(LIMIT).ok()?);
+            self.lent.lock().push(Arc::clone(&memory));
+            Some(memory)
+        })?;
+        // SAFETY: the mapping lives as long as the client, which closes the rail before; the lender ends registrations before that. Nobody has references to it
+        // while a call lends it.
+        let registered = unsafe { self.rail.register(memory.base().as_ptr(), LIMIT, rt::random()) };
+        let (registration, target) = registered.ok()?;
+        let window = Window {
+            address: target.address,
+            key: target.key,
+        };
+        Some(Buffer {
+            registration,
+            window,
+            memory,
+        })
+    }
+
+    fn at_user(&self, on_loan: OnLoan) -> Memory {
+        match self.me.upgrade() {
+            Some(client) => Memory::Registered(Box::new(Lent {
+                client,
+                on_loan: Some(on_loan),
+            })),
+            None => Memory::default(),
+        }
+    }
+
+    /// A call is under way that lends a buffer of this connection: its user does not have it meanwhile.
+    pub(super) fn take_on_loan(&self, session: u64, memory: &mut Memory) -> Option<OnLoan> {
+        let Memory::Registered(registered) = memory else {
+            return None;
+        };
+        let registered: &mut dyn Any = registered.as_mut();
+        let lent: &mut Lent = registered.downcast_mut()?;
+        let is_ours = core::ptr::eq(&*lent.client, self);
+        let on_loan = lent.on_loan.take_if(|on_loan| is_ours && on_loan.session == session)?;
+        *memory = Memory::default();
+        Some(on_loan)
+    }
+
+    /// The call was answered: nobody writes to it any more.
+    pub(super) fn end_loan(&self, asked: &Asked, on_loan: OnLoan) {
+        let memory = self.at_user(on_loan);
+        asked.set.with(asked.index, |call| call.memory = memory);
+    }
+
+    /// The call was not answered: it gets other memory, as it may be asked again.
+    pub(super) fn quarantine(&self, asked: &Asked, on_loan: OnLoan) {
+        let OnLoan { session, buffer, len } = on_loan;
+        asked.set.with(asked.index, |call| call.memory = vec![0; len].into());
+        let mut lender = self.lender.lock();
+        if let Some(shelf) = lender.shelves.get_mut(&session) {
+            shelf.made -= 1;
+        }
+        lender.quarantine.insert(asked.id, (session, buffer));
+    }
+
+    /// A connection begins.
+    pub(super) fn begin_lending(&self, session: u64) {
+        self.lender.lock().shelves.insert(session, Shelf::default());
+    }
+
+    /// A connection has ended. What its node may be writing to stays as it is, where the end of a key does not stop that.
+    pub(super) fn end_lending(&self, session: u64) {
+        let mut lender = self.lender.lock();
+        let shelf = lender.shelves.remove(&session).unwrap_or_default();
+        shelf.rest.into_iter().for_each(|buffer| lender.retire(buffer));
+        if self.rail.provider().is_hardware() {
+            let calls: Vec<u64> = lender
+                .quarantine
+                .iter()
+                .filter(|(_, (of, _))| *of == session)
+                .map(|(call, _)| *call)
+                .collect();
+            for call in calls {
+                let buffer = lender.quarantine.remove(&call);
+                buffer.into_iter().for_each(|(_, buffer)| lender.retire(buffer));
+            }
+        }
+    }
+
+    /// An answer for which nobody waits.
+    pub(super) fn answered_late(&self, session: u64, call: u64) {
+        let mut lender = self.lender.lock();
+        if lender.quarantine.get(&call).is_some_and(|(of, _)| *of == session)
+            && let Some((_, buffer)) = lender.quarantine.remove(&call)
+        {
+            if let Some(shelf) = lender.shelves.get_mut(&session) {
+                shelf.made += 1;
+            }
+            lender.give(session, buffer);
+        }
+    }
+}
+
+impl Lender {
+    /// A buffer that nobody writes to.
+    fn give(&mut self, session: u64, buffer: Buffer) {
+        match self.shelves.get_mut(&session) {
+            Some(shelf) => shelf.rest.push(buffer),
+            None => self.retire(buffer),
+        }
+    }
+
+    /// Its key ends; its memory is used again.
+    fn retire(&mut self, buffer: Buffer) {
+        let Buffer {
+            registration, memory, ..
+        } = buffer;
+        drop(registration);
+        self.spare.push(memory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rdma::call::{Answer, Call, Caller, CallerId};
+    use crate::rdma::libfabric::{MemoryNode, NodeOptions, Provider, available};
+
+    /// Keeps what it is asked, answers when it is told.
+    type Kept = Arc<Mutex<Vec<Answer>>>;
+
+    struct Seven(usize);
+
+    impl call::Source for Seven {
+        fn size(&self) -> usize {
+            self.0
+        }
+
+        fn read(&mut self, _: usize, into: &mut [u8]) {
+            into.fill(7);
+        }
+    }
+
+    fn node() -> (MemoryNode, Kept) {
+        let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
+        let kept = Kept::default();
+        let theirs = Arc::clone(&kept);
+        node.serve(Arc::new(
+            move |_: CallerId, request: &[u8], answer: Answer| match request {
+                b"keep" => theirs.lock().push(answer),
+                _ => {
+                    let room = answer.room();
+                    answer.send_from(Box::new(Seven(room)));
+                }
+            },
+        ));
+        (node, kept)
+    }
+
+    fn way(node: &MemoryNode, handle: &Arc<Handle>) -> Connection {
+        Connection(handle.connect(node.address()).expect("reachable"))
+    }
+
+    fn one(caller: &Connection, request: &str, memory: Memory, within: Nanos) -> Call {
+        let call = Call::new(request).into_memory(memory).within(within);
+        Caller::post(caller, vec![call]).wait().pop().expect("one")
+    }
+
+    /// At rest and made, of a connection; in quarantine; mapped.
+    fn counts(caller: &Connection) -> (usize, usize, usize, usize) {
+        let client = &caller.0.handle.0;
+        let lender = client.lender.lock();
+        let shelf = lender.shelves.get(&caller.0.peer.session());
+        let (rest, made) = shelf.map_or((0, 0), |shelf| (shelf.rest.len(), shelf.made));
+        (rest, made, lender.quarantine.len(), client.lent.lock().len())
+    }
+
+    #[test]
+    fn a_buffer_is_registered_once_and_comes_back() {
+        if available().is_err() {
+            return;
+        }
+        let (node, _) = node();
+        let handle = Handle::open(&NetOptions::default(), &Provider::tcp(), Some("127.0.0.1")).expect("opened");
+        let caller = way(&node, &handle);
+        for len in [8, LIMIT, 50_000] {
+            let lent = caller.lend(len).expect("there is");
+            assert_eq!(counts(&caller), (0, 1, 0, 1));
+            let call = one(&caller, "fill", lent, Nanos::from_secs(60));
+            assert!(
+                call.result.is_ok() && matches!(call.memory, Memory::Registered(_)),
+                "{call:?}"
+            );
+            assert!(call.memory.iter().all(|byte| *byte == 7));
+            drop(call);
+            assert_eq!(counts(&caller), (1, 1, 0, 1));
+        }
+        let all: Vec<_> = (0..BUFFERS + 3).filter_map(|_| caller.lend(8)).collect();
+        assert_eq!((all.len(), counts(&caller)), (BUFFERS, (0, BUFFERS, 0, BUFFERS)));
+        // What is at its user when its connection ends is memory still, and then serves others.
+        let (client, mapped) = (Arc::clone(&handle.0), BUFFERS);
+        drop(caller);
+        assert!(all.iter().all(|lent| lent.len() == 8));
+        drop(all);
+        assert_eq!(client.lender.lock().spare.len(), mapped);
+        let caller = way(&node, &handle);
+        let call = one(
+            &caller,
+            "fill",
+            caller.lend(100).expect("there is"),
+            Nanos::from_secs(60),
+        );
+        assert!(call.result.is_ok() && *call.memory == [7; 100]);
+        assert_eq!(counts(&caller), (0, 1, 0, mapped), "nothing is mapped anew");
+        drop((call, caller, handle));
+        node.close();
+    }
+
+    #[test]
+    fn a_buffer_whose_call_was_not_answered_is_kept_until_it_was() {
+        if available().is_err() {
+            return;
+        }
+        let (node, kept) = node();
+        let handle = Handle::open(&NetOptions::default(), &Provider::tcp(), Some("127.0.0.1")).expect("opened");
+        let caller = way(&node, &handle);
+        let lent = caller.lend(1000).expect("there is");
+        let call = one(&caller, "keep", lent, Nanos::from_millis(20));
+        assert!(
+            matches!(call.result, Err(Error::Timeout(_))) && *call.memory == [0; 1000],
+            "{call:?}"
+        );
+        drop(call);
+        assert_eq!(counts(&caller), (0, 0, 1, 1));
+        let other = caller.lend(1000).expect("another");
+        assert_eq!(counts(&caller), (0, 1, 1, 2));
+        while kept.lock().is_empty() {
+            rt::sleep(Nanos::from_micros(100));
+        }
+        kept.lock().pop().expect("kept").send_from(Box::new(Seven(1000)));
+        while counts(&caller).2 > 0 {
+            caller.0.handle.0.try_turn();
+            rt::sleep(Nanos::from_micros(100));
+        }
+        assert_eq!(counts(&caller), (1, 2, 0, 2), "the answer came after all");
+        drop((other, caller, handle));
+        node.close();
+    }
+
+    /// A software provider may write to it as long as the rail is open, and whatever is done with its key.
+    #[test]
+    fn a_buffer_that_a_lost_node_may_write_to_stays_where_it_is() {
+        if available().is_err() {
+            return;
+        }
+        let (node, _) = node();
+        let handle = Handle::open(&NetOptions::default(), &Provider::tcp(), Some("127.0.0.1")).expect("opened");
+        let caller = way(&node, &handle);
+        let call = one(
+            &caller,
+            "keep",
+            caller.lend(1000).expect("there is"),
+            Nanos::from_millis(20),
+        );
+        assert!(call.result.is_err());
+        let client = Arc::clone(&handle.0);
+        drop(caller);
+        let mut lender = client.lender.lock();
+        assert_eq!((lender.quarantine.len(), lender.spare.len()), (1, 0));
+        for call in 0..QUARANTINED as u64 {
+            let buffer = client.make_buffer(None).expect("made");
+            lender.quarantine.insert(u64::MAX - call, (1, buffer));
+        }
+        drop(lender);
+        let caller = way(&node, &handle);
+        assert!(caller.lend(8).is_none(), "there is an end to it");
+        drop((caller, client, handle));
+        node.close();
+    }
+}
