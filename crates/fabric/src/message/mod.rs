@@ -9,12 +9,15 @@
 //! - What arrives is bounded ([`MESSAGE_MAX`]) and checked; bytes that are no message end the connection.
 //! - [`Error::Lost`](cenote_base::Error::Lost): the connection is over, for good. Whether the messages sent last arrived is unknown.
 //! - [`Error::Timeout`](cenote_base::Error::Timeout) of `receive`: nothing came so far; the connection stays.
+//!
+//! [`contract`] has them as tests.
 
 use cenote_base::Result;
 use cenote_base::rt::Nanos;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+pub mod contract;
 pub mod tcp;
 
 /// Bytes of the longest message.

@@ -236,45 +236,29 @@ fn take_message(bytes: &mut Vec<u8>) -> Result<Option<Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::contract::{self, Bench};
 
     const SOON: Nanos = Nanos::from_secs(10);
 
-    fn pair() -> (Arc<dyn Connection>, Arc<dyn Connection>) {
-        let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
-        let one = Tcp.connect(&listener.address(), SOON).expect("connected");
-        let other = listener.accept(SOON).expect("no error").expect("connected");
-        (one, other)
-    }
+    struct Loopback;
 
-    #[test]
-    fn messages_go_both_ways_whole_and_in_order() {
-        let (one, other) = pair();
-        let long = vec![7; MESSAGE_MAX];
-        let sender = {
-            let (one, long) = (Arc::clone(&one), long.clone());
-            rt::spawn("sender", move || {
-                for message in [&b""[..], b"a", &long, b"b"] {
-                    one.send(message).expect("sent");
-                }
-            })
-        };
-        for message in [&b""[..], b"a", &long, b"b"] {
-            assert_eq!(other.receive(SOON).expect("received"), message);
+    impl Bench for Loopback {
+        fn one(&self) -> Arc<dyn Network> {
+            Arc::new(Tcp)
         }
-        sender.join().expect("no panic");
-        other.send(b"back").expect("sent");
-        assert_eq!(one.receive(SOON).expect("received"), b"back");
-        assert!(matches!(one.receive(Nanos::from_millis(20)), Err(Error::Timeout(_))));
-        assert!(matches!(one.send(&vec![0; MESSAGE_MAX + 1]), Err(Error::Invalid(_))));
+
+        fn other(&self) -> Arc<dyn Network> {
+            Arc::new(Tcp)
+        }
+
+        fn address(&self) -> String {
+            "127.0.0.1:0".into()
+        }
     }
 
     #[test]
-    fn an_end_is_seen_by_both() {
-        let (one, other) = pair();
-        one.close();
-        assert!(matches!(other.receive(SOON), Err(Error::Lost(_))));
-        assert!(matches!(one.receive(SOON), Err(Error::Lost(_))));
-        assert!(matches!(one.send(b"late"), Err(Error::Lost(_))));
+    fn the_contract_holds() {
+        contract::all(&Loopback);
     }
 
     /// Whatever comes that is no message ends the connection with an error.
@@ -298,15 +282,5 @@ mod tests {
         raw.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
         assert!(matches!(other.receive(SOON), Err(Error::Corrupt(_))));
         assert!(matches!(other.receive(SOON), Err(Error::Lost(_))));
-    }
-
-    #[test]
-    fn nobody_there_is_said() {
-        let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
-        let address = listener.address();
-        assert!(matches!(Tcp.listen(&address), Err(Error::Busy(_))));
-        drop(listener);
-        assert!(matches!(Tcp.connect(&address, SOON), Err(Error::Lost(_))));
-        assert!(matches!(Tcp.connect("nonsense", SOON), Err(Error::Invalid(_))));
     }
 }
