@@ -35,6 +35,7 @@ mod dice;
 pub mod explorer;
 pub mod link;
 pub mod memory;
+pub mod message;
 pub mod net;
 pub mod rdma;
 mod run;

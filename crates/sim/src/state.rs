@@ -43,6 +43,8 @@ pub(crate) struct Proc {
     pub(crate) exit: Option<Exit>,
     /// Set when it has ended.
     pub(crate) ended: Arc<AtomicU32>,
+    /// Move on then.
+    watched_by: Vec<Arc<AtomicU32>>,
 }
 
 pub(crate) struct State {
@@ -140,6 +142,7 @@ impl State {
             main: 0,
             exit: None,
             ended: Arc::default(),
+            watched_by: Vec::new(),
         });
         id
     }
@@ -214,6 +217,21 @@ impl State {
         let ended = Arc::clone(&self.processes[process as usize].ended);
         ended.store(1, SeqCst);
         self.schedule.wake_word(ended.as_ptr() as usize, usize::MAX);
+        for word in std::mem::take(&mut self.processes[process as usize].watched_by) {
+            word.fetch_add(1, SeqCst);
+            self.schedule.wake_word(word.as_ptr() as usize, usize::MAX);
+        }
+    }
+
+    pub(crate) fn has_ended(&self, process: u32) -> bool {
+        self.processes[process as usize].exit.is_some()
+    }
+
+    /// `word` moves on when a process ends.
+    pub(crate) fn watch_end(&mut self, process: u32, word: &Arc<AtomicU32>) {
+        let watching = &mut self.processes[process as usize].watched_by;
+        watching.retain(|word| Arc::strong_count(word) > 1);
+        watching.push(Arc::clone(word));
     }
 
     /// Ends a process in the middle of itself, unless it is the world's own.
