@@ -24,6 +24,7 @@
 mod backing;
 pub mod coherence;
 pub mod emulate;
+mod foothold;
 mod header;
 mod host;
 pub mod http;
@@ -42,6 +43,7 @@ mod span;
 mod words;
 
 pub use backing::boot;
+pub use foothold::Foothold;
 pub use header::{FORMAT_VERSION, GEOMETRY_WORDS, HEADER_SIZE, Identity, State};
 pub use host::{HostAtomicU32, HostAtomicU64, PodAtomicU32, PodAtomicU64, Window};
 pub use listing::{Found, SHM_DIR, default_path, is_blank, list, peek, remove};

@@ -3,7 +3,7 @@
 use cenote_base::rt::{self, atomic::Ordering};
 use cenote_base::{Error, rt::fs};
 use cenote_fabric::{
-    HEADER_SIZE, Identity, Kind, Region, RegionOptions, State, coherence, is_blank, list, peek, remove,
+    Foothold, HEADER_SIZE, Identity, Kind, Region, RegionOptions, State, coherence, is_blank, list, peek, remove,
 };
 use std::path::{Path, PathBuf};
 
@@ -229,4 +229,22 @@ fn a_numa_node_can_be_named() {
     if let Ok(region) = Region::dram(MIB, identity(), on(0)) {
         region.reserve_to(MIB).expect("populated");
     }
+}
+
+/// What looks who maps a file (`/proc/PID/maps`) finds it, though the file is empty yet.
+#[test]
+fn a_foothold_is_seen_as_long_as_it_lives() {
+    let path = TempPath::new();
+    let is_seen = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("this process's");
+        maps.contains(&*path.0.to_string_lossy())
+    };
+    assert!(Foothold::of(&path.0).expect("no error").is_none(), "there is no file");
+    std::fs::File::create(&path.0).expect("made");
+    let foothold = Foothold::of(&path.0).expect("no error").expect("a file");
+    assert!(is_seen());
+    // Who has it is in nobody's way.
+    let region = Region::create(&path.0, MIB, identity(), RegionOptions::default()).expect("made");
+    drop((region, foothold));
+    assert!(!is_seen());
 }

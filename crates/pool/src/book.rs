@@ -473,14 +473,22 @@ impl Book {
         Ok(Opening::Admit(id, grant.epoch))
     }
 
-    /// The former holder of a grant that is asked for again is not alive, as its node says: the next may have it.
+    /// The former holder of a grant that is asked for again is not alive, as its node says: the next may have it. When its node was asked, its lease was to lapse at `until`: who has
+    /// renewed it since maps it by now, and is alive.
     ///
     /// # Errors
     /// [`Error::Busy`] if somebody else was faster.
-    pub fn take_over(&mut self, id: GrantId, epoch: u64, now: Nanos, lease: Nanos) -> Result<Opening> {
-        let grant = self.grant(id)?;
+    pub fn take_over(&mut self, id: GrantId, epoch: u64, until: Nanos, now: Nanos, lease: Nanos) -> Result<Opening> {
+        let Some(grant) = self.grants.get(&id) else {
+            return Err(Error::Busy(format!("grant {id} was just freed")));
+        };
         if grant.epoch != epoch || grant.phase != Phase::Held {
             return Err(Error::Busy(format!("grant {id} was just given to another holder")));
+        }
+        if grant.time != until {
+            return Err(Error::Busy(format!(
+                "grant {id} is in use by a process that has just begun"
+            )));
         }
         self.hold(id, now, lease)
     }

@@ -2,6 +2,9 @@
 //!
 //! A holder that the manager does not hear for the time of a lease is *fenced*: the memory node ends its process before anybody else gets the memory.
 //! A manager that is away fences nobody, so a holder that cannot reach it goes on.
+//!
+//! The answer to who opens a grant may come late: when its lease has lapsed, and another has had the grant since. Its node finds who *maps* the memory, so whoever maps it later is
+//! not found. So a holder [maps it, then asks once more](GrantedMemory::open_mapped) whether it is still its own, and only then uses it.
 
 mod mirror;
 
@@ -14,8 +17,8 @@ use crate::wire::{
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::MirrorKeeper;
 use cenote_fabric::message::{Connection, Network};
+use cenote_fabric::{Foothold, MirrorKeeper};
 use mirror::GrantMirror;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +31,8 @@ const TAKEOVER_PATIENCE: Nanos = Nanos::from_secs(20);
 const RENEWALS: u64 = 4;
 /// At least so long an answer to a sign of life is waited for; otherwise half of a lease, so that over another connection, with another manager if there is one, it still comes in time.
 const RENEW_PATIENCE_MIN: Nanos = Nanos::from_secs(1);
+/// Between two tries to hear that a grant is still this holder's.
+const CONFIRM_AGAIN: Nanos = Nanos::from_millis(200);
 
 /// Who asks.
 #[derive(Debug, Clone)]
@@ -133,6 +138,8 @@ pub struct GrantedMemory {
     shared: Arc<Shared>,
     thread: Option<rt::JoinHandle<()>>,
     mirror: Option<Arc<GrantMirror>>,
+    /// Shows that this process maps it, until the caller does: nobody knows when that is.
+    foothold: Option<Foothold>,
 }
 
 /// A way to the manager, over one session after the other.
@@ -156,13 +163,37 @@ impl GrantedMemory {
     /// Asks for memory, and keeps the lease from here on.
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::Busy`] (somebody else holds it), [`Error::Mismatch`], [`Error::Lost`], [`Error::Invalid`].
+    /// [`Error::Full`], [`Error::Busy`] (somebody else holds it), [`Error::Mismatch`], [`Error::Lost`], [`Error::Invalid`], [`Error::Revoked`] (it came too late: ask again).
     pub fn open(
         network: &Arc<dyn Network>,
         credentials: &Credentials,
         wish: Wish,
         on_revoked: OnRevoked,
     ) -> Result<Self> {
+        let take = |memory: &Self| Foothold::of(&memory.path());
+        let (mut memory, foothold) = Self::open_mapped(network, credentials, wish, on_revoked, take)?;
+        memory.foothold = foothold;
+        Ok(memory)
+    }
+
+    /// As [`GrantedMemory::open`], where the caller maps the memory, by `map`, and does nothing else with it before this returns. If that is an error it is mapped no more.
+    ///
+    /// # Errors
+    /// As [`GrantedMemory::open`]; those of `map`.
+    pub fn open_mapped<T>(
+        network: &Arc<dyn Network>,
+        credentials: &Credentials,
+        wish: Wish,
+        on_revoked: OnRevoked,
+        map: impl FnOnce(&Self) -> Result<T>,
+    ) -> Result<(Self, T)> {
+        let memory = Self::ask(network, credentials, wish, on_revoked)?;
+        let mapped = map(&memory)?;
+        memory.shared.confirm()?;
+        Ok((memory, mapped))
+    }
+
+    fn ask(network: &Arc<dyn Network>, credentials: &Credentials, wish: Wish, on_revoked: OnRevoked) -> Result<Self> {
         let (managers, hello) = (Managers::parse(&credentials.manager)?, credentials.tenants_hello());
         let session = Session::begin_patiently(&**network, &managers, &hello)?;
         let request = Request::Open(OpenRequest {
@@ -199,6 +230,7 @@ impl GrantedMemory {
             shared,
             thread: Some(thread),
             mirror,
+            foothold: None,
         })
     }
 
@@ -251,6 +283,7 @@ impl GrantedMemory {
     /// Those of the way to the manager: then the lease lapses by itself, and the memory is kept.
     pub fn release(mut self, give_back: bool) -> Result<()> {
         self.end_thread();
+        self.foothold = None;
         let request = Request::Release {
             grant: self.opened.grant,
             epoch: self.opened.epoch,
@@ -277,11 +310,29 @@ impl Drop for GrantedMemory {
 }
 
 impl Shared {
-    fn keep(&self, on_revoked: &OnRevoked) {
-        let renew = Request::Renew {
+    fn renewal(&self) -> Request {
+        Request::Renew {
             grant: self.grant,
             epoch: self.epoch,
-        };
+        }
+    }
+
+    /// It is this holder's, and mapped: whoever takes it away from here on finds this process. A manager that starts anew is waited for.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`]; those of the way to the manager.
+    fn confirm(&self) -> Result<()> {
+        let until = rt::now() + TAKEOVER_PATIENCE;
+        loop {
+            match self.order(&self.renewal(), RENEW_PATIENCE_MIN.max(self.every)) {
+                Err(Error::Lost(_) | Error::Timeout(_)) if rt::now() < until => rt::sleep(CONFIRM_AGAIN),
+                confirmed => return confirmed,
+            }
+        }
+    }
+
+    fn keep(&self, on_revoked: &OnRevoked) {
+        let renew = self.renewal();
         let patience = Nanos(2 * self.every.raw()).max(RENEW_PATIENCE_MIN);
         let mut silent = false;
         while !self.stop.wait_timeout(self.every) {

@@ -18,7 +18,7 @@ mod mirrors;
 mod office;
 mod spaces;
 
-use crate::book::{Book, GrantId, NodeId, Opening, Phase};
+use crate::book::{Book, Grant, GrantId, NodeId, Opening, Phase};
 use crate::settings::Tenants;
 use crate::store::file::FileStore;
 use crate::store::{BookStore, Tenure};
@@ -101,11 +101,20 @@ struct Link {
 
 impl Link {
     fn order(&self, order: &Order) -> Result<OrderReply> {
+        let reply = self.order_if(order, || true)?;
+        reply.ok_or_else(|| Error::Invalid("an order that nobody wants".into()))
+    }
+
+    /// An order that is given if it is still wanted when it is its turn; `None`: it is not.
+    fn order_if(&self, order: &Order, is_wanted: impl FnOnce() -> bool) -> Result<Option<OrderReply>> {
         let _one = self.one.lock();
         check_leads(&*self.tenure)?;
+        if !is_wanted() {
+            return Ok(None);
+        }
         match wire::call(&*self.connection, order, ORDER_PATIENCE)? {
             OrderReply::Failed(failure) => Err(failure.into()),
-            reply => Ok(reply),
+            reply => Ok(Some(reply)),
         }
     }
 }
@@ -487,9 +496,12 @@ impl Inner {
         }
     }
 
-    /// The former holder has a lease still. If its node says that nobody uses the memory, it is dead, and a next one need not wait.
+    /// The former holder has a lease still. If its node says that nobody uses the memory, it is dead, and a next one need not wait. `None`: the grant is gone meanwhile.
     fn take_over(&self, id: GrantId, epoch: u64, mirror: bool) -> Result<Option<Opened>> {
-        let node = self.book.lock().grant(id)?.node;
+        let found = self.book.lock().grant(id).map(|grant| (grant.node, grant.time));
+        let Ok((node, until)) = found else {
+            return Ok(None);
+        };
         let OrderReply::Holders(holders) = self.order(node, &Order::Inspect { grant: id })? else {
             return Err(Error::corrupt("a memory node's answer"));
         };
@@ -497,16 +509,21 @@ impl Inner {
             return Err(Error::Busy(format!("grant {id} is in use by {}", holders.join(", "))));
         }
         self.check_mirror_is_left(id)?;
-        match self.change(|book| book.take_over(id, epoch, rt::now(), self.options.lease))? {
+        match self.change(|book| book.take_over(id, epoch, until, rt::now(), self.options.lease))? {
             Opening::Admit(id, epoch) => self.admit(id, epoch, mirror),
             Opening::Ask(..) | Opening::Wait => Err(Error::Busy(format!("grant {id} is being taken back"))),
         }
     }
 
-    /// Its node makes the grant's file, if it is new. `None`: the memory was lost, and the mirror is the grant from here on; it has to be opened.
+    /// Its node makes the grant's file, if it is new. `None`: it has to be opened anew, as the memory was lost, and the mirror is the grant from here on, or the grant was freed meanwhile.
     fn admit(&self, id: GrantId, epoch: u64, mirror: bool) -> Result<Option<Opened>> {
-        let grant = self.book.lock().grant(id)?.clone();
-        let admitted = self.order(grant.node, &Order::Admit { grant: id });
+        let Ok(grant) = self.book.lock().grant(id).cloned() else {
+            return Ok(None);
+        };
+        let is_held = |grant: &Grant| grant.phase == Phase::Held && grant.epoch == epoch;
+        let Some(admitted) = self.admit_if(grant.node, id, is_held).transpose() else {
+            return Ok(None);
+        };
         let is_lost = matches!(
             admitted,
             Ok(OrderReply::Admitted { fresh: true }) | Err(Error::Io { .. })
@@ -542,6 +559,12 @@ impl Inner {
             fresh,
             mirror,
         }))
+    }
+
+    /// Has a grant's node make its file, if that is still wanted when it is its turn: what was freed meanwhile would be there again, and nobody's.
+    fn admit_if(&self, node: NodeId, id: GrantId, is_wanted: impl Fn(&Grant) -> bool) -> Result<Option<OrderReply>> {
+        let is_wanted = || self.book.lock().grant(id).is_ok_and(is_wanted);
+        self.link(node)?.order_if(&Order::Admit { grant: id }, is_wanted)
     }
 
     // ---- operators ----

@@ -279,8 +279,10 @@ fn a_renewal_that_is_not_answered_is_sent_again() {
     });
     let first = greeted(PATIENCE);
     first.receive(PATIENCE).expect("a wish");
-    let opened = r#"{"Opened":{"grant":1,"epoch":1,"bytes":2097152,"pod":"a","path":"/","fresh":true}}"#;
+    let opened = r#"{"Opened":{"grant":1,"epoch":1,"bytes":2097152,"pod":"a","path":"/nowhere/grant-1","fresh":true}}"#;
     first.send(opened.as_bytes()).expect("sent");
+    first.receive(PATIENCE).expect("it asks again before it uses it");
+    first.send(b"\"Done\"").expect("sent");
     let _memory = opening.join().expect("no panic");
     let renewal = first.receive(PATIENCE).expect("a renewal");
     // It was not answered for as long as anything is waited for before.

@@ -79,6 +79,24 @@ fn the_same_label_is_the_same_memory_with_another_epoch() {
     book.renew("a", id, second, Nanos(6), LEASE).expect("the holder");
 }
 
+/// A holder that was slow to begin mapped its memory when its node had just been asked who maps it, said that it was there, and lost it to the next who asked.
+#[test]
+fn who_has_renewed_meanwhile_is_not_taken_over() {
+    let mut book = book();
+    let (id, epoch) = admit(open(&mut book, "a", "db", 2, 0));
+    let seen = book.grant(id).expect("there").time;
+    book.renew("a", id, epoch, Nanos(1), LEASE).expect("the holder");
+    let taken = book.take_over(id, epoch, seen, Nanos(2), LEASE);
+    assert!(matches!(taken, Err(Error::Busy(_))), "{taken:?}");
+    let seen = book.grant(id).expect("there").time;
+    let (again, next) = admit(book.take_over(id, epoch, seen, Nanos(3), LEASE));
+    assert!(again == id && next > epoch, "{next}");
+    book.free(id).expect("freed");
+    book.confirmed(id, book.grant(id).expect("there").epoch, Nanos(4));
+    let gone = book.take_over(id, next, seen, Nanos(5), LEASE);
+    assert!(matches!(gone, Err(Error::Busy(_))), "it is asked for anew: {gone:?}");
+}
+
 /// Memory counts until its node has confirmed that nobody has it.
 #[test]
 fn what_is_being_freed_is_in_quarantine() {

@@ -1,7 +1,7 @@
 //! Mirrors at the manager: holders ask for them, and say what they have.
 
 use super::Inner;
-use crate::book::{Book, GrantId, NodeId};
+use crate::book::{Book, Grant, GrantId, NodeId, Phase};
 use crate::wire::{MirrorRequest, MirrorView, Order, OrderReply, Reply};
 use cenote_base::rt;
 use cenote_base::{Error, Result};
@@ -50,14 +50,20 @@ impl Inner {
         if whole {
             return Ok(());
         }
-        let made = self.order(node, &Order::Admit { grant: mirror });
+        let is_filling = |grant: &Grant| grant.phase == Phase::Filling && grant.mirror_of == Some(id);
+        let made = self.admit_if(node, mirror, is_filling);
         if matches!(&made, Err(error) if !matches!(error, Error::Lost(_) | Error::Timeout(_))) {
             self.change(|book| {
                 book.drop_mirror(id);
                 Ok(())
             })?;
         }
-        made.map(drop)
+        match made? {
+            Some(_) => Ok(()),
+            None => Err(Error::Busy(format!(
+                "grant {mirror} does not mirror grant {id} any more"
+            ))),
+        }
     }
 
     /// What the holder of a grant that was just opened is told of its mirror. That there is none is no error: it seeks another.
