@@ -33,6 +33,7 @@ use crate::managers::{Greeted, Managers};
 use crate::space::{HostOptions, Hosts};
 use crate::wire::{self, GrantFile, Hello, NodeHello, Order, OrderReply, Role, VERSION, Welcome};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Event, Mutex, Nanos, fs};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
@@ -515,7 +516,9 @@ impl Inner {
             Order::Admit { grant } => self.admit(grant),
             Order::Inspect { grant } => Ok(OrderReply::Holders(self.host.holders(&grant_path(directory, grant))?)),
             Order::Fence { grant } => {
-                self.host.end_holders(&grant_path(directory, grant), END_PATIENCE)?;
+                if !planted(Fault::GrantFence) {
+                    self.host.end_holders(&grant_path(directory, grant), END_PATIENCE)?;
+                }
                 Ok(OrderReply::Done)
             }
             Order::Free { grant } => self.free(grant),

@@ -55,13 +55,15 @@ pub enum Fault {
     HeatComparison,
     /// An extent that is about to move is still used where it was.
     MoveFence,
+    /// A memory node says that who held a grant has ended, and has not looked.
+    GrantFence,
     /// Breaks no rule: some commits stand still for long between their place in the log and the stamps of their pages.
     StalledCommit,
 }
 
 impl Fault {
     /// All that break a rule, and that a world finds.
-    pub const ALL: [Fault; 19] = [
+    pub const ALL: [Fault; 20] = [
         Fault::PageFlush,
         Fault::Invalidate,
         Fault::PageBeforeLog,
@@ -81,6 +83,7 @@ impl Fault {
         Fault::LostFlush,
         Fault::HeatComparison,
         Fault::MoveFence,
+        Fault::GrantFence,
     ];
 
     /// Its name on a command line.
@@ -105,6 +108,7 @@ impl Fault {
             Fault::LostFlush => "lost-flush",
             Fault::HeatComparison => "heat-comparison",
             Fault::MoveFence => "move-fence",
+            Fault::GrantFence => "grant-fence",
             Fault::StalledCommit => "stalled-commit",
         }
     }

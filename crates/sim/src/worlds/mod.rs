@@ -12,6 +12,7 @@
 
 mod definer;
 mod far;
+mod grants;
 pub mod life;
 pub mod panics;
 mod plan;
@@ -23,6 +24,6 @@ mod session;
 mod shared;
 mod story;
 
-pub use plan::{Draw, Limits, Name, Plan, Pods, Tier};
+pub use plan::{Draw, Grants, Limits, Name, Plan, Pods, Tier};
 pub use pod::{Verdict, run};
 pub use shared::{Shared, Tally};

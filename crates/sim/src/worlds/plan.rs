@@ -29,11 +29,13 @@ pub enum Name {
     DeviceLoss,
     /// The memory pool: users in several pods share a space whose extents move; hosts, users and pods go.
     Pool,
+    /// The memory pool's manager, memory nodes and holders: leases, fencing, restarts.
+    Grants,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: [Name; 9] = [
+    pub const ALL: [Name; 10] = [
         Name::Transactions,
         Name::Ddl,
         Name::Crash,
@@ -43,6 +45,7 @@ impl Name {
         Name::Tiered,
         Name::DeviceLoss,
         Name::Pool,
+        Name::Grants,
     ];
 
     /// As on the command line.
@@ -57,6 +60,7 @@ impl Name {
             Name::Tiered => "tiered",
             Name::DeviceLoss => "device-loss",
             Name::Pool => "pool",
+            Name::Grants => "grants",
         }
     }
 
@@ -77,6 +81,9 @@ impl Name {
             }
             Name::Pool => {
                 "a space of the memory pool over several pods: extents move, ways are cut, users, hosts and pods are lost"
+            }
+            Name::Grants => {
+                "the memory pool's manager, memory nodes and holders: leases, fencing; programs are killed, ways between them cut"
             }
         }
     }
@@ -101,13 +108,13 @@ impl FromStr for Name {
 /// What a run may reach at most: the dimensions in which a failure is shrunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Transactions; operations of the pool's users.
+    /// Transactions; operations of the pool's users, and four times those of its holders.
     pub transactions: u64,
     /// Ends of processes before the last one.
     pub deaths: u32,
-    /// Sessions at once.
+    /// Sessions at once; holders of the pool.
     pub sessions: usize,
-    /// Rows a table; objects of the pool.
+    /// Rows a table; objects of the pool; its grants.
     pub rows: i32,
     /// Statements in a transaction.
     pub statements: u64,
@@ -175,6 +182,23 @@ pub struct Plan {
     pub rot: bool,
     /// Pods of the memory pool.
     pub pods: Option<Pods>,
+    /// Grants of the memory pool.
+    pub grants: Option<Grants>,
+}
+
+/// A memory pool whose grants come and go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grants {
+    /// How long a lease lasts.
+    pub lease: Nanos,
+    /// Memory nodes.
+    pub nodes: usize,
+    /// Extents of each.
+    pub extents: u64,
+    /// Names that memory is asked for by.
+    pub labels: usize,
+    /// Holders lock what they map, as regions do: then nobody else maps it, whatever the pool does.
+    pub locks: bool,
 }
 
 /// A space of the memory pool, over several pods.
@@ -277,11 +301,13 @@ impl Plan {
             cache: None,
             rot: name == Name::Disk && draw.one_in(3),
             pods: None,
+            grants: None,
         };
         match name {
             Name::Tiered => drawn.over_remote_memory(limits, &mut draw),
             Name::DeviceLoss => drawn.on_a_device_that_goes(&mut draw),
             Name::Pool => drawn.in_pods(&mut draw),
+            Name::Grants => drawn.with_grants(&mut draw),
             _ => drawn,
         }
     }
@@ -306,6 +332,20 @@ impl Plan {
             patience: Nanos::from_millis(draw.of(&[2, 5, 20, 100])),
             loses: self.deaths > 0 && draw.one_in(4),
             shares: draw.one_in(3),
+        });
+        self
+    }
+
+    /// The manager's host, and the machine of nodes and holders. Sessions are holders, rows the labels of grants.
+    fn with_grants(mut self, draw: &mut Draw) -> Plan {
+        (self.device, self.host, self.hosts) = (false, false, 2);
+        let labels = draw.of(&[1, 2, 3, 5, 8]);
+        self.grants = Some(Grants {
+            lease: Nanos::from_millis(draw.of(&[400, 800, 800, 2_000])),
+            nodes: draw.of(&[1, 2]),
+            extents: draw.of(&[3, 5, 8]),
+            labels: labels.min(self.rows as usize),
+            locks: draw.one_in(3),
         });
         self
     }

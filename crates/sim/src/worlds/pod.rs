@@ -11,7 +11,7 @@ use super::far::Far;
 use super::life::{Site, is_refused, live};
 use super::plan::{Draw, Name, Plan};
 use super::shared::{Shared, Tally};
-use super::{panics, pool, scene, story};
+use super::{grants, panics, pool, scene, story};
 use crate::check::{End, adya, serial};
 use crate::memory::{Hazard, HazardKind};
 use crate::{DeviceSpec, Exit, Pace, Process, Topology, World};
@@ -117,9 +117,10 @@ pub fn run(plan: Plan) -> Verdict {
     drop((fault::ended(), panics::take(), scene::take()));
     let mut digest = shared.plan.seed;
     let world = World::new(shared.plan.schedule, Pace::Explore, topology(&shared.plan));
-    let world = world.map(|world| match shared.plan.pods {
-        Some(_) => world.with_step_limit(pool::STEPS_MOST),
-        None => world,
+    let world = world.map(|world| match shared.plan.name {
+        Name::Pool => world.with_step_limit(pool::STEPS_MOST),
+        Name::Grants => world.with_step_limit(grants::STEPS_MOST),
+        _ => world,
     });
     let outcome = world.map(|world| catch_unwind(AssertUnwindSafe(|| world.run(|w| play(&shared, w)))));
     match outcome {
@@ -163,9 +164,10 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
 
 /// The controller's thread.
 fn play(shared: &Arc<Shared>, world: &World) {
-    match shared.plan.pods {
-        Some(pods) => pool::play(shared, pods, world),
-        None => lives(shared, world),
+    match (shared.plan.pods, shared.plan.grants) {
+        (Some(pods), _) => pool::play(shared, pods, world),
+        (_, Some(grants)) => grants::play(shared, grants, world),
+        (None, None) => lives(shared, world),
     }
 }
 

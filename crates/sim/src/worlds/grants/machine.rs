@@ -1,0 +1,177 @@
+//! The machine of memory nodes and holders, in place of `/proc` and signals: who maps which file, and how that is ended.
+//!
+//! A holder maps a file by having it open ([`Machines::map`]). A killed process maps nothing. It may take some turns until a signal has
+//! its effect, and of a process that hangs in the kernel ([`Machines::hang`]) much longer.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cenote_base::rt::{self, Nanos, fs};
+use cenote_base::{Error, Result};
+use cenote_pool::host::{Host, Process as Named};
+
+use super::stage::Stage;
+use crate::{Process, clock};
+
+const TURN: Nanos = Nanos::from_millis(2);
+
+/// Processes and their mappings.
+#[derive(Debug, Default)]
+pub(super) struct Machines {
+    processes: BTreeMap<u32, Process>,
+    maps: Vec<(PathBuf, u32)>,
+    /// Until when a signal has no effect.
+    hanging: BTreeMap<u32, Nanos>,
+}
+
+impl Machines {
+    pub fn began(&mut self, process: &Process) {
+        self.processes.insert(process.id(), process.clone());
+    }
+
+    pub fn is_running(&self, process: u32) -> bool {
+        self.processes.get(&process).is_some_and(Process::is_running)
+    }
+
+    /// The calling process maps a file from here on.
+    pub fn map(&mut self, file: &Path) {
+        self.maps.push((file.into(), clock::process()));
+    }
+
+    pub fn unmap(&mut self, file: &Path) {
+        let this = clock::process();
+        self.maps.retain(|(of, by)| of != file || *by != this);
+    }
+
+    /// For so long a process is not ended by a signal.
+    pub fn hang(&mut self, process: u32, until: Nanos) {
+        self.hanging.insert(process, until);
+    }
+
+    pub fn calm_down(&mut self) {
+        self.hanging.clear();
+    }
+
+    /// Processes that map a file.
+    fn mapping(&self, file: &Path) -> Vec<u32> {
+        let of_file = self.maps.iter().filter(|(of, _)| of == file);
+        of_file.map(|(_, by)| *by).filter(|by| self.is_running(*by)).collect()
+    }
+
+    fn is_mapped_by(&self, file: &Path, process: u32) -> bool {
+        self.mapping(file).contains(&process)
+    }
+
+    /// Whom a signal ends now, if it is one of these.
+    fn ends(&self, processes: &[u32], now: Nanos) -> Vec<Process> {
+        let hangs = |process: &&u32| self.hanging.get(process).is_some_and(|until| *until > now);
+        let ends = processes.iter().filter(|process| !hangs(process));
+        ends.filter_map(|process| self.processes.get(process).cloned())
+            .collect()
+    }
+}
+
+/// What a memory node asks about its machine.
+pub(super) struct Machine(pub(super) Arc<Stage>);
+
+/// As the file of a region is: by whoever has it open.
+fn is_locked(file: &Path) -> Result<bool> {
+    let failed = |error| Error::io(format!("locking {}", file.display()), error);
+    match fs::open(file, fs::OpenOptions::WRITE) {
+        Ok(open) => open.lock_exclusive().map(|locked| !locked).map_err(failed),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+impl Machine {
+    fn mapping(&self, file: &Path) -> Vec<u32> {
+        self.0.machine().mapping(file)
+    }
+
+    /// Signals them; one in a while has its effect later.
+    fn signal(&self, processes: &[u32]) {
+        let ends = self.0.machine().ends(processes, rt::now());
+        for process in ends.iter().filter(|process| process.id() != clock::process()) {
+            if !rt::random().is_multiple_of(4) {
+                self.0.shared.count("deaths: fenced");
+                self.0
+                    .shared
+                    .step(format!("process {} is ended by a memory node", process.id()));
+                process.kill();
+            }
+        }
+    }
+
+    /// Signals those who are left, again and again, until there are none.
+    fn end(&self, what: &str, patience: Nanos, left: impl Fn() -> Result<Vec<u32>>) -> Result<()> {
+        let until = rt::now() + patience;
+        loop {
+            let processes = left()?;
+            if processes.is_empty() {
+                return Ok(());
+            }
+            self.signal(&processes);
+            if rt::now() > until {
+                return Err(Error::Busy(format!("{what}: processes {processes:?} do not end")));
+            }
+            rt::sleep(TURN);
+        }
+    }
+}
+
+fn number(process: Named) -> u32 {
+    process.pid as u32
+}
+
+impl Host for Machine {
+    fn holders(&self, file: &Path) -> Result<Vec<String>> {
+        let mapping = self.mapping(file);
+        let mut found: Vec<String> = mapping.iter().map(|process| format!("process {process}")).collect();
+        if found.is_empty() && is_locked(file)? {
+            found.push("a process that has it open".into());
+        }
+        Ok(found)
+    }
+
+    fn end_holders(&self, file: &Path, patience: Nanos) -> Result<()> {
+        let until = rt::now() + patience;
+        let name = file.display().to_string();
+        self.end(&name, patience, || Ok(self.mapping(file)))?;
+        while is_locked(file)? {
+            if rt::now() > until {
+                return Err(Error::Busy(format!("{name}: somebody has it open")));
+            }
+            rt::sleep(TURN);
+            self.end(&name, patience, || Ok(self.mapping(file)))?;
+        }
+        Ok(())
+    }
+
+    fn end_others(&self, file: &Path, kept: &[Named], patience: Nanos) -> Result<()> {
+        let is_other = |process: &u32| !kept.iter().any(|kept| number(*kept) == *process);
+        self.end(&file.display().to_string(), patience, || {
+            Ok(self.mapping(file).into_iter().filter(is_other).collect())
+        })
+    }
+
+    fn is_there(&self, process: Named) -> bool {
+        self.0.machine().is_running(number(process))
+    }
+
+    fn is_seen(&self, _: Named) -> bool {
+        true
+    }
+
+    fn end_process(&self, process: Named, files: &[PathBuf], patience: Nanos) -> Result<()> {
+        let this = number(process);
+        let maps = || {
+            let machine = self.0.machine();
+            files.iter().any(|file| machine.is_mapped_by(file, this))
+        };
+        self.end("its memory", patience, || {
+            Ok(maps().then_some(this).into_iter().collect())
+        })
+    }
+}

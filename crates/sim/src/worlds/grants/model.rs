@@ -1,0 +1,169 @@
+//! What has to be so, whatever befalls the pool: who uses which memory, what is in it, and what may be gone.
+//!
+//! A grant is *used* from when its file is mapped until it is not, or its process has ended.
+//!
+//! - One process at a time uses a label's memory, and epochs rise from one to the next: who was fenced does not come back.
+//! - Memory has what was written last, or zeros if it is new. A write under way when its process died is there or not.
+//! - A label keeps its grant, unless it was given back or freed, or nobody held it and it is one that may go then.
+//! - Numbers of grants rise, and what was freed is given to nobody who asks later.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cenote_base::rt::{self, Nanos};
+use cenote_pool::GrantId;
+use cenote_pool::holder::GrantedMemory;
+
+use super::stage::Label;
+
+/// Words of a grant that are looked at.
+pub(super) const WORDS: usize = 16;
+
+/// A word's bytes in the file: somewhere in each grant of one extent or more.
+pub(super) fn offset(word: usize) -> u64 {
+    word as u64 * (128 << 10) + 8 * (word as u64 % 5)
+}
+
+/// Who uses memory, and as what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Use {
+    pub label: Label,
+    pub grant: GrantId,
+    pub epoch: u64,
+    pub process: u32,
+    /// When it was asked for.
+    pub asked: Nanos,
+}
+
+impl Use {
+    pub fn of(label: Label, memory: &GrantedMemory, asked: Nanos) -> Use {
+        Use {
+            label,
+            grant: memory.id(),
+            epoch: memory.epoch(),
+            process: crate::clock::process(),
+            asked,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Word {
+    value: u64,
+    /// What is being written.
+    coming: Option<u64>,
+}
+
+/// A label's memory.
+#[derive(Debug, Default)]
+struct Known {
+    /// Who used it last.
+    last: Option<Use>,
+    in_use: bool,
+    words: [Word; WORDS],
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    labels: BTreeMap<Label, Known>,
+    /// Somebody has asked for their end: an answer may be lost, and what was asked come late.
+    may_go: BTreeSet<GrantId>,
+    /// Freed, and when that was answered.
+    freed: BTreeMap<GrantId, Nanos>,
+}
+
+impl Model {
+    fn known(&mut self, label: Label) -> &mut Known {
+        self.labels.entry(label).or_default()
+    }
+
+    /// A label's memory is mapped.
+    pub fn begin(&mut self, new: Use, is_running: impl Fn(u32) -> bool) -> Result<(), String> {
+        // Who was given it before may come late: until its node has freed it, and ended who maps it, it is nobody else's.
+        if self.freed.get(&new.grant).is_some_and(|freed| *freed < new.asked) {
+            return Err(format!("{new:?}: its grant was freed before it was asked for"));
+        }
+        let known = self.labels.entry(new.label).or_default();
+        if let Some(last) = known.last {
+            if known.in_use && last.process != new.process && is_running(last.process) {
+                return Err(format!("two use it: {last:?}, and now {new:?}"));
+            }
+            if last.grant == new.grant && new.epoch <= last.epoch {
+                return Err(format!(
+                    "{new:?} was fenced before {last:?} used it, and uses it all the same"
+                ));
+            }
+            if new.grant < last.grant {
+                return Err(format!("{new:?} comes after {last:?}: numbers rise"));
+            }
+            if new.grant != last.grant {
+                if !self.may_go.contains(&last.grant) && !new.label.is_fleeting() {
+                    return Err(format!(
+                        "{new:?} is new memory: that of {last:?} is lost, and nobody gave it back"
+                    ));
+                }
+                known.words = Default::default();
+            }
+        }
+        (known.last, known.in_use) = (Some(new), true);
+        Ok(())
+    }
+
+    /// It is mapped no more.
+    pub fn end(&mut self, label: Label) {
+        self.known(label).in_use = false;
+    }
+
+    /// Still its user's, as far as anybody knows.
+    fn check(known: &Known, user: Use) -> Result<(), String> {
+        match known.last == Some(user) {
+            true => Ok(()),
+            false => Err(format!("{user:?} uses what {:?} has", known.last)),
+        }
+    }
+
+    /// A word is about to be written.
+    pub fn writes(&mut self, user: Use, word: usize, value: u64) -> Result<(), String> {
+        let known = self.known(user.label);
+        known.words[word].coming = Some(value);
+        Self::check(known, user)
+    }
+
+    /// It was written.
+    pub fn wrote(&mut self, user: Use, word: usize) -> Result<(), String> {
+        let known = self.known(user.label);
+        let word = &mut known.words[word];
+        word.value = word.coming.take().unwrap_or(word.value);
+        Self::check(known, user)
+    }
+
+    /// A word was read.
+    pub fn read(&mut self, user: Use, word: usize, found: u64) -> Result<(), String> {
+        let known = self.known(user.label);
+        let expected = &mut known.words[word];
+        if found != expected.value && Some(found) != expected.coming {
+            return Err(format!("{user:?} finds {found:#x} in word {word}, not {expected:x?}"));
+        }
+        *expected = Word {
+            value: found,
+            coming: None,
+        };
+        Self::check(known, user)
+    }
+
+    /// Somebody asks for a grant's end.
+    pub fn may_go(&mut self, grant: GrantId) {
+        self.may_go.insert(grant);
+    }
+
+    /// And was told that it has come.
+    pub fn is_freed(&mut self, grant: GrantId) {
+        self.freed.insert(grant, rt::now());
+    }
+
+    /// What has to be in the book in the end, by label.
+    pub fn expected(&self) -> Vec<(Label, GrantId)> {
+        let lasting = self.labels.iter().filter(|(label, _)| !label.is_fleeting());
+        let grants = lasting.filter_map(|(label, known)| Some((*label, known.last?.grant)));
+        grants.filter(|(_, grant)| !self.may_go.contains(grant)).collect()
+    }
+}

@@ -1,0 +1,90 @@
+//! The manager, and memory nodes: the pool's own, until they are killed.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cenote_base::Result;
+use cenote_base::rt::{self, Nanos};
+use cenote_pool::book::EXTENT;
+use cenote_pool::manager::{Manager, ManagerOptions};
+use cenote_pool::node::{MemoryNode, NodeOptions};
+
+use super::HOSTS;
+use super::machine::Machine;
+use super::stage::{MANAGER, Stage};
+
+/// Which program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Role {
+    Manager,
+    Node(usize),
+}
+
+impl Role {
+    /// By which others reach it.
+    pub fn name(self) -> String {
+        match self {
+            Role::Manager => "manager".into(),
+            Role::Node(n) => format!("node{n}"),
+        }
+    }
+
+    pub fn host(self) -> usize {
+        match self {
+            Role::Manager => HOSTS[0],
+            Role::Node(_) => HOSTS[1],
+        }
+    }
+}
+
+/// Where a memory node's files lie.
+pub(super) fn directory(node: usize) -> PathBuf {
+    format!("/memory/node{node}").into()
+}
+
+/// The body of a program's process. It does not end by itself.
+pub(super) fn run(stage: &Arc<Stage>, role: Role) {
+    let ended = match role {
+        Role::Manager => manage(stage),
+        Role::Node(n) => give_memory(stage, n),
+    };
+    if let Err(error) = ended {
+        stage.shared.fail(format!("{}: {error}", role.name()));
+    }
+}
+
+fn serve(stage: &Stage, role: Role) -> ! {
+    stage.set_ready(role, true);
+    loop {
+        rt::sleep(Nanos::from_secs(1));
+    }
+}
+
+fn manage(stage: &Arc<Stage>) -> Result<()> {
+    let options = ManagerOptions {
+        directory: "/pool".into(),
+        listen: MANAGER.into(),
+        tenants: stage.tenants(),
+        lease: stage.grants.lease,
+    };
+    let network = stage.net.endpoint(&Role::Manager.name(), HOSTS[0]);
+    let _manager = Manager::start(options, &*network)?;
+    serve(stage, Role::Manager)
+}
+
+fn give_memory(stage: &Arc<Stage>, n: usize) -> Result<()> {
+    let role = Role::Node(n);
+    let options = NodeOptions {
+        pod: format!("pod{n}"),
+        bytes: stage.grants.extents * EXTENT,
+        directory: directory(n),
+        manager: MANAGER.into(),
+        secret: String::new(),
+        listen: format!("{}:0", role.name()),
+        calls: None,
+    };
+    let network = stage.network(&role.name());
+    let node = MemoryNode::start(options, network, Box::new(Machine(Arc::clone(stage))))?;
+    while !node.wait_joined(Nanos::from_secs(1)) {}
+    serve(stage, role)
+}

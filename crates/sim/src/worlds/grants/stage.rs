@@ -1,0 +1,192 @@
+//! What all processes of the world have in common, and what outlives them.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cenote_fabric::message::Network;
+use cenote_fabric::profile;
+use cenote_pool::book::EXTENT;
+use cenote_pool::holder::{Credentials, Wish};
+use cenote_pool::settings::{Tenant, Tenants};
+
+use super::HOSTS;
+use super::machine::Machines;
+use super::model::Model;
+use super::program::Role;
+use crate::message::{Faults, Net};
+use crate::worlds::plan::Grants;
+use crate::worlds::shared::Shared;
+
+/// Where the manager listens.
+pub(super) const MANAGER: &str = "manager:5440";
+pub(super) const OPERATOR: &str = "operator";
+
+/// A name that memory is asked for by. Tenants take turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Label(pub usize);
+
+impl Label {
+    /// Memory of the second is taken for the first where it is short, while nobody holds it.
+    pub const TENANTS: [&str; 2] = ["first", "second"];
+
+    pub fn tenant(self) -> &'static str {
+        Self::TENANTS[self.0 % 2]
+    }
+
+    pub fn text(self) -> String {
+        format!("label{}", self.0)
+    }
+
+    pub fn extents(self) -> u64 {
+        1 + self.0 as u64 % 3
+    }
+
+    /// Some are not kept for long while nobody holds them.
+    pub fn keep(self) -> Option<u64> {
+        (self.0 % 4 == 3).then_some(2)
+    }
+
+    /// Whether it may be gone whenever nobody holds it.
+    pub fn is_fleeting(self) -> bool {
+        self.tenant() != Self::TENANTS[0] || self.keep().is_some()
+    }
+
+    pub fn wish(self) -> Wish {
+        Wish {
+            label: self.text(),
+            description: "of a simulated holder".into(),
+            bytes: self.extents() * EXTENT,
+            pod: None,
+            keep: self.keep(),
+            mirror: false,
+        }
+    }
+
+    pub fn credentials(self) -> Credentials {
+        credentials(self.tenant())
+    }
+}
+
+pub(super) fn credentials(tenant: &str) -> Credentials {
+    Credentials {
+        manager: MANAGER.into(),
+        tenant: tenant.into(),
+        secret: String::new(),
+    }
+}
+
+pub(super) fn holder_name(slot: usize) -> String {
+    format!("holder{slot}")
+}
+
+pub(super) struct Stage {
+    pub shared: Arc<Shared>,
+    pub grants: Grants,
+    pub net: Net,
+    model: Mutex<Model>,
+    machine: Mutex<Machines>,
+    ready: Mutex<BTreeSet<Role>>,
+    calm: AtomicBool,
+    turns: AtomicU64,
+    values: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Stage {
+    pub fn new(shared: &Arc<Shared>, grants: Grants, seed: u64) -> Arc<Stage> {
+        Arc::new(Stage {
+            shared: Arc::clone(shared),
+            grants,
+            net: Net::new(&profile::named("rdma").expect("a profile of this program"), seed),
+            model: Mutex::default(),
+            machine: Mutex::default(),
+            ready: Mutex::default(),
+            calm: AtomicBool::new(false),
+            turns: AtomicU64::new(0),
+            values: AtomicU64::new(0),
+        })
+    }
+
+    /// What has to be where. Its lock is the machine's own: no preemption point is passed while it is held.
+    pub fn model(&self) -> MutexGuard<'_, Model> {
+        lock(&self.model)
+    }
+
+    /// As [`Stage::model`]: processes, and what they map.
+    pub fn machine(&self) -> MutexGuard<'_, Machines> {
+        lock(&self.machine)
+    }
+
+    /// The network, as a program on the machine of nodes and holders sees it.
+    pub fn network(&self, name: &str) -> Arc<dyn Network> {
+        self.net.endpoint(name, HOSTS[1])
+    }
+
+    pub fn holders(&self) -> usize {
+        self.shared.plan.sessions
+    }
+
+    pub fn labels(&self) -> impl Iterator<Item = Label> {
+        (0..self.grants.labels).map(Label)
+    }
+
+    pub fn tenants(&self) -> Tenants {
+        let tenant = |n: usize| Tenant {
+            secret: None,
+            quota: (n == 1).then_some(self.grants.extents * EXTENT),
+            priority: 2 - n as u8,
+        };
+        let named = |n: usize| (Label::TENANTS[n].to_owned(), tenant(n));
+        Tenants {
+            secret: None,
+            tenants: [named(0), named(1)].into(),
+        }
+    }
+
+    // ---- phases ----
+
+    /// Faults are over.
+    pub fn calm_down(&self) {
+        self.calm.store(true, SeqCst);
+        self.net.set_faults(Faults::default());
+        self.net.mend_all();
+        self.machine().calm_down();
+    }
+
+    pub fn is_calm(&self) -> bool {
+        self.calm.load(SeqCst)
+    }
+
+    /// Takes one of the operations that are to be done, if users shall go on.
+    pub fn take_turn(&self) -> bool {
+        self.turns.fetch_add(1, SeqCst);
+        !self.is_calm() && !self.shared.has_failed()
+    }
+
+    pub fn turns(&self) -> u64 {
+        self.turns.load(SeqCst)
+    }
+
+    /// A value that nobody else writes.
+    pub fn new_value(&self) -> u64 {
+        self.values.fetch_add(1, SeqCst) + 1
+    }
+
+    // ---- programs ----
+
+    pub fn set_ready(&self, role: Role, is_ready: bool) {
+        let mut ready = lock(&self.ready);
+        match is_ready {
+            true => _ = ready.insert(role),
+            false => _ = ready.remove(&role),
+        }
+    }
+
+    pub fn is_ready(&self, role: Role) -> bool {
+        lock(&self.ready).contains(&role)
+    }
+}

@@ -1,0 +1,175 @@
+//! What befalls the pool: ways are cut, messages late, hosts stand still, processes are killed or cannot be, power is cut.
+
+use std::sync::Arc;
+
+use cenote_base::rt::{self, Nanos};
+
+use super::program::Role;
+use super::stage::{OPERATOR, Stage, holder_name};
+use super::{Cast, HOSTS};
+use crate::World;
+use crate::message::Faults;
+use crate::worlds::plan::Draw;
+
+/// Between two looks at what is to happen.
+const TURN: Nanos = Nanos::from_millis(10);
+/// Longer than this users do not work, however little they get done.
+const MOST: Nanos = Nanos::from_secs(120);
+/// A process that hangs does so for up to so long: longer than a memory node has patience.
+const HANGS_MOST: Nanos = Nanos::from_secs(9);
+
+pub(super) struct Trouble<'w> {
+    stage: Arc<Stage>,
+    world: &'w World,
+    draw: Draw,
+    /// Deaths that are still to come.
+    deaths: u32,
+}
+
+impl<'w> Trouble<'w> {
+    pub fn new(stage: &Arc<Stage>, world: &'w World, seed: u64) -> Self {
+        Self {
+            stage: Arc::clone(stage),
+            world,
+            draw: Draw(seed),
+            deaths: stage.shared.plan.deaths * 4,
+        }
+    }
+
+    /// Users work until they have done their share, and all of this comes over them.
+    pub fn come(&mut self, cast: &mut Cast<'_>) {
+        for slot in 0..=self.stage.holders() {
+            self.start_user(cast, slot);
+        }
+        let goal = self.stage.shared.plan.transactions / 4;
+        let (begun, mut next_death) = (rt::now(), self.next_death(0, goal));
+        while self.stage.turns() < goal && !self.stage.shared.has_failed() && rt::now().since(begun) < MOST {
+            rt::sleep(TURN);
+            if self.deaths > 0 && self.stage.turns() >= next_death {
+                self.deaths -= 1;
+                next_death = self.next_death(self.stage.turns(), goal);
+                self.kill(cast);
+            }
+            if self.draw.one_in(60) {
+                self.befall(cast);
+            }
+            self.raise(cast);
+        }
+    }
+
+    /// Deaths come at about equal distances.
+    fn next_death(&mut self, now: u64, goal: u64) -> u64 {
+        let distance = goal / u64::from(self.stage.shared.plan.deaths * 4 + 1);
+        now + 1 + self.draw.below(2 * distance + 1)
+    }
+
+    fn start_user(&mut self, cast: &mut Cast<'_>, slot: usize) {
+        let of_user = Draw(self.draw.word());
+        cast.start_user(slot, of_user);
+    }
+
+    fn befall(&mut self, cast: &Cast<'_>) {
+        match self.draw.below(8) {
+            0..4 => self.cut_or_mend(),
+            4 => self.pause(),
+            5 => {
+                self.stage.shared.befalls("faults: another network");
+                self.stage.net.set_faults(Faults::random(self.draw.word()));
+            }
+            6 => self.hang(cast),
+            _ => self.stage.net.mend_all(),
+        }
+    }
+
+    /// Between the manager and somebody, one way or both.
+    fn cut_or_mend(&mut self) {
+        let holders = self.stage.holders() as u64;
+        let all = holders + self.stage.grants.nodes as u64 + 1;
+        let peer = match self.draw.below(all) {
+            n if n < holders => holder_name(n as usize),
+            n if n + 1 < all => Role::Node((n - holders) as usize).name(),
+            _ => OPERATOR.into(),
+        };
+        let manager = Role::Manager.name();
+        let ways = [(&*manager, &*peer), (&*peer, &*manager)];
+        let cuts = self.draw.below(4);
+        for (n, (from, to)) in ways.into_iter().enumerate() {
+            match cuts {
+                3 => self.stage.net.mend(from, to),
+                2 => self.cut(from, to),
+                cut if cut == n as u64 => self.cut(from, to),
+                _ => {}
+            }
+        }
+    }
+
+    fn cut(&self, from: &str, to: &str) {
+        self.stage.shared.count("faults: way cut");
+        self.stage.shared.step(format!("the way from {from} to {to} is cut"));
+        self.stage.net.cut(from, to);
+    }
+
+    /// For less than a lease, or more.
+    fn pause(&mut self) {
+        let host = self.draw.of(&HOSTS);
+        let time = Nanos(self.draw.below(3 * self.stage.grants.lease.raw()));
+        self.stage.shared.count("faults: pause");
+        self.stage.shared.step(format!("host {host} is paused for {time}"));
+        self.world.pause(host, time);
+    }
+
+    fn hang(&mut self, cast: &Cast<'_>) {
+        let holders: Vec<u32> = cast.users.iter().flatten().map(crate::Process::id).collect();
+        let process = self.draw.of(&holders);
+        let time = Nanos(self.draw.below(HANGS_MOST.raw()));
+        self.stage.shared.count("faults: process that cannot be ended");
+        self.stage
+            .shared
+            .step(format!("process {process} cannot be ended for {time}"));
+        self.stage.machine().hang(process, rt::now() + time);
+    }
+
+    /// A user or a program.
+    fn kill(&mut self, cast: &mut Cast<'_>) {
+        match self.draw.below(8) {
+            0..3 => {
+                let slot = self.draw.below(self.stage.holders() as u64 + 1) as usize;
+                if let Some(user) = cast.users[slot].as_ref().filter(|user| user.is_running()) {
+                    self.stage.shared.befalls("deaths: user killed");
+                    user.kill();
+                }
+            }
+            3 => {
+                self.stage.shared.befalls("deaths: manager's host lost");
+                self.world.lose_host(HOSTS[0]);
+            }
+            _ => {
+                let n = self.draw.below(cast.programs.len() as u64) as usize;
+                let (role, process) = &cast.programs[n];
+                if let Some(process) = process.as_ref().filter(|process| process.is_running()) {
+                    self.stage.shared.befalls(match role {
+                        Role::Manager => "deaths: manager killed",
+                        Role::Node(_) => "deaths: memory node killed",
+                    });
+                    process.kill();
+                }
+            }
+        }
+    }
+
+    /// Who was killed begins anew, at some time.
+    fn raise(&mut self, cast: &mut Cast<'_>) {
+        for n in 0..cast.programs.len() {
+            if cast.is_down(n) && self.draw.one_in(40) {
+                self.stage.shared.befalls("programs begun anew");
+                cast.start_program(n);
+            }
+        }
+        for slot in 0..cast.users.len() {
+            let is_down = cast.users[slot].as_ref().is_none_or(|user| !user.is_running());
+            if is_down && self.draw.one_in(40) {
+                self.start_user(cast, slot);
+            }
+        }
+    }
+}
