@@ -1,11 +1,13 @@
 //! The controller of a world: starts engines, brings faults, and says in the end what came of it.
 
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use cenote_base::rt::fs::faulty::{FaultPlan, MemFs};
 use cenote_base::rt::{self, Nanos, fault};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::far::Far;
 use super::life::{Site, is_refused, live};
@@ -64,8 +66,8 @@ struct Remains {
 
 /// Where the region lies.
 enum Region {
-    /// A file of the machine, gone in the end: all hosts see the same bytes.
-    File(PathBuf),
+    /// A file of the machine without a name, gone with this process however that ends: all hosts see the same bytes.
+    File(OwnedFd),
     /// A simulated device, which hosts see through their caches.
     Device,
     /// In the process's own memory: gone with it.
@@ -80,34 +82,28 @@ impl Region {
         match (plan.device, plan.tier) {
             (_, Some(_)) => Self::Own,
             (true, _) => Self::Device,
-            (false, _) => Self::File(format!("/dev/shm/cenote-world-{:016x}", rt::os::random()).into()),
+            (false, _) => {
+                let file = memfd_create("cenote-world", MemfdFlags::CLOEXEC);
+                Self::File(file.expect("a file in memory"))
+            }
         }
     }
 
     fn path(&self) -> PathBuf {
         match self {
-            Self::File(path) => path.clone(),
+            Self::File(file) => format!("/proc/self/fd/{}", file.as_raw_fd()).into(),
             Self::Device => format!("/dev/sim/{DEVICE}").into(),
             Self::Own => PathBuf::new(),
         }
     }
 
-    /// What a killed process leaves: the same bytes under another name, which nobody has locked.
+    /// What a killed process leaves: the same bytes in another file, which nobody has locked.
     fn after_kill(self, plan: &Plan) -> Self {
         let new = Self::new(plan);
-        if let (Self::File(from), Self::File(to)) = (&self, &new) {
-            // There is none before the first engine has made it.
-            let _ = std::fs::copy(from, to);
+        if matches!(self, Self::File(_)) {
+            std::fs::copy(self.path(), new.path()).expect("memory for a copy");
         }
         new
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        if let Self::File(path) = self {
-            let _ = std::fs::remove_file(path);
-        }
     }
 }
 
