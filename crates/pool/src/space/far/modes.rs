@@ -356,6 +356,17 @@ impl Way {
         }
     }
 
+    /// Memory for a call that brings so many bytes of what does not change; none if they come as fast in its answer.
+    pub(in super::super) fn lend(&self, len: usize) -> Memory {
+        let direct = self
+            .line()
+            .map_or(DirectFrom::NEVER, |line| line.direct_from([len as u64].into_iter()));
+        match direct {
+            DirectFrom::NEVER => Memory::default(),
+            _ => self.memory(len, 0),
+        }
+    }
+
     /// Memory for a call that lends so much, for so many reads.
     pub(super) fn memory(&self, len: usize, reads: usize) -> Memory {
         if len == 0 {

@@ -238,7 +238,7 @@ impl Way {
     }
 
     /// A call's buffers are used again.
-    pub(super) fn give_back(&self, call: Call) {
+    pub(in super::super) fn give_back(&self, call: Call) {
         let buffers = [call.request, call.answer, call.memory.into_plain()];
         buffers.into_iter().for_each(|buffer| self.buffers.give(buffer));
     }

@@ -6,7 +6,8 @@
 //!     2 accesses   items: op u8 | 0 u8 | 0 u16 | len u32 | address u64 | value u64 | new u64, then of a write its bytes, filled up to 8
 //!                  answers: status u8 | 0 u8 | 0 u16 | len u32 | value u64, then of a read its bytes or of an error its JSON, filled up to 8
 //!     3 alloc      session u64 | len u64 | lifetime u64;  answer: address u64
-//!     4 fetch      extent u64 | freeze u64 | from u64 | len u64;  answer: those bytes of its image: map, then objects
+//!     4 fetch      extent u64 | freeze u64 | from u64 | len u64;  answer: those bytes of its image (map, then objects); of a call that lends memory they are there, and 1 u64 is
+//!                  the answer, or 0: it is not frozen for that any more
 //!     5 order      JSON; answer: JSON
 //!     6 root       nothing, or the address that it shall be; answer: address u64
 //!     7 sequence   accesses, one after the other: the first that is not done ends it, and the answer has it last
@@ -703,6 +704,9 @@ pub fn read_address(bytes: &[u8]) -> Result<GlobalAddress> {
     let raw = <[u8; 8]>::try_from(bytes).map_err(|_| Error::corrupt("an address of another length"))?;
     Ok(GlobalAddress::from_raw(u64::from_le_bytes(raw)))
 }
+
+/// What is answered if those bytes are in the call's memory.
+pub const FETCHED: [u8; 8] = 1u64.to_le_bytes();
 
 /// Bytes of a frozen extent's image that are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

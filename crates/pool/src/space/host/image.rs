@@ -1,32 +1,100 @@
-//! An extent's bytes on their way: its map, and its objects.
+//! An extent's bytes on their way: its map, and its objects. They come in the answers, or into memory that the calls lend: as is faster, which is known by what was measured of reads
+//! ([`modes`](super::super::far::modes)). So where cards can, the transfer is one-sided (Rcmp, section 5.3).
 
 use super::super::GlobalAddress;
 use super::super::far::Way;
 use super::super::far::wire::{self, Fetch};
 use super::super::part::Part;
 use super::super::slot::{Slot, Use};
+use super::Inner;
 use super::steps::gone;
 use cenote_base::{Error, Result};
-use cenote_fabric::rdma::call::{Call, LIMIT};
+use cenote_fabric::rdma::call::{Answer, Call, LIMIT, Source};
+use std::sync::{Arc, Weak};
 
 /// Bytes of a piece.
 const PIECE: u64 = LIMIT as u64 / 2;
 /// Pieces under way at a time.
 const AT_ONCE: usize = 8;
 
-/// Reads a piece out of a slot where an extent lies frozen.
-pub(super) fn read(part: &Part, fetch: Fetch, into: &mut Vec<u8>) -> Result<()> {
-    if fetch.len > LIMIT as u64 {
-        return Err(Error::Invalid(format!("{} bytes at a time", fetch.len)));
-    }
+/// Reads a piece out of a slot where an extent lies frozen: as many bytes as there is place for.
+fn read(part: &Part, fetch: Fetch, into: &mut [u8]) -> Result<()> {
     let slot = slot_of(part, fetch.extent)?;
-    let pieces = part.image(slot, fetch.from, fetch.len)?;
-    for piece in pieces {
-        let at = into.len();
-        into.resize(at + piece.len(), 0);
-        piece.copy_out(0, &mut into[at..]);
+    let mut rest = into;
+    for piece in part.image(slot, fetch.from, rest.len() as u64)? {
+        let (now, later) = rest.split_at_mut(piece.len());
+        piece.copy_out(0, now);
+        rest = later;
     }
     Ok(())
+}
+
+impl Inner {
+    /// Answers a fetch.
+    pub(super) fn serve_fetch(self: &Arc<Self>, rest: &[u8], mut answer: Answer) {
+        let room = answer.room();
+        match self.fetch(rest, room, answer.bytes()) {
+            Ok(None) => answer.send(),
+            Ok(Some(fetch)) => answer.send_from(Box::new(Image {
+                host: Arc::downgrade(self),
+                fetch,
+                is_whole: true,
+            })),
+            Err(error) => answer.fail(error),
+        }
+    }
+
+    /// Its bytes in the answer, or what is to go into the memory that was lent.
+    fn fetch(&self, rest: &[u8], room: usize, answer: &mut Vec<u8>) -> Result<Option<Fetch>> {
+        let fetch = wire::read_fetch(rest)?;
+        if fetch.len > LIMIT as u64 {
+            return Err(Error::Invalid(format!("{} bytes at a time", fetch.len)));
+        }
+        if room > 0 {
+            answer.extend_from_slice(&wire::FETCHED);
+            return Ok(Some(fetch));
+        }
+        answer.resize(fetch.len as usize, 0);
+        self.read_frozen(fetch, answer).map(|()| None)
+    }
+
+    fn read_frozen(&self, fetch: Fetch, into: &mut [u8]) -> Result<()> {
+        let frozen = self.frozen.lock();
+        if frozen.get(&fetch.extent) != Some(&fetch.freeze) {
+            return Err(Error::Revoked(format!("{} is not frozen for that", fetch.extent)));
+        }
+        read(&self.part, fetch, into)
+    }
+}
+
+/// A piece that is read when it is sent. Each read looks whether the extent is frozen still, by the same freezing, which never comes again: so all bytes are of one state.
+struct Image {
+    host: Weak<Inner>,
+    fetch: Fetch,
+    is_whole: bool,
+}
+
+impl Source for Image {
+    fn size(&self) -> usize {
+        self.fetch.len as usize
+    }
+
+    fn read(&mut self, at: usize, into: &mut [u8]) {
+        let from = self.fetch.from + at as u64;
+        let fetch = Fetch { from, ..self.fetch };
+        let host = self.host.upgrade().filter(|host| !host.is_stopping());
+        let is_read = host.is_some_and(|host| host.read_frozen(fetch, into).is_ok());
+        if !is_read {
+            into.fill(0);
+            self.is_whole = false;
+        }
+    }
+
+    fn finish(self: Box<Self>, answer: &mut [u8]) {
+        if !self.is_whole {
+            answer.fill(0);
+        }
+    }
 }
 
 fn slot_of(part: &Part, extent: GlobalAddress) -> Result<u32> {
@@ -46,24 +114,39 @@ pub(super) fn fetch(part: &Part, slot: u32, from: &Way, extent: GlobalAddress, f
         from,
         len: PIECE.min(Part::image_len() - from),
     };
+    let call = |start: &u64| {
+        let fetch = piece(*start);
+        Call::new(wire::fetch(fetch)).into_memory(from.lend(fetch.len as usize))
+    };
     for some in starts.chunks(AT_ONCE) {
-        let calls = some.iter().map(|start| Call::new(wire::fetch(piece(*start)))).collect();
-        for (start, call) in some.iter().zip(from.post(calls)?) {
-            write(part, slot, piece(*start), &call.into_answer()?)?;
+        for (start, call) in some.iter().zip(from.post(some.iter().map(call).collect())?) {
+            call.result.clone()?;
+            write(part, slot, piece(*start), fetched(&call)?)?;
+            from.give_back(call);
         }
     }
     Ok(())
 }
 
+/// The bytes that a fetch has brought.
+fn fetched(call: &Call) -> Result<&[u8]> {
+    match (&call.memory[..], &call.answer[..]) {
+        ([], bytes) => Ok(bytes),
+        (bytes, answer) if answer == wire::FETCHED => Ok(bytes),
+        _ => Err(Error::Revoked("an extent was thawed while it was fetched".into())),
+    }
+}
+
 fn write(part: &Part, slot: u32, fetch: Fetch, bytes: &[u8]) -> Result<()> {
-    if bytes.len() as u64 != fetch.len {
+    // Memory that was lent may be longer.
+    if (bytes.len() as u64) < fetch.len {
         return Err(Error::corrupt(format!(
             "{} bytes of {} of an extent",
             bytes.len(),
             fetch.len
         )));
     }
-    let mut rest = bytes;
+    let mut rest = &bytes[..fetch.len as usize];
     for piece in part.image(slot, fetch.from, fetch.len)? {
         let (now, later) = rest.split_at(piece.len());
         piece.copy_in(0, now);

@@ -28,7 +28,7 @@ pub use hosts::Hosts;
 
 use super::GlobalAddress;
 use super::far::Way;
-use super::far::wire::{self, Fetch, Head};
+use super::far::wire::{self, Head};
 use super::heat::{Heat, HeatOptions};
 use super::keeper::{Keeper, SessionId};
 use super::local::LocalKeeper;
@@ -474,6 +474,7 @@ impl Inner {
             Ok((head, rest)) => match head.kind {
                 wire::ACCESSES | wire::SEQUENCE => self.serve_accesses(&user.pod, head, rest, answer),
                 wire::PROBE => self.serve_probe(rest, answer),
+                wire::FETCH => self.serve_fetch(rest, answer),
                 _ => self.serve_other(request, head.kind, rest, answer),
             },
             Err(error) => answer.fail(error),
@@ -507,7 +508,6 @@ impl Inner {
     /// What is answered at once; or what is to be done later: what is to be allocated, nothing for an order.
     fn answer_other(&self, kind: u8, rest: &[u8], answer: &mut Vec<u8>) -> Result<Option<Vec<u8>>> {
         match kind {
-            wire::FETCH => self.fetch(wire::read_fetch(rest)?, answer).map(|()| None),
             wire::ROOT => self.serve_root(rest, answer).map(|()| None),
             wire::ALLOC => Ok(Some(rest.to_vec())),
             wire::ORDER => self.take_order(wire::from_json(rest)?, answer),
@@ -563,14 +563,6 @@ impl Inner {
         wishes
             .into_iter()
             .for_each(|wish| relocate::tell(wish.told, Err(stopping())));
-    }
-
-    fn fetch(&self, fetch: Fetch, answer: &mut Vec<u8>) -> Result<()> {
-        let frozen = self.frozen.lock();
-        if frozen.get(&fetch.extent) != Some(&fetch.freeze) {
-            return Err(Error::Revoked(format!("{} is not frozen for that", fetch.extent)));
-        }
-        image::read(&self.part, fetch, answer)
     }
 
     /// The worker: orders and allocations, one after the other.

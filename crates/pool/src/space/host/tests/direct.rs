@@ -83,6 +83,69 @@ fn reads_bring_the_same_however_they_are_done() {
     }
 }
 
+/// However the bytes of moves come, what has moved is what it was.
+#[test]
+fn extents_move_in_every_way() {
+    for reads in [FarReads::Plain, FarReads::DirectFrom(1), FarReads::OneSidedFrom(1)] {
+        let mut pods = Pods::still(6);
+        pods.reads = [reads; 2];
+        pods.restart();
+        let session = pods.users[0].session();
+        let objects: Vec<_> = [64, 4096, 100_000]
+            .into_iter()
+            .map(|len| (session.alloc(len as u64).expect("room"), len))
+            .collect();
+        for (address, len) in &objects {
+            pods.users[0].write(*address, &bytes_of(*len, 5)).expect("written");
+        }
+        for to in [2, 1] {
+            for (address, len) in &objects {
+                pods.hosts[0].relocate(address.extent(), to).expect("moved");
+                for user in &pods.users {
+                    assert!(
+                        read(user, *address, *len).expect("read") == bytes_of(*len, 5),
+                        "{reads:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A piece of an extent that is thawed while it is sent is not taken for the extent's.
+#[test]
+fn what_is_thawed_while_it_is_fetched_is_not_fetched() {
+    let pods = Pods::still(4);
+    let session = pods.users[0].session();
+    let address = session.alloc(100_000).expect("room");
+    let host = &pods.hosts[0].inner;
+    let extent = address.extent();
+    host.keeper.freeze(extent).expect("frozen");
+    host.frozen.lock().insert(extent, 7);
+    let fetch = |len| {
+        wire::fetch(wire::Fetch {
+            extent,
+            freeze: 7,
+            from: 0,
+            len,
+        })
+    };
+    let Answered { mut bytes, source } = ask(&pods, &fetch(8192), 8192).expect("found");
+    assert_eq!(bytes, wire::FETCHED);
+    let (mut source, mut half) = (source.expect("the bytes"), [0; 4096]);
+    source.read(0, &mut half);
+    host.frozen.lock().remove(&extent);
+    source.read(4096, &mut half);
+    source.finish(&mut bytes);
+    assert_eq!(bytes, [0; 8]);
+    assert!(matches!(ask(&pods, &fetch(8192), 0), Err(Error::Revoked(_))));
+    host.frozen.lock().insert(extent, 7);
+    assert_eq!(ask(&pods, &fetch(8192), 0).expect("found").bytes.len(), 8192);
+    assert!(ask(&pods, &fetch(1 << 20), 0).is_err() && ask(&pods, &fetch(1 << 20), 8192).is_err());
+    host.frozen.lock().remove(&extent);
+    host.keeper.thaw(extent).expect("thawed");
+}
+
 #[test]
 fn what_is_wrong_is_said_of_direct_reads_too() {
     let pods = Pods::reading(4, FarReads::DirectFrom(1));
