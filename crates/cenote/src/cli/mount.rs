@@ -151,6 +151,7 @@ fn describe(opened: &Opened) -> String {
     let length = ByteSize(opened.space.parts().map(|part| part.region().len()).sum());
     let far = match opened.space.far_parts().count() {
         0 => String::new(),
+        1 => ", and 1 part of another pod".into(),
         n => format!(", and {n} parts of other pods"),
     };
     let name = &opened.name;

@@ -77,7 +77,9 @@ impl FileSystem {
     pub fn mount(space: &Space) -> Result<Self> {
         let superblock = space.root()?;
         if superblock.is_null() {
-            return Err(Error::Mismatch("the space holds no file system yet".into()).into());
+            return Err(
+                Error::Mismatch("the space holds no file system yet; `cenote mount --make` makes one".into()).into(),
+            );
         }
         let word = |field| space.load(at(superblock, field));
         let (magic, version) = (word(0)?, space.load(at(superblock, 8)));
