@@ -324,10 +324,15 @@ impl Client {
 
     /// A connection ends: the node is told, its number given back.
     fn forget(&self, peer: &Arc<Peer>) {
-        let mut core = self.core.lock();
         let session = peer.session();
+        self.say_goodbye(peer, session);
+        let over = self.end_lending(session);
+        self.retire(over);
+    }
+
+    fn say_goodbye(&self, peer: &Arc<Peer>, session: u64) {
+        let mut core = self.core.lock();
         core.peers.remove(&session);
-        self.end_lending(session);
         if session != 0 && peer.broken().is_none() {
             self.send_control(&mut core, peer, Kind::Bye);
         }

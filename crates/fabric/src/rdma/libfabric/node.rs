@@ -13,17 +13,19 @@
 //! - a slot that was received is used until its answers are written, and then receives again: who sends faster than the node
 //!   answers waits in the provider's queue;
 //! - a peer that does not take what is sent to it costs slots that wait for [`OUTBOX_PATIENCE`] at most, and its session. What the provider has taken for it stays
-//!   there: so answers to calls wait while [`HELD`] slots are under way to their session, and hold up nobody else;
+//!   there: so answers to calls wait while [`load::HELD`] slots are under way to their address, and hold up nobody else. Writes to callers' memory are complete when the caller's side
+//!   says so: [`WRITES`] are under way at most, and slots remain for all that is no write;
 //! - nothing that comes is believed: see [`protocol`](super::protocol).
 
 mod calls;
 mod desk;
+mod load;
 mod write;
 
 use super::address::NodeAddress;
 use super::ground::{Ground, Holding, Registry, exchange};
 use super::protocol::{self, ANSWER, Ask, HEAD, Item, Kind, Reader, Status, Writer};
-use super::rail::{Complete, Rail, SLOTS, Slot, Started};
+use super::rail::{Access, Complete, Rail, SLOTS, Slot, Started};
 use super::shim::{Start, Target};
 use super::{NodeOptions, Path, own_name};
 use crate::Region;
@@ -34,6 +36,7 @@ use cenote_base::rt::{self, HashMap, JoinHandle, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use core::fmt;
 use desk::{Desk, Outgoing, Packed};
+use load::{Held, Load};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,8 +54,8 @@ const SLEEP: Nanos = Nanos::from_millis(20);
 /// How long an answer may wait for its way.
 const OUTBOX_PATIENCE: Nanos = Nanos::from_secs(2);
 
-/// Slots under way to a session, beyond which its answers wait.
-const HELD: usize = 8;
+/// Slots of writes to callers' memory, of all sessions.
+const WRITES: usize = SLOTS / 4;
 
 /// Bytes of answers that may wait so: more than all calls that a user has under way can have. A session with more of them ends.
 const WAITING: usize = 256 << 20;
@@ -154,9 +157,12 @@ impl MemoryNode {
         let (key, len) = (registry.new_key(), ground.len() as u64);
         let registered = match self.shared.path {
             Path::Served => None,
-            // SAFETY: the holding ends the registration before the memory, and the registry before the rail; the memory
-            // is reached by atomics.
-            Path::OneSided => Some(unsafe { self.shared.rail.register(ground.base(), ground.len(), key) }?),
+            Path::OneSided => {
+                let rail = &self.shared.rail;
+                // SAFETY: the holding ends the registration before the memory, and the registry before the rail; the memory
+                // is reached by atomics.
+                Some(unsafe { rail.register(ground.base(), ground.len(), Access::All, key) }?)
+            }
         };
         registry.insert(key, Holding { registered, ground });
         Ok(Remote {
@@ -231,6 +237,7 @@ struct Waiting {
     target: Target,
     /// What comes back with its completion.
     tag: u64,
+    held: Held,
 }
 
 /// Who has said hello.
@@ -247,8 +254,8 @@ struct Session {
     /// Answers that are not wholly sent, and their bytes.
     answers: VecDeque<Outgoing>,
     waiting: usize,
-    /// Slots under way to it.
-    held: usize,
+    /// Slots under way to its address.
+    load: Load,
     /// Writes to its memory that have not been started yet: answers would overtake them.
     unstarted: usize,
     /// Answers of which nothing but the completion of such writes is missing, by call.
@@ -261,6 +268,10 @@ struct Server {
     sessions: HashMap<u64, Session>,
     /// Numbers in the rail's address table, and sessions that use them.
     peers: HashMap<NodeAddress, (u64, usize)>,
+    /// Of addresses that have a session, or slots under way.
+    loads: HashMap<NodeAddress, Load>,
+    /// By slot: what is under way.
+    under_way: Vec<Option<Held>>,
     outbox: VecDeque<Waiting>,
     /// Received, and not yet looked at for want of a slot to answer in.
     backlog: VecDeque<(Slot, usize)>,
@@ -298,6 +309,8 @@ impl Server {
             shared,
             sessions: HashMap::default(),
             peers: HashMap::default(),
+            loads: HashMap::default(),
+            under_way: (0..SLOTS).map(|_| None).collect(),
             outbox: VecDeque::new(),
             backlog: VecDeque::new(),
         }
@@ -371,9 +384,9 @@ impl Server {
             (true, Ok(len)) => self.backlog.push_back((complete.slot, len)),
             (true, Err(_)) => self.receive(complete.slot),
             (false, sent) => {
+                self.under_way[complete.slot.index()] = None;
                 self.shared.rail.give(complete.slot);
                 let session = self.wrote(complete.tag).unwrap_or(complete.tag);
-                self.came_back(session);
                 if sent.is_err() {
                     self.end_session(session);
                 }
@@ -459,6 +472,7 @@ impl Server {
                 peer
             }
         };
+        let load = self.load(&address);
         let id = rt::random() >> 1 | 1;
         let heard = rt::now();
         self.sessions.insert(
@@ -472,12 +486,19 @@ impl Server {
                 gathered: HashMap::default(),
                 answers: VecDeque::new(),
                 waiting: 0,
-                held: 0,
+                load,
                 unstarted: 0,
                 written: HashMap::default(),
             },
         );
         Some(id)
+    }
+
+    fn load(&mut self, address: &NodeAddress) -> Load {
+        if !self.loads.contains_key(address) {
+            self.loads.retain(|_, load| !load.is_idle());
+        }
+        self.loads.entry(address.clone()).or_default().clone()
     }
 
     fn end_session(&mut self, id: u64) {
@@ -512,7 +533,7 @@ impl Server {
         let Some(to) = self.sessions.get_mut(&session) else {
             return self.shared.rail.give(slot);
         };
-        to.held += 1;
+        let held = to.load.hold();
         let target = Target {
             peer: to.peer,
             ..Target::default()
@@ -525,14 +546,8 @@ impl Server {
             start: Start::Send,
             target,
             tag: session,
+            held,
         });
-    }
-
-    /// A slot that was under way to a session is free.
-    fn came_back(&mut self, session: u64) {
-        if let Some(session) = self.sessions.get_mut(&session) {
-            session.held = session.held.saturating_sub(1);
-        }
     }
 
     /// Says whether there was room, or no need of it.
@@ -546,7 +561,7 @@ impl Server {
         } = waiting;
         let shared = Arc::clone(&self.shared);
         let rail = &shared.rail;
-        let is_message = start == Start::Send;
+        let (is_message, place) = (start == Start::Send, waiting.slot.index());
         let started = match is_message {
             true => rail.send(waiting.slot, len, &target, tag, false),
             false => rail.start(waiting.slot, len, start, &target, tag, false),
@@ -554,8 +569,8 @@ impl Server {
         match started {
             Started::Yes => {
                 // Of few bytes no completion tells.
-                if is_message && rail.is_few(len) {
-                    self.came_back(waiting.session);
+                if !is_message || !rail.is_few(len) {
+                    self.under_way[place] = Some(waiting.held);
                 }
                 if !is_message {
                     self.write_started(waiting.session);

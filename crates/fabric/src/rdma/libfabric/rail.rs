@@ -14,6 +14,7 @@ use super::shim::{self, Done, Options, RawMemory, RawRail, Start, Target};
 use crate::map::Mapping;
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
+use core::mem::ManuallyDrop;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::ffi::CString;
@@ -28,6 +29,13 @@ pub const SLOTS: usize = 192;
 /// A buffer of a rail that is not under way.
 #[derive(Debug)]
 pub struct Slot(usize);
+
+impl Slot {
+    /// Below [`SLOTS`]; no other slot of its rail has it.
+    pub fn index(&self) -> usize {
+        self.0
+    }
+}
 
 /// A completion.
 #[derive(Debug)]
@@ -84,6 +92,24 @@ unsafe impl Send for Registration {}
 // SAFETY: it has no methods; `Rail` hands the pointer to functions that any thread may call.
 unsafe impl Sync for Registration {}
 
+/// What may be done with memory that is registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Whatever there is, by peers too.
+    All,
+    /// Peers write to it: no more.
+    Written,
+}
+
+impl Registration {
+    /// Says whether it has ended. If not, peers may reach the memory as long as the rail is open.
+    pub fn close(self) -> bool {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: as in `drop`, which does not come.
+        unsafe { shim::cf_unregister(this.0) == 0 }
+    }
+}
+
 impl Drop for Registration {
     fn drop(&mut self) {
         // SAFETY: it was opened with the handle, and is closed once.
@@ -136,7 +162,7 @@ impl Rail {
         if unsafe { shim::cf_wants_local_registration(raw) } == 1 {
             let (base, len) = (rail.slots.base().as_ptr(), SLOT * SLOTS);
             // SAFETY: the mapping lives as long as the rail, which closes the registration first.
-            rail.local = Some(unsafe { rail.register(base, len, rt::random()) }?.0);
+            rail.local = Some(unsafe { rail.register(base, len, Access::All, rt::random()) }?.0);
         }
         if rail.provider == Provider::shm() {
             rail.open = Some(rail.address()?);
@@ -190,12 +216,29 @@ impl Rail {
     /// Registers memory for peers; what they have to say to reach it.
     ///
     /// # Safety
-    /// The memory stays mapped until the registration is dropped, which is before the rail is; nobody in this
-    /// process holds references to it.
-    pub unsafe fn register(&self, at: *mut u8, len: usize, want: u64) -> Result<(Registration, Target)> {
-        let (mut raw, mut target) = (ptr::null_mut(), Target::default());
+    /// The memory stays mapped until the registration has ended, which is before the rail does; nobody in this process holds references to it while a peer may
+    /// write to it: as long as it is registered, or, of [`Access::Written`], from when a peer was told of it until that has said that it writes no more.
+    /// A peer that does not keep to its word is none to be believed with that.
+    pub unsafe fn register(
+        &self,
+        at: *mut u8,
+        len: usize,
+        access: Access,
+        want: u64,
+    ) -> Result<(Registration, Target)> {
+        let (mut raw, mut target, written) = (ptr::null_mut(), Target::default(), access == Access::Written);
         // SAFETY: as promised.
-        let error = unsafe { shim::cf_register(self.raw, at.cast(), len, want, &mut raw, &mut target) };
+        let error = unsafe {
+            shim::cf_register(
+                self.raw,
+                at.cast(),
+                len,
+                i32::from(written),
+                want,
+                &mut raw,
+                &mut target,
+            )
+        };
         let guard = (!raw.is_null()).then_some(Registration(raw));
         shim::check(&format!("registering {len} bytes with {}", self.provider), error)?;
         Ok((guard.expect("registered"), target))
@@ -277,13 +320,17 @@ impl Rail {
         unsafe { shim::cf_writes(self.raw) == 1 }
     }
 
-    /// How bytes are written to a peer's memory before a message about them: where the provider keeps that order the message may follow at once, else
+    /// How bytes are written to a peer's memory before a message about them: where a message comes only if they are there it may follow at once, else
     /// when the writes are complete.
+    ///
+    /// `FI_ORDER_SAW` alone does not say that: it is about the order, and not about success. Over shared memory the peer fetches the bytes from the writer's
+    /// process itself, and goes on to the message if they cannot be fetched any more. A card's reliable connection ends with the write that fails.
     pub fn ordered_write(&self) -> Start {
         // SAFETY: an open rail.
-        match unsafe { shim::cf_orders_sends_after_writes(self.raw) } {
-            0 => Start::Write,
-            _ => Start::Put,
+        let is_ordered = unsafe { shim::cf_orders_sends_after_writes(self.raw) } == 1;
+        match is_ordered && FAILS_TOGETHER.contains(&self.provider.name()) {
+            true => Start::Put,
+            false => Start::Write,
         }
     }
 
@@ -362,6 +409,9 @@ impl Rail {
     }
 }
 
+/// Providers where no message comes behind a write that has failed.
+const FAILS_TOGETHER: [&str; 1] = ["verbs;ofi_rxm"];
+
 /// Bytes beyond which a copy more costs as much as a completion.
 const MOST_INJECTED: usize = 256;
 
@@ -389,5 +439,23 @@ impl Drop for Rail {
 impl core::fmt::Debug for Rail {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "rail of {}", self.provider)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rdma::libfabric::{available, own_name};
+
+    /// shm keeps messages behind writes, and lets them pass when a write has failed: a reader would take old bytes for an answer.
+    #[test]
+    fn software_providers_answer_after_their_writes_are_complete() {
+        if available().is_err() {
+            return;
+        }
+        for provider in [Provider::tcp(), Provider::shm()] {
+            let rail = Rail::open(&provider, own_name(&provider).as_deref(), None).expect("opened");
+            assert_eq!(rail.ordered_write(), Start::Write, "{provider}");
+        }
     }
 }

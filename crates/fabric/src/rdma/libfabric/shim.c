@@ -245,15 +245,17 @@ int cf_insert(struct cf_rail *r, const void *name, uint64_t *peer) { GUARDED(ins
 
 int cf_remove(struct cf_rail *r, uint64_t peer) { GUARDED(fi_av_remove(r->av, &peer, 1, 0)); }
 
-static int registered(struct cf_rail *r, void *at, size_t len, uint64_t want, struct fid_mr **mr) {
-    const uint64_t access = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-    return fi_mr_reg(r->domain, at, len, access, 0, want, 0, mr, NULL);
+static int registered(struct cf_rail *r, void *at, size_t len, int written, uint64_t want, struct fid_mr **mr) {
+    const uint64_t all = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+    return fi_mr_reg(r->domain, at, len, written ? FI_REMOTE_WRITE : all, 0, want, 0, mr, NULL);
 }
 
-/* Registers memory under the key `want`, unless the provider has keys of its own; both out: what a peer has to say. */
-int cf_register(struct cf_rail *r, void *at, size_t len, uint64_t want, struct fid_mr **mr, struct cf_target *target) {
+/* Registers memory under the key `want`, unless the provider has keys of its own; both out: what a peer has to say. `written`: peers write to it, and
+ * that is all that is done with it. */
+int cf_register(struct cf_rail *r, void *at, size_t len, int written, uint64_t want, struct fid_mr **mr,
+                struct cf_target *target) {
     if (!enter()) return -FI_EINTR;
-    int e = registered(r, at, len, want, mr);
+    int e = registered(r, at, len, written, want, mr);
     leave();
     if (e) return e;
     target->key = fi_mr_key(*mr);
@@ -398,8 +400,9 @@ int cf_wants_local_registration(struct cf_rail *r) { return (void)r, 0; }
 int cf_name(struct cf_rail *r, void *name, size_t *size) { return (void)r, (void)name, (void)size, -ENOSYS; }
 int cf_insert(struct cf_rail *r, const void *name, uint64_t *p) { return (void)r, (void)name, (void)p, -ENOSYS; }
 int cf_remove(struct cf_rail *r, uint64_t peer) { return (void)r, (void)peer, -ENOSYS; }
-int cf_register(struct cf_rail *r, void *at, size_t len, uint64_t want, struct fid_mr **mr, struct cf_target *t) {
-    return (void)r, (void)at, (void)len, (void)want, (void)mr, (void)t, -ENOSYS;
+int cf_register(struct cf_rail *r, void *at, size_t len, int written, uint64_t want, struct fid_mr **mr,
+                struct cf_target *t) {
+    return (void)r, (void)at, (void)len, (void)written, (void)want, (void)mr, (void)t, -ENOSYS;
 }
 int cf_unregister(struct fid_mr *mr) { return (void)mr, -ENOSYS; }
 int cf_receive(struct cf_rail *r, void *at, size_t len, struct fid_mr *mr, uint64_t context) {

@@ -79,6 +79,7 @@ unsafe extern "C" {
         rail: *mut RawRail,
         at: *mut c_void,
         len: usize,
+        written: c_int,
         want: u64,
         memory: *mut *mut RawMemory,
         target: *mut Target,

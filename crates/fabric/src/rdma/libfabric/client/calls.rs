@@ -21,6 +21,8 @@ pub(super) struct Asked {
     pub id: u64,
     /// What it lends, if the node can write to that.
     pub on_loan: Option<OnLoan>,
+    /// The node is told of it, or may be.
+    pub named: bool,
     /// When its time is over, if it has one of its own.
     pub end: Option<Nanos>,
     /// Other calls of the message that bears this one's number.
@@ -179,6 +181,7 @@ impl Core {
             index,
             id: self.last_id + 1,
             on_loan,
+            named: false,
             end,
             beside: Vec::new(),
             whole: None,
@@ -251,6 +254,7 @@ impl Core {
                 let fits = part.size() <= writer.room();
                 if fits {
                     writer.part(&part);
+                    asked.named |= part.window.is_some();
                 }
                 fits.then_some((sent + part.payload.len(), call.request.len()))
             }),

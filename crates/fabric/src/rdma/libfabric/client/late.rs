@@ -88,7 +88,7 @@ impl Client {
             What::Hello => {}
             What::Call(mut asked) => {
                 if let Some(on_loan) = asked.on_loan.take() {
-                    self.quarantine(&asked, on_loan);
+                    self.end_unanswered(&asked, on_loan);
                 }
                 asked.set.complete(asked.index, Err(error.clone()));
             }

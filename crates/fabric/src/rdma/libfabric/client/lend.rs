@@ -3,19 +3,23 @@
 //! ```text
 //!   lend ─► at a user ─► Call posted: lent ─┬ answered ──────────► at its user again ─► dropped ─► at rest ─► lend
 //!                                           └ no answer: quarantine ─ the answer comes after all ─► at rest
-//!                                                            └ its connection ends: retired, if its key can be ended; else it stays
+//!                                                            └ none comes: it stays until the rail is closed
 //! ```
 //!
-//! 1. A buffer has a key of its own, and is lent over one connection: what a node does not serve it cannot write to.
+//! 1. A buffer has a key of its own, and is lent over one connection: a node is told of no key but its own. (One that guesses is not stopped by that: keys are of the rail.)
 //! 2. A node answers after its writes are done. So a buffer whose call was answered is written to by nobody; one whose call was not may be, at any time. That one is not used
-//!    again before an answer came, or its key has ended *and* what was under way under it has: which the end of a key promises of network cards, and not of software providers.
-//! 3. Memory that was registered once is unmapped after the rail is closed: it serves the next connection, under another key.
+//!    again before an answer came, and its key does not end: what is written under a key that has ended stops more than its connection (EFA ends the process, shm the queue).
+//!    A call that was given up before the node was told where to write is none of those.
+//! 3. Memory that was registered once is unmapped after the rail is closed: it serves the next connection, under another key. If its key cannot be ended it serves nobody.
+//!
+//! That the bytes of a buffer are a slice of its user while no call lends it rests on rule 2, so on honest nodes: one that writes after it has answered can change them under
+//! him. So users see what comes as bytes that may be anything, as all that comes over the network.
 
 use super::*;
 use crate::map::Mapping;
 use crate::rdma::call::{LIMIT, Memory, Registered};
 use crate::rdma::libfabric::protocol::Window;
-use crate::rdma::libfabric::rail::Registration;
+use crate::rdma::libfabric::rail::{Access, Registration};
 use std::any::Any;
 
 /// Buffers of a connection; who wants more lends memory of his own.
@@ -23,6 +27,9 @@ const BUFFERS: usize = 32;
 
 /// Buffers in quarantine, of all connections: beyond, none are lent.
 const QUARANTINED: usize = 512;
+
+/// After memory could not be registered no more is made for so long.
+const PAUSE: Nanos = Nanos::from_secs(1);
 
 /// A buffer, which somebody has.
 pub(super) struct Buffer {
@@ -41,6 +48,8 @@ pub(super) struct Lender {
     quarantine: HashMap<u64, (u64, Buffer)>,
     /// Memory for further buffers.
     spare: Vec<Arc<Mapping>>,
+    /// When memory could not be registered.
+    refused: Option<Nanos>,
 }
 
 #[derive(Default)]
@@ -95,7 +104,8 @@ impl Registered for Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(OnLoan { session, buffer, .. }) = self.on_loan.take() {
-            self.client.lender.lock().give(session, buffer);
+            let over = self.client.lender.lock().give(session, buffer);
+            self.client.retire(over);
         }
     }
 }
@@ -116,41 +126,39 @@ impl Client {
         if lender.quarantine.len() >= QUARANTINED {
             return None;
         }
-        let spare = lender.spare.pop();
         let shelf = lender.shelves.get_mut(&session)?;
         if let Some(buffer) = shelf.rest.pop() {
-            lender.spare.extend(spare);
             return Some(buffer);
         }
         if shelf.made >= BUFFERS {
-            lender.spare.extend(spare);
             return None;
         }
-        let made = self.make_buffer(spare);
-        shelf.made += usize::from(made.is_some());
-        made
+        let made = self.make_buffer(&mut lender)?;
+        lender.shelves.get_mut(&session)?.made += 1;
+        Some(made)
     }
 
-    /// If it cannot be made calls go on without: the next asks again.
-    fn make_buffer(&self, spare: Option<Arc<Mapping>>) -> Option<Buffer> {
-        let memory = spare.or_else(|| {
-            let memory = Arc::new(Mapping::anonymous(LIMIT).ok()?);
-            self.lent.lock().push(Arc::clone(&memory));
-            Some(memory)
-        })?;
-        // SAFETY: the mapping lives as long as the client, which closes the rail before; the lender ends registrations before that. Nobody has references to it
-        // while a call lends it.
-        let registered = unsafe { self.rail.register(memory.base().as_ptr(), LIMIT, rt::random()) };
-        let (registration, target) = registered.ok()?;
-        let window = Window {
-            address: target.address,
-            key: target.key,
+    /// If it cannot be made calls go on without, and it is tried again after a while.
+    fn make_buffer(&self, lender: &mut Lender) -> Option<Buffer> {
+        if lender.refused.is_some_and(|at| rt::now().since(at) < PAUSE) {
+            return None;
+        }
+        let memory = match lender.spare.pop() {
+            Some(memory) => memory,
+            None => self.map_memory()?,
         };
-        Some(Buffer {
-            registration,
-            window,
-            memory,
-        })
+        // SAFETY: the mapping lives as long as the client, which closes the rail before; the lender ends registrations before that. It is looked at while no call lends it.
+        let registered = unsafe {
+            self.rail
+                .register(memory.base().as_ptr(), LIMIT, Access::Written, rt::random())
+        };
+        lender.made(memory, registered)
+    }
+
+    fn map_memory(&self) -> Option<Arc<Mapping>> {
+        let memory = Arc::new(Mapping::anonymous(LIMIT).ok()?);
+        self.lent.lock().push(Arc::clone(&memory));
+        Some(memory)
     }
 
     fn at_user(&self, on_loan: OnLoan) -> Memory {
@@ -176,14 +184,22 @@ impl Client {
         Some(on_loan)
     }
 
-    /// The call was answered: nobody writes to it any more.
+    /// Nobody writes to it any more: the call was answered, or not sent.
     pub(super) fn end_loan(&self, asked: &Asked, on_loan: OnLoan) {
         let memory = self.at_user(on_loan);
         asked.set.with(asked.index, |call| call.memory = memory);
     }
 
+    /// The call ends without an answer. If the node was never told where to write its user has the buffer again, else the buffer is nobody's.
+    pub(super) fn end_unanswered(&self, asked: &Asked, on_loan: OnLoan) {
+        match asked.named {
+            true => self.quarantine(asked, on_loan),
+            false => self.end_loan(asked, on_loan),
+        }
+    }
+
     /// The call was not answered: it gets other memory, as it may be asked again.
-    pub(super) fn quarantine(&self, asked: &Asked, on_loan: OnLoan) {
+    fn quarantine(&self, asked: &Asked, on_loan: OnLoan) {
         let OnLoan { session, buffer, len } = on_loan;
         asked.set.with(asked.index, |call| call.memory = vec![0; len].into());
         let mut lender = self.lender.lock();
@@ -198,55 +214,71 @@ impl Client {
         self.lender.lock().shelves.insert(session, Shelf::default());
     }
 
-    /// A connection has ended. What its node may be writing to stays as it is, where the end of a key does not stop that.
-    pub(super) fn end_lending(&self, session: u64) {
-        let mut lender = self.lender.lock();
-        let shelf = lender.shelves.remove(&session).unwrap_or_default();
-        shelf.rest.into_iter().for_each(|buffer| lender.retire(buffer));
-        if self.rail.provider().is_hardware() {
-            let calls: Vec<u64> = lender
-                .quarantine
-                .iter()
-                .filter(|(_, (of, _))| *of == session)
-                .map(|(call, _)| *call)
-                .collect();
-            for call in calls {
-                let buffer = lender.quarantine.remove(&call);
-                buffer.into_iter().for_each(|(_, buffer)| lender.retire(buffer));
+    /// A connection has ended: what is to be closed, without a lock. What its node may be writing to stays as it is.
+    pub(super) fn end_lending(&self, session: u64) -> Vec<Buffer> {
+        let shelf = self.lender.lock().shelves.remove(&session);
+        shelf.unwrap_or_default().rest
+    }
+
+    /// Keys end, which may wait for what is under way, so under no lock; memory is used again if they did.
+    pub(super) fn retire(&self, buffers: impl IntoIterator<Item = Buffer>) {
+        for Buffer {
+            registration, memory, ..
+        } in buffers
+        {
+            if registration.close() {
+                self.lender.lock().spare.push(memory);
             }
         }
     }
 
     /// An answer for which nobody waits.
     pub(super) fn answered_late(&self, session: u64, call: u64) {
-        let mut lender = self.lender.lock();
-        if lender.quarantine.get(&call).is_some_and(|(of, _)| *of == session)
-            && let Some((_, buffer)) = lender.quarantine.remove(&call)
-        {
-            if let Some(shelf) = lender.shelves.get_mut(&session) {
-                shelf.made += 1;
-            }
-            lender.give(session, buffer);
-        }
+        let over = self.lender.lock().take_out(session, call);
+        self.retire(over);
     }
 }
 
 impl Lender {
-    /// A buffer that nobody writes to.
-    fn give(&mut self, session: u64, buffer: Buffer) {
+    /// A buffer that nobody writes to. It comes back if its connection is over.
+    fn give(&mut self, session: u64, buffer: Buffer) -> Option<Buffer> {
         match self.shelves.get_mut(&session) {
-            Some(shelf) => shelf.rest.push(buffer),
-            None => self.retire(buffer),
+            Some(shelf) => {
+                shelf.rest.push(buffer);
+                None
+            }
+            None => Some(buffer),
         }
     }
 
-    /// Its key ends; its memory is used again.
-    fn retire(&mut self, buffer: Buffer) {
-        let Buffer {
-            registration, memory, ..
-        } = buffer;
-        drop(registration);
-        self.spare.push(memory);
+    /// The call was answered after all.
+    fn take_out(&mut self, session: u64, call: u64) -> Option<Buffer> {
+        if self.quarantine.get(&call).is_none_or(|(of, _)| *of != session) {
+            return None;
+        }
+        let (_, buffer) = self.quarantine.remove(&call)?;
+        if let Some(shelf) = self.shelves.get_mut(&session) {
+            shelf.made += 1;
+        }
+        self.give(session, buffer)
+    }
+
+    /// Memory that could not be registered is kept for the next try.
+    fn made(&mut self, memory: Arc<Mapping>, registered: Result<(Registration, Target)>) -> Option<Buffer> {
+        let Ok((registration, target)) = registered else {
+            self.refused = Some(rt::now());
+            self.spare.push(memory);
+            return None;
+        };
+        let window = Window {
+            address: target.address,
+            key: target.key,
+        };
+        Some(Buffer {
+            registration,
+            window,
+            memory,
+        })
     }
 }
 
@@ -398,13 +430,58 @@ mod tests {
         let mut lender = client.lender.lock();
         assert_eq!((lender.quarantine.len(), lender.spare.len()), (1, 0));
         for call in 0..QUARANTINED as u64 {
-            let buffer = client.make_buffer(None).expect("made");
+            let buffer = client.make_buffer(&mut lender).expect("made");
             lender.quarantine.insert(u64::MAX - call, (1, buffer));
         }
         drop(lender);
         let caller = way(&node, &handle);
         assert!(caller.lend(8).is_none(), "there is an end to it");
         drop((caller, client, handle));
+        node.close();
+    }
+
+    /// Of what was not sent no answer can come: in quarantine it would be for as long as the rail is open.
+    #[test]
+    fn a_buffer_of_a_call_that_was_never_sent_is_its_users_again() {
+        if available().is_err() {
+            return;
+        }
+        let (node, _) = node();
+        let handle = Handle::open(&NetOptions::default(), &Provider::tcp(), Some("127.0.0.1")).expect("opened");
+        let caller = way(&node, &handle);
+        let lent = caller.lend(1000).expect("there is");
+        let rail = &handle.0.rail;
+        let mut full: Vec<Slot> = core::iter::from_fn(|| rail.take()).collect();
+        let call = one(&caller, "fill", lent, Nanos::from_millis(20));
+        assert!(matches!(call.result, Err(Error::Timeout(_))), "{call:?}");
+        assert_eq!(counts(&caller), (0, 1, 0, 1));
+        full.drain(..).for_each(|slot| rail.give(slot));
+        let call = one(&caller, "fill", call.memory, Nanos::from_secs(60));
+        assert!(call.result.is_ok() && *call.memory == [7; 1000], "{call:?}");
+        drop(call);
+        assert_eq!(counts(&caller), (1, 1, 0, 1), "the same one");
+        drop((caller, handle));
+        node.close();
+    }
+
+    #[test]
+    fn memory_that_cannot_be_registered_is_kept_for_later() {
+        if available().is_err() {
+            return;
+        }
+        let (node, _) = node();
+        let handle = Handle::open(&NetOptions::default(), &Provider::tcp(), Some("127.0.0.1")).expect("opened");
+        let caller = way(&node, &handle);
+        let client = &handle.0;
+        let memory = client.map_memory().expect("mapped");
+        let refused = Err(Error::Busy("no memory can be locked".into()));
+        assert!(client.lender.lock().made(memory, refused).is_none());
+        client.lender.lock().refused = Some(rt::now() + Nanos::from_secs(3600));
+        assert!(caller.lend(8).is_none(), "not at once");
+        client.lender.lock().refused = None;
+        assert!(caller.lend(8).is_some());
+        assert_eq!(client.lent.lock().len(), 1, "nothing is mapped anew");
+        drop((caller, handle));
         node.close();
     }
 }

@@ -187,10 +187,14 @@ impl Server {
         }
     }
 
-    /// Whether a session has answers that wait, and not too much under way to it.
+    /// Whether a session has answers that wait, and not too much is under way to it, or written by all.
     fn may_be_answered(&self, session: u64) -> bool {
-        let session = self.sessions.get(&session);
-        session.is_some_and(|session| !session.answers.is_empty() && session.held < HELD && session.unstarted == 0)
+        let Some(session) = self.sessions.get(&session) else {
+            return false;
+        };
+        let may_write = self.writes.len() < WRITES;
+        let first = session.answers.front();
+        first.is_some_and(|first| may_write || !first.is_written()) && !session.load.is_full() && session.unstarted == 0
     }
 
     fn send_some_answers(&mut self, id: u64, mut slot: Slot) {
@@ -240,11 +244,10 @@ impl Server {
             peer,
             ..Target::default()
         };
+        let place = slot.index();
         match shared.rail.start(slot, len, Start::Send, &target, id, false) {
             Started::Yes => {
-                if let Some(session) = self.sessions.get_mut(&id) {
-                    session.held += 1;
-                }
+                self.under_way[place] = self.sessions.get(&id).map(|session| session.load.hold());
             }
             Started::Later(slot) => shared.rail.give(slot),
             Started::No(slot, _) => {

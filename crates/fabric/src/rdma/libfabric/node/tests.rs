@@ -3,7 +3,9 @@
 use super::super::calls::part;
 use super::super::protocol::{PART, Part, Window};
 use super::*;
+use crate::map::Mapping;
 use crate::rdma::call::{self, Answer, Call, Caller, CallerId, Callers, LIMIT};
+use crate::rdma::libfabric::rail::Registration;
 use crate::rdma::libfabric::{Net, NetOptions, Provider, available};
 use crate::rdma::{Fabric, RemoteMemory};
 
@@ -139,6 +141,30 @@ fn torn_calls_do_no_harm() {
     node.close();
 }
 
+/// Says hello; the session.
+fn greet(rail: &Rail, target: &Target) -> u64 {
+    let slot = rail.take().expect("a slot");
+    assert!(matches!(rail.receive(slot), Started::Yes));
+    let mut bytes = vec![0; 1024];
+    let mut writer = Writer::new(&mut bytes);
+    writer.blob(rail.address().expect("its own").bytes());
+    let len = writer.finish(Kind::Hello, 0, 1);
+    let session = core::cell::Cell::new(0);
+    let mut hear = |mut complete: Complete| {
+        let len = complete.result.expect("delivered");
+        if complete.received {
+            let (head, _) = Reader::new(&rail.bytes(&mut complete.slot)[..len]).expect("a message");
+            session.set(head.session);
+        }
+        rail.give(complete.slot);
+    };
+    send_and_hear(rail, target, &bytes[..len], &mut hear);
+    while session.get() == 0 {
+        rail.poll(&mut hear).expect("polled");
+    }
+    session.get()
+}
+
 /// A user that says hello and then only what it is told to: it reads nothing that comes.
 struct Deaf {
     rail: Rail,
@@ -153,27 +179,23 @@ impl Deaf {
             peer: rail.insert(node.address()).expect("known"),
             ..Target::default()
         };
-        let slot = rail.take().expect("a slot");
-        assert!(matches!(rail.receive(slot), Started::Yes));
-        let mut bytes = vec![0; 1024];
-        let mut writer = Writer::new(&mut bytes);
-        writer.blob(rail.address().expect("its own").bytes());
-        let len = writer.finish(Kind::Hello, 0, 1);
-        let session = core::cell::Cell::new(0);
-        let mut hear = |mut complete: Complete| {
-            let len = complete.result.expect("delivered");
-            if complete.received {
-                let (head, _) = Reader::new(&rail.bytes(&mut complete.slot)[..len]).expect("a message");
-                session.set(head.session);
-            }
-            rail.give(complete.slot);
-        };
-        send_and_hear(&rail, &target, &bytes[..len], &mut hear);
-        while session.get() == 0 {
-            rail.poll(&mut hear).expect("polled");
-        }
-        let session = session.get();
+        let session = greet(&rail, &target);
         Self { rail, target, session }
+    }
+
+    /// Calls of one more session that put much into memory, which is there.
+    fn lend_much(&self, session: u64, window: Window) {
+        let mut bytes = vec![0; super::super::rail::SLOT];
+        let mut writer = Writer::new(&mut bytes);
+        let request = [&b"m"[..], &(LIMIT as u64).to_le_bytes()].concat();
+        for call in 1..5 {
+            writer.part(&Part {
+                window: Some(window),
+                ..part(call, LIMIT as u32, &request, 0)
+            });
+        }
+        let len = writer.finish(Kind::Calls, session, 0);
+        send(&self.rail, &self.target, &bytes[..len]);
     }
 
     /// So many calls of four bytes.
@@ -205,6 +227,214 @@ fn a_caller_that_takes_no_answers_holds_up_nobody_else() {
         assert_eq!(call.into_answer().expect("answered"), vec![n; 1000]);
     }
     node.close();
+}
+
+/// Memory of a user that nodes may write to. Dropped before its rail.
+struct Written {
+    window: Window,
+    _registration: Registration,
+    _memory: Mapping,
+}
+
+impl Written {
+    fn new(rail: &Rail) -> Self {
+        let memory = Mapping::anonymous(LIMIT).expect("mapped");
+        // SAFETY: it is mapped until the registration has ended, and nobody looks at it.
+        let registered = unsafe { rail.register(memory.base().as_ptr(), LIMIT, Access::Written, rt::random()) };
+        let (registration, target) = registered.expect("registered");
+        Self {
+            window: Window {
+                address: target.address,
+                key: target.key,
+            },
+            _registration: registration,
+            _memory: memory,
+        }
+    }
+}
+
+/// A program that says how often it was asked, and who has ended.
+#[derive(Default)]
+struct Watched {
+    program: call::contract::Program,
+    asked: Mutex<usize>,
+    ended: Mutex<Vec<CallerId>>,
+}
+
+impl Serve for Watched {
+    fn serve(&self, caller: CallerId, request: &[u8], answer: Answer) {
+        *self.asked.lock() += 1;
+        self.program.serve(caller, request, answer);
+    }
+
+    fn ended(&self, caller: CallerId) {
+        self.ended.lock().push(caller);
+    }
+}
+
+fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let until = rt::now() + Nanos::from_secs(60);
+    while !is_so() {
+        assert!(rt::now() < until, "{what}");
+        rt::sleep(Nanos::from_micros(100));
+    }
+}
+
+/// Asks for so many bytes, in memory that it lends.
+fn fill(caller: &dyn Caller, memory: call::Memory) {
+    let request = [&b"m"[..], &(memory.len() as u64).to_le_bytes()].concat();
+    let call = Call::new(request).into_memory(memory).within(Nanos::from_secs(60));
+    let filled = caller.post(vec![call]).wait().pop().expect("one");
+    assert!(filled.result.is_ok(), "{filled:?}");
+    assert!(filled.memory.iter().any(|byte| *byte != 0));
+}
+
+/// A process can say hello as often as it likes: the node's slots for it are not more for that.
+#[test]
+fn sessions_of_one_address_hold_as_many_slots_as_one() {
+    if available().is_err() {
+        return;
+    }
+    let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
+    let program = Arc::<Watched>::default();
+    node.serve(Arc::clone(&program) as _);
+    let net = net();
+    let caller = net.caller(&node.address().to_string()).expect("reachable");
+    let deaf = Deaf::new(&node);
+    let written = Written::new(&deaf.rail);
+    let sessions: Vec<u64> = (0..13).map(|_| greet(&deaf.rail, &deaf.target)).collect();
+    sessions
+        .iter()
+        .for_each(|session| deaf.lend_much(*session, written.window));
+    wait_for("all are asked", || *program.asked.lock() == 4 * sessions.len());
+    for _ in 0..20 {
+        fill(&*caller, caller.lend(50_000).expect("there is"));
+    }
+    node.close();
+    drop((written, deaf));
+}
+
+/// Many processes that do not let writes to them end, as if they were stopped, leave the node slots for answers.
+#[test]
+fn writes_leave_slots_for_answers() {
+    if available().is_err() {
+        return;
+    }
+    let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
+    let program = Arc::<Watched>::default();
+    node.serve(Arc::clone(&program) as _);
+    let net = net();
+    let caller = net.caller(&node.address().to_string()).expect("reachable");
+    let deaf: Vec<Deaf> = (0..13).map(|_| Deaf::new(&node)).collect();
+    let written: Vec<Written> = deaf.iter().map(|deaf| Written::new(&deaf.rail)).collect();
+    for (deaf, written) in deaf.iter().zip(&written) {
+        deaf.lend_much(deaf.session, written.window);
+    }
+    wait_for("all are asked", || *program.asked.lock() == 4 * deaf.len());
+    for _ in 0..20 {
+        fill(&*caller, vec![0; 50_000].into());
+    }
+    node.close();
+    drop((written, deaf));
+}
+
+/// A node's server without its thread, whose provider does not keep messages behind writes.
+fn server() -> Server {
+    Server::new(Arc::new(Shared {
+        registry: Mutex::default(),
+        retired: Mutex::default(),
+        program: Mutex::default(),
+        stop: AtomicBool::new(false),
+        path: Path::Served,
+        writes: true,
+        write: Start::Write,
+        silence: Nanos::from_secs(10),
+        rail: Rail::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened"),
+    }))
+}
+
+struct Zeros(usize);
+
+impl call::Source for Zeros {
+    fn size(&self) -> usize {
+        self.0
+    }
+
+    fn read(&mut self, _: usize, into: &mut [u8]) {
+        into.fill(0);
+    }
+}
+
+#[test]
+fn an_answer_waits_until_all_its_writes_are_complete() {
+    if available().is_err() {
+        return;
+    }
+    let (mut server, user) = (server(), Rail::open(&Provider::tcp(), Some("127.0.0.1"), None));
+    let user = user.expect("opened");
+    let id = server.begin_session(user.address().expect("its own")).expect("known");
+    let (window, call) = (Window { address: 0, key: 1 }, 7);
+    let answered = call::Answered {
+        bytes: b"answer".to_vec(),
+        source: Some(Box::new(Zeros(30_000))),
+    };
+    call::Answering::answered(
+        &desk::Through(Arc::clone(&server.desk), window),
+        CallerId(id),
+        call,
+        Ok(answered),
+    );
+    // Two pieces: the first is not under way before there is a connection, so what waits for that is let through by hand.
+    for piece in 1..3 {
+        server.send_answers();
+        assert_eq!(server.last_write, piece);
+        server.write_started(id);
+    }
+    let waits = |server: &Server| {
+        let session = &server.sessions[&id];
+        session.answers.is_empty() && session.written.contains_key(&call)
+    };
+    assert!(waits(&server));
+    let tags: Vec<u64> = server.writes.keys().map(|number| 1 << 63 | number).collect();
+    assert!(server.wrote(tags[0]).is_some() && waits(&server), "one is missing");
+    assert!(server.wrote(tags[1]).is_some());
+    let session = &server.sessions[&id];
+    assert!(session.written.is_empty() && session.answers.front().is_some_and(|first| first.call == call));
+    server.end_session(id);
+}
+
+/// What is lent for writing cannot be read.
+#[test]
+fn memory_to_be_written_to_is_not_read_by_peers() {
+    if available().is_err() {
+        return;
+    }
+    let open = || Rail::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
+    let (user, peer) = (open(), open());
+    let written = Written::new(&user);
+    let target = Target {
+        peer: peer.insert(&user.address().expect("its own")).expect("known"),
+        address: written.window.address,
+        key: written.window.key,
+    };
+    let run = |start: Start| {
+        let (mut slot, outcome) = (peer.take(), core::cell::Cell::new(None));
+        while outcome.get().is_none() {
+            if let Some(free) = slot.take() {
+                match peer.start(free, 64, start, &target, 1, false) {
+                    Started::Yes => {}
+                    Started::Later(free) => slot = Some(free),
+                    Started::No(_, error) => panic!("{error}"),
+                }
+            }
+            user.poll(|complete| user.give(complete.slot)).expect("polled");
+            let end = |complete: Complete| outcome.set(Some(complete.result.is_ok()));
+            peer.poll(end).expect("polled");
+        }
+        outcome.get()
+    };
+    assert_eq!(run(Start::Write), Some(true));
+    assert_eq!(run(Start::Read), Some(false));
 }
 
 #[test]
@@ -244,7 +474,7 @@ impl call::contract::Bench for Unordered {
 }
 
 #[test]
-fn answers_wait_for_writes_that_messages_may_overtake() {
+fn the_contract_holds_where_messages_may_overtake_writes() {
     if available().is_err() {
         return;
     }
@@ -286,7 +516,8 @@ fn who_names_memory_that_is_not_there_harms_nobody_else() {
         return;
     }
     let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
-    node.serve(Arc::<call::contract::Program>::default());
+    let program = Arc::<Watched>::default();
+    node.serve(Arc::clone(&program) as _);
     let user = net();
     let caller = user.caller(&node.address().to_string()).expect("reachable");
     let liar = net();
@@ -311,17 +542,12 @@ fn who_names_memory_that_is_not_there_harms_nobody_else() {
         let len = writer.finish(Kind::Calls, theirs.id().0, 0);
         send(&rail, &target, &bytes[..len]);
     }
+    let number = theirs.id();
+    wait_for("the liar is ended", || program.ended.lock().contains(&number));
     for _ in 0..20 {
-        let memory = caller.lend(50_000).expect("there is");
-        let request = [&b"m"[..], &50_000u64.to_le_bytes()].concat();
-        let filled = caller
-            .post(vec![Call::new(request).into_memory(memory)])
-            .wait()
-            .pop()
-            .expect("one");
-        assert!(filled.result.is_ok(), "{filled:?}");
-        assert!(filled.memory.iter().any(|byte| *byte != 0));
+        fill(&*caller, caller.lend(50_000).expect("there is"));
     }
+    assert!(!program.ended.lock().contains(&caller.id()));
     drop((caller, theirs));
     node.close();
 }

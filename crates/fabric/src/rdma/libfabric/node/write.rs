@@ -1,9 +1,10 @@
-//! What goes into memory that calls lend, written there by the provider: no code of the caller runs, and its answer comes after.
+//! What goes into memory that calls lend, written there by the provider; its answer comes after. (A card does that alone; providers in software when the caller's side looks for
+//! completions.)
 //!
 //! ```text
 //!   source ─► slot ─► write ┐
 //!   source ─► slot ─► write ┤ all of them have been started
-//!                           ├─ the provider keeps messages behind writes ─► answer
+//!                           ├─ no message comes behind a write that failed ─► answer
 //!                           └─ else: all of them are complete, delivered ─► answer
 //! ```
 //!
@@ -30,7 +31,7 @@ impl Server {
         let Some((stretch, call)) = stretch else {
             return shared.rail.give(slot);
         };
-        session.held += 1;
+        let held = session.load.hold();
         session.unstarted += 1;
         let start = shared.write;
         if stretch.is_last && start == Start::Write {
@@ -52,6 +53,7 @@ impl Server {
             start,
             target,
             tag,
+            held,
         });
     }
 
