@@ -41,6 +41,7 @@ fn is_here() -> bool {
 fn options(provider: Provider, path: Option<Path>) -> NodeOptions {
     NodeOptions {
         path,
+        writes: true,
         ..NodeOptions::new(provider)
     }
 }

@@ -71,7 +71,10 @@ fn host(provider: &str, keeper_at: &Path) -> Result<()> {
     objects.iter().try_for_each(|object| space.write(*object, &bytes))?;
     let (host, hosts) = (Host::start(keeper, options)?, Hosts::default());
     hosts.add(&host);
-    let node = MemoryNode::start(&NodeOptions::new(provider_of(provider)))?;
+    let node = MemoryNode::start(&NodeOptions {
+        writes: true,
+        ..NodeOptions::new(provider_of(provider))
+    })?;
     node.serve(Arc::new(hosts));
     let raw: Vec<String> = objects.iter().map(|object| object.raw().to_string()).collect();
     println!("{} {}", node.address(), raw.join(" "));

@@ -84,6 +84,7 @@ pub struct NodeOptions {
     /// but for torn words and transfers that had begun before a revocation.
     pub path: Option<Path>,
     /// Whether what goes into memory that calls lend is written there by the provider, if it can and the caller's memory is registered; else it comes in messages.
+    /// Not over shared memory, unless it is said: many writes at once take four times as long as messages there.
     pub writes: bool,
     /// How long a user that has called may be silent, though asked, before its connection is over for the node's program.
     pub silence: Nanos,
@@ -93,11 +94,11 @@ impl NodeOptions {
     /// On this machine alone, any port.
     pub fn new(provider: Provider) -> Self {
         Self {
+            writes: provider != Provider::shm(),
             provider,
             name: None,
             port: None,
             path: None,
-            writes: true,
             silence: Nanos::from_secs(10),
         }
     }

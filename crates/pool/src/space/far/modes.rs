@@ -4,7 +4,8 @@
 //!   plain      call ─► the host copies the bytes into its answer ─► answer
 //!   direct     call, which lends memory ─► the host finds the bytes; its fabric sends them from where they lie ─► memory
 //!                                        ─► the host looks whether they lie there still ─► answer
-//!   one-sided  the same, but that the host's fabric writes them into the memory by itself: no code of the reader's runs for them
+//!   one-sided  the same, but that the host's fabric writes them into the memory by RMA: no code of the reader's runs for them where a card does it (providers in software do it
+//!              when the reader's side looks for completions)
 //! ```
 //!
 //! Little is faster plain, much in one of the other ways: a copy is less, and a look more. Which is the fastest at which size is measured for each connection, when it is first
@@ -85,13 +86,11 @@ impl Table {
         if probed.len() < SIZES.len() {
             return table;
         }
-        let is_faster = |probed: &&Probed| is_gain(probed.direct.min(probed.written()), probed.plain);
-        let count = probed.iter().rev().take_while(is_faster).count();
-        for (mode, probed) in table.0.iter_mut().zip(probed).skip(SIZES.len() - count) {
-            *mode = match is_gain(probed.written(), probed.direct) {
-                true => FarMode::OneSided,
-                false => FarMode::Direct,
-            };
+        let chosen = probed.iter().map(Probed::other);
+        let is_faster = |(probed, (_, time)): &(&Probed, (FarMode, Nanos))| is_gain(*time, probed.plain);
+        let count = probed.iter().zip(chosen.clone()).rev().take_while(is_faster).count();
+        for (mode, (other, _)) in table.0.iter_mut().zip(chosen).skip(SIZES.len() - count) {
+            *mode = other;
         }
         table
     }
@@ -123,8 +122,12 @@ impl Table {
 }
 
 impl Probed {
-    fn written(&self) -> Nanos {
-        self.one_sided.unwrap_or(Nanos(u64::MAX / 100))
+    /// What is taken if it is not plain, and its time.
+    fn other(&self) -> (FarMode, Nanos) {
+        match self.one_sided.filter(|one_sided| is_gain(*one_sided, self.direct)) {
+            Some(one_sided) => (FarMode::OneSided, one_sided),
+            None => (FarMode::Direct, self.direct),
+        }
     }
 }
 
@@ -449,6 +452,7 @@ mod tests {
         assert_eq!(from(&crossing), 4 << 10, "one that is faster by chance does not count");
         assert_eq!(from(&[(10, 9, 0); 8]), 512);
         assert_eq!(from(&[(100, 98, 99); 8]), u64::MAX, "noise is no gain");
+        assert_eq!(from(&[(100, 99, 97); 8]), u64::MAX, "direct would be taken, for 1%");
     }
 
     #[test]

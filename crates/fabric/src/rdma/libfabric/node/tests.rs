@@ -507,6 +507,7 @@ fn a_node_that_does_not_write_lends_nothing() {
     let caller = net().caller(&node.address().to_string()).expect("reachable");
     assert!(caller.lend(8).is_none());
     node.close();
+    assert!(!NodeOptions::new(Provider::shm()).writes, "many at once are slow there");
 }
 
 /// A caller that names memory which it does not have ends its own connection with that.

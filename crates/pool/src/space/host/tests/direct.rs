@@ -4,7 +4,7 @@ use super::super::KnownUser;
 use super::super::wire::{self, DirectFrom, Item};
 use super::*;
 use crate::space::act::Act;
-use crate::space::{FarReads, FarStats};
+use crate::space::{FarMode, FarReads, FarStats};
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::AtomicU64;
 use cenote_fabric::rdma::call::{Answer, Answered, Answering, CallerId};
@@ -476,7 +476,20 @@ fn reads_that_are_written_bring_what_was_there() {
         user.read(objects[2].0, &mut into).expect("read");
     }
     let stats = user.stats().far.pop().expect("one part is far");
-    assert!(stats.probed.is_empty() || stats.modes.len() == 8, "{stats:?}");
+    assert_eq!(stats.modes.len(), 8, "{stats:?}");
+    for (bytes, mode) in &stats.modes {
+        let probed = stats.probed.iter().find(|probed| probed.bytes == *bytes);
+        let is_faster = match (mode, probed) {
+            (FarMode::Plain, _) => true,
+            (_, None) => false,
+            (FarMode::Direct, Some(probed)) => probed.direct < probed.plain,
+            (FarMode::OneSided, Some(probed)) => {
+                let fastest = probed.direct.min(probed.plain);
+                probed.one_sided.is_some_and(|time| time < fastest)
+            }
+        };
+        assert!(is_faster, "{bytes} bytes: {stats:?}");
+    }
     drop(user);
     node.close();
 }
