@@ -128,6 +128,9 @@ pub struct Grant {
     /// When its lease lapses (held), or since when it has been idle. Not kept: a manager that starts gives everybody a whole lease.
     #[serde(skip)]
     pub time: Nanos,
+    /// How often its lease was renewed. Not kept either.
+    #[serde(skip)]
+    pub renewals: u64,
 }
 
 impl Grant {
@@ -473,19 +476,19 @@ impl Book {
         Ok(Opening::Admit(id, grant.epoch))
     }
 
-    /// The former holder of a grant that is asked for again is not alive, as its node says: the next may have it. When its node was asked, its lease was to lapse at `until`: who has
+    /// The former holder of a grant that is asked for again is not alive, as its node says: the next may have it. When its node was asked, it had been renewed so often: who has
     /// renewed it since maps it by now, and is alive.
     ///
     /// # Errors
     /// [`Error::Busy`] if somebody else was faster.
-    pub fn take_over(&mut self, id: GrantId, epoch: u64, until: Nanos, now: Nanos, lease: Nanos) -> Result<Opening> {
+    pub fn take_over(&mut self, id: GrantId, epoch: u64, renewals: u64, now: Nanos, lease: Nanos) -> Result<Opening> {
         let Some(grant) = self.grants.get(&id) else {
             return Err(Error::Busy(format!("grant {id} was just freed")));
         };
         if grant.epoch != epoch || grant.phase != Phase::Held {
             return Err(Error::Busy(format!("grant {id} was just given to another holder")));
         }
-        if grant.time != until {
+        if grant.renewals != renewals {
             return Err(Error::Busy(format!(
                 "grant {id} is in use by a process that has just begun"
             )));
@@ -517,6 +520,7 @@ impl Book {
             part: None,
             mirror_of: None,
             time: now,
+            renewals: 0,
         };
         self.grants.insert(id, grant);
         let opening = self.hold(id, now, lease)?;
@@ -668,7 +672,9 @@ impl Book {
     /// # Errors
     /// [`Error::Revoked`] if it is the holder no more.
     pub fn renew(&mut self, tenant: &str, id: GrantId, epoch: u64, now: Nanos, lease: Nanos) -> Result<()> {
-        self.holders(tenant, id, epoch)?.time = Nanos(now.raw() + lease.raw());
+        let grant = self.holders(tenant, id, epoch)?;
+        grant.time = Nanos(now.raw() + lease.raw());
+        grant.renewals += 1;
         Ok(())
     }
 

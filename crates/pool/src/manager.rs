@@ -498,8 +498,8 @@ impl Inner {
 
     /// The former holder has a lease still. If its node says that nobody uses the memory, it is dead, and a next one need not wait. `None`: the grant is gone meanwhile.
     fn take_over(&self, id: GrantId, epoch: u64, mirror: bool) -> Result<Option<Opened>> {
-        let found = self.book.lock().grant(id).map(|grant| (grant.node, grant.time));
-        let Ok((node, until)) = found else {
+        let found = self.book.lock().grant(id).map(|grant| (grant.node, grant.renewals));
+        let Ok((node, renewals)) = found else {
             return Ok(None);
         };
         let OrderReply::Holders(holders) = self.order(node, &Order::Inspect { grant: id })? else {
@@ -509,7 +509,7 @@ impl Inner {
             return Err(Error::Busy(format!("grant {id} is in use by {}", holders.join(", "))));
         }
         self.check_mirror_is_left(id)?;
-        match self.change(|book| book.take_over(id, epoch, until, rt::now(), self.options.lease))? {
+        match self.change(|book| book.take_over(id, epoch, renewals, rt::now(), self.options.lease))? {
             Opening::Admit(id, epoch) => self.admit(id, epoch, mirror),
             Opening::Ask(..) | Opening::Wait => Err(Error::Busy(format!("grant {id} is being taken back"))),
         }

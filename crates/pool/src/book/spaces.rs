@@ -291,6 +291,7 @@ impl Book {
                 part: Some(PartOf { space: id, number }),
                 mirror_of: None,
                 time: now,
+                renewals: 0,
             };
             let grant_id = GrantId(self.next);
             self.next += 1;

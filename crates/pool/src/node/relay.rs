@@ -10,7 +10,8 @@
 //! A forwarder is a thread for each far part that was asked for something. One request that is slow there holds up no other, and a part that cannot be reached holds up none for other parts.
 //!
 //! Invariants:
-//! - of a member whose seat has ended nothing new is posted; what was posted is counted until it is answered, or given up. Fencing is not confirmed before that count is 0;
+//! - of a member whose seat has ended nothing new is posted; what was posted is counted until it is answered, or cannot be done any more: what was given up until there is another connection, or none to
+//!   be had. Fencing is not confirmed before that count is 0;
 //! - a request is counted when it is taken out of the queue, alone, with a connection at hand. So what waits for a part that is away is nobody's yet, and is refused when its seat ends;
 //! - what has waited for long is refused: whoever asked has been told that it was late, and may have done something else since;
 //! - a hello of a member is answered when nothing that came before it waits or is under way any more, and there is a way to the part. So what a member has given up, at this or a former seat, is not
@@ -65,8 +66,10 @@ struct State {
     hellos: Vec<Hello>,
     /// How many of both have come: the turn of the last.
     came: u64,
-    /// By seat: requests that were posted and not answered.
+    /// By seat: requests that were posted, and may be done yet.
     posted: BTreeMap<CallerId, usize>,
+    /// Of those, what was given up, since when.
+    late: Vec<(CallerId, Nanos)>,
     runs: bool,
     is_closed: bool,
 }
@@ -190,7 +193,25 @@ impl State {
     fn oldest(&self) -> Option<Nanos> {
         let waiting = self.waiting.front().map(|request| request.came);
         let greeted = self.hellos.first().map(|hello| hello.came);
-        waiting.into_iter().chain(greeted).min()
+        let late = self.late.first().map(|(_, since)| *since);
+        waiting.into_iter().chain(greeted).chain(late).min()
+    }
+
+    /// One that was posted is not done any more.
+    fn is_done(&mut self, caller: CallerId) {
+        if let Some(count) = self.posted.get_mut(&caller) {
+            *count -= 1;
+            if *count == 0 {
+                self.posted.remove(&caller);
+            }
+        }
+    }
+
+    /// What was given up is not done any more, or that cannot be known.
+    fn settle_late(&mut self) {
+        for (caller, _) in core::mem::take(&mut self.late) {
+            self.is_done(caller);
+        }
     }
 
     fn next_turn(&mut self) -> u64 {
@@ -248,6 +269,7 @@ impl Forwarder {
     /// All that waits fails.
     fn fail_waiting(&self, error: &Error) {
         let mut state = self.state.lock();
+        state.settle_late();
         let (waiting, hellos) = (core::mem::take(&mut state.waiting), core::mem::take(&mut state.hellos));
         drop(state);
         waiting.into_iter().for_each(|request| request.refuse(error.clone()));
@@ -333,7 +355,10 @@ impl Forwarder {
             }
         };
         let under_way = flying.iter().map(|flying| flying.turn).min();
-        let hellos = self.state.lock().take_hellos(under_way);
+        let mut state = self.state.lock();
+        state.settle_late();
+        let hellos = state.take_hellos(under_way);
+        drop(state);
         let request = self.take();
         let has_done = !hellos.is_empty() || request.is_some();
         for hello in hellos {
@@ -361,7 +386,7 @@ impl Forwarder {
                 turn,
             }),
             Err(error) => {
-                self.is_done(caller);
+                self.state.lock().is_done(caller);
                 relay::answer(answer, Err(error));
             }
         }
@@ -398,21 +423,16 @@ impl Forwarder {
                 answer,
                 ..
             } = flying.swap_remove(at);
-            let answered = under_way.end();
-            self.is_done(caller);
+            let (answered, is_open) = under_way.end();
+            let mut state = self.state.lock();
+            match is_open {
+                true => state.late.push((caller, rt::now())),
+                false => state.is_done(caller),
+            }
+            drop(state);
             relay::answer(answer, answered);
         }
         flying.len() < before
-    }
-
-    fn is_done(&self, caller: CallerId) {
-        let mut state = self.state.lock();
-        if let Some(count) = state.posted.get_mut(&caller) {
-            *count -= 1;
-            if *count == 0 {
-                state.posted.remove(&caller);
-            }
-        }
     }
 }
 

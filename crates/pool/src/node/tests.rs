@@ -584,6 +584,27 @@ fn a_hello_waits_for_what_its_member_has_under_way() {
     );
 }
 
+/// What was given up may be done until the host has heard of another connection: a member that is fenced before that may come after whoever takes over.
+#[test]
+fn the_end_of_a_member_waits_for_what_it_has_given_up() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (node, other) = with_another(directory.path());
+    let (_connection, ring) = seated(&node, 5);
+    let called = ring.post(vec![Call::new(numbered(1))]);
+    until("it is there", || other.0.lock().len() == 1);
+    other.1.store(true, Ordering::Release);
+    let (_, late) = other.0.lock().pop().expect("one");
+    late.fail(Error::Timeout("it takes long".into()));
+    assert!(matches!(answered(called), Err(Error::Timeout(_))));
+    let is_quiet = || node.inner.check_quiet(MemberId(5), "one").is_ok();
+    assert!(!is_quiet(), "it may be done yet");
+    until("there is another connection", || other.0.lock().len() == 1);
+    assert!(!is_quiet());
+    let (_, hello) = other.0.lock().pop().expect("one");
+    hello.with(&MEMORY);
+    until("it is not done any more", is_quiet);
+}
+
 /// The story: what waited for a connection counted as posted, and was posted after its member's end; meanwhile that one's end held up those of all others.
 #[test]
 fn what_waits_for_a_way_is_refused_when_its_member_ends() {

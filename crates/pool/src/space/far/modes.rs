@@ -359,10 +359,10 @@ impl Way {
         }
     }
 
-    /// Memory for a call that brings so many bytes of what does not change; none if they come as fast in its answer.
+    /// Memory for a call that brings so many bytes of what does not change; none if they come as fast in its answer, or there is no connection yet.
     pub(in super::super) fn lend(&self, len: usize) -> Memory {
         let direct = self
-            .line()
+            .known()
             .map_or(DirectFrom::NEVER, |line| line.direct_from([len as u64].into_iter()));
         match direct {
             DirectFrom::NEVER => Memory::default(),

@@ -73,15 +73,18 @@ impl Relayed {
         self.under_way.poll()
     }
 
-    /// The answer, or what the user is told instead. Waits for it.
-    pub(crate) fn end(self) -> Result<Vec<u8>> {
+    /// The answer, or what the user is told instead, and whether it may be done yet: until there is another connection. Waits for it.
+    pub(crate) fn end(self) -> (Result<Vec<u8>>, bool) {
         let Self { way, under_way } = self;
-        match way.end_once(under_way).0.pop() {
-            Some(Tried::Answered(call)) => Ok(call.answer),
-            Some(Tried::Failed(no)) => Err(told(no)),
-            Some(Tried::Again(question, error)) => Err(told(question.unanswered(error))),
-            None => Err(lost_call()),
-        }
+        let (mut tried, is_late) = way.end_once(under_way);
+        let told_of = |no: NoAnswer| (no.may_be_done || is_late, Err(told(no)));
+        let (is_open, answered) = match tried.pop() {
+            Some(Tried::Answered(call)) => (false, Ok(call.answer)),
+            Some(Tried::Failed(no)) => told_of(no),
+            Some(Tried::Again(question, error)) => told_of(question.unanswered(error)),
+            None => (true, Err(lost_call())),
+        };
+        (answered, is_open)
     }
 }
 

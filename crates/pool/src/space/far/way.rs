@@ -117,7 +117,7 @@ impl Way {
 
     // ---- connections ----
 
-    fn known(&self) -> Option<Arc<Line>> {
+    pub(super) fn known(&self) -> Option<Arc<Line>> {
         self.line.lock().clone()
     }
 
@@ -148,6 +148,11 @@ impl Way {
                 Err(error)
             }
         }
+    }
+
+    /// Makes the connection, if there is none.
+    pub(in super::super) fn reach(&self) -> Result<()> {
+        self.line().map(drop)
     }
 
     fn connect(&self, turn: &mut u64) -> Result<Line> {

@@ -47,8 +47,15 @@ impl Inner {
     /// Its bytes in the answer, or what is to go into the memory that was lent.
     fn fetch(&self, rest: &[u8], room: usize, answer: &mut Vec<u8>) -> Result<Option<Fetch>> {
         let fetch = wire::read_fetch(rest)?;
-        if fetch.len > LIMIT as u64 {
-            return Err(Error::Invalid(format!("{} bytes at a time", fetch.len)));
+        let is_inside = fetch
+            .from
+            .checked_add(fetch.len)
+            .is_some_and(|end| end <= Part::image_len());
+        if fetch.len > LIMIT as u64 || !is_inside {
+            return Err(Error::Invalid(format!(
+                "{} bytes of an extent from {} on",
+                fetch.len, fetch.from
+            )));
         }
         if room > 0 {
             answer.extend_from_slice(&wire::FETCHED);
@@ -118,6 +125,7 @@ pub(super) fn fetch(part: &Part, slot: u32, from: &Way, extent: GlobalAddress, f
         let fetch = piece(*start);
         Call::new(wire::fetch(fetch)).into_memory(from.lend(fetch.len as usize))
     };
+    from.reach()?;
     for some in starts.chunks(AT_ONCE) {
         for (start, call) in some.iter().zip(from.post(some.iter().map(call).collect())?) {
             call.result.clone()?;

@@ -7,7 +7,7 @@ use crate::space::act::Act;
 use crate::space::{FarMode, FarReads, FarStats};
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::AtomicU64;
-use cenote_fabric::rdma::call::{Answer, Answered, Answering, CallerId};
+use cenote_fabric::rdma::call::{Answer, Answered, Answering, Caller, CallerId};
 use cenote_fabric::rdma::libfabric::{self, MemoryNode, Net, NetOptions, NodeOptions, Provider};
 
 const DIRECT: DirectFrom = DirectFrom(1);
@@ -112,6 +112,35 @@ fn extents_move_in_every_way() {
     }
 }
 
+/// Nobody is there; how often that was tried.
+#[derive(Debug, Default)]
+struct Unreached(AtomicU64);
+
+impl Callers for Unreached {
+    fn caller(&self, peer: &str) -> Result<Arc<dyn Caller>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Err(Error::Lost(format!("{peer} is not there")))
+    }
+}
+
+/// A host that fetched from one that was not reached tried once for each piece, one after the other: its worker did nothing else for most of a minute.
+#[test]
+fn whoever_is_not_reached_is_tried_once() {
+    let pods = Pods::still(4);
+    let unreached = Arc::<Unreached>::default();
+    let hello = Hello {
+        space: SPACE,
+        part: 2,
+        key: KEY,
+        pod: PODS[0].into(),
+    };
+    let way = Way::new(Arc::clone(&unreached) as Arc<dyn Callers>, PODS[1], hello);
+    let extent = pods.users[0].session().alloc(64).expect("room").extent();
+    let fetched = super::super::image::fetch(&pods.parts[0], 1, &way, extent, 1);
+    assert!(matches!(fetched, Err(Error::Lost(_))), "{fetched:?}");
+    assert_eq!(unreached.0.load(Ordering::Relaxed), 1);
+}
+
 /// A piece of an extent that is thawed while it is sent is not taken for the extent's.
 #[test]
 fn what_is_thawed_while_it_is_fetched_is_not_fetched() {
@@ -142,6 +171,13 @@ fn what_is_thawed_while_it_is_fetched_is_not_fetched() {
     host.frozen.lock().insert(extent, 7);
     assert_eq!(ask(&pods, &fetch(8192), 0).expect("found").bytes.len(), 8192);
     assert!(ask(&pods, &fetch(1 << 20), 0).is_err() && ask(&pods, &fetch(1 << 20), 8192).is_err());
+    let beyond = wire::Fetch {
+        extent,
+        freeze: 7,
+        from: u64::MAX,
+        len: 4096,
+    };
+    assert!(matches!(ask(&pods, &wire::fetch(beyond), 8192), Err(Error::Invalid(_))));
     host.frozen.lock().remove(&extent);
     host.keeper.thaw(extent).expect("thawed");
 }
