@@ -94,11 +94,10 @@ impl Connection {
 
     /// Reads what the socket has, and runs the commands in it. False if there is no other side any more.
     pub fn listen(&mut self, shared: &mut Shared, batch: &mut Batch) -> bool {
-        for _ in 0..TURN {
-            let is_drained = self.execute(shared, batch);
-            if self.is_ending() || !is_drained || !self.is_readable {
-                break;
-            }
+        // What was read last is looked at too: the socket may not speak again.
+        let mut turn = TURN;
+        while self.execute(shared, batch) && !self.is_ending() && self.is_readable && turn > 0 {
+            turn -= 1;
             if self.receive().is_err() {
                 return false;
             }
@@ -231,5 +230,52 @@ impl Connection {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_pool::kv::Store;
+    use cenote_pool::space::{Space, SpaceOptions};
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    /// Bytes come all at once.
+    fn answered_at_once(request: &[u8]) -> bool {
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        ours.set_nonblocking(true).expect("set");
+        theirs.write_all(request).expect("there is room");
+        let stream = TcpStream::from_std(OwnedFd::from(ours).into());
+        let options = SpaceOptions {
+            bytes: 16 << 20,
+            ..SpaceOptions::default()
+        };
+        let space = Space::dram(&options).expect("memory");
+        let mut shared = Shared::new(Store::open(&space).expect("a store"));
+        let mut connection = Connection::new(stream, 1);
+        loop {
+            assert!(connection.listen(&mut shared, &mut Batch::default()));
+            match connection.answer() {
+                Next::Again => {}
+                Next::Wait => break,
+                Next::Close => panic!("it is closed"),
+            }
+        }
+        let mut answer = [0; 64];
+        theirs.set_nonblocking(true).expect("set");
+        theirs.read(&mut answer).is_ok()
+    }
+
+    /// A command whose last bytes came by the last read of a turn was not looked at: the socket had nothing more to say, and the client waited for ever.
+    #[test]
+    fn what_the_last_read_of_a_turn_brings_is_looked_at() {
+        for reads in 1..=TURN + 1 {
+            // Of small strings: room grows by as much each time.
+            let count = (reads * INPUT_MIN - INPUT_MIN / 2) / b"$1\r\nk\r\n".len();
+            let mut request = format!("*{}\r\n$6\r\nEXISTS\r\n", count + 1).into_bytes();
+            (0..count).for_each(|_| request.extend_from_slice(b"$1\r\nk\r\n"));
+            assert!(answered_at_once(&request), "{reads} reads, {} bytes", request.len());
+        }
     }
 }
