@@ -90,7 +90,7 @@ impl Store {
 pub struct Engine {
     pub(crate) pool: BufferPool,
     pub(crate) storage: Store,
-    pub(crate) slots: Slots,
+    pub(crate) slots: Arc<Slots>,
     pub(crate) txs: TxTable,
     pub(crate) cts: CtsPages,
     pub(crate) waits: Waits,
@@ -123,12 +123,12 @@ impl Engine {
             create(&pool, &storage)?;
         }
         let segments = open_segments(&pool)?;
-        let (losers, first) = crate::recovery::find_losers(&pool, &segments, storage.control().get().tx_ceiling)?;
+        let (mut losers, first) = crate::recovery::find_losers(&pool, &segments, storage.control().get().tx_ceiling)?;
         let found = losers.len() as u64;
         let engine = Engine {
             cts: CtsPages::open(&pool)?,
             storage: Store(storage),
-            slots: Slots::new(),
+            slots: Arc::new(Slots::new()),
             txs: TxTable::new(first),
             waits: Waits::default(),
             table_locks: TableLocks::default(),
@@ -149,7 +149,7 @@ impl Engine {
             pool,
         };
         let engine = Arc::new(engine);
-        crate::recovery::adopt(&engine, &losers, first)?;
+        crate::recovery::adopt(&engine, &mut losers, first)?;
         let named = crate::recovery::read_catalog(&engine)?;
         let orphans = crate::recovery::drop_orphans(&engine, &named)?;
         engine.update_report(|report| {
@@ -180,9 +180,14 @@ impl Engine {
         threads.push(rt::spawn("purge", move || crate::purge::run(&weak, &signal)));
     }
 
-    /// An idle transaction, to be begun and ended many times by one session.
+    /// An idle transaction, to be begun and ended many times. For tools and tests: it is never refused.
     pub fn tx(self: &Arc<Self>) -> Tx {
-        Tx::new(self)
+        Tx::new(self, self.slots.lease_always())
+    }
+
+    /// An idle transaction for a session. Errors: 53400, there are too many.
+    pub fn session(self: &Arc<Self>) -> Result<Tx> {
+        Ok(Tx::new(self, self.slots.lease()?))
     }
 
     /// A begun transaction.
@@ -353,7 +358,10 @@ impl Engine {
         let _meta = self.meta.lock();
         let number = self.segments.read().len() as u32;
         if number >= undo::MAX_SEGMENTS {
-            return Err(Error::WrongState("too many transactions write at once".into()));
+            return Err(Error::Limit(format!(
+                "all {} undo segments are taken: too many transactions write at once",
+                undo::MAX_SEGMENTS
+            )));
         }
         let space = undo::SPACE_BASE + number;
         if !self.storage.0.pages().has_space(space) {

@@ -80,6 +80,9 @@ pub enum Error {
     /// An operation that does not fit the state of the transaction or object.
     #[error("{0}")]
     WrongState(String),
+    /// A table that suspended queries of the same session read.
+    #[error("{0}")]
+    InUse(String),
     /// Something that this version cannot do.
     #[error("{0}")]
     Unsupported(String),
@@ -89,6 +92,9 @@ pub enum Error {
     /// The memory region is full and nothing can be evicted.
     #[error("out of memory: {0}")]
     OutOfMemory(String),
+    /// Too many of something that there is a fixed number of: sessions, undo segments.
+    #[error("{0}")]
+    Limit(String),
     /// A file or device failed.
     #[error("I/O error: {0}")]
     Io(String),
@@ -131,9 +137,11 @@ impl Error {
             Error::SequenceLimit(_) => "2200H",
             Error::TooLarge(_) => "54000",
             Error::WrongState(_) => "55000",
+            Error::InUse(_) => "55006",
             Error::Unsupported(_) => "0A000",
             Error::DiskFull(_) => "53100",
             Error::OutOfMemory(_) => "53200",
+            Error::Limit(_) => "53400",
             Error::Io(_) | Error::Poisoned(_) => "58030",
             Error::Corrupt(_) => "XX001",
             Error::Config(_) => "F0000",

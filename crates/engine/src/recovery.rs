@@ -21,6 +21,7 @@ use crate::pool::{BufferPool, Need};
 use crate::tree::{BTree, LeafBatch};
 use crate::tx::locks::Waits;
 use crate::tx::read::Reader;
+use crate::tx::slots::Lease;
 use crate::tx::{Status, rollback};
 use crate::undo::record::{TRAILER, Trailer};
 use crate::undo::{self, Ended, Segment, Writer};
@@ -44,6 +45,8 @@ pub(crate) struct Loser {
     end: u64,
     /// What it holds until it is over; one of the last run holds nothing but its rows.
     locks: Locks,
+    /// The slot that stands for it.
+    lease: Option<Arc<Lease>>,
     of_last_run: bool,
 }
 
@@ -56,13 +59,20 @@ pub(crate) struct Locks {
 
 impl Loser {
     /// A transaction of this run whose rollback failed: `place` is its newest record that stands, and where its records end.
-    pub(crate) fn given_up(seq: u64, segment: Arc<Segment>, place: (u64, u64), locks: Locks) -> Loser {
+    pub(crate) fn given_up(
+        seq: u64,
+        lease: Arc<Lease>,
+        segment: Arc<Segment>,
+        place: (u64, u64),
+        locks: Locks,
+    ) -> Loser {
         Loser {
             seq,
             segment,
             last: place.0,
             end: place.1,
             locks,
+            lease: Some(lease),
             of_last_run: false,
         }
     }
@@ -198,6 +208,7 @@ pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling:
                 last,
                 end,
                 locks: Locks::default(),
+                lease: None,
                 of_last_run: true,
             });
         }
@@ -206,10 +217,12 @@ pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling:
 }
 
 /// Registers the losers as running and everything else as past; puts the segments that have none up for use.
-pub(crate) fn adopt(engine: &Engine, losers: &[Loser], first: u64) -> Result<()> {
+pub(crate) fn adopt(engine: &Engine, losers: &mut [Loser], first: u64) -> Result<()> {
     let mut low = first;
-    for loser in losers {
-        engine.txs.adopt(&engine.slots, engine.slots.acquire(), loser.seq);
+    for loser in &mut *losers {
+        let lease = engine.slots.lease_always();
+        engine.txs.adopt(&engine.slots, lease.slot, loser.seq);
+        loser.lease = Some(lease);
         low = low.min(loser.seq);
     }
     engine.txs.raise_low_water(low);
@@ -342,7 +355,6 @@ fn end_loser(engine: &Engine, loser: &Loser) -> Result<()> {
             engine.row_locks.release(name, loser.seq);
         }
         Waits::ended(&engine.slots, slot);
-        engine.slots.release(slot);
     }
     engine.give_back_segment(Writer {
         segment: loser.segment.clone(),

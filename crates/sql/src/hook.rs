@@ -64,6 +64,10 @@ pub trait Rows: Send {
     fn encode(&self, formats: Formats<'_>, settings: &Settings, out: &mut BytesMut) -> Result<()>;
     /// The current row.
     fn datums(&self) -> Result<Vec<Datum>>;
+    /// Ids of the user tables that it reads.
+    fn tables(&self) -> &[u32] {
+        &[]
+    }
 }
 
 /// Views whose rows the server knows: `cenote_recovery`, `cenote_memory`, `cenote_sessions`.

@@ -127,9 +127,15 @@ impl Tx {
         }
     }
 
-    /// Takes the table alone; its newest definition.
-    fn claim_table(&mut self, table: &Table) -> Result<Arc<Table>> {
+    /// Takes the table alone for `statement`; its newest definition.
+    fn claim_table(&mut self, table: &Table, statement: &str) -> Result<Arc<Table>> {
         self.ready_to_write()?;
+        if self.in_use.contains(&table.id) {
+            return Err(Error::InUse(format!(
+                "cannot {statement} \"{}\" because it is being used by active queries in this session",
+                table.name
+            )));
+        }
         self.wait_for_losers()?;
         self.lock_table(table_lock(table.id), true)?;
         self.table_by_id(table.id)?
@@ -254,7 +260,7 @@ impl Tx {
         // It gives space back: allowed for longer than other work while the disk is full.
         let engine = self.engine().clone();
         let _need = engine.pool.begin_need(Need::Cleanup);
-        let table = self.claim_table(table)?;
+        let table = self.claim_table(table, "DROP TABLE")?;
         let owned = |s: &SequenceDef| s.owned_by.is_some_and(|(id, _)| id == table.id);
         for sequence in self.sequences()?.into_iter().filter(owned) {
             self.change_definition(sequence.id, None)?;
@@ -269,7 +275,7 @@ impl Tx {
     pub fn truncate(&mut self, table: &Table) -> Result<()> {
         let engine = self.engine().clone();
         let _need = engine.pool.begin_need(Need::Cleanup);
-        let table = self.claim_table(table)?;
+        let table = self.claim_table(table, "TRUNCATE")?;
         let mut def = table.def().clone();
         def.space = self.new_tree()?.space;
         for index in &mut def.indexes {
@@ -281,7 +287,7 @@ impl Tx {
 
     /// CREATE INDEX: builds it from the rows.
     pub fn create_index(&mut self, table: &Table, new: NewIndex) -> Result<Arc<Table>> {
-        let table = self.claim_table(table)?;
+        let table = self.claim_table(table, "CREATE INDEX")?;
         refuse_many_indexes(&table.name, table.indexes.len() + 1)?;
         let index = self.new_index(new)?;
         self.or_drop(&[index.space], |tx| {
@@ -295,7 +301,7 @@ impl Tx {
     /// DROP INDEX (position in `Table::indexes`).
     pub fn drop_index(&mut self, table: &Table, index: usize) -> Result<Arc<Table>> {
         let wanted = table.indexes[index].id;
-        let table = self.claim_table(table)?;
+        let table = self.claim_table(table, "DROP INDEX")?;
         let mut def = table.def().clone();
         def.indexes.retain(|index| index.id != wanted);
         self.redefine(def)
@@ -396,7 +402,7 @@ impl Tx {
 
     /// ALTER TABLE ADD PRIMARY KEY: rebuilds the table by the new key, in new spaces.
     pub fn add_primary_key(&mut self, table: &Table, name: &str, columns: Vec<usize>) -> Result<Arc<Table>> {
-        let table = self.claim_table(table)?;
+        let table = self.claim_table(table, "ALTER TABLE")?;
         if table.primary_key.is_some() {
             return Err(Error::MultiplePrimaryKeys(table.name.clone()));
         }

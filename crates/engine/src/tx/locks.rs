@@ -358,6 +358,7 @@ impl UniqueStripes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     #[test]
     fn table_locks_queue_newcomers_behind_a_waiting_definition() {
@@ -391,8 +392,9 @@ mod tests {
 
     #[test]
     fn two_that_wait_for_each_other_are_a_deadlock() {
-        let (slots, waits, cancel) = (Slots::new(), Waits::default(), CancelFlag::default());
-        let (a, b) = (slots.acquire(), slots.acquire());
+        let (slots, waits, cancel) = (Arc::new(Slots::new()), Waits::default(), CancelFlag::default());
+        let leases = (slots.lease_always(), slots.lease_always());
+        let (a, b) = (leases.0.slot, leases.1.slot);
         slots.get(a).tx.store(1, Ordering::SeqCst);
         slots.get(b).tx.store(2, Ordering::SeqCst);
         slots.get(b).waits_for.store(1, Ordering::SeqCst);

@@ -39,6 +39,8 @@ use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use locks::{Waiter, Waits};
+use read::ALL_OWN;
+use slots::Lease;
 use std::sync::Arc;
 
 /// A place in a transaction to which it can return.
@@ -84,15 +86,17 @@ pub struct Tx {
     /// Tables (id, version) known to be current; their locks are held.
     checked: Vec<(u32, u64)>,
     row_locks: Vec<Vec<u8>>,
+    /// Tables (ids) that suspended queries of the session read: definitions leave them alone.
+    in_use: Vec<u32>,
     pub(crate) overlay: Overlay,
     scratch: Scratch,
     committed_at: Arc<AtomicU64>,
 }
 
 impl Tx {
-    pub(crate) fn new(engine: &Arc<Engine>) -> Tx {
+    pub(crate) fn new(engine: &Arc<Engine>, lease: Arc<Lease>) -> Tx {
         Tx {
-            reader: Reader::new(engine),
+            reader: Reader::with(engine, lease),
             isolation: Isolation::ReadCommitted,
             active: false,
             snapshot_fixed: false,
@@ -107,6 +111,7 @@ impl Tx {
             table_locks: Vec::new(),
             checked: Vec::new(),
             row_locks: Vec::new(),
+            in_use: Vec::new(),
             overlay: Overlay::default(),
             scratch: Scratch::default(),
             committed_at: Arc::default(),
@@ -120,12 +125,15 @@ impl Tx {
         self.active = true;
         self.snapshot_fixed = false;
         self.seen = None;
+        self.reader.upto = ALL_OWN;
         self.reader.refresh();
     }
 
     /// Starts a statement: at read committed it sees what is committed now, at repeatable read what was when the first
-    /// statement started. What the transaction has built on is then durable, so the snapshot sees it.
+    /// statement started. What the transaction has built on is then durable, so the snapshot sees it. Of the transaction's own
+    /// changes it sees those of former statements, none of its own and of later ones.
     pub fn begin_statement(&mut self) {
+        self.reader.upto = self.written_upto();
         // A log that has failed is reported by the next write; reading goes on.
         self.wait_built_on().ok();
         if self.isolation == Isolation::RepeatableRead {
@@ -143,6 +151,34 @@ impl Tx {
         if self.isolation == Isolation::ReadCommitted {
             self.reader.withdraw();
         }
+    }
+
+    /// Where the next undo record goes: what lies before it was written by now.
+    fn written_upto(&self) -> u64 {
+        self.writer.as_ref().map_or(0, Writer::next_pointer)
+    }
+
+    /// Reads from here on as the statement did from which `view` was cloned: by its snapshot, and without the changes that this
+    /// transaction has made since. Until `leave_view`, which has to come before `view` is dropped.
+    pub fn enter_view(&mut self, view: &Reader) {
+        debug_assert!(Arc::ptr_eq(&self.reader.lease, &view.lease), "another transaction's");
+        self.reader.snapshot = view.snapshot;
+        self.reader.low_water = view.low_water;
+        self.reader.upto = view.upto;
+    }
+
+    /// Reads again by the snapshot that was taken last.
+    pub fn leave_view(&mut self) {
+        self.reader.snapshot = self.engine().slots.published(self.reader.slot);
+        self.reader.upto = self.written_upto();
+    }
+
+    /// As `get`, with all that this transaction has done, the running statement included.
+    pub fn get_own(&mut self, table: &Table, key: &[u8], row: &mut Vec<u8>) -> Result<bool> {
+        let upto = std::mem::replace(&mut self.reader.upto, ALL_OWN);
+        let found = self.reader.get(table, key, row);
+        self.reader.upto = upto;
+        found
     }
 
     /// Waits until every commit that this transaction has met is durable: before rows that were read by `modify` are shown to
@@ -188,6 +224,11 @@ impl Tx {
     /// Number of the transaction, once it has written or locked.
     pub fn id(&self) -> Option<u64> {
         (self.reader.own != 0).then_some(self.reader.own)
+    }
+
+    /// Refuses definitions of these tables (by id; 55006) from here on, until told otherwise: queries that read them are suspended.
+    pub fn set_in_use(&mut self, tables: Vec<u32>) {
+        self.in_use = tables;
     }
 
     /// Refuses writes from here on (25006), until set otherwise.
@@ -426,10 +467,12 @@ impl Tx {
                 tables: std::mem::take(&mut self.table_locks),
                 rows: std::mem::take(&mut self.row_locks),
             };
-            let loser = Loser::given_up(self.reader.own, segment, (self.last_undo, position), locks);
+            let lease = self.reader.lease.clone();
+            let loser = Loser::given_up(self.reader.own, lease, segment, (self.last_undo, position), locks);
             engine.losers.give_up(loser, error);
         }
-        self.reader.slot = engine.slots.acquire();
+        self.reader.lease = engine.slots.lease_always();
+        self.reader.slot = self.reader.lease.slot;
         self.reader.own = 0;
         self.last_undo = 0;
         self.taken_back = false;

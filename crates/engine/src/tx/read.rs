@@ -1,7 +1,9 @@
 //! Reading by a snapshot.
 //!
 //! 1. The tree gives the newest version, its trailer behind the row.
-//! 2. If the transaction that made it is below the low-water mark, or one's own, the version is visible: no lookup.
+//! 2. If the transaction that made it is below the low-water mark, the version is visible: no lookup. One's own version is
+//!    visible if its undo record lies before the place where the statement began to write (`upto`): a transaction appends its records
+//!    to one segment, so their positions say which of its statements came first.
 //! 3. Otherwise its status decides: committed at or below the snapshot is visible.
 //! 4. A version that is not visible leads, through its undo record, to the one before; an insert's record ends the walk.
 //! 5. A version marked deleted means: no row.
@@ -9,10 +11,11 @@
 //! A secondary index's entry is only a hint: the row version that the snapshot sees must have the entry's key, else the
 //! entry belongs to another version.
 //!
-//! Invariant: while a slot publishes a snapshot, purge removes nothing that this walk can meet.
+//! Invariant: while a slot publishes a snapshot, or holds it, purge removes nothing that this walk can meet.
 
 use super::CancelFlag;
 use super::define::REPLACED;
+use super::slots::{Hold, Lease};
 use super::status::Status;
 use crate::api::{Direction, RowBatch};
 use crate::catalog::Table;
@@ -25,8 +28,8 @@ use crate::undo::record::{Kind, TRAILER, Trailer};
 use crate::{large, undo};
 use std::sync::Arc;
 
-/// What a transaction sees: enough to read. Clones hold the snapshot on their own and may be used by other threads; they
-/// see the transaction's own changes only while it runs.
+/// What a statement sees: enough to read. A clone holds the snapshot for as long as it lives, whatever statement its transaction
+/// goes on to, and may be used by other threads. It sees the transaction's own changes only while that runs.
 pub struct Reader {
     pub(crate) engine: Arc<Engine>,
     pub(crate) slot: u32,
@@ -36,39 +39,47 @@ pub struct Reader {
     pub(crate) low_water: u64,
     /// Number of the transaction; 0: none yet.
     pub(crate) own: u64,
+    /// The transaction's own versions are seen whose undo pointer is below this.
+    pub(crate) upto: u64,
     pub(crate) cancel: Arc<CancelFlag>,
+    pub(crate) lease: Arc<Lease>,
+    /// Keeps a clone's snapshot; the transaction's own reader publishes its.
+    _hold: Option<Hold>,
 }
+
+/// `Reader::upto` of one who sees all that its transaction has done.
+pub(super) const ALL_OWN: u64 = u64::MAX;
 
 impl Clone for Reader {
     fn clone(&self) -> Reader {
-        let slot = self.engine.slots.acquire();
-        self.engine.slots.share(slot, self.snapshot);
         Reader {
             engine: self.engine.clone(),
-            slot,
             cancel: self.cancel.clone(),
+            lease: self.lease.clone(),
+            _hold: Some(self.lease.hold(self.snapshot)),
             ..*self
         }
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        self.engine.slots.release(self.slot);
     }
 }
 
 impl Reader {
     /// A reader that sees nothing until `refresh`.
     pub(crate) fn new(engine: &Arc<Engine>) -> Reader {
-        let slot = engine.slots.acquire();
+        Reader::with(engine, engine.slots.lease_always())
+    }
+
+    /// As `new`, with a slot of its own.
+    pub(super) fn with(engine: &Arc<Engine>, lease: Arc<Lease>) -> Reader {
         Reader {
             engine: engine.clone(),
-            slot,
+            slot: lease.slot,
             snapshot: 0,
             low_water: 0,
             own: 0,
+            upto: ALL_OWN,
             cancel: Arc::default(),
+            lease,
+            _hold: None,
         }
     }
 
@@ -123,20 +134,23 @@ impl Reader {
         }
     }
 
-    /// Whether the snapshot sees what transaction `tx` made.
+    /// Whether this version is one that the statement sees, or one before such a version.
     #[inline]
-    pub(crate) fn sees(&self, tx: u64) -> Result<bool> {
-        if tx < self.low_water || tx == self.own {
+    pub(crate) fn sees(&self, version: Trailer) -> Result<bool> {
+        if version.tx < self.low_water {
             return Ok(true);
         }
-        Ok(matches!(self.engine.status(tx)?, Status::Committed(at) if at <= self.snapshot))
+        if version.tx == self.own {
+            return Ok(version.undo < self.upto);
+        }
+        Ok(matches!(self.engine.status(version.tx)?, Status::Committed(at) if at <= self.snapshot))
     }
 
     /// Makes of a clustered entry's value (newest version and trailer) the row that the snapshot sees; false: none.
     #[inline]
     pub(crate) fn visible_version(&self, value: &mut Vec<u8>) -> Result<bool> {
         let trailer = Trailer::of(value)?;
-        if !self.sees(trailer.tx)? {
+        if !self.sees(trailer)? {
             return self.older_version(trailer, value);
         }
         value.truncate(value.len() - TRAILER);
@@ -155,7 +169,7 @@ impl Reader {
                 return Ok(false);
             }
             trailer = record.before;
-            if self.sees(trailer.tx)? {
+            if self.sees(trailer)? {
                 value.clear();
                 value.extend_from_slice(&record.row);
                 return Ok(!trailer.deleted());
@@ -235,7 +249,7 @@ impl RowScan {
             let (key, value) = (self.leaf.key(i), self.leaf.value(i));
             let trailer = Trailer::of(value)?;
             let plain = value.first().is_some_and(|flags| flags & FLAG_EXTERNAL == 0);
-            if plain && !trailer.deleted() && reader.sees(trailer.tx)? {
+            if plain && !trailer.deleted() && reader.sees(trailer)? {
                 batch.push(key, &value[..value.len() - TRAILER]);
                 continue;
             }

@@ -1,4 +1,4 @@
-//! A slot for each session and detached reader: its snapshot, its running transaction, and who waits for it.
+//! A slot for each transaction object, that is for each session: its snapshots, its running transaction, and who waits for it.
 //!
 //! The oldest snapshot in use bounds what purge may remove. A reader publishes its snapshot in its own line and writes
 //! nothing else. Protocol (both sides sequentially consistent):
@@ -8,14 +8,28 @@
 //! Either purge sees the slot, or the reader sees `announced` and takes a newer snapshot. So nobody ever reads by a snapshot
 //! below a horizon that purge works with.
 //!
+//! A slot publishes two words: the snapshot of the statement that runs, and the oldest one that is *held* beside it, by portals
+//! that are suspended and by readers on other threads. However many those are, they need no slot of their own: the `Lease` that
+//! they share counts their snapshots, and the slot is free again when the last of them has gone.
+//!
+//! Slots lie in chunks, each twice as large as the one before, made when the first of its slots is needed: a slot never moves.
+//! Sessions are refused beyond `LEASES`; transactions that the engine itself answers for (losers) are not.
+//!
 //! Waiting: one waits for a transaction by sleeping on the epoch of the slot that runs it; the end of the transaction moves
 //! the epoch on. `waits_for` draws the wait-for graph; each transaction waits for one other at a time.
 
+use crate::error::{Error, Result};
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
-/// Sessions and detached readers at one time.
-const SLOTS: usize = 4096;
+/// Slots that sessions may have at one time: as many as there can be undo segments.
+const LEASES: usize = 1 << 16;
+/// Slots in the first chunk.
+const FIRST_CHUNK: usize = 1024;
+/// Chunks: together they hold more slots than memory does.
+const CHUNKS: usize = 22;
 /// A slot that reads nothing.
 const IDLE: u64 = u64::MAX;
 
@@ -24,6 +38,8 @@ const IDLE: u64 = u64::MAX;
 pub(crate) struct Slot {
     /// Snapshot in use (an LSN), or `IDLE`. Written by the owner, read by purge.
     snapshot: AtomicU64,
+    /// Oldest snapshot held beside it, or `IDLE`. Written under the lease's mutex, read by purge.
+    held: AtomicU64,
     /// Number of the running transaction; 0: none. Written by the owner, read by purge and by those who wait.
     pub(crate) tx: AtomicU64,
     /// Moves on when a transaction of this slot ends; futex word of those who wait for it.
@@ -34,10 +50,23 @@ pub(crate) struct Slot {
     pub(crate) waits_for: AtomicU64,
 }
 
+impl Slot {
+    fn new() -> Slot {
+        Slot {
+            snapshot: AtomicU64::new(IDLE),
+            held: AtomicU64::new(IDLE),
+            tx: AtomicU64::new(0),
+            epoch: AtomicU32::new(0),
+            waiters: AtomicU32::new(0),
+            waits_for: AtomicU64::new(0),
+        }
+    }
+}
+
 /// All slots.
 pub(crate) struct Slots {
-    slots: Box<[Slot]>,
-    /// Slots not in use; also held while a snapshot is shared, and while purge scans the slots.
+    chunks: [OnceLock<Box<[Slot]>>; CHUNKS],
+    /// Slots not in use; also held while a snapshot begins to be held, and while purge scans the slots.
     free: rt::Mutex<Vec<u32>>,
     /// Slots ever used: bound of scans.
     used: AtomicUsize,
@@ -45,49 +74,57 @@ pub(crate) struct Slots {
     announced: AtomicU64,
 }
 
+/// Chunk of a slot, and its place there.
+fn place(index: u32) -> (usize, usize) {
+    let chunk = (index as usize / FIRST_CHUNK + 1).ilog2() as usize;
+    (chunk, index as usize - FIRST_CHUNK * ((1 << chunk) - 1))
+}
+
 impl Slots {
     pub(crate) fn new() -> Slots {
-        let slot = |_| Slot {
-            snapshot: AtomicU64::new(IDLE),
-            tx: AtomicU64::new(0),
-            epoch: AtomicU32::new(0),
-            waiters: AtomicU32::new(0),
-            waits_for: AtomicU64::new(0),
-        };
         Slots {
-            slots: (0..SLOTS).map(slot).collect(),
+            chunks: [const { OnceLock::new() }; CHUNKS],
             free: rt::Mutex::new(Vec::new()),
             used: AtomicUsize::new(0),
             announced: AtomicU64::new(0),
         }
     }
 
-    /// Takes a slot; waits where all are taken.
-    pub(crate) fn acquire(&self) -> u32 {
-        loop {
-            {
-                let mut free = self.free.lock();
-                if let Some(index) = free.pop() {
-                    return index;
-                }
-                let used = self.used.load(Ordering::Relaxed);
-                if used < SLOTS {
-                    self.used.store(used + 1, Ordering::Release);
-                    return used as u32;
-                }
-            }
-            rt::sleep(rt::Nanos::from_millis(1));
+    /// A slot for a session. Errors: there are too many (53400).
+    pub(crate) fn lease(self: &Arc<Self>) -> Result<Arc<Lease>> {
+        let mut free = self.free.lock();
+        if self.used.load(Ordering::Relaxed) - free.len() >= LEASES {
+            return Err(Error::Limit(format!(
+                "all {LEASES} transaction slots are taken: end sessions that are not needed"
+            )));
         }
+        Ok(Lease::new(self, self.take(&mut free)))
+    }
+
+    /// A slot for what cannot be refused one: tools, and losers.
+    pub(crate) fn lease_always(self: &Arc<Self>) -> Arc<Lease> {
+        Lease::new(self, self.take(&mut self.free.lock()))
+    }
+
+    fn take(&self, free: &mut Vec<u32>) -> u32 {
+        free.pop().unwrap_or_else(|| {
+            let index = self.used.load(Ordering::Relaxed);
+            self.get(index as u32);
+            self.used.store(index + 1, Ordering::Release);
+            index as u32
+        })
     }
 
     /// Gives a slot back.
-    pub(crate) fn release(&self, index: u32) {
+    fn release(&self, index: u32) {
         self.withdraw(index);
         self.free.lock().push(index);
     }
 
+    #[inline]
     pub(crate) fn get(&self, index: u32) -> &Slot {
-        &self.slots[index as usize]
+        let (chunk, at) = place(index);
+        &self.chunks[chunk].get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| Slot::new()).collect())[at]
     }
 
     /// Publishes a snapshot of what `visible` says and returns it.
@@ -101,14 +138,27 @@ impl Slots {
         }
     }
 
-    /// Publishes a snapshot that another slot holds while this is called. Not while purge looks at the slots: it might have
-    /// passed this one and meet the other when that has gone on.
-    pub(crate) fn share(&self, index: u32, snapshot: u64) {
-        let _no_scan = self.free.lock();
-        self.get(index).snapshot.store(snapshot, Ordering::SeqCst);
+    /// The snapshot that the slot publishes for the statement that runs; 0: none.
+    pub(crate) fn published(&self, index: u32) -> u64 {
+        match self.get(index).snapshot.load(Ordering::Relaxed) {
+            IDLE => 0,
+            snapshot => snapshot,
+        }
     }
 
-    /// The slot reads nothing any more.
+    /// Holds a snapshot that the slot publishes while this is called. Not while purge looks at the slots: it might have
+    /// read the one word already and meet the other when that has gone on.
+    fn hold(&self, index: u32, snapshot: u64) {
+        let _no_scan = self.free.lock();
+        self.get(index).held.store(snapshot, Ordering::SeqCst);
+    }
+
+    /// The oldest snapshot held is a younger one now, or none.
+    fn let_go(&self, index: u32, left: Option<u64>) {
+        self.get(index).held.store(left.unwrap_or(IDLE), Ordering::Release);
+    }
+
+    /// The slot's statement reads nothing any more.
     pub(crate) fn withdraw(&self, index: u32) {
         self.get(index).snapshot.store(IDLE, Ordering::Release);
     }
@@ -116,9 +166,10 @@ impl Slots {
     /// Oldest snapshot in use, at most `visible`: versions that ended before it can be removed.
     pub(crate) fn horizon(&self, visible: u64) -> u64 {
         self.announced.fetch_max(visible, Ordering::SeqCst);
-        let _no_sharing = self.free.lock();
+        let _no_holding = self.free.lock();
         self.in_use()
-            .map(|s| s.snapshot.load(Ordering::SeqCst))
+            .flat_map(|s| [&s.snapshot, &s.held])
+            .map(|word| word.load(Ordering::SeqCst))
             .fold(visible, u64::min)
     }
 
@@ -150,7 +201,75 @@ impl Slots {
     }
 
     fn in_use(&self) -> impl Iterator<Item = &Slot> {
-        self.slots[..self.used.load(Ordering::Acquire)].iter()
+        let chunks = self.chunks.iter().map_while(OnceLock::get);
+        chunks
+            .flat_map(|chunk| chunk.iter())
+            .take(self.used.load(Ordering::Acquire))
+    }
+}
+
+/// A slot, for as long as its transaction or a reader of it lives.
+pub(crate) struct Lease {
+    slots: Arc<Slots>,
+    pub(crate) slot: u32,
+    /// Snapshots held, and how often each.
+    held: rt::Mutex<BTreeMap<u64, usize>>,
+}
+
+impl Lease {
+    fn new(slots: &Arc<Slots>, slot: u32) -> Arc<Lease> {
+        Arc::new(Lease {
+            slots: slots.clone(),
+            slot,
+            held: rt::Mutex::new(BTreeMap::new()),
+        })
+    }
+
+    /// Holds `snapshot`, which the slot publishes, or which is held already.
+    pub(crate) fn hold(self: &Arc<Self>, snapshot: u64) -> Hold {
+        let mut held = self.held.lock();
+        let oldest = held.keys().next().copied();
+        *held.entry(snapshot).or_default() += 1;
+        if oldest.is_none_or(|oldest| snapshot < oldest) {
+            self.slots.hold(self.slot, snapshot);
+        }
+        Hold {
+            lease: self.clone(),
+            snapshot,
+        }
+    }
+
+    fn let_go(&self, snapshot: u64) {
+        let mut held = self.held.lock();
+        let oldest = held.keys().next().copied();
+        if let Some(count) = held.get_mut(&snapshot) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(&snapshot);
+            }
+        }
+        let left = held.keys().next().copied();
+        if left != oldest {
+            self.slots.let_go(self.slot, left);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.slots.release(self.slot);
+    }
+}
+
+/// A snapshot that purge respects while this lives.
+pub(crate) struct Hold {
+    lease: Arc<Lease>,
+    snapshot: u64,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.lease.let_go(self.snapshot);
     }
 }
 
@@ -160,20 +279,57 @@ mod tests {
 
     #[test]
     fn the_horizon_is_the_oldest_snapshot() {
-        let slots = Slots::new();
-        let (a, b) = (slots.acquire(), slots.acquire());
-        assert_eq!(slots.publish(a, || 10), 10);
-        assert_eq!(slots.publish(b, || 20), 20);
+        let slots = Arc::new(Slots::new());
+        let (a, b) = (slots.lease_always(), slots.lease_always());
+        assert_eq!(slots.publish(a.slot, || 10), 10);
+        assert_eq!(slots.publish(b.slot, || 20), 20);
         assert_eq!(slots.horizon(30), 10);
-        slots.withdraw(a);
+        slots.withdraw(a.slot);
         assert_eq!(slots.horizon(30), 20);
         let stale = std::cell::Cell::new(25);
         assert_eq!(
-            slots.publish(a, || stale.replace(31)),
+            slots.publish(a.slot, || stale.replace(31)),
             31,
             "below what purge announced: taken again"
         );
-        slots.release(b);
-        assert_eq!(slots.acquire(), b);
+        let slot = b.slot;
+        drop(b);
+        assert_eq!(slots.lease_always().slot, slot);
+    }
+
+    #[test]
+    fn a_held_snapshot_outlives_the_statement_and_the_transaction() {
+        let slots = Arc::new(Slots::new());
+        let lease = slots.lease_always();
+        let hold = |visible| lease.hold(slots.publish(lease.slot, || visible));
+        let (first, second, again) = (hold(10), hold(20), hold(20));
+        slots.publish(lease.slot, || 30);
+        assert_eq!(slots.horizon(30), 10);
+        drop(first);
+        assert_eq!(slots.horizon(30), 20);
+        drop((second, lease));
+        slots.withdraw(again.lease.slot);
+        assert_eq!(slots.horizon(40), 20, "its slot is not free yet");
+        drop(again);
+        assert_eq!(slots.horizon(40), 40);
+        assert_eq!(slots.free.lock().len(), 1);
+    }
+
+    /// There were 4,096 slots; a transaction or reader beyond them waited for one without end, whoever held them. Now those who
+    /// would be too many are refused, and each end makes room.
+    #[test]
+    fn sessions_beyond_the_limit_are_refused_until_one_ends() {
+        let slots = Arc::new(Slots::new());
+        let mut leases: Vec<_> = (0..LEASES).map(|_| slots.lease().expect("there is room")).collect();
+        for (i, lease) in leases.iter().enumerate() {
+            assert_eq!(lease.slot, i as u32);
+            slots.get(lease.slot).tx.store(i as u64 + 1, Ordering::Relaxed);
+        }
+        assert_eq!(slots.slot_of(LEASES as u64), Some(LEASES as u32 - 1));
+        assert_eq!(slots.lease().err().map(|error| error.sqlstate()), Some("53400"));
+        let loser = slots.lease_always();
+        assert_eq!(loser.slot, LEASES as u32);
+        leases.truncate(LEASES - 2);
+        assert!(slots.lease().is_ok(), "two have ended, and a loser has come");
     }
 }

@@ -210,6 +210,7 @@ impl TxTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     fn page(_: u64) -> Result<u64> {
         Ok(77)
@@ -217,8 +218,9 @@ mod tests {
 
     #[test]
     fn a_transaction_that_outlives_the_ring_is_still_found() {
-        let (slots, table) = (Slots::new(), TxTable::new(5));
-        let (long, short) = (slots.acquire(), slots.acquire());
+        let (slots, table) = (Arc::new(Slots::new()), TxTable::new(5));
+        let leases = (slots.lease_always(), slots.lease_always());
+        let (long, short) = (leases.0.slot, leases.1.slot);
         let first = table.start(&slots, long, |_| Ok(())).unwrap();
         let second = table.start(&slots, short, |_| Ok(())).unwrap();
         table.set_committed(second, short, 1000);
@@ -243,8 +245,9 @@ mod tests {
     /// mark over that number and empties the page. The empty word must not count as "rolled back".
     #[test]
     fn a_cts_page_that_goes_while_it_is_read_is_not_believed() {
-        let (slots, table) = (Slots::new(), TxTable::new(5));
-        let slot = slots.acquire();
+        let (slots, table) = (Arc::new(Slots::new()), TxTable::new(5));
+        let lease = slots.lease_always();
+        let slot = lease.slot;
         let old = table.start(&slots, slot, |_| Ok(())).unwrap();
         table.set_committed(old, slot, 1000);
         for _ in 0..RING {
@@ -260,8 +263,9 @@ mod tests {
 
     #[test]
     fn ceilings_are_reserved_before_use() {
-        let (slots, table) = (Slots::new(), TxTable::new(1));
-        let slot = slots.acquire();
+        let (slots, table) = (Arc::new(Slots::new()), TxTable::new(1));
+        let lease = slots.lease_always();
+        let slot = lease.slot;
         let reserved = std::cell::Cell::new(0);
         for _ in 0..3 {
             let seq = table

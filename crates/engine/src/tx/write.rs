@@ -243,7 +243,7 @@ impl Tx {
                 Settled::Gone => return Ok(Outcome::Gone),
                 Settled::Skipped => return Ok(Outcome::Skipped),
             };
-            let moved = !self.reader.sees(trailer.tx)?;
+            let moved = !self.is_own(trailer) && !self.reader.sees(trailer)?;
             self.refuse_moved(moved, trailer)?;
             if trailer.deleted() {
                 return Ok(Outcome::Gone);
@@ -264,7 +264,8 @@ impl Tx {
         }
     }
 
-    /// Locks the row with this primary key and gives its newest version.
+    /// Locks the row with this primary key and gives its newest version. One that a later statement of this transaction has
+    /// changed counts as gone, as PostgreSQL has it: a portal meets it that began before.
     pub fn lock_row(
         &mut self,
         table: &Table,
@@ -280,7 +281,10 @@ impl Tx {
                 Settled::Gone => return Ok(Locked::Gone),
                 Settled::Skipped => return Ok(Locked::Skipped),
             };
-            let moved = !self.reader.sees(trailer.tx)?;
+            let moved = !self.reader.sees(trailer)?;
+            if moved && self.is_own(trailer) {
+                return Ok(Locked::Gone);
+            }
             self.refuse_moved(moved, trailer)?;
             if trailer.deleted() {
                 return Ok(Locked::Gone);
@@ -292,6 +296,10 @@ impl Tx {
                 return Ok(Locked::Row { moved });
             }
         }
+    }
+
+    fn is_own(&self, version: Trailer) -> bool {
+        version.tx == self.reader.own
     }
 
     /// At repeatable read, a version behind the snapshot cannot be changed.

@@ -148,6 +148,11 @@ impl Writer {
         })
     }
 
+    /// No pointer of a record written so far is at or above this, and none that follows below.
+    pub(crate) fn next_pointer(&self) -> u64 {
+        pointer(self.segment.number, self.position)
+    }
+
     /// Pointer that the record at `place` will have.
     pub(crate) fn pointer(&self, place: &Place) -> u64 {
         pointer(self.segment.number, place.position)

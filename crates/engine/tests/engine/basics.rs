@@ -265,3 +265,110 @@ fn an_idle_transaction_does_not_hold_purge_back() {
     check(&engine);
     engine.shutdown().unwrap();
 }
+
+/// A statement sees what its transaction did before it, and nothing that it does itself or that later statements do: neither by
+/// key, nor by scans, nor by an index whose entries come in behind the scan. Rolled back to a savepoint, the others' positions stay
+/// what they were.
+#[test]
+fn a_reader_sees_its_transaction_up_to_its_statement() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), MemoryKind::Dram);
+    let table = create(&engine, "t", false);
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    insert(&mut tx, &table, 1, 10, "first").unwrap();
+    tx.commit().unwrap();
+    for isolation in [Isolation::ReadCommitted, Isolation::RepeatableRead] {
+        tx.begin(isolation);
+        tx.begin_statement();
+        let none = tx.reader().clone();
+        insert(&mut tx, &table, 2, 20, "second").unwrap();
+        assert_eq!(get(&tx, &table, 2), None, "its own statement's");
+        assert!(get_own(&mut tx, &table, 2));
+        tx.begin_statement();
+        let two = tx.reader().clone();
+        update(&mut tx, &table, 1, 11, "changed").unwrap();
+        delete(&mut tx, &table, 2).unwrap();
+        let point = tx.savepoint();
+        insert(&mut tx, &table, 3, 30, "taken back").unwrap();
+        tx.rollback_to(&point).unwrap();
+        tx.begin_statement();
+        let last = tx.reader().clone();
+        insert(&mut tx, &table, 2, 21, "again").unwrap();
+        let seen = |reader: &Reader, index| {
+            let mut scan = match index {
+                false => reader.scan(&table, KeyRange::all(), Direction::Forward),
+                true => reader.index_scan(&table, 0, KeyRange::all(), Direction::Forward),
+            };
+            let (mut batch, mut out) = (RowBatch::new(), Vec::new());
+            while scan.next_batch(reader, &mut batch).unwrap() {
+                out.extend((0..batch.len()).map(|i| values(&table, batch.row(i)).1));
+            }
+            out
+        };
+        for index in [false, true] {
+            assert_eq!(seen(&none, index), [10]);
+            assert_eq!(seen(&two, index), [10, 20]);
+            assert_eq!(seen(&last, index), [11]);
+        }
+        tx.enter_view(&two);
+        assert_eq!(all(&tx, &table).len(), 2);
+        let mut row = Vec::new();
+        let locked = tx.lock_row(&table, &key(&table, 1), LockStrength::Update, Wait::Block, &mut row);
+        assert_eq!(locked.unwrap(), Locked::Gone, "a later statement has changed it");
+        tx.leave_view();
+        assert_eq!(all(&tx, &table).len(), 2);
+        assert_eq!(get(&tx, &table, 2).unwrap().1, 21);
+        drop((none, two, last));
+        tx.rollback().unwrap();
+        engine.vacuum().unwrap();
+        check(&engine);
+    }
+    drop(tx);
+    engine.shutdown().unwrap();
+}
+
+fn get_own(tx: &mut Tx, table: &Table, id: i32) -> bool {
+    tx.get_own(table, &key(table, id), &mut Vec::new()).unwrap()
+}
+
+/// A clone of a reader holds its snapshot, though its transaction has gone on, has ended, or is no more.
+#[test]
+fn a_cloned_reader_keeps_its_snapshot_from_purge() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(EngineOptions {
+        background: false,
+        ..options(dir.path(), MemoryKind::Dram)
+    })
+    .unwrap();
+    let table = create(&engine, "t", false);
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    insert(&mut tx, &table, 1, 0, "x").unwrap();
+    tx.commit().unwrap();
+    let mut readers = Vec::new();
+    let mut session = engine.session().unwrap();
+    for k in 1..5 {
+        session.begin(Isolation::ReadCommitted);
+        session.begin_statement();
+        readers.push(session.reader().clone());
+        if k % 2 == 0 {
+            session.commit().unwrap();
+            session = engine.session().unwrap();
+        } else {
+            session.rollback().unwrap();
+        }
+        tx.begin(Isolation::ReadCommitted);
+        update(&mut tx, &table, 1, k, "x").unwrap();
+        tx.commit().unwrap();
+        engine.vacuum().unwrap();
+    }
+    drop(session);
+    let mut row = Vec::new();
+    for (k, reader) in readers.iter().enumerate() {
+        assert!(reader.get(&table, &key(&table, 1), &mut row).unwrap());
+        assert_eq!(values(&table, &row).1, k as i32);
+    }
+    drop(readers);
+    assert_eq!(engine.vacuum().unwrap(), 4, "nothing is held any more");
+    drop(tx);
+    engine.shutdown().unwrap();
+}

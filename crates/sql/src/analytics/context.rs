@@ -23,7 +23,7 @@ use datafusion::logical_expr::planner::{ContextProvider, ExprPlanner, TypePlanne
 use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::{AggregateUDF, Expr, HigherOrderUDF, ScalarUDF, TableSource, WindowUDF};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -131,6 +131,8 @@ pub(crate) struct Names<'a> {
     pub planners: Vec<Arc<dyn ExprPlanner>>,
     /// Rows of all user tables that the statement names, to choose how it runs.
     pub rows: Cell<u64>,
+    /// Their ids.
+    pub tables: RefCell<Vec<u32>>,
 }
 
 impl Names<'_> {
@@ -163,6 +165,7 @@ impl Names<'_> {
         let table = self.snapshot.table(name)?;
         self.rows
             .set(self.rows.get().saturating_add(self.snapshot.engine.row_estimate(table)));
+        self.tables.borrow_mut().push(table.id);
         Some(Arc::new(EngineTable::new(table.clone(), self.snapshot.clone())))
     }
 }

@@ -239,4 +239,8 @@ impl Rows for Running {
             .map(|column| wire::datum(&**column, row))
             .collect()
     }
+
+    fn tables(&self) -> &[u32] {
+        &self.planned.tables
+    }
 }

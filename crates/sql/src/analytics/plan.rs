@@ -26,7 +26,7 @@ use datafusion::prelude::SessionConfig;
 use datafusion::sql::planner::{NullOrdering, ParserOptions, PlannerContext, SqlToRel};
 use futures::StreamExt;
 use sqlparser::ast::{Query, Statement};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -149,6 +149,8 @@ pub(crate) struct Planned {
     /// The same, looking at the cancel flag.
     running: Arc<dyn ExecutionPlan>,
     rows: u64,
+    /// Ids of the user tables that the statement names.
+    pub tables: Vec<u32>,
 }
 
 impl Planned {
@@ -196,7 +198,7 @@ fn logical(
     query: &Query,
     params: Vec<Option<FieldRef>>,
     values: Option<&[(Datum, u32)]>,
-) -> Result<(LogicalPlan, u64)> {
+) -> Result<(LogicalPlan, u64, Vec<u32>)> {
     let mut params = params;
     type_by_casts(query, &mut params);
     let mut query = query.clone();
@@ -210,6 +212,7 @@ fn logical(
         functions: &core.functions,
         state: &core.single,
         rows: Cell::new(0),
+        tables: RefCell::default(),
     };
     let options = ParserOptions::new()
         .with_parse_float_as_decimal(true)
@@ -218,7 +221,7 @@ fn logical(
     let plan = SqlToRel::new_with_options(&names, options)
         .sql_statement_to_plan_with_context(Statement::Query(Box::new(query)), &mut context)
         .map_err(outward)?;
-    Ok((plan, names.rows.get()))
+    Ok((plan, names.rows.get(), names.tables.into_inner()))
 }
 
 /// Parameters without a type take that of the cast they stand in.
@@ -260,7 +263,7 @@ pub(crate) fn plan(
         .enumerate()
         .map(|(i, v)| Some(param_field(i, v.data_type())))
         .collect();
-    let (mut plan, rows) = logical(core, snapshot, query, types, Some(params))?;
+    let (mut plan, rows, tables) = logical(core, snapshot, query, types, Some(params))?;
     if !values.is_empty() {
         plan = plan
             .replace_params_with_values(&ParamValues::from(values))
@@ -284,6 +287,7 @@ pub(crate) fn plan(
         running: watched(physical.clone(), cancel).map_err(outward)?,
         physical,
         rows,
+        tables,
     })
 }
 
@@ -310,7 +314,7 @@ pub(crate) fn describe(
             .map(|(i, oid)| arrow_type_of_oid(*oid).filter(|_| *oid != 0).map(|t| param_field(i, t)))
             .collect()
     };
-    let (plan, _) = logical(core, snapshot, query, types(given), None)?;
+    let (plan, ..) = logical(core, snapshot, query, types(given), None)?;
     let found = plan.get_parameter_types().map_err(outward)?;
     let count = found
         .keys()

@@ -200,7 +200,7 @@ fn refuse_unseen(run: &mut Run<'_>, table: &Table, existing: &[u8]) -> Result<()
         return Ok(());
     }
     let mut row = std::mem::take(&mut run.scratch.row);
-    let seen = run.tx.get(table, existing, &mut row);
+    let seen = run.tx.get_own(table, existing, &mut row);
     run.scratch.row = row;
     match seen? {
         true => Ok(()),

@@ -1,15 +1,16 @@
 //! The extended protocol: prepared statements and portals.
 
 use super::planning::{Prepared, has_plan};
+use super::run::reads;
 use super::{Session, State};
 use crate::bind::Bind;
 use crate::error::{Result, SqlError, code};
 use crate::exec::select::Cursor;
 use crate::output::{Format, Formats, Output};
-use crate::plan::Planned;
+use crate::plan::{Plan, Planned};
 use crate::types::type_of_oid;
 use crate::types::wire::{read_binary_array, read_param};
-use cenote_engine::Datum;
+use cenote_engine::{Datum, Reader};
 use std::sync::Arc;
 
 /// A statement bound to parameters.
@@ -25,6 +26,10 @@ pub struct Portal {
     pub formats: Vec<Format>,
     /// Where it stands.
     pub cursor: Cursor,
+    /// What its statement sees, while it is suspended or waits to begin; None: nothing else has run since Bind.
+    pub view: Option<Reader>,
+    /// Savepoints that there were at Bind: a portal does not survive the return to one of before.
+    pub depth: usize,
     /// Whether Bind made it (an empty statement has neither plan nor statement).
     pub open: bool,
 }
@@ -36,9 +41,30 @@ impl Portal {
             self.prepared = None;
             self.planned = None;
             self.cursor = Cursor::Start;
+            self.view = None;
             self.params.clear();
             self.open = false;
         }
+    }
+
+    /// Ids of the tables that it reads, unless it is at its end.
+    fn tables(&self) -> &[u32] {
+        match (&self.cursor, self.planned.as_ref().map(|planned| &planned.plan)) {
+            (Cursor::Done, _) => &[],
+            (Cursor::Foreign(rows), _) => rows.tables(),
+            (_, Some(Plan::Select(select))) => select
+                .access
+                .as_ref()
+                .map_or(&[], |access| std::slice::from_ref(&access.table.id)),
+            _ => &[],
+        }
+    }
+
+    /// A query that has not begun, and does not know its snapshot.
+    fn is_fresh(&self) -> bool {
+        self.view.is_none()
+            && matches!(self.cursor, Cursor::Start)
+            && self.planned.as_ref().is_some_and(|planned| reads(&planned.plan))
     }
 }
 
@@ -96,6 +122,8 @@ impl Session {
         let done = self.fill_portal(&mut portal, &mut prepared, bind);
         self.put_statement(statement, prepared);
         portal.open = done.is_ok();
+        portal.depth = self.savepoints.len();
+        self.any_fresh |= portal.open;
         if name.is_empty() {
             self.unnamed_portal = portal;
             return done;
@@ -237,6 +265,7 @@ impl Session {
         let Some(mut portal) = taken.filter(|p| p.open) else {
             return Err(self.failed(no_portal(name)));
         };
+        let refused = self.state == State::Failed;
         let watch = self.watch();
         let done = self.execute_portal(&mut portal, max_rows, out);
         let done = self.unwatch(watch, done);
@@ -250,9 +279,13 @@ impl Session {
                 Ok(())
             }
             Err(error) => {
-                portal.close();
+                if !refused {
+                    portal.close();
+                }
                 if name.is_empty() {
                     self.unnamed_portal = portal;
+                } else if portal.open {
+                    self.portals.insert(name.to_string(), portal);
                 }
                 Err(self.failed(error))
             }
@@ -263,18 +296,50 @@ impl Session {
         let Some(mut prepared) = portal.prepared.take() else {
             return Err(SqlError::internal("a portal without a statement"));
         };
-        if matches!(portal.cursor, Cursor::Start) {
-            self.begin_statement(&prepared.parsed)?;
-        }
-        let done = match has_plan(prepared.statement()) {
+        let begun = match matches!(portal.cursor, Cursor::Start) && portal.view.is_none() {
+            true => self.begin_statement(&prepared.parsed),
+            false => self.go_on(&prepared.parsed),
+        };
+        let done = begun.and_then(|()| match has_plan(prepared.statement()) {
             true => self.run_portal_with(portal, &mut prepared, u64::from(max_rows), false, out),
             false => {
                 let formats = std::mem::take(&mut portal.formats);
                 self.run_unplanned(&prepared.parsed.clone(), false, &formats, out)
             }
-        };
+        });
         portal.prepared = Some(prepared);
         done
+    }
+
+    /// A statement begins, and `Tx` has its snapshot: queries that were bound before, and have not begun, see no more than it does, and
+    /// none of what it will change.
+    pub(super) fn give_views(&mut self) {
+        self.any_fresh = false;
+        let portals = self.portals.values_mut().chain([&mut self.unnamed_portal]);
+        for portal in portals.filter(|portal| portal.is_fresh()) {
+            portal.view = Some(self.tx.reader().clone());
+        }
+    }
+
+    /// Before a definition: it may not change a table that an open portal reads.
+    pub(super) fn note_tables_in_use(&mut self) {
+        let portals = self.portals.values().chain([&self.unnamed_portal]);
+        let tables = portals.flat_map(|portal| portal.tables().iter().copied()).collect();
+        self.tx.set_in_use(tables);
+    }
+
+    /// The portals made behind the `depth`th savepoint go.
+    pub(super) fn drop_portals_behind(&mut self, depth: usize) {
+        self.portals.retain(|_, portal| portal.depth < depth);
+        if self.unnamed_portal.depth >= depth {
+            self.unnamed_portal.close();
+        }
+    }
+
+    /// Savepoints from the `at`th on are released: portals made behind them are of the transaction around.
+    pub(super) fn keep_portals_behind(&mut self, at: usize) {
+        let portals = self.portals.values_mut().chain([&mut self.unnamed_portal]);
+        portals.for_each(|portal| portal.depth = portal.depth.min(at));
     }
 
     /// `Close` of a statement; an unknown name is no error.

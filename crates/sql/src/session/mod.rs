@@ -100,13 +100,15 @@ pub struct Session {
     unnamed: Option<Prepared>,
     portals: HashMap<String, Portal>,
     unnamed_portal: Portal,
+    /// Whether a query may have been bound that has not begun.
+    any_fresh: bool,
     scratch: Scratch,
     tag: String,
 }
 
 impl Session {
     pub(crate) fn new(sql: Arc<Sql>, info: SessionInfo) -> Result<Self> {
-        let tx = sql.engine().tx();
+        let tx = sql.engine().session()?;
         let mut settings = Settings::new(&info.user);
         for (name, value) in &info.settings {
             settings.set(name, value, false)?;
@@ -145,6 +147,7 @@ impl Session {
             unnamed: None,
             portals: HashMap::new(),
             unnamed_portal: Portal::default(),
+            any_fresh: false,
             scratch: Scratch::default(),
             tag: String::new(),
         };
@@ -155,6 +158,7 @@ impl Session {
     /// `Query`: any number of statements. On `Err` the server sends ErrorResponse; in both cases ReadyForQuery follows.
     pub fn simple(&mut self, text: &str, out: &mut dyn Output) -> Result<()> {
         self.unnamed = None;
+        self.unnamed_portal.close();
         if let Some(done) = self.simple_template(text, out) {
             return done.map_err(|e| self.failed(e));
         }
@@ -294,6 +298,18 @@ impl Session {
         }
         self.env.statement_time = wall_clock();
         self.tx.begin_statement();
+        if self.any_fresh {
+            self.give_views();
+        }
+        Ok(())
+    }
+
+    /// Before a portal goes on that has begun, or that knows its snapshot.
+    fn go_on(&mut self, parsed: &Parsed) -> Result<()> {
+        self.enter(parsed)?;
+        if self.state == State::Block && self.env.cancel.is_set() {
+            self.env.cancel.clear();
+        }
         Ok(())
     }
 
@@ -378,12 +394,13 @@ impl Session {
             }
             State::Block => {
                 self.state = State::Failed;
-                self.drop_portals();
+                self.drop_portals_behind(self.savepoints.len());
                 let taken_back = match self.savepoints.last() {
                     Some((_, savepoint)) => self.tx.rollback_to(savepoint).is_ok(),
                     None => self.tx.rollback().is_ok(),
                 };
                 if !taken_back {
+                    self.drop_portals();
                     self.savepoints.clear();
                     self.tx.rollback().ok();
                 }

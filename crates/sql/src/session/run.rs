@@ -52,13 +52,14 @@ impl Session {
         describe: bool,
         out: &mut dyn Output,
     ) -> Result<()> {
+        let begun = !matches!(portal.cursor, Cursor::Start);
         for _ in 0..MAX_REPLANS {
             match self.run_portal(portal, max, describe, out) {
-                Err(error) if error.is_stale() && !self.tx.has_written() => {
+                Err(error) if error.is_stale() && !begun && !self.tx.has_written() => {
                     self.tx.begin_statement();
                     prepared.compiled = None;
                     portal.planned = Some(self.plan(prepared)?);
-                    portal.cursor = Cursor::Start;
+                    (portal.cursor, portal.view) = (Cursor::Start, None);
                 }
                 done => return done,
             }
@@ -92,6 +93,9 @@ impl Session {
         };
         self.queried = true;
         let analytics = self.sql.analytics();
+        if let Some(view) = &portal.view {
+            self.tx.enter_view(view);
+        }
         let mut run = Run {
             tx: &mut self.tx,
             session: &self.env,
@@ -100,10 +104,17 @@ impl Session {
             scratch: &mut self.scratch,
             analytics,
         };
-        let (count, done) = run_plan(&mut run, &planned, &mut portal.cursor, max, &mut sink)?;
+        let ran = run_plan(&mut run, &planned, &mut portal.cursor, max, &mut sink);
+        if portal.view.is_some() {
+            self.tx.leave_view();
+        } else if matches!((&ran, &portal.cursor), (Ok((_, false)), Cursor::Stream(_))) {
+            portal.view = Some(self.tx.reader().clone());
+        }
+        let (count, done) = ran?;
         if !done {
             return out.portal_suspended();
         }
+        portal.view = None;
         self.tag.clear();
         let _ = match planned.plan {
             Plan::Insert(_) => write!(self.tag, "INSERT 0 {count}"),
@@ -125,6 +136,7 @@ impl Session {
             Statement::Utility(utility) => self.utility(utility, parsed, describe, formats, out),
             Statement::Define(statement) => {
                 self.refuse_read_only("this definition statement")?;
+                self.note_tables_in_use();
                 let mut definer = Definer {
                     tx: &mut self.tx,
                     session: &self.env,
@@ -315,7 +327,7 @@ fn start_foreign(run: &mut Run<'_>, plan: &Plan) -> Result<Box<dyn Rows>> {
 }
 
 /// Whether the statement answers with rows even where it has no columns.
-fn reads(plan: &Plan) -> bool {
+pub(super) fn reads(plan: &Plan) -> bool {
     matches!(plan, Plan::Select(_) | Plan::Foreign(_) | Plan::Locking(_))
 }
 

@@ -42,6 +42,7 @@ impl Session {
                 self.require_block("RELEASE SAVEPOINT")?;
                 let at = self.savepoint_named(name)?;
                 self.savepoints.truncate(at);
+                self.keep_portals_behind(at);
                 "RELEASE"
             }
             Utility::RollbackTo(name) => self.rollback_to(name)?,
@@ -89,6 +90,7 @@ impl Session {
             }
             Utility::Truncate { tables, restart } => {
                 self.refuse_read_only("TRUNCATE TABLE")?;
+                self.note_tables_in_use();
                 let mut definer = Definer {
                     tx: &mut self.tx,
                     session: &self.env,
@@ -256,6 +258,7 @@ impl Session {
         self.require_block("ROLLBACK TO SAVEPOINT")?;
         let at = self.savepoint_named(name)?;
         self.savepoints.truncate(at + 1);
+        self.drop_portals_behind(at + 1);
         self.tx.rollback_to(&self.savepoints[at].1)?;
         self.state = State::Block;
         Ok("ROLLBACK")

@@ -4,6 +4,7 @@ mod concurrent;
 mod cost;
 mod foreign;
 mod model;
+mod portals;
 mod protocol;
 mod support;
 mod texts;
