@@ -33,6 +33,7 @@ mod types;
 mod wire;
 
 use crate::error::{Result, SqlError};
+use crate::expr::names::qualified;
 use crate::hook::{Analytics, Description, Rows, Scope, SystemViews};
 use crate::output::{Field, Formats};
 use crate::settings::Settings;
@@ -41,7 +42,7 @@ use bytes::BytesMut;
 use cenote_engine::{Datum, Engine, Table};
 use datafusion::execution::SendableRecordBatchStream;
 use plan::{Core, Planned};
-use sqlparser::ast::Query;
+use sqlparser::ast::{ObjectName, Query};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -86,6 +87,20 @@ impl Snapshot {
     /// A user table by name.
     pub fn table(&self, name: &str) -> Option<&Arc<Table>> {
         self.scope.tables.iter().find(|t| t.name == name)
+    }
+
+    /// The names of a relation's columns: a user table's, a catalog relation's, a system view's.
+    pub fn columns(&self, name: &ObjectName) -> Option<Vec<String>> {
+        let (schema, name) = qualified(name).ok()?;
+        let own = || {
+            let table = self.table(&name)?;
+            Some(table.columns.iter().map(|c| c.name.clone()).collect())
+        };
+        match schema.as_deref() {
+            Some("public") => own(),
+            Some(schema) => pg_catalog::columns(self, schema, &name),
+            None => own().or_else(|| pg_catalog::columns(self, "pg_catalog", &name)),
+        }
     }
 }
 

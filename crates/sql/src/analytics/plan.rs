@@ -3,7 +3,7 @@
 use super::cancel::watched;
 use super::context::{Functions, Names};
 use super::error::{inward, outward};
-use super::rewrite::{expand_any, rewrite, shown_name};
+use super::rewrite::{expand_any, resolve_names, rewrite, shown_name};
 use super::scan::canceled;
 use super::times::Clock;
 use super::types::{EPOCH_DAYS, EPOCH_MICROS, NUMERIC_ANY, arrow_type_of_oid, builtin_by_name, pg_type};
@@ -14,12 +14,13 @@ use crate::output::Field;
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field as ArrowField, FieldRef, Schema};
 use cenote_engine::{CancelFlag, Datum};
-use datafusion::common::{ParamValues, ScalarValue};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{DataFusionError, ParamValues, ScalarValue};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, SessionStateBuilder};
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
@@ -203,6 +204,7 @@ fn logical(
     type_by_casts(query, &mut params);
     let mut query = query.clone();
     expand_any(&mut query, values)?;
+    resolve_names(&mut query, &|name| snapshot.columns(name))?;
     rewrite(&mut query);
     let clock = Clock::of(snapshot);
     let names = Names {
@@ -221,7 +223,31 @@ fn logical(
     let plan = SqlToRel::new_with_options(&names, options)
         .sql_statement_to_plan_with_context(Statement::Query(Box::new(query)), &mut context)
         .map_err(outward)?;
+    refuse_outer_aggregates(&plan)?;
     Ok((plan, names.rows.get(), names.tables.into_inner()))
+}
+
+/// An aggregate in a subquery whose columns are all of the query around it belongs to that query. DataFusion takes it for the
+/// subquery's, which gives other values.
+fn refuse_outer_aggregates(plan: &LogicalPlan) -> Result<()> {
+    let outer_only = |expr: &Expr| {
+        let outer = expr.exists(|e| Ok(matches!(e, Expr::OuterReferenceColumn(..))));
+        Ok::<_, DataFusionError>(outer? && expr.column_refs().is_empty())
+    };
+    let mut found = false;
+    let walked = plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::Aggregate(aggregate) = node {
+            for expr in &aggregate.aggr_expr {
+                found |= outer_only(expr)?;
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    walked.map_err(outward)?;
+    match found {
+        true => Err(SqlError::unsupported("an aggregate of outer columns in a subquery")),
+        false => Ok(()),
+    }
 }
 
 /// Parameters without a type take that of the cast they stand in.

@@ -17,9 +17,21 @@ impl Database {
     }
 
     pub fn with_analytics(analytics: Option<Arc<dyn Analytics>>) -> Database {
+        Database::open(|_| analytics)
+    }
+
+    /// With DataFusion for what the short path refuses.
+    #[cfg(feature = "analytics")]
+    pub fn of_any_shape() -> Database {
+        use cenote_sql::analytics::{Config, DataFusion};
+        Database::open(|engine| Some(DataFusion::new(engine.clone(), None, Config::default())))
+    }
+
+    fn open(analytics: impl FnOnce(&Arc<Engine>) -> Option<Arc<dyn Analytics>>) -> Database {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let options = EngineOptions::new(directory.path(), MemoryKind::Dram, 64 << 20);
         let engine = Engine::open(options).expect("an engine");
+        let analytics = analytics(&engine);
         Database {
             sql: Sql::new(engine, analytics),
             directory: Some(directory),
@@ -48,6 +60,8 @@ impl Drop for Database {
 #[derive(Default)]
 pub struct Answer {
     pub fields: Vec<Field>,
+    /// How many RowDescriptions there were.
+    pub described: usize,
     pub rows: Vec<Vec<Option<Vec<u8>>>>,
     pub tags: Vec<String>,
     pub notices: Vec<SqlError>,
@@ -76,6 +90,7 @@ impl Answer {
 impl Output for Answer {
     fn row_description(&mut self, fields: &[Field], _formats: Formats<'_>) -> Result<()> {
         self.fields = fields.to_vec();
+        self.described += 1;
         Ok(())
     }
     fn row(&mut self, columns: u16, encode: &mut dyn FnMut(&mut BytesMut) -> Result<()>) -> Result<()> {

@@ -1,5 +1,5 @@
-//! SQL texts with what they must answer, in `tests/sql/*.test`. Each file runs on a database of its own, by the simple and by the
-//! extended protocol.
+//! SQL texts with what they must answer, in `tests/sql/*.test` (without analytics) and `tests/shapes/*.test` (with it). Each file runs
+//! on a database of its own, by the simple and by the extended protocol.
 //!
 //! ```text
 //! statement ok                      the next lines, up to an empty one, must succeed
@@ -149,11 +149,10 @@ impl Runner<'_> {
     }
 }
 
-fn run_file(path: &Path, use_extended: bool) -> Vec<String> {
-    let database = Database::new();
+fn run_file(database: &Database, path: &Path, use_extended: bool) -> Vec<String> {
     let text = std::fs::read_to_string(path).expect("a test file");
     let mut runner = Runner {
-        database: &database,
+        database,
         sessions: HashMap::new(),
         current: "main".into(),
         use_extended,
@@ -175,7 +174,17 @@ fn run_file(path: &Path, use_extended: bool) -> Vec<String> {
 
 #[test]
 fn texts_answer_as_written() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sql");
+    run_folder("tests/sql", Database::new);
+}
+
+#[cfg(feature = "analytics")]
+#[test]
+fn texts_of_any_shape_answer_as_written() {
+    run_folder("tests/shapes", Database::of_any_shape);
+}
+
+fn run_folder(folder: &str, database: impl Fn() -> Database) {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut files: Vec<_> = std::fs::read_dir(directory)
         .expect("the test directory")
         .map(|e| e.expect("an entry").path())
@@ -184,8 +193,8 @@ fn texts_answer_as_written() {
     let only = std::env::var("SQL_TEST").unwrap_or_default();
     let mut failures = Vec::new();
     for path in files.iter().filter(|p| p.to_string_lossy().contains(&only)) {
-        failures.extend(run_file(path, false));
-        failures.extend(run_file(path, true));
+        failures.extend(run_file(&database(), path, false));
+        failures.extend(run_file(&database(), path, true));
     }
     assert!(
         failures.is_empty(),

@@ -172,6 +172,16 @@ pub(crate) fn relation(snapshot: &Arc<Snapshot>, schema: &str, name: &str) -> Op
     table(fields, arrays, rows.len())
 }
 
+/// The names of such a relation's columns, or a system view's.
+pub(crate) fn columns(snapshot: &Snapshot, schema: &str, name: &str) -> Option<Vec<String>> {
+    let views = snapshot.views.as_ref().filter(|_| schema == "pg_catalog");
+    if let Some(columns) = views.and_then(|views| views.columns(name)) {
+        return Some(columns.iter().map(|(name, _)| name.to_string()).collect());
+    }
+    let relation = relations().iter().find(|r| r.schema == schema && r.name == name)?;
+    Some(relation.columns.iter().map(|(name, _)| name.to_string()).collect())
+}
+
 fn table(fields: Vec<Field>, arrays: Vec<ArrayRef>, rows: usize) -> Option<Arc<dyn TableProvider>> {
     let schema = Arc::new(Schema::new(fields));
     let options = RecordBatchOptions::new().with_row_count(Some(rows));

@@ -10,8 +10,10 @@
 mod names;
 mod parameters;
 mod quantified;
+mod scopes;
 
 pub(crate) use parameters::{cast_parameters, expand_any};
+pub(crate) use scopes::resolve_names;
 
 use names::{folded, inline_laterals, name_function_column};
 use sqlparser::ast::helpers::attached_token::AttachedToken;

@@ -1,0 +1,467 @@
+//! Unqualified names, resolved as PostgreSQL does, before DataFusion sees them.
+//!
+//! A name without a table is looked for in the innermost FROM, then in the one around it, and so on. The first FROM that has it decides:
+//! two columns of that name there are 42702, unless USING or NATURAL merged them into one. DataFusion takes two columns for none and
+//! goes on outwards: in `DELETE FROM t WHERE id IN (SELECT id FROM a JOIN b USING (id))` it compared `t.id` with itself, and every row
+//! was deleted. So a merged column is written here as what it means (the left table's, the right one's after RIGHT, the first that is
+//! not NULL after FULL), and ambiguity is an error.
+//!
+//! A relation whose columns are not known here leaves its FROM *open*: a name that is not found there stays as it is.
+
+use crate::analytics::rewrite::{call, names::column_name};
+use crate::error::{Result, SqlError, code};
+use crate::expr::names::fold;
+use sqlparser::ast::*;
+use std::ops::ControlFlow;
+
+/// The names of a relation's columns; None where there is no such relation.
+pub(crate) type Columns<'a> = dyn Fn(&ObjectName) -> Option<Vec<String>> + 'a;
+
+/// Writes every merged column of `query` as what it means.
+pub(crate) fn resolve_names(query: &mut Query, relations: &Columns<'_>) -> Result<()> {
+    let mut resolver = Resolver {
+        relations,
+        common: Vec::new(),
+        scopes: Vec::new(),
+    };
+    resolver.query(query).map(drop)
+}
+
+/// A column that a name without a table can mean.
+#[derive(Clone)]
+struct Visible {
+    name: String,
+    means: Expr,
+    /// USING or NATURAL made it from two.
+    merged: bool,
+}
+
+/// What a FROM clause shows.
+#[derive(Clone, Default)]
+struct Scope {
+    columns: Vec<Visible>,
+    /// The relations by name, with the names of all their columns: what `t.*` shows.
+    relations: Vec<(String, Option<Vec<String>>)>,
+    /// It has relations whose columns are not known.
+    open: bool,
+}
+
+/// Which side of a join its merged columns come from.
+#[derive(Clone, Copy)]
+enum Side {
+    Left,
+    Right,
+    Both,
+}
+
+impl Scope {
+    fn of(columns: Option<Vec<String>>, path: &[Ident]) -> Scope {
+        let visible = |name: String| {
+            let column = Ident::with_quote('"', name.clone());
+            let means = Expr::CompoundIdentifier(path.iter().cloned().chain([column]).collect());
+            Visible {
+                name,
+                means,
+                merged: false,
+            }
+        };
+        Scope {
+            open: columns.is_none(),
+            relations: path.last().map(|i| (fold(i), columns.clone())).into_iter().collect(),
+            columns: columns.into_iter().flatten().map(visible).collect(),
+        }
+    }
+
+    fn and(mut self, other: Scope) -> Scope {
+        self.columns.extend(other.columns);
+        self.relations.extend(other.relations);
+        self.open |= other.open;
+        self
+    }
+
+    fn named(&self, name: &str) -> impl Iterator<Item = &Visible> {
+        self.columns.iter().filter(move |c| c.name == name)
+    }
+
+    fn names(&self) -> Option<Vec<String>> {
+        (!self.open).then(|| self.columns.iter().map(|c| c.name.clone()).collect())
+    }
+
+    /// A join that merges the columns of these names: they stand first.
+    fn merge(self, other: Scope, names: &[String], side: Side) -> Result<Scope> {
+        let mut merged = Vec::new();
+        for name in names {
+            if self.named(name).count() > 1 || other.named(name).count() > 1 {
+                let text = format!("common column name \"{name}\" appears more than once in one of the joined tables");
+                return Err(SqlError::new(code::AMBIGUOUS_COLUMN, text));
+            }
+            let (Some(left), Some(right)) = (self.named(name).next(), other.named(name).next()) else {
+                continue;
+            };
+            let (left, right) = (left.means.clone(), right.means.clone());
+            merged.push(Visible {
+                name: name.clone(),
+                merged: true,
+                means: match side {
+                    Side::Left => left,
+                    Side::Right => right,
+                    Side::Both => call("coalesce", vec![left, right]),
+                },
+            });
+        }
+        let mut rest = self.and(other);
+        rest.columns.retain(|c| !merged.iter().any(|m| m.name == c.name));
+        merged.append(&mut rest.columns);
+        rest.columns = merged;
+        Ok(rest)
+    }
+}
+
+struct Resolver<'a> {
+    relations: &'a Columns<'a>,
+    /// Names that WITH gives, the innermost last.
+    common: Vec<(String, Option<Vec<String>>)>,
+    /// FROM clauses around the place that is looked at, the innermost last.
+    scopes: Vec<Scope>,
+}
+
+impl Resolver<'_> {
+    /// Resolves a query; the names of its result columns.
+    fn query(&mut self, query: &mut Query) -> Result<Option<Vec<String>>> {
+        let outside = self.common.len();
+        if let Some(with) = &mut query.with {
+            for cte in &mut with.cte_tables {
+                self.common_table(cte, with.recursive)?;
+            }
+        }
+        let columns = self.body(&mut query.body, query.order_by.as_mut());
+        self.common.truncate(outside);
+        columns
+    }
+
+    fn common_table(&mut self, cte: &mut Cte, recursive: bool) -> Result<()> {
+        let name = fold(&cte.alias.name);
+        let own = alias_columns(&cte.alias);
+        if recursive {
+            let first = self.first_part(cte)?;
+            self.common.push((name.clone(), renamed(first, own.clone())));
+        }
+        let columns = renamed(self.query(&mut cte.query)?, own);
+        if recursive {
+            self.common.pop();
+        }
+        self.common.push((name, columns));
+        Ok(())
+    }
+
+    /// The columns of a recursive query: those of the part that does not refer to it.
+    fn first_part(&mut self, cte: &Cte) -> Result<Option<Vec<String>>> {
+        match &*cte.query.body {
+            SetExpr::SetOperation { left, .. } => self.body(&mut left.clone(), None),
+            _ => Ok(None),
+        }
+    }
+
+    fn body(&mut self, body: &mut SetExpr, order: Option<&mut OrderBy>) -> Result<Option<Vec<String>>> {
+        match body {
+            SetExpr::Select(select) => self.select(select, order),
+            SetExpr::Query(query) => self.query(query),
+            SetExpr::SetOperation { left, right, .. } => {
+                let columns = self.body(left, None)?;
+                self.body(right, None)?;
+                Ok(columns)
+            }
+            SetExpr::Values(values) => {
+                self.visit(values)?;
+                let width = values.rows.first().map_or(0, |row| row.content.len());
+                Ok(Some((1..=width).map(|i| format!("column{i}")).collect()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn select(&mut self, select: &mut Select, order: Option<&mut OrderBy>) -> Result<Option<Vec<String>>> {
+        let mut from = std::mem::take(&mut select.from);
+        let mut scope = Scope::default();
+        for tables in &mut from {
+            let joined = self.joined(tables, &scope)?;
+            scope = scope.and(joined);
+        }
+        let outputs = outputs(select, &scope);
+        self.scopes.push(scope);
+        self.group_by_outputs(select);
+        self.name_results(select)?;
+        let mut distinct = select.distinct.take();
+        self.visit(select)?;
+        let results = outputs.as_deref().unwrap_or_default();
+        if let Some(Distinct::On(list)) = &mut distinct {
+            list.iter_mut().try_for_each(|e| self.result_or_column(e, results))?;
+        }
+        if let Some(OrderByKind::Expressions(list)) = order.map(|o| &mut o.kind) {
+            list.iter_mut()
+                .try_for_each(|e| self.result_or_column(&mut e.expr, results))?;
+        }
+        self.scopes.pop();
+        select.distinct = distinct;
+        select.from = from;
+        Ok(outputs)
+    }
+
+    /// GROUP BY takes a column of FROM, then a result; never one of a query around it.
+    fn group_by_outputs(&self, select: &mut Select) {
+        let GroupByExpr::Expressions(keys, _) = &mut select.group_by else {
+            return;
+        };
+        let Some(scope) = self.scopes.last().filter(|scope| !scope.open) else {
+            return;
+        };
+        for key in keys {
+            let Expr::Identifier(ident) = key else { continue };
+            let name = fold(ident);
+            let result = select.projection.iter().find_map(|item| match item {
+                SelectItem::ExprWithAlias { expr, alias } if fold(alias) == name => Some(expr),
+                _ => None,
+            });
+            if let Some(expr) = result.filter(|_| scope.named(&name).next().is_none()) {
+                *key = expr.clone();
+            }
+        }
+    }
+
+    /// A result that is a merged column keeps its name.
+    fn name_results(&self, select: &mut Select) -> Result<()> {
+        for item in &mut select.projection {
+            if let SelectItem::UnnamedExpr(Expr::Identifier(ident)) = item
+                && let Some(expr) = self.meaning(ident)?
+            {
+                let alias = ident.clone();
+                *item = SelectItem::ExprWithAlias { expr, alias };
+            }
+        }
+        Ok(())
+    }
+
+    /// ORDER BY and DISTINCT ON take a result of that name before a column.
+    fn result_or_column(&mut self, expr: &mut Expr, results: &[String]) -> Result<()> {
+        match expr {
+            Expr::Identifier(ident) if results.contains(&fold(ident)) => Ok(()),
+            expr => self.visit(expr),
+        }
+    }
+
+    fn joined(&mut self, tables: &mut TableWithJoins, before: &Scope) -> Result<Scope> {
+        let mut left = self.factor(&mut tables.relation, before)?;
+        for join in &mut tables.joins {
+            let visible = before.clone().and(left.clone());
+            let right = self.factor(&mut join.relation, &visible)?;
+            left = self.join(left, right, &mut join.join_operator)?;
+        }
+        Ok(left)
+    }
+
+    fn join(&mut self, left: Scope, right: Scope, operator: &mut JoinOperator) -> Result<Scope> {
+        let Some((side, constraint)) = constraint(operator) else {
+            return Ok(left.and(right));
+        };
+        match constraint {
+            JoinConstraint::On(condition) => {
+                self.scopes.push(left.and(right));
+                self.visit(condition)?;
+                Ok(self.scopes.pop().unwrap_or_default())
+            }
+            JoinConstraint::Using(names) => {
+                let last = |name: &ObjectName| name.0.last().and_then(ObjectNamePart::as_ident).map(fold);
+                let names: Vec<String> = names.iter().filter_map(last).collect();
+                left.merge(right, &names, side)
+            }
+            JoinConstraint::Natural => {
+                let mut names: Vec<String> = left.columns.iter().map(|c| c.name.clone()).collect();
+                names.retain(|name| right.named(name).next().is_some());
+                left.merge(right, &names, side)
+            }
+            JoinConstraint::None => Ok(left.and(right)),
+        }
+    }
+
+    fn factor(&mut self, factor: &mut TableFactor, before: &Scope) -> Result<Scope> {
+        match factor {
+            TableFactor::Table {
+                name,
+                alias,
+                args: None,
+                ..
+            } => Ok(aliased(self.relation(name), alias.as_ref(), name)),
+            TableFactor::Derived {
+                lateral,
+                subquery,
+                alias,
+                ..
+            } => {
+                self.scopes.extend(lateral.then(|| before.clone()));
+                let columns = self.query(subquery)?;
+                if *lateral {
+                    self.scopes.pop();
+                }
+                Ok(aliased(columns, alias.as_ref(), &ObjectName(Vec::new())))
+            }
+            TableFactor::NestedJoin {
+                table_with_joins,
+                alias,
+            } => {
+                let scope = self.joined(table_with_joins, before)?;
+                match alias {
+                    None => Ok(scope),
+                    alias => Ok(aliased(scope.names(), alias.as_ref(), &ObjectName(Vec::new()))),
+                }
+            }
+            function => {
+                self.scopes.push(before.clone());
+                self.visit(function)?;
+                self.scopes.pop();
+                Ok(function_column(function))
+            }
+        }
+    }
+
+    fn relation(&self, name: &ObjectName) -> Option<Vec<String>> {
+        if let [ObjectNamePart::Identifier(ident)] = name.0.as_slice() {
+            let name = fold(ident);
+            if let Some((_, columns)) = self.common.iter().rev().find(|(n, _)| *n == name) {
+                return columns.clone();
+            }
+        }
+        (self.relations)(name)
+    }
+
+    /// What a name means if it is a merged column; None: it may stay as it is.
+    fn meaning(&self, ident: &Ident) -> Result<Option<Expr>> {
+        let name = fold(ident);
+        for scope in self.scopes.iter().rev() {
+            let mut found = scope.named(&name);
+            match (found.next(), found.next()) {
+                (Some(_), Some(_)) => {
+                    let text = format!("column reference \"{name}\" is ambiguous");
+                    return Err(SqlError::new(code::AMBIGUOUS_COLUMN, text));
+                }
+                (Some(one), None) => return Ok(one.merged.then(|| one.means.clone())),
+                (None, _) if scope.open => return Ok(None),
+                (None, _) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn visit(&mut self, node: &mut impl VisitMut) -> Result<()> {
+        let mut names = Names {
+            resolver: self,
+            depth: 0,
+        };
+        match node.visit(&mut names) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(error) => Err(error),
+        }
+    }
+}
+
+/// Looks at the names of one level; subqueries are levels of their own.
+struct Names<'r, 'a> {
+    resolver: &'r mut Resolver<'a>,
+    depth: usize,
+}
+
+impl VisitorMut for Names<'_, '_> {
+    type Break = SqlError;
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<SqlError> {
+        self.depth += 1;
+        match self.depth {
+            1 => flow(self.resolver.query(query).map(drop)),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    fn post_visit_query(&mut self, _: &mut Query) -> ControlFlow<SqlError> {
+        self.depth -= 1;
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
+        if let (0, Expr::Identifier(ident)) = (self.depth, &*expr) {
+            match self.resolver.meaning(ident) {
+                Ok(None) => {}
+                Ok(Some(means)) => *expr = means,
+                Err(error) => return ControlFlow::Break(error),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+fn flow(done: Result<()>) -> ControlFlow<SqlError> {
+    done.map_or_else(ControlFlow::Break, ControlFlow::Continue)
+}
+
+fn constraint(operator: &mut JoinOperator) -> Option<(Side, &mut JoinConstraint)> {
+    use JoinOperator as J;
+    match operator {
+        J::Join(c) | J::Inner(c) | J::Left(c) | J::LeftOuter(c) | J::CrossJoin(c) => Some((Side::Left, c)),
+        J::Right(c) | J::RightOuter(c) => Some((Side::Right, c)),
+        J::FullOuter(c) => Some((Side::Both, c)),
+        _ => None,
+    }
+}
+
+fn alias_columns(alias: &TableAlias) -> Vec<String> {
+    alias.columns.iter().map(|c| fold(&c.name)).collect()
+}
+
+/// `columns`, the first of them called otherwise.
+fn renamed(columns: Option<Vec<String>>, first: Vec<String>) -> Option<Vec<String>> {
+    let mut columns = columns?;
+    for (column, name) in columns.iter_mut().zip(first) {
+        *column = name;
+    }
+    Some(columns)
+}
+
+/// What a relation shows under its alias, or else its own name.
+fn aliased(columns: Option<Vec<String>>, alias: Option<&TableAlias>, name: &ObjectName) -> Scope {
+    let Some(alias) = alias else {
+        let path: Vec<Ident> = name.0.iter().filter_map(ObjectNamePart::as_ident).cloned().collect();
+        return Scope::of(columns, &path);
+    };
+    Scope::of(
+        renamed(columns, alias_columns(alias)),
+        std::slice::from_ref(&alias.name),
+    )
+}
+
+/// A function in FROM has one column, called as its alias says, or as the function.
+fn function_column(function: &TableFactor) -> Scope {
+    let (alias, name) = match function {
+        TableFactor::Table { name, alias, .. } | TableFactor::Function { name, alias, .. } => (alias, name.clone()),
+        TableFactor::UNNEST { alias, .. } => (alias, ObjectName::from(vec![Ident::new("unnest")])),
+        _ => return Scope::of(None, &[]),
+    };
+    let own = name.0.last().and_then(ObjectNamePart::as_ident).map(fold);
+    let column = alias.as_ref().map(|a| fold(&a.name)).or(own).unwrap_or_default();
+    aliased(Some(vec![column]), alias.as_ref(), &name)
+}
+
+/// The names of a SELECT's results; None where a relation behind `*` is not known.
+fn outputs(select: &Select, scope: &Scope) -> Option<Vec<String>> {
+    let mut out = Vec::new();
+    for item in &select.projection {
+        match item {
+            SelectItem::UnnamedExpr(expr) => out.push(column_name(expr).unwrap_or_else(|| "?column?".into())),
+            SelectItem::ExprWithAlias { alias, .. } => out.push(fold(alias)),
+            SelectItem::Wildcard(_) => out.extend(scope.names()?),
+            SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(name), _) => {
+                let name = name.0.last().and_then(ObjectNamePart::as_ident).map(fold)?;
+                out.extend(scope.relations.iter().find(|(n, _)| *n == name)?.1.clone()?);
+            }
+            _ => return None,
+        }
+    }
+    Some(out)
+}
