@@ -12,7 +12,7 @@ use crate::types::cast::Context;
 use cenote_engine::{ColumnType, LockStrength, Table, Wait};
 use sqlparser::ast::{
     self, Distinct, GroupByExpr, LimitClause, NonBlock, OrderByKind, Query, Select, SelectItem, SetExpr, Spanned,
-    Value as Literal,
+    Value as Literal, Visit, Visitor,
 };
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -484,22 +484,42 @@ pub(crate) fn lock_strength(lock: &ast::LockClause) -> LockStrength {
     }
 }
 
-/// Whether aggregate functions stand in the results or in ORDER BY.
+/// Whether aggregate functions of this SELECT stand in the results or in ORDER BY. Those inside a subquery are the subquery's.
 pub(crate) fn has_aggregate(select: &Select, query: &Query) -> bool {
-    let mut found = false;
-    let mut look = |expr: &ast::Expr| {
-        if let ast::Expr::Function(f) = expr
-            && f.over.is_none()
-            && qualified(&f.name).is_ok_and(|(_, name)| Kind::named(&name).is_some())
-        {
-            found = true;
-            return ControlFlow::Break(());
-        }
+    let mut look = FindAggregate { depth: 0 };
+    select.projection.visit(&mut look).is_break() || query.order_by.visit(&mut look).is_break()
+}
+
+struct FindAggregate {
+    /// Subqueries around the place that is looked at.
+    depth: usize,
+}
+
+impl Visitor for FindAggregate {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+        self.depth += 1;
         ControlFlow::Continue(())
-    };
-    let _ = ast::visit_expressions(&select.projection, &mut look);
-    let _ = ast::visit_expressions(&query.order_by, &mut look);
-    found
+    }
+
+    fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+        self.depth -= 1;
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &ast::Expr) -> ControlFlow<()> {
+        match expr {
+            ast::Expr::Function(f)
+                if self.depth == 0
+                    && f.over.is_none()
+                    && qualified(&f.name).is_ok_and(|(_, name)| Kind::named(&name).is_some()) =>
+            {
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        }
+    }
 }
 
 fn integer_literal(expr: &ast::Expr) -> Option<i64> {
