@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::expr::{Env, Expr, Input};
 use crate::hook::Rows;
-use crate::output::{Format, Formats, Output};
+use crate::output::{Field, Format, Formats, Output};
 use crate::settings::Settings;
 use crate::types::is_string;
 use crate::types::wire::{put_bytes, put_datum};
@@ -32,10 +32,24 @@ pub struct ClientSink<'a> {
     pub formats: Formats<'a>,
     /// For the time zone.
     pub settings: &'a Settings,
+    /// Columns to describe before the first row. Not earlier: until then the statement may still be planned again.
+    pub describe: Option<&'a [Field]>,
+}
+
+impl ClientSink<'_> {
+    /// RowDescription, where it is wanted and has not gone yet.
+    #[inline]
+    pub fn announce(&mut self) -> Result<()> {
+        match self.describe.take() {
+            None => Ok(()),
+            Some(fields) => self.out.row_description(fields, self.formats),
+        }
+    }
 }
 
 impl Sink for ClientSink<'_> {
     fn row(&mut self, outputs: &[Expr], env: &Env<'_>) -> Result<()> {
+        self.announce()?;
         let (formats, zone) = (self.formats, self.settings.zone());
         self.out.row(outputs.len() as u16, &mut |buffer| {
             for (i, output) in outputs.iter().enumerate() {
@@ -56,6 +70,7 @@ impl Sink for ClientSink<'_> {
     }
 
     fn values(&mut self, row: &[Datum]) -> Result<()> {
+        self.announce()?;
         let (formats, zone) = (self.formats, self.settings.zone());
         self.out.row(row.len() as u16, &mut |buffer| {
             row.iter()
@@ -66,6 +81,7 @@ impl Sink for ClientSink<'_> {
     }
 
     fn text(&mut self, text: Option<&[u8]>) -> Result<()> {
+        self.announce()?;
         let zone = self.settings.zone();
         self.out.row(1, &mut |buffer| {
             match text {
@@ -77,6 +93,7 @@ impl Sink for ClientSink<'_> {
     }
 
     fn foreign(&mut self, rows: &dyn Rows) -> Result<()> {
+        self.announce()?;
         let (formats, settings) = (self.formats, self.settings);
         self.out.row(rows.fields().len() as u16, &mut |buffer| {
             rows.encode(formats, settings, buffer)

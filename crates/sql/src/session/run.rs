@@ -43,7 +43,7 @@ impl Session {
         self.run_portal_with(portal, prepared, 0, true, out)
     }
 
-    /// Runs a portal; where a table was redefined meanwhile, plans again and tries again.
+    /// Runs a portal; where a table was redefined meanwhile, plans again and tries again, unless rows have gone to the client.
     pub(super) fn run_portal_with(
         &mut self,
         portal: &mut Portal,
@@ -57,9 +57,7 @@ impl Session {
             match self.run_portal(portal, max, describe, out) {
                 Err(error) if error.is_stale() && !begun && !self.tx.has_written() => {
                     self.tx.begin_statement();
-                    prepared.compiled = None;
-                    portal.planned = Some(self.plan(prepared)?);
-                    (portal.cursor, portal.view) = (Cursor::Start, None);
+                    self.plan_again(portal, prepared, describe)?;
                 }
                 done => return done,
             }
@@ -67,7 +65,23 @@ impl Session {
         self.run_portal(portal, max, describe, out)
     }
 
-    /// Runs a portal's plan: up to `max` rows (0: all). `describe`: RowDescription goes first.
+    /// Gives a portal a new plan. What the client was told (its columns, unless they are still to be described) and what it has sent
+    /// (parameters) must fit that too.
+    fn plan_again(&mut self, portal: &mut Portal, prepared: &mut Prepared, describe: bool) -> Result<()> {
+        prepared.compiled = None;
+        let planned = self.plan(prepared)?;
+        let fits =
+            |former: &Arc<Planned>| former.params == planned.params && (describe || former.fields == planned.fields);
+        if !portal.planned.as_ref().is_none_or(fits) {
+            let text = "cached plan must not change result type";
+            return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, text));
+        }
+        portal.planned = Some(planned);
+        (portal.cursor, portal.view) = (Cursor::Start, None);
+        Ok(())
+    }
+
+    /// Runs a portal's plan: up to `max` rows (0: all). `describe`: RowDescription goes before the first row, or the end.
     pub(super) fn run_portal(
         &mut self,
         portal: &mut Portal,
@@ -83,13 +97,11 @@ impl Session {
             return Err(SqlError::new(code::READ_ONLY_TRANSACTION, text));
         }
         let answers = !planned.fields.is_empty() || reads(&planned.plan);
-        if describe && answers {
-            out.row_description(&planned.fields, Formats(&portal.formats))?;
-        }
         let mut sink = ClientSink {
             out,
             formats: Formats(&portal.formats),
             settings: &self.env.settings,
+            describe: (describe && answers).then_some(&*planned.fields),
         };
         self.queried = true;
         let analytics = self.sql.analytics();
@@ -105,6 +117,7 @@ impl Session {
             analytics,
         };
         let ran = run_plan(&mut run, &planned, &mut portal.cursor, max, &mut sink);
+        let ran = ran.and_then(|given| sink.announce().map(|()| given));
         if portal.view.is_some() {
             self.tx.leave_view();
         } else if matches!((&ran, &portal.cursor), (Ok((_, false)), Cursor::Stream(_))) {

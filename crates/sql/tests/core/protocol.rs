@@ -65,6 +65,48 @@ fn binary_values_go_both_ways() {
     assert_eq!(answer.rows, vec![wanted.into_iter().map(Some).collect::<Vec<_>>()]);
 }
 
+/// Runs `statement` in a session while another has redefined table `t`, uncommitted: it plans by the former definition, waits for the
+/// table's lock, and meets the new one.
+fn redefined_under<T: Send>(redefine: &str, statement: impl FnOnce(&mut Session) -> T + Send) -> T {
+    let database = Database::new();
+    let (mut definer, mut session) = (database.session(), database.session());
+    prepared(&mut session);
+    simple(&mut definer, &format!("BEGIN; {redefine}")).expect("redefined");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(move || statement(&mut session));
+        // Should the statement be later than this, it plans by the new definition, and the test shows nothing.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        simple(&mut definer, "COMMIT").expect("committed");
+        waiting.join().expect("no panic")
+    })
+}
+
+/// RowDescription went out before the first row was asked for; where the table turned out to be redefined, the statement was planned
+/// again, and described again.
+#[test]
+fn a_statement_planned_again_is_described_once() {
+    let wait = "SELECT * FROM t WHERE id < 3 FOR UPDATE";
+    let answer = redefined_under("TRUNCATE t", move |session| simple(session, wait)).expect("no rows");
+    assert_eq!((answer.described, answer.lines().len()), (1, 0));
+    let other = "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, a int, b int); INSERT INTO t VALUES (1, 2, 3)";
+    let answer = redefined_under(other, move |session| simple(session, wait)).expect("a row");
+    assert_eq!((answer.described, answer.fields.len()), (1, 3));
+    assert_eq!(answer.lines(), ["1|2|3"]);
+}
+
+/// After Describe the client counts on the columns: it gets an error, as in PostgreSQL, and not rows of other columns.
+#[test]
+fn a_described_portal_does_not_change_its_columns() {
+    let wait = "SELECT * FROM t WHERE id < 3 FOR UPDATE";
+    let other = "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, a int, b int); INSERT INTO t VALUES (1, 2, 3)";
+    match redefined_under(other, move |session| extended(session, wait, &[])) {
+        Err(error) => assert_eq!(error.code(), "0A000", "{error}"),
+        Ok(answer) => assert_eq!(answer.fields.len(), 3, "planned by the new definition from the start"),
+    }
+    let answer = redefined_under("TRUNCATE t", move |session| extended(session, wait, &[])).expect("no rows");
+    assert_eq!((answer.described, answer.lines().len()), (1, 0));
+}
+
 #[test]
 fn portals_suspend_and_go_on() {
     let database = Database::new();
