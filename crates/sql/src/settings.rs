@@ -29,6 +29,8 @@ enum Kind {
     Word(&'static [&'static str]),
     /// A time zone.
     Zone,
+    /// A name of UTF-8: as in PostgreSQL, only letters and digits count (asyncpg sends `'utf-8'` with its quotes).
+    Encoding,
     /// Cannot be changed.
     Fixed,
     /// Only these words mean what they say; others would be a promise that Cenote does not keep.
@@ -70,11 +72,7 @@ static DEFINITIONS: &[Definition] = &[
     reported("application_name", "", Kind::Text),
     def("bytea_output", "hex", Kind::Only(&["hex"])),
     def("check_function_bodies", "on", Kind::Bool),
-    reported(
-        "client_encoding",
-        "UTF8",
-        Kind::Only(&["UTF8", "utf-8", "unicode", "sql_ascii"]),
-    ),
+    reported("client_encoding", "UTF8", Kind::Encoding),
     def("client_min_messages", "notice", Kind::Word(LEVELS)),
     reported(
         "DateStyle",
@@ -331,9 +329,16 @@ fn check(definition: &Definition, value: &str) -> Result<String> {
         Kind::Millis => parse_millis(&lower).ok_or_else(refused)?.to_string(),
         Kind::Word(words) => words.iter().find(|w| **w == lower).ok_or_else(refused)?.to_string(),
         Kind::Only(words) if words.iter().any(|w| w.eq_ignore_ascii_case(value.trim())) => match definition.name {
-            "client_encoding" | "DateStyle" | "standard_conforming_strings" => definition.default.to_string(),
+            "DateStyle" | "standard_conforming_strings" => definition.default.to_string(),
             _ => lower,
         },
+        Kind::Encoding => {
+            let plain: String = lower.chars().filter(char::is_ascii_alphanumeric).collect();
+            match plain.as_str() {
+                "utf8" | "unicode" | "sqlascii" => definition.default.to_string(),
+                _ => return Err(SqlError::unsupported(format!("{} = '{value}'", definition.name))),
+            }
+        }
         Kind::Only(_) => return Err(SqlError::unsupported(format!("{} = '{value}'", definition.name))),
     })
 }
@@ -382,6 +387,10 @@ mod tests {
             settings.set("client_encoding", "LATIN1", false).unwrap_err().code(),
             "0A000"
         );
+        for name in ["utf-8", "'utf-8'", "UTF8", "Unicode", "SQL_ASCII"] {
+            settings.set("client_encoding", name, false).unwrap();
+            assert_eq!(settings.get("client_encoding").unwrap(), "UTF8");
+        }
         assert_eq!(
             settings.set("synchronous_commit", "off", false).unwrap_err().code(),
             "0A000"

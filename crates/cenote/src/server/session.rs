@@ -5,7 +5,7 @@
 //! waiting ◄───────────────────────────── ReadyForQuery, one write ─┤
 //!    │                                                             │
 //!    └─ Parse, Bind, Describe, Execute, Close ── ok ─► gathering ─ Sync
-//!                                        └─ error ─► skipping ──── Sync
+//!                                        └─ error ─► skipping ──── Sync (Flush is heeded: it sends the error)
 //! ```
 //!
 //! Nothing is written between two Syncs unless the client asks (Flush), a result streams, or COPY hands the turn over.
@@ -219,6 +219,8 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
             b'S' => self.sync(),
             // What remains of a COPY that failed.
             b'd' | b'c' | b'f' => Ok(()),
+            // The error that began the skipping is among what the client wants to see.
+            b'H' if self.skipping => self.wire.flush(),
             _ if self.skipping => Ok(()),
             b'Q' => self.query(message),
             b'F' => self.function_call(),

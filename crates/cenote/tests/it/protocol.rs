@@ -76,6 +76,18 @@ fn a_pipeline_skips_to_sync_after_an_error() {
     assert_eq!(client.tags(), "12TDDCZ");
 }
 
+/// asyncpg sends Parse, Describe and Flush, and waits: the error of Parse stayed in the buffer until a Sync that never came.
+#[test]
+fn flush_sends_the_error_that_came_before_it() {
+    let host = Host::start();
+    let mut client = host.client();
+    client.send(&[parse("s", "syntax"), message(b'D', b"Ss\0"), message(b'H', b"")].concat());
+    let (tag, body) = client.next().expect("an error before Sync");
+    assert_eq!((tag, sqlstate(&body)), (b'E', "42601".into()));
+    client.send(&[parse("", "rows 1"), message(b'H', b""), message(b'S', b"")].concat());
+    assert_eq!(client.tags(), "Z", "skipped up to Sync, nothing said twice");
+}
+
 #[test]
 fn a_portal_is_suspended_and_resumed() {
     let host = Host::start();
