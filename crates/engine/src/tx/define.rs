@@ -45,7 +45,7 @@ impl Tx {
     /// A table by name, as this transaction sees the catalog.
     pub fn table(&self, name: &str) -> Result<Option<Arc<Table>>> {
         let table = self.catalog().tables.get(name).cloned();
-        table.iter().try_for_each(|table| self.refuse_replaced(table))?;
+        table.iter().try_for_each(|table| self.reader.refuse_replaced(table))?;
         Ok(table)
     }
 
@@ -54,22 +54,9 @@ impl Tx {
         Ok(self.catalog().by_id.get(&id).cloned())
     }
 
-    /// All tables, by name.
+    /// The definitions of all tables, by name. Before rows are read, [`Reader::refuse_replaced`] is asked.
     pub fn tables(&self) -> Result<Vec<Arc<Table>>> {
-        let tables: Vec<Arc<Table>> = self.catalog().tables.values().cloned().collect();
-        tables.iter().try_for_each(|table| self.refuse_replaced(table))?;
-        Ok(tables)
-    }
-
-    /// TRUNCATE and ALTER give a table new trees, which hold nothing that a snapshot of before could read: at repeatable read
-    /// the transaction has to run again.
-    fn refuse_replaced(&self, table: &Table) -> Result<()> {
-        let Some(seen) = &self.seen else { return Ok(()) };
-        let committed = self.engine().catalog.current();
-        match (seen.by_id.get(&table.id), committed.by_id.get(&table.id)) {
-            (Some(then), Some(now)) if then.space != now.space => Err(Error::Serialization(REPLACED)),
-            _ => Ok(()),
-        }
+        Ok(self.catalog().tables.values().cloned().collect())
     }
 
     /// The table of an index and the index's position in it.

@@ -27,7 +27,7 @@ pub use write::Decide;
 
 use crate::api::{Direction, Isolation, RowBatch};
 use crate::catalog::Table;
-use crate::catalog::state::{Catalog, Overlay};
+use crate::catalog::state::Overlay;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
@@ -67,8 +67,6 @@ pub struct Tx {
     active: bool,
     /// Repeatable read: whether the first statement has taken the snapshot.
     snapshot_fixed: bool,
-    /// Repeatable read: the catalog as it was shortly before the snapshot was taken.
-    seen: Option<Arc<Catalog>>,
     read_only: bool,
     lock_timeout: Option<rt::Nanos>,
     /// Undo segment, kept from transaction to transaction.
@@ -100,7 +98,6 @@ impl Tx {
             isolation: Isolation::ReadCommitted,
             active: false,
             snapshot_fixed: false,
-            seen: None,
             read_only: false,
             lock_timeout: None,
             writer: None,
@@ -124,7 +121,7 @@ impl Tx {
         self.isolation = isolation;
         self.active = true;
         self.snapshot_fixed = false;
-        self.seen = None;
+        self.reader.seen = None;
         self.reader.upto = ALL_OWN;
         self.reader.refresh();
     }
@@ -140,7 +137,7 @@ impl Tx {
             if std::mem::replace(&mut self.snapshot_fixed, true) {
                 return;
             }
-            self.seen = Some(self.engine().catalog.current());
+            self.reader.seen = Some(self.engine().catalog.current());
         }
         self.reader.refresh();
     }

@@ -19,6 +19,7 @@ use super::slots::{Hold, Lease};
 use super::status::Status;
 use crate::api::{Direction, RowBatch};
 use crate::catalog::Table;
+use crate::catalog::state::Catalog;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
@@ -45,6 +46,8 @@ pub struct Reader {
     pub(crate) lease: Arc<Lease>,
     /// Keeps a clone's snapshot; the transaction's own reader publishes its.
     _hold: Option<Hold>,
+    /// Repeatable read: the catalog as it was shortly before the snapshot was taken.
+    pub(crate) seen: Option<Arc<Catalog>>,
 }
 
 /// `Reader::upto` of one who sees all that its transaction has done.
@@ -57,6 +60,7 @@ impl Clone for Reader {
             cancel: self.cancel.clone(),
             lease: self.lease.clone(),
             _hold: Some(self.lease.hold(self.snapshot)),
+            seen: self.seen.clone(),
             ..*self
         }
     }
@@ -80,6 +84,7 @@ impl Reader {
             cancel: Arc::default(),
             lease,
             _hold: None,
+            seen: None,
         }
     }
 
@@ -131,6 +136,17 @@ impl Reader {
             scan,
             leaf: LeafBatch::new(),
             scratch: Vec::new(),
+        }
+    }
+
+    /// 40001 where TRUNCATE or ALTER TABLE has given the table new trees since the snapshot of a transaction at repeatable read
+    /// was taken: they hold nothing that it could read, so the transaction has to run again.
+    pub fn refuse_replaced(&self, table: &Table) -> Result<()> {
+        let Some(seen) = &self.seen else { return Ok(()) };
+        let committed = self.engine.catalog.current();
+        match (seen.by_id.get(&table.id), committed.by_id.get(&table.id)) {
+            (Some(then), Some(now)) if then.space != now.space => Err(Error::Serialization(REPLACED)),
+            _ => Ok(()),
         }
     }
 

@@ -123,7 +123,7 @@ fn an_older_snapshot_looks_at_a_rebuilt_table() {
     tx.commit().unwrap();
     old.begin_statement();
     assert_eq!(old.table("t").unwrap_err().sqlstate(), "40001");
-    assert_eq!(old.tables().unwrap_err().sqlstate(), "40001");
+    assert_eq!(old.reader().refuse_replaced(&keyed).unwrap_err().sqlstate(), "40001");
     drop((tx, old));
     engine.shutdown().unwrap();
 }

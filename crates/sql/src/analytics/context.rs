@@ -151,22 +151,27 @@ impl Names<'_> {
             Some(schema @ ("pg_catalog" | "information_schema")) => {
                 pg_catalog::relation(self.snapshot, schema, name.table())
             }
-            Some("public") => self.user_table(name.table()),
+            Some("public") => self.user_table(name.table())?,
             Some(_) => None,
             None => self
-                .user_table(name.table())
+                .user_table(name.table())?
                 .or_else(|| pg_catalog::relation(self.snapshot, "pg_catalog", name.table()))
                 .or_else(|| pg_catalog::system_view(self.snapshot, name.table())),
         };
         found.ok_or_else(missing)
     }
 
-    fn user_table(&self, name: &str) -> Option<Arc<dyn TableProvider>> {
-        let table = self.snapshot.table(name)?;
+    /// A table to read: the only place where a table that the snapshot cannot read is refused, since the statement names it.
+    fn user_table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
+        let Some(table) = self.snapshot.table(name) else {
+            return Ok(None);
+        };
+        let refused = self.snapshot.scope.reader.refuse_replaced(table);
+        refused.map_err(|error| inward(error.into()))?;
         self.rows
             .set(self.rows.get().saturating_add(self.snapshot.engine.row_estimate(table)));
         self.tables.borrow_mut().push(table.id);
-        Some(Arc::new(EngineTable::new(table.clone(), self.snapshot.clone())))
+        Ok(Some(Arc::new(EngineTable::new(table.clone(), self.snapshot.clone()))))
     }
 }
 
