@@ -4,11 +4,12 @@
 use crate::ledger::{self, Transfers, Verdict};
 use crate::load::{self, BUCKET_MS, Progress};
 use crate::plot::{Line, Panel};
+use crate::quarters::Quarters;
 use crate::server::{CenoteOptions, RegionFile, Server};
 use crate::table::{lay_out, thousands};
 use crate::{IoContext, Result};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -107,7 +108,15 @@ fn fill(server: &Server, accounts: i64) -> Result<()> {
     let style = ProgressStyle::with_template("loading  {bar:40} {pos}/{len} rows").expect("a constant template");
     let bar = ProgressBar::new(accounts as u64).with_style(style);
     let mut client = load::connect(server.port)?;
-    ledger::prepare(&mut client, accounts, |rows| bar.set_position(rows))?;
+    let (mut quarters, began) = (Quarters::default(), Instant::now());
+    ledger::prepare(&mut client, accounts, |rows| {
+        bar.set_position(rows);
+        if bar.is_hidden()
+            && let Some(percent) = quarters.due(rows, accounts as u64, began.elapsed())
+        {
+            println!("loading  {percent:>3}% of {} rows", thousands(accounts as f64));
+        }
+    })?;
     bar.finish();
     Ok(())
 }
@@ -119,13 +128,11 @@ pub fn kill_under_load(options: &Options, server: &CenoteOptions, mut running: S
         .map(|w| Transfers::new(w, options.accounts, 4, 42))
         .collect();
     let workers = load::run(server.port, &progress, workloads);
-    watch(&progress, options.before);
+    let mut screen = Screen::stdout();
+    screen.watch(&progress, options.before);
     let killed_at = progress.elapsed();
     running.kill();
-    println!(
-        "\r{:6.2} s  SIGKILL                                                      ",
-        killed_at.as_secs_f64()
-    );
+    println!("{:6.2} s  SIGKILL", killed_at.as_secs_f64());
     let exec_at = progress.elapsed();
     let restarted = Server::cenote(server)?;
     println!(
@@ -133,7 +140,7 @@ pub fn kill_under_load(options: &Options, server: &CenoteOptions, mut running: S
         progress.elapsed().as_secs_f64(),
         ms(restarted.ready)
     );
-    watch(&progress, progress.elapsed() + options.after);
+    screen.watch(&progress, progress.elapsed() + options.after);
     progress.stop();
     let results = load::join(workers);
     let mut client = load::connect(server.port)?;
@@ -161,22 +168,50 @@ pub fn kill_under_load(options: &Options, server: &CenoteOptions, mut running: S
     })
 }
 
-/// Shows the rate every tenth of a second until `end` (since the load began).
-fn watch(progress: &Progress, end: Duration) {
-    let began = Instant::now();
-    let mut peak = 1.0_f64;
-    while progress.elapsed() < end {
-        std::thread::sleep(Duration::from_millis(100));
-        let rate = progress.rate(Duration::from_millis(200));
-        peak = peak.max(rate);
-        let bar = "#".repeat((rate / peak * 40.0) as usize);
-        let seconds = progress.elapsed().as_secs_f64();
-        print!("\r{seconds:6.2} s  {:>8} transactions/s  {bar:<40}", thousands(rate));
-        // A terminal that cannot be written to shows nothing; the run goes on.
-        let _ = std::io::stdout().flush();
+/// Where the rate of a load is shown.
+struct Screen<W> {
+    out: W,
+    /// It shows one line, which changes; anything else gets a line each quarter.
+    terminal: bool,
+}
+
+impl Screen<std::io::Stdout> {
+    fn stdout() -> Self {
+        let out = std::io::stdout();
+        let terminal = out.is_terminal();
+        Screen { out, terminal }
     }
-    if began.elapsed() > Duration::ZERO {
-        println!();
+}
+
+impl<W: Write> Screen<W> {
+    /// Shows the rate, which is looked at every tenth of a second, until `end` (since the load began).
+    fn watch(&mut self, progress: &Progress, end: Duration) {
+        let begin = progress.elapsed();
+        let all = end.saturating_sub(begin);
+        let (mut peak, mut quarters) = (1.0_f64, Quarters::default());
+        while progress.elapsed() < end {
+            std::thread::sleep(Duration::from_millis(100));
+            let rate = progress.rate(Duration::from_millis(200));
+            peak = peak.max(rate);
+            let now = progress.elapsed();
+            let shown = format!("{:6.2} s  {:>8} transactions/s", now.as_secs_f64(), thousands(rate));
+            let done = now.saturating_sub(begin);
+            // An output that cannot be written to shows nothing; the run goes on.
+            let _ = if self.terminal {
+                let bar = "#".repeat((rate / peak * 40.0) as usize);
+                write!(self.out, "\r{shown}  {bar:<40}").and_then(|()| self.out.flush())
+            } else if quarters
+                .due(done.as_millis() as u64, all.as_millis() as u64, done)
+                .is_some()
+            {
+                writeln!(self.out, "{shown}")
+            } else {
+                Ok(())
+            };
+        }
+        if self.terminal && !all.is_zero() {
+            let _ = writeln!(self.out);
+        }
     }
 }
 
@@ -308,6 +343,25 @@ fn panel(shown: &Shown) -> Panel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `make demo > log` left one line of 8,000 characters: the rate was written ten times a second behind a carriage return.
+    #[test]
+    fn an_output_that_is_no_terminal_gets_lines() {
+        let progress = Progress::new(Duration::from_secs(5));
+        let shown = |terminal| {
+            let mut screen = Screen {
+                out: Vec::new(),
+                terminal,
+            };
+            screen.watch(&progress, progress.elapsed() + Duration::from_millis(350));
+            String::from_utf8(screen.out).expect("text")
+        };
+        let plain = shown(false);
+        assert!(!plain.contains('\r'), "{plain:?}");
+        assert_eq!(plain.lines().count(), 1, "{plain:?}");
+        let drawn = shown(true);
+        assert!(drawn.starts_with('\r') && drawn.ends_with('\n'), "{drawn:?}");
+    }
 
     #[test]
     fn gaps_are_measured_from_exec() {

@@ -26,6 +26,7 @@ pub mod peers;
 pub mod plot;
 pub mod pods;
 pub mod pool;
+pub mod quarters;
 pub mod reproduce;
 pub mod server;
 pub mod statements;
