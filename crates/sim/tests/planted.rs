@@ -15,10 +15,11 @@ fn place(fault: Fault) -> (&'static str, u64) {
         Fault::PageBeforeLog => ("crash", 40),
         Fault::ChainLink | Fault::ListLock => ("crash", 40),
         Fault::RowLock | Fault::WriteLock | Fault::StaleCts | Fault::EarlyAnswer => ("transactions", 20),
+        Fault::AbortedVersion => ("transactions", 40),
         Fault::RemoteBeforeLog | Fault::StaleCopy | Fault::StillOwned | Fault::LostTrace => ("tiered", 40),
         Fault::StaleCache | Fault::LostFlush | Fault::HeatComparison | Fault::MoveFence => ("pool", 60),
         Fault::GrantFence => ("grants", 40),
-        Fault::StalledCommit => unreachable!("breaks no rule, and is not among `ALL`"),
+        Fault::StalledCommit | Fault::StalledLook => unreachable!("breaks no rule, and is not among `ALL`"),
     }
 }
 

@@ -57,13 +57,17 @@ pub enum Fault {
     MoveFence,
     /// A memory node says that who held a grant has ended, and has not looked.
     GrantFence,
+    /// A row's version is believed though its transaction was rolled back while it was looked at.
+    AbortedVersion,
     /// Breaks no rule: some commits stand still for long between their place in the log and the stamps of their pages.
     StalledCommit,
+    /// Breaks no rule: some who have copied a row stand still for long before they ask what has become of its transaction.
+    StalledLook,
 }
 
 impl Fault {
     /// All that break a rule, and that a world finds.
-    pub const ALL: [Fault; 20] = [
+    pub const ALL: [Fault; 21] = [
         Fault::PageFlush,
         Fault::Invalidate,
         Fault::PageBeforeLog,
@@ -84,6 +88,7 @@ impl Fault {
         Fault::HeatComparison,
         Fault::MoveFence,
         Fault::GrantFence,
+        Fault::AbortedVersion,
     ];
 
     /// Its name on a command line.
@@ -109,7 +114,9 @@ impl Fault {
             Fault::HeatComparison => "heat-comparison",
             Fault::MoveFence => "move-fence",
             Fault::GrantFence => "grant-fence",
+            Fault::AbortedVersion => "aborted-version",
             Fault::StalledCommit => "stalled-commit",
+            Fault::StalledLook => "stalled-look",
         }
     }
 

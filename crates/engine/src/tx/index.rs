@@ -7,6 +7,8 @@
 //! A unique key is checked, under its stripe, against the newest version of each row that an entry leads to: one by a
 //! transaction in progress has to be waited for, whichever way it will end.
 
+use super::status::BELOW_LOW_WATER;
+use super::write::Newest;
 use super::{Status, Tx};
 use crate::api::Direction;
 use crate::catalog::{IndexDef, Table};
@@ -16,7 +18,7 @@ use crate::key::{self, KeyRange};
 use crate::large;
 use crate::tree::{BTree, LeafBatch};
 use crate::tx::read::split_entry;
-use crate::undo::record::{TRAILER, Trailer};
+use crate::undo::record::TRAILER;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 
@@ -26,6 +28,18 @@ pub(super) enum Obstacle {
     Duplicate(usize, Vec<u8>),
     /// A transaction that may give it or take it away.
     InProgress(u64),
+}
+
+/// What has become of the transaction that made a version, when it was asked for.
+pub(super) enum Standing {
+    /// It is this one, or the snapshot sees it: it was committed before the version was copied.
+    Seen,
+    /// It has committed, maybe behind the copy.
+    Committed,
+    /// It runs.
+    InProgress(u64),
+    /// It was rolled back: the version does not stand any more.
+    Over,
 }
 
 /// Keys that a change enters in indexes: (position of the index, its columns' bytes).
@@ -110,16 +124,15 @@ impl Tx {
         row_key: &[u8],
     ) -> Result<Option<Obstacle>> {
         let mut value = Vec::new();
-        if !(BTree { space: table.space }).get(&self.engine().pool, row_key, &mut value)? {
-            return Ok(None);
-        }
-        let trailer = Trailer::of(&value)?;
-        if let Some(by) = self.in_progress(trailer.tx)? {
-            return Ok(Some(Obstacle::InProgress(by)));
-        }
+        let trailer = match self.newest(table, row_key, &mut value)? {
+            Newest::Missing => return Ok(None),
+            Newest::InProgress(by) => return Ok(Some(Obstacle::InProgress(by))),
+            Newest::Row { trailer, .. } => trailer,
+        };
         if trailer.deleted() {
             return Ok(None);
         }
+        // The version stands, and this transaction's snapshot keeps purge from what it has outside.
         value.truncate(value.len() - TRAILER);
         self.reader().complete(table, &mut value)?;
         let mut have = Vec::new();
@@ -127,20 +140,22 @@ impl Tx {
         Ok((have == key).then(|| Obstacle::Duplicate(position, row_key.to_vec())))
     }
 
-    /// The transaction, if it is another's and runs. Commits behind the snapshot are noted as built on.
-    pub(super) fn in_progress(&self, tx: u64) -> Result<Option<u64>> {
+    /// What has become of the transaction that made a version. Commits behind the snapshot are noted as built on.
+    pub(super) fn standing(&self, tx: u64) -> Result<Standing> {
         let reader = self.reader();
         if tx < reader.low_water || tx == reader.own {
-            return Ok(None);
+            return Ok(Standing::Seen);
         }
         Ok(match self.engine().status(tx)? {
-            Status::Active(_) if planted(Fault::WriteLock) => None,
-            Status::Active(_) => Some(tx),
-            Status::Committed(at) if at > reader.snapshot => {
+            Status::Active(_) if planted(Fault::WriteLock) => Standing::Seen,
+            Status::Active(_) => Standing::InProgress(tx),
+            Status::Committed(BELOW_LOW_WATER) => Standing::Committed,
+            Status::Committed(at) if at <= reader.snapshot => Standing::Seen,
+            Status::Committed(at) => {
                 self.built_on.fetch_max(at, Ordering::Relaxed);
-                None
+                Standing::Committed
             }
-            _ => None,
+            Status::Over => Standing::Over,
         })
     }
 }

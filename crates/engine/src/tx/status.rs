@@ -29,6 +29,9 @@ const ACTIVE: u64 = 1 << 63;
 /// Numbers reserved in the control file at a time.
 const BLOCK: u64 = 1 << 16;
 
+/// The timestamp told of numbers below the low-water mark, without a look: most have committed, those rolled back count as that.
+pub(crate) const BELOW_LOW_WATER: u64 = 1;
+
 /// Status of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
@@ -178,7 +181,7 @@ impl TxTable {
     /// its slot's page may be gone, or go (and be emptied first) while it is read, so the mark is asked again behind that.
     pub(crate) fn status(&self, seq: u64, from_page: impl FnOnce(u64) -> Result<u64>) -> Result<Status> {
         if seq < self.low_water() {
-            return Ok(Status::Committed(1));
+            return Ok(Status::Committed(BELOW_LOW_WATER));
         }
         let place = self.place(seq);
         if place.tag.load(Ordering::Acquire) == seq {
@@ -196,7 +199,7 @@ impl TxTable {
         let word = from_page(seq);
         fence(Ordering::Acquire);
         if seq < self.low_water() {
-            Ok(Status::Committed(1))
+            Ok(Status::Committed(BELOW_LOW_WATER))
         } else {
             word.map(Status::decode)
         }

@@ -4,6 +4,11 @@
 //! written is worked out before, from a version that was read without a latch; under the latch it is only checked that this
 //! version is still the newest (its undo pointer names it), else all is done again.
 //!
+//! An answer that changes nothing (a duplicate, no such row, a condition that does not hold) is checked by nobody later, so the
+//! version that it rests on must have been the newest at a moment at which its transaction was not to be taken back any more.
+//! The copy and the question for the status are two moments: a rollback between them leaves a copy of what never was, with a
+//! status that is over, or committed where a savepoint was returned to. `Tx::newest` copies again where that is possible.
+//!
 //! Whose a row is, by its newest version:
 //! - made by a transaction in progress: wait for it, look again;
 //! - locked explicitly by another: wait for that one;
@@ -13,7 +18,7 @@
 //! Latch order: clustered leaf → undo page → space header.
 
 use super::Tx;
-use super::index::{self, NewKeys, Obstacle};
+use super::index::{self, NewKeys, Obstacle, Standing};
 use super::locks::{row_name, table_lock};
 use crate::api::{Change, Insert, Isolation, LockStrength, Locked, Outcome, Wait};
 use crate::catalog::Table;
@@ -23,6 +28,7 @@ use crate::large;
 use crate::row::FLAG_EXTERNAL;
 use crate::tree::{BTree, LargeRef};
 use crate::undo::record::{DELETED, Kind, NewRecord, TRAILER, Trailer};
+use cenote_base::rt;
 use cenote_base::rt::fault::{Fault, planted};
 
 /// What `Tx::modify` asks about a row's newest version; the flag: it is another than the snapshot sees.
@@ -48,10 +54,17 @@ struct Stored {
     refs: Vec<LargeRef>,
 }
 
-/// Newest version of a row, if it is free to be changed.
-enum Newest {
+/// Newest version of a row.
+pub(super) enum Newest {
+    /// There is no version.
     Missing,
-    Row(Trailer),
+    /// One that was the newest at a moment at which its transaction was known to stand (or is this one).
+    Row {
+        trailer: Trailer,
+        /// The snapshot does not see it.
+        moved: bool,
+    },
+    /// One of a transaction in progress.
     InProgress(u64),
 }
 
@@ -147,7 +160,7 @@ impl Tx {
             match self.newest(table, row_key, &mut value)? {
                 Newest::InProgress(by) => return Ok(Some(Obstacle::InProgress(by))),
                 // It decides before the others: see `insert_row`.
-                Newest::Row(trailer) if !trailer.deleted() => return Ok(None),
+                Newest::Row { trailer, .. } if !trailer.deleted() => return Ok(None),
                 _ => {}
             }
         }
@@ -165,7 +178,7 @@ impl Tx {
     fn live_row(&self, table: &Table, row_key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
         Ok(match self.newest(table, row_key, &mut value)? {
-            Newest::Row(trailer) if !trailer.deleted() => Some(row_key.to_vec()),
+            Newest::Row { trailer, .. } if !trailer.deleted() => Some(row_key.to_vec()),
             _ => None,
         })
     }
@@ -181,8 +194,11 @@ impl Tx {
         if pos.found {
             tree.value(&m, &pos, &mut self.scratch.old);
             before = Trailer::of(&self.scratch.old)?;
-            if let Some(by) = self.in_progress(before.tx)? {
-                return Ok(Step::WaitFor(by));
+            // Under the latch: a rollback would have to take its version away before its status could change.
+            match self.standing(before.tx)? {
+                Standing::InProgress(by) => return Ok(Step::WaitFor(by)),
+                Standing::Over => return Err(bears_no_transaction(table, before)),
+                Standing::Seen | Standing::Committed => {}
             }
             if !before.deleted() {
                 return Ok(Step::Done(Insert::Duplicate {
@@ -238,12 +254,11 @@ impl Tx {
         self.write_table(table)?;
         let mut value = Vec::new();
         loop {
-            let trailer = match self.settle(table, key, LockStrength::Update, Wait::Block, &mut value)? {
-                Settled::Row(trailer) => trailer,
+            let (trailer, moved) = match self.settle(table, key, LockStrength::Update, Wait::Block, &mut value)? {
+                Settled::Row { trailer, moved } => (trailer, moved),
                 Settled::Gone => return Ok(Outcome::Gone),
                 Settled::Skipped => return Ok(Outcome::Skipped),
             };
-            let moved = !self.is_own(trailer) && !self.reader.sees(trailer)?;
             self.refuse_moved(moved, trailer)?;
             if trailer.deleted() {
                 return Ok(Outcome::Gone);
@@ -276,13 +291,12 @@ impl Tx {
     ) -> Result<Locked> {
         self.share_table(table)?;
         loop {
-            let trailer = match self.settle(table, key, strength, wait, row)? {
-                Settled::Row(trailer) => trailer,
+            let (trailer, moved) = match self.settle(table, key, strength, wait, row)? {
+                Settled::Row { trailer, moved } => (trailer, moved),
                 Settled::Gone => return Ok(Locked::Gone),
                 Settled::Skipped => return Ok(Locked::Skipped),
             };
-            let moved = !self.reader.sees(trailer)?;
-            if moved && self.is_own(trailer) {
+            if self.is_own(trailer) && !self.reader.sees(trailer)? {
                 return Ok(Locked::Gone);
             }
             self.refuse_moved(moved, trailer)?;
@@ -323,8 +337,8 @@ impl Tx {
             let (by, locked) = match self.newest(table, key, value)? {
                 Newest::Missing => return Ok(Settled::Gone),
                 Newest::InProgress(by) => (by, false),
-                Newest::Row(trailer) => match self.lock_conflict(table, key, strength) {
-                    None => return Ok(Settled::Row(trailer)),
+                Newest::Row { trailer, moved } => match self.lock_conflict(table, key, strength) {
+                    None => return Ok(Settled::Row { trailer, moved }),
                     Some(by) => (by, true),
                 },
             };
@@ -342,15 +356,48 @@ impl Tx {
         }
     }
 
-    fn newest(&self, table: &Table, key: &[u8], value: &mut Vec<u8>) -> Result<Newest> {
-        if !(BTree { space: table.space }).get(&self.engine().pool, key, value)? {
-            return Ok(Newest::Missing);
+    /// Copies the newest version. One that the snapshot sees was committed before it was copied, and one of a transaction in
+    /// progress is waited for. Any other may have been taken back between the copy and the question for its transaction's
+    /// status: it counts if it still stands there behind that.
+    pub(super) fn newest(&self, table: &Table, key: &[u8], value: &mut Vec<u8>) -> Result<Newest> {
+        let (mut committed, mut over) = (None, None);
+        loop {
+            if !(BTree { space: table.space }).get(&self.engine().pool, key, value)? {
+                return Ok(Newest::Missing);
+            }
+            let trailer = Trailer::of(value)?;
+            if committed == Some(trailer) {
+                let moved = !self.reader.sees(trailer)?;
+                return Ok(Newest::Row { trailer, moved });
+            }
+            if over == Some(trailer) {
+                return Err(bears_no_transaction(table, trailer));
+            }
+            if planted(Fault::StalledLook) {
+                stand_still();
+            }
+            match self.standing(trailer.tx)? {
+                Standing::InProgress(by) => return Ok(Newest::InProgress(by)),
+                Standing::Seen => return Ok(Newest::Row { trailer, moved: false }),
+                _ if planted(Fault::AbortedVersion) => return Ok(Newest::Row { trailer, moved: true }),
+                Standing::Committed => committed = Some(trailer),
+                Standing::Over => over = Some(trailer),
+            }
         }
-        let trailer = Trailer::of(value)?;
-        Ok(match self.in_progress(trailer.tx)? {
-            Some(by) => Newest::InProgress(by),
-            None => Newest::Row(trailer),
-        })
+    }
+
+    /// Whether the newest version of the row still is the one with this trailer. Positions of undo are not used twice, so it
+    /// then was all the while.
+    fn is_still(&self, table: &Table, key: &[u8], seen: Trailer) -> Result<bool> {
+        let mut value = Vec::new();
+        Ok((BTree { space: table.space }).get(&self.engine().pool, key, &mut value)? && Trailer::of(&value)? == seen)
+    }
+
+    /// Whether the snapshot sees the newest version of the row: the one that a `Duplicate` was found in, unless somebody has
+    /// changed the row since.
+    pub fn sees_newest(&self, table: &Table, key: &[u8]) -> Result<bool> {
+        let newest = self.newest(table, key, &mut Vec::new())?;
+        Ok(matches!(newest, Newest::Row { trailer, moved: false } if !trailer.deleted()))
     }
 
     fn lock_conflict(&self, table: &Table, key: &[u8], strength: LockStrength) -> Option<u64> {
@@ -411,6 +458,8 @@ impl Tx {
         if !unique.is_empty() {
             match self.find_obstacle(table, new, key, &keys)? {
                 Some(Obstacle::InProgress(by)) => return Ok(Applied::WaitFor(by)),
+                // Of the row as it was seen: one that has changed since is looked at again.
+                Some(Obstacle::Duplicate(..)) if !self.is_still(table, key, seen)? => return Ok(Applied::Moved),
                 Some(Obstacle::Duplicate(index, _)) => return Err(table.unique_violation(Some(index), new)),
                 None => {}
             }
@@ -535,9 +584,29 @@ impl Tx {
 
 /// What `settle` ends with.
 enum Settled {
-    Row(Trailer),
+    /// As of `Newest`.
+    Row {
+        trailer: Trailer,
+        moved: bool,
+    },
     Gone,
     Skipped,
+}
+
+/// Worlds: the window in which a version is taken back under one who has copied it.
+#[cold]
+fn stand_still() {
+    if rt::random().is_multiple_of(16) {
+        rt::sleep(rt::Nanos(rt::random() % 500_000));
+    }
+}
+
+/// Every row of a transaction gets its former version before the transaction is over.
+fn bears_no_transaction(table: &Table, trailer: Trailer) -> Error {
+    Error::Corrupt(format!(
+        "table \"{}\": a row bears transaction {}, which was rolled back",
+        table.name, trailer.tx
+    ))
 }
 
 fn no_segment() -> Error {

@@ -269,3 +269,51 @@ fn everything_at_once() {
     check(&engine);
     engine.shutdown().unwrap();
 }
+
+/// Some delete a row or take its unique value away, and roll that back; others ask for the value. The row has it at every moment.
+/// (In the order of threads that the simulator draws: crates/sim/tests/aborted.rs.)
+#[test]
+fn a_unique_value_stays_with_its_row_beside_rollbacks() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), MemoryKind::Dram);
+    let table = create(&engine, "t", true);
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    insert(&mut tx, &table, 1, 5, "").unwrap();
+    tx.commit().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let rolling_back = {
+        let (engine, table, stop) = (engine.clone(), table.clone(), stop.clone());
+        std::thread::spawn(move || {
+            let (mut tx, mut random) = (engine.tx(), Random(41));
+            while !stop.load(Ordering::Relaxed) {
+                tx.begin(Isolation::ReadCommitted);
+                tx.begin_statement();
+                match random.below(2) {
+                    0 => delete(&mut tx, &table, 1).unwrap(),
+                    _ => update(&mut tx, &table, 1, 6, "").unwrap(),
+                };
+                tx.rollback().unwrap();
+            }
+        })
+    };
+    for _ in 0..2_000 {
+        tx.begin(Isolation::ReadCommitted);
+        tx.begin_statement();
+        let inserted = insert(&mut tx, &table, 2, 5, "").unwrap();
+        assert!(
+            matches!(inserted, Insert::Duplicate { index: Some(0), .. }),
+            "{inserted:?}"
+        );
+        let kept = tx.modify(&table, &key(&table, 1), &mut |row, _| {
+            let is_it = values(&table, row).1 == 5;
+            Ok::<_, Error>(if is_it { Change::Keep } else { Change::Skip })
+        });
+        assert_eq!(kept.unwrap(), Outcome::Done);
+        tx.rollback().unwrap();
+    }
+    stop.store(true, Ordering::Relaxed);
+    rolling_back.join().unwrap();
+    drop(tx);
+    check(&engine);
+    engine.shutdown().unwrap();
+}

@@ -94,6 +94,13 @@ pub enum What {
         /// Whether nobody else may lock it meanwhile.
         alone: bool,
     },
+    /// Met the newest version of a row and left the row alone because of it.
+    Met {
+        /// Where.
+        key: Key,
+        /// What was there.
+        saw: Tag,
+    },
     /// Put one version in the place of another.
     Write {
         /// Where.
@@ -376,6 +383,7 @@ impl fmt::Display for What {
                 write!(f, "scanned t{table}[{from}..{to}]{how}: {} rows", saw.len())
             }
             What::Lock { key, saw, .. } => write!(f, "locked {key:?}: {}", show(*saw)),
+            What::Met { key, saw } => write!(f, "left {key:?} alone: {}", show(*saw)),
             What::Write { key, before, after } => write!(f, "wrote {key:?}: {} -> {}", show(*before), show(*after)),
             What::Savepoint => write!(f, "savepoint"),
             What::RolledBack => write!(f, "back to the savepoint"),

@@ -6,6 +6,7 @@
 //! 4. What a statement read is its transaction's own version, else the newest at or below its snapshot.
 //! 5. At repeatable read nobody replaces a version that its snapshot does not see.
 //! 6. A row that was locked is written by nobody else until the transaction ends.
+//! 7. Who leaves a row alone has met a version of it that was committed, or a moment behind its snapshot without a row.
 
 use std::collections::BTreeMap;
 
@@ -166,6 +167,7 @@ impl Checked<'_> {
                 color,
             } => self.scan(op, own, (*table, *from, *to), *color, saw),
             What::Lock { key, saw, alone } => self.locked(op, own, *key, *saw, *alone),
+            What::Met { key, saw } => self.met(op, own, *key, *saw),
             What::Write { key, before, .. } => self.wrote(op, own, *key, *before),
             What::Savepoint | What::RolledBack => Ok(()),
         }
@@ -224,6 +226,32 @@ impl Checked<'_> {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// Rule 7. Which of several times without a row was met is not known.
+    fn met(&self, op: &Op, own: &Overlay, key: Key, saw: Tag) -> Result<(), String> {
+        if let Some(expected) = own.get(key) {
+            return same(op, key, saw, expected);
+        }
+        let there = self.versions.at(key, op.snapshot);
+        if saw != 0 || there == 0 {
+            return self.is_known(op, key, saw);
+        }
+        let before = |txn: usize| self.history.txns[txn].asked < op.at;
+        let all = self.versions.0.get(&key).map_or(&[][..], |all| all);
+        let deleted = all.iter().any(|v| v.cts > op.snapshot && v.tag == 0 && before(v.txn));
+        let lost = || {
+            let mut lost = self.history.txns.iter().filter(|t| t.lost);
+            lost.any(|t| t.writes().get(&key).is_some_and(|(_, after)| *after == 0))
+        };
+        if deleted || (self.txn.end != End::Committed && lost()) {
+            return Ok(());
+        }
+        Err(format!(
+            "event {}: {key:?}: no row, but it was {} all the while",
+            op.at,
+            show(there)
+        ))
     }
 
     /// A write replaces its transaction's own version, or one that was committed.

@@ -6,7 +6,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_engine::{Change, Direction, Insert, Isolation, KeyRange, Table};
 
 use super::rows::{self, DEFINED, DEFINED_ROWS, Path};
-use super::session::{Session, Step, Stop};
+use super::session::{Met, Session, Step, Stop};
 use crate::check::Tag;
 use crate::check::history::tag;
 use std::sync::Arc;
@@ -124,9 +124,9 @@ impl Definer {
         for id in 0..DEFINED_ROWS {
             self.session.begin_statement();
             let new = shape.encode(table, id, tag)?;
-            match self.session.modify(table, id, Change::Update(new))? {
-                Some(before) => self.session.wrote(self.table, id, before, tag),
-                None => return Err(self.session.fail(format!("{}[{id}] is gone", table.name))),
+            match self.session.modify(table, id, Change::Update(new), |_| true)? {
+                Met::Changed(before) => self.session.wrote(self.table, id, before, tag),
+                Met::Left(_) => return Err(self.session.fail(format!("{}[{id}] is gone", table.name))),
             }
         }
         Ok(())

@@ -5,8 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use cenote_base::rt::fault::{self, Fault};
 use cenote_base::rt::fs::faulty::{FaultPlan, MemFs};
-use cenote_base::rt::{self, Nanos, fault};
+use cenote_base::rt::{self, Nanos};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::far::Far;
@@ -112,6 +113,7 @@ pub fn run(plan: Plan) -> Verdict {
     let shared = Arc::new(Shared::new(plan));
     drop((fault::ended(), panics::take(), scene::take()));
     let mut digest = shared.plan.seed;
+    let _rare = (digest % 2 == 1).then(|| fault::plant(Fault::StalledLook));
     let world = World::new(shared.plan.schedule, Pace::Explore, topology(&shared.plan));
     let world = world.map(|world| match shared.plan.name {
         Name::Pool => world.with_step_limit(pool::STEPS_MOST),

@@ -10,7 +10,7 @@ use cenote_engine::{
 use super::plan::Draw;
 use super::rows::{self, DEFINED, DEFINED_ROWS, Path, place};
 use super::shared::Shared;
-use crate::check::history::{tag, writer};
+use crate::check::history::{color, tag, writer};
 use crate::check::{Tag, What};
 
 /// Why a transaction does not go on.
@@ -25,6 +25,14 @@ impl From<Error> for Stop {
     fn from(error: Error) -> Stop {
         Stop::Refused(error)
     }
+}
+
+/// What a change met.
+pub(super) enum Met {
+    /// It replaced (or kept, and locked) this version.
+    Changed(Tag),
+    /// It left the row alone: because of this version, or because there was none.
+    Left(Tag),
 }
 
 pub(super) type Step<T = ()> = std::result::Result<T, Stop>;
@@ -175,6 +183,11 @@ impl Session {
         self.note(What::Write { key, before, after });
     }
 
+    fn left(&self, table: u8, id: i32, saw: Tag) {
+        let key = place(table, id);
+        self.note(What::Met { key, saw });
+    }
+
     fn decode(&self, table: &Table, row: &[u8]) -> Step<(i32, Tag)> {
         self.shared
             .plan
@@ -226,7 +239,8 @@ impl Session {
                     alone,
                 });
             }
-            Locked::Skipped | Locked::Gone => {}
+            Locked::Gone => self.left(table, id, 0),
+            Locked::Skipped => {}
         }
         Ok(())
     }
@@ -319,23 +333,28 @@ impl Session {
             Change::Update(new)
         };
         let kept = change == Change::Keep;
-        if let Some(before) = self.modify(&handle, id, change)? {
-            match kept {
-                true => self.note(What::Lock {
-                    key: place(table, id),
-                    saw: before,
-                    alone: true,
-                }),
-                false => self.wrote(table, id, before, tag),
+        // A condition on a column, as of an UPDATE.
+        let condition: fn(Tag) -> bool = if self.draw.one_in(4) {
+            |tag| color(tag) < 5
+        } else {
+            |_| true
+        };
+        match self.modify(&handle, id, change, condition)? {
+            Met::Changed(saw) if kept => {
+                let (key, alone) = (place(table, id), true);
+                self.note(What::Lock { key, saw, alone });
             }
+            Met::Changed(before) => self.wrote(table, id, before, tag),
+            Met::Left(saw) => self.left(table, id, saw),
         }
         Ok(())
     }
 
     fn delete(&mut self, table: u8, id: i32) -> Step {
         let handle = self.tables[table as usize].clone();
-        if let Some(before) = self.modify(&handle, id, Change::Delete)? {
-            self.wrote(table, id, before, 0);
+        match self.modify(&handle, id, Change::Delete, |_| true)? {
+            Met::Changed(before) => self.wrote(table, id, before, 0),
+            Met::Left(saw) => self.left(table, id, saw),
         }
         Ok(())
     }
@@ -345,32 +364,40 @@ impl Session {
         let (handle, tag) = (self.tables[table as usize].clone(), self.next_tag());
         let to = self.draw.below(self.shared.plan.rows as u64) as i32;
         let new = self.shared.plan.shape.encode(&handle, to, tag)?;
-        if let Some(before) = self.modify(&handle, id, Change::Update(new))? {
-            if to == id {
-                self.wrote(table, id, before, tag);
-            } else {
+        match self.modify(&handle, id, Change::Update(new), |_| true)? {
+            Met::Changed(before) if to == id => self.wrote(table, id, before, tag),
+            Met::Changed(before) => {
                 self.wrote(table, id, before, 0);
                 self.wrote(table, to, 0, tag);
             }
+            Met::Left(saw) => self.left(table, id, saw),
         }
         Ok(())
     }
 
-    /// The tag of the version that was changed, if there was one.
-    pub(super) fn modify(&mut self, table: &Table, id: i32, change: Change) -> Step<Option<Tag>> {
+    /// Changes a row where the condition holds.
+    pub(super) fn modify(
+        &mut self,
+        table: &Table,
+        id: i32,
+        change: Change,
+        condition: impl Fn(Tag) -> bool,
+    ) -> Step<Met> {
         let shape = self.shared.plan.shape;
         let mut before = Ok((id, 0));
         let outcome = self.tx.modify(table, &rows::key(table, id), &mut |row, _| {
             before = shape.decode(table, row);
-            Ok::<_, Error>(change.clone())
+            let holds = before.as_ref().is_ok_and(|(_, tag)| condition(*tag));
+            Ok::<_, Error>(if holds { change.clone() } else { Change::Skip })
         })?;
         match (outcome, before) {
             (_, Err(problem)) => Err(self.fail(problem)),
-            (Outcome::Done, Ok((found, tag))) if found == id => Ok(Some(tag)),
-            (Outcome::Done, Ok((found, _))) => {
+            (Outcome::Gone, _) => Ok(Met::Left(0)),
+            (_, Ok((found, _))) if found != id => {
                 Err(self.fail(format!("{}[{id}] was to be changed, [{found}] was", table.name)))
             }
-            _ => Ok(None),
+            (Outcome::Done, Ok((_, tag))) => Ok(Met::Changed(tag)),
+            (Outcome::Skipped, Ok((_, tag))) => Ok(Met::Left(tag)),
         }
     }
 

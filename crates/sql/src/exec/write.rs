@@ -194,15 +194,13 @@ impl<'p> Inserter<'p> {
     }
 }
 
-/// DO NOTHING at repeatable read: a row that the snapshot does not see is no reason to pass over this one.
+/// DO NOTHING at repeatable read: a version that the snapshot does not see is no reason to pass over this one. That it sees another
+/// version of the same row, maybe with another key, is none either.
 fn refuse_unseen(run: &mut Run<'_>, table: &Table, existing: &[u8]) -> Result<()> {
     if run.tx.isolation() == Isolation::ReadCommitted {
         return Ok(());
     }
-    let mut row = std::mem::take(&mut run.scratch.row);
-    let seen = run.tx.get_own(table, existing, &mut row);
-    run.scratch.row = row;
-    match seen? {
+    match run.tx.sees_newest(table, existing)? {
         true => Ok(()),
         false => Err(serialization_failure()),
     }
