@@ -15,6 +15,10 @@
 //! - committed behind the snapshot: at repeatable read 40001, at read committed the caller is asked about the newest version;
 //! - else: free to change.
 //!
+//! Before that the snapshot is asked: a row that it does not have is none to UPDATE, DELETE and row locks, whoever is making it, and
+//! one that does not meet the condition as the snapshot has it is left alone without a wait (`Tx::modify`). Only ON CONFLICT
+//! and definitions mean the newest version, whatever the snapshot has (`Tx::modify_newest`).
+//!
 //! Latch order: clustered leaf → undo page → space header.
 
 use super::Tx;
@@ -242,9 +246,10 @@ impl Tx {
         Ok(Step::Done(Insert::Done))
     }
 
-    /// Changes the row with this primary key as `f` says, when it is this transaction's to change. `f` gets the newest
-    /// version and whether it is another than the snapshot sees (then a condition has to be evaluated again). `f` may be asked
-    /// several times, each time about a newer version; the last answer counts.
+    /// Changes the row with this primary key as `f` says, when it is this transaction's to change. A row that the snapshot
+    /// does not see is `Gone`, without a wait. `f` gets the version that the snapshot sees, then the newest one if that is
+    /// another, and whether it is (then a condition has to be evaluated again). So `f` may be asked several times, each time
+    /// about a newer version; the last answer counts.
     pub fn modify<E: From<Error>>(
         &mut self,
         table: &Table,
@@ -253,8 +258,42 @@ impl Tx {
     ) -> std::result::Result<Outcome, E> {
         self.write_table(table)?;
         let mut value = Vec::new();
+        let newest = self.newest(table, key, &mut value)?;
+        if self.is_disputed(table, key, &newest) {
+            match self.version_seen(table, &value)? {
+                Seen::None => return Ok(Outcome::Gone),
+                Seen::Row(row) if f(&row, false)? == Change::Skip => return Ok(Outcome::Skipped),
+                Seen::Row(_) | Seen::Unknown => {}
+            }
+        }
+        self.modify_found(table, key, newest, value, f)
+    }
+
+    /// As `modify`, of the newest version even where the snapshot sees none: for INSERT ... ON CONFLICT DO UPDATE.
+    pub fn modify_newest<E: From<Error>>(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        f: &mut Decide<'_, E>,
+    ) -> std::result::Result<Outcome, E> {
+        self.write_table(table)?;
+        let mut value = Vec::new();
+        let newest = self.newest(table, key, &mut value)?;
+        self.modify_found(table, key, newest, value, f)
+    }
+
+    /// `newest` was found, with `value`.
+    fn modify_found<E: From<Error>>(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        mut newest: Newest,
+        mut value: Vec<u8>,
+        f: &mut Decide<'_, E>,
+    ) -> std::result::Result<Outcome, E> {
         loop {
-            let (trailer, moved) = match self.settle(table, key, LockStrength::Update, Wait::Block, &mut value)? {
+            let settled = self.settle(table, key, newest, (LockStrength::Update, Wait::Block), &mut value)?;
+            let (trailer, moved) = match settled {
                 Settled::Row { trailer, moved } => (trailer, moved),
                 Settled::Gone => return Ok(Outcome::Gone),
                 Settled::Skipped => return Ok(Outcome::Skipped),
@@ -276,11 +315,38 @@ impl Tx {
                 Applied::Moved => {}
                 Applied::WaitFor(by) => self.wait_for(by)?,
             }
+            newest = self.newest(table, key, &mut value)?;
         }
     }
 
-    /// Locks the row with this primary key and gives its newest version. One that a later statement of this transaction has
-    /// changed counts as gone, as PostgreSQL has it: a portal meets it that began before.
+    /// Whether somebody else has to do with the row, so that what the snapshot sees of it is to be looked at before that is
+    /// waited for, or believed.
+    fn is_disputed(&self, table: &Table, key: &[u8], newest: &Newest) -> bool {
+        match newest {
+            Newest::Missing => false,
+            Newest::InProgress(_) | Newest::Row { moved: true, .. } => true,
+            Newest::Row { .. } => self.lock_conflict(table, key, LockStrength::Update).is_some(),
+        }
+    }
+
+    /// What the snapshot sees of the row whose newest version `value` holds, or held.
+    fn version_seen(&self, table: &Table, value: &[u8]) -> Result<Seen> {
+        let mut row = value.to_vec();
+        match self.reader.visible_version(&mut row) {
+            Ok(false) => Ok(Seen::None),
+            Ok(true) => {
+                self.reader.complete(table, &mut row)?;
+                Ok(Seen::Row(row))
+            }
+            // It lies in a tree that this one has replaced.
+            Err(Error::Serialization(_)) if self.isolation == Isolation::ReadCommitted => Ok(Seen::Unknown),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Locks the row with this primary key and gives its newest version. A row that the snapshot does not see is `Gone`,
+    /// without a wait. One that a later statement of this transaction has changed counts as gone, as PostgreSQL has it: a
+    /// portal meets it that began before.
     pub fn lock_row(
         &mut self,
         table: &Table,
@@ -290,8 +356,13 @@ impl Tx {
         row: &mut Vec<u8>,
     ) -> Result<Locked> {
         self.share_table(table)?;
+        let mut newest = self.newest(table, key, row)?;
+        let is_seen = matches!(newest, Newest::Missing | Newest::Row { moved: false, .. });
+        if !is_seen && matches!(self.version_seen(table, row)?, Seen::None) {
+            return Ok(Locked::Gone);
+        }
         loop {
-            let (trailer, moved) = match self.settle(table, key, strength, wait, row)? {
+            let (trailer, moved) = match self.settle(table, key, newest, (strength, wait), row)? {
                 Settled::Row { trailer, moved } => (trailer, moved),
                 Settled::Gone => return Ok(Locked::Gone),
                 Settled::Skipped => return Ok(Locked::Skipped),
@@ -309,6 +380,7 @@ impl Tx {
                 self.wait_built_on()?;
                 return Ok(Locked::Row { moved });
             }
+            newest = self.newest(table, key, row)?;
         }
     }
 
@@ -324,17 +396,18 @@ impl Tx {
         Ok(())
     }
 
-    /// Waits until the newest version of the row is no other transaction's; gives it with its trailer.
+    /// Waits until the newest version of the row, found as `newest` with `value`, is no other transaction's; gives it with its
+    /// trailer.
     fn settle(
         &mut self,
         table: &Table,
         key: &[u8],
-        strength: LockStrength,
-        wait: Wait,
+        mut newest: Newest,
+        (strength, wait): (LockStrength, Wait),
         value: &mut Vec<u8>,
     ) -> Result<Settled> {
         loop {
-            let (by, locked) = match self.newest(table, key, value)? {
+            let (by, locked) = match newest {
                 Newest::Missing => return Ok(Settled::Gone),
                 Newest::InProgress(by) => (by, false),
                 Newest::Row { trailer, moved } => match self.lock_conflict(table, key, strength) {
@@ -353,6 +426,7 @@ impl Tx {
                     )));
                 }
             }
+            newest = self.newest(table, key, value)?;
         }
     }
 
@@ -580,6 +654,14 @@ impl Tx {
             Err(Error::StaleTable(table.name.clone()))
         }
     }
+}
+
+/// What the snapshot sees of a row.
+enum Seen {
+    None,
+    Row(Vec<u8>),
+    /// It could say so only of a former tree.
+    Unknown,
 }
 
 /// What `settle` ends with.

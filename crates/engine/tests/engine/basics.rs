@@ -115,7 +115,7 @@ fn read_committed_asks_again_about_the_newest_version() {
     });
     until_one_waits(&engine);
     a.commit().unwrap();
-    assert_eq!(other.join().unwrap(), vec![(11, true)]);
+    assert_eq!(other.join().unwrap(), vec![(10, false), (11, true)]);
     a.begin(Isolation::ReadCommitted);
     assert_eq!(get(&a, &table, 1), Some((1, 12, "x".into())), "no lost update");
     a.rollback().unwrap();

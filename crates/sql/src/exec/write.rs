@@ -168,7 +168,7 @@ impl<'p> Inserter<'p> {
         let mut new_row = None;
         let outcome = run
             .tx
-            .modify(table, &existing, &mut |newest, _moved| -> Result<Change> {
+            .modify_newest(table, &existing, &mut |newest, _moved| -> Result<Change> {
                 let env = Env {
                     params,
                     input: Input::Upsert(table.layout(), newest, values),

@@ -94,3 +94,96 @@ fn a_row_that_no_longer_fits_is_left_alone() {
     simple(&mut one, "COMMIT").expect("commit");
     assert_eq!(waiter.join().expect("the waiter ends"), ["2"]);
 }
+
+/// A table with (1, 1), and two sessions, the second of which gives up a wait at once.
+fn two_sessions(database: &Database) -> (Session, Session) {
+    let (mut one, mut two) = (database.session(), database.session());
+    let made = "CREATE TABLE s (id int PRIMARY KEY, flag int, u int UNIQUE); INSERT INTO s VALUES (1, 1, 1)";
+    simple(&mut one, made).expect("a table");
+    simple(&mut two, "SET lock_timeout = 50").expect("set");
+    (one, two)
+}
+
+/// What a statement says it has done, or the error's code.
+fn tag(session: &mut Session, text: &str) -> String {
+    match simple(session, text) {
+        Ok(answer) => answer.tags.last().expect("an answer").clone(),
+        Err(error) => error.code().to_string(),
+    }
+}
+
+/// UPDATE and DELETE by primary key went to the newest version and passed the snapshot by: they waited for another's uncommitted
+/// INSERT, where PostgreSQL finds no row at once.
+#[test]
+fn an_uncommitted_insert_is_no_row_to_anybody_else() {
+    let database = Database::new();
+    let (mut one, mut two) = two_sessions(&database);
+    simple(&mut one, "BEGIN; INSERT INTO s VALUES (9, 9, 9)").expect("inserted");
+    assert_eq!(tag(&mut two, "UPDATE s SET flag = 2 WHERE id = 9"), "UPDATE 0");
+    assert_eq!(tag(&mut two, "DELETE FROM s WHERE id = 9"), "DELETE 0");
+    assert_eq!(tag(&mut two, "SELECT * FROM s WHERE id = 9 FOR UPDATE"), "SELECT 0");
+    let upsert = "INSERT INTO s VALUES (9, 0, 9) ON CONFLICT (id) DO UPDATE SET flag = 3";
+    assert_eq!(tag(&mut two, upsert), "55P03", "ON CONFLICT has to know how it ends");
+    simple(&mut one, "COMMIT").expect("committed");
+    assert_eq!(tag(&mut two, upsert), "INSERT 0 1");
+    assert_eq!(tag(&mut two, "DELETE FROM s WHERE id = 9 AND flag = 3"), "DELETE 1");
+}
+
+/// A row that was committed behind the snapshot is none at repeatable read; it was 40001. One that the snapshot has and another
+/// has changed still is.
+#[test]
+fn a_row_behind_the_snapshot_is_no_row_at_repeatable_read() {
+    let database = Database::new();
+    let (mut one, mut two) = two_sessions(&database);
+    simple(&mut two, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT * FROM s").expect("a snapshot");
+    simple(&mut one, "INSERT INTO s VALUES (9, 9, 9)").expect("inserted");
+    assert_eq!(tag(&mut two, "UPDATE s SET flag = 2 WHERE id = 9"), "UPDATE 0");
+    assert_eq!(tag(&mut two, "DELETE FROM s WHERE id = 9"), "DELETE 0");
+    simple(&mut one, "DELETE FROM s WHERE id = 9").expect("deleted");
+    assert_eq!(tag(&mut two, "DELETE FROM s WHERE id = 9"), "DELETE 0");
+    simple(&mut one, "UPDATE s SET flag = 0 WHERE id = 1").expect("updated");
+    assert_eq!(
+        tag(&mut two, "UPDATE s SET u = 5 WHERE id = 1 AND flag = 0"),
+        "UPDATE 0"
+    );
+    assert_eq!(tag(&mut two, "UPDATE s SET u = 5 WHERE id = 1 AND flag = 1"), "40001");
+}
+
+/// A row that does not meet the condition as the snapshot has it is left alone, whatever another is making of it: that was waited
+/// for, and then believed.
+#[test]
+fn a_condition_is_asked_of_the_snapshot_first() {
+    let database = Database::new();
+    let (mut one, mut two) = two_sessions(&database);
+    simple(&mut one, "BEGIN; UPDATE s SET flag = 0 WHERE id = 1").expect("updated");
+    assert_eq!(
+        tag(&mut two, "UPDATE s SET u = 7 WHERE id = 1 AND flag = 0"),
+        "UPDATE 0"
+    );
+    assert_eq!(tag(&mut two, "DELETE FROM s WHERE id = 1 AND flag = 0"), "DELETE 0");
+    assert_eq!(tag(&mut two, "UPDATE s SET u = 7 WHERE id = 1 AND flag = 1"), "55P03");
+    simple(&mut one, "ROLLBACK; BEGIN; SELECT * FROM s WHERE id = 1 FOR UPDATE").expect("locked");
+    assert_eq!(
+        tag(&mut two, "UPDATE s SET u = 7 WHERE id = 1 AND flag = 0"),
+        "UPDATE 0"
+    );
+    assert_eq!(tag(&mut two, "UPDATE s SET u = 7 WHERE id = 1 AND flag = 1"), "55P03");
+}
+
+/// ON CONFLICT DO NOTHING at repeatable read met a version behind the snapshot with the same unique value, and passed over the row
+/// because the snapshot has another version of that row, with another value. PostgreSQL: 40001.
+#[test]
+fn a_conflict_that_the_snapshot_does_not_have_is_refused() {
+    let database = Database::new();
+    let (mut one, mut two) = two_sessions(&database);
+    simple(&mut two, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT * FROM s").expect("a snapshot");
+    assert_eq!(
+        tag(&mut two, "INSERT INTO s VALUES (2, 2, 1) ON CONFLICT DO NOTHING"),
+        "INSERT 0 0"
+    );
+    simple(&mut one, "UPDATE s SET u = 2 WHERE id = 1").expect("updated");
+    assert_eq!(
+        tag(&mut two, "INSERT INTO s VALUES (2, 2, 2) ON CONFLICT DO NOTHING"),
+        "40001"
+    );
+}
