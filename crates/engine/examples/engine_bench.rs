@@ -152,13 +152,13 @@ fn ranges(engine: &Arc<Engine>, table: &Arc<Table>, rows: i32, mut seed: u64, op
 
 fn update(tx: &mut Tx, table: &Arc<Table>, id: i32, k: &mut Vec<u8>) {
     key(table, id, k);
-    let mut new = Vec::new();
-    tx.modify(table, k, &mut |old, _| {
+    tx.modify(table, k, &|old, _| {
         let Datum::Int4(indexed) = table.layout().column(old, 1)?.to_owned() else {
             return Ok::<_, Error>(Change::Skip);
         };
+        let mut new = Vec::new();
         encode(table, id, indexed, &mut new);
-        Ok(Change::Update(new.clone()))
+        Ok(Change::Update(new))
     })
     .expect("updated");
 }

@@ -83,7 +83,7 @@ fn update(engine: &Arc<Engine>, table: &Arc<Table>, rows: i32, mut seed: u64) {
             key.clear();
             table.key_of_values(&[Datum::Int4(id)], &mut key);
             encode(table, id, next(), &mut row);
-            tx.modify(table, &key, &mut |_, _| Ok::<_, Error>(Change::Update(row.clone())))
+            tx.modify(table, &key, &|_, _| Ok::<_, Error>(Change::Update(row.clone())))
                 .expect("changed");
         }
         tx.commit().expect("committed");

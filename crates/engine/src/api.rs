@@ -53,6 +53,22 @@ pub enum Change {
     Delete,
 }
 
+/// What became of a row that `change` was asked for, by the attempt that was applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Changed {
+    /// The answer that was carried out, and the row before it.
+    Done {
+        /// What was done; never `Skip`.
+        change: Change,
+        /// The version that it was done to.
+        before: Vec<u8>,
+    },
+    /// The caller answered `Skip`.
+    Skipped,
+    /// There is no such row any more.
+    Gone,
+}
+
 /// What became of a row that `modify` was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -141,6 +157,13 @@ impl RowBatch {
     /// Bytes of all keys and rows.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// A batch of one row, whose key is not known.
+    pub fn of_row(row: &[u8]) -> RowBatch {
+        let mut batch = RowBatch::new();
+        batch.push(&[], row);
+        batch
     }
 
     pub(crate) fn push(&mut self, key: &[u8], row: &[u8]) {

@@ -26,6 +26,7 @@ use crate::tree::{BTree, LeafBatch};
 use crate::tx::Tx;
 use crate::tx::cts::{self, CtsPages};
 use crate::tx::locks::{RowLocks, TableLocks, UniqueStripes, Waits};
+use crate::tx::queue::RowQueues;
 use crate::tx::slots::Slots;
 use crate::tx::status::TxTable;
 use crate::undo::{self, Segment, Writer};
@@ -96,6 +97,7 @@ pub struct Engine {
     pub(crate) waits: Waits,
     pub(crate) table_locks: TableLocks,
     pub(crate) row_locks: RowLocks,
+    pub(crate) row_queues: RowQueues,
     pub(crate) stripes: UniqueStripes,
     pub(crate) catalog: CatalogState,
     pub(crate) counters: Counters,
@@ -133,6 +135,7 @@ impl Engine {
             waits: Waits::default(),
             table_locks: TableLocks::default(),
             row_locks: RowLocks::default(),
+            row_queues: RowQueues::default(),
             stripes: UniqueStripes::default(),
             catalog: CatalogState::new(),
             counters: Counters::default(),

@@ -32,8 +32,8 @@ pub mod types;
 mod undo;
 
 pub use api::{
-    Change, Direction, EngineOptions, Insert, Isolation, LockStrength, Locked, MemoryKind, Outcome, RemoteSource,
-    RowBatch, Survive, Wait,
+    Change, Changed, Direction, EngineOptions, Insert, Isolation, LockStrength, Locked, MemoryKind, Outcome,
+    RemoteSource, RowBatch, Survive, Wait,
 };
 pub use catalog::{ColumnDef, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, Table, TableDef};
 pub use engine::{Engine, PoolStats, TierStats};

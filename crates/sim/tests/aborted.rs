@@ -63,7 +63,7 @@ fn n_of(table: &Table, row: &[u8]) -> i32 {
 }
 
 fn change(tx: &mut Tx, table: &Table, to: Change) {
-    let changed = tx.modify(table, &key(table, 1), &mut |_, _| Ok::<_, Error>(to.clone()));
+    let changed = tx.modify(table, &key(table, 1), &|_, _| Ok::<_, Error>(to.clone()));
     assert_eq!(changed.expect("nobody else writes"), Outcome::Done);
 }
 
@@ -95,7 +95,7 @@ fn ask(tx: &mut Tx, table: &Table) {
         "two rows with n = 5"
     );
     tx.begin_statement();
-    let met = tx.modify(table, &key(table, 1), &mut |found, _| {
+    let met = tx.modify(table, &key(table, 1), &|found, _| {
         Ok::<_, Error>(match n_of(table, found) {
             5 => Change::Keep,
             _ => Change::Skip,
@@ -170,7 +170,7 @@ fn run_beside_rollbacks(seed: u64) {
 fn remove(tx: &mut Tx, table: &Table) {
     tx.begin(Isolation::ReadCommitted);
     tx.begin_statement();
-    let removed = tx.modify(table, &key(table, 7), &mut |_, _| Ok::<_, Error>(Change::Delete));
+    let removed = tx.modify(table, &key(table, 7), &|_, _| Ok::<_, Error>(Change::Delete));
     removed.expect("its own row");
     tx.commit().expect("committed");
 }

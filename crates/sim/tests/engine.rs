@@ -107,20 +107,20 @@ fn transaction(tx: &mut Tx, table: &Table, me: i32, n: i64) -> Result<()> {
         tx.begin_statement();
         let new = row(table, id, n);
         if rt::random().is_multiple_of(4) {
-            let gone = tx.modify(table, &key(table, id), &mut |_, _| Ok::<_, Error>(Change::Delete))?;
+            let gone = tx.modify(table, &key(table, id), &|_, _| Ok::<_, Error>(Change::Delete))?;
             assert_eq!(gone == Outcome::Done, n > 1);
             assert_eq!(tx.insert(table, &new)?, Insert::Done);
         } else if n == 1 {
             assert_eq!(tx.insert(table, &new)?, Insert::Done);
         } else {
-            let done = tx.modify(table, &key(table, id), &mut |_, _| {
+            let done = tx.modify(table, &key(table, id), &|_, _| {
                 Ok::<_, Error>(Change::Update(new.clone()))
             })?;
             assert_eq!(done, Outcome::Done);
         }
     }
     tx.begin_statement();
-    tx.modify(table, &key(table, SHARED), &mut |old, _| {
+    tx.modify(table, &key(table, SHARED), &|old, _| {
         let (id, n) = number(table, old);
         Ok::<_, Error>(Change::Update(row(table, id, n + 1)))
     })?;
@@ -175,7 +175,7 @@ fn definer(engine: &Arc<Engine>, stop: &AtomicBool) {
         }
         tx.commit().expect("committed");
         tx.begin(Isolation::ReadCommitted);
-        tx.modify(&table, &key(&table, 1), &mut |_, _| {
+        tx.modify(&table, &key(&table, 1), &|_, _| {
             Ok::<_, Error>(Change::Update(row_of(&table, 1, 2, 30_000)))
         })
         .expect("free");
@@ -356,7 +356,7 @@ fn commit_until_refused(engine: &Arc<Engine>, table: &Table, len: usize) -> (i64
         let inserted = tx.insert(table, &new).map(|done| done == Insert::Done);
         let written = match inserted {
             Ok(false) => tx
-                .modify(table, &key(table, 1), &mut |_, _| {
+                .modify(table, &key(table, 1), &|_, _| {
                     Ok::<_, Error>(Change::Update(new.clone()))
                 })
                 .map(|_| ()),
@@ -464,7 +464,7 @@ fn the_next_statement_sees_what_was_built_on() {
             tx.commit().expect("committed");
             let add = |tx: &mut Tx, table: &Table, id: i32, by: i64| {
                 tx.begin_statement();
-                tx.modify(table, &key(table, id), &mut |old, _| {
+                tx.modify(table, &key(table, id), &|old, _| {
                     Ok::<_, Error>(Change::Update(row(table, id, number(table, old).1 + by)))
                 })
                 .expect("no conflict in this order")
@@ -519,7 +519,7 @@ fn update_and_define(engine: &Arc<Engine>, table: &Table, n: i64) {
         tx.begin_statement();
         let new = row(table, id, n);
         let change = |_: &[u8], _| Ok::<_, Error>(Change::Update(new.clone()));
-        tx.modify(table, &key(table, id), &mut { change }).expect("free");
+        tx.modify(table, &key(table, id), &{ change }).expect("free");
     }
     tx.commit().expect("committed");
     tx.begin(Isolation::ReadCommitted);

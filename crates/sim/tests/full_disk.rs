@@ -394,9 +394,7 @@ fn a_stuck_loser_does_not_hold_up_the_others() {
         let mut tx = engine.begin(Isolation::ReadCommitted);
         let table = tx.table("t").expect("readable").expect("made");
         tx.begin_statement();
-        let done = tx.modify(&table, &key(&table, 1_000_000), &mut |_, _| {
-            Ok::<_, Error>(Change::Delete)
-        });
+        let done = tx.modify(&table, &key(&table, 1_000_000), &|_, _| Ok::<_, Error>(Change::Delete));
         assert_eq!(done.expect("free"), Outcome::Gone);
         // A definition says why it cannot be done, and does not wait.
         let refused = tx.truncate(&table).expect_err("the big one is in the way");

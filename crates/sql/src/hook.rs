@@ -68,6 +68,9 @@ pub trait Rows: Send {
     fn tables(&self) -> &[u32] {
         &[]
     }
+    /// Starts over, once at the end: as if `row` were the only row of the table that FROM names first, with everything else as `reader`
+    /// sees it.
+    fn again(&mut self, reader: Reader, row: &[u8]) -> Result<()>;
 }
 
 /// Views whose rows the server knows: `cenote_recovery`, `cenote_memory`, `cenote_sessions`.

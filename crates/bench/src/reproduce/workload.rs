@@ -286,7 +286,7 @@ impl<'a, C: Client> Session<'a, C> {
         self.any_key(&table);
         let new_k = random_id(self.tables.rows);
         self.tx.begin_statement();
-        self.tx.modify(&table, &self.key, &mut |old, _| {
+        self.tx.modify(&table, &self.key, &|old, _| {
             let (DatumRef::Int4(id), DatumRef::Int4(mut k)) =
                 (table.layout().column(old, 0)?, table.layout().column(old, 1)?)
             else {
@@ -305,8 +305,7 @@ impl<'a, C: Client> Session<'a, C> {
         let id = random_id(self.tables.rows);
         let key = key(&table, id);
         self.tx.begin_statement();
-        self.tx
-            .modify(&table, &key, &mut |_, _| Ok::<_, Error>(Change::Delete))?;
+        self.tx.modify(&table, &key, &|_, _| Ok::<_, Error>(Change::Delete))?;
         self.end_statement(0);
         self.begin_statement(self.costs.insert);
         self.tx.begin_statement();

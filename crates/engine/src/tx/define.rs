@@ -175,7 +175,7 @@ impl Tx {
         let own = self.engine().catalog.own.clone();
         let key = state::key_of(&own, id);
         let change = row.map_or(Change::Delete, Change::Update);
-        self.modify_newest(&own, &key, &mut |_, _| Ok::<_, Error>(change.clone()))?;
+        self.change_newest(&own, &key, &|_, _| Ok::<_, Error>(change.clone()))?;
         Ok(())
     }
 

@@ -9,9 +9,9 @@
 //!
 //! None is logged: after a crash the only transactions left are losers, and those hold write locks only. All are freed at
 //! the end of the transaction. Whoever finds a lock taken waits for the *transaction* that holds it (`Waits::wait`); a
-//! waiter that would close a cycle gets 40P01.
+//! waiter that would close a cycle gets 40P01. Those who want the same row queue for it (`queue`).
 //!
-//! Lock order: unique stripes (by number) → page latches → row lock shard. Nobody waits for a transaction with a stripe or a
+//! Lock order: unique stripes (by number) → page latches → row lock shard, row queue shard. Nobody waits for a transaction with a stripe or a
 //! latch held.
 
 use super::slots::Slots;
@@ -62,6 +62,8 @@ pub(crate) struct Waiter<'a> {
     pub cancel: &'a CancelFlag,
     /// An error for a transaction that does not end, since it cannot be rolled back: it is not waited for.
     pub stuck: &'a dyn Fn(u64) -> Result<()>,
+    /// Whether there is still a reason to wait, though the transaction runs.
+    pub still: &'a dyn Fn() -> bool,
 }
 
 /// The wait-for graph: its edges are the slots' `waits_for`.
@@ -71,7 +73,8 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// Returns when transaction `target`, which runs in `target_slot`, has ended. `slot_of` finds the slot of a running one.
+    /// Returns when transaction `target`, which runs in `target_slot`, has ended, or there is no reason to wait for it any more.
+    /// `slot_of` finds the slot of a running one.
     pub(crate) fn wait(
         &self,
         slots: &Slots,
@@ -98,6 +101,9 @@ impl Waits {
         slot_of: &dyn Fn(u64) -> Result<Option<u32>>,
     ) -> Result<()> {
         let _graph = self.graph.lock();
+        if !(waiter.still)() {
+            return Ok(());
+        }
         let mut at = target;
         while at != 0 {
             if at == waiter.seq {
@@ -122,7 +128,7 @@ impl Waits {
         let end = waiter.timeout.map(|timeout| rt::now() + timeout);
         loop {
             let epoch = slot.epoch.load(Ordering::SeqCst);
-            if slot.tx.load(Ordering::SeqCst) != target {
+            if slot.tx.load(Ordering::SeqCst) != target || !(waiter.still)() {
                 return Ok(());
             }
             waiter.cancel.check()?;
@@ -134,6 +140,23 @@ impl Waits {
                 ));
             }
             rt::wait(&slot.epoch, epoch, Some(left));
+        }
+    }
+
+    /// Transaction `own` has left a row's queue without the row: `next`, which may be waiting for that, looks again. Its edge goes at
+    /// once: it waits for `own` no longer, and nobody shall see a cycle through it.
+    pub(crate) fn look_again(&self, slots: &Slots, (own, own_slot): (u64, u32), next: u32) {
+        {
+            let _graph = self.graph.lock();
+            let edge = &slots.get(next).waits_for;
+            if edge.load(Ordering::Acquire) == own {
+                edge.store(0, Ordering::Release);
+            }
+        }
+        let slot = slots.get(own_slot);
+        slot.epoch.fetch_add(1, Ordering::SeqCst);
+        if slot.waiters.load(Ordering::SeqCst) > 0 {
+            rt::wake(&slot.epoch, usize::MAX);
         }
     }
 
@@ -278,7 +301,7 @@ pub(crate) fn row_name(space: u32, key: &[u8]) -> Vec<u8> {
     name
 }
 
-fn hash(bytes: &[u8]) -> usize {
+pub(super) fn hash(bytes: &[u8]) -> usize {
     let mut hasher = rt::FixedState.build_hasher();
     hasher.write(bytes);
     hasher.finish() as usize
@@ -302,6 +325,16 @@ impl RowLocks {
             .iter()
             .find(|(by, held)| *by != seq && conflicts(*held))
             .map(|(by, _)| *by)
+    }
+
+    /// Whether the transaction has locked the row.
+    pub(crate) fn holds(&self, space: u32, key: &[u8], seq: u64) -> bool {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let name = row_name(space, key);
+        let shard = self.shard(&name).lock();
+        shard.get(&name).is_some_and(|all| all.iter().any(|(by, _)| *by == seq))
     }
 
     /// Enters a lock that conflicts with none; true if the transaction had none on the row yet.
@@ -404,6 +437,7 @@ mod tests {
             timeout: None,
             cancel: &cancel,
             stuck: &|_| Ok(()),
+            still: &|| true,
         };
         let slot_of = |seq| Ok(Some(if seq == 1 { a } else { b }));
         assert!(matches!(

@@ -14,6 +14,7 @@ pub(crate) mod cts;
 mod define;
 mod index;
 pub(crate) mod locks;
+pub(crate) mod queue;
 pub(crate) mod read;
 pub(crate) mod rollback;
 pub(crate) mod slots;
@@ -246,6 +247,19 @@ impl Tx {
     /// What this transaction reads by.
     pub fn reader(&self) -> &Reader {
         &self.reader
+    }
+
+    /// A reader of what is committed now, beside the statement's snapshot: to evaluate a condition again about a row that has
+    /// changed since. It sees every commit that this transaction has met, durable or not: so the newest version of that row, and
+    /// what came with it. Of the transaction's own changes it sees what the statement does.
+    pub fn reader_of_now(&self) -> Result<Reader> {
+        self.wait_until_bases_are_whole()?;
+        let (engine, met) = (self.engine(), self.built_on.load(Ordering::Relaxed));
+        // It holds the statement's snapshot, and so all that a younger one sees.
+        let mut reader = self.reader.clone();
+        reader.snapshot = engine.storage.durable().max(met);
+        reader.low_water = engine.txs.low_water();
+        Ok(reader)
     }
 
     /// The engine.
@@ -551,6 +565,11 @@ impl Tx {
     }
 
     fn wait_in(&self, seq: u64, target_slot: u32) -> Result<()> {
+        self.wait_while((seq, target_slot), &|| true)
+    }
+
+    /// Waits until the transaction has ended or `still` says that there is no reason to wait any more.
+    fn wait_while(&self, (seq, target_slot): (u64, u32), still: &dyn Fn() -> bool) -> Result<()> {
         let engine = self.engine();
         let waiter = Waiter {
             slot: self.reader.slot,
@@ -558,6 +577,7 @@ impl Tx {
             timeout: self.lock_timeout,
             cancel: &self.reader.cancel,
             stuck: &|seq| engine.losers.check(seq),
+            still,
         };
         let slot_of = |seq| {
             Ok(match engine.status(seq)? {

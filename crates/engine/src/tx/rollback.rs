@@ -272,10 +272,8 @@ mod tests {
         let change = |tx: &mut Tx, id, n| {
             tx.begin_statement();
             let new = row(id, n);
-            tx.modify(&table, &key(id), &mut |_, _| {
-                Ok::<_, Error>(Change::Update(new.clone()))
-            })
-            .expect("free")
+            tx.modify(&table, &key(id), &|_, _| Ok::<_, Error>(Change::Update(new.clone())))
+                .expect("free")
         };
         let mut one = engine.begin(Isolation::ReadCommitted);
         let mut two = engine.begin(Isolation::ReadCommitted);

@@ -13,18 +13,19 @@
 //! - made by a transaction in progress: wait for it, look again;
 //! - locked explicitly by another: wait for that one;
 //! - committed behind the snapshot: at repeatable read 40001, at read committed the caller is asked about the newest version;
-//! - else: free to change.
+//! - else: free to change, for the one that has waited for it longest (`queue`).
 //!
 //! Before that the snapshot is asked: a row that it does not have is none to UPDATE, DELETE and row locks, whoever is making it, and
-//! one that does not meet the condition as the snapshot has it is left alone without a wait (`Tx::modify`). Only ON CONFLICT
-//! and definitions mean the newest version, whatever the snapshot has (`Tx::modify_newest`).
+//! one that does not meet the condition as the snapshot has it is left alone without a wait (`Tx::change`). Only ON CONFLICT
+//! and definitions mean the newest version, whatever the snapshot has (`Tx::change_newest`).
 //!
 //! Latch order: clustered leaf → undo page → space header.
 
 use super::Tx;
 use super::index::{self, NewKeys, Obstacle, Standing};
 use super::locks::{row_name, table_lock};
-use crate::api::{Change, Insert, Isolation, LockStrength, Locked, Outcome, Wait};
+use super::queue::Turn;
+use crate::api::{Change, Changed, Insert, Isolation, LockStrength, Locked, Outcome, Wait};
 use crate::catalog::Table;
 use crate::catalog::state::CATALOG_SPACE;
 use crate::error::{Error, Result};
@@ -33,10 +34,12 @@ use crate::row::FLAG_EXTERNAL;
 use crate::tree::{BTree, LargeRef};
 use crate::undo::record::{DELETED, Kind, NewRecord, TRAILER, Trailer};
 use cenote_base::rt;
+use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 
-/// What `Tx::modify` asks about a row's newest version; the flag: it is another than the snapshot sees.
-pub type Decide<'a, E> = dyn FnMut(&[u8], bool) -> std::result::Result<Change, E> + 'a;
+/// What `Tx::change` asks about a row's newest version; the flag: it is another than the snapshot sees. An answer is worked out from
+/// its arguments alone and keeps nothing: an attempt that was not applied leaves no trace.
+pub type Decide<'a, E> = dyn Fn(&[u8], bool) -> std::result::Result<Change, E> + 'a;
 
 /// A step that may have to wait for a transaction and be done again.
 enum Step<T> {
@@ -246,74 +249,109 @@ impl Tx {
         Ok(Step::Done(Insert::Done))
     }
 
-    /// Changes the row with this primary key as `f` says, when it is this transaction's to change. A row that the snapshot
-    /// does not see is `Gone`, without a wait. `f` gets the version that the snapshot sees, then the newest one if that is
-    /// another, and whether it is (then a condition has to be evaluated again). So `f` may be asked several times, each time
-    /// about a newer version; the last answer counts.
+    /// As `change`, for those who only want to know what became of the row.
     pub fn modify<E: From<Error>>(
         &mut self,
         table: &Table,
         key: &[u8],
-        f: &mut Decide<'_, E>,
+        f: &Decide<'_, E>,
     ) -> std::result::Result<Outcome, E> {
+        Ok(match self.change(table, key, f)? {
+            Changed::Done { .. } => Outcome::Done,
+            Changed::Skipped => Outcome::Skipped,
+            Changed::Gone => Outcome::Gone,
+        })
+    }
+
+    /// Changes the row with this primary key as `f` says, when it is this transaction's to change. A row that the snapshot
+    /// does not see is `Gone`, without a wait. `f` gets the version that the snapshot sees, then the newest one if that is
+    /// another, and whether it is (then a condition has to be evaluated again). So `f` may be asked several times, each time
+    /// about a newer version; the answer that was applied comes back. Where another key of the new row has to be waited for,
+    /// the row stays locked meanwhile.
+    pub fn change<E: From<Error>>(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        f: &Decide<'_, E>,
+    ) -> std::result::Result<Changed, E> {
         self.write_table(table)?;
         let mut value = Vec::new();
         let newest = self.newest(table, key, &mut value)?;
         if self.is_disputed(table, key, &newest) {
             match self.version_seen(table, &value)? {
-                Seen::None => return Ok(Outcome::Gone),
-                Seen::Row(row) if f(&row, false)? == Change::Skip => return Ok(Outcome::Skipped),
+                Seen::None => return Ok(Changed::Gone),
+                Seen::Row(row) if f(&row, false)? == Change::Skip => return Ok(Changed::Skipped),
                 Seen::Row(_) | Seen::Unknown => {}
             }
         }
-        self.modify_found(table, key, newest, value, f)
+        self.change_found(table, key, (newest, value), f)
     }
 
-    /// As `modify`, of the newest version even where the snapshot sees none: for INSERT ... ON CONFLICT DO UPDATE.
-    pub fn modify_newest<E: From<Error>>(
+    /// As `change`, of the newest version even where the snapshot sees none: for INSERT ... ON CONFLICT DO UPDATE, and for rows
+    /// that are locked.
+    pub fn change_newest<E: From<Error>>(
         &mut self,
         table: &Table,
         key: &[u8],
-        f: &mut Decide<'_, E>,
-    ) -> std::result::Result<Outcome, E> {
+        f: &Decide<'_, E>,
+    ) -> std::result::Result<Changed, E> {
         self.write_table(table)?;
         let mut value = Vec::new();
         let newest = self.newest(table, key, &mut value)?;
-        self.modify_found(table, key, newest, value, f)
+        self.change_found(table, key, (newest, value), f)
     }
 
-    /// `newest` was found, with `value`.
-    fn modify_found<E: From<Error>>(
+    fn change_found<E: From<Error>>(
         &mut self,
         table: &Table,
         key: &[u8],
-        mut newest: Newest,
-        mut value: Vec<u8>,
-        f: &mut Decide<'_, E>,
-    ) -> std::result::Result<Outcome, E> {
+        found: (Newest, Vec<u8>),
+        f: &Decide<'_, E>,
+    ) -> std::result::Result<Changed, E> {
+        let mut turn = Turn::default();
+        let done = self.change_in_turn(table, key, found, f, &mut turn);
+        self.leave(turn, matches!(done, Ok(Changed::Done { .. })));
+        done
+    }
+
+    /// `newest` was found, with `value`.
+    fn change_in_turn<E: From<Error>>(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        (mut newest, mut value): (Newest, Vec<u8>),
+        f: &Decide<'_, E>,
+        turn: &mut Turn,
+    ) -> std::result::Result<Changed, E> {
         loop {
-            let settled = self.settle(table, key, newest, (LockStrength::Update, Wait::Block), &mut value)?;
-            let (trailer, moved) = match settled {
+            let wish = (LockStrength::Update, Wait::Block);
+            let (trailer, moved) = match self.settle(table, key, newest, wish, turn, &mut value)? {
                 Settled::Row { trailer, moved } => (trailer, moved),
-                Settled::Gone => return Ok(Outcome::Gone),
-                Settled::Skipped => return Ok(Outcome::Skipped),
+                Settled::Gone => return Ok(Changed::Gone),
+                Settled::Skipped => return Ok(Changed::Skipped),
             };
             self.refuse_moved(moved, trailer)?;
             if trailer.deleted() {
-                return Ok(Outcome::Gone);
+                return Ok(Changed::Gone);
             }
             value.truncate(value.len() - TRAILER);
-            let row = index::whole(self.engine(), table, &value)?.into_owned();
-            let applied = match f(&row, moved)? {
-                Change::Skip => return Ok(Outcome::Skipped),
+            let before = index::whole(self.engine(), table, &value)?.into_owned();
+            let change = f(&before, moved)?;
+            let applied = match &change {
+                Change::Skip => return Ok(Changed::Skipped),
                 Change::Keep => self.apply_lock(table, key, trailer, LockStrength::Update)?,
                 Change::Delete => self.apply(table, key, trailer, &value, None, false)?,
-                Change::Update(new) => self.apply_update(table, key, trailer, (&value, &row), &new)?,
+                Change::Update(new) => self.apply_update(table, key, trailer, (&value, &before), new)?,
             };
             match applied {
-                Applied::Done => return Ok(Outcome::Done),
+                Applied::Done => return Ok(Changed::Done { change, before }),
                 Applied::Moved => {}
-                Applied::WaitFor(by) => self.wait_for(by)?,
+                Applied::WaitFor(by) => {
+                    if let Applied::Done = self.apply_lock(table, key, trailer, LockStrength::Update)? {
+                        self.leave(std::mem::take(turn), true);
+                        self.wait_for(by)?;
+                    }
+                }
             }
             newest = self.newest(table, key, &mut value)?;
         }
@@ -356,13 +394,35 @@ impl Tx {
         row: &mut Vec<u8>,
     ) -> Result<Locked> {
         self.share_table(table)?;
-        let mut newest = self.newest(table, key, row)?;
+        let newest = self.newest(table, key, row)?;
         let is_seen = matches!(newest, Newest::Missing | Newest::Row { moved: false, .. });
         if !is_seen && matches!(self.version_seen(table, row)?, Seen::None) {
             return Ok(Locked::Gone);
         }
+        let mut turn = Turn::default();
+        let done = self.lock_in_turn(table, key, newest, (strength, wait), &mut turn, row);
+        // Others may share what is locked to be shared.
+        let alone = matches!(done, Ok(Locked::Row { .. })) && strength == LockStrength::Update;
+        self.leave(turn, alone);
+        if let Ok(Locked::Row { .. }) = done {
+            row.truncate(row.len() - TRAILER);
+            self.reader.complete(table, row)?;
+            self.wait_built_on()?;
+        }
+        done
+    }
+
+    fn lock_in_turn(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        mut newest: Newest,
+        (strength, wait): (LockStrength, Wait),
+        turn: &mut Turn,
+        row: &mut Vec<u8>,
+    ) -> Result<Locked> {
         loop {
-            let (trailer, moved) = match self.settle(table, key, newest, (strength, wait), row)? {
+            let (trailer, moved) = match self.settle(table, key, newest, (strength, wait), turn, row)? {
                 Settled::Row { trailer, moved } => (trailer, moved),
                 Settled::Gone => return Ok(Locked::Gone),
                 Settled::Skipped => return Ok(Locked::Skipped),
@@ -375,9 +435,6 @@ impl Tx {
                 return Ok(Locked::Gone);
             }
             if let Applied::Done = self.apply_lock(table, key, trailer, strength)? {
-                row.truncate(row.len() - TRAILER);
-                self.reader.complete(table, row)?;
-                self.wait_built_on()?;
                 return Ok(Locked::Row { moved });
             }
             newest = self.newest(table, key, row)?;
@@ -396,28 +453,29 @@ impl Tx {
         Ok(())
     }
 
-    /// Waits until the newest version of the row, found as `newest` with `value`, is no other transaction's; gives it with its
-    /// trailer.
+    /// Waits until the newest version of the row, found as `newest` with `value`, is no other transaction's, and those have had it
+    /// that waited before; gives it with its trailer.
     fn settle(
         &mut self,
         table: &Table,
         key: &[u8],
         mut newest: Newest,
         (strength, wait): (LockStrength, Wait),
+        turn: &mut Turn,
         value: &mut Vec<u8>,
     ) -> Result<Settled> {
         loop {
-            let (by, locked) = match newest {
+            let holder = match newest {
                 Newest::Missing => return Ok(Settled::Gone),
-                Newest::InProgress(by) => (by, false),
+                Newest::InProgress(by) => Holder::Writes(by),
                 Newest::Row { trailer, moved } => match self.lock_conflict(table, key, strength) {
-                    None => return Ok(Settled::Row { trailer, moved }),
-                    Some(by) => (by, true),
+                    Some(by) => Holder::Locks(by),
+                    None if self.may_take(table, key, trailer, turn) => return Ok(Settled::Row { trailer, moved }),
+                    None => Holder::Nobody,
                 },
             };
             match wait {
-                Wait::Block if locked => self.wait_for_locks(by)?,
-                Wait::Block => self.wait_for(by)?,
+                Wait::Block => self.wait_in_turn(table, key, &holder, turn)?,
                 Wait::SkipLocked => return Ok(Settled::Skipped),
                 Wait::NoWait => {
                     return Err(Error::LockNotAvailable(format!(
@@ -427,6 +485,57 @@ impl Tx {
                 }
             }
             newest = self.newest(table, key, value)?;
+        }
+    }
+
+    /// Whether a free row is this transaction's to take: its own already, or no other has waited for it longer.
+    fn may_take(&self, table: &Table, key: &[u8], newest: Trailer, turn: &Turn) -> bool {
+        let (engine, own) = (self.engine(), self.reader.own);
+        engine.row_queues.is_empty()
+            || newest.tx == own
+            || engine.row_queues.ahead(&turn.name_of(table.space, key), own).is_none()
+            || engine.row_locks.holds(table.space, key, own)
+    }
+
+    /// Queues for the row. The first in the queue waits for the row's holder, each other one for the one before it.
+    fn wait_in_turn(&self, table: &Table, key: &[u8], holder: &Holder, turn: &mut Turn) -> Result<()> {
+        let (engine, own) = (self.engine(), self.reader.own);
+        if !engine.row_locks.holds(table.space, key, own) {
+            turn.join(&engine.row_queues, (table.space, key), (own, self.reader.slot));
+        }
+        match (engine.row_queues.ahead(&turn.name_of(table.space, key), own), holder) {
+            (Some(before), _) if turn.is_taken() => self.wait_behind(before, turn),
+            (_, Holder::Writes(by)) => self.wait_for(*by),
+            (_, Holder::Locks(by)) => self.wait_for_locks(*by),
+            (_, Holder::Nobody) => Ok(()),
+        }
+    }
+
+    /// Waits until another has left the queue without the row, or its transaction has ended.
+    fn wait_behind(&self, (before, slot): (u64, u32), turn: &Turn) -> Result<()> {
+        let (engine, own) = (self.engine(), self.reader.own);
+        let queues = &engine.row_queues;
+        self.wait_while((before, slot), &|| {
+            queues.ahead(&turn.name, own).is_some_and(|(seq, _)| seq == before)
+        })?;
+        if engine.slots.get(slot).tx.load(Ordering::SeqCst) != before {
+            // A transaction that has ended waits for nothing: its session was unwound in the middle of a step.
+            queues.leave(&turn.name, before);
+        }
+        Ok(())
+    }
+
+    /// Gives up the place in the queue. `with_row`: the row is this transaction's, and the next one waits for its end; otherwise
+    /// that one looks again.
+    fn leave(&self, turn: Turn, with_row: bool) {
+        if !turn.is_taken() {
+            return;
+        }
+        let (engine, own) = (self.engine(), self.reader.own);
+        if let Some(next) = engine.row_queues.leave(&turn.name, own)
+            && !with_row
+        {
+            engine.waits.look_again(&engine.slots, (own, self.reader.slot), next);
         }
     }
 
@@ -662,6 +771,16 @@ enum Seen {
     Row(Vec<u8>),
     /// It could say so only of a former tree.
     Unknown,
+}
+
+/// Has a row that another wants.
+enum Holder {
+    /// A transaction in progress made the newest version.
+    Writes(u64),
+    /// A transaction has locked it.
+    Locks(u64),
+    /// It is free for the first in its queue.
+    Nobody,
 }
 
 /// What `settle` ends with.

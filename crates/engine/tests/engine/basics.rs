@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use cenote_engine::*;
+use std::cell::RefCell;
 
 /// Returns when a transaction waits for another.
 fn until_one_waits(engine: &Engine) {
@@ -103,15 +104,15 @@ fn read_committed_asks_again_about_the_newest_version() {
     let (e2, t2) = (engine.clone(), table.clone());
     let other = std::thread::spawn(move || {
         let mut b = e2.begin(Isolation::ReadCommitted);
-        let mut asked = Vec::new();
-        b.modify(&t2, &key(&t2, 1), &mut |r, moved| {
+        let asked = RefCell::new(Vec::new());
+        b.modify(&t2, &key(&t2, 1), &|r, moved| {
             let (id, k, c) = values(&t2, r);
-            asked.push((k, moved));
+            asked.borrow_mut().push((k, moved));
             Ok::<_, Error>(Change::Update(row(&t2, id, k + 1, &c)))
         })
         .unwrap();
         b.commit().unwrap();
-        asked
+        asked.into_inner()
     });
     until_one_waits(&engine);
     a.commit().unwrap();

@@ -86,13 +86,13 @@ pub fn insert(tx: &mut Tx, table: &Table, id: i32, k: i32, c: &str) -> Result<In
 
 pub fn update(tx: &mut Tx, table: &Table, id: i32, k: i32, c: &str) -> Result<Outcome> {
     let new = row(table, id, k, c);
-    tx.modify(table, &key(table, id), &mut |_, _| {
+    tx.modify(table, &key(table, id), &|_, _| {
         Ok::<_, Error>(Change::Update(new.clone()))
     })
 }
 
 pub fn delete(tx: &mut Tx, table: &Table, id: i32) -> Result<Outcome> {
-    tx.modify(table, &key(table, id), &mut |_, _| Ok::<_, Error>(Change::Delete))
+    tx.modify(table, &key(table, id), &|_, _| Ok::<_, Error>(Change::Delete))
 }
 
 pub fn by_index(tx: &Tx, table: &Arc<Table>, index: usize, range: KeyRange) -> Vec<(i32, i32, String)> {

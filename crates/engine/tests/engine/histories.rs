@@ -19,7 +19,7 @@ fn accounts(engine: &Arc<Engine>) -> Arc<Table> {
 }
 
 fn add(tx: &mut Tx, table: &Table, id: i32, amount: i32) -> Result<Outcome> {
-    tx.modify(table, &key(table, id), &mut |r, _| {
+    tx.modify(table, &key(table, id), &|r, _| {
         let (id, k, c) = values(table, r);
         Ok::<_, Error>(Change::Update(row(table, id, k + amount, &c)))
     })
@@ -304,7 +304,7 @@ fn a_unique_value_stays_with_its_row_beside_rollbacks() {
             matches!(inserted, Insert::Duplicate { index: Some(0), .. }),
             "{inserted:?}"
         );
-        let kept = tx.modify(&table, &key(&table, 1), &mut |row, _| {
+        let kept = tx.modify(&table, &key(&table, 1), &|row, _| {
             let is_it = values(&table, row).1 == 5;
             Ok::<_, Error>(if is_it { Change::Keep } else { Change::Skip })
         });

@@ -8,3 +8,4 @@ mod definitions;
 mod edges;
 mod histories;
 mod pressure;
+mod waiting;

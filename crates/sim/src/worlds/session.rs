@@ -1,5 +1,6 @@
 //! Sessions: random transactions, noted in the history as they go.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
@@ -384,13 +385,14 @@ impl Session {
         condition: impl Fn(Tag) -> bool,
     ) -> Step<Met> {
         let shape = self.shared.plan.shape;
-        let mut before = Ok((id, 0));
-        let outcome = self.tx.modify(table, &rows::key(table, id), &mut |row, _| {
-            before = shape.decode(table, row);
-            let holds = before.as_ref().is_ok_and(|(_, tag)| condition(*tag));
+        let asked = RefCell::new(Ok((id, 0)));
+        let outcome = self.tx.modify(table, &rows::key(table, id), &|row, _| {
+            let found = shape.decode(table, row);
+            let holds = found.as_ref().is_ok_and(|(_, tag)| condition(*tag));
+            *asked.borrow_mut() = found;
             Ok::<_, Error>(if holds { change.clone() } else { Change::Skip })
         })?;
-        match (outcome, before) {
+        match (outcome, asked.into_inner()) {
             (_, Err(problem)) => Err(self.fail(problem)),
             (Outcome::Gone, _) => Ok(Met::Left(0)),
             (_, Ok((found, _))) if found != id => {

@@ -112,20 +112,20 @@ fn transaction(tx: &mut Tx, table: &Table, me: i32, n: i64) -> Result<()> {
         tx.begin_statement();
         let new = row(table, id, n);
         if rt::random().is_multiple_of(4) {
-            let gone = tx.modify(table, &key(table, id), &mut |_, _| Ok::<_, Error>(Change::Delete))?;
+            let gone = tx.modify(table, &key(table, id), &|_, _| Ok::<_, Error>(Change::Delete))?;
             assert_eq!(gone == Outcome::Done, n > 1);
             assert_eq!(tx.insert(table, &new)?, Insert::Done);
         } else if n == 1 {
             assert_eq!(tx.insert(table, &new)?, Insert::Done);
         } else {
-            let done = tx.modify(table, &key(table, id), &mut |_, _| {
+            let done = tx.modify(table, &key(table, id), &|_, _| {
                 Ok::<_, Error>(Change::Update(new.clone()))
             })?;
             assert_eq!(done, Outcome::Done);
         }
     }
     tx.begin_statement();
-    tx.modify(table, &key(table, SHARED), &mut |old, _| {
+    tx.modify(table, &key(table, SHARED), &|old, _| {
         let (id, n) = number(table, old);
         Ok::<_, Error>(Change::Update(row(table, id, n + 1)))
     })?;
@@ -166,7 +166,7 @@ fn definer(engine: &Arc<Engine>, stop: &AtomicBool) {
     while !stop.load(Ordering::SeqCst) {
         tx.begin(Isolation::ReadCommitted);
         if let Some(old) = tx.table("d").expect("readable") {
-            tx.modify(&old, &key(&old, 1), &mut |_, _| {
+            tx.modify(&old, &key(&old, 1), &|_, _| {
                 Ok::<_, Error>(Change::Update(row_of(&old, 1, 2, 30_000)))
             })
             .expect("free");
@@ -212,7 +212,7 @@ fn filler(engine: &Arc<Engine>, stop: &AtomicBool) {
         for id in 0..8 {
             tx.begin_statement();
             let large = row_of(&table, id, 1, 25_000 + (rt::random() % 5000) as usize);
-            let update = tx.modify(&table, &key(&table, id), &mut |_, _| {
+            let update = tx.modify(&table, &key(&table, id), &|_, _| {
                 Ok::<_, Error>(Change::Update(large.clone()))
             });
             if update.expect("free") != Outcome::Done {

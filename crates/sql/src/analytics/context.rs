@@ -131,7 +131,7 @@ pub(crate) struct Names<'a> {
     pub planners: Vec<Arc<dyn ExprPlanner>>,
     /// Rows of all user tables that the statement names, to choose how it runs.
     pub rows: Cell<u64>,
-    /// Their ids.
+    /// Their ids, as asked for: FROM's first relation is the first.
     pub tables: RefCell<Vec<u32>>,
 }
 
@@ -170,8 +170,11 @@ impl Names<'_> {
         refused.map_err(|error| inward(error.into()))?;
         self.rows
             .set(self.rows.get().saturating_add(self.snapshot.engine.row_estimate(table)));
-        self.tables.borrow_mut().push(table.id);
-        Ok(Some(Arc::new(EngineTable::new(table.clone(), self.snapshot.clone()))))
+        let mut tables = self.tables.borrow_mut();
+        let first = tables.is_empty();
+        tables.push(table.id);
+        let table = EngineTable::new(table.clone(), self.snapshot.clone(), first);
+        Ok(Some(Arc::new(table)))
     }
 }
 

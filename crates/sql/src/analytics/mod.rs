@@ -5,6 +5,7 @@
 //! 2. [`context`], [`operators`]: names and operators become a logical plan with PostgreSQL's types.
 //! 3. DataFusion optimises; where it cannot plan a correlated subquery, [`apply`] turns that into a function evaluated row by row.
 //! 4. [`scan`] reads the engine's rows in batches; the session's own thread drives the query, workers of a small runtime help.
+//!    A query can be run again about one row of the table that FROM names first, by the plan that it has ([`plan::again`]).
 //! 5. [`wire`] writes Arrow's cells as PostgreSQL's text or binary.
 //!
 //! Invariants:
@@ -39,7 +40,7 @@ use crate::output::{Field, Formats};
 use crate::settings::Settings;
 use arrow::array::RecordBatch;
 use bytes::BytesMut;
-use cenote_engine::{Datum, Engine, Table};
+use cenote_engine::{Datum, Engine, Reader, Table};
 use datafusion::execution::SendableRecordBatchStream;
 use plan::{Core, Planned};
 use sqlparser::ast::{ObjectName, Query};
@@ -81,6 +82,8 @@ pub(crate) struct Snapshot {
     pub scope: Scope,
     pub engine: Arc<Engine>,
     pub views: Option<Arc<dyn SystemViews>>,
+    /// The only row of the table that FROM names first; None: all that the reader sees.
+    pub only: Option<Vec<u8>>,
 }
 
 impl Snapshot {
@@ -126,6 +129,7 @@ impl DataFusion {
             scope: scope.clone(),
             engine: self.engine.clone(),
             views: self.views.clone(),
+            only: None,
         })
     }
 }
@@ -243,6 +247,27 @@ impl Rows for Running {
                 crate::output::Format::Binary => wire::append_binary(out, &**column, row, field.type_oid),
             })?;
         }
+        Ok(())
+    }
+
+    fn again(&mut self, reader: Reader, row: &[u8]) -> Result<()> {
+        (self.stream, self.batch, self.row) = (None, None, 0);
+        self.snapshot = Arc::new(Snapshot {
+            scope: Scope {
+                reader,
+                ..self.snapshot.scope.clone()
+            },
+            engine: self.snapshot.engine.clone(),
+            views: self.snapshot.views.clone(),
+            only: Some(row.to_vec()),
+        });
+        let (core, snapshot) = (&self.core, &self.snapshot);
+        let (planned, stream) = guarded(|| {
+            let planned = plan::again(core, snapshot, &self.planned)?;
+            let stream = core.start_query(&planned)?;
+            Ok((planned, stream))
+        })?;
+        (self.planned, self.stream) = (planned, Some(stream));
         Ok(())
     }
 

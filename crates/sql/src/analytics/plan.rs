@@ -4,7 +4,7 @@ use super::cancel::watched;
 use super::context::{Functions, Names};
 use super::error::{inward, outward};
 use super::rewrite::{expand_any, resolve_names, rewrite, shown_name};
-use super::scan::canceled;
+use super::scan::{EngineScan, EngineTable, canceled};
 use super::times::Clock;
 use super::types::{EPOCH_DAYS, EPOCH_MICROS, NUMERIC_ANY, arrow_type_of_oid, builtin_by_name, pg_type};
 use super::{Config, Snapshot, apply, numeric};
@@ -14,7 +14,8 @@ use crate::output::Field;
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field as ArrowField, FieldRef, Schema};
 use cenote_engine::{CancelFlag, Datum};
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::catalog::default_table_source::{provider_as_source, source_as_provider};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, ParamValues, ScalarValue};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::GreedyMemoryPool;
@@ -27,6 +28,7 @@ use datafusion::prelude::SessionConfig;
 use datafusion::sql::planner::{NullOrdering, ParserOptions, PlannerContext, SqlToRel};
 use futures::StreamExt;
 use sqlparser::ast::{Query, Statement};
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -143,8 +145,11 @@ fn emptied(path: &Path) -> PathBuf {
 }
 
 /// A query ready to run.
+#[derive(Clone)]
 pub(crate) struct Planned {
     pub fields: Vec<Field>,
+    /// As bound, with the parameters' values.
+    bound: LogicalPlan,
     logical: LogicalPlan,
     physical: Arc<dyn ExecutionPlan>,
     /// The same, looking at the cancel flag.
@@ -152,6 +157,8 @@ pub(crate) struct Planned {
     rows: u64,
     /// Ids of the user tables that the statement names.
     pub tables: Vec<u32>,
+    /// Whether `running` can be started again on other rows: no subquery inside an expression keeps what it has read.
+    reusable: bool,
 }
 
 impl Planned {
@@ -295,26 +302,82 @@ pub(crate) fn plan(
             .replace_params_with_values(&ParamValues::from(values))
             .map_err(outward)?;
     }
+    planned(core, &snapshot.scope.cancel, plan, (rows, tables))
+}
+
+/// The plan of a bound query, which reads so many rows at most, of these tables.
+fn planned(
+    core: &Arc<Core>,
+    cancel: &Arc<CancelFlag>,
+    bound: LogicalPlan,
+    (rows, tables): (u64, Vec<u32>),
+) -> Result<Planned> {
     let state = core.state(rows);
-    let fields = fields_of(plan.schema().as_arrow());
-    let (cancel, first) = (&snapshot.scope.cancel, core.wait(physical(state, &plan)));
-    let (logical, physical) = match first {
-        Ok(done) => done,
+    let (reusable, (logical, physical)) = match core.wait(physical(state, &bound)) {
+        Ok(done) => (!has_recursion(&done.1), done),
         Err(error) => {
-            let Some(applied) = apply::subqueries(core, cancel, &plan).map_err(outward)? else {
+            let Some(applied) = apply::subqueries(core, cancel, &bound).map_err(outward)? else {
                 return Err(outward(error));
             };
-            core.wait(physical(state, &applied)).map_err(outward)?
+            (false, core.wait(physical(state, &applied)).map_err(outward)?)
         }
     };
     Ok(Planned {
-        fields,
+        fields: fields_of(bound.schema().as_arrow()),
+        bound,
         logical,
         running: watched(physical.clone(), cancel).map_err(outward)?,
         physical,
         rows,
         tables,
+        reusable,
     })
+}
+
+/// The query over another snapshot: by the same plan with its scans exchanged where that can be, else planned from its bound form.
+pub(crate) fn again(core: &Arc<Core>, snapshot: &Arc<Snapshot>, former: &Planned) -> Result<Planned> {
+    if !former.reusable {
+        let bound = former
+            .bound
+            .clone()
+            .transform_up_with_subqueries(|node| on_snapshot(node, snapshot));
+        return planned(
+            core,
+            &snapshot.scope.cancel,
+            bound.data().map_err(outward)?,
+            (former.rows, former.tables.clone()),
+        );
+    }
+    let running = former.running.clone().transform_up(|node| {
+        let node: Arc<dyn ExecutionPlan> = match (&*node as &dyn Any).downcast_ref::<EngineScan>() {
+            Some(scan) => Arc::new(scan.on_snapshot(snapshot)),
+            None => node.reset_state()?,
+        };
+        Ok(Transformed::yes(node))
+    });
+    let running = running.data().map_err(outward)?;
+    Ok(Planned {
+        running,
+        ..former.clone()
+    })
+}
+
+/// A scan of an engine's table, over another snapshot.
+fn on_snapshot(node: LogicalPlan, snapshot: &Arc<Snapshot>) -> datafusion::common::Result<Transformed<LogicalPlan>> {
+    let LogicalPlan::TableScan(mut scan) = node else {
+        return Ok(Transformed::no(node));
+    };
+    let provider = source_as_provider(&scan.source)?;
+    let Some(table) = (&*provider as &dyn Any).downcast_ref::<EngineTable>() else {
+        return Ok(Transformed::no(LogicalPlan::TableScan(scan)));
+    };
+    scan.source = provider_as_source(Arc::new(table.on_snapshot(snapshot)));
+    Ok(Transformed::yes(LogicalPlan::TableScan(scan)))
+}
+
+/// A recursive query's working table is the plan's, and remembers.
+fn has_recursion(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.name() == "RecursiveQueryExec" || plan.children().into_iter().any(has_recursion)
 }
 
 async fn physical(

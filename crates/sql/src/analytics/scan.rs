@@ -53,11 +53,13 @@ pub(crate) struct EngineTable {
     table: Arc<Table>,
     scope: Arc<Snapshot>,
     schema: SchemaRef,
+    /// Whether it is the first of the query: the one that `Snapshot::only` is about.
+    first: bool,
 }
 
 impl EngineTable {
-    /// `table` as `scope` sees it.
-    pub fn new(table: Arc<Table>, scope: Arc<Snapshot>) -> EngineTable {
+    /// `table` as `scope` sees it; `first`: it is the first that the query names.
+    pub fn new(table: Arc<Table>, scope: Arc<Snapshot>, first: bool) -> EngineTable {
         let fields: Vec<_> = table
             .columns
             .iter()
@@ -67,7 +69,13 @@ impl EngineTable {
             table,
             scope,
             schema: Arc::new(Schema::new(fields)),
+            first,
         }
+    }
+
+    /// The same table as another snapshot sees it.
+    pub fn on_snapshot(&self, scope: &Arc<Snapshot>) -> EngineTable {
+        EngineTable::new(self.table.clone(), scope.clone(), self.first)
     }
 
     fn rows(&self) -> usize {
@@ -257,10 +265,13 @@ impl Access {
 }
 
 /// The scan as a plan node.
-struct EngineScan {
+pub(crate) struct EngineScan {
     table: Arc<Table>,
     reader: Reader,
     cancel: Arc<CancelFlag>,
+    first: bool,
+    /// The table's only row, instead of all that the reader sees.
+    only: Option<Vec<u8>>,
     access: Access,
     columns: Arc<[usize]>,
     schema: SchemaRef,
@@ -292,12 +303,31 @@ impl EngineScan {
             table: of.table.clone(),
             reader: of.scope.scope.reader.clone(),
             cancel: of.scope.scope.cancel.clone(),
+            first: of.first,
+            only: of.scope.only.clone().filter(|_| of.first),
             rows: (of.rows() / divisor).max(1),
             access,
             columns: columns.into(),
             schema,
             limit,
             properties: Arc::new(properties),
+        }
+    }
+
+    /// The same scan over another snapshot.
+    pub fn on_snapshot(&self, scope: &Snapshot) -> EngineScan {
+        EngineScan {
+            reader: scope.scope.reader.clone(),
+            only: scope.only.clone().filter(|_| self.first),
+            table: self.table.clone(),
+            cancel: self.cancel.clone(),
+            first: self.first,
+            access: self.access.clone(),
+            columns: self.columns.clone(),
+            schema: self.schema.clone(),
+            limit: self.limit,
+            rows: self.rows,
+            properties: self.properties.clone(),
         }
     }
 }
@@ -359,9 +389,10 @@ impl ExecutionPlan for EngineScan {
 
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let range = self.access.range.clone();
-        let scan = match self.access.index {
-            None => self.reader.scan(&self.table, range, Direction::Forward),
-            Some(index) => self.reader.index_scan(&self.table, index, range, Direction::Forward),
+        let scan = match (&self.only, self.access.index) {
+            (Some(_), _) => None,
+            (None, None) => Some(self.reader.scan(&self.table, range, Direction::Forward)),
+            (None, Some(index)) => Some(self.reader.index_scan(&self.table, index, range, Direction::Forward)),
         };
         Ok(Box::pin(ScanStream {
             table: self.table.clone(),
@@ -370,7 +401,7 @@ impl ExecutionPlan for EngineScan {
             columns: self.columns.clone(),
             schema: self.schema.clone(),
             scan,
-            batch: RowBatch::new(),
+            batch: self.only.as_deref().map_or_else(RowBatch::new, RowBatch::of_row),
             at: 0,
             left: self.limit.unwrap_or(usize::MAX),
             done: false,
@@ -388,7 +419,8 @@ struct ScanStream {
     cancel: Arc<CancelFlag>,
     columns: Arc<[usize]>,
     schema: SchemaRef,
-    scan: RowScan,
+    /// None: `batch` holds all there is.
+    scan: Option<RowScan>,
     batch: RowBatch,
     /// Next row of `batch`.
     at: usize,
@@ -411,10 +443,10 @@ impl ScanStream {
         while rows < BATCH_ROWS && self.left > 0 && !self.done {
             if self.at == self.batch.len() {
                 self.at = 0;
-                self.done = !self
-                    .scan
-                    .next_batch(&self.reader, &mut self.batch)
-                    .map_err(engine_error)?;
+                self.done = match &mut self.scan {
+                    Some(scan) => !scan.next_batch(&self.reader, &mut self.batch).map_err(engine_error)?,
+                    None => true,
+                };
                 continue;
             }
             let row = self.batch.row(self.at);

@@ -1,6 +1,7 @@
 //! Running plans: rows come from the engine, pass the plan's expressions, and go to a sink.
 
 pub mod env;
+pub mod found;
 pub mod rows;
 pub mod select;
 pub mod sink;

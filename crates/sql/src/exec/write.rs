@@ -1,10 +1,10 @@
 //! INSERT, UPDATE and DELETE: each row goes through the engine.
 //!
 //! Rows to change are found first and changed afterwards, so that a statement never meets its own changes. A row that has changed since
-//! it was found is asked the whole condition again on its newest version; where that condition is another planner's, the statement
-//! starts again on a new snapshot.
+//! it was found is asked the whole condition again on its newest version (where that condition is another planner's: `found`).
 
 use super::Run;
+use super::found::{change_found, gather_foreign};
 use super::rows::TableRows;
 use super::select::{Cursor, advance, qualifies};
 use super::sink::{Gather, Sink};
@@ -13,18 +13,13 @@ use crate::expr::{Env, Expr, Input};
 use crate::plan::Plan;
 use crate::plan::access::{Access, Path, push_equal, tree_columns};
 use crate::plan::dml::{Conflict, DeletePlan, InsertPlan, Source, Target, UpdatePlan, Upsert};
-use crate::plan::locking::LockTarget;
-use crate::types::cast::{self, Context};
 use crate::types::text::datum_text;
-use cenote_engine::{Change, Datum, DatumRef, Insert, Isolation, Locked, Outcome, Table};
-use sqlparser::ast::Query;
+use cenote_engine::{Change, Changed, Datum, DatumRef, Insert, Isolation, Table};
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-/// How often a statement starts again because rows that it found have changed.
-const MAX_RESTARTS: u32 = 100;
 /// Rows between two looks at the cancel flag.
-const CANCEL_INTERVAL: u64 = 256;
+pub(super) const CANCEL_INTERVAL: u64 = 256;
 
 /// Inserts; gives the count of rows inserted or updated.
 pub fn insert(run: &mut Run<'_>, plan: &InsertPlan, sink: &mut dyn Sink) -> Result<u64> {
@@ -42,7 +37,7 @@ pub fn insert(run: &mut Run<'_>, plan: &InsertPlan, sink: &mut dyn Sink) -> Resu
                 Plan::Select(select) => {
                     advance(run, select, &mut Cursor::Start, 0, &mut found)?;
                 }
-                Plan::Foreign(query) => gather_foreign(run, query, &mut found)?,
+                Plan::Foreign(query) => drop(gather_foreign(run, query, &mut found)?),
                 _ => return Err(SqlError::internal("INSERT from a statement that is no query")),
             }
             for values in found.0 {
@@ -52,11 +47,6 @@ pub fn insert(run: &mut Run<'_>, plan: &InsertPlan, sink: &mut dyn Sink) -> Resu
         }
     }
     Ok(inserter.count)
-}
-
-fn gather_foreign(run: &mut Run<'_>, query: &Query, found: &mut Gather) -> Result<()> {
-    let mut rows = run.foreign(query)?;
-    super::select::foreign_rows(rows.as_mut(), u64::MAX, found).map(drop)
 }
 
 /// Inserts rows one by one.
@@ -165,32 +155,41 @@ impl<'p> Inserter<'p> {
         }
         let (table, values) = (self.table, &self.values);
         let (params, session) = (run.params, run.session);
-        let mut new_row = None;
-        let outcome = run
+        let done = run
             .tx
-            .modify_newest(table, &existing, &mut |newest, _moved| -> Result<Change> {
+            .change_newest(table, &existing, &|newest, _moved| -> Result<Change> {
                 let env = Env {
                     params,
                     input: Input::Upsert(table.layout(), newest, values),
                     session,
                     sequences: None,
                 };
-                if !qualifies(update.condition.as_ref(), &env)? {
-                    return Ok(Change::Keep);
-                }
-                let bytes = changed(table, newest, &update.assignments, &env)?;
-                new_row = Some(bytes.clone());
-                Ok(Change::Update(bytes))
+                Ok(match qualifies(update.condition.as_ref(), &env)? {
+                    false => Change::Keep,
+                    true => Change::Update(changed(table, newest, &update.assignments, &env)?),
+                })
             })?;
-        if outcome == Outcome::Gone {
-            return Ok(false);
-        }
-        if let Some(row) = new_row {
+        if let Changed::Done {
+            change: Change::Update(row),
+            ..
+        } = &done
+        {
             self.count += 1;
-            self.updated.insert(existing);
-            give(run, self.returning, table, &row, sink)?;
+            self.note_updated(existing, row)?;
+            give(run, self.returning, table, row, sink)?;
         }
-        Ok(true)
+        Ok(done != Changed::Gone)
+    }
+
+    /// The row that was updated is not to be updated again, by its former key or its new one.
+    fn note_updated(&mut self, former: Vec<u8>, row: &[u8]) -> Result<()> {
+        if !self.table.has_hidden_key() {
+            let mut key = Vec::new();
+            self.table.key_of_row(row, &mut key)?;
+            self.updated.insert(key);
+        }
+        self.updated.insert(former);
+        Ok(())
     }
 }
 
@@ -264,7 +263,7 @@ fn null_violation<'v>(
 }
 
 /// The row with its assignments carried out.
-fn changed(table: &Table, old: &[u8], assignments: &[(usize, Expr)], env: &Env<'_>) -> Result<Vec<u8>> {
+pub(super) fn changed(table: &Table, old: &[u8], assignments: &[(usize, Expr)], env: &Env<'_>) -> Result<Vec<u8>> {
     let mut values = Vec::with_capacity(assignments.len());
     for (column, expr) in assignments {
         values.push((*column, expr.value(env)?));
@@ -293,7 +292,7 @@ fn changed(table: &Table, old: &[u8], assignments: &[(usize, Expr)], env: &Env<'
 }
 
 /// What is done to a row that was found.
-enum Deed<'p> {
+pub(super) enum Deed<'p> {
     Update(&'p [(usize, Expr)]),
     Delete,
 }
@@ -302,14 +301,10 @@ enum Deed<'p> {
 pub fn update(run: &mut Run<'_>, plan: &UpdatePlan, sink: &mut dyn Sink) -> Result<u64> {
     match &plan.target {
         Target::Short(access) => short(run, access, &Deed::Update(&plan.assignments), &plan.returning, sink),
-        Target::Foreign(table, query) => foreign(
-            run,
-            table,
-            query,
-            &Deed::Update(&plan.assignments),
-            &plan.returning,
-            sink,
-        ),
+        Target::Foreign(table, query) => {
+            let deed = Deed::Update(&plan.assignments);
+            change_found(run, (table, query), &deed, &plan.returning, sink)
+        }
     }
 }
 
@@ -317,7 +312,7 @@ pub fn update(run: &mut Run<'_>, plan: &UpdatePlan, sink: &mut dyn Sink) -> Resu
 pub fn delete(run: &mut Run<'_>, plan: &DeletePlan, sink: &mut dyn Sink) -> Result<u64> {
     match &plan.target {
         Target::Short(access) => short(run, access, &Deed::Delete, &plan.returning, sink),
-        Target::Foreign(table, query) => foreign(run, table, query, &Deed::Delete, &plan.returning, sink),
+        Target::Foreign(table, query) => change_found(run, (table, query), &Deed::Delete, &plan.returning, sink),
     }
 }
 
@@ -379,9 +374,7 @@ fn change_row(
 ) -> Result<bool> {
     let table = &*access.table;
     let (params, session) = (run.params, run.session);
-    let keep = !returning.is_empty();
-    let mut shown = std::mem::take(&mut run.scratch.row);
-    let outcome = run.tx.modify(table, key, &mut |newest, moved| -> Result<Change> {
+    let done = run.tx.change(table, key, &|newest, moved| -> Result<Change> {
         let env = Env {
             params,
             input: Input::Stored(table.layout(), newest),
@@ -392,162 +385,33 @@ fn change_row(
         if !qualifies(condition, &env)? {
             return Ok(Change::Skip);
         }
-        let change = match deed {
+        Ok(match deed {
             Deed::Update(assignments) => Change::Update(changed(table, newest, assignments, &env)?),
             Deed::Delete => Change::Delete,
-        };
-        if keep {
-            shown.clear();
-            shown.extend_from_slice(if let Change::Update(row) = &change { row } else { newest });
-        }
-        Ok(change)
-    });
-    let done = outcome.and_then(|outcome| {
-        let done = outcome == Outcome::Done;
-        if done {
-            give(run, returning, table, &shown, sink)?;
-        }
-        Ok(done)
-    });
-    run.scratch.row = shown;
-    done
+        })
+    })?;
+    give_changed(run, returning, table, done, sink)
 }
 
-/// Keys and values come from another planner's query. A row that has changed meanwhile restarts the statement (read committed).
-fn foreign(
+/// RETURNING of a row as it was changed; false where it was not.
+pub(super) fn give_changed(
     run: &mut Run<'_>,
-    table: &Table,
-    query: &Query,
-    deed: &Deed<'_>,
     returning: &[Expr],
+    table: &Table,
+    done: Changed,
     sink: &mut dyn Sink,
-) -> Result<u64> {
-    for _ in 0..MAX_RESTARTS {
-        let mut returned = Gather::default();
-        let savepoint = run.tx.savepoint();
-        if let Some(count) = foreign_once(run, table, query, deed, returning, &mut returned)? {
-            returned.0.iter().try_for_each(|row| sink.values(row))?;
-            return Ok(count);
-        }
-        run.tx.rollback_to(&savepoint)?;
-        run.tx.begin_statement();
-        run.session.check_cancel()?;
-    }
-    Err(serialization_failure())
-}
-
-/// None: a row had changed; start again.
-fn foreign_once(
-    run: &mut Run<'_>,
-    table: &Table,
-    query: &Query,
-    deed: &Deed<'_>,
-    returning: &[Expr],
-    sink: &mut Gather,
-) -> Result<Option<u64>> {
-    let mut found = Gather::default();
-    gather_foreign(run, query, &mut found)?;
-    let columns = tree_columns(table, None);
-    let restartable = run.tx.isolation() == Isolation::ReadCommitted;
-    let mut seen = HashSet::new();
-    let mut count = 0;
-    for row in &found.0 {
-        let key = foreign_key(run, table, columns, row)?;
-        // As PostgreSQL: a row that several source rows match is changed once.
-        if !seen.insert(key.clone()) {
-            continue;
-        }
-        let (params, session) = (run.params, run.session);
-        let (mut shown, mut moved_away) = (Vec::new(), false);
-        let outcome = run.tx.modify(table, &key, &mut |newest, moved| -> Result<Change> {
-            if moved && restartable {
-                moved_away = true;
-                return Ok(Change::Skip);
-            }
-            let change = match deed {
-                Deed::Delete => Change::Delete,
-                Deed::Update(assignments) => {
-                    let env = Env {
-                        params,
-                        input: Input::Values(row),
-                        session,
-                        sequences: None,
-                    };
-                    let values: Vec<(usize, Expr)> = assignments
-                        .iter()
-                        .map(|(c, e)| e.eval(&env).map(|v| (*c, Expr::Const(v))))
-                        .collect::<Result<_>>()?;
-                    let env = Env {
-                        params,
-                        input: Input::Stored(table.layout(), newest),
-                        session,
-                        sequences: None,
-                    };
-                    Change::Update(changed(table, newest, &values, &env)?)
-                }
-            };
-            shown = if let Change::Update(row) = &change {
-                row.clone()
-            } else {
-                newest.to_vec()
-            };
-            Ok(change)
-        })?;
-        if moved_away || outcome == Outcome::Gone && restartable {
-            return Ok(None);
-        }
-        if outcome == Outcome::Done {
-            count += 1;
-            give(run, returning, table, &shown, sink)?;
-        }
-    }
-    Ok(Some(count))
-}
-
-/// Locks the rows whose keys another planner's queries find, until none of them had changed since.
-pub fn lock_found(run: &mut Run<'_>, targets: &[LockTarget]) -> Result<()> {
-    for _ in 0..MAX_RESTARTS {
-        if lock_once(run, targets)? {
-            return Ok(());
-        }
-        run.tx.begin_statement();
-        run.session.check_cancel()?;
-    }
-    Err(serialization_failure())
-}
-
-/// False: a row had changed; find the rows again.
-fn lock_once(run: &mut Run<'_>, targets: &[LockTarget]) -> Result<bool> {
-    let mut unchanged = true;
-    for target in targets {
-        let (table, mut found) = (&target.table, Gather::default());
-        gather_foreign(run, &target.keys, &mut found)?;
-        let mut newest = Vec::new();
-        for (seen, row) in found.0.iter().enumerate() {
-            if (seen as u64 + 1).is_multiple_of(CANCEL_INTERVAL) {
-                run.session.check_cancel()?;
-            }
-            let key = foreign_key(run, table, tree_columns(table, None), row)?;
-            let locked = run
-                .tx
-                .lock_row(table, &key, target.strength, target.wait, &mut newest)?;
-            unchanged &= matches!(locked, Locked::Row { moved: false });
-        }
-    }
-    Ok(unchanged)
-}
-
-fn foreign_key(run: &Run<'_>, table: &Table, columns: &[usize], row: &[Datum]) -> Result<Vec<u8>> {
-    let mut values = Vec::with_capacity(columns.len());
-    for (column, value) in columns.iter().zip(row) {
-        values.push(cast::cast(
-            value.clone(),
-            table.columns[*column].ty,
-            Context::Assignment,
-            run.session.text_context(),
-        )?);
-    }
-    let mut key = Vec::new();
-    table.key_of_values(&values, &mut key);
-    Ok(key)
+) -> Result<bool> {
+    let shown = match done {
+        Changed::Done {
+            change: Change::Update(row),
+            ..
+        } => row,
+        Changed::Done {
+            change: Change::Delete,
+            before,
+        } => before,
+        _ => return Ok(false),
+    };
+    give(run, returning, table, &shown, sink)?;
+    Ok(true)
 }

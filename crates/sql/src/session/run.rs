@@ -8,7 +8,7 @@ use crate::ddl::Definer;
 use crate::error::{Result, SqlError, code};
 use crate::exec::select::{Cursor, advance, foreign_rows};
 use crate::exec::sink::{ClientSink, Count, Sink};
-use crate::exec::{Run, write};
+use crate::exec::{Run, found, write};
 use crate::hook::Rows;
 use crate::output::{Field, Format, Formats, Output};
 use crate::parse::{Parsed, Statement};
@@ -331,7 +331,7 @@ pub(super) fn run_plan(
 fn start_foreign(run: &mut Run<'_>, plan: &Plan) -> Result<Box<dyn Rows>> {
     match plan {
         Plan::Locking(plan) => {
-            write::lock_found(run, &plan.targets)?;
+            found::lock_found(run, &plan.targets)?;
             run.foreign(&plan.query)
         }
         Plan::Foreign(query) => run.foreign(query),

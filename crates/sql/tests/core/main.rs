@@ -1,4 +1,4 @@
-//! Statements through sessions, without analytics: texts, a naive model, protocols, and what the short path costs.
+//! Statements through sessions, mostly without analytics: texts, a naive model, protocols, and what the short path costs.
 
 mod concurrent;
 mod cost;
@@ -6,5 +6,6 @@ mod foreign;
 mod model;
 mod portals;
 mod protocol;
+mod recheck;
 mod support;
 mod texts;

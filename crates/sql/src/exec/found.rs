@@ -1,0 +1,156 @@
+//! Changing and locking rows that another planner finds.
+//!
+//! The query gives primary keys and new values, by the statement's snapshot, before any row is changed. A row that has changed
+//! since (read committed) is locked and stays so; then the query is asked again about that row alone: in place of the whole
+//! table it reads the row's newest version, and all else on a snapshot of now. No row means that the newest version does not
+//! qualify, a row brings its new values (PostgreSQL's EvalPlanQual). Nothing is taken back, and nothing starts again.
+
+use super::Run;
+use super::env::SessionEnv;
+use super::select::foreign_rows;
+use super::sink::{Gather, Sink};
+use super::write::{CANCEL_INTERVAL, Deed, changed, give_changed};
+use crate::error::Result;
+use crate::expr::{Env, Expr, Input};
+use crate::hook::Rows;
+use crate::plan::access::tree_columns;
+use crate::plan::locking::LockTarget;
+use crate::types::cast::{self, Context};
+use cenote_engine::{Change, Changed, Datum, Locked, Table};
+use sqlparser::ast::Query;
+use std::collections::HashSet;
+
+/// Runs the query to its end. What comes back can be asked again.
+pub fn gather_foreign(run: &mut Run<'_>, query: &Query, found: &mut Gather) -> Result<Box<dyn Rows>> {
+    let mut rows = run.foreign(query)?;
+    foreign_rows(rows.as_mut(), u64::MAX, found)?;
+    Ok(rows)
+}
+
+/// Changes the rows of a table whose keys and new values the query gives; the table is the first that it reads.
+pub(super) fn change_found(
+    run: &mut Run<'_>,
+    (table, query): (&Table, &Query),
+    deed: &Deed<'_>,
+    returning: &[Expr],
+    sink: &mut dyn Sink,
+) -> Result<u64> {
+    let mut found = Gather::default();
+    let mut rows = gather_foreign(run, query, &mut found)?;
+    let columns = tree_columns(table, None);
+    let mut seen = HashSet::new();
+    let mut count = 0;
+    for (at, row) in found.0.iter().enumerate() {
+        if (at as u64 + 1).is_multiple_of(CANCEL_INTERVAL) {
+            run.session.check_cancel()?;
+        }
+        let key = key_of(run, table, columns, row)?;
+        // As PostgreSQL: a row that several source rows match is changed once.
+        if !seen.insert(key.clone()) {
+            continue;
+        }
+        let done = change_one(run, table, &key, row, deed, rows.as_mut())?;
+        count += u64::from(give_changed(run, returning, table, done, sink)?);
+    }
+    Ok(count)
+}
+
+fn change_one(
+    run: &mut Run<'_>,
+    table: &Table,
+    key: &[u8],
+    found: &[Datum],
+    deed: &Deed<'_>,
+    rows: &mut dyn Rows,
+) -> Result<Changed> {
+    let on = (run.params, run.session);
+    let done = run.tx.change(table, key, &|newest, moved| match moved {
+        true => Ok(Change::Keep),
+        false => change_of(on, table, (newest, found), deed),
+    })?;
+    let Changed::Done {
+        change: Change::Keep,
+        before,
+    } = done
+    else {
+        return Ok(done);
+    };
+    rows.again(run.tx.reader_of_now()?, &before)?;
+    if !rows.next()? {
+        return Ok(Changed::Skipped);
+    }
+    let found = rows.datums()?;
+    // The row is locked: its newest version is the one that was asked about.
+    run.tx
+        .change_newest(table, key, &|newest, _| change_of(on, table, (newest, &found), deed))
+}
+
+/// What becomes of the newest version of a row, by what the query gave for it.
+fn change_of(
+    (params, session): (&[Datum], &SessionEnv),
+    table: &Table,
+    (newest, found): (&[u8], &[Datum]),
+    deed: &Deed<'_>,
+) -> Result<Change> {
+    let Deed::Update(assignments) = deed else {
+        return Ok(Change::Delete);
+    };
+    let env = |input| Env {
+        params,
+        input,
+        session,
+        sequences: None,
+    };
+    let source = env(Input::Values(found));
+    let value = |(column, expr): &(usize, Expr)| expr.eval(&source).map(|v| (*column, Expr::Const(v)));
+    let values: Vec<(usize, Expr)> = assignments.iter().map(value).collect::<Result<_>>()?;
+    let stored = env(Input::Stored(table.layout(), newest));
+    Ok(Change::Update(changed(table, newest, &values, &stored)?))
+}
+
+/// Locks the rows whose keys the queries find. Where one of them had changed since, the rows are found again on a new snapshot, with the
+/// locks kept: each round locks rows that it had not locked before, or is the last.
+pub fn lock_found(run: &mut Run<'_>, targets: &[LockTarget]) -> Result<()> {
+    while !lock_once(run, targets)? {
+        run.tx.begin_statement();
+        run.session.check_cancel()?;
+    }
+    Ok(())
+}
+
+/// False: a row had changed; find the rows again.
+fn lock_once(run: &mut Run<'_>, targets: &[LockTarget]) -> Result<bool> {
+    let mut unchanged = true;
+    for target in targets {
+        let (table, mut found) = (&target.table, Gather::default());
+        gather_foreign(run, &target.keys, &mut found)?;
+        let mut newest = Vec::new();
+        for (seen, row) in found.0.iter().enumerate() {
+            if (seen as u64 + 1).is_multiple_of(CANCEL_INTERVAL) {
+                run.session.check_cancel()?;
+            }
+            let key = key_of(run, table, tree_columns(table, None), row)?;
+            let locked = run
+                .tx
+                .lock_row(table, &key, target.strength, target.wait, &mut newest)?;
+            unchanged &= matches!(locked, Locked::Row { moved: false });
+        }
+    }
+    Ok(unchanged)
+}
+
+/// The primary key that a row of the query begins with.
+fn key_of(run: &Run<'_>, table: &Table, columns: &[usize], row: &[Datum]) -> Result<Vec<u8>> {
+    let mut values = Vec::with_capacity(columns.len());
+    for (column, value) in columns.iter().zip(row) {
+        values.push(cast::cast(
+            value.clone(),
+            table.columns[*column].ty,
+            Context::Assignment,
+            run.session.text_context(),
+        )?);
+    }
+    let mut key = Vec::new();
+    table.key_of_values(&values, &mut key);
+    Ok(key)
+}
