@@ -92,6 +92,8 @@ pub struct Config {
     pub scan_limit: u64,
     /// Bytes of redo that a recovery from the log gathers in memory before it applies them.
     pub replay_stretch: usize,
+    /// How the processor writes cache lines back; a test may say that it cannot.
+    pub write_back: coherence::WriteBack,
 }
 
 impl Config {
@@ -111,6 +113,7 @@ impl Config {
             background: true,
             scan_limit: 64 << 30,
             replay_stretch: crate::replay::STRETCH,
+            write_back: coherence::write_back_kind(),
         }
     }
 
@@ -121,6 +124,10 @@ impl Config {
             _ if self.mirror.is_some() && (self.kind, self.survive) != (Kind::Cxl, Survive::Host) => Err(
                 Error::Invalid("a mirror gets what is written back: it is for a region that survives its host".into()),
             ),
+            // A simulated device carries write-backs out itself.
+            _ if self.survive == Survive::Host && !rt::simulated() => {
+                coherence::require(self.write_back, "survival of the host (--survive host)")
+            }
             _ => Ok(()),
         }
     }
@@ -135,6 +142,10 @@ const NEXT_LOW: usize = 0;
 const NEXT_HIGH: usize = 1;
 pub(crate) const BOOT: usize = 2;
 pub(crate) const SURVIVE: usize = 3;
+/// Epoch at which the last recovery looked at every descriptor: no shared count of an earlier one is left.
+pub(crate) const SURVEYED: usize = 4;
+/// Values that an epoch has in a latch word: 1 to 255.
+pub(crate) const EPOCHS: u64 = 255;
 /// Bytes of frames that are there before a start goes on; the rest is reserved in the background.
 const FIRST_FRAMES: u64 = 4 << 20;
 
@@ -373,7 +384,7 @@ fn take_over(region: &Region) -> u8 {
         s.clean = false;
         epoch = s.epoch;
     });
-    ((epoch - 1) % 255 + 1) as u8
+    ((epoch - 1) % EPOCHS + 1) as u8
 }
 
 fn lower(config: &Config, storage: &Arc<Storage>, report: &mut RecoveryReport) -> Result<Box<dyn Lower>> {

@@ -32,7 +32,7 @@ use crate::hash::{key_of, page_of};
 use crate::latch;
 use crate::layout::{Chain, DOUBTING, Descriptor, FrameState, PoolHeader, SURVEYING};
 use crate::lists::{HELD, INDEX_MASK, List, Lists, REBUILDING};
-use crate::open::Config;
+use crate::open::{Config, EPOCHS, SURVEYED};
 use crate::pool::{Pool, set_state};
 use crate::report::{Cause, RecoveryReport, Repaired};
 use crate::slots;
@@ -147,7 +147,7 @@ impl Pool {
         let host = config.survive == Survive::Host || self.was_host();
         let cut_off = self.frames.header().surveying.load(Ordering::Acquire);
         let small = self.frames.region().len() <= config.scan_limit;
-        let all = host || small || cut_off != 0 || self.epoch_wrapped();
+        let all = host || small || cut_off != 0 || self.survey_is_due();
         self.clamp_header();
         self.repair_lists(host, report);
         if !host {
@@ -180,6 +180,9 @@ impl Pool {
             Doubt::Everything => self.replay_all(control.checkpoint, report)?,
         }
         slots::wipe(&self.frames);
+        if all {
+            self.note_surveyed();
+        }
         self.note_surveying(0);
         Ok(())
     }
@@ -188,9 +191,16 @@ impl Pool {
         self.frames.region().state().words[crate::open::SURVIVE] == Survive::Host as u64
     }
 
-    /// Epochs are of eight bits: when they begin anew, no shared count of old may be met.
-    fn epoch_wrapped(&self) -> bool {
-        self.frames.region().state().epoch % 255 == 1
+    /// Latches hold eight bits of the epoch, of which [`EPOCHS`] values are in use: before one comes again, every descriptor has to
+    /// have been looked at, so that no shared count of its first use is met. A start that dies before its survey owes it to the next.
+    fn survey_is_due(&self) -> bool {
+        let state = self.frames.region().state();
+        state.epoch.saturating_sub(state.words[SURVEYED]) >= EPOCHS
+    }
+
+    /// All descriptors were looked at: no shared count of a former epoch is left.
+    fn note_surveyed(&self) {
+        self.frames.region().update_state(|s| s.words[SURVEYED] = s.epoch);
     }
 
     /// Frames that the dead had latched to use them for the first time, and that do not count as used yet. Not after the loss of a

@@ -17,6 +17,7 @@
 
 use crate::{LINE, Region};
 use cenote_base::rt::{self, memory::Device};
+use cenote_base::{Error, Result};
 use std::sync::OnceLock;
 
 /// How a line is written back.
@@ -36,6 +37,21 @@ pub enum WriteBack {
 pub fn write_back_kind() -> WriteBack {
     static KIND: OnceLock<WriteBack> = OnceLock::new();
     *KIND.get_or_init(target::detect)
+}
+
+/// Whether memory beyond the caches of a processor of this `kind` can be kept right at all: without an instruction that writes
+/// lines back, nothing reaches it when it should, and nothing stale is ever dropped. `what` names the memory.
+///
+/// # Errors
+/// [`Error::Invalid`] if the kind is [`WriteBack::None`].
+pub fn require(kind: WriteBack, what: &str) -> Result<()> {
+    if kind != WriteBack::None {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "{what} needs cache lines written back to memory, and this program knows no instruction of this processor that does \
+         so: use a processor with clwb, clflushopt or clflush, or a region in shared memory with --survive process"
+    )))
 }
 
 /// Begins writing the lines of a range back to memory. Ordered only by a [`fence`].
@@ -231,5 +247,21 @@ mod target {
 
     pub(super) fn store_past_cache(span: Span<'_>, value: u64) {
         span.atomic_u64(0).store(value, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A build for a processor whose instructions are not known here flushed nothing, fenced, and said that all was in memory.
+    #[test]
+    fn without_an_instruction_nothing_is_promised() {
+        let refused = require(WriteBack::None, "device X").expect_err("refused").to_string();
+        assert!(
+            refused.contains("device X") && refused.contains("--survive process"),
+            "{refused}"
+        );
+        require(WriteBack::Clflush, "device X").expect("every x86-64 processor has it");
     }
 }

@@ -82,6 +82,14 @@ pub struct Region {
     window: u64,
 }
 
+/// Refuses memory beyond the caches of a processor that can neither write lines back nor drop them.
+fn check_caches(backing: &Backing) -> Result<()> {
+    if !backing.is_beyond_caches() || rt::simulated() {
+        return Ok(());
+    }
+    coherence::require(coherence::write_back_kind(), &backing.named())
+}
+
 impl Region {
     /// Makes a region of `len` bytes in a file or device, and writes its header. What was there
     /// is lost: whether it may be is the caller's to know ([`Region::open`] tells what is there).
@@ -107,6 +115,7 @@ impl Region {
     }
 
     fn create_on(backing: Backing, len: u64, identity: Identity, options: RegionOptions) -> Result<Self> {
+        check_caches(&backing)?;
         let len = aligned_len(len, backing.align)?;
         backing.resize(len as u64)?;
         backing.reserve(0, HEADER_SIZE as u64)?;
@@ -156,6 +165,7 @@ impl Region {
 
     /// Maps it, if its header is in order.
     fn validated(backing: Backing, options: RegionOptions) -> Result<Self> {
+        check_caches(&backing)?;
         let len = backing.len()?;
         if len < HEADER_SIZE as u64 || backing.allocated()? == 0 {
             return Err(Error::Mismatch(format!(

@@ -3,15 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cenote_base::PageId;
 use cenote_base::rt::fs::{self, faulty::MemFs};
 use cenote_base::rt::{self, atomic::Ordering};
+use cenote_base::PageId;
+use cenote_fabric::coherence::WriteBack;
 use cenote_fabric::{Region, RegionOptions};
-use cenote_storage::DataDir;
 use cenote_storage::redo::GroupBuilder;
+use cenote_storage::{DataDir, Survive};
 
 use crate::hash::key_of;
-use crate::open::{BOOT, BufferPool, Config, Kind};
+use crate::open::{BOOT, BufferPool, Config, Kind, SURVEYED};
 use crate::report::{Mode, RecoveryReport};
 
 const SPACE: u32 = 1000;
@@ -186,6 +187,63 @@ fn a_region_that_outlived_its_host_unasked_is_not_believed() {
     assert_eq!(report.mode, Mode::Log);
     assert!(report.remarks[0].contains("restarted"), "{:?}", report.remarks);
     assert_eq!(pool.shared(page).expect("page").view().u64(VALUE_AT), 7);
+}
+
+/// Latches hold eight bits of the epoch, so every 255th start looks at all descriptors, however large the region. One died between
+/// taking its epoch and looking; the next was not the 255th: a shared count that a process had left 255 starts before counted as
+/// held, and the page could not be written any more.
+#[test]
+fn a_start_that_dies_before_its_survey_owes_it_to_the_next() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
+    let (region, after) = (dir.path().join("region"), dir.path().join("after"));
+    let (files, page) = (MemFs::new(), PageId::new(SPACE, 1));
+    let pool = fs::with(Arc::new(files.clone()), || {
+        drop(open(&region, true));
+        let pool = open(&region, true).0; // epoch 2
+        pool.storage().pages().create_space(SPACE).expect("space");
+        let mut m = pool.mtr();
+        m.create(page, 7, 0).expect("create");
+        m.commit();
+        pool.storage().log().flush_all().expect("durable");
+        pool
+    });
+    let reader = pool.shared(page).expect("page");
+    std::fs::copy(&region, &after).expect("region");
+    drop(reader);
+    // 253 starts later, and one that took its epoch and died: 256, which a latch shows as 1.
+    let found = Region::open(&after, RegionOptions::default()).expect("region");
+    found.update_state(|s| s.epoch = 256);
+    drop(found);
+    fs::with(Arc::new(files.kill_clone()), || {
+        let (pool, report) = open(&after, false);
+        assert_eq!(report.mode, Mode::Instant);
+        let frame = pool.hash.find(&pool.frames, key_of(page)).expect("there");
+        assert!(
+            pool.try_latch_exclusive(frame).expect("a slot").is_some(),
+            "the reader of epoch 2 is long dead"
+        );
+        let state = pool.frames.region().state();
+        assert_eq!(state.words[SURVEYED], state.epoch, "surveyed, and noted");
+        pool.abandon();
+    });
+    pool.abandon();
+}
+
+/// On a processor without an instruction that writes lines back, a region was filled "to survive its host", and nothing was flushed.
+#[test]
+fn survival_of_the_host_is_refused_where_nothing_can_be_flushed() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
+    let open = |survive| {
+        let mut config = Config::new(Kind::Cxl, 12 << 20);
+        config.region = Some(dir.path().join("region"));
+        (config.survive, config.write_back) = (survive, WriteBack::None);
+        let data = DataDir::open(&dir.path().join("data")).expect("data");
+        BufferPool::open(config, data).map(drop)
+    };
+    let refused = open(Survive::Host).expect_err("refused").to_string();
+    assert!(refused.contains("--survive process"), "{refused}");
+    assert!(!dir.path().join("region").exists(), "and nothing was made");
+    open(Survive::Process).expect("what stays in the caches survives a process");
 }
 
 /// The page hash is damaged while the database runs. Evicting or discarding a frame of the broken chain gave an error and left the
