@@ -221,6 +221,14 @@ impl<'p> Mtr<'p> {
         Ok(h)
     }
 
+    /// Takes the space on disk of pages that were given back, before they are made anew.
+    ///
+    /// # Errors
+    /// [`Error::Full`]; nothing has changed then.
+    pub fn reserve_again(&self, space: u32, pages: std::ops::Range<u32>) -> Result<()> {
+        self.pool.storage.pages().reserve_again(space, pages)
+    }
+
     /// The handle of a page that is held.
     pub fn find(&self, page: PageId) -> Option<PageH> {
         let index = self.parts.held.iter().position(|h| h.page == page && !h.released)?;

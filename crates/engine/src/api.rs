@@ -1,6 +1,10 @@
 //! The words that statements and the engine exchange: isolation, row locks, outcomes, batches, options.
 
-use crate::error::Result;
+use crate::engine::FIRST_SPACE;
+use crate::error::{Error, Result};
+use crate::tx::cts;
+use crate::undo;
+use cenote_base::TxId;
 use cenote_buffer::Geometry;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -199,6 +203,56 @@ pub enum Survive {
     Host,
 }
 
+/// Where the numbers of a new database begin, and how large the circles are in which its undo and timestamp pages are used. The
+/// defaults are what a database should have; tests and worlds begin near the ends. One that exists keeps its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origins {
+    /// First position of the redo log: a multiple of 4096, below 2^59.
+    pub log: u64,
+    /// First number of a transaction, above zero, below 2^52.
+    pub tx: u64,
+    /// Pages of commit timestamps, of some 2,000 transactions each: 128 to 2^28.
+    pub cts_pages: u32,
+    /// Pages of an undo segment: 512 to 2^29 - 1. A transaction is refused that needs more, and may be from half of it on.
+    pub undo_pages: u32,
+    /// First lap of undo segments, below 254.
+    pub undo_lap: u32,
+    /// First number of a space of a table or index: 1000 or above.
+    pub space: u32,
+    /// Behind the last such number, at most 0xF0000000: then come those between 1000 and here that nothing names any more.
+    pub space_end: u32,
+}
+
+impl Default for Origins {
+    fn default() -> Origins {
+        Origins {
+            log: cenote_storage::FIRST_LSN.raw(),
+            tx: 1,
+            cts_pages: cts::CIRCLE,
+            undo_pages: undo::CIRCLE,
+            undo_lap: 0,
+            space: FIRST_SPACE,
+            space_end: undo::SPACE_BASE,
+        }
+    }
+}
+
+impl Origins {
+    /// Errors: nothing can begin there.
+    pub(crate) fn check(&self) -> Result<()> {
+        let sound = self.tx < TxId::SEQ_END
+            && (cts::CIRCLE_MIN..=cts::CIRCLE).contains(&self.cts_pages)
+            && (undo::CIRCLE_MIN..=undo::CIRCLE).contains(&self.undo_pages)
+            && self.undo_lap < undo::LAPS - 2
+            && (FIRST_SPACE..self.space_end).contains(&self.space)
+            && self.space_end <= undo::SPACE_BASE;
+        match sound {
+            true => Ok(()),
+            false => Err(Error::Config(format!("a database cannot begin at {self:?}"))),
+        }
+    }
+}
+
 /// How to open a database.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -220,6 +274,8 @@ pub struct EngineOptions {
     pub numa_node: Option<u32>,
     /// Whether threads work in the background (purge, rollback of losers, write-back). Tests may do without.
     pub background: bool,
+    /// Where the numbers of a new database begin.
+    pub origins: Origins,
 }
 
 impl EngineOptions {
@@ -235,6 +291,7 @@ impl EngineOptions {
             survive: Survive::Process,
             numa_node: None,
             background: true,
+            origins: Origins::default(),
         }
     }
 

@@ -203,7 +203,7 @@ impl Engine {
                 .tail
                 .max(segment.tail.load(cenote_base::rt::atomic::Ordering::Acquire));
             while at < header.end {
-                match undo::read_next(&self.pool, segment.number, at) {
+                match undo::read_next(&self.pool, segment, at) {
                     Ok(Some((_, behind, _))) => {
                         records += 1;
                         at = behind;

@@ -9,15 +9,17 @@
 //! 5. purge and rollback threads start; the engine is ready.
 //!
 //! System spaces: 0 meta page, 1 catalog, 2 counters, `undo::SPACE_BASE`.. undo segments, `cts::SPACE` CTS slots. Objects'
-//! spaces from `FIRST_SPACE`; their numbers are never used twice.
+//! spaces from `FIRST_SPACE` to `undo::SPACE_BASE`; their numbers are used again when nothing names them (`numbers`).
 
 use crate::api::Direction;
-use crate::api::{EngineOptions, Isolation, MemoryKind, Survive};
+use crate::api::{EngineOptions, Isolation, MemoryKind, Origins, Survive};
 use crate::catalog::Table;
 use crate::catalog::state::{CATALOG_SPACE, CatalogState};
+use crate::circle::Circle;
 use crate::counters::{COUNTERS_SPACE, Counters};
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
+use crate::numbers::{Cursor, SpaceNumbers};
 use crate::pool::Need;
 use crate::purge::Purge;
 use crate::recovery::Losers;
@@ -36,6 +38,7 @@ use cenote_base::rt::{HashMap, HashSet};
 use cenote_base::{Lsn, PageId};
 use cenote_buffer::{BufferPool, Config, Kind};
 use cenote_storage::{DataDir, Storage};
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use cenote_buffer::{PoolStats, TierStats};
@@ -52,6 +55,10 @@ const AT_MAGIC: usize = 32;
 const AT_NEXT_OBJECT: usize = 40;
 const AT_NEXT_SPACE: usize = 44;
 const AT_SEGMENTS: usize = 48;
+const AT_SPACE_ROUND: usize = 52;
+const AT_SPACE_END: usize = 56;
+const AT_UNDO_PAGES: usize = 60;
+const AT_UNDO_LAP: usize = 64;
 /// Engine word of the control file: 1 once the system spaces are complete.
 const WORD_COMPLETE: usize = 0;
 
@@ -103,6 +110,9 @@ pub struct Engine {
     pub(crate) counters: Counters,
     pub(crate) segments: rt::RwLock<Vec<Arc<Segment>>>,
     free_segments: rt::Mutex<Vec<Writer>>,
+    /// What a new segment is given: its circle, its first lap.
+    undo_from: (Circle, u32),
+    pub(crate) space_numbers: SpaceNumbers,
     row_numbers: rt::Mutex<HashMap<u32, Arc<AtomicU64>>>,
     /// Spaces whose pending large values of the last run are gone.
     pub(crate) reclaimed: rt::Mutex<HashSet<u32>>,
@@ -118,13 +128,13 @@ impl Engine {
     /// Opens (or makes) a database. Errors: the directory or region is in use, belongs to another database, or is damaged.
     pub fn open(options: EngineOptions) -> Result<Arc<Engine>> {
         let begun = rt::now();
-        let dir = DataDir::open(&options.data)?;
+        let dir = open_directory(&options)?;
         let (pool, report) = BufferPool::open(config(&options), dir)?;
         let storage = pool.storage().clone();
         if storage.control().get().engine[WORD_COMPLETE] == 0 {
-            create(&pool, &storage)?;
+            create(&pool, &storage, &options.origins)?;
         }
-        let segments = open_segments(&pool)?;
+        let (segments, undo_from, spaces) = open_meta(&pool)?;
         let (mut losers, first) = crate::recovery::find_losers(&pool, &segments, storage.control().get().tx_ceiling)?;
         let found = losers.len() as u64;
         let engine = Engine {
@@ -141,6 +151,8 @@ impl Engine {
             counters: Counters::default(),
             segments: rt::RwLock::new(segments),
             free_segments: rt::Mutex::new(Vec::new()),
+            undo_from,
+            space_numbers: SpaceNumbers::new(spaces),
             row_numbers: rt::Mutex::new(HashMap::default()),
             reclaimed: rt::Mutex::new(HashSet::default()),
             meta: rt::Mutex::new(()),
@@ -155,6 +167,7 @@ impl Engine {
         crate::recovery::adopt(&engine, &mut losers, first)?;
         let named = crate::recovery::read_catalog(&engine)?;
         let orphans = crate::recovery::drop_orphans(&engine, &named)?;
+        engine.choose_spaces()?;
         engine.update_report(|report| {
             if orphans > 0 {
                 report
@@ -295,7 +308,7 @@ impl Engine {
 
     /// Makes the file of a new space.
     pub(crate) fn create_space(&self) -> Result<u32> {
-        let space = self.next_number(AT_NEXT_SPACE)?;
+        let space = self.next_space()?;
         self.storage.0.pages().create_space(space)?;
         Ok(space)
     }
@@ -314,17 +327,33 @@ impl Engine {
 
     /// An id for a table, index or sequence.
     pub(crate) fn next_object(&self) -> Result<u32> {
-        self.next_number(AT_NEXT_OBJECT)
-    }
-
-    fn next_number(&self, at: usize) -> Result<u32> {
         let _meta = self.meta.lock();
         let mut m = self.pool.mtr();
         let h = m.exclusive(PageId::new(META_SPACE, 0))?;
-        let number = m.view(h).u32(at);
-        m.write_u32(h, at, number + 1);
+        let number = m.view(h).u32(AT_NEXT_OBJECT);
+        let next = number.checked_add(1).ok_or_else(|| {
+            let text = "tables, indexes and sequences have used up all 32 bits of their ids: dump the database, and load it anew";
+            Error::TooLarge(text.into())
+        })?;
+        m.write_u32(h, AT_NEXT_OBJECT, next);
         m.commit();
         Ok(number)
+    }
+
+    /// How far the numbers of spaces have come.
+    pub(crate) fn space_cursor(&self) -> Result<Cursor> {
+        let guard = self.pool.shared(PageId::new(META_SPACE, 0))?;
+        let (next, round) = (guard.view().u32(AT_NEXT_SPACE), guard.view().u32(AT_SPACE_ROUND));
+        Ok(Cursor { next, round })
+    }
+
+    pub(crate) fn set_space_cursor(&self, cursor: Cursor) -> Result<()> {
+        let mut m = self.pool.mtr();
+        let h = m.exclusive(PageId::new(META_SPACE, 0))?;
+        m.write_u32(h, AT_NEXT_SPACE, cursor.next);
+        m.write_u32(h, AT_SPACE_ROUND, cursor.round);
+        m.commit();
+        Ok(())
     }
 
     /// The next hidden row number of a table without a primary key.
@@ -355,14 +384,14 @@ impl Engine {
 
     /// A segment to write to: one that is free, or a new one.
     pub(crate) fn take_segment(&self) -> Result<Writer> {
-        if let Some(writer) = self.free_segments.lock().pop() {
+        if let Some(writer) = self.free_segment() {
             return Ok(writer);
         }
         let _meta = self.meta.lock();
         let number = self.segments.read().len() as u32;
         if number >= undo::MAX_SEGMENTS {
             return Err(Error::Limit(format!(
-                "all {} undo segments are taken: too many transactions write at once",
+                "all {} undo segments are in use: end transactions that write, or an old snapshot that keeps purge from them",
                 undo::MAX_SEGMENTS
             )));
         }
@@ -370,22 +399,32 @@ impl Engine {
         if !self.storage.0.pages().has_space(space) {
             self.storage.0.pages().create_space(space)?;
         }
-        undo::create(&self.pool, number as u16)?;
+        let (circle, lap) = self.undo_from;
+        let header = undo::create(&self.pool, number as u16, circle, lap)?;
         let mut m = self.pool.mtr();
         let h = m.exclusive(PageId::new(META_SPACE, 0))?;
         m.write_u32(h, AT_SEGMENTS, number + 1);
         m.commit();
-        let segment = Arc::new(Segment::new(number as u16, undo::STREAM_START));
+        let segment = Arc::new(Segment::new(number as u16, &header));
         self.segments.write().push(segment.clone());
         Ok(Writer {
             segment,
-            position: undo::STREAM_START,
+            position: header.end,
         })
     }
 
-    /// The session needs its segment no more.
+    /// The one that was given back last, of those with room.
+    fn free_segment(&self) -> Option<Writer> {
+        let mut free = self.free_segments.lock();
+        let index = free.iter().rposition(Writer::has_room)?;
+        Some(free.remove(index))
+    }
+
+    /// The session needs its segment no more. One that is used up is not given out again.
     pub(crate) fn give_back_segment(&self, writer: Writer) {
-        self.free_segments.lock().push(writer);
+        if !writer.is_used_up() {
+            self.free_segments.lock().push(writer);
+        }
     }
 
     /// Whether purge has passed the record.
@@ -405,6 +444,16 @@ impl Drop for Engine {
         self.purge.signal.set();
         self.losers.signal.set();
     }
+}
+
+fn open_directory(options: &EngineOptions) -> Result<DataDir> {
+    let origins = &options.origins;
+    origins.check()?;
+    let origins = cenote_storage::Origins {
+        log: Lsn::from_raw(origins.log),
+        tx: origins.tx,
+    };
+    Ok(DataDir::open_or_begin(&options.data, origins)?)
 }
 
 fn config(options: &EngineOptions) -> Config {
@@ -427,7 +476,7 @@ fn config(options: &EngineOptions) -> Config {
 }
 
 /// Makes the system spaces; the control file says when they are durable. Begun anew after a crash in between.
-fn create(pool: &BufferPool, storage: &Storage) -> Result<()> {
+fn create(pool: &BufferPool, storage: &Storage, origins: &Origins) -> Result<()> {
     for space in [META_SPACE, CATALOG_SPACE, COUNTERS_SPACE, cts::SPACE] {
         if !storage.pages().has_space(space) {
             storage.pages().create_space(space)?;
@@ -435,30 +484,34 @@ fn create(pool: &BufferPool, storage: &Storage) -> Result<()> {
     }
     BTree::create(pool, CATALOG_SPACE)?;
     BTree::create(pool, COUNTERS_SPACE)?;
-    cts::create(pool, storage.control().get().tx_ceiling.max(1))?;
+    cts::create(pool, storage.control().get().tx_ceiling, origins.cts_pages)?;
     let mut m = pool.mtr();
     let h = m.create(PageId::new(META_SPACE, 0), KIND_META, 0)?;
     m.write_u64(h, AT_MAGIC, META_MAGIC);
     m.write_u32(h, AT_NEXT_OBJECT, FIRST_OBJECT);
-    m.write_u32(h, AT_NEXT_SPACE, FIRST_SPACE);
+    m.write_u32(h, AT_NEXT_SPACE, origins.space);
+    m.write_u32(h, AT_SPACE_END, origins.space_end);
+    m.write_u32(h, AT_UNDO_PAGES, origins.undo_pages);
+    m.write_u32(h, AT_UNDO_LAP, origins.undo_lap);
     m.write_u32(h, AT_SEGMENTS, 0);
     let end = m.commit();
     storage.log().wait_durable(end)?;
     Ok(storage.control().update(|c| c.engine[WORD_COMPLETE] = 1)?)
 }
 
-fn open_segments(pool: &BufferPool) -> Result<Vec<Arc<Segment>>> {
-    let count = {
-        let guard = pool.shared(PageId::new(META_SPACE, 0))?;
-        if guard.view().u64(AT_MAGIC) != META_MAGIC {
-            return Err(Error::Corrupt("the meta page".into()));
-        }
-        guard.view().u32(AT_SEGMENTS)
-    };
-    if count > undo::MAX_SEGMENTS {
-        return Err(Error::Corrupt(format!("the meta page names {count} undo segments")));
-    }
-    (0..count as u16)
-        .map(|number| Ok(Arc::new(Segment::new(number, undo::header(pool, number)?.tail))))
-        .collect()
+/// What the meta page says: the undo segments, what a new one is given, the range of spaces' numbers.
+type Meta = (Vec<Arc<Segment>>, (Circle, u32), Range<u32>);
+
+fn open_meta(pool: &BufferPool) -> Result<Meta> {
+    let corrupt = || Error::Corrupt("the meta page".into());
+    let guard = pool.shared(PageId::new(META_SPACE, 0))?;
+    let view = guard.view();
+    let (count, spaces) = (view.u32(AT_SEGMENTS), FIRST_SPACE..view.u32(AT_SPACE_END));
+    let sound = view.u64(AT_MAGIC) == META_MAGIC && !spaces.is_empty() && spaces.end <= undo::SPACE_BASE;
+    let circle = Circle::new(view.u32(AT_UNDO_PAGES)).filter(|_| sound && count <= undo::MAX_SEGMENTS);
+    let undo_from = (circle.ok_or_else(corrupt)?, view.u32(AT_UNDO_LAP));
+    drop(guard);
+    let open = |number: u16| Ok(Arc::new(Segment::new(number, &undo::header(pool, number)?)));
+    let segments = (0..count).map(|number| open(number as u16)).collect::<Result<_>>()?;
+    Ok((segments, undo_from, spaces))
 }

@@ -15,11 +15,13 @@ pub mod api;
 mod backup;
 pub mod catalog;
 mod check;
+mod circle;
 mod counters;
 mod engine;
 pub mod error;
 pub mod key;
 mod large;
+mod numbers;
 mod pool;
 mod purge;
 mod recovery;
@@ -32,7 +34,7 @@ pub mod types;
 mod undo;
 
 pub use api::{
-    Change, Changed, Direction, EngineOptions, Insert, Isolation, LockStrength, Locked, MemoryKind, Outcome,
+    Change, Changed, Direction, EngineOptions, Insert, Isolation, LockStrength, Locked, MemoryKind, Origins, Outcome,
     RemoteSource, RowBatch, Survive, Wait,
 };
 pub use catalog::{ColumnDef, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, Table, TableDef};

@@ -77,8 +77,11 @@ impl Engine {
         for segment in segments {
             passed += self.purge_segment(&segment, horizon)?;
         }
-        if let Some(pages) = self.cts.take_past(&self.pool, self.txs.low_water(), PUNCH)? {
-            self.give_back(cts::SPACE, pages, cts::KIND_CTS)?;
+        if let Some(past) = self.cts.take_past(self.txs.low_water(), PUNCH) {
+            for pages in past.pages.iter().cloned() {
+                self.give_back(cts::SPACE, pages, cts::KIND_CTS)?;
+            }
+            self.cts.note_given_back(&self.pool, &past)?;
         }
         self.purge.records.fetch_add(passed, Ordering::Relaxed);
         Ok(passed)
@@ -99,7 +102,6 @@ impl Engine {
     }
 
     fn purge_segment(&self, segment: &Segment, horizon: u64) -> Result<u64> {
-        let first_page = undo::first_page_kept(segment.tail.load(Ordering::Acquire));
         let mut passed = 0;
         while let Some(ended) = next_past(segment, horizon) {
             passed += self.purge_until(segment, ended.end)?;
@@ -111,11 +113,11 @@ impl Engine {
         if passed > 0 {
             self.log_tail(segment)?;
         }
-        let now = undo::first_page_kept(segment.tail.load(Ordering::Acquire));
-        if now / PUNCH > first_page / PUNCH {
-            let pages = (first_page / PUNCH * PUNCH).max(1)..now / PUNCH * PUNCH;
+        let past = segment.past(u64::from(PUNCH));
+        for pages in segment.pages(&past) {
             self.give_back(undo::SPACE_BASE + u32::from(segment.number), pages, undo::KIND_UNDO)?;
         }
+        segment.note_given_back(past);
         Ok(passed)
     }
 
@@ -123,7 +125,7 @@ impl Engine {
         let mut at = segment.tail.load(Ordering::Acquire);
         let mut passed = 0;
         while at < end {
-            let Some((position, behind, record)) = undo::read_next(&self.pool, segment.number, at)? else {
+            let Some((position, behind, record)) = undo::read_next(&self.pool, segment, at)? else {
                 break;
             };
             if position >= end {

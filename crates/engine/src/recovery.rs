@@ -200,7 +200,7 @@ pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling:
                 tx: 0,
             });
         }
-        if let Some((position, end, record)) = undo::read_last(pool, segment.number, header.end)? {
+        if let Some((position, end, record)) = undo::read_last(pool, segment, header.end)? {
             let last = undo::pointer_to(segment.number, position);
             losers.push(Loser {
                 seq: record.tx,

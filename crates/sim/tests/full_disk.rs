@@ -260,6 +260,7 @@ fn a_group_without_a_segment_holds_up_nobody() {
                 believe_ring: false,
                 survive: Survive::Process,
                 checkpoint: FIRST_LSN,
+                origin: FIRST_LSN,
                 known_durable: Lsn::ZERO,
                 background: true,
             })
@@ -412,7 +413,7 @@ fn a_stuck_loser_does_not_hold_up_the_others() {
 fn undo_files(files: &MemFs) -> Vec<PathBuf> {
     let is_undo = |path: &PathBuf| {
         let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or("");
-        u32::from_str_radix(stem, 16).is_ok_and(|space| (0x1000_0000..0x2000_0000).contains(&space))
+        u32::from_str_radix(stem, 16).is_ok_and(|space| (0xF000_0000..0xF002_0000).contains(&space))
     };
     files.files().into_iter().filter(is_undo).collect()
 }

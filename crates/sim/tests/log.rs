@@ -40,6 +40,7 @@ fn open(region: &Arc<Region>, believe_ring: bool, background: bool) -> (Log, Rin
         believe_ring,
         survive: Survive::Process,
         checkpoint: FIRST_LSN,
+        origin: FIRST_LSN,
         known_durable: Lsn::ZERO,
         background,
     })

@@ -31,6 +31,7 @@ fn open(dir: &Path, survive: Survive) -> Result<Log> {
         believe_ring: false,
         survive,
         checkpoint: FIRST_LSN,
+        origin: FIRST_LSN,
         known_durable: Lsn::ZERO,
         background: true,
     })?;

@@ -8,7 +8,8 @@
 //!       16 u128 database  32 u128 incarnation    48 u64 sequence
 //!       56 u64 checkpoint LSN                    64 u64 durable LSN, at least
 //!       72 u64 TxId ceiling                      80 u64 CTS ceiling
-//!       88 64 x u64 words of the engine         600 u32 crc32c of 0..600
+//!       88 64 x u64 words of the engine         600 u64 origin LSN
+//!      608 u32 crc32c of 0..608
 //! ```
 //!
 //! | field | who writes it | who needs it |
@@ -19,24 +20,30 @@
 //! | checkpoint | the buffer's checkpoint | log recovery begins there |
 //! | durable | every change | log recovery: damage or torn end? |
 //! | ceilings | the engine, in blocks | ids are never given twice |
+//! | origin | creation | the log: it begins there, and is a new one while it has not been beyond |
+//!
+//! Versions: 1 (16 bits of stream and 48 of position in the addresses of redo records) is refused; 2 is written.
 
 use std::path::{Path, PathBuf};
 
 use cenote_base::error::IoContext;
 use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::rt::{self, Mutex};
-use cenote_base::{Error, Lsn, Result, crc};
+use cenote_base::{Error, Lsn, RecordAddr, Result, crc};
 
 use crate::redo::{u32_at, u64_at};
 
 /// Words that the engine may use as it likes.
 pub const ENGINE_WORDS: usize = 64;
 /// The format of a data directory that this program writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CenCtrl\0");
 const SLOT: u64 = 4096;
-const SUM: usize = 88 + 8 * ENGINE_WORDS;
+const ORIGIN: usize = 88 + 8 * ENGINE_WORDS;
+const SUM: usize = ORIGIN + 8;
+/// Where the sum of a slot of version 1 lies.
+const SUM_OF_1: usize = ORIGIN;
 const CLEAN: u32 = 1;
 
 /// What the control file says.
@@ -58,19 +65,50 @@ pub struct Control {
     pub cts_ceiling: u64,
     /// The engine's own.
     pub engine: [u64; ENGINE_WORDS],
+    /// The log's first position.
+    pub origin: Lsn,
+}
+
+/// Where the numbers of a new database begin. Tests begin near the ends of what their words hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origins {
+    /// First position of the log: a multiple of 4096, above zero and below [`RecordAddr::END`].
+    pub log: Lsn,
+    /// First number of a transaction, above zero.
+    pub tx: u64,
+}
+
+impl Default for Origins {
+    fn default() -> Origins {
+        Origins {
+            log: crate::log::FIRST_LSN,
+            tx: 1,
+        }
+    }
+}
+
+impl Origins {
+    fn check(&self) -> Result<()> {
+        let log = self.log.raw();
+        if log == 0 || !log.is_multiple_of(SLOT) || log >= RecordAddr::END || self.tx == 0 {
+            return Err(Error::Invalid(format!("a database cannot begin at {self:?}")));
+        }
+        Ok(())
+    }
 }
 
 impl Control {
-    fn new(database: u128) -> Control {
+    fn new(database: u128, origins: Origins) -> Control {
         Control {
             database,
             incarnation: 0,
             clean: true,
-            checkpoint: crate::log::FIRST_LSN,
-            durable: crate::log::FIRST_LSN,
-            tx_ceiling: 0,
+            checkpoint: origins.log,
+            durable: origins.log,
+            tx_ceiling: origins.tx,
             cts_ceiling: 0,
             engine: [0; ENGINE_WORDS],
+            origin: origins.log,
         }
     }
 
@@ -88,6 +126,7 @@ impl Control {
         for (i, word) in self.engine.iter().enumerate() {
             put(88 + 8 * i, &word.to_le_bytes());
         }
+        slot[ORIGIN..SUM].copy_from_slice(&self.origin.raw().to_le_bytes());
         let sum = crc::crc32c(&slot[..SUM]);
         slot[SUM..SUM + 4].copy_from_slice(&sum.to_le_bytes());
         slot
@@ -107,7 +146,7 @@ impl Control {
         if u64_at(slot, 0)? != MAGIC || u32_at(slot, SUM)? != crc::crc32c(&slot[..SUM]) {
             return None;
         }
-        let mut control = Control::new(u128_at(slot, 16)?);
+        let mut control = Control::new(u128_at(slot, 16)?, Origins::default());
         control.incarnation = u128_at(slot, 32)?;
         control.clean = u32_at(slot, 12)? & CLEAN != 0;
         control.checkpoint = Lsn::from_raw(u64_at(slot, 56)?);
@@ -117,6 +156,7 @@ impl Control {
         for (i, word) in control.engine.iter_mut().enumerate() {
             *word = u64_at(slot, 88 + 8 * i)?;
         }
+        control.origin = Lsn::from_raw(u64_at(slot, ORIGIN)?);
         Some((u64_at(slot, 48)?, control))
     }
 }
@@ -144,9 +184,14 @@ impl ControlFile {
     /// # Errors
     /// [`Error::Corrupt`] if neither slot is whole, [`Error::Mismatch`] for another format version.
     pub fn open(data: &Path) -> Result<ControlFile> {
+        Self::open_or_begin(data, Origins::default())
+    }
+
+    /// As [`ControlFile::open`]; one that is made says that the database begins at `origins`.
+    pub(crate) fn open_or_begin(data: &Path, origins: Origins) -> Result<ControlFile> {
         let path = data.join("control");
         if !fs::exists(&path).doing(|| format!("looking for {}", path.display()))? {
-            Self::create(data, &path)?;
+            Self::create(data, &path, origins)?;
         }
         let file = fs::open(&path, OpenOptions::WRITE).doing(|| format!("opening {}", path.display()))?;
         let mut bytes = vec![0; 2 * SLOT as usize];
@@ -172,7 +217,8 @@ impl ControlFile {
         })
     }
 
-    fn create(data: &Path, path: &Path) -> Result<()> {
+    fn create(data: &Path, path: &Path, origins: Origins) -> Result<()> {
+        origins.check()?;
         for dir in [crate::log::log_dir(data), crate::pages::spaces_dir(data)] {
             let exists = fs::exists(&dir).doing(|| format!("looking for {}", dir.display()))?;
             if exists
@@ -188,7 +234,7 @@ impl ControlFile {
                 )));
             }
         }
-        Self::write_new(data, &Control::new(rt::random_u128()))
+        Self::write_new(data, &Control::new(rt::random_u128(), origins))
     }
 
     /// Makes the control file of a copy, durably.
@@ -234,12 +280,16 @@ impl ControlFile {
 fn check_versions<'a>(path: &Path, slots: impl Iterator<Item = &'a [u8]>) -> Result<()> {
     for slot in slots {
         let version = u32_at(slot, 8).unwrap_or(0);
-        let whole = u32_at(slot, SUM) == Some(crc::crc32c(&slot[..SUM]));
-        if u64_at(slot, 0) == Some(MAGIC) && whole && version != FORMAT_VERSION {
+        let whole = |sum: usize| u32_at(slot, sum) == Some(crc::crc32c(&slot[..sum]));
+        let known = u64_at(slot, 0) == Some(MAGIC) && version != FORMAT_VERSION;
+        if known && (whole(SUM) || version == 1 && whole(SUM_OF_1)) {
             return Err(Error::Mismatch(format!(
-                "{} has format version {version}, this program knows {FORMAT_VERSION}: \
-                 use the program that wrote it",
-                path.display()
+                "{} has format version {version}, this program knows {FORMAT_VERSION}: use the program that wrote it{}",
+                path.display(),
+                match version {
+                    1 => " (Cenote at commit a9e4830 or before), dump the database there and load it here",
+                    _ => "",
+                }
             )));
         }
     }
@@ -274,6 +324,21 @@ mod tests {
         flip(&path, 90);
         let error = ControlFile::open(dir.path()).err().expect("refused").to_string();
         assert!(error.contains("both copies"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_of_version_1_names_the_program_that_reads_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut slot = Control::new(7, Origins::default()).encode(1);
+        slot[8..12].copy_from_slice(&1u32.to_le_bytes());
+        let sum = crc::crc32c(&slot[..SUM_OF_1]);
+        slot[SUM_OF_1..SUM_OF_1 + 4].copy_from_slice(&sum.to_le_bytes());
+        fs::replace(dir.path().join("control"), &[slot, slot].concat()).expect("written");
+        let error = ControlFile::open(dir.path()).err().expect("refused").to_string();
+        assert!(
+            error.contains("format version 1") && error.contains("a9e4830"),
+            "{error}"
+        );
     }
 
     #[test]

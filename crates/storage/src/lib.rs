@@ -20,7 +20,7 @@ mod storage;
 mod testing;
 
 pub use backup::{BackupReport, restore};
-pub use control::{Control, ControlFile, ENGINE_WORDS};
+pub use control::{Control, ControlFile, ENGINE_WORDS, Origins};
 pub use log::{
     Appended, Chains, FIRST_LSN, Hold, Hook, Log, LogOptions, LogReport, Need, OwnedRecord, RING_HEADER, RING_MIN,
     RingPlace, RingUse, Scan, Survive,

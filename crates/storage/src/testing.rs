@@ -67,6 +67,7 @@ pub fn log_options(dir: &Path, region: &Arc<Region>) -> LogOptions {
         survive: Survive::Process,
         checkpoint: FIRST_LSN,
         known_durable: Lsn::ZERO,
+        origin: FIRST_LSN,
         background: false,
     }
 }

@@ -28,7 +28,7 @@ pub const NAMES_AT: u64 = 4096;
 pub const NAME: usize = 32;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CENOTER1");
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Slots are named by an index of 32 bits.
 const SLOTS_MAX: u64 = u32::MAX as u64;
 

@@ -505,6 +505,10 @@ impl Tx {
             engine.row_locks.release(name, *own);
         }
         Waits::ended(&engine.slots, *slot);
+        // Not within a transaction: the positions of its records say in which order they were written.
+        if let Some(full) = self.writer.take_if(|writer| *own != 0 && !writer.has_room()) {
+            engine.give_back_segment(full);
+        }
         self.table_locks.clear();
         self.checked.clear();
         self.row_locks.clear();
@@ -525,9 +529,10 @@ impl Tx {
                 return Err(Error::WrongState("no transaction is in progress".into()));
             }
             let engine = self.engine().clone();
-            self.reader.own = engine
-                .txs
-                .start(&engine.slots, self.reader.slot, |to| engine.storage.reserve_tx_ids(to))?;
+            self.reader.own = engine.txs.start(&engine.slots, self.reader.slot, |to| {
+                engine.cts.admit(to)?;
+                engine.storage.reserve_tx_ids(to)
+            })?;
         }
         Ok(self.reader.own)
     }

@@ -17,7 +17,8 @@
 //! Lock order: log reservation → `displaced`; `alloc` → `displaced`.
 
 use super::slots::Slots;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use cenote_base::TxId;
 use cenote_base::rt;
 use cenote_base::rt::HashMap;
 use cenote_base::rt::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -101,6 +102,13 @@ impl TxTable {
         self.next.load(Ordering::Acquire)
     }
 
+    /// Leaves out numbers, as if as many transactions had run.
+    #[cfg(test)]
+    pub(crate) fn skip(&self, numbers: u64) {
+        let _alloc = self.alloc.lock();
+        self.next.fetch_add(numbers, Ordering::AcqRel);
+    }
+
     /// Raises the low-water mark and forgets displaced words below it.
     pub(crate) fn raise_low_water(&self, to: u64) {
         self.low_water.fetch_max(to, Ordering::AcqRel);
@@ -116,6 +124,12 @@ impl TxTable {
         let mut ceiling = self.alloc.lock();
         let seq = self.next.load(Ordering::Relaxed);
         if seq >= *ceiling {
+            if seq + BLOCK > TxId::SEQ_END {
+                return Err(Error::TooLarge(format!(
+                    "transaction {seq} would be the last one: numbers end at {}. Dump the database, and load it into a new one",
+                    TxId::SEQ_END
+                )));
+            }
             reserve(seq + BLOCK)?;
             *ceiling = seq + BLOCK;
         }

@@ -3,7 +3,10 @@
 //! 1. Undo is written in *segments*. A segment is a space of its own (`SPACE_BASE` + number) used as an append-only
 //!    stream: page 0 is its header, records follow from page 1 on, none crosses a page. A session that writes holds a
 //!    segment; its transactions lie there one after the other.
-//! 2. A pointer to a record is segment (16 bits) above the byte position in the space (48 bits).
+//! 2. The pages are used in a circle, round after round: a *lap*. A position is lap (8 bits), page (29 bits) and offset in the
+//!    page (14 bits), and never repeats; so the file never outgrows the circle. A pointer to a record is segment (16 bits)
+//!    above position / 8 (48 bits). A segment that has come to its last lap is not given out again: of 65,536 segments, 150
+//!    are used up by ten years of 1 GB/s.
 //! 3. A row change and its record are one mini-transaction. The record names the transaction's previous record.
 //! 4. A transaction's end moves the header's `end` behind its last record: in the commit's mini-transaction, or when it has
 //!    been rolled back. So what lies at `end` and behind belongs to a transaction that had not ended: a loser, after a crash.
@@ -11,15 +14,18 @@
 //! 6. Purge reads each segment from `tail` and moves `tail` on; pages wholly below it are punched out of the file.
 //!
 //! ```text
-//! undo page      0 page header (word at 24: offset behind the last record)   32 records
+//! undo page      0 page header   24 u32 used: offset behind the last record   28 u32 lap   32 records
 //! segment header 0 page header   32 u64 magic   40 u64 end   48 u64 last transaction   56 u64 tail
+//!                64 u32 circle   72 u64 base: index of its first page
 //! ```
-//! Invariants: tail <= end; a page's records all lie below its `used` word; positions never repeat, pages are never reused;
-//! the page behind the last one with records exists and is empty, so whoever looks for the end of the stream meets no page
-//! that was never written.
+//! Invariants: tail <= end; a page's records all lie below its `used` word; positions never repeat; a page is used anew only
+//! after purge has given it back (`kept`), and says of which lap its records are, so that no position of another lap is
+//! believed there; the page behind the last one with records exists and is empty, so whoever looks for the end of the stream
+//! meets no page that was never written.
 
 pub(crate) mod record;
 
+use crate::circle::Circle;
 use crate::error::{Error, Result};
 use crate::pool::{BufferPool, Mtr, PageH};
 use cenote_base::rt;
@@ -27,9 +33,10 @@ use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::{PAGE_SIZE, PageId};
 use record::{AT_FLAGS, FLAG_UNDONE, HEADER, NewRecord, UndoRecord};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Spaces of segments begin here.
-pub(crate) const SPACE_BASE: u32 = 0x1000_0000;
+pub(crate) const SPACE_BASE: u32 = 0xF000_0000;
 /// Segments at most.
 pub(crate) const MAX_SEGMENTS: u32 = 1 << 16;
 /// Page kind of undo records.
@@ -44,36 +51,70 @@ const AT_MAGIC: usize = 32;
 const AT_END: usize = 40;
 const AT_LAST_TX: usize = 48;
 const AT_TAIL: usize = 56;
-/// Where the stream begins.
-pub(crate) const STREAM_START: u64 = PAGE_SIZE as u64 + FIRST as u64;
+const AT_CIRCLE: usize = 64;
+const AT_BASE: usize = 72;
+const AT_LAP: usize = AT_USED + 4;
+/// Bytes of positions in a lap.
+const LAP: u64 = (PAGE_SIZE as u64) << 29;
+/// Positions end here, in bytes: a pointer has 48 bits for units of 8.
+const END: u64 = 8 << 48;
+/// Laps of a segment.
+pub(crate) const LAPS: u32 = (END / LAP) as u32;
+/// Pages of the circle, usually: all that a position can name. A file of 8 TiB.
+pub(crate) const CIRCLE: u32 = (1 << 29) - 1;
+/// The fewest pages of a circle: a transaction has half of it at least.
+pub(crate) const CIRCLE_MIN: u32 = 512;
+/// Pages whose space on disk is taken at a time, where it was given back.
+const RUN: u64 = 64;
 /// Longest record.
 pub(crate) const MAX_RECORD: usize = PAGE_SIZE - FIRST;
 
 /// Segment and position of a pointer.
 pub(crate) fn split(pointer: u64) -> (u16, u64) {
-    ((pointer >> 48) as u16, pointer & ((1 << 48) - 1))
+    ((pointer >> 48) as u16, pointer << 16 >> 13)
 }
 
 fn pointer(segment: u16, position: u64) -> u64 {
-    u64::from(segment) << 48 | position
+    u64::from(segment) << 48 | (position / 8)
 }
 
 fn page_of(segment: u16, position: u64) -> PageId {
-    PageId::new(SPACE_BASE + u32::from(segment), (position / PAGE_SIZE as u64) as u32)
+    PageId::new(
+        SPACE_BASE + u32::from(segment),
+        (position % LAP / PAGE_SIZE as u64) as u32,
+    )
+}
+
+fn lap_of(position: u64) -> u32 {
+    (position / LAP) as u32
+}
+
+/// Where the stream begins that begins with `lap`.
+fn lap_start(lap: u64) -> u64 {
+    lap * LAP + (PAGE_SIZE + FIRST) as u64
 }
 
 fn offset_of(position: u64) -> usize {
     (position % PAGE_SIZE as u64) as usize
 }
 
-/// Where the page behind `position` has its first record; a position at a page's very end is already on the next.
-fn next_page(position: u64) -> u64 {
-    let page = if offset_of(position) < FIRST {
-        position / PAGE_SIZE as u64
-    } else {
-        position / PAGE_SIZE as u64 + 1
-    };
-    page * PAGE_SIZE as u64 + FIRST as u64
+impl Circle {
+    /// The index of the page at `position`. The place behind the last page of a lap counts to the next one's first.
+    fn index_at(self, position: u64) -> u64 {
+        let page = position % LAP / PAGE_SIZE as u64;
+        position / LAP * self.len() + page.saturating_sub(1)
+    }
+
+    /// Where the page of an index has its first record.
+    fn start_of(self, index: u64) -> u64 {
+        lap_start(index / self.len()) + index % self.len() * PAGE_SIZE as u64
+    }
+
+    /// Where the page behind `position` has its first record; a position at a page's very end is already on the next.
+    fn next_page(self, position: u64) -> u64 {
+        let on_next = offset_of(position) < FIRST;
+        self.start_of(self.index_at(position) + u64::from(!on_next))
+    }
 }
 
 /// A transaction that has ended, for purge.
@@ -90,6 +131,11 @@ pub(crate) struct Ended {
 /// A segment, as all know it.
 pub(crate) struct Segment {
     pub number: u16,
+    circle: Circle,
+    /// Index of its first page.
+    base: u64,
+    /// Indexes of pages below this have been given back. Written by purge.
+    kept: AtomicU64,
     /// Purged up to here. Written by purge.
     pub tail: AtomicU64,
     /// Transactions that purge has not passed, oldest first.
@@ -97,12 +143,34 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    pub(crate) fn new(number: u16, tail: u64) -> Segment {
+    /// As its header says. What a former run had not given back far below the tail is made anew when its turn comes.
+    pub(crate) fn new(number: u16, header: &SegmentHeader) -> Segment {
+        let SegmentHeader { tail, circle, base, .. } = *header;
         Segment {
             number,
+            circle,
+            base,
+            kept: AtomicU64::new((circle.index_at(tail) / RUN * RUN).max(base)),
             tail: AtomicU64::new(tail),
             ended: rt::Mutex::new(VecDeque::new()),
         }
+    }
+
+    /// Pages below the tail that have not been given back, in whole runs of `many`: their indexes.
+    pub(crate) fn past(&self, many: u64) -> Range<u64> {
+        let to = self.circle.index_at(self.tail.load(Ordering::Acquire)) / many * many;
+        let from = self.kept.load(Ordering::Acquire);
+        from..to.max(from)
+    }
+
+    /// The pages of these indexes.
+    pub(crate) fn pages(&self, past: &Range<u64>) -> Vec<Range<u32>> {
+        self.circle.pages(past.clone())
+    }
+
+    /// These pages are empty, and may be used anew.
+    pub(crate) fn note_given_back(&self, past: Range<u64>) {
+        self.kept.store(past.end, Ordering::Release);
     }
 
     /// Notes a transaction's end. Numbers are drawn before segments are taken, so a later end may have a lesser number: those
@@ -127,7 +195,6 @@ pub(crate) struct Writer {
 pub(crate) struct Place {
     h: PageH,
     position: u64,
-    page: PageId,
 }
 
 impl Writer {
@@ -139,13 +206,39 @@ impl Writer {
             )));
         }
         let fits = offset_of(self.position) + len <= PAGE_SIZE && offset_of(self.position) >= FIRST;
-        let position = if fits { self.position } else { next_page(self.position) };
-        let page = page_of(self.segment.number, position);
-        Ok(Place {
-            h: m.exclusive(page)?,
-            position,
-            page,
-        })
+        let position = if fits { self.position } else { self.turn()? };
+        let h = m.exclusive(page_of(self.segment.number, position))?;
+        Ok(Place { h, position })
+    }
+
+    /// Whether a transaction may begin here: half of the circle is free, and the last laps have not come.
+    pub(crate) fn has_room(&self) -> bool {
+        self.free() >= self.segment.circle.len() / 2 && lap_of(self.position) < LAPS - 2
+    }
+
+    /// No transaction will begin here any more.
+    pub(crate) fn is_used_up(&self) -> bool {
+        lap_of(self.position) >= LAPS - 2
+    }
+
+    /// Pages that may be used before the circle closes; of the page behind the last, the space of a whole run is taken.
+    fn free(&self) -> u64 {
+        let Segment { circle, kept, .. } = &*self.segment;
+        let used = circle.index_at(self.position) + 2 + RUN;
+        (kept.load(Ordering::Acquire) + circle.len()).saturating_sub(used)
+    }
+
+    /// Where the next page has its first record. Errors: the transaction has used up the circle, or the positions.
+    #[cold]
+    fn turn(&self) -> Result<u64> {
+        let position = self.segment.circle.next_page(self.position);
+        if self.free() > 0 && lap_of(position) < LAPS - 1 {
+            return Ok(position);
+        }
+        Err(Error::TooLarge(format!(
+            "the transaction's undo does not fit its segment of {} pages of {PAGE_SIZE} bytes: change fewer rows at a time",
+            self.segment.circle.len()
+        )))
     }
 
     /// No pointer of a record written so far is at or above this, and none that follows below.
@@ -170,27 +263,50 @@ impl Writer {
         record.encode(scratch);
         let at = offset_of(place.position);
         if at == FIRST {
-            m.create(PageId::new(place.page.space, place.page.page + 1), KIND_UNDO, 0)?;
+            self.make_behind(m, place.position)?;
         }
         m.write(place.h, at, scratch);
-        m.write_u64(place.h, AT_USED, (at + scratch.len()) as u64);
+        let used = (at + scratch.len()) as u64;
+        m.write_u64(place.h, AT_USED, used | u64::from(lap_of(place.position)) << 32);
         self.position = place.position + scratch.len() as u64;
         Ok(pointer(self.segment.number, place.position))
     }
+
+    /// Makes the page behind the one at `position`. Where a lap came by before, its space on disk was given back.
+    fn make_behind(&self, m: &mut Mtr<'_>, position: u64) -> Result<()> {
+        let circle = self.segment.circle;
+        let behind = circle.index_at(position) + 1;
+        let page = page_of(self.segment.number, circle.start_of(behind));
+        if behind >= self.segment.base + circle.len() && (behind.is_multiple_of(RUN) || page.page == 1) {
+            let end = u64::from(page.page).saturating_add(RUN).min(circle.len() + 1) as u32;
+            m.reserve_again(page.space, page.page..end)?;
+        }
+        m.create(page, KIND_UNDO, 0)?;
+        Ok(())
+    }
 }
 
-/// Makes the empty segment `number`, whose space exists and is empty.
-pub(crate) fn create(pool: &BufferPool, number: u16) -> Result<()> {
+/// Makes the empty segment `number`, whose space exists and is empty; it begins with `lap`. What its header says.
+pub(crate) fn create(pool: &BufferPool, number: u16, circle: Circle, lap: u32) -> Result<SegmentHeader> {
+    let start = lap_start(u64::from(lap));
+    let header = SegmentHeader {
+        end: start,
+        tail: start,
+        circle,
+        base: circle.index_at(start),
+    };
     let mut m = pool.mtr();
     let h = m.create(header_page(number), KIND_UNDO_HEADER, 0)?;
     m.write_u64(h, AT_MAGIC, MAGIC);
-    m.write_u64(h, AT_END, STREAM_START);
+    m.write_u64(h, AT_END, start);
     m.write_u64(h, AT_LAST_TX, 0);
-    m.write_u64(h, AT_TAIL, STREAM_START);
+    m.write_u64(h, AT_TAIL, start);
+    m.write_u32(h, AT_CIRCLE, circle.len() as u32);
+    m.write_u64(h, AT_BASE, header.base);
     // Should this fail, the segment is not counted yet and is made anew.
-    let first = m.create(page_of(number, STREAM_START), KIND_UNDO, 0);
+    let first = m.create(page_of(number, start), KIND_UNDO, 0);
     m.commit();
-    Ok(first.map(drop)?)
+    Ok(first.map(|_| header)?)
 }
 
 fn header_page(number: u16) -> PageId {
@@ -204,20 +320,35 @@ pub(crate) struct SegmentHeader {
     pub end: u64,
     /// Purged up to here.
     pub tail: u64,
+    /// Its pages.
+    pub circle: Circle,
+    /// Index of its first page.
+    pub base: u64,
 }
 
 /// Reads a segment's header. Errors: it is none.
 pub(crate) fn header(pool: &BufferPool, number: u16) -> Result<SegmentHeader> {
     let guard = pool.shared(header_page(number))?;
     let view = guard.view();
-    let header = SegmentHeader {
-        end: view.u64(AT_END),
-        tail: view.u64(AT_TAIL),
-    };
-    if view.u64(AT_MAGIC) != MAGIC || header.tail > header.end || header.tail < STREAM_START {
-        return Err(Error::Corrupt(format!("header of undo segment {number}")));
+    let (end, tail, pages, base) = (
+        view.u64(AT_END),
+        view.u64(AT_TAIL),
+        view.u32(AT_CIRCLE),
+        view.u64(AT_BASE),
+    );
+    match Circle::new(pages) {
+        Some(circle)
+            if pages <= CIRCLE && view.u64(AT_MAGIC) == MAGIC && (lap_start(0)..=end).contains(&tail) && end < END =>
+        {
+            Ok(SegmentHeader {
+                end,
+                tail,
+                circle,
+                base,
+            })
+        }
+        _ => Err(Error::Corrupt(format!("header of undo segment {number}"))),
     }
-    Ok(header)
 }
 
 /// Latches a segment's header.
@@ -236,11 +367,6 @@ pub(crate) fn set_tail(m: &mut Mtr<'_>, h: PageH, tail: u64) {
     m.write_u64(h, AT_TAIL, tail);
 }
 
-/// First page that is still needed when everything below `tail` is not.
-pub(crate) fn first_page_kept(tail: u64) -> u32 {
-    (tail / PAGE_SIZE as u64) as u32
-}
-
 /// Copies the record at `pointer`. Errors: there is none, or it contradicts itself.
 pub(crate) fn read(pool: &BufferPool, pointer: u64) -> Result<UndoRecord> {
     let (segment, position) = split(pointer);
@@ -249,8 +375,9 @@ pub(crate) fn read(pool: &BufferPool, pointer: u64) -> Result<UndoRecord> {
         let guard = pool.optimistic(page_of(segment, position))?;
         let view = guard.view();
         let at = offset_of(position);
-        let (used, len) = (view.u64(AT_USED) as usize, view.u32(at) as usize);
-        let sound = at >= FIRST && len >= HEADER && used <= PAGE_SIZE && at + len <= used && view.u8(12) == KIND_UNDO;
+        let (used, len) = (view.u32(AT_USED) as usize, view.u32(at) as usize);
+        let of_this_lap = view.u8(12) == KIND_UNDO && view.u32(AT_LAP) == lap_of(position);
+        let sound = at >= FIRST && len >= HEADER && used <= PAGE_SIZE && at + len <= used && of_this_lap;
         bytes.clear();
         if sound {
             view.copy_to(at, len, &mut bytes);
@@ -270,45 +397,49 @@ pub(crate) fn read(pool: &BufferPool, pointer: u64) -> Result<UndoRecord> {
 
 /// The record at or behind `position`, where a page may end before it: (its position, position behind it, record).
 /// None where the stream ends.
-pub(crate) fn read_next(pool: &BufferPool, segment: u16, mut position: u64) -> Result<Option<(u64, u64, UndoRecord)>> {
+pub(crate) fn read_next(
+    pool: &BufferPool,
+    segment: &Segment,
+    mut position: u64,
+) -> Result<Option<(u64, u64, UndoRecord)>> {
     for _ in 0..2 {
         if offset_of(position) < FIRST {
-            position = position - offset_of(position) as u64 + FIRST as u64;
+            position = segment.circle.next_page(position);
         }
-        let used = used_of(pool, segment, position)?;
+        let used = used_of(pool, segment.number, position)?;
         if used > offset_of(position) {
-            let record = read(pool, pointer(segment, position))?;
+            let record = read(pool, pointer(segment.number, position))?;
             let len = record::len_of(record.key.len(), record.row.len());
             return Ok(Some((position, position + len as u64, record)));
         }
         if used == 0 {
             return Ok(None);
         }
-        position = next_page(position);
+        position = segment.circle.next_page(position);
     }
     Ok(None)
 }
 
-/// Offset behind the last record of the page at `position`; 0 where it has none.
+/// Offset behind the last record of the page at `position`; 0 where it has none of this lap.
 fn used_of(pool: &BufferPool, segment: u16, position: u64) -> Result<usize> {
     let guard = pool.shared(page_of(segment, position))?;
     let view = guard.view();
-    Ok(if view.u8(12) == KIND_UNDO {
-        view.u64(AT_USED) as usize
+    Ok(if view.u8(12) == KIND_UNDO && view.u32(AT_LAP) == lap_of(position) {
+        view.u32(AT_USED) as usize
     } else {
         0
     })
 }
 
 /// The last record of the stream behind `end`: (its position, position behind it, record). Looks at few pages, however long
-/// that part is: pages with records are followed by an empty one, then by pages never written.
-pub(crate) fn read_last(pool: &BufferPool, segment: u16, end: u64) -> Result<Option<(u64, u64, UndoRecord)>> {
+/// that part is: pages with records are followed by an empty one, then by pages never written, or not in this lap.
+pub(crate) fn read_last(pool: &BufferPool, segment: &Segment, end: u64) -> Result<Option<(u64, u64, UndoRecord)>> {
     let Some(first) = read_next(pool, segment, end)? else {
         return Ok(None);
     };
-    let page_at = |page: u64| page * PAGE_SIZE as u64 + FIRST as u64;
-    let has_records = |page: u64| used_of(pool, segment, page_at(page)).is_ok_and(|used| used > FIRST);
-    let from = first.0 / PAGE_SIZE as u64;
+    let Segment { number, circle, .. } = *segment;
+    let has_records = |index| used_of(pool, number, circle.start_of(index)).is_ok_and(|used| used > FIRST);
+    let from = circle.index_at(first.0);
     let mut step = 1;
     while has_records(from + step) {
         step *= 2;
@@ -323,9 +454,9 @@ pub(crate) fn read_last(pool: &BufferPool, segment: u16, end: u64) -> Result<Opt
         }
     }
     // A page that cannot be read in between would end the search early: then go step by step, and meet it.
-    let sure = used_of(pool, segment, page_at(low + 1)).is_ok_and(|used| used <= FIRST);
+    let sure = used_of(pool, number, circle.start_of(low + 1)).is_ok_and(|used| used <= FIRST);
     let mut last = if sure && low > from {
-        read_next(pool, segment, page_at(low))?.unwrap_or(first)
+        read_next(pool, segment, circle.start_of(low))?.unwrap_or(first)
     } else {
         first
     };
@@ -355,4 +486,40 @@ pub(crate) fn mark_undone(m: &mut Mtr<'_>, h: PageH, pointer: u64) {
 /// Whether purge has already passed the record.
 pub(crate) fn is_purged(segment: &Segment, pointer: u64) -> bool {
     split(pointer).1 < segment.tail.load(Ordering::Acquire)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pointers_hold_every_position() {
+        for position in [lap_start(0), lap_start(255), END - 8, lap_start(7) + 16_000] {
+            assert_eq!(split(pointer(u16::MAX, position)), (u16::MAX, position));
+        }
+        assert_eq!(LAPS, 256);
+        let ten_years = 10 * 366 * 24 * 3600;
+        assert!(END / 1_000_000_000 * u64::from(MAX_SEGMENTS) > ten_years, "at 1 GB/s");
+    }
+
+    #[test]
+    fn positions_rise_and_pages_go_round() {
+        for pages in [CIRCLE_MIN, CIRCLE] {
+            let circle = Circle::new(pages).expect("some pages");
+            let last = circle.start_of(3 * circle.len() - 1);
+            assert_eq!((lap_of(last), page_of(5, last).page), (2, pages));
+            let page_end = last - FIRST as u64 + PAGE_SIZE as u64;
+            for position in [last, last + 800, page_end] {
+                let next = circle.next_page(position);
+                assert_eq!(next, lap_start(3), "behind {position}");
+                assert!(next > position);
+            }
+            assert_eq!(page_of(5, lap_start(3)).page, 1);
+            assert_eq!(circle.index_at(page_end), circle.index_at(lap_start(3)));
+            for index in [0, 1, circle.len() - 1, circle.len(), 77 * circle.len() + 5] {
+                assert_eq!(circle.index_at(circle.start_of(index)), index);
+                assert_eq!(page_of(5, circle.start_of(index)).page, circle.page(index));
+            }
+        }
+    }
 }

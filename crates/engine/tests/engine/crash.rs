@@ -68,15 +68,19 @@ fn crash_again_and_again(memory: MemoryKind, lose_region: bool, first_seed: u64,
         .and_then(|s| s.parse().ok())
         .unwrap_or(1);
     for seed in (0..seeds).map(|n| first_seed + 100 * n) {
-        crash_with(memory, lose_region, seed, rounds);
+        crash_from(Origins::default(), memory, lose_region, seed, rounds);
     }
 }
 
-fn crash_with(memory: MemoryKind, lose_region: bool, seed: u64, rounds: usize) {
-    println!("seed {seed}");
+fn crash_from(origins: Origins, memory: MemoryKind, lose_region: bool, seed: u64, rounds: usize) {
+    println!("seed {seed}, {origins:?}");
     let dir = tempfile::tempdir().unwrap();
     let mut random = Random(seed);
-    let mut engine = open(dir.path(), memory);
+    let begun = EngineOptions {
+        origins,
+        ..options(dir.path(), memory)
+    };
+    let mut engine = Engine::open(begun).expect("the database opens");
     create(&engine, "t", false);
     let mut model = Model::new();
     for round in 0..rounds {
@@ -243,4 +247,62 @@ fn sessions_cut_off_in_the_middle() {
         check(&engine);
         engine.shutdown().unwrap();
     }
+}
+
+/// Redo positions beyond 2^48 bytes and transaction numbers beyond 2^32 and 2^48 were cut off in the words that hold them. What a
+/// database does is the same wherever its numbers begin.
+#[test]
+fn databases_whose_numbers_begin_high_crash_like_others() {
+    let log = |log| Origins {
+        log,
+        ..Origins::default()
+    };
+    let tx = |tx| Origins {
+        tx,
+        ..Origins::default()
+    };
+    let near_the_end = Origins {
+        cts_pages: 128,
+        ..log((1 << 59) - (1 << 41))
+    };
+    let origins = [
+        log((1 << 48) - (1 << 20)),
+        tx((1 << 48) - 20),
+        tx((1 << 52) - (1 << 20)),
+        near_the_end,
+    ];
+    for (origins, seed) in origins.into_iter().zip(60..) {
+        crash_from(origins, MemoryKind::Cxl, false, seed, 2);
+        crash_from(origins, MemoryKind::Cxl, true, seed, 2);
+    }
+}
+
+/// The last transaction numbers: writes are refused before a number would be another one's, and what is there is read.
+#[test]
+fn the_last_transaction_number_is_not_passed() {
+    let dir = tempfile::tempdir().unwrap();
+    let begun = EngineOptions {
+        origins: Origins {
+            tx: (1 << 52) - (1 << 16) - 1,
+            ..Origins::default()
+        },
+        ..options(dir.path(), MemoryKind::Cxl)
+    };
+    let mut engine = Engine::open(begun).expect("the database opens");
+    let table = create(&engine, "t", false);
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    insert(&mut tx, &table, 1, 1, "one").unwrap();
+    tx.commit().unwrap();
+    drop((tx, table));
+    // The block in use is left behind by a crash, and there is no room for another one.
+    engine.halt();
+    engine = restart(dir.path(), engine, MemoryKind::Cxl, false);
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    let table = tx.table("t").unwrap().unwrap();
+    let refused = insert(&mut tx, &table, 2, 2, "two").expect_err("no number is left");
+    assert_eq!(refused.sqlstate(), "54000", "{refused}");
+    tx.rollback().unwrap();
+    assert_eq!(contents(&engine).len(), 1);
+    drop(tx);
+    check(&engine);
 }

@@ -7,5 +7,6 @@ mod crash;
 mod definitions;
 mod edges;
 mod histories;
+mod numbers;
 mod pressure;
 mod waiting;

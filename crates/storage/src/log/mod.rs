@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use cenote_base::rt::{self, Event, JoinHandle, Mutex, Nanos};
-use cenote_base::{Error, Lsn, Result, crc};
+use cenote_base::{Error, Lsn, RecordAddr, Result, crc};
 
 use crate::redo::{GROUP_HEADER, GroupHeader, KIND_GROUP, MAX_GROUP, STATE_COMPLETE, seal, u32_at};
 use commit::{Flusher, Waiters};
@@ -51,8 +51,10 @@ pub use recover::{LogReport, RingUse};
 pub use ring::{RING_HEADER, RING_MIN, RingPlace};
 pub use space::Need;
 
-/// The position of the first group of a database: zero means "none" everywhere.
+/// The usual position of the first group of a database: zero means "none" everywhere.
 pub const FIRST_LSN: Lsn = Lsn::from_raw(BLOCK);
+/// The end of the stream: records behind it would have no address.
+const END: Lsn = Lsn::from_raw(RecordAddr::END);
 /// Segments that are kept ready behind the one in use.
 const AHEAD: u64 = 2;
 
@@ -85,6 +87,8 @@ pub struct LogOptions {
     pub checkpoint: Lsn,
     /// A position that the log is known to have reached durably.
     pub known_durable: Lsn,
+    /// Where the log begins if it is a new one: a multiple of 4096, not zero.
+    pub origin: Lsn,
     /// Whether a thread prepares segments and writes ahead. Without, the appenders do it.
     pub background: bool,
 }
@@ -262,6 +266,11 @@ impl Log {
         Hold(self.core.clone())
     }
 
+    /// Whether somebody [holds](Log::hold) the segments.
+    pub fn is_held(&self) -> bool {
+        self.core.holds.load(Ordering::Acquire) > 0
+    }
+
     /// Bytes of the ring's stream: redo beyond it is in files only.
     pub fn ring_capacity(&self) -> u64 {
         self.core.ring.capacity()
@@ -397,11 +406,14 @@ impl Core {
 
     /// What is not durable is not overwritten, nor what a reader may be copying just before it.
     fn reserve_limit(&self) -> Lsn {
-        self.durable().advance(self.ring.capacity() - BLOCK)
+        self.durable().advance(self.ring.capacity() - BLOCK).min(END)
     }
 
     #[cold]
     fn make_room(&self) -> Result<()> {
+        if self.tail().advance(MAX_GROUP as u64) > END {
+            return Err(self.ended());
+        }
         // The half that is complete; more than what is there need not be waited for.
         let enough = self.durable().advance(self.ring.capacity() / 4);
         let enough = enough.min(self.tail());

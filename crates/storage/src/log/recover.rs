@@ -20,7 +20,7 @@ use super::commit::{Flusher, Waiters};
 use super::read::{Window, read_files};
 use super::ring::{BLOCK, Mark, Ring};
 use super::segments::Segments;
-use super::{Core, FIRST_LSN, LogOptions, Reserve, Survive, block_of};
+use super::{Core, LogOptions, Reserve, Survive, block_of};
 use crate::redo::{GROUP_HEADER, GroupHeader, GroupRef, KIND_GROUP, KIND_VOID, STATE_COMPLETE, seal, u32_at, u64_at};
 
 /// No position: a search goes on to where the files end.
@@ -67,7 +67,7 @@ pub(super) fn open(options: LogOptions) -> Result<(Core, LogReport)> {
     let payload = Segments::recorded_payload(&options.dir)?.unwrap_or(options.segment_bytes);
     let segments = Segments::open(&options.dir, options.database, payload)?;
     let ring = Ring::new(&options.ring, options.survive)?;
-    if segments.numbers().is_empty() && options.checkpoint.max(options.known_durable) <= FIRST_LSN {
+    if segments.numbers().is_empty() && options.checkpoint.max(options.known_durable) <= options.origin {
         return create(segments, ring, &options);
     }
     let believed = match options.believe_ring {
@@ -81,21 +81,22 @@ pub(super) fn open(options: LogOptions) -> Result<(Core, LogReport)> {
 }
 
 fn create(segments: Segments, ring: Ring, options: &LogOptions) -> Result<(Core, LogReport)> {
-    segments.prepare(0, true)?;
-    ring.format(options.database, FIRST_LSN);
+    let origin = options.origin;
+    segments.prepare(segments.number_of(origin), true)?;
+    ring.format(options.database, origin);
     let mark = Mark {
-        durable: FIRST_LSN,
+        durable: origin,
         last_start: Lsn::ZERO,
         last_checksum: 0,
     };
     let report = LogReport {
         ring: RingUse::Created,
-        end: FIRST_LSN,
-        durable_before: FIRST_LSN,
+        end: origin,
+        durable_before: origin,
         voided: Vec::new(),
         bytes_scanned: 0,
     };
-    Ok((Core::new(segments, ring, mark, FIRST_LSN, FIRST_LSN, options), report))
+    Ok((Core::new(segments, ring, mark, origin, origin, options), report))
 }
 
 // ---- with the ring ----

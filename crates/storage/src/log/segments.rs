@@ -28,7 +28,7 @@ use cenote_base::{Error, Lsn, Result, crc};
 use crate::redo::{u32_at, u64_at};
 
 pub(crate) const SEGMENT_HEADER: u64 = 4096;
-const MAGIC: u64 = u64::from_le_bytes(*b"CenLog01");
+const MAGIC: u64 = u64::from_le_bytes(*b"CenLog02");
 const ZEROS: usize = 1 << 20;
 const SEGMENT_MIN: u64 = 64 << 10;
 /// Segments kept for reuse; more are removed.
@@ -256,7 +256,7 @@ impl Segments {
         let expected = self.header(number);
         if header[..8] != expected[..8] && header[..6] == expected[..6] {
             return Err(Error::Mismatch(format!(
-                "log segment {} has format version {}, this program knows 01",
+                "log segment {} has format version {}, this program knows 02",
                 self.path(number).display(),
                 String::from_utf8_lossy(&header[6..8])
             )));

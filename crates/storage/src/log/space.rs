@@ -14,18 +14,22 @@
 //! What the reserve does not hold (hundreds of page images at one moment) still loses nothing, and nobody waits without end:
 //! the lead writes the groups for which there are segments, and who waits for others is told after [`PATIENCE`].
 //!
+//! Positions end, too ([`RecordAddr::END`]): a terabyte before that, new work is refused for good, by the same call.
+//!
 //! Invariants:
 //! - the lead never waits for space: it holds up everybody;
 //! - a refusal has changed nothing; it names the file system and what to do.
 
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, Nanos};
-use cenote_base::{Error, Lsn, Result};
+use cenote_base::{Error, Lsn, RecordAddr, Result};
 
-use super::{AHEAD, Core};
+use super::{AHEAD, Core, END};
 
 /// The log's last space is at most this.
 const RESERVE_MAX: u64 = 16 << 20;
+/// New work is refused from here on: 1 TiB before positions end, of which commits may use what the others leave.
+const WORK_END: Lsn = Lsn::from_raw(RecordAddr::END - (1 << 40));
 /// How long a change that is in the ring may wait for space on disk before its author is told.
 const PATIENCE: Nanos = Nanos::from_secs(5);
 /// How often space is looked for.
@@ -53,6 +57,15 @@ impl Need {
             Need::Commit => 16,
         };
         payload.min(RESERVE_MAX) / share
+    }
+
+    /// Positions that must be left at the end of all, in bytes.
+    fn left_at_end(self) -> u64 {
+        match self {
+            Need::Work => 1 << 40,
+            Need::Cleanup => 1 << 39,
+            Need::Commit => 1 << 38,
+        }
     }
 }
 
@@ -86,10 +99,27 @@ impl Core {
     #[cold]
     fn find_room(&self, need: Need) -> Result<()> {
         self.prepare_ahead();
+        if !self.has_room(need) && self.tail() >= WORK_END {
+            // Segments are made one by one from here on, where they are needed.
+            return match END.since(self.tail()) >= need.left_at_end() {
+                true => Ok(()),
+                false => Err(self.ended()),
+            };
+        }
         if self.is_full() && !self.has_room(need) {
             return Err(self.full());
         }
         Ok(())
+    }
+
+    /// No position is left, or few are.
+    pub(super) fn ended(&self) -> Error {
+        Error::Full(format!(
+            "the redo log in {} is at position {}, and record addresses end at {END}: what was committed is safe and can be \
+             read; dump the database, and load it into a new one",
+            self.segments.dir().display(),
+            self.tail()
+        ))
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -130,7 +160,8 @@ impl Core {
         self.look_again.store(now + TURN.0, Ordering::Relaxed);
         // In order and without a gap: a gap would say that a segment was lost.
         let first = self.segments.number_of(self.durable());
-        for number in first..=self.segments.number_of(self.tail()) + AHEAD {
+        let last = self.segments.number_of(self.tail()) + AHEAD;
+        for number in first..=last.min(self.segments.number_of(WORK_END)) {
             match self.segments.prepare(number, !self.background) {
                 Ok(()) => {}
                 Err(Error::Full(_)) => return self.note_full(true),

@@ -272,6 +272,14 @@ impl PageStore {
         self.space(space)?.reserve(pages)
     }
 
+    /// Takes the space on disk for `pages`, which were given back by [`PageStore::punch`], anew.
+    ///
+    /// # Errors
+    /// [`Error::Full`]; nothing has changed then.
+    pub fn reserve_again(&self, space: u32, pages: std::ops::Range<u32>) -> Result<()> {
+        self.space(space)?.reserve_again(pages)
+    }
+
     /// Gives back the disk space of pages; they read as never written. They may not be in use.
     ///
     /// # Errors

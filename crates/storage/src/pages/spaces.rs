@@ -306,8 +306,22 @@ impl SpaceFile {
             return Ok(());
         }
         let target = wanted.max(have + (have / 8).clamp(GROW_MIN, GROW_MAX));
+        self.allocate(have..target)
+    }
+
+    /// Takes the space for pages that were punched.
+    pub fn reserve_again(&self, pages: std::ops::Range<u32>) -> Result<()> {
+        let _growing = self.0.growing.lock();
+        self.allocate(u64::from(pages.start)..u64::from(pages.end))
+    }
+
+    /// With `growing` held.
+    fn allocate(&self, pages: std::ops::Range<u64>) -> Result<()> {
         let size = PAGE_SIZE as u64;
-        let grown = self.0.file.allocate(have * size, (target - have) * size);
+        let grown = self
+            .0
+            .file
+            .allocate(pages.start * size, (pages.end - pages.start) * size);
         doing(grown, "making room in", &self.0.path).map_err(|error| match error {
             Error::Full(text) => Error::Full(format!(
                 "{text}; what was committed is safe: make space in that file system, and go on"
@@ -315,7 +329,7 @@ impl SpaceFile {
             other => other,
         })?;
         self.0.dirty.store(true, Ordering::Release);
-        self.0.pages.fetch_max(target, Ordering::AcqRel);
+        self.0.pages.fetch_max(pages.end, Ordering::AcqRel);
         Ok(())
     }
 

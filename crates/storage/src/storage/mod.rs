@@ -16,7 +16,7 @@ use cenote_base::rt::Nanos;
 use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::{Error, Lsn, PageId, Result};
 
-use crate::control::{Control, ControlFile};
+use crate::control::{Control, ControlFile, Origins};
 use crate::log::{Log, LogOptions, LogReport, Need, RingPlace, Survive, log_dir};
 use crate::pages::{PageStore, PagesReport, doing, spaces_dir};
 
@@ -74,6 +74,14 @@ impl DataDir {
     /// [`Error::Busy`] if another process has it; [`Error::Corrupt`] if its control file is gone
     /// or damaged.
     pub fn open(path: &Path) -> Result<DataDir> {
+        Self::open_or_begin(path, Origins::default())
+    }
+
+    /// As [`DataDir::open`]; a database that is made begins at `origins`, one that is there keeps its own.
+    ///
+    /// # Errors
+    /// Those of [`DataDir::open`]; [`Error::Invalid`] if nothing can begin there.
+    pub fn open_or_begin(path: &Path, origins: Origins) -> Result<DataDir> {
         if !doing(fs::exists(path), "looking for", path)? {
             doing(fs::create_dir_all(path), "making", path)?;
             let parent = path.parent().unwrap_or(path);
@@ -87,7 +95,7 @@ impl DataDir {
                 path.display()
             )));
         }
-        let control = ControlFile::open(path)?;
+        let control = ControlFile::open_or_begin(path, origins)?;
         Ok(DataDir {
             path: path.to_owned(),
             control,
@@ -138,6 +146,7 @@ impl DataDir {
             database,
             checkpoint,
             durable,
+            origin,
             ..
         } = self.control.get();
         self.require_log()?;
@@ -150,6 +159,7 @@ impl DataDir {
             survive: options.survive,
             checkpoint,
             known_durable: durable,
+            origin,
             background: options.background,
         })?;
         let mut redo = |wanted: &_| log.redo_of(checkpoint, wanted);

@@ -199,3 +199,52 @@ fn the_hook_sees_the_order_of_the_log_and_its_patch_is_kept() {
         .collect();
     assert_eq!(numbers, (1..=8000).collect::<Vec<_>>());
 }
+
+/// The end of all positions: new work is refused a terabyte before it, the ends of transactions later, and a group that would pass it
+/// has no place. It is an error and no position that another record has had.
+#[test]
+fn the_end_of_the_stream_is_a_refusal_and_no_wrap() {
+    let near = |left: u64, then: &dyn Fn(&Log)| {
+        let fs = MemFs::new();
+        rt::fs::with(in_memory(&fs), || {
+            let region = region();
+            let mut options = log_options(dir(), &region);
+            options.origin = Lsn::from_raw(RecordAddr::END - left);
+            (options.checkpoint, options.known_durable) = (options.origin, options.origin);
+            let (log, report) = Log::open(options).expect("opens");
+            assert_eq!(report.ring, RingUse::Created);
+            then(&log);
+        });
+    };
+    let append = |log: &Log| {
+        log.append(
+            &mut group(&mut GroupBuilder::new(), 1, RecordAddr::NONE, &[1; 8000]),
+            None,
+        )
+    };
+    near((1 << 40) + (1 << 20), &|log| {
+        let refused = (0..1000).find_map(|_| {
+            log.flush_all().expect("written");
+            append(log).expect("admitted");
+            log.admit(Need::Work).err()
+        });
+        let refused = refused.expect("refused in the end").to_string();
+        assert!(refused.contains("record addresses end"), "{refused}");
+        log.admit(Need::Commit).expect("what was begun may end");
+        log.flush_all().expect("and becomes durable");
+    });
+    near((1 << 39) - (1 << 20), &|log| {
+        let refused = (0..100).any(|_| {
+            append(log).expect("admitted");
+            log.flush_all().expect("written");
+            log.admit(Need::Cleanup).is_err()
+        });
+        assert!(refused && log.admit(Need::Commit).is_ok());
+    });
+    near(2 << 20, &|log| {
+        let refused = (0..1000).find_map(|_| append(log).err()).expect("no position is left");
+        assert!(refused.to_string().contains("record addresses end"), "{refused}");
+        assert!(log.tail().raw() <= RecordAddr::END);
+        log.flush_all().expect("what found a place is written");
+    });
+}
