@@ -8,6 +8,7 @@
 //! Invariant: a name made unique carries [`MARK`]; whoever shows names cuts there ([`shown_name`]).
 
 mod names;
+mod ordering;
 mod parameters;
 mod quantified;
 mod scopes;

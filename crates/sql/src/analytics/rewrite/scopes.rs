@@ -8,6 +8,7 @@
 //!
 //! A relation whose columns are not known here leaves its FROM *open*: a name that is not found there stays as it is.
 
+use super::ordering::keys_as_results;
 use crate::analytics::rewrite::{call, names::column_name};
 use crate::error::{Result, SqlError, code};
 use crate::expr::names::fold;
@@ -33,7 +34,14 @@ struct Visible {
     name: String,
     means: Expr,
     /// USING or NATURAL made it from two.
-    merged: bool,
+    merged: Option<Side>,
+}
+
+impl Visible {
+    fn result(&self) -> SelectItem {
+        let (expr, alias) = (self.means.clone(), Ident::with_quote('"', self.name.clone()));
+        SelectItem::ExprWithAlias { expr, alias }
+    }
 }
 
 /// What a FROM clause shows.
@@ -62,7 +70,7 @@ impl Scope {
             Visible {
                 name,
                 means,
-                merged: false,
+                merged: None,
             }
         };
         Scope {
@@ -83,6 +91,12 @@ impl Scope {
         self.columns.iter().filter(move |c| c.name == name)
     }
 
+    /// Whether a merged column is another than the left table's, which DataFusion shows behind `*`.
+    fn merges_outer(&self) -> bool {
+        let outer = |c: &Visible| matches!(c.merged, Some(Side::Right | Side::Both));
+        !self.open && self.columns.iter().any(outer)
+    }
+
     fn names(&self) -> Option<Vec<String>> {
         (!self.open).then(|| self.columns.iter().map(|c| c.name.clone()).collect())
     }
@@ -101,7 +115,7 @@ impl Scope {
             let (left, right) = (left.means.clone(), right.means.clone());
             merged.push(Visible {
                 name: name.clone(),
-                merged: true,
+                merged: Some(side),
                 means: match side {
                     Side::Left => left,
                     Side::Right => right,
@@ -134,9 +148,12 @@ impl Resolver<'_> {
                 self.common_table(cte, with.recursive)?;
             }
         }
-        let columns = self.body(&mut query.body, query.order_by.as_mut());
+        let columns = self.body(&mut query.body, query.order_by.as_mut())?;
         self.common.truncate(outside);
-        columns
+        if let (true, Some(columns)) = (self.scopes.is_empty(), &columns) {
+            keys_as_results(query, columns);
+        }
+        Ok(columns)
     }
 
     fn common_table(&mut self, cte: &mut Cte, recursive: bool) -> Result<()> {
@@ -228,14 +245,21 @@ impl Resolver<'_> {
         }
     }
 
-    /// A result that is a merged column keeps its name.
+    /// A result that is a merged column keeps its name, behind `*` too.
     fn name_results(&self, select: &mut Select) -> Result<()> {
-        for item in &mut select.projection {
-            if let SelectItem::UnnamedExpr(Expr::Identifier(ident)) = item
-                && let Some(expr) = self.meaning(ident)?
-            {
-                let alias = ident.clone();
-                *item = SelectItem::ExprWithAlias { expr, alias };
+        for item in std::mem::take(&mut select.projection) {
+            match item {
+                SelectItem::UnnamedExpr(Expr::Identifier(alias)) => {
+                    select.projection.push(match self.meaning(&alias)? {
+                        Some(expr) => SelectItem::ExprWithAlias { expr, alias },
+                        None => SelectItem::UnnamedExpr(Expr::Identifier(alias)),
+                    })
+                }
+                SelectItem::Wildcard(options) => match self.scopes.last().filter(|scope| scope.merges_outer()) {
+                    Some(scope) => select.projection.extend(scope.columns.iter().map(Visible::result)),
+                    None => select.projection.push(SelectItem::Wildcard(options)),
+                },
+                item => select.projection.push(item),
             }
         }
         Ok(())
@@ -343,7 +367,7 @@ impl Resolver<'_> {
                     let text = format!("column reference \"{name}\" is ambiguous");
                     return Err(SqlError::new(code::AMBIGUOUS_COLUMN, text));
                 }
-                (Some(one), None) => return Ok(one.merged.then(|| one.means.clone())),
+                (Some(one), None) => return Ok(one.merged.map(|_| one.means.clone())),
                 (None, _) if scope.open => return Ok(None),
                 (None, _) => {}
             }
