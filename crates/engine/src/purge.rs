@@ -18,7 +18,9 @@ use crate::large;
 use crate::pool::Need;
 use crate::tree::BTree;
 use crate::tx::cts;
-use crate::tx::rollback::{compact_entries, entries_of, keep_needed, latch_entries, remove_entries};
+use crate::tx::rollback::{
+    compact_entries, entries_of, keep_needed, latch_entries, remove_ahead, remove_entries, too_many,
+};
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment};
 use cenote_base::PageId;
@@ -176,16 +178,29 @@ impl Engine {
         let Some(table) = self.catalog.table_of_space(record.space) else {
             return Ok(true);
         };
-        let done = self.purge_version(&table, pointer, record);
+        let mut removed = Vec::new();
+        let done = loop {
+            match self.purge_version(&table, pointer, record, &mut removed) {
+                Ok(false) => {}
+                done => break done,
+            }
+        };
         let now = self.catalog.table_of_space(record.space);
         match done {
             Err(_) if !now.is_some_and(|now| Arc::ptr_eq(&now, &table)) => Ok(false),
-            done => done.map(|()| true),
+            done => done,
         }
     }
 
-    /// Removes what only the version that the record holds needed.
-    fn purge_version(&self, table: &Table, pointer: u64, record: &UndoRecord) -> Result<()> {
+    /// Removes what only the version that the record holds needed. False where only some index entries went: to be called again, with
+    /// the same `removed` (see `tx::rollback`).
+    fn purge_version(
+        &self,
+        table: &Table,
+        pointer: u64,
+        record: &UndoRecord,
+        removed: &mut Vec<(u32, Vec<u8>)>,
+    ) -> Result<bool> {
         let tree = BTree { space: table.space };
         let live = !record.before.deleted();
         let mut entries = if live {
@@ -216,6 +231,9 @@ impl Engine {
         }
         let survivors = newest.map(|trailer| (trailer, current));
         keep_needed(self, table, &record.key, survivors.clone(), pointer, &mut entries)?;
+        if let Some(some) = too_many(&mut entries, removed) {
+            return remove_ahead(self, m, some).map(|()| false);
+        }
         // Under the latch, too: a DROP that is taken back meanwhile marks its record undone, and nothing leads from the deleted version
         // to those below it any more, one of which is the table's again.
         let gone = match definition {
@@ -241,7 +259,7 @@ impl Engine {
         if let Some((gone, staying)) = gone {
             state::purge_spaces(self, &gone, &staying)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The spaces that the definitions name that are newer than the one that record `until` holds.

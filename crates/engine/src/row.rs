@@ -8,7 +8,7 @@
 //! ```
 //! Invariants: a fixed-length column has its place even where it is NULL (zeros); ends are relative to the start of the
 //! values and never fall; the top bit of an end says that the value lies on overflow pages (flag bit 0 of the row says that
-//! there is one). Rows that leave the engine are whole: they have no value outside. Text is checked UTF-8 when it is
+//! there is one; with flag bit 1 the row is a handle to all its bytes). Rows that leave the engine are whole: they have no value outside. Text is checked UTF-8 when it is
 //! encoded and again when it is read. Numbers are little endian.
 
 use crate::error::{Error, Result};
@@ -16,6 +16,8 @@ use crate::types::{ColumnType, Datum, DatumRef, Numeric};
 
 /// Row flag: at least one value lies on overflow pages.
 pub(crate) const FLAG_EXTERNAL: u8 = 1;
+/// Row flag, beside [`FLAG_EXTERNAL`]: the whole row lies there; a handle follows the flags, and nothing else.
+pub(crate) const FLAG_WHOLE: u8 = 2;
 /// Bit of a variable value's end: the value is a handle to overflow pages.
 pub(crate) const END_EXTERNAL: u32 = 1 << 31;
 /// Longest row, in bytes, before large values are moved out.

@@ -27,6 +27,9 @@ pub struct Definer<'a> {
     pub notices: Vec<SqlError>,
 }
 
+/// Columns of a table, at most: PostgreSQL's limit.
+const COLUMNS_MAX: usize = 1600;
+
 /// The sequence of a serial column: greatest value.
 fn serial_of(ty: &DataType) -> Option<(ColumnType, i64)> {
     let DataType::Custom(name, modifiers) = ty else {
@@ -111,6 +114,10 @@ impl Definer<'_> {
         };
         for column in &create.columns {
             self.add_column(&mut draft, column)?;
+        }
+        if draft.new.columns.len() > COLUMNS_MAX {
+            let text = format!("tables can have at most {COLUMNS_MAX} columns");
+            return Err(SqlError::new(code::TOO_MANY_COLUMNS, text));
         }
         for constraint in &create.constraints {
             self.add_constraint(&mut draft, constraint)?;

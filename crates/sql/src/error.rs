@@ -250,6 +250,7 @@ pub mod code {
     pub const DUPLICATE_STATEMENT: &str = "42P05";
     pub const INVALID_TABLE_DEFINITION: &str = "42P16";
     pub const WRONG_OBJECT_TYPE: &str = "42809";
+    pub const TOO_MANY_COLUMNS: &str = "54011";
     pub const PROGRAM_LIMIT: &str = "54000";
     pub const OBJECT_NOT_IN_STATE: &str = "55000";
     pub const CANNOT_CHANGE_PARAMETER: &str = "55P02";

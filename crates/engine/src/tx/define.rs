@@ -23,9 +23,6 @@ use std::sync::Arc;
 
 /// What a snapshot cannot reach behind.
 pub(super) const REPLACED: &str = "TRUNCATE or ALTER TABLE";
-/// Secondary indexes of a table, at most: with row, undo page and space header within what a mini-transaction can latch.
-const MAX_INDEXES: usize = 56;
-const _: () = assert!(MAX_INDEXES + 4 <= cenote_buffer::PAGES_MAX);
 
 impl Tx {
     fn catalog(&self) -> Arc<Catalog> {
@@ -203,7 +200,6 @@ impl Tx {
     /// CREATE TABLE.
     pub fn create_table(&mut self, new: NewTable) -> Result<Arc<Table>> {
         self.claim_name(&new.name)?;
-        refuse_many_indexes(&new.name, new.indexes.len())?;
         let id = self.engine().next_object()?;
         let primary_key = match new.primary_key {
             Some((name, columns)) => {
@@ -275,7 +271,6 @@ impl Tx {
     /// CREATE INDEX: builds it from the rows.
     pub fn create_index(&mut self, table: &Table, new: NewIndex) -> Result<Arc<Table>> {
         let table = self.claim_table(table, "CREATE INDEX")?;
-        refuse_many_indexes(&table.name, table.indexes.len() + 1)?;
         let index = self.new_index(new)?;
         self.or_drop(&[index.space], |tx| {
             tx.build_index(&table, &index)?;
@@ -552,16 +547,6 @@ impl Tx {
             .cloned()
             .ok_or_else(|| Error::UndefinedObject(format!("sequence {id}")))
     }
-}
-
-/// Taking a row back changes it and all its index entries in one mini-transaction, which holds a bounded number of pages.
-fn refuse_many_indexes(table: &str, indexes: usize) -> Result<()> {
-    if indexes > MAX_INDEXES {
-        return Err(Error::TooLarge(format!(
-            "table \"{table}\" cannot have more than {MAX_INDEXES} indexes"
-        )));
-    }
-    Ok(())
 }
 
 fn refuse_nulls(table: &Table, row: &[u8]) -> Result<()> {

@@ -4,6 +4,10 @@
 //! other version needs go, large values of the version become pending, the record is marked undone. A crash between steps
 //! loses nothing and repeats nothing.
 //!
+//! A mini-transaction holds a bounded number of pages. So of more than [`ENTRIES_AT_ONCE`] entries, the first go in mini-transactions
+//! before, each under the clustered leaf's latch. An entry is a hint: a crash between them leaves a row without some entries of a
+//! version that nobody sees any more.
+//!
 //! Latch order: clustered leaf → index leaves → undo page → space header. All versions are compared under the clustered
 //! leaf's latch: whoever gives the row another key enters its index entry after it has held that latch, so an entry that is
 //! removed here is needed by nobody or is entered again.
@@ -19,12 +23,19 @@ use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment};
 use std::sync::Arc;
 
+/// Index entries that one mini-transaction removes: with row, undo page and space header within what it can latch.
+pub(crate) const ENTRIES_AT_ONCE: usize = 56;
+const _: () = assert!(ENTRIES_AT_ONCE + 4 <= cenote_buffer::PAGES_MAX);
+
 /// Takes back the change of one record, unless that is done; returns the transaction's previous record.
 pub(crate) fn take_back_one(engine: &Engine, pointer: u64) -> Result<u64> {
     let record = undo::read(&engine.pool, pointer)?;
     if !record.undone {
         match engine.catalog.table_of_space(record.space) {
-            Some(table) => restore(engine, &table, pointer, &record)?,
+            Some(table) => {
+                let mut removed = Vec::new();
+                while !restore(engine, &table, pointer, &record, &mut removed)? {}
+            }
             None => mark_only(engine, pointer)?,
         }
     }
@@ -56,7 +67,14 @@ fn mark_only(engine: &Engine, pointer: u64) -> Result<()> {
     Ok(())
 }
 
-fn restore(engine: &Engine, table: &Table, pointer: u64, record: &UndoRecord) -> Result<()> {
+/// False where only some index entries went: the step is to be called again, with the same `removed`.
+fn restore(
+    engine: &Engine,
+    table: &Table,
+    pointer: u64,
+    record: &UndoRecord,
+    removed: &mut Vec<(u32, Vec<u8>)>,
+) -> Result<bool> {
     let tree = BTree { space: table.space };
     let mut value = record.row.clone();
     value.extend_from_slice(&record.before.encode());
@@ -74,7 +92,7 @@ fn restore(engine: &Engine, table: &Table, pointer: u64, record: &UndoRecord) ->
     }
     if !pos.found || Trailer::of(&current)?.undo != pointer {
         drop(m);
-        return mark_only(engine, pointer);
+        return mark_only(engine, pointer).map(|()| true);
     }
     let trailer = Trailer::of(&current)?;
     let row = &current[..current.len() - TRAILER];
@@ -89,6 +107,9 @@ fn restore(engine: &Engine, table: &Table, pointer: u64, record: &UndoRecord) ->
         entries = entries_of(engine, table, &record.key, row)?;
         let first = (record.kind != Kind::Insert).then(|| (record.before, record.row.clone()));
         keep_needed(engine, table, &record.key, first, 0, &mut entries)?;
+    }
+    if let Some(some) = too_many(&mut entries, removed) {
+        return remove_ahead(engine, m, some).map(|()| false);
     }
     let doomed = latch_entries(&mut m, entries)?;
     let undo_page = undo::latch_record(&mut m, pointer)?;
@@ -117,7 +138,30 @@ fn restore(engine: &Engine, table: &Table, pointer: u64, record: &UndoRecord) ->
     if let Some((gone, before)) = definitions {
         state::drop_spaces(engine, gone, before)?;
     }
-    Ok(())
+    Ok(true)
+}
+
+/// Leaves in `entries` those that have not been removed; where they are too many for one mini-transaction, takes out as many as one can
+/// remove, and notes them.
+pub(crate) fn too_many(
+    entries: &mut Vec<(u32, Vec<u8>)>,
+    removed: &mut Vec<(u32, Vec<u8>)>,
+) -> Option<Vec<(u32, Vec<u8>)>> {
+    entries.retain(|entry| !removed.contains(entry));
+    if entries.len() <= ENTRIES_AT_ONCE {
+        return None;
+    }
+    let some: Vec<_> = entries.drain(..ENTRIES_AT_ONCE).collect();
+    removed.extend_from_slice(&some);
+    Some(some)
+}
+
+/// Removes entries in this mini-transaction, which holds the latch of their row's leaf.
+pub(crate) fn remove_ahead(engine: &Engine, mut m: Mtr<'_>, entries: Vec<(u32, Vec<u8>)>) -> Result<()> {
+    let doomed = latch_entries(&mut m, entries)?;
+    let thin = remove_entries(&mut m, doomed);
+    m.commit();
+    compact_entries(engine, &thin)
 }
 
 type Definition = Option<Arc<Table>>;

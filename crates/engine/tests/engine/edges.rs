@@ -159,38 +159,32 @@ fn sequence_values_outlast_a_crash_though_nothing_else_is_written() {
     engine.shutdown().unwrap();
 }
 
-/// Taking a row back latches a leaf of each index at once. With more indexes than a mini-transaction holds pages, ROLLBACK
-/// failed, and so did recovery.
+/// Taking a row back latched a leaf of each index at once. With more indexes than a mini-transaction holds pages, ROLLBACK
+/// failed, and so did recovery; then tables were refused more than 56 indexes. Entries go in as many steps as it takes.
 #[test]
-fn tables_have_no_more_indexes_than_a_rollback_can_change() {
+fn a_rollback_takes_entries_out_of_any_number_of_indexes() {
     let dir = tempfile::tempdir().unwrap();
     let engine = quiet(dir.path());
-    let with = |name: &str, count: usize| {
-        let index = |i: usize| NewIndex {
-            name: format!("{name}_{i}"),
-            columns: vec![1],
-            unique: false,
-            constraint: false,
-        };
-        NewTable {
-            indexes: (0..count).map(index).collect(),
-            ..new_table(name, false)
-        }
-    };
-    let mut tx = engine.begin(Isolation::ReadCommitted);
-    assert_eq!(tx.create_table(with("too_many", 57)).unwrap_err().sqlstate(), "54000");
-    let table = tx.create_table(with("t", 56)).unwrap();
-    let another = NewIndex {
-        name: "another".into(),
+    let index = |i: usize| NewIndex {
+        name: format!("t_{i}"),
         columns: vec![1],
         unique: false,
         constraint: false,
     };
-    assert_eq!(tx.create_index(&table, another).unwrap_err().sqlstate(), "54000");
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    let table = NewTable {
+        indexes: (0..56).map(index).collect(),
+        ..new_table("t", false)
+    };
+    let mut table = tx.create_table(table).unwrap();
+    for i in 56..58 {
+        table = tx.create_index(&table, index(i)).unwrap();
+    }
     tx.commit().unwrap();
     tx.begin(Isolation::ReadCommitted);
     insert(&mut tx, &table, 1, 1, &"x".repeat(10_000)).unwrap();
     tx.rollback().unwrap();
+    check(&engine);
     tx.begin(Isolation::ReadCommitted);
     insert(&mut tx, &table, 1, 1, &"x".repeat(10_000)).unwrap();
     tx.commit().unwrap();

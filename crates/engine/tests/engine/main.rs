@@ -10,3 +10,4 @@ mod histories;
 mod numbers;
 mod pressure;
 mod waiting;
+mod wide;

@@ -1,7 +1,7 @@
 //! Prepared statements: planned for one version of the catalog, planned again when it has changed.
 
 use super::Session;
-use crate::error::{Result, SqlError};
+use crate::error::{Result, SqlError, code};
 use crate::exec::{scope, types_of};
 use crate::expr::bind::{Bound, Params, Refusal};
 use crate::hook::Analytics;
@@ -13,6 +13,9 @@ use crate::types::{oid, type_of_oid, type_oid};
 use cenote_engine::ColumnType;
 use sqlparser::ast::Query;
 use std::sync::Arc;
+
+/// Columns of a result, at most: PostgreSQL's limit.
+const RESULTS_MAX: usize = 1664;
 
 /// A parsed statement with its plan, if it has one.
 #[derive(Debug, Clone)]
@@ -142,6 +145,10 @@ impl Session {
             _ => return Err(SqlError::internal("a statement without a plan")),
         };
         let (plan, fields) = bound?;
+        if fields.len() > RESULTS_MAX {
+            let text = format!("target lists can have at most {RESULTS_MAX} entries");
+            return Err(SqlError::new(code::TOO_MANY_COLUMNS, text));
+        }
         let params: Vec<ColumnType> = params
             .into_inner()
             .into_iter()
