@@ -17,6 +17,10 @@
 //! | `operations` | operations a second of a network card or of storage | 1e3 | 1e12 |
 //! | `doorbell_ns` | processor time to post a batch to a network card | 0 | 1e6 |
 //! | `depth` | works that a queue pair holds | 1 | 65536 |
+//! | `snoop_ns` | a device asks another host for a line that it has, until the answer; unless told, as a load | 1 | 1e9 |
+//! | `core_transfer_ns` | a core takes a line that another core of its host has changed, or takes it from those that have it | 0 | 1e6 |
+//! | `core_load_ns` | a core loads a line that other cores of its host share, and that was changed since it had it | 0 | 1e6 |
+//! | `fill_buffers` | lines that a core can have under way | 1 | 1024 |
 //! | `sync_ns` | making what was written durable, when nothing is queued | 0 | 1e10 |
 //!
 //! `source` and `load_latency_ns` must be there.
@@ -56,6 +60,14 @@ pub struct Profile {
     pub doorbell_ns: f64,
     /// Works that a queue pair holds.
     pub depth: Option<usize>,
+    /// Nanoseconds until another host that has a line has answered the device.
+    pub snoop_ns: Option<f64>,
+    /// Nanoseconds until a core has a line that another core of its host has changed, or has it alone.
+    pub core_transfer_ns: f64,
+    /// Nanoseconds until a core has a line that others of its host share.
+    pub core_load_ns: f64,
+    /// Lines that a core can have under way.
+    pub fill_buffers: Option<usize>,
     /// Nanoseconds to make what was written durable.
     pub sync_ns: f64,
 }
@@ -128,6 +140,11 @@ impl Profile {
     /// Nanoseconds to write `bytes` in one transfer, with nothing else under way.
     pub fn write_time(&self, bytes: u64) -> f64 {
         self.time(&self.write_ns, bytes)
+    }
+
+    /// Nanoseconds until another host that has a line has answered the device that asks for it: a round trip, as a load is one.
+    pub fn snoop_time(&self) -> f64 {
+        self.snoop_ns.unwrap_or(self.load_latency_ns)
     }
 
     /// A drive like this, for simulated files.
@@ -301,6 +318,10 @@ fn set_plain(profile: &mut Profile, key: &str, value: &str) -> Result<(), String
         "operations" => profile.operations = Some(within(1e3, 1e12, "operations a second")?),
         "doorbell_ns" => profile.doorbell_ns = within(0.0, 1e6, "nanoseconds")?,
         "depth" => profile.depth = Some(within(1.0, 65536.0, "works")? as usize),
+        "snoop_ns" => profile.snoop_ns = Some(within(1.0, 1e9, "nanoseconds")?),
+        "core_transfer_ns" => profile.core_transfer_ns = within(0.0, 1e6, "nanoseconds")?,
+        "core_load_ns" => profile.core_load_ns = within(0.0, 1e6, "nanoseconds")?,
+        "fill_buffers" => profile.fill_buffers = Some(within(1.0, 1024.0, "lines")? as usize),
         "sync_ns" => profile.sync_ns = within(0.0, 1e10, "nanoseconds")?,
         _ => return Err(format!("unknown key {key}")),
     }

@@ -496,12 +496,23 @@ impl Region {
         self.span(off, 4).atomic_u32(0)
     }
 
-    /// Asks the processor for the line at `off`, which will be used soon, if there is one. No access, and not announced: a device
-    /// may be watched, or simulated.
+    /// Asks the processor for the line at `off`, which will be used soon, if there is one; or the simulated device. No access, and not announced.
     #[inline(always)]
     pub fn prefetch(&self, off: u64) {
-        if off < self.len() && !self.watched {
-            crate::raw::prefetch(self.base().wrapping_add(off as usize));
+        if off >= self.len() {
+            return;
+        }
+        match self.watched {
+            false => crate::raw::prefetch(self.base().wrapping_add(off as usize)),
+            true => self.prefetch_device(off),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn prefetch_device(&self, off: u64) {
+        if let Some(device) = self.device() {
+            device.prefetch(off);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::host::HostAtomicU64;
 use crate::{Region, raw};
+use cenote_base::rt;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
@@ -47,11 +48,16 @@ impl<const STRIDE: usize> Words<STRIDE> {
         Some(unsafe { HostAtomicU64::at(self.first.as_ptr().add(n * STRIDE)) })
     }
 
-    /// Asks the processor for the line of a word that will be used soon. No access.
+    /// Asks the processor, or simulated memory, for the line of a word that will be used soon. No access.
     #[inline(always)]
     pub fn prefetch(&self, n: usize) {
-        if n < self.count {
-            raw::prefetch(self.first.as_ptr().wrapping_add(n * STRIDE));
+        if n >= self.count {
+            return;
+        }
+        let at = self.first.as_ptr().wrapping_add(n * STRIDE);
+        match rt::simulated() {
+            false => raw::prefetch(at),
+            true => rt::prefetch(at),
         }
     }
 

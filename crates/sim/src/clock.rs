@@ -25,6 +25,8 @@ pub(crate) struct Fast {
     pub(crate) slot: Cell<usize>,
     pub(crate) host: Cell<usize>,
     pub(crate) process: Cell<u32>,
+    /// The vCPU that the running thread is on, as lines name their owner ([`crate::memory::owner`]).
+    pub(crate) owner: Cell<u16>,
     /// Memory is modelled: accesses are announced.
     pub(crate) observes: Cell<bool>,
     /// The view that the last touched atomic was in: first address, length, device.
@@ -48,6 +50,7 @@ thread_local! {
             slot: Cell::new(0),
             host: Cell::new(0),
             process: Cell::new(0),
+            owner: Cell::new(crate::memory::owner(0)),
             observes: Cell::new(false),
             view: Cell::new((0, 0, None)),
             views: Cell::new((0, 0)),

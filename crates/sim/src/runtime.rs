@@ -200,6 +200,10 @@ impl Runtime for SimRuntime {
         views::touch(address, bytes, access);
     }
 
+    fn prefetch(&self, address: usize) {
+        views::prefetch(address);
+    }
+
     fn spend(&self, time: Nanos) {
         clock::charge(time);
     }

@@ -97,6 +97,13 @@ fn touch_other(address: usize, bytes: u32, access: Access) {
     view.device.touch((address - view.low) as u64, bytes, access);
 }
 
+/// Asks the device that `address` is in a view of for its line, if it is in one.
+pub(crate) fn prefetch(address: usize) {
+    if let Some(view) = find(fast(|f| f.host.get()), address) {
+        view.device.prefetch((address - view.low) as u64);
+    }
+}
+
 fn find(host: usize, address: usize) -> Option<View> {
     VIEWS.with_borrow(|all| {
         let of_host = all.get(host)?;

@@ -52,6 +52,12 @@ pub trait Device: Debug + Send + Sync {
     /// `len` bytes at `off` are about to be read or written. No preemption point.
     fn touch(&self, off: u64, len: u32, access: Access);
 
+    /// Asks for the line at `off`, which will be used soon: the thread goes on, and waits for the rest of the way when it uses the line. A
+    /// hint, no access: nothing need come of it.
+    fn prefetch(&self, off: u64) {
+        let _ = off;
+    }
+
     /// Begins writing the lines of a range back; a [`Device::fence`] of the same thread completes it.
     fn write_back(&self, off: u64, len: u64);
 

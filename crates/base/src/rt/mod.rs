@@ -110,6 +110,10 @@ pub trait Runtime: Send + Sync {
         let _ = (address, bytes, access);
         self.preempt();
     }
+    /// The line at `address` will be used soon: see [`memory::Device::prefetch`].
+    fn prefetch(&self, address: usize) {
+        let _ = address;
+    }
     /// The calling thread took the lock whose releases `word` counts. Told so that a deadlock can say who holds what.
     fn took(&self, word: &RawU32) {
         let _ = word;
@@ -233,6 +237,13 @@ pub(crate) fn access<T>(atomic: &T, access: Access) {
 #[inline(never)]
 pub(crate) fn access_entered(address: usize, bytes: u32, access: Access) {
     entered().access(address, bytes, access);
+}
+
+/// The line at an address will be used soon: simulated memory brings it. With the operating system nothing comes of it; ask the processor there.
+pub fn prefetch<T>(at: *const T) {
+    if seamed() {
+        entered().prefetch(at.addr());
+    }
 }
 
 /// Processor time that the calling thread has spent: virtual time under the simulator, nothing otherwise.

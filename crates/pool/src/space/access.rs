@@ -23,7 +23,6 @@ use super::slot::code_of;
 use super::{GlobalAddress, Space};
 use crate::book::EXTENT;
 use cenote_base::Result;
-use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::seam::{Plain, Seam};
 use cenote_fabric::{HostAtomicU64, LINE, Quiet};
@@ -291,9 +290,6 @@ impl Space {
     /// Asks the processor for what accesses to these bytes will need. A hint: an address may be anything.
     #[inline(always)]
     pub fn prefetch(&self, accesses: impl Iterator<Item = (GlobalAddress, usize)>) {
-        if rt::simulated() {
-            return;
-        }
         for (address, len) in accesses {
             if let Some(part) = self.part_numbered(address.part()) {
                 part.prefetch(address, len as u64);

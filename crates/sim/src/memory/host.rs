@@ -1,6 +1,6 @@
 //! A host's cache, as plain state: which lines are in it, which hold changes, which are on their way to memory.
 //!
-//! A line of any view is a number (its *id*): each view has a range of ids, and each id a byte of tag. That byte is all that a hit
+//! A line of any view is a number (its *id*): each view has a range of ids, and each id two bytes of tag. They are all that a hit
 //! looks at. Beside it, the ways of each set say which lines take up its room: they are looked at on a miss only.
 //!
 //! ```text
@@ -27,15 +27,34 @@ pub(crate) type Id = u32;
 pub(crate) type Bytes = [u8; 64];
 
 /// In the cache.
-pub(crate) const PRESENT: u8 = 1;
+pub(crate) const PRESENT: Tag = 1;
 /// With changes that memory has not.
-pub(crate) const DIRTY: u8 = 2;
+pub(crate) const DIRTY: Tag = 2;
 /// Used since the victim's hand passed.
-pub(crate) const USED: u8 = 4;
+pub(crate) const USED: Tag = 4;
 /// Being written back: a note has its bytes.
-pub(crate) const PENDING: u8 = 8;
+pub(crate) const PENDING: Tag = 8;
 /// Memory has changed since it was fetched.
-pub(crate) const STALE: u8 = 16;
+pub(crate) const STALE: Tag = 16;
+/// Which cores have the line: see [`super::state`], `sharing`.
+pub(crate) const OWNER: Tag = !31;
+/// In place of an owner: cores that the table of shared lines names.
+pub(crate) const SOME: Tag = OWNER;
+const OWNER_BITS: u32 = 5;
+const CORES: u32 = 2046;
+
+/// The state of a line in a host's cache.
+pub(crate) type Tag = u16;
+
+/// The bits of [`OWNER`] that name a core, which has the line to itself; no bits: any core may have it. 2046 cores are told apart.
+pub(crate) const fn owner(core: u32) -> Tag {
+    ((core % CORES + 1) as Tag) << OWNER_BITS
+}
+
+/// The core that an owner is, as one of the bits of a set.
+pub(crate) fn core_bit(owner: Tag) -> u128 {
+    1 << (u32::from(owner >> OWNER_BITS).saturating_sub(1) % u128::BITS)
+}
 
 /// Ids are given in multiples of this, so that a table of them tells the view.
 const CHUNK: u32 = 1 << 14;
@@ -79,7 +98,7 @@ impl Cache {
     pub(crate) fn new(lines: u64, ways: u32) -> io::Result<Self> {
         let sets = (lines / u64::from(ways)) as u32;
         Ok(Self {
-            tags: Map::zeros(1 << 32)?,
+            tags: Map::zeros((1 << 32) * size_of::<Tag>())?,
             ways: vec![0; (sets * ways) as usize],
             hands: vec![0; sets as usize],
             ways_each: ways,
@@ -132,22 +151,22 @@ impl Cache {
 
     // ---- tags ----
 
-    /// The tag's address: its byte for each line that follows is next to it.
-    pub(crate) fn tags_at(&self, id: Id) -> *mut u8 {
-        self.tags.at(id as usize)
+    /// The tag's address: those of the lines that follow are next to it.
+    pub(crate) fn tags_at(&self, id: Id) -> *mut Tag {
+        self.tags.at(id as usize * size_of::<Tag>()).cast()
     }
 
-    pub(crate) fn tag(&self, id: Id) -> u8 {
-        // SAFETY: inside the map; one thread uses a world's memory (see `Shared`).
-        unsafe { *self.tags.at(id as usize) }
+    pub(crate) fn tag(&self, id: Id) -> Tag {
+        // SAFETY: inside the map, and aligned; one thread uses a world's memory (see `Shared`).
+        unsafe { *self.tags_at(id) }
     }
 
-    pub(crate) fn set_tag(&mut self, id: Id, tag: u8) {
+    pub(crate) fn set_tag(&mut self, id: Id, tag: Tag) {
         // SAFETY: as above.
-        unsafe { *self.tags.at(id as usize) = tag }
+        unsafe { *self.tags_at(id) = tag }
     }
 
-    pub(crate) fn has(&self, id: Id, bits: u8) -> bool {
+    pub(crate) fn has(&self, id: Id, bits: Tag) -> bool {
         self.tag(id) & bits != 0
     }
 

@@ -15,7 +15,8 @@
 //! ```
 //!
 //! A *coherent* device (for projections) and a host's own memory are their own views: the cache decides what an access costs, and
-//! nothing else. The hardware-coherent window of an incoherent device is shared by all views, byte for byte.
+//! nothing else. The hardware-coherent window of an incoherent device is shared by all views, byte for byte. What sharing costs
+//! there, among hosts and among the cores of a host, stands in `state/sharing.rs`.
 //!
 //! The seed decides what hardware leaves open: which lines are fetched without being asked for, which are evicted early, and
 //! which changes a lost host had written back already ([`chance`](self)).
@@ -44,6 +45,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use view::View;
 
+pub(crate) use host::owner;
 pub use maps::POISON;
 pub use report::{Hazard, HazardKind, Hazards, Lines, ViewTraffic};
 
@@ -252,6 +254,11 @@ fn charge(time: Nanos) {
 /// The running thread's slot.
 fn thread() -> usize {
     crate::clock::fast(|f| f.slot.get())
+}
+
+/// The running thread's vCPU, as an owner of lines.
+fn this_owner() -> host::Tag {
+    crate::clock::fast(|f| f.owner.get())
 }
 
 /// The running thread's number.

@@ -2,10 +2,12 @@
 
 #![allow(unsafe_code, reason = "lines move between views and memory")]
 
+mod fills;
 mod scene;
+mod sharing;
 
 use super::Chance;
-use super::host::{Bytes, Cache, DIRTY, Id, PENDING, PRESENT, STALE, USED};
+use super::host::{Bytes, Cache, DIRTY, Id, OWNER, PENDING, PRESENT, STALE, Tag, USED};
 use super::maps::{self, Map, POISON};
 use super::report::{self, Hazard, HazardKind, Hazards, Lines, ViewTraffic};
 use super::steps::{Deed, Step, Steps};
@@ -13,6 +15,8 @@ use crate::link::{Links, Medium, Place};
 use crate::schedule::Random;
 use crate::topology::{DeviceSpec, Topology};
 use cenote_base::rt::Nanos;
+use fills::Fills;
+use sharing::{Cores, Crowd};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -30,7 +34,7 @@ pub(crate) type Who = (usize, Nanos);
 /// What a view needs to know of itself.
 pub(crate) struct Opened {
     pub id: ViewId,
-    pub tags: *mut u8,
+    pub tags: *mut Tag,
     pub first: Id,
     pub lines: u64,
     pub base: NonNull<u8>,
@@ -76,6 +80,9 @@ struct HostMem {
     following: Vec<(Id, Id)>,
     /// By thread slot: when what it has written back is in memory.
     completes: Vec<Nanos>,
+    /// By thread slot: lines that were asked for ahead.
+    fills: Vec<Fills>,
+    cores: Cores,
     past_local: ViewTraffic,
     medium: Arc<Medium>,
 }
@@ -104,6 +111,7 @@ pub(crate) struct State {
     pub(crate) chance: Chance,
     pub(crate) hazards: Hazards,
     steps: Steps,
+    crowd: Crowd,
 }
 
 impl DeviceMem {
@@ -146,6 +154,8 @@ impl State {
             life: 1,
             following: Vec::new(),
             completes: Vec::new(),
+            fills: Vec::new(),
+            cores: Cores::of(spec),
             past_local: ViewTraffic {
                 host: i,
                 ..ViewTraffic::default()
@@ -161,6 +171,7 @@ impl State {
             chance,
             hazards: Hazards::default(),
             steps: Steps::default(),
+            crowd: Crowd::default(),
         }
     }
 
@@ -396,6 +407,7 @@ impl State {
         h.life += 1;
         h.following.clear();
         h.completes.clear();
+        h.fills.clear();
         self.chance.reached = draw_chance(&mut self.random).reached;
     }
 
@@ -466,10 +478,11 @@ impl State {
         if changed {
             // SAFETY: as above.
             unsafe { memory.write(*bytes) };
+            let shared = self.is_shared(host, id, line);
             self.each_other(host, id, line, |cache, other| {
                 let tag = cache.tag(other);
                 if tag & PRESENT != 0 {
-                    cache.set_tag(other, tag | STALE);
+                    cache.set_tag(other, if shared { 0 } else { tag | STALE });
                 }
             });
         }
@@ -559,33 +572,48 @@ impl State {
         while let Some(line) = self.hosts[host].cache.overdue() {
             self.evict(host, line, who);
         }
-        let mut missed = 0;
+        let (mut missed, mut arrives, mut waits) = (0, who.1, Nanos::ZERO);
         for line in first..=last {
-            if !self.hosts[host].cache.has(line, PRESENT) {
+            let is_new = !self.hosts[host].cache.has(line, PRESENT);
+            if is_new {
                 missed += 1;
                 self.fetch(host, id, line, (first, last), who);
+            } else {
+                arrives = arrives.max(self.arrival(host, line, who));
             }
-            self.use_line(host, id, line, write, who);
+            waits += self.use_line(host, id, line, (write, is_new), who);
         }
-        if missed == 0 {
-            return Some(Nanos::ZERO);
+        if missed > 0 {
+            arrives = arrives.max(who.1 + self.fetch_time(host, id, (first, last), missed, who));
         }
+        Some(arrives.since(who.1) + waits)
+    }
+
+    /// What a thread waits for lines that it missed.
+    fn fetch_time(&mut self, host: usize, id: ViewId, (first, last): (Id, Id), missed: u64, who: Who) -> Nanos {
         let h = &mut self.hosts[host];
         let following = follows(&mut h.following, who.0, first, last);
         let medium = &h.views[id.0].as_ref().expect("open").medium;
-        Some(medium.fetch(who.1, missed, following))
+        medium.fetch(who.1, missed, following)
     }
 
-    fn use_line(&mut self, host: usize, id: ViewId, line: Id, write: bool, who: Who) {
+    /// What it takes besides the line's coming. `is_new`: it has just come.
+    fn use_line(&mut self, host: usize, id: ViewId, line: Id, (write, is_new): (bool, bool), who: Who) -> Nanos {
         let tag = self.hosts[host].cache.tag(line);
         if tag & STALE != 0 {
             self.use_stale(host, id, line, write, who);
         }
+        let mut waits = Nanos::ZERO;
         if write && tag & DIRTY == 0 {
-            self.first_store(host, id, line, who);
+            waits += self.first_store(host, id, line, is_new, who);
+        } else if is_new {
+            waits += self.share_with_hosts(host, id, line, who);
         }
         let dirty = if write { DIRTY } else { 0 };
-        self.hosts[host].cache.set_tag(line, tag | USED | dirty);
+        let (owner, took) = self.pass_to_core(host, id, line, write, who);
+        let cache = &mut self.hosts[host].cache;
+        cache.set_tag(line, cache.tag(line) & !OWNER | USED | dirty | owner);
+        waits + took
     }
 
     #[cold]
@@ -598,27 +626,25 @@ impl State {
         }
     }
 
-    /// No other host may hold changes of the line; in the window, hardware sees to that.
-    fn first_store(&mut self, host: usize, id: ViewId, line: Id, who: Who) {
+    /// No other host may hold changes of the line; where it is coherent, hardware sees to that, which takes time.
+    fn first_store(&mut self, host: usize, id: ViewId, line: Id, is_new: bool, who: Who) -> Nanos {
         self.step(Deed::Changed, host, id, line);
         let view = self.view(host, id);
         if view.device.is_none_or(|d| self.devices[d].views.len() < 2) {
-            return;
+            return Nanos::ZERO;
         }
-        let shared = view.coherent || line - view.first < view.window_lines;
+        if self.is_shared(host, id, line) {
+            return self.take_from_hosts(host, id, line, is_new, who);
+        }
         let mut writer = false;
-        self.each_other(host, id, line, |cache, other| {
-            if shared {
-                cache.set_tag(other, 0);
-            }
-            writer |= cache.has(other, DIRTY);
-        });
+        self.each_other(host, id, line, |cache, other| writer |= cache.has(other, DIRTY));
         if writer {
             let device = self.view(host, id).device.expect("checked above");
             let mut others = self.devices[device].views.iter().map(|(h, _)| *h);
             let other = others.find(|h| *h != host);
             self.hazard(HazardKind::TwoWriters, (host, id, line), other, who);
         }
+        Nanos::ZERO
     }
 
     fn fetch(&mut self, host: usize, id: ViewId, line: Id, keep: (Id, Id), who: Who) {
@@ -633,7 +659,7 @@ impl State {
             self.set_line(host, id, line, &self.behind(host, id, line));
         }
         self.step(Deed::Fetched, host, id, line);
-        self.hosts[host].cache.set_tag(line, PRESENT);
+        self.hosts[host].cache.set_tag(line, PRESENT | super::this_owner());
         self.count(host, id, line, Lines { fetched: 1, written: 0 });
     }
 
@@ -665,7 +691,7 @@ impl State {
     }
 
     /// A line without changes is as memory has it, unless another host has changed that.
-    fn check_announced(&mut self, host: usize, id: ViewId, line: Id, tag: u8) {
+    fn check_announced(&mut self, host: usize, id: ViewId, line: Id, tag: Tag) {
         let as_memory = tag & (DIRTY | PENDING | STALE) == 0 && !self.is_lost(host, id);
         if as_memory && self.line(host, id, line) != self.behind(host, id, line) {
             let who = (super::thread(), crate::clock::now());
@@ -849,14 +875,17 @@ impl State {
 }
 
 /// Whether a thread's miss goes on where its last one ended, upwards or downwards, as stream prefetchers know both (rows that
-/// were added in the order of their keys lie downwards in a page); notes where this one is.
+/// were added in the order of their keys lie downwards in a page); notes where this one is. Lines that were there and were taken away were
+/// fetched ahead by nobody.
 fn follows(misses: &mut Vec<(Id, Id)>, thread: usize, first: Id, last: Id) -> bool {
     const NOWHERE: (Id, Id) = (Id::MAX, Id::MAX);
     if misses.len() <= thread {
         misses.resize(thread + 1, NOWHERE);
     }
     let before = std::mem::replace(&mut misses[thread], (first, last));
-    before != NOWHERE && first <= before.1.saturating_add(1) && before.0 <= last.saturating_add(1)
+    let is_beside = first <= before.1.saturating_add(1) && before.0 <= last.saturating_add(1);
+    let goes_on = first < before.0 || last > before.1;
+    before != NOWHERE && is_beside && goes_on
 }
 
 impl HostMem {

@@ -5,6 +5,8 @@ use crate::topology::{CacheSpec, DeviceSpec};
 use cenote_base::rt::memory::Access::{Read, Write};
 use cenote_fabric::profile;
 
+mod sharing;
+
 const MIB: u64 = 1 << 20;
 
 fn topology(hosts: usize, window: u64) -> Topology {

@@ -2,10 +2,10 @@
 
 #![allow(unsafe_code, reason = "a hit looks at the tag alone, by its address")]
 
-use super::host::{DIRTY, Id, PRESENT, STALE, USED};
+use super::host::{DIRTY, Id, OWNER, PRESENT, STALE, Tag, USED};
 use super::report::ViewTraffic;
 use super::state::ViewId;
-use super::{Shared, charge, thread};
+use super::{Shared, charge, this_owner, thread};
 use cenote_base::rt::Nanos;
 use cenote_base::rt::memory::{Access, Device};
 use std::cell::Cell;
@@ -19,7 +19,7 @@ pub(crate) struct View {
     host: usize,
     id: ViewId,
     /// The tag of its first line; the others follow.
-    tags: *mut u8,
+    tags: *mut Tag,
     first: Id,
     lines: u64,
     base: NonNull<u8>,
@@ -166,12 +166,16 @@ impl Device for View {
             left => self.quiet.set(left - 1),
         }
         let there = PRESENT | USED | if write { DIRTY } else { 0 };
+        // The core has the line to itself; or, for a read, all may have it.
+        let mine = there | this_owner();
+        let shared = if write { mine } else { there };
         // Mostly one line; a plain count, since a range that includes its end is slow to walk.
         let (mut at, end) = ((first - self.first) as usize, (last - self.first) as usize);
         loop {
             // SAFETY: the tag of a line of this view (`ids`); the owner's thread (`check`).
             let tag = unsafe { *self.tags.add(at) };
-            if tag & (there | STALE) != there {
+            let seen = tag & (there | STALE | OWNER);
+            if seen != mine && seen != shared {
                 return self.miss(first, last, write);
             }
             if at == end {
@@ -179,6 +183,15 @@ impl Device for View {
             }
             at += 1;
         }
+    }
+
+    fn prefetch(&self, off: u64) {
+        let (line, _) = self.ids(off, 1);
+        let now = crate::clock::now();
+        charge(
+            self.shared
+                .with(|s| s.prefetch(self.host, self.id, line, (thread(), now))),
+        );
     }
 
     fn write_back(&self, off: u64, len: u64) {

@@ -39,10 +39,17 @@ pub(crate) struct Costs {
 const ON_VCPU: usize = 0;
 const QUEUED: usize = 1;
 
+/// A processor that is idle.
+#[derive(Debug, Clone, Copy)]
+struct Idle {
+    core: u32,
+    since: u64,
+}
+
 /// A host's processors.
 struct Vcpus {
-    /// Those that are idle, by the time since when; `None`: there are always enough.
-    idle: Option<Vec<u64>>,
+    /// Those that are idle; `None`: there are always enough.
+    idle: Option<Vec<Idle>>,
     queue: VecDeque<Id>,
     paused_until: u64,
 }
@@ -56,7 +63,7 @@ pub(super) struct Events {
 impl Events {
     pub(super) fn new(vcpus: &[Option<u32>], costs: Costs) -> Self {
         let host = |n: &Option<u32>| Vcpus {
-            idle: n.map(|n| vec![0; n as usize]),
+            idle: n.map(|n| (0..n).rev().map(|core| Idle { core, since: 0 }).collect()),
             queue: VecDeque::new(),
             paused_until: 0,
         };
@@ -73,8 +80,11 @@ impl Events {
         thread.clock = thread.clock.max(at).max(host.paused_until);
         let free = match &mut host.idle {
             None => thread.clock,
-            Some(idle) => match idle.pop() {
-                Some(since) => thread.clock.max(since) + self.costs.switch,
+            Some(idle) => match take_idle(idle, thread.core) {
+                Some(vcpu) => {
+                    thread.core = vcpu.core;
+                    thread.clock.max(vcpu.since) + self.costs.switch
+                }
                 None => {
                     thread.place = QUEUED;
                     host.queue.push_back(id);
@@ -94,7 +104,7 @@ impl Events {
     }
 
     /// A vCPU of a host is free: the next of its queue has it, or nobody.
-    fn free(&mut self, threads: &mut [Thread], host: usize, at: u64) {
+    fn free(&mut self, threads: &mut [Thread], (host, core): (usize, u32), at: u64) {
         let vcpus = &mut self.hosts[host];
         let at = at.max(vcpus.paused_until);
         let Some(idle) = &mut vcpus.idle else {
@@ -103,22 +113,23 @@ impl Events {
         match vcpus.queue.pop_front() {
             Some(next) => {
                 let start = at.max(threads[next].clock) + self.costs.switch;
+                threads[next].core = core;
                 self.dispatch(&mut threads[next], next, start);
             }
-            None => idle.push(at),
+            None => idle.push(Idle { core, since: at }),
         }
     }
 
     /// The thread waits or has ended.
     pub(super) fn leave(&mut self, threads: &mut [Thread], id: Id, runs: bool) {
-        let (host, place, clock) = (threads[id].host, threads[id].place, threads[id].clock);
+        let (host, place, clock, core) = (threads[id].host, threads[id].place, threads[id].clock, threads[id].core);
         if place == QUEUED {
             self.hosts[host].queue.retain(|q| *q != id);
             return;
         }
         let at = if runs { now() } else { clock };
         threads[id].clock = at;
-        self.free(threads, host, at);
+        self.free(threads, (host, core), at);
     }
 
     pub(super) fn pause(&mut self, threads: &mut [Thread], host: usize, until: u64, current: Id) {
@@ -150,14 +161,14 @@ impl Events {
 
     /// The running thread goes to the end of its host's queue, if somebody is there.
     fn requeue(&mut self, threads: &mut [Thread], id: Id) -> bool {
-        let host = threads[id].host;
+        let (host, core) = (threads[id].host, threads[id].core);
         if self.hosts[host].queue.is_empty() {
             return false;
         }
         threads[id].place = QUEUED;
         threads[id].clock = now();
         self.hosts[host].queue.push_back(id);
-        self.free(threads, host, now());
+        self.free(threads, (host, core), now());
         true
     }
 
@@ -165,6 +176,14 @@ impl Events {
     fn stand(&mut self, threads: &mut [Thread], id: Id) {
         threads[id].clock = now();
         self.running.push(Reverse((now(), id)));
+    }
+}
+
+/// An idle vCPU for a thread: the one that it was on last, whose caches may have its lines, or any.
+fn take_idle(idle: &mut Vec<Idle>, last: u32) -> Option<Idle> {
+    match idle.iter().position(|vcpu| vcpu.core == last) {
+        Some(at) => Some(idle.swap_remove(at)),
+        None => idle.pop(),
     }
 }
 

@@ -82,6 +82,8 @@ struct Thread {
     place: usize,
     clock: u64,
     slice_end: u64,
+    /// The vCPU that it is on, or was last.
+    core: u32,
 }
 
 /// What to do next.
@@ -169,6 +171,7 @@ impl Schedule {
             place: 0,
             clock: now(),
             slice_end: 0,
+            core: 0,
         });
         trace::name(id, name);
         self.note(id as u64);
@@ -377,6 +380,7 @@ impl Schedule {
             f.thread.set(id);
             f.slot.set(thread.slot);
             f.process.set(thread.process);
+            f.owner.set(crate::memory::owner(thread.core));
         });
         if fast(|f| f.host.replace(thread.host)) != thread.host {
             crate::views::enter();

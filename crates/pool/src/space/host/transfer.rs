@@ -18,7 +18,6 @@ use super::super::far::wire::{self, Direct, Head, PROBE_MAX};
 use super::super::keeper::Keeper;
 use super::Inner;
 use cenote_base::Result;
-use cenote_base::rt;
 use cenote_base::rt::atomic::{Ordering, fence};
 use cenote_fabric::rdma::call::{Answer, Source};
 use std::sync::{Arc, Weak};
@@ -64,9 +63,6 @@ impl Inner {
 
     /// Asks the processor for what the next accesses need: they come from all over the part, and would wait for memory one after the other.
     fn prefetch(&self, accesses: impl Iterator<Item = (GlobalAddress, u64)>) {
-        if rt::simulated() {
-            return;
-        }
         let own = accesses.filter(|(address, _)| address.part() == self.part.number());
         own.for_each(|(address, len)| self.part.prefetch(address, len));
     }
