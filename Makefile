@@ -31,11 +31,12 @@ capi: setup
 bench: build
 	$(BIN)/cenote-bench peers --out peers-out
 
-# The papers' figures in docs/, run anew by the simulator.
+# The papers' figures in docs/, run anew by the simulator where the code that they measure has changed.
+COMMIT = $(shell git describe --always --dirty --abbrev=12)
 figures: build
-	$(BIN)/cenote-bench reproduce polarcxlmem --out docs/figures/polarcxlmem
+	$(BIN)/cenote-bench reproduce polarcxlmem --if-stale --commit $(COMMIT) --out docs/figures/polarcxlmem
 	sed 's#](fig#](figures/polarcxlmem/fig#' docs/figures/polarcxlmem/README.md > docs/reproduce-polarcxlmem.md
-	$(BIN)/cenote-bench reproduce rcmp --out docs/figures/rcmp
+	$(BIN)/cenote-bench reproduce rcmp --if-stale --commit $(COMMIT) --out docs/figures/rcmp
 	sed -E 's#\]\(([a-z]+\.svg)\)#](figures/rcmp/\1)#' docs/figures/rcmp/README.md > docs/reproduce-rcmp.md
 
 setup:

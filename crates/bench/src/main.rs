@@ -84,9 +84,18 @@ struct ReproduceArgs {
     /// Where tables, plots and the page go
     #[arg(long, default_value = "reproduce-out")]
     out: PathBuf,
-    /// Seed of the simulation: same seed, same numbers
+    /// First seed of the simulation: same seed, same numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// How many seeds, from the first one on: numbers are medians, with least and most
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    seeds: u32,
+    /// What the page says of the code's version; unless told, what `git describe` says of the sources
+    #[arg(long)]
+    commit: Option<String>,
+    /// Run those figures only that were made of other code, or by fewer seeds
+    #[arg(long)]
+    if_stale: bool,
 }
 
 #[derive(Args)]
@@ -374,6 +383,9 @@ fn run(what: What) -> cenote_bench::Result<()> {
             quick: args.quick,
             out: args.out,
             seed: args.seed,
+            seeds: args.seeds,
+            commit: args.commit,
+            if_stale: args.if_stale,
         }),
         What::Pool(args) => sweep::run(&args.options()?),
         What::PoolDemo(args) => pool::demo(&args.options()).map(drop),

@@ -11,23 +11,29 @@
 //! | [`workload`] | sysbench's statements on the engine |
 //! | [`pod`] | a host's instances in a simulated world, and the phases of a run |
 //! | [`latency`], [`pooling`], [`recovery`] | tables 1 and 2; figures 1, 3, 7, 8, 9; figure 10 |
+//! | [`judge`], [`seeds`] | ours beside the paper's: agreement both ways, inputs, several seeds |
 //! | [`report`], [`chart`], [`why`] | tables, plots, the page and its explanations |
+//! | [`origin`] | commit and code of a page, its numbers as data, whether it is stale |
 //! | [`rcmp`] | another paper: a pool over several pods |
 
 pub mod chart;
 pub mod cost;
+pub mod judge;
 pub mod latency;
+pub mod origin;
 pub mod paper;
 pub mod pod;
 pub mod pooling;
 pub mod rcmp;
 pub mod recovery;
 pub mod report;
+pub mod seeds;
 pub mod why;
 pub mod workload;
 
 use crate::{Error, IoContext, Result};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use origin::{Code, Origin, Page};
 use pod::{Dataset, Scale, System};
 use report::Figure;
 use std::fmt::Write as _;
@@ -52,7 +58,7 @@ Figures of rcmp, two pods and more against page swapping, objects, coherent cach
 Examples:
   cenote reproduce polarcxlmem                          all of them, into reproduce-out
   cenote reproduce polarcxlmem fig7 --out seven         one
-  cenote reproduce polarcxlmem --quick                  all of them, small, in under two minutes
+  cenote reproduce polarcxlmem --quick --seeds 1        all of them, small, in under two minutes
   cenote reproduce rcmp ycsb --out ycsb                 one of Rcmp";
 
 /// What is run.
@@ -66,8 +72,14 @@ pub struct Options {
     pub quick: bool,
     /// Output folder.
     pub out: PathBuf,
-    /// Of the simulation.
+    /// The first seed of the simulation.
     pub seed: u64,
+    /// How many seeds, one after the other; numbers are medians.
+    pub seeds: u32,
+    /// What is told as the code's version; none: what `git describe` says of the sources.
+    pub commit: Option<String>,
+    /// Figures that lie in `out`, made by a full run of the code as it is and as many seeds, are not run again.
+    pub if_stale: bool,
 }
 
 /// Progress bars of a run.
@@ -133,45 +145,105 @@ fn chosen(options: &Options) -> Result<Vec<&'static str>> {
 /// Runs what is asked for, writes tables, plots and the page, prints the page; the figures, for tests.
 pub fn run(options: &Options) -> Result<()> {
     let begun = Instant::now();
-    let figures = figures(options)?;
-    let mut page = opening(options);
-    for figure in &figures {
-        page += &figure.write(&options.out)?;
+    let all = known(&options.paper)?;
+    let code = Code::of(&options.paper, &origin::root())?;
+    let mut page = Page::read(&options.out);
+    let mut names = chosen(options)?;
+    names.retain(|name| !options.if_stale || !page.has(name, &code, options.seeds));
+    let made = Origin::of(options, &code);
+    if !names.is_empty() {
+        for figure in named(options, &names)? {
+            figure.write(&options.out, &made.text())?;
+            println!("\n{}", figure.summary());
+            page.set(&figure, &made);
+        }
     }
+    if !options.quick && !page.has_probe(&code) {
+        page.set_probe(&probe(options)?, &made);
+    }
+    page.write(&options.out)?;
     let path = options.out.join("README.md");
-    std::fs::write(&path, &page).context("writing the page")?;
-    for figure in &figures {
-        println!("\n{}", figure.summary());
-    }
+    std::fs::write(&path, whole(options, all, &page)?).context("writing the page")?;
     println!("{} in {:.0} s", path.display(), begun.elapsed().as_secs_f64());
     Ok(())
 }
 
-/// Runs what is asked for.
-pub fn figures(options: &Options) -> Result<Vec<Figure>> {
-    let names = chosen(options)?;
-    std::fs::create_dir_all(&options.out).context("creating the output folder")?;
-    let progress = Progress(MultiProgress::new());
-    if options.paper == "rcmp" {
-        return rcmp::figures(options, &names, &progress);
+/// The page: what stands before the figures, and the parts that there are, whenever they were made.
+fn whole(options: &Options, all: &[&str], page: &Page) -> Result<String> {
+    let mut text = opening(options, &judge::count(&page.verdicts(all)));
+    for name in all {
+        let part = options.out.join(format!("{name}.md"));
+        if part.exists() {
+            text += &std::fs::read_to_string(&part).context(format!("reading {}", part.display()))?;
+        }
     }
-    let needs_data = names.iter().any(|n| n.starts_with("fig"));
+    Ok(text)
+}
+
+/// The small figure that a test runs again: seconds of work, over most of the code that the page measures.
+///
+/// # Errors
+/// As [`figures`].
+pub fn probe(options: &Options) -> Result<Figure> {
+    let name = if options.paper == "rcmp" { "locks" } else { "fig1" };
+    let small = Options {
+        figures: vec![name.into()],
+        quick: true,
+        ..options.clone()
+    };
+    Ok(figures(&small)?.remove(0))
+}
+
+/// Runs what is asked for, by each of the seeds.
+pub fn figures(options: &Options) -> Result<Vec<Figure>> {
+    named(options, &chosen(options)?)
+}
+
+fn named(options: &Options, names: &[&'static str]) -> Result<Vec<Figure>> {
+    std::fs::create_dir_all(&options.out).context("creating the output folder")?;
+    let needs_data = options.paper != "rcmp" && names.iter().any(|n| n.starts_with("fig"));
+    let progress = Progress(MultiProgress::new());
+    // One database for all seeds: what they vary is what befalls it.
     let dataset = needs_data.then(|| fill(options.seed, &progress)).transpose()?;
+    let mut by_figure: Vec<Vec<Figure>> = names.iter().map(|_| Vec::new()).collect();
+    for seed in (options.seed..).take(options.seeds.max(1) as usize) {
+        let options = Options {
+            seed,
+            ..options.clone()
+        };
+        let of_seed = match &options.paper[..] {
+            "rcmp" => rcmp::figures(&options, names, &progress)?,
+            _ => of_seed(&options, names, dataset.as_ref(), &progress)?,
+        };
+        by_figure
+            .iter_mut()
+            .zip(of_seed)
+            .for_each(|(all, figure)| all.push(figure));
+    }
+    Ok(by_figure.into_iter().map(seeds::merge).collect())
+}
+
+/// The figures of polarcxlmem by one seed.
+fn of_seed(
+    options: &Options,
+    names: &[&'static str],
+    dataset: Option<&Dataset>,
+    progress: &Progress,
+) -> Result<Vec<Figure>> {
     let sweep = dataset
-        .as_ref()
-        .map(|d| sweep(options, &names, d, &progress))
+        .map(|d| sweep(options, names, d, progress))
         .transpose()?
         .flatten();
-    let one = |name: &'static str| match (name, &dataset, &sweep) {
+    let one = |name: &&'static str| match (*name, dataset, &sweep) {
         ("table1", ..) => latency::table1(),
         ("table2", ..) => latency::table2(),
-        ("fig1", Some(data), _) => pooling::fig1(options, data, &progress),
-        ("fig10", Some(data), _) => recovery::fig10(options, data, &progress),
+        ("fig1", Some(data), _) => pooling::fig1(options, data, progress),
+        ("fig10", Some(data), _) => recovery::fig10(options, data, progress),
         ("fig3", _, Some(sweep)) => Ok(pooling::fig3(sweep)),
-        (_, _, Some(sweep)) => Ok(pooling::against_rdma(sweep, name)),
+        (name, _, Some(sweep)) => Ok(pooling::against_rdma(sweep, name)),
         _ => unreachable!("data and sweep are made for the figures that need them"),
     };
-    names.into_iter().map(one).collect()
+    names.iter().map(one).collect()
 }
 
 fn fill(seed: u64, progress: &Progress) -> Result<Dataset> {
@@ -209,9 +281,10 @@ fn sweep(options: &Options, names: &[&str], dataset: &Dataset, progress: &Progre
 }
 
 /// What stands before the figures.
-fn opening(options: &Options) -> String {
+fn opening(options: &Options, count: &str) -> String {
+    let sum = format!("## Sum\n\n{count}\n");
     if options.paper == "rcmp" {
-        return format!("{}\n{}\n", rcmp::OPENING, written_by(options));
+        return format!("{}\n{sum}\n", rcmp::OPENING);
     }
     let mut text = String::from(include_str!("opening.md"));
     let [paper, cenote] = cost::Costs::both();
@@ -224,17 +297,8 @@ fn opening(options: &Options) -> String {
             .rows
             .push(vec![name.into(), format!("{ours:.1}"), format!("{theirs:.1}")]);
     }
-    writeln!(text, "{}\n{}", table.markdown(), written_by(options)).ok();
+    writeln!(text, "{}\n{}\n{sum}", table.markdown(), include_str!("missing.md")).ok();
     text
-}
-
-fn written_by(options: &Options) -> String {
-    let how = if options.quick {
-        "a quick run (`--quick`): fewer points and shorter windows"
-    } else {
-        "a full run"
-    };
-    format!("This page was written by {how}, seed {}.\n", options.seed)
 }
 
 #[cfg(test)]
@@ -248,6 +312,9 @@ mod tests {
             quick: true,
             out: "unused".into(),
             seed: 1,
+            seeds: 1,
+            commit: None,
+            if_stale: false,
         }
     }
 

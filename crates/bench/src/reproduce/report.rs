@@ -1,15 +1,13 @@
 //! A figure on paper: Markdown, CSV, plots; what the paper says beside; why a difference over a fifth is there.
 //!
 //! What must hold: every number that was simulated says so, with the profiles it was simulated by; each comparison
-//! carries its explanation with it, and shows it where it differs by more than [`FIFTH`].
+//! carries its explanation with it, and shows it where it does not agree ([`judge`](super::judge)).
 
 use super::chart::{self, Chart};
+use super::judge::Claim;
 use crate::{IoContext, Result};
 use std::fmt::Write as _;
 use std::path::Path;
-
-/// Differences beyond this share are explained.
-pub const FIFTH: f64 = 0.2;
 
 /// A table of a figure.
 pub struct Table {
@@ -47,58 +45,8 @@ impl Table {
     }
 }
 
-/// What a number has to be, to agree with the paper.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Paper {
-    /// About this.
-    About(f64),
-    /// This, or more.
-    AtLeast(f64),
-    /// This, or less.
-    AtMost(f64),
-}
-
-/// One of the paper's numbers, and ours.
-pub struct Claim {
-    /// What is compared.
-    pub what: String,
-    /// The paper's number.
-    pub paper: Paper,
-    /// Ours, simulated.
-    pub ours: f64,
-    /// Decimals that mean something.
-    pub decimals: usize,
-    /// Why it differs, where it does.
-    pub why: &'static str,
-}
-
-impl Claim {
-    /// How far ours is off, as a share of the paper's; 0 where an inequality holds.
-    pub fn difference(&self) -> f64 {
-        match self.paper {
-            Paper::About(p) => (self.ours / p - 1.0).abs(),
-            Paper::AtLeast(p) => (1.0 - self.ours / p).max(0.0),
-            Paper::AtMost(p) if self.ours <= p => 0.0,
-            Paper::AtMost(p) => self.ours / p - 1.0,
-        }
-    }
-
-    /// Whether it agrees within a fifth. What is not a number agrees with nothing.
-    pub fn agrees(&self) -> bool {
-        self.difference() <= FIFTH
-    }
-
-    fn row(&self) -> Vec<String> {
-        let number = |v: f64| format!("{v:.*}", self.decimals);
-        let paper = match self.paper {
-            Paper::About(p) => number(p),
-            Paper::AtLeast(p) => format!("at least {}", number(p)),
-            Paper::AtMost(p) => format!("at most {}", number(p)),
-        };
-        let verdict = if self.agrees() { "agrees" } else { "**differs**" };
-        vec![self.what.clone(), paper, number(self.ours), verdict.into()]
-    }
-}
+/// Columns of a comparison; ours: the median of all seeds, least and most.
+const COMPARED: [&str; 4] = ["compared", "paper", "ours, simulated", ""];
 
 /// A figure or table of the paper, as it came out.
 pub struct Figure {
@@ -119,8 +67,8 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Writes CSV files and plots, and gives the figure's part of the page.
-    pub fn write(&self, out: &Path) -> Result<String> {
+    /// Writes CSV files, plots and the figure's part of the page, which says how it was made; gives that part.
+    pub fn write(&self, out: &Path, made: &str) -> Result<String> {
         for (i, table) in self.tables.iter().enumerate() {
             let name = if self.tables.len() == 1 {
                 format!("{}.csv", self.name)
@@ -132,13 +80,13 @@ impl Figure {
         if let Some(chart) = &self.chart {
             chart::draw(&out.join(self.name), chart)?;
         }
-        let part = self.markdown();
+        let part = self.markdown(made);
         std::fs::write(out.join(format!("{}.md", self.name)), &part).context("writing the figure's page")?;
         Ok(part)
     }
 
-    fn markdown(&self) -> String {
-        let mut text = format!("## {}: {}\n\n{}\n\n", self.name, self.title, self.how);
+    fn markdown(&self, made: &str) -> String {
+        let mut text = format!("## {}: {}\n\n{}\n\n{made}\n\n", self.name, self.title, self.how);
         writeln!(
             text,
             "Every number below but the paper's is **simulated** ({}).\n",
@@ -160,7 +108,7 @@ impl Figure {
     /// For a terminal: what was compared.
     pub fn summary(&self) -> String {
         let rows: Vec<Vec<String>> = self.claims.iter().map(Claim::row).collect();
-        let table = crate::table::lay_out(&["compared", "paper", "ours, simulated", ""], &rows);
+        let table = crate::table::lay_out(&COMPARED, &rows);
         format!(
             "{}: {} (simulated: {})\n{}",
             self.name,
@@ -171,11 +119,11 @@ impl Figure {
     }
 
     fn compared(&self) -> String {
-        let mut table = Table::new("", &["compared", "paper", "ours, simulated", ""]);
+        let mut table = Table::new("", &COMPARED);
         table.rows = self.claims.iter().map(Claim::row).collect();
         let mut text = table.markdown() + "\n";
         let mut told: Vec<&str> = Vec::new();
-        for claim in self.claims.iter().filter(|c| !c.agrees()) {
+        for claim in self.claims.iter().filter(|c| c.needs_reason()) {
             if told.contains(&claim.why) {
                 continue;
             }
@@ -188,27 +136,18 @@ impl Figure {
 
 #[cfg(test)]
 mod tests {
+    use super::super::judge::{Kind, Paper};
     use super::*;
 
-    fn claim(paper: Paper, ours: f64) -> Claim {
+    fn claim(paper: f64, ours: f64) -> Claim {
         Claim {
             what: "x".into(),
-            paper,
-            ours,
+            paper: Paper::About(paper),
+            ours: ours.into(),
+            kind: Kind::More,
             decimals: 2,
             why: "because",
         }
-    }
-
-    #[test]
-    fn a_fifth_is_the_border() {
-        assert!(claim(Paper::About(10.0), 11.9).agrees());
-        assert!(!claim(Paper::About(10.0), 12.1).agrees());
-        assert!(claim(Paper::AtLeast(4.13), 100.0).agrees());
-        assert!(!claim(Paper::AtLeast(4.13), 2.0).agrees());
-        assert!(claim(Paper::AtMost(0.07), -0.02).agrees());
-        assert!(!claim(Paper::AtMost(0.07), 0.2).agrees());
-        assert!(!claim(Paper::About(1.0), f64::NAN).agrees());
     }
 
     #[test]
@@ -220,10 +159,10 @@ mod tests {
             profiles: "cxl-switch".into(),
             tables: vec![Table::new("t", &["a"])],
             chart: None,
-            claims: vec![claim(Paper::About(1.0), 3.0), claim(Paper::About(1.0), 1.0)],
+            claims: vec![claim(1.0, 3.0), claim(1.0, 1.0)],
         };
-        let text = figure.markdown();
+        let text = figure.markdown("Made by hand.");
         assert!(text.contains("because") && text.contains("simulated") && text.contains("cxl-switch"));
-        assert_eq!(text.matches("**differs**").count(), 1);
+        assert_eq!(text.matches("**better**").count(), 1);
     }
 }

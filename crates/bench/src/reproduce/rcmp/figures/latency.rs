@@ -3,9 +3,10 @@
 use super::super::load::{Load, Pick};
 use super::super::rig::{Kind, Shape};
 use super::super::{paper, why};
-use super::{Grid, all, chart, claim, counted, ends, profiles, run};
+use super::{Grid, all, chart, claim, counted, ends, less, neither, profiles, run};
 use crate::Result;
-use crate::reproduce::report::{Claim, Figure, Paper};
+use crate::reproduce::judge::{Claim, Paper};
+use crate::reproduce::report::Figure;
 use crate::reproduce::{Options, Progress};
 use cenote_base::rt::Nanos;
 
@@ -115,6 +116,9 @@ fn systems(read: &[f64], write: &[f64]) -> Vec<Claim> {
     ];
     numbers
         .into_iter()
-        .map(|(what, paper, ours, why)| claim(what, paper, ours, why))
+        .map(|(what, paper, mean, why)| match what.starts_with("ours") {
+            true => less(what, paper, mean, why),
+            false => neither(what, paper, mean, why),
+        })
         .collect()
 }

@@ -5,7 +5,8 @@ use super::super::rig::{Kind, Measured, Shape};
 use super::super::{paper, pool, why};
 use super::{Grid, all, chart, claim, counted, ends, profiles, run};
 use crate::Result;
-use crate::reproduce::report::{Figure, Paper};
+use crate::reproduce::judge::Paper;
+use crate::reproduce::report::Figure;
 use crate::reproduce::{Options, Progress};
 use cenote_base::rt::Nanos;
 

@@ -17,7 +17,8 @@ pub use throughput::{clients, pods};
 pub use ycsb::ycsb;
 
 use super::super::chart::{Chart, Panel, Series};
-use super::super::report::{Claim, Paper, Table};
+use super::super::judge::{Claim, Kind as Of, Paper};
+use super::super::report::Table;
 use super::super::{Options, Progress, parallel};
 use super::load::Load;
 use super::rig::{CXL, Kind, LOCAL, Measured, NETWORK, Run, Shape};
@@ -157,13 +158,31 @@ fn chart(title: &str, panels: Vec<Panel>) -> Option<Chart> {
     })
 }
 
+/// A comparison in which more is better.
 fn claim(what: impl Into<String>, paper: Paper, ours: f64, why: &'static str) -> Claim {
     Claim {
+        kind: Of::More,
         what: what.into(),
         paper,
-        ours,
+        ours: ours.into(),
         decimals: 2,
         why,
+    }
+}
+
+/// One in which less is better.
+fn less(what: impl Into<String>, paper: Paper, ours: f64, why: &'static str) -> Claim {
+    Claim {
+        kind: Of::Less,
+        ..claim(what, paper, ours, why)
+    }
+}
+
+/// One of another system, or of a place on an axis: neither is better.
+fn neither(what: impl Into<String>, paper: Paper, ours: f64, why: &'static str) -> Claim {
+    Claim {
+        kind: Of::Result,
+        ..claim(what, paper, ours, why)
     }
 }
 

@@ -3,9 +3,10 @@
 use super::super::modes::{self, Mode, Speed};
 use super::super::rig::{LOCAL, NETWORK};
 use super::super::{paper, why};
-use super::{Grid, chart, claim, counted, ends};
+use super::{Grid, chart, claim, counted, ends, neither};
 use crate::Result;
-use crate::reproduce::report::{Claim, Figure, Paper};
+use crate::reproduce::judge::{Claim, Paper};
+use crate::reproduce::report::Figure;
 use crate::reproduce::{Options, Progress, parallel};
 use cenote_base::rt::Nanos;
 
@@ -84,7 +85,7 @@ fn crossing(sizes: &[u64], busy: &Speeds, mode: usize) -> f64 {
 fn claims(sizes: &[u64], alone: &Speeds, busy: &Speeds) -> Vec<Claim> {
     let crossing = |(mode, name): (usize, &str)| Claim {
         decimals: 0,
-        ..claim(
+        ..neither(
             format!("16 clients: bytes from which on {name} has 5% more throughput than pure RPC"),
             Paper::About(paper::CROSSING),
             crossing(sizes, busy, mode),

@@ -6,7 +6,8 @@ use super::super::store::UNIT;
 use super::super::{paper, why};
 use super::{Grid, all, chart, claim, ends, profiles, run};
 use crate::Result;
-use crate::reproduce::report::{Claim, Figure, Paper};
+use crate::reproduce::judge::{Claim, Paper};
+use crate::reproduce::report::Figure;
 use crate::reproduce::{Options, Progress};
 use cenote_base::rt::Nanos;
 
