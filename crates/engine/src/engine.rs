@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::key::KeyRange;
 use crate::numbers::{Cursor, SpaceNumbers};
 use crate::pool::Need;
-use crate::purge::Purge;
+use crate::purge::{Purge, crew};
 use crate::recovery::Losers;
 use crate::report::RecoveryReport;
 use crate::tree::{BTree, LeafBatch};
@@ -194,6 +194,10 @@ impl Engine {
         let weak = Arc::downgrade(self);
         let signal = self.purge.signal.clone();
         threads.push(rt::spawn("purge", move || crate::purge::run(&weak, &signal)));
+        for _ in 0..crew::helpers() {
+            let (weak, crew) = (Arc::downgrade(self), self.purge.crew.clone());
+            threads.push(rt::spawn("purge help", move || crate::purge::help(&weak, &crew)));
+        }
     }
 
     /// An idle transaction, to be begun and ended many times. For tools and tests: it is never refused.
@@ -296,6 +300,7 @@ impl Engine {
     fn stop_threads(&self) {
         self.stopping.store(true, Ordering::Release);
         self.purge.signal.set();
+        self.purge.crew.end();
         self.losers.signal.set();
         let threads: Vec<_> = self.threads.lock().drain(..).collect();
         for thread in threads {
@@ -442,6 +447,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Release);
         self.purge.signal.set();
+        self.purge.crew.end();
         self.losers.signal.set();
     }
 }

@@ -2,30 +2,36 @@
 //!
 //! 1. The horizon is the oldest snapshot in use. Transactions that ended at or below it are *past*: everybody sees what they
 //!    made, nobody what they replaced.
-//! 2. Each undo segment is read from its tail over its past transactions. For each record: index entries of the replaced
-//!    version that no later version needs go; its large values are freed; a delete's row goes, if it is still the newest.
-//!    All that is one mini-transaction, under the clustered leaf's latch (see `tx::rollback` for why that is enough).
+//! 2. Each undo segment is read from its tail over its past transactions, by one thread; several threads share the segments
+//!    (`crew`). For each record: index entries of the replaced version that no later version needs go (`needed`); its large
+//!    values are freed; a delete's row goes, if it is still the newest. All that is one mini-transaction, under the clustered
+//!    leaf's latch (see `tx::rollback` for why that is enough).
 //! 3. The tail moves on, and pages wholly below it are punched out of the file.
 //! 4. The low-water mark rises to the least number that is neither over nor past, so that readers need no lookup for what
 //!    is older.
 //!
+//! Lock order: `round` → `definitions` → clustered leaf → index leaves → undo page → space header.
+//!
 //! Every step may be repeated after a crash. A rolled-back record is passed by: its version is the row's again.
+
+pub(crate) mod crew;
+mod needed;
 
 use crate::catalog::{Table, state};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::large;
-use crate::pool::Need;
-use crate::tree::BTree;
+use crate::pool::{Mtr, Need};
+use crate::tree::{BTree, LeafPos};
 use crate::tx::cts;
-use crate::tx::rollback::{
-    compact_entries, entries_of, keep_needed, latch_entries, remove_ahead, remove_entries, too_many,
-};
+use crate::tx::rollback::{compact_entries, entries_of, latch_entries, remove_ahead, remove_entries, too_many};
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment};
 use cenote_base::PageId;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use crew::{Crew, Round};
+use needed::{Entries, Memos, Version};
 use std::sync::{Arc, Weak};
 
 /// Longest pause between two rounds.
@@ -43,7 +49,15 @@ pub(crate) struct Purge {
     pub signal: Arc<rt::Event>,
     /// One round at a time.
     round: rt::Mutex<()>,
+    /// Those who share it.
+    pub crew: Arc<Crew>,
+    /// Held while a record of the catalog is purged: several may name the same files.
+    definitions: rt::Mutex<()>,
+    /// Greatest horizon that was worked with: no snapshot in use, or to come, is older.
+    pub horizon: AtomicU64,
     pub records: AtomicU64,
+    /// Versions that were looked at to decide on index entries.
+    pub walked: AtomicU64,
     /// What the last round failed with.
     pub error: rt::Mutex<Option<String>>,
 }
@@ -63,6 +77,24 @@ pub(crate) fn run(engine: &Weak<Engine>, signal: &rt::Event) {
     }
 }
 
+/// A thread that helps it.
+pub(crate) fn help(engine: &Weak<Engine>, crew: &Crew) {
+    let mut seen = 0;
+    while let Some(round) = crew.join(&mut seen) {
+        if let Some(engine) = engine.upgrade() {
+            engine.work_in(&round);
+        }
+        crew.leave();
+    }
+}
+
+/// The newest version of a row, whose leaf is latched.
+struct Latched<'p> {
+    m: Mtr<'p>,
+    pos: LeafPos,
+    newest: Option<Version>,
+}
+
 impl Engine {
     /// Removes all that no snapshot can see; returns how many undo records it passed.
     pub fn vacuum(&self) -> Result<u64> {
@@ -73,12 +105,9 @@ impl Engine {
         let _round = self.purge.round.lock();
         let _need = self.pool.begin_need(Need::Cleanup);
         let horizon = self.slots.horizon(self.storage.durable());
+        self.purge.horizon.fetch_max(horizon, Ordering::SeqCst);
         self.raise_low_water(horizon);
-        let segments: Vec<_> = self.segments.read().clone();
-        let mut passed = 0;
-        for segment in segments {
-            passed += self.purge_segment(&segment, horizon)?;
-        }
+        let passed = self.purge_segments(horizon)?;
         if let Some(past) = self.cts.take_past(self.txs.low_water(), PUNCH) {
             for pages in past.pages.iter().cloned() {
                 self.give_back(cts::SPACE, pages, cts::KIND_CTS)?;
@@ -87,6 +116,36 @@ impl Engine {
         }
         self.purge.records.fetch_add(passed, Ordering::Relaxed);
         Ok(passed)
+    }
+
+    /// Purges the segments that have something past, with the crew where they are several.
+    fn purge_segments(&self, horizon: u64) -> Result<u64> {
+        let mut segments: Vec<_> = self.segments.read().clone();
+        segments.retain(|segment| next_past(segment, horizon).is_some());
+        let round = Arc::new(Round::new(horizon, segments));
+        if round.is_shared() {
+            self.purge.crew.open(&round);
+        }
+        self.work_in(&round);
+        if round.is_shared() {
+            self.purge.crew.close(|| self.is_stopping());
+        }
+        match round.failed.lock().take() {
+            Some(error) => Err(error),
+            None => Ok(round.passed.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Purges segments of the round until each is taken. One that fails does not hold up the others.
+    fn work_in(&self, round: &Round) {
+        let _need = self.pool.begin_need(Need::Cleanup);
+        let mut memos = Memos::new(round.horizon);
+        while let Some(segment) = round.take() {
+            match self.purge_segment(segment, &mut memos) {
+                Ok(passed) => drop(round.passed.fetch_add(passed, Ordering::Relaxed)),
+                Err(error) => drop(round.failed.lock().get_or_insert(error)),
+            }
+        }
     }
 
     /// Order matters: a transaction enters its slot before `next` passes it, and the segment's queue before it leaves the
@@ -103,10 +162,10 @@ impl Engine {
         self.txs.raise_low_water(low);
     }
 
-    fn purge_segment(&self, segment: &Segment, horizon: u64) -> Result<u64> {
+    fn purge_segment(&self, segment: &Segment, memos: &mut Memos) -> Result<u64> {
         let mut passed = 0;
-        while let Some(ended) = next_past(segment, horizon) {
-            passed += self.purge_until(segment, ended.end)?;
+        while let Some(ended) = next_past(segment, memos.horizon) {
+            passed += self.purge_until(segment, ended.end, memos)?;
             segment.ended.lock().pop_front();
             if self.stopping.load(Ordering::Acquire) {
                 break;
@@ -123,7 +182,7 @@ impl Engine {
         Ok(passed)
     }
 
-    fn purge_until(&self, segment: &Segment, end: u64) -> Result<u64> {
+    fn purge_until(&self, segment: &Segment, end: u64, memos: &mut Memos) -> Result<u64> {
         let mut at = segment.tail.load(Ordering::Acquire);
         let mut passed = 0;
         while at < end {
@@ -133,7 +192,7 @@ impl Engine {
             if position >= end {
                 break;
             }
-            if !self.purge_record(undo::pointer_to(segment.number, position), &record)? {
+            if !self.purge_record(undo::pointer_to(segment.number, position), &record, memos)? {
                 continue;
             }
             at = behind;
@@ -171,7 +230,7 @@ impl Engine {
 
     /// False if the table was defined otherwise in the middle, so that pages went away: the record is to be read anew, since it may say
     /// by now that part of this was done.
-    fn purge_record(&self, pointer: u64, record: &UndoRecord) -> Result<bool> {
+    fn purge_record(&self, pointer: u64, record: &UndoRecord, memos: &mut Memos) -> Result<bool> {
         if record.undone || record.plain || record.kind == Kind::Insert {
             return Ok(true);
         }
@@ -180,7 +239,7 @@ impl Engine {
         };
         let mut removed = Vec::new();
         let done = loop {
-            match self.purge_version(&table, pointer, record, &mut removed) {
+            match self.purge_version(&table, pointer, record, memos, &mut removed) {
                 Ok(false) => {}
                 done => break done,
             }
@@ -199,48 +258,39 @@ impl Engine {
         table: &Table,
         pointer: u64,
         record: &UndoRecord,
+        memos: &mut Memos,
         removed: &mut Vec<(u32, Vec<u8>)>,
     ) -> Result<bool> {
         let tree = BTree { space: table.space };
         let live = !record.before.deleted();
-        let mut entries = if live {
-            entries_of(self, table, &record.key, &record.row)?
-        } else {
-            Vec::new()
-        };
         let refs = if live {
             large::refs_of(table, &record.row)?
         } else {
             Vec::new()
         };
+        let is_definition = table.space == state::CATALOG_SPACE;
+        let _definitions = is_definition.then(|| self.purge.definitions.lock());
         // A long definition lies on overflow pages itself, which are about to go.
-        let definition = if table.space == state::CATALOG_SPACE && live {
+        let definition = if is_definition && live {
             state::table_of_stored(self, Some(&record.row))?
         } else {
             None
         };
         self.ready_for_large(table, &refs)?;
-        let mut m = self.pool.mtr();
-        let pos = tree.seek_write(&mut m, &record.key, 0)?;
-        let mut current = Vec::new();
-        let mut newest = None;
-        if pos.found {
-            tree.value(&m, &pos, &mut current);
-            newest = Some(Trailer::of(&current)?);
-            current.truncate(current.len() - TRAILER);
-        }
-        let survivors = newest.map(|trailer| (trailer, current));
-        keep_needed(self, table, &record.key, survivors.clone(), pointer, &mut entries)?;
+        let (latched, mut entries) = self.latch_row(table, pointer, record, memos)?;
+        let Latched { mut m, pos, newest } = latched;
         if let Some(some) = too_many(&mut entries, removed) {
             return remove_ahead(self, m, some).map(|()| false);
         }
+        let remove_row = newest
+            .as_ref()
+            .is_some_and(|(trailer, _)| trailer.deleted() && trailer.undo == pointer);
         // Under the latch, too: a DROP that is taken back meanwhile marks its record undone, and nothing leads from the deleted version
         // to those below it any more, one of which is the table's again.
         let gone = match definition {
-            Some(gone) => Some((gone, self.spaces_of_survivors(survivors, pointer)?)),
+            Some(gone) => Some((gone, self.spaces_of_survivors(newest, pointer)?)),
             None => None,
         };
-        let remove_row = newest.is_some_and(|trailer| trailer.deleted() && trailer.undo == pointer);
         let doomed = latch_entries(&mut m, entries)?;
         if !refs.is_empty() {
             // So that a repetition does not free them twice.
@@ -262,8 +312,46 @@ impl Engine {
         Ok(true)
     }
 
+    /// Latches the row's leaf; gives its newest version, and those index entries of the replaced one that no later version needs.
+    fn latch_row<'p>(
+        &'p self,
+        table: &Table,
+        pointer: u64,
+        record: &UndoRecord,
+        memos: &mut Memos,
+    ) -> Result<(Latched<'p>, Entries)> {
+        loop {
+            let mut entries = match record.before.deleted() {
+                true => Entries::new(),
+                false => entries_of(self, table, &record.key, &record.row)?,
+            };
+            let latched = self.latch_newest(table, &record.key)?;
+            let newest = latched.newest.clone().filter(|_| !entries.is_empty());
+            if memos.keep_needed(self, table, (&record.key, pointer), newest, &mut entries)? {
+                return Ok((latched, entries));
+            }
+            drop(latched);
+            memos.learn(self, table, &record.key)?;
+        }
+    }
+
+    fn latch_newest(&self, table: &Table, key: &[u8]) -> Result<Latched<'_>> {
+        let tree = BTree { space: table.space };
+        let mut m = self.pool.mtr();
+        let pos = tree.seek_write(&mut m, key, 0)?;
+        let mut newest = None;
+        if pos.found {
+            let mut row = Vec::new();
+            tree.value(&m, &pos, &mut row);
+            let trailer = Trailer::of(&row)?;
+            row.truncate(row.len() - TRAILER);
+            newest = Some((trailer, row));
+        }
+        Ok(Latched { m, pos, newest })
+    }
+
     /// The spaces that the definitions name that are newer than the one that record `until` holds.
-    fn spaces_of_survivors(&self, mut version: Option<(Trailer, Vec<u8>)>, until: u64) -> Result<Vec<u32>> {
+    fn spaces_of_survivors(&self, mut version: Option<Version>, until: u64) -> Result<Vec<u32>> {
         let mut spaces = Vec::new();
         while let Some((trailer, row)) = version {
             if !trailer.deleted()
@@ -331,7 +419,8 @@ mod tests {
         let segments: Vec<_> = engine.segments.read().clone();
         for segment in &segments {
             while let Some(ended) = next_past(segment, u64::MAX) {
-                engine.purge_until(segment, ended.end).expect("purged");
+                let mut memos = Memos::new(u64::MAX);
+                engine.purge_until(segment, ended.end, &mut memos).expect("purged");
                 segment.ended.lock().pop_front();
             }
         }
@@ -343,6 +432,148 @@ mod tests {
         drop(tx);
         engine.vacuum().expect("purged");
         assert_eq!(engine.check().expect("checked").problems, Vec::<String>::new());
+        engine.shutdown().expect("shut down");
+    }
+
+    /// A table of (id primary key, n indexed), in a database without background threads.
+    fn indexed(dir: &std::path::Path) -> (Arc<Engine>, Arc<Table>) {
+        let mut options = EngineOptions::new(dir.join("data"), MemoryKind::Dram, 24 << 20);
+        options.background = false;
+        let engine = Engine::open(options).expect("the database opens");
+        let column = |name: &str| ColumnDef {
+            name: name.into(),
+            ty: ColumnType::Int4,
+            not_null: true,
+            default: None,
+        };
+        let new = NewTable {
+            name: "t".into(),
+            columns: vec![column("id"), column("n")],
+            primary_key: Some(("t_pkey".into(), vec![0])),
+            indexes: vec![NewIndex {
+                name: "t_n".into(),
+                columns: vec![1],
+                unique: false,
+                constraint: false,
+            }],
+        };
+        let mut tx = engine.begin(Isolation::ReadCommitted);
+        let table = tx.create_table(new).expect("made");
+        tx.commit().expect("committed");
+        (engine, table)
+    }
+
+    fn row(table: &Table, id: i32, n: i32) -> Vec<u8> {
+        let mut row = Vec::new();
+        let values = [Datum::Int4(id), Datum::Int4(n)];
+        table.layout().encode(&values, &mut row).expect("a row");
+        row
+    }
+
+    /// Gives the row these values of `n`, in one transaction; inserts it first where it is not there.
+    fn change(tx: &mut Tx, table: &Table, id: i32, values: impl Iterator<Item = i32>) {
+        tx.begin(Isolation::ReadCommitted);
+        let mut key = Vec::new();
+        table.key_of_values(&[Datum::Int4(id)], &mut key);
+        for n in values {
+            let new = row(table, id, n);
+            let decide = &mut |_: &[u8], _| Ok::<_, Error>(Change::Update(new.clone()));
+            match tx.modify(table, &key, decide).expect("nobody else writes") {
+                Outcome::Done => {}
+                _ => drop(tx.insert(table, &new).expect("inserted")),
+            }
+        }
+        tx.commit().expect("committed");
+    }
+
+    fn assert_clean(engine: &Arc<Engine>, rows: usize) {
+        let report = engine.check().expect("checked");
+        assert_eq!(report.problems, Vec::<String>::new());
+        let clean = format!("index \"t_n\": {rows} rows, 0 entries of other versions");
+        assert!(report.summary.contains(&clean), "{:#?}", report.summary);
+    }
+
+    /// 155,000 updates of one indexed row, and purge was not done after 52 s: for each record it walked all newer versions of the
+    /// row, under the latch of its leaf, so that its work grew with their square and the row could not be had meanwhile. With an old snapshot in
+    /// use, half of the records are past, and all of their entries have to be compared with all of the versions behind it.
+    #[test]
+    fn each_version_of_a_hot_row_is_walked_once() {
+        const UPDATES: i32 = 1_500;
+        let dir = tempfile::tempdir().expect("a directory");
+        let (engine, table) = indexed(dir.path());
+        // Values come again, so that an entry may be needed by any later version.
+        let value = |i: i32| if i % 3 == 0 { i % 7 } else { i };
+        let mut tx = engine.tx();
+        for from in (0..UPDATES).step_by(150) {
+            change(&mut tx, &table, 1, (from..from + 150).map(value));
+        }
+        let mut reader = engine.begin(Isolation::RepeatableRead);
+        reader.begin_statement();
+        for from in (UPDATES..2 * UPDATES).step_by(150) {
+            change(&mut tx, &table, 1, (from..from + 150).map(value));
+        }
+        assert!(engine.vacuum().expect("purged") >= UPDATES as u64 - 1);
+        let walked = engine.purge.walked.load(Ordering::Relaxed);
+        assert!(
+            walked < 3 * UPDATES as u64,
+            "{walked} versions walked for {UPDATES} records"
+        );
+        let (mut rows, mut batch) = (Vec::new(), RowBatch::new());
+        let mut scan = reader.index_scan(&table, 0, KeyRange::all(), Direction::Forward);
+        while scan.next_batch(reader.reader(), &mut batch).expect("readable") {
+            rows.extend((0..batch.len()).map(|i| batch.row(i).to_vec()));
+        }
+        assert_eq!(
+            rows,
+            [row(&table, 1, value(UPDATES - 1))],
+            "what the old snapshot sees by the index"
+        );
+        drop((scan, reader));
+        assert!(engine.vacuum().expect("purged") >= UPDATES as u64);
+        let walked = engine.purge.walked.load(Ordering::Relaxed) - walked;
+        assert!(
+            walked < 3 * UPDATES as u64,
+            "{walked} versions walked for {UPDATES} records"
+        );
+        assert_clean(&engine, 1);
+        drop(tx);
+        engine.shutdown().expect("shut down");
+    }
+
+    /// Sessions that write make undo in as many segments; one thread purged them one after the other.
+    #[test]
+    fn threads_share_the_segments_of_a_round() {
+        const SESSIONS: i32 = 6;
+        let dir = tempfile::tempdir().expect("a directory");
+        let (engine, table) = indexed(dir.path());
+        let mut sessions: Vec<_> = (0..SESSIONS).map(|_| engine.tx()).collect();
+        for round in 0..20 {
+            for (id, tx) in sessions.iter_mut().enumerate() {
+                change(tx, &table, id as i32, (0..5).map(|n| round * 10 + n));
+                // Rows of all are changed by all in turn.
+                change(tx, &table, (id as i32 + round) % SESSIONS, std::iter::once(-round));
+            }
+        }
+        let segments: Vec<_> = engine.segments.read().clone();
+        assert!(segments.len() >= SESSIONS as usize);
+        let horizon = engine.slots.horizon(engine.storage.durable());
+        let round = Arc::new(Round::new(horizon, segments.clone()));
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let (engine, round) = (engine.clone(), round.clone());
+                rt::spawn("purge help", move || engine.work_in(&round))
+            })
+            .collect();
+        engine.work_in(&round);
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        assert!(round.failed.lock().is_none());
+        assert!(
+            segments.iter().all(|segment| segment.ended.lock().is_empty()),
+            "all is past"
+        );
+        assert_eq!(engine.vacuum().expect("purged"), 0, "nothing is left");
+        assert_clean(&engine, SESSIONS as usize);
+        drop(sessions);
         engine.shutdown().expect("shut down");
     }
 }

@@ -53,7 +53,7 @@ pub use event::Event;
 pub use local::Local;
 pub use map::{FixedHasher, FixedState, HashMap, HashSet};
 pub use sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-pub use thread::{JoinHandle, Panic, Spin, spawn, try_spawn};
+pub use thread::{JoinHandle, Panic, Spin, cores, spawn, try_spawn};
 
 /// Threads that may run at once; [`thread_slot`] is below this.
 pub const MAX_THREADS: usize = 1024;

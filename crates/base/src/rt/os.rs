@@ -195,6 +195,11 @@ impl Join for OsThread {
 /// Stack of a thread: sessions evaluate expressions of any depth that the parser lets through.
 const STACK_BYTES: usize = 4 << 20;
 
+/// Processors that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// See [`super::spawn`].
 pub fn spawn(name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn Join>> {
     let none_left = || io::Error::other(format!("all {MAX_THREADS} thread slots are taken"));

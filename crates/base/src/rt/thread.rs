@@ -46,6 +46,11 @@ impl<T> std::fmt::Debug for JoinHandle<T> {
     }
 }
 
+/// Processors that the process may use; simulated processes have two.
+pub fn cores() -> usize {
+    if seamed() { 2 } else { os::cores() }
+}
+
 /// Starts a thread called `name` (15 bytes of it are seen in tools).
 ///
 /// # Panics

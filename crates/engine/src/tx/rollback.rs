@@ -21,6 +21,7 @@ use crate::tree::{BTree, LeafPos};
 use crate::tx::Status;
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment};
+use cenote_base::rt::atomic::Ordering;
 use std::sync::Arc;
 
 /// Index entries that one mini-transaction removes: with row, undo page and space header within what it can latch.
@@ -106,7 +107,7 @@ fn restore(
     if !trailer.deleted() {
         entries = entries_of(engine, table, &record.key, row)?;
         let first = (record.kind != Kind::Insert).then(|| (record.before, record.row.clone()));
-        keep_needed(engine, table, &record.key, first, 0, &mut entries)?;
+        keep_needed(engine, table, &record.key, first, &mut entries)?;
     }
     if let Some(some) = too_many(&mut entries, removed) {
         return remove_ahead(engine, m, some).map(|()| false);
@@ -195,16 +196,16 @@ pub(crate) fn entries_of(engine: &Engine, table: &Table, key: &[u8], stored: &[u
     Ok(entries)
 }
 
-/// Leaves in `entries` only those that no version needs, from `version` back to the one made by the change of record
-/// `until` (0: to the oldest that is there).
-pub(crate) fn keep_needed(
+/// Leaves in `entries` only those that no version needs, from `version` back to the first that every snapshot sees: purge takes
+/// the entries of older ones, as far as they are still there.
+fn keep_needed(
     engine: &Engine,
     table: &Table,
     key: &[u8],
     mut version: Option<(Trailer, Vec<u8>)>,
-    until: u64,
     entries: &mut Vec<(u32, Vec<u8>)>,
 ) -> Result<()> {
+    let horizon = engine.purge.horizon.load(Ordering::SeqCst);
     while let Some((trailer, row)) = version {
         if entries.is_empty() {
             return Ok(());
@@ -213,10 +214,10 @@ pub(crate) fn keep_needed(
             let needed = entries_of(engine, table, key, &row)?;
             entries.retain(|entry| !needed.contains(entry));
         }
-        version = if trailer.undo == until {
-            None
-        } else {
-            engine.version_before(trailer)?
+        engine.purge.walked.fetch_add(1, Ordering::Relaxed);
+        version = match engine.is_seen_by_all(trailer.tx, horizon)? {
+            true => None,
+            false => engine.version_before(trailer)?,
         };
     }
     Ok(())

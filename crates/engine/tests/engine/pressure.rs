@@ -105,3 +105,47 @@ fn undo_is_given_back() {
     check(&engine);
     engine.shutdown().unwrap();
 }
+
+/// A measurement: how long purge takes for many updates of one indexed row, of which the first half are past while a snapshot
+/// of the middle is in use, and the others when that has gone. CENOTE_UPDATES gives their number.
+#[test]
+#[ignore = "a measurement: cargo test --release -p cenote-engine --test engine hot_row -- --ignored --nocapture"]
+fn purge_of_a_hot_row() {
+    let updates: i32 = std::env::var("CENOTE_UPDATES").map_or(155_000, |n| n.parse().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options(dir.path(), MemoryKind::Dram);
+    (options.background, options.memory_size) = (false, 256 << 20);
+    let engine = Engine::open(options).unwrap();
+    let table = create(&engine, "t", false);
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    insert(&mut tx, &table, 1, 0, "").unwrap();
+    tx.commit().unwrap();
+    let mut reader = engine.tx();
+    for n in 0..updates {
+        if n % 100 == 0 {
+            tx.begin(Isolation::ReadCommitted);
+        }
+        update(&mut tx, &table, 1, n, "").unwrap();
+        if n % 100 == 99 || n + 1 == updates {
+            tx.commit().unwrap();
+        }
+        if n == updates / 200 * 100 {
+            reader.begin(Isolation::RepeatableRead);
+            reader.begin_statement();
+        }
+    }
+    for what in ["behind a snapshot of the middle", "behind all"] {
+        let begun = std::time::Instant::now();
+        let passed = engine.vacuum().unwrap();
+        println!(
+            "{passed} records of {updates} updates purged {what}: {:?}",
+            begun.elapsed()
+        );
+        if reader.is_active() {
+            reader.commit().unwrap();
+        }
+    }
+    check(&engine);
+    drop((tx, reader));
+    engine.shutdown().unwrap();
+}

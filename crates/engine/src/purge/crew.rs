@@ -1,0 +1,121 @@
+//! The threads that share a round of purge.
+//!
+//! 1. The thread that begins a round (the purge thread, or VACUUM) lists the segments with transactions that are past.
+//! 2. Where there is more than one, it opens the round to the crew; each thread takes the next segment of the list until none
+//!    is left. A segment is one thread's in a round.
+//! 3. It closes the round and waits until the crew has left it. So all threads work with one horizon at a time.
+//!
+//! A thread of the crew sleeps between rounds, and costs nothing then.
+
+use crate::error::Error;
+use crate::undo::Segment;
+use cenote_base::rt;
+use cenote_base::rt::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+/// Threads that purge, the purge thread included.
+const THREADS_MAX: usize = 8;
+/// Between two looks whether the engine stops, while the crew is waited for.
+const TURN: rt::Nanos = rt::Nanos::from_millis(50);
+
+/// How many threads help the purge thread: one a core.
+pub(crate) fn helpers() -> usize {
+    rt::cores().clamp(2, THREADS_MAX) - 1
+}
+
+/// The work of a round.
+pub(super) struct Round {
+    pub horizon: u64,
+    segments: Vec<Arc<Segment>>,
+    next: AtomicUsize,
+    pub passed: AtomicU64,
+    /// What the first segment that failed failed with.
+    pub failed: rt::Mutex<Option<Error>>,
+}
+
+impl Round {
+    pub fn new(horizon: u64, segments: Vec<Arc<Segment>>) -> Round {
+        Round {
+            horizon,
+            segments,
+            next: AtomicUsize::new(0),
+            passed: AtomicU64::new(0),
+            failed: rt::Mutex::new(None),
+        }
+    }
+
+    /// A segment that no other thread has taken.
+    pub fn take(&self) -> Option<&Segment> {
+        let at = self.next.fetch_add(1, Ordering::Relaxed);
+        self.segments.get(at).map(|segment| &**segment)
+    }
+
+    /// Whether there is work for more than one.
+    pub fn is_shared(&self) -> bool {
+        self.segments.len() > 1
+    }
+}
+
+#[derive(Default)]
+struct State {
+    open: Option<Arc<Round>>,
+    /// How many rounds were opened.
+    rounds: u64,
+    /// Threads of the crew in the open round, or in the one that was closed last.
+    working: usize,
+    ended: bool,
+}
+
+/// Where the crew waits for rounds.
+#[derive(Default)]
+pub(crate) struct Crew {
+    state: rt::Mutex<State>,
+    changed: rt::Condvar,
+}
+
+impl Crew {
+    /// Opens a round to the crew.
+    pub(super) fn open(&self, round: &Arc<Round>) {
+        let mut state = self.state.lock();
+        state.open = Some(round.clone());
+        state.rounds += 1;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Closes the round and waits until the crew has left it, or the engine stops.
+    pub(super) fn close(&self, stops: impl Fn() -> bool) {
+        let mut state = self.state.lock();
+        state.open = None;
+        while state.working > 0 && !stops() {
+            state = self.changed.wait_timeout(state, TURN).0;
+        }
+    }
+
+    /// Joins the next round that is opened, not one of the first `seen`. None: there will be none.
+    pub(super) fn join(&self, seen: &mut u64) -> Option<Arc<Round>> {
+        let mut state = self.state.lock();
+        loop {
+            if state.ended {
+                return None;
+            }
+            if let Some(round) = state.open.clone().filter(|_| state.rounds > *seen) {
+                *seen = state.rounds;
+                state.working += 1;
+                return Some(round);
+            }
+            state = self.changed.wait(state);
+        }
+    }
+
+    pub(super) fn leave(&self) {
+        self.state.lock().working -= 1;
+        self.changed.notify_all();
+    }
+
+    /// Sends the crew home.
+    pub(crate) fn end(&self) {
+        self.state.lock().ended = true;
+        self.changed.notify_all();
+    }
+}
