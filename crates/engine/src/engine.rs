@@ -165,7 +165,7 @@ impl Engine {
         };
         let engine = Arc::new(engine);
         crate::recovery::adopt(&engine, &mut losers, first)?;
-        let named = crate::recovery::read_catalog(&engine)?;
+        let named = crate::recovery::read_catalog(&engine, &mut losers)?;
         let orphans = crate::recovery::drop_orphans(&engine, &named)?;
         engine.choose_spaces()?;
         engine.update_report(|report| {

@@ -19,7 +19,7 @@ use crate::key::KeyRange;
 use crate::large;
 use crate::pool::{BufferPool, Need};
 use crate::tree::{BTree, LeafBatch};
-use crate::tx::locks::Waits;
+use crate::tx::locks::{Waits, table_lock};
 use crate::tx::read::Reader;
 use crate::tx::slots::Lease;
 use crate::tx::{Status, rollback};
@@ -43,7 +43,7 @@ pub(crate) struct Loser {
     last: u64,
     /// Behind its last.
     end: u64,
-    /// What it holds until it is over; one of the last run holds nothing but its rows.
+    /// What it holds until it is over; of one of the last run, besides its rows, the tables that it was defining.
     locks: Locks,
     /// The slot that stands for it.
     lease: Option<Arc<Lease>>,
@@ -238,9 +238,9 @@ pub(crate) fn adopt(engine: &Engine, losers: &mut [Loser], first: u64) -> Result
     Ok(())
 }
 
-/// Fills the cache of the catalog; knows every table that undo may lead to. Returns the spaces that any version of any
-/// definition names.
-pub(crate) fn read_catalog(engine: &Arc<Engine>) -> Result<HashSet<u32>> {
+/// Fills the cache of the catalog; knows every table that undo may lead to. Losers get the locks of the tables that they were
+/// defining. Returns the spaces that any version of any definition names.
+pub(crate) fn read_catalog(engine: &Arc<Engine>, losers: &mut [Loser]) -> Result<HashSet<u32>> {
     let own = engine.catalog.own.clone();
     let mut reader = Reader::new(engine);
     reader.refresh();
@@ -248,7 +248,8 @@ pub(crate) fn read_catalog(engine: &Arc<Engine>) -> Result<HashSet<u32>> {
     let (mut batch, mut changes, mut named) = (LeafBatch::new(), Vec::new(), HashSet::default());
     while scan.next_batch(&engine.pool, &mut batch)? {
         for (_, value) in batch.iter() {
-            register_versions(engine, value, &mut named)?;
+            let defined = register_versions(engine, value, &mut named)?;
+            lock_defined(engine, losers, Trailer::of(value)?.tx, defined);
             let mut row = value.to_vec();
             if reader.visible_version(&mut row)? && reader.complete(&own, &mut row)? {
                 changes.push(state::definition_of(&own, &row)?);
@@ -259,8 +260,21 @@ pub(crate) fn read_catalog(engine: &Arc<Engine>) -> Result<HashSet<u32>> {
     Ok(named)
 }
 
-/// Registers each version of a definition by its space, the newest last where they share one.
-fn register_versions(engine: &Engine, value: &[u8], named: &mut HashSet<u32>) -> Result<()> {
+/// A loser that was defining a table holds it alone again until it is taken back, as it did in life. Its definition is the last of that
+/// table, which rollbacks and purge go by, while everybody else writes by the one before: spaces of the one go in the middle of
+/// another's rollback, and entries that were made by the other are not found again.
+fn lock_defined(engine: &Engine, losers: &mut [Loser], by: u64, table: Option<u32>) {
+    let Some(table) = table.map(table_lock) else { return };
+    if let Some(loser) = losers.iter_mut().find(|loser| loser.seq == by)
+        && engine.table_locks.try_exclusive(table, by).is_ok()
+    {
+        loser.locks.tables.push(table);
+    }
+}
+
+/// Registers each version of a definition by its space, the newest last where they share one. Returns the id of the table, if it is
+/// one.
+fn register_versions(engine: &Engine, value: &[u8], named: &mut HashSet<u32>) -> Result<Option<u32>> {
     let own = &engine.catalog.own;
     let mut versions = Vec::new();
     let mut version = Some((Trailer::of(value)?, value[..value.len() - TRAILER].to_vec()));
@@ -268,15 +282,17 @@ fn register_versions(engine: &Engine, value: &[u8], named: &mut HashSet<u32>) ->
         versions.push(row);
         version = engine.version_before(trailer)?;
     }
+    let mut id = None;
     for row in versions.iter().rev() {
         if let Definition::Table(table) = state::definition_of(own, &large::bring_in(&engine.pool, own, row)?)? {
+            id = Some(table.id);
             named.extend(spaces_of(&table));
             if let Some(table) = with_files(engine, &table) {
                 engine.catalog.register(&Arc::new(table));
             }
         }
     }
-    Ok(())
+    Ok(id)
 }
 
 /// A table as undo may work on it. A version that nobody needs loses its files before the log that says so is durable: after a
@@ -417,5 +433,84 @@ impl Engine {
             Some((seq, stuck)) => Err(refusal(*seq, &stuck.error)),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::*;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    fn open(dir: &Path) -> Arc<Engine> {
+        let mut options = EngineOptions::new(dir.join("data"), MemoryKind::Dram, 24 << 20);
+        options.background = false;
+        Engine::open(options).expect("the database opens")
+    }
+
+    fn new_table() -> NewTable {
+        let column = |name: &str| ColumnDef {
+            name: name.into(),
+            ty: ColumnType::Int4,
+            not_null: true,
+            default: None,
+        };
+        NewTable {
+            name: "t".into(),
+            columns: vec![column("id"), column("n")],
+            primary_key: Some(("p".into(), vec![0])),
+            indexes: vec![NewIndex {
+                name: "t_n".into(),
+                columns: vec![1],
+                unique: false,
+                constraint: false,
+            }],
+        }
+    }
+
+    fn insert(tx: &mut Tx, table: &Table, id: i32) -> Result<Insert> {
+        let mut row = Vec::new();
+        table.layout().encode(&[Datum::Int4(id), Datum::Int4(7)], &mut row)?;
+        tx.begin_statement();
+        tx.insert(table, &row)
+    }
+
+    /// Found by world `ddl` (seed 51002591) as "there is no space 1031", and its silent sister. A process died in the middle of a
+    /// definition of a table. After the restart sessions wrote rows by the definition before, while rollbacks went by the loser's: an
+    /// index that it had made went away in the middle of a session's rollback; entries of an index that it had dropped stayed
+    /// behind when a session took its row back. The loser holds the table alone again, until it is taken back.
+    #[test]
+    fn who_was_defining_a_table_when_the_process_died_holds_it_until_that_is_taken_back() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let engine = open(dir.path());
+        let mut tx = engine.begin(Isolation::ReadCommitted);
+        let table = tx.create_table(new_table()).expect("made");
+        insert(&mut tx, &table, 1).expect("inserted");
+        tx.commit().expect("committed");
+        tx.begin(Isolation::ReadCommitted);
+        tx.drop_index(&table, 0).expect("dropped");
+        engine.storage.0.log().flush_all().expect("durable");
+        engine.halt();
+        drop((tx, engine));
+
+        let engine = open(dir.path());
+        assert_eq!(engine.recovery_report().losers, 1);
+        let mut tx = engine.begin(Isolation::ReadCommitted);
+        tx.set_lock_timeout(30);
+        let table = tx.table("t").expect("readable").expect("the drop was not committed");
+        let early = insert(&mut tx, &table, 2);
+        tx.rollback().expect("taken back");
+        engine.roll_back_losers().expect("taken back");
+        tx.begin(Isolation::ReadCommitted);
+        insert(&mut tx, &table, 3).expect("free now");
+        tx.rollback().expect("taken back");
+        drop(tx);
+        engine.vacuum().expect("purged");
+        let report = engine.check().expect("readable");
+        let clean = "index \"t_n\": 1 rows, 0 entries of other versions";
+        assert!(report.summary.iter().any(|line| line == clean), "{:#?}", report.summary);
+        assert!(matches!(early, Err(Error::LockNotAvailable(_))), "{early:?}");
+        assert_eq!(engine.locks_held(), 0);
+        engine.shutdown().expect("shut down");
     }
 }

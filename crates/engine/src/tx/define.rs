@@ -126,7 +126,7 @@ impl Tx {
             .ok_or_else(|| Error::UndefinedTable(table.name.clone()))
     }
 
-    /// Losers of the last run hold no table locks: definitions wait until they are rolled back.
+    /// Losers of the last run hold no locks of tables whose rows they wrote: definitions wait until they are rolled back.
     fn wait_for_losers(&self) -> Result<()> {
         let losers = &self.engine().losers;
         while !losers.wait_a_little() {

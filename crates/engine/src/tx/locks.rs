@@ -7,9 +7,10 @@
 //!   definition statement is about to use are locked the same way, under an id made from the name.
 //! - *Unique stripes* serialise, for the time of one insert, those who check and then enter the same key of a unique index.
 //!
-//! None is logged: after a crash the only transactions left are losers, and those hold write locks only. All are freed at
-//! the end of the transaction. Whoever finds a lock taken waits for the *transaction* that holds it (`Waits::wait`); a
-//! waiter that would close a cycle gets 40P01. Those who want the same row queue for it (`queue`).
+//! None is logged: after a crash the only transactions left are losers. Those hold their write locks, and alone the tables
+//! that they were defining, which the catalog's rows tell (`recovery`). All are freed at the end of the transaction. Whoever
+//! finds a lock taken waits for the *transaction* that holds it (`Waits::wait`); a waiter that would close a cycle gets 40P01.
+//! Those who want the same row queue for it (`queue`).
 //!
 //! Lock order: unique stripes (by number) → page latches → row lock shard, row queue shard. Nobody waits for a transaction with a stripe or a
 //! latch held.
