@@ -25,6 +25,12 @@ pub enum Error {
     /// Space ran out; the text says where, and how to get more.
     #[error("{0}")]
     Full(String),
+    /// Memory ran out; the text says of what, and how to give more.
+    #[error("{0}")]
+    OutOfMemory(String),
+    /// What waited was asked to give up; it has changed nothing.
+    #[error("canceled")]
+    Canceled,
     /// Bytes that do not hold what they should; the text says which and how it shows.
     #[error("corrupt: {0}")]
     Corrupt(String),

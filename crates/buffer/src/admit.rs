@@ -52,7 +52,7 @@ impl Pool {
         }
     }
 
-    fn need(&self) -> Need {
+    pub(crate) fn need(&self) -> Need {
         match self.needs.get().0.load(Ordering::Relaxed) {
             0 => Need::Work,
             1 => Need::Cleanup,

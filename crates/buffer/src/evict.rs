@@ -12,14 +12,15 @@
 //! the hash under its bucket's lock; clear its key; put it on the free list; release, with a new version, so
 //! that optimistic readers who still look at it learn that it changed.
 
+use cenote_base::Result;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, Nanos};
-use cenote_base::{Error, Result};
 
 use crate::layout::FrameState;
 use crate::lists::{Broken, List, Lists};
 use crate::lower::WayOut;
 use crate::pool::Pool;
+use crate::shortage::FrameWait;
 use crate::stats::bump;
 use crate::writeback::BATCH;
 
@@ -27,8 +28,6 @@ use crate::writeback::BATCH;
 const GATHER: usize = BATCH;
 /// The cold list may hold this share (one in so many) of the frames in use before it is the first to give.
 const COLD_SHARE: u32 = 16;
-/// Walks of a foreground thread before it gives up.
-const TRIES_MAX: usize = 2000;
 /// How long who needs a frame lets the thread work that reserves memory.
 const RESERVE_TURN: Nanos = Nanos::from_micros(100);
 
@@ -76,7 +75,10 @@ impl Pool {
     }
 
     /// A foreground thread needs a frame and there is none: evicts for itself.
-    pub(crate) fn make_room(&self, tries: &mut usize) -> Result<()> {
+    ///
+    /// # Errors
+    /// Those of writing back; those of [`FrameWait::turn`].
+    pub(crate) fn make_room(&self, wait: &mut FrameWait) -> Result<()> {
         if self.is_reserving() {
             rt::sleep(RESERVE_TURN);
             return Ok(());
@@ -89,15 +91,7 @@ impl Pool {
         if self.evict_some(16)? > 0 {
             return Ok(());
         }
-        *tries += 1;
-        if *tries > TRIES_MAX {
-            return Err(Error::Full(format!(
-                "all {} page frames are in use by running statements; give the database more memory (--memory-size)",
-                self.frames.header().frames_reserved.load(Ordering::Relaxed)
-            )));
-        }
-        rt::sleep(Nanos::from_micros(if *tries < 16 { 20 } else { 1000 }));
-        Ok(())
+        wait.turn(self)
     }
 
     /// Frees up to `wanted` frames; writes dirty ones back on the way. Says how many were freed.

@@ -36,6 +36,7 @@ use crate::layout::{DOUBTING, Geometry, LINE, POOL_FORMAT, POOL_MAGIC};
 use crate::lower::{Lower, OnlyStorage};
 use crate::pool::{Pool, Signals};
 use crate::report::{Mode, RecoveryReport};
+use crate::shortage::UnderWay;
 use crate::slots::Slots;
 use crate::stats::Stats;
 use crate::tiered::{RemoteSource, Tier};
@@ -424,6 +425,8 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn
         writing: (0..geometry.frames.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
         parts: Local::default(),
         needs: Local::default(),
+        interrupts: Local::default(),
+        under_way: UnderWay::default(),
         signals: Signals::default(),
         checkpoint_lsn: AtomicU64::new(0),
         checkpoint_mutex: Mutex::new(()),

@@ -35,6 +35,7 @@ use crate::latch::{self, Owner, Parking};
 use crate::layout::{Descriptor, FrameState, LINE};
 use crate::lists::{List, Lists};
 use crate::lower::{Lower, Trace};
+use crate::shortage::{FrameWait, InterruptCell, UnderWay};
 use crate::slots::{Entry, Slots};
 use crate::stats::{Counters, PoolStats, Stats, bump};
 use crate::{Kind, mtr};
@@ -86,6 +87,10 @@ pub struct Pool {
     pub(crate) writing: Box<[AtomicU64]>,
     pub(crate) parts: Local<Mutex<Vec<mtr::Parts>>>,
     pub(crate) needs: Local<NeedCell>,
+    /// What another thread stops a statement by, for the thread that runs it.
+    pub(crate) interrupts: Local<InterruptCell>,
+    /// Transfers between frames and storage.
+    pub(crate) under_way: UnderWay,
     pub(crate) signals: Signals,
     pub(crate) checkpoint_lsn: AtomicU64,
     pub(crate) checkpoint_mutex: Mutex<()>,
@@ -457,7 +462,9 @@ impl Pool {
     }
 
     fn fill(&self, claimed: Latched, page: PageId, hint: Hint, build: bool) -> Result<Trace> {
+        let reading = self.under_way.read();
         let fetched = self.lower.read(page, hint)?;
+        drop(reading);
         if fetched.from_storage {
             bump(&self.counters().pages_read, 1);
         }
@@ -487,12 +494,12 @@ impl Pool {
 
     /// A frame without a page, latched, in no list, in state Loading.
     pub(crate) fn claim(&self) -> Result<Latched> {
-        let mut tries = 0;
+        let mut wait = FrameWait::default();
         loop {
             if let Some(claimed) = self.claim_free()? {
                 return Ok(claimed);
             }
-            self.make_room(&mut tries)?;
+            self.make_room(&mut wait)?;
         }
     }
 

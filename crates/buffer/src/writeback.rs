@@ -62,6 +62,7 @@ impl Pool {
         let mut written = if copied.is_empty() {
             Ok(())
         } else {
+            let _writing = self.under_way.write(copied.len());
             self.write_copies(&mut copied, &buffer)
         };
         for copy in &copied {
@@ -181,6 +182,7 @@ impl Pool {
             }
         }
         let newest = Lsn::from_raw(outgoing.iter().map(|o| o.lsn).max().unwrap_or(0));
+        let _writing = self.under_way.write(outgoing.len());
         let durable = match planted(Fault::RemoteBeforeLog) {
             true => Ok(()),
             false => self.storage.ensure_durable(newest),

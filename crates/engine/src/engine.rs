@@ -27,7 +27,7 @@ use crate::report::RecoveryReport;
 use crate::tree::{BTree, LeafBatch};
 use crate::tx::Tx;
 use crate::tx::cts::{self, CtsPages};
-use crate::tx::locks::{RowLocks, TableLocks, UniqueStripes, Waits};
+use crate::tx::locks::{CancelFlag, RowLocks, TableLocks, UniqueStripes, Waits};
 use crate::tx::queue::RowQueues;
 use crate::tx::slots::Slots;
 use crate::tx::status::TxTable;
@@ -208,6 +208,18 @@ impl Engine {
     /// An idle transaction for a session. Errors: 53400, there are too many.
     pub fn session(self: &Arc<Self>) -> Result<Tx> {
         Ok(Tx::new(self, self.slots.lease()?))
+    }
+
+    /// A statement begins on this thread: `cancel` stops what it waits for in memory, too, until [`Engine::heed_nothing`].
+    #[inline]
+    pub fn heed(&self, cancel: &Arc<CancelFlag>) {
+        self.pool.heed(cancel);
+    }
+
+    /// The statement is over.
+    #[inline]
+    pub fn heed_nothing(&self) {
+        self.pool.heed_nothing();
     }
 
     /// A begun transaction.

@@ -155,6 +155,8 @@ impl From<cenote_base::Error> for Error {
         use cenote_base::Error as Base;
         match error {
             Base::Full(text) => Error::DiskFull(text),
+            Base::OutOfMemory(text) => Error::OutOfMemory(text),
+            Base::Canceled => Error::Canceled,
             Base::Corrupt(text) => Error::Corrupt(text),
             Base::Mismatch(text) | Base::Busy(text) | Base::Invalid(text) => Error::Config(text),
             Base::Poisoned(text) => Error::Poisoned(text),

@@ -459,7 +459,7 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let kind = match &error {
-            Error::Full(_) => Kind::Full,
+            Error::Full(_) | Error::OutOfMemory(_) => Kind::Full,
             Error::Corrupt(_) => Kind::Corrupt,
             Error::Mismatch(_) => Kind::Mismatch,
             Error::Poisoned(_) => Kind::Poisoned,
@@ -469,7 +469,7 @@ impl From<Error> for Failure {
             Error::Revoked(_) => Kind::Revoked,
             Error::OutOfBounds(_) => Kind::OutOfBounds,
             Error::Lost(_) => Kind::Lost,
-            Error::Io { .. } => Kind::Io,
+            Error::Io { .. } | Error::Canceled => Kind::Io,
         };
         let text = match error {
             Error::Corrupt(text) => text,

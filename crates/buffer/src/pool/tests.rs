@@ -3,14 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cenote_base::PageId;
 use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, fs, fs::faulty::MemFs};
-use cenote_storage::DataDir;
+use cenote_base::{Error, PageId};
+use cenote_storage::{DataDir, Need};
 
 use crate::hash::key_of;
 use crate::open::{BufferPool, Config, Kind};
+use crate::shortage::Interrupt;
 
 const SPACE: u32 = 1000;
 
@@ -77,5 +78,72 @@ fn a_shared_latch_is_not_waited_for_in_a_frame_of_another_page() {
 fn an_optimistic_reader_does_not_wait_for_a_frame_of_another_page() {
     the_frame_moves_on(|pool, page| {
         pool.optimistic(page).expect("page");
+    });
+}
+
+/// A pool without a frame to give, as if statements had them all.
+fn without_frames(f: impl FnOnce(&BufferPool)) {
+    fs::with(Arc::new(MemFs::new()), || {
+        let pool = open();
+        pool.signals.reserve_failed.store(true, Ordering::Relaxed);
+        pool.frames.header().frames_reserved.store(0, Ordering::Release);
+        f(&pool);
+    });
+}
+
+struct Stop(std::sync::atomic::AtomicBool);
+
+impl Interrupt for Stop {
+    fn is_set(&self) -> bool {
+        self.0.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// All frames are in use, and nothing is under way that could end that.
+#[test]
+fn a_shortage_of_frames_is_told_as_one() {
+    without_frames(|pool| {
+        let error = pool.claim().err().expect("there is no frame");
+        assert!(matches!(error, Error::OutOfMemory(_)), "{error:?}");
+        assert!(error.to_string().contains("--memory-size"), "{error}");
+    });
+}
+
+/// A write-back that took longer than 2 s, on a drive that stalled, made those who waited for its frames fail with "give more
+/// memory".
+#[test]
+fn a_frame_is_waited_for_while_a_transfer_is_under_way() {
+    without_frames(|pool| {
+        let writing = pool.under_way.write(1);
+        std::thread::scope(|s| {
+            let waiter = s.spawn(|| pool.claim().map(|claimed| pool.free(claimed)));
+            rt::sleep(Nanos::from_millis(3000));
+            assert!(!waiter.is_finished(), "it gave up");
+            pool.frames.header().frames_reserved.store(1, Ordering::Release);
+            waiter.join().expect("no panic").expect("the frame that came free");
+        });
+        drop(writing);
+    });
+}
+
+#[test]
+fn who_waits_for_a_frame_can_be_cancelled_but_not_in_a_commit() {
+    without_frames(|pool| {
+        let stop = Arc::new(Stop(true.into()));
+        let _writing = pool.under_way.write(1);
+        pool.heed(&stop);
+        assert!(matches!(pool.claim(), Err(Error::Canceled)));
+        pool.heed_nothing();
+        std::thread::scope(|s| {
+            let waiter = s.spawn(|| {
+                pool.heed(&stop);
+                let _need = pool.begin_need(Need::Commit);
+                pool.claim().map(|claimed| pool.free(claimed))
+            });
+            rt::sleep(Nanos::from_millis(100));
+            assert!(!waiter.is_finished(), "a commit is not given up");
+            pool.frames.header().frames_reserved.store(1, Ordering::Release);
+            waiter.join().expect("no panic").expect("the frame that came free");
+        });
     });
 }

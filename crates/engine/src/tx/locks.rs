@@ -54,6 +54,12 @@ impl CancelFlag {
     }
 }
 
+impl cenote_buffer::Interrupt for CancelFlag {
+    fn is_set(&self) -> bool {
+        self.is_set()
+    }
+}
+
 /// Who waits, and how patiently.
 pub(crate) struct Waiter<'a> {
     pub slot: u32,

@@ -27,8 +27,8 @@ pub enum Status {
 impl Status {
     fn of(error: &Error) -> Self {
         match error {
-            Error::Io { .. } => Self::Io,
-            Error::Full(_) => Self::Full,
+            Error::Io { .. } | Error::Canceled => Self::Io,
+            Error::Full(_) | Error::OutOfMemory(_) => Self::Full,
             Error::Corrupt(_) => Self::Corrupt,
             Error::Mismatch(_) => Self::Mismatch,
             Error::Poisoned(_) => Self::Poisoned,

@@ -96,8 +96,9 @@ fn step(shared: &Shared) {
 }
 
 impl Session {
-    /// Starts the clock of a statement, if `statement_timeout` is set.
+    /// A statement begins: it can be cancelled wherever it waits. Starts its clock, if `statement_timeout` is set.
     pub(super) fn watch(&self) -> Option<Arc<Watch>> {
+        self.sql.engine().heed(&self.env.cancel);
         if self.statement_timeout_ms == 0 {
             return None;
         }
@@ -110,6 +111,7 @@ impl Session {
 
     /// Stops the clock; a cancel that it caused says so.
     pub(super) fn unwatch(&self, watch: Option<Arc<Watch>>, done: Result<()>) -> Result<()> {
+        self.sql.engine().heed_nothing();
         let Some(watch) = watch else { return done };
         let expired = watch
             .0

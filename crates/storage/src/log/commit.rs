@@ -81,6 +81,11 @@ impl Waiters {
         self.await_word(word)
     }
 
+    /// Whether somebody leads: a flush is under way.
+    pub fn is_led(&self) -> bool {
+        self.queue.lock().led
+    }
+
     /// Leads if nobody does; does not wait.
     pub fn try_lead(&self) -> bool {
         let mut queue = self.queue.lock();

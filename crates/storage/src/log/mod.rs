@@ -222,6 +222,11 @@ impl Log {
         self.core.wait_durable(self.tail())
     }
 
+    /// Whether somebody writes or syncs the log this moment.
+    pub fn is_flushing(&self) -> bool {
+        self.core.waiters.is_led()
+    }
+
     /// Whether work for `need` may be begun: enough of the log ahead has its space taken.
     ///
     /// # Errors

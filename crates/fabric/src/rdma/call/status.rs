@@ -10,7 +10,7 @@ const TEXT: usize = 1024;
 pub fn encode(answer: Result<Vec<u8>>) -> (u32, Vec<u8>) {
     let (number, text) = match answer {
         Ok(bytes) => return (0, bytes),
-        Err(Error::Full(text)) => (2, text),
+        Err(Error::Full(text) | Error::OutOfMemory(text)) => (2, text),
         Err(Error::Corrupt(text)) => (3, text),
         Err(Error::Mismatch(text)) => (4, text),
         Err(Error::Poisoned(text)) => (5, text),
@@ -19,7 +19,7 @@ pub fn encode(answer: Result<Vec<u8>>) -> (u32, Vec<u8>) {
         Err(Error::Timeout(text) | Error::Lost(text)) => (8, text),
         Err(Error::Revoked(text)) => (9, text),
         Err(Error::OutOfBounds(text)) => (10, text),
-        Err(error @ Error::Io { .. }) => (1, error.to_string()),
+        Err(error @ (Error::Io { .. } | Error::Canceled)) => (1, error.to_string()),
     };
     let end = text.floor_char_boundary(TEXT);
     (number, text.as_bytes()[..end].to_vec())

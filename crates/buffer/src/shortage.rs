@@ -1,0 +1,222 @@
+//! A frame that is not to be had: how long a thread waits for one, and what it says when it gives up.
+//!
+//! ```text
+//!   nothing to evict ─► transfers under way?  yes ─► wait for them: frames come when they end, up to [`WAIT_MAX`]
+//!                                              no ─► every frame is latched or in use: for [`SHORTAGE`], then "more memory"
+//! ```
+//!
+//! Invariants:
+//! - A stall of storage is not called a shortage of memory: as long as a write-back, a read or one flush of the log has not
+//!   come back, the thread waits, and what it says in the end is that storage does not answer.
+//! - The wait ends: by a frame, by [`WAIT_MAX`], by the shortage, or because the statement is asked to give up. That is heard
+//!   only where work can be refused ([`Need::Work`]): commits and rollbacks go on.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cenote_base::rt::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use cenote_base::rt::{self, Mutex, Nanos};
+use cenote_base::{Error, Lsn, Result};
+use cenote_storage::Need;
+
+use crate::pool::Pool;
+
+/// Nothing that could free a frame has been under way for so long: there is none to be had.
+const SHORTAGE: Nanos = Nanos::from_secs(2);
+/// A thread waits so long for a frame, whatever is under way.
+const WAIT_MAX: Nanos = Nanos::from_secs(60);
+/// Turns that are short, and turns before they are long.
+const TURNS_SHORT: u32 = 16;
+const TURNS_MEDIUM: u32 = 1000;
+
+/// Stops a statement from another thread.
+pub trait Interrupt: Send + Sync {
+    /// Whether the statement is asked to give up.
+    fn is_set(&self) -> bool;
+}
+
+/// What stops the statement that a thread runs.
+#[derive(Default)]
+pub(crate) struct InterruptCell {
+    heard: AtomicBool,
+    /// Where `flag` lies: it is asked for by each statement, and mostly the one of the statement before.
+    known: AtomicUsize,
+    flag: Mutex<Option<Arc<dyn Interrupt>>>,
+}
+
+impl InterruptCell {
+    #[cold]
+    fn learn(&self, flag: Arc<dyn Interrupt>, at: usize) {
+        *self.flag.lock() = Some(flag);
+        self.known.as_raw().store(at, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.heard.as_raw().load(Ordering::Relaxed) && self.flag.lock().as_ref().is_some_and(|flag| flag.is_set())
+    }
+}
+
+/// Transfers between frames and storage that have not come back, in pages.
+#[derive(Default)]
+pub(crate) struct UnderWay {
+    writes: AtomicU32,
+    reads: AtomicU32,
+}
+
+/// A transfer; it is over when this is dropped.
+pub(crate) struct Transfer<'a>(&'a AtomicU32, u32);
+
+impl UnderWay {
+    /// Pages on their way to storage.
+    pub fn write(&self, pages: usize) -> Transfer<'_> {
+        Transfer::begin(&self.writes, pages as u32)
+    }
+
+    /// A page on its way from storage.
+    pub fn read(&self) -> Transfer<'_> {
+        Transfer::begin(&self.reads, 1)
+    }
+}
+
+impl<'a> Transfer<'a> {
+    fn begin(count: &'a AtomicU32, pages: u32) -> Self {
+        count.as_raw().fetch_add(pages, Ordering::Relaxed);
+        Transfer(count, pages)
+    }
+}
+
+impl Drop for Transfer<'_> {
+    fn drop(&mut self) {
+        self.0.as_raw().fetch_sub(self.1, Ordering::Relaxed);
+    }
+}
+
+/// What storage has not answered yet.
+struct Awaited {
+    writes: u32,
+    reads: u32,
+    flush: bool,
+}
+
+impl Awaited {
+    fn any(&self) -> bool {
+        self.writes > 0 || self.reads > 0 || self.flush
+    }
+}
+
+impl fmt::Display for Awaited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flush = if self.flush {
+            ", and the log is being flushed"
+        } else {
+            ""
+        };
+        write!(
+            f,
+            "{} pages are being written and {} read{flush}",
+            self.writes, self.reads
+        )
+    }
+}
+
+/// A thread's wait for a frame.
+#[derive(Default)]
+pub(crate) struct FrameWait {
+    turns: u32,
+    /// When it began, and how far the log was durable then.
+    begun: Option<(Nanos, Lsn)>,
+    /// Since when nothing has been under way.
+    quiet: Nanos,
+}
+
+impl FrameWait {
+    /// There was nothing to evict: waits a little.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] when all frames are in use, [`Error::Timeout`] when storage does not answer for too long,
+    /// [`Error::Canceled`] when the statement is asked to give up.
+    pub fn turn(&mut self, pool: &Pool) -> Result<()> {
+        pool.check_interrupt()?;
+        let now = rt::now();
+        let (begun, durable) = *self.begun.get_or_insert_with(|| {
+            self.quiet = now;
+            (now, pool.storage.log().durable())
+        });
+        let awaited = pool.awaited(durable);
+        if awaited.any() {
+            self.quiet = now;
+        }
+        if now.since(self.quiet) > SHORTAGE {
+            return Err(all_in_use(pool));
+        }
+        if now.since(begun) > WAIT_MAX {
+            return Err(waited_too_long(&awaited));
+        }
+        self.turns += 1;
+        rt::sleep(Nanos::from_micros(match self.turns {
+            ..TURNS_SHORT => 20,
+            ..TURNS_MEDIUM => 1000,
+            _ => 10_000,
+        }));
+        Ok(())
+    }
+}
+
+impl Pool {
+    /// What stops the statement that this thread runs from here on, until [`Pool::heed_nothing`].
+    #[inline]
+    pub fn heed<I: Interrupt + 'static>(&self, flag: &Arc<I>) {
+        let cell = self.interrupts.get();
+        let at = Arc::as_ptr(flag) as usize;
+        if cell.known.as_raw().load(Ordering::Relaxed) != at {
+            cell.learn(flag.clone(), at);
+        }
+        cell.heard.as_raw().store(true, Ordering::Relaxed);
+    }
+
+    /// The statement is over.
+    #[inline]
+    pub fn heed_nothing(&self) {
+        self.interrupts.get().heard.as_raw().store(false, Ordering::Relaxed);
+    }
+
+    fn check_interrupt(&self) -> Result<()> {
+        match self.need() == Need::Work && self.interrupts.get().is_set() {
+            true => Err(Error::Canceled),
+            false => Ok(()),
+        }
+    }
+
+    /// What storage has not answered, for a thread that began to wait when the log was durable up to `durable`: flushes that
+    /// come back are the daily work of others.
+    fn awaited(&self, durable: Lsn) -> Awaited {
+        Awaited {
+            writes: self.under_way.writes.load(Ordering::Relaxed),
+            reads: self.under_way.reads.load(Ordering::Relaxed),
+            flush: self.storage.log().is_flushing() && self.storage.log().durable() == durable,
+        }
+    }
+}
+
+#[cold]
+fn all_in_use(pool: &Pool) -> Error {
+    let frames = pool.frames.header().frames_reserved.load(Ordering::Relaxed);
+    Error::OutOfMemory(format!(
+        "all {frames} page frames are in use by running statements; give the database more memory (--memory-size)"
+    ))
+}
+
+#[cold]
+fn waited_too_long(awaited: &Awaited) -> Error {
+    let seconds = WAIT_MAX.raw() / 1_000_000_000;
+    if awaited.any() {
+        return Error::Timeout(format!(
+            "waited {seconds} s for a page frame, and storage does not answer: {awaited}; see to the drive of the data \
+             directory"
+        ));
+    }
+    Error::OutOfMemory(format!(
+        "waited {seconds} s for a page frame: other statements took each that came free; give the database more memory \
+         (--memory-size), or run fewer statements at a time"
+    ))
+}
