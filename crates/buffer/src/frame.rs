@@ -18,7 +18,7 @@ use cenote_base::{Error, PAGE_SIZE, Result};
 use cenote_fabric::observe::Access;
 use cenote_fabric::{Region, Span};
 
-use crate::layout::{Descriptor, Geometry, LINE, LatchSlot, MAX_THREADS, PoolHeader};
+use crate::layout::{Descriptor, Geometry, LINE, LatchSlot, PoolHeader};
 
 /// A region seen as frames.
 pub struct Frames {
@@ -102,8 +102,8 @@ impl Frames {
     /// The latch slots.
     #[inline(always)]
     pub fn slots(&self) -> &[LatchSlot] {
-        // SAFETY: as for `header`; `plan` keeps MAX_THREADS slots free for this part.
-        unsafe { std::slice::from_raw_parts(self.slots.as_ptr(), MAX_THREADS) }
+        // SAFETY: as for `header`; `plan` keeps as many slots free for this part.
+        unsafe { std::slice::from_raw_parts(self.slots.as_ptr(), self.geometry.threads()) }
     }
 
     /// All descriptors.

@@ -5,7 +5,7 @@
 //! 4 KiB         pool header   (ours: [`PoolHeader`])
 //! ring          log ring      (storage's: the redo buffer itself, rule 3)
 //! buckets       page hash     u32 x buckets: the first frame of each chain, +1; 0 none
-//! slots         latch slots   [`LatchSlot`] x MAX_THREADS: frames that a thread latches exclusively
+//! slots         latch slots   [`LatchSlot`] x threads ([`Geometry::threads`]): frames that a thread latches exclusively
 //! descriptors   [`Descriptor`] x frames, 64 bytes each, dense: a recovery scan reads these alone
 //! pages         16 KiB x frames
 //! ```
@@ -26,8 +26,12 @@ pub const LINE: usize = 64;
 /// Frames one thread can latch exclusively at a time: those of a mini-transaction, and a few for
 /// loading and eviction on its behalf.
 pub const SLOT_FRAMES: usize = 94;
-/// Threads that a region has latch slots for.
-pub const MAX_THREADS: usize = cenote_base::rt::MAX_THREADS;
+/// Threads that a region has latch slots for: 3 MiB, which a small one has not.
+pub const THREADS_MAX: usize = cenote_base::rt::MAX_THREADS;
+/// Threads that a region of less than [`FRAMES_LARGE`] frames has latch slots for.
+pub const THREADS_SMALL: usize = 1024;
+/// Fewest frames of a region with latch slots for [`THREADS_MAX`] threads.
+pub const FRAMES_LARGE: u32 = 2048;
 /// "CENOTEP1": what a pool header begins with.
 pub const POOL_MAGIC: u64 = u64::from_le_bytes(*b"CENOTEP1");
 /// The version of this layout. Another one makes the region stale: it is rebuilt from storage.
@@ -310,20 +314,45 @@ impl Geometry {
     /// # Errors
     /// When fewer than [`FRAMES_MIN`] frames fit.
     pub fn plan(region_len: u64, ring_len: u64) -> Result<Self> {
-        let per_frame = (PAGE_SIZE + LINE) as u64 + 4;
-        let room = region_len.saturating_sub(RING_AT + ring_len);
-        let mut frames = (room / per_frame).min(FRAMES_MAX);
-        while frames >= FRAMES_MIN as u64 {
-            let plan = Self::lay_out(region_len, ring_len, frames as u32);
-            if plan.end() <= region_len {
-                return Ok(plan);
-            }
-            frames -= ((plan.end() - region_len).div_ceil(per_frame)).min(frames);
+        let large = Self::fit(region_len, ring_len, FRAMES_LARGE.into()..FRAMES_MAX + 1);
+        let small = || Self::fit(region_len, ring_len, FRAMES_MIN.into()..FRAMES_LARGE.into());
+        if let Some(plan) = large.or_else(small) {
+            return Ok(plan);
         }
         let least = Self::lay_out(0, ring_len, FRAMES_MIN).end();
         Err(Error::Invalid(format!(
             "memory of {region_len} bytes is too small: a pool with a log ring of {ring_len} bytes needs {least}"
         )))
+    }
+
+    /// The plan with most frames, of so many.
+    fn fit(region_len: u64, ring_len: u64, number: std::ops::Range<u64>) -> Option<Self> {
+        let per_frame = (PAGE_SIZE + LINE) as u64 + 4;
+        let room = region_len.saturating_sub(RING_AT + ring_len);
+        let mut frames = (room / per_frame).min(number.end - 1);
+        while frames >= number.start {
+            let plan = Self::lay_out(region_len, ring_len, frames as u32);
+            if plan.end() <= region_len {
+                return Some(plan);
+            }
+            frames -= ((plan.end() - region_len).div_ceil(per_frame)).min(frames);
+        }
+        None
+    }
+
+    /// Threads that a region of so many frames has latch slots for.
+    fn threads_of(frames: u32) -> usize {
+        if frames >= FRAMES_LARGE {
+            THREADS_MAX
+        } else {
+            THREADS_SMALL
+        }
+    }
+
+    /// Threads that the region has latch slots for.
+    #[inline(always)]
+    pub fn threads(&self) -> usize {
+        Self::threads_of(self.frames)
     }
 
     /// Bytes of the smallest region with the usual ring that has exactly `frames` frames.
@@ -353,7 +382,7 @@ impl Geometry {
         let buckets = frames.next_power_of_two();
         let buckets_at = up(RING_AT + ring_len);
         let slots_at = up(buckets_at + buckets as u64 * 4);
-        let descriptors_at = up(slots_at + (MAX_THREADS * size_of::<LatchSlot>()) as u64);
+        let descriptors_at = up(slots_at + (Self::threads_of(frames) * size_of::<LatchSlot>()) as u64);
         let pages_at = up(descriptors_at + frames as u64 * LINE as u64);
         Self {
             region_len,
@@ -390,7 +419,7 @@ mod tests {
             let g = Geometry::plan(len, ring).expect("fits");
             assert!(RING_AT + ring <= g.buckets_at);
             assert!(g.buckets_at + g.buckets as u64 * 4 <= g.slots_at);
-            assert!(g.slots_at + (MAX_THREADS * size_of::<LatchSlot>()) as u64 <= g.descriptors_at);
+            assert!(g.slots_at + (g.threads() * size_of::<LatchSlot>()) as u64 <= g.descriptors_at);
             assert!(g.descriptors_at + g.frames as u64 * 64 <= g.pages_at);
             assert!(g.end() <= len);
             assert!(
@@ -404,7 +433,17 @@ mod tests {
 
     #[test]
     fn a_number_of_frames_can_be_told_exactly() {
-        for frames in [FRAMES_MIN, 129, 140, 1000, 1001, 5000, 100_000, 1_000_003] {
+        for frames in [
+            FRAMES_MIN,
+            129,
+            140,
+            1000,
+            FRAMES_LARGE - 1,
+            FRAMES_LARGE,
+            5000,
+            100_000,
+            1_000_003,
+        ] {
             let len = Geometry::len_for(frames).expect("there is one");
             let plan = Geometry::plan(len, Geometry::ring_for(len)).expect("fits");
             assert_eq!(plan.frames, frames);

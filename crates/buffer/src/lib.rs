@@ -71,7 +71,7 @@ mod writeback;
 pub use admit::Needing;
 pub use check::CheckReport;
 pub use guard::{OptGuard, Restart, SharedGuard};
-pub use layout::{FRAMES_MIN, Geometry};
+pub use layout::{FRAMES_LARGE, FRAMES_MIN, Geometry};
 pub use mtr::{CommitHook, Mtr, PAGES_MAX, PageH, Patch};
 pub use open::{BufferPool, Config, Kind};
 pub use pool::{Hint, Pool};

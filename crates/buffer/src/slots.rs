@@ -11,7 +11,7 @@ use cenote_base::{Error, Lsn, Result};
 use cenote_fabric::observe::Access;
 
 use crate::frame::Frames;
-use crate::layout::SLOT_FRAMES;
+use crate::layout::{FRAMES_LARGE, SLOT_FRAMES};
 
 const _: () = assert!(SLOT_FRAMES <= 128, "an entry's use is one bit of two words");
 
@@ -35,16 +35,18 @@ impl Slots {
     /// Writes down that this thread is about to latch `frame` exclusively.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the thread holds as many as its slot can name.
+    /// [`Error::Invalid`] when the thread holds as many as its slot can name; [`Error::OutOfMemory`] when the region has no
+    /// slot for one thread more.
     pub fn announce(&self, frames: &Frames, frame: u32) -> Result<Entry> {
         let thread = rt::thread_slot();
+        let slot = frames.slots().get(thread).ok_or_else(|| too_many_threads(frames))?;
         let index = take_bit(self.in_use.of(thread))
             .ok_or_else(|| Error::Invalid(format!("a thread latches more than {SLOT_FRAMES} pages at a time")))?;
         let header = frames.header();
         if header.slots_used.load(Ordering::Relaxed) <= thread as u32 {
             header.slots_used.fetch_max(thread as u32 + 1, Ordering::AcqRel);
         }
-        frames.slots()[thread].frames[index].store(frame + 1, Ordering::Release);
+        slot.frames[index].store(frame + 1, Ordering::Release);
         Ok(Entry {
             thread: thread as u16,
             index: index as u16,
@@ -60,6 +62,14 @@ impl Slots {
         let word = self.in_use.of(thread).0[index / 64].as_raw();
         word.store(word.load(Ordering::Relaxed) & !(1 << (index % 64)), Ordering::Relaxed);
     }
+}
+
+#[cold]
+fn too_many_threads(frames: &Frames) -> Error {
+    let (pages, threads) = (frames.count(), frames.slots().len());
+    Error::OutOfMemory(format!(
+        "memory of {pages} pages serves {threads} threads at a time: give more memory (at least {FRAMES_LARGE} pages)"
+    ))
 }
 
 fn take_bit(in_use: &InUse) -> Option<usize> {

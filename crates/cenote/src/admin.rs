@@ -189,4 +189,7 @@ impl<C: Conversation> Conversation for AdministeredSession<C> {
     fn canceller(&self) -> Canceller {
         self.sql.canceller()
     }
+    fn pause(&mut self) {
+        self.sql.pause()
+    }
 }

@@ -20,9 +20,14 @@ use std::path::{Path, PathBuf};
 pub const DATA_DEFAULT: &str = "./cenote-data";
 /// Where the server listens if nobody says otherwise.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:5433";
-const MAX_CONNECTIONS_DEFAULT: usize = 200;
-/// Each session is a thread, and threads that use the database are numbered below 1024; the rest is the server's own.
-const CONNECTIONS_MAX: usize = 900;
+const MAX_CONNECTIONS_DEFAULT: usize = 5000;
+/// The statements of all sessions may run at once, a thread each, and threads that use the database are numbered below
+/// 8,192; the rest is the server's own.
+const CONNECTIONS_MAX: usize = 8000;
+/// The same in memory below [`MEMORY_SIZE_LARGE`], which has place for 1,024 threads.
+const CONNECTIONS_MAX_SMALL: usize = 900;
+/// Memory with at least `cenote_buffer`'s `FRAMES_LARGE` frames.
+const MEMORY_SIZE_LARGE: ByteSize = ByteSize::mib(48);
 /// A quarter of the machine's memory is taken, but no more than this unless asked for.
 const MEMORY_SIZE_DEFAULT_MAX: ByteSize = ByteSize::gib(4);
 /// The redo ring and some hundred frames.
@@ -184,8 +189,8 @@ pub struct RunOptions {
     /// Users and passwords (see `cenote help password`); needed to listen on anything but the loopback interface
     #[arg(long, env = "CENOTE_PASSWORD_FILE", value_name = "FILE")]
     pub password_file: Option<PathBuf>,
-    /// Sessions at a time [default: 200]
-    #[arg(long, env = "CENOTE_MAX_CONNECTIONS", value_name = "N")]
+    /// Sessions at a time [default: 5000, or as many as the limit of open files allows]
+    #[arg(long, alias = "max-sessions", env = "CENOTE_MAX_CONNECTIONS", value_name = "N")]
     pub max_connections: Option<usize>,
     /// How much to log on standard error [default: info]
     #[arg(
@@ -249,6 +254,8 @@ pub struct Settings {
     pub password_file: Option<PathBuf>,
     /// Sessions at a time.
     pub max_connections: usize,
+    /// Whether somebody asked for that number.
+    pub max_connections_given: bool,
     /// How much to log.
     pub log_level: LogLevel,
     /// The file that was read, if one was.
@@ -317,23 +324,24 @@ impl Settings {
             },
         )?;
         let survive = decide_survival(options.memory.survive.or(file.survive), pool.as_ref())?;
+        let max_connections = options.max_connections.or(file.max_connections);
+        let memory_size = memory_size.map_or_else(|| (default_memory_size(), false), |size| (size, true));
         let settings = Settings {
             data: options.data.data.or(file.data).unwrap_or_else(|| DATA_DEFAULT.into()),
             listen: options.listen.or(file.listen).unwrap_or_else(|| LISTEN_DEFAULT.into()),
             memory: memory.unwrap_or(Memory::Cxl),
             memory_given: memory.is_some(),
-            memory_size: memory_size.unwrap_or_else(default_memory_size),
-            memory_size_given: memory_size.is_some(),
+            memory_size: memory_size.0,
+            memory_size_given: memory_size.1,
             region: options.memory.region.or(file.region),
             numa_node: options.memory.numa_node.or(file.numa_node),
             survive,
             pool,
             device: decide_device(options.device.or(file.device), device_cache)?,
             password_file: options.password_file.or(file.password_file),
-            max_connections: options
-                .max_connections
-                .or(file.max_connections)
-                .unwrap_or(MAX_CONNECTIONS_DEFAULT),
+            max_connections: max_connections
+                .unwrap_or_else(|| MAX_CONNECTIONS_DEFAULT.min(connections_max(memory_size.0))),
+            max_connections_given: max_connections.is_some(),
             log_level: options.log_level.or(file.log_level).unwrap_or(LogLevel::Info),
             file: path,
         };
@@ -341,11 +349,15 @@ impl Settings {
     }
 
     fn check(self) -> Result<Settings, ConfigError> {
-        if !(1..=CONNECTIONS_MAX).contains(&self.max_connections) {
-            let problem = format!(
-                "max_connections is {}; it may be 1 to {CONNECTIONS_MAX}",
-                self.max_connections
-            );
+        let most = connections_max(self.memory_size);
+        if !(1..=most).contains(&self.max_connections) {
+            let mut problem = format!("max_connections is {}; it may be 1 to {most}", self.max_connections);
+            if most < CONNECTIONS_MAX {
+                problem += &format!(
+                    " in memory of {}, and {CONNECTIONS_MAX} from {MEMORY_SIZE_LARGE} on",
+                    self.memory_size
+                );
+            }
             return Err(ConfigError::Value(problem));
         }
         if self.memory_size < MEMORY_SIZE_MIN {
@@ -372,6 +384,14 @@ impl Settings {
             return Err(ConfigError::Value(problem.into()));
         }
         Ok(self)
+    }
+}
+
+/// How many sessions memory of that size has place for.
+fn connections_max(memory_size: ByteSize) -> usize {
+    match memory_size < MEMORY_SIZE_LARGE {
+        true => CONNECTIONS_MAX_SMALL,
+        false => CONNECTIONS_MAX,
     }
 }
 
@@ -556,6 +576,37 @@ mod tests {
         assert_eq!(settings.max_connections, 7);
         assert_eq!(settings.listen, LISTEN_DEFAULT);
         assert_eq!(settings.survive, Survival::Process);
+    }
+
+    /// Sessions whose statements all wait have a thread each, and the region a latch slot for each thread.
+    #[test]
+    fn no_more_sessions_than_memory_has_latch_slots_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let sessions = |size: u64, asked: Option<usize>| {
+            let change = |options: &mut RunOptions| {
+                options.memory.memory_size = Some(ByteSize::mib(size));
+                options.max_connections = asked;
+            };
+            resolve(dir.path(), "", change).map(|settings| settings.max_connections)
+        };
+        assert_eq!(sessions(32, None).unwrap(), CONNECTIONS_MAX_SMALL);
+        assert_eq!(sessions(48, None).unwrap(), MAX_CONNECTIONS_DEFAULT);
+        assert_eq!(sessions(48, Some(8000)).unwrap(), 8000);
+        let says = |size, asked, what: &str| {
+            let error = sessions(size, Some(asked)).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        };
+        says(48, 8001, "1 to 8000");
+        says(32, 5000, "8000 from 48MiB on");
+        for (size, most) in [
+            (16, CONNECTIONS_MAX_SMALL),
+            (47, CONNECTIONS_MAX_SMALL),
+            (48, CONNECTIONS_MAX),
+        ] {
+            let len = size << 20;
+            let plan = cenote_buffer::Geometry::plan(len, cenote_buffer::Geometry::ring_for(len)).unwrap();
+            assert!(plan.threads() >= most + 100, "{size} MiB: {} threads", plan.threads());
+        }
     }
 
     /// What is mirrored is what is written back: so a mirror asks for survival of the host.

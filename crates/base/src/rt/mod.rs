@@ -55,8 +55,9 @@ pub use map::{FixedHasher, FixedState, HashMap, HashSet};
 pub use sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use thread::{JoinHandle, Panic, Spin, cores, spawn, try_spawn};
 
-/// Threads that may run at once; [`thread_slot`] is below this.
-pub const MAX_THREADS: usize = 1024;
+/// Threads that may run at once; [`thread_slot`] is below this. A server's statements may all wait at once, a thread
+/// each: there are as many slots as it may have sessions, and its own threads' on top.
+pub const MAX_THREADS: usize = 8192;
 
 /// Why [`Runtime::wait`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

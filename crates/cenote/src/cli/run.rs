@@ -33,15 +33,18 @@ use std::time::{Duration, Instant};
 /// Where queries that need more memory than they get put the rest, in the data directory.
 #[cfg(feature = "analytics")]
 const SPILL_DIR: &str = "query-tmp";
+/// Files that are no sessions' sockets: those of tables and of the log that are kept open, connections that are about to be
+/// refused, and the server's own.
+const FILES_RESERVED: usize = 600;
 /// How long sessions have to end at a shutdown.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs a server until it is told to stop.
 pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
-    let settings = Settings::resolve(options)?;
+    let mut settings = Settings::resolve(options)?;
     log::set_level(settings.log_level.into());
     log_panics();
-    raise_file_limit();
+    settings.max_connections = allow_sockets(&settings, raise_file_limit())?;
     let passwords = settings.password_file.as_deref().map(Passwords::read).transpose()?;
     std::fs::create_dir_all(&settings.data)
         .map_err(|error| format!("cannot make the data directory {}: {error}", settings.data.display()))?;
@@ -236,11 +239,54 @@ fn log_panics() {
     }));
 }
 
-/// Each table and index has a file, each session a socket.
-fn raise_file_limit() {
+/// Each table and index has a file, each session a socket. How many there may be; None: any number.
+fn raise_file_limit() -> Option<u64> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         log::warn!("cannot raise the limit of open files: {error}");
+    }
+    getrlimit(Resource::Nofile).current
+}
+
+/// The sessions that the limit of open files has sockets for: as many as asked for, or fewer where nobody asked.
+fn allow_sockets(settings: &Settings, files: Option<u64>) -> Result<usize, Failure> {
+    let asked = settings.max_connections;
+    let Some(files) = files else { return Ok(asked) };
+    let most = usize::try_from(files)
+        .unwrap_or(usize::MAX)
+        .saturating_sub(FILES_RESERVED);
+    if asked <= most {
+        return Ok(asked);
+    }
+    let cause = format!("this process may open {files} files, which leaves sockets for {most} sessions");
+    let hint = "raise the limit (ulimit -n, LimitNOFILE= of a systemd unit)";
+    if settings.max_connections_given || most == 0 {
+        return Err(format!("max_connections is {asked}, but {cause}: {hint}, or ask for fewer").into());
+    }
+    log::warn!("max_connections is {most} and not {asked}: {cause}; {hint}");
+    Ok(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_without_sockets_are_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = RunOptions::default();
+        options.data.data = Some(dir.path().to_owned());
+        let mut settings = Settings::resolve(options).unwrap();
+        let asked = settings.max_connections;
+        assert_eq!(allow_sockets(&settings, None).unwrap(), asked);
+        assert_eq!(allow_sockets(&settings, Some(20_000)).unwrap(), asked);
+        assert_eq!(allow_sockets(&settings, Some(1024)).unwrap(), 1024 - FILES_RESERVED);
+        settings.max_connections_given = true;
+        let refused = allow_sockets(&settings, Some(1024)).unwrap_err().to_string();
+        assert!(
+            refused.contains("1024 files") && refused.contains("ulimit -n"),
+            "{refused}"
+        );
     }
 }

@@ -5,7 +5,7 @@
 //! message  | u8 type | i32 length (itself included) | body
 //! ```
 //!
-//! One buffer a session, used again for ever: a message is handed out as a range of it and stays valid
+//! One buffer a session, used again until the session is parked: a message is handed out as a range of it and stays valid
 //! until the next [`Input::fill`].
 //!
 //! Invariants:
@@ -69,9 +69,16 @@ impl Input {
     /// An empty buffer.
     pub fn new() -> Self {
         Input {
-            buffer: vec![0; BUFFER_BYTES],
+            buffer: Vec::new(),
             start: 0,
             end: 0,
+        }
+    }
+
+    /// Gives the memory back if it holds nothing; messages that were handed out are no longer valid.
+    pub fn shrink(&mut self) {
+        if self.start == self.end {
+            *self = Input::new();
         }
     }
 
@@ -145,7 +152,7 @@ impl Input {
     fn make_room(&mut self) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-            if self.buffer.len() > BUFFER_BYTES_KEPT {
+            if self.buffer.is_empty() || self.buffer.len() > BUFFER_BYTES_KEPT {
                 self.buffer = vec![0; BUFFER_BYTES];
             }
         } else if self.end == self.buffer.len() {

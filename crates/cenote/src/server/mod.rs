@@ -1,36 +1,36 @@
-//! The PostgreSQL server: accepts connections and gives each a thread of its own.
+//! The PostgreSQL server: accepts connections and gives each a thread while it has something to do.
 //!
-//! A session is synchronous from the socket to the engine and back; waiting for a lock or for the log blocks its thread and
-//! no other. The socket is bound before the database is opened ([`bind`]) and served afterwards ([`Server::start`]): who
+//! A statement is synchronous from the socket to the engine and back; waiting for a lock or for the log blocks its thread and
+//! no other. A session keeps its thread as long as its client's pauses are short, and has none in longer ones (`parking`). The socket is bound before the database is opened ([`bind`]) and served afterwards ([`Server::start`]): who
 //! connects in between waits in the socket's backlog and is not refused.
 
 pub mod auth;
+mod connection;
 pub mod input;
 pub mod output;
+mod parking;
 pub mod registry;
 pub mod session;
 pub mod startup;
 mod watch;
 pub mod wire;
+mod workers;
 
 use crate::log;
 use auth::Passwords;
-use cenote_sql::{SessionInfo, Severity, SqlError, code};
-use registry::{Arrival, Refused, Registry};
-use session::{Conversation, Dialogue};
-use startup::{Request, STARTUP_TIME_MAX, Startup};
+use cenote_sql::SessionInfo;
+use connection::{Connection, Counted};
+use parking::Parking;
+use registry::Registry;
+use session::Conversation;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use wire::{End, Wire};
+use workers::Workers;
 
-/// Address space of a session's stack: it must hold the deepest statement that `sql` lets through, since a stack that
-/// overflows takes the process with it. Memory is taken only as deep as statements went.
-const STACK_BYTES: usize = 64 << 20;
 /// Connections beyond the limit that may be told so, or bring a cancel request.
 const SPARE_CONNECTIONS: usize = 32;
 /// After so long without a word the kernel asks whether the client's machine is still there.
@@ -39,13 +39,13 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 6;
 /// Bytes sent that nobody acknowledged for so long mean that the client's machine is gone.
 const UNACKNOWLEDGED_MS_MAX: u32 = 120_000;
-
-const TOO_MANY_CONNECTIONS: &str = "53300";
+/// How long a stop waits for threads that tell the last clients why.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Opens sessions: SQL over the engine, or a test's stand-in.
 pub trait Service: Send + Sync + 'static {
     /// A session.
-    type Session: Conversation;
+    type Session: Conversation + Send + 'static;
     /// Opens one.
     fn open(&self, info: SessionInfo) -> cenote_sql::Result<Self::Session>;
 }
@@ -128,6 +128,15 @@ pub struct Server {
     listener: Arc<TcpListener>,
     stopping: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
+    sessions: Arc<dyn Sessions>,
+}
+
+/// What a server does with its sessions' threads, whatever its service.
+trait Sessions: Send + Sync + std::fmt::Debug {
+    /// Ends all threads that have no connection, and the connections that have no session.
+    fn close(&self, patience: Duration);
+    /// Threads that serve connections, or wait for one.
+    fn threads(&self) -> usize;
 }
 
 impl Server {
@@ -144,23 +153,32 @@ impl Server {
             service,
             access,
             registry: registry.clone(),
-            connections: AtomicUsize::new(0),
+            connections: Arc::default(),
+            parking: Parking::new()?,
+            workers: Workers::default(),
         });
-        let (accepting, stop) = (listener.clone(), stopping.clone());
-        let acceptor = named("accept").spawn(move || accept(&accepting, &stop, &shared))?;
-        let (watched, stop) = (registry.clone(), stopping.clone());
-        let watcher = named("watch").spawn(move || watch::run(&watched, &stop))?;
+        workers::start(&shared)?;
+        let (accepting, stop, to) = (listener.clone(), stopping.clone(), shared.clone());
+        let acceptor = named("accept").spawn(move || accept(&accepting, &stop, &to))?;
+        let (watched, stop, late) = (registry.clone(), stopping.clone(), shared.clone());
+        let watcher = named("watch").spawn(move || watch::run(&watched, &stop, || send_away_the_late(&late)))?;
         Ok(Server {
             registry,
             listener,
             stopping,
             threads: vec![acceptor, watcher],
+            sessions: shared,
         })
     }
 
     /// Where it listens.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
+    }
+
+    /// Threads that serve connections, or wait for one.
+    pub fn session_threads(&self) -> usize {
+        self.sessions.threads()
     }
 
     /// Lets nobody in any more and ends all sessions; returns how many did not end within `patience`.
@@ -172,22 +190,43 @@ impl Server {
             thread.thread().unpark();
             thread.join().ok();
         }
-        self.registry.end_all(patience)
+        let left = self.registry.end_all(patience);
+        self.sessions.close(LAST_WORDS);
+        left
     }
 }
 
 fn named(name: &str) -> thread::Builder {
-    thread::Builder::new().name(name.into()).stack_size(STACK_BYTES)
+    thread::Builder::new().name(name.into())
 }
 
-struct Shared<S> {
+struct Shared<S: Service> {
     service: S,
     access: Access,
     registry: Arc<Registry>,
-    connections: AtomicUsize,
+    connections: Arc<AtomicUsize>,
+    parking: Parking<Box<Connection<S::Session>>>,
+    workers: Workers,
 }
 
-fn accept<S: Service>(listener: &TcpListener, stopping: &AtomicBool, shared: &Arc<Shared<S>>) {
+impl<S: Service> std::fmt::Debug for Shared<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shared")
+    }
+}
+
+impl<S: Service> Sessions for Shared<S> {
+    fn close(&self, patience: Duration) {
+        drop(self.parking.close());
+        self.workers.wait_gone(patience);
+    }
+
+    fn threads(&self) -> usize {
+        self.workers.threads()
+    }
+}
+
+fn accept<S: Service>(listener: &TcpListener, stopping: &AtomicBool, shared: &Shared<S>) {
     while !stopping.load(Ordering::Acquire) {
         match listener.accept() {
             Ok((stream, peer)) => welcome(stream, peer, shared),
@@ -202,55 +241,23 @@ fn accept<S: Service>(listener: &TcpListener, stopping: &AtomicBool, shared: &Ar
     }
 }
 
-fn welcome<S: Service>(stream: TcpStream, peer: SocketAddr, shared: &Arc<Shared<S>>) {
+/// Parks a connection until its client says what it wants.
+fn welcome<S: Service>(stream: TcpStream, peer: SocketAddr, shared: &Shared<S>) {
     if shared.connections.load(Ordering::Relaxed) >= shared.access.max_connections + SPARE_CONNECTIONS {
         log::warn!("{peer}: closed unheard, too many connections");
         return;
     }
-    shared.connections.fetch_add(1, Ordering::Relaxed);
-    let serving = shared.clone();
-    let spawned = thread::Builder::new()
-        .name("session".into())
-        .stack_size(STACK_BYTES)
-        .spawn(move || {
-            serve(stream, peer, &serving);
-            serving.connections.fetch_sub(1, Ordering::Relaxed);
-        });
-    if let Err(error) = spawned {
-        shared.connections.fetch_sub(1, Ordering::Relaxed);
-        log::error!("{peer}: closed, no thread for it: {error}");
-    }
-}
-
-/// A connection from its first byte to its last. No panic leaves it.
-fn serve<S: Service>(stream: TcpStream, peer: SocketAddr, shared: &Shared<S>) {
     if let Err(error) = prepare_socket(&stream) {
         log::debug!("{peer}: cannot prepare the socket: {error}");
         return;
     }
-    let stream = Arc::new(stream);
-    let mut wire = Wire::new(stream.clone());
-    let ended = catch_unwind(AssertUnwindSafe(|| converse(&mut wire, stream, peer, shared)));
-    let end = ended.unwrap_or_else(|_| {
-        log::error!("{peer}: the session panicked; it is closed, its transaction rolled back");
-        let error = SqlError::internal("internal error: the session cannot go on");
-        End::Fatal(error.with_hint("The server's log says more. Connect again.").fatal())
-    });
-    farewell(&mut wire, end, peer);
+    let connection = Connection::new(stream, peer, Counted::new(&shared.connections));
+    workers::park(Box::new(connection), shared);
 }
 
-fn farewell(wire: &mut Wire, end: End, peer: SocketAddr) {
-    match end {
-        End::Closed => log::debug!("{peer}: closed by the client"),
-        End::Lost(cause) => log::info!("{peer}: connection lost: {cause}"),
-        End::Fatal(error) => {
-            if error.severity() == Severity::Fatal && error.code() != code::ADMIN_SHUTDOWN {
-                log::warn!("{peer}: closed: {error}");
-            }
-            wire.report(b'E', &error);
-            wire.flush().ok();
-            wire.close();
-        }
+fn send_away_the_late<S: Service>(shared: &Shared<S>) {
+    for connection in shared.parking.take_overdue(Instant::now()) {
+        connection.end(wire::startup_too_late());
     }
 }
 
@@ -263,75 +270,4 @@ fn prepare_socket(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
     sockopt::set_tcp_user_timeout(stream, UNACKNOWLEDGED_MS_MAX)?;
     Ok(())
-}
-
-fn converse<S: Service>(wire: &mut Wire, stream: Arc<TcpStream>, peer: SocketAddr, shared: &Shared<S>) -> End {
-    let deadline = Instant::now() + STARTUP_TIME_MAX;
-    let startup = match startup::read_request(wire, deadline) {
-        Ok(Request::Session(startup)) => startup,
-        Ok(Request::Cancel { id, secret }) => {
-            let found = shared.registry.cancel(id, secret);
-            log::debug!(
-                "{peer}: cancel request for session {id}{}",
-                if found { "" } else { ": no such session" }
-            );
-            return End::Closed;
-        }
-        Err(end) => return end,
-    };
-    match begin(wire, stream, peer, shared, &startup, deadline) {
-        Ok((registered, session)) => {
-            log::debug!("{peer}: session {} of {} begins", registered.entry.id, startup.user);
-            let entry = registered.entry.clone();
-            wire.attach(entry.clone());
-            // The session is dropped, and so rolled back, before it leaves the list.
-            Dialogue::new(wire, session, entry).run()
-        }
-        Err(end) => end,
-    }
-}
-
-fn begin<S: Service>(
-    wire: &mut Wire,
-    stream: Arc<TcpStream>,
-    peer: SocketAddr,
-    shared: &Shared<S>,
-    startup: &Startup,
-    deadline: Instant,
-) -> Result<(registry::Registered, S::Session), End> {
-    startup::authenticate(wire, startup, shared.access.passwords.as_ref(), deadline)?;
-    wire.no_deadline()?;
-    let arrival = Arrival {
-        user: startup.user.clone(),
-        client: peer.to_string(),
-        application_name: startup.setting("application_name").unwrap_or_default().to_owned(),
-        stream,
-    };
-    let registered = shared
-        .registry
-        .enter(arrival, shared.access.max_connections)
-        .map_err(refused)?;
-    let info = SessionInfo {
-        user: startup.user.clone(),
-        database: startup.database.clone(),
-        pid: registered.entry.id,
-        client: peer.to_string(),
-        settings: startup.settings.clone(),
-    };
-    let session = shared.service.open(info).map_err(|error| End::Fatal(error.fatal()))?;
-    registered.entry.set_cancel(session.canceller());
-    Ok((registered, session))
-}
-
-fn refused(why: Refused) -> End {
-    match why {
-        Refused::Closing => session::shutting_down().into(),
-        Refused::Full => {
-            let error = SqlError::new(TOO_MANY_CONNECTIONS, "sorry, too many clients already");
-            error
-                .with_hint("Raise max_connections in cenote.toml or with --max-connections.")
-                .fatal()
-                .into()
-        }
-    }
 }

@@ -7,7 +7,8 @@
 //! Invariants:
 //! - `bytes` holds whole messages, and at most one that is open (`begin` without `end`), which is the last.
 //! - An open message is never written: [`OutBuffer::drop_open`] forgets it when a statement fails within a row.
-//! - Nothing is allocated once the buffer has its size; one that grew beyond 256 KiB is given back after a flush.
+//! - Nothing is allocated once the buffer has its size; one that grew beyond 256 KiB is given back after a flush, and any
+//!   one while its session is parked.
 
 use bytes::{Buf, BufMut, BytesMut};
 use std::io::{self, Write};
@@ -28,7 +29,7 @@ impl OutBuffer {
     /// An empty buffer.
     pub fn new() -> Self {
         OutBuffer {
-            bytes: BytesMut::with_capacity(BUFFER_BYTES),
+            bytes: BytesMut::new(),
             open: None,
         }
     }
@@ -46,6 +47,7 @@ impl OutBuffer {
     /// Opens a message; its body is appended to what is returned.
     pub fn begin(&mut self, tag: u8) -> &mut BytesMut {
         debug_assert!(self.open.is_none(), "a message is open");
+        self.make_room();
         self.open = Some(self.bytes.len());
         self.bytes.extend_from_slice(&[tag, 0, 0, 0, 0]);
         &mut self.bytes
@@ -79,13 +81,22 @@ impl OutBuffer {
         self.end().expect("bodies at hand are shorter than 2 GiB");
     }
 
+    #[inline]
+    fn make_room(&mut self) {
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve(BUFFER_BYTES);
+        }
+    }
+
     /// A message without a body, such as ParseComplete.
     pub fn empty(&mut self, tag: u8) {
+        self.make_room();
         self.bytes.extend_from_slice(&[tag, 0, 0, 0, 4]);
     }
 
     /// ReadyForQuery with the state of the transaction: `I`, `T` or `E`.
     pub fn ready_for_query(&mut self, status: u8) {
+        self.make_room();
         self.bytes.extend_from_slice(&[b'Z', 0, 0, 0, 5, status]);
     }
 
@@ -102,6 +113,13 @@ impl OutBuffer {
         push_cstr(body, name.as_bytes());
         push_cstr(body, value.as_bytes());
         self.end().expect("a setting is short");
+    }
+
+    /// Gives the memory back if nothing waits to be written.
+    pub fn shrink(&mut self) {
+        if self.bytes.is_empty() {
+            self.bytes = BytesMut::new();
+        }
     }
 
     /// Writes all whole messages.

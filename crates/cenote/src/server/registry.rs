@@ -278,6 +278,13 @@ impl Registry {
         lock(&self.sessions).values().cloned().collect()
     }
 
+    /// Those that execute a statement.
+    pub fn active(&self) -> Vec<Arc<Entry>> {
+        let sessions = lock(&self.sessions);
+        let active = sessions.values().filter(|entry| entry.state() == State::Active);
+        active.cloned().collect()
+    }
+
     /// Ends all sessions and lets no new one in; returns how many are still there after `patience`. After half of it, those
     /// that are left, whose clients do not read what they are sent, are cut off.
     pub fn end_all(&self, patience: Duration) -> usize {

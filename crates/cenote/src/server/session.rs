@@ -1,4 +1,4 @@
-//! The conversation with one client, on one thread, from the first message to the last.
+//! The conversation with one client, on one thread at a time, from the first message to the last.
 //!
 //! ```text
 //!            Query ─────────────► run all statements ──────────────┐
@@ -13,12 +13,12 @@
 
 use super::input::{Fields, Message};
 use super::registry::{Canceller, Entry};
-use super::wire::{End, Wire, protocol_violation};
+use super::wire::{End, PAUSE_MAX, Wire, protocol_violation};
 use crate::log;
 use cenote_sql::{Bind, Output, Result, Severity, SqlError, code};
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Prepared statements whose texts are kept to be shown.
 const STATEMENTS_KNOWN_MAX: usize = 1000;
@@ -49,6 +49,8 @@ pub trait Conversation {
     fn reported_settings(&self) -> Vec<(&'static str, String)>;
     /// Stops the running statement from another thread.
     fn canceller(&self) -> Canceller;
+    /// The client pauses: gives back memory that the next statement can do without.
+    fn pause(&mut self);
 }
 
 impl Conversation for cenote_sql::Session {
@@ -89,6 +91,9 @@ impl Conversation for cenote_sql::Session {
         let handle = self.cancel_handle();
         Canceller::new(move || handle.cancel())
     }
+    fn pause(&mut self) {
+        self.pause()
+    }
 }
 
 /// How a message failed.
@@ -112,9 +117,9 @@ impl From<End> for Failure {
 }
 
 /// A session that has begun.
-pub struct Dialogue<'a, C> {
-    wire: &'a mut Wire,
+pub struct Dialogue<C> {
     sql: C,
+    wire: Wire,
     entry: Arc<Entry>,
     /// An extended-protocol message failed: all is skipped until Sync.
     skipping: bool,
@@ -123,13 +128,17 @@ pub struct Dialogue<'a, C> {
     /// Parameter types of a Parse.
     types: Vec<u32>,
     shown: ShownStatement,
+    /// The client's pauses are short: its session waits for it on its thread.
+    busy: bool,
+    /// Since when the session has no thread.
+    paused: Option<Instant>,
 }
 
 /// Keeps `cenote_sessions` true for prepared statements: the text belongs to a name, and runs come by the name.
 #[derive(Default)]
 struct ShownStatement {
-    texts: BTreeMap<String, Rc<str>>,
-    published: Option<Rc<str>>,
+    texts: BTreeMap<String, Arc<str>>,
+    published: Option<Arc<str>>,
 }
 
 impl ShownStatement {
@@ -150,7 +159,7 @@ impl ShownStatement {
 
     fn bound(&mut self, name: &str, entry: &Entry) {
         let text = self.texts.get(name);
-        let same = matches!((text, &self.published), (Some(text), Some(published)) if Rc::ptr_eq(text, published));
+        let same = matches!((text, &self.published), (Some(text), Some(published)) if Arc::ptr_eq(text, published));
         if let (Some(text), false) = (text, same) {
             entry.set_query(text);
             self.published = Some(text.clone());
@@ -163,45 +172,65 @@ impl ShownStatement {
     }
 }
 
-impl<'a, C: Conversation> Dialogue<'a, C> {
+impl<C: Conversation> Dialogue<C> {
     /// Begins a session on a connection whose startup is done.
-    pub fn new(wire: &'a mut Wire, sql: C, entry: Arc<Entry>) -> Self {
+    pub fn new(wire: Wire, sql: C, entry: Arc<Entry>) -> Self {
         Dialogue {
-            wire,
             sql,
+            wire,
             entry,
             skipping: false,
             text: String::new(),
             types: Vec::new(),
             shown: ShownStatement::default(),
+            busy: false,
+            paused: None,
         }
     }
 
-    /// Tells the client what it must know, then answers it until it leaves.
-    pub fn run(&mut self) -> End {
-        self.greet();
-        let result = self.ready();
-        let end = match result {
-            Ok(()) => loop {
-                match self.step() {
-                    Ok(()) => {}
-                    Err(end) => break end,
-                }
-            },
-            Err(end) => end,
-        };
-        match end {
-            End::Closed | End::Lost(_) if self.entry.is_ending() => End::Fatal(shutting_down()),
-            end => end,
+    /// Answers the client until it pauses (None) or the session ends.
+    pub fn go_on(&mut self) -> Option<End> {
+        if let Some(since) = self.paused.take() {
+            self.busy = since.elapsed() < PAUSE_MAX;
+        }
+        loop {
+            match self.step() {
+                Ok(true) => {}
+                Ok(false) => break self.pause(),
+                Err(End::Closed | End::Lost(_)) if self.entry.is_ending() => break Some(shutting_down().into()),
+                Err(end) => break Some(end),
+            }
         }
     }
 
-    fn greet(&mut self) {
+    /// Without a thread from here on, and with little memory.
+    fn pause(&mut self) -> Option<End> {
+        self.sql.pause();
+        self.wire.shrink();
+        self.text = String::new();
+        self.types = Vec::new();
+        self.paused = Some(Instant::now());
+        None
+    }
+
+    /// The connection.
+    pub fn wire(&self) -> &Wire {
+        &self.wire
+    }
+
+    /// Ends the session, which rolls back; what remains is the connection.
+    pub fn into_wire(self) -> Wire {
+        self.wire
+    }
+
+    /// Tells the client what it must know before its first statement.
+    pub fn greet(&mut self) -> std::result::Result<(), End> {
         for (name, value) in self.sql.reported_settings() {
             self.wire.out().parameter_status(name, &value);
         }
         let (id, secret) = (self.entry.id.to_be_bytes(), self.entry.secret().to_be_bytes());
         self.wire.out().message(b'K', &[id, secret].concat());
+        self.ready()
     }
 
     fn ready(&mut self) -> std::result::Result<(), End> {
@@ -212,8 +241,15 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
         self.wire.flush()
     }
 
-    fn step(&mut self) -> std::result::Result<(), End> {
-        let message = self.wire.next_message()?;
+    /// Answers one message; false: none came.
+    fn step(&mut self) -> std::result::Result<bool, End> {
+        match self.wire.next_message_or_pause(self.busy)? {
+            Some(message) => self.take(message).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    fn take(&mut self, message: Message) -> std::result::Result<(), End> {
         match message.tag {
             b'X' => Err(End::Closed),
             b'S' => self.sync(),
@@ -233,7 +269,7 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
         let result = match copy_text(self.wire.body(message), &mut self.text) {
             Ok(()) => {
                 self.shown.simple(&self.text, &self.entry);
-                self.sql.simple(&self.text, self.wire)
+                self.sql.simple(&self.text, &mut self.wire)
             }
             Err(error) => Err(error),
         };
@@ -357,7 +393,7 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
             .ok_or_else(malformed)?;
         name(&mut body)?.clone_into(&mut self.text);
         all_read(&body)?;
-        act(&mut self.sql, kind, &self.text, self.wire)?;
+        act(&mut self.sql, kind, &self.text, &mut self.wire)?;
         Ok(self.wire.alive()?)
     }
 
@@ -369,7 +405,7 @@ impl<'a, C: Conversation> Dialogue<'a, C> {
         self.entry.started();
         let result = self
             .sql
-            .execute(&self.text, u32::try_from(max_rows).unwrap_or(0), self.wire);
+            .execute(&self.text, u32::try_from(max_rows).unwrap_or(0), &mut self.wire);
         self.wire.alive()?;
         Ok(result?)
     }

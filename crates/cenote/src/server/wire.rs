@@ -8,8 +8,10 @@ use super::output::{OutBuffer, STREAM_BYTES, push_cstr};
 use super::registry::Entry;
 use bytes::{BufMut, BytesMut};
 use cenote_sql::{Field, Format, Formats, Names, Output, Result, SqlError, code};
+use rustix::net::RecvFlags;
 use std::io;
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,10 @@ pub const CONNECTION_FAILURE: &str = "08006";
 
 /// How long a client that is sent away has to read why.
 const LINGER: Duration = Duration::from_millis(500);
+
+/// How long a busy session keeps its thread while it waits for its client: longer than clients take from an answer to the
+/// next statement, so that those pay no hand-over.
+pub const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Why a session ends.
 #[derive(Debug)]
@@ -68,12 +74,43 @@ impl Wire {
         self.entry = Some(entry);
     }
 
+    /// The connection, for those that end it from another thread.
+    pub fn stream(&self) -> Arc<TcpStream> {
+        self.stream.clone()
+    }
+
+    /// The socket, as long as this exists.
+    pub fn socket(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+
+    /// Gives back the memory of buffers that hold nothing.
+    pub fn shrink(&mut self) {
+        self.input.shrink();
+        self.out.shrink();
+    }
+
+    /// The next message; None: it has not come within [`PAUSE_MAX`], or, without `patience`, is not here now.
+    pub fn next_message_or_pause(&mut self, patience: bool) -> std::result::Result<Option<Message>, End> {
+        loop {
+            match self.input.next_message() {
+                Ok(Some(message)) => return Ok(Some(message)),
+                Ok(None) if self.fill_by(patience)? => {}
+                Ok(None) => return Ok(None),
+                Err(error) => return Err(frame_lost(&error)),
+            }
+        }
+    }
+
     /// Waits for the next message.
     pub fn next_message(&mut self) -> std::result::Result<Message, End> {
         loop {
             match self.input.next_message() {
                 Ok(Some(message)) => return Ok(message),
-                Ok(None) => self.fill()?,
+                // After a pause it waits on: COPY keeps its thread.
+                Ok(None) => {
+                    self.fill()?;
+                }
                 Err(error) => return Err(frame_lost(&error)),
             }
         }
@@ -109,32 +146,41 @@ impl Wire {
             .set_read_timeout(Some(left))
             .map_err(|error| End::Lost(error.to_string()))?;
         if Instant::now() >= deadline {
-            return Err(End::Lost("the client did not finish its startup in time".into()));
+            return Err(startup_too_late());
         }
-        self.fill()
+        self.fill()?;
+        Ok(())
     }
 
-    /// Ends the time limits of the startup.
-    pub fn no_deadline(&mut self) -> std::result::Result<(), End> {
+    /// Ends the time limits of the startup: from now on a read ends after [`PAUSE_MAX`].
+    pub fn begin_session(&mut self) -> std::result::Result<(), End> {
         self.stream
-            .set_read_timeout(None)
+            .set_read_timeout(Some(PAUSE_MAX))
             .map_err(|error| End::Lost(error.to_string()))
     }
 
-    fn fill(&mut self) -> std::result::Result<(), End> {
+    /// Reads once; false: nothing came within the socket's time.
+    fn fill(&mut self) -> std::result::Result<bool, End> {
+        self.fill_by(true)
+    }
+
+    fn fill_by(&mut self, patience: bool) -> std::result::Result<bool, End> {
         loop {
-            match self.input.fill(&*self.stream) {
+            let read = match patience {
+                true => self.input.fill(&*self.stream),
+                false => self.input.fill(Present(&self.stream)),
+            };
+            match read {
                 Ok(0) if self.input.has_bytes() => {
                     return Err(End::Lost(
                         "the client closed the connection in the middle of a message".into(),
                     ));
                 }
                 Ok(0) => return Err(End::Closed),
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(true),
                 Err(error) => match error.kind() {
                     io::ErrorKind::Interrupted => {}
-                    // The deadline of the startup, which the caller looks at.
-                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Ok(()),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Ok(false),
                     _ => return Err(End::Lost(error.to_string())),
                 },
             }
@@ -245,6 +291,21 @@ impl Wire {
             (0..columns).for_each(|_| body.put_i16(format as i16));
             Ok(())
         })
+    }
+}
+
+/// The end of a connection that takes too long before its session begins.
+pub fn startup_too_late() -> End {
+    End::Lost("the client did not finish its startup in time".into())
+}
+
+/// Reads what has come and does not wait.
+struct Present<'a>(&'a TcpStream);
+
+impl io::Read for Present<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (read, _) = rustix::net::recv(self.0, buffer, RecvFlags::DONTWAIT)?;
+        Ok(read)
     }
 }
 

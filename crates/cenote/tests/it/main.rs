@@ -8,4 +8,5 @@ mod mount;
 mod pool;
 mod program;
 mod protocol;
+mod sessions;
 mod stub;

@@ -222,6 +222,7 @@ impl Conversation for ToySession {
         let stop = self.stop.clone();
         Canceller::new(move || stop.store(true, Ordering::SeqCst))
     }
+    fn pause(&mut self) {}
 }
 
 /// A server with the toy behind it, on a free port of the loopback interface.

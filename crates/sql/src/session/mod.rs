@@ -428,6 +428,14 @@ impl Session {
         }
     }
 
+    /// The client pauses: gives back memory that statements of the session use again and again.
+    pub fn pause(&mut self) {
+        if self.state == State::Idle {
+            self.scratch = Scratch::default();
+            self.tag = String::new();
+        }
+    }
+
     /// Settings to report at start (ParameterStatus): name and value.
     pub fn reported_settings(&self) -> Vec<(&'static str, String)> {
         self.env.settings.reported()
