@@ -155,7 +155,7 @@ impl FrameWait {
         self.turns += 1;
         rt::sleep(Nanos::from_micros(match self.turns {
             ..TURNS_SHORT => 20,
-            ..TURNS_MEDIUM => 1000,
+            TURNS_SHORT..TURNS_MEDIUM => 1000,
             _ => 10_000,
         }));
         Ok(())

@@ -37,7 +37,9 @@ pub use api::{
     Change, Changed, Direction, EngineOptions, Insert, Isolation, LockStrength, Locked, MemoryKind, Origins, Outcome,
     RemoteSource, RowBatch, Survive, Wait,
 };
-pub use catalog::{ColumnDef, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, Table, TableDef};
+pub use catalog::{
+    ColumnDef, Definitions, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, Table, TableDef,
+};
 pub use engine::{Engine, PoolStats, TierStats};
 pub use error::{Error, Result};
 pub use key::KeyRange;

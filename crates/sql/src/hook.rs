@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::output::{Field, Formats};
 use crate::settings::Settings;
 use bytes::BytesMut;
-use cenote_engine::{CancelFlag, ColumnType, Datum, Reader, SequenceDef, Table};
+use cenote_engine::{CancelFlag, ColumnType, Datum, Definitions, Reader};
 use sqlparser::ast::Query;
 use std::sync::Arc;
 
@@ -13,10 +13,8 @@ use std::sync::Arc;
 pub struct Scope {
     /// Snapshot of the statement, with this transaction's own writes.
     pub reader: Reader,
-    /// Tables as this transaction sees them.
-    pub tables: Vec<Arc<Table>>,
-    /// Sequences as this transaction sees them.
-    pub sequences: Vec<SequenceDef>,
+    /// Tables and sequences as this transaction sees them.
+    pub definitions: Definitions,
     /// Role name.
     pub user: String,
     /// Database name.

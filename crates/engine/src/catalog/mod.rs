@@ -5,10 +5,12 @@
 //! for writing (`Error::StaleTable`).
 
 mod codec;
+mod cow;
 mod defs;
 pub(crate) mod state;
 
 pub use defs::{ColumnDef, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, TableDef};
+pub use state::Definitions;
 
 use crate::error::{Error, Result};
 use crate::key;

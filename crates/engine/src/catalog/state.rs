@@ -2,7 +2,8 @@
 //!
 //! 1. The catalog is an ordinary clustered table (`catalog_table`): object id, kind, name, definition. So definitions have
 //!    MVCC, undo and recovery like rows.
-//! 2. `CatalogState` caches what is committed; `version` rises with each publication and is the key of plan caches.
+//! 2. `CatalogState` caches what is committed; `version` rises with each publication and is the key of plan caches. A change
+//!    makes a new `Catalog`, which shares with the one before all that it does not change.
 //! 3. A transaction that defines keeps its changes in an `Overlay`, applied over the committed state for itself only, and
 //!    published after its commit is durable.
 //! 4. `spaces` finds the table of a clustered tree, uncommitted ones included: rollback and purge meet rows by space.
@@ -12,6 +13,7 @@
 //! can reach them. Spaces that no definition names at start are orphans of a crash and are dropped.
 
 use super::codec::{decode_sequence, decode_table, encode_sequence, encode_table};
+use super::cow::CowMap;
 use super::{ColumnDef, PrimaryKey, SequenceDef, Table, TableDef};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -20,7 +22,6 @@ use crate::types::{ColumnType, Datum, DatumRef};
 use cenote_base::rt;
 use cenote_base::rt::HashMap;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Space of the catalog's tree.
@@ -35,9 +36,39 @@ const PRIVATE: u64 = 1 << 63;
 /// Tables and sequences by name.
 #[derive(Default, Clone)]
 pub(crate) struct Catalog {
-    pub tables: BTreeMap<String, Arc<Table>>,
-    pub by_id: HashMap<u32, Arc<Table>>,
-    pub sequences: BTreeMap<String, Arc<SequenceDef>>,
+    pub tables: CowMap<String, Arc<Table>>,
+    pub by_id: CowMap<u32, Arc<Table>>,
+    pub sequences: CowMap<String, Arc<SequenceDef>>,
+    /// Sequences' names by their ids.
+    sequence_names: CowMap<u32, String>,
+    /// Tables' ids by the names of their indexes and primary keys.
+    indexes: CowMap<String, u32>,
+}
+
+/// All definitions as a transaction sees them: a handle, cloned for nothing.
+#[derive(Clone)]
+pub struct Definitions(pub(crate) Arc<Catalog>);
+
+impl Definitions {
+    /// A table by its name. Before rows are read the transaction is asked whether it may.
+    pub fn table(&self, name: &str) -> Option<&Arc<Table>> {
+        self.0.tables.get(name)
+    }
+
+    /// A table by its id.
+    pub fn table_by_id(&self, id: u32) -> Option<&Arc<Table>> {
+        self.0.by_id.get(&id)
+    }
+
+    /// All tables, by name.
+    pub fn tables(&self) -> Vec<&Arc<Table>> {
+        self.0.tables.values()
+    }
+
+    /// All sequences, by name.
+    pub fn sequences(&self) -> Vec<&Arc<SequenceDef>> {
+        self.0.sequences.values()
+    }
 }
 
 /// A change of the catalog.
@@ -56,29 +87,55 @@ impl Catalog {
                 self.remove_table(table.id);
                 self.tables.insert(table.name.clone(), table.clone());
                 self.by_id.insert(table.id, table.clone());
+                for name in index_names(table) {
+                    self.indexes.insert(name.into(), table.id);
+                }
             }
             Definition::DropTable(id) => self.remove_table(*id),
             Definition::Sequence(def) => {
                 self.sequences.insert(def.name.clone(), def.clone());
+                self.sequence_names.insert(def.id, def.name.clone());
             }
-            Definition::DropSequence(id) => self.sequences.retain(|_, s| s.id != *id),
+            Definition::DropSequence(id) => {
+                if let Some(name) = self.sequence_names.remove(id) {
+                    self.sequences.remove(&name);
+                }
+            }
         }
     }
 
     fn remove_table(&mut self, id: u32) {
-        if let Some(old) = self.by_id.remove(&id) {
+        let Some(old) = self.by_id.remove(&id) else { return };
+        if self.tables.get(&old.name).is_some_and(|table| table.id == id) {
             self.tables.remove(&old.name);
         }
+        for name in index_names(&old) {
+            if self.indexes.get(name) == Some(&id) {
+                self.indexes.remove(name);
+            }
+        }
+    }
+
+    /// The table of an index and the index's position in it.
+    pub(crate) fn index(&self, name: &str) -> Option<(&Arc<Table>, usize)> {
+        let table = self.by_id.get(self.indexes.get(name)?)?;
+        Some((table, table.index_named(name)?))
+    }
+
+    /// A sequence by its id.
+    pub(crate) fn sequence_by_id(&self, id: u32) -> Option<&Arc<SequenceDef>> {
+        self.sequences.get(self.sequence_names.get(&id)?)
     }
 
     /// Whether a table, index or sequence has this name.
     pub(crate) fn has_relation(&self, name: &str) -> bool {
-        self.tables.contains_key(name)
-            || self.sequences.contains_key(name)
-            || self.tables.values().any(|t| {
-                t.index_named(name).is_some() || t.primary_key.as_ref().is_some_and(|primary| primary.name == name)
-            })
+        self.tables.contains_key(name) || self.sequences.contains_key(name) || self.indexes.contains_key(name)
     }
+}
+
+fn index_names(table: &Table) -> impl Iterator<Item = &str> {
+    let primary = table.primary_key.iter().map(|primary| primary.name.as_str());
+    primary.chain(table.indexes.iter().map(|index| index.name.as_str()))
 }
 
 /// The committed catalog and the table of each clustered space.

@@ -11,7 +11,7 @@ use super::index::{self, enter_one};
 use super::locks::{name_lock, table_lock};
 use super::{Tx, rollback};
 use crate::api::{Change, Direction, Insert};
-use crate::catalog::state::{self, Catalog, Definition};
+use crate::catalog::state::{self, Catalog, Definition, Definitions};
 use crate::catalog::{IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, Table, TableDef};
 use crate::error::{Error, Result};
 use crate::key::{self, KeyRange};
@@ -46,6 +46,11 @@ impl Tx {
         Ok(table)
     }
 
+    /// All definitions, as this transaction sees the catalog.
+    pub fn definitions(&self) -> Definitions {
+        Definitions(self.catalog())
+    }
+
     /// A table by object id.
     pub fn table_by_id(&self, id: u32) -> Result<Option<Arc<Table>>> {
         Ok(self.catalog().by_id.get(&id).cloned())
@@ -53,16 +58,12 @@ impl Tx {
 
     /// The definitions of all tables, by name. Before rows are read, [`Reader::refuse_replaced`] is asked.
     pub fn tables(&self) -> Result<Vec<Arc<Table>>> {
-        Ok(self.catalog().tables.values().cloned().collect())
+        Ok(self.catalog().tables.values().into_iter().cloned().collect())
     }
 
     /// The table of an index and the index's position in it.
     pub fn index(&self, name: &str) -> Result<Option<(Arc<Table>, usize)>> {
-        Ok(self
-            .catalog()
-            .tables
-            .values()
-            .find_map(|t| t.index_named(name).map(|i| (t.clone(), i))))
+        Ok(self.catalog().index(name).map(|(table, index)| (table.clone(), index)))
     }
 
     /// A sequence by name.
@@ -72,7 +73,8 @@ impl Tx {
 
     /// All sequences, by name.
     pub fn sequences(&self) -> Result<Vec<SequenceDef>> {
-        Ok(self.catalog().sequences.values().map(|s| (**s).clone()).collect())
+        let catalog = self.catalog();
+        Ok(catalog.sequences.values().into_iter().map(|s| (**s).clone()).collect())
     }
 
     /// Whether the handle is of the newest definition. The table's lock is held.
@@ -245,7 +247,9 @@ impl Tx {
         let _need = engine.pool.begin_need(Need::Cleanup);
         let table = self.claim_table(table, "DROP TABLE")?;
         let owned = |s: &SequenceDef| s.owned_by.is_some_and(|(id, _)| id == table.id);
-        for sequence in self.sequences()?.into_iter().filter(owned) {
+        let catalog = self.catalog();
+        let sequences = catalog.sequences.iter().map(|(_, sequence)| sequence);
+        for sequence in sequences.filter(|sequence| owned(sequence)) {
             self.change_definition(sequence.id, None)?;
             self.define(Definition::DropSequence(sequence.id));
         }
@@ -541,11 +545,8 @@ impl Tx {
     }
 
     fn sequence_by_id(&self, id: u32) -> Result<Arc<SequenceDef>> {
-        let catalog = self.catalog();
-        let found = catalog.sequences.values().find(|s| s.id == id);
-        found
-            .cloned()
-            .ok_or_else(|| Error::UndefinedObject(format!("sequence {id}")))
+        let found = self.catalog().sequence_by_id(id).cloned();
+        found.ok_or_else(|| Error::UndefinedObject(format!("sequence {id}")))
     }
 }
 

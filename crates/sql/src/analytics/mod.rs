@@ -89,7 +89,7 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// A user table by name.
     pub fn table(&self, name: &str) -> Option<&Arc<Table>> {
-        self.scope.tables.iter().find(|t| t.name == name)
+        self.scope.definitions.table(name)
     }
 
     /// The names of a relation's columns: a user table's, a catalog relation's, a system view's.

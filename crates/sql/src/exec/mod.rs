@@ -77,8 +77,7 @@ impl Run<'_> {
 pub fn scope(tx: &Tx, session: &SessionEnv) -> Result<Scope> {
     Ok(Scope {
         reader: tx.reader().clone(),
-        tables: tx.tables()?,
-        sequences: tx.sequences()?,
+        definitions: tx.definitions(),
         user: session.user.clone(),
         database: session.database.clone(),
         pid: session.pid,

@@ -300,8 +300,7 @@ impl Database {
     pub fn scope(&self) -> Scope {
         Scope {
             reader: self.tx.reader().clone(),
-            tables: self.tx.tables().expect("tables"),
-            sequences: self.tx.sequences().expect("sequences"),
+            definitions: self.tx.definitions(),
             user: "tester".into(),
             database: "cenote".into(),
             pid: 42,
@@ -361,15 +360,18 @@ impl Database {
 
     pub fn id(&self, name: &str) -> u32 {
         let scope = self.scope();
-        let tables = scope.tables.iter().filter(|t| t.name == name).map(|t| t.id);
+        let tables = scope.definitions.table(name).map(|t| t.id);
         let indexes = scope
-            .tables
-            .iter()
+            .definitions
+            .tables()
+            .into_iter()
             .flat_map(|t| t.indexes.iter())
             .filter(|i| i.name == name)
             .map(|i| i.id);
-        let sequences = scope.sequences.iter().filter(|s| s.name == name).map(|s| s.id);
+        let sequences = scope.definitions.sequences().into_iter();
+        let sequences = sequences.filter(|s| s.name == name).map(|s| s.id);
         tables
+            .into_iter()
             .chain(indexes)
             .chain(sequences)
             .next()

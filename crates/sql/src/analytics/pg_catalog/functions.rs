@@ -362,8 +362,9 @@ fn definitions(snapshot: &Arc<Snapshot>, name: &str) -> Option<Func> {
         "pg_database_size" => {
             let bytes: u64 = snapshot
                 .scope
-                .tables
-                .iter()
+                .definitions
+                .tables()
+                .into_iter()
                 .map(|t| snapshot.engine.table_bytes(t))
                 .sum();
             constant(name, ScalarValue::Int64(Some(bytes as i64)))
@@ -431,8 +432,9 @@ fn serial_sequence(snapshot: Arc<Snapshot>) -> Func {
             let position = table.column_named(&column);
             let owned = snapshot
                 .scope
-                .sequences
-                .iter()
+                .definitions
+                .sequences()
+                .into_iter()
                 .find(|s| s.owned_by.is_some_and(|(id, c)| id == table.id && Some(c) == position));
             Ok(owned.map(|s| format!("public.{}", quote_ident(&s.name))))
         })
@@ -443,9 +445,8 @@ fn relation_size(snapshot: Arc<Snapshot>, name: &str) -> Func {
     let bytes = move |id: i64| {
         snapshot
             .scope
-            .tables
-            .iter()
-            .find(|t| i64::from(t.id) == id)
+            .definitions
+            .table_by_id(u32::try_from(id).unwrap_or(0))
             .map_or(0, |t| snapshot.engine.table_bytes(t) as i64)
     };
     Func::of(name, DataType::Int64, move |call| {

@@ -14,7 +14,7 @@ pub(crate) fn of(snapshot: &Snapshot, name: &str) -> Vec<Row> {
             .map(|s| row! { "catalog_name" => catalog, "schema_name" => *s, "schema_owner" => snapshot.scope.user.as_str() })
             .collect(),
         "tables" => tables(snapshot),
-        "columns" => snapshot.scope.tables.iter().flat_map(|t| columns(catalog, t)).collect(),
+        "columns" => snapshot.scope.definitions.tables().into_iter().flat_map(|t| columns(catalog, t)).collect(),
         "table_constraints" => all.indexes().iter().filter(|i| i.constraint).map(|i| constraint(catalog, i)).collect(),
         "key_column_usage" | "constraint_column_usage" => all.indexes().iter().filter(|i| i.constraint).flat_map(|i| key_columns(catalog, i)).collect(),
         "sequences" => sequences(snapshot),
@@ -24,7 +24,7 @@ pub(crate) fn of(snapshot: &Snapshot, name: &str) -> Vec<Row> {
 
 fn tables(snapshot: &Snapshot) -> Vec<Row> {
     let catalog = snapshot.scope.database.as_str();
-    let user = snapshot.scope.tables.iter().map(|t| {
+    let user = snapshot.scope.definitions.tables().into_iter().map(|t| {
         row! { "table_catalog" => catalog, "table_schema" => "public", "table_name" => t.name.as_str(), "table_type" => "BASE TABLE", "is_insertable_into" => "YES", "is_typed" => "NO" }
     });
     let system = relations().iter().map(|r| {
@@ -102,5 +102,11 @@ fn sequences(snapshot: &Snapshot) -> Vec<Row> {
             "maximum_value" => s.max.to_string(), "increment" => s.increment.to_string(), "cycle_option" => if s.cycle { "YES" } else { "NO" },
         }
     };
-    snapshot.scope.sequences.iter().map(row).collect()
+    snapshot
+        .scope
+        .definitions
+        .sequences()
+        .into_iter()
+        .map(|s| row(s))
+        .collect()
 }

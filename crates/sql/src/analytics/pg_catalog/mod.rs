@@ -292,7 +292,7 @@ impl<'a> Objects<'a> {
     /// All indexes, primary keys among them.
     pub fn indexes(&self) -> Vec<IndexObject<'a>> {
         let mut all = Vec::new();
-        for table in self.snapshot.scope.tables.iter() {
+        for table in self.snapshot.scope.definitions.tables() {
             if let Some(key) = &table.primary_key {
                 all.push(IndexObject {
                     id: key.id,
@@ -441,13 +441,13 @@ pub(crate) fn names_by_id(snapshot: &Snapshot) -> HashMap<u32, String> {
             )
         })
         .collect();
-    for table in snapshot.scope.tables.iter() {
+    for table in snapshot.scope.definitions.tables() {
         names.insert(table.id, quote_ident(&table.name));
     }
     for index in (Objects { snapshot }).indexes() {
         names.insert(index.id, quote_ident(index.name));
     }
-    for sequence in snapshot.scope.sequences.iter() {
+    for sequence in snapshot.scope.definitions.sequences() {
         names.insert(sequence.id, quote_ident(&sequence.name));
     }
     names

@@ -33,21 +33,35 @@ pub(crate) fn of(snapshot: &Snapshot, name: &str) -> Vec<Row> {
         "pg_collation" => collations(),
         "pg_language" => vec![row! { "oid" => 14i64, "lanname" => "sql", "lanowner" => OWNER, "lanpltrusted" => true }],
         "pg_settings" => settings(snapshot),
-        "pg_tables" => snapshot.scope.tables.iter().map(|t| table_row(snapshot, t)).collect(),
+        "pg_tables" => snapshot
+            .scope
+            .definitions
+            .tables()
+            .into_iter()
+            .map(|t| table_row(snapshot, t))
+            .collect(),
         "pg_indexes" => all.indexes().iter().map(index_view_row).collect(),
-        "pg_sequence" => snapshot.scope.sequences.iter().map(sequence_row).collect(),
+        "pg_sequence" => snapshot
+            .scope
+            .definitions
+            .sequences()
+            .into_iter()
+            .map(|s| sequence_row(s))
+            .collect(),
         "pg_sequences" => snapshot
             .scope
-            .sequences
-            .iter()
+            .definitions
+            .sequences()
+            .into_iter()
             .map(|s| sequence_view_row(snapshot, s))
             .collect(),
         "pg_depend" => dependencies(&all),
         "pg_stat_activity" => activity(snapshot),
         "pg_stat_user_tables" | "pg_stat_all_tables" => snapshot
             .scope
-            .tables
-            .iter()
+            .definitions
+            .tables()
+            .into_iter()
             .map(|t| statistics_row(snapshot, t))
             .collect(),
         "pg_stat_database" => {
@@ -90,7 +104,7 @@ fn classes(all: &Objects<'_>) -> Vec<Row> {
         .iter()
         .map(|r| class(r.oid, r.name, schema(r.schema), r.kind, r.columns.len()))
         .collect();
-    for table in all.snapshot.scope.tables.iter() {
+    for table in all.snapshot.scope.definitions.tables() {
         let estimate = all.snapshot.engine.row_estimate(table);
         let mut row = class(table.id, &table.name, PUBLIC_SCHEMA, "r", table.columns.len());
         row.push((
@@ -112,8 +126,9 @@ fn classes(all: &Objects<'_>) -> Vec<Row> {
     rows.extend(
         all.snapshot
             .scope
-            .sequences
-            .iter()
+            .definitions
+            .sequences()
+            .into_iter()
             .map(|s| class(s.id, &s.name, PUBLIC_SCHEMA, "S", 3)),
     );
     rows
@@ -169,7 +184,7 @@ fn attributes(all: &Objects<'_>) -> Vec<Row> {
         let columns = relation.columns.iter().enumerate();
         rows.extend(columns.map(|(i, (name, ty))| attribute(relation.oid, i + 1, name, type_id(ty), -1)));
     }
-    for table in all.snapshot.scope.tables.iter() {
+    for table in all.snapshot.scope.definitions.tables() {
         rows.extend(
             table
                 .columns
@@ -189,7 +204,7 @@ fn attributes(all: &Objects<'_>) -> Vec<Row> {
             column_attribute(index.id, i + 1, &column)
         }));
     }
-    for sequence in all.snapshot.scope.sequences.iter() {
+    for sequence in all.snapshot.scope.definitions.sequences() {
         let columns = [("last_value", 20), ("log_cnt", 20), ("is_called", 16)];
         rows.extend(
             columns
@@ -258,7 +273,13 @@ fn defaults(all: &Objects<'_>) -> Vec<Row> {
             .map(|(i, text)| row! { "oid" => id.wrapping_add(i as u32) | DEFAULT_IDS, "adrelid" => table.id, "adnum" => i + 1, "adbin" => text })
             .collect::<Vec<Row>>()
     };
-    all.snapshot.scope.tables.iter().flat_map(|t| of_table(t)).collect()
+    all.snapshot
+        .scope
+        .definitions
+        .tables()
+        .into_iter()
+        .flat_map(|t| of_table(t))
+        .collect()
 }
 
 fn databases(snapshot: &Snapshot) -> Vec<Row> {
@@ -326,8 +347,9 @@ fn dependencies(all: &Objects<'_>) -> Vec<Row> {
     let owned = all
         .snapshot
         .scope
-        .sequences
-        .iter()
+        .definitions
+        .sequences()
+        .into_iter()
         .filter_map(|s| s.owned_by.map(|(table, column)| (s.id, table, column)));
     let mut rows: Vec<Row> = owned
         .map(|(sequence, table, column)| row! { "classid" => CLASS, "objid" => sequence, "refclassid" => CLASS, "refobjid" => table, "refobjsubid" => column + 1, "deptype" => "a" })
