@@ -21,8 +21,8 @@ use crate::pool::Pool;
 
 /// A checkpoint is taken at least this often while there is something to note.
 const CHECKPOINT_EVERY: Nanos = Nanos::from_millis(30_000);
-/// How often the log's length is looked at.
-const FLUSH_TURN: Nanos = Nanos::from_millis(100);
+/// How often the log's length is looked at, unless told otherwise.
+pub(crate) const FLUSH_TURN: Nanos = Nanos::from_millis(100);
 /// How often remote memory that was lost is looked for.
 const REMOTE_TURN: Nanos = Nanos::from_millis(1000);
 /// Bytes mapped ahead at once.
@@ -144,7 +144,7 @@ impl Pool {
     fn serve_flush(&self) {
         let mut last = rt::now();
         while !self.stopping() {
-            self.signals.flush.wait_timeout(FLUSH_TURN);
+            self.signals.flush.wait_timeout(self.flush_turn);
             self.signals.flush.reset();
             let mut done = self.keep_log_short();
             if done.is_ok() && rt::now().since(last) > CHECKPOINT_EVERY {

@@ -18,8 +18,11 @@ use std::ops::Range;
 
 use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use cenote_base::{Lsn, PageId, Result};
 
+use crate::latch;
 use crate::layout::FrameState;
 use crate::pool::{Hint, Pool};
 use crate::slots;
@@ -38,9 +41,12 @@ impl Pool {
         if position > before {
             // Groups whose stamps were seen lie below the tail of now.
             let log = self.storage.log();
-            log.wait_durable(log.tail())?;
+            if !planted(Fault::CheckpointBeforeImage) {
+                log.wait_durable(log.tail())?;
+            }
             self.storage.checkpoint(position)?;
             self.checkpoint_lsn.store(position.raw(), Ordering::Relaxed);
+            mark::pass(Mark::CheckpointMoved);
         }
         Ok(position.max(before))
     }
@@ -48,21 +54,35 @@ impl Pool {
     /// At or below every change that is not in storage.
     fn oldest_unsaved(&self) -> Lsn {
         let mut oldest = self.storage.log().tail().raw();
-        if let Some(floor) = slots::least_floor(&self.frames) {
+        let floor = slots::least_floor(&self.frames).filter(|_| !planted(Fault::CheckpointFloor));
+        if let Some(floor) = floor {
             oldest = oldest.min(floor.raw());
         }
-        let frames = &self.frames.descriptors()[..self.touched()];
-        for d in frames {
-            let rec = d.rec.load(Ordering::Acquire);
-            if rec != 0 {
-                oldest = oldest.min(rec);
-            }
+        oldest = oldest.min(self.oldest_in_frames());
+        if planted(Fault::CheckpointTail) {
+            oldest = self.storage.log().tail().raw().min(self.oldest_in_frames());
         }
         // After the frames: a page that leaves one is noted below before its frame is clean.
         match self.lower.oldest_unsaved() {
             0 => Lsn::from_raw(oldest),
             below => Lsn::from_raw(oldest.min(below)),
         }
+    }
+
+    /// The least `rec` of all dirty frames.
+    fn oldest_in_frames(&self) -> u64 {
+        let passes_latched = planted(Fault::CheckpointLatched);
+        let (mut oldest, frames) = (u64::MAX, &self.frames.descriptors()[..self.touched()]);
+        for d in frames {
+            if passes_latched && latch::is_exclusive(d.latch.load(Ordering::Acquire)) {
+                continue;
+            }
+            let rec = d.rec.load(Ordering::Acquire);
+            if rec != 0 {
+                oldest = oldest.min(rec);
+            }
+        }
+        oldest
     }
 
     /// Frames that were ever used.
@@ -152,6 +172,7 @@ impl Pool {
                 self.log_limit / 4
             };
             let before = Lsn::from_raw(tail.raw().saturating_sub(keep));
+            mark::pass(Mark::LogLong);
             self.flush_before(before)?;
             self.checkpoint()?;
         }

@@ -14,6 +14,8 @@
 
 use cenote_base::Result;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{self, Nanos};
 
 use crate::layout::FrameState;
@@ -102,7 +104,8 @@ impl Pool {
         let mut written = self.push_down(&pushed);
         // Asked after the push: what the tier below would not take goes to storage.
         let dirty: Vec<u32> = of(WayOut::Save);
-        if written.is_ok() && !dirty.is_empty() {
+        if written.is_ok() && !dirty.is_empty() && !planted(Fault::EvictDirty) {
+            mark::pass(Mark::DirtyEvicted);
             written = self.write_back(&dirty).map(drop);
         }
         let mut freed = 0;
@@ -172,7 +175,8 @@ impl Pool {
         let idle = d.recency.load(Ordering::Relaxed) == 0;
         // Whoever writes the page somewhere has copied it, and counts on the frame to stay.
         let page = self.page_in(frame).filter(|_| used && idle && !self.is_writing(frame));
-        if !page.is_some_and(|page| self.lower.let_go(page, &self.trace_of(frame))) {
+        let lets_go = |page| planted(Fault::EvictDirty) || self.lower.let_go(page, &self.trace_of(frame));
+        if !page.is_some_and(lets_go) {
             self.unlatch(latched, false);
             return Ok(false);
         }

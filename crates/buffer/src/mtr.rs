@@ -22,6 +22,7 @@
 use std::marker::PhantomData;
 
 use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::seam::Points;
 use cenote_base::rt::{self, atomic::Ordering};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
@@ -466,6 +467,7 @@ impl<'p> Mtr<'p> {
                 pool.storage.log().append(group, Some(&mut patch))?
             }
         };
+        mark::pass(Mark::CommitLogged);
         if planted(Fault::StalledCommit) {
             stall();
         }
@@ -485,6 +487,7 @@ impl<'p> Mtr<'p> {
             self.pool.frames.page(held.latched.frame).copy_out(0, &mut parts.image);
             parts.group.image(record, &parts.image);
             held.base = true;
+            mark::pass(Mark::ImageLogged);
             bump(&self.pool.counters().images_logged, 1);
         }
     }
@@ -610,7 +613,7 @@ impl Pool {
                 bump(&self.counters().misses, 1);
                 set_state(self.frames.descriptor(claimed.frame), FrameState::Used);
                 self.lists().put(List::Warm, claimed.frame);
-                if self.host {
+                if self.host && !planted(Fault::NewPageFlush) {
                     // The latch was flushed when the frame was free. Until commit nothing else in memory says which page is in it, and
                     // its redo is durable before that.
                     self.persist_descriptor(claimed.frame);

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
-use cenote_base::rt::{self, JoinHandle, Local, Mutex, RwLock};
+use cenote_base::rt::{self, JoinHandle, Local, Mutex, Nanos, RwLock};
 use cenote_base::{Error, Result};
 use cenote_fabric::{
     self as fabric, Identity, Kind as RegionKind, MirrorKeeper, Region, RegionOptions, coherence, default_path,
@@ -84,6 +84,8 @@ pub struct Config {
     /// Redo that a recovery without the region may have to read, in bytes: beyond half of it pages are
     /// written back by age.
     pub log_limit: u64,
+    /// How often the log's length is looked at.
+    pub flush_turn: Nanos,
     /// Bytes of a log segment.
     pub segment_bytes: u64,
     /// Whether the pool has threads of its own. Tests may do without.
@@ -110,6 +112,7 @@ impl Config {
             survive: Survive::Process,
             ring: None,
             log_limit: 1 << 30,
+            flush_turn: background::FLUSH_TURN,
             segment_bytes: 16 << 20,
             background: true,
             scan_limit: 64 << 30,
@@ -432,6 +435,7 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn
         checkpoint_mutex: Mutex::new(()),
         write_gate: RwLock::new(()),
         log_limit: config.log_limit,
+        flush_turn: config.flush_turn,
         replay_stretch: config.replay_stretch,
         abandoned: AtomicBool::new(false),
     })

@@ -20,8 +20,9 @@ use std::sync::Arc;
 use cenote_base::page_io::PageRead;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::seam::{Plain, Points, Seam};
-use cenote_base::rt::{self, Event, Local, Mutex, RwLock, Spin};
+use cenote_base::rt::{self, Event, Local, Mutex, Nanos, RwLock, Spin};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_fabric::observe::{Access, Observer};
 use cenote_fabric::{Region, coherence};
@@ -97,6 +98,7 @@ pub struct Pool {
     /// Held for reading by write-backs under way, for writing by whoever drops pages unwritten.
     pub(crate) write_gate: RwLock<()>,
     pub(crate) log_limit: u64,
+    pub(crate) flush_turn: Nanos,
     /// Redo that a replay gathers before it applies it, in bytes.
     pub(crate) replay_stretch: usize,
     /// Tests: destructors leave the region as it is, as if the process had died.
@@ -347,7 +349,7 @@ impl Pool {
 
     /// Rule 5a: the latch is in memory before the page changes.
     pub(crate) fn latched(&self, frame: u32) {
-        if self.host {
+        if self.host && !planted(Fault::LatchFlush) {
             self.persist_descriptor(frame);
         }
     }
@@ -485,7 +487,7 @@ impl Pool {
         d.rec.store(trace.rec, Ordering::Relaxed);
         d.chain.store(trace.chain, Ordering::Relaxed);
         d.recency.store(0, Ordering::Relaxed);
-        if self.host {
+        if self.host && !planted(Fault::LoadFlush) {
             self.persist_page(latched.frame);
         }
         set_state(d, FrameState::Used);
@@ -512,6 +514,7 @@ impl Pool {
                 self.signals.evict.set();
                 return Ok(None);
             };
+            mark::pass(Mark::FrameFound);
             let Some(latched) = self.try_latch_exclusive(frame)? else {
                 // Somebody looks at a frame that held a page a moment ago: gone in no time.
                 drop(lists);

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use cenote_base::page_io::{PageIo, PageRead};
 use cenote_base::rt::HashMap;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
 use cenote_fabric::observe::Access;
 use cenote_storage::redo::{self, page_header};
@@ -365,7 +366,7 @@ impl Pool {
         }
         report.lists_repaired = true;
         let mut lists = self.lists_alone();
-        let undone = found == HELD && lists.undo();
+        let undone = found == HELD && (planted(Fault::ListUndo) || lists.undo());
         if found == REBUILDING || !undone {
             lists.rebuild();
         }

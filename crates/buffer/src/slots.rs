@@ -6,6 +6,7 @@
 //!
 //! Which entries of a slot are in use is kept in local memory, by the slot's thread alone.
 
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Local, atomic::AtomicU64, atomic::Ordering};
 use cenote_base::{Error, Lsn, Result};
 use cenote_fabric::observe::Access;
@@ -46,7 +47,9 @@ impl Slots {
         if header.slots_used.load(Ordering::Relaxed) <= thread as u32 {
             header.slots_used.fetch_max(thread as u32 + 1, Ordering::AcqRel);
         }
-        slot.frames[index].store(frame + 1, Ordering::Release);
+        if !planted(Fault::SlotEntry) {
+            slot.frames[index].store(frame + 1, Ordering::Release);
+        }
         Ok(Entry {
             thread: thread as u16,
             index: index as u16,

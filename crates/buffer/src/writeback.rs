@@ -17,6 +17,7 @@
 use cenote_base::page_io::PageIo;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{self};
 use cenote_base::{Lsn, PAGE_SIZE, PageId, Result};
 
@@ -149,12 +150,13 @@ impl Pool {
 
     /// Storage has the page as of the copy.
     fn saved(&self, d: &Descriptor, copy: &Copied) {
-        let all = d.lsn.load(Ordering::Relaxed) == copy.lsn;
+        let all = d.lsn.load(Ordering::Relaxed) == copy.lsn || planted(Fault::SavedWhole);
         if all {
             d.head.store(0, Ordering::Release);
             d.chain.store(0, Ordering::Release);
             d.rec.store(0, Ordering::Release);
         } else {
+            mark::pass(Mark::ChangedInFlight);
             since_copy(d, copy);
         }
         d.seal();

@@ -3,8 +3,10 @@
 use crate::engine::FIRST_SPACE;
 use crate::error::{Error, Result};
 use crate::tx::cts;
+use crate::tx::status::Sizes;
 use crate::undo;
 use cenote_base::TxId;
+use cenote_base::rt::Nanos;
 use cenote_buffer::Geometry;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -253,6 +255,49 @@ impl Origins {
     }
 }
 
+/// Sizes at which something begins: a write-back, the reuse of a file, a look at another place. The usual ones suit a server; the
+/// simulator and tests draw small ones, so that each threshold is crossed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuning {
+    /// Redo that a recovery without the region may have to read, in bytes: beyond half of it pages are written back by age.
+    pub log_limit: u64,
+    /// How often the log's length is looked at.
+    pub flush_turn: Nanos,
+    /// Bytes of a log segment, a multiple of 4096, at least 64 KiB; one that exists keeps its own.
+    pub segment_bytes: u64,
+    /// Regions up to so many bytes have their descriptors looked at one by one by an instant recovery.
+    pub scan_limit: u64,
+    /// Transactions whose status is found without a look at pages or at a table behind a lock.
+    pub status_ring: u64,
+    /// Transaction numbers that are reserved in the control file at a time.
+    pub tx_block: u64,
+    /// Pages of commit timestamps, and of an undo segment, that are given back to the disk at a time.
+    pub give_back_pages: u32,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning {
+            log_limit: 1 << 30,
+            flush_turn: Nanos::from_millis(100),
+            segment_bytes: 16 << 20,
+            scan_limit: 64 << 30,
+            status_ring: 1 << 16,
+            tx_block: 1 << 16,
+            give_back_pages: 64,
+        }
+    }
+}
+
+impl Tuning {
+    pub(crate) fn status(&self) -> Sizes {
+        Sizes {
+            ring: self.status_ring,
+            block: self.tx_block,
+        }
+    }
+}
+
 /// How to open a database.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -276,6 +321,8 @@ pub struct EngineOptions {
     pub background: bool,
     /// Where the numbers of a new database begin.
     pub origins: Origins,
+    /// Sizes at which something begins.
+    pub tuning: Tuning,
 }
 
 impl EngineOptions {
@@ -292,6 +339,7 @@ impl EngineOptions {
             numa_node: None,
             background: true,
             origins: Origins::default(),
+            tuning: Tuning::default(),
         }
     }
 

@@ -54,7 +54,7 @@ impl Engine {
     fn check_as_defined(&self, reader: &mut Reader, table: &Arc<Table>, report: &mut CheckReport) -> Result<()> {
         let mut table = table.clone();
         for _ in 0..TRIES {
-            let before = (report.summary.len(), report.problems.len());
+            let before = (report.summary.len(), report.problems.len(), report.entries_of_others);
             reader.refresh();
             let checked = self.check_table(reader, &table, report);
             let now = self.catalog.current().by_id.get(&table.id).cloned();
@@ -66,6 +66,7 @@ impl Engine {
             }
             report.summary.truncate(before.0);
             report.problems.truncate(before.1);
+            report.entries_of_others = before.2;
             let Some(now) = now else { return Ok(()) };
             table = now;
         }
@@ -181,6 +182,7 @@ impl Engine {
                 index.name
             ));
         }
+        report.entries_of_others += hints;
         report.summary.push(format!(
             "index \"{}\": {live} rows, {hints} entries of other versions",
             index.name

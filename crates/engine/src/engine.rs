@@ -34,6 +34,7 @@ use crate::tx::status::TxTable;
 use crate::undo::{self, Segment, Writer};
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{HashMap, HashSet};
 use cenote_base::{Lsn, PageId};
 use cenote_buffer::{BufferPool, Config, Kind};
@@ -118,6 +119,8 @@ pub struct Engine {
     pub(crate) reclaimed: rt::Mutex<HashSet<u32>>,
     meta: rt::Mutex<()>,
     pub(crate) purge: Purge,
+    /// Pages that purge gives back to the disk at a time, of commit timestamps and of an undo segment.
+    pub(crate) give_back_pages: u32,
     pub(crate) losers: Losers,
     report: rt::Mutex<RecoveryReport>,
     pub(crate) stopping: AtomicBool,
@@ -141,7 +144,8 @@ impl Engine {
             cts: CtsPages::open(&pool)?,
             storage: Store(storage),
             slots: Arc::new(Slots::new()),
-            txs: TxTable::new(first),
+            txs: TxTable::new(first, options.tuning.status()),
+            give_back_pages: options.tuning.give_back_pages.max(1),
             waits: Waits::default(),
             table_locks: TableLocks::default(),
             row_locks: RowLocks::default(),
@@ -333,6 +337,9 @@ impl Engine {
     /// Removes a space's pages and file.
     pub(crate) fn drop_space(&self, space: u32) -> Result<()> {
         self.row_numbers.lock().remove(&space);
+        if planted(Fault::DropOrder) {
+            self.pool.discard_space(space)?;
+        }
         // The file first: while frames stand for it, checkpoints stay below its redo, so that a crash in between leaves
         // either a whole space or none.
         if self.storage.0.pages().has_space(space) {
@@ -489,6 +496,9 @@ fn config(options: &EngineOptions) -> Config {
         Survive::Host => cenote_buffer::Survive::Host,
     };
     config.background = options.background;
+    let tuning = options.tuning;
+    (config.log_limit, config.segment_bytes) = (tuning.log_limit, tuning.segment_bytes);
+    (config.flush_turn, config.scan_limit) = (tuning.flush_turn, tuning.scan_limit);
     config.numa_node = options.numa_node;
     config
 }

@@ -35,7 +35,7 @@ mod undo;
 
 pub use api::{
     Change, Changed, Direction, EngineOptions, Insert, Isolation, LockStrength, Locked, MemoryKind, Origins, Outcome,
-    RemoteSource, RowBatch, Survive, Wait,
+    RemoteSource, RowBatch, Survive, Tuning, Wait,
 };
 pub use catalog::{
     ColumnDef, Definitions, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, Table, TableDef,

@@ -30,15 +30,14 @@ use crate::undo::{self, Ended, Segment};
 use cenote_base::PageId;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use crew::{Crew, Round};
 use needed::{Entries, Memos, Version};
 use std::sync::{Arc, Weak};
 
 /// Longest pause between two rounds.
 const PAUSE: rt::Nanos = rt::Nanos::from_millis(50);
-/// Pages below the tail that are worth punching.
-const PUNCH: u32 = 64;
-
 /// Pages emptied in one mini-transaction.
 const EMPTIED_AT_ONCE: usize = 16;
 
@@ -108,7 +107,8 @@ impl Engine {
         self.purge.horizon.fetch_max(horizon, Ordering::SeqCst);
         self.raise_low_water(horizon);
         let passed = self.purge_segments(horizon)?;
-        if let Some(past) = self.cts.take_past(self.txs.low_water(), PUNCH) {
+        if let Some(past) = self.cts.take_past(self.txs.low_water(), self.give_back_pages) {
+            mark::pass(Mark::CtsGivenBack);
             for pages in past.pages.iter().cloned() {
                 self.give_back(cts::SPACE, pages, cts::KIND_CTS)?;
             }
@@ -152,6 +152,9 @@ impl Engine {
     /// slot; so reading `next`, slots, queues in this order misses none.
     fn raise_low_water(&self, horizon: u64) {
         let next = self.txs.next();
+        if planted(Fault::LowWater) {
+            return self.txs.raise_low_water(next);
+        }
         let mut low = self.slots.oldest_tx(next);
         for segment in self.segments.read().iter() {
             // Within a segment both positions and numbers rise (see `Ended::tx`).
@@ -174,8 +177,9 @@ impl Engine {
         if passed > 0 {
             self.log_tail(segment)?;
         }
-        let past = segment.past(u64::from(PUNCH));
+        let past = segment.past(u64::from(self.give_back_pages));
         for pages in segment.pages(&past) {
+            mark::pass(Mark::UndoGivenBack);
             self.give_back(undo::SPACE_BASE + u32::from(segment.number), pages, undo::KIND_UNDO)?;
         }
         segment.note_given_back(past);
@@ -214,7 +218,11 @@ impl Engine {
     /// Frees frames and file blocks of pages that nobody will read again. The log gets an empty page for each first, so that
     /// a replay never asks storage for a page that is gone; that has to be durable before the blocks go.
     fn give_back(&self, space: u32, pages: std::ops::Range<u32>, kind: u8) -> Result<()> {
-        for step in pages.clone().step_by(EMPTIED_AT_ONCE) {
+        let emptied = pages
+            .clone()
+            .step_by(EMPTIED_AT_ONCE)
+            .filter(|_| !planted(Fault::EmptiedPages));
+        for step in emptied {
             let mut m = self.pool.mtr();
             let mut some = step..pages.end.min(step + EMPTIED_AT_ONCE as u32);
             // Should one fail, those before it are empty, which does no harm.

@@ -28,6 +28,7 @@ use crate::undo::{self, Ended, Segment, Writer};
 use cenote_base::rt;
 use cenote_base::rt::HashSet;
 use cenote_base::rt::atomic::{AtomicBool, AtomicUsize, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
@@ -221,6 +222,10 @@ pub(crate) fn adopt(engine: &Engine, losers: &mut [Loser], first: u64) -> Result
     let mut low = first;
     for loser in &mut *losers {
         let lease = engine.slots.lease_always();
+        if planted(Fault::LoserAdopted) {
+            loser.lease = Some(lease);
+            continue;
+        }
         engine.txs.adopt(&engine.slots, lease.slot, loser.seq);
         loser.lease = Some(lease);
         low = low.min(loser.seq);
@@ -264,7 +269,9 @@ pub(crate) fn read_catalog(engine: &Arc<Engine>, losers: &mut [Loser]) -> Result
 /// table, which rollbacks and purge go by, while everybody else writes by the one before: spaces of the one go in the middle of
 /// another's rollback, and entries that were made by the other are not found again.
 fn lock_defined(engine: &Engine, losers: &mut [Loser], by: u64, table: Option<u32>) {
-    let Some(table) = table.map(table_lock) else { return };
+    let Some(table) = table.map(table_lock).filter(|_| !planted(Fault::LoserTables)) else {
+        return;
+    };
     if let Some(loser) = losers.iter_mut().find(|loser| loser.seq == by)
         && engine.table_locks.try_exclusive(table, by).is_ok()
     {

@@ -15,6 +15,8 @@ use crate::wire::{
     self, AuditReport, Hello, MirrorRequest, OpenRequest, Opened, PoolStatus, Reply, Request, Role, VERSION, Welcome,
 };
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::{Connection, Network};
@@ -188,8 +190,11 @@ impl GrantedMemory {
         map: impl FnOnce(&Self) -> Result<T>,
     ) -> Result<(Self, T)> {
         let memory = Self::ask(network, credentials, wish, on_revoked)?;
+        mark::pass(Mark::GrantAnswered);
         let mapped = map(&memory)?;
-        memory.shared.confirm()?;
+        if !planted(Fault::GrantConfirm) {
+            memory.shared.confirm()?;
+        }
         Ok((memory, mapped))
     }
 

@@ -36,6 +36,7 @@ pub mod explorer;
 pub mod link;
 pub mod memory;
 pub mod message;
+pub mod mutations;
 pub mod net;
 pub mod rdma;
 mod run;

@@ -9,6 +9,7 @@ use cenote_base::rt::fault::Fault;
 use cenote_sim::explorer::explore::{Failure, deaths, limits_of, limits_text};
 use cenote_sim::explorer::worker::{self, Job};
 use cenote_sim::explorer::{Order, Summary, explore, shrink};
+use cenote_sim::mutations;
 use cenote_sim::worlds::{Limits, Name};
 use clap::Parser;
 
@@ -37,9 +38,9 @@ struct Arguments {
     /// Tell the first failure as it is.
     #[arg(long)]
     no_shrink: bool,
-    /// Break a rule on purpose, to see whether it is noticed.
-    #[arg(long, value_parser = fault)]
-    plant: Option<Fault>,
+    /// Break a rule on purpose, to see whether it is noticed; or all, one after the other, each in its world.
+    #[arg(long, value_parser = plant)]
+    plant: Option<Plant>,
     /// Look for a shorter run for so many seconds.
     #[arg(long, default_value_t = 60)]
     shrink_seconds: u64,
@@ -65,10 +66,21 @@ fn world(text: &str) -> Result<World, String> {
     text.parse().map(|name| World(Some(name)))
 }
 
-fn fault(text: &str) -> Result<Fault, String> {
-    let known = || Fault::ALL.map(Fault::name).join(", ");
-    let found = Fault::ALL.into_iter().find(|f| f.name() == text);
-    found.ok_or_else(|| format!("there is no fault \"{text}\" to plant: there are {}", known()))
+/// A rule to break, or all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plant {
+    One(Fault),
+    All,
+}
+
+fn plant(text: &str) -> Result<Plant, String> {
+    if text == "all" {
+        return Ok(Plant::All);
+    }
+    let known = || Fault::ALL.iter().map(|f| f.name()).collect::<Vec<_>>().join(", ");
+    let found = Fault::ALL.iter().find(|f| f.name() == text);
+    let found = found.ok_or_else(|| format!("there is no fault \"{text}\" to plant: there are all, {}", known()));
+    found.map(|fault| Plant::One(*fault))
 }
 
 fn worlds() -> String {
@@ -99,11 +111,14 @@ fn run(arguments: &Arguments) -> std::io::Result<ExitCode> {
             seeds,
             stride: arguments.stride,
             limits,
-            plant: arguments.plant,
+            plant: planted(arguments),
         })?;
         return Ok(ExitCode::SUCCESS);
     }
     let order = order(arguments, limits)?;
+    if arguments.plant == Some(Plant::All) {
+        return plant_all(arguments, &order);
+    }
     let mut summary = explore(&order)?;
     if let (Some(failure), false) = (summary.failure.clone(), arguments.no_shrink) {
         eprintln!(
@@ -116,8 +131,40 @@ fn run(arguments: &Arguments) -> std::io::Result<ExitCode> {
             Duration::from_secs(arguments.shrink_seconds),
         )?);
     }
-    tell(&summary);
+    tell(&summary, order.plant);
     Ok(ExitCode::from(u8::from(summary.failure.is_some())))
+}
+
+fn planted(arguments: &Arguments) -> Option<Fault> {
+    match arguments.plant {
+        Some(Plant::One(fault)) => Some(fault),
+        Some(Plant::All) | None => None,
+    }
+}
+
+/// Breaks each rule in its world, and says after how many seeds that was noticed. With `--world`, those of that world alone.
+fn plant_all(arguments: &Arguments, order: &Order) -> std::io::Result<ExitCode> {
+    let all: Vec<_> = mutations::all()
+        .filter(|m| arguments.world.0.is_none_or(|world| world == m.world))
+        .collect();
+    let (mut found, first) = (0, arguments.seed.unwrap_or(1));
+    println!(
+        "{:<24} {:<13} {:>7} {:>7}  first seen as",
+        "mutation", "world", "seeds", "seconds"
+    );
+    for (n, mutation) in all.iter().enumerate() {
+        eprint!("\r{} of {}: {:<24}", n + 1, all.len(), mutation.fault.name());
+        let result = mutation.run(order, first, arguments.seeds.unwrap_or(mutation.seeds))?;
+        found += usize::from(result.seen.is_some());
+        let (seeds, seen) = match &result.seen {
+            Some((seeds, what)) => (seeds.to_string(), what.as_str()),
+            None => (format!("> {}", result.seeds), "not noticed"),
+        };
+        let (name, world, seconds) = (mutation.fault.name(), mutation.world.text(), result.time.as_secs_f64());
+        println!("{name:<24} {world:<13} {seeds:>7} {seconds:>7.1}  {seen}");
+    }
+    println!("{found} of {} were noticed", all.len());
+    Ok(ExitCode::from(u8::from(found < all.len())))
 }
 
 fn limits(arguments: &Arguments) -> Limits {
@@ -144,12 +191,12 @@ fn order(arguments: &Arguments, limits: Limits) -> std::io::Result<Order> {
         time: arguments.minutes.map(|m| Duration::from_secs_f64(m * 60.0)),
         jobs: arguments.jobs.unwrap_or(cores).max(1),
         limits,
-        plant: arguments.plant,
+        plant: planted(arguments),
         quiet: false,
     })
 }
 
-fn tell(summary: &Summary) {
+fn tell(summary: &Summary, plant: Option<Fault>) {
     let minutes = summary.time.as_secs_f64() / 60.0;
     println!(
         "{} seeds in {:.1} s ({:.0} a minute): {} transactions, {} deaths",
@@ -165,16 +212,17 @@ fn tell(summary: &Summary) {
         }
     }
     match &summary.failure {
-        Some(failure) => tell_failure(failure),
+        Some(failure) => tell_failure(failure, plant),
         None => println!("nothing is wrong"),
     }
 }
 
-fn tell_failure(failure: &Failure) {
+fn tell_failure(failure: &Failure, plant: Option<Fault>) {
     println!("\nFAILED: seed {} of world {}", failure.seed, failure.world);
     failure.lines.iter().for_each(|line| println!("  {line}"));
+    let plant = plant.map_or(String::new(), |fault| format!(" --plant {}", fault.name()));
     println!(
-        "\nagain: cenote sim --world {} --seed {} --no-shrink --limits {}",
+        "\nagain: cenote sim --world {} --seed {} --no-shrink --limits {}{plant}",
         failure.world,
         failure.seed,
         limits_text(failure.limits)

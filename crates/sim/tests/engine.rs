@@ -654,7 +654,8 @@ fn take_back_beside_an_index_that_a_crash_left(seed: u64) {
 }
 
 /// Found by world `ddl` (seed 51002591): a session took its own rows back by the definition that a loser had left, and the loser's rollback
-/// removed the new index under it: F0000, "there is no space". The loser holds the table until it is taken back.
+/// removed the new index under it: F0000, "there is no space". The loser holds the table until it is taken back. (With
+/// `Fault::LoserTables` planted this fails.)
 #[test]
 fn rows_are_taken_back_beside_an_index_that_a_crash_left() {
     for seed in seeds(20) {

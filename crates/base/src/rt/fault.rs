@@ -13,120 +13,173 @@
 use super::seamed;
 use std::cell::Cell;
 
-/// A rule that can be broken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Fault {
+macro_rules! faults {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// A rule that can be broken.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Fault {
+            $($(#[$doc])* $name,)*
+            /// Breaks no rule: some commits stand still for long between their place in the log and the stamps of their pages.
+            StalledCommit,
+            /// Breaks no rule: some who have copied a row stand still for long before they ask what has become of its transaction.
+            StalledLook,
+        }
+
+        impl Fault {
+            /// All that break a rule.
+            pub const ALL: &'static [Fault] = &[$(Fault::$name,)*];
+
+            /// Its name on a command line.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Fault::$name => $text,)*
+                    Fault::StalledCommit => "stalled-commit",
+                    Fault::StalledLook => "stalled-look",
+                }
+            }
+        }
+    };
+}
+
+faults! {
     /// Lines of a changed page are not flushed before its latch is released (survival of the host, step d).
-    PageFlush,
+    PageFlush = "page-flush",
     /// A region that another host has written is attached without dropping the lines that this host has cached.
-    Invalidate,
+    Invalidate = "invalidate",
     /// A page is written to storage before the redo that changed it is durable.
-    PageBeforeLog,
+    PageBeforeLog = "page-before-log",
     /// The buffer's lists are changed without their lock.
-    ListLock,
+    ListLock = "list-lock",
     /// A redo record does not name the record before it of the same page.
-    ChainLink,
+    ChainLink = "chain-link",
     /// An error of a sync of the log is taken for success.
-    SyncError,
+    SyncError = "sync-error",
     /// A row that was locked explicitly is free again at once.
-    RowLock,
+    RowLock = "row-lock",
     /// A row of a transaction in progress counts as free to change.
-    WriteLock,
+    WriteLock = "write-lock",
     /// A commit's timestamp lies before snapshots that were taken already.
-    StaleCts,
+    StaleCts = "stale-cts",
     /// A commit is acknowledged before the log is durable.
-    EarlyAnswer,
+    EarlyAnswer = "early-answer",
     /// Remote memory gets a page before the redo that changed it is durable.
-    RemoteBeforeLog,
+    RemoteBeforeLog = "remote-before-log",
     /// Storage gets a page while remote memory names an older copy of it.
-    StaleCopy,
+    StaleCopy = "stale-copy",
     /// Remote memory that was given up may be believed by the next start, though storage has gone on.
-    StillOwned,
+    StillOwned = "still-owned",
     /// What storage lacks of a page is forgotten when the page leaves its frame for remote memory.
-    LostTrace,
+    LostTrace = "lost-trace",
     /// A page out of storage is believed whatever its checksum says.
-    PageChecksum,
+    PageChecksum = "page-checksum",
     /// A page that was read under a lock is believed though somebody has written under it since.
-    StaleCache,
+    StaleCache = "stale-cache",
     /// What was written under a lock, and collected, is not written before the lock is left.
-    LostFlush,
+    LostFlush = "lost-flush",
     /// An extent that is hot in another pod goes there, however hot it is where it is.
-    HeatComparison,
+    HeatComparison = "heat-comparison",
     /// An extent that is about to move is still used where it was.
-    MoveFence,
+    MoveFence = "move-fence",
     /// A memory node says that who held a grant has ended, and has not looked.
-    GrantFence,
+    GrantFence = "grant-fence",
     /// A row's version is believed though its transaction was rolled back while it was looked at.
-    AbortedVersion,
-    /// Breaks no rule: some commits stand still for long between their place in the log and the stamps of their pages.
-    StalledCommit,
-    /// Breaks no rule: some who have copied a row stand still for long before they ask what has become of its transaction.
-    StalledLook,
+    AbortedVersion = "aborted-version",
+    /// A holder uses what it has mapped though its lease may have lapsed before it did.
+    GrantConfirm = "grant-confirm",
+    /// A checkpoint passes over frames that are latched at the moment.
+    CheckpointLatched = "checkpoint-latched",
+    /// A checkpoint does not ask for commits that have their place in the log and have not stamped their pages.
+    CheckpointFloor = "checkpoint-floor",
+    /// A checkpoint reads the log's tail after the frames.
+    CheckpointTail = "checkpoint-tail",
+    /// A checkpoint counts before the log is durable up to its tail, with the images that moved it.
+    CheckpointBeforeImage = "checkpoint-before-image",
+    /// A page that changed while it was written counts as clean.
+    SavedWhole = "saved-whole",
+    /// A frame is freed though storage lacks changes of its page.
+    EvictDirty = "evict-dirty",
+    /// A latch is not in memory before its page changes (survival of the host, step a).
+    LatchFlush = "latch-flush",
+    /// A frame that was given a page to be made is not flushed before the page's redo can be durable.
+    NewPageFlush = "new-page-flush",
+    /// A page that was read into a frame is not flushed before its latch is let go.
+    LoadFlush = "load-flush",
+    /// A thread does not write down which frame it latches.
+    SlotEntry = "slot-entry",
+    /// A change of a list that a dead process had begun is not taken back.
+    ListUndo = "list-undo",
+    /// A group of redo says that it is complete before its body is in the ring.
+    BodyAfterState = "body-after-state",
+    /// A group of redo is not flushed before it says that it is complete (survival of the host, step c).
+    RedoFlush = "redo-flush",
+    /// Redo that is not durable is written over in the ring.
+    RingOverwrite = "ring-overwrite",
+    /// A reservation that was not completed is left as it is, instead of becoming void.
+    VoidMark = "void-mark",
+    /// Pages are written in their places without a copy in the double-write area.
+    DoubleWrite = "double-write",
+    /// Pages are written in their places before their copies are synced.
+    DoubleWriteSync = "double-write-sync",
+    /// A double-write area is written over before its pages are synced in their places.
+    AreaReuse = "area-reuse",
+    /// A start puts no copy of a torn page back.
+    RestoreNone = "restore-none",
+    /// Segments of the log are reused up to the durable position instead of the checkpoint.
+    RecycleAll = "recycle-all",
+    /// Segments of the log are reused before the control file names the checkpoint.
+    RecycleFirst = "recycle-first",
+    /// What lies behind the end of the log stays there when the log goes on.
+    LogTailKept = "log-tail-kept",
+    /// A commit takes its place though one that it is built on may still become void.
+    BaseIncomplete = "base-incomplete",
+    /// A statement's snapshot may be below a commit that its transaction has built on.
+    BuiltOnWait = "built-on-wait",
+    /// Purge takes the durable position for the horizon, whatever snapshots are in use.
+    PurgeHorizon = "purge-horizon",
+    /// A reader does not look at what purge has announced after it has published its snapshot.
+    SnapshotRecheck = "snapshot-recheck",
+    /// The low-water mark passes transactions that run.
+    LowWater = "low-water",
+    /// A transaction that still runs is not noted when its place in the status ring is taken.
+    Displaced = "displaced",
+    /// A commit timestamp that was read off a page is believed though purge may have emptied the page meanwhile.
+    EmptiedCts = "emptied-cts",
+    /// Transaction numbers are given out before their ceiling is in the control file.
+    TxCeiling = "tx-ceiling",
+    /// A commit does not move its segment's end.
+    CommitEnd = "commit-end",
+    /// For purge a definition ends with its commit, though sessions may still use the one before.
+    EarlyDefinition = "early-definition",
+    /// Two who enter the same unique key do not wait for each other.
+    UniqueStripe = "unique-stripe",
+    /// Purge and rollback remove index entries that other versions need.
+    EntryNeeded = "entry-needed",
+    /// Purge and rollback leave index entries that no version needs.
+    EntryLeft = "entry-left",
+    /// Nobody looks for a cycle before a transaction waits for another.
+    DeadlockCheck = "deadlock-check",
+    /// A transaction that a crash cut off counts as committed until it is taken back.
+    LoserAdopted = "loser-adopted",
+    /// A loser does not hold the tables that it was defining.
+    LoserTables = "loser-tables",
+    /// Pages are given back to the disk without a word in the log.
+    EmptiedPages = "emptied-pages",
+    /// A dropped space loses its frames before its file.
+    DropOrder = "drop-order",
+    /// At repeatable read a row is locked, and given out, though it was changed behind the snapshot.
+    LockMoved = "lock-moved",
 }
 
 impl Fault {
-    /// All that break a rule, and that a world finds.
-    pub const ALL: [Fault; 21] = [
-        Fault::PageFlush,
-        Fault::Invalidate,
-        Fault::PageBeforeLog,
-        Fault::ListLock,
-        Fault::ChainLink,
-        Fault::SyncError,
-        Fault::RowLock,
-        Fault::WriteLock,
-        Fault::StaleCts,
-        Fault::EarlyAnswer,
-        Fault::RemoteBeforeLog,
-        Fault::StaleCopy,
-        Fault::StillOwned,
-        Fault::LostTrace,
-        Fault::PageChecksum,
-        Fault::StaleCache,
-        Fault::LostFlush,
-        Fault::HeatComparison,
-        Fault::MoveFence,
-        Fault::GrantFence,
-        Fault::AbortedVersion,
-    ];
-
-    /// Its name on a command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Fault::PageFlush => "page-flush",
-            Fault::Invalidate => "invalidate",
-            Fault::PageBeforeLog => "page-before-log",
-            Fault::ListLock => "list-lock",
-            Fault::ChainLink => "chain-link",
-            Fault::SyncError => "sync-error",
-            Fault::RowLock => "row-lock",
-            Fault::WriteLock => "write-lock",
-            Fault::StaleCts => "stale-cts",
-            Fault::EarlyAnswer => "early-answer",
-            Fault::RemoteBeforeLog => "remote-before-log",
-            Fault::StaleCopy => "stale-copy",
-            Fault::StillOwned => "still-owned",
-            Fault::LostTrace => "lost-trace",
-            Fault::PageChecksum => "page-checksum",
-            Fault::StaleCache => "stale-cache",
-            Fault::LostFlush => "lost-flush",
-            Fault::HeatComparison => "heat-comparison",
-            Fault::MoveFence => "move-fence",
-            Fault::GrantFence => "grant-fence",
-            Fault::AbortedVersion => "aborted-version",
-            Fault::StalledCommit => "stalled-commit",
-            Fault::StalledLook => "stalled-look",
-        }
-    }
-
-    fn bit(self) -> u32 {
+    fn bit(self) -> u128 {
         1 << self as u32
     }
 }
 
+const _: () = assert!(Fault::StalledLook as u32 <= 127, "a fault is one bit of a word");
+
 thread_local! {
-    static PLANTED: Cell<u32> = const { Cell::new(0) };
+    static PLANTED: Cell<u128> = const { Cell::new(0) };
 }
 
 /// Whether `fault` is planted on this thread of the machine, and a simulator drives it.
@@ -143,7 +196,7 @@ fn is_planted(fault: Fault) -> bool {
 
 /// Keeps a fault planted until it is dropped.
 #[derive(Debug)]
-pub struct Planted(u32);
+pub struct Planted(u128);
 
 /// Plants `fault` on this thread of the machine, and so in all simulated threads that it runs.
 pub fn plant(fault: Fault) -> Planted {

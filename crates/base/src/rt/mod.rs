@@ -40,6 +40,7 @@ pub mod fault;
 pub mod fs;
 mod local;
 mod map;
+pub mod mark;
 pub mod memory;
 pub mod os;
 pub mod seam;

@@ -20,6 +20,7 @@ use crate::tx::locks::row_name;
 use crate::tx::rollback::entries_of;
 use crate::undo::record::{TRAILER, Trailer};
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{FixedState, HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher};
 
@@ -79,7 +80,7 @@ impl Memos {
         let memo = self.of(table, key);
         let (mut version, mut steps) = (newest, 0);
         while let Some((trailer, row)) = version {
-            if entries.is_empty() {
+            if entries.is_empty() || planted(Fault::EntryNeeded) {
                 break;
             }
             if let Some(memo) = memo.filter(|memo| memo.newest == trailer) {

@@ -133,7 +133,9 @@ impl Tx {
     pub fn begin_statement(&mut self) {
         self.reader.upto = self.written_upto();
         // A log that has failed is reported by the next write; reading goes on.
-        self.wait_built_on().ok();
+        if !planted(Fault::BuiltOnWait) {
+            self.wait_built_on().ok();
+        }
         if self.isolation == Isolation::RepeatableRead {
             if std::mem::replace(&mut self.snapshot_fixed, true) {
                 return;
@@ -343,7 +345,9 @@ impl Tx {
         let mut m = engine.pool.mtr();
         let page = engine.cts.latch(&mut m, own)?;
         let header = undo::latch_header(&mut m, writer.segment.number)?;
-        undo::set_end(&mut m, header, writer.position, own);
+        if !planted(Fault::CommitEnd) {
+            undo::set_end(&mut m, header, writer.position, own);
+        }
         engine.cts.mark(&mut m, page, own);
         let mut at = 0;
         let committed_at = &self.committed_at;
@@ -371,7 +375,7 @@ impl Tx {
     fn wait_until_bases_are_whole(&self) -> Result<()> {
         let log = self.engine().storage.0.log();
         match Lsn::from_raw(self.built_on.load(Ordering::Relaxed)) {
-            base if base > log.durable() => Ok(log.wait_complete(base)?),
+            base if base > log.durable() && !planted(Fault::BaseIncomplete) => Ok(log.wait_complete(base)?),
             _ => Ok(()),
         }
     }
@@ -403,6 +407,14 @@ impl Tx {
             return;
         };
         let (engine, own) = (self.engine(), self.reader.own);
+        if planted(Fault::EarlyDefinition) {
+            let at = self.committed_at.as_raw().load(Ordering::Relaxed);
+            return segment.note_end(Ended {
+                end: *position,
+                at,
+                tx: own,
+            });
+        }
         let _need = engine.pool.begin_need(Need::Commit);
         match rollback::log_end(engine, segment, *position, own) {
             Ok(at) => drop(engine.storage.wait_durable(at)),

@@ -22,6 +22,7 @@ use crate::tx::Status;
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment};
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::fault::{Fault, planted};
 use std::sync::Arc;
 
 /// Index entries that one mini-transaction removes: with row, undo page and space header within what it can latch.
@@ -207,7 +208,7 @@ fn keep_needed(
 ) -> Result<()> {
     let horizon = engine.purge.horizon.load(Ordering::SeqCst);
     while let Some((trailer, row)) = version {
-        if entries.is_empty() {
+        if entries.is_empty() || planted(Fault::EntryNeeded) {
             return Ok(());
         }
         if !trailer.deleted() {
@@ -233,6 +234,7 @@ pub(crate) struct Doomed {
 /// Latches the leaves of those entries that exist.
 pub(crate) fn latch_entries(m: &mut Mtr<'_>, entries: Vec<(u32, Vec<u8>)>) -> Result<Vec<Doomed>> {
     let mut found = Vec::new();
+    let entries = if planted(Fault::EntryLeft) { Vec::new() } else { entries };
     for (space, entry) in entries {
         let tree = BTree { space };
         let pos = tree.seek_write(m, &entry, 0)?;

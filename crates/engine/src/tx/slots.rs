@@ -21,6 +21,8 @@
 use crate::error::{Error, Result};
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -132,7 +134,8 @@ impl Slots {
         loop {
             let snapshot = visible();
             self.get(index).snapshot.store(snapshot, Ordering::SeqCst);
-            if snapshot >= self.announced.load(Ordering::SeqCst) {
+            mark::pass(Mark::SnapshotPublished);
+            if snapshot >= self.announced.load(Ordering::SeqCst) || planted(Fault::SnapshotRecheck) {
                 return snapshot;
             }
         }
@@ -167,6 +170,9 @@ impl Slots {
     pub(crate) fn horizon(&self, visible: u64) -> u64 {
         self.announced.fetch_max(visible, Ordering::SeqCst);
         let _no_holding = self.free.lock();
+        if planted(Fault::PurgeHorizon) {
+            return visible;
+        }
         self.in_use()
             .flat_map(|s| [&s.snapshot, &s.held])
             .map(|word| word.load(Ordering::SeqCst))

@@ -10,7 +10,7 @@
 //!
 //! Where the word is found, in this order:
 //! 1. number below `low_water`: committed before every snapshot in use (or over); no lookup;
-//! 2. the ring of the last `RING` numbers;
+//! 2. the ring of the last numbers (65,536, unless the engine's options say otherwise);
 //! 3. `displaced`: transactions that still ran when their place in the ring was needed, and losers of the last run;
 //! 4. the CTS pages (see `cts`): committed with that timestamp, or over.
 //!
@@ -22,13 +22,28 @@ use cenote_base::TxId;
 use cenote_base::rt;
 use cenote_base::rt::HashMap;
 use cenote_base::rt::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 
-/// Numbers whose status words lie in the ring.
-const RING: u64 = 1 << 16;
 /// Top bit of a status word: active, the rest is the slot.
 const ACTIVE: u64 = 1 << 63;
-/// Numbers reserved in the control file at a time.
-const BLOCK: u64 = 1 << 16;
+/// Sizes of the table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    /// Numbers whose status words lie in the ring.
+    pub ring: u64,
+    /// Numbers reserved in the control file at a time.
+    pub block: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Sizes {
+        Sizes {
+            ring: 1 << 16,
+            block: 1 << 16,
+        }
+    }
+}
 
 /// The timestamp told of numbers below the low-water mark, without a look: most have committed, those rolled back count as that.
 pub(crate) const BELOW_LOW_WATER: u64 = 1;
@@ -65,6 +80,8 @@ struct Place {
 /// Status of all transactions.
 pub(crate) struct TxTable {
     ring: Box<[Place]>,
+    /// Numbers reserved at a time.
+    block: u64,
     /// First number of this run.
     first: u64,
     /// Next number to give.
@@ -79,9 +96,10 @@ pub(crate) struct TxTable {
 
 impl TxTable {
     /// `first`: least number never used.
-    pub(crate) fn new(first: u64) -> TxTable {
+    pub(crate) fn new(first: u64, sizes: Sizes) -> TxTable {
         TxTable {
-            ring: (0..RING).map(|_| Place::default()).collect(),
+            ring: (0..sizes.ring.max(1)).map(|_| Place::default()).collect(),
+            block: sizes.block.max(1),
             first,
             next: AtomicU64::new(first),
             low_water: AtomicU64::new(0),
@@ -124,14 +142,16 @@ impl TxTable {
         let mut ceiling = self.alloc.lock();
         let seq = self.next.load(Ordering::Relaxed);
         if seq >= *ceiling {
-            if seq + BLOCK > TxId::SEQ_END {
+            if seq + self.block > TxId::SEQ_END {
                 return Err(Error::TooLarge(format!(
                     "transaction {seq} would be the last one: numbers end at {}. Dump the database, and load it into a new one",
                     TxId::SEQ_END
                 )));
             }
-            reserve(seq + BLOCK)?;
-            *ceiling = seq + BLOCK;
+            if !planted(Fault::TxCeiling) {
+                reserve(seq + self.block)?;
+            }
+            *ceiling = seq + self.block;
         }
         self.make_place(seq, ACTIVE | u64::from(slot));
         slots.get(slot).tx.store(seq, Ordering::Release);
@@ -144,9 +164,11 @@ impl TxTable {
     fn make_place(&self, seq: u64, word: u64) {
         let place = self.place(seq);
         let old = place.word.load(Ordering::Acquire);
-        let mut displaced = (old & ACTIVE != 0).then(|| self.displaced.lock());
+        let runs = old & ACTIVE != 0 && !planted(Fault::Displaced);
+        let mut displaced = runs.then(|| self.displaced.lock());
         if let Some(displaced) = &mut displaced {
-            displaced.insert(seq - RING, old);
+            mark::pass(Mark::StatusDisplaced);
+            displaced.insert(seq - self.ring.len() as u64, old);
             self.displaced_len.store(displaced.len(), Ordering::SeqCst);
         }
         place.tag.store(0, Ordering::SeqCst);
@@ -155,7 +177,7 @@ impl TxTable {
         if let Some(displaced) = &mut displaced
             && found != old
         {
-            displaced.insert(seq - RING, found);
+            displaced.insert(seq - self.ring.len() as u64, found);
         }
         place.tag.store(seq, Ordering::Release);
     }
@@ -210,9 +232,10 @@ impl TxTable {
         {
             return Ok(Status::decode(*word));
         }
+        mark::pass(Mark::CtsRead);
         let word = from_page(seq);
         fence(Ordering::Acquire);
-        if seq < self.low_water() {
+        if seq < self.low_water() && !planted(Fault::EmptiedCts) {
             Ok(Status::Committed(BELOW_LOW_WATER))
         } else {
             word.map(Status::decode)
@@ -220,7 +243,7 @@ impl TxTable {
     }
 
     fn place(&self, seq: u64) -> &Place {
-        &self.ring[(seq % RING) as usize]
+        &self.ring[(seq % self.ring.len() as u64) as usize]
     }
 }
 
@@ -229,13 +252,15 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
+    const RING: u64 = 1 << 16;
+
     fn page(_: u64) -> Result<u64> {
         Ok(77)
     }
 
     #[test]
     fn a_transaction_that_outlives_the_ring_is_still_found() {
-        let (slots, table) = (Arc::new(Slots::new()), TxTable::new(5));
+        let (slots, table) = (Arc::new(Slots::new()), TxTable::new(5, Sizes::default()));
         let leases = (slots.lease_always(), slots.lease_always());
         let (long, short) = (leases.0.slot, leases.1.slot);
         let first = table.start(&slots, long, |_| Ok(())).unwrap();
@@ -262,7 +287,7 @@ mod tests {
     /// mark over that number and empties the page. The empty word must not count as "rolled back".
     #[test]
     fn a_cts_page_that_goes_while_it_is_read_is_not_believed() {
-        let (slots, table) = (Arc::new(Slots::new()), TxTable::new(5));
+        let (slots, table) = (Arc::new(Slots::new()), TxTable::new(5, Sizes::default()));
         let lease = slots.lease_always();
         let slot = lease.slot;
         let old = table.start(&slots, slot, |_| Ok(())).unwrap();
@@ -280,7 +305,7 @@ mod tests {
 
     #[test]
     fn ceilings_are_reserved_before_use() {
-        let (slots, table) = (Arc::new(Slots::new()), TxTable::new(1));
+        let (slots, table) = (Arc::new(Slots::new()), TxTable::new(1, Sizes::default()));
         let lease = slots.lease_always();
         let slot = lease.slot;
         let reserved = std::cell::Cell::new(0);
@@ -294,7 +319,7 @@ mod tests {
             assert!(seq < reserved.get());
         }
         assert!(
-            TxTable::new(1)
+            TxTable::new(1, Sizes::default())
                 .start(&slots, slot, |_| Err(crate::Error::Io("full".into())))
                 .is_err()
         );

@@ -130,12 +130,14 @@ impl Graph {
     }
 }
 
-/// What a transaction read of others' versions.
+/// What a transaction read of others' versions, or was given with a lock.
 fn reads(txn: &Txn) -> Vec<(Key, Tag)> {
     let (mut own, mut reads) = (Overlay::default(), Vec::new());
     for op in &txn.ops {
         match &op.what {
-            What::Read { key, saw } if own.get(*key).is_none() => reads.push((*key, *saw)),
+            What::Read { key, saw } | What::Lock { key, saw, .. } if own.get(*key).is_none() => {
+                reads.push((*key, *saw))
+            }
             What::Scan { table, saw, .. } => {
                 let keyed = saw.iter().map(|(id, tag)| (Key { table: *table, id: *id }, *tag));
                 reads.extend(keyed.filter(|(key, _)| own.get(*key).is_none()));

@@ -21,6 +21,13 @@ pub fn rows(history: &History) -> Rows {
     rows_after(history, history.committed())
 }
 
+/// All rows after the committed transactions with timestamps up to `lsn`.
+pub fn rows_at(history: &History, lsn: u64) -> Rows {
+    let mut txns = history.committed();
+    txns.retain(|t| history.txns[*t].cts <= lsn);
+    rows_after(history, txns)
+}
+
 fn rows_after(history: &History, txns: Vec<usize>) -> Rows {
     let mut rows = Rows::new();
     for txn in txns {

@@ -58,6 +58,8 @@ pub struct Op {
     pub snapshot: u64,
     /// Greatest timestamp that had been acknowledged to any session when the statement began.
     pub floor: u64,
+    /// Which of its transaction's statements, from 1.
+    pub statement: u32,
     /// What it was.
     pub what: What,
 }
@@ -140,6 +142,8 @@ pub struct Txn {
     pub level: Isolation,
     /// What it did.
     pub ops: Vec<Op>,
+    /// Statements that it has begun.
+    pub statements: u32,
     /// How it ended.
     pub end: End,
     /// Commit timestamp, if it has one.
@@ -217,6 +221,8 @@ pub struct History {
     deaf: bool,
     /// Transactions below this have been checked, and their ends are known for good.
     pub settled: usize,
+    /// The log may fail under sessions, which then go on reading, and no longer wait for what they have built on.
+    pub may_lose_log: bool,
 }
 
 impl History {
@@ -242,6 +248,7 @@ impl History {
             life,
             level,
             ops: Vec::new(),
+            statements: 0,
             end: End::Running,
             cts: 0,
             asked,
@@ -259,16 +266,24 @@ impl History {
         }
     }
 
+    /// A transaction has begun a statement: what it built on before is durable.
+    pub fn statement(&mut self, txn: usize) {
+        if !self.deaf {
+            self.txns[txn].statements += 1;
+        }
+    }
+
     /// An operation of a transaction.
     pub fn note(&mut self, txn: usize, snapshot: u64, floor: u64, what: What) {
         if self.deaf {
             return;
         }
-        let at = self.event();
+        let (at, statement) = (self.event(), self.txns[txn].statements);
         self.txns[txn].ops.push(Op {
             at,
             snapshot,
             floor,
+            statement,
             what,
         });
     }

@@ -5,8 +5,11 @@
 //! 3. A statement's snapshot is not below what had been acknowledged when it began; at repeatable read it stays.
 //! 4. What a statement read is its transaction's own version, else the newest at or below its snapshot.
 //! 5. At repeatable read nobody replaces a version that its snapshot does not see.
-//! 6. A row that was locked is written by nobody else until the transaction ends.
-//! 7. Who leaves a row alone has met a version of it that was committed, or a moment behind its snapshot without a row.
+//! 6. At read committed a statement's snapshot is not below a version that its transaction has replaced or locked before.
+//! 7. A version that was lost with a crash was replaced, in the last statement, by transactions that were lost, too; nobody was given it
+//!    with a lock.
+//! 8. A row that was locked is written by nobody else until the transaction ends.
+//! 9. Who leaves a row alone has met a version of it that was committed, or a moment behind its snapshot without a row.
 
 use std::collections::BTreeMap;
 
@@ -125,9 +128,10 @@ struct Checked<'h> {
 impl Checked<'_> {
     fn all(&self) -> Result<(), String> {
         let mut own = Overlay::default();
-        let mut fixed = None;
+        let (mut fixed, mut base) = (None, Base::default());
         for op in &self.txn.ops {
             self.snapshot(op, &mut fixed)?;
+            self.builds(op, &mut base)?;
             self.op(op, &own)?;
             own.apply(&op.what);
         }
@@ -149,6 +153,28 @@ impl Checked<'_> {
         }
         if self.txn.level == Isolation::RepeatableRead && *fixed.get_or_insert(op.snapshot) != op.snapshot {
             return Err(format!("event {}: another snapshot at repeatable read", op.at));
+        }
+        Ok(())
+    }
+
+    /// Rule 6.
+    fn builds(&self, op: &Op, base: &mut Base) -> Result<(), String> {
+        if self.history.may_lose_log || matches!(op.what, What::Savepoint | What::RolledBack) {
+            return Ok(());
+        }
+        if op.statement > base.statement {
+            (base.statement, base.before) = (op.statement, base.before.max(base.now));
+        }
+        if self.txn.level == Isolation::ReadCommitted && op.snapshot < base.before {
+            return Err(format!(
+                "event {}: snapshot {} is older than the commit {} that its transaction has built on",
+                op.at, op.snapshot, base.before
+            ));
+        }
+        if let What::Write { key, before: tag, .. } | What::Lock { key, saw: tag, .. } = op.what {
+            let all = self.versions.0.get(&key).map_or(&[][..], |all| all);
+            let met = all.iter().find(|v| tag != 0 && v.tag == tag && v.txn != self.number);
+            base.now = base.now.max(met.map_or(0, |v| v.cts));
         }
         Ok(())
     }
@@ -228,7 +254,7 @@ impl Checked<'_> {
         }
     }
 
-    /// Rule 7. Which of several times without a row was met is not known.
+    /// Rule 9. Which of several times without a row was met is not known.
     fn met(&self, op: &Op, own: &Overlay, key: Key, saw: Tag) -> Result<(), String> {
         if let Some(expected) = own.get(key) {
             return same(op, key, saw, expected);
@@ -279,7 +305,7 @@ impl Checked<'_> {
     fn is_known(&self, op: &Op, key: Key, tag: Tag) -> Result<(), String> {
         let lost = writer(tag).is_some_and(|w| self.history.txns.get(w).is_some_and(|t| t.lost));
         let known = tag == 0
-            || (lost && self.txn.end != End::Committed)
+            || (lost && self.could_not_know(op))
             || self
                 .versions
                 .0
@@ -289,6 +315,14 @@ impl Checked<'_> {
             return Ok(());
         }
         Err(format!("event {}: {key:?}: {} was never committed", op.at, show(tag)))
+    }
+
+    /// Whether the version that `op` met may have been lost with a crash: its transaction was, too, and had not waited for it. It waits
+    /// before it gives out a row with a lock, and before its next statement.
+    fn could_not_know(&self, op: &Op) -> bool {
+        let is_last = self.txn.statements <= op.statement || self.history.may_lose_log;
+        let is_lock = matches!(op.what, What::Lock { .. });
+        self.txn.end != End::Committed && is_last && !is_lock
     }
 
     /// Rule 1.
@@ -307,6 +341,17 @@ impl Checked<'_> {
         }
         Ok(())
     }
+}
+
+/// The greatest timestamp of a version that a transaction has replaced or locked.
+#[derive(Default)]
+struct Base {
+    /// Which statement it is at.
+    statement: u32,
+    /// In statements before this one.
+    before: u64,
+    /// In all, this one included.
+    now: u64,
 }
 
 fn same(op: &Op, key: Key, saw: Tag, expected: Tag) -> Result<(), String> {

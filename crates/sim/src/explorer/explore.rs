@@ -48,6 +48,18 @@ pub struct Failure {
     pub lines: Vec<String>,
 }
 
+impl Failure {
+    /// What kind of failure it is: the first words of what is wrong, without the numbers and names that another run has others of.
+    pub fn kind(&self) -> String {
+        let first = self.lines.first().map_or("", |line| line.trim());
+        let is_state =
+            |word: &str| word.len() == 5 && word.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit());
+        let is_word = |word: &&str| is_state(word) || !word.contains(|c: char| c.is_ascii_digit());
+        let words: Vec<&str> = first.split_whitespace().filter(is_word).take(KIND_WORDS).collect();
+        words.join(" ")
+    }
+}
+
 /// What came of an exploration.
 #[derive(Debug, Clone)]
 pub struct Summary {
@@ -61,6 +73,8 @@ pub struct Summary {
     pub time: Duration,
 }
 
+/// Words that tell one kind of failure from another.
+const KIND_WORDS: usize = 5;
 /// Seeds that a worker runs before another takes its place.
 const SEEDS_A_WORKER: u64 = 100;
 /// A worker that says nothing for so long hangs.

@@ -1,5 +1,8 @@
 //! Shrinking: the same seed with less of everything, as long as it still fails.
 //!
+//! A smaller run counts only if it fails in the same way ([`Failure::kind`]): another failure is another story, and the one that was to be
+//! told would be lost over it.
+//!
 //! Less work moves every step of the schedule, so one that is smaller may pass by chance. Each candidate is tried under a few
 //! orders of the threads.
 
@@ -31,7 +34,7 @@ pub fn shrink(order: &Order, failure: Failure, time: Duration) -> std::io::Resul
                     return Ok(least);
                 }
                 let limits = Limits { twist, ..candidate };
-                found = try_one(order, least.seed, limits)?;
+                found = try_one(order, least.seed, limits)?.filter(|smaller| smaller.kind() == least.kind());
                 if found.is_some() {
                     break 'candidates;
                 }

@@ -10,6 +10,7 @@
 //! A killed process leaves its memory to the machine: nothing may be torn down in it. So a long exploration runs
 //! its seeds in child processes ([`crate::explore`]).
 
+mod backup;
 mod definer;
 mod far;
 mod grants;

@@ -4,7 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use cenote_base::rt::Nanos;
+use cenote_base::rt::mark::{Aim, Mark};
 use cenote_base::rt::os::mix;
+use cenote_engine::{EngineOptions, MemoryKind, Tuning};
 
 use super::rows::Shape;
 
@@ -31,11 +33,13 @@ pub enum Name {
     Pool,
     /// The memory pool's manager, memory nodes and holders: leases, fencing, restarts.
     Grants,
+    /// Copies are taken under load.
+    Backup,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: [Name; 10] = [
+    pub const ALL: [Name; 11] = [
         Name::Transactions,
         Name::Ddl,
         Name::Crash,
@@ -46,6 +50,7 @@ impl Name {
         Name::DeviceLoss,
         Name::Pool,
         Name::Grants,
+        Name::Backup,
     ];
 
     /// As on the command line.
@@ -61,6 +66,7 @@ impl Name {
             Name::DeviceLoss => "device-loss",
             Name::Pool => "pool",
             Name::Grants => "grants",
+            Name::Backup => "backup",
         }
     }
 
@@ -82,6 +88,7 @@ impl Name {
             Name::Pool => {
                 "a space of the memory pool over several pods: extents move, ways are cut, users, hosts and pods are lost"
             }
+            Name::Backup => "backups are taken under load, restored beside and read; kills and power cuts",
             Name::Grants => {
                 "the memory pool's manager, memory nodes and holders: leases, fencing; programs are killed, ways between them cut"
             }
@@ -174,6 +181,10 @@ pub struct Plan {
     pub memory: u64,
     /// How rows look.
     pub shape: Shape,
+    /// Sizes at which the engine begins something: small ones, as a rule.
+    pub tuning: Tuning,
+    /// A window in which threads stand still now and then.
+    pub aim: Option<Aim>,
     /// Remote memory below the frames.
     pub tier: Option<Tier>,
     /// Bytes of a host's cache; `None`: as usual.
@@ -297,12 +308,15 @@ impl Plan {
             host: matches!(name, Name::HostLoss | Name::Handover) || (name == Name::Crash && draw.one_in(3)),
             memory: draw.of(&[8, 10, 12]) << 20,
             shape,
+            tuning: Tuning::default(),
+            aim: None,
             tier: None,
             cache: None,
             rot: name == Name::Disk && draw.one_in(3),
             pods: None,
             grants: None,
         };
+        let drawn = drawn.with_thresholds(limits);
         match name {
             Name::Tiered => drawn.over_remote_memory(limits, &mut draw),
             Name::DeviceLoss => drawn.on_a_device_that_goes(&mut draw),
@@ -310,6 +324,46 @@ impl Plan {
             Name::Grants => drawn.with_grants(&mut draw),
             _ => drawn,
         }
+    }
+
+    /// From a sequence of its own: the thresholds of the engine, how much it has to keep out of memory, and where its threads stand
+    /// still.
+    fn with_thresholds(mut self, limits: Limits) -> Plan {
+        let mut draw = Draw(mix(self.seed ^ 0x7468_7265_7368) ^ self.name as u64);
+        let usual = Tuning::default();
+        self.tuning = Tuning {
+            log_limit: draw.of(&[32 << 10, 128 << 10, 512 << 10, usual.log_limit]),
+            flush_turn: Nanos::from_micros(draw.of(&[500, 2_000, 20_000, 100_000])),
+            segment_bytes: draw.of(&[256 << 10, 1 << 20, usual.segment_bytes]),
+            scan_limit: draw.of(&[0, usual.scan_limit, usual.scan_limit]),
+            status_ring: draw.of(&[4, 32, 512, usual.status_ring]),
+            tx_block: draw.of(&[16, 1 << 10, usual.tx_block]),
+            give_back_pages: draw.of(&[1, 2, 8, usual.give_back_pages]),
+        };
+        self.aim = draw.one_in(2).then(|| Aim {
+            at: draw.of(&Mark::WINDOWS),
+            one_in: draw.of(&[20, 100, 500]),
+            most: Nanos::from_micros(draw.of(&[100, 2_000, 20_000])),
+        });
+        let large = matches!(
+            self.name,
+            Name::Transactions | Name::Crash | Name::HostLoss | Name::Handover | Name::Backup
+        );
+        if large && draw.one_in(3) {
+            self.hold_more_than_memory(limits, &mut draw);
+        }
+        self
+    }
+
+    /// More pages than frames: long rows, and as few frames as there may be, or a few more.
+    fn hold_more_than_memory(&mut self, limits: Limits, draw: &mut Draw) {
+        let frames = draw.of(&[128, 128, 160]);
+        let options = EngineOptions::new("/data", MemoryKind::Cxl, self.memory).with_frames(frames);
+        self.memory = options.map_or(self.memory, |options| options.memory_size);
+        self.tables = self.tables.max(2);
+        self.rows = draw.of(&[150, 400]).min(limits.rows.max(1));
+        self.shape.uniques = (self.rows as u64 * 2).max(8);
+        self.shape.length = draw.of(&[1500, 4000]);
     }
 
     /// Two hosts; what is in their caches when the device goes is much or little.

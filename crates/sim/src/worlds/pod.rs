@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cenote_base::rt::fault::{self, Fault};
 use cenote_base::rt::fs::faulty::{FaultPlan, MemFs};
-use cenote_base::rt::{self, Nanos};
+use cenote_base::rt::{self, Nanos, mark};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::far::Far;
@@ -111,7 +111,8 @@ impl Region {
 /// Runs the world of `plan` to its end, or to the first thing that is wrong.
 pub fn run(plan: Plan) -> Verdict {
     let shared = Arc::new(Shared::new(plan));
-    drop((fault::ended(), panics::take(), scene::take()));
+    drop((fault::ended(), panics::take(), scene::take(), mark::take()));
+    mark::aim(shared.plan.aim);
     let mut digest = shared.plan.seed;
     let _rare = (digest % 2 == 1).then(|| fault::plant(Fault::StalledLook));
     let world = World::new(shared.plan.schedule, Pace::Explore, topology(&shared.plan));
@@ -128,6 +129,10 @@ pub fn run(plan: Plan) -> Verdict {
         }
         Ok(Err(panic)) => shared.fail(message(&*panic)),
         Err(error) => shared.fail(error.to_string()),
+    }
+    mark::aim(None);
+    for (mark, n) in mark::take() {
+        shared.add(&format!("passed: {}", mark.text()), n);
     }
     panics::take().into_iter().for_each(|panic| shared.fail(panic));
     shared.add("transactions", shared.ended());
@@ -176,6 +181,8 @@ fn lives(shared: &Arc<Shared>, world: &World) {
     for host in 1..shared.plan.hosts {
         world.set_files(host, &files);
     }
+    // On a disk that fails the log may, and with it the wait for what others have committed.
+    shared.history().may_lose_log = shared.plan.name == Name::Disk;
     let far = shared.plan.tier.map(|tier| Far::new(tier, &mut Draw(world.draw())));
     let mut remains = Remains {
         region: Region::new(&shared.plan),
@@ -429,8 +436,8 @@ fn death(plan: &Plan, draw: &mut Draw) -> Death {
         (Name::DeviceLoss, 6) => Death::Order,
         (Name::Tiered, 0..3) => Death::PowerCut,
         (Name::Tiered, 3) => Death::Order,
-        (Name::Crash, 0..4) | (Name::Transactions | Name::Ddl | Name::Disk, 1..3) => Death::PowerCut,
-        (Name::Transactions | Name::Ddl | Name::Disk, 0) => Death::Order,
+        (Name::Crash, 0..4) | (Name::Transactions | Name::Ddl | Name::Disk | Name::Backup, 1..3) => Death::PowerCut,
+        (Name::Transactions | Name::Ddl | Name::Disk | Name::Backup, 0) => Death::Order,
         _ => Death::Kill,
     }
 }

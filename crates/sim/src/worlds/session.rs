@@ -148,6 +148,8 @@ impl Session {
         }
         self.begun = true;
         self.tx.begin_statement();
+        // By now it has waited for what it has built on.
+        self.shared.history().statement(self.txn);
     }
 
     pub(super) fn note(&self, what: What) {
@@ -342,6 +344,8 @@ impl Session {
         };
         match self.modify(&handle, id, change, condition)? {
             Met::Changed(saw) if kept => {
+                // As RETURNING does, before the client sees the row.
+                self.tx.wait_built_on()?;
                 let (key, alone) = (place(table, id), true);
                 self.note(What::Lock { key, saw, alone });
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::backup::Copy;
 use super::plan::Plan;
 use super::scene;
 use crate::check::History;
@@ -45,6 +46,7 @@ pub struct Shared {
     saving: AtomicBool,
     ended: AtomicU64,
     stage: Mutex<&'static str>,
+    copies: Mutex<Vec<Copy>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -67,6 +69,7 @@ impl Shared {
             saving: AtomicBool::new(false),
             ended: AtomicU64::new(0),
             stage: Mutex::default(),
+            copies: Mutex::default(),
         }
     }
 
@@ -190,6 +193,19 @@ impl Shared {
     /// What the engine's first thread did last.
     pub fn stage(&self) -> &'static str {
         *lock(&self.stage)
+    }
+
+    /// A copy of the database was taken, with these rows.
+    pub(super) fn backed_up(&self, copy: Copy) {
+        // All of it is durable, whoever has been told.
+        let acknowledged = self.history().acknowledged.max(copy.lsn);
+        self.history().acknowledged = acknowledged;
+        lock(&self.copies).push(copy);
+    }
+
+    /// The copies that were taken since this was asked last.
+    pub(super) fn take_copies(&self) -> Vec<Copy> {
+        std::mem::take(&mut lock(&self.copies))
     }
 
     /// A transaction has ended.

@@ -36,12 +36,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{self, Event, JoinHandle, Mutex, Nanos};
 use cenote_base::{Error, Lsn, RecordAddr, Result, crc};
 
 use crate::redo::{GROUP_HEADER, GroupHeader, KIND_GROUP, MAX_GROUP, STATE_COMPLETE, seal, u32_at};
 use commit::{Flusher, Waiters};
-use ring::{BLOCK, Ring};
+use ring::{BLOCK, BOUNDARY_COUNT, Ring};
 use segments::Segments;
 
 pub use chains::Chains;
@@ -359,9 +361,15 @@ impl Core {
         let start = self.reserve(group, hook)?;
         let body = body.unwrap_or_else(|| crc::crc32c(&group[GROUP_HEADER..]));
         let checksum = seal(body, header_of(group));
+        mark::pass(Mark::GroupReserved);
+        if planted(Fault::BodyAfterState) {
+            self.ring.complete(start, checksum);
+        }
         self.ring
             .write(start.advance(GROUP_HEADER as u64), &group[GROUP_HEADER..]);
-        self.ring.persist_stream(start, length as u64);
+        if !planted(Fault::RedoFlush) {
+            self.ring.persist_stream(start, length as u64);
+        }
         self.ring.complete(start, checksum);
         let end = start.advance(length as u64);
         self.push_if_half_full(start, end);
@@ -404,6 +412,9 @@ impl Core {
     fn note_boundary(&self, reserve: &mut Reserve, start: Lsn) {
         let boundary = self.ring.boundary_of(start);
         if boundary != reserve.boundary {
+            if start.raw() >= self.ring.capacity() && boundary.is_multiple_of(BOUNDARY_COUNT) {
+                mark::pass(Mark::RingRound);
+            }
             reserve.boundary = boundary;
             self.ring.set_boundary(start);
         }
@@ -411,6 +422,9 @@ impl Core {
 
     /// What is not durable is not overwritten, nor what a reader may be copying just before it.
     fn reserve_limit(&self) -> Lsn {
+        if planted(Fault::RingOverwrite) {
+            return Lsn::MAX;
+        }
         self.durable().advance(self.ring.capacity() - BLOCK).min(END)
     }
 

@@ -12,6 +12,7 @@
 //! was durable when it was reserved. Then it is damage, and an error that says where.
 
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{Event, Mutex};
 use cenote_base::{Error, Lsn, Result};
 
@@ -181,8 +182,8 @@ fn walk(ring: &Ring, mark: Mark) -> Result<End, String> {
 /// Takes the ring over: incomplete groups become void, everything becomes durable.
 fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Result<(Core, LogReport)> {
     let start = ring.check_header(options.database).map_err(Error::Corrupt)?;
-    for (at, group_end) in &end.voided {
-        make_void(&ring, *at, *group_end);
+    if !planted(Fault::VoidMark) {
+        end.voided.iter().for_each(|(at, end)| make_void(&ring, *at, *end));
     }
     ring.forget_boundaries(end.tail);
     ring.set_tail(end.tail);
@@ -221,7 +222,9 @@ fn from_files(segments: Segments, ring: Ring, ring_use: RingUse, options: &LogOp
     for number in segments.number_of(options.checkpoint)..segments.number_of(end) {
         segments.sync(number)?;
     }
-    segments.truncate(end, used_to)?;
+    if !planted(Fault::LogTailKept) {
+        segments.truncate(end, used_to)?;
+    }
     write_again(&segments, found.known_durable, end)?;
     segments.prepare(segments.number_of(end), true)?;
     ring.format(options.database, end);

@@ -41,7 +41,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"CenRing1");
 const TAIL: u64 = 128;
 const MARKS: [u64; 2] = [256, 320];
 const BOUNDARIES: u64 = 512;
-const BOUNDARY_COUNT: u64 = 64;
+pub(super) const BOUNDARY_COUNT: u64 = 64;
 /// A header is written before the tail moves, so this much before the floor may be gone.
 const SLACK: u64 = GROUP_HEADER as u64;
 

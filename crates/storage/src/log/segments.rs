@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use cenote_base::error::IoContext;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fs::{self, File, OpenOptions};
+use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{Mutex, MutexGuard};
 use cenote_base::{Error, Lsn, Result, crc};
 
@@ -353,6 +354,7 @@ impl Segments {
                 fs::remove(&path)
             };
             done.doing(|| format!("retiring log segment {}", path.display()))?;
+            mark::pass(Mark::SegmentRetired);
             if reuse {
                 self.state.lock().spares.push(spare);
             }

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::fs::{self, File, IoRequest, OpenOptions};
 use cenote_base::rt::{Condvar, HashMap, HashSet, Mutex, MutexGuard};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
@@ -331,6 +332,9 @@ impl Held<'_> {
         let end = (self.area.list.entries.len() + 1) * PAGE_SIZE;
         write(&self.area.bytes[PAGE_SIZE..end], base + PAGE_SIZE as u64)?;
         write(&self.area.bytes[..PAGE_SIZE], base)?;
+        if planted(Fault::DoubleWriteSync) {
+            return Ok(());
+        }
         doing(areas.file.sync_data(), "syncing", &areas.path)
     }
 

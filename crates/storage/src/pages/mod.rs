@@ -28,6 +28,7 @@ use cenote_base::page_io::PageRead;
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use cenote_base::{Error, PAGE_SIZE, PageId, Result};
 
 use crate::redo::{set_page_checksum, verify_page};
@@ -196,13 +197,16 @@ impl PageStore {
     fn write_safely(&self, pages: &[(PageId, &[u8])], files: &[SpaceFile]) -> Result<()> {
         self.settle_former()?;
         let mut area = self.areas.take();
-        if area.needs_sync() {
+        if area.needs_sync() && !planted(Fault::AreaReuse) {
+            mark::pass(Mark::AreaReused);
             let batches = self.areas.in_place();
             self.sync_spaces()?;
             self.areas.settled(batches);
         }
         area.fill(pages, set_page_checksum);
-        self.guarded(|| area.write())?;
+        if !planted(Fault::DoubleWrite) {
+            self.guarded(|| area.write())?;
+        }
         self.areas.publish(&area);
         self.stats.batches.fetch_add(1, Ordering::Relaxed);
         self.guarded(|| in_place(&area.in_order(), files))?;

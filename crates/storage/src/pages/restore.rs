@@ -252,6 +252,7 @@ impl Doubtful<'_> {
     /// Whether a whole copy is better than what is in place.
     fn is_better(&self, listed: Listed, copy: &[u8]) -> bool {
         match self.whole_place() {
+            _ if planted(Fault::RestoreNone) => false,
             Some(place) => page_lsn(place) < page_lsn(copy),
             // What has rotted, or cannot be read, may be newer than all lists that are left.
             None => listed.sure,

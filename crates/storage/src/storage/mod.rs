@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use cenote_base::page_io::{PageIo, PageRead};
 use cenote_base::rt::Nanos;
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::{Error, Lsn, PageId, Result};
 
@@ -209,11 +210,18 @@ impl Storage {
     pub fn checkpoint(&self, checkpoint: Lsn) -> Result<()> {
         self.log.wait_durable(checkpoint)?;
         let durable = self.log.durable();
+        if planted(Fault::RecycleFirst) {
+            self.log.recycle(checkpoint)?;
+        }
         self.control().update(|c| {
             c.checkpoint = c.checkpoint.max(checkpoint);
             c.durable = durable;
         })?;
-        self.log.recycle(checkpoint)
+        self.log.recycle(if planted(Fault::RecycleAll) {
+            durable
+        } else {
+            checkpoint
+        })
     }
 
     /// Whether work for `need` may be begun.

@@ -23,7 +23,7 @@ mod trouble;
 
 use std::sync::Arc;
 
-use cenote_base::rt::{self, Nanos};
+use cenote_base::rt::{self, Nanos, mark};
 
 use self::program::Role;
 use self::stage::Stage;
@@ -162,6 +162,7 @@ impl<'w> Cast<'w> {
     /// No more faults; users end what they are at.
     fn calm_down(&mut self) -> bool {
         self.stage.calm_down();
+        mark::aim(None);
         let users: Vec<Process> = self.users.iter().flatten().cloned().collect();
         // Who opens a grant waits for half a minute at most, and for the answer to a sign of life.
         self.start_programs() && self.await_end("all users end", Nanos::from_secs(120), &users)

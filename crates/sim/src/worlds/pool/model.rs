@@ -46,6 +46,9 @@ pub(super) struct State {
     pub own: BTreeMap<GlobalAddress, Own>,
     /// All that is allocated: where it ends.
     spans: BTreeMap<GlobalAddress, u64>,
+    /// By part and slot: the newest generation of the extent that anybody was given. Addresses of older ones stay refused, whatever
+    /// their place holds by now.
+    newest: BTreeMap<(u8, u32), u32>,
     /// Allocations that have begun, and those that have ended with an answer.
     begun: u64,
     answered: u64,
@@ -137,6 +140,8 @@ impl State {
     /// An object was allocated that goes with its session; what is wrong about it.
     pub fn allocated_for_a_while(&mut self, at: GlobalAddress, len: u64) -> Option<String> {
         self.answered += 1;
+        let newest = self.newest.entry((at.part(), at.slot())).or_default();
+        *newest = at.generation().max(*newest);
         let before = self.spans.range(..=at).next_back().filter(|(_, end)| **end > at.raw());
         let after = self
             .spans
@@ -172,6 +177,12 @@ impl State {
     pub fn is_allocated(&self, at: GlobalAddress) -> bool {
         let before = self.spans.range(..=at).next_back();
         before.is_some_and(|(_, end)| *end > at.raw())
+    }
+
+    /// Whether the extent of an address was handed out anew since the address was given.
+    pub fn is_past(&self, at: GlobalAddress) -> bool {
+        let newest = self.newest.get(&(at.part(), at.slot()));
+        newest.is_some_and(|newest| *newest > at.generation())
     }
 
     /// All that is allocated.
@@ -244,6 +255,17 @@ mod tests {
         assert_eq!(state.quiet(), Some(4));
         state.begin_alloc();
         assert_eq!((state.quiet(), state.leaks_most()), (None, 1));
+    }
+
+    /// A stale address was excused where its place was given again: that is when a check of generations is needed.
+    #[test]
+    fn a_place_that_was_given_again_excuses_no_address_of_before() {
+        let mut state = State::default();
+        let of = |generation| GlobalAddress::new(1, 3, 64, generation).expect("fits");
+        assert!(state.allocated(of(1), 8).is_none() && !state.is_past(of(1)));
+        state.begin_free(of(1));
+        assert!(state.allocated(of(2), 8).is_none());
+        assert_eq!((state.is_past(of(1)), state.is_past(of(2))), (true, false));
     }
 
     #[test]

@@ -424,7 +424,7 @@ impl<'s> Thread<'s> {
         }
     }
 
-    /// What was freed is refused, unless somebody has got its place.
+    /// What was freed is refused, unless somebody may have got its place in the same extent, of the same generation.
     fn look_at_freed(&mut self) {
         let Some(n) = self.draw.word().checked_rem(self.freed.len() as u64) else {
             return;
@@ -434,9 +434,13 @@ impl<'s> Thread<'s> {
             let model = self.stage.model.lock();
             model.quiet().filter(|_| !model.is_allocated(at))
         };
+        let is_past = self.stage.model.lock().is_past(at);
         let before = quiet(at);
         let found = self.space.load(at);
-        let is_certain = before.is_some() && quiet(at) == before;
+        let is_certain = is_past || before.is_some() && quiet(at) == before;
+        self.stage
+            .shared
+            .add("freed objects of former generations", u64::from(is_past));
         match found {
             Ok(_) if is_certain => self.fail("what was freed", at, "it is still there"),
             Ok(_) => {}

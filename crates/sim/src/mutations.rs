@@ -1,0 +1,141 @@
+//! The rules of the house, each with the mutation that breaks it, and the world in which that shows.
+//!
+//! A checker that finds nothing is worth nothing: `cenote sim --plant all` breaks one rule after the other and says after how many seeds
+//! a world has noticed. [docs/sim.md](../../../docs/sim.md) has the table with the rules in words.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use cenote_base::rt::fault::Fault;
+
+use crate::explorer::{Order, explore};
+use crate::worlds::Name;
+
+/// A mutation, where it shows, and how soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mutation {
+    /// What is broken.
+    pub fault: Fault,
+    /// The world that notices.
+    pub world: Name,
+    /// Within how many seeds, from the first on.
+    pub seeds: u64,
+    /// Whether it was seen to be noticed within them: builds draw from these.
+    pub sure: bool,
+}
+
+/// What came of one.
+#[derive(Debug, Clone)]
+pub struct Noticed {
+    /// Seeds that were tried.
+    pub seeds: u64,
+    /// After how many it was noticed, and as what.
+    pub seen: Option<(u64, String)>,
+    /// How long that took.
+    pub time: Duration,
+}
+
+/// Longest text that is told of what was seen.
+const SEEN_MOST: usize = 90;
+
+/// The world of a mutation, and after how many seeds it must have been noticed; `None`: no world can break that rule, or breaks it so
+/// seldom that nothing can be said of a bounded number of seeds. docs/sim.md says why.
+fn place(fault: Fault) -> Option<(Name, u64)> {
+    use Fault::*;
+    Some(match fault {
+        PageFlush | LatchFlush | LoadFlush | RedoFlush => (Name::HostLoss, 40),
+        Invalidate => (Name::Handover, 40),
+        SyncError | PageChecksum => (Name::Disk, 60),
+        PageBeforeLog | ChainLink | ListLock | SavedWhole | EvictDirty => (Name::Crash, 40),
+        CheckpointLatched | CheckpointFloor | CheckpointTail | CheckpointBeforeImage => (Name::Crash, 60),
+        SlotEntry | ListUndo | BodyAfterState | VoidMark => (Name::Crash, 60),
+        DoubleWrite | DoubleWriteSync | AreaReuse | RestoreNone => (Name::Crash, 60),
+        RecycleAll | RecycleFirst | LogTailKept | EmptiedPages => (Name::Crash, 60),
+        TxCeiling | CommitEnd | LoserAdopted | BaseIncomplete => (Name::Crash, 40),
+        RowLock | WriteLock | StaleCts | EarlyAnswer | LockMoved => (Name::Transactions, 20),
+        AbortedVersion => (Name::Transactions, 40),
+        BuiltOnWait | PurgeHorizon | SnapshotRecheck | LowWater | Displaced => (Name::Transactions, 40),
+        UniqueStripe | EntryNeeded | EntryLeft | DeadlockCheck => (Name::Transactions, 40),
+        EarlyDefinition => (Name::Ddl, 60),
+        RemoteBeforeLog | StaleCopy | StillOwned | LostTrace => (Name::Tiered, 40),
+        StaleCache | LostFlush | HeatComparison | MoveFence => (Name::Pool, 60),
+        GrantFence | GrantConfirm => (Name::Grants, 60),
+        NewPageFlush | RingOverwrite | EmptiedCts | DropOrder | LoserTables | StalledCommit | StalledLook => {
+            return None;
+        }
+    })
+}
+
+/// Mutations that few seeds have not shown yet: longer campaigns may.
+fn is_seldom(fault: Fault) -> bool {
+    use Fault::*;
+    matches!(
+        fault,
+        CheckpointFloor
+            | CheckpointTail
+            | CheckpointBeforeImage
+            | SlotEntry
+            | ListUndo
+            | VoidMark
+            | LatchFlush
+            | BodyAfterState
+            | EvictDirty
+            | RecycleAll
+            | DoubleWriteSync
+            | AreaReuse
+            | RestoreNone
+            | RecycleFirst
+            | LogTailKept
+            | EmptiedPages
+            | BaseIncomplete
+            | BuiltOnWait
+            | SnapshotRecheck
+            | DeadlockCheck
+            | EarlyDefinition
+            | GrantConfirm
+    )
+}
+
+/// All that a world should notice.
+pub fn all() -> impl Iterator<Item = Mutation> {
+    let mutation = |fault: &Fault| {
+        let (world, seeds) = place(*fault)?;
+        Some(Mutation {
+            fault: *fault,
+            world,
+            seeds,
+            sure: !is_seldom(*fault),
+        })
+    };
+    Fault::ALL.iter().filter_map(mutation)
+}
+
+impl Mutation {
+    /// Breaks the rule in `seeds` worlds from seed `first` on, or until one has noticed. The rest is as `order` says.
+    ///
+    /// # Errors
+    /// Those of starting processes.
+    pub fn run(&self, order: &Order, first: u64, seeds: u64) -> io::Result<Noticed> {
+        let begun = Instant::now();
+        let order = Order {
+            world: Some(self.world),
+            plant: Some(self.fault),
+            quiet: true,
+            first,
+            seeds,
+            time: None,
+            ..order.clone()
+        };
+        let summary = explore(&order)?;
+        let what = |lines: &[String]| {
+            lines
+                .first()
+                .map_or(String::new(), |l| l.trim().chars().take(SEEN_MOST).collect())
+        };
+        Ok(Noticed {
+            seeds: summary.seeds,
+            seen: summary.failure.map(|f| (f.seed - first + 1, what(&f.lines))),
+            time: begun.elapsed(),
+        })
+    }
+}
