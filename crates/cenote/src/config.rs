@@ -502,6 +502,11 @@ fn find_file(options: &DataOptions) -> Result<Option<(PathBuf, FileOptions)>, Co
     }
 }
 
+/// Bytes that the statements of all sessions may gather: a quarter of what this process may use.
+pub fn statement_memory() -> u64 {
+    (usable_memory() / 4).max(64 << 20)
+}
+
 /// A quarter of what this process may use, at most 4 GiB, in whole MiB.
 fn default_memory_size() -> ByteSize {
     let quarter = (usable_memory() / 4).min(MEMORY_SIZE_DEFAULT_MAX.bytes());

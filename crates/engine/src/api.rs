@@ -161,7 +161,7 @@ impl RowBatch {
     }
 
     /// Bytes of all keys and rows.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 

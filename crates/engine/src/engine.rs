@@ -19,6 +19,7 @@ use crate::circle::Circle;
 use crate::counters::{COUNTERS_SPACE, Counters};
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
+use crate::memory::{self, Memory};
 use crate::numbers::{Cursor, SpaceNumbers};
 use crate::pool::Need;
 use crate::purge::{Purge, crew};
@@ -100,6 +101,7 @@ pub struct Engine {
     pub(crate) pool: BufferPool,
     pub(crate) storage: Store,
     pub(crate) slots: Arc<Slots>,
+    pub(crate) memory: Arc<Memory>,
     pub(crate) txs: TxTable,
     pub(crate) cts: CtsPages,
     pub(crate) waits: Waits,
@@ -146,6 +148,7 @@ impl Engine {
             slots: Arc::new(Slots::new()),
             txs: TxTable::new(first, options.tuning.status()),
             give_back_pages: options.tuning.give_back_pages.max(1),
+            memory: Memory::new(memory::DEFAULT_LIMIT, 2),
             waits: Waits::default(),
             table_locks: TableLocks::default(),
             row_locks: RowLocks::default(),
@@ -206,12 +209,18 @@ impl Engine {
 
     /// An idle transaction, to be begun and ended many times. For tools and tests: it is never refused.
     pub fn tx(self: &Arc<Self>) -> Tx {
-        Tx::new(self, self.slots.lease_always())
+        Tx::new(self, self.slots.lease_always(), self.memory.account("a tool"))
     }
 
-    /// An idle transaction for a session. Errors: 53400, there are too many.
-    pub fn session(self: &Arc<Self>) -> Result<Tx> {
-        Ok(Tx::new(self, self.slots.lease()?))
+    /// An idle transaction for a session; `holder` is its name where others are refused what it holds. Errors: 53400, there are
+    /// too many.
+    pub fn session(self: &Arc<Self>, holder: &str) -> Result<Tx> {
+        Ok(Tx::new(self, self.slots.lease()?, self.memory.account(holder)))
+    }
+
+    /// What statements may gather in memory.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     /// A statement begins on this thread: `cancel` stops what it waits for in memory, too, until [`Engine::heed_nothing`].

@@ -8,6 +8,7 @@
 //! | `tx` | transactions: status, snapshots, locks, reading, writing, commit, rollback, definitions |
 //! | `catalog`, `counters` | what the database holds; sequences and row counts |
 //! | `large` | values on overflow pages |
+//! | `memory` | what statements may gather, by session |
 //! | `purge`, `recovery`, `check` | what is past goes; what had not ended is taken back; all is verified |
 //! | `engine` | the whole, opened |
 
@@ -21,6 +22,7 @@ mod engine;
 pub mod error;
 pub mod key;
 mod large;
+mod memory;
 mod numbers;
 mod pool;
 mod purge;
@@ -43,6 +45,7 @@ pub use catalog::{
 pub use engine::{Engine, PoolStats, TierStats};
 pub use error::{Error, Result};
 pub use key::KeyRange;
+pub use memory::{Account, Charge, Memory};
 pub use report::{CheckReport, RecoveryReport};
 pub use row::RowLayout;
 pub use tx::{CancelFlag, Decide, Reader, RowScan, Savepoint, Tx};

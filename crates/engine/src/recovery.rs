@@ -17,6 +17,7 @@ use crate::engine::{Engine, FIRST_SPACE};
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
 use crate::large;
+use crate::memory::Charge;
 use crate::pool::{BufferPool, Need};
 use crate::tree::{BTree, LeafBatch};
 use crate::tx::locks::{Waits, table_lock};
@@ -56,6 +57,8 @@ pub(crate) struct Loser {
 pub(crate) struct Locks {
     pub tables: Vec<u64>,
     pub rows: Vec<Vec<u8>>,
+    /// The memory that they take.
+    pub _memory: Option<Charge>,
 }
 
 impl Loser {

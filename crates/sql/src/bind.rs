@@ -48,6 +48,11 @@ impl<'a> Bind<'a> {
         self.count as usize
     }
 
+    /// Bytes of the parameters as they came.
+    pub fn bytes(&self) -> usize {
+        self.params.len()
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.count == 0

@@ -255,6 +255,7 @@ pub mod code {
     pub const OBJECT_NOT_IN_STATE: &str = "55000";
     pub const CANNOT_CHANGE_PARAMETER: &str = "55P02";
     pub const OUT_OF_MEMORY: &str = "53200";
+    pub const CONFIGURATION_LIMIT: &str = "53400";
     pub const QUERY_CANCELED: &str = "57014";
     pub const ADMIN_SHUTDOWN: &str = "57P01";
     pub const INTERNAL_ERROR: &str = "XX000";

@@ -62,6 +62,10 @@ pub trait Rows: Send {
     fn encode(&self, formats: Formats<'_>, settings: &Settings, out: &mut BytesMut) -> Result<()>;
     /// The current row.
     fn datums(&self) -> Result<Vec<Datum>>;
+    /// Bytes that it holds of its rows.
+    fn held_bytes(&self) -> usize {
+        0
+    }
     /// Ids of the user tables that it reads.
     fn tables(&self) -> &[u32] {
         &[]

@@ -320,6 +320,32 @@ fn memory_is_bounded_and_queries_stop() {
     assert_eq!(db.error(sql), "53200");
 }
 
+/// A query that is suspended keeps what its operators hold; who finds nothing left is told by name whose it is, and goes on once that
+/// one is closed. Before, it was told how many bytes an operator had asked for.
+#[test]
+fn memory_of_a_suspended_query_is_held_by_name() {
+    let db = Database::with_memory(16 << 20);
+    let joined = "select a.g from generate_series(1, 50000) a(g) join generate_series(1, 50000) b(g) on a.g = b.g";
+    let suspended = || {
+        let mut rows = db.suspended(joined, 77)?;
+        rows.next().map(|_| rows)
+    };
+    let mut held = Vec::new();
+    let error = loop {
+        match suspended() {
+            Ok(rows) => held.push(rows),
+            Err(error) => break error,
+        }
+        assert!(held.len() < 100, "nothing is counted");
+    };
+    assert!(!held.is_empty(), "{error:?}");
+    assert_eq!(error.code(), "53200");
+    let text = format!("{error:?}");
+    assert!(text.contains("session 77 of tester"), "{text}");
+    held.pop();
+    suspended().expect("there is room again");
+}
+
 /// What psql 15 sends for \d, \d table, \d sequence, \d index, \dt, \di, \ds, \dv, \l, \l+, \dn, \dn+, \du, \dp, \df, \dT, \d+ and \dt+, verbatim but for ids and names.
 #[test]
 fn psql_queries_run() {

@@ -86,6 +86,7 @@ fn serve(
         None => describe_memory(settings),
     };
     let views = Views::new(engine.clone(), registry.clone(), memory, emulation);
+    engine.memory().set_limit(crate::config::statement_memory());
     let sql = Sql::new(engine.clone(), analytics(settings, &engine, &views));
     let access = Access {
         passwords,

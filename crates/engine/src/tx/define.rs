@@ -16,6 +16,7 @@ use crate::catalog::{IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, Sequ
 use crate::error::{Error, Result};
 use crate::key::{self, KeyRange};
 use crate::large;
+use crate::memory::{Account, Charge};
 use crate::pool::Need;
 use crate::tree::{BTree, LeafBatch};
 use crate::undo::record::{TRAILER, Trailer};
@@ -295,8 +296,7 @@ impl Tx {
 
     /// Entries of all versions that somebody may still see; the newest ones must be unique if the index is.
     fn build_index(&mut self, table: &Table, index: &IndexDef) -> Result<()> {
-        let mut newest: Vec<(Vec<u8>, u16)> = Vec::new();
-        let mut older: Vec<(Vec<u8>, u16)> = Vec::new();
+        let mut entries = Entries::new(self.account());
         let (mut scan, mut batch) = (
             BTree { space: table.space }.scan(KeyRange::all(), Direction::Forward),
             LeafBatch::new(),
@@ -304,20 +304,16 @@ impl Tx {
         while scan.next_batch(&self.engine().pool, &mut batch)? {
             self.reader().cancel.check()?;
             for (row_key, value) in batch.iter() {
-                self.collect_entries(table, index, row_key, value, &mut newest, &mut older)?;
+                self.collect_entries(table, index, (row_key, value), &mut entries)?;
             }
         }
-        newest.sort_unstable();
+        entries.sort_newest();
         if index.unique {
-            self.refuse_equal(table, index, &newest)?;
+            self.refuse_equal(table, index, &entries)?;
         }
-        newest.append(&mut older);
-        newest.sort_unstable();
-        newest.dedup();
-        let entries = newest
-            .iter()
-            .map(|(entry, split)| Ok::<_, Error>((entry.as_slice(), split.to_le_bytes())));
-        BTree { space: index.space }.bulk_load(&self.engine().pool, entries)?;
+        let all = entries.sort_all();
+        let all = all.map(|(entry, split)| Ok::<_, Error>((entry, split.to_le_bytes())));
+        BTree { space: index.space }.bulk_load(&self.engine().pool, all)?;
         Ok(())
     }
 
@@ -325,13 +321,11 @@ impl Tx {
         &self,
         table: &Table,
         index: &IndexDef,
-        row_key: &[u8],
-        value: &[u8],
-        newest: &mut Vec<(Vec<u8>, u16)>,
-        older: &mut Vec<(Vec<u8>, u16)>,
+        (row_key, value): (&[u8], &[u8]),
+        entries: &mut Entries,
     ) -> Result<()> {
         let mut version = Some((Trailer::of(value)?, value[..value.len() - TRAILER].to_vec()));
-        let (mut list, mut newer) = (newest, None);
+        let mut newer = None;
         while let Some((trailer, stored)) = version {
             if !trailer.deleted() {
                 let row = match index::whole(self.engine(), table, &stored) {
@@ -347,9 +341,9 @@ impl Tx {
                 let split = entry.len() as u16;
                 entry.extend_from_slice(row_key);
                 key::check_len(&entry)?;
-                list.push((entry, split));
+                entries.push(&entry, split, newer.is_none())?;
             }
-            (list, newer) = (&mut *older, Some(trailer));
+            newer = Some(trailer);
             let past = trailer.tx < self.reader().low_water;
             version = if past {
                 None
@@ -360,9 +354,9 @@ impl Tx {
         Ok(())
     }
 
-    fn refuse_equal(&self, table: &Table, index: &IndexDef, sorted: &[(Vec<u8>, u16)]) -> Result<()> {
-        for pair in sorted.windows(2) {
-            let (one, other) = (&pair[0], &pair[1]);
+    fn refuse_equal(&self, table: &Table, index: &IndexDef, sorted: &Entries) -> Result<()> {
+        for pair in sorted.newest.windows(2) {
+            let (one, other) = (sorted.entry(pair[0]), sorted.entry(pair[1]));
             let split = usize::from(one.1);
             if one.0[..split] != other.0[..usize::from(other.1)] {
                 continue;
@@ -548,6 +542,68 @@ impl Tx {
         let found = self.catalog().sequence_by_id(id).cloned();
         found.ok_or_else(|| Error::UndefinedObject(format!("sequence {id}")))
     }
+}
+
+/// Entries of an index that is being built, end to end in one buffer; only their places are sorted.
+struct Entries {
+    bytes: Vec<u8>,
+    /// Of the rows' newest versions, and of all others.
+    newest: Vec<Place>,
+    older: Vec<Place>,
+    memory: Charge,
+}
+
+/// Start of an entry in the buffer, its length, and that of its first part.
+#[derive(Clone, Copy)]
+struct Place {
+    at: usize,
+    len: u16,
+    split: u16,
+}
+
+impl Entries {
+    fn new(account: &Arc<Account>) -> Entries {
+        Entries {
+            bytes: Vec::new(),
+            newest: Vec::new(),
+            older: Vec::new(),
+            memory: Charge::new(account),
+        }
+    }
+
+    fn push(&mut self, entry: &[u8], split: u16, newest: bool) -> Result<()> {
+        self.memory.grow(entry.len() + size_of::<Place>())?;
+        let place = Place {
+            at: self.bytes.len(),
+            len: entry.len() as u16,
+            split,
+        };
+        self.bytes.extend_from_slice(entry);
+        if newest { &mut self.newest } else { &mut self.older }.push(place);
+        Ok(())
+    }
+
+    fn entry(&self, place: Place) -> (&[u8], u16) {
+        entry(&self.bytes, place)
+    }
+
+    fn sort_newest(&mut self) {
+        let bytes = &self.bytes;
+        self.newest.sort_unstable_by_key(|place| entry(bytes, *place));
+    }
+
+    /// All entries in order, each once.
+    fn sort_all(&mut self) -> impl Iterator<Item = (&[u8], u16)> {
+        let (bytes, all) = (&self.bytes, &mut self.newest);
+        all.append(&mut self.older);
+        all.sort_unstable_by_key(|place| entry(bytes, *place));
+        all.dedup_by_key(|place| entry(bytes, *place));
+        all.iter().map(|place| entry(bytes, *place))
+    }
+}
+
+fn entry(bytes: &[u8], place: Place) -> (&[u8], u16) {
+    (&bytes[place.at..][..usize::from(place.len)], place.split)
 }
 
 fn refuse_nulls(table: &Table, row: &[u8]) -> Result<()> {

@@ -32,6 +32,7 @@ use crate::catalog::state::Overlay;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
+use crate::memory::{Account, Charge};
 use crate::pool::Need;
 use crate::recovery::{Locks, Loser};
 use crate::undo::{self, Ended, Writer};
@@ -85,6 +86,9 @@ pub struct Tx {
     /// Tables (id, version) known to be current; their locks are held.
     checked: Vec<(u32, u64)>,
     row_locks: Vec<Vec<u8>>,
+    /// Memory of the row locks.
+    lock_memory: Charge,
+    account: Arc<Account>,
     /// Tables (ids) that suspended queries of the session read: definitions leave them alone.
     in_use: Vec<u32>,
     pub(crate) overlay: Overlay,
@@ -93,7 +97,7 @@ pub struct Tx {
 }
 
 impl Tx {
-    pub(crate) fn new(engine: &Arc<Engine>, lease: Arc<Lease>) -> Tx {
+    pub(crate) fn new(engine: &Arc<Engine>, lease: Arc<Lease>, account: Arc<Account>) -> Tx {
         Tx {
             reader: Reader::with(engine, lease),
             isolation: Isolation::ReadCommitted,
@@ -109,6 +113,8 @@ impl Tx {
             table_locks: Vec::new(),
             checked: Vec::new(),
             row_locks: Vec::new(),
+            lock_memory: Charge::new(&account),
+            account,
             in_use: Vec::new(),
             overlay: Overlay::default(),
             scratch: Scratch::default(),
@@ -171,14 +177,6 @@ impl Tx {
     pub fn leave_view(&mut self) {
         self.reader.snapshot = self.engine().slots.published(self.reader.slot);
         self.reader.upto = self.written_upto();
-    }
-
-    /// As `get`, with all that this transaction has done, the running statement included.
-    pub fn get_own(&mut self, table: &Table, key: &[u8], row: &mut Vec<u8>) -> Result<bool> {
-        let upto = std::mem::replace(&mut self.reader.upto, ALL_OWN);
-        let found = self.reader.get(table, key, row);
-        self.reader.upto = upto;
-        found
     }
 
     /// Waits until every commit that this transaction has met is durable: before rows that were read by `modify` are shown to
@@ -244,6 +242,11 @@ impl Tx {
     /// The flag by which another thread stops what this transaction waits for or scans.
     pub fn cancel_flag(&self) -> Arc<CancelFlag> {
         self.reader.cancel.clone()
+    }
+
+    /// What the session may gather in memory.
+    pub fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 
     /// What this transaction reads by.
@@ -489,6 +492,7 @@ impl Tx {
             let locks = Locks {
                 tables: std::mem::take(&mut self.table_locks),
                 rows: std::mem::take(&mut self.row_locks),
+                _memory: Some(std::mem::replace(&mut self.lock_memory, Charge::new(&self.account))),
             };
             let lease = self.reader.lease.clone();
             let loser = Loser::given_up(self.reader.own, lease, segment, (self.last_undo, position), locks);
@@ -524,6 +528,7 @@ impl Tx {
         self.table_locks.clear();
         self.checked.clear();
         self.row_locks.clear();
+        self.lock_memory.clear();
         self.overlay.truncate(0);
         self.reader.own = 0;
         self.last_undo = 0;

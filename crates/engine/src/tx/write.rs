@@ -41,6 +41,9 @@ use cenote_base::rt::fault::{Fault, planted};
 /// its arguments alone and keeps nothing: an attempt that was not applied leaves no trace.
 pub type Decide<'a, E> = dyn Fn(&[u8], bool) -> std::result::Result<Change, E> + 'a;
 
+/// Memory of a row lock beside its name, which is kept twice.
+const ROW_LOCK_BYTES: usize = 160;
+
 /// A step that may have to wait for a transaction and be done again.
 enum Step<T> {
     Done(T),
@@ -615,6 +618,10 @@ impl Tx {
             return Ok(Applied::Done);
         }
         if engine.row_locks.add(&name, self.reader.own, strength) {
+            if let Err(error) = self.lock_memory.grow(2 * name.len() + ROW_LOCK_BYTES) {
+                engine.row_locks.release(&name, self.reader.own);
+                return Err(error);
+            }
             self.row_locks.push(name);
         }
         Ok(Applied::Done)

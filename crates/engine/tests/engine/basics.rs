@@ -284,7 +284,6 @@ fn a_reader_sees_its_transaction_up_to_its_statement() {
         let none = tx.reader().clone();
         insert(&mut tx, &table, 2, 20, "second").unwrap();
         assert_eq!(get(&tx, &table, 2), None, "its own statement's");
-        assert!(get_own(&mut tx, &table, 2));
         tx.begin_statement();
         let two = tx.reader().clone();
         update(&mut tx, &table, 1, 11, "changed").unwrap();
@@ -328,10 +327,6 @@ fn a_reader_sees_its_transaction_up_to_its_statement() {
     engine.shutdown().unwrap();
 }
 
-fn get_own(tx: &mut Tx, table: &Table, id: i32) -> bool {
-    tx.get_own(table, &key(table, id), &mut Vec::new()).unwrap()
-}
-
 /// A clone of a reader holds its snapshot, though its transaction has gone on, has ended, or is no more.
 #[test]
 fn a_cloned_reader_keeps_its_snapshot_from_purge() {
@@ -346,14 +341,14 @@ fn a_cloned_reader_keeps_its_snapshot_from_purge() {
     insert(&mut tx, &table, 1, 0, "x").unwrap();
     tx.commit().unwrap();
     let mut readers = Vec::new();
-    let mut session = engine.session().unwrap();
+    let mut session = engine.session("a test").unwrap();
     for k in 1..5 {
         session.begin(Isolation::ReadCommitted);
         session.begin_statement();
         readers.push(session.reader().clone());
         if k % 2 == 0 {
             session.commit().unwrap();
-            session = engine.session().unwrap();
+            session = engine.session("a test").unwrap();
         } else {
             session.rollback().unwrap();
         }

@@ -23,6 +23,7 @@ mod context;
 mod error;
 mod formatting;
 mod function;
+mod memory;
 mod numeric;
 mod operators;
 mod pg_catalog;
@@ -185,6 +186,9 @@ impl Analytics for DataFusion {
     }
 }
 
+/// Bytes of a plan that runs, about.
+const PLAN_BYTES: usize = 64 << 10;
+
 /// A running query. `stream` is dropped first: it stops what still runs.
 struct Running {
     stream: Option<SendableRecordBatchStream>,
@@ -278,6 +282,10 @@ impl Rows for Running {
             .iter()
             .map(|column| wire::datum(&**column, row))
             .collect()
+    }
+
+    fn held_bytes(&self) -> usize {
+        PLAN_BYTES + self.batch.as_ref().map_or(0, RecordBatch::get_array_memory_size)
     }
 
     fn tables(&self) -> &[u32] {

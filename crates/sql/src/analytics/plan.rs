@@ -3,6 +3,7 @@
 use super::cancel::watched;
 use super::context::{Functions, Names};
 use super::error::{inward, outward};
+use super::memory::QueryMemory;
 use super::rewrite::{expand_any, resolve_names, rewrite, shown_name};
 use super::scan::{EngineScan, EngineTable, canceled};
 use super::times::Clock;
@@ -11,14 +12,14 @@ use super::{Config, Snapshot, apply, numeric};
 use crate::error::{Result, SqlError, code};
 use crate::hook::Description;
 use crate::output::Field;
+use crate::session::holder;
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field as ArrowField, FieldRef, Schema};
-use cenote_engine::{CancelFlag, Datum};
+use cenote_engine::{CancelFlag, Datum, Memory};
 use datafusion::catalog::default_table_source::{provider_as_source, source_as_provider};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, ParamValues, ScalarValue};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{Expr, LogicalPlan};
@@ -43,6 +44,8 @@ const PARALLEL_ROWS: u64 = 50_000;
 /// What all queries share: threads, memory budget, functions, optimiser.
 pub(crate) struct Core {
     runtime: tokio::runtime::Runtime,
+    /// What running queries may hold.
+    memory: Arc<Memory>,
     functions: Functions,
     /// For small inputs: one thread, no exchange between operators.
     single: SessionState,
@@ -67,8 +70,9 @@ impl Core {
             Some(path) => DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![emptied(path)])),
             None => DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled),
         };
+        let memory = Memory::new(config.memory_limit as u64, 1);
         let environment = RuntimeEnvBuilder::new()
-            .with_memory_pool(Arc::new(GreedyMemoryPool::new(config.memory_limit)))
+            .with_memory_pool(QueryMemory::new(&memory, "subqueries"))
             .with_disk_manager_builder(disk)
             .build_arc()
             .map_err(outward)?;
@@ -90,6 +94,7 @@ impl Core {
             single: state(1),
             parallel: state(threads),
             runtime,
+            memory,
         })
     }
 
@@ -133,7 +138,7 @@ impl Core {
     pub fn start_query(&self, planned: &Planned) -> Result<SendableRecordBatchStream> {
         let _inside = self.runtime.enter();
         let state = self.state(planned.rows);
-        execute_stream(planned.running.clone(), state.task_ctx()).map_err(outward)
+        execute_stream(planned.running.clone(), planned.memory.context(state)).map_err(outward)
     }
 }
 
@@ -155,6 +160,7 @@ pub(crate) struct Planned {
     /// The same, looking at the cancel flag.
     running: Arc<dyn ExecutionPlan>,
     rows: u64,
+    memory: Arc<QueryMemory>,
     /// Ids of the user tables that the statement names.
     pub tables: Vec<u32>,
     /// Whether `running` can be started again on other rows: no subquery inside an expression keeps what it has read.
@@ -302,13 +308,14 @@ pub(crate) fn plan(
             .replace_params_with_values(&ParamValues::from(values))
             .map_err(outward)?;
     }
-    planned(core, &snapshot.scope.cancel, plan, (rows, tables))
+    let memory = QueryMemory::new(&core.memory, &holder(snapshot.scope.pid, &snapshot.scope.user));
+    planned(core, (&snapshot.scope.cancel, memory), plan, (rows, tables))
 }
 
 /// The plan of a bound query, which reads so many rows at most, of these tables.
 fn planned(
     core: &Arc<Core>,
-    cancel: &Arc<CancelFlag>,
+    (cancel, memory): (&Arc<CancelFlag>, Arc<QueryMemory>),
     bound: LogicalPlan,
     (rows, tables): (u64, Vec<u32>),
 ) -> Result<Planned> {
@@ -329,6 +336,7 @@ fn planned(
         running: watched(physical.clone(), cancel).map_err(outward)?,
         physical,
         rows,
+        memory,
         tables,
         reusable,
     })
@@ -343,7 +351,7 @@ pub(crate) fn again(core: &Arc<Core>, snapshot: &Arc<Snapshot>, former: &Planned
             .transform_up_with_subqueries(|node| on_snapshot(node, snapshot));
         return planned(
             core,
-            &snapshot.scope.cancel,
+            (&snapshot.scope.cancel, former.memory.clone()),
             bound.data().map_err(outward)?,
             (former.rows, former.tables.clone()),
         );

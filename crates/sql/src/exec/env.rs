@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::settings::{Settings, Zone};
 use crate::types::datetime::EPOCH_DAYS;
 use crate::types::text::TextContext;
-use cenote_engine::{CancelFlag, Error};
+use cenote_engine::{Account, CancelFlag, Error};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,6 +30,8 @@ pub struct SessionEnv {
     pub last_sequence: Cell<Option<u32>>,
     /// Set when the statement is to stop.
     pub cancel: Arc<CancelFlag>,
+    /// What the session may gather in memory.
+    pub memory: Arc<Account>,
     /// State of `random()`.
     pub random: Cell<u64>,
 }

@@ -7,6 +7,7 @@
 
 use super::Run;
 use super::env::SessionEnv;
+use super::keys::Seen;
 use super::select::foreign_rows;
 use super::sink::{Gather, Sink};
 use super::write::{CANCEL_INTERVAL, Deed, changed, give_changed};
@@ -18,7 +19,6 @@ use crate::plan::locking::LockTarget;
 use crate::types::cast::{self, Context};
 use cenote_engine::{Change, Changed, Datum, Locked, Table};
 use sqlparser::ast::Query;
-use std::collections::HashSet;
 
 /// Runs the query to its end. What comes back can be asked again.
 pub fn gather_foreign(run: &mut Run<'_>, query: &Query, found: &mut Gather) -> Result<Box<dyn Rows>> {
@@ -35,10 +35,10 @@ pub(super) fn change_found(
     returning: &[Expr],
     sink: &mut dyn Sink,
 ) -> Result<u64> {
-    let mut found = Gather::default();
+    let mut found = Gather::new(&run.session.memory);
     let mut rows = gather_foreign(run, query, &mut found)?;
     let columns = tree_columns(table, None);
-    let mut seen = HashSet::new();
+    let mut seen = Seen::default();
     let mut count = 0;
     for (at, row) in found.0.iter().enumerate() {
         if (at as u64 + 1).is_multiple_of(CANCEL_INTERVAL) {
@@ -46,7 +46,7 @@ pub(super) fn change_found(
         }
         let key = key_of(run, table, columns, row)?;
         // As PostgreSQL: a row that several source rows match is changed once.
-        if !seen.insert(key.clone()) {
+        if !seen.insert(key.clone(), run.session)? {
             continue;
         }
         let done = change_one(run, table, &key, row, deed, rows.as_mut())?;
@@ -122,7 +122,7 @@ pub fn lock_found(run: &mut Run<'_>, targets: &[LockTarget]) -> Result<()> {
 fn lock_once(run: &mut Run<'_>, targets: &[LockTarget]) -> Result<bool> {
     let mut unchanged = true;
     for target in targets {
-        let (table, mut found) = (&target.table, Gather::default());
+        let (table, mut found) = (&target.table, Gather::new(&run.session.memory));
         gather_foreign(run, &target.keys, &mut found)?;
         let mut newest = Vec::new();
         for (seen, row) in found.0.iter().enumerate() {

@@ -2,6 +2,7 @@
 
 pub mod env;
 pub mod found;
+pub mod keys;
 pub mod rows;
 pub mod select;
 pub mod sink;

@@ -2,7 +2,7 @@
 
 use super::Run;
 use super::rows::TableRows;
-use super::sink::Sink;
+use super::sink::{Sink, size_of_row};
 use super::texts::{Texts, single_text};
 use crate::error::{Result, SqlError, code};
 use crate::expr::aggregate::Accumulator;
@@ -10,13 +10,11 @@ use crate::expr::{Env, Expr, Input, compare, compare_padded, same};
 use crate::hook::Rows;
 use crate::plan::access::{Access, Path, push_equal, tree_columns};
 use crate::plan::select::{GroupPlan, SelectPlan, SortKey};
-use cenote_engine::{ColumnType, Datum, LockStrength, Locked, Wait, key};
+use cenote_engine::{Charge, ColumnType, Datum, LockStrength, Locked, Wait, key};
 use std::cell::RefCell;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-/// Bytes that one statement may gather.
-const GATHER_BYTES: usize = 512 << 20;
 /// Rows between two looks at the cancel flag.
 const CANCEL_INTERVAL: u64 = 1024;
 
@@ -28,14 +26,32 @@ pub enum Cursor {
     Start,
     /// Rows are streamed.
     Stream(Box<Stream>),
-    /// Rows were gathered; the first so many columns are shown.
-    Gathered(std::vec::IntoIter<Vec<Datum>>, usize),
+    /// Rows were gathered, in memory of the session.
+    Gathered {
+        /// The rows that are left.
+        rows: std::vec::IntoIter<Vec<Datum>>,
+        /// Columns that are shown.
+        visible: usize,
+        /// Held as long as the rows are.
+        _memory: Charge,
+    },
     /// One text column was gathered.
     Texts(Texts),
     /// Another planner's query.
     Foreign(Box<dyn Rows>),
     /// At the end.
     Done,
+}
+
+impl Cursor {
+    /// Bytes that it holds between two executions and that are not charged to the session yet.
+    pub fn held_bytes(&self) -> usize {
+        match self {
+            Cursor::Stream(stream) => stream.rows.batch.bytes(),
+            Cursor::Foreign(rows) => rows.held_bytes(),
+            _ => 0,
+        }
+    }
 }
 
 /// A stream of table rows under OFFSET and LIMIT.
@@ -71,7 +87,7 @@ pub fn advance(
     let max = if max == 0 { u64::MAX } else { max };
     let progress = match cursor {
         Cursor::Stream(stream) => stream_rows(run, plan, stream, max, sink)?,
-        Cursor::Gathered(rows, visible) => {
+        Cursor::Gathered { rows, visible, .. } => {
             let mut given = 0;
             while given < max {
                 let Some(row) = rows.next() else { break };
@@ -99,7 +115,10 @@ pub fn advance(
     if progress.done {
         match std::mem::replace(cursor, Cursor::Done) {
             Cursor::Stream(stream) => run.scratch.batch = stream.rows.batch,
-            Cursor::Texts(texts) => run.scratch.texts = texts,
+            Cursor::Texts(mut texts) => {
+                texts.end();
+                run.scratch.texts = texts;
+            }
             _ => {}
         }
     }
@@ -249,7 +268,7 @@ fn start(run: &mut Run<'_>, plan: &SelectPlan) -> Result<Cursor> {
     if let Some(column) = single_text(plan) {
         return gather_texts(run, plan, column, skip, left).map(Cursor::Texts);
     }
-    let mut rows = match &plan.group {
+    let (mut rows, memory) = match &plan.group {
         Some(group) => grouped(run, plan, group)?,
         None => gathered(run, plan)?,
     };
@@ -265,7 +284,11 @@ fn start(run: &mut Run<'_>, plan: &SelectPlan) -> Result<Cursor> {
         rows.drain(..skip);
         rows.truncate(usize::try_from(left).unwrap_or(usize::MAX));
     }
-    Ok(Cursor::Gathered(rows.into_iter(), plan.visible))
+    Ok(Cursor::Gathered {
+        rows: rows.into_iter(),
+        visible: plan.visible,
+        _memory: memory,
+    })
 }
 
 fn stream_rows(
@@ -354,7 +377,7 @@ fn for_each(run: &mut Run<'_>, plan: &SelectPlan, each: &mut dyn FnMut(&[u8], &E
 
 fn gather_texts(run: &mut Run<'_>, plan: &SelectPlan, column: usize, skip: u64, left: u64) -> Result<Texts> {
     let mut texts = std::mem::take(&mut run.scratch.texts);
-    texts.clear();
+    texts.begin(&run.session.memory);
     for_each(run, plan, &mut |_, env| match env.input {
         Input::Stored(layout, row) => texts.push(layout.column_bytes(row, column)?),
         _ => Err(SqlError::internal("a text column without a row")),
@@ -364,9 +387,9 @@ fn gather_texts(run: &mut Run<'_>, plan: &SelectPlan, column: usize, skip: u64, 
 }
 
 /// Output rows (with hidden sort columns; where rows are to be locked, with the key at the end).
-fn gathered(run: &mut Run<'_>, plan: &SelectPlan) -> Result<Vec<Vec<Datum>>> {
+fn gathered(run: &mut Run<'_>, plan: &SelectPlan) -> Result<(Vec<Vec<Datum>>, Charge)> {
     let mut out = Vec::new();
-    let mut bytes = 0;
+    let mut memory = Charge::new(&run.session.memory);
     for_each(run, plan, &mut |key, env| {
         let mut row = Vec::with_capacity(plan.outputs.len() + usize::from(plan.lock.is_some()));
         for output in &plan.outputs {
@@ -375,11 +398,11 @@ fn gathered(run: &mut Run<'_>, plan: &SelectPlan) -> Result<Vec<Vec<Datum>>> {
         if plan.lock.is_some() {
             row.push(Datum::Bytes(key.to_vec()));
         }
-        bytes += size_of_row(&row);
+        memory.grow(size_of_row(&row)).map_err(too_much)?;
         out.push(row);
-        bounded(bytes)
+        Ok(())
     })?;
-    Ok(out)
+    Ok((out, memory))
 }
 
 /// Locks rows in their final order, and computes them again from what was locked.
@@ -413,14 +436,14 @@ fn lock_gathered(
     Ok(out)
 }
 
-fn grouped(run: &mut Run<'_>, plan: &SelectPlan, group: &GroupPlan) -> Result<Vec<Vec<Datum>>> {
+fn grouped(run: &mut Run<'_>, plan: &SelectPlan, group: &GroupPlan) -> Result<(Vec<Vec<Datum>>, Charge)> {
     let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
     let fresh = || group.aggregates.iter().map(Accumulator::new).collect::<Vec<_>>();
     let mut groups: Vec<(Vec<Datum>, Vec<Accumulator>)> = Vec::new();
     if group.keys.is_empty() {
         groups.push((Vec::new(), fresh()));
     }
-    let mut bytes = 0;
+    let mut memory = Charge::new(&run.session.memory);
     let mut key_bytes = Vec::new();
     for_each(run, plan, &mut |_, env| {
         let mut at = 0;
@@ -433,8 +456,8 @@ fn grouped(run: &mut Run<'_>, plan: &SelectPlan, group: &GroupPlan) -> Result<Ve
                 Some(at) => *at,
                 None => {
                     let keys: Vec<Datum> = group.keys.iter().map(|(k, _)| k.eval(env)).collect::<Result<_>>()?;
-                    bytes += 2 * key_bytes.len() + size_of_row(&keys) + 128 * group.aggregates.len();
-                    bounded(bytes)?;
+                    let bytes = 2 * key_bytes.len() + size_of_row(&keys) + 128 * group.aggregates.len();
+                    memory.grow(bytes).map_err(too_much)?;
                     places.insert(key_bytes.clone(), groups.len());
                     groups.push((keys, fresh()));
                     groups.len() - 1
@@ -457,7 +480,7 @@ fn grouped(run: &mut Run<'_>, plan: &SelectPlan, group: &GroupPlan) -> Result<Ve
             out.push(plan.outputs.iter().map(|e| e.eval(&env)).collect::<Result<_>>()?);
         }
     }
-    Ok(out)
+    Ok((out, memory))
 }
 
 fn sort(rows: &mut Vec<Vec<Datum>>, keys: &[SortKey]) {
@@ -543,23 +566,8 @@ fn sort_distinct(rows: &mut Vec<Vec<Datum>>, plan: &SelectPlan) -> Result<()> {
     Ok(())
 }
 
-fn size_of_row(row: &[Datum]) -> usize {
-    let inner = |d: &Datum| match d {
-        Datum::Text(s) => s.len(),
-        Datum::Bytes(b) => b.len(),
-        _ => 0,
-    };
-    24 + row.iter().map(|d| size_of::<Datum>() + inner(d)).sum::<usize>()
-}
-
-/// Refuses to gather more than a statement may.
-pub fn bounded(bytes: usize) -> Result<()> {
-    if bytes <= GATHER_BYTES {
-        return Ok(());
-    }
-    let text = format!(
-        "query needs more than {} MiB to sort or group its rows",
-        GATHER_BYTES >> 20
-    );
-    Err(SqlError::new(code::OUT_OF_MEMORY, text).with_hint("Restrict the rows, or add an index that gives the order."))
+/// A refusal to gather more, with what would help.
+#[cold]
+fn too_much(error: cenote_engine::Error) -> SqlError {
+    SqlError::from(error).with_hint("Restrict the rows, or add an index that gives the order.")
 }

@@ -7,7 +7,8 @@ use crate::output::{Field, Format, Formats, Output};
 use crate::settings::Settings;
 use crate::types::is_string;
 use crate::types::wire::{put_bytes, put_datum};
-use cenote_engine::{Datum, DatumRef};
+use cenote_engine::{Account, Charge, Datum, DatumRef};
+use std::sync::Arc;
 
 /// Takes result rows.
 pub trait Sink {
@@ -101,24 +102,44 @@ impl Sink for ClientSink<'_> {
     }
 }
 
-/// Memory.
-#[derive(Default)]
-pub struct Gather(pub Vec<Vec<Datum>>);
+/// Memory, charged to the session.
+pub struct Gather(pub Vec<Vec<Datum>>, Charge);
+
+impl Gather {
+    /// Empty.
+    pub fn new(account: &Arc<Account>) -> Gather {
+        Gather(Vec::new(), Charge::new(account))
+    }
+
+    fn push(&mut self, row: Vec<Datum>) -> Result<()> {
+        self.1.grow(size_of_row(&row))?;
+        self.0.push(row);
+        Ok(())
+    }
+}
+
+/// Bytes of a row that was gathered.
+pub fn size_of_row(row: &[Datum]) -> usize {
+    let inner = |d: &Datum| match d {
+        Datum::Text(s) => s.len(),
+        Datum::Bytes(b) => b.len(),
+        _ => 0,
+    };
+    // The list that it lies in doubles as it grows.
+    48 + row.iter().map(|d| size_of::<Datum>() + inner(d)).sum::<usize>()
+}
 
 impl Sink for Gather {
     fn row(&mut self, outputs: &[Expr], env: &Env<'_>) -> Result<()> {
-        self.0.push(outputs.iter().map(|e| e.eval(env)).collect::<Result<_>>()?);
-        Ok(())
+        self.push(outputs.iter().map(|e| e.eval(env)).collect::<Result<_>>()?)
     }
 
     fn values(&mut self, row: &[Datum]) -> Result<()> {
-        self.0.push(row.to_vec());
-        Ok(())
+        self.push(row.to_vec())
     }
 
     fn foreign(&mut self, rows: &dyn Rows) -> Result<()> {
-        self.0.push(rows.datums()?);
-        Ok(())
+        self.push(rows.datums()?)
     }
 }
 

@@ -2,19 +2,21 @@
 //!
 //! The texts are gathered end to end in one buffer and only their places are sorted: nothing is allocated a row.
 
-use super::select::bounded;
 use super::sink::Sink;
-use crate::error::Result;
+use crate::error::{Result, SqlError, code};
 use crate::expr::{Expr, compare_padded};
 use crate::plan::select::SelectPlan;
 use crate::types::is_string;
-use cenote_engine::ColumnType;
+use cenote_engine::{Account, Charge, ColumnType};
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 /// Start and length of a text in the buffer; a length of `u32::MAX` is NULL.
 type Place = (u32, u32);
 
 const NULL: u32 = u32::MAX;
+/// Memory that a session keeps from one statement to the next, in bytes.
+const KEPT_BYTES: usize = 1 << 20;
 
 /// The texts of a result.
 #[derive(Debug, Default)]
@@ -22,6 +24,7 @@ pub struct Texts {
     bytes: Vec<u8>,
     places: Vec<Place>,
     at: usize,
+    memory: Option<Charge>,
 }
 
 /// The column, where the plan has this shape.
@@ -36,23 +39,38 @@ pub fn single_text(plan: &SelectPlan) -> Option<usize> {
 }
 
 impl Texts {
-    /// Empty, with the memory kept.
-    pub fn clear(&mut self) {
+    /// Empty, with the memory kept; what comes is charged to `account`.
+    pub fn begin(&mut self, account: &Arc<Account>) {
         self.bytes.clear();
         self.places.clear();
         self.at = 0;
+        self.memory = Some(Charge::new(account));
+    }
+
+    /// Nothing is needed any more: a little memory is kept for the next.
+    pub fn end(&mut self) {
+        self.memory = None;
+        if self.bytes.capacity() + size_of::<Place>() * self.places.capacity() > KEPT_BYTES {
+            (self.bytes, self.places) = Default::default();
+        }
     }
 
     /// Takes in one text.
     pub fn push(&mut self, text: Option<&[u8]>) -> Result<()> {
+        if let Some(memory) = &mut self.memory {
+            memory.grow(text.map_or(0, <[u8]>::len) + size_of::<Place>())?;
+        }
         let start = self.bytes.len() as u32;
+        if self.bytes.len() + text.map_or(0, <[u8]>::len) >= NULL as usize {
+            return Err(too_long());
+        }
         let Some(text) = text else {
             self.places.push((start, NULL));
             return Ok(());
         };
         self.bytes.extend_from_slice(text);
         self.places.push((start, text.len() as u32));
-        bounded(self.bytes.len() + 8 * self.places.len())
+        Ok(())
     }
 
     /// Puts them in order, each once if the plan says so, and cuts off what OFFSET and LIMIT leave out.
@@ -102,6 +120,13 @@ impl Texts {
         self.at += 1;
         Ok(true)
     }
+}
+
+/// Places are numbers of 32 bits.
+#[cold]
+fn too_long() -> SqlError {
+    let text = "query needs more than 4 GiB to sort its texts";
+    SqlError::new(code::OUT_OF_MEMORY, text).with_hint("Restrict the rows, or add an index that gives the order.")
 }
 
 fn text(bytes: &[u8], (start, len): Place) -> Option<&[u8]> {

@@ -5,6 +5,7 @@
 
 use super::Run;
 use super::found::{change_found, gather_foreign};
+use super::keys::{self, Keys};
 use super::rows::TableRows;
 use super::select::{Cursor, advance, qualifies};
 use super::sink::{Gather, Sink};
@@ -16,7 +17,6 @@ use crate::plan::dml::{Conflict, DeletePlan, InsertPlan, Source, Target, UpdateP
 use crate::types::text::datum_text;
 use cenote_engine::{Change, Changed, Datum, DatumRef, Insert, Isolation, Table};
 use std::cell::RefCell;
-use std::collections::HashSet;
 
 /// Rows between two looks at the cancel flag.
 pub(super) const CANCEL_INTERVAL: u64 = 256;
@@ -32,7 +32,7 @@ pub fn insert(run: &mut Run<'_>, plan: &InsertPlan, sink: &mut dyn Sink) -> Resu
             }
         }
         Source::Query(query, row) => {
-            let mut found = Gather::default();
+            let mut found = Gather::new(&run.session.memory);
             match &**query {
                 Plan::Select(select) => {
                     advance(run, select, &mut Cursor::Start, 0, &mut found)?;
@@ -57,7 +57,7 @@ pub struct Inserter<'p> {
     values: Vec<Datum>,
     /// Rows inserted or updated.
     pub count: u64,
-    updated: HashSet<Vec<u8>>,
+    updated: keys::Seen,
     tick: u64,
 }
 
@@ -74,7 +74,7 @@ impl<'p> Inserter<'p> {
             returning,
             values: Vec::new(),
             count: 0,
-            updated: HashSet::new(),
+            updated: keys::Seen::default(),
             tick: 0,
         }
     }
@@ -122,7 +122,7 @@ impl<'p> Inserter<'p> {
                     if self.conflict.is_some_and(|c| c.update.is_some()) && !self.table.has_hidden_key() {
                         let mut key = Vec::new();
                         self.table.key_of_row(row, &mut key)?;
-                        self.updated.insert(key);
+                        self.updated.insert(key, run.session)?;
                     }
                     break;
                 }
@@ -175,20 +175,20 @@ impl<'p> Inserter<'p> {
         } = &done
         {
             self.count += 1;
-            self.note_updated(existing, row)?;
+            self.note_updated(run, existing, row)?;
             give(run, self.returning, table, row, sink)?;
         }
         Ok(done != Changed::Gone)
     }
 
     /// The row that was updated is not to be updated again, by its former key or its new one.
-    fn note_updated(&mut self, former: Vec<u8>, row: &[u8]) -> Result<()> {
+    fn note_updated(&mut self, run: &Run<'_>, former: Vec<u8>, row: &[u8]) -> Result<()> {
         if !self.table.has_hidden_key() {
             let mut key = Vec::new();
             self.table.key_of_row(row, &mut key)?;
-            self.updated.insert(key);
+            self.updated.insert(key, run.session)?;
         }
-        self.updated.insert(former);
+        self.updated.insert(former, run.session)?;
         Ok(())
     }
 }
@@ -345,16 +345,16 @@ fn short(run: &mut Run<'_>, access: &Access, deed: &Deed<'_>, returning: &[Expr]
     Ok(count)
 }
 
-fn find_keys(run: &mut Run<'_>, access: &Access) -> Result<Vec<Vec<u8>>> {
+fn find_keys(run: &mut Run<'_>, access: &Access) -> Result<Keys> {
     let batch = std::mem::take(&mut run.scratch.batch);
     let mut rows = TableRows::start(access, &run.env(Input::Nothing), batch)?;
-    let mut keys = Vec::new();
+    let mut keys = Keys::new(&run.session.memory);
     while rows.next(run.tx, access)? {
         let env = run.env(Input::Stored(access.table.layout(), rows.row()));
         if qualifies(access.filter.as_ref(), &env)? {
-            keys.push(rows.key().to_vec());
+            keys.push(rows.key())?;
         }
-        if keys.len().is_multiple_of(1024) {
+        if keys.count().is_multiple_of(1024) {
             run.session.check_cancel()?;
         }
     }

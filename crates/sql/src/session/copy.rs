@@ -8,7 +8,7 @@ use super::run::run_plan;
 use crate::error::{Result, SqlError, code};
 use crate::exec::Run;
 use crate::exec::select::Cursor;
-use crate::exec::sink::{Gather, Sink};
+use crate::exec::sink::{Count, Sink};
 use crate::exec::write::Inserter;
 use crate::expr::bind::Params;
 use crate::expr::names::fold;
@@ -170,9 +170,7 @@ impl Loader<'_> {
             scratch: &mut session.scratch,
             analytics: None,
         };
-        inserter
-            .insert(&mut run, &mut Gather::default())
-            .map_err(|e| self.placed(e, None))
+        inserter.insert(&mut run, &mut Count).map_err(|e| self.placed(e, None))
     }
 
     /// HEADER MATCH: the first line has to name the columns.

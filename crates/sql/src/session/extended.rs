@@ -2,7 +2,7 @@
 
 use super::planning::{Prepared, has_plan};
 use super::run::reads;
-use super::{Session, State};
+use super::{Session, State, holder};
 use crate::bind::Bind;
 use crate::error::{Result, SqlError, code};
 use crate::exec::select::Cursor;
@@ -10,8 +10,18 @@ use crate::output::{Format, Formats, Output};
 use crate::plan::{Plan, Planned};
 use crate::types::type_of_oid;
 use crate::types::wire::{read_binary_array, read_param};
-use cenote_engine::{Datum, Reader};
+use cenote_engine::{Charge, Datum, Reader};
 use std::sync::Arc;
+
+/// Named portals of a session at one time.
+const MAX_PORTALS: usize = 16_384;
+/// Named prepared statements of a session at one time.
+const MAX_STATEMENTS: usize = 16_384;
+/// Bytes of a portal beside its parameters.
+const PORTAL_BYTES: usize = 4 << 10;
+/// Bytes of a prepared statement beside its text, and for each byte of that, parsed and planned.
+const STATEMENT_BYTES: usize = 4 << 10;
+const PARSED_BYTES: usize = 32;
 
 /// A statement bound to parameters.
 #[derive(Default)]
@@ -28,6 +38,10 @@ pub struct Portal {
     pub cursor: Cursor,
     /// What its statement sees, while it is suspended or waits to begin; None: nothing else has run since Bind.
     pub view: Option<Reader>,
+    /// Memory that it holds while it is open.
+    pub memory: Option<Charge>,
+    /// Memory of rows that wait for its next execution, beside what its cursor accounts for.
+    pub rows: Option<Charge>,
     /// Savepoints that there were at Bind: a portal does not survive the return to one of before.
     pub depth: usize,
     /// Whether Bind made it (an empty statement has neither plan nor statement).
@@ -42,6 +56,8 @@ impl Portal {
             self.planned = None;
             self.cursor = Cursor::Start;
             self.view = None;
+            self.memory = None;
+            self.rows = None;
             self.params.clear();
             self.open = false;
         }
@@ -100,7 +116,8 @@ impl Session {
         if name.is_empty() {
             self.unnamed = Some(prepared);
         } else {
-            self.prepared.insert(name.to_string(), prepared);
+            let memory = Some(self.room_for_statement(text)?);
+            self.prepared.insert(name.to_string(), Prepared { memory, ..prepared });
         }
         Ok(())
     }
@@ -119,10 +136,14 @@ impl Session {
             Portal::default()
         };
         portal.close();
+        let bind_bytes = bind.bytes();
         let done = self.fill_portal(&mut portal, &mut prepared, bind);
         self.put_statement(statement, prepared);
         portal.open = done.is_ok();
         portal.depth = self.savepoints.len();
+        if !name.is_empty() && portal.open {
+            portal.memory = Some(self.room_for_portal(bind_bytes)?);
+        }
         self.any_fresh |= portal.open;
         if name.is_empty() {
             self.unnamed_portal = portal;
@@ -309,6 +330,41 @@ impl Session {
         });
         portal.prepared = Some(prepared);
         done
+    }
+
+    /// Memory for one more named portal. Errors: 53400, there are too many; 53200, the session may hold no more.
+    fn room_for_portal(&self, bytes: usize) -> Result<Charge> {
+        if self.portals.len() >= MAX_PORTALS {
+            return Err(self.too_many("portals", MAX_PORTALS, "Close those that are not needed."));
+        }
+        self.charge(PORTAL_BYTES + 2 * bytes)
+    }
+
+    /// Memory for one more named statement. Errors: as for portals.
+    pub(super) fn room_for_statement(&self, text: &str) -> Result<Arc<Charge>> {
+        if self.prepared.len() >= MAX_STATEMENTS {
+            return Err(self.too_many(
+                "prepared statements",
+                MAX_STATEMENTS,
+                "Close or deallocate those that are not needed.",
+            ));
+        }
+        self.charge(STATEMENT_BYTES + PARSED_BYTES * text.len()).map(Arc::new)
+    }
+
+    pub(super) fn charge(&self, bytes: usize) -> Result<Charge> {
+        let mut charge = Charge::new(&self.env.memory);
+        charge.grow(bytes)?;
+        Ok(charge)
+    }
+
+    #[cold]
+    fn too_many(&self, what: &str, limit: usize, hint: &str) -> SqlError {
+        let text = format!(
+            "{} has {limit} {what}, as many as it may",
+            holder(self.env.pid, &self.env.user)
+        );
+        SqlError::new(code::CONFIGURATION_LIMIT, text).with_hint(hint)
     }
 
     /// A statement begins, and `Tx` has its snapshot: queries that were bound before, and have not begun, see no more than it does, and

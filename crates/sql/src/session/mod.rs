@@ -108,7 +108,7 @@ pub struct Session {
 
 impl Session {
     pub(crate) fn new(sql: Arc<Sql>, info: SessionInfo) -> Result<Self> {
-        let tx = sql.engine().session()?;
+        let tx = sql.engine().session(&holder(info.pid, &info.user))?;
         let mut settings = Settings::new(&info.user);
         for (name, value) in &info.settings {
             settings.set(name, value, false)?;
@@ -124,6 +124,7 @@ impl Session {
             last_values: Default::default(),
             last_sequence: Default::default(),
             cancel: tx.cancel_flag(),
+            memory: tx.account().clone(),
             random: std::cell::Cell::new(now as u64 ^ (info.pid as u64) << 32),
         };
         let mut session = Session {
@@ -460,6 +461,11 @@ impl Drop for Session {
             self.tx.rollback().ok();
         }
     }
+}
+
+/// A session's name where others are refused what it holds.
+pub(crate) fn holder(pid: i32, user: &str) -> String {
+    format!("session {pid} of {user}")
 }
 
 /// What stands around statements, again and again.

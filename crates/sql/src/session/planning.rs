@@ -10,7 +10,7 @@ use crate::parse::template::Template;
 use crate::parse::{Parsed, Statement, parse};
 use crate::plan::{Plan, Planned, Planner};
 use crate::types::{oid, type_of_oid, type_oid};
-use cenote_engine::ColumnType;
+use cenote_engine::{Charge, ColumnType};
 use sqlparser::ast::Query;
 use std::sync::Arc;
 
@@ -30,6 +30,8 @@ pub struct Prepared {
     pub inner: bool,
     /// Whether its literals were taken out: a plan of the short path or none.
     pub template: bool,
+    /// Memory of one that has a name.
+    pub memory: Option<Arc<Charge>>,
 }
 
 /// A plan, and the catalog and session that it is good for.
@@ -71,6 +73,7 @@ impl Prepared {
             compiled: None,
             inner: false,
             template: false,
+            memory: None,
         }
     }
 }

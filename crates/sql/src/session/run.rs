@@ -124,7 +124,9 @@ impl Session {
             portal.view = Some(self.tx.reader().clone());
         }
         let (count, done) = ran?;
+        portal.rows = None;
         if !done {
+            portal.rows = Some(self.charge(portal.cursor.held_bytes())?);
             return out.portal_suspended();
         }
         portal.view = None;

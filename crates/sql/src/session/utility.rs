@@ -383,6 +383,7 @@ impl Session {
             return Err(SqlError::unsupported("PREPARE of this statement"));
         }
         self.plan(&mut prepared)?;
+        prepared.memory = Some(self.room_for_statement(&parsed.text)?);
         self.prepared.insert(name.to_string(), prepared);
         Ok("PREPARE")
     }

@@ -315,6 +315,12 @@ impl Database {
         self.analytics.query(&self.scope(), &parse(sql), params)
     }
 
+    /// A query of session `pid`, begun.
+    pub fn suspended(&self, sql: &str, pid: i32) -> Result<Box<dyn Rows>> {
+        let scope = Scope { pid, ..self.scope() };
+        self.analytics.query(&scope, &parse(sql), &[])
+    }
+
     /// Rows as lines, columns parted by `|`, NULL as nothing.
     pub fn ask(&self, sql: &str, params: &[(Datum, u32)]) -> Result<String> {
         let mut rows = self.rows(sql, params)?;

@@ -3,6 +3,7 @@
 mod concurrent;
 mod cost;
 mod foreign;
+mod gathered;
 mod limits;
 mod model;
 mod portals;

@@ -38,6 +38,17 @@ impl Database {
         }
     }
 
+    /// With the planner for queries of any shape.
+    #[cfg(feature = "analytics")]
+    pub fn with_datafusion() -> Database {
+        use cenote_sql::analytics::{Config, DataFusion};
+        let mut database = Database::new();
+        let engine = database.sql.engine().clone();
+        let analytics = DataFusion::new(engine.clone(), None, Config::default());
+        database.sql = Sql::new(engine, Some(analytics));
+        database
+    }
+
     pub fn session(&self) -> Session {
         let info = SessionInfo {
             user: "tester".into(),

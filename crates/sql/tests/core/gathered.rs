@@ -1,0 +1,194 @@
+//! Limits: each refuses with an SQLSTATE of class 53, says whose it is, and is free again when its holder has ended. Before, a list of
+//! keys or an index's entries grew until the process died, and with it everybody's session.
+
+use crate::support::{Answer, Database, bind_tail, simple};
+use cenote_sql::{Bind, Session, SessionInfo, SqlError};
+
+fn session(database: &Database, pid: i32) -> Session {
+    let info = SessionInfo {
+        user: "tester".into(),
+        database: "cenote".into(),
+        pid,
+        ..SessionInfo::default()
+    };
+    database.sql.session(info).expect("a session")
+}
+
+fn run(session: &mut Session, text: &str) {
+    simple(session, text).unwrap_or_else(|error| panic!("{text}: {error}"));
+}
+
+fn refused(session: &mut Session, text: &str) -> SqlError {
+    let error = simple(session, text)
+        .err()
+        .unwrap_or_else(|| panic!("{text} was not refused"));
+    assert_eq!(error.code(), "53200", "{text}: {error}");
+    error
+}
+
+/// 10,000 rows, `v` the same as `id`.
+fn table(session: &mut Session) {
+    run(session, "CREATE TABLE m (id int PRIMARY KEY, v int, c text)");
+    for from in (0..10_000).step_by(1000) {
+        let values = (from..from + 1000).map(|id| format!("({id}, {id}, 'text {id}')"));
+        run(
+            session,
+            &format!("INSERT INTO m VALUES {}", values.collect::<Vec<_>>().join(", ")),
+        );
+    }
+}
+
+#[test]
+fn keys_that_a_statement_gathers_are_bounded() {
+    let database = Database::new();
+    let mut session = session(&database, 1);
+    table(&mut session);
+    run(&mut session, "CREATE TABLE copy (id int PRIMARY KEY, v int, c text)");
+    let memory = database.sql.engine().memory().clone();
+    let all = memory.limit();
+    memory.set_limit(128 << 10);
+    for text in [
+        "UPDATE m SET v = v + 1",
+        "DELETE FROM m WHERE v >= 0",
+        "INSERT INTO copy SELECT id, v, c FROM m",
+        "SELECT id, v, c FROM m ORDER BY c, v",
+        "SELECT c FROM m ORDER BY c",
+        "SELECT v, count(*) FROM m GROUP BY v",
+        "SELECT id FROM m FOR UPDATE",
+        "CREATE INDEX i ON m (c)",
+    ] {
+        refused(&mut session, text);
+        assert_eq!(memory.used(), 0, "{text}");
+        assert_eq!(database.sql.engine().locks_held(), 0, "{text}");
+        run(&mut session, "UPDATE m SET v = v + 0 WHERE id < 10");
+    }
+    let count = simple(&mut session, "SELECT count(*) FROM m WHERE v = id").expect("read");
+    assert_eq!(count.lines(), ["10000"], "nothing was changed");
+    memory.set_limit(all);
+    run(&mut session, "CREATE INDEX i ON m (c)");
+    run(&mut session, "UPDATE m SET v = v + 1");
+    let problems = database.sql.engine().check().expect("checked").problems;
+    assert!(problems.is_empty(), "{problems:?}");
+}
+
+#[test]
+fn row_locks_are_bounded_and_go_with_their_transaction() {
+    let database = Database::new();
+    let (mut holder, mut other) = (session(&database, 1), session(&database, 2));
+    table(&mut holder);
+    let memory = database.sql.engine().memory().clone();
+    memory.set_limit(1 << 20);
+    run(&mut holder, "BEGIN");
+    run(&mut holder, "SELECT id FROM m WHERE id < 1000 FOR UPDATE");
+    run(&mut holder, "SELECT id FROM m WHERE id < 1000 FOR UPDATE");
+    let error = refused(&mut holder, "SELECT id FROM m FOR UPDATE");
+    assert!(error.to_string().contains("session 1 of tester"), "{error}");
+    run(&mut other, "UPDATE m SET v = 0 WHERE id = 1");
+    run(&mut holder, "ROLLBACK");
+    assert_eq!((memory.used(), database.sql.engine().locks_held()), (0, 0));
+}
+
+/// A session gets no more than half; what two hold, a third is told by name, until one of them ends.
+#[test]
+fn gathered_portals_are_held_by_name() {
+    let database = Database::new();
+    let mut sessions: Vec<_> = (1..=3).map(|pid| session(&database, pid)).collect();
+    table(&mut sessions[0]);
+    let memory = database.sql.engine().memory().clone();
+    memory.set_limit(8 << 20);
+    let fill = |session: &mut Session| -> (usize, SqlError) {
+        run(session, "BEGIN");
+        for n in 0..100 {
+            session
+                .parse("", "SELECT id, v, c FROM m WHERE id < 1000 ORDER BY v, c", &[])
+                .expect("parse");
+            let done = session
+                .bind(
+                    &format!("p{n}"),
+                    "",
+                    Bind::from_wire(&bind_tail(&[])).expect("well formed"),
+                )
+                .and_then(|()| session.execute(&format!("p{n}"), 1, &mut Answer::default()));
+            if let Err(error) = done {
+                return (n, error);
+            }
+        }
+        panic!("no end of memory");
+    };
+    let mut held = Vec::new();
+    for session in &mut sessions[..2] {
+        let (portals, error) = fill(session);
+        assert_eq!(error.code(), "53200", "{error}");
+        assert!(portals > 5);
+        // The failed block has given its portals back; the next keeps some.
+        run(session, "ROLLBACK");
+        run(session, "BEGIN");
+        for n in 0..portals {
+            session
+                .parse("", "SELECT id, v, c FROM m WHERE id < 1000 ORDER BY v, c", &[])
+                .expect("parse");
+            session
+                .bind(
+                    &format!("p{n}"),
+                    "",
+                    Bind::from_wire(&bind_tail(&[])).expect("well formed"),
+                )
+                .expect("bind");
+            session
+                .execute(&format!("p{n}"), 1, &mut Answer::default())
+                .expect("execute");
+        }
+        held.push(portals);
+    }
+    let (_, error) = fill(&mut sessions[2]);
+    let text = error.to_string();
+    assert!(
+        text.contains("session 1 of tester") || text.contains("session 2 of tester"),
+        "{text}"
+    );
+    run(&mut sessions[2], "ROLLBACK");
+    sessions.remove(0);
+    let (portals, _) = fill(&mut sessions[1]);
+    assert!(portals > 5, "there is room now");
+    drop(sessions);
+    assert_eq!(memory.used(), 0);
+}
+
+#[test]
+fn portals_and_prepared_statements_are_counted() {
+    let database = Database::new();
+    let mut session = session(&database, 9);
+    run(&mut session, "BEGIN");
+    session.parse("", "SELECT 1", &[]).expect("parse");
+    let bind = |session: &mut Session, n: usize| {
+        let tail = bind_tail(&[]);
+        session.bind(&format!("p{n}"), "", Bind::from_wire(&tail).expect("well formed"))
+    };
+    let refused = (0..20_000).find_map(|n| bind(&mut session, n).err().map(|error| (n, error)));
+    let (count, error) = refused.expect("a limit");
+    assert_eq!((count, error.code()), (16_384, "53400"), "{error}");
+    assert!(error.to_string().contains("session 9 of tester"), "{error}");
+    run(&mut session, "ROLLBACK");
+    run(&mut session, "BEGIN");
+    session.parse("", "SELECT 1", &[]).expect("parse");
+    bind(&mut session, 0).expect("they went with the transaction");
+    run(&mut session, "COMMIT");
+    let refused = (0..20_000).find_map(|n| {
+        let error = session.parse(&format!("s{n}"), "SELECT 1", &[]).err()?;
+        Some((n, error))
+    });
+    let (count, error) = refused.expect("a limit");
+    assert_eq!((count, error.code()), (16_384, "53400"), "{error}");
+    session.sync().expect("sync");
+    assert_eq!(
+        simple(&mut session, "PREPARE more AS SELECT 1")
+            .err()
+            .expect("a limit")
+            .code(),
+        "53400"
+    );
+    session.close_statement("s7");
+    run(&mut session, "PREPARE more AS SELECT 1");
+    run(&mut session, "DEALLOCATE ALL");
+    assert_eq!(database.sql.engine().memory().used(), 0);
+}
