@@ -80,10 +80,11 @@ pub(crate) fn run(engine: &Weak<Engine>, signal: &rt::Event) {
 pub(crate) fn help(engine: &Weak<Engine>, crew: &Crew) {
     let mut seen = 0;
     while let Some(round) = crew.join(&mut seen) {
-        if let Some(engine) = engine.upgrade() {
-            engine.work_in(&round);
-        }
-        crew.leave();
+        crew.take_part(&round, || {
+            if let Some(engine) = engine.upgrade() {
+                engine.work_in(&round);
+            }
+        });
     }
 }
 

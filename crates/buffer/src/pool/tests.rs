@@ -103,7 +103,7 @@ impl Interrupt for Stop {
 #[test]
 fn a_shortage_of_frames_is_told_as_one() {
     without_frames(|pool| {
-        let error = pool.claim().err().expect("there is no frame");
+        let error = pool.claim().expect_err("there is no frame");
         assert!(matches!(error, Error::OutOfMemory(_)), "{error:?}");
         assert!(error.to_string().contains("--memory-size"), "{error}");
     });

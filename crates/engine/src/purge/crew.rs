@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::undo::Segment;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Threads that purge, the purge thread included.
@@ -84,7 +85,7 @@ impl Crew {
     }
 
     /// Closes the round and waits until the crew has left it, or the engine stops.
-    pub(super) fn close(&self, stops: impl Fn() -> bool) {
+    pub(super) fn close(&self, mut stops: impl FnMut() -> bool) {
         let mut state = self.state.lock();
         state.open = None;
         while state.working > 0 && !stops() {
@@ -108,7 +109,13 @@ impl Crew {
         }
     }
 
-    pub(super) fn leave(&self) {
+    /// Does this thread's part of a round that it has joined, and leaves it. A panic fails the round, and ends neither the thread nor
+    /// the wait of those who close the round.
+    pub(super) fn take_part(&self, round: &Round, work: impl FnOnce()) {
+        if catch_unwind(AssertUnwindSafe(work)).is_err() {
+            let error = Error::Internal("a thread of purge has panicked".into());
+            round.failed.lock().get_or_insert(error);
+        }
         self.state.lock().working -= 1;
         self.changed.notify_all();
     }
@@ -117,5 +124,28 @@ impl Crew {
     pub(crate) fn end(&self) {
         self.state.lock().ended = true;
         self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread that panicked in a round was counted among those at work for ever: the round was never closed, purge stopped for
+    /// good, and VACUUM and definitions waited for it.
+    #[test]
+    fn a_panic_fails_the_round_and_does_not_keep_it_open() {
+        let (crew, round) = (Crew::default(), Arc::new(Round::new(1, Vec::new())));
+        crew.open(&round);
+        let mut seen = 0;
+        let joined = crew.join(&mut seen).expect("it is open");
+        crew.take_part(&joined, || panic!("in the middle of a segment"));
+        let mut looks = 0;
+        crew.close(|| {
+            looks += 1;
+            looks > 2
+        });
+        assert_eq!(looks, 0, "nobody is waited for");
+        assert!(matches!(*round.failed.lock(), Some(Error::Internal(_))));
     }
 }

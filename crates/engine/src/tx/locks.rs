@@ -154,11 +154,14 @@ impl Waits {
         }
     }
 
-    /// Transaction `own` has left a row's queue without the row: `next`, which may be waiting for that, looks again. Its edge goes at
-    /// once: it waits for `own` no longer, and nobody shall see a cycle through it.
-    pub(crate) fn look_again(&self, slots: &Slots, (own, own_slot): (u64, u32), next: u32) {
+    /// Transaction `own` leaves a row's queue without the row, by `leave`, which gives the slot of the one behind it: that one looks
+    /// again. Its edge goes at once, since it waits for `own` no longer, and a cycle through it would be none.
+    ///
+    /// Both under the graph: an edge to `own` that the one behind it draws later has another reason, and stays.
+    pub(crate) fn leave_queue(&self, slots: &Slots, (own, own_slot): (u64, u32), leave: impl FnOnce() -> Option<u32>) {
         {
             let _graph = self.graph.lock();
+            let Some(next) = leave() else { return };
             let edge = &slots.get(next).waits_for;
             if edge.load(Ordering::Acquire) == own {
                 edge.store(0, Ordering::Release);
@@ -435,6 +438,43 @@ mod tests {
         assert_eq!(locks.conflict(5, b"k", 2, LockStrength::Share), Some(1));
         locks.release(&name, 1);
         assert_eq!(locks.conflict(5, b"k", 2, LockStrength::Update), None);
+    }
+
+    /// The one behind in a queue took a lock of the one that left for its reason to wait, between the leaving and the clearing of its
+    /// edge: that edge was cleared, and a deadlock through it was never seen.
+    #[test]
+    fn an_edge_that_is_drawn_behind_the_leaving_of_a_queue_stays() {
+        let (slots, waits) = (Arc::new(Slots::new()), Waits::default());
+        let (own, next) = (slots.lease_always(), slots.lease_always());
+        slots.get(own.slot).tx.store(1, Ordering::SeqCst);
+        let cancel = CancelFlag::default();
+        let edge = || slots.get(next.slot).waits_for.load(Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            waits.leave_queue(&slots, (1, own.slot), || {
+                scope.spawn(|| {
+                    let waiter = Waiter {
+                        slot: next.slot,
+                        seq: 2,
+                        timeout: None,
+                        cancel: &cancel,
+                        stuck: &|_| Ok(()),
+                        still: &|| true,
+                    };
+                    waits.wait(&slots, &waiter, (1, own.slot), &|_| Ok(None)).ok();
+                });
+                while slots.get(own.slot).waiters.load(Ordering::SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                Some(next.slot)
+            });
+            let drawn = (0..2_000).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                edge() == 1
+            });
+            cancel.set();
+            assert!(drawn, "the edge has gone, and its transaction waits on");
+        });
     }
 
     #[test]

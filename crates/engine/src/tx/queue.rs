@@ -5,7 +5,7 @@
 //! 3. A transaction that gets the row leaves the queue. The next one sleeps on: it waits for that same transaction, which is
 //!    the holder now. So the end of a transaction wakes one waiter for each row, the one that has waited longest.
 //! 4. A transaction that leaves without the row (it does not want this version, is canceled, closes a cycle) has the next
-//!    one look again (`Waits::look_again`).
+//!    one look again (`Waits::leave_queue`).
 //!
 //! Invariants:
 //! - A transaction is in one queue at most, and only while it settles and changes that one row: it leaves before it

@@ -498,7 +498,7 @@ impl Tx {
         let (engine, own) = (self.engine(), self.reader.own);
         engine.row_queues.is_empty()
             || newest.tx == own
-            || engine.row_queues.ahead(&turn.name_of(table.space, key), own).is_none()
+            || self.ahead(&turn.name_of(table.space, key)).is_none()
             || engine.row_locks.holds(table.space, key, own)
     }
 
@@ -508,7 +508,7 @@ impl Tx {
         if !engine.row_locks.holds(table.space, key, own) {
             turn.join(&engine.row_queues, (table.space, key), (own, self.reader.slot));
         }
-        match (engine.row_queues.ahead(&turn.name_of(table.space, key), own), holder) {
+        match (self.ahead(&turn.name_of(table.space, key)), holder) {
             (Some(before), _) if turn.is_taken() => self.wait_behind(before, turn),
             (_, Holder::Writes(by)) => self.wait_for(*by),
             (_, Holder::Locks(by)) => self.wait_for_locks(*by),
@@ -516,18 +516,25 @@ impl Tx {
         }
     }
 
-    /// Waits until another has left the queue without the row, or its transaction has ended.
-    fn wait_behind(&self, (before, slot): (u64, u32), turn: &Turn) -> Result<()> {
+    /// The transaction before this one in a row's queue; the last where this one is not in it. One that has ended waits for nothing:
+    /// its session was unwound in the middle of a step, and left its place behind.
+    fn ahead(&self, name: &[u8]) -> Option<(u64, u32)> {
         let (engine, own) = (self.engine(), self.reader.own);
-        let queues = &engine.row_queues;
-        self.wait_while((before, slot), &|| {
-            queues.ahead(&turn.name, own).is_some_and(|(seq, _)| seq == before)
-        })?;
-        if engine.slots.get(slot).tx.load(Ordering::SeqCst) != before {
-            // A transaction that has ended waits for nothing: its session was unwound in the middle of a step.
-            queues.leave(&turn.name, before);
+        loop {
+            let before = engine.row_queues.ahead(name, own)?;
+            if engine.slots.get(before.1).tx.load(Ordering::SeqCst) == before.0 {
+                return Some(before);
+            }
+            engine.row_queues.leave(name, before.0);
         }
-        Ok(())
+    }
+
+    /// Waits until another has left the queue without the row, or its transaction has ended.
+    fn wait_behind(&self, before: (u64, u32), turn: &Turn) -> Result<()> {
+        let (queues, own) = (&self.engine().row_queues, self.reader.own);
+        self.wait_while(before, &|| {
+            queues.ahead(&turn.name, own).is_some_and(|(seq, _)| seq == before.0)
+        })
     }
 
     /// Gives up the place in the queue. `with_row`: the row is this transaction's, and the next one waits for its end; otherwise
@@ -537,10 +544,11 @@ impl Tx {
             return;
         }
         let (engine, own) = (self.engine(), self.reader.own);
-        if let Some(next) = engine.row_queues.leave(&turn.name, own)
-            && !with_row
-        {
-            engine.waits.look_again(&engine.slots, (own, self.reader.slot), next);
+        let leave = || engine.row_queues.leave(&turn.name, own);
+        if with_row {
+            leave();
+        } else {
+            engine.waits.leave_queue(&engine.slots, (own, self.reader.slot), leave);
         }
     }
 

@@ -184,3 +184,29 @@ fn queues_are_part_of_the_wait_for_graph() {
     drop(holder);
     engine.shutdown().unwrap();
 }
+
+/// A statement that panicked in its turn left its place in the queue behind: the row was free, and NOWAIT refused it for good.
+#[test]
+fn a_statement_that_panics_in_its_turn_leaves_no_place_behind() {
+    let (_dir, engine, table) = made(false);
+    let mut holder = engine.begin(Isolation::ReadCommitted);
+    update(&mut holder, &table, 1, 10, "").unwrap();
+    let (e, t, waiting) = (engine.clone(), table.clone(), engine.waiting_transactions());
+    let panics = std::thread::spawn(move || {
+        let mut tx = e.begin(Isolation::ReadCommitted);
+        tx.modify(&t, &key(&t, 1), &|_, moved| {
+            assert!(!moved, "as it is meant to be");
+            Ok::<_, Error>(Change::Delete)
+        })
+        .ok();
+    });
+    until_waiting(&engine, waiting + 1);
+    holder.commit().unwrap();
+    assert!(panics.join().is_err());
+    let mut next = engine.begin(Isolation::ReadCommitted);
+    let locked = lock(&mut next, &table, 1, LockStrength::Update, Wait::NoWait).unwrap();
+    assert!(matches!(locked, Locked::Row { .. }));
+    next.rollback().unwrap();
+    drop((next, holder));
+    engine.shutdown().unwrap();
+}
