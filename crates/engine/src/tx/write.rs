@@ -81,24 +81,31 @@ pub(super) enum Newest {
 impl Tx {
     /// Inserts a row. Waits for transactions in progress that hold the same keys. A `Duplicate` changes nothing.
     pub fn insert(&mut self, table: &Table, row: &[u8]) -> Result<Insert> {
-        self.insert_unless(table, row, &[])
+        self.insert_unless(table, row, &[], &mut Vec::new())
     }
 
     /// As `insert`, for one who has an answer to duplicates in some indexes (None: the primary key): they are looked at, and
-    /// waited for, before the others.
-    pub fn insert_unless(&mut self, table: &Table, row: &[u8], arbiters: &[Option<usize>]) -> Result<Insert> {
+    /// waited for, before the others. `row_key` becomes the primary key bytes of the row, a hidden key's too; they mean nothing
+    /// where it was not inserted.
+    pub fn insert_unless(
+        &mut self,
+        table: &Table,
+        row: &[u8],
+        arbiters: &[Option<usize>],
+        row_key: &mut Vec<u8>,
+    ) -> Result<Insert> {
         self.write_table(table)?;
-        let mut row_key = Vec::new();
+        row_key.clear();
         if table.has_hidden_key() {
             row_key.extend_from_slice(&self.engine().next_row_number(table)?.to_be_bytes());
         } else {
-            table.key_of_row(row, &mut row_key)?;
+            table.key_of_row(row, row_key)?;
         }
         let keys = index::new_keys(table, row, None)?;
-        index::check_lengths(&keys, &row_key)?;
+        index::check_lengths(&keys, row_key)?;
         let stored = self.store(table, row)?;
         let mut written = false;
-        let done = self.insert_stored(table, (row, &row_key), &keys, &stored, arbiters, &mut written);
+        let done = self.insert_stored(table, (row, row_key), &keys, &stored, arbiters, &mut written);
         if !written && !stored.refs.is_empty() {
             large::free(&self.engine().pool, table, &stored.refs)?;
         }

@@ -378,7 +378,7 @@ fn an_arbiter_in_progress_is_waited_for_before_other_keys_count() {
     let waiter = std::thread::spawn(move || {
         let mut tx = theirs.begin(Isolation::ReadCommitted);
         tx.set_lock_timeout(20_000);
-        tx.insert_unless(&their_table, &row(&their_table, 1, 5, "new"), &[None])
+        tx.insert_unless(&their_table, &row(&their_table, 1, 5, "new"), &[None], &mut Vec::new())
             .unwrap()
     });
     while engine.waiting_transactions() == 0 && !waiter.is_finished() {
@@ -394,11 +394,13 @@ fn an_arbiter_in_progress_is_waited_for_before_other_keys_count() {
     holder.begin(Isolation::ReadCommitted);
     let both = row(&table, 1, 5, "new");
     assert_eq!(
-        holder.insert_unless(&table, &both, &[Some(0)]).unwrap(),
+        holder
+            .insert_unless(&table, &both, &[Some(0)], &mut Vec::new())
+            .unwrap(),
         duplicate(Some(0), 9)
     );
     assert_eq!(
-        holder.insert_unless(&table, &both, &[None]).unwrap(),
+        holder.insert_unless(&table, &both, &[None], &mut Vec::new()).unwrap(),
         duplicate(None, 1)
     );
     assert_eq!(holder.insert(&table, &both).unwrap(), duplicate(None, 1));

@@ -58,6 +58,8 @@ pub struct Inserter<'p> {
     /// Rows inserted or updated.
     pub count: u64,
     updated: keys::Seen,
+    /// Scratch: the key of the row inserted last.
+    key: Vec<u8>,
     tick: u64,
 }
 
@@ -75,6 +77,7 @@ impl<'p> Inserter<'p> {
             values: Vec::new(),
             count: 0,
             updated: keys::Seen::default(),
+            key: Vec::new(),
             tick: 0,
         }
     }
@@ -117,12 +120,10 @@ impl<'p> Inserter<'p> {
     fn insert_row(&mut self, run: &mut Run<'_>, row: &[u8], sink: &mut dyn Sink) -> Result<()> {
         let arbiters = self.conflict.map_or(&[][..], |conflict| &conflict.arbiters);
         loop {
-            let (index, existing) = match run.tx.insert_unless(self.table, row, arbiters)? {
+            let (index, existing) = match run.tx.insert_unless(self.table, row, arbiters, &mut self.key)? {
                 Insert::Done => {
-                    if self.conflict.is_some_and(|c| c.update.is_some()) && !self.table.has_hidden_key() {
-                        let mut key = Vec::new();
-                        self.table.key_of_row(row, &mut key)?;
-                        self.updated.insert(key, run.session)?;
+                    if self.conflict.is_some_and(|c| c.update.is_some()) {
+                        self.updated.insert(std::mem::take(&mut self.key), run.session)?;
                     }
                     break;
                 }

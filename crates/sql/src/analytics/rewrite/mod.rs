@@ -7,6 +7,7 @@
 //!
 //! Invariant: a name made unique carries [`MARK`]; whoever shows names cuts there ([`shown_name`]).
 
+mod joins;
 mod names;
 mod ordering;
 mod parameters;

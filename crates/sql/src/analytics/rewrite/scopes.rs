@@ -6,8 +6,12 @@
 //! was deleted. So a merged column is written here as what it means (the left table's, the right one's after RIGHT, the first that is
 //! not NULL after FULL), and ambiguity is an error.
 //!
+//! USING and NATURAL become ON (`joins.rs`) for the same reason: DataFusion compares the first column of the name, which in
+//! `a FULL JOIN b USING (id) JOIN c USING (id)` is `a.id` and not the merged one.
+//!
 //! A relation whose columns are not known here leaves its FROM *open*: a name that is not found there stays as it is.
 
+use super::joins;
 use super::ordering::keys_as_results;
 use crate::analytics::rewrite::{call, names::column_name};
 use crate::error::{Result, SqlError, code};
@@ -34,7 +38,7 @@ struct Visible {
     name: String,
     means: Expr,
     /// USING or NATURAL made it from two.
-    merged: Option<Side>,
+    merged: bool,
 }
 
 impl Visible {
@@ -70,7 +74,7 @@ impl Scope {
             Visible {
                 name,
                 means,
-                merged: None,
+                merged: false,
             }
         };
         Scope {
@@ -91,43 +95,83 @@ impl Scope {
         self.columns.iter().filter(move |c| c.name == name)
     }
 
-    /// Whether a merged column is another than the left table's, which DataFusion shows behind `*`.
-    fn merges_outer(&self) -> bool {
-        let outer = |c: &Visible| matches!(c.merged, Some(Side::Right | Side::Both));
-        !self.open && self.columns.iter().any(outer)
+    /// Whether `*` is to be written out: DataFusion would show the merged columns twice.
+    fn merges(&self) -> bool {
+        !self.open && self.columns.iter().any(|c| c.merged)
+    }
+
+    fn results(&self) -> Vec<SelectItem> {
+        self.columns.iter().map(Visible::result).collect()
+    }
+
+    /// The column of this name in one side of a join.
+    fn single(&self, name: &str, side: &str) -> Result<Option<&Visible>> {
+        let mut found = self.named(name);
+        match (found.next(), found.next()) {
+            (Some(_), Some(_)) => {
+                let text = format!("common column name \"{name}\" appears more than once in {side} table");
+                Err(SqlError::new(code::AMBIGUOUS_COLUMN, text))
+            }
+            (None, _) if !self.open => {
+                let text = format!("column \"{name}\" specified in USING clause does not exist in {side} table");
+                Err(SqlError::new(code::UNDEFINED_COLUMN, text))
+            }
+            (one, _) => Ok(one),
+        }
     }
 
     fn names(&self) -> Option<Vec<String>> {
         (!self.open).then(|| self.columns.iter().map(|c| c.name.clone()).collect())
     }
 
-    /// A join that merges the columns of these names: they stand first.
-    fn merge(self, other: Scope, names: &[String], side: Side) -> Result<Scope> {
-        let mut merged = Vec::new();
+    /// The names that NATURAL merges; with an open side those of the other, which it may have too.
+    fn common(&self, other: &Scope) -> Vec<String> {
+        let one = self
+            .columns
+            .iter()
+            .filter(|c| other.open || other.named(&c.name).next().is_some());
+        let two = other.columns.iter().filter(|_| self.open);
+        one.chain(two).map(|c| c.name.clone()).collect()
+    }
+
+    /// A join that merges the columns of these names: they stand first. Its constraint becomes ON, unless a side is open.
+    fn merge(self, other: Scope, names: &[String], side: Side, constraint: &mut JoinConstraint) -> Result<Scope> {
+        let (mut merged, mut pairs) = (Vec::new(), Vec::new());
         for name in names {
-            if self.named(name).count() > 1 || other.named(name).count() > 1 {
-                let text = format!("common column name \"{name}\" appears more than once in one of the joined tables");
-                return Err(SqlError::new(code::AMBIGUOUS_COLUMN, text));
-            }
-            let (Some(left), Some(right)) = (self.named(name).next(), other.named(name).next()) else {
-                continue;
+            let (left, right) = (self.single(name, "left")?, other.single(name, "right")?);
+            let (Some(left), Some(right)) = (left, right) else {
+                match left.or(right) {
+                    Some(known) if known.merged => return Err(joins::refuse_merged(name)),
+                    _ => continue,
+                }
             };
             let (left, right) = (left.means.clone(), right.means.clone());
+            pairs.push((left.clone(), right.clone()));
             merged.push(Visible {
                 name: name.clone(),
-                merged: Some(side),
-                means: match side {
-                    Side::Left => left,
-                    Side::Right => right,
-                    Side::Both => call("coalesce", vec![left, right]),
-                },
+                merged: true,
+                means: side.of(left, right),
             });
+        }
+        if !self.open && !other.open {
+            *constraint = joins::equal(pairs);
         }
         let mut rest = self.and(other);
         rest.columns.retain(|c| !merged.iter().any(|m| m.name == c.name));
         merged.append(&mut rest.columns);
         rest.columns = merged;
         Ok(rest)
+    }
+}
+
+impl Side {
+    /// What the column merged from these means.
+    fn of(self, left: Expr, right: Expr) -> Expr {
+        match self {
+            Side::Left => left,
+            Side::Right => right,
+            Side::Both => call("coalesce", vec![left, right]),
+        }
     }
 }
 
@@ -255,8 +299,8 @@ impl Resolver<'_> {
                         None => SelectItem::UnnamedExpr(Expr::Identifier(alias)),
                     })
                 }
-                SelectItem::Wildcard(options) => match self.scopes.last().filter(|scope| scope.merges_outer()) {
-                    Some(scope) => select.projection.extend(scope.columns.iter().map(Visible::result)),
+                SelectItem::Wildcard(options) => match self.scopes.last().filter(|scope| scope.merges()) {
+                    Some(scope) => select.projection.extend(scope.results()),
                     None => select.projection.push(SelectItem::Wildcard(options)),
                 },
                 item => select.projection.push(item),
@@ -296,12 +340,11 @@ impl Resolver<'_> {
             JoinConstraint::Using(names) => {
                 let last = |name: &ObjectName| name.0.last().and_then(ObjectNamePart::as_ident).map(fold);
                 let names: Vec<String> = names.iter().filter_map(last).collect();
-                left.merge(right, &names, side)
+                left.merge(right, &names, side, constraint)
             }
             JoinConstraint::Natural => {
-                let mut names: Vec<String> = left.columns.iter().map(|c| c.name.clone()).collect();
-                names.retain(|name| right.named(name).next().is_some());
-                left.merge(right, &names, side)
+                let names = left.common(&right);
+                left.merge(right, &names, side, constraint)
             }
             JoinConstraint::None => Ok(left.and(right)),
         }
@@ -333,10 +376,14 @@ impl Resolver<'_> {
                 alias,
             } => {
                 let scope = self.joined(table_with_joins, before)?;
-                match alias {
-                    None => Ok(scope),
-                    alias => Ok(aliased(scope.names(), alias.as_ref(), &ObjectName(Vec::new()))),
+                if alias.is_none() {
+                    return Ok(scope);
                 }
+                let shown = aliased(scope.names(), alias.as_ref(), &ObjectName(Vec::new()));
+                if scope.merges() {
+                    *factor = joins::derived((**table_with_joins).clone(), scope.results(), alias.take());
+                }
+                Ok(shown)
             }
             function => {
                 self.scopes.push(before.clone());
@@ -367,7 +414,7 @@ impl Resolver<'_> {
                     let text = format!("column reference \"{name}\" is ambiguous");
                     return Err(SqlError::new(code::AMBIGUOUS_COLUMN, text));
                 }
-                (Some(one), None) => return Ok(one.merged.map(|_| one.means.clone())),
+                (Some(one), None) => return Ok(one.merged.then(|| one.means.clone())),
                 (None, _) if scope.open => return Ok(None),
                 (None, _) => {}
             }
