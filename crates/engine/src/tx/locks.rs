@@ -15,12 +15,12 @@
 //! Lock order: unique stripes (by number) → page latches → row lock shard, row queue shard. Nobody waits for a transaction with a stripe or a
 //! latch held.
 
-use super::slots::Slots;
+use super::slots::{Slot, Slots};
 use crate::api::LockStrength;
 use crate::error::{Error, Result};
 use cenote_base::rt;
 use cenote_base::rt::HashMap;
-use cenote_base::rt::atomic::{AtomicBool, AtomicUsize, Ordering};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use std::hash::{BuildHasher, Hasher};
 
@@ -72,12 +72,16 @@ pub(crate) struct Waiter<'a> {
     pub stuck: &'a dyn Fn(u64) -> Result<()>,
     /// Whether there is still a reason to wait, though the transaction runs.
     pub still: &'a dyn Fn() -> bool,
+    /// [`Waits::returns`] before the waiter looked at what it waits for.
+    pub looked: u64,
 }
 
-/// The wait-for graph: its edges are the slots' `waits_for`.
+/// The wait-for graph: its edges are the slots' `waits_for`. An edge that is cleared by another sends its waiter to look again.
 #[derive(Default)]
 pub(crate) struct Waits {
     graph: rt::Mutex<()>,
+    /// How often transactions have returned to savepoints: what was seen of their rows before may be taken back.
+    returns: AtomicU64,
 }
 
 impl Waits {
@@ -100,7 +104,12 @@ impl Waits {
         done
     }
 
-    /// Draws the edge; refuses one that closes a cycle.
+    /// See [`Waiter::looked`].
+    pub(crate) fn returns(&self) -> u64 {
+        self.returns.load(Ordering::SeqCst)
+    }
+
+    /// Draws the edge, if there is a reason to; refuses one that closes a cycle.
     fn enter(
         &self,
         slots: &Slots,
@@ -109,7 +118,7 @@ impl Waits {
         slot_of: &dyn Fn(u64) -> Result<Option<u32>>,
     ) -> Result<()> {
         let _graph = self.graph.lock();
-        if !(waiter.still)() {
+        if !(waiter.still)() || self.returns() != waiter.looked {
             return Ok(());
         }
         let mut at = target;
@@ -135,11 +144,12 @@ impl Waits {
     }
 
     fn sleep(&self, slots: &Slots, waiter: &Waiter<'_>, target: u64, target_slot: u32) -> Result<()> {
-        let slot = slots.get(target_slot);
+        let (slot, edge) = (slots.get(target_slot), &slots.get(waiter.slot).waits_for);
         let end = waiter.timeout.map(|timeout| rt::now() + timeout);
         loop {
             let epoch = slot.epoch.load(Ordering::SeqCst);
-            if slot.tx.load(Ordering::SeqCst) != target || !(waiter.still)() {
+            let drawn = edge.load(Ordering::SeqCst) == target;
+            if !drawn || slot.tx.load(Ordering::SeqCst) != target || !(waiter.still)() {
                 return Ok(());
             }
             waiter.cancel.check()?;
@@ -167,7 +177,27 @@ impl Waits {
                 edge.store(0, Ordering::Release);
             }
         }
-        let slot = slots.get(own_slot);
+        Waits::wake(slots.get(own_slot));
+    }
+
+    /// Transaction `own` has returned to a savepoint: the rows that others wait for may be free. Their edges go at once, so that no
+    /// cycle is seen through them, and they look again; so does one that has looked before this, and draws its edge after it.
+    pub(crate) fn returned(&self, slots: &Slots, (own, own_slot): (u64, u32)) {
+        {
+            let _graph = self.graph.lock();
+            self.returns.fetch_add(1, Ordering::SeqCst);
+            if slots.get(own_slot).waiters.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            let edges = slots.in_use().map(|slot| &slot.waits_for);
+            for edge in edges.filter(|edge| edge.load(Ordering::Acquire) == own) {
+                edge.store(0, Ordering::Release);
+            }
+        }
+        Waits::wake(slots.get(own_slot));
+    }
+
+    fn wake(slot: &Slot) {
         slot.epoch.fetch_add(1, Ordering::SeqCst);
         if slot.waiters.load(Ordering::SeqCst) > 0 {
             rt::wake(&slot.epoch, usize::MAX);
@@ -178,10 +208,7 @@ impl Waits {
     pub(crate) fn ended(slots: &Slots, slot: u32) {
         let slot = slots.get(slot);
         slot.tx.store(0, Ordering::SeqCst);
-        slot.epoch.fetch_add(1, Ordering::SeqCst);
-        if slot.waiters.load(Ordering::SeqCst) > 0 {
-            rt::wake(&slot.epoch, usize::MAX);
-        }
+        Waits::wake(slot);
     }
 }
 
@@ -459,6 +486,7 @@ mod tests {
                         cancel: &cancel,
                         stuck: &|_| Ok(()),
                         still: &|| true,
+                        looked: 0,
                     };
                     waits.wait(&slots, &waiter, (1, own.slot), &|_| Ok(None)).ok();
                 });
@@ -492,6 +520,7 @@ mod tests {
             cancel: &cancel,
             stuck: &|_| Ok(()),
             still: &|| true,
+            looked: 0,
         };
         let slot_of = |seq| Ok(Some(if seq == 1 { a } else { b }));
         assert!(matches!(

@@ -80,6 +80,8 @@ pub struct Tx {
     /// Greatest timestamp of a commit that this transaction met behind its snapshot. Such a commit may not be durable yet:
     /// nothing that builds on it is shown to the client before it is.
     built_on: AtomicU64,
+    /// `Waits::returns` when this transaction last came back from waiting: before it looked at whatever it waits for next.
+    looked: AtomicU64,
     /// Position of the log behind which the sequence values that it drew are not given again: durable before it commits.
     drawn: u64,
     table_locks: Vec<u64>,
@@ -109,6 +111,7 @@ impl Tx {
             last_undo: 0,
             taken_back: false,
             built_on: AtomicU64::new(0),
+            looked: AtomicU64::new(0),
             drawn: 0,
             table_locks: Vec::new(),
             checked: Vec::new(),
@@ -467,7 +470,12 @@ impl Tx {
 
     /// Takes back all changes since the savepoint, which stays usable.
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
+        let changed = self.last_undo != savepoint.undo;
         self.take_back(savepoint.undo)?;
+        if changed {
+            let own = (self.reader.own, self.reader.slot);
+            self.engine().waits.returned(&self.engine().slots, own);
+        }
         self.overlay.truncate(savepoint.definitions);
         self.checked.clear();
         Ok(())
@@ -600,6 +608,7 @@ impl Tx {
             cancel: &self.reader.cancel,
             stuck: &|seq| engine.losers.check(seq),
             still,
+            looked: self.looked.load(Ordering::Relaxed),
         };
         let slot_of = |seq| {
             Ok(match engine.status(seq)? {
@@ -607,7 +616,10 @@ impl Tx {
                 _ => None,
             })
         };
-        engine.waits.wait(&engine.slots, &waiter, (seq, target_slot), &slot_of)
+        let done = engine.waits.wait(&engine.slots, &waiter, (seq, target_slot), &slot_of);
+        // Before the caller looks again.
+        self.looked.store(engine.waits.returns(), Ordering::Relaxed);
+        done
     }
 
     /// Shares (or takes alone) a table lock until the transaction ends.

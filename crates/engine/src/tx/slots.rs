@@ -206,7 +206,7 @@ impl Slots {
             .count()
     }
 
-    fn in_use(&self) -> impl Iterator<Item = &Slot> {
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = &Slot> {
         let chunks = self.chunks.iter().map_while(OnceLock::get);
         chunks
             .flat_map(|chunk| chunk.iter())

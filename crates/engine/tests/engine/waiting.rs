@@ -210,3 +210,23 @@ fn a_statement_that_panics_in_its_turn_leaves_no_place_behind() {
     drop((next, holder));
     engine.shutdown().unwrap();
 }
+
+/// A transaction returned to a savepoint: the rows that it had changed were free, and those who waited for them slept on until it
+/// ended. Where it then wanted a row of theirs, or queued behind them for its former one, that was a deadlock (40P01).
+#[test]
+fn a_return_to_a_savepoint_wakes_those_who_wait_for_its_rows() {
+    let (_dir, engine, table) = made(false);
+    let mut holder = engine.begin(Isolation::ReadCommitted);
+    insert(&mut holder, &table, 2, 20, "").unwrap();
+    let savepoint = holder.savepoint();
+    update(&mut holder, &table, 1, 10, "holder").unwrap();
+    let waiter = writer(&engine, &table, 3);
+    holder.rollback_to(&savepoint).unwrap();
+    holder.begin_statement();
+    update(&mut holder, &table, 1, 10, "again").unwrap();
+    waiter.join().unwrap();
+    holder.commit().unwrap();
+    assert_eq!(text(&engine, &table), "again");
+    drop(holder);
+    engine.shutdown().unwrap();
+}
