@@ -628,7 +628,7 @@ fn take_back_beside_an_index_that_a_crash_left(seed: u64) {
         for id in 1..6 {
             tx.begin_statement();
             let gone = |_: &[u8], _| Ok::<_, Error>(Change::Delete);
-            tx.modify(&table, &key(&table, id), &mut { gone }).expect("free");
+            tx.modify(&table, &key(&table, id), &gone).expect("free");
         }
         engine.buffer().storage().log().flush_all().expect("durable");
         engine.halt();
