@@ -180,6 +180,9 @@ impl<C: Conversation> Conversation for AdministeredSession<C> {
     fn sync(&mut self) -> Result<()> {
         self.sql.sync()
     }
+    fn fail(&mut self) {
+        self.sql.fail()
+    }
     fn status(&self) -> u8 {
         self.sql.status()
     }

@@ -87,6 +87,11 @@ impl Input {
         self.start < self.end
     }
 
+    /// The type byte of the next message, as soon as it is here.
+    pub fn next_tag(&self) -> Option<u8> {
+        self.buffer[self.start..self.end].first().copied()
+    }
+
     /// The next message if all of it is here.
     pub fn next_message(&mut self) -> Result<Option<Message>, FrameError> {
         let Some(&[tag, a, b, c, d]) = self.buffer[self.start..self.end].first_chunk::<5>() else {
@@ -109,8 +114,8 @@ impl Input {
 
     /// The type byte alone is enough to refuse what is not our protocol.
     fn refuse_early(&self) -> Result<Option<Message>, FrameError> {
-        match self.buffer[self.start..self.end].first() {
-            Some(&tag) => body_bytes_max(tag).map(|_| None),
+        match self.next_tag() {
+            Some(tag) => body_bytes_max(tag).map(|_| None),
             None => Ok(None),
         }
     }

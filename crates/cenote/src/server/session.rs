@@ -5,10 +5,11 @@
 //! waiting ◄───────────────────────────── ReadyForQuery, one write ─┤
 //!    │                                                             │
 //!    └─ Parse, Bind, Describe, Execute, Close ── ok ─► gathering ─ Sync
-//!                                        └─ error ─► skipping ──── Sync (Flush is heeded: it sends the error)
+//!                                        └─ error ─► skipping ──── Sync (the error goes out at once)
 //! ```
 //!
-//! Nothing is written between two Syncs unless the client asks (Flush), a result streams, or COPY hands the turn over.
+//! Nothing is written between two Syncs unless the client asks (Flush), a result streams, a message fails, or COPY hands
+//! the turn over.
 //! Statements and portals belong to [`Conversation`]; this file frames messages and keeps the order of answers.
 
 use super::input::{Fields, Message};
@@ -43,6 +44,8 @@ pub trait Conversation {
     fn close_portal(&mut self, name: &str);
     /// `Sync`.
     fn sync(&mut self) -> Result<()>;
+    /// A message failed, perhaps before SQL saw it: what its transaction did is undone. Does nothing a second time.
+    fn fail(&mut self);
     /// `I`, `T` or `E`.
     fn status(&self) -> u8;
     /// What to report before the first statement.
@@ -80,6 +83,9 @@ impl Conversation for cenote_sql::Session {
     }
     fn sync(&mut self) -> Result<()> {
         self.sync()
+    }
+    fn fail(&mut self) {
+        self.fail()
     }
     fn status(&self) -> u8 {
         self.status()
@@ -250,13 +256,15 @@ impl<C: Conversation> Dialogue<C> {
     }
 
     fn take(&mut self, message: Message) -> std::result::Result<(), End> {
+        // What came before the shutdown is not begun: nothing would cancel it.
+        if self.entry.is_ending() {
+            return Err(shutting_down().into());
+        }
         match message.tag {
             b'X' => Err(End::Closed),
             b'S' => self.sync(),
             // What remains of a COPY that failed.
             b'd' | b'c' | b'f' => Ok(()),
-            // The error that began the skipping is among what the client wants to see.
-            b'H' if self.skipping => self.wire.flush(),
             _ if self.skipping => Ok(()),
             b'Q' => self.query(message),
             b'F' => self.function_call(),
@@ -289,7 +297,8 @@ impl<C: Conversation> Dialogue<C> {
         self.ready()
     }
 
-    /// Reports a statement's error, and ends the session where it cannot go on.
+    /// Reports the error of a statement or of its message, which fails the transaction, and ends the session where it cannot
+    /// go on.
     fn settle(&mut self, result: Result<()>) -> std::result::Result<(), End> {
         self.wire.alive()?;
         match result {
@@ -300,6 +309,7 @@ impl<C: Conversation> Dialogue<C> {
                 Err(End::Fatal(shutting_down()))
             }
             Err(error) => {
+                self.sql.fail();
                 if is_grave(&error) {
                     log_grave(&error, self.entry.id);
                 }
@@ -315,7 +325,9 @@ impl<C: Conversation> Dialogue<C> {
             Err(Failure::Session(end)) => Err(end),
             Err(Failure::Statement(error)) => {
                 self.skipping = true;
-                self.settle(Err(error))
+                self.settle(Err(error))?;
+                // The client may wait for it without a Sync, above all one that sends COPY data.
+                self.wire.flush()
             }
         }
     }

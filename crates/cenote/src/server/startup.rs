@@ -255,15 +255,10 @@ fn put_authentication(wire: &mut Wire, code: i32, data: &[u8]) {
 }
 
 fn read_password_message(wire: &mut Wire, deadline: Instant) -> Result<Vec<u8>, End> {
-    let message = wire.next_until(deadline)?;
+    let message = wire.next_password(deadline)?;
     match message.tag {
         b'p' => Ok(wire.body(message).to_vec()),
-        b'X' => Err(End::Closed),
-        tag => Err(
-            protocol_violation(format!("expected SASL response, got message type {tag}"))
-                .fatal()
-                .into(),
-        ),
+        _ => Err(End::Closed),
     }
 }
 

@@ -127,9 +127,14 @@ impl Wire {
         }
     }
 
-    /// Waits for the next message, until `deadline` at most.
-    pub fn next_until(&mut self, deadline: Instant) -> std::result::Result<Message, End> {
+    /// Waits for a message of the password exchange, until `deadline` at most: a client that was not let in yet sends
+    /// nothing else, which would be gathered up to 256 MiB.
+    pub fn next_password(&mut self, deadline: Instant) -> std::result::Result<Message, End> {
         loop {
+            if let Some(tag) = self.input.next_tag().filter(|tag| !matches!(tag, b'p' | b'X')) {
+                let text = format!("expected SASL response, got message type {tag}");
+                return Err(protocol_violation(text).fatal().into());
+            }
             match self.input.next_message() {
                 Ok(Some(message)) => return Ok(message),
                 Ok(None) => self.fill_until(deadline)?,

@@ -1,6 +1,7 @@
 //! The whole program under real clients: statements, kills, copies, and what clients do at their worst.
 
 use crate::program::{Data, Process, cenote, output};
+use crate::stub::{bind_portal, execute, message, parse, query, sqlstate};
 use postgres::{Client, SimpleQueryMessage};
 use std::io::{Read, Write};
 use std::path::Path;
@@ -69,6 +70,44 @@ fn drivers_use_prepared_statements_and_transactions() {
         .unwrap();
     let mut pull = |rows| portals.query_portal(&portal, rows).unwrap().len();
     assert_eq!((pull(4), pull(4), pull(4)), (4, 4, 2));
+}
+
+/// The first half of a pipeline was committed at Sync where the second half could not be read, and so was a block.
+#[test]
+fn a_message_that_cannot_be_read_rolls_back_what_came_before_it() {
+    let data = Data::new();
+    let server = Process::start(data.path());
+    let mut checker = server.client();
+    checker.simple_query("CREATE TABLE t (id int PRIMARY KEY)").unwrap();
+    let mut raw = crate::stub::Client::connect(([127, 0, 0, 1], server.port).into());
+    let inserts = |id: i32| {
+        let text = format!("INSERT INTO t VALUES ({id})");
+        [parse("", &text), bind_portal("", ""), execute("", 0)].concat()
+    };
+    let sync = message(b'S', b"");
+    for (id, bad, state) in [
+        (1, message(b'P', b"\0\xff\0\0\0"), "22021"),
+        (2, message(b'B', b"\0\0\0\x01"), "08P01"),
+        (3, message(b'F', b"\0\0\0\0"), "0A000"),
+        (4, message(b'Q', b"\xff\0"), "22021"),
+        (5, query("CENOTE NONSENSE"), "42601"),
+    ] {
+        raw.send(&[inserts(id), bad, sync.clone()].concat());
+        let answer = raw.until_ready();
+        let error = answer.iter().find(|(tag, _)| *tag == b'E').expect("an error");
+        assert_eq!(sqlstate(&error.1), state);
+        if id > 2 {
+            raw.until_ready();
+        }
+    }
+    raw.send(&[query("BEGIN"), query("INSERT INTO t VALUES (6)")].concat());
+    raw.until_ready();
+    raw.until_ready();
+    raw.send(&message(b'Q', b"\xff\0"));
+    assert_eq!(raw.until_ready().last().unwrap().1, b"E");
+    raw.send(&query("COMMIT"));
+    assert_eq!(raw.until_ready()[0].1, b"ROLLBACK\0");
+    assert!(column(&mut checker, "SELECT id FROM t").is_empty());
 }
 
 #[test]

@@ -88,6 +88,50 @@ fn flush_sends_the_error_that_came_before_it() {
     assert_eq!(client.tags(), "Z", "skipped up to Sync, nothing said twice");
 }
 
+/// Errors waited for Flush or Sync: a client that sends COPY data without end was not told that its first line was bad.
+#[test]
+fn an_error_of_the_extended_protocol_goes_out_at_once() {
+    let host = Host::start();
+    let mut client = host.client();
+    client.send(&parse("s", "syntax"));
+    let (tag, body) = client.next().expect("an error before Sync");
+    assert_eq!((tag, sqlstate(&body)), (b'E', "42601".into()));
+    client.send(&message(b'S', b""));
+    assert_eq!(client.tags(), "Z");
+    client.send(&[parse("", "copy in"), bind_portal("", ""), execute("", 0)].concat());
+    let tags: String = (0..3).map(|_| char::from(client.next().unwrap().0)).collect();
+    assert_eq!(tags, "12G");
+    client.send(&message(b'd', b"bad\n"));
+    let (tag, body) = client.next().expect("an error before CopyDone");
+    assert_eq!((tag, sqlstate(&body)), (b'E', "22P04".into()));
+    client.send(&[message(b'd', b"good\n"), message(b'c', b""), message(b'S', b"")].concat());
+    assert_eq!(client.tags(), "Z");
+}
+
+/// Errors that were found before SQL saw the message failed no transaction: ReadyForQuery said T.
+#[test]
+fn a_message_that_cannot_be_read_fails_its_transaction() {
+    let host = Host::start();
+    let mut client = host.client();
+    let sync = message(b'S', b"");
+    for bad in [
+        message(b'Q', b"\xff\0"),
+        message(b'Q', b"no end"),
+        message(b'F', b"\0\0\0\0"),
+        [message(b'P', b"\0\xff\0\0\0"), sync.clone()].concat(),
+        [message(b'B', b"\0\0\0\x01"), sync.clone()].concat(),
+        [message(b'E', b"\0\0"), sync.clone()].concat(),
+        [message(b'D', b"Xs\0"), sync.clone()].concat(),
+    ] {
+        client.send(&query("begin"));
+        assert_eq!(client.until_ready().last().unwrap().1, b"T");
+        client.send(&bad);
+        assert_eq!(client.until_ready().last().unwrap().1, b"E", "{bad:?}");
+        client.send(&query("commit"));
+        client.until_ready();
+    }
+}
+
 #[test]
 fn a_portal_is_suspended_and_resumed() {
     let host = Host::start();
@@ -385,6 +429,23 @@ fn a_shutdown_tells_everybody() {
     assert_eq!(busy.last_words(), "57P01");
 }
 
+/// Statements that had come before the shutdown ran on, with nothing to cancel them.
+#[test]
+fn a_shutdown_begins_no_statement_that_waits_in_the_buffer() {
+    let mut host = Host::start();
+    let mut client = host.client();
+    client.send(&[query("deaf"), query("rows 1")].concat());
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(host.server.stop(Duration::from_secs(5)), 0);
+    let mut answer = Vec::new();
+    while let Some(message) = client.next() {
+        answer.push(message);
+    }
+    let tags: String = answer.iter().map(|(tag, _)| char::from(*tag)).collect();
+    assert!(!tags.contains('D'), "{tags}");
+    assert_eq!(sqlstate(&answer.last().unwrap().1), "57P01");
+}
+
 #[test]
 fn passwords_are_asked_for_and_checked() {
     let passwords = std::env::temp_dir().join(format!("cenote-passwords-{}", std::process::id()));
@@ -411,6 +472,14 @@ fn passwords_are_asked_for_and_checked() {
     assert_eq!(client.next().unwrap(), (b'R', b"\0\0\0\x0aSCRAM-SHA-256\0\0".to_vec()));
     client.send(&query("rows 1"));
     assert_eq!(client.last_words(), "08P01");
+    // Whoever had no password yet could have 256 MiB gathered: the header alone is refused.
+    for header in [&b"Q"[..], b"Q\x0f\xff\xff\xff", b"p\x0f\xff\xff\xff"] {
+        let mut client = Client::raw(host.address);
+        client.send(&startup(&[("user", "anna"), ("database", "cenote")]));
+        assert_eq!(client.next().unwrap().0, b'R');
+        client.send(header);
+        assert_eq!(client.last_words(), "08P01");
+    }
 }
 
 #[test]

@@ -21,7 +21,8 @@ pub struct Toy {
 
 pub struct ToyService(pub Arc<Toy>);
 
-/// Knows: `rows N`, `begin`, `commit`, `fail`, `panic`, `wait`, `copy in`, `copy out`, and the empty statement.
+/// Knows: `rows N`, `begin`, `commit`, `fail`, `panic`, `wait`, `deaf` (waits, and ends well
+/// where it is cancelled), `copy in`, `copy out`, and the empty statement.
 pub struct ToySession {
     toy: Arc<Toy>,
     status: u8,
@@ -87,6 +88,7 @@ impl ToySession {
             "fail" => return Err(SqlError::new("22012", "division by zero").at(3).with_hint("Do not.")),
             "panic" => panic!("asked for"),
             "wait" => return self.wait(),
+            "deaf" => self.wait().err().map_or((), drop),
             "copy in" => return self.copy_in(out),
             "copy out" => {
                 out.copy_out(Format::Text, 1)?;
@@ -132,8 +134,8 @@ impl ToySession {
     }
 
     fn failed(&mut self, result: Result<()>) -> Result<()> {
-        if result.is_err() && self.status == b'T' {
-            self.status = b'E';
+        if result.is_err() {
+            self.fail();
         }
         result
     }
@@ -208,6 +210,11 @@ impl Conversation for ToySession {
     }
     fn sync(&mut self) -> Result<()> {
         Ok(())
+    }
+    fn fail(&mut self) {
+        if self.status == b'T' {
+            self.status = b'E';
+        }
     }
     fn status(&self) -> u8 {
         self.status

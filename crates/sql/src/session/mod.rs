@@ -387,6 +387,14 @@ impl Session {
     /// After an error: the implicit transaction is rolled back, a block fails. Gives the error back.
     #[cold]
     fn failed(&mut self, error: SqlError) -> SqlError {
+        self.fail();
+        error
+    }
+
+    /// A message of the client failed, perhaps before it came here: the implicit transaction is rolled back, a block fails.
+    /// Does nothing after an error that this session gave.
+    #[cold]
+    pub fn fail(&mut self) {
         match self.state {
             State::Idle | State::Failed => {}
             State::Implicit => {
@@ -407,7 +415,6 @@ impl Session {
                 }
             }
         }
-        error
     }
 
     /// Takes over settings that the hot path keeps at hand.
