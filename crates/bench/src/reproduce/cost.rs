@@ -13,6 +13,7 @@
 //! too much, the same way for all systems that are compared.
 
 use super::paper;
+use super::workload::Mix;
 use cenote_base::rt::Nanos;
 
 /// Processor time a statement.
@@ -71,6 +72,20 @@ impl Costs {
     /// Both sets, the paper's first.
     pub fn both() -> [Costs; 2] {
         [Costs::paper(), Costs::cenote()]
+    }
+
+    /// Processor time of one transaction of a mix, and its statements.
+    pub fn of(&self, mix: Mix) -> (Nanos, u64) {
+        let around = self.begin + self.commit;
+        let reads = Nanos(10 * self.point.raw() + 4 * self.range.raw());
+        let writes = Nanos(2 * self.update.raw()) + self.delete + self.insert;
+        match mix {
+            Mix::PointSelect => (self.point, 1),
+            Mix::RangeSelect => (self.range, 1),
+            Mix::ReadOnly => (around + reads, 16),
+            Mix::WriteOnly => (around + writes, 6),
+            Mix::ReadWrite => (around + reads + writes, 20),
+        }
     }
 
     /// Rows of a table of both sets: statement, microseconds.

@@ -130,6 +130,8 @@ pub struct Phase {
     pub active: usize,
     /// Sessions of each.
     pub threads: usize,
+    /// A session's transaction: sessions begin within this time, or all would ask for the same at once.
+    pub turn: Nanos,
     /// Before counting.
     pub settle: Nanos,
     /// Counted.
@@ -149,6 +151,8 @@ pub struct Measured {
     pub far_bytes: f64,
     /// Bytes a second from and to the host's own memory, as far as the pool lies there.
     pub near_bytes: f64,
+    /// Share of the time in which the storage that all instances share was transferring.
+    pub storage_busy: f64,
 }
 
 impl Measured {
@@ -291,10 +295,11 @@ impl Pod<'_> {
     }
 }
 
-/// Bytes that have moved since the world began.
+/// Bytes that have moved since the world began, and for how long storage was transferring.
 struct Bytes {
     far: u64,
     near: u64,
+    storage: Nanos,
 }
 
 /// The memory of a running world's instances that is not the hosts' own, and how they come by it.
@@ -376,7 +381,8 @@ impl Far {
         };
         let own = self.world.traffic().into_iter().filter(|t| t.device.is_none());
         let near = own.map(|t| t.moved.bytes_fetched() + t.moved.bytes_written()).sum();
-        Bytes { far, near }
+        let storage = self.drive().busy;
+        Bytes { far, near, storage }
     }
 }
 
@@ -414,7 +420,7 @@ struct Shared {
 /// Bytes a second towards the clients: 100 Gbps, of which as much is usable as of the RDMA card's.
 const CLIENT_BANDWIDTH: f64 = 12e9;
 /// From a reply's leaving to the client's next statement, when nothing waits: assumed, of a data centre's TCP.
-const CLIENT_TURN: Nanos = Nanos::from_micros(20);
+pub const CLIENT_TURN: Nanos = Nanos::from_micros(20);
 
 #[derive(Default)]
 struct Counted {
@@ -431,6 +437,7 @@ impl Counted {
             p99_us: latency.value_at_quantile(0.99) as f64 / 1e3,
             far_bytes: a_second(after.far - before.far),
             near_bytes: a_second(after.near - before.near),
+            storage_busy: after.storage.since(before.storage).as_secs_f64() / window.as_secs_f64(),
         }
     }
 }
@@ -506,6 +513,7 @@ fn load(engine: &Arc<Engine>, tables: &Arc<Tables>, phase: &Phase, shared: &Arc<
                 latency: histogram(),
                 shared: shared.clone(),
             };
+            rt::sleep(Nanos(rt::random() % phase.turn.raw().max(1)));
             let mut session = Session::new(&engine, &tables, &phase.costs, client);
             while rt::now() < begin + phase.window {
                 session.transaction(phase.mix).expect("nothing fails here");
