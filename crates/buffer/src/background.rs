@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `pool-reserve` | memory reserved ahead of the frames that are handed out; what was kept over a restart mapped; all of it in huge pages; then ends | start |
 //! | `pool-evict` | a reserve of free frames | a claim that finds it half used |
-//! | `pool-flush` | the log short: write-back by age, checkpoints | time, and commits that make it long |
+//! | `pool-flush` | the log short: write-back by age, checkpoints; first a look at the frames kept | time, and commits that make it long |
 //! | `pool-ahead` | pages read ahead | [`Pool::prefetch`] |
 //! | `pool-remote` | the way to remote memory (kind `tiered`) | time |
 //!
@@ -143,6 +143,7 @@ impl Pool {
 
     fn serve_flush(&self) {
         let mut last = rt::now();
+        while !self.stopping() && self.sweep_part() {}
         while !self.stopping() {
             self.signals.flush.wait_timeout(self.flush_turn);
             self.signals.flush.reset();

@@ -13,20 +13,23 @@
 //! be durable before the checkpoint counts, else a lost host takes the image, and the records are gone already.
 //!
 //! The log is kept short by writing the frames with the oldest `rec` back, ever more of them as it grows.
+//!
+//! Neither looks at all descriptors: the dirty frames are known by age ([`crate::dirty`]).
 
-use std::ops::Range;
-
-use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
 use cenote_base::{Lsn, PageId, Result};
 
+use crate::dirty::Walk;
 use crate::latch;
-use crate::layout::FrameState;
 use crate::pool::{Hint, Pool};
 use crate::slots;
+use crate::stats::bump;
 use crate::writeback::BATCH;
+
+/// Dirty frames that are gathered at once, and written in batches by age.
+const GATHERED: usize = 16 * BATCH;
 
 impl Pool {
     /// Takes a checkpoint: notes in the control file where recovery begins, and lets the log
@@ -58,10 +61,11 @@ impl Pool {
         if let Some(floor) = floor {
             oldest = oldest.min(floor.raw());
         }
-        oldest = oldest.min(self.oldest_in_frames());
+        let in_frames = self.oldest_in_frames();
         if planted(Fault::CheckpointTail) {
-            oldest = self.storage.log().tail().raw().min(self.oldest_in_frames());
+            oldest = floor.map_or(u64::MAX, Lsn::raw).min(self.storage.log().tail().raw());
         }
+        oldest = oldest.min(in_frames);
         // After the frames: a page that leaves one is noted below before its frame is clean.
         match self.lower.oldest_unsaved() {
             0 => Lsn::from_raw(oldest),
@@ -71,18 +75,19 @@ impl Pool {
 
     /// The least `rec` of all dirty frames.
     fn oldest_in_frames(&self) -> u64 {
+        self.know_all_frames();
         let passes_latched = planted(Fault::CheckpointLatched);
-        let (mut oldest, frames) = (u64::MAX, &self.frames.descriptors()[..self.touched()]);
-        for d in frames {
-            if passes_latched && latch::is_exclusive(d.latch.load(Ordering::Acquire)) {
-                continue;
-            }
-            let rec = d.rec.load(Ordering::Acquire);
-            if rec != 0 {
-                oldest = oldest.min(rec);
-            }
-        }
-        oldest
+        let latched = |frame: u32| latch::is_exclusive(self.frames.descriptor(frame).latch.load(Ordering::Acquire));
+        self.walk_dirty(|walk| walk.oldest(|frame| !(passes_latched && latched(frame))))
+    }
+
+    /// Walks along the dirty frames, and counts what it looks at.
+    fn walk_dirty<T>(&self, walk: impl FnOnce(&mut Walk<'_, &dyn Fn(u32) -> u64>) -> T) -> T {
+        let rec_of = |frame: u32| self.frames.descriptor(frame).rec.load(Ordering::Acquire);
+        let mut along = self.dirty.walk(&rec_of as &dyn Fn(u32) -> u64);
+        let result = walk(&mut along);
+        bump(&self.counters().descriptors_examined, along.looked_at());
+        result
     }
 
     /// Frames that were ever used.
@@ -91,26 +96,22 @@ impl Pool {
         touched.min(self.frames.count()) as usize
     }
 
-    /// Dirty frames whose oldest change is below `before`, oldest first.
-    fn dirty_before(&self, before: Lsn) -> Vec<u32> {
-        let mut dirty: Vec<(u64, u32)> = self.frames.descriptors()[..self.touched()]
-            .iter()
-            .zip(0u32..)
-            .map(|(d, frame)| (d.rec.load(Ordering::Relaxed), frame))
-            .filter(|(rec, _)| *rec != 0 && *rec < before.raw())
-            .collect();
-        dirty.sort_unstable();
-        dirty.into_iter().map(|(_, frame)| frame).collect()
-    }
-
-    /// Writes back what was dirty before `before`; says how many pages were written.
+    /// Writes back what was dirty before `before`, oldest first; says how many pages were written.
     pub(crate) fn flush_before(&self, before: Lsn) -> Result<usize> {
-        let mut written = 0;
-        for batch in self.dirty_before(before).chunks(BATCH) {
-            written += self.write_back(batch)?;
-            if self.signals.stop.load(Ordering::Relaxed) && before != Lsn::MAX {
-                break;
+        self.know_all_frames();
+        // What becomes dirty from here on is not met, or the log would be followed without end.
+        let end = self.storage.log().tail().raw();
+        let (mut at, mut written) = (Some(0), 0);
+        while let Some(from) = at {
+            let (dirty, next) = self.walk_dirty(|walk| walk.gather(from, before.raw(), end, GATHERED));
+            let frames: Vec<u32> = dirty.into_iter().map(|(_, frame)| frame).collect();
+            for batch in frames.chunks(BATCH) {
+                written += self.write_back(batch)?;
+                if self.signals.stop.load(Ordering::Relaxed) && before != Lsn::MAX {
+                    return Ok(written + self.flush_below(before)?);
+                }
             }
+            at = next;
         }
         Ok(written + self.flush_below(before)?)
     }
@@ -149,7 +150,7 @@ impl Pool {
     pub fn flush_all(&self) -> Result<()> {
         // What is being changed at this moment is met again in the next round.
         for _ in 0..1000 {
-            let none_left = || self.dirty_before(Lsn::MAX).is_empty() && self.lower.oldest_unsaved() == 0;
+            let none_left = || self.oldest_in_frames() == u64::MAX && self.lower.oldest_unsaved() == 0;
             if self.flush_before(Lsn::MAX)? == 0 && none_left() {
                 return Ok(());
             }
@@ -175,77 +176,6 @@ impl Pool {
             mark::pass(Mark::LogLong);
             self.flush_before(before)?;
             self.checkpoint()?;
-        }
-        Ok(())
-    }
-
-    /// Drops the frames of `space` without writing them: the space is going away. The engine
-    /// has made sure that nobody uses it any more.
-    ///
-    /// # Errors
-    /// [`cenote_base::Error::Corrupt`] if the page hash is broken.
-    pub fn discard_space(&self, space: u32) -> Result<()> {
-        self.discard_everywhere(space, 0..u32::MAX, || self.discard(|page| page.space == space))
-    }
-
-    /// Out of the frames, out of the tier below, and, where a page came up from there meanwhile, out of the frames again.
-    fn discard_everywhere(&self, space: u32, pages: Range<u32>, discard: impl Fn() -> Result<()>) -> Result<()> {
-        discard()?;
-        match self.lower.forget(space, pages) {
-            true => discard(),
-            false => Ok(()),
-        }
-    }
-
-    /// Drops the frames of pages `pages` of `space` without writing them.
-    ///
-    /// # Errors
-    /// As [`Pool::discard_space`].
-    pub fn discard_pages(&self, space: u32, pages: Range<u32>) -> Result<()> {
-        self.discard_everywhere(space, pages.clone(), || self.discard_frames_of(space, pages.clone()))
-    }
-
-    fn discard_frames_of(&self, space: u32, pages: Range<u32>) -> Result<()> {
-        if (pages.len() as u64) < self.touched() as u64 / 8 {
-            let _gate = self.write_gate.write();
-            for page in pages {
-                let id = PageId::new(space, page);
-                let key = crate::hash::key_of(id);
-                // Under the bucket's lock: a look without it can miss.
-                let found = self.hash.lock(&self.frames, key).find(key)?;
-                if let Some(frame) = found {
-                    self.discard_frame(frame, |found| found == id)?;
-                }
-            }
-            return Ok(());
-        }
-        self.discard(|page| page.space == space && pages.contains(&page.page))
-    }
-
-    fn discard(&self, which: impl Fn(PageId) -> bool) -> Result<()> {
-        let _gate = self.write_gate.write();
-        for frame in 0..self.touched() as u32 {
-            if self.page_in(frame).is_some_and(&which) {
-                self.discard_frame(frame, &which)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The latch is only tried: whoever holds it may be waiting for the gate. If it is one who uses the
-    /// page, he is about to let go; if not, the frame holds another page by then.
-    fn discard_frame(&self, frame: u32, which: impl Fn(PageId) -> bool) -> Result<()> {
-        while self.page_in(frame).is_some_and(&which) {
-            let Some(latched) = self.try_latch_exclusive(frame)? else {
-                rt::yield_now();
-                continue;
-            };
-            let d = self.frames.descriptor(frame);
-            let used = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Used);
-            if used && self.page_in(frame).is_some_and(&which) {
-                return self.unpublish(latched);
-            }
-            self.unlatch(latched, false);
         }
         Ok(())
     }

@@ -16,8 +16,10 @@
 //! | `mtr` | mini-transactions: changes, redo, commit |
 //! | `admit` | who may begin one while the disk is full |
 //! | `writeback`, `evict`, `checkpoint`, `background` | pages to storage, frames for others, a short log |
+//! | `dirty`, `spaces`, `sweep` | which frames are dirty, and since when; which are of a space; how a start finds out |
+//! | `discard` | pages that are given up |
 //! | `lower`, `tiered` | what lies below the frames: storage, or remote memory and then storage |
-//! | `open`, `recover`, `replay` | start-up: believe the region and repair, or replay the log |
+//! | `open`, `survey`, `recover`, `replay` | start-up: believe the region and repair, or replay the log |
 //! | `check` | everything that must hold, verified |
 //!
 //! ```no_run
@@ -45,6 +47,8 @@ mod admit;
 mod background;
 mod check;
 mod checkpoint;
+mod dirty;
+mod discard;
 mod evict;
 mod frame;
 mod guard;
@@ -62,7 +66,10 @@ mod replay;
 mod report;
 mod shortage;
 mod slots;
+mod spaces;
 mod stats;
+mod survey;
+mod sweep;
 mod tiered;
 mod together;
 mod view;

@@ -23,8 +23,11 @@
 //! Lock order: a frame's latch, then a bucket of the page hash, then the list lock; under the list
 //! lock latches are only tried.
 
+use std::ops::Range;
+
 use cenote_base::rt::MutexGuard;
 use cenote_base::rt::atomic::{AtomicU32, Ordering};
+use cenote_base::rt::mark::{self, Mark};
 use cenote_fabric::observe::Access;
 
 use crate::frame::Frames;
@@ -240,6 +243,7 @@ impl<'p> Lists<'p> {
         let prev = self.before(frame)?;
         let next = self.index(self.frames.descriptor(frame).list_next.load(Ordering::Relaxed))?;
         self.join(list, frame, prev, next)?;
+        mark::pass(Mark::ListChanging);
         let count = self.count(list).checked_sub(1).ok_or(Broken)?;
         self.set(Word::Count(list), count)?;
         self.set(Word::Next(frame), 0)?;
@@ -315,49 +319,82 @@ impl<'p> Lists<'p> {
     /// A frame that is being claimed or freed (latched) goes by its state too: whoever
     /// holds it puts it where it belongs when done, which works from any list.
     pub fn rebuild(&mut self) {
+        let frames = self.frames;
+        self.rebuild_by(|touched| vec![link_part(frames, 0..touched)]);
+    }
+
+    /// As [`Lists::rebuild`], where `link` has [`link_part`] done for parts that follow each other up to the number it is given.
+    pub fn rebuild_by(&mut self, link: impl FnOnce(u32) -> Vec<[Linked; 3]>) {
         let header = self.frames.header();
         header.list_lock.store(REBUILDING, Ordering::Release);
         header.undo_count.store(0, Ordering::Release);
-        for head in &header.lists {
-            head.first.store(0, Ordering::Relaxed);
-            head.last.store(0, Ordering::Relaxed);
-            head.count.store(0, Ordering::Relaxed);
-        }
         let touched = header.frames_touched.load(Ordering::Relaxed).min(self.frames.count());
         header.frames_touched.store(touched, Ordering::Relaxed);
-        let mut tails = [0u32; 3];
-        for frame in 0..touched {
-            self.append_by_state(frame, &mut tails);
-        }
-        for (head, tail) in header.lists.iter().zip(tails) {
-            head.last.store(tail, Ordering::Release);
+        let parts = link(touched);
+        for list in [List::Free, List::Warm, List::Cold] {
+            let whole = parts
+                .iter()
+                .map(|part| part[list as usize - 1])
+                .fold(Linked::default(), |whole, next| self.append(list, whole, next));
+            let head = self.head(list);
+            head.first.store(whole.first, Ordering::Relaxed);
+            head.last.store(whole.last, Ordering::Relaxed);
+            head.count.store(whole.count, Ordering::Relaxed);
         }
         header.list_lock.store(HELD, Ordering::Release);
     }
 
-    fn append_by_state(&self, frame: u32, tails: &mut [u32; 3]) {
-        let d = self.frames.descriptor(frame);
+    fn append(&self, list: List, before: Linked, after: Linked) -> Linked {
+        if before.count == 0 || after.count == 0 {
+            return if before.count == 0 { after } else { before };
+        }
+        join(self.frames, list, before.last, after.first);
+        Linked {
+            first: before.first,
+            last: after.last,
+            count: before.count + after.count,
+        }
+    }
+}
+
+/// Frames linked among themselves: both ends, as +1 indices.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Linked {
+    first: u32,
+    last: u32,
+    count: u32,
+}
+
+/// Links the frames of a part among themselves, by their states: those of the free, the warm and the cold list.
+pub fn link_part(frames: &Frames, part: Range<u32>) -> [Linked; 3] {
+    let mut lists = [Linked::default(); 3];
+    for frame in part {
+        let d = frames.descriptor(frame);
         let was = List::of(d.list_prev.load(Ordering::Relaxed));
         let list = match FrameState::of(d.state.load(Ordering::Relaxed)) {
             Some(FrameState::Used) if was == List::Cold => List::Cold,
             Some(FrameState::Used) => List::Warm,
             _ => List::Free,
         };
-        let tail = &mut tails[list as usize - 1];
+        let linked = &mut lists[list as usize - 1];
         d.list_next.store(0, Ordering::Relaxed);
-        d.list_prev.store((list as u32) << TAG_SHIFT | *tail, Ordering::Relaxed);
-        match tail.checked_sub(1) {
-            Some(last) => self
-                .frames
-                .descriptor(last)
-                .list_next
-                .store(frame + 1, Ordering::Relaxed),
-            None => self.head(list).first.store(frame + 1, Ordering::Relaxed),
+        d.list_prev.store((list as u32) << TAG_SHIFT, Ordering::Relaxed);
+        match linked.count {
+            0 => linked.first = frame + 1,
+            _ => join(frames, list, linked.last, frame + 1),
         }
-        *tail = frame + 1;
-        let count = &self.head(list).count;
-        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        linked.last = frame + 1;
+        linked.count += 1;
     }
+    lists
+}
+
+/// Makes two frames, as +1 indices, neighbours on `list`.
+fn join(frames: &Frames, list: List, before: u32, after: u32) {
+    let next = &frames.descriptor(before - 1).list_next;
+    next.store(after, Ordering::Relaxed);
+    let prev = &frames.descriptor(after - 1).list_prev;
+    prev.store((list as u32) << TAG_SHIFT | before, Ordering::Relaxed);
 }
 
 impl Drop for Lists<'_> {

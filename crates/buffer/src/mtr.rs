@@ -519,8 +519,12 @@ impl<'p> Mtr<'p> {
                 false => Chain::unpack(d.chain.load(Ordering::Relaxed)),
             };
             // A base record builds the page from nothing: older ones are not needed any more.
-            if held.base || d.rec.load(Ordering::Relaxed) == 0 {
+            let was_clean = d.rec.load(Ordering::Relaxed) == 0;
+            if held.base || was_clean {
                 d.rec.store(start.raw(), Ordering::Release);
+            }
+            if was_clean {
+                pool.became_dirty(held.latched.frame, start.raw());
             }
             d.lsn.store(end.raw(), Ordering::Release);
             d.head

@@ -18,10 +18,11 @@
 
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
-use cenote_base::rt::{self, JoinHandle, Local, Mutex, Nanos, RwLock};
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::{self, JoinHandle, Local, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::{
     self as fabric, Identity, Kind as RegionKind, MirrorKeeper, Region, RegionOptions, coherence, default_path,
@@ -29,6 +30,7 @@ use cenote_fabric::{
 use cenote_storage::{Control, DataDir, RingPlace, RingUse, Storage, StorageOptions, StorageReport, Survive};
 
 use crate::background;
+use crate::dirty::DirtyFrames;
 use crate::frame::Frames;
 use crate::hash::PageHash;
 use crate::latch::{Owner, Parking};
@@ -38,7 +40,9 @@ use crate::pool::{Pool, Signals};
 use crate::report::{Mode, RecoveryReport};
 use crate::shortage::UnderWay;
 use crate::slots::Slots;
+use crate::spaces::SpaceFrames;
 use crate::stats::Stats;
+use crate::sweep::Sweep;
 use crate::tiered::{RemoteSource, Tier};
 
 /// Where the frames lie.
@@ -93,6 +97,8 @@ pub struct Config {
     /// Regions up to this many bytes have their descriptors validated one by one at an instant recovery, and
     /// the hash built anew from them.
     pub scan_limit: u64,
+    /// Frames whose descriptors one thread looks at in one go, where all are looked at; several threads do so.
+    pub survey_part: u32,
     /// Bytes of redo that a recovery from the log gathers in memory before it applies them.
     pub replay_stretch: usize,
     /// How the processor writes cache lines back; a test may say that it cannot.
@@ -116,6 +122,7 @@ impl Config {
             segment_bytes: 16 << 20,
             background: true,
             scan_limit: 64 << 30,
+            survey_part: 1 << 14,
             replay_stretch: crate::replay::STRETCH,
             write_back: coherence::write_back_kind(),
         }
@@ -207,6 +214,8 @@ impl BufferPool {
         let mut report = RecoveryReport::new(if control.clean { Mode::Clean } else { Mode::Log });
         let lower = lower(&config, &storage, &mut report)?;
         let pool = Arc::new(build(&config, &opened, storage, lower, epoch)?);
+        let me = Arc::downgrade(&pool);
+        pool.me.get_or_init(|| me);
         recover(&pool, &config, opened, &found, &control, &mut report)?;
         begin(&pool, &config)?;
         report.duration = rt::now().since(begun);
@@ -340,7 +349,8 @@ fn fits(config: &Config, control: &Control, region: &Region) -> Result<std::resu
         )));
     }
     let next = u128::from(state.words[NEXT_LOW]) | u128::from(state.words[NEXT_HIGH]) << 64;
-    if control.incarnation == 0 || (state.incarnation != control.incarnation && next != control.incarnation) {
+    let is_last = state.incarnation == control.incarnation || next == control.incarnation;
+    if control.incarnation == 0 || !is_last && !planted(Fault::Incarnation) {
         return Ok(Err("it is not of the database's last start".into()));
     }
     let geometry = config.geometry(region.len())?;
@@ -388,7 +398,10 @@ fn take_over(region: &Region) -> u8 {
         s.clean = false;
         epoch = s.epoch;
     });
-    ((epoch - 1) % EPOCHS + 1) as u8
+    match planted(Fault::EpochKept) {
+        true => 1,
+        false => ((epoch - 1) % EPOCHS + 1) as u8,
+    }
 }
 
 fn lower(config: &Config, storage: &Arc<Storage>, report: &mut RecoveryReport) -> Result<Box<dyn Lower>> {
@@ -433,7 +446,11 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn
         signals: Signals::default(),
         checkpoint_lsn: AtomicU64::new(0),
         checkpoint_mutex: Mutex::new(()),
-        write_gate: RwLock::new(()),
+        dirty: DirtyFrames::new(config.log_limit),
+        spaces: SpaceFrames::new(geometry.frames),
+        sweep: Sweep::default(),
+        me: OnceLock::new(),
+        survey_part: config.survey_part.max(1),
         log_limit: config.log_limit,
         flush_turn: config.flush_turn,
         replay_stretch: config.replay_stretch,
@@ -545,6 +562,8 @@ impl Pool {
 
     /// Forgets all frames of a region that is not believed after all.
     fn wipe(&self) {
+        self.dirty.clear();
+        self.spaces.clear();
         let (region, geometry) = (self.frames.region(), self.frames.geometry());
         region.span(Geometry::HEADER_AT, 4096).zero(0, 4096);
         // Parts that were never reserved are zero, and must not be touched.

@@ -15,20 +15,21 @@
 //! Lock order: see [`crate::lists`]; frames are latched parent before child, left before right, a space's
 //! header after its trees' pages, undo pages last (the engine's duty). Write-back and eviction only try latches.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use cenote_base::page_io::PageRead;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::seam::{Plain, Points, Seam};
-use cenote_base::rt::{self, Event, Local, Mutex, Nanos, RwLock, Spin};
+use cenote_base::rt::{self, Event, Local, Mutex, Nanos, Spin};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_fabric::observe::{Access, Observer};
 use cenote_fabric::{Region, coherence};
 use cenote_storage::Storage;
 
 use crate::admit::NeedCell;
+use crate::dirty::DirtyFrames;
 use crate::frame::Frames;
 use crate::guard::{OptGuard, SharedGuard};
 use crate::hash::{self, PageHash, key_of};
@@ -38,7 +39,9 @@ use crate::lists::{List, Lists};
 use crate::lower::{Lower, Trace};
 use crate::shortage::{FrameWait, InterruptCell, UnderWay};
 use crate::slots::{Entry, Slots};
+use crate::spaces::SpaceFrames;
 use crate::stats::{Counters, PoolStats, Stats, bump};
+use crate::sweep::Sweep;
 use crate::{Kind, mtr};
 
 /// A frame that this thread latches exclusively.
@@ -95,8 +98,16 @@ pub struct Pool {
     pub(crate) signals: Signals,
     pub(crate) checkpoint_lsn: AtomicU64,
     pub(crate) checkpoint_mutex: Mutex<()>,
-    /// Held for reading by write-backs under way, for writing by whoever drops pages unwritten.
-    pub(crate) write_gate: RwLock<()>,
+    /// The dirty ones.
+    pub(crate) dirty: DirtyFrames,
+    /// Those of each space.
+    pub(crate) spaces: SpaceFrames,
+    /// What the start has not looked at yet.
+    pub(crate) sweep: Sweep,
+    /// The pool itself, for threads that it starts later.
+    pub(crate) me: OnceLock<Weak<Pool>>,
+    /// Descriptors that one thread looks at in one go.
+    pub(crate) survey_part: u32,
     pub(crate) log_limit: u64,
     pub(crate) flush_turn: Nanos,
     /// Redo that a replay gathers before it applies it, in bytes.
@@ -357,6 +368,7 @@ impl Pool {
     /// Releases `latched`: the latch first, then the slot's entry; then whoever waits is woken.
     pub(crate) fn unlatch(&self, latched: Latched, changed: bool) {
         self.frames.touch_latch(latched.frame);
+        let changed = changed && !planted(Fault::LatchVersion);
         latch::release_exclusive(&self.frames.descriptor(latched.frame).latch, changed);
         if self.host {
             self.persist_descriptor(latched.frame);
@@ -422,10 +434,14 @@ impl Pool {
         let key = key_of(page);
         let bucket = self.hash.lock(&self.frames, key);
         let there = bucket.find(key);
-        if let Ok(None) = there {
+        if there
+            .as_ref()
+            .is_ok_and(|found| found.is_none() || planted(Fault::PageTwice))
+        {
             self.frames.descriptor(claimed.frame).key.store(key, Ordering::Release);
             bucket.insert(claimed.frame);
             drop(bucket);
+            self.spaces.enter(claimed.frame, || key);
             self.lower.enter(page);
             return Ok(None);
         }
@@ -455,12 +471,28 @@ impl Pool {
         let d = self.frames.descriptor(latched.frame);
         let loading = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Loading);
         if loading {
-            d.key.store(0, Ordering::Release);
+            self.clear_key(latched.frame);
             d.seal();
         } else {
             self.lower.enter(hash::page_of(d.key.load(Ordering::Relaxed)));
         }
         self.unlatch(latched, loading);
+    }
+
+    /// The frame, latched, is of no page any more.
+    pub(crate) fn clear_key(&self, frame: u32) {
+        let key = self.frames.descriptor(frame).key.swap(0, Ordering::AcqRel);
+        if key != 0 {
+            self.spaces.leave(frame, hash::page_of(key).space);
+        }
+    }
+
+    /// The frame, latched, holds changes from `rec` on that storage lacks.
+    #[inline]
+    pub(crate) fn became_dirty(&self, frame: u32, rec: u64) {
+        if !planted(Fault::DirtyUnlisted) {
+            self.dirty.enter(frame, rec);
+        }
     }
 
     fn fill(&self, claimed: Latched, page: PageId, hint: Hint, build: bool) -> Result<Trace> {
@@ -485,6 +517,9 @@ impl Pool {
         d.lsn.store(trace.lsn, Ordering::Relaxed);
         d.head.store(trace.head, Ordering::Relaxed);
         d.rec.store(trace.rec, Ordering::Relaxed);
+        if trace.rec != 0 {
+            self.became_dirty(latched.frame, trace.rec);
+        }
         d.chain.store(trace.chain, Ordering::Relaxed);
         d.recency.store(0, Ordering::Relaxed);
         if self.host && !planted(Fault::LoadFlush) {
@@ -558,7 +593,7 @@ impl Pool {
     /// Frees a latched frame that is in no chain of the hash, and releases it.
     pub(crate) fn free(&self, latched: Latched) {
         let d = self.frames.descriptor(latched.frame);
-        d.key.store(0, Ordering::Release);
+        self.clear_key(latched.frame);
         d.lsn.store(0, Ordering::Relaxed);
         d.head.store(0, Ordering::Relaxed);
         d.rec.store(0, Ordering::Relaxed);

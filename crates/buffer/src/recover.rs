@@ -4,8 +4,8 @@
 //! are void (rule 3, in storage). No other thread is about. Then:
 //!
 //! 1. *Suspects*: frames that latch slots name, and that are latched exclusively by the dead (rule 2). Where the region is
-//!    small enough to be looked at whole, or its host was lost, all descriptors are: those that are latched, that are newer than the log
-//!    (host loss), or that contradict themselves. The page hash is built anew from the believed ones then.
+//!    small enough to be looked at whole, or its host was lost, all descriptors are ([`crate::survey`]): those that are latched, that are
+//!    newer than the log (host loss), or that contradict themselves. The page hash is built anew from the believed ones then.
 //! 2. *Lists*: found locked, they are taken back to before the change; after host loss, rebuilt.
 //! 3. *Repair* (rule 4): one scan of the ring finds the newest record of each suspect's page; from the later of it and
 //!    the descriptor's head the chain is followed back to the page's image in storage, or to a logged image, and
@@ -25,99 +25,22 @@ use cenote_base::rt::HashMap;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
-use cenote_fabric::observe::Access;
 use cenote_storage::redo::{self, page_header};
 use cenote_storage::{Chains, Control, OwnedRecord, Storage, Survive};
 
 use crate::hash::{key_of, page_of};
 use crate::latch;
-use crate::layout::{Chain, DOUBTING, Descriptor, FrameState, PoolHeader, SURVEYING};
-use crate::lists::{HELD, INDEX_MASK, List, Lists, REBUILDING};
+use crate::layout::{Chain, DOUBTING, FrameState, SURVEYING};
+use crate::lists::{List, Lists};
 use crate::open::{Config, EPOCHS, SURVEYED};
 use crate::pool::{Pool, set_state};
 use crate::report::{Cause, RecoveryReport, Repaired};
 use crate::slots;
+use crate::survey::Suspect;
 use crate::together::together;
 
 /// Pages whose images and chains are read at once: of 16 KiB and, as chains go, up to some 100 KiB each.
 const AT_ONCE: usize = 64;
-
-/// A frame that is not believed as it is.
-#[derive(Debug, Clone, Copy)]
-struct Suspect {
-    frame: u32,
-    cause: Cause,
-}
-
-/// What a look at all descriptors found.
-#[derive(Default)]
-struct Survey {
-    suspects: Vec<Suspect>,
-    kept: u64,
-    lists: ListSums,
-}
-
-/// Sums by which lists are verified without walking along them: in a list, each frame but the first is the next
-/// of one, each but the last is the one before, and both ends name none.
-#[derive(Default)]
-struct ListSums {
-    lists: [ListSum; 3],
-    /// A frame that is on no list, or on one that its state forbids.
-    stray: bool,
-}
-
-#[derive(Default, Clone, Copy)]
-struct ListSum {
-    count: u32,
-    members: u64,
-    nexts: u64,
-    prevs: u64,
-}
-
-impl ListSums {
-    /// `used`: whether the frame is in use; `None` for a suspect, which may be anywhere.
-    fn add(&mut self, frame: u32, next: u32, prev: u32, used: Option<bool>) {
-        let list = List::of(prev);
-        self.stray |= match used {
-            Some(true) => !matches!(list, List::Warm | List::Cold),
-            Some(false) => list != List::Free,
-            None => false,
-        };
-        if list != List::None {
-            let sum = &mut self.lists[list as usize - 1];
-            sum.count += 1;
-            sum.members = sum.members.wrapping_add(spread(frame + 1));
-            sum.nexts = sum.nexts.wrapping_add(spread(next));
-            sum.prevs = sum.prevs.wrapping_add(spread(prev & INDEX_MASK));
-        }
-    }
-
-    fn fit(&self, header: &PoolHeader) -> bool {
-        let fits = self.lists.iter().zip(&header.lists).all(|(sum, head)| {
-            let (first, last) = (head.first.load(Ordering::Relaxed), head.last.load(Ordering::Relaxed));
-            let whole = if sum.count == 0 {
-                (first, last) == (0, 0)
-            } else {
-                sum.chained(first, last)
-            };
-            head.count.load(Ordering::Relaxed) == sum.count && whole
-        });
-        fits && !self.stray
-    }
-}
-
-impl ListSum {
-    fn chained(&self, first: u32, last: u32) -> bool {
-        let all = self.members.wrapping_add(spread(0));
-        self.nexts.wrapping_add(spread(first)) == all && self.prevs.wrapping_add(spread(last)) == all
-    }
-}
-
-/// Spreads an index over a word, so that sums of different sets differ.
-fn spread(index: u32) -> u64 {
-    let word = (u64::from(index) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (word ^ word >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
-}
 
 /// What a page is rebuilt from: its image in storage as of `base`, and the redo that leads from there to `head`.
 struct Source {
@@ -181,6 +104,8 @@ impl Pool {
             Doubt::Everything => self.replay_all(control.checkpoint, report)?,
         }
         slots::wipe(&self.frames);
+        // Which of the frames are dirty, and whose they are, is found out when it is asked for, or in the background.
+        self.sweep.begin(self.touched() as u32);
         if all {
             self.note_surveyed();
         }
@@ -225,151 +150,6 @@ impl Pool {
 
     pub(crate) fn lists_alone(&self) -> Lists<'_> {
         Lists::alone(&self.frames)
-    }
-
-    // ---- suspects ----
-
-    /// Looks at every descriptor. If the lists then prove wrong, so may be the number of frames ever used: it is
-    /// found out, and all is looked at once more.
-    fn survey_believing_lists(&self, host: bool, report: &mut RecoveryReport) -> Survey {
-        let survey = self.survey_all();
-        if survey.lists.fit(self.frames.header()) && !host {
-            return survey;
-        }
-        let used = |d: &Descriptor| [&d.latch, &d.key].iter().any(|w| w.load(Ordering::Relaxed) != 0);
-        let ever = |d: &Descriptor| used(d) || d.state.load(Ordering::Relaxed) != 0;
-        let touched = self
-            .frames
-            .descriptors()
-            .iter()
-            .rposition(ever)
-            .map_or(0, |last| last as u32 + 1);
-        let before = self.frames.header().frames_touched.swap(touched, Ordering::AcqRel);
-        if !host {
-            report.remarks.push(format!(
-                "lists contradict the frames and are built anew ({before} frames counted, {touched} used)"
-            ));
-        }
-        report.lists_repaired = true;
-        self.lists_alone().rebuild();
-        self.survey_all()
-    }
-
-    /// Looks at every descriptor, and enters the believed ones in an empty hash.
-    fn survey_all(&self) -> Survey {
-        self.frames.header().surveying.fetch_max(SURVEYING, Ordering::AcqRel);
-        let mut survey = Survey::default();
-        for bucket in self.frames.buckets() {
-            self.frames.touch_raw(bucket, Access::Write);
-            bucket.as_raw().store(0, Ordering::Relaxed);
-        }
-        let end = self.storage.durable_lsn();
-        for frame in 0..self.touched() as u32 {
-            let judged = self.judge(frame, end);
-            let d = self.frames.descriptor(frame);
-            self.frames.touch_descriptor(frame);
-            let prev = d.list_prev.as_raw().load(Ordering::Relaxed);
-            survey
-                .lists
-                .add(frame, d.list_next.as_raw().load(Ordering::Relaxed), prev, judged.ok());
-            match judged {
-                Ok(true) => self.enter(frame, &mut survey),
-                Ok(false) => {}
-                Err(cause) => survey.suspects.push(Suspect { frame, cause }),
-            }
-        }
-        survey
-    }
-
-    /// Whether `frame` holds a page that is believed, or why it is a suspect.
-    fn judge(&self, frame: u32, end: Lsn) -> std::result::Result<bool, Cause> {
-        let d = self.frames.descriptor(frame);
-        self.frames.touch_descriptor(frame);
-        let word = d.latch.as_raw().load(Ordering::Relaxed);
-        if latch::is_exclusive(word) {
-            return Err(Cause::Latched);
-        }
-        if !d.is_sealed() {
-            return Err(Cause::Damaged);
-        }
-        if latch::has_shared(word) {
-            latch::reset(&d.latch);
-        }
-        self.frames.touch_descriptor(frame);
-        let (key, lsn) = (
-            d.key.as_raw().load(Ordering::Relaxed),
-            d.lsn.as_raw().load(Ordering::Relaxed),
-        );
-        match FrameState::of(d.state.as_raw().load(Ordering::Relaxed)) {
-            Some(FrameState::Used) if key == 0 => Err(Cause::Damaged),
-            Some(FrameState::Used) if Lsn::from_raw(lsn) > end => Err(Cause::TooNew),
-            Some(FrameState::Used) => Ok(true),
-            Some(FrameState::Free) if key == 0 => Ok(false),
-            _ => Err(Cause::Damaged),
-        }
-    }
-
-    fn enter(&self, frame: u32, survey: &mut Survey) {
-        self.frames.touch_descriptor(frame);
-        let key = self.frames.descriptor(frame).key.as_raw().load(Ordering::Relaxed);
-        let bucket = self.hash.alone(&self.frames, key);
-        match bucket.find(key) {
-            Ok(None) => {
-                bucket.insert(frame);
-                survey.kept += 1;
-            }
-            // Neither is believed: the log decides.
-            Ok(Some(other)) => {
-                let twice = |frame| Suspect {
-                    frame,
-                    cause: Cause::Twice,
-                };
-                survey.suspects.extend([twice(frame), twice(other)]);
-                survey.kept = survey.kept.saturating_sub(1);
-            }
-            Err(_) => survey.suspects.push(Suspect {
-                frame,
-                cause: Cause::Damaged,
-            }),
-        }
-    }
-
-    /// Looks at what the slots name, and nothing else: for regions too large to be looked at whole.
-    fn survey_slots(&self) -> Survey {
-        let latched = |frame: &u32| latch::is_exclusive(self.frames.descriptor(*frame).latch.load(Ordering::Relaxed));
-        let suspects: Vec<Suspect> = slots::named(&self.frames)
-            .into_iter()
-            .filter(latched)
-            .map(|frame| Suspect {
-                frame,
-                cause: Cause::Latched,
-            })
-            .collect();
-        let lists = &self.frames.header().lists;
-        let in_use = [List::Warm, List::Cold].map(|l| lists[l as usize - 1].count.load(Ordering::Relaxed));
-        let kept = (u64::from(in_use[0]) + u64::from(in_use[1])).saturating_sub(suspects.len() as u64);
-        Survey {
-            suspects,
-            kept,
-            lists: ListSums::default(),
-        }
-    }
-
-    // ---- lists ----
-
-    fn repair_lists(&self, host: bool, report: &mut RecoveryReport) {
-        let found = self.frames.header().list_lock.load(Ordering::Acquire);
-        if found == 0 || host {
-            // Notes without a lock are of a change that was whole; a lost host's are not believed.
-            self.frames.header().undo_count.store(0, Ordering::Release);
-            return;
-        }
-        report.lists_repaired = true;
-        let mut lists = self.lists_alone();
-        let undone = found == HELD && (planted(Fault::ListUndo) || lists.undo());
-        if found == REBUILDING || !undone {
-            lists.rebuild();
-        }
     }
 
     // ---- repair ----
@@ -454,7 +234,7 @@ impl Pool {
     ) -> Result<()> {
         let log = self.storage.log();
         let start = match slots::least_floor(&self.frames) {
-            _ if wanted.is_empty() => return Ok(()),
+            _ if wanted.is_empty() || planted(Fault::RepairHead) => return Ok(()),
             None if !host => return Ok(()),
             // A floor may be older than what the ring holds, if its thread stood still for long: the files have it. One below
             // the checkpoint was read before the checkpoint was taken, and its commit's place lies above.
@@ -598,6 +378,7 @@ impl Pool {
         d.lsn.store(rebuilt.lsn.raw(), Ordering::Relaxed);
         d.head.store(rebuilt.head.raw(), Ordering::Relaxed);
         d.rec.store(rebuilt.rec.raw(), Ordering::Relaxed);
+        self.enter_found(frame);
         d.chain.store(rebuilt.chain.pack(), Ordering::Relaxed);
         d.recency.store(1, Ordering::Relaxed);
         set_state(d, FrameState::Used);
@@ -619,7 +400,7 @@ impl Pool {
         let key = d.key.load(Ordering::Relaxed);
         self.hash.alone(&self.frames, key).remove(frame)?;
         report.frames_discarded += u64::from(key != 0);
-        d.key.store(0, Ordering::Release);
+        self.clear_key(frame);
         for word in [&d.lsn, &d.head, &d.rec] {
             word.store(0, Ordering::Relaxed);
         }

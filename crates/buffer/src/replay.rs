@@ -206,8 +206,12 @@ impl Pool {
             self.persist_page(latched.frame);
         }
         let last = last.get();
-        if base.is_some() || d.rec.load(Ordering::Relaxed) == 0 {
+        let was_clean = d.rec.load(Ordering::Relaxed) == 0;
+        if base.is_some() || was_clean {
             d.rec.store(start.raw(), Ordering::Release);
+        }
+        if was_clean {
+            self.became_dirty(latched.frame, start.raw());
         }
         d.lsn.store(last.lsn.raw(), Ordering::Release);
         d.head.store(last.address.raw(), Ordering::Release);

@@ -2,10 +2,14 @@
 //!
 //! ```text
 //!   nothing to evict ─► transfers under way?  yes ─► wait for them: frames come when they end, up to [`WAIT_MAX`]
-//!                                              no ─► every frame is latched or in use: for [`SHORTAGE`], then "more memory"
+//!                                              no ─► is a frame idle, or has a latch moved? yes ─► wait for it
+//!                                                                                          no ─► "more memory"
 //! ```
 //!
 //! Invariants:
+//! - A shortage is a standstill, not a time: over [`SPELL`] and [`LOOKS`] looks every frame stays latched or being written, and none
+//!   of those latches is released. A process that was stopped for seconds, or whose other threads were not run, has used up time
+//!   and no looks.
 //! - A stall of storage is not called a shortage of memory: as long as a write-back, a read or one flush of the log has not
 //!   come back, the thread waits, and what it says in the end is that storage does not answer.
 //! - The wait ends: by a frame, by [`WAIT_MAX`], by the shortage, or because the statement is asked to give up. That is heard
@@ -15,14 +19,18 @@ use std::fmt;
 use std::sync::Arc;
 
 use cenote_base::rt::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use cenote_base::rt::os::mix;
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Lsn, Result};
 use cenote_storage::Need;
 
+use crate::latch;
 use crate::pool::Pool;
 
-/// Nothing that could free a frame has been under way for so long: there is none to be had.
-const SHORTAGE: Nanos = Nanos::from_secs(2);
+/// Frames are looked at after so long, and so many looks for a victim, without anything under way that could free one; a second
+/// time that finds the same latches is a shortage.
+const SPELL: Nanos = Nanos::from_secs(1);
+const LOOKS: u32 = 100;
 /// A thread waits so long for a frame, whatever is under way.
 const WAIT_MAX: Nanos = Nanos::from_secs(60);
 /// Turns that are short, and turns before they are long.
@@ -125,8 +133,38 @@ pub(crate) struct FrameWait {
     turns: u32,
     /// When it began, and how far the log was durable then.
     begun: Option<(Nanos, Lsn)>,
-    /// Since when nothing has been under way.
-    quiet: Nanos,
+    /// The time in which nothing has been under way.
+    quiet: Option<Quiet>,
+}
+
+/// A time in which nothing has been under way that could free a frame.
+struct Quiet {
+    since: Nanos,
+    looks: u32,
+    /// The latches at the end of the spell before, if they were all there was.
+    held: Option<u64>,
+}
+
+impl Quiet {
+    fn begin(now: Nanos, held: Option<u64>) -> Self {
+        Quiet {
+            since: now,
+            looks: 0,
+            held,
+        }
+    }
+
+    /// One look more. Whether nobody can give a frame back: two spells have ended with the same latches on all frames.
+    fn is_shortage(&mut self, now: Nanos, pool: &Pool) -> bool {
+        self.looks += 1;
+        if self.looks < LOOKS || now.since(self.since) < SPELL {
+            return false;
+        }
+        let held = pool.latches_on_all();
+        let same = held.is_some() && held == self.held;
+        *self = Quiet::begin(now, held);
+        same
+    }
 }
 
 impl FrameWait {
@@ -138,15 +176,15 @@ impl FrameWait {
     pub fn turn(&mut self, pool: &Pool) -> Result<()> {
         pool.check_interrupt()?;
         let now = rt::now();
-        let (begun, durable) = *self.begun.get_or_insert_with(|| {
-            self.quiet = now;
-            (now, pool.storage.log().durable())
-        });
+        let (begun, durable) = *self.begun.get_or_insert_with(|| (now, pool.storage.log().durable()));
         let awaited = pool.awaited(durable);
         if awaited.any() {
-            self.quiet = now;
-        }
-        if now.since(self.quiet) > SHORTAGE {
+            self.quiet = None;
+        } else if self
+            .quiet
+            .get_or_insert_with(|| Quiet::begin(now, None))
+            .is_shortage(now, pool)
+        {
             return Err(all_in_use(pool));
         }
         if now.since(begun) > WAIT_MAX {
@@ -185,6 +223,21 @@ impl Pool {
             true => Err(Error::Canceled),
             false => Ok(()),
         }
+    }
+
+    /// A sum over the latches, if every frame is latched or being written; `None`: one is idle, and can be evicted. Few frames are
+    /// looked at but in a shortage, when there are no more than threads can latch.
+    fn latches_on_all(&self) -> Option<u64> {
+        let header = self.frames.header();
+        let reserved = header.frames_reserved.load(Ordering::Relaxed).min(self.frames.count());
+        if (self.touched() as u32) < reserved {
+            return None;
+        }
+        (0..reserved).try_fold(0, |sum, frame| {
+            let word = self.frames.descriptor(frame).latch.load(Ordering::Relaxed);
+            let held = latch::is_held(word, self.owner) || self.is_writing(frame);
+            held.then(|| mix(sum ^ word).wrapping_add(u64::from(frame)))
+        })
     }
 
     /// What storage has not answered, for a thread that began to wait when the log was durable up to `durable`: flushes that

@@ -12,7 +12,8 @@
 //! - a descriptor changes in step 4 under its exclusive latch, so that a process which dies in the middle of it leaves
 //!   a frame that is repaired; the page does not change, so its version stays. If the latch is not to be had
 //!   soon (who holds it may be waiting for this thread), the frame stays dirty: it is written again, nothing is wrong;
-//! - while a batch is under way no space is dropped (`write_gate`).
+//! - while a frame's bit in `writing` is set its page does not leave it: eviction passes by, and who gives the page up waits
+//!   (discard.rs). So nothing reaches storage of a page that was given up.
 
 use cenote_base::page_io::PageIo;
 use cenote_base::rt::atomic::Ordering;
@@ -49,7 +50,6 @@ impl Pool {
     /// # Errors
     /// Those of the log and of storage; frames stay dirty then.
     pub(crate) fn write_back(&self, frames: &[u32]) -> Result<usize> {
-        let _gate = self.write_gate.read();
         let mut buffer = Vec::with_capacity(frames.len().min(BATCH) * PAGE_SIZE);
         let mut copied = Vec::new();
         for frame in frames.iter().take(BATCH) {
@@ -75,12 +75,12 @@ impl Pool {
         written.map(|()| copied.len())
     }
 
-    fn mark_writing(&self, frame: u32) -> bool {
+    pub(crate) fn mark_writing(&self, frame: u32) -> bool {
         let bit = 1 << (frame % 64);
         self.writing[frame as usize / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
-    fn unmark_writing(&self, frame: u32) {
+    pub(crate) fn unmark_writing(&self, frame: u32) {
         self.writing[frame as usize / 64].fetch_and(!(1 << (frame % 64)), Ordering::AcqRel);
     }
 
@@ -174,7 +174,6 @@ impl Pool {
         if frames.is_empty() {
             return Ok(());
         }
-        let _gate = self.write_gate.read();
         let mut marked = Vec::new();
         let mut outgoing = Vec::new();
         for frame in frames.iter().take(BATCH) {

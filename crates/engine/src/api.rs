@@ -1,6 +1,6 @@
 //! The words that statements and the engine exchange: isolation, row locks, outcomes, batches, options.
 
-use crate::engine::FIRST_SPACE;
+use crate::engine::{FIRST_OBJECT, FIRST_SPACE};
 use crate::error::{Error, Result};
 use crate::tx::cts;
 use crate::tx::status::Sizes;
@@ -46,6 +46,27 @@ pub enum Insert {
     },
 }
 
+/// The columns that a statement reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Columns {
+    /// Each: rows are whole.
+    All,
+    /// These: long values of others may stay outside of the rows that the statement gets, and are not read. Nor may the
+    /// statement:
+    /// it can only hand them on (`RowLayout::with`).
+    Only(Arc<[usize]>),
+}
+
+impl Columns {
+    /// Whether it is one of them.
+    pub fn contains(&self, column: usize) -> bool {
+        match self {
+            Columns::All => true,
+            Columns::Only(columns) => columns.contains(&column),
+        }
+    }
+}
+
 /// What a statement wants done with a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
@@ -53,7 +74,7 @@ pub enum Change {
     Keep,
     /// Leave it; the newest version no longer qualifies.
     Skip,
-    /// Put these bytes in its place (the primary key may change).
+    /// Put these bytes in its place (the primary key may change). A large value that is as it was keeps its place.
     Update(Vec<u8>),
     /// Remove it.
     Delete,
@@ -191,7 +212,8 @@ pub enum MemoryKind {
     Cxl,
     /// In anonymous memory: the classic buffer pool and classic recovery.
     Dram,
-    /// In anonymous memory, a local cache in front of remote memory (`EngineOptions::remote`): pages move whole, by one-sided
+    /// In anonymous memory, a local cache in front of remote memory (`EngineOptions::remote`): pages move whole, by
+    /// one-sided
     /// verbs; recovery replays the log over what remote memory has kept.
     Tiered,
 }
@@ -205,7 +227,8 @@ pub enum Survive {
     Host,
 }
 
-/// Where the numbers of a new database begin, and how large the circles are in which its undo and timestamp pages are used. The
+/// Where the numbers of a new database begin, and how large the circles are in which its undo and timestamp pages are
+/// used. The
 /// defaults are what a database should have; tests and worlds begin near the ends. One that exists keeps its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origins {
@@ -215,14 +238,20 @@ pub struct Origins {
     pub tx: u64,
     /// Pages of commit timestamps, of some 2,000 transactions each: 128 to 2^28.
     pub cts_pages: u32,
-    /// Pages of an undo segment: 512 to 2^29 - 1. A transaction is refused that needs more, and may be from half of it on.
+    /// Pages of an undo segment: 512 to 2^29 - 1. A transaction is refused that needs more, and may be from half of it
+    /// on.
     pub undo_pages: u32,
     /// First lap of undo segments, below 254.
     pub undo_lap: u32,
     /// First number of a space of a table or index: 1000 or above.
     pub space: u32,
-    /// Behind the last such number, at most 0xF0000000: then come those between 1000 and here that nothing names any more.
+    /// Behind the last such number, at most 0xF0000000: then come those between 1000 and here that nothing names any
+    /// more.
     pub space_end: u32,
+    /// First id of a table, index or sequence: 16384 or above.
+    pub object: u32,
+    /// Behind the last such id: then come those between 16384 and here that nothing names any more.
+    pub object_end: u32,
 }
 
 impl Default for Origins {
@@ -235,6 +264,8 @@ impl Default for Origins {
             undo_lap: 0,
             space: FIRST_SPACE,
             space_end: undo::SPACE_BASE,
+            object: FIRST_OBJECT,
+            object_end: u32::MAX,
         }
     }
 }
@@ -247,7 +278,8 @@ impl Origins {
             && (undo::CIRCLE_MIN..=undo::CIRCLE).contains(&self.undo_pages)
             && self.undo_lap < undo::LAPS - 2
             && (FIRST_SPACE..self.space_end).contains(&self.space)
-            && self.space_end <= undo::SPACE_BASE;
+            && self.space_end <= undo::SPACE_BASE
+            && (FIRST_OBJECT..self.object_end).contains(&self.object);
         match sound {
             true => Ok(()),
             false => Err(Error::Config(format!("a database cannot begin at {self:?}"))),
@@ -255,11 +287,13 @@ impl Origins {
     }
 }
 
-/// Sizes at which something begins: a write-back, the reuse of a file, a look at another place. The usual ones suit a server; the
+/// Sizes at which something begins: a write-back, the reuse of a file, a look at another place. The usual ones suit a
+/// server; the
 /// simulator and tests draw small ones, so that each threshold is crossed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuning {
-    /// Redo that a recovery without the region may have to read, in bytes: beyond half of it pages are written back by age.
+    /// Redo that a recovery without the region may have to read, in bytes: beyond half of it pages are written back by
+    /// age.
     pub log_limit: u64,
     /// How often the log's length is looked at.
     pub flush_turn: Nanos,
@@ -267,6 +301,8 @@ pub struct Tuning {
     pub segment_bytes: u64,
     /// Regions up to so many bytes have their descriptors looked at one by one by an instant recovery.
     pub scan_limit: u64,
+    /// Frames whose descriptors one thread looks at in one go, where all are looked at.
+    pub survey_part: u32,
     /// Transactions whose status is found without a look at pages or at a table behind a lock.
     pub status_ring: u64,
     /// Transaction numbers that are reserved in the control file at a time.
@@ -282,6 +318,7 @@ impl Default for Tuning {
             flush_turn: Nanos::from_millis(100),
             segment_bytes: 16 << 20,
             scan_limit: 64 << 30,
+            survey_part: 1 << 14,
             status_ring: 1 << 16,
             tx_block: 1 << 16,
             give_back_pages: 64,

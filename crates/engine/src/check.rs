@@ -5,9 +5,11 @@
 //! 2. Each row that a snapshot sees has its entry in every index of its table; no two such rows share a unique key.
 //! 3. Each index entry leads to a row, or to nothing: an entry that no version explains is counted, not a problem (a crash
 //!    between a row's undo and purge leaves such hints, readers verify them).
-//! 4. Large values: those of the rows that a snapshot sees are read whole; each overflow page belongs to one chain. A chain
-//!    that no version holds any more would not be noticed.
+//! 4. Large values: those of the rows that a snapshot sees are read whole; each overflow page belongs to one chain, and each
+//!    chain to a version (`chains`).
 //! 5. Undo segments: header sane, records readable from tail to end.
+
+mod chains;
 
 use crate::api::{Direction, RowBatch};
 use crate::catalog::{IndexDef, Table, state};
@@ -78,20 +80,25 @@ impl Engine {
         Ok(())
     }
 
-    fn check_tree(&self, name: &str, space: u32, report: &mut CheckReport) -> Result<()> {
+    /// Gives the first pages of the large values that are not pending; None while others kept changing the space.
+    fn check_tree(&self, name: &str, space: u32, report: &mut CheckReport) -> Result<Option<Vec<u32>>> {
         let tree = BTree { space }.check(&self.pool)?;
         report.summary.push(format!(
-            "{name}: {} entries, {} leaves, {} inner pages, {} overflow pages, {} free pages",
-            tree.entries, tree.leaves, tree.inner, tree.overflow, tree.free
+            "{name}: {} entries, {} leaves, {} inner pages, {} overflow pages, {} free pages, {} given back",
+            tree.entries, tree.leaves, tree.inner, tree.overflow, tree.free, tree.away
         ));
         report
             .problems
             .extend(tree.findings.iter().map(|finding| format!("{name}: {finding}")));
-        Ok(())
+        Ok(tree.accounted.then_some(tree.large))
     }
 
     fn check_table(&self, reader: &Reader, table: &Arc<Table>, report: &mut CheckReport) -> Result<()> {
-        self.check_tree(&format!("table \"{}\"", table.name), table.space, report)?;
+        let rest = self.at_rest(table)?;
+        let chains = self.check_tree(&format!("table \"{}\"", table.name), table.space, report)?;
+        if let (Some(rest), Some(chains)) = (rest, chains) {
+            self.check_chains(table, &chains, rest, report)?;
+        }
         let mut rows = 0;
         let (mut scan, mut batch) = (reader.scan(table, KeyRange::all(), Direction::Forward), RowBatch::new());
         while scan.next_batch(reader, &mut batch)? {

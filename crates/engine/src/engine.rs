@@ -20,11 +20,12 @@ use crate::counters::{COUNTERS_SPACE, Counters};
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
 use crate::memory::{self, Memory};
-use crate::numbers::{Cursor, SpaceNumbers};
+use crate::numbers::{Cursor, Numbered, Numbers};
 use crate::pool::Need;
 use crate::purge::{Purge, crew};
 use crate::recovery::Losers;
 use crate::report::RecoveryReport;
+use crate::sort::RunFiles;
 use crate::tree::{BTree, LeafBatch};
 use crate::tx::Tx;
 use crate::tx::cts::{self, CtsPages};
@@ -36,6 +37,7 @@ use crate::undo::{self, Segment, Writer};
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{HashMap, HashSet};
 use cenote_base::{Lsn, PageId};
 use cenote_buffer::{BufferPool, Config, Kind};
@@ -50,8 +52,10 @@ const META_SPACE: u32 = 0;
 /// Spaces of tables and indexes begin here.
 pub(crate) const FIRST_SPACE: u32 = 1000;
 /// Ids of tables, indexes and sequences begin here, as PostgreSQL's do for what users make.
-const FIRST_OBJECT: u32 = 16384;
+pub(crate) const FIRST_OBJECT: u32 = 16384;
 const KIND_META: u8 = 0x23;
+/// Where sorts put what memory does not hold, in the data directory.
+const RUNS_DIR: &str = "sort-tmp";
 const META_MAGIC: u64 = u64::from_le_bytes(*b"CenoteMt");
 const AT_MAGIC: usize = 32;
 const AT_NEXT_OBJECT: usize = 40;
@@ -61,6 +65,9 @@ const AT_SPACE_ROUND: usize = 52;
 const AT_SPACE_END: usize = 56;
 const AT_UNDO_PAGES: usize = 60;
 const AT_UNDO_LAP: usize = 64;
+const AT_OBJECT_ROUND: usize = 68;
+/// Zero: all 32 bits.
+const AT_OBJECT_END: usize = 72;
 /// Engine word of the control file: 1 once the system spaces are complete.
 const WORD_COMPLETE: usize = 0;
 
@@ -80,6 +87,9 @@ impl Store {
             .wait_durable(Lsn::from_raw(lsn))
             .map_err(|error| match error {
                 cenote_base::Error::Poisoned(text) => Error::Poisoned(text),
+                cenote_base::Error::Timeout(text) => {
+                    Error::OutcomeUnknown(format!("{text}: look before you repeat the change"))
+                }
                 cenote_base::Error::Full(text) => Error::DiskFull(format!(
                     "{text}. The change is in the log's memory and becomes durable when there is space: look before you \
                      repeat it"
@@ -102,6 +112,8 @@ pub struct Engine {
     pub(crate) storage: Store,
     pub(crate) slots: Arc<Slots>,
     pub(crate) memory: Arc<Memory>,
+    /// Files of sorts that memory does not hold.
+    pub(crate) runs: RunFiles,
     pub(crate) txs: TxTable,
     pub(crate) cts: CtsPages,
     pub(crate) waits: Waits,
@@ -115,7 +127,8 @@ pub struct Engine {
     free_segments: rt::Mutex<Vec<Writer>>,
     /// What a new segment is given: its circle, its first lap.
     undo_from: (Circle, u32),
-    pub(crate) space_numbers: SpaceNumbers,
+    pub(crate) space_numbers: Numbers,
+    pub(crate) object_numbers: Numbers,
     row_numbers: rt::Mutex<HashMap<u32, Arc<AtomicU64>>>,
     /// Spaces whose pending large values of the last run are gone.
     pub(crate) reclaimed: rt::Mutex<HashSet<u32>>,
@@ -139,7 +152,7 @@ impl Engine {
         if storage.control().get().engine[WORD_COMPLETE] == 0 {
             create(&pool, &storage, &options.origins)?;
         }
-        let (segments, undo_from, spaces) = open_meta(&pool)?;
+        let (segments, undo_from, (spaces, objects)) = open_meta(&pool)?;
         let (mut losers, first) = crate::recovery::find_losers(&pool, &segments, storage.control().get().tx_ceiling)?;
         let found = losers.len() as u64;
         let engine = Engine {
@@ -149,6 +162,7 @@ impl Engine {
             txs: TxTable::new(first, options.tuning.status()),
             give_back_pages: options.tuning.give_back_pages.max(1),
             memory: Memory::new(memory::DEFAULT_LIMIT, 2),
+            runs: RunFiles::open(options.data.join(RUNS_DIR))?,
             waits: Waits::default(),
             table_locks: TableLocks::default(),
             row_locks: RowLocks::default(),
@@ -159,7 +173,8 @@ impl Engine {
             segments: rt::RwLock::new(segments),
             free_segments: rt::Mutex::new(Vec::new()),
             undo_from,
-            space_numbers: SpaceNumbers::new(spaces),
+            space_numbers: Numbers::new(Numbered::Space, spaces),
+            object_numbers: Numbers::new(Numbered::Object, objects),
             row_numbers: rt::Mutex::new(HashMap::default()),
             reclaimed: rt::Mutex::new(HashSet::default()),
             meta: rt::Mutex::new(()),
@@ -174,7 +189,7 @@ impl Engine {
         crate::recovery::adopt(&engine, &mut losers, first)?;
         let named = crate::recovery::read_catalog(&engine, &mut losers)?;
         let orphans = crate::recovery::drop_orphans(&engine, &named)?;
-        engine.choose_spaces()?;
+        engine.choose_numbers()?;
         engine.update_report(|report| {
             if orphans > 0 {
                 report
@@ -349,6 +364,7 @@ impl Engine {
         if planted(Fault::DropOrder) {
             self.pool.discard_space(space)?;
         }
+        mark::pass(Mark::SpaceGoing);
         // The file first: while frames stand for it, checkpoints stay below its redo, so that a crash in between leaves
         // either a whole space or none.
         if self.storage.0.pages().has_space(space) {
@@ -358,33 +374,20 @@ impl Engine {
         Ok(())
     }
 
-    /// An id for a table, index or sequence.
-    pub(crate) fn next_object(&self) -> Result<u32> {
-        let _meta = self.meta.lock();
-        let mut m = self.pool.mtr();
-        let h = m.exclusive(PageId::new(META_SPACE, 0))?;
-        let number = m.view(h).u32(AT_NEXT_OBJECT);
-        let next = number.checked_add(1).ok_or_else(|| {
-            let text = "tables, indexes and sequences have used up all 32 bits of their ids: dump the database, and load it anew";
-            Error::TooLarge(text.into())
-        })?;
-        m.write_u32(h, AT_NEXT_OBJECT, next);
-        m.commit();
-        Ok(number)
-    }
-
-    /// How far the numbers of spaces have come.
-    pub(crate) fn space_cursor(&self) -> Result<Cursor> {
+    /// How far numbers have come.
+    pub(crate) fn cursor(&self, of: Numbered) -> Result<Cursor> {
+        let (next, round) = cursor_at(of);
         let guard = self.pool.shared(PageId::new(META_SPACE, 0))?;
-        let (next, round) = (guard.view().u32(AT_NEXT_SPACE), guard.view().u32(AT_SPACE_ROUND));
+        let (next, round) = (guard.view().u32(next), guard.view().u32(round));
         Ok(Cursor { next, round })
     }
 
-    pub(crate) fn set_space_cursor(&self, cursor: Cursor) -> Result<()> {
+    pub(crate) fn set_cursor(&self, of: Numbered, cursor: Cursor) -> Result<()> {
+        let (next, round) = cursor_at(of);
         let mut m = self.pool.mtr();
         let h = m.exclusive(PageId::new(META_SPACE, 0))?;
-        m.write_u32(h, AT_NEXT_SPACE, cursor.next);
-        m.write_u32(h, AT_SPACE_ROUND, cursor.round);
+        m.write_u32(h, next, cursor.next);
+        m.write_u32(h, round, cursor.round);
         m.commit();
         Ok(())
     }
@@ -508,6 +511,7 @@ fn config(options: &EngineOptions) -> Config {
     let tuning = options.tuning;
     (config.log_limit, config.segment_bytes) = (tuning.log_limit, tuning.segment_bytes);
     (config.flush_turn, config.scan_limit) = (tuning.flush_turn, tuning.scan_limit);
+    config.survey_part = tuning.survey_part;
     config.numa_node = options.numa_node;
     config
 }
@@ -525,7 +529,8 @@ fn create(pool: &BufferPool, storage: &Storage, origins: &Origins) -> Result<()>
     let mut m = pool.mtr();
     let h = m.create(PageId::new(META_SPACE, 0), KIND_META, 0)?;
     m.write_u64(h, AT_MAGIC, META_MAGIC);
-    m.write_u32(h, AT_NEXT_OBJECT, FIRST_OBJECT);
+    m.write_u32(h, AT_NEXT_OBJECT, origins.object);
+    m.write_u32(h, AT_OBJECT_END, origins.object_end);
     m.write_u32(h, AT_NEXT_SPACE, origins.space);
     m.write_u32(h, AT_SPACE_END, origins.space_end);
     m.write_u32(h, AT_UNDO_PAGES, origins.undo_pages);
@@ -536,19 +541,32 @@ fn create(pool: &BufferPool, storage: &Storage, origins: &Origins) -> Result<()>
     Ok(storage.control().update(|c| c.engine[WORD_COMPLETE] = 1)?)
 }
 
-/// What the meta page says: the undo segments, what a new one is given, the range of spaces' numbers.
-type Meta = (Vec<Arc<Segment>>, (Circle, u32), Range<u32>);
+/// Where the meta page holds the next number and the round.
+fn cursor_at(of: Numbered) -> (usize, usize) {
+    match of {
+        Numbered::Space => (AT_NEXT_SPACE, AT_SPACE_ROUND),
+        Numbered::Object => (AT_NEXT_OBJECT, AT_OBJECT_ROUND),
+    }
+}
+
+/// What the meta page says: the undo segments, what a new one is given, the ranges of spaces' and objects' numbers.
+type Meta = (Vec<Arc<Segment>>, (Circle, u32), (Range<u32>, Range<u32>));
 
 fn open_meta(pool: &BufferPool) -> Result<Meta> {
     let corrupt = || Error::Corrupt("the meta page".into());
     let guard = pool.shared(PageId::new(META_SPACE, 0))?;
     let view = guard.view();
     let (count, spaces) = (view.u32(AT_SEGMENTS), FIRST_SPACE..view.u32(AT_SPACE_END));
-    let sound = view.u64(AT_MAGIC) == META_MAGIC && !spaces.is_empty() && spaces.end <= undo::SPACE_BASE;
+    let objects = FIRST_OBJECT..match view.u32(AT_OBJECT_END) {
+        0 => u32::MAX,
+        end => end,
+    };
+    let sound =
+        view.u64(AT_MAGIC) == META_MAGIC && !spaces.is_empty() && spaces.end <= undo::SPACE_BASE && !objects.is_empty();
     let circle = Circle::new(view.u32(AT_UNDO_PAGES)).filter(|_| sound && count <= undo::MAX_SEGMENTS);
     let undo_from = (circle.ok_or_else(corrupt)?, view.u32(AT_UNDO_LAP));
     drop(guard);
     let open = |number: u16| Ok(Arc::new(Segment::new(number, &undo::header(pool, number)?)));
     let segments = (0..count).map(|number| open(number as u16)).collect::<Result<_>>()?;
-    Ok((segments, undo_from, spaces))
+    Ok((segments, undo_from, (spaces, objects)))
 }

@@ -101,6 +101,9 @@ pub enum Error {
     /// The log failed: nothing more is written. Restart the server; it recovers all acknowledged commits.
     #[error("{0}")]
     Poisoned(String),
+    /// A commit has its place in the log, and is not known to be durable: look before it is repeated.
+    #[error("{0}")]
+    OutcomeUnknown(String),
     /// Bytes that cannot be right.
     #[error("data corrupted: {0}")]
     Corrupt(String),
@@ -143,6 +146,7 @@ impl Error {
             Error::OutOfMemory(_) => "53200",
             Error::Limit(_) => "53400",
             Error::Io(_) | Error::Poisoned(_) => "58030",
+            Error::OutcomeUnknown(_) => "08007",
             Error::Corrupt(_) => "XX001",
             Error::Config(_) => "F0000",
             Error::Internal(_) => "XX000",

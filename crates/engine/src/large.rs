@@ -1,23 +1,46 @@
 //! Large values: columns that leave the row for overflow pages of the table's space.
 //!
-//! The longest values leave first, one by one, each with a chain of its own, until the rest is short. A row whose length comes from
-//! many columns leaves as a whole, in one chain: a chain takes a page at least, so a page for each short value would cost more.
+//! The longest values leave first, one by one, each with a chain of its own, until the rest is short. What is too long
+//! even so (many
+//! columns) leaves as a whole, in one chain; values that fill half a page keep chains of their own then, too. (A chain
+//! takes a page at
+//! least, so a page for each short value would cost more.)
 //!
 //! 1. `move_out` writes the values that make a row too long as chains that are *pending* (reclaimed after a crash).
 //! 2. The mini-transaction that writes the row adopts them (`adopt`).
-//! 3. A version's values are freed when nobody can see the version any more: by purge when its undo record is purged, by
-//!    rollback when the version is taken back (`orphan` in that mini-transaction, then `free`).
+//! 3. A new version of the row shares with the one before it the chains of long values that it does not change. The
+//!    undo record
+//!    says which ([`Shared`]).
+//! 4. A version's chains are freed when nobody can see the version any more: by purge when its undo record is purged,
+//!    but for
+//!    those that the next version shares; by rollback when the version is taken back, but for those that it shares with
+//!    the
+//!    version that comes back (`orphan` in that mini-transaction, then `free`).
 //!
 //! What a crash leaves pending is freed before the first value of that space is made pending again (`reclaim_large`).
 //!
-//! A new version always has chains of its own, so each chain belongs to exactly one version.
+//! Invariants:
+//! - A chain belongs to one version, or to versions of one row that followed each other; the last of them frees it. A
+//!   row that
+//!   gets another primary key gets chains of its own.
+//! - Transactions are purged in any order, so a version that waits for purge may name a chain that its successors have
+//!   freed.
+//!   Purge reads columns of indexes, so a value that may lie in an index is never shared (`may_be_shared`), nor is one
+//!   of
+//!   the catalog.
 
-use crate::catalog::Table;
+use crate::api::Columns;
+use crate::catalog::state::CATALOG_SPACE;
+use crate::catalog::{IndexDef, Table};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::key::MAX_KEY_BYTES;
 use crate::pool::{BufferPool, Mtr};
 use crate::row::{FLAG_EXTERNAL, FLAG_WHOLE};
 use crate::tree::{Adoption, BTree, LargeRef};
+use crate::types::ColumnType;
+use cenote_base::rt::fault::{Fault, planted};
+use std::borrow::Cow;
 
 /// Rows up to this many bytes stay whole.
 const ROW_INLINE: usize = 2048;
@@ -27,61 +50,244 @@ const VALUE_INLINE: usize = 128;
 const VALUES_OUT: usize = 16;
 /// A row that is longer without them leaves as a whole.
 const ROW_MAX: usize = 3900;
+/// Of a row that leaves as a whole, values above this size have chains of their own.
+const VALUE_ALONE: usize = 8 << 10;
+const _: () = assert!(VALUES_OUT < Shared::MAX);
+
+/// Which chains of a version the next one has, too: by their position among [`refs_of`] the version. An undo record
+/// holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Shared(pub u32);
+
+impl Shared {
+    /// Chains of a version that can be shared: those behind are copied.
+    const MAX: usize = u32::BITS as usize;
+
+    fn add(&mut self, position: usize) {
+        assert!(position < Shared::MAX);
+        self.0 |= 1 << position;
+    }
+
+    fn contains(self, position: usize) -> bool {
+        position < Shared::MAX && self.0 & 1 << position != 0
+    }
+
+    /// Those of a version's chains that are shared (`true`), or are not.
+    pub(crate) fn select(self, refs: Vec<LargeRef>, shared: bool) -> Vec<LargeRef> {
+        let chosen = |position: &usize| self.contains(*position) == shared;
+        refs.into_iter()
+            .enumerate()
+            .filter(|(position, _)| chosen(position))
+            .map(|(_, large)| large)
+            .collect()
+    }
+}
+
+/// A row as it is stored.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub row: Vec<u8>,
+    /// Chains that were begun for it; they are pending.
+    pub refs: Vec<LargeRef>,
+    /// Chains that it has from the version that it replaces.
+    pub shared: Shared,
+    /// It has all chains of that version.
+    pub shares_all: bool,
+}
+
+/// A version that is replaced.
+#[derive(Clone, Copy)]
+pub(crate) struct Before<'a> {
+    /// What `open` made of it.
+    pub opened: &'a [u8],
+    /// Whether it lay outside as a whole.
+    pub was_whole: bool,
+    /// The row as the statement saw it, with some or all values brought in.
+    pub seen: &'a [u8],
+}
 
 fn tree(table: &Table) -> BTree {
     BTree { space: table.space }
 }
 
-/// The row as it is stored; values that have left it are pending.
-pub(crate) fn move_out(engine: &Engine, table: &Table, row: &[u8]) -> Result<(Vec<u8>, Vec<LargeRef>)> {
-    if row.len() <= ROW_INLINE {
-        return Ok((row.to_vec(), Vec::new()));
+pub(crate) fn is_external(row: &[u8]) -> bool {
+    row.first().is_some_and(|flags| flags & FLAG_EXTERNAL != 0)
+}
+
+/// Whether versions may share a value of this length: no index can have it.
+fn may_be_shared(table: &Table, column: usize, len: u64) -> bool {
+    // A numeric's key may be shorter than the value, a char(n)'s lacks trailing blanks.
+    let is_as_long_as_its_key = !matches!(
+        table.layout().column_type(column),
+        ColumnType::Numeric(_) | ColumnType::Char(_)
+    );
+    len > MAX_KEY_BYTES as u64 && is_as_long_as_its_key && table.space != CATALOG_SPACE
+}
+
+/// The row as it is stored; values that have left it are pending, but for those that it shares with the version
+/// `before` it.
+/// Values of `row` that were not brought in are that version's.
+pub(crate) fn move_out(engine: &Engine, table: &Table, row: &[u8], before: Option<Before<'_>>) -> Result<Stored> {
+    let kept = Kept::of(table, row, before)?;
+    if row.len() <= ROW_INLINE && kept.columns.is_empty() {
+        return Ok(kept.stored(row.to_vec(), Vec::new()));
     }
-    engine.reclaim_large(table)?;
-    let pool = &engine.pool;
-    let layout = table.layout();
-    let mut sizes: Vec<(usize, usize)> = Vec::new();
-    for column in layout.variable_columns() {
-        sizes.push((layout.variable(row, column)?.0.len(), column));
-    }
-    sizes.sort_unstable_by(|a, b| b.cmp(a));
-    let (mut len, mut out) = (row.len(), Vec::new());
-    for (size, column) in sizes.into_iter().take(VALUES_OUT) {
+    let (mut len, sizes) = kept.sizes(table, row)?;
+    let mut out = Vec::new();
+    for (size, column) in sizes.into_iter().take(kept.vacant()) {
         if len > ROW_INLINE && size > VALUE_INLINE {
-            out.push(column);
+            out.push((size, column));
             len -= size - LargeRef::SIZE;
         }
     }
-    if len > ROW_MAX {
-        let large = tree(table).put_large(pool, row)?;
-        return Ok((handle_of_row(row, &large), vec![large]));
+    let whole = len > ROW_MAX;
+    out.retain(|(size, _)| !whole || *size > VALUE_ALONE);
+    if whole || !out.is_empty() {
+        engine.reclaim_large(table)?;
     }
     let mut refs = Vec::new();
-    let moved = layout.rewrite_variables(row, |column, bytes, _, value| {
-        if !out.contains(&column) {
-            value.extend_from_slice(bytes);
-            return Ok(false);
-        }
-        let large = tree(table).put_large(pool, bytes)?;
-        value.extend_from_slice(&large.encode());
-        refs.push(large);
-        Ok(true)
-    });
+    let moved = kept
+        .replace_values(engine, table, row, &out, &mut refs)
+        .and_then(|row| match whole {
+            true => put_whole(engine, table, &row, &mut refs),
+            false => Ok(row),
+        });
     match moved {
-        Ok(row) => Ok((row, refs)),
+        Ok(row) => Ok(kept.stored(row, refs)),
         Err(error) => {
-            free(pool, table, &refs)?;
+            free(&engine.pool, table, &refs)?;
             Err(error)
         }
     }
 }
 
-/// What is stored of a row that lies outside as a whole.
-fn handle_of_row(row: &[u8], large: &LargeRef) -> Vec<u8> {
+/// What a new version keeps of the one before it.
+struct Kept {
+    /// Columns and their chains.
+    columns: Vec<(usize, LargeRef)>,
+    shared: Shared,
+    shares_all: bool,
+}
+
+impl Kept {
+    fn of(table: &Table, row: &[u8], before: Option<Before<'_>>) -> Result<Kept> {
+        let mut kept = Kept {
+            columns: Vec::new(),
+            shared: Shared::default(),
+            shares_all: true,
+        };
+        let has_chains = before.is_some_and(|before| before.was_whole || is_external(before.opened));
+        if let Some(before) = before.filter(|_| has_chains) {
+            kept.look(table, row, before)?;
+        }
+        let mut handles = Vec::new();
+        if is_external(row) {
+            handles = external_columns(table, row)?;
+        }
+        let forged = |handle: &(usize, LargeRef)| !kept.columns.contains(handle);
+        match handles.iter().any(forged) {
+            true => Err(Error::Internal("a row with a large value of another version".into())),
+            false => Ok(kept),
+        }
+    }
+
+    fn look(&mut self, table: &Table, row: &[u8], before: Before<'_>) -> Result<()> {
+        let first = usize::from(before.was_whole);
+        self.shares_all = first == 0;
+        for (position, (column, large)) in (first..).zip(external_columns(table, before.opened)?) {
+            let can = position < Shared::MAX && may_be_shared(table, column, large.len);
+            if can && is_unchanged(table, row, &before, (column, &large))? {
+                self.columns.push((column, large));
+                self.shared.add(position);
+            } else {
+                self.shares_all = false;
+            }
+        }
+        Ok(())
+    }
+
+    fn chain_of(&self, column: usize) -> Option<&LargeRef> {
+        let found = self.columns.iter().find(|(kept, _)| *kept == column);
+        found.map(|(_, large)| large)
+    }
+
+    /// The row's length without what it keeps, and the sizes of its other values, longest first.
+    fn sizes(&self, table: &Table, row: &[u8]) -> Result<(usize, Vec<(usize, usize)>)> {
+        let (layout, mut len, mut sizes) = (table.layout(), row.len(), Vec::new());
+        for column in layout.variable_columns() {
+            let size = layout.variable(row, column)?.0.len();
+            match self.chain_of(column) {
+                Some(_) => len = len - size + LargeRef::SIZE,
+                None => sizes.push((size, column)),
+            }
+        }
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        Ok((len, sizes))
+    }
+
+    /// Values that may leave the row beside those that are kept; one position is the row's as a whole.
+    fn vacant(&self) -> usize {
+        VALUES_OUT.min((Shared::MAX - 1).saturating_sub(self.columns.len()))
+    }
+
+    /// The row with handles in place of what is kept, and of the values of `out`, whose chains are added to `refs`.
+    fn replace_values(
+        &self,
+        engine: &Engine,
+        table: &Table,
+        row: &[u8],
+        out: &[(usize, usize)],
+        refs: &mut Vec<LargeRef>,
+    ) -> Result<Vec<u8>> {
+        table.layout().rewrite_variables(row, |column, bytes, _, value| {
+            let large = match self.chain_of(column) {
+                Some(large) => *large,
+                None if out.iter().any(|(_, out)| *out == column) => {
+                    let large = tree(table).put_large(&engine.pool, bytes)?;
+                    refs.push(large);
+                    large
+                }
+                None => {
+                    value.extend_from_slice(bytes);
+                    return Ok(false);
+                }
+            };
+            value.extend_from_slice(&large.encode());
+            Ok(true)
+        })
+    }
+
+    fn stored(self, row: Vec<u8>, refs: Vec<LargeRef>) -> Stored {
+        Stored {
+            row,
+            refs,
+            shared: self.shared,
+            shares_all: self.shares_all,
+        }
+    }
+}
+
+/// Whether `row` has the value that `before` has in a chain.
+fn is_unchanged(table: &Table, row: &[u8], before: &Before<'_>, (column, large): (usize, &LargeRef)) -> Result<bool> {
+    let layout = table.layout();
+    if layout.is_null(row, column)? {
+        return Ok(false);
+    }
+    let (bytes, external) = layout.variable(row, column)?;
+    match external {
+        true => Ok(LargeRef::decode(bytes) == Some(*large)),
+        false => Ok(layout.variable(before.seen, column)? == (bytes, false)),
+    }
+}
+
+/// Puts a row outside, as a whole; gives what is stored of it.
+fn put_whole(engine: &Engine, table: &Table, row: &[u8], refs: &mut Vec<LargeRef>) -> Result<Vec<u8>> {
+    let large = tree(table).put_large(&engine.pool, row)?;
+    refs.push(large);
     let flags = row.first().copied().unwrap_or(0) | FLAG_EXTERNAL | FLAG_WHOLE;
     let mut stored = vec![flags];
     stored.extend_from_slice(&large.encode());
-    stored
+    Ok(stored)
 }
 
 /// The chain of a row that lies outside as a whole.
@@ -96,44 +302,140 @@ fn not_a_handle() -> Error {
     Error::Corrupt("handle of a large value".into())
 }
 
-/// The whole row of a stored one.
-pub(crate) fn bring_in(pool: &BufferPool, table: &Table, stored: &[u8]) -> Result<Vec<u8>> {
-    if let Some(large) = whole_row(stored)? {
-        let mut row = Vec::new();
-        tree(table).get_large(pool, &large, &mut row)?;
-        return Ok(row);
+/// The row of a stored one; its values may lie outside still.
+pub(crate) fn open<'a>(pool: &BufferPool, table: &Table, stored: &'a [u8]) -> Result<Cow<'a, [u8]>> {
+    if !is_external(stored) {
+        return Ok(stored.into());
     }
-    table.layout().rewrite_variables(stored, |_, bytes, external, value| {
-        if external {
-            let large = LargeRef::decode(bytes).ok_or_else(not_a_handle)?;
-            tree(table).get_large(pool, &large, value)?;
-        } else {
-            value.extend_from_slice(bytes);
+    let Some(large) = whole_row(stored)? else {
+        return Ok(stored.into());
+    };
+    let mut row = Vec::new();
+    tree(table).get_large(pool, &large, &mut row)?;
+    Ok(row.into())
+}
+
+/// Columns of an opened row whose values lie outside, with their chains.
+fn external_columns(table: &Table, opened: &[u8]) -> Result<Vec<(usize, LargeRef)>> {
+    let (layout, mut found) = (table.layout(), Vec::new());
+    if !is_external(opened) {
+        return Ok(found);
+    }
+    for column in layout.variable_columns() {
+        let (bytes, external) = layout.variable(opened, column)?;
+        if external && !layout.is_null(opened, column)? {
+            found.push((column, LargeRef::decode(bytes).ok_or_else(not_a_handle)?));
         }
-        Ok(false)
+    }
+    Ok(found)
+}
+
+/// Brings in those values of an opened row that are wanted.
+fn load<'a>(
+    pool: &BufferPool,
+    table: &Table,
+    opened: Cow<'a, [u8]>,
+    mut wanted: impl FnMut(usize, &LargeRef) -> bool,
+) -> Result<Cow<'a, [u8]>> {
+    if !is_external(&opened) {
+        return Ok(opened);
+    }
+    let row = table
+        .layout()
+        .rewrite_variables(&opened, |column, bytes, external, value| {
+            if external {
+                let large = LargeRef::decode(bytes).ok_or_else(not_a_handle)?;
+                if wanted(column, &large) {
+                    tree(table).get_large(pool, &large, value)?;
+                    return Ok(false);
+                }
+            }
+            value.extend_from_slice(bytes);
+            Ok(external)
+        })?;
+    Ok(row.into())
+}
+
+/// The row of an opened one for who reads these columns: what else is long enough to be shared stays where it is.
+pub(crate) fn bring_in_some<'a>(
+    pool: &BufferPool,
+    table: &Table,
+    opened: Cow<'a, [u8]>,
+    columns: &Columns,
+) -> Result<Cow<'a, [u8]>> {
+    let in_a_key = |column: usize| {
+        let primary = table.primary_key.iter().flat_map(|key| &key.columns);
+        primary
+            .chain(table.indexes.iter().flat_map(|index| &index.columns))
+            .any(|key| *key == column)
+    };
+    let mut seen = 0;
+    load(pool, table, opened, |column, large| {
+        seen += 1;
+        let can_stay = seen < Shared::MAX && may_be_shared(table, column, large.len) && !in_a_key(column);
+        columns.contains(column) || !can_stay
     })
 }
 
-/// Chains that a stored row holds.
-pub(crate) fn refs_of(table: &Table, stored: &[u8]) -> Result<Vec<LargeRef>> {
-    if stored.first().is_none_or(|flags| flags & FLAG_EXTERNAL == 0) {
+/// The whole row of a stored one.
+pub(crate) fn bring_in(pool: &BufferPool, table: &Table, stored: &[u8]) -> Result<Vec<u8>> {
+    let opened = open(pool, table, stored)?;
+    Ok(load(pool, table, opened, |_, _| true)?.into_owned())
+}
+
+/// The row of a stored one for who makes its index entries: what is outside still is in no index. Reads no chain that
+/// is shared.
+pub(crate) fn bring_in_keys<'a>(pool: &BufferPool, table: &Table, stored: &'a [u8]) -> Result<Cow<'a, [u8]>> {
+    let opened = open(pool, table, stored)?;
+    load(pool, table, opened, |column, large| {
+        !may_be_shared(table, column, large.len)
+    })
+}
+
+/// The length of a value of the index that `bring_in_keys` has left outside: no key is that long.
+pub(crate) fn too_long_for(table: &Table, index: &IndexDef, row: &[u8]) -> Result<Option<usize>> {
+    let outside = external_columns(table, row)?;
+    let found = outside.into_iter().find(|(column, _)| index.columns.contains(column));
+    Ok(found.map(|(_, large)| large.len as usize))
+}
+
+/// Chains that a stored row holds: its own as a whole first, then those of its columns.
+pub(crate) fn refs_of(pool: &BufferPool, table: &Table, stored: &[u8]) -> Result<Vec<LargeRef>> {
+    if !is_external(stored) {
         return Ok(Vec::new());
     }
-    if let Some(large) = whole_row(stored)? {
-        return Ok(vec![large]);
-    }
-    let mut refs = Vec::new();
-    for column in table.layout().variable_columns() {
-        let (bytes, external) = table.layout().variable(stored, column)?;
-        if external && !table.layout().is_null(stored, column)? {
-            refs.push(LargeRef::decode(bytes).ok_or_else(not_a_handle)?);
-        }
+    let opened = open(pool, table, stored)?;
+    let columns = external_columns(table, &opened)?.into_iter().map(|(_, large)| large);
+    Ok(whole_row(stored)?.into_iter().chain(columns).collect())
+}
+
+/// Chains that end with a version that its successor has replaced.
+pub(crate) fn refs_ending(pool: &BufferPool, table: &Table, stored: &[u8], shared: Shared) -> Result<Vec<LargeRef>> {
+    let shared = match shared {
+        Shared(1..) if planted(Fault::SharedChain) => Shared::default(),
+        shared => shared,
+    };
+    Ok(shared.select(refs_of(pool, table, stored)?, false))
+}
+
+/// Chains that end with a version that is taken back; `before` is what it had replaced, `shared` what it has of that.
+pub(crate) fn refs_begun(
+    pool: &BufferPool,
+    table: &Table,
+    stored: &[u8],
+    (before, shared): (&[u8], Shared),
+) -> Result<Vec<LargeRef>> {
+    let mut refs = refs_of(pool, table, stored)?;
+    if shared != Shared::default() && !planted(Fault::SharedRollback) {
+        let kept = shared.select(refs_of(pool, table, before)?, true);
+        refs.retain(|large| !kept.contains(large));
     }
     Ok(refs)
 }
 
 impl Engine {
-    /// Before chains of the table's space are made pending for the first time in this run: frees what a crash left pending.
+    /// Before chains of the table's space are made pending for the first time in this run: frees what a crash left
+    /// pending.
     /// Later that would free what others are about to adopt or free.
     pub(crate) fn reclaim_large(&self, table: &Table) -> Result<()> {
         let mut reclaimed = self.reclaimed.lock();

@@ -29,15 +29,18 @@ mod purge;
 mod recovery;
 mod report;
 pub mod row;
+mod sort;
 pub mod space;
+#[cfg(test)]
+mod testing;
 pub mod tree;
 mod tx;
 pub mod types;
 mod undo;
 
 pub use api::{
-    Change, Changed, Direction, EngineOptions, Insert, Isolation, LockStrength, Locked, MemoryKind, Origins, Outcome,
-    RemoteSource, RowBatch, Survive, Tuning, Wait,
+    Change, Changed, Columns, Direction, EngineOptions, Insert, Isolation, LockStrength, Locked, MemoryKind, Origins,
+    Outcome, RemoteSource, RowBatch, Survive, Tuning, Wait,
 };
 pub use catalog::{
     ColumnDef, Definitions, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, Table, TableDef,

@@ -108,6 +108,11 @@ pub struct Account {
 }
 
 impl Account {
+    /// What it is a part of.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
     /// Bytes that are held.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)

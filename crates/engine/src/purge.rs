@@ -6,7 +6,7 @@
 //!    (`crew`). For each record: index entries of the replaced version that no later version needs go (`needed`); its large
 //!    values are freed; a delete's row goes, if it is still the newest. All that is one mini-transaction, under the clustered
 //!    leaf's latch (see `tx::rollback` for why that is enough).
-//! 3. The tail moves on, and pages wholly below it are punched out of the file.
+//! 3. The tail moves on, and pages wholly below it are punched out of the file; so are runs of free pages (`give_back`).
 //! 4. The low-water mark rises to the least number that is neither over nor past, so that readers need no lookup for what
 //!    is older.
 //!
@@ -15,6 +15,7 @@
 //! Every step may be repeated after a crash. A rolled-back record is passed by: its version is the row's again.
 
 pub(crate) mod crew;
+mod give_back;
 mod needed;
 
 use crate::catalog::{Table, state};
@@ -23,8 +24,10 @@ use crate::error::Result;
 use crate::large;
 use crate::pool::{Mtr, Need};
 use crate::tree::{BTree, LeafPos};
-use crate::tx::cts;
-use crate::tx::rollback::{compact_entries, entries_of, latch_entries, remove_ahead, remove_entries, too_many};
+use crate::tx::rollback::{
+    Entries, Version, compact_entries, entries_of, latch_entries, remove_ahead, remove_entries, too_many,
+};
+use crate::tx::{CancelFlag, cts};
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment};
 use cenote_base::PageId;
@@ -33,11 +36,14 @@ use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
 use crew::{Crew, Round};
-use needed::{Entries, Memos, Version};
+use give_back::Freed;
+use needed::Memos;
 use std::sync::{Arc, Weak};
 
 /// Longest pause between two rounds.
 const PAUSE: rt::Nanos = rt::Nanos::from_millis(50);
+/// Between two looks of a VACUUM at the round that another thread is at.
+const TURN: rt::Nanos = rt::Nanos::from_millis(10);
 /// Pages emptied in one mini-transaction.
 const EMPTIED_AT_ONCE: usize = 16;
 
@@ -57,6 +63,8 @@ pub(crate) struct Purge {
     pub records: AtomicU64,
     /// Versions that were looked at to decide on index entries.
     pub walked: AtomicU64,
+    /// Spaces whose free pages may be given back.
+    freed: Freed,
     /// What the last round failed with.
     pub error: rt::Mutex<Option<String>>,
 }
@@ -71,7 +79,7 @@ pub(crate) fn run(engine: &Weak<Engine>, signal: &rt::Event) {
             return;
         }
         // What failed is tried again in the next round; `check` reports it.
-        let failed = engine.purge_round().err();
+        let failed = engine.purge_round(None).err();
         *engine.purge.error.lock() = failed.map(|error| error.to_string());
     }
 }
@@ -98,16 +106,40 @@ struct Latched<'p> {
 impl Engine {
     /// Removes all that no snapshot can see; returns how many undo records it passed.
     pub fn vacuum(&self) -> Result<u64> {
-        self.purge_round()
+        self.note_all_freed();
+        self.purge_round(None)
     }
 
-    fn purge_round(&self) -> Result<u64> {
-        let _round = self.purge.round.lock();
+    /// As `vacuum`, for a statement: `cancel` ends its wait for the round that another thread is at, and its own round between two records.
+    ///
+    /// # Errors
+    /// 57014 when that is set; those of reading and writing.
+    pub fn vacuum_until(&self, cancel: &Arc<CancelFlag>) -> Result<u64> {
+        self.note_all_freed();
+        self.purge_round(Some(cancel))
+    }
+
+    fn begin_round(&self, cancel: Option<&Arc<CancelFlag>>) -> Result<rt::MutexGuard<'_, ()>> {
+        let Some(cancel) = cancel else {
+            return Ok(self.purge.round.lock());
+        };
+        loop {
+            if let Some(round) = self.purge.round.try_lock() {
+                return Ok(round);
+            }
+            cancel.check()?;
+            rt::sleep(TURN);
+        }
+    }
+
+    fn purge_round(&self, cancel: Option<&Arc<CancelFlag>>) -> Result<u64> {
+        let _round = self.begin_round(cancel)?;
         let _need = self.pool.begin_need(Need::Cleanup);
         let horizon = self.slots.horizon(self.storage.durable());
         self.purge.horizon.fetch_max(horizon, Ordering::SeqCst);
         self.raise_low_water(horizon);
-        let passed = self.purge_segments(horizon)?;
+        let passed = self.purge_segments(horizon, cancel)?;
+        cancel.map_or(Ok(()), |cancel| cancel.check())?;
         if let Some(past) = self.cts.take_past(self.txs.low_water(), self.give_back_pages) {
             mark::pass(Mark::CtsGivenBack);
             for pages in past.pages.iter().cloned() {
@@ -116,14 +148,18 @@ impl Engine {
             self.cts.note_given_back(&self.pool, &past)?;
         }
         self.purge.records.fetch_add(passed, Ordering::Relaxed);
+        self.give_back_freed()?;
+        if passed > 0 {
+            mark::pass(Mark::Purged);
+        }
         Ok(passed)
     }
 
     /// Purges the segments that have something past, with the crew where they are several.
-    fn purge_segments(&self, horizon: u64) -> Result<u64> {
+    fn purge_segments(&self, horizon: u64, cancel: Option<&Arc<CancelFlag>>) -> Result<u64> {
         let mut segments: Vec<_> = self.segments.read().clone();
         segments.retain(|segment| next_past(segment, horizon).is_some());
-        let round = Arc::new(Round::new(horizon, segments));
+        let round = Arc::new(Round::new(horizon, segments, cancel.cloned()));
         if round.is_shared() {
             self.purge.crew.open(&round);
         }
@@ -142,7 +178,7 @@ impl Engine {
         let _need = self.pool.begin_need(Need::Cleanup);
         let mut memos = Memos::new(round.horizon);
         while let Some(segment) = round.take() {
-            match self.purge_segment(segment, &mut memos) {
+            match self.purge_segment(segment, round, &mut memos) {
                 Ok(passed) => drop(round.passed.fetch_add(passed, Ordering::Relaxed)),
                 Err(error) => drop(round.failed.lock().get_or_insert(error)),
             }
@@ -166,10 +202,13 @@ impl Engine {
         self.txs.raise_low_water(low);
     }
 
-    fn purge_segment(&self, segment: &Segment, memos: &mut Memos) -> Result<u64> {
+    fn purge_segment(&self, segment: &Segment, round: &Round, memos: &mut Memos) -> Result<u64> {
         let mut passed = 0;
         while let Some(ended) = next_past(segment, memos.horizon) {
-            passed += self.purge_until(segment, ended.end, memos)?;
+            passed += self.purge_until(segment, ended.end, round, memos)?;
+            if segment.tail.load(Ordering::Acquire) < ended.end {
+                break;
+            }
             segment.ended.lock().pop_front();
             if self.stopping.load(Ordering::Acquire) {
                 break;
@@ -187,10 +226,14 @@ impl Engine {
         Ok(passed)
     }
 
-    fn purge_until(&self, segment: &Segment, end: u64, memos: &mut Memos) -> Result<u64> {
+    /// Stops before `end` where the round is to stop.
+    fn purge_until(&self, segment: &Segment, end: u64, round: &Round, memos: &mut Memos) -> Result<u64> {
         let mut at = segment.tail.load(Ordering::Acquire);
         let mut passed = 0;
         while at < end {
+            if round.is_canceled() {
+                return Ok(passed);
+            }
             let Some((position, behind, record)) = undo::read_next(&self.pool, segment, at)? else {
                 break;
             };
@@ -268,12 +311,12 @@ impl Engine {
         pointer: u64,
         record: &UndoRecord,
         memos: &mut Memos,
-        removed: &mut Vec<(u32, Vec<u8>)>,
+        removed: &mut Entries,
     ) -> Result<bool> {
         let tree = BTree { space: table.space };
         let live = !record.before.deleted();
         let refs = if live {
-            large::refs_of(table, &record.row)?
+            large::refs_ending(&self.pool, table, &record.row, record.shared)?
         } else {
             Vec::new()
         };
@@ -314,6 +357,9 @@ impl Engine {
         compact_entries(self, &thin)?;
         if emptied {
             tree.compact(&self.pool, &record.key)?;
+        }
+        if emptied || !refs.is_empty() {
+            self.note_freed(table.space);
         }
         if let Some((gone, staying)) = gone {
             state::purge_spaces(self, &gone, &staying)?;
@@ -359,6 +405,20 @@ impl Engine {
         Ok(Latched { m, pos, newest })
     }
 
+    /// Purges one record, and does `between` before the segment's tail passes all that has ended there.
+    #[cfg(test)]
+    pub(crate) fn purge_with(&self, pointer: u64, between: impl FnOnce()) {
+        let horizon = self.slots.horizon(self.storage.durable());
+        self.purge.horizon.fetch_max(horizon, Ordering::SeqCst);
+        let record = undo::read(&self.pool, pointer).expect("a record");
+        let mut memos = Memos::new(horizon);
+        assert!(self.purge_record(pointer, &record, &mut memos).expect("purged"));
+        between();
+        let segment = self.segments.read()[usize::from(undo::split(pointer).0)].clone();
+        let ended = segment.ended.lock().drain(..).next_back().expect("its transaction");
+        segment.tail.store(ended.end, Ordering::Release);
+    }
+
     /// The spaces that the definitions name that are newer than the one that record `until` holds.
     fn spaces_of_survivors(&self, mut version: Option<Version>, until: u64) -> Result<Vec<u32>> {
         let mut spaces = Vec::new();
@@ -390,6 +450,7 @@ fn next_past(segment: &Segment, horizon: u64) -> Option<Ended> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{assert_clean, change, indexed, row};
     use crate::*;
 
     /// Purge frees the overflow pages of a replaced definition, marks its record undone, and the process dies before the
@@ -429,7 +490,10 @@ mod tests {
         for segment in &segments {
             while let Some(ended) = next_past(segment, u64::MAX) {
                 let mut memos = Memos::new(u64::MAX);
-                engine.purge_until(segment, ended.end, &mut memos).expect("purged");
+                let round = Round::new(u64::MAX, Vec::new(), None);
+                engine
+                    .purge_until(segment, ended.end, &round, &mut memos)
+                    .expect("purged");
                 segment.ended.lock().pop_front();
             }
         }
@@ -442,64 +506,6 @@ mod tests {
         engine.vacuum().expect("purged");
         assert_eq!(engine.check().expect("checked").problems, Vec::<String>::new());
         engine.shutdown().expect("shut down");
-    }
-
-    /// A table of (id primary key, n indexed), in a database without background threads.
-    fn indexed(dir: &std::path::Path) -> (Arc<Engine>, Arc<Table>) {
-        let mut options = EngineOptions::new(dir.join("data"), MemoryKind::Dram, 24 << 20);
-        options.background = false;
-        let engine = Engine::open(options).expect("the database opens");
-        let column = |name: &str| ColumnDef {
-            name: name.into(),
-            ty: ColumnType::Int4,
-            not_null: true,
-            default: None,
-        };
-        let new = NewTable {
-            name: "t".into(),
-            columns: vec![column("id"), column("n")],
-            primary_key: Some(("t_pkey".into(), vec![0])),
-            indexes: vec![NewIndex {
-                name: "t_n".into(),
-                columns: vec![1],
-                unique: false,
-                constraint: false,
-            }],
-        };
-        let mut tx = engine.begin(Isolation::ReadCommitted);
-        let table = tx.create_table(new).expect("made");
-        tx.commit().expect("committed");
-        (engine, table)
-    }
-
-    fn row(table: &Table, id: i32, n: i32) -> Vec<u8> {
-        let mut row = Vec::new();
-        let values = [Datum::Int4(id), Datum::Int4(n)];
-        table.layout().encode(&values, &mut row).expect("a row");
-        row
-    }
-
-    /// Gives the row these values of `n`, in one transaction; inserts it first where it is not there.
-    fn change(tx: &mut Tx, table: &Table, id: i32, values: impl Iterator<Item = i32>) {
-        tx.begin(Isolation::ReadCommitted);
-        let mut key = Vec::new();
-        table.key_of_values(&[Datum::Int4(id)], &mut key);
-        for n in values {
-            let new = row(table, id, n);
-            let decide = &mut |_: &[u8], _| Ok::<_, Error>(Change::Update(new.clone()));
-            match tx.modify(table, &key, decide).expect("nobody else writes") {
-                Outcome::Done => {}
-                _ => drop(tx.insert(table, &new).expect("inserted")),
-            }
-        }
-        tx.commit().expect("committed");
-    }
-
-    fn assert_clean(engine: &Arc<Engine>, rows: usize) {
-        let report = engine.check().expect("checked");
-        assert_eq!(report.problems, Vec::<String>::new());
-        let clean = format!("index \"t_n\": {rows} rows, 0 entries of other versions");
-        assert!(report.summary.contains(&clean), "{:#?}", report.summary);
     }
 
     /// 155,000 updates of one indexed row, and purge was not done after 52 s: for each record it walked all newer versions of the
@@ -549,6 +555,35 @@ mod tests {
         engine.shutdown().expect("shut down");
     }
 
+    /// VACUUM behind a round of another thread, and in the middle of its own, was deaf to cancel.
+    #[test]
+    fn a_vacuum_is_cancelled_behind_a_round_and_in_its_own() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (engine, table) = indexed(dir.path());
+        let mut tx = engine.tx();
+        change(&mut tx, &table, 1, 0..50);
+        let cancel = Arc::new(CancelFlag::default());
+        cancel.set();
+        let round = engine.purge.round.lock();
+        assert!(
+            matches!(engine.vacuum_until(&cancel), Err(Error::Canceled)),
+            "behind a round"
+        );
+        drop(round);
+        assert!(
+            matches!(engine.vacuum_until(&cancel), Err(Error::Canceled)),
+            "in its own"
+        );
+        cancel.clear();
+        assert!(
+            engine.vacuum_until(&cancel).expect("purged") >= 50,
+            "nothing was passed before"
+        );
+        assert_clean(&engine, 1);
+        drop(tx);
+        engine.shutdown().expect("shut down");
+    }
+
     /// Sessions that write make undo in as many segments; one thread purged them one after the other.
     #[test]
     fn threads_share_the_segments_of_a_round() {
@@ -566,7 +601,7 @@ mod tests {
         let segments: Vec<_> = engine.segments.read().clone();
         assert!(segments.len() >= SESSIONS as usize);
         let horizon = engine.slots.horizon(engine.storage.durable());
-        let round = Arc::new(Round::new(horizon, segments.clone()));
+        let round = Arc::new(Round::new(horizon, segments.clone(), None));
         let threads: Vec<_> = (0..3)
             .map(|_| {
                 let (engine, round) = (engine.clone(), round.clone());

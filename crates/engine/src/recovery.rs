@@ -12,7 +12,7 @@
 
 use crate::api::Direction;
 use crate::catalog::Table;
-use crate::catalog::state::{self, Definition, spaces_of};
+use crate::catalog::state::{self, Definition};
 use crate::engine::{Engine, FIRST_SPACE};
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
@@ -30,6 +30,8 @@ use cenote_base::rt;
 use cenote_base::rt::HashSet;
 use cenote_base::rt::atomic::{AtomicBool, AtomicUsize, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
@@ -247,25 +249,63 @@ pub(crate) fn adopt(engine: &Engine, losers: &mut [Loser], first: u64) -> Result
 }
 
 /// Fills the cache of the catalog; knows every table that undo may lead to. Losers get the locks of the tables that they were
-/// defining. Returns the spaces that any version of any definition names.
+/// defining. Returns the spaces that any version of any definition names. Each version is decoded once.
 pub(crate) fn read_catalog(engine: &Arc<Engine>, losers: &mut [Loser]) -> Result<HashSet<u32>> {
-    let own = engine.catalog.own.clone();
     let mut reader = Reader::new(engine);
     reader.refresh();
-    let mut scan = BTree { space: own.space }.scan(KeyRange::all(), Direction::Forward);
+    let tree = BTree {
+        space: engine.catalog.own.space,
+    };
+    let mut scan = tree.scan(KeyRange::all(), Direction::Forward);
     let (mut batch, mut changes, mut named) = (LeafBatch::new(), Vec::new(), HashSet::default());
     while scan.next_batch(&engine.pool, &mut batch)? {
         for (_, value) in batch.iter() {
-            let defined = register_versions(engine, value, &mut named)?;
-            lock_defined(engine, losers, Trailer::of(value)?.tx, defined);
-            let mut row = value.to_vec();
-            if reader.visible_version(&mut row)? && reader.complete(&own, &mut row)? {
-                changes.push(state::definition_of(&own, &row)?);
-            }
+            let versions = versions(engine, value)?;
+            lock_defined(engine, losers, Trailer::of(value)?.tx, table_id(&versions));
+            register_versions(engine, &versions, &mut named)?;
+            changes.extend(visible(&reader, versions)?);
         }
     }
     engine.catalog.change(&changes);
     Ok(named)
+}
+
+/// A version of a definition.
+type Version = (Trailer, Definition);
+
+/// All versions of a definition, the newest first.
+fn versions(engine: &Engine, value: &[u8]) -> Result<Vec<Version>> {
+    let own = &engine.catalog.own;
+    let mut versions = Vec::with_capacity(1);
+    let mut version = Some((Trailer::of(value)?, Cow::Borrowed(&value[..value.len() - TRAILER])));
+    while let Some((trailer, row)) = version {
+        let row = match large::is_external(&row) {
+            true => large::bring_in(&engine.pool, own, &row)?.into(),
+            false => row,
+        };
+        versions.push((trailer, state::definition_of(own, &row)?));
+        version = engine
+            .version_before(trailer)?
+            .map(|(trailer, row)| (trailer, row.into()));
+    }
+    Ok(versions)
+}
+
+/// The one that the reader sees, if there is one.
+fn visible(reader: &Reader, versions: Vec<Version>) -> Result<Option<Definition>> {
+    for (trailer, definition) in versions {
+        if reader.sees(trailer)? {
+            return Ok((!trailer.deleted()).then_some(definition));
+        }
+    }
+    Ok(None)
+}
+
+fn table_id(versions: &[Version]) -> Option<u32> {
+    versions.iter().find_map(|(_, definition)| match definition {
+        Definition::Table(table) => Some(table.id),
+        _ => None,
+    })
 }
 
 /// A loser that was defining a table holds it alone again until it is taken back, as it did in life. Its definition is the last of that
@@ -282,36 +322,36 @@ fn lock_defined(engine: &Engine, losers: &mut [Loser], by: u64, table: Option<u3
     }
 }
 
-/// Registers each version of a definition by its space, the newest last where they share one. Returns the id of the table, if it is
-/// one.
-fn register_versions(engine: &Engine, value: &[u8], named: &mut HashSet<u32>) -> Result<Option<u32>> {
-    let own = &engine.catalog.own;
-    let mut versions = Vec::new();
-    let mut version = Some((Trailer::of(value)?, value[..value.len() - TRAILER].to_vec()));
-    while let Some((trailer, row)) = version {
-        versions.push(row);
-        version = engine.version_before(trailer)?;
-    }
-    let mut id = None;
-    for row in versions.iter().rev() {
-        if let Definition::Table(table) = state::definition_of(own, &large::bring_in(&engine.pool, own, row)?)? {
-            id = Some(table.id);
-            named.extend(spaces_of(&table));
-            if let Some(table) = with_files(engine, &table) {
-                engine.catalog.register(&Arc::new(table));
-            }
+/// Registers each version of a table by its space, the newest last where they share one.
+fn register_versions(engine: &Engine, versions: &[Version], named: &mut HashSet<u32>) -> Result<()> {
+    for (at, (trailer, definition)) in versions.iter().enumerate().rev() {
+        let Definition::Table(table) = definition else { continue };
+        named.insert(table.space);
+        named.extend(table.indexes.iter().map(|index| index.space));
+        let Some(table) = with_files(engine, table) else {
+            continue;
+        };
+        match at {
+            0 if matches!(engine.status(trailer.tx)?, Status::Active(_)) => engine.catalog.register_uncommitted(&table),
+            _ => engine.catalog.register(&table),
         }
     }
-    Ok(id)
+    Ok(())
 }
 
 /// A table as undo may work on it. A version that nobody needs loses its files before the log that says so is durable: after a
 /// crash it may be named again, without them.
-fn with_files(engine: &Engine, table: &Table) -> Option<Table> {
+fn with_files(engine: &Engine, table: &Arc<Table>) -> Option<Arc<Table>> {
     let exists = |space| engine.storage.0.pages().has_space(space);
+    if !exists(table.space) {
+        return None;
+    }
+    if table.indexes.iter().all(|index| exists(index.space)) {
+        return Some(table.clone());
+    }
     let mut def = table.def().clone();
     def.indexes.retain(|index| exists(index.space));
-    exists(def.space).then(|| Table::new(def))
+    Some(Arc::new(Table::new(def)))
 }
 
 /// Drops spaces that no version of any definition names: what a crash left of definitions that were being made.
@@ -356,7 +396,7 @@ enum Went {
 }
 
 /// Takes back some records.
-fn roll_back_some(engine: &Engine, loser: &mut Loser) -> Result<Went> {
+fn roll_back_some(engine: &Engine, loser: &mut Loser, memos: &mut rollback::Memos<'_>) -> Result<Went> {
     let _need = engine.pool.begin_need(Need::Cleanup);
     for _ in 0..64 {
         if loser.last == 0 {
@@ -367,7 +407,8 @@ fn roll_back_some(engine: &Engine, loser: &mut Loser) -> Result<Went> {
         if loser.of_last_run && rollback::is_covered(engine, loser.seq, loser.last)? {
             return Ok(Went::Covered);
         }
-        loser.last = rollback::take_back_one(engine, loser.last)?;
+        mark::pass(Mark::LoserWaits);
+        loser.last = rollback::take_back_one(engine, loser.last, memos)?;
     }
     Ok(Went::On)
 }
@@ -427,8 +468,13 @@ impl Engine {
     }
 
     fn roll_back_one(&self, loser: &mut Loser) -> Result<Went> {
+        let lease = loser
+            .lease
+            .clone()
+            .ok_or_else(|| Error::Internal("a loser without a slot".into()))?;
+        let mut memos = rollback::Memos::new(self, &lease);
         while !self.is_stopping() {
-            match roll_back_some(self, loser)? {
+            match roll_back_some(self, loser, &mut memos)? {
                 Went::On => {}
                 other => return Ok(other),
             }

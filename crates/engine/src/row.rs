@@ -8,8 +8,9 @@
 //! ```
 //! Invariants: a fixed-length column has its place even where it is NULL (zeros); ends are relative to the start of the
 //! values and never fall; the top bit of an end says that the value lies on overflow pages (flag bit 0 of the row says that
-//! there is one; with flag bit 1 the row is a handle to all its bytes). Rows that leave the engine are whole: they have no value outside. Text is checked UTF-8 when it is
-//! encoded and again when it is read. Numbers are little endian.
+//! there is one; with flag bit 1 the row is a handle to all its bytes, which may have values outside in turn). Rows that leave the
+//! engine are whole, but for columns that their reader has said not to read (`api::Columns`). Text is checked UTF-8 when it is encoded and
+//! again when it is read. Numbers are little endian.
 
 use crate::error::{Error, Result};
 use crate::types::{ColumnType, Datum, DatumRef, Numeric};
@@ -102,15 +103,32 @@ impl RowLayout {
         out.clear();
         out.resize(self.values_at, 0);
         for column in 0..count {
-            let datum = value(column);
-            if !self.types[column].admits(&datum) {
-                return Err(Error::Internal(format!(
-                    "value {datum:?} in a column of type {}",
-                    self.types[column]
-                )));
-            }
-            self.put(column, &datum, out)?;
+            self.put_checked(column, &value(column), out)?;
         }
+        Ok(())
+    }
+
+    fn put_checked(&self, column: usize, datum: &DatumRef<'_>, out: &mut Vec<u8>) -> Result<()> {
+        if !self.types[column].admits(datum) {
+            return Err(Error::Internal(format!(
+                "value {datum:?} in a column of type {}",
+                self.types[column]
+            )));
+        }
+        self.put(column, datum, out)
+    }
+
+    /// Notes that the value of a variable column ends here.
+    fn put_end(&self, index: u32, external: bool, out: &mut [u8]) -> Result<()> {
+        let end = out.len() - self.values_at;
+        if end > MAX_ROW_BYTES {
+            return Err(Error::TooLarge(format!(
+                "row is too big: more than {MAX_ROW_BYTES} bytes"
+            )));
+        }
+        let at = self.ends_at + 4 * index as usize;
+        let end = end as u32 | if external { END_EXTERNAL } else { 0 };
+        out[at..at + 4].copy_from_slice(&end.to_le_bytes());
         Ok(())
     }
 
@@ -128,14 +146,7 @@ impl RowLayout {
                     DatumRef::Numeric(number) => number.write_wire(out),
                     _ => {}
                 }
-                let end = out.len() - self.values_at;
-                if end > MAX_ROW_BYTES {
-                    return Err(Error::TooLarge(format!(
-                        "row is too big: more than {MAX_ROW_BYTES} bytes"
-                    )));
-                }
-                let at = self.ends_at + 4 * index as usize;
-                out[at..at + 4].copy_from_slice(&(end as u32).to_le_bytes());
+                self.put_end(index, false, out)?;
             }
         }
         Ok(())
@@ -181,6 +192,51 @@ impl RowLayout {
         }
     }
 
+    /// Appends to `out` (cleared first) the row `old` with other values in some columns. The others are copied as they are, those
+    /// on overflow pages too.
+    ///
+    /// # Errors
+    /// A value of the wrong type, a row too large, bytes that are no row of this layout.
+    pub fn with<'v>(
+        &self,
+        old: &[u8],
+        changed: impl Fn(usize) -> Option<DatumRef<'v>>,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        out.clear();
+        out.resize(self.values_at, 0);
+        for column in 0..self.types.len() {
+            match changed(column) {
+                Some(datum) => self.put_checked(column, &datum, out)?,
+                None => self.copy(column, old, out)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&self, column: usize, old: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        let is_null = self.is_null(old, column)?;
+        if is_null {
+            set_null(out, column);
+        }
+        match self.places[column] {
+            Place::Fixed(at) => {
+                let range = at as usize..at as usize + self.types[column].fixed_len().unwrap_or(0);
+                let bytes = old.get(range.clone()).ok_or_else(truncated)?;
+                out[range].copy_from_slice(bytes);
+                Ok(())
+            }
+            Place::Variable(index) => {
+                let (bytes, external) = self.variable(old, column)?;
+                out.extend_from_slice(bytes);
+                if external && !is_null {
+                    out[0] |= FLAG_EXTERNAL;
+                }
+                self.put_end(index, external && !is_null, out)
+            }
+        }
+    }
+
     /// All columns, owned.
     pub fn decode(&self, row: &[u8]) -> Result<Vec<Datum>> {
         (0..self.types.len())
@@ -208,6 +264,14 @@ impl RowLayout {
         let at = self.ends_at + 4 * index as usize;
         let bytes = row.get(at..at + 4).ok_or_else(truncated)?;
         Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+
+    /// Whether the column's value was left on overflow pages.
+    pub fn is_external(&self, row: &[u8], column: usize) -> Result<bool> {
+        match self.places[column] {
+            Place::Fixed(_) => Ok(false),
+            Place::Variable(_) => Ok(self.variable(row, column)?.1 && !self.is_null(row, column)?),
+        }
     }
 
     /// Columns of variable length, in order.

@@ -5,7 +5,10 @@
 //! ```text
 //!   32 u64 magic   40 u32 format version   44 u32 reserved
 //!   48 u32 high-water mark: the first page number never handed out
-//!   52 u32 head of the free list, 0 none   56 u32 pages on the free list
+//!   52 u32 head of the free list, 0 none   56 u32 pages on the free list, kept ones included
+//!   60 u32 head of the list of kept pages, 0 none: free pages that a sweep has passed by (see `sweep`)
+//!   64 u32 number of ranges
+//!   72 (u32 first page, u32 pages, bits 30 and 31: state) x 112  ranges of pages that are on no list ([`State`])
 //! 1024 u32 x 3072  pending large values: first pages of chains that no row holds (yet, or any more)
 //! ```
 //!
@@ -13,14 +16,18 @@
 //!
 //! Invariants:
 //! - every page below the high-water mark is, at the end of each mini-transaction, exactly one of: header,
-//!   reachable page of the tree, page of a large value, free. A structure change allocates and frees within
-//!   its own mini-transaction, so a crash between two of them leaves no orphan;
+//!   reachable page of the tree, page of a large value, free (on a list), set aside (kind [`KIND_AWAY`], within a claimed
+//!   range), given back (within a range that is not claimed any more: the page has no contents that count). A structure
+//!   change allocates and frees within its own mini-transaction, so a crash between two of them leaves no orphan;
 //! - the header is latched after all pages of the tree; a free page only by who holds the header;
 //! - freeing a page changes it (kind), so its version moves and an optimistic reader that still looks at it
 //!   starts again.
 
+pub(crate) mod sweep;
+
 use crate::tree::layout::{AT_KIND, AT_NEXT, KIND_FREE, KIND_TREE, PageRead, ROOT};
 use cenote_base::PageId;
+use std::ops::Range;
 
 use crate::tree::image::Image;
 use crate::tree::pages::{Mtr, PageH, Pool, latched};
@@ -28,6 +35,8 @@ use crate::tree::{Error, PAGE_SIZE, Result};
 
 /// Page kind of a space's header.
 pub const KIND_SPACE: u8 = 1;
+/// Page kind of a free page that is on no list: its blocks are about to be given back.
+pub(crate) const KIND_AWAY: u8 = 5;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CenoteSp");
 const VERSION: u32 = 1;
@@ -37,6 +46,14 @@ const AT_VERSION: usize = 40;
 const AT_HIGH_WATER: usize = 48;
 const AT_FREE_HEAD: usize = 52;
 const AT_FREE_COUNT: usize = 56;
+const AT_KEPT_HEAD: usize = 60;
+const AT_RANGES: usize = 64;
+const AT_RANGE: usize = 72;
+/// Ranges that a header can hold.
+const RANGES: usize = 112;
+const RANGE: usize = 8;
+const STATE_SHIFT: u32 = 30;
+const _: () = assert!(AT_RANGE + RANGES * RANGE <= AT_PENDING);
 const AT_PENDING: usize = 1024;
 /// How many large values of a space can be pending at once.
 pub(crate) const PENDING: usize = 3072;
@@ -53,7 +70,9 @@ pub struct SpaceHeader {
     pub high_water: u32,
     /// First page of the free list, 0 when it is empty.
     pub free_head: u32,
-    /// Pages on the free list.
+    /// First page of those that a sweep has passed by, 0 when there is none.
+    pub kept_head: u32,
+    /// Pages on both lists.
     pub free_count: u32,
     /// When the header's page was last changed: the other words may come to be what they were before.
     pub lsn: u64,
@@ -72,6 +91,7 @@ fn read_header(space: u32, page: impl PageRead) -> Result<SpaceHeader> {
         high_water: page.u32(AT_HIGH_WATER),
         free_head: page.u32(AT_FREE_HEAD),
         free_count: page.u32(AT_FREE_COUNT),
+        kept_head: page.u32(AT_KEPT_HEAD),
         lsn: page.u32(AT_LSN) as u64 | (page.u32(AT_LSN + 4) as u64) << 32,
     })
 }
@@ -88,9 +108,63 @@ pub fn header(pool: &Pool, space: u32) -> Result<SpaceHeader> {
     }
 }
 
-/// Size of the space in pages, free ones included.
+/// Size of the space in pages, free ones included, but not those whose blocks were given back.
+///
+/// # Errors
+/// Those of [`header`].
 pub fn pages(pool: &Pool, space: u32) -> Result<u32> {
-    Ok(header(pool, space)?.high_water)
+    let (header, ranges) = header_and_ranges(pool, space)?;
+    let given = ranges
+        .iter()
+        .filter(|away| away.state == State::Given)
+        .map(|away| away.pages.len() as u32);
+    Ok(header.high_water.saturating_sub(given.sum()))
+}
+
+/// Pages in a row that are on no list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Away {
+    pub pages: Range<u32>,
+    pub state: State,
+}
+
+/// How far a range has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Its blocks are gone; its pages can be made again.
+    Given = 0,
+    /// All of its pages are set aside, and their blocks are about to go: what they hold does not count any more.
+    Going = 1,
+    /// A sweep sets aside those of its pages that are free; the others are in use.
+    Claimed = 2,
+}
+
+fn read_ranges(page: impl PageRead) -> Vec<Away> {
+    let count = (page.u32(AT_RANGES) as usize).min(RANGES);
+    let range = |i: usize| {
+        let (first, word) = (page.u32(AT_RANGE + RANGE * i), page.u32(AT_RANGE + RANGE * i + 4));
+        Away {
+            pages: first..first.saturating_add(word & ((1 << STATE_SHIFT) - 1)),
+            state: match word >> STATE_SHIFT {
+                0 => State::Given,
+                1 => State::Going,
+                _ => State::Claimed,
+            },
+        }
+    };
+    (0..count).map(range).collect()
+}
+
+/// As [`header`], with the ranges.
+pub(crate) fn header_and_ranges(pool: &Pool, space: u32) -> Result<(SpaceHeader, Vec<Away>)> {
+    loop {
+        let guard = pool.optimistic(header_page(space))?;
+        let read = (read_header(space, guard.view()), read_ranges(guard.view()));
+        if guard.valid() {
+            return Ok((read.0?, read.1));
+        }
+        cenote_base::rt::relax();
+    }
 }
 
 /// Writes an empty root leaf and the header of a new space, in one mini-transaction.
@@ -114,27 +188,34 @@ pub(crate) struct SpaceLatch {
     h: PageH,
     space: u32,
     header: SpaceHeader,
+    ranges: Vec<Away>,
 }
 
 /// Latches the header of `space`.
 pub(crate) fn latch(m: &mut Mtr<'_>, space: u32) -> Result<SpaceLatch> {
     let h = m.exclusive(header_page(space))?;
     let header = read_header(space, m.view(h))?;
-    Ok(SpaceLatch { h, space, header })
+    let ranges = read_ranges(m.view(h));
+    Ok(SpaceLatch {
+        h,
+        space,
+        header,
+        ranges,
+    })
 }
 
 impl SpaceLatch {
-    /// Latches `count` pages for use, from the free list first. It takes the mini-transaction, which must not have
-    /// changed anything: should it fail after a new page was made, that page goes to the free list and the
-    /// mini-transaction ends there; else nothing has happened. The header changes with [`SpaceLatch::store`].
+    /// Latches `count` pages for use, from the free list first, then from the ranges that were given back. It takes the
+    /// mini-transaction, which must not have changed anything: should it fail after a page was made, that page goes to the free list
+    /// and the mini-transaction ends there; else nothing has happened. The header changes with [`SpaceLatch::store`].
     pub fn allocate<'p>(&mut self, mut m: Mtr<'p>, count: usize, kind: u8) -> Result<(Mtr<'p>, Vec<(u32, PageH)>)> {
         let mut pages = Vec::with_capacity(count);
-        while pages.len() < count && self.header.free_head != 0 {
+        while pages.len() < count && self.first_free() != 0 {
             pages.push(self.pop_free(&mut m)?);
         }
         let popped = pages.len();
         while pages.len() < count {
-            match self.extend(&mut m, kind) {
+            match self.make(&mut m, kind) {
                 Ok(page) => pages.push(page),
                 Err(error) => {
                     if pages.len() > popped {
@@ -149,7 +230,21 @@ impl SpaceLatch {
         Ok((m, pages))
     }
 
-    /// Makes the page at the high-water mark.
+    /// Makes a page that was given back, or the one at the high-water mark.
+    fn make(&mut self, m: &mut Mtr<'_>, kind: u8) -> Result<(u32, PageH)> {
+        let Some(at) = self.ranges.iter().position(|away| away.state == State::Given) else {
+            return self.extend(m, kind);
+        };
+        let page = self.ranges[at].pages.start;
+        m.reserve_again(self.space, page..page + 1)?;
+        let h = m.create(PageId::new(self.space, page), kind, 0)?;
+        self.ranges[at].pages.start += 1;
+        if self.ranges[at].pages.is_empty() {
+            self.ranges.remove(at);
+        }
+        Ok((page, h))
+    }
+
     fn extend(&mut self, m: &mut Mtr<'_>, kind: u8) -> Result<(u32, PageH)> {
         let page = self.header.high_water;
         let next = page.checked_add(1).ok_or(Error::SpaceFull { space: self.space })?;
@@ -158,8 +253,17 @@ impl SpaceLatch {
         Ok((page, h))
     }
 
+    /// The page that is used next, 0 none: kept ones first, since the sweep wants to see the others.
+    fn first_free(&self) -> u32 {
+        match self.header.kept_head {
+            0 => self.header.free_head,
+            kept => kept,
+        }
+    }
+
+    /// Takes the next page off its list.
     fn pop_free(&mut self, m: &mut Mtr<'_>) -> Result<(u32, PageH)> {
-        let page = self.header.free_head;
+        let page = self.first_free();
         let id = PageId::new(self.space, page);
         if page >= self.header.high_water || self.header.free_count == 0 {
             return Err(Error::corrupt(
@@ -171,7 +275,11 @@ impl SpaceLatch {
         if PageRead::u8(m.view(h), AT_KIND) != KIND_FREE {
             return Err(Error::corrupt(id, "a page on the free list is in use"));
         }
-        self.header.free_head = PageRead::u32(m.view(h), AT_NEXT);
+        let next = PageRead::u32(m.view(h), AT_NEXT);
+        match self.header.kept_head {
+            0 => self.header.free_head = next,
+            _ => self.header.kept_head = next,
+        }
         self.header.free_count -= 1;
         Ok((page, h))
     }
@@ -184,13 +292,29 @@ impl SpaceLatch {
         self.header.free_count += 1;
     }
 
-    /// Writes high-water mark and free list as they are after `allocate` and `free`.
+    /// Writes high-water mark, lists and ranges as they are after `allocate` and `free`.
     pub fn store(&self, m: &mut Mtr<'_>) {
-        let mut bytes = [0; 12];
+        let mut bytes = [0; 16];
         bytes[..4].copy_from_slice(&self.header.high_water.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.header.free_head.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.header.free_count.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.header.free_count.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.header.kept_head.to_le_bytes());
         m.write(self.h, AT_HIGH_WATER, &bytes);
+        if read_ranges(m.view(self.h)) != self.ranges {
+            self.store_ranges(m);
+        }
+    }
+
+    fn store_ranges(&self, m: &mut Mtr<'_>) {
+        assert!(self.ranges.len() <= RANGES, "whoever adds ranges sees to the room");
+        let mut bytes = Vec::with_capacity(RANGE * (1 + self.ranges.len()));
+        bytes.extend_from_slice(&(self.ranges.len() as u64).to_le_bytes());
+        for away in &self.ranges {
+            let state = (away.state as u32) << STATE_SHIFT;
+            bytes.extend_from_slice(&away.pages.start.to_le_bytes());
+            bytes.extend_from_slice(&(away.pages.len() as u32 | state).to_le_bytes());
+        }
+        m.write(self.h, AT_RANGES, &bytes);
     }
 
     /// The first page of pending chain `slot`, 0 none.

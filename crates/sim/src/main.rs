@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 all went well, 1 something is wrong with the database, 2 the command line, 3 the machine.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -41,6 +42,9 @@ struct Arguments {
     /// Break a rule on purpose, to see whether it is noticed; or all, one after the other, each in its world.
     #[arg(long, value_parser = plant)]
     plant: Option<Plant>,
+    /// With `--plant all`: try each for so many seconds at most.
+    #[arg(long, default_value_t = 60)]
+    plant_seconds: u64,
     /// Look for a shorter run for so many seconds.
     #[arg(long, default_value_t = 60)]
     shrink_seconds: u64,
@@ -148,12 +152,17 @@ fn plant_all(arguments: &Arguments, order: &Order) -> std::io::Result<ExitCode> 
         .filter(|m| arguments.world.0.is_none_or(|world| world == m.world))
         .collect();
     let (mut found, first) = (0, arguments.seed.unwrap_or(1));
+    let time = Some(order.time.unwrap_or(Duration::from_secs(arguments.plant_seconds)));
+    let order = &Order { time, ..order.clone() };
     println!(
         "{:<24} {:<13} {:>7} {:>7}  first seen as",
         "mutation", "world", "seeds", "seconds"
     );
     for (n, mutation) in all.iter().enumerate() {
-        eprint!("\r{} of {}: {:<24}", n + 1, all.len(), mutation.fault.name());
+        let progress = format!("{} of {}: {}", n + 1, all.len(), mutation.fault.name());
+        if std::io::stderr().is_terminal() {
+            eprint!("{progress:<40}\r");
+        }
         let result = mutation.run(order, first, arguments.seeds.unwrap_or(mutation.seeds))?;
         found += usize::from(result.seen.is_some());
         let (seeds, seen) = match &result.seen {

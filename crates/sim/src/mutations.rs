@@ -43,26 +43,29 @@ const SEEN_MOST: usize = 90;
 fn place(fault: Fault) -> Option<(Name, u64)> {
     use Fault::*;
     Some(match fault {
-        PageFlush | LatchFlush | LoadFlush | RedoFlush => (Name::HostLoss, 40),
+        PageFlush | LatchFlush | LoadFlush | RedoFlush | NewPageFlush => (Name::HostLoss, 60),
         Invalidate => (Name::Handover, 40),
         SyncError | PageChecksum => (Name::Disk, 60),
         PageBeforeLog | ChainLink | ListLock | SavedWhole | EvictDirty => (Name::Crash, 40),
         CheckpointLatched | CheckpointFloor | CheckpointTail | CheckpointBeforeImage => (Name::Crash, 60),
+        DirtyUnlisted | UnsweptFrames => (Name::Crash, 60),
         SlotEntry | ListUndo | BodyAfterState | VoidMark => (Name::Crash, 60),
         DoubleWrite | DoubleWriteSync | AreaReuse | RestoreNone => (Name::Crash, 60),
-        RecycleAll | RecycleFirst | LogTailKept | EmptiedPages => (Name::Crash, 60),
-        TxCeiling | CommitEnd | LoserAdopted | BaseIncomplete => (Name::Crash, 40),
+        RecycleAll | RecycleFirst | LogTailKept | EmptiedPages | RingOverwrite => (Name::Crash, 60),
+        TxCeiling | CommitEnd | LoserAdopted | BaseIncomplete => (Name::Crash, 60),
+        EpochKept | RepairHead | Incarnation | ControlSync | NameSync => (Name::Crash, 60),
         RowLock | WriteLock | StaleCts | EarlyAnswer | LockMoved => (Name::Transactions, 20),
         AbortedVersion => (Name::Transactions, 40),
         BuiltOnWait | PurgeHorizon | SnapshotRecheck | LowWater | Displaced => (Name::Transactions, 40),
+        LatchVersion | PageTwice | UndoneMark | EmptiedCts => (Name::Transactions, 60),
         UniqueStripe | EntryNeeded | EntryLeft | DeadlockCheck => (Name::Transactions, 40),
-        EarlyDefinition => (Name::Ddl, 60),
+        SharedChain | SharedRollback => (Name::Transactions, 40),
+        EarlyDefinition | SpaceAgain | DropOrder | LoserTables => (Name::Ddl, 60),
         RemoteBeforeLog | StaleCopy | StillOwned | LostTrace => (Name::Tiered, 40),
+        ReplyOnce | LateConnection | ObjectZero | LiveGeneration => (Name::Pool, 60),
         StaleCache | LostFlush | HeatComparison | MoveFence => (Name::Pool, 60),
-        GrantFence | GrantConfirm => (Name::Grants, 60),
-        NewPageFlush | RingOverwrite | EmptiedCts | DropOrder | LoserTables | StalledCommit | StalledLook => {
-            return None;
-        }
+        GrantFence | GrantConfirm | EpochSame | BookUnwritten => (Name::Grants, 60),
+        StalledCommit | StalledLook => return None,
     })
 }
 
@@ -93,6 +96,19 @@ fn is_seldom(fault: Fault) -> bool {
             | DeadlockCheck
             | EarlyDefinition
             | GrantConfirm
+            | EmptiedCts
+            | UniqueStripe
+            | NewPageFlush
+            | RingOverwrite
+            | DropOrder
+            | LoserTables
+            | EpochKept
+            | RepairHead
+            | Incarnation
+            | SpaceAgain
+            | ReplyOnce
+            | LateConnection
+            | LiveGeneration
     )
 }
 
@@ -111,7 +127,8 @@ pub fn all() -> impl Iterator<Item = Mutation> {
 }
 
 impl Mutation {
-    /// Breaks the rule in `seeds` worlds from seed `first` on, or until one has noticed. The rest is as `order` says.
+    /// Breaks the rule in `seeds` worlds from seed `first` on, or until one has noticed, or the time of `order` is over. The rest is as
+    /// `order` says.
     ///
     /// # Errors
     /// Those of starting processes.
@@ -123,7 +140,6 @@ impl Mutation {
             quiet: true,
             first,
             seeds,
-            time: None,
             ..order.clone()
         };
         let summary = explore(&order)?;

@@ -257,7 +257,7 @@ fn a_failure_is_shrunk_and_fails_again() {
 #[test]
 fn thresholds_are_crossed() {
     let mut passed = String::new();
-    for (world, seeds) in [("crash", "12"), ("transactions", "8"), ("grants", "3")] {
+    for (world, seeds) in [("crash", "12"), ("transactions", "8"), ("ddl", "3"), ("grants", "3")] {
         let (output, text) = sim(&["--world", world, "--seed", "40", "--seeds", seeds, "--no-shrink"]);
         assert!(output.status.success(), "{text}");
         passed += &text;

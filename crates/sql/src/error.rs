@@ -254,9 +254,12 @@ pub mod code {
     pub const PROGRAM_LIMIT: &str = "54000";
     pub const OBJECT_NOT_IN_STATE: &str = "55000";
     pub const CANNOT_CHANGE_PARAMETER: &str = "55P02";
+    pub const INSUFFICIENT_RESOURCES: &str = "53000";
     pub const OUT_OF_MEMORY: &str = "53200";
     pub const CONFIGURATION_LIMIT: &str = "53400";
     pub const QUERY_CANCELED: &str = "57014";
+    pub const IDLE_IN_TRANSACTION_TIMEOUT: &str = "25P03";
+    pub const IDLE_SESSION_TIMEOUT: &str = "57P05";
     pub const ADMIN_SHUTDOWN: &str = "57P01";
     pub const INTERNAL_ERROR: &str = "XX000";
 }

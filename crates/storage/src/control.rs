@@ -22,11 +22,14 @@
 //! | ceilings | the engine, in blocks | ids are never given twice |
 //! | origin | creation | the log: it begins there, and is a new one while it has not been beyond |
 //!
-//! Versions: 1 (16 bits of stream and 48 of position in the addresses of redo records) is refused; 2 is written.
+//! Versions: 1 (16 bits of stream and 48 of position in the addresses of redo records) is refused. 2 has the same control file as 3; what
+//! rows and undo records may say of large values is new in 3, and 2 is a part of it. So 2 is opened, and becomes 3 with the
+//! first change of the control file: each start makes one before anything else is written. 3 is written.
 
 use std::path::{Path, PathBuf};
 
 use cenote_base::error::IoContext;
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::rt::{self, Mutex};
 use cenote_base::{Error, Lsn, RecordAddr, Result, crc};
@@ -36,7 +39,9 @@ use crate::redo::{u32_at, u64_at};
 /// Words that the engine may use as it likes.
 pub const ENGINE_WORDS: usize = 64;
 /// The format of a data directory that this program writes.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
+/// The oldest one that it reads, and makes a later one of.
+const FORMAT_READ: u32 = 2;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CenCtrl\0");
 const SLOT: u64 = 4096;
@@ -269,7 +274,13 @@ impl ControlFile {
         let written = self
             .file
             .write_at(&next.encode(sequence), (sequence + 1) % 2 * SLOT)
-            .and_then(|()| self.file.sync_data());
+            .and_then(|()| {
+                if planted(Fault::ControlSync) {
+                    Ok(())
+                } else {
+                    self.file.sync_data()
+                }
+            });
         state.failed = written.is_err();
         written.doing(|| format!("writing {}", self.path.display()))?;
         (state.sequence, state.control) = (sequence, next);
@@ -281,7 +292,7 @@ fn check_versions<'a>(path: &Path, slots: impl Iterator<Item = &'a [u8]>) -> Res
     for slot in slots {
         let version = u32_at(slot, 8).unwrap_or(0);
         let whole = |sum: usize| u32_at(slot, sum) == Some(crc::crc32c(&slot[..sum]));
-        let known = u64_at(slot, 0) == Some(MAGIC) && version != FORMAT_VERSION;
+        let known = u64_at(slot, 0) == Some(MAGIC) && !(FORMAT_READ..=FORMAT_VERSION).contains(&version);
         if known && (whole(SUM) || version == 1 && whole(SUM_OF_1)) {
             return Err(Error::Mismatch(format!(
                 "{} has format version {version}, this program knows {FORMAT_VERSION}: use the program that wrote it{}",
@@ -339,6 +350,39 @@ mod tests {
             error.contains("format version 1") && error.contains("a9e4830"),
             "{error}"
         );
+    }
+
+    /// A directory of version 2 is opened. From the first change on it is one of version 3, which the programs that know only 2 refuse
+    /// since they look at both slots; a later version is refused.
+    #[test]
+    fn a_directory_of_version_2_becomes_one_of_version_3() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("control");
+        let put = |version: u32| {
+            let mut slot = Control::new(7, Origins::default()).encode(1);
+            slot[8..12].copy_from_slice(&version.to_le_bytes());
+            let sum = crc::crc32c(&slot[..SUM]);
+            slot[SUM..SUM + 4].copy_from_slice(&sum.to_le_bytes());
+            fs::replace(&path, &[slot, slot].concat()).expect("written");
+        };
+        let versions = || {
+            let mut bytes = vec![0; 2 * SLOT as usize];
+            let file = fs::open(&path, OpenOptions::WRITE).expect("opens");
+            file.read_exact_at(&mut bytes, 0).expect("reads");
+            let mut versions: Vec<_> = bytes.chunks_exact(SLOT as usize).map(|slot| u32_at(slot, 8)).collect();
+            versions.sort_unstable();
+            versions
+        };
+        put(2);
+        let file = ControlFile::open(dir.path()).expect("opens");
+        assert_eq!(file.get().database, 7);
+        file.update(|control| control.tx_ceiling = 9).expect("written");
+        assert_eq!(versions(), [Some(2), Some(3)]);
+        drop(file);
+        assert_eq!(ControlFile::open(dir.path()).expect("opens").get().tx_ceiling, 9);
+        put(4);
+        let error = ControlFile::open(dir.path()).err().expect("refused").to_string();
+        assert!(error.contains("format version 4"), "{error}");
     }
 
     #[test]

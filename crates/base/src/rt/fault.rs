@@ -92,6 +92,10 @@ faults! {
     CheckpointFloor = "checkpoint-floor",
     /// A checkpoint reads the log's tail after the frames.
     CheckpointTail = "checkpoint-tail",
+    /// A frame that becomes dirty is not entered among the dirty ones.
+    DirtyUnlisted = "dirty-unlisted",
+    /// Frames that a start kept are not looked at later.
+    UnsweptFrames = "unswept-frames",
     /// A checkpoint counts before the log is durable up to its tail, with the images that moved it.
     CheckpointBeforeImage = "checkpoint-before-image",
     /// A page that changed while it was written counts as clean.
@@ -156,6 +160,10 @@ faults! {
     EntryNeeded = "entry-needed",
     /// Purge and rollback leave index entries that no version needs.
     EntryLeft = "entry-left",
+    /// Purge frees large values of a replaced version that the next one has, too.
+    SharedChain = "shared-chain",
+    /// A version that is taken back takes with it the large values that it has from the one before.
+    SharedRollback = "shared-rollback",
     /// Nobody looks for a cycle before a transaction waits for another.
     DeadlockCheck = "deadlock-check",
     /// A transaction that a crash cut off counts as committed until it is taken back.
@@ -168,6 +176,36 @@ faults! {
     DropOrder = "drop-order",
     /// At repeatable read a row is locked, and given out, though it was changed behind the snapshot.
     LockMoved = "lock-moved",
+    /// A page has changed and its latch is released without a new version.
+    LatchVersion = "latch-version",
+    /// A page is entered in the hash though another frame has it.
+    PageTwice = "page-twice",
+    /// A start uses the epoch of the one before: shared latches of the dead count.
+    EpochKept = "epoch-kept",
+    /// Repair does not look in the log for records that are newer than what the page's descriptor names.
+    RepairHead = "repair-head",
+    /// A region that missed a start is believed.
+    Incarnation = "incarnation",
+    /// A change of the control file is not synced.
+    ControlSync = "control-sync",
+    /// The name of a new log segment or space is not synced.
+    NameSync = "name-sync",
+    /// A record that was taken back is not marked as undone.
+    UndoneMark = "undone-mark",
+    /// Numbers of former spaces are used again though a replay, an undo record or a former definition may lead there.
+    SpaceAgain = "space-again",
+    /// A host does not look whether it has done a numbered request already.
+    ReplyOnce = "reply-once",
+    /// A request that comes by a former connection of its user is carried out.
+    LateConnection = "late-connection",
+    /// A new object is not zeroed.
+    ObjectZero = "object-zero",
+    /// A session allocates in a slab without a look at its generation.
+    LiveGeneration = "live-generation",
+    /// A grant has the epoch of its former holder.
+    EpochSame = "epoch-same",
+    /// The manager answers, and its book is not written.
+    BookUnwritten = "book-unwritten",
 }
 
 impl Fault {

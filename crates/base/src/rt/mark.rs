@@ -54,33 +54,34 @@ marks! {
     ImageLogged = "page images logged",
     /// A running transaction lost its place in the status ring.
     StatusDisplaced = "running transactions displaced from the status ring",
-    /// A status was read off a page of commit timestamps.
+    /// A status was read off a page of commit timestamps; a window, too: it is about to be.
     CtsRead = "statuses read off commit timestamp pages",
     /// Pages of commit timestamps were given back.
     CtsGivenBack = "commit timestamp pages given back",
     /// Pages of an undo segment were given back.
     UndoGivenBack = "undo pages given back",
+    /// A round of purge has announced its horizon and passed what lies below.
+    Purged = "rounds of purge",
     /// Window: a group of redo has its place and is not complete.
     GroupReserved = "window: redo reserved, not complete",
     /// Window: a commit has its place in the log and has not stamped its pages.
     CommitLogged = "window: commit logged, pages not stamped",
+    /// Window: what is durable was read for a snapshot, which is not published.
+    SnapshotRead = "window: snapshot read, not published",
     /// Window: a snapshot is published, and what purge announced not read.
     SnapshotPublished = "window: snapshot published, announcement not read",
     /// Window: a free frame was found and is not claimed.
     FrameFound = "window: free frame found, not claimed",
+    /// Window: a change of the frames' lists has begun.
+    ListChanging = "window: list of frames half changed",
+    /// Window: a definition is durable, and sessions use the one before.
+    DefinitionDurable = "window: definition durable, not published",
+    /// Window: a space is about to lose its file.
+    SpaceGoing = "window: space dropped, its file there",
+    /// Window: a record of a transaction that a crash cut off is about to be taken back.
+    LoserWaits = "window: loser's record not taken back",
     /// Window: a grant's answer has come, and its memory is not mapped.
     GrantAnswered = "window: grant answered, memory not mapped",
-}
-
-impl Mark {
-    /// The windows, where an order of threads decides.
-    pub const WINDOWS: [Mark; 5] = [
-        Mark::GroupReserved,
-        Mark::CommitLogged,
-        Mark::SnapshotPublished,
-        Mark::FrameFound,
-        Mark::GrantAnswered,
-    ];
 }
 
 /// Which window threads are held up in, how often, and for how long.
@@ -92,13 +93,32 @@ pub struct Aim {
     pub one_in: u64,
     /// For at most so long.
     pub most: Nanos,
+    /// Until this has happened, if it happens in that time.
+    pub until: Option<Mark>,
 }
+
+/// A pass at which the world is struck: the thread stands still there for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Strike {
+    /// The mark.
+    pub at: Mark,
+    /// Which pass from now on, from 1.
+    pub pass: u64,
+}
+
+/// How often a thread that stands still looks whether what it waits for has happened.
+const TURN: Nanos = Nanos::from_micros(20);
+/// Longer than a world looks away from one that was struck.
+const FOR_GOOD: Nanos = Nanos::from_secs(3600);
 
 const MARKS: usize = Mark::ALL.len();
 
 thread_local! {
     static PASSED: RefCell<[u64; MARKS]> = const { RefCell::new([0; MARKS]) };
     static AIM: Cell<Option<Aim>> = const { Cell::new(None) };
+    static STRIKE: Cell<Option<Strike>> = const { Cell::new(None) };
+    static STRUCK: Cell<bool> = const { Cell::new(false) };
+    static MET: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Counts a pass, and holds the thread up there if the world aims at it.
@@ -113,15 +133,52 @@ pub fn pass(mark: Mark) {
 #[inline(never)]
 fn passed(mark: Mark) {
     PASSED.with_borrow_mut(|all| all[mark as usize] += 1);
+    if let Some(strike) = STRIKE.get().filter(|strike| strike.at == mark) {
+        let pass = strike.pass.saturating_sub(1);
+        STRIKE.set((pass > 0).then_some(Strike { pass, ..strike }));
+        if pass == 0 {
+            STRUCK.set(true);
+            super::sleep(FOR_GOOD);
+        }
+    }
     let aimed = AIM.get().filter(|aim| aim.at == mark);
     if let Some(aim) = aimed.filter(|aim| super::random().is_multiple_of(aim.one_in.max(1))) {
-        super::sleep(Nanos(super::random() % aim.most.0.max(1)));
+        stand_still(aim);
     }
+}
+
+fn stand_still(aim: Aim) {
+    let Some(until) = aim.until else {
+        return super::sleep(Nanos(super::random() % aim.most.0.max(1)));
+    };
+    let passes = || PASSED.with_borrow(|all| all[until as usize]);
+    let (before, end) = (passes(), super::now() + aim.most);
+    while passes() == before && super::now() < end {
+        super::sleep(TURN);
+    }
+    MET.set(MET.get() + u64::from(passes() != before));
 }
 
 /// Holds up threads of the simulation on this thread of the machine, until told otherwise.
 pub fn aim(aim: Option<Aim>) {
     AIM.set(aim);
+}
+
+/// Strikes at a pass to come, until told otherwise; what was struck and met before is forgotten.
+pub fn strike(strike: Option<Strike>) {
+    STRIKE.set(strike);
+    STRUCK.set(false);
+    MET.set(0);
+}
+
+/// Whether a thread stands where the world was to be struck.
+pub fn is_struck() -> bool {
+    STRUCK.get()
+}
+
+/// How many threads have stood still in a window until what the world aims at has happened.
+pub fn met() -> u64 {
+    MET.get()
 }
 
 /// The marks that were passed since the last call, and how often.

@@ -12,6 +12,7 @@ use cenote_storage::redo::GroupBuilder;
 use cenote_storage::{DataDir, Origins, Survive};
 
 use crate::hash::key_of;
+use crate::lists::List;
 use crate::open::{BOOT, BufferPool, Config, Kind, SURVEYED};
 use crate::report::{Mode, RecoveryReport};
 
@@ -28,6 +29,8 @@ fn open_from(origins: Origins, region: &Path, scan: bool) -> (BufferPool, Recove
     config.region = Some(region.to_owned());
     config.ring = Some((4 << 20) + 4096);
     config.background = false;
+    // Several threads look at the few frames that there are.
+    config.survey_part = 8;
     if !scan {
         config.scan_limit = 0;
     }
@@ -345,4 +348,84 @@ fn a_broken_chain_leaves_no_frame_latched() {
         assert_eq!(pool.check().problems, Vec::<String>::new());
         drop(pool);
     });
+}
+
+/// Pages whose frames are not believed: twins, and a damaged one. They come back by the replay, whose threads take turns.
+const DOUBTED: [u32; 7] = [10, 11, 20, 90, 30, 60, 40];
+
+/// Kept, repaired and discarded frames, causes and remarks, and the pages on each list, but for doubted ones.
+type Found = (String, Vec<Vec<u32>>);
+
+/// Recovers a copy of `region` that a dead process left, with descriptors looked at in parts of `part` frames.
+fn survey_in_parts(region: &Path, files: &MemFs, part: u32) -> Found {
+    let copy = region.with_extension(part.to_string());
+    std::fs::copy(region, &copy).expect("region");
+    fs::with(Arc::new(files.kill_clone()), || {
+        let mut config = Config::new(Kind::Cxl, 12 << 20);
+        config.region = Some(copy.clone());
+        config.ring = Some((4 << 20) + 4096);
+        config.background = false;
+        config.survey_part = part;
+        let (pool, report) = BufferPool::open(config, DataDir::open(Path::new("/data")).expect("data")).expect("pool");
+        let lists = [List::Free, List::Warm, List::Cold].map(|list| walked(&pool, list));
+        let counts = (report.frames_kept, report.frames_discarded, report.pages_replayed);
+        let found = format!("{counts:?} {:?} {:?}", report.repaired, report.remarks);
+        assert_eq!(pool.check().problems, Vec::<String>::new(), "parts of {part}");
+        pool.abandon();
+        (found, lists.to_vec())
+    })
+}
+
+fn walked(pool: &BufferPool, list: List) -> Vec<u32> {
+    let lists = pool.lists();
+    let last = lists.last(list).expect("whole");
+    let frames = std::iter::successors(last, |frame| lists.before(*frame).expect("whole"));
+    let pages = frames.filter_map(|frame| Some(pool.page_in(frame)?.page));
+    pages.filter(|page| !DOUBTED.contains(page)).collect()
+}
+
+/// Several threads that look at descriptors find what one does: latched and damaged frames, pages in two frames (in one part and in two),
+/// and lists that have to be built anew.
+#[test]
+fn a_survey_by_several_threads_is_that_of_one() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
+    for lists_break in [false, true] {
+        let (region, files) = (dir.path().join(format!("region{lists_break}")), MemFs::new());
+        fs::with(Arc::new(files.clone()), || {
+            let pool = open(&region, true).0;
+            pool.storage().pages().create_space(SPACE).expect("space");
+            for page in 0..100 {
+                let mut m = pool.mtr();
+                m.create(PageId::new(SPACE, page), 7, 0).expect("create");
+                m.commit();
+            }
+            pool.flush_all().expect("flush");
+            (0..100).for_each(|page| set(&pool, PageId::new(SPACE, page), 7, 20));
+            pool.storage().log().flush_all().expect("durable");
+            let frame = |page| {
+                pool.hash
+                    .find(&pool.frames, key_of(PageId::new(SPACE, page)))
+                    .expect("there")
+            };
+            for [page, twin] in DOUBTED[..6].as_chunks::<2>().0.iter().copied() {
+                let d = pool.frames.descriptor(frame(twin));
+                d.key.store(key_of(PageId::new(SPACE, page)), Ordering::Relaxed);
+                d.seal();
+            }
+            pool.frames
+                .descriptor(frame(DOUBTED[6]))
+                .lsn
+                .store(1, Ordering::Relaxed);
+            pool.try_latch_exclusive(frame(50)).expect("a slot").expect("free");
+            if lists_break {
+                pool.frames.descriptor(frame(70)).list_next.store(1, Ordering::Relaxed);
+            }
+            pool.abandon();
+        });
+        let alone = survey_in_parts(&region, &files, u32::MAX);
+        assert!(alone.0.contains("Latched"), "{}", alone.0);
+        for part in [1, 7, 64] {
+            assert_eq!(survey_in_parts(&region, &files, part), alone, "parts of {part}");
+        }
+    }
 }

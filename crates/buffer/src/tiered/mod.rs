@@ -23,8 +23,8 @@
 //! - redo is durable before a page is written to remote memory: what is found there is never newer than the log;
 //! - bytes from there are believed when checksum, page id and LSN are those expected.
 //!
-//! Lock order: a frame's latch → the table (never held while bytes move). `owning` is taken under nothing but a batch's
-//! `write_gate`; under it the table.
+//! Lock order: a frame's latch → the table (never held while bytes move). `owning` is taken under nothing; under it
+//! the table.
 
 mod layout;
 mod link;
@@ -440,12 +440,7 @@ impl Lower for Tier {
     fn forget(&self, space: u32, pages: Range<u32>) -> bool {
         let (link, slots) = {
             let mut table = self.table.lock();
-            let inside = |page: &PageId| page.space == space && pages.contains(&page.page);
-            let which: Vec<PageId> = if pages.len() < table.len() {
-                pages.clone().map(|page| PageId::new(space, page)).collect()
-            } else {
-                table.entries().map(|(page, _)| *page).filter(inside).collect()
-            };
+            let which = table.pages_of(space, pages);
             (table.link.clone(), table.forget(&which))
         };
         if let Some(link) = link {

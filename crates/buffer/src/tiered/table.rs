@@ -12,10 +12,11 @@
 //! - the copy of a page in no frame is its newest state (its LSN is not 0).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use cenote_base::PageId;
-use cenote_base::rt::{HashMap, HashSet};
+use cenote_base::rt::HashSet;
 
 use super::link::Link;
 use crate::lower::Trace;
@@ -63,7 +64,7 @@ pub struct Place {
 pub struct Table {
     /// The way to remote memory; `None` while there is none.
     pub link: Option<Arc<Link>>,
-    entries: HashMap<PageId, Entry>,
+    entries: BTreeMap<PageId, Entry>,
     idle: BTreeMap<u64, PageId>,
     unsaved: BTreeSet<(u64, PageId)>,
     free: Vec<u32>,
@@ -100,12 +101,19 @@ impl Table {
         self.entries.iter()
     }
 
-    pub fn len(&self) -> usize {
-        self.entries.len()
+    /// The pages of `pages` of a space that have an entry.
+    pub fn pages_of(&self, space: u32, pages: Range<u32>) -> Vec<PageId> {
+        if pages.is_empty() {
+            return Vec::new();
+        }
+        let range = PageId::new(space, pages.start)..PageId::new(space, pages.end);
+        self.entries.range(range).map(|(page, _)| *page).collect()
     }
 
+    /// Slots that are not free.
     pub fn slots_in_use(&self) -> usize {
-        self.entries.values().filter(|entry| entry.copy.is_some()).count()
+        let slots = self.link.as_ref().map_or(0, |link| link.layout.slots as usize);
+        slots.saturating_sub(self.free.len())
     }
 
     pub fn is_fading(&self, page: PageId) -> bool {

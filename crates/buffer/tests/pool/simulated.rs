@@ -29,6 +29,7 @@ fn open_as(region: &Path, scan: bool, survive: Survive) -> (BufferPool, Recovery
     config.segment_bytes = 1 << 20;
     config.log_limit = 1 << 20;
     config.survive = survive;
+    config.survey_part = 16;
     if !scan {
         config.scan_limit = 0;
     }

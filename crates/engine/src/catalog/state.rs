@@ -6,7 +6,8 @@
 //!    makes a new `Catalog`, which shares with the one before all that it does not change.
 //! 3. A transaction that defines keeps its changes in an `Overlay`, applied over the committed state for itself only, and
 //!    published after its commit is durable.
-//! 4. `spaces` finds the table of a clustered tree, uncommitted ones included: rollback and purge meet rows by space.
+//! 4. `spaces` finds the table of a clustered tree, uncommitted ones included: rollback and purge meet rows by space. An index
+//!    that is being dropped stays there until the drop is published: it may come back, and without the entries that are purged meanwhile.
 //!
 //! Files follow the catalog's rows. When a definition is taken back, spaces that it alone named are dropped; when purge
 //! passes the undo record of one that was replaced or deleted, spaces that only it named are dropped: by then no snapshot
@@ -14,7 +15,7 @@
 
 use super::codec::{decode_sequence, decode_table, encode_sequence, encode_table};
 use super::cow::CowMap;
-use super::{ColumnDef, PrimaryKey, SequenceDef, Table, TableDef};
+use super::{ColumnDef, IndexDef, PrimaryKey, SequenceDef, Table, TableDef};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::large;
@@ -203,6 +204,11 @@ impl CatalogState {
 
     /// Puts a transaction's definitions into the committed catalog.
     pub(crate) fn publish(&self, overlay: &Overlay) {
+        for change in &overlay.changes {
+            if let Definition::Table(table) = change {
+                self.register(table);
+            }
+        }
         self.change(&overlay.changes);
     }
 
@@ -223,6 +229,17 @@ impl CatalogState {
     /// Makes the table known by its space.
     pub(crate) fn register(&self, table: &Arc<Table>) {
         self.spaces.write().insert(table.space, table.clone());
+    }
+
+    /// As `register`, of a definition that is not committed: with the indexes that it drops.
+    pub(crate) fn register_uncommitted(&self, table: &Arc<Table>) {
+        let mut spaces = self.spaces.write();
+        let mut def = table.def().clone();
+        if let Some(former) = spaces.get(&table.space) {
+            let dropped = |index: &&IndexDef| !table.indexes.iter().any(|kept| kept.space == index.space);
+            def.indexes.extend(former.indexes.iter().filter(dropped).cloned());
+        }
+        spaces.insert(table.space, Arc::new(Table::new(def)));
     }
 }
 

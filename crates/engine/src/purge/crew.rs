@@ -8,6 +8,7 @@
 //! A thread of the crew sleeps between rounds, and costs nothing then.
 
 use crate::error::Error;
+use crate::tx::CancelFlag;
 use crate::undo::Segment;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -30,17 +31,20 @@ pub(super) struct Round {
     segments: Vec<Arc<Segment>>,
     next: AtomicUsize,
     pub passed: AtomicU64,
+    /// Ends the round before its time.
+    cancel: Option<Arc<CancelFlag>>,
     /// What the first segment that failed failed with.
     pub failed: rt::Mutex<Option<Error>>,
 }
 
 impl Round {
-    pub fn new(horizon: u64, segments: Vec<Arc<Segment>>) -> Round {
+    pub fn new(horizon: u64, segments: Vec<Arc<Segment>>, cancel: Option<Arc<CancelFlag>>) -> Round {
         Round {
             horizon,
             segments,
             next: AtomicUsize::new(0),
             passed: AtomicU64::new(0),
+            cancel,
             failed: rt::Mutex::new(None),
         }
     }
@@ -49,6 +53,11 @@ impl Round {
     pub fn take(&self) -> Option<&Segment> {
         let at = self.next.fetch_add(1, Ordering::Relaxed);
         self.segments.get(at).map(|segment| &**segment)
+    }
+
+    /// Whether the statement that it is done for is to stop.
+    pub fn is_canceled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(|cancel| cancel.is_set())
     }
 
     /// Whether there is work for more than one.
@@ -135,7 +144,7 @@ mod tests {
     /// good, and VACUUM and definitions waited for it.
     #[test]
     fn a_panic_fails_the_round_and_does_not_keep_it_open() {
-        let (crew, round) = (Crew::default(), Arc::new(Round::new(1, Vec::new())));
+        let (crew, round) = (Crew::default(), Arc::new(Round::new(1, Vec::new(), None)));
         crew.open(&round);
         let mut seen = 0;
         let joined = crew.join(&mut seen).expect("it is open");

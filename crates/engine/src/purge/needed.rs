@@ -17,12 +17,11 @@ use crate::error::Result;
 use crate::tree::BTree;
 use crate::tx::Status;
 use crate::tx::locks::row_name;
-use crate::tx::rollback::entries_of;
+use crate::tx::rollback::{Entries, Version, entries_of, hash};
 use crate::undo::record::{TRAILER, Trailer};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::rt::{FixedState, HashMap, HashSet};
-use std::hash::{BuildHasher, Hasher};
+use cenote_base::rt::{HashMap, HashSet};
 
 /// Versions that are walked under a latch at most.
 const STEPS: u64 = 16;
@@ -31,16 +30,12 @@ const HASHES_MAX: usize = 1 << 20;
 /// Attempts at a walk whose newest versions are taken back under it.
 const TRIES: usize = 5;
 
-/// Index entries: (index space, entry key).
-pub(crate) type Entries = Vec<(u32, Vec<u8>)>;
-
-/// A version: its trailer, and the row as it is stored.
-pub(crate) type Version = (Trailer, Vec<u8>);
-
 /// Entries of a row's versions, from `newest` back to the first that every snapshot sees.
 #[derive(Default)]
 struct Memo {
     newest: Trailer,
+    /// Version of the table's definition: another one has other indexes.
+    definition: u64,
     hashes: HashSet<u64>,
 }
 
@@ -64,7 +59,8 @@ impl Memos {
         if self.rows.is_empty() {
             return None;
         }
-        self.rows.get(&row_name(table.space, key))
+        let memo = self.rows.get(&row_name(table.space, key))?;
+        (memo.definition == table.version).then_some(memo)
     }
 
     /// Leaves in `entries` those that no version from `newest` back to the one made by the change of record `until` needs. False: that
@@ -136,7 +132,7 @@ impl Memo {
         value.truncate(value.len() - TRAILER);
         let (mut version, mut found) = (Some((newest, value)), HashSet::default());
         while let Some((trailer, row)) = version {
-            if trailer == self.newest {
+            if trailer == self.newest && self.definition == table.version {
                 self.newest = newest;
                 self.hashes.extend(found);
                 return Ok(());
@@ -151,16 +147,9 @@ impl Memo {
                 false => engine.version_before(trailer)?,
             };
         }
-        (self.newest, self.hashes) = (newest, found);
+        (self.newest, self.definition, self.hashes) = (newest, table.version, found);
         Ok(())
     }
-}
-
-fn hash(space: u32, entry: &[u8]) -> u64 {
-    let mut hasher = FixedState.build_hasher();
-    hasher.write_u32(space);
-    hasher.write(entry);
-    hasher.finish()
 }
 
 impl Engine {

@@ -18,7 +18,7 @@ use super::layout::{
 use super::pages::{Hint, OptGuard, PageView, Pool};
 use super::search::child_slot;
 use super::{Attempt, BTree, Result, until_done};
-use crate::space::{self, SpaceHeader};
+use crate::space::{self, KIND_AWAY, SpaceHeader, State};
 
 /// Something that is wrong with a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub struct CheckReport {
     pub overflow: u64,
     /// Pages on the free list.
     pub free: u64,
+    /// Pages that were given back to the disk, or are about to be.
+    pub away: u64,
     /// First pages of all large values that rows hold.
     pub large: Vec<u32>,
     /// Whether each page of the space was accounted for (not while others kept changing the space).
@@ -265,6 +267,7 @@ struct Accounts {
     findings: Vec<Finding>,
     overflow: u64,
     free: u64,
+    away: u64,
 }
 
 impl Accounts {
@@ -278,8 +281,10 @@ impl Accounts {
             findings: Vec::new(),
             overflow: 0,
             free: 0,
+            away: 0,
         };
-        accounts.free_list(pool);
+        accounts.free_lists(pool);
+        accounts.ranges(pool)?;
         accounts.chains(pool)?;
         accounts.missing();
         Ok(accounts)
@@ -291,10 +296,32 @@ impl Accounts {
         report.large = self.large;
         report.overflow = self.overflow;
         report.free = self.free;
+        report.away = self.away;
     }
 
-    fn free_list(&mut self, pool: &Pool) {
-        let mut page = self.header.free_head;
+    fn free_lists(&mut self, pool: &Pool) {
+        self.free_list(pool, self.header.free_head);
+        self.free_list(pool, self.header.kept_head);
+        if self.free != u64::from(self.header.free_count) {
+            self.find(0, "the free list is not as long as the header says");
+        }
+    }
+
+    /// Pages that are on no list since their blocks are gone, or about to go.
+    fn ranges(&mut self, pool: &Pool) -> Result<()> {
+        for away in space::header_and_ranges(pool, self.tree.space)?.1 {
+            for page in away.pages {
+                let mut kind = || self.read(pool, page, |view| PageRead::u8(view, AT_KIND));
+                if away.state != State::Claimed || kind() == Some(KIND_AWAY) {
+                    self.own(page, "a range that was given back");
+                    self.away += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn free_list(&mut self, pool: &Pool, mut page: u32) {
         while page != 0 && self.own(page, "the free list") {
             self.free += 1;
             let read = self.read(pool, page, |view| {
@@ -304,9 +331,6 @@ impl Accounts {
                 Some((KIND_FREE, next)) => page = next,
                 _ => return self.find(page, "a page on the free list is in use"),
             }
-        }
-        if self.free != u64::from(self.header.free_count) {
-            self.find(0, "the free list is not as long as the header says");
         }
     }
 

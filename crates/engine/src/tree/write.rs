@@ -169,8 +169,8 @@ impl BTree {
 
     /// Rows in the tree, estimated from a few leaves.
     pub fn estimate_rows(&self, pool: &Pool) -> Result<u64> {
-        let pages = space::header(pool, self.space)?;
-        let in_use = pages.high_water.saturating_sub(pages.free_count + 1);
+        let free = space::header(pool, self.space)?.free_count;
+        let in_use = space::pages(pool, self.space)?.saturating_sub(free + 1);
         let (level, count) = until_done(|| self.try_count(pool))?;
         let leaves = if level == 0 {
             1

@@ -7,18 +7,19 @@
 //!
 //! Lock order: name locks before table locks; both wait with nothing latched.
 
-use super::index::{self, enter_one};
+use super::index::enter_one;
 use super::locks::{name_lock, table_lock};
 use super::{Tx, rollback};
-use crate::api::{Change, Direction, Insert};
+use crate::api::{Change, Columns, Direction, Insert};
 use crate::catalog::state::{self, Catalog, Definition, Definitions};
 use crate::catalog::{IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, Table, TableDef};
 use crate::error::{Error, Result};
 use crate::key::{self, KeyRange};
 use crate::large;
-use crate::memory::{Account, Charge};
 use crate::pool::Need;
+use crate::sort::{Entry, Sorter};
 use crate::tree::{BTree, LeafBatch};
+use crate::undo;
 use crate::undo::record::{TRAILER, Trailer};
 use std::sync::Arc;
 
@@ -98,7 +99,7 @@ impl Tx {
     fn define(&mut self, change: Definition) {
         self.checked.clear();
         if let Definition::Table(table) = &change {
-            self.engine().catalog.register(table);
+            self.engine().catalog.register_uncommitted(table);
         }
         self.overlay.push(change);
     }
@@ -175,7 +176,7 @@ impl Tx {
         let own = self.engine().catalog.own.clone();
         let key = state::key_of(&own, id);
         let change = row.map_or(Change::Delete, Change::Update);
-        self.change_newest(&own, &key, &|_, _| Ok::<_, Error>(change.clone()))?;
+        self.change_newest(&own, &key, &Columns::All, &|_, _| Ok::<_, Error>(change.clone()))?;
         Ok(())
     }
 
@@ -231,7 +232,8 @@ impl Tx {
                 columns: new.columns,
                 primary_key,
                 indexes,
-                version: 1,
+                // Above those of a former table of this id, so that a handle of that one is never taken for this one's.
+                version: tx.engine().catalog.version(),
             };
             let table = Arc::new(Table::new(def));
             // Known by its space before the row stands, so that taking it back finds it.
@@ -277,8 +279,10 @@ impl Tx {
     pub fn create_index(&mut self, table: &Table, new: NewIndex) -> Result<Arc<Table>> {
         let table = self.claim_table(table, "CREATE INDEX")?;
         let index = self.new_index(new)?;
+        // Until purge knows the index: it would leave there the entries of versions that it passes meanwhile.
+        let hold = self.reader().hold_oldest();
         self.or_drop(&[index.space], |tx| {
-            tx.build_index(&table, &index)?;
+            tx.build_index(&table, &index, hold.snapshot())?;
             let mut def = table.def().clone();
             def.indexes.push(index.clone());
             tx.redefine(def)
@@ -294,77 +298,105 @@ impl Tx {
         self.redefine(def)
     }
 
-    /// Entries of all versions that somebody may still see; the newest ones must be unique if the index is.
-    fn build_index(&mut self, table: &Table, index: &IndexDef) -> Result<()> {
-        let mut entries = Entries::new(self.account());
+    /// Entries of all versions that somebody may still see, whose snapshot is not before `horizon`; the newest ones must be
+    /// unique if the index is.
+    fn build_index(&mut self, table: &Table, index: &IndexDef, horizon: u64) -> Result<()> {
+        let engine = self.engine().clone();
+        let mut entries = Sorter::new(&engine.runs, self.account(), &self.reader().cancel);
         let (mut scan, mut batch) = (
             BTree { space: table.space }.scan(KeyRange::all(), Direction::Forward),
             LeafBatch::new(),
         );
-        while scan.next_batch(&self.engine().pool, &mut batch)? {
+        while scan.next_batch(&engine.pool, &mut batch)? {
             self.reader().cancel.check()?;
             for (row_key, value) in batch.iter() {
-                self.collect_entries(table, index, (row_key, value), &mut entries)?;
+                self.collect_entries(table, index, (row_key, value), horizon, &mut entries)?;
             }
         }
-        entries.sort_newest();
-        if index.unique {
-            self.refuse_equal(table, index, &entries)?;
-        }
-        let all = entries.sort_all();
-        let all = all.map(|(entry, split)| Ok::<_, Error>((entry, split.to_le_bytes())));
-        BTree { space: index.space }.bulk_load(&self.engine().pool, all)?;
+        let sorted = entries.finish()?;
+        let mut before = None;
+        let all = sorted.entries()?.map(|entry| {
+            let entry = entry?;
+            if index.unique && !entry.older {
+                self.refuse_equal(table, index, &mut before, &entry)?;
+            }
+            Ok::<_, Error>((entry.key, entry.split.to_le_bytes()))
+        });
+        BTree { space: index.space }.bulk_load(&engine.pool, all)?;
         Ok(())
     }
 
+    /// Entries of a row's versions, from the newest back to the first that every snapshot sees: purge has not passed the records
+    /// between them. Where they differ purge has to look at a record that was plain before there was this index.
     fn collect_entries(
         &self,
         table: &Table,
         index: &IndexDef,
         (row_key, value): (&[u8], &[u8]),
-        entries: &mut Entries,
+        horizon: u64,
+        entries: &mut Sorter<'_>,
     ) -> Result<()> {
+        let engine = self.engine();
         let mut version = Some((Trailer::of(value)?, value[..value.len() - TRAILER].to_vec()));
-        let mut newer = None;
+        let mut newer: Option<(Trailer, Option<Vec<u8>>)> = None;
         while let Some((trailer, stored)) = version {
-            if !trailer.deleted() {
-                let row = match index::whole(self.engine(), table, &stored) {
-                    Ok(row) => row,
-                    // Purge has passed the version meanwhile: nobody sees it.
-                    Err(_) if matches!(newer, Some(newer) if self.engine().version_before(newer)?.is_none()) => {
-                        return Ok(());
-                    }
-                    Err(error) => return Err(error),
-                };
-                let mut entry = Vec::new();
-                table.index_key_of_row(index, &row, &mut entry)?;
-                let split = entry.len() as u16;
-                entry.extend_from_slice(row_key);
-                key::check_len(&entry)?;
-                entries.push(&entry, split, newer.is_none())?;
+            let (entry, split) = match trailer.deleted() {
+                true => (None, 0),
+                false => self.version_entry(table, index, (row_key, &stored))?,
+            };
+            let before = newer.as_ref().and_then(|(_, entry)| entry.as_ref());
+            if let Some(entry) = entry.as_ref().filter(|entry| before != Some(entry)) {
+                entries.push(entry, split, newer.is_none())?;
             }
-            newer = Some(trailer);
-            let past = trailer.tx < self.reader().low_water;
-            version = if past {
-                None
-            } else {
-                self.engine().version_before(trailer)?
+            if let (Some((newer, Some(before))), Some(entry)) = (&newer, &entry)
+                && before != entry
+            {
+                undo::unmark_plain(&engine.pool, newer.undo)?;
+            }
+            newer = Some((trailer, entry));
+            version = match engine.is_seen_by_all(trailer.tx, horizon)? {
+                true => None,
+                false => engine.version_before(trailer)?,
             };
         }
         Ok(())
     }
 
-    fn refuse_equal(&self, table: &Table, index: &IndexDef, sorted: &Entries) -> Result<()> {
-        for pair in sorted.newest.windows(2) {
-            let (one, other) = (sorted.entry(pair[0]), sorted.entry(pair[1]));
-            let split = usize::from(one.1);
-            if one.0[..split] != other.0[..usize::from(other.1)] {
-                continue;
-            }
-            let mut row = Vec::new();
-            if self.newest_row(table, &one.0[split..], &mut row)? && !table.index_key_has_null(index, &row)? {
-                return Err(table.violation_of(&index.name, &index.columns, &row));
-            }
+    /// Entry of a stored version, and the length of its first part.
+    fn version_entry(
+        &self,
+        table: &Table,
+        index: &IndexDef,
+        (row_key, stored): (&[u8], &[u8]),
+    ) -> Result<(Option<Vec<u8>>, u16)> {
+        let row = large::bring_in_keys(&self.engine().pool, table, stored)?;
+        if let Some(len) = large::too_long_for(table, index, &row)? {
+            return Err(key::too_long(len));
+        }
+        let mut entry = Vec::new();
+        table.index_key_of_row(index, &row, &mut entry)?;
+        let split = entry.len() as u16;
+        entry.extend_from_slice(row_key);
+        key::check_len(&entry)?;
+        Ok((Some(entry), split))
+    }
+
+    /// 23505 if the entry of a row's newest version has the same first part as the one before, which takes its place.
+    fn refuse_equal(
+        &self,
+        table: &Table,
+        index: &IndexDef,
+        before: &mut Option<(Vec<u8>, u16)>,
+        entry: &Entry<'_>,
+    ) -> Result<()> {
+        let (key, split) = before.get_or_insert_default();
+        let at = usize::from(entry.split);
+        let is_equal = at > 0 && key[..usize::from(*split)] == entry.key[..at];
+        (*split, _) = (entry.split, key.clear());
+        key.extend_from_slice(&entry.key);
+        let mut row = Vec::new();
+        if is_equal && self.newest_row(table, &entry.key[at..], &mut row)? && !table.index_key_has_null(index, &row)? {
+            return Err(table.violation_of(&index.name, &index.columns, &row));
         }
         Ok(())
     }
@@ -376,7 +408,7 @@ impl Tx {
         }
         let deleted = Trailer::of(row)?.deleted();
         row.truncate(row.len() - TRAILER);
-        self.reader().complete(table, row)?;
+        self.reader().complete(table, row, &Columns::Only([].into()))?;
         Ok(!deleted)
     }
 
@@ -421,7 +453,7 @@ impl Tx {
                 if Trailer::of(value)?.deleted() {
                     continue;
                 }
-                let row = index::whole(self.engine(), from, &value[..value.len() - TRAILER])?.into_owned();
+                let row = large::bring_in(&self.engine().pool, from, &value[..value.len() - TRAILER])?;
                 refuse_nulls(to, &row)?;
                 to.key_of_row(&row, &mut row_key)?;
                 self.copy_row(to, &row_key, &row, own)?;
@@ -433,7 +465,8 @@ impl Tx {
     fn copy_row(&self, to: &Table, row_key: &[u8], row: &[u8], own: u64) -> Result<()> {
         let engine = self.engine();
         let tree = BTree { space: to.space };
-        let (mut value, refs) = large::move_out(engine, to, row)?;
+        let stored = large::move_out(engine, to, row, None)?;
+        let (mut value, refs) = (stored.row, stored.refs);
         value.extend_from_slice(
             &Trailer {
                 tx: own,
@@ -542,68 +575,6 @@ impl Tx {
         let found = self.catalog().sequence_by_id(id).cloned();
         found.ok_or_else(|| Error::UndefinedObject(format!("sequence {id}")))
     }
-}
-
-/// Entries of an index that is being built, end to end in one buffer; only their places are sorted.
-struct Entries {
-    bytes: Vec<u8>,
-    /// Of the rows' newest versions, and of all others.
-    newest: Vec<Place>,
-    older: Vec<Place>,
-    memory: Charge,
-}
-
-/// Start of an entry in the buffer, its length, and that of its first part.
-#[derive(Clone, Copy)]
-struct Place {
-    at: usize,
-    len: u16,
-    split: u16,
-}
-
-impl Entries {
-    fn new(account: &Arc<Account>) -> Entries {
-        Entries {
-            bytes: Vec::new(),
-            newest: Vec::new(),
-            older: Vec::new(),
-            memory: Charge::new(account),
-        }
-    }
-
-    fn push(&mut self, entry: &[u8], split: u16, newest: bool) -> Result<()> {
-        self.memory.grow(entry.len() + size_of::<Place>())?;
-        let place = Place {
-            at: self.bytes.len(),
-            len: entry.len() as u16,
-            split,
-        };
-        self.bytes.extend_from_slice(entry);
-        if newest { &mut self.newest } else { &mut self.older }.push(place);
-        Ok(())
-    }
-
-    fn entry(&self, place: Place) -> (&[u8], u16) {
-        entry(&self.bytes, place)
-    }
-
-    fn sort_newest(&mut self) {
-        let bytes = &self.bytes;
-        self.newest.sort_unstable_by_key(|place| entry(bytes, *place));
-    }
-
-    /// All entries in order, each once.
-    fn sort_all(&mut self) -> impl Iterator<Item = (&[u8], u16)> {
-        let (bytes, all) = (&self.bytes, &mut self.newest);
-        all.append(&mut self.older);
-        all.sort_unstable_by_key(|place| entry(bytes, *place));
-        all.dedup_by_key(|place| entry(bytes, *place));
-        all.iter().map(|place| entry(bytes, *place))
-    }
-}
-
-fn entry(bytes: &[u8], place: Place) -> (&[u8], u16) {
-    (&bytes[place.at..][..usize::from(place.len)], place.split)
 }
 
 fn refuse_nulls(table: &Table, row: &[u8]) -> Result<()> {

@@ -10,12 +10,11 @@
 use super::status::BELOW_LOW_WATER;
 use super::write::Newest;
 use super::{Status, Tx};
-use crate::api::Direction;
+use crate::api::{Columns, Direction};
 use crate::catalog::{IndexDef, Table};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::key::{self, KeyRange};
-use crate::large;
 use crate::tree::{BTree, LeafBatch};
 use crate::tx::read::split_entry;
 use crate::undo::record::TRAILER;
@@ -134,7 +133,7 @@ impl Tx {
         }
         // The version stands, and this transaction's snapshot keeps purge from what it has outside.
         value.truncate(value.len() - TRAILER);
-        self.reader().complete(table, &mut value)?;
+        self.reader().complete(table, &mut value, &Columns::Only([].into()))?;
         let mut have = Vec::new();
         table.index_key_of_row(index, &value, &mut have)?;
         Ok((have == key).then(|| Obstacle::Duplicate(position, row_key.to_vec())))
@@ -189,15 +188,4 @@ pub(super) fn check_lengths(keys: &NewKeys, row_key: &[u8]) -> Result<()> {
         len if len > key::MAX_KEY_BYTES => Err(key::too_long(len)),
         _ => Ok(()),
     })
-}
-
-/// The whole row of a stored one, borrowed where nothing lies outside.
-pub(super) fn whole<'a>(engine: &Engine, table: &Table, stored: &'a [u8]) -> Result<std::borrow::Cow<'a, [u8]>> {
-    if stored
-        .first()
-        .is_some_and(|flags| flags & crate::row::FLAG_EXTERNAL != 0)
-    {
-        return Ok(large::bring_in(&engine.pool, table, stored)?.into());
-    }
-    Ok(stored.into())
 }

@@ -20,7 +20,7 @@ use crate::api::LockStrength;
 use crate::error::{Error, Result};
 use cenote_base::rt;
 use cenote_base::rt::HashMap;
-use cenote_base::rt::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use cenote_base::rt::atomic::{AtomicU64, AtomicUsize, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use std::hash::{BuildHasher, Hasher};
 
@@ -30,23 +30,56 @@ const SHARDS: usize = 64;
 const STRIPES: usize = 1024;
 
 /// Set from another thread to stop what a transaction waits for or scans.
+///
+/// ```text
+/// | statement: 62 bits | out of time: 1 | asked to stop: 1 |
+/// ```
+/// Number and flags are one word: a time limit stops the statement that it was set for, or nothing.
 #[derive(Debug, Default)]
-pub struct CancelFlag(AtomicBool);
+pub struct CancelFlag(AtomicU64);
+
+const ASKED: u64 = 1;
+const OUT_OF_TIME: u64 = 2;
+const STATEMENT: u64 = 4;
 
 impl CancelFlag {
     /// Asks the running statement to stop.
     pub fn set(&self) {
-        self.0.store(true, Ordering::Release);
+        self.0.fetch_or(ASKED, Ordering::AcqRel);
     }
 
-    /// Forgets the request.
+    /// Forgets the request. A time limit that has passed stays passed until its statement ends.
     pub fn clear(&self) {
-        self.0.store(false, Ordering::Release);
+        self.0.fetch_and(!ASKED, Ordering::AcqRel);
+    }
+
+    /// A statement with a time limit begins; its number, by which it [expires](Self::expire).
+    pub fn begin_statement(&self) -> u64 {
+        self.next() / STATEMENT + 1
+    }
+
+    /// The statement is over: its time limit reaches nothing any more. Whether it had run out of time.
+    pub fn end_statement(&self) -> bool {
+        self.next() & OUT_OF_TIME != 0
+    }
+
+    fn next(&self) -> u64 {
+        let next = |word: u64| Some((word & !OUT_OF_TIME).wrapping_add(STATEMENT));
+        match self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next) {
+            Ok(word) | Err(word) => word,
+        }
+    }
+
+    /// Stops `statement` because its time is up. False: it has ended, and nothing is stopped.
+    pub fn expire(&self, statement: u64) -> bool {
+        let expired = |word: u64| (word / STATEMENT == statement).then_some(word | OUT_OF_TIME);
+        let done = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, expired);
+        done.is_ok()
     }
 
     /// Whether a stop is asked for.
     pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.load(Ordering::Acquire) & (ASKED | OUT_OF_TIME) != 0
     }
 
     /// 57014 if a stop is asked for.
@@ -437,6 +470,52 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
+    /// A limit that was found to have passed as its statement ended stopped the session's next one.
+    #[test]
+    fn a_time_limit_reaches_no_other_statement_than_its_own() {
+        let flag = CancelFlag::default();
+        let first = flag.begin_statement();
+        assert!(!flag.end_statement());
+        assert!(!flag.expire(first), "between statements");
+        let second = flag.begin_statement();
+        assert!(!flag.expire(first) && !flag.is_set());
+        flag.set();
+        assert!(flag.expire(second) && flag.is_set());
+        flag.clear();
+        assert!(flag.is_set(), "the request is forgotten, the limit stays");
+        assert!(flag.end_statement() && !flag.is_set());
+    }
+
+    #[test]
+    fn limits_that_pass_as_statements_end_stop_nothing_that_follows() {
+        let flag = Arc::new(CancelFlag::default());
+        let running = Arc::new(AtomicU64::new(0));
+        let (dog, seen) = (flag.clone(), running.clone());
+        let watcher = rt::spawn("watcher", move || {
+            loop {
+                match seen.load(Ordering::Acquire) {
+                    u64::MAX => return,
+                    statement => dog.expire(statement),
+                };
+            }
+        });
+        for statement in 0..200_000 {
+            let number = flag.begin_statement();
+            // The watcher is told of every other statement.
+            if statement % 2 == 0 {
+                running.store(number, Ordering::Release);
+            }
+            let stopped = flag.is_set();
+            let expired = flag.end_statement();
+            assert!(
+                statement % 2 == 0 || !(stopped || expired),
+                "statement {statement} had no limit"
+            );
+        }
+        running.store(u64::MAX, Ordering::Release);
+        assert!(watcher.join().is_ok());
+    }
+
     #[test]
     fn table_locks_queue_newcomers_behind_a_waiting_definition() {
         let locks = TableLocks::default();
@@ -471,38 +550,42 @@ mod tests {
     /// edge: that edge was cleared, and a deadlock through it was never seen.
     #[test]
     fn an_edge_that_is_drawn_behind_the_leaving_of_a_queue_stays() {
-        let (slots, waits) = (Arc::new(Slots::new()), Waits::default());
+        let (slots, waits) = (Arc::new(Slots::new()), Arc::new(Waits::default()));
         let (own, next) = (slots.lease_always(), slots.lease_always());
         slots.get(own.slot).tx.store(1, Ordering::SeqCst);
-        let cancel = CancelFlag::default();
+        let (cancel, behind) = (Arc::new(CancelFlag::default()), next.slot);
         let edge = || slots.get(next.slot).waits_for.load(Ordering::SeqCst);
-        std::thread::scope(|scope| {
-            waits.leave_queue(&slots, (1, own.slot), || {
-                scope.spawn(|| {
-                    let waiter = Waiter {
-                        slot: next.slot,
-                        seq: 2,
-                        timeout: None,
-                        cancel: &cancel,
-                        stuck: &|_| Ok(()),
-                        still: &|| true,
-                        looked: 0,
-                    };
-                    waits.wait(&slots, &waiter, (1, own.slot), &|_| Ok(None)).ok();
-                });
-                while slots.get(own.slot).waiters.load(Ordering::SeqCst) == 0 {
-                    std::thread::yield_now();
-                }
-                std::thread::sleep(std::time::Duration::from_millis(20));
-                Some(next.slot)
-            });
-            let drawn = (0..2_000).any(|_| {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-                edge() == 1
-            });
-            cancel.set();
-            assert!(drawn, "the edge has gone, and its transaction waits on");
+        let mut thread = None;
+        waits.leave_queue(&slots, (1, own.slot), || {
+            let (slots, waits, cancel, leaver) = (slots.clone(), waits.clone(), cancel.clone(), own.slot);
+            let own = slots.clone();
+            thread = Some(rt::spawn("behind", move || {
+                let waiter = Waiter {
+                    slot: behind,
+                    seq: 2,
+                    timeout: None,
+                    cancel: &cancel,
+                    stuck: &|_| Ok(()),
+                    still: &|| true,
+                    looked: 0,
+                };
+                waits.wait(&slots, &waiter, (1, leaver), &|_| Ok(None)).ok();
+            }));
+            while own.get(leaver).waiters.load(Ordering::SeqCst) == 0 {
+                rt::sleep(rt::Nanos::from_millis(1));
+            }
+            rt::sleep(rt::Nanos::from_millis(20));
+            Some(behind)
         });
+        let drawn = (0..2_000).any(|_| {
+            rt::sleep(rt::Nanos::from_millis(1));
+            edge() == 1
+        });
+        cancel.set();
+        if let Some(thread) = thread {
+            thread.join().expect("no panic");
+        }
+        assert!(drawn, "the edge has gone, and its transaction waits on");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub use read::{Reader, RowScan};
 pub(crate) use status::Status;
 pub use write::Decide;
 
-use crate::api::{Direction, Isolation, RowBatch};
+use crate::api::{Columns, Direction, Isolation, RowBatch};
 use crate::catalog::Table;
 use crate::catalog::state::Overlay;
 use crate::engine::Engine;
@@ -40,6 +40,7 @@ use cenote_base::Lsn;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use locks::{Waiter, Waits};
 use read::ALL_OWN;
 use slots::Lease;
@@ -154,11 +155,18 @@ impl Tx {
         self.reader.refresh();
     }
 
-    /// Ends a statement: at read committed the snapshot is given up, so that a session that idles in its transaction does not
-    /// keep purge from its work. Nothing may be read until the next `begin_statement`; readers cloned before go on.
+    /// Ends a statement: the snapshot is given up, unless it is the transaction's, so that a session that idles in its transaction
+    /// does not keep purge from its work. Nothing may be read until the next `begin_statement`; readers cloned before go on.
     pub fn end_statement(&mut self) {
-        if self.isolation == Isolation::ReadCommitted {
+        if self.isolation == Isolation::ReadCommitted || !self.snapshot_fixed {
             self.reader.withdraw();
+        }
+    }
+
+    /// Takes a snapshot where there is none, between statements: for planning, which may look at rows.
+    pub fn ensure_snapshot(&mut self) {
+        if self.active && self.reader.snapshot == 0 {
+            self.reader.refresh();
         }
     }
 
@@ -281,6 +289,22 @@ impl Tx {
         self.reader.get(table, key, row)
     }
 
+    /// As `Reader::get_columns`.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn get_columns(&self, table: &Table, key: &[u8], columns: &Columns, row: &mut Vec<u8>) -> Result<bool> {
+        self.reader.get_columns(table, key, columns, row)
+    }
+
+    /// Brings in what a row that `change_reading` gave lacks. This transaction has to have the row still: locked, changed or seen.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn bring_in(&self, table: &Table, row: &mut Vec<u8>) -> Result<()> {
+        self.reader.complete(table, row, &Columns::All).map(drop)
+    }
+
     /// As `Reader::scan`; deliver with `scan.next_batch(tx.reader(), ..)`.
     pub fn scan(&self, table: &Arc<Table>, range: KeyRange, direction: Direction) -> RowScan {
         self.reader.scan(table, range, direction)
@@ -398,7 +422,9 @@ impl Tx {
             return engine.storage.wait_durable(at);
         }
         let durable = engine.storage.wait_durable(at);
-        if durable.is_ok() {
+        mark::pass(Mark::DefinitionDurable);
+        // What is only late stands in the log: whoever uses it is behind it there, and would be lost with it.
+        if matches!(durable, Ok(()) | Err(Error::OutcomeUnknown(_) | Error::DiskFull(_))) {
             engine.catalog.publish(&self.overlay);
         }
         self.note_definitions();
@@ -484,10 +510,12 @@ impl Tx {
     fn take_back(&mut self, to: u64) -> Result<()> {
         let engine = self.engine().clone();
         let _need = engine.pool.begin_need(Need::Cleanup);
+        let lease = self.reader.lease.clone();
+        let mut memos = rollback::Memos::new(&engine, &lease);
         while self.last_undo != to {
             let pointer = self.last_undo;
             self.taken_back = true;
-            self.last_undo = rollback::take_back_one(&engine, pointer)?;
+            self.last_undo = rollback::take_back_one(&engine, pointer, &mut memos)?;
         }
         Ok(())
     }

@@ -17,13 +17,12 @@ use super::CancelFlag;
 use super::define::REPLACED;
 use super::slots::{Hold, Lease};
 use super::status::Status;
-use crate::api::{Direction, RowBatch};
+use crate::api::{Columns, Direction, RowBatch};
 use crate::catalog::Table;
 use crate::catalog::state::Catalog;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
-use crate::row::FLAG_EXTERNAL;
 use crate::tree::{BTree, LeafBatch, Scan};
 use crate::undo::record::{Kind, TRAILER, Trailer};
 use crate::{large, undo};
@@ -104,11 +103,20 @@ impl Reader {
 
     /// Reads the row with this primary key into `row`; false where the snapshot sees none.
     pub fn get(&self, table: &Table, key: &[u8], row: &mut Vec<u8>) -> Result<bool> {
+        self.get_columns(table, key, &Columns::All, row)
+    }
+
+    /// As `get`, for one who reads these columns only.
+    ///
+    /// # Errors
+    /// Those of reading.
+    #[inline]
+    pub fn get_columns(&self, table: &Table, key: &[u8], columns: &Columns, row: &mut Vec<u8>) -> Result<bool> {
         let tree = BTree { space: table.space };
         if !tree.get(&self.engine.pool, key, row)? {
             return Ok(false);
         }
-        Ok(self.visible_version(row)? && self.complete(table, row)?)
+        Ok(self.visible_version(row)? && self.complete(table, row, columns)?)
     }
 
     /// Scans a table by primary key.
@@ -117,6 +125,7 @@ impl Reader {
         RowScan {
             table: table.clone(),
             index: None,
+            columns: Columns::All,
             scan,
             leaf: LeafBatch::new(),
             scratch: Vec::new(),
@@ -133,10 +142,16 @@ impl Reader {
         RowScan {
             table: table.clone(),
             index: Some(index),
+            columns: Columns::All,
             scan,
             leaf: LeafBatch::new(),
             scratch: Vec::new(),
         }
+    }
+
+    /// Holds the oldest snapshot in use, whoever reads by it.
+    pub(crate) fn hold_oldest(&self) -> Hold {
+        self.lease.hold_oldest(self.engine.storage.durable())
     }
 
     /// 40001 where TRUNCATE or ALTER TABLE has given the table new trees since the snapshot of a transaction at repeatable read
@@ -193,11 +208,12 @@ impl Reader {
         }
     }
 
-    /// Brings in the values that lie on overflow pages. Always true.
+    /// Brings in the values that lie on overflow pages, as far as they are wanted. Always true.
     #[inline]
-    pub(crate) fn complete(&self, table: &Table, row: &mut Vec<u8>) -> Result<bool> {
-        if row.first().is_some_and(|flags| flags & FLAG_EXTERNAL != 0) {
-            *row = large::bring_in(&self.engine.pool, table, row)?;
+    pub(crate) fn complete(&self, table: &Table, row: &mut Vec<u8>, columns: &Columns) -> Result<bool> {
+        if large::is_external(row) {
+            let pool = &self.engine.pool;
+            *row = large::bring_in_some(pool, table, large::open(pool, table, row)?, columns)?.into_owned();
         }
         Ok(true)
     }
@@ -229,6 +245,7 @@ impl Engine {
 pub struct RowScan {
     table: Arc<Table>,
     index: Option<usize>,
+    columns: Columns,
     scan: Scan,
     leaf: LeafBatch,
     scratch: Vec<u8>,
@@ -238,6 +255,12 @@ pub struct RowScan {
 const BATCH_BYTES: usize = 4 << 20;
 
 impl RowScan {
+    /// Only these columns will be read.
+    pub fn columns(mut self, columns: &Columns) -> RowScan {
+        self.columns = columns.clone();
+        self
+    }
+
     /// Fetch about so many rows at a time (at least 1), for callers that want few.
     pub fn batch_rows(mut self, rows: usize) -> RowScan {
         self.scan = self.scan.batch_rows(rows);
@@ -264,14 +287,15 @@ impl RowScan {
         for i in 0..self.leaf.len() {
             let (key, value) = (self.leaf.key(i), self.leaf.value(i));
             let trailer = Trailer::of(value)?;
-            let plain = value.first().is_some_and(|flags| flags & FLAG_EXTERNAL == 0);
+            let plain = !large::is_external(value);
             if plain && !trailer.deleted() && reader.sees(trailer)? {
                 batch.push(key, &value[..value.len() - TRAILER]);
                 continue;
             }
             self.scratch.clear();
             self.scratch.extend_from_slice(value);
-            if reader.visible_version(&mut self.scratch)? && reader.complete(&self.table, &mut self.scratch)? {
+            let seen = reader.visible_version(&mut self.scratch)?;
+            if seen && reader.complete(&self.table, &mut self.scratch, &self.columns)? {
                 batch.push(key, &self.scratch);
                 if ends_behind(&mut self.scan, &self.leaf, i, batch) {
                     break;
@@ -286,7 +310,7 @@ impl RowScan {
         let mut seen = Vec::new();
         for i in 0..self.leaf.len() {
             let (prefix, key) = split_entry(self.leaf.key(i), self.leaf.value(i))?;
-            if !reader.get(&self.table, key, &mut self.scratch)? {
+            if !reader.get_columns(&self.table, key, &self.columns, &mut self.scratch)? {
                 continue;
             }
             self.table.index_key_of_row(index, &self.scratch, &mut seen)?;

@@ -12,6 +12,8 @@
 //! leaf's latch: whoever gives the row another key enters its index entry after it has held that latch, so an entry that is
 //! removed here is needed by nobody or is entered again.
 
+mod needed;
+
 use crate::catalog::{Table, state};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -23,20 +25,27 @@ use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
+pub(crate) use needed::{Memos, hash};
 use std::sync::Arc;
+
+/// Index entries: (index space, entry key).
+pub(crate) type Entries = Vec<(u32, Vec<u8>)>;
+
+/// A version: its trailer, and the row as it is stored.
+pub(crate) type Version = (Trailer, Vec<u8>);
 
 /// Index entries that one mini-transaction removes: with row, undo page and space header within what it can latch.
 pub(crate) const ENTRIES_AT_ONCE: usize = 56;
 const _: () = assert!(ENTRIES_AT_ONCE + 4 <= cenote_buffer::PAGES_MAX);
 
 /// Takes back the change of one record, unless that is done; returns the transaction's previous record.
-pub(crate) fn take_back_one(engine: &Engine, pointer: u64) -> Result<u64> {
+pub(crate) fn take_back_one(engine: &Engine, pointer: u64, memos: &mut Memos<'_>) -> Result<u64> {
     let record = undo::read(&engine.pool, pointer)?;
     if !record.undone {
         match engine.catalog.table_of_space(record.space) {
             Some(table) => {
                 let mut removed = Vec::new();
-                while !restore(engine, &table, pointer, &record, &mut removed)? {}
+                while !restore(engine, &table, pointer, &record, memos, &mut removed)? {}
             }
             None => mark_only(engine, pointer)?,
         }
@@ -69,13 +78,15 @@ fn mark_only(engine: &Engine, pointer: u64) -> Result<()> {
     Ok(())
 }
 
-/// False where only some index entries went: the step is to be called again, with the same `removed`.
+/// False where only some index entries went, or the row's versions were walked: the step is to be called again, with the
+/// same `removed`.
 fn restore(
     engine: &Engine,
     table: &Table,
     pointer: u64,
     record: &UndoRecord,
-    removed: &mut Vec<(u32, Vec<u8>)>,
+    memos: &mut Memos<'_>,
+    removed: &mut Entries,
 ) -> Result<bool> {
     let tree = BTree { space: table.space };
     let mut value = record.row.clone();
@@ -104,25 +115,28 @@ fn restore(
     } else {
         None
     };
-    let mut entries = Vec::new();
-    if !trailer.deleted() {
-        entries = entries_of(engine, table, &record.key, row)?;
-        let first = (record.kind != Kind::Insert).then(|| (record.before, record.row.clone()));
-        keep_needed(engine, table, &record.key, first, &mut entries)?;
+    let mut entries = match trailer.deleted() {
+        true => Entries::new(),
+        false => entries_of(engine, table, &record.key, row)?,
+    };
+    let hashes: Vec<_> = entries.iter().map(|(space, entry)| hash(*space, entry)).collect();
+    let below = (record.kind != Kind::Insert && !entries.is_empty()).then(|| (record.before, record.row.clone()));
+    if !memos.keep_needed((table, &record.key), trailer, below, &mut entries)? {
+        drop(m);
+        return memos.learn(table, &record.key).map(|()| false);
     }
     if let Some(some) = too_many(&mut entries, removed) {
         return remove_ahead(engine, m, some).map(|()| false);
     }
+    let is_dead = record.before.deleted() && is_past(engine, record.before)?;
     let doomed = latch_entries(&mut m, entries)?;
     let undo_page = undo::latch_record(&mut m, pointer)?;
     let refs = if trailer.deleted() {
         Vec::new()
     } else {
-        large::refs_of(table, row)?
+        large::refs_begun(&engine.pool, table, row, (&record.row, record.shared))?
     };
     large::orphan(&mut m, table, &refs)?;
-    // Purge passes a deleted row that somebody has inserted again and leaves it to him.
-    let is_dead = record.before.deleted() && engine.is_purged(record.before.undo);
     let emptied = if record.kind == Kind::Insert || is_dead {
         tree.remove_at(&mut m, &pos)
     } else {
@@ -132,10 +146,14 @@ fn restore(
     let thin = remove_entries(&mut m, doomed);
     undo::mark_undone(&mut m, undo_page, pointer);
     m.commit();
+    memos.took_back((table, &record.key), &hashes, record.before);
     large::free(&engine.pool, table, &refs)?;
     compact_entries(engine, &thin)?;
     if emptied {
         tree.compact(&engine.pool, &record.key)?;
+    }
+    if emptied || !refs.is_empty() {
+        engine.note_freed(table.space);
     }
     if let Some((gone, before)) = definitions {
         state::drop_spaces(engine, gone, before)?;
@@ -143,12 +161,18 @@ fn restore(
     Ok(true)
 }
 
+/// Whether purge has passed the deletion that this version is, or may be about to; the row's leaf is latched. Purge leaves a deleted
+/// row that was inserted again to the rollback of that insert, and the segment's tail passes the record some time later. What
+/// decides is the horizon, which purge announces before it latches its first row: if purge had this row before, rollback
+/// knows, and removes it.
+fn is_past(engine: &Engine, deletion: Trailer) -> Result<bool> {
+    let horizon = engine.purge.horizon.load(Ordering::SeqCst);
+    Ok(engine.is_purged(deletion.undo) || engine.is_seen_by_all(deletion.tx, horizon)?)
+}
+
 /// Leaves in `entries` those that have not been removed; where they are too many for one mini-transaction, takes out as many as one can
 /// remove, and notes them.
-pub(crate) fn too_many(
-    entries: &mut Vec<(u32, Vec<u8>)>,
-    removed: &mut Vec<(u32, Vec<u8>)>,
-) -> Option<Vec<(u32, Vec<u8>)>> {
+pub(crate) fn too_many(entries: &mut Entries, removed: &mut Entries) -> Option<Entries> {
     entries.retain(|entry| !removed.contains(entry));
     if entries.len() <= ENTRIES_AT_ONCE {
         return None;
@@ -159,7 +183,7 @@ pub(crate) fn too_many(
 }
 
 /// Removes entries in this mini-transaction, which holds the latch of their row's leaf.
-pub(crate) fn remove_ahead(engine: &Engine, mut m: Mtr<'_>, entries: Vec<(u32, Vec<u8>)>) -> Result<()> {
+pub(crate) fn remove_ahead(engine: &Engine, mut m: Mtr<'_>, entries: Entries) -> Result<()> {
     let doomed = latch_entries(&mut m, entries)?;
     let thin = remove_entries(&mut m, doomed);
     m.commit();
@@ -182,46 +206,22 @@ fn definitions(
 }
 
 /// Index entries of a stored row version: (index space, entry key).
-pub(crate) fn entries_of(engine: &Engine, table: &Table, key: &[u8], stored: &[u8]) -> Result<Vec<(u32, Vec<u8>)>> {
+pub(crate) fn entries_of(engine: &Engine, table: &Table, key: &[u8], stored: &[u8]) -> Result<Entries> {
     if table.indexes.is_empty() {
         return Ok(Vec::new());
     }
-    let row = large::bring_in(&engine.pool, table, stored)?;
+    let row = large::bring_in_keys(&engine.pool, table, stored)?;
     let mut entries = Vec::with_capacity(table.indexes.len());
     for index in &table.indexes {
+        if large::too_long_for(table, index, &row)?.is_some() {
+            continue;
+        }
         let mut entry = Vec::new();
         table.index_key_of_row(index, &row, &mut entry)?;
         entry.extend_from_slice(key);
         entries.push((index.space, entry));
     }
     Ok(entries)
-}
-
-/// Leaves in `entries` only those that no version needs, from `version` back to the first that every snapshot sees: purge takes
-/// the entries of older ones, as far as they are still there.
-fn keep_needed(
-    engine: &Engine,
-    table: &Table,
-    key: &[u8],
-    mut version: Option<(Trailer, Vec<u8>)>,
-    entries: &mut Vec<(u32, Vec<u8>)>,
-) -> Result<()> {
-    let horizon = engine.purge.horizon.load(Ordering::SeqCst);
-    while let Some((trailer, row)) = version {
-        if entries.is_empty() || planted(Fault::EntryNeeded) {
-            return Ok(());
-        }
-        if !trailer.deleted() {
-            let needed = entries_of(engine, table, key, &row)?;
-            entries.retain(|entry| !needed.contains(entry));
-        }
-        engine.purge.walked.fetch_add(1, Ordering::Relaxed);
-        version = match engine.is_seen_by_all(trailer.tx, horizon)? {
-            true => None,
-            false => engine.version_before(trailer)?,
-        };
-    }
-    Ok(())
 }
 
 /// An index entry whose leaf is latched.
@@ -232,7 +232,7 @@ pub(crate) struct Doomed {
 }
 
 /// Latches the leaves of those entries that exist.
-pub(crate) fn latch_entries(m: &mut Mtr<'_>, entries: Vec<(u32, Vec<u8>)>) -> Result<Vec<Doomed>> {
+pub(crate) fn latch_entries(m: &mut Mtr<'_>, entries: Entries) -> Result<Vec<Doomed>> {
     let mut found = Vec::new();
     let entries = if planted(Fault::EntryLeft) { Vec::new() } else { entries };
     for (space, entry) in entries {
@@ -257,6 +257,7 @@ pub(crate) fn remove_entries(m: &mut Mtr<'_>, mut entries: Vec<Doomed>) -> Vec<D
 pub(crate) fn compact_entries(engine: &Engine, thin: &[Doomed]) -> Result<()> {
     for doomed in thin {
         doomed.tree.compact(&engine.pool, &doomed.entry)?;
+        engine.note_freed(doomed.tree.space);
     }
     Ok(())
 }
@@ -275,7 +276,9 @@ pub(crate) fn log_end(engine: &Engine, segment: &Segment, end: u64, seq: u64) ->
 
 #[cfg(test)]
 mod tests {
+    use crate::testing::{assert_clean, change, indexed, key, new_index, write};
     use crate::*;
+    use cenote_base::rt::atomic::Ordering;
 
     /// T1 changes two rows and commits: its commit has its place in the log, and T2, who sees it as committed, changes one of
     /// the rows. The process dies before the redo of T1's commit is complete, so that it is void, and both are
@@ -342,5 +345,85 @@ mod tests {
             assert!(tx.get(&table, &key(id), &mut found).expect("readable"));
             assert_eq!(found, row(id, 0), "row {id} is of a transaction that was not committed");
         }
+    }
+
+    /// Purge had come by a deleted row while another transaction had inserted it again, and left it to that one's rollback; the rollback
+    /// fell between that and the moment when the segment's tail passed the record, took the deletion for one that purge had
+    /// still to come to, and put it back: it stayed for good.
+    #[test]
+    fn a_deleted_row_that_purge_has_come_by_does_not_stay_behind_a_rollback() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (engine, table) = indexed(dir.path());
+        let (mut one, mut two) = (engine.tx(), engine.tx());
+        change(&mut one, &table, 1, std::iter::once(7));
+        one.begin(Isolation::ReadCommitted);
+        let delete = |_: &[u8], _| Ok::<_, Error>(Change::Delete);
+        one.modify(&table, &key(&table, 1), &delete).expect("free");
+        let deletion = one.last_undo;
+        one.commit().expect("committed");
+        two.begin(Isolation::ReadCommitted);
+        write(&mut two, &table, 1, std::iter::once(8));
+        two.end_statement();
+        engine.purge_with(deletion, || two.rollback().expect("taken back"));
+        engine.vacuum().expect("purged");
+        let mut value = Vec::new();
+        let tree = crate::tree::BTree { space: table.space };
+        assert!(!tree.get(&engine.pool, &key(&table, 1), &mut value).expect("readable"));
+        assert_clean(&engine, 0);
+        drop((one, two));
+        engine.shutdown().expect("shut down");
+    }
+
+    /// Each of a transaction's changes of one indexed row was taken back with a look at all of its changes before: 20,000 took minutes.
+    #[test]
+    fn each_version_of_a_row_that_is_taken_back_is_walked_once() {
+        const UPDATES: i32 = 1_500;
+        let dir = tempfile::tempdir().expect("a directory");
+        let (engine, table) = indexed(dir.path());
+        let walked = || engine.purge.walked.load(Ordering::Relaxed);
+        // Values come again, so that an entry may be needed by any version below.
+        let value = |i: i32| if i % 3 == 0 { i % 7 } else { i };
+        let mut tx = engine.tx();
+        change(&mut tx, &table, 1, std::iter::once(value(1)));
+        for to_savepoint in [true, false] {
+            tx.begin(Isolation::ReadCommitted);
+            write(&mut tx, &table, 1, (0..UPDATES / 2).map(value));
+            let savepoint = tx.savepoint();
+            write(&mut tx, &table, 1, (UPDATES / 2..UPDATES).map(value));
+            let before = walked();
+            if to_savepoint {
+                tx.rollback_to(&savepoint).expect("taken back");
+                write(&mut tx, &table, 1, (0..20).map(value));
+            }
+            tx.rollback().expect("taken back");
+            let walked = walked() - before;
+            assert!(
+                walked < 3 * UPDATES as u64,
+                "{walked} versions walked for {UPDATES} records"
+            );
+            assert_clean(&engine, 1);
+        }
+        drop(tx);
+        engine.shutdown().expect("shut down");
+    }
+
+    /// An index that goes and comes back in the middle of what is taken back: what was learnt of a row while there was none says
+    /// nothing of its entries.
+    #[test]
+    fn a_row_is_walked_again_where_the_indexes_have_changed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (engine, table) = indexed(dir.path());
+        let mut tx = engine.tx();
+        change(&mut tx, &table, 1, std::iter::once(5));
+        tx.begin(Isolation::ReadCommitted);
+        write(&mut tx, &table, 1, (0..60).map(|i| i % 40));
+        let other = tx.create_index(&table, new_index("t_m")).expect("made");
+        let without = tx.drop_index(&other, 0).expect("dropped");
+        write(&mut tx, &without, 1, (0..60).map(|i| i % 50));
+        tx.rollback().expect("taken back");
+        engine.vacuum().expect("purged");
+        assert_clean(&engine, 1);
+        drop(tx);
+        engine.shutdown().expect("shut down");
     }
 }

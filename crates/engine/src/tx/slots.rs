@@ -72,8 +72,10 @@ pub(crate) struct Slots {
     free: rt::Mutex<Vec<u32>>,
     /// Slots ever used: bound of scans.
     used: AtomicUsize,
-    /// Greatest horizon that purge has worked with.
+    /// The durable position when purge last looked at the slots.
     announced: AtomicU64,
+    /// Greatest horizon that purge has been given. Written while `free` is held.
+    horizon: AtomicU64,
 }
 
 /// Chunk of a slot, and its place there.
@@ -89,6 +91,7 @@ impl Slots {
             free: rt::Mutex::new(Vec::new()),
             used: AtomicUsize::new(0),
             announced: AtomicU64::new(0),
+            horizon: AtomicU64::new(0),
         }
     }
 
@@ -133,6 +136,7 @@ impl Slots {
     pub(crate) fn publish(&self, index: u32, visible: impl Fn() -> u64) -> u64 {
         loop {
             let snapshot = visible();
+            mark::pass(Mark::SnapshotRead);
             self.get(index).snapshot.store(snapshot, Ordering::SeqCst);
             mark::pass(Mark::SnapshotPublished);
             if snapshot >= self.announced.load(Ordering::SeqCst) || planted(Fault::SnapshotRecheck) {
@@ -156,6 +160,25 @@ impl Slots {
         self.get(index).held.store(snapshot, Ordering::SeqCst);
     }
 
+    /// Holds the oldest snapshot in use, and gives it: purge has worked with none that is younger. With none in use it is
+    /// `visible`, the durable position.
+    fn hold_oldest(&self, index: u32, visible: u64) -> u64 {
+        let _no_scan = self.free.lock();
+        let oldest = self.oldest(visible.max(self.announced.load(Ordering::SeqCst)));
+        // A reader that is about to take a newer snapshot may publish one that purge has passed.
+        let oldest = oldest.max(self.horizon.load(Ordering::Relaxed));
+        self.get(index).held.store(oldest, Ordering::SeqCst);
+        oldest
+    }
+
+    /// Oldest snapshot in use, at most `visible`.
+    fn oldest(&self, visible: u64) -> u64 {
+        self.in_use()
+            .flat_map(|s| [&s.snapshot, &s.held])
+            .map(|word| word.load(Ordering::SeqCst))
+            .fold(visible, u64::min)
+    }
+
     /// The oldest snapshot held is a younger one now, or none.
     fn let_go(&self, index: u32, left: Option<u64>) {
         self.get(index).held.store(left.unwrap_or(IDLE), Ordering::Release);
@@ -173,10 +196,9 @@ impl Slots {
         if planted(Fault::PurgeHorizon) {
             return visible;
         }
-        self.in_use()
-            .flat_map(|s| [&s.snapshot, &s.held])
-            .map(|word| word.load(Ordering::SeqCst))
-            .fold(visible, u64::min)
+        let horizon = self.oldest(visible);
+        self.horizon.fetch_max(horizon, Ordering::Relaxed);
+        horizon
     }
 
     /// Least number of a running transaction, at most `next`.
@@ -245,6 +267,18 @@ impl Lease {
         }
     }
 
+    /// Holds the oldest snapshot in use, whoever reads by it: what purge may remove does not grow while the hold lives.
+    /// `visible` is the durable position.
+    pub(crate) fn hold_oldest(self: &Arc<Self>, visible: u64) -> Hold {
+        let mut held = self.held.lock();
+        let snapshot = self.slots.hold_oldest(self.slot, visible);
+        *held.entry(snapshot).or_default() += 1;
+        Hold {
+            lease: self.clone(),
+            snapshot,
+        }
+    }
+
     fn let_go(&self, snapshot: u64) {
         let mut held = self.held.lock();
         let oldest = held.keys().next().copied();
@@ -271,6 +305,13 @@ impl Drop for Lease {
 pub(crate) struct Hold {
     lease: Arc<Lease>,
     snapshot: u64,
+}
+
+impl Hold {
+    /// The snapshot.
+    pub(crate) fn snapshot(&self) -> u64 {
+        self.snapshot
+    }
 }
 
 impl Drop for Hold {
@@ -319,6 +360,25 @@ mod tests {
         drop(again);
         assert_eq!(slots.horizon(40), 40);
         assert_eq!(slots.free.lock().len(), 1);
+    }
+
+    #[test]
+    fn whoever_holds_the_oldest_snapshot_keeps_purge_where_it_is() {
+        let slots = Arc::new(Slots::new());
+        let (reader, builder) = (slots.lease_always(), slots.lease_always());
+        slots.publish(reader.slot, || 10);
+        slots.publish(builder.slot, || 30);
+        let hold = builder.hold_oldest(40);
+        assert_eq!(hold.snapshot(), 10);
+        slots.withdraw(reader.slot);
+        assert_eq!(slots.horizon(50), 10, "its reader has gone, the hold has not");
+        drop(hold);
+        assert_eq!(slots.horizon(50), 30);
+        slots.withdraw(builder.slot);
+        assert_eq!(slots.horizon(60), 60);
+        // A reader that is about to look at what purge has announced, and to take a newer one.
+        slots.get(reader.slot).snapshot.store(55, Ordering::SeqCst);
+        assert_eq!(builder.hold_oldest(60).snapshot(), 60, "purge has worked with 60");
     }
 
     /// There were 4,096 slots; a transaction or reader beyond them waited for one without end, whoever held them. Now those who

@@ -25,17 +25,17 @@ use super::Tx;
 use super::index::{self, NewKeys, Obstacle, Standing};
 use super::locks::{row_name, table_lock};
 use super::queue::Turn;
-use crate::api::{Change, Changed, Insert, Isolation, LockStrength, Locked, Outcome, Wait};
+use crate::api::{Change, Changed, Columns, Insert, Isolation, LockStrength, Locked, Outcome, Wait};
 use crate::catalog::Table;
 use crate::catalog::state::CATALOG_SPACE;
 use crate::error::{Error, Result};
-use crate::large;
-use crate::row::FLAG_EXTERNAL;
-use crate::tree::{BTree, LargeRef};
+use crate::large::{self, Before, Shared, Stored};
+use crate::tree::BTree;
 use crate::undo::record::{DELETED, Kind, NewRecord, TRAILER, Trailer};
 use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
+use std::borrow::Cow;
 
 /// What `Tx::change` asks about a row's newest version; the flag: it is another than the snapshot sees. An answer is worked out from
 /// its arguments alone and keeps nothing: an attempt that was not applied leaves no trace.
@@ -58,10 +58,14 @@ enum Applied {
     WaitFor(u64),
 }
 
-/// A row as it will be stored.
-struct Stored {
-    row: Vec<u8>,
-    refs: Vec<LargeRef>,
+/// The version that a change begins with.
+#[derive(Clone, Copy)]
+struct Old<'a> {
+    trailer: Trailer,
+    /// As it is stored.
+    stored: &'a [u8],
+    /// Its row.
+    before: Before<'a>,
 }
 
 /// Newest version of a row.
@@ -103,7 +107,7 @@ impl Tx {
         }
         let keys = index::new_keys(table, row, None)?;
         index::check_lengths(&keys, row_key)?;
-        let stored = self.store(table, row)?;
+        let stored = large::move_out(self.engine(), table, row, None)?;
         let mut written = false;
         let done = self.insert_stored(table, (row, row_key), &keys, &stored, arbiters, &mut written);
         if !written && !stored.refs.is_empty() {
@@ -234,6 +238,7 @@ impl Tx {
             prev: self.last_undo,
             space: table.space,
             before,
+            shared: Shared::default(),
             key: row_key,
             row: &self.scratch.old,
         };
@@ -284,31 +289,46 @@ impl Tx {
         key: &[u8],
         f: &Decide<'_, E>,
     ) -> std::result::Result<Changed, E> {
-        self.write_table(table)?;
-        let mut value = Vec::new();
-        let newest = self.newest(table, key, &mut value)?;
-        if self.is_disputed(table, key, &newest) {
-            match self.version_seen(table, &value)? {
-                Seen::None => return Ok(Changed::Gone),
-                Seen::Row(row) if f(&row, false)? == Change::Skip => return Ok(Changed::Skipped),
-                Seen::Row(_) | Seen::Unknown => {}
-            }
-        }
-        self.change_found(table, key, (newest, value), f)
+        self.change_reading(table, key, &Columns::All, f)
     }
 
-    /// As `change`, of the newest version even where the snapshot sees none: for INSERT ... ON CONFLICT DO UPDATE, and for rows
-    /// that are locked.
-    pub fn change_newest<E: From<Error>>(
+    /// As `change`, where `f` and who gets the rows read these columns only.
+    ///
+    /// # Errors
+    /// Those of `f`; those of reading, waiting and writing.
+    pub fn change_reading<E: From<Error>>(
         &mut self,
         table: &Table,
         key: &[u8],
+        columns: &Columns,
         f: &Decide<'_, E>,
     ) -> std::result::Result<Changed, E> {
         self.write_table(table)?;
         let mut value = Vec::new();
         let newest = self.newest(table, key, &mut value)?;
-        self.change_found(table, key, (newest, value), f)
+        if self.is_disputed(table, key, &newest) {
+            match self.version_seen(table, &value, columns)? {
+                Seen::None => return Ok(Changed::Gone),
+                Seen::Row(row) if f(&row, false)? == Change::Skip => return Ok(Changed::Skipped),
+                Seen::Row(_) | Seen::Unknown => {}
+            }
+        }
+        self.change_found(table, key, (newest, value), columns, f)
+    }
+
+    /// As `change_reading`, of the newest version even where the snapshot sees none: for INSERT ... ON CONFLICT DO UPDATE, and for
+    /// rows that are locked.
+    pub fn change_newest<E: From<Error>>(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        columns: &Columns,
+        f: &Decide<'_, E>,
+    ) -> std::result::Result<Changed, E> {
+        self.write_table(table)?;
+        let mut value = Vec::new();
+        let newest = self.newest(table, key, &mut value)?;
+        self.change_found(table, key, (newest, value), columns, f)
     }
 
     fn change_found<E: From<Error>>(
@@ -316,10 +336,11 @@ impl Tx {
         table: &Table,
         key: &[u8],
         found: (Newest, Vec<u8>),
+        columns: &Columns,
         f: &Decide<'_, E>,
     ) -> std::result::Result<Changed, E> {
         let mut turn = Turn::default();
-        let done = self.change_in_turn(table, key, found, f, &mut turn);
+        let done = self.change_in_turn(table, key, found, (columns, f), &mut turn);
         self.leave(turn, matches!(done, Ok(Changed::Done { .. })));
         done
     }
@@ -330,7 +351,7 @@ impl Tx {
         table: &Table,
         key: &[u8],
         (mut newest, mut value): (Newest, Vec<u8>),
-        f: &Decide<'_, E>,
+        (columns, f): (&Columns, &Decide<'_, E>),
         turn: &mut Turn,
     ) -> std::result::Result<Changed, E> {
         loop {
@@ -345,13 +366,25 @@ impl Tx {
                 return Ok(Changed::Gone);
             }
             value.truncate(value.len() - TRAILER);
-            let before = index::whole(self.engine(), table, &value)?.into_owned();
+            let pool = &self.engine().pool;
+            let opened = large::open(pool, table, &value)?;
+            let was_whole = matches!(opened, Cow::Owned(_));
+            let before = large::bring_in_some(pool, table, Cow::Borrowed(&*opened), columns)?.into_owned();
             let change = f(&before, moved)?;
+            let old = Old {
+                trailer,
+                stored: &value,
+                before: Before {
+                    opened: &opened,
+                    was_whole,
+                    seen: &before,
+                },
+            };
             let applied = match &change {
                 Change::Skip => return Ok(Changed::Skipped),
                 Change::Keep => self.apply_lock(table, key, trailer, LockStrength::Update)?,
-                Change::Delete => self.apply(table, key, trailer, &value, None, false)?,
-                Change::Update(new) => self.apply_update(table, key, trailer, (&value, &before), new)?,
+                Change::Delete => self.apply(table, key, old, None, false)?,
+                Change::Update(new) => self.apply_update(table, key, old, new)?,
             };
             match applied {
                 Applied::Done => return Ok(Changed::Done { change, before }),
@@ -378,12 +411,12 @@ impl Tx {
     }
 
     /// What the snapshot sees of the row whose newest version `value` holds, or held.
-    fn version_seen(&self, table: &Table, value: &[u8]) -> Result<Seen> {
+    fn version_seen(&self, table: &Table, value: &[u8], columns: &Columns) -> Result<Seen> {
         let mut row = value.to_vec();
         match self.reader.visible_version(&mut row) {
             Ok(false) => Ok(Seen::None),
             Ok(true) => {
-                self.reader.complete(table, &mut row)?;
+                self.reader.complete(table, &mut row, columns)?;
                 Ok(Seen::Row(row))
             }
             // It lies in a tree that this one has replaced.
@@ -406,7 +439,7 @@ impl Tx {
         self.share_table(table)?;
         let newest = self.newest(table, key, row)?;
         let is_seen = matches!(newest, Newest::Missing | Newest::Row { moved: false, .. });
-        if !is_seen && matches!(self.version_seen(table, row)?, Seen::None) {
+        if !is_seen && matches!(self.version_seen(table, row, &Columns::Only([].into()))?, Seen::None) {
             return Ok(Locked::Gone);
         }
         let mut turn = Turn::default();
@@ -416,7 +449,7 @@ impl Tx {
         self.leave(turn, alone);
         if let Ok(Locked::Row { .. }) = done {
             row.truncate(row.len() - TRAILER);
-            self.reader.complete(table, row)?;
+            self.reader.complete(table, row, &Columns::All)?;
             self.wait_built_on()?;
         }
         done
@@ -642,22 +675,15 @@ impl Tx {
         Ok(Applied::Done)
     }
 
-    fn apply_update(
-        &mut self,
-        table: &Table,
-        key: &[u8],
-        seen: Trailer,
-        (stored, row): (&[u8], &[u8]),
-        new: &[u8],
-    ) -> Result<Applied> {
+    fn apply_update(&mut self, table: &Table, key: &[u8], old: Old<'_>, new: &[u8]) -> Result<Applied> {
         let mut new_key = key.to_vec();
         if !table.has_hidden_key() {
             table.key_of_row(new, &mut new_key)?;
         }
         if new_key != key {
-            return self.apply_move(table, key, seen, stored, new);
+            return self.apply_move(table, key, old, new);
         }
-        let keys = index::new_keys(table, new, Some(row))?;
+        let keys = index::new_keys(table, new, Some(old.before.seen))?;
         index::check_lengths(&keys, key)?;
         let unique = index::unique_keys(table, new, &keys)?;
         let engine = self.engine().clone();
@@ -666,13 +692,13 @@ impl Tx {
             match self.find_obstacle(table, new, key, &keys)? {
                 Some(Obstacle::InProgress(by)) => return Ok(Applied::WaitFor(by)),
                 // Of the row as it was seen: one that has changed since is looked at again.
-                Some(Obstacle::Duplicate(..)) if !self.is_still(table, key, seen)? => return Ok(Applied::Moved),
+                Some(Obstacle::Duplicate(..)) if !self.is_still(table, key, old.trailer)? => return Ok(Applied::Moved),
                 Some(Obstacle::Duplicate(index, _)) => return Err(table.unique_violation(Some(index), new)),
                 None => {}
             }
         }
-        let new = self.store(table, new)?;
-        let applied = self.apply(table, key, seen, stored, Some(&new), keys.is_empty());
+        let new = large::move_out(&engine, table, new, Some(old.before))?;
+        let applied = self.apply(table, key, old, Some(&new), keys.is_empty());
         match applied {
             Ok(Applied::Done) => index::enter(&engine, table, &keys, key)?,
             _ => large::free(&engine.pool, table, &new.refs)?,
@@ -680,34 +706,34 @@ impl Tx {
         applied
     }
 
-    /// An update that changes the primary key: the old row goes, the new one comes.
-    fn apply_move(&mut self, table: &Table, key: &[u8], seen: Trailer, stored: &[u8], new: &[u8]) -> Result<Applied> {
+    /// An update that changes the primary key: the old row goes, the new one comes, with large values of its own.
+    fn apply_move(&mut self, table: &Table, key: &[u8], old: Old<'_>, new: &[u8]) -> Result<Applied> {
+        let new = large::bring_in(&self.engine().pool, table, new)?;
         let before = self.savepoint();
-        match self.apply(table, key, seen, stored, None, false)? {
+        match self.apply(table, key, old, None, false)? {
             Applied::Done => {}
             other => return Ok(other),
         }
-        let inserted = self.insert(table, new);
+        let inserted = self.insert(table, &new);
         if !matches!(inserted, Ok(Insert::Done)) {
             self.rollback_to(&before)?;
         }
         match inserted? {
             Insert::Done => Ok(Applied::Done),
-            Insert::Duplicate { index, .. } => Err(table.unique_violation(index, new)),
+            Insert::Duplicate { index, .. } => Err(table.unique_violation(index, &new)),
         }
     }
 
-    /// Gives the row another version (None: marks it deleted), if it is still as `seen`, whose stored bytes are `old`.
-    /// `same_keys`: no index key changes.
+    /// Gives the row another version (None: marks it deleted), if it is still the `old` one. `same_keys`: no index key changes.
     fn apply(
         &mut self,
         table: &Table,
         key: &[u8],
-        seen: Trailer,
-        old: &[u8],
+        old: Old<'_>,
         new: Option<&Stored>,
         same_keys: bool,
     ) -> Result<Applied> {
+        let (seen, old) = (old.trailer, old.stored);
         let engine = self.engine().clone();
         let (tree, own) = (BTree { space: table.space }, self.reader.own);
         let mut m = engine.pool.mtr();
@@ -728,8 +754,8 @@ impl Tx {
             return Ok(Applied::WaitFor(by));
         }
         let kind = if new.is_some() { Kind::Update } else { Kind::Delete };
-        let outside = old.first().is_some_and(|flags| flags & FLAG_EXTERNAL != 0);
-        let plain = same_keys && !outside && table.space != CATALOG_SPACE;
+        let ends_chains = large::is_external(old) && !new.is_some_and(|new| new.shares_all);
+        let plain = same_keys && !ends_chains && table.space != CATALOG_SPACE;
         let record = NewRecord {
             kind,
             plain,
@@ -737,6 +763,7 @@ impl Tx {
             prev: self.last_undo,
             space: table.space,
             before: seen,
+            shared: new.map_or(Shared::default(), |new| new.shared),
             key,
             row: old,
         };
@@ -763,11 +790,6 @@ impl Tx {
         }
         m.commit();
         Ok(Applied::Done)
-    }
-
-    fn store(&self, table: &Table, row: &[u8]) -> Result<Stored> {
-        let (row, refs) = large::move_out(self.engine(), table, row)?;
-        Ok(Stored { row, refs })
     }
 
     /// Makes sure that this transaction may write rows of the table: number, segment, shared table lock, newest definition.

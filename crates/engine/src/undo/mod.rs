@@ -30,8 +30,9 @@ use crate::error::{Error, Result};
 use crate::pool::{BufferPool, Mtr, PageH};
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{PAGE_SIZE, PageId};
-use record::{AT_FLAGS, FLAG_UNDONE, HEADER, NewRecord, UndoRecord};
+use record::{AT_FLAGS, FLAG_PLAIN, FLAG_UNDONE, HEADER, NewRecord, UndoRecord};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -480,7 +481,22 @@ pub(crate) fn latch_record(m: &mut Mtr<'_>, pointer: u64) -> Result<PageH> {
 /// Marks the record, whose page is latched, undone.
 pub(crate) fn mark_undone(m: &mut Mtr<'_>, h: PageH, pointer: u64) {
     let (_, position) = split(pointer);
-    m.write(h, offset_of(position) + AT_FLAGS, &[FLAG_UNDONE]);
+    if !planted(Fault::UndoneMark) {
+        m.write(h, offset_of(position) + AT_FLAGS, &[FLAG_UNDONE]);
+    }
+}
+
+/// The record is not plain any more: an index was made whose key its change has changed. Purge has not passed it.
+pub(crate) fn unmark_plain(pool: &BufferPool, pointer: u64) -> Result<()> {
+    let mut m = pool.mtr();
+    let h = latch_record(&mut m, pointer)?;
+    let at = offset_of(split(pointer).1) + AT_FLAGS;
+    let flags = m.view(h).u8(at);
+    if flags & FLAG_PLAIN != 0 {
+        m.write(h, at, &[flags & !FLAG_PLAIN]);
+    }
+    m.commit();
+    Ok(())
 }
 
 /// Whether purge has already passed the record.

@@ -12,14 +12,19 @@
 //! 28 u32 row_len    previous row
 //! 32 u64 row_tx     ┐
 //! 40 u64 row_undo   │ trailer of the previous row
-//! 48 u8  row_flags  ┘ (7 bytes unused)
+//! 48 u8  row_flags  ┘
+//! 52 u32 shared     large values of the previous row that the new one has, too (`large::Shared`)
 //! 56 key, previous row
 //! ```
 
 use crate::error::{Error, Result};
+use crate::large::Shared;
 
 /// Bytes before the key.
 pub(crate) const HEADER: usize = 56;
+/// Offset of the shared large values.
+const AT_SHARED: usize = 52;
+const _: () = assert!(AT_SHARED + 4 == HEADER);
 /// Offset of the flags byte.
 pub(crate) const AT_FLAGS: usize = 5;
 /// The change has been taken back.
@@ -94,6 +99,7 @@ pub(crate) struct UndoRecord {
     pub prev: u64,
     pub space: u32,
     pub before: Trailer,
+    pub shared: Shared,
     pub key: Vec<u8>,
     pub row: Vec<u8>,
 }
@@ -111,6 +117,7 @@ pub(crate) struct NewRecord<'a> {
     pub prev: u64,
     pub space: u32,
     pub before: Trailer,
+    pub shared: Shared,
     pub key: &'a [u8],
     pub row: &'a [u8],
 }
@@ -137,7 +144,8 @@ impl NewRecord<'_> {
         out.extend_from_slice(&self.space.to_le_bytes());
         out.extend_from_slice(&(self.row.len() as u32).to_le_bytes());
         out.extend_from_slice(&self.before.encode());
-        out.resize(HEADER, 0);
+        out.resize(AT_SHARED, 0);
+        out.extend_from_slice(&self.shared.0.to_le_bytes());
         out.extend_from_slice(self.key);
         out.extend_from_slice(self.row);
         out.resize(self.len(), 0);
@@ -177,6 +185,7 @@ impl UndoRecord {
                 undo: u64_at(bytes, 40),
                 flags: bytes[48],
             },
+            shared: Shared(u32_at(bytes, AT_SHARED)),
             key: bytes[HEADER..row_at].to_vec(),
             row: bytes[row_at..row_at + row_len].to_vec(),
         })
@@ -213,6 +222,7 @@ mod tests {
             prev: 5,
             space: 1000,
             before,
+            shared: Shared(5),
             key: b"key",
             row: b"some row",
         };
@@ -221,8 +231,8 @@ mod tests {
         assert_eq!(bytes.len(), new.len());
         let read = UndoRecord::decode(&bytes).unwrap();
         assert_eq!(
-            (read.kind, read.tx, read.prev, read.space, read.before),
-            (Kind::Update, 12, 5, 1000, before)
+            (read.kind, read.tx, read.prev, read.space, read.before, read.shared),
+            (Kind::Update, 12, 5, 1000, before, Shared(5))
         );
         assert_eq!(
             (read.key.as_slice(), read.row.as_slice()),

@@ -258,3 +258,80 @@ fn sequences_never_repeat() {
     drop(tx);
     engine.shutdown().unwrap();
 }
+
+/// An index that is made beside old versions has their entries. Purge passed by the records of those versions, which had changed no
+/// key of the indexes that there were, and their entries stayed for good.
+#[test]
+fn an_index_made_beside_old_versions_keeps_none_of_their_entries() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), MemoryKind::Dram);
+    let table = create(&engine, "t", false);
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    for id in 0..50 {
+        insert(&mut tx, &table, id, id, "first").unwrap();
+    }
+    tx.commit().unwrap();
+    let mut old = engine.begin(Isolation::RepeatableRead);
+    old.begin_statement();
+    for text in ["second", "third", "third", "first", "last"] {
+        tx.begin(Isolation::ReadCommitted);
+        for id in 0..50 {
+            update(&mut tx, &table, id, id, text).unwrap();
+        }
+        tx.commit().unwrap();
+    }
+    tx.begin(Isolation::ReadCommitted);
+    tx.begin_statement();
+    let new = NewIndex {
+        name: "t_c".into(),
+        columns: vec![2],
+        unique: false,
+        constraint: false,
+    };
+    let table = tx.create_index(&table, new).unwrap();
+    tx.commit().unwrap();
+    let seen = by_index(&old, &table, 1, KeyRange::all());
+    assert_eq!(seen.len(), 50);
+    assert!(seen.iter().all(|row| row.2 == "first"));
+    drop(old);
+    engine.vacuum().unwrap();
+    let report = engine.check().unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    assert_eq!(report.entries_of_others, 0, "{:#?}", report.summary);
+    drop(tx);
+    engine.shutdown().unwrap();
+}
+
+/// While an index was being dropped purge knew nothing of it any more. The drop was taken back, and the entries of all that purge had
+/// passed meanwhile stayed for good.
+#[test]
+fn an_index_whose_drop_is_taken_back_has_no_entries_of_what_was_purged_meanwhile() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), MemoryKind::Cxl);
+    let table = create(&engine, "t", false);
+    let mut tx = engine.tx();
+    tx.begin(Isolation::ReadCommitted);
+    for id in 0..50 {
+        insert(&mut tx, &table, id, id, "c").unwrap();
+    }
+    tx.commit().unwrap();
+    let mut old = engine.begin(Isolation::RepeatableRead);
+    old.begin_statement();
+    tx.begin(Isolation::ReadCommitted);
+    for id in 0..50 {
+        update(&mut tx, &table, id, 1000 + id, "c").unwrap();
+    }
+    tx.commit().unwrap();
+    tx.begin(Isolation::ReadCommitted);
+    tx.begin_statement();
+    tx.drop_index(&table, 0).unwrap();
+    drop(old);
+    engine.vacuum().unwrap();
+    tx.rollback().unwrap();
+    engine.vacuum().unwrap();
+    let report = engine.check().unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    assert_eq!(report.entries_of_others, 0, "{:#?}", report.summary);
+    drop(tx);
+    engine.shutdown().unwrap();
+}

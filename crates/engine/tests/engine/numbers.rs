@@ -1,6 +1,6 @@
-//! Numbers that come to their ends: undo segments whose pages go round, numbers of spaces that are used again.
+//! Numbers that come to their ends: undo segments whose pages go round, numbers of spaces and objects that are used again.
 //!
-//! Undo positions ended with the file system's longest file, and segments that had come there were given out again first. Numbers of
+//! Ids of tables were refused at the end of their 32 bits. Undo positions ended with the file system's longest file, and segments that had come there were given out again first. Numbers of
 //! spaces ran into those of undo segments.
 
 use crate::common::*;
@@ -217,4 +217,84 @@ fn numbers_of_spaces_come_again_when_nothing_names_them() {
         check(&engine);
         engine.shutdown().unwrap();
     }
+}
+
+/// Ids of a table, its primary key and its indexes.
+fn ids(table: &Table) -> Vec<u32> {
+    let primary = table.primary_key.iter().map(|p| p.id);
+    let indexes = table.indexes.iter().map(|i| i.id);
+    std::iter::once(table.id).chain(primary).chain(indexes).collect()
+}
+
+#[test]
+fn ids_of_objects_come_again_when_nothing_names_them() {
+    for (object, object_end, tables) in [(16384, 16384 + 64, 90), (u32::MAX - 9, u32::MAX, 20)] {
+        let dir = tempfile::tempdir().unwrap();
+        let origins = Origins {
+            object,
+            object_end,
+            ..Origins::default()
+        };
+        let mut engine = begin(dir.path(), origins);
+        make(&engine, "kept", 77);
+        let mut live = std::collections::VecDeque::new();
+        for k in 0..tables {
+            make(&engine, &format!("t{k}"), k);
+            live.push_back(k);
+            if live.len() > 6 {
+                unmake(&engine, &format!("t{}", live.pop_front().unwrap()));
+            }
+            if k % 15 == 14 {
+                engine = crashed(dir.path(), engine, k % 2 == 0);
+            }
+            let tx = engine.begin(Isolation::ReadCommitted);
+            let all_ids: Vec<u32> = tx.tables().unwrap().iter().flat_map(|t| ids(t)).collect();
+            let different: std::collections::BTreeSet<u32> = all_ids.iter().copied().collect();
+            assert_eq!(different.len(), all_ids.len(), "an id stands twice: {all_ids:?}");
+            assert!(
+                different.iter().all(|id| (16384..object_end).contains(id)),
+                "{different:?}"
+            );
+            for k in &live {
+                let table = tx.table(&format!("t{k}")).unwrap().unwrap();
+                assert_eq!(all(&tx, &table), [(1, *k, format!("t{k}"))]);
+            }
+            let kept = tx.table("kept").unwrap().unwrap();
+            assert_eq!(get(&tx, &kept, 1), Some((1, 77, "kept".into())));
+        }
+        check(&engine);
+        engine.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn a_handle_of_a_former_table_is_not_taken_for_one_that_has_its_id() {
+    let dir = tempfile::tempdir().unwrap();
+    let origins = Origins {
+        object: 16384,
+        object_end: 16384 + 32,
+        ..Origins::default()
+    };
+    let engine = begin(dir.path(), origins);
+    make(&engine, "first", 1);
+    let handle = engine.begin(Isolation::ReadCommitted).table("first").unwrap().unwrap();
+    unmake(&engine, "first");
+    let mut heir = None;
+    for k in 0..40 {
+        let name = format!("t{k}");
+        make(&engine, &name, k);
+        let made = engine.begin(Isolation::ReadCommitted).table(&name).unwrap().unwrap();
+        if made.id == handle.id {
+            heir = Some(made);
+            break;
+        }
+        unmake(&engine, &name);
+    }
+    let heir = heir.expect("the id comes again");
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    let refused = insert(&mut tx, &handle, 2, 2, "lost").expect_err("the table is gone");
+    assert!(matches!(refused, Error::StaleTable(_)), "{refused:?}");
+    tx.rollback().unwrap();
+    assert_eq!(all(&engine.begin(Isolation::ReadCommitted), &heir).len(), 1);
+    engine.shutdown().unwrap();
 }

@@ -22,6 +22,7 @@ use super::slot::{Slot, Use};
 use super::{Attached, FarAttached, GlobalAddress, SLAB_OBJECT_MAX, Space};
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use core::ops::Deref;
@@ -413,7 +414,9 @@ impl Shelf {
             let size = class.size();
             let address = GlobalAddress::new(part.number(), slab.slot, index * size as u32, slab.generation)?;
             let span = part.region().span(part.at(address.place()), size);
-            span.zero(0, size as usize);
+            if !planted(Fault::ObjectZero) {
+                span.zero(0, size as usize);
+            }
             Ok(Some(address))
         })
     }
@@ -534,7 +537,7 @@ impl Part {
         let live = self.live(slab.slot, word);
         let mut now = live.load(Ordering::Relaxed);
         while now >> bit & 1 == 0 {
-            if now >> GENERATION_SHIFT != u64::from(slab.generation) {
+            if now >> GENERATION_SHIFT != u64::from(slab.generation) && !planted(Fault::LiveGeneration) {
                 let (slot, generation) = (slab.slot, slab.generation);
                 return Err(Error::Revoked(format!(
                     "slot {slot} is not this session's any more: {now:#x} is not of generation {generation}"

@@ -165,7 +165,7 @@ impl Exploration<'_> {
         for number in 0..jobs {
             workers.push(self.start(number, self.order.first + number as u64, &sender)?);
         }
-        while !workers.is_empty() && self.failure.is_none() {
+        while !workers.is_empty() && self.failure.is_none() && !self.is_time_up() {
             match words.recv_timeout(Duration::from_secs(1)) {
                 Ok((number, Word::Line(line))) => self.hear(&mut workers, number, &line),
                 Ok((number, Word::End)) => self.ended(&mut workers, number, &sender)?,
@@ -306,9 +306,6 @@ impl Exploration<'_> {
                     .lines
                     .push(format!("nothing was heard for {} s: it hangs", SILENCE_MAX.as_secs()));
                 self.failure = Some(failure);
-            } else if self.is_time_up() {
-                let _ = worker.child.kill();
-                worker.seed = None;
             }
         }
     }

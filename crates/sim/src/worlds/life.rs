@@ -27,6 +27,8 @@ pub struct Site {
     pub mode: Option<&'static str>,
     /// It begins anew: there is nothing yet.
     pub first: bool,
+    /// It leaves its region where it is, and works in memory of its own: what the region holds is the past for the next life.
+    pub aside: bool,
     /// Remote memory, if it has any.
     pub far: Option<Arc<Far>>,
 }
@@ -68,7 +70,8 @@ fn try_live(shared: &Arc<Shared>, site: &Site) -> Result<()> {
         .collect();
     sessions.extend(site.far.is_some().then(|| start_tender(shared, &engine)));
     let often = matches!(shared.plan.name, Name::Crash | Name::Tiered);
-    if shared.plan.rot || shared.plan.name == Name::Backup || draw.one_in(if often { 2 } else { 3 }) {
+    if shared.plan.rot || shared.plan.calm || shared.plan.name == Name::Backup || draw.one_in(if often { 2 } else { 3 })
+    {
         disturb(shared, &engine, site, &mut draw)?;
     }
     for session in sessions {
@@ -87,12 +90,15 @@ fn options(shared: &Shared, site: &Site) -> Result<EngineOptions> {
             None => EngineOptions::new("/data", MemoryKind::Dram, 0),
         };
         options.tuning = shared.plan.tuning;
+        options.origins = shared.plan.origins;
         return options.with_frames(tier.frames);
     }
-    let mut options = EngineOptions::new("/data", MemoryKind::Cxl, shared.plan.memory);
-    options.region = Some(site.region.clone());
+    let kind = if site.aside { MemoryKind::Dram } else { MemoryKind::Cxl };
+    let mut options = EngineOptions::new("/data", kind, shared.plan.memory);
+    options.region = (!site.aside).then(|| site.region.clone());
     options.tuning = shared.plan.tuning;
-    options.survive = if shared.plan.host {
+    options.origins = shared.plan.origins;
+    options.survive = if shared.plan.host && !site.aside {
         Survive::Host
     } else {
         Survive::Process
@@ -182,8 +188,10 @@ fn count_remote(shared: &Shared, engine: &Engine, before: &mut [u64; 4]) {
 /// What administrators do beside: checkpoints, purge, checks.
 fn disturb(shared: &Arc<Shared>, engine: &Arc<Engine>, site: &Site, draw: &mut Draw) -> Result<()> {
     while !shared.is_stopping() {
-        rt::sleep(Nanos(draw.below(1_000_000)));
+        let calm = shared.plan.calm;
+        rt::sleep(Nanos(draw.below(if calm { 100_000 } else { 1_000_000 })));
         let done = match draw.below(8) {
+            0..7 if calm => save_all(shared, engine),
             0..3 => engine.vacuum().map(drop),
             3..5 => checkpoint(shared, engine),
             5 => save_all(shared, engine),
@@ -210,7 +218,7 @@ fn checkpoint(shared: &Shared, engine: &Engine) -> Result<()> {
 
 /// A checkpoint after all pages are written, where it matters what the disk has of them.
 fn save_all(shared: &Shared, engine: &Engine) -> Result<()> {
-    if shared.plan.rot || shared.plan.tier.is_some() {
+    if shared.plan.rot || shared.plan.calm || shared.plan.tier.is_some() {
         engine.buffer().flush_all()?;
     }
     checkpoint(shared, engine)
@@ -239,10 +247,6 @@ fn check_at_rest(shared: &Shared, engine: &Arc<Engine>, site: &Site) -> Result<(
     engine.buffer().storage().log().flush_all()?;
     while engine.vacuum()? > 0 {}
     check(shared, engine, site)?;
-    // An index that is made beside old versions gets their entries, and purge passes some of those by: see docs/sim.md.
-    if shared.plan.definers > 0 {
-        return Ok(());
-    }
     let report = engine.check()?;
     if report.entries_of_others > 0 {
         let lines = report.summary;

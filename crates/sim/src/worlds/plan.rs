@@ -4,10 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use cenote_base::rt::Nanos;
-use cenote_base::rt::mark::{Aim, Mark};
+use cenote_base::rt::mark::Mark;
 use cenote_base::rt::os::mix;
-use cenote_engine::{EngineOptions, MemoryKind, Tuning};
+use cenote_engine::{EngineOptions, MemoryKind, Origins, Tuning};
 
+use super::hunt::{End, Hunt, Slow};
 use super::rows::Shape;
 
 /// A world: what goes on in it, and which faults befall it.
@@ -183,8 +184,12 @@ pub struct Plan {
     pub shape: Shape,
     /// Sizes at which the engine begins something: small ones, as a rule.
     pub tuning: Tuning,
-    /// A window in which threads stand still now and then.
-    pub aim: Option<Aim>,
+    /// Where the numbers of the database begin: near an end, as a rule.
+    pub origins: Origins,
+    /// Where threads stand still, lives end, and storage is slow.
+    pub hunt: Hunt,
+    /// Few write, and all is written back again and again: checkpoints come up to the end of the log.
+    pub calm: bool,
     /// Remote memory below the frames.
     pub tier: Option<Tier>,
     /// Bytes of a host's cache; `None`: as usual.
@@ -267,6 +272,9 @@ impl Draw {
     }
 }
 
+/// Statements of a large transaction, at most.
+const BULK: u64 = 200;
+
 impl Plan {
     /// Draws the world of a seed, within limits.
     pub fn draw(name: Name, seed: u64, limits: Limits) -> Plan {
@@ -309,14 +317,16 @@ impl Plan {
             memory: draw.of(&[8, 10, 12]) << 20,
             shape,
             tuning: Tuning::default(),
-            aim: None,
+            origins: Origins::default(),
+            hunt: Hunt::default(),
+            calm: false,
             tier: None,
             cache: None,
             rot: name == Name::Disk && draw.one_in(3),
             pods: None,
             grants: None,
         };
-        let drawn = drawn.with_thresholds(limits);
+        let drawn = drawn.with_thresholds(limits).with_a_hunt(limits);
         match name {
             Name::Tiered => drawn.over_remote_memory(limits, &mut draw),
             Name::DeviceLoss => drawn.on_a_device_that_goes(&mut draw),
@@ -326,8 +336,7 @@ impl Plan {
         }
     }
 
-    /// From a sequence of its own: the thresholds of the engine, how much it has to keep out of memory, and where its threads stand
-    /// still.
+    /// From a sequence of its own: the thresholds of the engine, and how much it has to keep out of memory.
     fn with_thresholds(mut self, limits: Limits) -> Plan {
         let mut draw = Draw(mix(self.seed ^ 0x7468_7265_7368) ^ self.name as u64);
         let usual = Tuning::default();
@@ -335,16 +344,12 @@ impl Plan {
             log_limit: draw.of(&[32 << 10, 128 << 10, 512 << 10, usual.log_limit]),
             flush_turn: Nanos::from_micros(draw.of(&[500, 2_000, 20_000, 100_000])),
             segment_bytes: draw.of(&[256 << 10, 1 << 20, usual.segment_bytes]),
-            scan_limit: draw.of(&[0, usual.scan_limit, usual.scan_limit]),
+            scan_limit: draw.of(&[0, 0, usual.scan_limit]),
+            survey_part: 32,
             status_ring: draw.of(&[4, 32, 512, usual.status_ring]),
             tx_block: draw.of(&[16, 1 << 10, usual.tx_block]),
             give_back_pages: draw.of(&[1, 2, 8, usual.give_back_pages]),
         };
-        self.aim = draw.one_in(2).then(|| Aim {
-            at: draw.of(&Mark::WINDOWS),
-            one_in: draw.of(&[20, 100, 500]),
-            most: Nanos::from_micros(draw.of(&[100, 2_000, 20_000])),
-        });
         let large = matches!(
             self.name,
             Name::Transactions | Name::Crash | Name::HostLoss | Name::Handover | Name::Backup
@@ -353,6 +358,55 @@ impl Plan {
             self.hold_more_than_memory(limits, &mut draw);
         }
         self
+    }
+
+    /// From a sequence of its own: what the seed hunts for, and where numbers begin.
+    fn with_a_hunt(mut self, limits: Limits) -> Plan {
+        let mut draw = Draw(mix(self.seed ^ 0x6875_6E74) ^ self.name as u64);
+        self.hunt = Hunt::draw(self.name, &mut draw);
+        self.origins = origins(self.name, self.tuning.tx_block, &mut draw);
+        self.calm = draw.one_in(4);
+        self.suit(limits, &mut draw);
+        if self.statements == BULK {
+            self.hunt.slow = Some(Slow {
+                part: "/log",
+                one_in: 1,
+                time: Nanos::from_millis(20),
+            });
+        }
+        self.calm &= matches!(self.name, Name::Crash | Name::HostLoss);
+        if self.calm {
+            self.sessions = self.sessions.min(2);
+            self.reading = draw.of(&[10, 70]);
+            self.rows = self.rows.max(40).min(limits.rows.max(1));
+        }
+        self
+    }
+
+    /// Sizes at which what the seed hunts for can happen.
+    fn suit(&mut self, limits: Limits, draw: &mut Draw) {
+        if let Some(End::At(Mark::SegmentRetired | Mark::CheckpointMoved, _)) = self.hunt.end {
+            self.tuning.log_limit = draw.of(&[32 << 10, 128 << 10]);
+            self.tuning.segment_bytes = 64 << 10;
+        }
+        let Some(aim) = self.hunt.aim else { return };
+        match (aim.at, aim.until) {
+            (_, Some(Mark::CheckpointMoved)) => {
+                // A flush of everything waits for the page that the thread in the window has latched: the log's length asks for less.
+                self.calm = false;
+                self.tuning.log_limit = draw.of(&[32 << 10, 128 << 10]);
+                self.tuning.flush_turn = Nanos::from_micros(500);
+            }
+            (_, Some(Mark::CtsGivenBack)) => {
+                self.origins.tx = 2044 * (1 + draw.below(1 << 30)) - draw.below(300);
+                self.tuning.status_ring = 4;
+                self.tuning.give_back_pages = 1;
+            }
+            (Mark::ListChanging | Mark::FrameFound, _) if self.tier.is_none() => {
+                self.hold_more_than_memory(limits, draw)
+            }
+            _ => {}
+        }
     }
 
     /// More pages than frames: long rows, and as few frames as there may be, or a few more.
@@ -364,6 +418,11 @@ impl Plan {
         self.rows = draw.of(&[150, 400]).min(limits.rows.max(1));
         self.shape.uniques = (self.rows as u64 * 2).max(8);
         self.shape.length = draw.of(&[1500, 4000]);
+        // Few and large transactions: more redo than the ring holds, before any of it need be durable.
+        if draw.one_in(4) {
+            self.statements = BULK.min(limits.statements.max(1));
+            self.transactions = (self.transactions / 20).max(1);
+        }
     }
 
     /// Two hosts; what is in their caches when the device goes is much or little.
@@ -416,6 +475,52 @@ impl Plan {
             slots: draw.of(&[40, 90, 300, 1000]),
         });
         self
+    }
+}
+
+/// Where the numbers of a database begin: just below what words once held, or a page of timestamps ends, or a lap of undo.
+fn origins(world: Name, tx_block: u64, draw: &mut Draw) -> Origins {
+    let usual = Origins::default();
+    if draw.one_in(3) {
+        return usual;
+    }
+    let below = |end: u64, by: u64| (end - by) & !4095;
+    let log = [
+        usual.log,
+        below(1 << 32, 64 << 10),
+        below(1 << 48, 64 << 10),
+        below(1 << 48, 1 << 20),
+        1 << 56,
+    ];
+    // A page of timestamps, of 2,044 transactions, is full after the first few hundred.
+    let page_end = 2044 * (1 + draw.below(1 << 30));
+    let tx = [
+        usual.tx,
+        page_end - draw.below(600),
+        page_end - draw.below(600),
+        (1 << 32) - 300,
+        (1 << 52) - (1 << 20),
+    ];
+    let spaces = if world == Name::Ddl {
+        draw.of(&[60, 200, 1_000])
+    } else {
+        200
+    };
+    let space = draw.of(&[usual.space, 0x7FFF_FF00, usual.space_end - spaces]);
+    Origins {
+        log: draw.of(&log),
+        tx: draw.of(&tx),
+        // Each start leaves the rest of a block of numbers out: a small circle is for small blocks.
+        cts_pages: if tx_block <= 1 << 10 { 128 } else { usual.cts_pages },
+        undo_pages: draw.of(&[512, 512, usual.undo_pages]),
+        undo_lap: draw.of(&[0, 252, 253]),
+        space,
+        space_end: if space < 0x7FFF_0000 {
+            space + spaces
+        } else {
+            usual.space_end
+        },
+        ..usual
     }
 }
 

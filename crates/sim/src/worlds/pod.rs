@@ -75,6 +75,8 @@ enum Region {
     Own,
 }
 
+/// A world of an engine takes a few million steps; one that goes on for longer hangs.
+const STEPS_MOST: u64 = 120_000_000;
 /// The simulated device.
 const DEVICE: &str = "cxl";
 
@@ -112,14 +114,14 @@ impl Region {
 pub fn run(plan: Plan) -> Verdict {
     let shared = Arc::new(Shared::new(plan));
     drop((fault::ended(), panics::take(), scene::take(), mark::take()));
-    mark::aim(shared.plan.aim);
+    mark::aim(shared.plan.hunt.aim);
     let mut digest = shared.plan.seed;
     let _rare = (digest % 2 == 1).then(|| fault::plant(Fault::StalledLook));
     let world = World::new(shared.plan.schedule, Pace::Explore, topology(&shared.plan));
     let world = world.map(|world| match shared.plan.name {
         Name::Pool => world.with_step_limit(pool::STEPS_MOST),
         Name::Grants => world.with_step_limit(grants::STEPS_MOST),
-        _ => world,
+        _ => world.with_step_limit(STEPS_MOST),
     });
     let outcome = world.map(|world| catch_unwind(AssertUnwindSafe(|| world.run(|w| play(&shared, w)))));
     match outcome {
@@ -131,6 +133,7 @@ pub fn run(plan: Plan) -> Verdict {
         Err(error) => shared.fail(error.to_string()),
     }
     mark::aim(None);
+    mark::strike(None);
     for (mark, n) in mark::take() {
         shared.add(&format!("passed: {}", mark.text()), n);
     }
@@ -201,11 +204,15 @@ fn lives(shared: &Arc<Shared>, world: &World) {
         if host != remains.host {
             shared.befalls("handovers");
         }
+        let aside = shared.plan.name == Name::Crash && life > 0 && draw.one_in(8);
+        shared.add("lives beside the region", u64::from(aside));
         let site = Site {
             region: remains.region.path(),
             life,
+            aside,
             mode: remains
                 .mode
+                .filter(|_| !aside)
                 .filter(|mode| host == remains.host || shared.plan.host || *mode != "instant"),
             first: life == 0,
             // Now and then without it: what it has is not believed by the one after.
@@ -316,18 +323,25 @@ fn one_life(shared: &Arc<Shared>, world: &World, host: usize, site: &Site, regio
     let files = world.files(host);
     let slow = draw.of(&[150, 150, 150, 2_000]);
     files.set_sync_time(Nanos::from_micros(draw.below(slow)));
+    let may_end = !last
+        && matches!(
+            death,
+            Death::Kill | Death::PowerCut | Death::HostLoss | Death::DeviceLoss
+        );
+    plan.hunt.begin_life(&files, may_end, draw);
     let process = {
         let (shared, site) = (shared.clone(), site.clone());
         world.process(host, "engine", move || live(&shared, &site))
     };
     let early = !last && matches!(plan.name, Name::Crash | Name::Tiered) && draw.one_in(3);
-    await_end(shared, world, site, &process, early, draw, &files);
+    await_end(shared, world, site, &process, (early, may_end), draw, &files);
     if death == Death::Order {
         shared.stop();
         if let Exit::Panicked(why) = process.join() {
             shared.fail(format!("life {}: {why}", site.life));
         }
     }
+    mark::strike(None);
     if death == Death::DeviceLoss {
         world.lose_device(0);
         await_machine_check(&process, draw);
@@ -373,7 +387,7 @@ fn one_life(shared: &Arc<Shared>, world: &World, host: usize, site: &Site, regio
     heal(&files);
     Remains {
         region,
-        mode: mode.filter(|_| !spoiled),
+        mode: mode.filter(|_| !spoiled && !site.aside),
         host,
         may_move: !matches!(death, Death::Kill | Death::Itself),
         cut_off: (death == Death::LinkLoss).then_some(host),
@@ -448,7 +462,7 @@ fn await_end(
     world: &World,
     site: &Site,
     process: &Process,
-    early: bool,
+    (early, may_end): (bool, bool),
     draw: &mut Draw,
     files: &MemFs,
 ) {
@@ -472,6 +486,12 @@ fn await_end(
     let mut bad_for = 0;
     while shared.ended() < goal && !shared.has_failed() && process.is_running() {
         rt::sleep(Nanos::from_micros(20));
+        if mark::is_struck() {
+            return shared.befalls("ends at a pass");
+        }
+        if let Some(transactions) = shared.plan.hunt.is_behind().filter(|_| may_end) {
+            return await_some(shared, transactions);
+        }
         if shared.ended() >= spoiled_at && !shared.is_disk_bad() && !last {
             spoil(shared, draw, files);
         }
@@ -499,6 +519,15 @@ fn await_end(
         rt::sleep(Nanos::from_micros(10));
     }
     rt::sleep(Nanos(draw.below(150_000)));
+}
+
+/// The life ends behind a window in which a thread stood still: at once, or when a few transactions more have ended.
+fn await_some(shared: &Shared, transactions: u64) {
+    shared.befalls("ends behind a window");
+    let (goal, end) = (shared.ended() + transactions, rt::now() + Nanos::from_millis(20));
+    while shared.ended() < goal && rt::now() < end {
+        rt::sleep(Nanos::from_micros(20));
+    }
 }
 
 /// A pause of a host, or a step of its clock: neither may do harm.

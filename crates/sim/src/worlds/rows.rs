@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use cenote_base::rt::os::mix;
 use cenote_engine::{
-    ColumnDef, ColumnType, Datum, DatumRef, Direction, KeyRange, NewIndex, NewTable, Reader, Result, RowBatch, Table,
+    ColumnDef, ColumnType, Columns, Datum, DatumRef, Direction, Error, KeyRange, NewIndex, NewTable, Reader, Result,
+    RowBatch, Table,
 };
 
 use crate::check::history::color;
@@ -17,6 +18,9 @@ pub const DEFINED_ROWS: i32 = 3;
 /// Positions of the columns.
 const ID: usize = 0;
 const TAG: usize = 3;
+/// The tag of the write that gave the row its text.
+const TEXT_OF: usize = 4;
+const TEXT: usize = 5;
 
 /// A table's name.
 pub fn name(table: u8) -> String {
@@ -47,6 +51,7 @@ pub fn new_table(table: u8) -> NewTable {
             column("k", ColumnType::Int4, true),
             column("u", ColumnType::Int4, false),
             column("tag", ColumnType::Int8, true),
+            column("text_of", ColumnType::Int8, true),
             column("c", ColumnType::Text, true),
         ],
         primary_key: Some((format!("{name}_pkey"), vec![ID])),
@@ -79,6 +84,10 @@ pub struct Shape {
 impl Shape {
     /// The row's bytes.
     pub fn encode(&self, table: &Table, id: i32, tag: Tag) -> Result<Vec<u8>> {
+        self.encode_with_text(table, id, tag, tag)
+    }
+
+    fn encode_with_text(&self, table: &Table, id: i32, tag: Tag, text_of: Tag) -> Result<Vec<u8>> {
         let mut row = Vec::new();
         let hash = mix(tag ^ id as u64);
         let unique = match hash % 3 {
@@ -90,7 +99,8 @@ impl Shape {
             Datum::Int4(color(tag)),
             unique,
             Datum::Int8(tag as i64),
-            Datum::Text(self.text(tag)),
+            Datum::Int8(text_of as i64),
+            Datum::Text(self.text(text_of)),
         ];
         table.layout().encode(&values, &mut row)?;
         Ok(row)
@@ -106,13 +116,21 @@ impl Shape {
         letters.iter().cycle().take(length as usize).collect()
     }
 
-    /// A row's id and tag, if all else in it follows from them.
+    /// A row's id and tag, if all else in it follows from them. A text that was left on overflow pages is not looked at.
     pub fn decode(&self, table: &Table, row: &[u8]) -> std::result::Result<(i32, Tag), String> {
-        let (id, tag) = match (table.layout().column(row, ID), table.layout().column(row, TAG)) {
-            (Ok(DatumRef::Int4(id)), Ok(DatumRef::Int8(tag))) => (id, tag as Tag),
+        let layout = table.layout();
+        let column = |column| layout.column(row, column);
+        let (id, tag, text_of) = match (column(ID), column(TAG), column(TEXT_OF)) {
+            (Ok(DatumRef::Int4(id)), Ok(DatumRef::Int8(tag)), Ok(DatumRef::Int8(text))) => {
+                (id, tag as Tag, text as Tag)
+            }
             other => return Err(format!("{}: a row that is none: {other:?}", table.name)),
         };
-        let expected = self.encode(table, id, tag).map_err(|e| e.to_string())?;
+        let fail = |error: Error| error.to_string();
+        let mut expected = self.encode_with_text(table, id, tag, text_of).map_err(fail)?;
+        if layout.is_external(row, TEXT).map_err(fail)? {
+            expected = keep_text(table, row, &expected).map_err(fail)?;
+        }
         if expected != row {
             return Err(format!(
                 "{}[{id}]: {} bytes that do not fit their tag {tag:x}",
@@ -122,6 +140,22 @@ impl Shape {
         }
         Ok((id, tag))
     }
+}
+
+/// All columns but the text.
+pub fn but_the_text() -> Columns {
+    Columns::Only((0..TEXT).collect())
+}
+
+/// The row `new`, with the text that `old` has.
+pub fn keep_text(table: &Table, old: &[u8], new: &[u8]) -> Result<Vec<u8>> {
+    let layout = table.layout();
+    let values: Vec<DatumRef<'_>> = (0..TEXT_OF)
+        .map(|column| layout.column(new, column))
+        .collect::<Result<_>>()?;
+    let mut row = Vec::new();
+    layout.with(old, |column| values.get(column).cloned(), &mut row)?;
+    Ok(row)
 }
 
 /// The encoded primary key.

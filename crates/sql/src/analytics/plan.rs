@@ -28,7 +28,7 @@ use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
 use datafusion::sql::planner::{NullOrdering, ParserOptions, PlannerContext, SqlToRel};
 use futures::StreamExt;
-use sqlparser::ast::{Query, Statement};
+use sqlparser::ast::{ArrayElemTypeDef, DataType as TypeName, Query, Statement};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -286,6 +286,18 @@ fn type_by_casts(query: &Query, params: &mut Vec<Option<FieldRef>>) {
     }
 }
 
+/// Parameters that a cast makes arrays (`$1::bigint[]`), by number from 1, with the arrays' ids.
+fn array_casts(query: &Query) -> impl Iterator<Item = (usize, u32)> {
+    let casts = super::rewrite::cast_parameters(query).into_iter();
+    casts.filter_map(|(number, sql)| {
+        let TypeName::Array(ArrayElemTypeDef::SquareBracket(item, _)) = sql else {
+            return None;
+        };
+        let item = builtin_by_name(&item.to_string())?;
+        (item.array != 0).then_some((number, item.array))
+    })
+}
+
 /// Plans a query with its parameters' values.
 pub(crate) fn plan(
     core: &Arc<Core>,
@@ -427,12 +439,18 @@ pub(crate) fn describe(
             .flatten()
             .map_or(25, |t| sent_as(pg_type(&ArrowField::new("", t, true)).oid)),
     };
-    let param_types: Vec<u32> = (0..count).map(of).collect();
+    let mut param_types: Vec<u32> = (0..count).map(of).collect();
     let settled = if param_types == given {
         plan
     } else {
         logical(core, snapshot, query, types(&param_types), None)?.0
     };
+    for (number, array) in array_casts(query) {
+        let at = number.wrapping_sub(1);
+        if given.get(at).is_none_or(|oid| *oid == 0) && at < count {
+            param_types[at] = array;
+        }
+    }
     Ok(Description {
         fields: fields_of(settled.schema().as_arrow()),
         param_types,

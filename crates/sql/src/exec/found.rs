@@ -17,7 +17,7 @@ use crate::hook::Rows;
 use crate::plan::access::tree_columns;
 use crate::plan::locking::LockTarget;
 use crate::types::cast::{self, Context};
-use cenote_engine::{Change, Changed, Datum, Locked, Table};
+use cenote_engine::{Change, Changed, Columns, Datum, Locked, Table};
 use sqlparser::ast::Query;
 
 /// Runs the query to its end. What comes back can be asked again.
@@ -30,7 +30,7 @@ pub fn gather_foreign(run: &mut Run<'_>, query: &Query, found: &mut Gather) -> R
 /// Changes the rows of a table whose keys and new values the query gives; the table is the first that it reads.
 pub(super) fn change_found(
     run: &mut Run<'_>,
-    (table, query): (&Table, &Query),
+    (table, query, reads): (&Table, &Query, &Columns),
     deed: &Deed<'_>,
     returning: &[Expr],
     sink: &mut dyn Sink,
@@ -49,7 +49,7 @@ pub(super) fn change_found(
         if !seen.insert(key.clone(), run.session)? {
             continue;
         }
-        let done = change_one(run, table, &key, row, deed, rows.as_mut())?;
+        let done = change_one(run, (table, reads), &key, row, deed, rows.as_mut())?;
         count += u64::from(give_changed(run, returning, table, done, sink)?);
     }
     Ok(count)
@@ -57,32 +57,34 @@ pub(super) fn change_found(
 
 fn change_one(
     run: &mut Run<'_>,
-    table: &Table,
+    (table, reads): (&Table, &Columns),
     key: &[u8],
     found: &[Datum],
     deed: &Deed<'_>,
     rows: &mut dyn Rows,
 ) -> Result<Changed> {
     let on = (run.params, run.session);
-    let done = run.tx.change(table, key, &|newest, moved| match moved {
+    let done = run.tx.change_reading(table, key, reads, &|newest, moved| match moved {
         true => Ok(Change::Keep),
         false => change_of(on, table, (newest, found), deed),
     })?;
     let Changed::Done {
         change: Change::Keep,
-        before,
+        mut before,
     } = done
     else {
         return Ok(done);
     };
+    run.tx.bring_in(table, &mut before)?;
     rows.again(run.tx.reader_of_now()?, &before)?;
     if !rows.next()? {
         return Ok(Changed::Skipped);
     }
     let found = rows.datums()?;
     // The row is locked: its newest version is the one that was asked about.
-    run.tx
-        .change_newest(table, key, &|newest, _| change_of(on, table, (newest, &found), deed))
+    run.tx.change_newest(table, key, reads, &|newest, _| {
+        change_of(on, table, (newest, &found), deed)
+    })
 }
 
 /// What becomes of the newest version of a row, by what the query gave for it.

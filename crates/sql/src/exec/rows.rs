@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::expr::Env;
 use crate::plan::access::{Access, Path, key_range, list_ranges, push_equal, tree_columns};
-use cenote_engine::{Direction, KeyRange, RowBatch, RowScan, Tx};
+use cenote_engine::{Columns, Direction, KeyRange, RowBatch, RowScan, Tx};
 
 /// Below this many rows a scan fetches only what is wanted.
 const FEW: usize = 64;
@@ -20,6 +20,8 @@ pub struct TableRows {
     pending: bool,
     /// Rows to fetch at a time, where few are wanted.
     few: Option<usize>,
+    /// What is read of them.
+    columns: Columns,
 }
 
 impl TableRows {
@@ -36,6 +38,7 @@ impl TableRows {
             point: None,
             pending: false,
             few: None,
+            columns: Columns::All,
         };
         match &access.path {
             Path::Point(values) => {
@@ -77,10 +80,15 @@ impl TableRows {
         self.few = usize::try_from(rows).ok().filter(|n| *n < FEW).map(|n| n.max(1));
     }
 
+    /// Says that only these columns are read.
+    pub fn expect_columns(&mut self, columns: &Columns) {
+        self.columns = columns.clone();
+    }
+
     /// Moves to the next row; false at the end.
     pub fn next(&mut self, tx: &Tx, access: &Access) -> Result<bool> {
         if let Some((key, row)) = &mut self.point {
-            return Ok(std::mem::take(&mut self.pending) && tx.get(&access.table, key, row)?);
+            return Ok(std::mem::take(&mut self.pending) && tx.get_columns(&access.table, key, &self.columns, row)?);
         }
         self.at += 1;
         while self.at >= self.batch.len() {
@@ -93,6 +101,7 @@ impl TableRows {
                     None => tx.scan(&access.table, range, access.direction),
                     Some(index) => tx.index_scan(&access.table, index, range, access.direction),
                 };
+                let scan = scan.columns(&self.columns);
                 self.scan = Some(match self.few {
                     Some(rows) => scan.batch_rows(rows),
                     None => scan,

@@ -15,7 +15,7 @@ use crate::plan::Plan;
 use crate::plan::access::{Access, Path, push_equal, tree_columns};
 use crate::plan::dml::{Conflict, DeletePlan, InsertPlan, Source, Target, UpdatePlan, Upsert};
 use crate::types::text::datum_text;
-use cenote_engine::{Change, Changed, Datum, DatumRef, Insert, Isolation, Table};
+use cenote_engine::{Change, Changed, Columns, Datum, DatumRef, Insert, Isolation, Table};
 use std::cell::RefCell;
 
 /// Rows between two looks at the cancel flag.
@@ -158,7 +158,7 @@ impl<'p> Inserter<'p> {
         let (params, session) = (run.params, run.session);
         let done = run
             .tx
-            .change_newest(table, &existing, &|newest, _moved| -> Result<Change> {
+            .change_newest(table, &existing, &update.reads, &|newest, _moved| -> Result<Change> {
                 let env = Env {
                     params,
                     input: Input::Upsert(table.layout(), newest, values),
@@ -270,26 +270,37 @@ pub(super) fn changed(table: &Table, old: &[u8], assignments: &[(usize, Expr)], 
         values.push((*column, expr.value(env)?));
     }
     let layout = table.layout();
-    let mut row = Vec::with_capacity(layout.columns());
-    for column in 0..layout.columns() {
-        row.push(match values.iter().find(|(c, _)| *c == column) {
-            Some((_, value)) => value.get(),
-            None => layout.column(old, column)?,
-        });
-    }
-    for (column, _) in assignments {
-        if row[*column].is_null() && table.columns[*column].not_null {
+    let value_of = |column: usize| values.iter().find(|(c, _)| *c == column).map(|(_, value)| value.get());
+    for (column, value) in &values {
+        if value.get().is_null() && table.columns[*column].not_null {
+            let row = shown_row(table, old, &value_of)?;
             return Err(null_violation(
                 table,
                 &table.columns[*column].name,
-                row.iter().cloned(),
+                row.into_iter(),
                 env.session.zone(),
             ));
         }
     }
     let mut out = Vec::with_capacity(old.len() + 16);
-    layout.encode_refs(&row, &mut out)?;
+    layout.with(old, value_of, &mut out)?;
     Ok(out)
+}
+
+/// The values of a changed row, for an error. One that the statement does not read is not shown.
+#[cold]
+fn shown_row<'v>(
+    table: &Table,
+    old: &'v [u8],
+    changed: &dyn Fn(usize) -> Option<DatumRef<'v>>,
+) -> Result<Vec<DatumRef<'v>>> {
+    let layout = table.layout();
+    let value = |column| match changed(column) {
+        Some(value) => Ok(value),
+        None if layout.is_external(old, column)? => Ok(DatumRef::Text("...")),
+        None => Ok(layout.column(old, column)?),
+    };
+    (0..layout.columns()).map(value).collect()
 }
 
 /// What is done to a row that was found.
@@ -301,10 +312,13 @@ pub(super) enum Deed<'p> {
 /// Updates; gives the count.
 pub fn update(run: &mut Run<'_>, plan: &UpdatePlan, sink: &mut dyn Sink) -> Result<u64> {
     match &plan.target {
-        Target::Short(access) => short(run, access, &Deed::Update(&plan.assignments), &plan.returning, sink),
+        Target::Short(access) => {
+            let deed = Deed::Update(&plan.assignments);
+            short(run, (access, &plan.reads), &deed, &plan.returning, sink)
+        }
         Target::Foreign(table, query) => {
             let deed = Deed::Update(&plan.assignments);
-            change_found(run, (table, query), &deed, &plan.returning, sink)
+            change_found(run, (table, query, &plan.reads), &deed, &plan.returning, sink)
         }
     }
 }
@@ -312,12 +326,21 @@ pub fn update(run: &mut Run<'_>, plan: &UpdatePlan, sink: &mut dyn Sink) -> Resu
 /// Deletes; gives the count.
 pub fn delete(run: &mut Run<'_>, plan: &DeletePlan, sink: &mut dyn Sink) -> Result<u64> {
     match &plan.target {
-        Target::Short(access) => short(run, access, &Deed::Delete, &plan.returning, sink),
-        Target::Foreign(table, query) => change_found(run, (table, query), &Deed::Delete, &plan.returning, sink),
+        Target::Short(access) => short(run, (access, &plan.reads), &Deed::Delete, &plan.returning, sink),
+        Target::Foreign(table, query) => {
+            let target = (&**table, &**query, &plan.reads);
+            change_found(run, target, &Deed::Delete, &plan.returning, sink)
+        }
     }
 }
 
-fn short(run: &mut Run<'_>, access: &Access, deed: &Deed<'_>, returning: &[Expr], sink: &mut dyn Sink) -> Result<u64> {
+fn short(
+    run: &mut Run<'_>,
+    (access, reads): (&Access, &Columns),
+    deed: &Deed<'_>,
+    returning: &[Expr],
+    sink: &mut dyn Sink,
+) -> Result<u64> {
     if let Path::Point(values) = &access.path {
         let mut key = std::mem::take(&mut run.scratch.key);
         key.clear();
@@ -329,26 +352,34 @@ fn short(run: &mut Run<'_>, access: &Access, deed: &Deed<'_>, returning: &[Expr]
             &run.env(Input::Nothing),
             &mut key,
         )? {
-            true => change_row(run, access, &key, access.filter.as_ref(), deed, returning, sink),
+            true => change_row(
+                run,
+                (access, reads),
+                (&key, access.filter.as_ref()),
+                deed,
+                returning,
+                sink,
+            ),
             false => Ok(false),
         };
         run.scratch.key = key;
         return done.map(u64::from);
     }
     let mut count = 0;
-    let keys = find_keys(run, access)?;
+    let keys = find_keys(run, access, reads)?;
     for (seen, key) in keys.iter().enumerate() {
         if (seen as u64 + 1).is_multiple_of(CANCEL_INTERVAL) {
             run.session.check_cancel()?;
         }
-        count += u64::from(change_row(run, access, key, None, deed, returning, sink)?);
+        count += u64::from(change_row(run, (access, reads), (key, None), deed, returning, sink)?);
     }
     Ok(count)
 }
 
-fn find_keys(run: &mut Run<'_>, access: &Access) -> Result<Keys> {
+fn find_keys(run: &mut Run<'_>, access: &Access, reads: &Columns) -> Result<Keys> {
     let batch = std::mem::take(&mut run.scratch.batch);
     let mut rows = TableRows::start(access, &run.env(Input::Nothing), batch)?;
+    rows.expect_columns(reads);
     let mut keys = Keys::new(&run.session.memory);
     while rows.next(run.tx, access)? {
         let env = run.env(Input::Stored(access.table.layout(), rows.row()));
@@ -366,31 +397,32 @@ fn find_keys(run: &mut Run<'_>, access: &Access) -> Result<Keys> {
 /// Changes one row if it (still) qualifies. `filter` is asked of a version that the snapshot sees, the whole condition of a newer one.
 fn change_row(
     run: &mut Run<'_>,
-    access: &Access,
-    key: &[u8],
-    filter: Option<&Expr>,
+    (access, reads): (&Access, &Columns),
+    (key, filter): (&[u8], Option<&Expr>),
     deed: &Deed<'_>,
     returning: &[Expr],
     sink: &mut dyn Sink,
 ) -> Result<bool> {
     let table = &*access.table;
     let (params, session) = (run.params, run.session);
-    let done = run.tx.change(table, key, &|newest, moved| -> Result<Change> {
-        let env = Env {
-            params,
-            input: Input::Stored(table.layout(), newest),
-            session,
-            sequences: None,
-        };
-        let condition = if moved { access.condition.as_ref() } else { filter };
-        if !qualifies(condition, &env)? {
-            return Ok(Change::Skip);
-        }
-        Ok(match deed {
-            Deed::Update(assignments) => Change::Update(changed(table, newest, assignments, &env)?),
-            Deed::Delete => Change::Delete,
-        })
-    })?;
+    let done = run
+        .tx
+        .change_reading(table, key, reads, &|newest, moved| -> Result<Change> {
+            let env = Env {
+                params,
+                input: Input::Stored(table.layout(), newest),
+                session,
+                sequences: None,
+            };
+            let condition = if moved { access.condition.as_ref() } else { filter };
+            if !qualifies(condition, &env)? {
+                return Ok(Change::Skip);
+            }
+            Ok(match deed {
+                Deed::Update(assignments) => Change::Update(changed(table, newest, assignments, &env)?),
+                Deed::Delete => Change::Delete,
+            })
+        })?;
     give_changed(run, returning, table, done, sink)
 }
 

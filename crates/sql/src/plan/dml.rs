@@ -12,7 +12,7 @@ use crate::expr::names::{fold, qualified};
 use crate::output::Field;
 use crate::parse::parse_expression;
 use crate::types::cast::Context;
-use cenote_engine::{ColumnType, Datum, Table};
+use cenote_engine::{ColumnType, Columns, Datum, Table};
 use sqlparser::ast::{
     self, AssignmentTarget, ConflictTarget, FromTable, OnConflictAction, OnInsert, Query, SetExpr, Spanned,
     TableFactor, TableObject, TableWithJoins, UpdateTableFromKind,
@@ -58,6 +58,8 @@ pub struct Upsert {
     pub assignments: Vec<(usize, Expr)>,
     /// WHERE.
     pub condition: Option<Expr>,
+    /// Columns of the row that is there that are read.
+    pub reads: Columns,
 }
 
 /// How the rows to change are found.
@@ -78,6 +80,8 @@ pub struct UpdatePlan {
     pub assignments: Vec<(usize, Expr)>,
     /// RETURNING.
     pub returning: Vec<Expr>,
+    /// Columns of the table's rows that are read once their keys are known, and to find these by the short path.
+    pub reads: Columns,
 }
 
 /// DELETE.
@@ -87,6 +91,8 @@ pub struct DeletePlan {
     pub target: Target,
     /// RETURNING.
     pub returning: Vec<Expr>,
+    /// As of [`UpdatePlan::reads`].
+    pub reads: Columns,
 }
 
 impl Planner<'_> {
@@ -121,6 +127,7 @@ impl Planner<'_> {
             .map(|on| self.conflict(on, &table, &alias, &sequence))
             .transpose()?;
         let (returning, fields) = self.returning(insert.returning.as_ref(), &table, &alias)?;
+        let conflict = conflict.map(|conflict| conflict.returning(&returning));
         Ok((
             Plan::Insert(InsertPlan {
                 table,
@@ -331,7 +338,11 @@ impl Planner<'_> {
                     .as_ref()
                     .map(|e| binder.condition(e, "WHERE"))
                     .transpose()?;
-                Some(Upsert { assignments, condition })
+                Some(Upsert {
+                    assignments,
+                    condition,
+                    reads: Columns::All,
+                })
             }
         };
         Ok(Conflict { arbiters, update })
@@ -421,11 +432,20 @@ impl Planner<'_> {
             Err(Refusal::Shape(why)) => self.foreign_update(update, &table, why, foreign)?,
             other => other?,
         };
+        // The values of a foreign target are over the query's rows.
+        let values = assignments.iter().map(|(_, value)| value);
+        let reads = columns_of(
+            target
+                .conditions()
+                .chain(&returning)
+                .chain(values.filter(|_| target.is_short())),
+        );
         Ok((
             Plan::Update(UpdatePlan {
                 target,
                 assignments,
                 returning,
+                reads,
             }),
             fields,
         ))
@@ -548,8 +568,56 @@ impl Planner<'_> {
             }
             other => other?,
         };
-        Ok((Plan::Delete(DeletePlan { target, returning }), fields))
+        let reads = columns_of(target.conditions().chain(&returning));
+        let plan = DeletePlan {
+            target,
+            returning,
+            reads,
+        };
+        Ok((Plan::Delete(plan), fields))
     }
+}
+
+impl Target {
+    fn is_short(&self) -> bool {
+        matches!(self, Target::Short(_))
+    }
+
+    /// What is asked of the table's rows themselves.
+    fn conditions(&self) -> impl Iterator<Item = &Expr> {
+        let access = match self {
+            Target::Short(access) => Some(access),
+            Target::Foreign(..) => None,
+        };
+        access
+            .into_iter()
+            .flat_map(|access| access.filter.iter().chain(&access.condition))
+    }
+}
+
+impl Conflict {
+    /// The same, of a statement with this RETURNING, which tells what it reads.
+    fn returning(mut self, returning: &[Expr]) -> Conflict {
+        if let Some(update) = &mut self.update {
+            let values = update.assignments.iter().map(|(_, value)| value);
+            update.reads = columns_of(values.chain(&update.condition).chain(returning));
+        }
+        self
+    }
+}
+
+/// The columns of the table's row that expressions read.
+fn columns_of<'e>(expressions: impl Iterator<Item = &'e Expr>) -> Columns {
+    let mut columns = Vec::new();
+    let mut add = |expr: &Expr| {
+        if let Expr::Column(column) = expr {
+            columns.push(usize::from(*column));
+        }
+    };
+    expressions.for_each(|expr| expr.walk(&mut add));
+    columns.sort_unstable();
+    columns.dedup();
+    Columns::Only(columns.into())
 }
 
 /// Columns and values of SET; `(a, b) = (1, 2)` taken apart.

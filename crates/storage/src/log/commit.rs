@@ -10,6 +10,7 @@
 //!      │ nobody leads: LEAD ─ flush ─ pass the lead on ─ wake the covered ─► return
 //!      └ somebody leads: queue ─ WAITING (keep the sync company, then sleep)
 //!              ├ DONE: covered, or the log is poisoned ───────────► look again
+//!              ├ a minute without any progress ───────────────────► leave the queue: unknown
 //!              └ LEAD: the lead was handed over ──────────────────► flush …
 //! ```
 //!
@@ -18,13 +19,19 @@
 
 use cenote_base::rt::atomic::{AtomicU32, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::rt::{self, Local, Mutex};
+use cenote_base::rt::{self, Local, Mutex, Nanos};
 use cenote_base::{Error, Lsn, Result};
 
 use super::awake::Awake;
 use super::block_of;
 use super::ring::{BLOCK, Ring};
 use super::space::Patience;
+
+/// Between two looks of a waiter at how far the log has come.
+const LOOK: Nanos = Nanos::from_secs(5);
+/// Looks, a minute, after which a waiter gives up where nothing at all has become durable: the lead's write or sync does not come back.
+/// They are counted, so that a machine that was suspended is not taken for a drive that does not answer.
+const LOOKS_MAX: u64 = 12;
 
 const WAITING: u32 = 0;
 const SLEEPING: u32 = 1;
@@ -58,12 +65,35 @@ pub(crate) enum Turn {
     Lead,
     /// Look whether it is durable now.
     Look,
+    /// The log makes no progress.
+    Stalled,
+}
+
+/// How far the log had come when a waiter looked, and how many looks ago that was new.
+struct Progress {
+    durable: Lsn,
+    looks: u64,
+}
+
+impl Progress {
+    fn new(durable: Lsn) -> Progress {
+        Progress { durable, looks: 0 }
+    }
+
+    /// A look: whether it has come no further for too long.
+    fn is_stalled(&mut self, durable: Lsn) -> bool {
+        if durable != self.durable {
+            *self = Progress::new(durable);
+        }
+        self.looks += 1;
+        self.looks >= LOOKS_MAX
+    }
 }
 
 impl Waiters {
     /// Leads if nobody does, else waits until the lead is handed over or `lsn` is covered.
-    /// `covered` is asked under the queue's lock, which the lead takes after each flush.
-    pub fn enter(&self, lsn: Lsn, covered: impl Fn() -> bool) -> Turn {
+    /// `covered` is asked under the queue's lock, which the lead takes after each flush; `stalled`, now and then, while it sleeps.
+    pub fn enter(&self, lsn: Lsn, covered: impl Fn() -> bool, stalled: impl FnMut() -> bool) -> Turn {
         let slot = rt::thread_slot();
         let word = &self.words.of(slot).0;
         {
@@ -78,7 +108,7 @@ impl Waiters {
             word.store(WAITING, Ordering::Relaxed);
             queue.waiting.push(Waiter { lsn, slot });
         }
-        self.await_word(word)
+        self.await_word(slot, stalled)
     }
 
     /// Whether somebody leads: a flush is under way.
@@ -92,14 +122,26 @@ impl Waiters {
         !std::mem::replace(&mut queue.led, true)
     }
 
-    fn await_word(&self, word: &AtomicU32) -> Turn {
+    /// Takes the waiter of `slot` out of the queue. False: it has been signalled.
+    fn leave(&self, slot: usize) -> bool {
+        let mut queue = self.queue.lock();
+        let before = queue.waiting.len();
+        queue.waiting.retain(|waiter| waiter.slot != slot);
+        queue.waiting.len() < before
+    }
+
+    fn await_word(&self, slot: usize, mut stalled: impl FnMut() -> bool) -> Turn {
+        let word = &self.words.of(slot).0;
         self.awake.keep(|| word.load(Ordering::Acquire) == WAITING);
         if word
             .compare_exchange(WAITING, SLEEPING, Ordering::Acquire, Ordering::Acquire)
             .is_ok()
         {
             while word.load(Ordering::Acquire) == SLEEPING {
-                rt::wait(word, SLEEPING, None);
+                let wait = rt::wait(word, SLEEPING, Some(LOOK));
+                if wait == rt::Wait::TimedOut && stalled() && self.leave(slot) {
+                    return Turn::Stalled;
+                }
             }
         }
         if word.load(Ordering::Acquire) == LEAD {
@@ -187,8 +229,17 @@ impl Flusher {
     }
 }
 
+fn stalled(lsn: Lsn, durable: Lsn) -> Error {
+    Error::Timeout(format!(
+        "the log is durable up to {durable} and has made no progress for {} s, so position {lsn} is not: its drive does not answer. \
+         What was written is in the log's memory, and becomes durable when the drive does",
+        LOOKS_MAX * LOOK.0 / 1_000_000_000
+    ))
+}
+
 impl super::Core {
-    /// Returns once everything below `lsn` is synced, leading if nobody does.
+    /// Returns once everything below `lsn` is synced, leading if nobody does. Not to be cancelled: what waits has its place in the log. Errors:
+    /// `Timeout` where the drive of the one that leads does not answer; it may become durable yet.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<()> {
         if self.durable() >= lsn {
             return Ok(());
@@ -199,16 +250,21 @@ impl super::Core {
                 self.tail()
             )));
         }
-        let mut patience = Patience::default();
+        let (mut patience, mut progress) = (Patience::default(), Progress::new(self.durable()));
         while self.durable() < lsn {
             self.check()?;
-            if let Turn::Lead = self.waiters.enter(lsn, || self.durable() >= lsn || self.poisoned()) {
-                let flushed = self.flush(lsn);
-                self.waiters.pass_on(self.durable(), self.poisoned());
-                match flushed {
-                    Err(full @ Error::Full(_)) => self.bide(&mut patience, full)?,
-                    done => done?,
+            let covered = || self.durable() >= lsn || self.poisoned();
+            match self.waiters.enter(lsn, covered, || progress.is_stalled(self.durable())) {
+                Turn::Lead => {
+                    let flushed = self.flush(lsn);
+                    self.waiters.pass_on(self.durable(), self.poisoned());
+                    match flushed {
+                        Err(full @ Error::Full(_)) => self.bide(&mut patience, full)?,
+                        done => done?,
+                    }
                 }
+                Turn::Look => {}
+                Turn::Stalled => return Err(stalled(lsn, self.durable())),
             }
         }
         Ok(())
@@ -318,5 +374,41 @@ impl super::Core {
             (from.raw() / payload..=(to.raw() - 1) / payload).try_for_each(|number| self.segments.sync(number));
         self.waiters.awake.end(sync);
         if planted(Fault::SyncError) { Ok(()) } else { synced }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// One that waited for a lead whose sync never came back waited for ever.
+    #[test]
+    fn a_waiter_whose_lead_makes_no_progress_leaves_the_queue() {
+        let waiters = Arc::new(Waiters::default());
+        assert!(waiters.try_lead());
+        // A look takes `LOOK`: this test, two of them.
+        let behind = waiters.clone();
+        let waiter = rt::spawn("waiter", move || {
+            let mut looks = 0;
+            let stalled = || {
+                looks += 1;
+                looks == 2
+            };
+            matches!(behind.enter(Lsn::from_raw(10), || false, stalled), Turn::Stalled)
+        });
+        assert!(waiter.join().expect("no panic"), "it is told");
+        assert!(waiters.queue.lock().waiting.is_empty());
+        waiters.pass_on(Lsn::from_raw(10), false);
+        assert!(!waiters.is_led(), "nobody was left to lead");
+    }
+
+    #[test]
+    fn progress_of_any_kind_begins_the_wait_anew() {
+        let mut progress = Progress::new(Lsn::from_raw(1));
+        for durable in [1, 2] {
+            let stalled = (1..=LOOKS_MAX).map(|_| progress.is_stalled(Lsn::from_raw(durable)));
+            assert_eq!(stalled.filter(|stalled| *stalled).count(), 1, "at the last look");
+        }
     }
 }

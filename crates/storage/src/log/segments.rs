@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use cenote_base::error::IoContext;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{Mutex, MutexGuard};
@@ -206,7 +207,9 @@ impl Segments {
         file.write_at(&self.header(number), 0)?;
         file.sync_data()?;
         fs::rename(path, self.path(number))?;
-        fs::sync_dir(&self.dir)?;
+        if !planted(Fault::NameSync) {
+            fs::sync_dir(&self.dir)?;
+        }
         Ok(file)
     }
 

@@ -1,11 +1,12 @@
 //! The files of the spaces: opened when needed, closed when many are open.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_base::page_io::PageRead;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::fs::{self, File, IoRequest, OpenOptions};
 use cenote_base::rt::{self, HashSet, Mutex, Nanos, RwLock};
 use cenote_base::{Error, PAGE_SIZE, PageId, Result};
@@ -26,10 +27,15 @@ const STABLE_TRIES: u32 = 50;
 
 pub(crate) struct Spaces {
     dir: PathBuf,
-    /// All spaces; those that are not open are `None`.
-    files: RwLock<BTreeMap<u32, Option<SpaceFile>>>,
+    files: RwLock<Files>,
     dropped: RwLock<HashSet<u32>>,
     clock: AtomicU64,
+}
+
+/// The spaces. What is done for each file that is opened or synced must not depend on how many there are.
+struct Files {
+    all: BTreeSet<u32>,
+    open: BTreeMap<u32, SpaceFile>,
 }
 
 /// The error for a space that is not there.
@@ -69,7 +75,10 @@ impl Spaces {
             let stem = name.strip_suffix(".pages").filter(|s| s.len() == 8)?;
             u32::from_str_radix(stem, 16).ok()
         };
-        let files = names.iter().filter_map(number).map(|n| (n, None)).collect();
+        let files = Files {
+            all: names.iter().filter_map(number).collect(),
+            open: BTreeMap::new(),
+        };
         Ok(Spaces {
             dir: dir.to_owned(),
             files: RwLock::new(files),
@@ -83,19 +92,17 @@ impl Spaces {
     }
 
     pub fn all(&self) -> Vec<u32> {
-        self.files.read().keys().copied().collect()
+        self.files.read().all.iter().copied().collect()
     }
 
     pub fn exists(&self, space: u32) -> bool {
-        self.files.read().contains_key(&space)
+        self.files.read().all.contains(&space)
     }
 
     /// The file of a space; `None` if there is no such space.
     pub fn find(&self, space: u32) -> Result<Option<SpaceFile>> {
-        match self.files.read().get(&space) {
-            None => return Ok(None),
-            Some(Some(file)) => return Ok(Some(self.touched(file))),
-            Some(None) => {}
+        if let Some(file) = self.files.read().open.get(&space) {
+            return Ok(Some(self.touched(file)));
         }
         self.reopen(space)
     }
@@ -134,56 +141,39 @@ impl Spaces {
 
     fn reopen(&self, space: u32) -> Result<Option<SpaceFile>> {
         let mut files = self.files.write();
-        match files.get(&space) {
-            None => return Ok(None),
-            Some(Some(file)) => return Ok(Some(file.clone())),
-            Some(None) => {}
+        if let Some(file) = files.open.get(&space) {
+            return Ok(Some(file.clone()));
         }
-        self.close_some(&mut files)?;
+        if !files.all.contains(&space) {
+            return Ok(None);
+        }
+        close_some(&mut files.open)?;
         let file = SpaceFile::open(self.path(space), OpenOptions::WRITE)?;
         self.clock.fetch_add(1, Ordering::Relaxed);
-        files.insert(space, Some(self.touched(&file)));
+        files.open.insert(space, self.touched(&file));
         Ok(Some(file))
-    }
-
-    /// Closes the half of the open files that was used longest ago, synced.
-    fn close_some(&self, files: &mut BTreeMap<u32, Option<SpaceFile>>) -> Result<()> {
-        let mut open: Vec<(u64, u32)> = files
-            .iter()
-            .filter_map(|(n, f)| f.as_ref().map(|f| (f.0.used.load(Ordering::Relaxed), *n)))
-            .collect();
-        if open.len() < OPEN_MAX {
-            return Ok(());
-        }
-        open.sort_unstable();
-        for (_, space) in &open[..OPEN_MAX / 2] {
-            if let Some(slot) = files.get_mut(space)
-                && let Some(file) = slot.as_ref()
-                && Arc::strong_count(&file.0) == 1
-            {
-                file.sync_if_dirty()?;
-                *slot = None;
-            }
-        }
-        Ok(())
     }
 
     /// Makes the file of a space that nobody else makes at the same time; the space is there after [`Spaces::settle`].
     pub fn create(&self, space: u32) -> Result<SpaceFile> {
         let mut files = self.files.write();
-        if files.contains_key(&space) {
+        if files.all.contains(&space) {
             return Err(Error::Invalid(format!("space {space} exists already")));
         }
-        self.close_some(&mut files)?;
+        close_some(&mut files.open)?;
         SpaceFile::open(self.path(space), OpenOptions::TRUNCATE)
     }
 
     /// A file that was made is there for good, and known.
     pub fn settle(&self, space: u32, file: SpaceFile) -> Result<()> {
         doing(file.0.file.sync_data(), "syncing", &file.0.path)?;
-        doing(fs::sync_dir(&self.dir), "syncing", &self.dir)?;
+        if !planted(Fault::NameSync) {
+            doing(fs::sync_dir(&self.dir), "syncing", &self.dir)?;
+        }
         self.dropped.write().remove(&space);
-        self.files.write().insert(space, Some(file));
+        let mut files = self.files.write();
+        files.all.insert(space);
+        files.open.insert(space, file);
         Ok(())
     }
 
@@ -195,7 +185,8 @@ impl Spaces {
     pub fn remove(&self, space: u32) -> Result<()> {
         let mut files = self.files.write();
         self.dropped.write().insert(space);
-        if files.remove(&space).is_none() {
+        files.open.remove(&space);
+        if !files.all.remove(&space) {
             return Ok(());
         }
         let path = self.path(space);
@@ -205,9 +196,27 @@ impl Spaces {
 
     /// Syncs every space that was written since it was synced.
     pub fn sync_dirty(&self) -> Result<()> {
-        let open: Vec<SpaceFile> = self.files.read().values().flatten().cloned().collect();
+        let open: Vec<SpaceFile> = self.files.read().open.values().cloned().collect();
         open.iter().try_for_each(SpaceFile::sync_if_dirty)
     }
+}
+
+/// Where many files are open, closes the half that was used longest ago, synced.
+fn close_some(open: &mut BTreeMap<u32, SpaceFile>) -> Result<()> {
+    if open.len() < OPEN_MAX {
+        return Ok(());
+    }
+    let used = |(n, file): (&u32, &SpaceFile)| (file.0.used.load(Ordering::Relaxed), *n);
+    let mut by_use: Vec<(u64, u32)> = open.iter().map(used).collect();
+    by_use.sort_unstable();
+    for (_, space) in &by_use[..OPEN_MAX / 2] {
+        let Some(file) = open.get(space).filter(|file| Arc::strong_count(&file.0) == 1) else {
+            continue;
+        };
+        file.sync_if_dirty()?;
+        open.remove(space);
+    }
+    Ok(())
 }
 
 impl SpaceFile {

@@ -8,6 +8,7 @@
 //! Lock order: hosts, replies, a user. A user is locked while something is done for it, which waits for nothing.
 
 use super::wire;
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Mutex};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::CallerId;
@@ -174,11 +175,14 @@ impl User {
         work: impl FnOnce(&mut Vec<u8>) -> Result<()>,
     ) -> Result<()> {
         let mut known = self.known.lock();
-        if known.connection != Some(connection) {
+        if known.connection != Some(connection) && !planted(Fault::LateConnection) {
             return Err(wire::unheard("who asks has come by another connection since"));
         }
         let number = known.whole(number);
-        if is_again && let Some(answered) = known.answered(number) {
+        if is_again
+            && !planted(Fault::ReplyOnce)
+            && let Some(answered) = known.answered(number)
+        {
             return answered.and_then(|reply| reply.give(answer));
         }
         let done = work(answer);

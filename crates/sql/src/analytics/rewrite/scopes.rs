@@ -28,6 +28,7 @@ pub(crate) fn resolve_names(query: &mut Query, relations: &Columns<'_>) -> Resul
         relations,
         common: Vec::new(),
         scopes: Vec::new(),
+        missing: None,
     };
     resolver.query(query).map(drop)
 }
@@ -181,6 +182,8 @@ struct Resolver<'a> {
     common: Vec<(String, Option<Vec<String>>)>,
     /// FROM clauses around the place that is looked at, the innermost last.
     scopes: Vec<Scope>,
+    /// The first relation that there is none of. DataFusion refuses it; nothing else is to be refused for its sake.
+    missing: Option<SqlError>,
 }
 
 impl Resolver<'_> {
@@ -340,11 +343,13 @@ impl Resolver<'_> {
             JoinConstraint::Using(names) => {
                 let last = |name: &ObjectName| name.0.last().and_then(ObjectNamePart::as_ident).map(fold);
                 let names: Vec<String> = names.iter().filter_map(last).collect();
-                left.merge(right, &names, side, constraint)
+                let merged = left.merge(right, &names, side, constraint);
+                merged.map_err(|error| self.missing.take().unwrap_or(error))
             }
             JoinConstraint::Natural => {
                 let names = left.common(&right);
-                left.merge(right, &names, side, constraint)
+                let merged = left.merge(right, &names, side, constraint);
+                merged.map_err(|error| self.missing.take().unwrap_or(error))
             }
             JoinConstraint::None => Ok(left.and(right)),
         }
@@ -394,14 +399,20 @@ impl Resolver<'_> {
         }
     }
 
-    fn relation(&self, name: &ObjectName) -> Option<Vec<String>> {
+    fn relation(&mut self, name: &ObjectName) -> Option<Vec<String>> {
         if let [ObjectNamePart::Identifier(ident)] = name.0.as_slice() {
             let name = fold(ident);
             if let Some((_, columns)) = self.common.iter().rev().find(|(n, _)| *n == name) {
                 return columns.clone();
             }
         }
-        (self.relations)(name)
+        let columns = (self.relations)(name);
+        if columns.is_none() && self.missing.is_none() {
+            let shown: Vec<String> = name.0.iter().filter_map(ObjectNamePart::as_ident).map(fold).collect();
+            let text = format!("relation \"{}\" does not exist", shown.join("."));
+            self.missing = Some(SqlError::new(code::UNDEFINED_TABLE, text));
+        }
+        columns
     }
 
     /// What a name means if it is a merged column; None: it may stay as it is.

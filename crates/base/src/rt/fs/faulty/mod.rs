@@ -39,6 +39,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// How often an operation that a stall holds up looks whether the stall is over.
+const STALL_TURN: Nanos = Nanos::from_millis(100);
+
 /// Files in memory, with faults. Clones are the same files.
 #[derive(Clone, Default)]
 pub struct MemFs {
@@ -70,6 +73,8 @@ struct Faults {
     /// State of the generator that cuts transfers short.
     tear: Option<u64>,
     sync_time: Nanos,
+    /// Until when writes and syncs do not come back.
+    stalled_until: Nanos,
     drawn: Draws,
 }
 
@@ -154,6 +159,17 @@ impl MemFs {
         self.lock().faults.drawn.met
     }
 
+    /// As [`MemFs::take_time`], for what changes something: it begins when the drive answers again.
+    fn take_time_to_change(&self, path: &Path, time: impl FnOnce(&Drive, Nanos) -> Nanos) {
+        loop {
+            let left = self.lock().faults.stalled_until.since(rt::now());
+            if left == Nanos::ZERO {
+                return self.take_time(path, time);
+            }
+            rt::sleep(left.min(STALL_TURN));
+        }
+    }
+
     /// Takes the time of an operation on a file, unless a batch of this thread's takes it together. No lock is held
     /// where another thread may go on: a process may be killed there, and the files are others' too.
     fn take_time(&self, path: &Path, time: impl FnOnce(&Drive, Nanos) -> Nanos) {
@@ -235,6 +251,12 @@ impl MemFs {
     /// Makes each sync take this long, where there is no drive.
     pub fn set_sync_time(&self, time: Nanos) {
         self.lock().faults.sync_time = time;
+    }
+
+    /// Writes and syncs do not come back before `until`, as on a drive that stops answering for a while; an earlier time ends that. Reads
+    /// go on.
+    pub fn stall_until(&self, until: Nanos) {
+        self.lock().faults.stalled_until = until;
     }
 
     /// Clears all faults, and what has been counted of them.
@@ -428,7 +450,7 @@ impl FileSystem for MemFs {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.take_time(dir, Drive::sync);
+        self.take_time_to_change(dir, Drive::sync);
         rt::preempt();
         let mut inner = self.lock();
         inner.change()?;
@@ -515,7 +537,7 @@ impl FileOps for MemFile {
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         self.fs
-            .take_time(&self.path, |drive, now| drive.write(now, buf.len() as u64));
+            .take_time_to_change(&self.path, |drive, now| drive.write(now, buf.len() as u64));
         self.change(|inner| {
             let path = self.path.to_string_lossy();
             inner.write_fails(&path)?;
@@ -542,7 +564,7 @@ impl FileOps for MemFile {
         if time > Nanos::ZERO {
             rt::sleep(time);
         }
-        self.fs.take_time(&self.path, Drive::sync);
+        self.fs.take_time_to_change(&self.path, Drive::sync);
         rt::preempt();
         let mut inner = self.fs.lock();
         inner.change()?;

@@ -1,0 +1,298 @@
+//! The dirty frames, by the age of their oldest change that storage lacks.
+//!
+//! A checkpoint asks for the least `rec` of all frames, write-back for the frames with the oldest. Both are answered by
+//! this list, in memory of the process, whose length is that of what changed: not by a walk over all descriptors.
+//!
+//! ```text
+//!            rec:  0 ──────── 1 MiB ─────── 2 MiB ─────── 3 MiB ──▶ log
+//!  stretches       [7, 12, 3]              [9, 4]        [12, 8]       frames, as they became dirty
+//! ```
+//!
+//! The log is divided into stretches. A frame is entered in the stretch of its `rec` when it becomes dirty, and at no
+//! other time. Nobody takes it out when it is clean again, nor moves it when its `rec` moves up: whoever walks the list
+//! looks at the descriptor, and puts the entry right.
+//!
+//! Invariants:
+//! - a frame whose `rec` is not 0 has an entry in a stretch at or before that of its `rec`. Between the store of a
+//!   `rec` and the entry something else keeps the checkpoint below it: the committing thread's floor, or the note of
+//!   the tier below;
+//! - `rec` is stored before the frame is entered: a walk that finds an entry sees the `rec`, one that finds `rec` 0 may
+//!   drop the entry, since the frame is entered anew when it is dirty again;
+//! - `rec` never moves down, but through 0;
+//! - one walk at a time: it takes a stretch's entries out, looks at the descriptors without a lock on the list, and
+//!   puts back what stays.
+//!
+//! Cost: 4 bytes for each time that a frame became dirty within the log that a checkpoint has not passed (at most a
+//! tenth of that log's length), a lock of a sixteenth of the frames and a push for each such time. A walk looks at an
+//! entry once for each time that it drops it, moves it up, or finds it where it belongs.
+//!
+//! Lock order: `walk` before a shard; a shard is taken under anything, and nothing under it.
+
+use std::collections::BTreeMap;
+
+use cenote_base::rt::{Mutex, MutexGuard};
+
+/// Parts of the list, each with a lock; frames are spread over them.
+const SHARDS: usize = 16;
+/// Stretches in the limit of the log's length.
+const STRETCHES: u64 = 1024;
+
+/// Frames by stretch.
+type Stretches = BTreeMap<u64, Vec<u32>>;
+
+/// On lines of its own.
+#[repr(align(128))]
+#[derive(Default)]
+struct Shard(Mutex<Stretches>);
+
+/// See the module.
+pub struct DirtyFrames {
+    shards: [Shard; SHARDS],
+    walk: Mutex<()>,
+    /// Bytes of a stretch, as a power of two.
+    shift: u32,
+}
+
+/// The list, held by the one who walks along it; `rec_of` reads a frame's `rec`.
+pub struct Walk<'p, F> {
+    list: &'p DirtyFrames,
+    rec_of: F,
+    looked_at: u64,
+    _one: MutexGuard<'p, ()>,
+}
+
+impl DirtyFrames {
+    /// For a log that is to be kept below `log_limit` bytes.
+    pub fn new(log_limit: u64) -> Self {
+        Self {
+            shards: std::array::from_fn(|_| Shard::default()),
+            walk: Mutex::new(()),
+            shift: (log_limit / STRETCHES).max(1).ilog2().clamp(12, 24),
+        }
+    }
+
+    fn stretch(&self, rec: u64) -> u64 {
+        rec >> self.shift
+    }
+
+    fn shard(&self, frame: u32) -> &Mutex<Stretches> {
+        &self.shards[frame as usize % SHARDS].0
+    }
+
+    /// `frame` became dirty: its `rec`, which was 0, is stored.
+    pub fn enter(&self, frame: u32, rec: u64) {
+        let mut stretches = self.shard(frame).lock();
+        stretches.entry(self.stretch(rec)).or_default().push(frame);
+    }
+
+    /// Forgets all; at a start.
+    pub fn clear(&self) {
+        self.shards.iter().for_each(|shard| shard.0.lock().clear());
+    }
+
+    /// Begins a walk.
+    pub fn walk<F: Fn(u32) -> u64>(&self, rec_of: F) -> Walk<'_, F> {
+        Walk {
+            list: self,
+            rec_of,
+            looked_at: 0,
+            _one: self.walk.lock(),
+        }
+    }
+}
+
+impl<F: Fn(u32) -> u64> Walk<'_, F> {
+    /// Descriptors looked at so far.
+    pub fn looked_at(&self) -> u64 {
+        self.looked_at
+    }
+
+    /// The least `rec` of frames that `counts` agrees to; `u64::MAX` if there is none.
+    pub fn oldest(&mut self, counts: impl Fn(u32) -> bool) -> u64 {
+        let oldest = (0..SHARDS).map(|shard| self.oldest_of(shard, &counts)).min();
+        oldest.unwrap_or(u64::MAX)
+    }
+
+    fn oldest_of(&mut self, shard: usize, counts: &impl Fn(u32) -> bool) -> u64 {
+        let mut from = 0;
+        while let Some(stretch) = self.next_of(shard, from) {
+            let dirty = self.sift(shard, stretch);
+            let counted = dirty.iter().filter(|(_, frame)| counts(*frame));
+            if let Some(least) = counted.map(|(rec, _)| *rec).min() {
+                return least;
+            }
+            from = stretch + 1;
+        }
+        u64::MAX
+    }
+
+    /// Dirty frames with a `rec` below `before`, in the order of it, from stretch `at` on: at least `most`, if there
+    /// are so many, and those of whole stretches. With the stretch to go on at; `None` when there is nothing further up
+    /// to `end`.
+    pub fn gather(&mut self, mut at: u64, before: u64, end: u64, most: usize) -> (Vec<(u64, u32)>, Option<u64>) {
+        let last = self.list.stretch(end.min(before.saturating_sub(1)));
+        let mut found = Vec::new();
+        while found.len() < most {
+            let next = (0..SHARDS).filter_map(|shard| self.next_of(shard, at)).min();
+            let Some(stretch) = next.filter(|stretch| *stretch <= last) else {
+                found.sort_unstable();
+                return (found, None);
+            };
+            for shard in 0..SHARDS {
+                let dirty = self.sift(shard, stretch);
+                found.extend(dirty.into_iter().filter(|(rec, _)| *rec < before));
+            }
+            at = stretch + 1;
+        }
+        found.sort_unstable();
+        (found, Some(at))
+    }
+
+    /// The first stretch of a shard at or behind `from` that has entries.
+    fn next_of(&self, shard: usize, from: u64) -> Option<u64> {
+        let stretches = self.list.shards[shard].0.lock();
+        stretches.range(from..).next().map(|(stretch, _)| *stretch)
+    }
+
+    /// Looks at the frames entered in a stretch: those whose `rec` is in it, which stay. Others go where they belong.
+    fn sift(&mut self, shard: usize, stretch: u64) -> Vec<(u64, u32)> {
+        let mut entered = {
+            let mut stretches = self.list.shards[shard].0.lock();
+            stretches.get_mut(&stretch).map(std::mem::take).unwrap_or_default()
+        };
+        entered.sort_unstable();
+        entered.dedup();
+        self.looked_at += entered.len() as u64;
+        let recs: Vec<(u64, u32)> = entered.iter().map(|frame| ((self.rec_of)(*frame), *frame)).collect();
+        let is_here = |rec: u64| rec != 0 && self.list.stretch(rec) == stretch;
+        let (here, elsewhere): (Vec<_>, Vec<_>) = recs.into_iter().partition(|(rec, _)| is_here(*rec));
+        let mut stretches = self.list.shards[shard].0.lock();
+        for (rec, frame) in elsewhere.into_iter().filter(|(rec, _)| *rec != 0) {
+            stretches.entry(self.list.stretch(rec)).or_default().push(frame);
+        }
+        let kept = stretches.entry(stretch).or_default();
+        kept.extend(here.iter().map(|(_, frame)| *frame));
+        if kept.is_empty() {
+            stretches.remove(&stretch);
+        }
+        here
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_base::rt::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// A list beside the words that descriptors would have.
+    struct Model {
+        list: DirtyFrames,
+        recs: Vec<AtomicU64>,
+    }
+
+    impl Model {
+        fn new(frames: usize) -> Self {
+            Self {
+                list: DirtyFrames::new(1 << 30),
+                recs: (0..frames).map(|_| AtomicU64::new(0)).collect(),
+            }
+        }
+
+        fn set(&self, frame: u32, rec: u64) {
+            if self.recs[frame as usize].swap(rec, Ordering::Relaxed) == 0 && rec != 0 {
+                self.list.enter(frame, rec);
+            }
+        }
+
+        fn rec(&self, frame: u32) -> u64 {
+            self.recs[frame as usize].load(Ordering::Relaxed)
+        }
+
+        fn walk(&self) -> Walk<'_, impl Fn(u32) -> u64> {
+            self.list.walk(|frame| self.rec(frame))
+        }
+
+        fn dirty_before(&self, before: u64) -> Vec<(u64, u32)> {
+            let all = (0..self.recs.len() as u32).map(|frame| (self.rec(frame), frame));
+            let mut dirty: Vec<_> = all.filter(|(rec, _)| *rec != 0 && *rec < before).collect();
+            dirty.sort_unstable();
+            dirty
+        }
+
+        fn gathered(&self, before: u64) -> Vec<(u64, u32)> {
+            let (mut at, mut all) = (Some(0), Vec::new());
+            while let Some(from) = at {
+                let (found, next) = self.walk().gather(from, before, u64::MAX, 3);
+                all.extend(found);
+                at = next;
+            }
+            all
+        }
+    }
+
+    /// Frames become dirty, move up and become clean at random; a walk over all of them is the model.
+    #[test]
+    fn a_walk_finds_what_a_look_at_all_frames_finds() {
+        let seed = 0x5eed_u64;
+        let (model, mut state) = (Model::new(50), seed);
+        let mut draw = |below: u64| {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (state >> 33) % below
+        };
+        let mut tail = 1;
+        for step in 0..20_000 {
+            tail += draw(1 << 19);
+            let frame = draw(50) as u32;
+            match draw(4) {
+                0 => model.set(frame, 0),
+                1 if model.rec(frame) != 0 => model.set(frame, tail),
+                _ if model.rec(frame) == 0 => model.set(frame, tail),
+                _ => {}
+            }
+            let expected = model.dirty_before(u64::MAX);
+            let least = expected.first().map_or(u64::MAX, |(rec, _)| *rec);
+            match draw(8) {
+                0 => assert_eq!(model.walk().oldest(|_| true), least, "seed {seed}, step {step}"),
+                1 => {
+                    let before = tail - draw(tail.min(1 << 24));
+                    assert_eq!(
+                        model.gathered(before),
+                        model.dirty_before(before),
+                        "seed {seed}, step {step}"
+                    );
+                }
+                _ => {}
+            }
+        }
+        (0..50).for_each(|frame| model.set(frame, 0));
+        assert_eq!(model.walk().oldest(|_| true), u64::MAX);
+        let entries = |shard: &Shard| shard.0.lock().len();
+        assert_eq!(
+            model.list.shards.iter().map(entries).sum::<usize>(),
+            0,
+            "what is clean was dropped"
+        );
+    }
+
+    /// What became clean is looked at once; what is younger than the oldest stretch is not looked at.
+    #[test]
+    fn a_walk_looks_at_the_oldest_stretch_alone() {
+        let model = Model::new(10_000);
+        (0..10_000).for_each(|frame| model.set(frame, u64::from(frame + 1) << 20));
+        (0..5_000).for_each(|frame| model.set(frame, 0));
+        let looked_at = |model: &Model| {
+            let mut walk = model.walk();
+            assert_eq!(walk.oldest(|_| true), 5_001 << 20);
+            walk.looked_at()
+        };
+        assert_eq!(
+            looked_at(&model),
+            5_000 + SHARDS as u64,
+            "the clean ones, and the first of each shard"
+        );
+        assert_eq!(looked_at(&model), SHARDS as u64);
+    }
+}
