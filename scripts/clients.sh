@@ -1,5 +1,5 @@
-#!/usr/bin/env bash
-# Real clients, unmodified, on a server of their own: psql, pgbench, sysbench, psycopg; redis-cli and redis-benchmark. The last line counts them.
+# !/usr/bin/env bash Real clients, unmodified, on a server of their own: psql, pgbench, sysbench, psycopg, asyncpg;
+# redis-cli and redis-benchmark. The last line counts them.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 program=${CARGO_TARGET_DIR:-target}/release/cenote
@@ -57,6 +57,7 @@ export port
 
 check "psql" bash -c psql_script
 check "psycopg" "$python" scripts/clients/psycopg_session.py
+check "asyncpg" "$python" scripts/clients/asyncpg_session.py
 check "sysbench" bash -c sysbench_run
 check "pgbench" bash -c pgbench_run
 check "cenote check, online" "$program" check --data "$work/data"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demonstration need on Debian or Ubuntu. Run again, it does nothing.
 #   scripts/setup.sh build    a C compiler and a Rust toolchain; libfabric's headers for RDMA, if they can be had
-#   scripts/setup.sh test     also the clients that the tests use: psql, pgbench, sysbench, psycopg, redis-cli, fusermount3, sqlite3, git, etcd
+#   scripts/setup.sh test     also the clients that the tests use: psql, pgbench, sysbench, psycopg, asyncpg, redis-cli,
+#                             fusermount3, sqlite3, git, etcd
 set -euo pipefail
 
 RUST_MINIMUM=1.94
@@ -64,7 +65,8 @@ if [ "${1:-build}" = test ]; then
     command -v sqlite3 >/dev/null || packages+=(sqlite3)
     command -v git >/dev/null || packages+=(git)
     command -v redis-benchmark >/dev/null || packages+=(redis-tools)
-    { [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import psycopg' 2>/dev/null; } || packages+=(python3 python3-psycopg)
+    { [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import psycopg, asyncpg' 2>/dev/null; } ||
+        packages+=(python3 python3-psycopg python3-asyncpg)
 fi
 [ ${#packages[@]} -eq 0 ] || apt_install "${packages[@]}"
 # Not everywhere; tests that want it say so and are passed over without it.

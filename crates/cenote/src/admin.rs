@@ -16,6 +16,7 @@ use cenote_engine::{Datum, Engine};
 use cenote_sql::{Bind, Field, Formats, Output, Result, SessionInfo, SqlError, SystemViews, code};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What every such statement begins with.
 const PREFIX: &str = "CENOTE ";
@@ -188,6 +189,24 @@ impl<C: Conversation> Conversation for AdministeredSession<C> {
     }
     fn reported_settings(&self) -> Vec<(&'static str, String)> {
         self.sql.reported_settings()
+    }
+    fn report_settings(&mut self, out: &mut dyn Output) -> Result<()> {
+        self.sql.report_settings(out)
+    }
+    fn is_copying(&self) -> bool {
+        self.sql.is_copying()
+    }
+    fn copy_data(&mut self, data: &[u8]) -> Result<()> {
+        self.sql.copy_data(data)
+    }
+    fn copy_look(&mut self) -> Result<()> {
+        self.sql.copy_look()
+    }
+    fn copy_done(&mut self, out: &mut dyn Output) -> Result<()> {
+        self.sql.copy_done(out)
+    }
+    fn idle_limit(&self) -> Option<(Duration, SqlError)> {
+        self.sql.idle_limit()
     }
     fn canceller(&self) -> Canceller {
         self.sql.canceller()

@@ -32,6 +32,8 @@ const MEMORY_SIZE_LARGE: ByteSize = ByteSize::mib(48);
 const MEMORY_SIZE_DEFAULT_MAX: ByteSize = ByteSize::gib(4);
 /// The redo ring and some hundred frames.
 const MEMORY_SIZE_MIN: ByteSize = ByteSize::mib(16);
+/// A session gets half of it: room for a few thousand rows.
+const STATEMENT_MEMORY_MIN: ByteSize = ByteSize::mib(1);
 /// The file looked for in the data directory.
 const FILE_NAME: &str = "cenote.toml";
 
@@ -192,6 +194,10 @@ pub struct RunOptions {
     /// Sessions at a time [default: 5000, or as many as the limit of open files allows]
     #[arg(long, alias = "max-sessions", env = "CENOTE_MAX_CONNECTIONS", value_name = "N")]
     pub max_connections: Option<usize>,
+    /// Bytes in which the statements of all sessions may gather rows, keys and locks; one session gets half of it [default: a quarter of
+    /// the machine's, at least 64MiB]
+    #[arg(long, env = "CENOTE_STATEMENT_MEMORY", value_name = "SIZE")]
+    pub statement_memory: Option<ByteSize>,
     /// How much to log on standard error [default: info]
     #[arg(
         long,
@@ -222,6 +228,7 @@ struct FileOptions {
     device_cache: Option<String>,
     password_file: Option<PathBuf>,
     max_connections: Option<usize>,
+    statement_memory: Option<String>,
     log_level: Option<LogLevel>,
 }
 
@@ -256,6 +263,8 @@ pub struct Settings {
     pub max_connections: usize,
     /// Whether somebody asked for that number.
     pub max_connections_given: bool,
+    /// Bytes that the statements of all sessions may gather.
+    pub statement_memory: ByteSize,
     /// How much to log.
     pub log_level: LogLevel,
     /// The file that was read, if one was.
@@ -311,6 +320,7 @@ impl Settings {
         };
         let size = |key, given, text| decide_size(key, given, text, path.as_deref());
         let memory_size = size("memory_size", options.memory.memory_size, &file.memory_size)?;
+        let statement_memory = size("statement_memory", options.statement_memory, &file.statement_memory)?;
         let device_cache = size("device_cache", options.device_cache, &file.device_cache)?;
         let memory = options.memory.memory.or(file.memory);
         let pool = decide_pool(
@@ -342,6 +352,7 @@ impl Settings {
             max_connections: max_connections
                 .unwrap_or_else(|| MAX_CONNECTIONS_DEFAULT.min(connections_max(memory_size.0))),
             max_connections_given: max_connections.is_some(),
+            statement_memory: statement_memory.unwrap_or_else(default_statement_memory),
             log_level: options.log_level.or(file.log_level).unwrap_or(LogLevel::Info),
             file: path,
         };
@@ -362,6 +373,13 @@ impl Settings {
         }
         if self.memory_size < MEMORY_SIZE_MIN {
             let problem = format!("memory_size is {}; the least is {MEMORY_SIZE_MIN}", self.memory_size);
+            return Err(ConfigError::Value(problem));
+        }
+        if self.statement_memory < STATEMENT_MEMORY_MIN {
+            let problem = format!(
+                "statement_memory is {}; the least is {STATEMENT_MEMORY_MIN}",
+                self.statement_memory
+            );
             return Err(ConfigError::Value(problem));
         }
         let in_ram = self.pool.is_none() && self.region.as_ref().is_none_or(|region| region.starts_with("/dev/shm"));
@@ -502,9 +520,9 @@ fn find_file(options: &DataOptions) -> Result<Option<(PathBuf, FileOptions)>, Co
     }
 }
 
-/// Bytes that the statements of all sessions may gather: a quarter of what this process may use.
-pub fn statement_memory() -> u64 {
-    (usable_memory() / 4).max(64 << 20)
+/// What the statements of all sessions may gather: a quarter of what this process may use.
+fn default_statement_memory() -> ByteSize {
+    ByteSize::mib(((usable_memory() / 4) >> 20).max(64))
 }
 
 /// A quarter of what this process may use, at most 4 GiB, in whole MiB.
@@ -581,6 +599,23 @@ mod tests {
         assert_eq!(settings.max_connections, 7);
         assert_eq!(settings.listen, LISTEN_DEFAULT);
         assert_eq!(settings.survive, Survival::Process);
+    }
+
+    #[test]
+    fn the_memory_of_statements_is_given_or_a_quarter() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |file: &str, asked| resolve(dir.path(), file, |options| options.statement_memory = asked);
+        let size = |file, asked| of(file, asked).unwrap().statement_memory;
+        assert!(size("", None) >= ByteSize::mib(64));
+        assert_eq!(size("statement_memory = \"2GiB\"", None), ByteSize::gib(2));
+        assert_eq!(
+            size("statement_memory = \"2GiB\"", Some(ByteSize::mib(3))),
+            ByteSize::mib(3)
+        );
+        let refused = of("", Some(ByteSize(4096))).unwrap_err().to_string();
+        assert!(refused.contains("statement_memory is 4KiB"), "{refused}");
+        let refused = of("statement_memory = \"much\"", None).unwrap_err().to_string();
+        assert!(refused.contains("statement_memory"), "{refused}");
     }
 
     /// Sessions whose statements all wait have a thread each, and the region a latch slot for each thread.

@@ -55,6 +55,11 @@ impl Sql {
         self.analytics.as_ref()
     }
 
+    /// Statements that run with a `statement_timeout`.
+    pub fn statements_watched(&self) -> usize {
+        self.watchdog.watched()
+    }
+
     pub(crate) fn watchdog(&self) -> &Watchdog {
         &self.watchdog
     }

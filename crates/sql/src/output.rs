@@ -79,9 +79,6 @@ pub trait Output {
     fn copy_row(&mut self, encode: &mut dyn FnMut(&mut BytesMut) -> Result<()>) -> Result<()>;
     /// CopyDone.
     fn copy_done(&mut self) -> Result<()>;
-    /// CopyInResponse, then flush: the client sends data now.
+    /// CopyInResponse, then flush: the client sends data now, which goes to `Session::copy_data` and `copy_done`.
     fn copy_in(&mut self, format: Format, columns: u16) -> Result<()>;
-    /// Waits for the next CopyData and appends its payload to `buffer`; false at CopyDone. CopyFail is an error with 57014. Flush and Sync
-    /// messages in between are ignored. When the session returns an error from a copy, the server swallows what remains of it.
-    fn copy_in_data(&mut self, buffer: &mut Vec<u8>) -> Result<bool>;
 }

@@ -85,12 +85,14 @@ static DEFINITIONS: &[Definition] = &[
     def("default_tablespace", "", Kind::Only(&[""])),
     def("default_transaction_deferrable", "off", Kind::Bool),
     def("default_transaction_isolation", "read committed", Kind::Word(ISOLATION)),
-    def("default_transaction_read_only", "off", Kind::Bool),
+    reported("default_transaction_read_only", "off", Kind::Bool),
     def("escape_string_warning", "on", Kind::Bool),
     def("extra_float_digits", "1", Kind::Int(1, 3)),
     def("fsync", "on", Kind::Fixed),
     def("full_page_writes", "on", Kind::Fixed),
-    def("idle_in_transaction_session_timeout", "0", Kind::Only(&["0"])),
+    def("idle_in_transaction_session_timeout", "0", Kind::Millis),
+    def("idle_session_timeout", "0", Kind::Millis),
+    reported("in_hot_standby", "off", Kind::Fixed),
     reported("integer_datetimes", "on", Kind::Fixed),
     reported("IntervalStyle", "postgres", Kind::Only(&["postgres"])),
     reported("is_superuser", "on", Kind::Fixed),
@@ -135,6 +137,11 @@ static DEFINITIONS: &[Definition] = &[
 fn find(name: &str) -> Option<&'static Definition> {
     DEFINITIONS.iter().find(|d| d.name.eq_ignore_ascii_case(name))
 }
+
+/// Settings of names that only the client knows (`my.own`), at most.
+const CUSTOM_MAX: usize = 1000;
+/// Bytes of a value, at most, and of such a name.
+const VALUE_BYTES_MAX: usize = 64 << 10;
 
 /// The values of one session.
 #[derive(Debug, Clone, Default)]
@@ -195,51 +202,73 @@ impl Settings {
         self.get(name).as_deref() == Some("on")
     }
 
-    /// SET (or SET LOCAL). Gives the canonical name and value when clients are to be told.
-    pub fn set(&mut self, name: &str, value: &str, local: bool) -> Result<Option<(&'static str, String)>> {
+    /// SET (or SET LOCAL).
+    ///
+    /// # Errors
+    /// There is no such setting, it cannot be changed, or not to this value.
+    pub fn set(&mut self, name: &str, value: &str, local: bool) -> Result<()> {
         let Some(definition) = find(name) else {
             return self.set_custom(name, value, local);
         };
+        fits(definition.name, value)?;
         let value = check(definition, value)?;
         if definition.kind == Kind::Zone {
             self.zone = Zone::named(&value).ok_or_else(|| invalid(definition.name, &value))?;
         }
-        let map = if local { &mut self.local } else { &mut self.set };
-        map.insert(definition.name.to_string(), value.clone());
-        if !local {
-            self.local.remove(definition.name);
-        }
-        Ok(definition.reported.then_some((definition.name, value)))
+        self.put(definition.name.to_string(), value, local);
+        Ok(())
     }
 
-    fn set_custom(&mut self, name: &str, value: &str, local: bool) -> Result<Option<(&'static str, String)>> {
+    fn set_custom(&mut self, name: &str, value: &str, local: bool) -> Result<()> {
         if !name.contains('.') {
             return Err(unknown(name));
         }
-        let map = if local { &mut self.local } else { &mut self.set };
-        map.insert(name.to_ascii_lowercase(), value.to_string());
-        Ok(None)
+        fits(name, value)?;
+        if self.set.len() + self.local.len() >= CUSTOM_MAX + DEFINITIONS.len() {
+            let text = format!("the session has {CUSTOM_MAX} settings of its own, as many as it may");
+            return Err(SqlError::new(code::CONFIGURATION_LIMIT, text));
+        }
+        self.put(name.to_ascii_lowercase(), value.to_string(), local);
+        Ok(())
     }
 
-    /// RESET, SET TO DEFAULT: back to what the connection began with.
-    pub fn reset(&mut self, name: &str, start: &Settings) -> Result<Option<(&'static str, String)>> {
+    /// A value for the session covers one of SET LOCAL that came before it.
+    fn put(&mut self, key: String, value: String, local: bool) {
+        if local {
+            self.local.insert(key, value);
+        } else {
+            self.local.remove(&key);
+            self.set.insert(key, value);
+        }
+    }
+
+    /// RESET, SET (or SET LOCAL) TO DEFAULT: back to what the connection began with.
+    ///
+    /// # Errors
+    /// There is no such setting, or it cannot be changed.
+    pub fn reset(&mut self, name: &str, start: &Settings, local: bool) -> Result<()> {
         let Some(definition) = find(name) else {
-            self.set.remove(&name.to_ascii_lowercase());
-            return if name.contains('.') {
-                Ok(None)
-            } else {
-                Err(unknown(name))
-            };
+            return self.reset_custom(name, start, local);
         };
         if definition.kind == Kind::Fixed {
             return Err(fixed(definition.name));
         }
-        let value = start
-            .set
-            .get(definition.name)
-            .map_or(definition.default, String::as_str)
-            .to_string();
-        self.set(definition.name, &value, false)
+        let value = start.set.get(definition.name);
+        let value = value.map_or(definition.default, String::as_str).to_string();
+        self.set(definition.name, &value, local)
+    }
+
+    fn reset_custom(&mut self, name: &str, start: &Settings, local: bool) -> Result<()> {
+        let key = name.to_ascii_lowercase();
+        match start.set.get(&key) {
+            Some(value) => self.put(key, value.clone(), local),
+            None if !name.contains('.') => return Err(unknown(name)),
+            None => {
+                self.local.remove(&key);
+                self.set.remove(&key);
+            }
+        }
+        Ok(())
     }
 
     /// RESET ALL.
@@ -287,6 +316,15 @@ pub fn unknown(name: &str) -> SqlError {
         code::UNDEFINED_OBJECT,
         format!("unrecognized configuration parameter \"{name}\""),
     )
+}
+
+/// A value is kept, and copied with each change of a setting.
+fn fits(name: &str, value: &str) -> Result<()> {
+    if name.len().max(value.len()) <= VALUE_BYTES_MAX {
+        return Ok(());
+    }
+    let text = format!("a setting's name and value may have {VALUE_BYTES_MAX} bytes each");
+    Err(SqlError::new(code::PROGRAM_LIMIT, text))
 }
 
 #[cold]
@@ -396,10 +434,16 @@ mod tests {
             "0A000"
         );
         assert_eq!(settings.set("nonsense", "1", false).unwrap_err().code(), "42704");
+        settings.set("application_name", "x", false).unwrap();
+        assert!(settings.reported().contains(&("application_name", "x".into())));
+        let long = "x".repeat(VALUE_BYTES_MAX + 1);
         assert_eq!(
-            settings.set("application_name", "x", false).unwrap(),
-            Some(("application_name", "x".into()))
+            settings.set("application_name", &long, false).unwrap_err().code(),
+            "54000"
         );
+        assert_eq!(settings.set("my.own", &long, false).unwrap_err().code(), "54000");
+        let refused = (0..).find_map(|n| settings.set(&format!("my.s{n}"), "", false).err());
+        assert_eq!(refused.unwrap().code(), "53400");
         settings.set("timezone", "+02", true).unwrap();
         assert!(settings.end_transaction());
         assert_eq!(settings.get("TimeZone").unwrap(), "UTC");

@@ -86,11 +86,12 @@ fn serve(
         None => describe_memory(settings),
     };
     let views = Views::new(engine.clone(), registry.clone(), memory, emulation);
-    engine.memory().set_limit(crate::config::statement_memory());
+    engine.memory().set_limit(settings.statement_memory.bytes());
     let sql = Sql::new(engine.clone(), analytics(settings, &engine, &views));
     let access = Access {
         passwords,
         max_connections: settings.max_connections,
+        max_threads: usize::MAX,
     };
     Ok(Server::start(
         listener,

@@ -1,17 +1,18 @@
 //! A connection from its first byte to its last, on one thread at a time.
 //!
 //! ```text
-//!   accepted ─► Startup ──► Session ◄──► parked        each turn on a thread (`workers`)
-//!                  │           │
-//!                  └───────────┴──► end: rolled back, off the list, told why, closed
+//!   accepted ─► Startup ──► Session ──┐      each parked between its turns, each turn on a thread (`workers`)
+//!                  │           │      │
+//!                  └───────────┴──► end: rolled back, off the list, told why ──► Leaving ──► closed
 //! ```
+//!
+//! `Startup` and `Leaving` wait for nothing: their turns need no thread of their own.
 
-use super::auth::Passwords;
 use super::parking::Parked;
 use super::registry::{Arrival, Refused, Registered};
 use super::session::{Conversation, Dialogue, shutting_down};
-use super::startup::{self, Request, STARTUP_TIME_MAX, Startup};
-use super::wire::{End, Wire};
+use super::startup::{Login, Request, STARTUP_TIME_MAX, Startup};
+use super::wire::{End, LINGER, Wire, startup_too_late};
 use super::{Service, Shared};
 use crate::log;
 use cenote_sql::{SessionInfo, Severity, SqlError, code};
@@ -49,8 +50,10 @@ pub struct Connection<C> {
 }
 
 enum Stage<C> {
-    Startup(Wire, Instant),
+    Startup(Wire, Login, Instant),
     Session(Box<Dialogue<C>>, Registered),
+    /// The client was told why, and reads it; what it still sends is dropped, until then at most.
+    Leaving(Wire, Instant),
     /// A turn was cut short by a panic between two stages.
     Lost,
 }
@@ -61,17 +64,22 @@ where
 {
     fn socket(&self) -> RawFd {
         match &self.stage {
-            Stage::Startup(wire, _) => wire.socket(),
+            Stage::Startup(wire, ..) | Stage::Leaving(wire, _) => wire.socket(),
             Stage::Session(dialogue, _) => dialogue.wire().socket(),
             Stage::Lost => -1,
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        match self.stage {
-            Stage::Startup(_, deadline) => Some(deadline),
-            _ => None,
+        match &self.stage {
+            Stage::Startup(.., deadline) | Stage::Leaving(_, deadline) => Some(*deadline),
+            Stage::Session(dialogue, _) => dialogue.deadline(),
+            Stage::Lost => None,
         }
+    }
+
+    fn is_expendable(&self) -> bool {
+        self.waits_for_nothing()
     }
 }
 
@@ -81,9 +89,29 @@ impl<C: Conversation> Connection<C> {
         let deadline = Instant::now() + STARTUP_TIME_MAX;
         Connection {
             peer,
-            stage: Stage::Startup(Wire::new(Arc::new(stream)), deadline),
+            stage: Stage::Startup(Wire::new(Arc::new(stream)), Login::default(), deadline),
             _counted: counted,
         }
+    }
+
+    /// The client's address.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Whether its turns wait neither for the client nor for anybody else.
+    pub fn waits_for_nothing(&self) -> bool {
+        matches!(self.stage, Stage::Startup(..) | Stage::Leaving(..))
+    }
+
+    /// Whether others may wait for what its transaction holds.
+    pub fn in_transaction(&self) -> bool {
+        matches!(&self.stage, Stage::Session(dialogue, _) if dialogue.in_transaction())
+    }
+
+    /// Whether the client was told why the connection ends.
+    pub fn is_leaving(&self) -> bool {
+        matches!(self.stage, Stage::Leaving(..))
     }
 
     /// Answers what the client sent, and what it sends, until it pauses (None) or the connection is to end. No panic leaves it.
@@ -105,82 +133,91 @@ impl<C: Conversation> Connection<C> {
     }
 
     fn go_on<S: Service<Session = C>>(&mut self, shared: &Shared<S>) -> Option<End> {
-        if let Stage::Startup(wire, deadline) = &mut self.stage {
-            let begun = match begin(wire, *deadline, self.peer, shared) {
-                Ok(begun) => begun,
-                Err(end) => return Some(end),
-            };
-            self.enter(begun);
-            if let Stage::Session(dialogue, _) = &mut self.stage
-                && let Err(end) = dialogue.greet()
-            {
-                return Some(end);
-            }
-        }
         match &mut self.stage {
+            Stage::Startup(wire, login, deadline) => {
+                let begun = begin(wire, login, *deadline, self.peer, shared).transpose()?;
+                begun.and_then(|begun| self.enter(begun)).err()
+            }
             Stage::Session(dialogue, _) => dialogue.go_on(),
-            _ => Some(End::Closed),
+            Stage::Leaving(wire, deadline) => {
+                let stays = wire.drop_input() && Instant::now() < *deadline;
+                (!stays).then_some(End::Closed)
+            }
+            Stage::Lost => Some(End::Closed),
         }
     }
 
-    fn enter(&mut self, (registered, session): (Registered, C)) {
-        if let Stage::Startup(mut wire, _) = std::mem::replace(&mut self.stage, Stage::Lost) {
-            let entry = registered.entry.clone();
-            wire.attach(entry.clone());
-            self.stage = Stage::Session(Box::new(Dialogue::new(wire, session, entry)), registered);
-        }
+    /// The session begins; its first message is for the next turn, which may wait.
+    fn enter(&mut self, (registered, session): (Registered, C)) -> Result<(), End> {
+        let Stage::Startup(mut wire, ..) = std::mem::replace(&mut self.stage, Stage::Lost) else {
+            return Err(End::Closed);
+        };
+        let entry = registered.entry.clone();
+        wire.attach(entry.clone());
+        let mut dialogue = Box::new(Dialogue::new(wire, session, entry));
+        let greeted = dialogue.greet();
+        self.stage = Stage::Session(dialogue, registered);
+        greeted
     }
 
-    /// Ends it: the session is rolled back before it leaves the list, then the client is told why.
-    pub fn end(self, end: End) {
+    /// Ends it: the session is rolled back before it leaves the list, then the client is told why. What is given back
+    /// has to be parked until the client has read that.
+    pub fn end(mut self: Box<Self>, end: End) -> Option<Box<Self>> {
         let peer = self.peer;
-        let rolled_back = catch_unwind(AssertUnwindSafe(|| match self.stage {
-            Stage::Startup(wire, _) => Some(wire),
+        let stage = std::mem::replace(&mut self.stage, Stage::Lost);
+        let rolled_back = catch_unwind(AssertUnwindSafe(|| match stage {
+            Stage::Startup(wire, ..) => Some(wire),
             Stage::Session(dialogue, _registered) => Some(dialogue.into_wire()),
-            Stage::Lost => None,
+            Stage::Leaving(..) | Stage::Lost => None,
         }));
-        match rolled_back {
-            Ok(Some(mut wire)) => farewell(&mut wire, end, peer),
-            Ok(None) => {}
-            Err(_) => log::error!("{peer}: the session panicked at its end"),
+        let Ok(wire) = rolled_back else {
+            log::error!("{peer}: the session panicked at its end");
+            return None;
+        };
+        let mut wire = wire?;
+        if !farewell(&mut wire, end, peer) {
+            return None;
+        }
+        self.stage = Stage::Leaving(wire, Instant::now() + LINGER);
+        Some(self)
+    }
+
+    /// As [`end`](Self::end), where nothing can be parked.
+    pub fn end_at_once(self: Box<Self>, end: End) {
+        let leaving = match self.is_leaving() {
+            true => Some(self),
+            false => self.end(end),
+        };
+        if let Some(Stage::Leaving(mut wire, _)) = leaving.map(|connection| connection.stage) {
+            wire.linger();
         }
     }
 
     /// Ends it because the server stops.
-    pub fn end_by_shutdown(self) {
-        self.end(shutting_down().into());
+    pub fn end_by_shutdown(self: Box<Self>) {
+        self.end_at_once(shutting_down().into());
     }
 }
 
+/// Goes on with a start-up; None: the client has to say more.
 fn begin<S: Service>(
     wire: &mut Wire,
+    login: &mut Login,
     deadline: Instant,
     peer: SocketAddr,
     shared: &Shared<S>,
-) -> Result<(Registered, S::Session), End> {
-    match startup::read_request(wire, deadline)? {
-        Request::Session(startup) => {
-            let passwords = shared.access.passwords.as_ref();
-            authenticate(wire, &startup, passwords, deadline)?;
-            open(wire, &startup, peer, shared)
-        }
-        Request::Cancel { id, secret } => {
+) -> Result<Option<(Registered, S::Session)>, End> {
+    match login.go_on(wire, shared.access.passwords.as_ref())? {
+        None if Instant::now() >= deadline => Err(startup_too_late()),
+        None => Ok(None),
+        Some(Request::Session(startup)) => open(wire, &startup, peer, shared).map(Some),
+        Some(Request::Cancel { id, secret }) => {
             let found = shared.registry.cancel(id, secret);
             let what = if found { "" } else { ": no such session" };
             log::debug!("{peer}: cancel request for session {id}{what}");
             Err(End::Closed)
         }
     }
-}
-
-fn authenticate(
-    wire: &mut Wire,
-    startup: &Startup,
-    passwords: Option<&Passwords>,
-    deadline: Instant,
-) -> Result<(), End> {
-    startup::authenticate(wire, startup, passwords, deadline)?;
-    wire.begin_session()
 }
 
 fn open<S: Service>(
@@ -224,7 +261,8 @@ fn refused(why: Refused, max: usize) -> End {
     }
 }
 
-fn farewell(wire: &mut Wire, end: End, peer: SocketAddr) {
+/// Tells the client why its connection ends; false: it has left, or does not read it.
+fn farewell(wire: &mut Wire, end: End, peer: SocketAddr) -> bool {
     match end {
         End::Closed => log::debug!("{peer}: closed by the client"),
         End::Lost(cause) => log::info!("{peer}: connection lost: {cause}"),
@@ -233,8 +271,10 @@ fn farewell(wire: &mut Wire, end: End, peer: SocketAddr) {
                 log::warn!("{peer}: closed: {error}");
             }
             wire.report(b'E', &error);
-            wire.flush().ok();
-            wire.close();
+            let told = wire.last_words().is_ok();
+            wire.end_output();
+            return told;
         }
     }
+    false
 }

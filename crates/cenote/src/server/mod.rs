@@ -1,8 +1,10 @@
 //! The PostgreSQL server: accepts connections and gives each a thread while it has something to do.
 //!
-//! A statement is synchronous from the socket to the engine and back; waiting for a lock or for the log blocks its thread and
-//! no other. A session keeps its thread as long as its client's pauses are short, and has none in longer ones (`parking`). The socket is bound before the database is opened ([`bind`]) and served afterwards ([`Server::start`]): who
-//! connects in between waits in the socket's backlog and is not refused.
+//! A statement is synchronous from the socket to the engine and back; waiting for a lock or for the log blocks its
+//! thread and no other. A session keeps its thread as long as its client's pauses are short, and has none in longer
+//! ones (`parking`), nor has a client that has not begun its session, or that is sent away. The socket is bound before
+//! the database is opened ([`bind`]) and served afterwards ([`Server::start`]): who connects in between waits in the
+//! socket's backlog and is not refused.
 
 pub mod auth;
 mod connection;
@@ -64,6 +66,8 @@ pub struct Access {
     pub passwords: Option<Passwords>,
     /// Sessions at a time.
     pub max_connections: usize,
+    /// Threads for sessions that have something to do, at a time; two at least. The system's own limit may be lower.
+    pub max_threads: usize,
 }
 
 /// An address that cannot be served.
@@ -148,6 +152,7 @@ impl Server {
         registry: Arc<Registry>,
     ) -> io::Result<Server> {
         let listener = Arc::new(listener);
+        let max_threads = access.max_threads;
         let stopping = Arc::new(AtomicBool::new(false));
         let shared = Arc::new(Shared {
             service,
@@ -155,13 +160,13 @@ impl Server {
             registry: registry.clone(),
             connections: Arc::default(),
             parking: Parking::new()?,
-            workers: Workers::default(),
+            workers: Workers::new(max_threads),
         });
         workers::start(&shared)?;
         let (accepting, stop, to) = (listener.clone(), stopping.clone(), shared.clone());
         let acceptor = named("accept").spawn(move || accept(&accepting, &stop, &to))?;
         let (watched, stop, late) = (registry.clone(), stopping.clone(), shared.clone());
-        let watcher = named("watch").spawn(move || watch::run(&watched, &stop, || send_away_the_late(&late)))?;
+        let watcher = named("watch").spawn(move || watch::run(&watched, &stop, || look_after(&late)))?;
         Ok(Server {
             registry,
             listener,
@@ -206,7 +211,7 @@ struct Shared<S: Service> {
     registry: Arc<Registry>,
     connections: Arc<AtomicUsize>,
     parking: Parking<Box<Connection<S::Session>>>,
-    workers: Workers,
+    workers: Workers<Box<Connection<S::Session>>>,
 }
 
 impl<S: Service> std::fmt::Debug for Shared<S> {
@@ -217,7 +222,13 @@ impl<S: Service> std::fmt::Debug for Shared<S> {
 
 impl<S: Service> Sessions for Shared<S> {
     fn close(&self, patience: Duration) {
-        drop(self.parking.close());
+        // Those that were told why have a moment to read it.
+        let deadline = Instant::now() + patience;
+        while self.parking.any(|connection| connection.is_leaving()) && Instant::now() < deadline {
+            self.parking.expire(Instant::now());
+            thread::sleep(Duration::from_millis(5));
+        }
+        drop((self.parking.close(), self.workers.take_all_postponed()));
         self.workers.wait_gone(patience);
     }
 
@@ -243,7 +254,9 @@ fn accept<S: Service>(listener: &TcpListener, stopping: &AtomicBool, shared: &Sh
 
 /// Parks a connection until its client says what it wants.
 fn welcome<S: Service>(stream: TcpStream, peer: SocketAddr, shared: &Shared<S>) {
-    if shared.connections.load(Ordering::Relaxed) >= shared.access.max_connections + SPARE_CONNECTIONS {
+    if shared.connections.load(Ordering::Relaxed) >= shared.access.max_connections + SPARE_CONNECTIONS
+        && !make_room(shared)
+    {
         log::warn!("{peer}: closed unheard, too many connections");
         return;
     }
@@ -255,15 +268,29 @@ fn welcome<S: Service>(stream: TcpStream, peer: SocketAddr, shared: &Shared<S>) 
     workers::park(Box::new(connection), shared);
 }
 
-fn send_away_the_late<S: Service>(shared: &Shared<S>) {
-    for connection in shared.parking.take_overdue(Instant::now()) {
-        connection.end(wire::startup_too_late());
+/// Closes the connection that has taken longest over its start-up: clients that never finish it keep nobody out.
+fn make_room<S: Service>(shared: &Shared<S>) -> bool {
+    let evicted = shared.parking.evict();
+    static LIMITER: log::Limiter = log::Limiter::new();
+    if let (Some(connection), Some(left_out)) = (&evicted, LIMITER.pass()) {
+        let peer = connection.peer();
+        log::warn!(
+            "{peer}: closed before its session began, too many connections ({left_out} such lines were left out)"
+        );
     }
+    evicted.is_some()
+}
+
+/// Once a second; says whether all threads wait with none to be had.
+fn look_after<S: Service>(shared: &Arc<Shared<S>>) -> bool {
+    shared.parking.expire(Instant::now());
+    workers::relieve(shared)
 }
 
 fn prepare_socket(stream: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(wire::PAUSE_MAX))?;
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
     sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;

@@ -2,24 +2,25 @@
 //!
 //! ```text
 //!              park: into the map and the set
-//!   a worker ─────────────────────────────────────────►  parked
-//!       ▲                                                   │ its client sends, leaves, or is ended
-//!       └──── next: out of both ◄───────────────────────────┘
+//!   a worker ─────────────────────────────────────────►  parked ── its time is up (expire) ──► ready
+//!       ▲                                                   │ its client sends, leaves, or is ended │
+//!       └──── next: out of both ◄───────────────────────────┴───────────────────────────────────────┘
 //! ```
 //!
 //! Of the workers that wait for work one, the leader, waits on the set; it takes one connection, leaves the lead to the
 //! next, and serves what it took itself. So a connection is handed over once, by the system.
 //!
 //! Invariants:
-//! - A connection is in the map and in the set, or in neither and one thread has it; both change under the map's lock. An
-//!   event of a connection that has left is ignored: its number is never given again.
+//! - A connection is in the map and in the set, or in neither: then it is ready, or one thread has it. All of this
+//!   changes under the map's lock. An event of a connection that has left is ignored: its number is never given again.
 //! - A connection whose client sent something before it was parked is ready at once: the set is told of it by the state
 //!   of its socket.
+//! - The set reports sockets in the order in which they became ready: who waits for a thread is served in turn.
 //! - [`Parking::close`] wakes all; what is parked after it is given back.
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,8 +35,10 @@ const RETRY: Duration = Duration::from_millis(100);
 pub trait Parked: Send {
     /// The socket, which stays open while it is parked.
     fn socket(&self) -> RawFd;
-    /// When it has waited long enough.
+    /// When it is to be looked at though its client says nothing.
     fn deadline(&self) -> Option<Instant>;
+    /// Whether it may be closed unheard, to make room for others. It has a deadline, then.
+    fn is_expendable(&self) -> bool;
 }
 
 /// Why a connection could not be parked.
@@ -57,9 +60,41 @@ pub struct Parking<T> {
 }
 
 struct Lot<T> {
-    parked: HashMap<usize, T>,
+    parked: HashMap<usize, Spot<T>>,
     deadlines: BTreeSet<(Instant, usize)>,
+    /// Those of the deadlines whose connections may be closed.
+    expendable: BTreeSet<(Instant, usize)>,
+    /// Those whose time is up.
+    ready: VecDeque<T>,
     last: usize,
+}
+
+struct Spot<T> {
+    connection: T,
+    deadline: Option<Instant>,
+}
+
+impl<T: Parked> Lot<T> {
+    fn put(&mut self, token: usize, connection: T) {
+        let deadline = connection.deadline();
+        if let Some(deadline) = deadline {
+            self.deadlines.insert((deadline, token));
+            if connection.is_expendable() {
+                self.expendable.insert((deadline, token));
+            }
+        }
+        self.parked.insert(token, Spot { connection, deadline });
+    }
+
+    fn take(&mut self, set: &Registry, token: usize) -> Option<T> {
+        let Spot { connection, deadline } = self.parked.remove(&token)?;
+        if let Some(deadline) = deadline {
+            self.deadlines.remove(&(deadline, token));
+            self.expendable.remove(&(deadline, token));
+        }
+        set.deregister(&mut SourceFd(&connection.socket())).ok();
+        Some(connection)
+    }
 }
 
 impl<T: Parked> Parking<T> {
@@ -79,6 +114,8 @@ impl<T: Parked> Parking<T> {
             lot: Mutex::new(Lot {
                 parked: HashMap::new(),
                 deadlines: BTreeSet::new(),
+                expendable: BTreeSet::new(),
+                ready: VecDeque::new(),
                 last: WAKER.0,
             }),
             closed: AtomicBool::new(false),
@@ -99,33 +136,36 @@ impl<T: Parked> Parking<T> {
         {
             return Err((connection, Refusal::System(error)));
         }
-        let deadline = connection.deadline();
-        lot.deadlines.extend(deadline.map(|deadline| (deadline, token)));
-        lot.parked.insert(token, connection);
+        lot.put(token, connection);
         Ok(())
-    }
-
-    fn take(&self, lot: &mut Lot<T>, token: usize) -> Option<T> {
-        let connection = lot.parked.remove(&token)?;
-        if let Some(deadline) = connection.deadline() {
-            lot.deadlines.remove(&(deadline, token));
-        }
-        self.set.deregister(&mut SourceFd(&connection.socket())).ok();
-        Some(connection)
     }
 
     /// Waits for a connection that is ready. None: the parking is closed.
     pub fn next(&self) -> Option<T> {
         loop {
-            let token = self.wait()?;
-            let taken = self.take(&mut lock(&self.lot), token);
+            if let Some(ready) = self.take_ready() {
+                return Some(ready);
+            }
+            let Some(token) = self.wait()? else { continue };
+            let taken = lock(&self.lot).take(&self.set, token);
             if taken.is_some() {
                 return taken;
             }
         }
     }
 
-    fn wait(&self) -> Option<usize> {
+    fn take_ready(&self) -> Option<T> {
+        let mut lot = lock(&self.lot);
+        let ready = lot.ready.pop_front()?;
+        if !lot.ready.is_empty() {
+            // For the next leader.
+            self.waker.wake().ok();
+        }
+        Some(ready)
+    }
+
+    /// Some(None): it was woken, to look whether any are ready.
+    fn wait(&self) -> Option<Option<usize>> {
         let mut lead = lock(&self.poll);
         let (poll, events) = &mut *lead;
         while !self.closed.load(Ordering::Acquire) {
@@ -138,25 +178,39 @@ impl<T: Parked> Parking<T> {
                     continue;
                 }
             }
-            let ready = events.iter().map(|event| event.token()).find(|token| *token != WAKER);
-            if let Some(token) = ready {
-                return Some(token.0);
+            if let Some(event) = events.iter().next() {
+                let token = event.token();
+                return Some((token != WAKER).then_some(token.0));
             }
         }
         None
     }
 
-    /// Those whose deadline has passed.
-    pub fn take_overdue(&self, now: Instant) -> Vec<T> {
+    /// Makes those ready whose deadline has passed.
+    pub fn expire(&self, now: Instant) {
         let mut lot = lock(&self.lot);
-        let mut overdue = Vec::new();
         while let Some(&(deadline, token)) = lot.deadlines.first() {
             if deadline > now {
                 break;
             }
-            overdue.extend(self.take(&mut lot, token));
+            let taken = lot.take(&self.set, token);
+            lot.ready.extend(taken);
         }
-        overdue
+        if !lot.ready.is_empty() {
+            self.waker.wake().ok();
+        }
+    }
+
+    /// Takes the expendable connection whose deadline comes first.
+    pub fn evict(&self) -> Option<T> {
+        let mut lot = lock(&self.lot);
+        let &(_, token) = lot.expendable.first()?;
+        lot.take(&self.set, token)
+    }
+
+    /// Whether a parked connection is so.
+    pub fn any(&self, is_so: impl Fn(&T) -> bool) -> bool {
+        lock(&self.lot).parked.values().any(|spot| is_so(&spot.connection))
     }
 
     /// Gives back what is parked and parks nothing any more; [`next`](Self::next) ends for all.
@@ -165,7 +219,10 @@ impl<T: Parked> Parking<T> {
         self.waker.wake().ok();
         let mut lot = lock(&self.lot);
         lot.deadlines.clear();
-        lot.parked.drain().map(|(_, connection)| connection).collect()
+        lot.expendable.clear();
+        let ready: Vec<T> = lot.ready.drain(..).collect();
+        let parked = lot.parked.drain().map(|(_, spot)| spot.connection);
+        ready.into_iter().chain(parked).collect()
     }
 }
 
@@ -190,6 +247,18 @@ mod tests {
         fn deadline(&self) -> Option<Instant> {
             self.1
         }
+        fn is_expendable(&self) -> bool {
+            self.1.is_some()
+        }
+    }
+
+    fn parked(parking: &Parking<Waiting>, deadlines: &[Option<Instant>]) -> Vec<UnixStream> {
+        let park = |deadline: &Option<Instant>| {
+            let (ours, client) = UnixStream::pair().unwrap();
+            parking.park(Waiting(ours, *deadline)).ok().unwrap();
+            client
+        };
+        deadlines.iter().map(park).collect()
     }
 
     #[test]
@@ -206,23 +275,34 @@ mod tests {
     }
 
     #[test]
-    fn those_whose_time_is_up_are_given_back_and_no_others() {
+    fn those_whose_time_is_up_are_ready_and_no_others() {
         let parking = Parking::new().unwrap();
         let now = Instant::now();
-        let clients: Vec<UnixStream> = [None, Some(now), Some(now + Duration::from_secs(60))]
-            .into_iter()
-            .map(|deadline| {
-                let (ours, client) = UnixStream::pair().unwrap();
-                parking.park(Waiting(ours, deadline)).ok().unwrap();
-                client
-            })
-            .collect();
-        assert_eq!(parking.take_overdue(now).len(), 1);
-        assert_eq!(parking.take_overdue(now).len(), 0);
+        let clients = parked(
+            &parking,
+            &[None, Some(now), Some(now), Some(now + Duration::from_secs(60))],
+        );
+        parking.expire(now);
+        assert_eq!(parking.next().unwrap().1, Some(now));
+        assert_eq!(parking.next().unwrap().1, Some(now));
+        parking.expire(now);
         assert_eq!(parking.close().len(), 2);
         assert!(parking.next().is_none());
         let (ours, _client) = UnixStream::pair().unwrap();
         assert!(matches!(parking.park(Waiting(ours, None)), Err((_, Refusal::Closed))));
+        drop(clients);
+    }
+
+    #[test]
+    fn the_first_to_be_sent_away_makes_room_for_others() {
+        let parking = Parking::new().unwrap();
+        let now = Instant::now();
+        let later = now + Duration::from_secs(1);
+        let clients = parked(&parking, &[None, Some(later), Some(now)]);
+        assert_eq!(parking.evict().unwrap().1, Some(now));
+        assert_eq!(parking.evict().unwrap().1, Some(later));
+        assert!(parking.evict().is_none());
+        assert_eq!(parking.close().len(), 1);
         drop(clients);
     }
 }

@@ -15,6 +15,11 @@ use std::time::{Duration, Instant, SystemTime};
 /// Bytes of a statement's text that are kept to be shown.
 const QUERY_BYTES_SHOWN: usize = 1024;
 
+/// The beginning of a statement's text, as long as it is shown.
+pub fn shown(text: &str) -> &str {
+    &text[..text.floor_char_boundary(QUERY_BYTES_SHOWN)]
+}
+
 /// What a session does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -86,6 +91,8 @@ pub struct Entry {
     stream: Arc<TcpStream>,
     cancel: Mutex<Option<Canceller>>,
     ending: AtomicBool,
+    /// Its statement was cancelled because the server has no thread left.
+    no_thread: AtomicBool,
 }
 
 impl Entry {
@@ -110,7 +117,7 @@ impl Entry {
     pub fn set_query(&self, text: &str) {
         let mut query = lock(&self.query);
         query.clear();
-        query.push_str(&text[..text.floor_char_boundary(QUERY_BYTES_SHOWN)]);
+        query.push_str(shown(text));
     }
 
     /// The statement that runs, or the one before.
@@ -156,6 +163,17 @@ impl Entry {
         if let Some(canceller) = lock(&self.cancel).as_ref() {
             (canceller.0)();
         }
+    }
+
+    /// As [`cancel`](Self::cancel), for want of threads.
+    pub fn stop_for_thread(&self) {
+        self.no_thread.store(true, Ordering::Release);
+        self.cancel();
+    }
+
+    /// Whether that was so since it was asked last.
+    pub fn was_stopped_for_thread(&self) -> bool {
+        self.no_thread.swap(false, Ordering::AcqRel)
     }
 
     /// Whether the server wants the session to end.
@@ -244,6 +262,7 @@ impl Registry {
             stream: arrival.stream,
             cancel: Mutex::default(),
             ending: AtomicBool::new(false),
+            no_thread: AtomicBool::new(false),
         });
         sessions.insert(id, entry.clone());
         Ok(Registered {

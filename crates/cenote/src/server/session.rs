@@ -7,22 +7,30 @@
 //!    └─ Parse, Bind, Describe, Execute, Close ── ok ─► gathering ─ Sync
 //!                                        └─ error ─► skipping ──── Sync (the error goes out at once)
 //! ```
+//! A Query or Execute of COPY FROM STDIN is answered with CopyInResponse only; the messages that follow are its data,
+//! until CopyDone, CopyFail or an error give the rest of the answer. Between them the session may have no thread, as
+//! between any two messages.
 //!
 //! Nothing is written between two Syncs unless the client asks (Flush), a result streams, a message fails, or COPY hands
 //! the turn over.
 //! Statements and portals belong to [`Conversation`]; this file frames messages and keeps the order of answers.
 
 use super::input::{Fields, Message};
-use super::registry::{Canceller, Entry};
-use super::wire::{End, PAUSE_MAX, Wire, protocol_violation};
+use super::registry::{Canceller, Entry, shown};
+use super::wire::{End, PAUSE_MAX, Wire, copy_failed, protocol_violation, unexpected_in_copy};
+use super::workers::no_thread;
 use crate::log;
 use cenote_sql::{Bind, Output, Result, Severity, SqlError, code};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Prepared statements whose texts are kept to be shown.
 const STATEMENTS_KNOWN_MAX: usize = 1000;
+/// Longest name of such a statement.
+const STATEMENT_NAME_BYTES_MAX: usize = 256;
+/// How often a COPY whose client says nothing looks whether it was cancelled.
+const COPY_LOOK: Duration = Duration::from_secs(1);
 
 /// What a session of the protocol asks of SQL. [`cenote_sql::Session`] is the one; tests bring their own.
 pub trait Conversation {
@@ -50,6 +58,19 @@ pub trait Conversation {
     fn status(&self) -> u8;
     /// What to report before the first statement.
     fn reported_settings(&self) -> Vec<(&'static str, String)>;
+    /// Before ReadyForQuery: ParameterStatus of what has changed.
+    fn report_settings(&mut self, out: &mut dyn Output) -> Result<()>;
+    /// Whether the last statement, or the one that `copy_done` went on with, is a COPY FROM STDIN that waits for its
+    /// data. Until it is over only `copy_data`, `copy_look`, `copy_done` and `fail` are called.
+    fn is_copying(&self) -> bool;
+    /// `CopyData`. An error ends the COPY.
+    fn copy_data(&mut self, data: &[u8]) -> Result<()>;
+    /// Its client says nothing: an error where the COPY was cancelled meanwhile, or its time is up.
+    fn copy_look(&mut self) -> Result<()>;
+    /// `CopyDone`: the COPY ends, and what stands behind it in its Query runs.
+    fn copy_done(&mut self, out: &mut dyn Output) -> Result<()>;
+    /// How long the client may pause now, and with what the session ends then.
+    fn idle_limit(&self) -> Option<(Duration, SqlError)>;
     /// Stops the running statement from another thread.
     fn canceller(&self) -> Canceller;
     /// The client pauses: gives back memory that the next statement can do without.
@@ -93,6 +114,24 @@ impl Conversation for cenote_sql::Session {
     fn reported_settings(&self) -> Vec<(&'static str, String)> {
         self.reported_settings()
     }
+    fn report_settings(&mut self, out: &mut dyn Output) -> Result<()> {
+        self.report_settings(out)
+    }
+    fn is_copying(&self) -> bool {
+        self.is_copying()
+    }
+    fn copy_data(&mut self, data: &[u8]) -> Result<()> {
+        self.copy_data(data)
+    }
+    fn copy_look(&mut self) -> Result<()> {
+        self.copy_look()
+    }
+    fn copy_done(&mut self, out: &mut dyn Output) -> Result<()> {
+        self.copy_done(out)
+    }
+    fn idle_limit(&self) -> Option<(Duration, SqlError)> {
+        self.idle_limit()
+    }
     fn canceller(&self) -> Canceller {
         let handle = self.cancel_handle();
         Canceller::new(move || handle.cancel())
@@ -129,8 +168,10 @@ pub struct Dialogue<C> {
     entry: Arc<Entry>,
     /// An extended-protocol message failed: all is skipped until Sync.
     skipping: bool,
-    /// The text of a Query, since COPY reads further messages while it runs.
+    /// The text of a Query, or the name in a message, while it is carried out.
     text: String,
+    /// A COPY came by a Query, which ReadyForQuery follows, and not by Execute.
+    copy_by_query: bool,
     /// Parameter types of a Parse.
     types: Vec<u32>,
     shown: ShownStatement,
@@ -138,6 +179,10 @@ pub struct Dialogue<C> {
     busy: bool,
     /// Since when the session has no thread.
     paused: Option<Instant>,
+    /// When the client has said nothing for too long, and what it is told.
+    limit: Option<(Instant, SqlError)>,
+    /// When the session is to be looked at, though its client says nothing.
+    deadline: Option<Instant>,
 }
 
 /// Keeps `cenote_sessions` true for prepared statements: the text belongs to a name, and runs come by the name.
@@ -149,6 +194,10 @@ struct ShownStatement {
 
 impl ShownStatement {
     fn parsed(&mut self, name: &str, text: &str, entry: &Entry) {
+        let text = shown(text);
+        if name.len() > STATEMENT_NAME_BYTES_MAX {
+            return entry.set_query(text);
+        }
         match self.texts.get_mut(name) {
             Some(known) if **known == *text => {}
             Some(known) => *known = text.into(),
@@ -189,8 +238,11 @@ impl<C: Conversation> Dialogue<C> {
             text: String::new(),
             types: Vec::new(),
             shown: ShownStatement::default(),
+            copy_by_query: false,
             busy: false,
             paused: None,
+            limit: None,
+            deadline: None,
         }
     }
 
@@ -209,14 +261,35 @@ impl<C: Conversation> Dialogue<C> {
         }
     }
 
-    /// Without a thread from here on, and with little memory.
+    /// Without a thread from here on, and with little memory. Ends the session where its client has paused for too
+    /// long.
     fn pause(&mut self) -> Option<End> {
+        let now = Instant::now();
+        let copying = self.sql.is_copying();
+        if self.limit.is_none() && !copying {
+            self.limit = self.sql.idle_limit().map(|(time, error)| (now + time, error));
+        }
+        if let Some((_, error)) = self.limit.take_if(|(until, _)| now >= *until) {
+            return Some(error.into());
+        }
+        let look = copying.then_some(now + COPY_LOOK);
+        self.deadline = self.limit.as_ref().map(|(until, _)| *until).or(look);
         self.sql.pause();
         self.wire.shrink();
         self.text = String::new();
         self.types = Vec::new();
-        self.paused = Some(Instant::now());
+        self.paused = Some(now);
         None
+    }
+
+    /// When the session, which pauses, is to be looked at.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Whether a transaction block is open, or a COPY: others may wait for it.
+    pub fn in_transaction(&self) -> bool {
+        self.sql.status() != b'I' || self.sql.is_copying()
     }
 
     /// The connection.
@@ -236,10 +309,14 @@ impl<C: Conversation> Dialogue<C> {
         }
         let (id, secret) = (self.entry.id.to_be_bytes(), self.entry.secret().to_be_bytes());
         self.wire.out().message(b'K', &[id, secret].concat());
-        self.ready()
+        let status = self.sql.status();
+        self.wire.out().ready_for_query(status);
+        self.wire.flush_now()
     }
 
     fn ready(&mut self) -> std::result::Result<(), End> {
+        // Fails where the connection is lost, and then the flush does.
+        self.sql.report_settings(&mut self.wire).ok();
         let status = self.sql.status();
         self.wire.out().ready_for_query(status);
         // Before the client knows, so that what it asks next about its sessions is true.
@@ -250,7 +327,11 @@ impl<C: Conversation> Dialogue<C> {
     /// Answers one message; false: none came.
     fn step(&mut self) -> std::result::Result<bool, End> {
         match self.wire.next_message_or_pause(self.busy)? {
-            Some(message) => self.take(message).map(|()| true),
+            Some(message) => {
+                self.limit = None;
+                self.take(message).map(|()| true)
+            }
+            None if self.sql.is_copying() => self.look_after_copy().map(|()| false),
             None => Ok(false),
         }
     }
@@ -262,6 +343,7 @@ impl<C: Conversation> Dialogue<C> {
         }
         match message.tag {
             b'X' => Err(End::Closed),
+            _ if self.sql.is_copying() => self.copy_message(message),
             b'S' => self.sync(),
             // What remains of a COPY that failed.
             b'd' | b'c' | b'f' => Ok(()),
@@ -281,8 +363,44 @@ impl<C: Conversation> Dialogue<C> {
             }
             Err(error) => Err(error),
         };
+        self.copy_by_query = true;
+        self.after_query(result)
+    }
+
+    /// The rest of the answer to a Query, unless a COPY has to end first.
+    fn after_query(&mut self, result: Result<()>) -> std::result::Result<(), End> {
+        if result.is_ok() && self.sql.is_copying() {
+            return self.wire.alive();
+        }
         self.settle(result)?;
         self.ready()
+    }
+
+    fn copy_message(&mut self, message: Message) -> std::result::Result<(), End> {
+        let result = match message.tag {
+            b'd' => self.sql.copy_data(self.wire.body(message)),
+            b'c' => self.sql.copy_done(&mut self.wire),
+            b'f' => Err(copy_failed(self.wire.body(message))),
+            // As in PostgreSQL, for clients that send them with the Execute.
+            b'H' | b'S' => Ok(()),
+            tag => Err(unexpected_in_copy(tag)),
+        };
+        self.after_copy(result)
+    }
+
+    fn look_after_copy(&mut self) -> std::result::Result<(), End> {
+        match self.sql.copy_look() {
+            Ok(()) => Ok(()),
+            failed => self.after_copy(failed),
+        }
+    }
+
+    fn after_copy(&mut self, result: Result<()>) -> std::result::Result<(), End> {
+        match result {
+            result if self.copy_by_query => self.after_query(result),
+            Ok(()) => self.wire.alive(),
+            Err(error) => self.extended_failed(error),
+        }
     }
 
     fn function_call(&mut self) -> std::result::Result<(), End> {
@@ -309,6 +427,8 @@ impl<C: Conversation> Dialogue<C> {
                 Err(End::Fatal(shutting_down()))
             }
             Err(error) => {
+                let stopped = error.code() == code::QUERY_CANCELED && self.entry.was_stopped_for_thread();
+                let error = if stopped { no_thread() } else { error };
                 self.sql.fail();
                 if is_grave(&error) {
                     log_grave(&error, self.entry.id);
@@ -323,13 +443,15 @@ impl<C: Conversation> Dialogue<C> {
         match self.answer(message) {
             Ok(()) => Ok(()),
             Err(Failure::Session(end)) => Err(end),
-            Err(Failure::Statement(error)) => {
-                self.skipping = true;
-                self.settle(Err(error))?;
-                // The client may wait for it without a Sync, above all one that sends COPY data.
-                self.wire.flush()
-            }
+            Err(Failure::Statement(error)) => self.extended_failed(error),
         }
+    }
+
+    fn extended_failed(&mut self, error: SqlError) -> std::result::Result<(), End> {
+        self.skipping = true;
+        self.settle(Err(error))?;
+        // The client may wait for it without a Sync, above all one that sends COPY data.
+        self.wire.flush()
     }
 
     fn answer(&mut self, message: Message) -> std::result::Result<(), Failure> {
@@ -415,6 +537,7 @@ impl<C: Conversation> Dialogue<C> {
         let max_rows = body.i32().ok_or_else(malformed)?;
         all_read(&body)?;
         self.entry.started();
+        self.copy_by_query = false;
         let result = self
             .sql
             .execute(&self.text, u32::try_from(max_rows).unwrap_or(0), &mut self.wire);

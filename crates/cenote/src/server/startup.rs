@@ -8,13 +8,21 @@
 //!   code 80877103   SSLRequest, answered 'N'
 //!   code 80877104   GSSENCRequest, answered 'N'
 //! ```
+//!
+//! A [`Login`] goes on with what has come, and waits for nothing: between two packets of its client it needs no thread.
+//!
+//! ```text
+//!   Packet ──startup packet──► First ──SASL response──► Proof ──proof──► a session
+//!     │ └── no passwords asked for ────────────────────────────────────────▲
+//!     └── CancelRequest
+//! ```
 
-use super::auth::{AuthFailure, Passwords, check_proof};
-use super::input::Fields;
+use super::auth::{AuthFailure, Challenged, Passwords, check_proof};
+use super::input::{Fields, Message};
 use super::wire::{End, Wire, protocol_violation};
 use bytes::BufMut;
 use cenote_sql::SqlError;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The only database of a server.
 pub const DATABASE: &str = "cenote";
@@ -67,22 +75,115 @@ impl Startup {
     }
 }
 
-/// Reads packets until one says what the client wants.
-pub fn read_request(wire: &mut Wire, deadline: Instant) -> Result<Request, End> {
-    for _ in 0..PACKETS_MAX {
-        let packet = wire.next_startup(deadline)?;
-        let mut body = Fields(wire.body(packet));
-        let code = body.i32().ok_or_else(malformed)?;
-        match code {
-            SSL_REQUEST | GSS_ENCRYPTION_REQUEST => wire.write_byte(b'N')?,
-            CANCEL_REQUEST => return read_cancel(&mut body),
-            version if version >> 16 == PROTOCOL_MAJOR => return read_startup(wire, packet, version & 0xffff),
-            version => return Err(unknown_version(version).into()),
+/// A start-up, as far as it has come.
+#[derive(Debug, Default)]
+pub struct Login {
+    step: Step,
+    packets: usize,
+}
+
+/// What the client is to send next.
+#[derive(Debug, Default)]
+enum Step {
+    #[default]
+    Packet,
+    First(Startup),
+    Proof(Startup, Box<Challenged>),
+}
+
+impl Login {
+    /// Goes on as far as the packets reach that are here; None: the client has to say more. Without a password file
+    /// everybody on the loopback interface is let in.
+    ///
+    /// # Errors
+    /// The connection is to end: the client left, made no sense, or is not let in.
+    pub fn go_on(&mut self, wire: &mut Wire, passwords: Option<&Passwords>) -> Result<Option<Request>, End> {
+        while let Some(message) = self.message_here(wire)? {
+            let request = match std::mem::take(&mut self.step) {
+                Step::Packet => self.packet(wire, message, passwords)?,
+                Step::First(startup) => self.first_response(wire, message, startup, passwords)?,
+                Step::Proof(startup, challenged) => Some(proof(wire, message, startup, &challenged)?),
+            };
+            if request.is_some() {
+                return Ok(request);
+            }
+        }
+        Ok(None)
+    }
+
+    fn message_here(&self, wire: &mut Wire) -> Result<Option<Message>, End> {
+        match self.step {
+            Step::Packet => wire.startup_here(),
+            Step::First(_) | Step::Proof(..) => wire.password_here(),
         }
     }
-    Err(protocol_violation("too many requests before the startup packet")
-        .fatal()
-        .into())
+
+    fn packet(
+        &mut self,
+        wire: &mut Wire,
+        packet: Message,
+        passwords: Option<&Passwords>,
+    ) -> Result<Option<Request>, End> {
+        self.packets += 1;
+        if self.packets > PACKETS_MAX {
+            let error = protocol_violation("too many requests before the startup packet");
+            return Err(error.fatal().into());
+        }
+        let mut body = Fields(wire.body(packet));
+        match body.i32().ok_or_else(malformed)? {
+            SSL_REQUEST | GSS_ENCRYPTION_REQUEST => wire.write_byte(b'N').map(|()| None),
+            CANCEL_REQUEST => read_cancel(&mut body).map(Some),
+            version if version >> 16 == PROTOCOL_MAJOR => {
+                let startup = read_startup(wire, packet, version & 0xffff)?;
+                if passwords.is_none() {
+                    return admit(wire, startup).map(Some);
+                }
+                put_authentication(wire, 10, b"SCRAM-SHA-256\0\0");
+                self.step = Step::First(startup);
+                wire.flush_now().map(|()| None)
+            }
+            version => Err(unknown_version(version).into()),
+        }
+    }
+
+    fn first_response(
+        &mut self,
+        wire: &mut Wire,
+        message: Message,
+        startup: Startup,
+        passwords: Option<&Passwords>,
+    ) -> Result<Option<Request>, End> {
+        let passwords = passwords.ok_or_else(|| SqlError::internal("a password that nobody asked for"))?;
+        let client_first = sasl_initial_response(password_body(wire, message)?)?;
+        let (server_first, challenged) = passwords
+            .verifier(&startup.user)
+            .challenge(client_first)
+            .map_err(|error| malformed_scram(&error.to_string()))?;
+        put_authentication(wire, 11, server_first.as_bytes());
+        self.step = Step::Proof(startup, Box::new(challenged));
+        wire.flush_now().map(|()| None)
+    }
+}
+
+fn proof(wire: &mut Wire, message: Message, startup: Startup, challenged: &Challenged) -> Result<Request, End> {
+    let last = password_body(wire, message)?;
+    let server_final = check_proof(challenged, last).map_err(|failure| refused(&startup.user, failure))?;
+    put_authentication(wire, 12, server_final.as_bytes());
+    admit(wire, startup)
+}
+
+/// The client is who it says.
+fn admit(wire: &mut Wire, startup: Startup) -> Result<Request, End> {
+    if startup.database != DATABASE {
+        let message = format!("database \"{}\" does not exist", startup.database);
+        let hint = format!("A server has one database, named {DATABASE}: psql -d {DATABASE}");
+        return Err(SqlError::new(INVALID_CATALOG_NAME, message)
+            .with_hint(hint)
+            .fatal()
+            .into());
+    }
+    wire.out().message(b'R', &0i32.to_be_bytes());
+    Ok(Request::Session(startup))
 }
 
 fn read_cancel(body: &mut Fields<'_>) -> Result<Request, End> {
@@ -92,7 +193,7 @@ fn read_cancel(body: &mut Fields<'_>) -> Result<Request, End> {
     }
 }
 
-fn read_startup(wire: &mut Wire, packet: super::input::Message, minor: i32) -> Result<Request, End> {
+fn read_startup(wire: &mut Wire, packet: Message, minor: i32) -> Result<Startup, End> {
     let mut body = Fields(&wire.body(packet)[4..]);
     let mut startup = Startup::default();
     let mut unknown_extensions = Vec::new();
@@ -124,7 +225,7 @@ fn read_startup(wire: &mut Wire, packet: super::input::Message, minor: i32) -> R
     if minor > 0 || !unknown_extensions.is_empty() {
         negotiate_version(wire, &unknown_extensions);
     }
-    Ok(Request::Session(startup))
+    Ok(startup)
 }
 
 fn text(body: &mut Fields<'_>) -> Result<String, End> {
@@ -207,46 +308,6 @@ fn negotiate_version(wire: &mut Wire, unknown: &[String]) {
     wire.out().end().expect("a startup packet is short");
 }
 
-/// Lets the client in, or says why not. Without a password file everybody on the loopback interface is let in.
-pub fn authenticate(
-    wire: &mut Wire,
-    startup: &Startup,
-    passwords: Option<&Passwords>,
-    deadline: Instant,
-) -> Result<(), End> {
-    if let Some(passwords) = passwords {
-        ask_password(wire, startup, passwords, deadline)?;
-    }
-    if startup.database != DATABASE {
-        let message = format!("database \"{}\" does not exist", startup.database);
-        let hint = format!("A server has one database, named {DATABASE}: psql -d {DATABASE}");
-        return Err(SqlError::new(INVALID_CATALOG_NAME, message)
-            .with_hint(hint)
-            .fatal()
-            .into());
-    }
-    wire.out().message(b'R', &0i32.to_be_bytes());
-    Ok(())
-}
-
-/// AuthenticationSASL, then SCRAM-SHA-256's four messages.
-fn ask_password(wire: &mut Wire, startup: &Startup, passwords: &Passwords, deadline: Instant) -> Result<(), End> {
-    put_authentication(wire, 10, b"SCRAM-SHA-256\0\0");
-    wire.flush()?;
-    let first = read_password_message(wire, deadline)?;
-    let client_first = sasl_initial_response(&first)?;
-    let (server_first, challenged) = passwords
-        .verifier(&startup.user)
-        .challenge(client_first)
-        .map_err(|error| malformed_scram(&error.to_string()))?;
-    put_authentication(wire, 11, server_first.as_bytes());
-    wire.flush()?;
-    let last = read_password_message(wire, deadline)?;
-    let server_final = check_proof(&challenged, &last).map_err(|failure| refused(&startup.user, failure))?;
-    put_authentication(wire, 12, server_final.as_bytes());
-    Ok(())
-}
-
 fn put_authentication(wire: &mut Wire, code: i32, data: &[u8]) {
     let body = wire.out().begin(b'R');
     body.put_i32(code);
@@ -254,10 +315,9 @@ fn put_authentication(wire: &mut Wire, code: i32, data: &[u8]) {
     wire.out().end().expect("a password message is short");
 }
 
-fn read_password_message(wire: &mut Wire, deadline: Instant) -> Result<Vec<u8>, End> {
-    let message = wire.next_password(deadline)?;
+fn password_body(wire: &Wire, message: Message) -> Result<&[u8], End> {
     match message.tag {
-        b'p' => Ok(wire.body(message).to_vec()),
+        b'p' => Ok(wire.body(message)),
         _ => Err(End::Closed),
     }
 }

@@ -1,6 +1,7 @@
-//! Notices clients that vanished while their statement runs: the statement is cancelled, so that a transaction which waits
-//! for a lock, or holds some, does not outlive the one it worked for. Clients of idle sessions need no watching: their
-//! connection is parked, and the end of it wakes it. And sends those away that take too long to begin a session.
+//! Notices clients that vanished while their statement runs: the statement is cancelled, so that a transaction which
+//! waits for a lock, or holds some, does not outlive the one it worked for. Clients of idle sessions need no watching:
+//! their connection is parked, and the end of it wakes it. Wakes those whose time is up. And keeps the server from
+//! standing still when the system has no more threads.
 
 use super::registry::Registry;
 use std::collections::BTreeMap;
@@ -11,13 +12,33 @@ use std::time::Duration;
 /// Statements that run longer than this are looked after.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Watches until `stopping`; whoever sets that unparks this thread. `look_too` is called each time.
-pub fn run(registry: &Registry, stopping: &AtomicBool, look_too: impl Fn()) {
+/// For so many looks all threads may wait, with none to be had, before a statement is stopped.
+const STUCK_MAX: u32 = 5;
+
+/// Watches until `stopping`; whoever sets that unparks this thread. `look_too` is called each time, and says whether
+/// all threads wait with none to be had.
+pub fn run(registry: &Registry, stopping: &AtomicBool, look_too: impl Fn() -> bool) {
     let mut running = BTreeMap::new();
+    let mut stuck = 0;
     while !stopping.load(Ordering::Acquire) {
         running = look(registry, &running);
-        look_too();
+        stuck = if look_too() { stuck + 1 } else { 0 };
+        if stuck >= STUCK_MAX {
+            stop_one(registry, &running);
+        }
         thread::park_timeout(PERIOD);
+    }
+}
+
+/// Stops the statement of the session that came last.
+fn stop_one(registry: &Registry, running: &BTreeMap<i32, u64>) {
+    let active = registry.active();
+    let waits = active
+        .iter()
+        .rev()
+        .find(|entry| running.get(&entry.id) == Some(&entry.statements()));
+    if let Some(entry) = waits {
+        entry.stop_for_thread();
     }
 }
 

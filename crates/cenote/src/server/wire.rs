@@ -8,7 +8,7 @@ use super::output::{OutBuffer, STREAM_BYTES, push_cstr};
 use super::registry::Entry;
 use bytes::{BufMut, BytesMut};
 use cenote_sql::{Field, Format, Formats, Names, Output, Result, SqlError, code};
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 pub const CONNECTION_FAILURE: &str = "08006";
 
 /// How long a client that is sent away has to read why.
-const LINGER: Duration = Duration::from_millis(500);
+pub const LINGER: Duration = Duration::from_millis(500);
+/// Reads of 4 KiB that such a client keeps a thread for at a time.
+const DROPS_MAX: usize = 16;
 
 /// How long a busy session keeps its thread while it waits for its client: longer than clients take from an answer to the
 /// next statement, so that those pay no hand-over.
@@ -102,73 +104,36 @@ impl Wire {
         }
     }
 
-    /// Waits for the next message.
-    pub fn next_message(&mut self) -> std::result::Result<Message, End> {
-        loop {
-            match self.input.next_message() {
-                Ok(Some(message)) => return Ok(message),
-                // After a pause it waits on: COPY keeps its thread.
-                Ok(None) => {
-                    self.fill()?;
-                }
-                Err(error) => return Err(frame_lost(&error)),
-            }
-        }
-    }
-
-    /// Waits for a startup packet, until `deadline` at most.
-    pub fn next_startup(&mut self, deadline: Instant) -> std::result::Result<Message, End> {
+    /// A startup packet, if it is here.
+    pub fn startup_here(&mut self) -> std::result::Result<Option<Message>, End> {
         loop {
             match self.input.next_startup() {
-                Ok(Some(message)) => return Ok(message),
-                Ok(None) => self.fill_until(deadline)?,
+                Ok(Some(message)) => return Ok(Some(message)),
+                Ok(None) if self.fill_by(false)? => {}
+                Ok(None) => return Ok(None),
                 Err(error) => return Err(frame_lost(&error)),
             }
         }
     }
 
-    /// Waits for a message of the password exchange, until `deadline` at most: a client that was not let in yet sends
-    /// nothing else, which would be gathered up to 256 MiB.
-    pub fn next_password(&mut self, deadline: Instant) -> std::result::Result<Message, End> {
+    /// A message of the password exchange, if it is here: a client that was not let in yet sends nothing else, which
+    /// would be gathered up to 256 MiB.
+    pub fn password_here(&mut self) -> std::result::Result<Option<Message>, End> {
         loop {
             if let Some(tag) = self.input.next_tag().filter(|tag| !matches!(tag, b'p' | b'X')) {
                 let text = format!("expected SASL response, got message type {tag}");
                 return Err(protocol_violation(text).fatal().into());
             }
             match self.input.next_message() {
-                Ok(Some(message)) => return Ok(message),
-                Ok(None) => self.fill_until(deadline)?,
+                Ok(Some(message)) => return Ok(Some(message)),
+                Ok(None) if self.fill_by(false)? => {}
+                Ok(None) => return Ok(None),
                 Err(error) => return Err(frame_lost(&error)),
             }
         }
     }
 
-    fn fill_until(&mut self, deadline: Instant) -> std::result::Result<(), End> {
-        let left = deadline
-            .saturating_duration_since(Instant::now())
-            .max(Duration::from_millis(1));
-        self.stream
-            .set_read_timeout(Some(left))
-            .map_err(|error| End::Lost(error.to_string()))?;
-        if Instant::now() >= deadline {
-            return Err(startup_too_late());
-        }
-        self.fill()?;
-        Ok(())
-    }
-
-    /// Ends the time limits of the startup: from now on a read ends after [`PAUSE_MAX`].
-    pub fn begin_session(&mut self) -> std::result::Result<(), End> {
-        self.stream
-            .set_read_timeout(Some(PAUSE_MAX))
-            .map_err(|error| End::Lost(error.to_string()))
-    }
-
-    /// Reads once; false: nothing came within the socket's time.
-    fn fill(&mut self) -> std::result::Result<bool, End> {
-        self.fill_by(true)
-    }
-
+    /// Reads once; false: nothing came within [`PAUSE_MAX`], or, without `patience`, nothing is here now.
     fn fill_by(&mut self, patience: bool) -> std::result::Result<bool, End> {
         loop {
             let read = match patience {
@@ -223,15 +188,49 @@ impl Wire {
         }
     }
 
-    /// A byte outside of all messages: the answer to a request for encryption.
-    pub fn write_byte(&mut self, byte: u8) -> std::result::Result<(), End> {
-        io::Write::write_all(&mut &*self.stream, &[byte]).map_err(|error| End::Lost(error.to_string()))
+    /// As [`flush`](Self::flush), and waits for nothing: a client that does not even read what a start-up tells it is
+    /// given up.
+    pub fn flush_now(&mut self) -> std::result::Result<(), End> {
+        let written = self.out.flush(Unwaiting(&self.stream));
+        written.map_err(|error| End::Lost(error.to_string()))
     }
 
-    /// Ends the connection so that the client still reads what was written: what it has sent meanwhile is read and dropped,
-    /// since closing over unread bytes would take the answer back.
-    pub fn close(&mut self) {
+    /// Writes what waits before the connection ends. A client without a session is not waited for.
+    pub fn last_words(&mut self) -> std::result::Result<(), End> {
+        match self.entry.is_some() {
+            true => self.flush(),
+            false => self.flush_now(),
+        }
+    }
+
+    /// A byte outside of all messages: the answer to a request for encryption. Waits for nothing.
+    pub fn write_byte(&mut self, byte: u8) -> std::result::Result<(), End> {
+        io::Write::write_all(&mut Unwaiting(&self.stream), &[byte]).map_err(|error| End::Lost(error.to_string()))
+    }
+
+    /// Nothing is written any more. The client still reads what was, as long as the connection is not closed over bytes
+    /// that it has sent: so those are [dropped](Self::drop_input) until it has closed its side.
+    pub fn end_output(&mut self) {
         self.stream.shutdown(Shutdown::Write).ok();
+    }
+
+    /// Drops some of what the client has sent, and does not wait; false: it has closed its side.
+    pub fn drop_input(&mut self) -> bool {
+        let mut dropped = [0; 4096];
+        for _ in 0..DROPS_MAX {
+            match io::Read::read(&mut Present(&self.stream), &mut dropped) {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Drops what the client sends until it has closed its side, or [`LINGER`] is over.
+    pub fn linger(&mut self) {
         self.stream.set_read_timeout(Some(LINGER)).ok();
         let deadline = Instant::now() + LINGER;
         let mut dropped = [0; 4096];
@@ -302,6 +301,22 @@ impl Wire {
 /// The end of a connection that takes too long before its session begins.
 pub fn startup_too_late() -> End {
     End::Lost("the client did not finish its startup in time".into())
+}
+
+/// Writes what the socket takes at once.
+struct Unwaiting<'a>(&'a TcpStream);
+
+impl io::Write for Unwaiting<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::net::send(
+            self.0,
+            bytes,
+            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+        )?)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Reads what has come and does not wait.
@@ -426,50 +441,17 @@ impl Output for Wire {
         self.copy_response(b'G', format, columns)?;
         self.flush_output()
     }
-
-    fn copy_in_data(&mut self, buffer: &mut Vec<u8>) -> Result<bool> {
-        loop {
-            let message = self.next_message().map_err(|end| self.ended_in_copy(end))?;
-            let body = self.input.body(message);
-            match message.tag {
-                b'd' => {
-                    buffer.extend_from_slice(body);
-                    return Ok(true);
-                }
-                b'c' => return Ok(false),
-                b'f' => return Err(copy_failed(body)),
-                b'H' | b'S' => {}
-                b'X' => return Err(self.ended_in_copy(End::Closed)),
-                tag => return Err(unexpected_in_copy(tag)),
-            }
-        }
-    }
 }
 
-impl Wire {
-    #[cold]
-    fn ended_in_copy(&mut self, end: End) -> SqlError {
-        let cause = match end {
-            End::Closed => "the client closed the connection during COPY".into(),
-            End::Lost(cause) => cause,
-            End::Fatal(error) => {
-                self.report(b'E', &error);
-                self.out.flush(&*self.stream).ok();
-                error.message().to_owned()
-            }
-        };
-        self.lost.get_or_insert(cause);
-        self.gone()
-    }
-}
-
+/// CopyFail, as the error of its COPY.
 #[cold]
-fn copy_failed(body: &[u8]) -> SqlError {
+pub fn copy_failed(body: &[u8]) -> SqlError {
     let cause = String::from_utf8_lossy(body.strip_suffix(&[0]).unwrap_or(body)).into_owned();
     SqlError::new(code::QUERY_CANCELED, format!("COPY from stdin failed: {cause}"))
 }
 
+/// A message that does not belong into a COPY.
 #[cold]
-fn unexpected_in_copy(tag: u8) -> SqlError {
+pub fn unexpected_in_copy(tag: u8) -> SqlError {
     protocol_violation(format!("unexpected message type 0x{tag:02X} during COPY from stdin"))
 }

@@ -8,15 +8,20 @@
 //!
 //! Invariants:
 //! - While the server runs, one thread at least waits for connections, or is about to: the one that takes a connection as
-//!   the last that waits starts the next before it serves. Where the system has no thread to give, that connection ends
-//!   (53000), which rolls back what it held.
+//!   the last that waits starts the next before it serves.
 //! - So a statement that waits, such as for a row lock, keeps no other from its thread: not the one that holds the lock either.
-//! - There are never more threads than connections and [`KEPT`]; connections are limited.
+//! - Where the system has no thread to give, no session ends. The last thread that waits serves those that are inside a
+//!   transaction, since others may wait for what they hold; what else is ready is *postponed*, and served in turn as
+//!   threads become free. If all threads wait and none can be started, [`relieve`] stops a statement (53000).
+//! - A start-up, and a client that is sent away, wait for nothing: the thread that waits serves them itself.
+//! - There are never more threads than sessions and [`KEPT`]; sessions are limited.
 
 use super::connection::Connection;
 use super::parking::Refusal;
 use super::{Service, Shared};
+use crate::log;
 use cenote_sql::SqlError;
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,19 +33,37 @@ use std::time::Duration;
 const STACK_BYTES: usize = 64 << 20;
 /// Threads that may wait for work.
 const KEPT: usize = 8;
+/// Threads that there are at least: one waits while the other serves.
+const LEAST: usize = 2;
 
 const INSUFFICIENT_RESOURCES: &str = "53000";
+const MORE_THREADS: &str =
+    "Raise the limit of processes and threads (ulimit -u, pids.max of the control group), or lower max_connections.";
 
 /// How many threads there are, and what they do.
-#[derive(Debug, Default)]
-pub struct Workers {
+#[derive(Debug)]
+pub struct Workers<T> {
     /// Those that wait for work, or are on their way.
     waiting: AtomicUsize,
     threads: Mutex<usize>,
     gone: Condvar,
+    most: usize,
+    /// Connections that are ready and wait for a thread.
+    postponed: Mutex<VecDeque<T>>,
 }
 
-impl Workers {
+impl<T> Workers<T> {
+    /// None yet; `most` at a time.
+    pub fn new(most: usize) -> Self {
+        Workers {
+            waiting: AtomicUsize::new(0),
+            threads: Mutex::default(),
+            gone: Condvar::new(),
+            most: most.max(LEAST),
+            postponed: Mutex::default(),
+        }
+    }
+
     /// The calling thread waits no longer; says whether it was the last.
     fn leave(&self) -> bool {
         self.waiting.fetch_sub(1, Ordering::AcqRel) == 1
@@ -54,47 +77,75 @@ impl Workers {
             .is_ok()
     }
 
+    /// The calling thread, which was the last that waited, waits on; `connection` is for another.
+    fn postpone(&self, connection: T) {
+        lock(&self.postponed).push_back(connection);
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The connection that was postponed first, if the calling thread, which waits, is not the only one.
+    fn take_postponed(&self) -> Option<T> {
+        match self.waiting.load(Ordering::Acquire) {
+            0 | 1 => None,
+            _ => lock(&self.postponed).pop_front(),
+        }
+    }
+
     /// How many there are.
     pub fn threads(&self) -> usize {
-        *self.lock()
+        *lock(&self.threads)
     }
 
     /// Waits until there is none, so long at most.
     pub fn wait_gone(&self, patience: Duration) {
-        drop(
-            self.gone
-                .wait_timeout_while(self.lock(), patience, |threads| *threads > 0),
-        );
+        let threads = lock(&self.threads);
+        drop(self.gone.wait_timeout_while(threads, patience, |threads| *threads > 0));
     }
 
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What was postponed, for a server that stops.
+    pub fn take_all_postponed(&self) -> VecDeque<T> {
+        std::mem::take(&mut *lock(&self.postponed))
     }
+}
+
+/// No state behind these locks is ever half-changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A thread that is counted.
 struct Member<S: Service>(Arc<Shared<S>>);
 
 impl<S: Service> Member<S> {
-    fn new(shared: &Arc<Shared<S>>) -> Self {
-        *shared.workers.lock() += 1;
-        Member(shared.clone())
+    fn new(shared: &Arc<Shared<S>>) -> io::Result<Self> {
+        let mut threads = lock(&shared.workers.threads);
+        if *threads >= shared.workers.most {
+            return Err(io::Error::other(format!(
+                "there are {threads}, as many as there may be"
+            )));
+        }
+        *threads += 1;
+        Ok(Member(shared.clone()))
     }
 }
 
 impl<S: Service> Drop for Member<S> {
     fn drop(&mut self) {
-        *self.0.workers.lock() -= 1;
+        *lock(&self.0.workers.threads) -= 1;
         self.0.workers.gone.notify_all();
     }
 }
 
-/// Starts a thread that waits for work.
+/// Starts the threads that there are at least.
 ///
 /// # Errors
 /// The system has none to give.
 pub fn start<S: Service>(shared: &Arc<Shared<S>>) -> io::Result<()> {
-    let member = Member::new(shared);
+    (0..LEAST).try_for_each(|_| start_one(shared))
+}
+
+fn start_one<S: Service>(shared: &Arc<Shared<S>>) -> io::Result<()> {
+    let member = Member::new(shared)?;
     shared.workers.waiting.fetch_add(1, Ordering::AcqRel);
     let builder = thread::Builder::new().name("session".into()).stack_size(STACK_BYTES);
     let started = builder.spawn(move || work(&member.0));
@@ -105,21 +156,42 @@ pub fn start<S: Service>(shared: &Arc<Shared<S>>) -> io::Result<()> {
 }
 
 fn work<S: Service>(shared: &Arc<Shared<S>>) {
-    while let Some(connection) = shared.parking.next() {
-        match shared.workers.leave().then(|| start(shared)) {
-            Some(Err(error)) => connection.end(no_thread(&error).into()),
-            _ => serve(connection, shared),
+    let workers = &shared.workers;
+    while let Some(connection) = workers.take_postponed().or_else(|| shared.parking.next()) {
+        if connection.waits_for_nothing() {
+            serve(connection, shared);
+            continue;
         }
-        if !shared.workers.rejoin() {
+        if workers.leave()
+            && let Err(error) = start_one(shared)
+            && !connection.in_transaction()
+        {
+            log_shortage(&error);
+            workers.postpone(connection);
+            continue;
+        }
+        serve(connection, shared);
+        if !workers.rejoin() {
             return;
         }
     }
 }
 
+/// Looked after once a second: starts a thread if none waits, or sessions do. True: it cannot be, and no thread waits.
+pub fn relieve<S: Service>(shared: &Arc<Shared<S>>) -> bool {
+    let workers = &shared.workers;
+    let short = workers.waiting.load(Ordering::Acquire) == 0 || !lock(&workers.postponed).is_empty();
+    short && start_one(shared).is_err() && workers.waiting.load(Ordering::Acquire) == 0
+}
+
 fn serve<S: Service>(mut connection: Box<Connection<S::Session>>, shared: &Shared<S>) {
     match connection.turn(shared) {
         None => park(connection, shared),
-        Some(end) => connection.end(end),
+        Some(end) => {
+            if let Some(leaving) = connection.end(end) {
+                park(leaving, shared);
+            }
+        }
     }
 }
 
@@ -128,14 +200,28 @@ pub fn park<S: Service>(connection: Box<Connection<S::Session>>, shared: &Shared
     match shared.parking.park(connection) {
         Ok(()) => {}
         Err((connection, Refusal::Closed)) => connection.end_by_shutdown(),
-        Err((connection, Refusal::System(error))) => connection.end(cannot_wait(&error).into()),
+        Err((connection, Refusal::System(error))) => connection.end_at_once(cannot_wait(&error).into()),
     }
 }
 
-fn no_thread(error: &io::Error) -> SqlError {
-    SqlError::new(INSUFFICIENT_RESOURCES, format!("the system has no thread for the session: {error}"))
-        .with_hint("Raise the limit of processes and threads (ulimit -u, the pids limit of the control group), or lower max_connections.")
-        .fatal()
+#[cold]
+fn log_shortage(error: &io::Error) {
+    static LIMITER: log::Limiter = log::Limiter::new();
+    if let Some(left_out) = LIMITER.pass() {
+        log::error!(
+            "no thread for a session that has a statement to run: {error}; it waits for one. {MORE_THREADS} \
+             ({left_out} such lines were left out)"
+        );
+    }
+}
+
+/// Why a statement was stopped: [`relieve`].
+pub fn no_thread() -> SqlError {
+    SqlError::new(
+        INSUFFICIENT_RESOURCES,
+        "the statement was stopped: all threads of the server wait, and there is none for those that they wait for",
+    )
+    .with_hint(MORE_THREADS)
 }
 
 fn cannot_wait(error: &io::Error) -> SqlError {

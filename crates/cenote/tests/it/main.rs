@@ -9,4 +9,5 @@ mod pool;
 mod program;
 mod protocol;
 mod sessions;
+mod settings;
 mod stub;

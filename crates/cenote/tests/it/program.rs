@@ -20,7 +20,7 @@ pub fn cenote(arguments: &[&str]) -> Command {
 
 /// A server process, killed by its id when dropped.
 pub struct Process {
-    child: Child,
+    pub child: Child,
     pub port: u16,
     /// What it said up to `ready`.
     pub said: Vec<String>,

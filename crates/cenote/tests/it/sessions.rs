@@ -2,6 +2,8 @@
 
 use crate::program::{Data, Process, cenote};
 use crate::stub::{Client, Host, bind_portal, execute, message, parse, query, sqlstate, startup};
+use cenote::server::Access;
+use cenote::server::auth::Passwords;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::io::Write;
 use std::net::SocketAddr;
@@ -169,6 +171,167 @@ fn connections_that_say_nothing_hold_nobody_up() {
     host.client();
 }
 
+/// Each of these had a thread: for up to 60 s in its start-up or password exchange, without end in COPY.
+#[test]
+fn clients_that_stall_have_no_threads_and_keep_nobody_out() {
+    let count = connections(2).saturating_sub(300).min(2000);
+    let passwords = std::env::temp_dir().join(format!("cenote-stalled-{}", std::process::id()));
+    std::fs::write(&passwords, "anna:open sesame\n").unwrap();
+    let guarded = Host::with(Some(Passwords::read(&passwords).unwrap()), 100);
+    std::fs::remove_file(&passwords).unwrap();
+    let host = Host::with(None, count + 300);
+    let (stop, address) = (AtomicBool::new(false), host.address);
+    std::thread::scope(|scope| {
+        let busy: Vec<_> = (0..4).map(|_| scope.spawn(|| round_trips(address, &stop))).collect();
+        let mut starting: Vec<Client> = (0..count).map(|_| Client::raw(address)).collect();
+        let half = startup(&[("user", "x"), ("database", "cenote")]);
+        starting
+            .iter_mut()
+            .for_each(|client| client.send(&half[..half.len() / 2]));
+        let copying: Vec<Client> = (0..200).map(|_| stalled_in_copy(&host)).collect();
+        let mut unproven: Vec<Client> = (0..50).map(|_| Client::raw(guarded.address)).collect();
+        for client in &mut unproven {
+            client.send(&startup(&[("user", "anna"), ("database", "cenote")]));
+            assert_eq!(client.next().unwrap().0, b'R');
+        }
+        wait_until("those that stall are parked", || {
+            host.server.session_threads() <= FEW_THREADS && guarded.server.session_threads() <= FEW_THREADS
+        });
+        let mut honest = host.client();
+        honest.send(&query("rows 1"));
+        assert_eq!(honest.tags(), "TDCZ");
+        // Where they stalled they can go on.
+        starting[0].send(&half[half.len() / 2..]);
+        assert_eq!(starting[0].until_ready().last().unwrap().1, b"I");
+        let mut back = copying.into_iter().next().unwrap();
+        back.send(&[message(b'd', b"b\n"), message(b'c', b"")].concat());
+        assert_eq!(back.until_ready()[0].1, b"COPY 2\0");
+        stop.store(true, Ordering::Relaxed);
+        for thread in busy {
+            assert!(thread.join().unwrap() > 0);
+        }
+    });
+}
+
+fn stalled_in_copy(host: &Host) -> Client {
+    let mut client = host.client();
+    client.send(&query("copy in"));
+    assert_eq!(client.next().unwrap().0, b'G');
+    client.send(&message(b'd', b"a\n"));
+    client
+}
+
+/// A client in the middle of COPY heard a cancel request with its next data, or never.
+#[test]
+fn a_copy_whose_client_says_nothing_can_be_cancelled() {
+    let host = Host::start();
+    let mut client = stalled_in_copy(&host);
+    wait_until("it is parked", || host.server.session_threads() <= 2);
+    host.server.registry.sessions()[0].cancel();
+    assert_eq!(sqlstate(&client.until_ready()[0].1), "57014");
+    client.send(&[message(b'd', b"late\n"), query("rows 1")].concat());
+    assert_eq!(client.tags(), "TDCZ");
+}
+
+/// All connections that there may be took their 60 s, and who came meanwhile was closed unheard.
+#[test]
+fn those_that_never_begin_make_room_for_those_that_do() {
+    let host = Host::with(None, 10);
+    let silent: Vec<Client> = (0..60).map(|_| Client::raw(host.address)).collect();
+    let sessions: Vec<Client> = (0..10).map(|_| host.client()).collect();
+    let mut more = Client::raw(host.address);
+    more.send(&startup(&[("user", "x"), ("database", "cenote")]));
+    assert_eq!(more.last_words(), "53300");
+    drop((silent, sessions));
+}
+
+/// A client that was told why it is sent away kept a thread for the half second that it has to read it.
+#[test]
+fn clients_that_are_sent_away_have_no_threads() {
+    let host = Host::with(None, 400);
+    let mut refused: Vec<Client> = (0..300).map(|_| Client::raw(host.address)).collect();
+    refused.iter_mut().for_each(|client| client.send(b"GET / HTTP/1.1\r\n"));
+    for client in &mut refused {
+        assert_eq!(client.next().unwrap().0, b'E');
+        assert!(host.server.session_threads() <= FEW_THREADS);
+    }
+    let mut sent_more = refused.pop().unwrap();
+    sent_more.stream.write_all(b"more that nobody reads\r\n").ok();
+    assert!(sent_more.next().is_none());
+}
+
+fn with_threads(max_threads: usize) -> Host {
+    Host::with_access(Access {
+        passwords: None,
+        max_connections: 100,
+        max_threads,
+    })
+}
+
+/// A session for whose statement there was no thread was ended, whatever it had done.
+#[test]
+fn sessions_wait_for_a_thread_in_turn_where_there_are_too_few() {
+    let host = with_threads(4);
+    let mut holder = host.client();
+    holder.send(&query("begin"));
+    assert_eq!(holder.tags(), "CZ");
+    let mut waiting: Vec<Client> = (0..12).map(|_| host.client()).collect();
+    waiting.iter_mut().for_each(|client| client.send(&query("wait")));
+    wait_until("all threads are in use", || running(&host) == 3);
+    // The one that holds what they may wait for is served, those that begin their session are, and cancel requests are.
+    for _ in 0..5 {
+        holder.send(&query("rows 1"));
+        assert_eq!(holder.tags(), "TDCZ");
+        host.client();
+    }
+    let mut answered = 0;
+    while answered < waiting.len() {
+        for client in &mut waiting {
+            let cancel = [16, 80_877_102, client.id, client.secret]
+                .map(i32::to_be_bytes)
+                .concat();
+            Client::raw(host.address).send(&cancel);
+            client.stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            if client.id != 0 && client.stream.peek(&mut [0]).is_ok() {
+                client.stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                assert_eq!(sqlstate(&client.until_ready()[0].1), "57014");
+                (client.id, answered) = (0, answered + 1);
+            }
+        }
+    }
+    assert!(host.server.session_threads() <= 4);
+    for client in &mut waiting {
+        client.send(&query("rows 1"));
+        assert_eq!(client.tags(), "TDCZ");
+    }
+}
+
+fn running(host: &Host) -> usize {
+    host.server.registry.active().len()
+}
+
+/// Where all threads wait and there is none for the session that they wait for, a statement gives its thread up, by
+/// name.
+#[test]
+fn a_server_without_a_thread_to_go_on_stops_a_statement() {
+    let host = with_threads(2);
+    let mut first = host.client();
+    let mut second = host.client();
+    first.send(&query("begin"));
+    first.until_ready();
+    second.send(&query("wait"));
+    wait_until("it runs", || running(&host) == 1);
+    first.send(&query("wait"));
+    wait_until("both run", || running(&host) == 2);
+    // The session that came last loses its statement, and is still there.
+    let answer = second.until_ready();
+    assert_eq!(sqlstate(&answer[0].1), "53000");
+    second.send(&query("rows 1"));
+    host.server.registry.sessions()[0].cancel();
+    assert_eq!(sqlstate(&first.until_ready()[0].1), "57014");
+    assert_eq!(second.tags(), "TDCZ");
+}
+
 /// Parked sessions are told of a shutdown, too, and all at once.
 #[test]
 fn a_shutdown_tells_a_thousand_parked_sessions() {
@@ -224,4 +387,85 @@ fn a_parked_session_that_holds_a_lock_gets_a_thread_before_all_who_wait_for_it()
     let mut more = Client::raw(address);
     more.send(&startup(&[("user", "x"), ("database", "cenote")]));
     assert_eq!(more.last_words(), "53300");
+}
+
+fn resident_of(pid: u32) -> usize {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+    statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+fn threads_of(pid: u32) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("Threads:")).unwrap();
+    line["Threads:".len()..].trim().to_owned()
+}
+
+/// Point selects a second of 8 clients that send the next with the answer to the last.
+fn selects_a_second(address: SocketAddr, time: Duration) -> f64 {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let client = || {
+            let mut client = Client::connect(address);
+            client.send(&[parse("s", "select n from t where id = 1"), message(b'S', b"")].concat());
+            client.until_ready();
+            let select = [bind_portal("", "s"), execute("", 0), message(b'S', b"")].concat();
+            let mut count = 0u64;
+            while !stop.load(Ordering::Relaxed) {
+                client.send(&select);
+                assert_eq!(client.tags(), "2DCZ");
+                count += 1;
+            }
+            count
+        };
+        let busy: Vec<_> = (0..8).map(|_| scope.spawn(client)).collect();
+        let begun = Instant::now();
+        std::thread::sleep(time);
+        stop.store(true, Ordering::Relaxed);
+        let count: u64 = busy.into_iter().map(|thread| thread.join().unwrap()).sum();
+        count as f64 / begun.elapsed().as_secs_f64()
+    })
+}
+
+/// What idle sessions cost the busy ones: `cargo test -p cenote --release --test it idle_sessions_cost -- --ignored
+/// --nocapture`.
+#[test]
+#[ignore = "measures"]
+fn what_idle_sessions_cost_the_busy_ones() {
+    let count = connections(1).min(4900);
+    let data = Data::new();
+    let mut command = cenote(&["run", "--memory-size", "64MiB", "--listen", "127.0.0.1:0", "--data"]);
+    command
+        .arg(data.path())
+        .args(["--max-sessions", &(count + 16).to_string()]);
+    let server = Process::spawn(command);
+    let (pid, address) = (server.child.id(), SocketAddr::from(([127, 0, 0, 1], server.port)));
+    let mut setup = Client::connect(address);
+    setup.send(&query(
+        "create table t (id int primary key, n int); insert into t values (1, 0)",
+    ));
+    setup.until_ready();
+    let time = Duration::from_secs(3);
+    selects_a_second(address, time);
+    let mut ratios = Vec::new();
+    for round in 1..=5 {
+        let alone = selects_a_second(address, time);
+        let before = resident_of(pid);
+        let mut idle: Vec<Client> = (0..count).map(|_| Client::connect(address)).collect();
+        for client in &mut idle {
+            client.send(&query("select n from t where id = 1"));
+            client.until_ready();
+        }
+        let bytes = resident_of(pid).saturating_sub(before) / count;
+        let beside = selects_a_second(address, time);
+        println!(
+            "round {round}: {alone:.0}/s alone, {beside:.0}/s beside {count} idle, ratio {:.2}; {} threads; {bytes} bytes each",
+            beside / alone,
+            threads_of(pid)
+        );
+        ratios.push(beside / alone);
+        drop(idle);
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!("ratio: median {:.2}, {:.2} to {:.2}", ratios[2], ratios[0], ratios[4]);
 }

@@ -29,6 +29,7 @@ pub struct ToySession {
     stop: Arc<AtomicBool>,
     statements: BTreeMap<String, String>,
     portals: BTreeMap<String, (String, u64)>,
+    copied: Option<Vec<u8>>,
 }
 
 impl Service for ToyService {
@@ -42,6 +43,7 @@ impl Service for ToyService {
             stop,
             statements: BTreeMap::new(),
             portals: BTreeMap::new(),
+            copied: None,
         })
     }
 }
@@ -89,7 +91,10 @@ impl ToySession {
             "panic" => panic!("asked for"),
             "wait" => return self.wait(),
             "deaf" => self.wait().err().map_or((), drop),
-            "copy in" => return self.copy_in(out),
+            "copy in" => {
+                self.copied = Some(Vec::new());
+                return out.copy_in(Format::Text, 1);
+            }
             "copy out" => {
                 out.copy_out(Format::Text, 1)?;
                 out.copy_row(&mut |row| {
@@ -120,17 +125,6 @@ impl ToySession {
             std::thread::sleep(Duration::from_millis(2));
         }
         Err(SqlError::internal("nobody cancelled"))
-    }
-
-    fn copy_in(&mut self, out: &mut dyn Output) -> Result<()> {
-        out.copy_in(Format::Text, 1)?;
-        let mut data = Vec::new();
-        while out.copy_in_data(&mut data)? {
-            if data.ends_with(b"bad\n") {
-                return Err(SqlError::new(code::BAD_COPY_FORMAT, "bad line"));
-            }
-        }
-        out.complete(&format!("COPY {}", data.iter().filter(|&&byte| byte == b'\n').count()))
     }
 
     fn failed(&mut self, result: Result<()>) -> Result<()> {
@@ -212,6 +206,7 @@ impl Conversation for ToySession {
         Ok(())
     }
     fn fail(&mut self) {
+        self.copied = None;
         if self.status == b'T' {
             self.status = b'E';
         }
@@ -224,6 +219,33 @@ impl Conversation for ToySession {
             ("server_version", "15.0 (Cenote)".into()),
             ("client_encoding", "UTF8".into()),
         ]
+    }
+    fn report_settings(&mut self, _out: &mut dyn Output) -> Result<()> {
+        Ok(())
+    }
+    fn is_copying(&self) -> bool {
+        self.copied.is_some()
+    }
+    fn copy_data(&mut self, data: &[u8]) -> Result<()> {
+        let copied = self.copied.as_mut().expect("a COPY");
+        copied.extend_from_slice(data);
+        match copied.ends_with(b"bad\n") {
+            true => self.failed(Err(SqlError::new(code::BAD_COPY_FORMAT, "bad line"))),
+            false => Ok(()),
+        }
+    }
+    fn copy_look(&mut self) -> Result<()> {
+        match self.stop.swap(false, Ordering::SeqCst) {
+            true => self.failed(Err(SqlError::new(code::QUERY_CANCELED, "canceling statement"))),
+            false => Ok(()),
+        }
+    }
+    fn copy_done(&mut self, out: &mut dyn Output) -> Result<()> {
+        let data = self.copied.take().expect("a COPY");
+        out.complete(&format!("COPY {}", data.iter().filter(|&&byte| byte == b'\n').count()))
+    }
+    fn idle_limit(&self) -> Option<(Duration, SqlError)> {
+        None
     }
     fn canceller(&self) -> Canceller {
         let stop = self.stop.clone();
@@ -245,12 +267,16 @@ impl Host {
     }
 
     pub fn with(passwords: Option<Passwords>, max_connections: usize) -> Host {
-        let toy = Arc::new(Toy::default());
-        let listener = bind("127.0.0.1:0", passwords.is_some()).unwrap();
-        let access = Access {
+        Self::with_access(Access {
             passwords,
             max_connections,
-        };
+            max_threads: usize::MAX,
+        })
+    }
+
+    pub fn with_access(access: Access) -> Host {
+        let toy = Arc::new(Toy::default());
+        let listener = bind("127.0.0.1:0", access.passwords.is_some()).unwrap();
         let server = Server::start(listener, ToyService(toy.clone()), access, Arc::new(Registry::default())).unwrap();
         let address = server.address().unwrap();
         Host { toy, server, address }

@@ -42,6 +42,10 @@ pub enum Utility {
     },
     /// None: all.
     Deallocate(Option<String>),
+    /// A portal; None: all.
+    Close(Option<String>),
+    /// Nobody listens: there is no LISTEN.
+    Unlisten,
     Prepare {
         name: String,
         types: Vec<DataType>,
@@ -166,6 +170,17 @@ pub fn parse(c: &mut Cursor<'_>) -> Result<Option<Statement>> {
             c.eat("prepare");
             Utility::Deallocate(if c.eat("all") { None } else { Some(c.name()?) })
         }
+        "close" => {
+            c.next();
+            Utility::Close(if c.eat("all") { None } else { Some(c.name()?) })
+        }
+        "unlisten" => {
+            c.next();
+            if !c.eat_token(&Token::Mul) {
+                c.name()?;
+            }
+            Utility::Unlisten
+        }
         "prepare" => prepare(c)?,
         "execute" => execute(c)?,
         "vacuum" => vacuum(c)?,
@@ -182,8 +197,8 @@ pub fn parse(c: &mut Cursor<'_>) -> Result<Option<Statement>> {
         }
         "copy" => return copy(c).map(|copy| Some(Statement::Copy(Box::new(copy)))),
         "explain" => return explain(c).map(Some),
-        "listen" | "unlisten" | "notify" | "declare" | "fetch" | "close" | "move" | "do" | "call" | "cluster"
-        | "reindex" | "comment" | "grant" | "revoke" | "security" | "load" | "refresh" | "import" => {
+        "listen" | "notify" | "declare" | "fetch" | "move" | "do" | "call" | "cluster" | "reindex" | "comment"
+        | "grant" | "revoke" | "security" | "load" | "refresh" | "import" => {
             return Err(SqlError::unsupported(verb.to_uppercase()));
         }
         _ => return Ok(None),

@@ -1,10 +1,21 @@
 //! COPY FROM STDIN and COPY TO STDOUT, text and csv.
 //!
+//! COPY FROM STDIN is a state of its session ([`Copying`]), not a call that waits: between two messages of its client
+//! it needs no thread.
+//!
+//! ```text
+//!   statement ──► copying ◄──► copy_data, copy_look
+//!                    ├── copy_done ──► the rest of the text's statements
+//!                    └── an error, fail ──► its transaction fails
+//! ```
+//!
 //! Text: a line a row, columns between delimiters, NULL as a word, backslash escapes, `\.` at the end. Csv: values in quotes may hold
 //! delimiters, line ends and (escaped) quotes; an unquoted NULL word is NULL.
 
 use super::Session;
+use super::planning::Prepared;
 use super::run::run_plan;
+use super::watchdog::Watch;
 use crate::error::{Result, SqlError, code};
 use crate::exec::Run;
 use crate::exec::select::Cursor;
@@ -21,12 +32,14 @@ use crate::settings::Settings;
 use crate::types::cast::{self, Context};
 use crate::types::text::{parse_datum, write_datum};
 use bytes::{BufMut, BytesMut};
-use cenote_engine::{Datum, DatumRef, Table};
+use cenote_engine::{Charge, Datum, DatumRef, Table};
 use sqlparser::ast::{Ident, ObjectName};
 use std::sync::Arc;
 
 /// Longest line of COPY data, in bytes.
 const MAX_LINE: usize = 1 << 30;
+/// Bytes of a buffer that a COPY keeps between two messages.
+const BUFFER_BYTES_KEPT: usize = 64 << 10;
 
 /// Carries out COPY.
 pub fn run(session: &mut Session, copy: &Copy, text: &str, out: &mut dyn Output) -> Result<()> {
@@ -94,35 +107,134 @@ fn copy_in(
     let (table, filled) = target(session, name, columns, text)?;
     let defaults = defaults(session, &table, &filled)?;
     out.copy_in(Format::Text, filled.len() as u16)?;
-    let mut loader = Loader {
-        table: &table,
-        filled: &filled,
-        defaults: &defaults,
-        format,
-        line: 0,
-    };
-    let mut inserter = Inserter::into_table(&table, None, &[]);
-    let mut lines = Lines::new(format);
-    let mut more = true;
-    while more {
-        more = out.copy_in_data(&mut lines.buffer)?;
-        while let Some(line) = lines.next(!more)? {
-            loader.line += 1;
-            if loader.line == 1 && format.header {
-                if format.header_match {
-                    loader.match_header(line)?;
-                }
-                continue;
-            }
-            if !format.csv && line == b"\\." {
-                lines.finish();
-                break;
-            }
-            loader.load(session, line, &mut inserter)?;
-        }
-        lines.compact();
+    session.copying = Some(Box::new(Copying {
+        load: Load {
+            table,
+            filled,
+            defaults,
+            format: format.clone(),
+            line: 0,
+            count: 0,
+        },
+        lines: Lines::new(Charge::new(&session.env.memory)),
+        watch: None,
+        rest: None,
+    }));
+    Ok(())
+}
+
+/// COPY FROM STDIN between two messages of its client.
+pub struct Copying {
+    load: Load,
+    lines: Lines,
+    /// Its `statement_timeout`.
+    watch: Option<Watch>,
+    /// A simple text whose statements go on behind it: the text, its statements, the next of them.
+    pub rest: Option<(String, Vec<Prepared>, usize)>,
+}
+
+/// What rows are loaded into, and how far it has come.
+struct Load {
+    table: Arc<Table>,
+    filled: Vec<usize>,
+    defaults: Vec<(usize, Expr)>,
+    format: CopyFormat,
+    line: u64,
+    count: u64,
+}
+
+impl Load {
+    /// Loads the lines that are whole (`last`: all).
+    fn lines(&mut self, session: &mut Session, lines: &mut Lines, last: bool) -> Result<()> {
+        let mut loader = Loader {
+            table: &self.table,
+            filled: &self.filled,
+            defaults: &self.defaults,
+            format: &self.format,
+            line: self.line,
+        };
+        let mut inserter = Inserter::into_table(&self.table, None, &[]);
+        let done = loader.lines(session, lines, last, &mut inserter);
+        self.count += inserter.count;
+        self.line = loader.line;
+        done
     }
-    out.complete(&format!("COPY {}", inserter.count))
+}
+
+impl Session {
+    /// Whether the last statement waits for COPY data: `copy_data` and `copy_done` go on with it,
+    /// [`fail`](Session::fail) ends it, and nothing else is to be called meanwhile.
+    pub fn is_copying(&self) -> bool {
+        self.copying.is_some()
+    }
+
+    /// Data of a COPY FROM STDIN.
+    ///
+    /// # Errors A line is no row of the table, or cannot be inserted; the statement was cancelled, or its time is up.
+    /// The COPY has failed.
+    pub fn copy_data(&mut self, data: &[u8]) -> Result<()> {
+        let Some(mut copying) = self.copying.take() else {
+            return Ok(());
+        };
+        match self.feed(&mut copying, data, false) {
+            Ok(()) => {
+                self.copying = Some(copying);
+                Ok(())
+            }
+            failed => {
+                let failed = self.unwatch(copying.watch.take(), failed);
+                failed.map_err(|error| self.failed(error))
+            }
+        }
+    }
+
+    /// The client of a COPY says nothing: whether it is to wait on.
+    ///
+    /// # Errors
+    /// As [`copy_data`](Self::copy_data).
+    pub fn copy_look(&mut self) -> Result<()> {
+        match self.env.check_cancel() {
+            Ok(()) => Ok(()),
+            Err(_) => self.copy_data(&[]),
+        }
+    }
+
+    /// The data is at its end; the statements behind the COPY in its text follow.
+    ///
+    /// # Errors
+    /// As [`copy_data`](Self::copy_data), and what the statements behind it fail with.
+    pub fn copy_done(&mut self, out: &mut dyn Output) -> Result<()> {
+        let Some(mut copying) = self.copying.take() else {
+            return Ok(());
+        };
+        let done = self.feed(&mut copying, &[], true);
+        let done = done.and_then(|()| out.complete(&format!("COPY {}", copying.load.count)));
+        match (self.unwatch(copying.watch.take(), done), copying.rest) {
+            (Ok(()), Some((text, statements, next))) => self.simple_from(&text, statements, next, out),
+            (done, _) => done.map_err(|error| self.failed(error)),
+        }
+    }
+
+    fn feed(&mut self, copying: &mut Copying, data: &[u8], last: bool) -> Result<()> {
+        self.env.check_cancel()?;
+        self.heed();
+        copying.lines.push(data);
+        let done = copying.load.lines(self, &mut copying.lines, last);
+        self.sql.engine().heed_nothing();
+        done.and_then(|()| copying.lines.compact())
+    }
+
+    /// As `unwatch`; the clock of a COPY that waits for its client runs on.
+    pub(super) fn unwatch_unless_copying(&mut self, watch: Option<Watch>, done: Result<()>) -> Result<()> {
+        match &mut self.copying {
+            Some(copying) if done.is_ok() => {
+                copying.watch = watch;
+                self.sql.engine().heed_nothing();
+                Ok(())
+            }
+            _ => self.unwatch(watch, done),
+        }
+    }
 }
 
 /// DEFAULTs of the columns that the lines do not fill.
@@ -158,6 +270,30 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
+    fn lines(
+        &mut self,
+        session: &mut Session,
+        lines: &mut Lines,
+        last: bool,
+        inserter: &mut Inserter<'_>,
+    ) -> Result<()> {
+        while let Some(line) = lines.next(self.format, last)? {
+            self.line += 1;
+            if self.line == 1 && self.format.header {
+                if self.format.header_match {
+                    self.match_header(line)?;
+                }
+                continue;
+            }
+            if !self.format.csv && line == b"\\." {
+                lines.finish();
+                break;
+            }
+            self.load(session, line, inserter)?;
+        }
+        Ok(())
+    }
+
     fn load(&self, session: &mut Session, line: &[u8], inserter: &mut Inserter<'_>) -> Result<()> {
         let text = crate::types::wire::utf8(line).map_err(|e| self.placed(e, None))?;
         let done = self.fill(session, text, inserter.values());
@@ -277,62 +413,77 @@ impl Loader<'_> {
 }
 
 /// Lines in the data received so far.
-struct Lines<'a> {
+struct Lines {
     buffer: Vec<u8>,
+    /// Where the next line begins.
     at: usize,
-    format: &'a CopyFormat,
+    /// Up to where its end was looked for, and whether quotes are open there, or the next byte is escaped.
+    searched: usize,
+    quoted: bool,
+    escaped: bool,
     finished: bool,
+    memory: Charge,
 }
 
-impl<'a> Lines<'a> {
-    fn new(format: &'a CopyFormat) -> Lines<'a> {
+impl Lines {
+    fn new(memory: Charge) -> Lines {
         Lines {
             buffer: Vec::new(),
             at: 0,
-            format,
+            searched: 0,
+            quoted: false,
+            escaped: false,
             finished: false,
+            memory,
+        }
+    }
+
+    fn push(&mut self, data: &[u8]) {
+        if !self.finished {
+            self.buffer.extend_from_slice(data);
         }
     }
 
     /// The next line that is whole (`last`: what is left is one), without its end.
-    fn next(&mut self, last: bool) -> Result<Option<&[u8]>> {
-        let rest = &self.buffer[self.at..];
-        if self.finished || rest.is_empty() {
+    fn next(&mut self, format: &CopyFormat, last: bool) -> Result<Option<&[u8]>> {
+        let whole = self.buffer.len();
+        if self.finished || self.at == whole {
             return Ok(None);
         }
-        let end = if self.format.csv {
-            self.csv_end(rest)
-        } else {
-            memchr(rest)
+        let found = match format.csv {
+            true => self.csv_end(format),
+            false => memchr(&self.buffer[self.searched..]).map(|at| self.searched + at),
         };
-        let (end, next) = match end {
+        let (end, next) = match found {
             Some(end) => (end, end + 1),
-            None if last => (rest.len(), rest.len()),
-            None if rest.len() > MAX_LINE => {
+            None if last => (whole, whole),
+            None if whole - self.at > MAX_LINE => {
                 return Err(SqlError::new(code::PROGRAM_LIMIT, "a line of COPY data is too long"));
             }
-            None => return Ok(None),
+            None => {
+                self.searched = whole;
+                return Ok(None);
+            }
         };
-        let start = self.at;
-        self.at += next;
-        let line = &self.buffer[start..start + end];
+        let start = std::mem::replace(&mut self.at, next);
+        (self.searched, self.quoted, self.escaped) = (next, false, false);
+        let line = &self.buffer[start..end];
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
     }
 
     /// The first line end outside quotes.
-    fn csv_end(&self, rest: &[u8]) -> Option<usize> {
-        let mut quoted = false;
-        let mut skip = false;
-        for (i, byte) in rest.iter().enumerate() {
-            if std::mem::take(&mut skip) {
+    fn csv_end(&mut self, format: &CopyFormat) -> Option<usize> {
+        for at in self.searched..self.buffer.len() {
+            let byte = self.buffer[at];
+            if std::mem::take(&mut self.escaped) {
                 continue;
             }
-            if quoted && *byte == self.format.escape && self.format.escape != self.format.quote {
-                skip = true;
-            } else if *byte == self.format.quote {
-                quoted = !quoted;
-            } else if *byte == b'\n' && !quoted {
-                return Some(i);
+            if self.quoted && byte == format.escape && format.escape != format.quote {
+                self.escaped = true;
+            } else if byte == format.quote {
+                self.quoted = !self.quoted;
+            } else if byte == b'\n' && !self.quoted {
+                return Some(at);
             }
         }
         None
@@ -343,13 +494,20 @@ impl<'a> Lines<'a> {
         self.finished = true;
     }
 
-    fn compact(&mut self) {
+    /// Gives back what was read, and accounts for what was not: the beginning of a line.
+    fn compact(&mut self) -> Result<()> {
         if self.finished {
-            self.buffer.clear();
-        } else {
-            self.buffer.drain(..self.at);
+            self.at = self.buffer.len();
         }
+        self.buffer.drain(..self.at);
+        self.searched = self.searched.saturating_sub(self.at);
         self.at = 0;
+        self.memory.clear();
+        if self.buffer.is_empty() {
+            self.buffer.shrink_to(BUFFER_BYTES_KEPT);
+            return Ok(());
+        }
+        Ok(self.memory.grow(self.buffer.capacity())?)
     }
 }
 

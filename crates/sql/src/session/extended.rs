@@ -36,7 +36,8 @@ pub struct Portal {
     pub formats: Vec<Format>,
     /// Where it stands.
     pub cursor: Cursor,
-    /// What its statement sees, while it is suspended or waits to begin; None: nothing else has run since Bind.
+    /// What its statement sees, while it is suspended or waits to begin; None: the transaction has taken no snapshot
+    /// since Bind.
     pub view: Option<Reader>,
     /// Memory that it holds while it is open.
     pub memory: Option<Charge>,
@@ -116,7 +117,7 @@ impl Session {
         if name.is_empty() {
             self.unnamed = Some(prepared);
         } else {
-            let memory = Some(self.room_for_statement(text)?);
+            let memory = Some(self.room_for_statement(name, text)?);
             self.prepared.insert(name.to_string(), Prepared { memory, ..prepared });
         }
         Ok(())
@@ -136,7 +137,7 @@ impl Session {
             Portal::default()
         };
         portal.close();
-        let bind_bytes = bind.bytes();
+        let bind_bytes = bind.bytes() + name.len();
         let done = self.fill_portal(&mut portal, &mut prepared, bind);
         self.put_statement(statement, prepared);
         portal.open = done.is_ok();
@@ -144,7 +145,11 @@ impl Session {
         if !name.is_empty() && portal.open {
             portal.memory = Some(self.room_for_portal(bind_bytes)?);
         }
-        self.any_fresh |= portal.open;
+        if portal.open && portal.is_fresh() {
+            // A query sees what is committed at Bind, whenever it is executed.
+            self.take_snapshot();
+            (self.any_fresh, self.queried) = (true, true);
+        }
         if name.is_empty() {
             self.unnamed_portal = portal;
             return done;
@@ -287,9 +292,12 @@ impl Session {
             return Err(self.failed(no_portal(name)));
         };
         let refused = self.state == State::Failed;
-        let watch = self.watch();
-        let done = self.execute_portal(&mut portal, max_rows, out);
-        let done = self.unwatch(watch, done);
+        self.several = false;
+        let done = self.watch().and_then(|watch| {
+            let done = self.execute_portal(&mut portal, max_rows, out);
+            self.unwatch_unless_copying(watch, done)
+        });
+        self.give_up_snapshot();
         match done {
             Ok(()) => {
                 if name.is_empty() {
@@ -317,7 +325,9 @@ impl Session {
         let Some(mut prepared) = portal.prepared.take() else {
             return Err(SqlError::internal("a portal without a statement"));
         };
-        let begun = match matches!(portal.cursor, Cursor::Start) && portal.view.is_none() {
+        // A query has had its snapshot since Bind: the transaction's, or, if another was taken since, its view.
+        let begins = matches!(portal.cursor, Cursor::Start) && portal.view.is_none() && !portal.is_fresh();
+        let begun = match begins {
             true => self.begin_statement(&prepared.parsed),
             false => self.go_on(&prepared.parsed),
         };
@@ -341,7 +351,7 @@ impl Session {
     }
 
     /// Memory for one more named statement. Errors: as for portals.
-    pub(super) fn room_for_statement(&self, text: &str) -> Result<Arc<Charge>> {
+    pub(super) fn room_for_statement(&self, name: &str, text: &str) -> Result<Arc<Charge>> {
         if self.prepared.len() >= MAX_STATEMENTS {
             return Err(self.too_many(
                 "prepared statements",
@@ -349,7 +359,8 @@ impl Session {
                 "Close or deallocate those that are not needed.",
             ));
         }
-        self.charge(STATEMENT_BYTES + PARSED_BYTES * text.len()).map(Arc::new)
+        self.charge(STATEMENT_BYTES + name.len() + PARSED_BYTES * text.len())
+            .map(Arc::new)
     }
 
     pub(super) fn charge(&self, bytes: usize) -> Result<Charge> {
@@ -359,7 +370,7 @@ impl Session {
     }
 
     #[cold]
-    fn too_many(&self, what: &str, limit: usize, hint: &str) -> SqlError {
+    pub(super) fn too_many(&self, what: &str, limit: usize, hint: &str) -> SqlError {
         let text = format!(
             "{} has {limit} {what}, as many as it may",
             holder(self.env.pid, &self.env.user)
@@ -367,8 +378,8 @@ impl Session {
         SqlError::new(code::CONFIGURATION_LIMIT, text).with_hint(hint)
     }
 
-    /// A statement begins, and `Tx` has its snapshot: queries that were bound before, and have not begun, see no more than it does, and
-    /// none of what it will change.
+    /// The transaction is about to take a new snapshot: queries that were bound before, and have not begun, keep the
+    /// one of their Bind, and see none of what is changed later.
     pub(super) fn give_views(&mut self) {
         self.any_fresh = false;
         let portals = self.portals.values_mut().chain([&mut self.unnamed_portal]);
@@ -420,6 +431,7 @@ impl Session {
     /// Call it also after an error, where skipping ends.
     pub fn sync(&mut self) -> Result<()> {
         if self.state != State::Implicit {
+            self.give_up_snapshot();
             return Ok(());
         }
         self.end_implicit().map_err(|e| self.failed(e))

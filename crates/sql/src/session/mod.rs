@@ -29,10 +29,12 @@ use crate::parse::{Parsed, Statement, Utility, parse};
 use crate::settings::Settings;
 use crate::types::text::parse_datum;
 use cenote_engine::{CancelFlag, Isolation, Savepoint, Tx};
+use copy::Copying;
 use extended::Portal;
 use planning::Prepared;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Texts whose statements a session keeps parsed and planned.
 const CACHED_TEXTS: usize = 256;
@@ -73,16 +75,29 @@ enum State {
     Failed,
 }
 
+/// A savepoint of the session's transaction, and what was in force when it was made. Its name is of 63 bytes at most.
+struct Mark {
+    name: String,
+    place: Savepoint,
+    settings: Arc<Settings>,
+    read_only: bool,
+}
+
 /// One client's state. Lives on one thread at a time; dropping it rolls back.
 pub struct Session {
     sql: Arc<Sql>,
     tx: Tx,
     env: SessionEnv,
     state: State,
-    savepoints: Vec<(String, Savepoint)>,
-    /// Settings that the connection began with, and that the transaction began with.
+    savepoints: Vec<Mark>,
+    /// Settings that the connection began with.
     start: Settings,
+    /// Settings that the transaction began with, once it may have changed any.
     before: Option<Arc<Settings>>,
+    /// Settings that the client was told of.
+    told: Arc<Settings>,
+    /// Whether the text that runs has several statements: a transaction block for those who ask.
+    several: bool,
     read_only: bool,
     lock_timeout_ms: u64,
     /// Isolation and access mode of the next transaction.
@@ -102,6 +117,8 @@ pub struct Session {
     unnamed_portal: Portal,
     /// Whether a query may have been bound that has not begun.
     any_fresh: bool,
+    /// COPY FROM STDIN that waits for its client.
+    copying: Option<Box<Copying>>,
     scratch: Scratch,
     tag: String,
 }
@@ -130,11 +147,13 @@ impl Session {
         let mut session = Session {
             sql,
             tx,
-            env,
             state: State::Idle,
             savepoints: Vec::new(),
+            told: env.settings.clone(),
+            env,
             start: settings,
             before: None,
+            several: false,
             read_only: false,
             lock_timeout_ms: 0,
             next_isolation: Isolation::ReadCommitted,
@@ -149,6 +168,7 @@ impl Session {
             portals: HashMap::new(),
             unnamed_portal: Portal::default(),
             any_fresh: false,
+            copying: None,
             scratch: Scratch::default(),
             tag: String::new(),
         };
@@ -156,22 +176,46 @@ impl Session {
         Ok(session)
     }
 
-    /// `Query`: any number of statements. On `Err` the server sends ErrorResponse; in both cases ReadyForQuery follows.
+    /// `Query`: any number of statements. On `Err` the server sends ErrorResponse; in both cases ReadyForQuery follows,
+    /// unless the session [waits for COPY data](Self::is_copying) then.
     pub fn simple(&mut self, text: &str, out: &mut dyn Output) -> Result<()> {
         self.unnamed = None;
         self.unnamed_portal.close();
         if let Some(done) = self.simple_template(text, out) {
             return done.map_err(|e| self.failed(e));
         }
-        let mut statements = match self.statements(text, &[]) {
+        let statements = match self.statements(text, &[]) {
             Ok(statements) => statements,
             Err(error) => return Err(self.failed(error)),
         };
         if statements.is_empty() {
             return out.empty_query();
         }
-        let done = statements.iter_mut().try_for_each(|s| self.simple_statement(s, out));
-        let done = done.and_then(|()| self.end_implicit());
+        self.simple_from(text, statements, 0, out)
+    }
+
+    /// Runs the statements of a text from the `next`th on, up to its end or to a COPY that waits for its client.
+    fn simple_from(
+        &mut self,
+        text: &str,
+        mut statements: Vec<Prepared>,
+        next: usize,
+        out: &mut dyn Output,
+    ) -> Result<()> {
+        self.several = statements.len() > 1;
+        for at in next..statements.len() {
+            let done = self.simple_statement(&mut statements[at], out);
+            if let Err(error) = done {
+                self.keep(text, statements);
+                return Err(self.failed(error));
+            }
+            if let Some(copying) = &mut self.copying {
+                copying.rest = Some((text.to_string(), statements, at + 1));
+                return Ok(());
+            }
+        }
+        let done = self.end_implicit();
+        self.give_up_snapshot();
         self.keep(text, statements);
         done.map_err(|e| self.failed(e))
     }
@@ -196,9 +240,12 @@ impl Session {
             self.keep_template(found.key, Some(prepared));
             return None;
         };
-        let watch = self.watch();
-        let done = self.run_portal_with(portal, &mut prepared, 0, true, out);
-        let done = self.unwatch(watch, done).and_then(|()| self.end_implicit());
+        let done = self.watch().and_then(|watch| {
+            let done = self.run_portal_with(portal, &mut prepared, 0, true, out);
+            self.unwatch(watch, done)
+        });
+        let done = done.and_then(|()| self.end_implicit());
+        self.give_up_snapshot();
         self.keep_template(found.key, Some(prepared));
         Some(done)
     }
@@ -235,9 +282,9 @@ impl Session {
     fn simple_statement(&mut self, prepared: &mut Prepared, out: &mut dyn Output) -> Result<()> {
         self.begin_statement(&prepared.parsed)?;
         let mut portal = Portal::default();
-        let watch = self.watch();
+        let watch = self.watch()?;
         let done = self.run_simple(prepared, &mut portal, out);
-        self.unwatch(watch, done)
+        self.unwatch_unless_copying(watch, done)
     }
 
     /// Statements of a text, from the cache if they are there. `keep` gives them back.
@@ -298,11 +345,16 @@ impl Session {
             self.env.cancel.clear();
         }
         self.env.statement_time = wall_clock();
-        self.tx.begin_statement();
+        self.take_snapshot();
+        Ok(())
+    }
+
+    /// A new snapshot for what runs from here on; queries that were bound before keep theirs.
+    fn take_snapshot(&mut self) {
         if self.any_fresh {
             self.give_views();
         }
-        Ok(())
+        self.tx.begin_statement();
     }
 
     /// Before a portal goes on that has begun, or that knows its snapshot.
@@ -311,6 +363,7 @@ impl Session {
         if self.state == State::Block && self.env.cancel.is_set() {
             self.env.cancel.clear();
         }
+        self.env.statement_time = wall_clock();
         Ok(())
     }
 
@@ -330,6 +383,18 @@ impl Session {
             Some("repeatable read") => Isolation::RepeatableRead,
             _ => Isolation::ReadCommitted,
         }
+    }
+
+    /// Nothing runs: a transaction that idles keeps no more from purge than its portals need, which hold snapshots of their own.
+    /// A COPY that waits for its data runs.
+    fn give_up_snapshot(&mut self) {
+        if self.state == State::Idle || self.copying.is_some() {
+            return;
+        }
+        if self.any_fresh {
+            self.give_views();
+        }
+        self.tx.end_statement();
     }
 
     /// Commits an implicit transaction.
@@ -372,9 +437,25 @@ impl Session {
 
     fn restore_settings(&mut self) {
         if let Some(before) = self.before.take() {
-            self.env.settings = before;
+            self.put_settings(before);
+        }
+    }
+
+    fn put_settings(&mut self, settings: Arc<Settings>) {
+        if !Arc::ptr_eq(&self.env.settings, &settings) {
+            self.env.settings = settings;
             self.settings_changed();
         }
+    }
+
+    /// Changes settings so that the end of the transaction, or the return to a savepoint, can take it back.
+    fn change_settings<T>(&mut self, change: impl FnOnce(&mut Settings) -> Result<T>) -> Result<T> {
+        if self.before.is_none() {
+            self.before = Some(self.env.settings.clone());
+        }
+        let done = change(Arc::make_mut(&mut self.env.settings))?;
+        self.settings_changed();
+        Ok(done)
     }
 
     fn drop_portals(&mut self) {
@@ -395,6 +476,7 @@ impl Session {
     /// Does nothing after an error that this session gave.
     #[cold]
     pub fn fail(&mut self) {
+        self.copying = None;
         match self.state {
             State::Idle | State::Failed => {}
             State::Implicit => {
@@ -404,15 +486,19 @@ impl Session {
             State::Block => {
                 self.state = State::Failed;
                 self.drop_portals_behind(self.savepoints.len());
-                let taken_back = match self.savepoints.last() {
-                    Some((_, savepoint)) => self.tx.rollback_to(savepoint).is_ok(),
-                    None => self.tx.rollback().is_ok(),
+                let (settings, taken_back) = match self.savepoints.last() {
+                    Some(mark) => (Some(mark.settings.clone()), self.tx.rollback_to(&mark.place).is_ok()),
+                    None => (self.before.clone(), self.tx.rollback().is_ok()),
                 };
+                if let Some(settings) = settings {
+                    self.put_settings(settings);
+                }
                 if !taken_back {
                     self.drop_portals();
                     self.savepoints.clear();
                     self.tx.rollback().ok();
                 }
+                self.give_up_snapshot();
             }
         }
     }
@@ -436,6 +522,25 @@ impl Session {
         }
     }
 
+    /// When a client that pauses is sent away, and why, counted from now: `idle_in_transaction_session_timeout`,
+    /// `idle_session_timeout`.
+    pub fn idle_limit(&self) -> Option<(Duration, SqlError)> {
+        let (setting, code, text) = match self.state {
+            State::Idle | State::Implicit => (
+                "idle_session_timeout",
+                code::IDLE_SESSION_TIMEOUT,
+                "terminating connection due to idle-session timeout",
+            ),
+            State::Block | State::Failed => (
+                "idle_in_transaction_session_timeout",
+                code::IDLE_IN_TRANSACTION_TIMEOUT,
+                "terminating connection due to idle-in-transaction timeout",
+            ),
+        };
+        let millis = self.env.settings.millis(setting);
+        (millis > 0).then(|| (Duration::from_millis(millis), SqlError::new(code, text).fatal()))
+    }
+
     /// The client pauses: gives back memory that statements of the session use again and again.
     pub fn pause(&mut self) {
         if self.state == State::Idle {
@@ -447,6 +552,30 @@ impl Session {
     /// Settings to report at start (ParameterStatus): name and value.
     pub fn reported_settings(&self) -> Vec<(&'static str, String)> {
         self.env.settings.reported()
+    }
+
+    /// Before ReadyForQuery: tells the client which of the settings that it follows have other values than it knows.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    #[inline]
+    pub fn report_settings(&mut self, out: &mut dyn Output) -> Result<()> {
+        match Arc::ptr_eq(&self.told, &self.env.settings) {
+            true => Ok(()),
+            false => self.report_changed(out),
+        }
+    }
+
+    #[cold]
+    fn report_changed(&mut self, out: &mut dyn Output) -> Result<()> {
+        let told = std::mem::replace(&mut self.told, self.env.settings.clone());
+        let (before, now) = (told.reported(), self.env.settings.reported());
+        for ((name, value), (_, former)) in now.iter().zip(before) {
+            if *value != former {
+                out.parameter_status(name, value)?;
+            }
+        }
+        Ok(())
     }
 
     /// A setting's value as SHOW gives it.

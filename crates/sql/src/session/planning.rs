@@ -9,9 +9,11 @@ use crate::output::Field;
 use crate::parse::template::Template;
 use crate::parse::{Parsed, Statement, parse};
 use crate::plan::{Plan, Planned, Planner};
-use crate::types::{oid, type_of_oid, type_oid};
+use crate::types::{is_array_oid, oid, type_of_oid, type_oid};
 use cenote_engine::{Charge, ColumnType};
 use sqlparser::ast::Query;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Columns of a result, at most: PostgreSQL's limit.
@@ -88,7 +90,7 @@ pub fn has_plan(statement: &Statement) -> bool {
 
 impl Session {
     /// The plan of a prepared statement, good for the catalog as this transaction sees it.
-    pub(super) fn plan(&self, prepared: &mut Prepared) -> Result<Arc<Planned>> {
+    pub(super) fn plan(&mut self, prepared: &mut Prepared) -> Result<Arc<Planned>> {
         let version = self.tx.catalog_version();
         if let Some(compiled) = &prepared.compiled
             && compiled.version == version
@@ -96,6 +98,7 @@ impl Session {
         {
             return Ok(compiled.planned.clone());
         }
+        self.tx.ensure_snapshot();
         let planned = Arc::new(self.plan_statement(
             prepared.statement(),
             &prepared.parsed.text,
@@ -127,15 +130,16 @@ impl Session {
             params: &params,
             analytics: analytics.is_some(),
         };
+        let arrays = RefCell::default();
         let foreign = |query: &Query| {
-            self.describe_foreign(analytics, query, &params, declared)
+            self.describe_foreign(analytics, query, (&params, &arrays), declared)
                 .map(|fields| types_of(fields.iter().map(|f| f.type_oid)))
         };
         let bound: Bound<(Plan, Vec<Field>)> = match statement {
             Statement::Query(query) => match planner.select(query) {
                 Err(Refusal::Shape(why)) => match analytics {
                     Some(_) => self
-                        .describe_foreign(analytics, query, &params, declared)
+                        .describe_foreign(analytics, query, (&params, &arrays), declared)
                         .map_err(Refusal::Error)
                         .and_then(|fields| Ok((planner.read_by_analytics(query)?, fields))),
                     None => Err(Refusal::Error(why)),
@@ -152,30 +156,29 @@ impl Session {
             let text = format!("target lists can have at most {RESULTS_MAX} entries");
             return Err(SqlError::new(code::TOO_MANY_COLUMNS, text));
         }
-        let params: Vec<ColumnType> = params
-            .into_inner()
-            .into_iter()
-            .map(|t| t.unwrap_or(ColumnType::Text))
-            .collect();
-        let param_oids = params
-            .iter()
-            .enumerate()
-            .map(|(i, t)| reported_oid(declared.get(i), *t))
-            .collect();
+        let arrays = arrays.into_inner();
+        let (mut types, mut param_oids) = (Vec::new(), Vec::new());
+        for (at, found) in params.into_inner().into_iter().enumerate() {
+            let ty = found.unwrap_or(ColumnType::Text);
+            let array = arrays.get(&at).copied().filter(|_| found.is_none());
+            types.push(ty);
+            param_oids.push(reported_oid(array.as_ref().or(declared.get(at)), ty));
+        }
         Ok(Planned {
             plan,
-            params,
+            params: types,
             param_oids,
             fields: fields.into(),
         })
     }
 
-    /// Columns of another planner's query; parameter types that it infers are taken over.
+    /// Columns of another planner's query; parameter types that it infers are taken over. Arrays, which the engine has
+    /// not, are noted by their ids: drivers send them as such (`= ANY($1::bigint[])`).
     fn describe_foreign(
         &self,
         analytics: Option<&Arc<dyn Analytics>>,
         query: &Query,
-        params: &Params,
+        (params, arrays): (&Params, &RefCell<BTreeMap<usize, u32>>),
         declared: &[u32],
     ) -> Result<Vec<Field>> {
         let analytics = analytics.ok_or_else(|| SqlError::unsupported("a query of this shape"))?;
@@ -193,6 +196,9 @@ impl Session {
             }
             if params[i].is_none() {
                 params[i] = type_of_oid(*id);
+                if is_array_oid(*id) {
+                    arrays.borrow_mut().insert(i, *id);
+                }
             }
         }
         Ok(description.fields)

@@ -2,7 +2,7 @@
 
 use super::extended::Portal;
 use super::planning::{Prepared, has_plan};
-use super::{Session, State};
+use super::{Mark, Session, State};
 use crate::ddl::Definer;
 use crate::error::{Result, SqlError, code};
 use crate::expr::bind::Params;
@@ -17,6 +17,9 @@ use crate::{Severity, settings};
 use cenote_engine::{ColumnType, Datum, Isolation};
 use sqlparser::ast;
 use std::sync::Arc;
+
+/// Savepoints of a transaction at one time.
+const MAX_SAVEPOINTS: usize = 16_384;
 
 impl Session {
     /// Carries out a command.
@@ -34,8 +37,7 @@ impl Session {
             Utility::Rollback { chain } => self.rollback_block(*chain, out)?,
             Utility::Savepoint(name) => {
                 self.require_block("SAVEPOINT")?;
-                let savepoint = self.tx.savepoint();
-                self.savepoints.push((name.clone(), savepoint));
+                self.set_savepoint(name)?;
                 "SAVEPOINT"
             }
             Utility::Release(name) => {
@@ -46,7 +48,7 @@ impl Session {
                 "RELEASE"
             }
             Utility::RollbackTo(name) => self.rollback_to(name)?,
-            Utility::SetTransaction(modes) => self.set_transaction(*modes)?,
+            Utility::SetTransaction(modes) => self.set_transaction(*modes, out)?,
             Utility::SetSessionTransaction(modes) => self.set_session_transaction(*modes)?,
             Utility::Set { name, value, local } => self.set(name, value.as_deref(), *local, out)?,
             Utility::Show(name) => return self.show(name, describe, formats, out),
@@ -56,10 +58,12 @@ impl Session {
                 "RESET"
             }
             Utility::ResetAll => {
-                self.reset_all();
+                self.reset_all()?;
                 "RESET"
             }
             Utility::Discard { all, plans, sequences } => self.discard(*all, *plans, *sequences)?,
+            Utility::Close(name) => self.close_cursor(name.as_deref())?,
+            Utility::Unlisten => "UNLISTEN",
             Utility::Deallocate(name) => self.deallocate(name.as_deref())?,
             Utility::Prepare {
                 name,
@@ -77,7 +81,7 @@ impl Session {
                     ));
                 }
                 self.maintain(tables, *analyze, &parsed.text)?;
-                self.sql.engine().vacuum()?;
+                self.sql.engine().vacuum_until(&self.env.cancel)?;
                 "VACUUM"
             }
             Utility::Analyze(tables) => {
@@ -139,7 +143,6 @@ impl Session {
         if self.state == State::Block {
             let text = "there is already a transaction in progress";
             out.notice(&SqlError::notice(Severity::Warning, code::ACTIVE_TRANSACTION, text))?;
-            return Ok("BEGIN");
         }
         self.state = State::Block;
         if self.before.is_none() {
@@ -160,37 +163,47 @@ impl Session {
                     "SET TRANSACTION ISOLATION LEVEL must be called before any query",
                 ));
             }
+            if !self.savepoints.is_empty() {
+                return Err(SqlError::new(
+                    code::ACTIVE_TRANSACTION,
+                    "SET TRANSACTION ISOLATION LEVEL must not be called in a subtransaction",
+                ));
+            }
             self.tx.commit()?;
             let read_only = self.read_only;
             self.begin(isolation, read_only);
         }
         if let Some(read_only) = modes.read_only {
+            if self.read_only && !read_only && self.queried {
+                return Err(SqlError::new(
+                    code::ACTIVE_TRANSACTION,
+                    "transaction read-write mode must be set before any query",
+                ));
+            }
             self.set_read_only(read_only);
         }
         Ok(())
     }
 
-    fn set_transaction(&mut self, modes: Modes) -> Result<&'static str> {
-        if self.state == State::Block {
-            self.apply(modes)?;
+    fn set_transaction(&mut self, modes: Modes, out: &mut dyn Output) -> Result<&'static str> {
+        match self.state {
+            State::Idle | State::Implicit if !self.several => warn_outside_block("SET TRANSACTION", out)?,
+            _ => self.apply(modes)?,
         }
         Ok("SET")
     }
 
     fn set_session_transaction(&mut self, modes: Modes) -> Result<&'static str> {
-        let settings = Arc::make_mut(&mut self.env.settings);
-        if let Some(isolation) = modes.isolation {
-            settings.set("default_transaction_isolation", isolation_name(isolation), false)?;
-        }
-        if let Some(read_only) = modes.read_only {
-            settings.set(
-                "default_transaction_read_only",
-                if read_only { "on" } else { "off" },
-                false,
-            )?;
-        }
-        self.settings_changed();
-        Ok("SET")
+        self.change_settings(|settings| {
+            if let Some(isolation) = modes.isolation {
+                settings.set("default_transaction_isolation", isolation_name(isolation), false)?;
+            }
+            if let Some(read_only) = modes.read_only {
+                let value = if read_only { "on" } else { "off" };
+                settings.set("default_transaction_read_only", value, false)?;
+            }
+            Ok("SET")
+        })
     }
 
     fn commit_block(&mut self, chain: bool, out: &mut dyn Output) -> Result<()> {
@@ -251,7 +264,24 @@ impl Session {
 
     fn savepoint_named(&self, name: &str) -> Result<usize> {
         let missing = || SqlError::new(code::INVALID_SAVEPOINT, format!("savepoint \"{name}\" does not exist"));
-        self.savepoints.iter().rposition(|(n, _)| n == name).ok_or_else(missing)
+        self.savepoints
+            .iter()
+            .rposition(|mark| mark.name == name)
+            .ok_or_else(missing)
+    }
+
+    fn set_savepoint(&mut self, name: &str) -> Result<()> {
+        if self.savepoints.len() >= MAX_SAVEPOINTS {
+            let hint = "Release those that are not needed, or end the transaction.";
+            return Err(self.too_many("savepoints", MAX_SAVEPOINTS, hint));
+        }
+        self.savepoints.push(Mark {
+            name: name.to_string(),
+            place: self.tx.savepoint(),
+            settings: self.env.settings.clone(),
+            read_only: self.read_only,
+        });
+        Ok(())
     }
 
     fn rollback_to(&mut self, name: &str) -> Result<&'static str> {
@@ -259,39 +289,41 @@ impl Session {
         let at = self.savepoint_named(name)?;
         self.savepoints.truncate(at + 1);
         self.drop_portals_behind(at + 1);
-        self.tx.rollback_to(&self.savepoints[at].1)?;
+        let mark = &self.savepoints[at];
+        self.tx.rollback_to(&mark.place)?;
+        let (settings, read_only) = (mark.settings.clone(), mark.read_only);
+        self.put_settings(settings);
+        self.set_read_only(read_only);
         self.state = State::Block;
         Ok("ROLLBACK")
     }
 
     fn set(&mut self, name: &str, value: Option<&str>, local: bool, out: &mut dyn Output) -> Result<&'static str> {
         if name.eq_ignore_ascii_case("transaction_isolation") || name.eq_ignore_ascii_case("transaction_read_only") {
-            return self.set_transaction(modes_of(name, value.unwrap_or_default())?);
+            return self.set_transaction(modes_of(name, value.unwrap_or_default())?, out);
         }
         if value.is_some_and(|v| v.eq_ignore_ascii_case("serializable"))
             && name.eq_ignore_ascii_case("default_transaction_isolation")
         {
             return Err(serializable());
         }
-        if self.before.is_none() {
-            self.before = Some(self.env.settings.clone());
+        if local && !self.in_block() && !self.several {
+            warn_outside_block("SET LOCAL", out)?;
         }
-        let settings = Arc::make_mut(&mut self.env.settings);
-        let reported = match value {
-            Some(value) => settings.set(name, value, local)?,
-            None => settings.reset(name, &self.start)?,
-        };
-        self.settings_changed();
-        if let Some((name, value)) = reported {
-            out.parameter_status(name, &value)?;
-        }
+        let start = self.start.clone();
+        self.change_settings(|settings| match value {
+            Some(value) => settings.set(name, value, local),
+            None => settings.reset(name, &start, local),
+        })?;
         Ok("SET")
     }
 
-    fn reset_all(&mut self) {
+    fn reset_all(&mut self) -> Result<()> {
         let start = self.start.clone();
-        Arc::make_mut(&mut self.env.settings).reset_all(&start);
-        self.settings_changed();
+        self.change_settings(|settings| {
+            settings.reset_all(&start);
+            Ok(())
+        })
     }
 
     fn show(&mut self, name: &str, describe: bool, formats: &[Format], out: &mut dyn Output) -> Result<()> {
@@ -326,7 +358,7 @@ impl Session {
 
     fn discard(&mut self, all: bool, plans: bool, sequences: bool) -> Result<&'static str> {
         if all {
-            if self.in_block() {
+            if self.in_block() || self.several {
                 return Err(SqlError::new(
                     code::ACTIVE_TRANSACTION,
                     "DISCARD ALL cannot run inside a transaction block",
@@ -334,8 +366,7 @@ impl Session {
             }
             self.prepared.clear();
             self.portals.clear();
-            self.before = None;
-            self.reset_all();
+            self.reset_all()?;
         }
         if all || plans {
             self.epoch += 1;
@@ -350,6 +381,20 @@ impl Session {
             (_, _, true) => "DISCARD SEQUENCES",
             _ => "DISCARD TEMP",
         })
+    }
+
+    fn close_cursor(&mut self, name: Option<&str>) -> Result<&'static str> {
+        let Some(name) = name else {
+            self.portals.clear();
+            return Ok("CLOSE CURSOR ALL");
+        };
+        match self.portals.remove(name) {
+            Some(_) => Ok("CLOSE CURSOR"),
+            None => Err(SqlError::new(
+                code::INVALID_CURSOR_NAME,
+                format!("cursor \"{name}\" does not exist"),
+            )),
+        }
     }
 
     fn deallocate(&mut self, name: Option<&str>) -> Result<&'static str> {
@@ -383,7 +428,7 @@ impl Session {
             return Err(SqlError::unsupported("PREPARE of this statement"));
         }
         self.plan(&mut prepared)?;
-        prepared.memory = Some(self.room_for_statement(&parsed.text)?);
+        prepared.memory = Some(self.room_for_statement(name, &parsed.text)?);
         self.prepared.insert(name.to_string(), prepared);
         Ok("PREPARE")
     }
@@ -473,6 +518,11 @@ impl Prepared {
             statement => statement,
         }
     }
+}
+
+fn warn_outside_block(command: &str, out: &mut dyn Output) -> Result<()> {
+    let text = format!("{command} can only be used in transaction blocks");
+    out.notice(&SqlError::notice(Severity::Warning, code::NO_ACTIVE_TRANSACTION, text))
 }
 
 fn isolation_name(isolation: Isolation) -> &'static str {

@@ -1,122 +1,188 @@
-//! `statement_timeout`: one thread for all sessions, started by the first that asks, sets the cancel flag of a statement whose time is up.
+//! `statement_timeout`: one thread for all sessions, started by the first that asks, stops the statement whose time is
+//! up.
+//!
+//! ```text
+//!   begin ─► entry in the queue ──────────► end: the entry leaves, the flag moves on to the next number
+//!                 └── time is up: the entry leaves, the flag stops this statement number, or nothing
+//! ```
+//!
+//! Invariants:
+//! - There is an entry for each statement that runs with a limit, and no other.
+//! - The thread names the statement that it stops; [`CancelFlag`] compares the number and sets the flag as one change.
 
 use super::Session;
 use crate::error::{Result, SqlError, code};
 use cenote_engine::CancelFlag;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-const RUNNING: u8 = 0;
-const ENDED: u8 = 1;
-const EXPIRED: u8 = 2;
-
-/// A statement that is watched.
-pub struct Watch(AtomicU8);
-
-type Entry = (Reverse<Instant>, u64);
+/// When an entry is due; a number makes it one of a kind.
+type Key = (Instant, u64);
 
 #[derive(Default)]
 struct Queue {
-    times: BinaryHeap<Entry>,
-    watches: std::collections::HashMap<u64, (Arc<Watch>, Arc<CancelFlag>)>,
-    next: u64,
+    entries: BTreeMap<Key, (Arc<CancelFlag>, u64)>,
+    last: u64,
+    /// Until when the thread waits, if nobody wakes it; None: until somebody does.
+    waits_until: Option<Instant>,
+    over: bool,
 }
 
+#[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
     changed: Condvar,
 }
 
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A statement that runs with a limit, until this is dropped.
+pub struct Watch {
+    shared: Arc<Shared>,
+    key: Key,
+    cancel: Arc<CancelFlag>,
+}
+
+impl Watch {
+    /// The statement is over: its entry leaves. Whether its time had run out.
+    fn over(&self) -> bool {
+        self.shared.lock().entries.remove(&self.key);
+        self.cancel.end_statement()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.over();
+    }
+}
+
 /// The thread that watches statements, if it was needed.
 #[derive(Default)]
-pub struct Watchdog(OnceLock<Arc<Shared>>);
+pub struct Watchdog {
+    thread: OnceLock<Arc<Shared>>,
+    starting: Mutex<()>,
+}
 
 impl Watchdog {
-    fn watch(&self, millis: u64, cancel: Arc<CancelFlag>) -> Arc<Watch> {
-        let shared = self.0.get_or_init(start);
-        let watch = Arc::new(Watch(AtomicU8::new(RUNNING)));
-        let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = queue.next;
-        queue.next += 1;
-        queue.watches.insert(id, (watch.clone(), cancel));
-        queue
-            .times
-            .push((Reverse(Instant::now() + Duration::from_millis(millis)), id));
-        shared.changed.notify_one();
-        watch
+    /// The statement that begins stops after so long, unless the watch is dropped before.
+    ///
+    /// # Errors
+    /// The system has no thread to watch it.
+    fn watch(&self, millis: u64, cancel: &Arc<CancelFlag>) -> io::Result<Watch> {
+        let shared = self.shared()?.clone();
+        let statement = cancel.begin_statement();
+        let mut queue = shared.lock();
+        queue.last += 1;
+        let due = Instant::now() + Duration::from_millis(millis);
+        let key = (due, queue.last);
+        queue.entries.insert(key, (cancel.clone(), statement));
+        if queue.waits_until.is_none_or(|until| due < until) {
+            queue.waits_until = Some(due);
+            shared.changed.notify_one();
+        }
+        drop(queue);
+        Ok(Watch {
+            shared,
+            key,
+            cancel: cancel.clone(),
+        })
+    }
+
+    /// Statements that are watched.
+    pub fn watched(&self) -> usize {
+        self.thread.get().map_or(0, |shared| shared.lock().entries.len())
+    }
+
+    fn shared(&self) -> io::Result<&Arc<Shared>> {
+        if let Some(shared) = self.thread.get() {
+            return Ok(shared);
+        }
+        let _one = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.thread.get().is_none() {
+            let started = start()?;
+            return Ok(self.thread.get_or_init(|| started));
+        }
+        self.shared()
     }
 }
 
-/// The thread ends when the database does: it holds only a weak reference.
-fn start() -> Arc<Shared> {
-    let shared = Arc::new(Shared {
-        queue: Mutex::default(),
-        changed: Condvar::new(),
-    });
-    let weak = Arc::downgrade(&shared);
-    let spawned = std::thread::Builder::new()
-        .name("statement-timeout".into())
-        .spawn(move || {
-            while let Some(shared) = weak.upgrade() {
-                step(&shared);
-            }
-        });
-    drop(spawned);
-    shared
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        if let Some(shared) = self.thread.get() {
+            shared.lock().over = true;
+            shared.changed.notify_one();
+        }
+    }
 }
 
-/// Ends what is due, then waits for the next (a while at most).
-fn step(shared: &Shared) {
-    let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-    let now = Instant::now();
-    while let Some((Reverse(time), id)) = queue.times.peek().copied() {
-        if time > now {
+fn start() -> io::Result<Arc<Shared>> {
+    let shared = Arc::new(Shared::default());
+    let its = shared.clone();
+    let builder = std::thread::Builder::new().name("statement-timeout".into());
+    builder.spawn(move || run(&its))?;
+    Ok(shared)
+}
+
+fn run(shared: &Shared) {
+    let mut queue = shared.lock();
+    while !queue.over {
+        let now = Instant::now();
+        expire_due(&mut queue, now);
+        let first = queue.entries.first_key_value().map(|((due, _), _)| *due);
+        // Where the entry that woke the thread has left already, it waits all the same: the next statement of its session,
+        // whose time is up later, need not wake it.
+        queue.waits_until = first.or(queue.waits_until.filter(|until| *until > now));
+        queue = match queue.waits_until {
+            None => shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            Some(due) => {
+                let waited = shared.changed.wait_timeout(queue, due.saturating_duration_since(now));
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+    }
+}
+
+fn expire_due(queue: &mut Queue, now: Instant) {
+    while let Some(first) = queue.entries.first_entry() {
+        if first.key().0 > now {
             break;
         }
-        queue.times.pop();
-        if let Some((watch, cancel)) = queue.watches.remove(&id)
-            && watch
-                .0
-                .compare_exchange(RUNNING, EXPIRED, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        {
-            cancel.set();
-        }
+        let (cancel, statement) = first.remove();
+        cancel.expire(statement);
     }
-    let wait = queue
-        .times
-        .peek()
-        .map_or(Duration::from_millis(200), |(Reverse(time), _)| {
-            time.saturating_duration_since(now)
-        });
-    drop(shared.changed.wait_timeout(queue, wait.min(Duration::from_millis(200))));
 }
 
 impl Session {
     /// A statement begins: it can be cancelled wherever it waits. Starts its clock, if `statement_timeout` is set.
-    pub(super) fn watch(&self) -> Option<Arc<Watch>> {
+    pub(super) fn watch(&self) -> Result<Option<Watch>> {
+        let watch = match self.statement_timeout_ms {
+            0 => None,
+            millis => {
+                let watch = self.sql.watchdog().watch(millis, &self.env.cancel);
+                Some(watch.map_err(|error| unwatched(&error))?)
+            }
+        };
+        self.heed();
+        Ok(watch)
+    }
+
+    /// From here on the cancel flag stops what this thread waits for in memory, until `heed_nothing`.
+    pub(super) fn heed(&self) {
         self.sql.engine().heed(&self.env.cancel);
-        if self.statement_timeout_ms == 0 {
-            return None;
-        }
-        Some(
-            self.sql
-                .watchdog()
-                .watch(self.statement_timeout_ms, self.env.cancel.clone()),
-        )
     }
 
     /// Stops the clock; a cancel that it caused says so.
-    pub(super) fn unwatch(&self, watch: Option<Arc<Watch>>, done: Result<()>) -> Result<()> {
+    pub(super) fn unwatch(&self, watch: Option<Watch>, done: Result<()>) -> Result<()> {
         self.sql.engine().heed_nothing();
         let Some(watch) = watch else { return done };
-        let expired = watch
-            .0
-            .compare_exchange(RUNNING, ENDED, Ordering::AcqRel, Ordering::Relaxed)
-            .is_err();
+        let expired = watch.over();
         match done {
             Err(error) if expired && error.code() == code::QUERY_CANCELED => Err(SqlError::new(
                 code::QUERY_CANCELED,
@@ -124,5 +190,43 @@ impl Session {
             )),
             done => done,
         }
+    }
+}
+
+#[cold]
+fn unwatched(error: &io::Error) -> SqlError {
+    let text = format!("the system has no thread to watch statement_timeout: {error}");
+    SqlError::new(code::INSUFFICIENT_RESOURCES, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_passes_stops_its_statement_and_leaves() {
+        let dog = Watchdog::default();
+        let flag = Arc::new(CancelFlag::default());
+        let late = dog.watch(3_600_000, &Arc::default()).unwrap();
+        let watch = dog.watch(1, &flag).unwrap();
+        while !flag.is_set() || dog.watched() != 1 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(watch.over() && !flag.is_set());
+        drop(late);
+        assert_eq!(dog.watched(), 0);
+    }
+
+    /// Entries stayed until their time was up: with a limit of an hour, those of all statements of an hour.
+    #[test]
+    fn statements_that_ended_are_not_watched() {
+        let dog = Watchdog::default();
+        let flag = Arc::new(CancelFlag::default());
+        for _ in 0..100_000 {
+            let watch = dog.watch(3_600_000, &flag).unwrap();
+            assert_eq!(dog.watched(), 1);
+            assert!(!watch.over());
+        }
+        assert_eq!(dog.watched(), 0);
     }
 }

@@ -52,6 +52,14 @@ pub fn type_oid(ty: ColumnType) -> u32 {
     }
 }
 
+/// Whether the id is that of an array whose elements the engine has.
+pub fn is_array_oid(id: u32) -> bool {
+    matches!(
+        id,
+        1000 | 1001 | 1003 | 1005 | 1007 | 1009 | 1014 | 1015 | 1016 | 1021 | 1022 | 1028 | 1115 | 1182 | 1185 | 1231
+    )
+}
+
 /// The type that `id` names, without modifier; None where Cenote has no such type.
 pub fn type_of_oid(id: u32) -> Option<ColumnType> {
     Some(match id {

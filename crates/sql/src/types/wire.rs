@@ -1,7 +1,7 @@
 //! Values on the wire: i32 length and bytes, text or binary, appended to the socket's buffer.
 
 use super::text::{TextContext, parse_datum, write_datum};
-use super::type_of_oid;
+use super::{oid, type_of_oid};
 use crate::error::{Result, SqlError, code};
 use crate::output::Format;
 use crate::settings::Zone;
@@ -109,7 +109,8 @@ pub fn read_binary_array(bytes: &[u8], cx: TextContext<'_>) -> Result<Datum> {
             .map(|b| i32::from_be_bytes([b[0], b[1], b[2], b[3]]))
             .ok_or_else(bad_binary)
     };
-    let (dimensions, element) = (word(0)?, type_of_oid(word(2)? as u32).ok_or_else(bad_binary)?);
+    let (dimensions, id) = (word(0)?, word(2)? as u32);
+    let element = type_of_oid(id).ok_or_else(bad_binary)?;
     let mut text = String::from("{");
     let mut rest = bytes.get(20..).unwrap_or_default();
     let count = match dimensions {
@@ -129,7 +130,12 @@ pub fn read_binary_array(bytes: &[u8], cx: TextContext<'_>) -> Result<Datum> {
             text.push_str("NULL");
             continue;
         }
-        let shown = super::text::datum_text(&read_binary(value, element)?.as_ref(), cx.zone);
+        let datum = match (id, <[u8; 4]>::try_from(value)) {
+            (oid::OID, Ok(four)) => Datum::Int8(u32::from_be_bytes(four).into()),
+            (oid::OID, Err(_)) => return Err(bad_binary()),
+            _ => read_binary(value, element)?,
+        };
+        let shown = super::text::datum_text(&datum.as_ref(), cx.zone);
         push_element(&shown, &mut text);
     }
     text.push('}');

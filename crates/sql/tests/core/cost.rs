@@ -55,9 +55,6 @@ impl cenote_sql::Output for Blackhole {
     fn copy_in(&mut self, _: cenote_sql::Format, _: u16) -> cenote_sql::Result<()> {
         Ok(())
     }
-    fn copy_in_data(&mut self, _: &mut Vec<u8>) -> cenote_sql::Result<bool> {
-        Ok(false)
-    }
 }
 
 const ROWS: i64 = 20_000;

@@ -55,7 +55,6 @@ fn keys_that_a_statement_gathers_are_bounded() {
         "SELECT c FROM m ORDER BY c",
         "SELECT v, count(*) FROM m GROUP BY v",
         "SELECT id FROM m FOR UPDATE",
-        "CREATE INDEX i ON m (c)",
     ] {
         refused(&mut session, text);
         assert_eq!(memory.used(), 0, "{text}");
@@ -64,8 +63,17 @@ fn keys_that_a_statement_gathers_are_bounded() {
     }
     let count = simple(&mut session, "SELECT count(*) FROM m WHERE v = id").expect("read");
     assert_eq!(count.lines(), ["10000"], "nothing was changed");
-    memory.set_limit(all);
+    // Sorted on disk: it was refused here, too.
     run(&mut session, "CREATE INDEX i ON m (c)");
+    run(&mut session, "UPDATE m SET c = 'text 1' WHERE id = 2");
+    let twice = simple(&mut session, "CREATE UNIQUE INDEX j ON m (c)")
+        .err()
+        .expect("not unique");
+    assert_eq!(twice.code(), "23505", "{twice}");
+    run(&mut session, "UPDATE m SET c = 'text 2' WHERE id = 2");
+    run(&mut session, "CREATE UNIQUE INDEX j ON m (c)");
+    assert_eq!(memory.used(), 0);
+    memory.set_limit(all);
     run(&mut session, "UPDATE m SET v = v + 1");
     let problems = database.sql.engine().check().expect("checked").problems;
     assert!(problems.is_empty(), "{problems:?}");
@@ -191,4 +199,28 @@ fn portals_and_prepared_statements_are_counted() {
     run(&mut session, "PREPARE more AS SELECT 1");
     run(&mut session, "DEALLOCATE ALL");
     assert_eq!(database.sql.engine().memory().used(), 0);
+}
+
+/// Savepoints of a transaction were not counted: a loop of them took memory until the process died.
+#[test]
+fn savepoints_are_counted() {
+    const MOST: usize = 16_384;
+    let database = Database::new();
+    let mut session = session(&database, 1);
+    table(&mut session);
+    run(&mut session, "BEGIN; INSERT INTO m VALUES (-1, 0, 'kept')");
+    for _ in 0..MOST - 1 {
+        run(&mut session, "SAVEPOINT s");
+    }
+    run(&mut session, "SAVEPOINT last");
+    run(&mut session, "RELEASE last");
+    run(&mut session, "SAVEPOINT last");
+    let error = simple(&mut session, "SAVEPOINT t").err().expect("too many");
+    assert_eq!(error.code(), "53400", "{error}");
+    assert!(
+        error.to_string().contains("session 1 of tester has 16384 savepoints"),
+        "{error}"
+    );
+    run(&mut session, "ROLLBACK TO s; RELEASE s; SAVEPOINT t; COMMIT");
+    run(&mut session, "DELETE FROM m WHERE id = -1 AND c = 'kept'");
 }

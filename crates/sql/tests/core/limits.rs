@@ -35,3 +35,43 @@ fn a_table_has_1600_columns_of_any_length() {
         .expect("too many");
     assert_eq!(error.code(), "54011", "{error}");
 }
+
+/// An update of an int beside a large value wrote the value again. Whatever the statement's form: who does not name the value neither
+/// reads nor writes it.
+#[cfg(feature = "analytics")]
+#[test]
+fn an_update_does_not_write_the_large_value_beside_it() {
+    let database = Database::with_datafusion();
+    let mut session = database.session();
+    let create = "CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL, m int, c text); CREATE INDEX ON t (m);
+        INSERT INTO t SELECT i, i, i, repeat('x', 4000000) FROM generate_series(1, 2) i";
+    simple(&mut session, create).expect("two rows");
+    let tail = || database.sql.engine().buffer().storage().log().tail().raw();
+    for update in [
+        "UPDATE t SET n = n + 1 WHERE id = 1",
+        "UPDATE t SET n = n + 1 WHERE n > 0 RETURNING id, n",
+        "UPDATE t SET n = n + 1, m = 7 WHERE m = 1",
+        "UPDATE t SET n = t.n + v.i FROM (VALUES (1)) v(i) WHERE t.id = v.i",
+        "INSERT INTO t VALUES (1, 0, 0, 'y') ON CONFLICT (id) DO UPDATE SET n = t.n + 1",
+        "DELETE FROM t WHERE id = 2",
+    ] {
+        let before = tail();
+        simple(&mut session, update).expect(update);
+        // The checkpointer and purge write, too.
+        let written = tail() - before;
+        assert!(written < 1_000_000, "{update}: {written} bytes of redo");
+    }
+    let error = simple(&mut session, "UPDATE t SET n = NULL WHERE id = 1")
+        .err()
+        .expect("refused");
+    assert_eq!(error.code(), "23502");
+    let answer = simple(
+        &mut session,
+        "SELECT id, n, m, length(c), c = repeat('x', 4000000) FROM t",
+    )
+    .expect("rows");
+    assert_eq!(answer.lines(), ["1|6|7|4000000|t"]);
+    simple(&mut session, "UPDATE t SET c = c || 'z' RETURNING length(c)").expect("another value");
+    let answer = simple(&mut session, "SELECT length(c) FROM t").expect("rows");
+    assert_eq!(answer.lines(), ["4000001"]);
+}

@@ -202,6 +202,39 @@ fn a_query_that_was_bound_sees_nothing_of_statements_that_begin_later() {
     );
 }
 
+/// A query that was bound took its snapshot with the next statement of its session, or its own Execute: it gave rows
+/// that were committed after Bind. PostgreSQL takes it at Bind (PortalStart); for a statement that writes at Execute.
+#[test]
+fn a_query_sees_what_was_committed_at_bind() {
+    let database = Database::new();
+    let (mut session, mut other) = (database.session(), database.session());
+    six(&mut session);
+    for block in [false, true] {
+        if block {
+            run(&mut session, "BEGIN");
+        }
+        bind(&mut session, "all", "SELECT id, v FROM t WHERE id > 4 ORDER BY id");
+        run(&mut other, "UPDATE t SET v = v + 100; INSERT INTO t VALUES (7, 7, 'c')");
+        bind(&mut session, "point", "SELECT v FROM t WHERE id = 5");
+        bind(&mut session, "locked", "SELECT v FROM t WHERE id = 6 FOR UPDATE");
+        bind(&mut session, "write", "UPDATE t SET c = 'w' WHERE id >= 5 RETURNING v");
+        bind(&mut session, "", "SELECT v FROM t WHERE id = 1");
+        run(&mut other, "UPDATE t SET v = v + 100; DELETE FROM t WHERE id = 2");
+        assert_eq!(fetch(&mut session, "all", 1).0, ["5|5"]);
+        assert_eq!(fetch(&mut session, "", 0).0, ["101"]);
+        assert_eq!(fetch(&mut session, "point", 0).0, ["105"]);
+        assert_eq!(fetch(&mut session, "locked", 0).0, ["206"], "the row as it is locked");
+        assert_eq!(fetch(&mut session, "write", 0).0, ["205", "206", "107"]);
+        assert_eq!(fetch(&mut session, "all", 0).0, ["6|6"]);
+        session.sync().expect("sync");
+        if block {
+            run(&mut session, "COMMIT");
+        }
+        run(&mut session, "DROP TABLE t");
+        six(&mut session);
+    }
+}
+
 #[test]
 fn a_portal_that_locks_passes_by_what_its_transaction_has_changed_since() {
     let database = Database::new();
@@ -382,4 +415,50 @@ fn suspended_queries_of_any_shape_do_not_hang_the_others() {
     assert_eq!(sum.lines(), ["20"]);
     drop(session);
     run(&mut other, "SELECT count(a.v) FROM t a JOIN t b ON a.id = b.id");
+}
+
+/// A session that idled in its transaction at read committed kept the snapshot of its last statement: purge stood still until the
+/// transaction ended, and every table grew. A suspended portal keeps its own, for as long as it is open.
+#[test]
+fn a_transaction_that_idles_keeps_no_snapshot_from_purge() {
+    let database = Database::new();
+    let (mut idle, mut writer) = (database.session(), database.session());
+    many(&mut writer, 1000);
+    let engine = database.sql.engine().clone();
+    // Index entries of former versions that are left behind a hundred updates.
+    let mut left = || {
+        run(&mut writer, "UPDATE m SET v = v + 1000 WHERE id <= 100");
+        engine.vacuum().expect("purged");
+        engine.check().expect("checked").entries_of_others
+    };
+    for text in [
+        "BEGIN",
+        "BEGIN; SELECT count(*) FROM m",
+        "BEGIN; SAVEPOINT a; SELECT 1/0",
+        "BEGIN; DELETE FROM m WHERE id = 500",
+    ] {
+        let _ = simple(&mut idle, text);
+        assert_eq!(left(), 0, "{text}");
+        run(&mut idle, "ROLLBACK");
+    }
+    run(&mut idle, "BEGIN");
+    bind(&mut idle, "", "SELECT count(*) FROM m");
+    idle.describe_statement("", &mut Answer::default()).expect("described");
+    idle.sync().expect("synced");
+    assert_eq!(left(), 100, "bound: it will see what was at Bind");
+    idle.close_portal("");
+    assert_eq!(left(), 0);
+    bind(&mut idle, "p", "SELECT id FROM m");
+    assert_eq!(fetch(&mut idle, "p", 10).0.len(), 10);
+    idle.sync().expect("synced");
+    assert_eq!(left(), 100, "the portal sees what was");
+    idle.close_portal("p");
+    assert_eq!(left(), 0);
+    run(
+        &mut idle,
+        "COMMIT; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM m",
+    );
+    assert_eq!(left(), 100, "the transaction's snapshot");
+    run(&mut idle, "COMMIT");
+    assert_eq!(left(), 0);
 }

@@ -1,6 +1,6 @@
 //! The extended protocol: parameters in text and binary, portals that suspend, errors and the transaction they end.
 
-use crate::support::{Answer, Database, bind_tail, extended, simple};
+use crate::support::{Answer, Database, bind_tail, extended, run_simple, simple};
 use cenote_sql::{Bind, Result, Session};
 
 fn prepared(session: &mut Session) {
@@ -231,4 +231,149 @@ fn settings_that_clients_follow_are_reported() {
     );
     let answer = simple(&mut session, "COMMIT").expect("a warning");
     assert_eq!(answer.notices[0].code(), "25P01");
+}
+
+/// Each statement with a limit stayed on the watchdog's list until its time was up; and one that ended as its time did
+/// could have the next stopped.
+#[test]
+fn statements_with_a_time_limit_leave_nothing_behind() {
+    let database = Database::new();
+    let mut session = database.session();
+    prepared(&mut session);
+    simple(&mut session, "SET statement_timeout = '1h'").expect("set");
+    for n in 0..10_000 {
+        simple(&mut session, "SELECT v FROM t WHERE id = 1").expect("read");
+        extended(&mut session, "SELECT v FROM t WHERE id = $1", &[Some("2")]).expect("read");
+        if n % 100 == 0 {
+            assert!(simple(&mut session, "SELECT 1/0").is_err());
+            assert!(simple(&mut session, "BEGIN; COPY t FROM STDIN; SELECT 1/0").is_err());
+            simple(&mut session, "ROLLBACK").expect("rollback");
+        }
+    }
+    assert_eq!(database.sql.statements_watched(), 0);
+    let lines = (10..20_000).map(|n| format!("{n}\tv{n}\n")).collect::<String>();
+    let mut answer = Answer {
+        copy_input: vec![lines.into_bytes()],
+        ..Answer::default()
+    };
+    run_simple(
+        &mut session,
+        "COPY t FROM STDIN; SET statement_timeout = 1",
+        &mut answer,
+    )
+    .expect("rows");
+    let mut stopped = 0;
+    for _ in 0..200 {
+        match simple(&mut session, "SELECT count(*) FROM t WHERE v > 'v1'") {
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error.code(), "57014", "{error}");
+                stopped += 1;
+            }
+        }
+        let text = "SET statement_timeout = 0; SELECT v FROM t WHERE id < 1000; SET statement_timeout = 1";
+        simple(&mut session, text).expect("no limit, and not that of the statement before");
+    }
+    println!("{stopped} were stopped");
+    assert_eq!(database.sql.statements_watched(), 0);
+}
+
+/// The beginning of a line was kept for as long as the client sent no end of it, up to 1 GiB that nobody accounted for,
+/// and csv data was looked through from its start with each message.
+#[test]
+fn a_line_of_copy_data_is_accounted_for() {
+    let database = Database::new();
+    let mut session = database.session();
+    database.sql.engine().memory().set_limit(16 << 20);
+    prepared(&mut session);
+    for format in ["", " (FORMAT csv)"] {
+        session
+            .simple(&format!("COPY t FROM STDIN{format}"), &mut Answer::default())
+            .expect("a COPY");
+        assert!(session.is_copying());
+        let mut part = vec![b'x'; 1 << 20];
+        part[0] = b'"';
+        let refused = (0..1024)
+            .find_map(|_| session.copy_data(&part).err())
+            .expect("too much");
+        assert_eq!(refused.code(), "53200", "{format}: {refused}");
+        assert!(!session.is_copying());
+        simple(&mut session, "SELECT 1").expect("goes on");
+    }
+}
+
+/// What asyncpg sends when a connection goes back to its pool; each of them was refused, and so no pool worked.
+#[test]
+fn a_connection_is_reset_for_the_next_who_takes_it() {
+    let database = Database::new();
+    let mut session = database.session();
+    prepared(&mut session);
+    simple(&mut session, "BEGIN").expect("begin");
+    for name in ["a", "b", "c"] {
+        session.parse("", "SELECT id FROM t", &[]).expect("parse");
+        let tail = bind_tail(&[]);
+        session
+            .bind(name, "", Bind::from_wire(&tail).expect("well formed"))
+            .expect("bind");
+    }
+    assert_eq!(simple(&mut session, "CLOSE b").expect("closed").tags, ["CLOSE CURSOR"]);
+    session.execute("a", 0, &mut Answer::default()).expect("open");
+    let answer = simple(&mut session, "CLOSE ALL; UNLISTEN *; UNLISTEN a").expect("reset");
+    assert_eq!(answer.tags, ["CLOSE CURSOR ALL", "UNLISTEN", "UNLISTEN"]);
+    let error = session.execute("c", 0, &mut Answer::default()).expect_err("closed");
+    assert_eq!(error.code(), "34000");
+    simple(&mut session, "ROLLBACK").expect("rollback");
+    let error = simple(&mut session, "CLOSE c").err().expect("no such cursor");
+    assert_eq!(error.code(), "34000");
+}
+
+/// An array parameter was described as text: a driver that goes by the description, such as asyncpg, refused the array.
+#[cfg(feature = "analytics")]
+#[test]
+fn array_parameters_are_described_as_what_they_are_cast_to() {
+    let database = Database::with_datafusion();
+    let mut session = database.session();
+    prepared(&mut session);
+    for (text, id) in [
+        ("SELECT id FROM t WHERE id = ANY($1::int[]) ORDER BY id", 1007),
+        ("SELECT id FROM t WHERE id = ANY($1::bigint[]) ORDER BY id", 1016),
+        ("SELECT id FROM t WHERE v = ANY($1::text[]) ORDER BY id", 1009),
+        ("SELECT id FROM t WHERE id = ANY($1::oid[]) ORDER BY id", 1028),
+    ] {
+        session.parse("s", text, &[]).expect("parse");
+        let mut answer = Answer::default();
+        session.describe_statement("s", &mut answer).expect("describe");
+        assert_eq!(answer.params, [id], "{text}");
+        let values = if id == 1009 { "{c,a}" } else { "{3,1}" };
+        let tail = bind_tail(&[Some(values)]);
+        session
+            .bind("", "s", Bind::from_wire(&tail).expect("well formed"))
+            .expect("bind");
+        session.execute("", 0, &mut answer).expect("execute");
+        assert_eq!(answer.lines(), ["1", "3"], "{text}");
+        session.close_statement("s");
+        session.sync().expect("sync");
+    }
+}
+
+/// Names of statements and portals cost memory that nobody accounted for.
+#[test]
+fn names_of_statements_and_portals_are_accounted_for() {
+    let database = Database::new();
+    let mut session = database.session();
+    database.sql.engine().memory().set_limit(16 << 20);
+    prepared(&mut session);
+    let name = |n: usize| format!("{n}{}", "x".repeat(1 << 20));
+    let refused = (0..100).find_map(|n| session.parse(&name(n), "SELECT 1", &[]).err());
+    assert_eq!(refused.expect("too much").code(), "53200");
+    let mut session = database.session();
+    simple(&mut session, "BEGIN").expect("begin");
+    session.parse("", "SELECT 1", &[]).expect("parse");
+    let tail = bind_tail(&[]);
+    let bind = |n| {
+        session
+            .bind(&name(n), "", Bind::from_wire(&tail).expect("well formed"))
+            .err()
+    };
+    assert_eq!((0..100).find_map(bind).expect("too much").code(), "53200");
 }

@@ -162,20 +162,25 @@ impl Output for Answer {
     fn copy_in(&mut self, _format: Format, _columns: u16) -> Result<()> {
         Ok(())
     }
-    fn copy_in_data(&mut self, buffer: &mut Vec<u8>) -> Result<bool> {
-        if self.copy_input.is_empty() {
-            return Ok(false);
-        }
-        buffer.extend_from_slice(&self.copy_input.remove(0));
-        Ok(true)
-    }
 }
 
 /// Runs a text by the simple protocol.
 pub fn simple(session: &mut Session, text: &str) -> Result<Answer> {
     let mut answer = Answer::default();
-    session.simple(text, &mut answer)?;
+    run_simple(session, text, &mut answer)?;
     Ok(answer)
+}
+
+/// Runs a text by the simple protocol up to ReadyForQuery; COPY takes `answer.copy_input`.
+pub fn run_simple(session: &mut Session, text: &str, answer: &mut Answer) -> Result<()> {
+    let mut done = session.simple(text, answer);
+    while done.is_ok() && session.is_copying() {
+        done = match answer.copy_input.is_empty() {
+            true => session.copy_done(answer),
+            false => session.copy_data(&answer.copy_input.remove(0)),
+        };
+    }
+    done.and(session.report_settings(answer))
 }
 
 /// The tail of a Bind message with text parameters and text results.

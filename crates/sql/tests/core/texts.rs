@@ -11,7 +11,7 @@
 //! session NAME                      what follows runs in that session
 //! ```
 
-use crate::support::{Answer, Database, extended};
+use crate::support::{Answer, Database, extended, run_simple};
 use cenote_sql::{Session, SqlError};
 use std::collections::HashMap;
 use std::path::Path;
@@ -74,7 +74,7 @@ impl Runner<'_> {
             copy_input: input,
             ..Answer::default()
         };
-        session.simple(sql, &mut answer)?;
+        run_simple(session, sql, &mut answer)?;
         Ok(answer)
     }
 
