@@ -166,19 +166,12 @@ impl RowLayout {
         let ty = self.types[column];
         match self.places[column] {
             Place::Fixed(at) => read_fixed(ty, row.get(at as usize..).ok_or_else(truncated)?),
-            Place::Variable(_) => {
-                let (bytes, external) = self.variable(row, column)?;
-                if external {
-                    return Err(Error::Internal(
-                        "a value on overflow pages was read from the row".into(),
-                    ));
-                }
-                read_variable(ty, bytes)
-            }
+            Place::Variable(_) => read_variable(ty, self.inline(row, column)?),
         }
     }
 
-    /// The raw bytes of a column: its fixed bytes (little endian), or its text, bytea or numeric wire form; None for NULL.
+    /// The raw bytes of a column: its fixed bytes (little endian), or its text, bytea or numeric wire form; None for NULL. Errors: as
+    /// `column`.
     pub fn column_bytes<'r>(&self, row: &'r [u8], column: usize) -> Result<Option<&'r [u8]>> {
         if self.is_null(row, column)? {
             return Ok(None);
@@ -188,7 +181,7 @@ impl RowLayout {
                 let len = self.types[column].fixed_len().unwrap_or(0);
                 row.get(at as usize..at as usize + len).map(Some).ok_or_else(truncated)
             }
-            Place::Variable(_) => self.variable(row, column).map(|(bytes, _)| Some(bytes)),
+            Place::Variable(_) => self.inline(row, column).map(Some),
         }
     }
 
@@ -258,6 +251,16 @@ impl RowLayout {
         let external = end & END_EXTERNAL != 0;
         let range = self.values_at + start as usize..self.values_at + (end & !END_EXTERNAL) as usize;
         row.get(range).map(|bytes| (bytes, external)).ok_or_else(truncated)
+    }
+
+    /// Bytes of a variable column. Errors: they lie on overflow pages, and were not asked for; the handle is no value.
+    fn inline<'r>(&self, row: &'r [u8], column: usize) -> Result<&'r [u8]> {
+        match self.variable(row, column)? {
+            (bytes, false) => Ok(bytes),
+            (_, true) => Err(Error::Internal(
+                "a value on overflow pages was read from the row".into(),
+            )),
+        }
     }
 
     fn end(&self, row: &[u8], index: u32) -> Result<u32> {
@@ -394,6 +397,7 @@ mod tests {
             })
             .unwrap();
         assert_eq!(layout.variable(&moved, 1).unwrap(), (&b"handle"[..], true));
+        assert!(layout.column(&moved, 1).is_err() && layout.column_bytes(&moved, 1).is_err());
         assert_eq!(layout.column(&moved, 4).unwrap(), DatumRef::Bytes(&[0, 1, 2]));
         assert_eq!(moved[0] & FLAG_EXTERNAL, 1);
     }
