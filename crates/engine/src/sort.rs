@@ -153,15 +153,14 @@ impl<'f> Sorter<'f> {
             .dedup_by(|next, kept| next.entry(bytes).key == kept.entry(bytes).key);
     }
 
-    /// Writes the buffer as a run, and empties it.
+    /// Writes the buffer as a run, and gives its memory up with the charge: others may be given it.
     fn spill(&mut self) -> Result<()> {
         self.sort();
         let bytes = &self.bytes;
         let entries = self.places.iter().map(|place| Ok(place.entry(bytes)));
         let run = Run::write(self.files, &self.cancel, entries)?;
         self.runs.push(run);
-        self.bytes.clear();
-        self.places.clear();
+        (self.bytes, self.places) = (Vec::new(), Vec::new());
         self.memory.clear();
         Ok(())
     }
@@ -170,7 +169,6 @@ impl<'f> Sorter<'f> {
     pub(crate) fn finish(mut self) -> Result<Sorted<'f>> {
         if !self.runs.is_empty() && !self.places.is_empty() {
             self.spill()?;
-            (self.bytes, self.places) = (Vec::new(), Vec::new());
         }
         self.sort();
         while self.runs.len() > FAN_IN {
@@ -427,6 +425,23 @@ mod tests {
             drop(sorted);
             assert_eq!((left(&files), memory.used()), (0, 0));
         }
+    }
+
+    /// A sort that had written a run kept the memory of its buffer, and had given up the charge for it.
+    #[test]
+    fn a_buffer_that_was_written_is_given_up_with_its_charge() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (files, memory) = (files(dir.path()), Memory::new(64 << 20, 2));
+        let mut sorter = Sorter::new(&files, &memory.account("a test"), &Arc::default());
+        let mut i = 0_u64;
+        while sorter.runs.is_empty() {
+            sorter
+                .push(&[&i.to_be_bytes()[..], &[0; 100]].concat(), 8, true)
+                .expect("sorted");
+            i += 1;
+        }
+        let held = sorter.bytes.capacity() + sorter.places.capacity() * size_of::<Place>();
+        assert!(held <= BUFFER_MIN, "{held} bytes, {} charged", memory.used());
     }
 
     #[test]
