@@ -19,6 +19,7 @@
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
+use cenote_base::rt::{self, Nanos};
 use cenote_base::{Lsn, PageId, Result};
 
 use crate::dirty::Walk;
@@ -30,6 +31,8 @@ use crate::writeback::BATCH;
 
 /// Dirty frames that are gathered at once, and written in batches by age.
 const GATHERED: usize = 16 * BATCH;
+/// How long those who change the pages that are left are let go on, between two rounds of [`Pool::flush_all`].
+const TURN: Nanos = Nanos::from_millis(1);
 
 impl Pool {
     /// Takes a checkpoint: notes in the control file where recovery begins, and lets the log
@@ -150,10 +153,13 @@ impl Pool {
     pub fn flush_all(&self) -> Result<()> {
         // What is being changed at this moment is met again in the next round.
         for _ in 0..1000 {
-            let none_left = || self.oldest_in_frames() == u64::MAX && self.lower.oldest_unsaved() == 0;
-            if self.flush_before(Lsn::MAX)? == 0 && none_left() {
+            if self.flush_before(Lsn::MAX)? > 0 {
+                continue;
+            }
+            if self.oldest_in_frames() == u64::MAX && self.lower.oldest_unsaved() == 0 {
                 return Ok(());
             }
+            rt::sleep(TURN);
         }
         Ok(())
     }

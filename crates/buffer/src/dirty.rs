@@ -133,12 +133,13 @@ impl<F: Fn(u32) -> u64> Walk<'_, F> {
         let last = self.list.stretch(end.min(before.saturating_sub(1)));
         let mut found = Vec::new();
         while found.len() < most {
-            let next = (0..SHARDS).filter_map(|shard| self.next_of(shard, at)).min();
-            let Some(stretch) = next.filter(|stretch| *stretch <= last) else {
+            let next = (0..SHARDS).filter_map(|shard| Some((self.next_of(shard, at)?, shard)));
+            let next: Vec<(u64, usize)> = next.collect();
+            let Some(stretch) = next.iter().map(|next| next.0).min().filter(|first| *first <= last) else {
                 found.sort_unstable();
                 return (found, None);
             };
-            for shard in 0..SHARDS {
+            for (_, shard) in next.into_iter().filter(|next| next.0 == stretch) {
                 let dirty = self.sift(shard, stretch);
                 found.extend(dirty.into_iter().filter(|(rec, _)| *rec < before));
             }

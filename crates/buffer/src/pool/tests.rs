@@ -147,3 +147,33 @@ fn who_waits_for_a_frame_can_be_cancelled_but_not_in_a_commit() {
         });
     });
 }
+
+/// Who flushed all gave up after a thousand rounds without a pause, which took milliseconds, while somebody latched a page: that stayed
+/// dirty. In the simulator, where nobody goes on beside such rounds, they took all steps of a run.
+#[test]
+fn a_page_that_is_latched_for_a_while_is_flushed_with_all() {
+    let files = MemFs::new();
+    fs::with(Arc::new(files.clone()), || {
+        let pool = open();
+        pool.storage().pages().create_space(SPACE).expect("space");
+        let page = PageId::new(SPACE, 1);
+        let mut m = pool.mtr();
+        m.create(page, 7, 0).expect("create");
+        m.commit();
+        let mut m = pool.mtr();
+        m.exclusive(page).expect("page");
+        std::thread::scope(|s| {
+            let (pool, files) = (&pool, files.clone());
+            let flusher = s.spawn(move || fs::with(Arc::new(files), || pool.flush_all()));
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            drop(m);
+            flusher.join().expect("no panic").expect("flushed");
+        });
+        let frame = pool.hash.find(&pool.frames, key_of(page)).expect("there");
+        assert_eq!(
+            pool.frames.descriptor(frame).rec.load(Ordering::Relaxed),
+            0,
+            "it is saved"
+        );
+    });
+}
