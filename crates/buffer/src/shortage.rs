@@ -8,8 +8,8 @@
 //!
 //! Invariants:
 //! - A shortage is a standstill, not a time: over [`SPELL`] and [`LOOKS`] looks every frame stays latched or being written, and none
-//!   of those latches is released. A process that was stopped for seconds, or whose other threads were not run, has used up time
-//!   and no looks.
+//!   of those latches is released. A process that was stopped, or whose other threads were not run, has used up time and no looks;
+//!   nor does more than [`PAUSE_MAX`] of it count against [`WAIT_MAX`].
 //! - A stall of storage is not called a shortage of memory: as long as a write-back, a read or one flush of the log has not
 //!   come back, the thread waits, and what it says in the end is that storage does not answer.
 //! - The wait ends: by a frame, by [`WAIT_MAX`], by the shortage, or because the statement is asked to give up. That is heard
@@ -33,6 +33,8 @@ const SPELL: Nanos = Nanos::from_secs(1);
 const LOOKS: u32 = 100;
 /// A thread waits so long for a frame, whatever is under way.
 const WAIT_MAX: Nanos = Nanos::from_secs(60);
+/// Between two turns no more than this counts: a thread whose process was stopped for longer has not waited.
+const PAUSE_MAX: Nanos = Nanos::from_secs(10);
 /// Turns that are short, and turns before they are long.
 const TURNS_SHORT: u32 = 16;
 const TURNS_MEDIUM: u32 = 1000;
@@ -131,8 +133,11 @@ impl fmt::Display for Awaited {
 #[derive(Default)]
 pub(crate) struct FrameWait {
     turns: u32,
-    /// When it began, and how far the log was durable then.
-    begun: Option<(Nanos, Lsn)>,
+    /// How far the log was durable when it began.
+    begun: Option<Lsn>,
+    /// When it was looked at last, and how long it has gone on.
+    last: Nanos,
+    waited: Nanos,
     /// The time in which nothing has been under way.
     quiet: Option<Quiet>,
 }
@@ -176,7 +181,11 @@ impl FrameWait {
     pub fn turn(&mut self, pool: &Pool) -> Result<()> {
         pool.check_interrupt()?;
         let now = rt::now();
-        let (begun, durable) = *self.begun.get_or_insert_with(|| (now, pool.storage.log().durable()));
+        if self.begun.is_some() {
+            self.waited += now.since(self.last).min(PAUSE_MAX);
+        }
+        self.last = now;
+        let durable = *self.begun.get_or_insert_with(|| pool.storage.log().durable());
         let awaited = pool.awaited(durable);
         if awaited.any() {
             self.quiet = None;
@@ -187,7 +196,7 @@ impl FrameWait {
         {
             return Err(all_in_use(pool));
         }
-        if now.since(begun) > WAIT_MAX {
+        if self.waited > WAIT_MAX {
             return Err(waited_too_long(&awaited));
         }
         self.turns += 1;

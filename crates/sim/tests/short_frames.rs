@@ -198,18 +198,19 @@ fn all_latched(seed: u64, meanwhile: impl FnOnce(&Sim, &AtomicBool)) -> Result<(
     run.value
 }
 
-/// Nobody was run for three seconds, and the frames come back at once after that: time alone is no shortage.
+/// Nobody was run for three seconds, or for longer than a thread waits for a frame at all, and the frames come back at once after that:
+/// time alone is no shortage.
 #[test]
 fn a_process_that_stood_still_is_not_short_of_frames() {
-    for seed in seeds(8) {
+    for (seed, stop) in seeds(8).flat_map(|seed| [3, 100].map(|seconds| (seed, Nanos::from_secs(seconds)))) {
         let end = all_latched(seed, |sim, let_go| {
-            sim.world().pause(0, Nanos::from_secs(3));
+            sim.world().pause(0, stop);
             // The first sleep ends with the pause, the second when the third statement has looked again.
             rt::sleep(Nanos::from_millis(5));
             rt::sleep(Nanos::from_millis(5));
             let_go.store(true, Ordering::SeqCst);
         });
-        end.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        end.unwrap_or_else(|error| panic!("seed {seed}, stopped for {stop:?}: {error}"));
     }
 }
 
