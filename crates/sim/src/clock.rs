@@ -4,9 +4,14 @@
 //! its own, a little ahead of the others at most. Both are read and moved here, without asking which. A point adds to the
 //! clock and to the count of steps, and compares both with a bound that the schedule has set ([`Fast::due`]): unless one
 //! is reached, that is all.
+//!
+//! That is the world's true time, in which its events happen. A host's own clock drifts from it ([`host_now`]): programs measure by
+//! theirs, and what stands for a network, a card or a device by the world's.
 
-use cenote_base::rt::Nanos;
+use crate::schedule::START;
+use crate::state;
 use cenote_base::rt::memory::Device;
+use cenote_base::rt::{self, Nanos};
 use std::cell::Cell;
 
 /// What a preemption point looks at, and nothing more.
@@ -24,6 +29,8 @@ pub(crate) struct Fast {
     pub(crate) thread: Cell<usize>,
     pub(crate) slot: Cell<usize>,
     pub(crate) host: Cell<usize>,
+    /// What the host's clock gains in a million.
+    pub(crate) drift: Cell<i32>,
     pub(crate) process: Cell<u32>,
     /// The vCPU that the running thread is on, as lines name their owner ([`crate::memory::owner`]).
     pub(crate) owner: Cell<u16>,
@@ -49,6 +56,7 @@ thread_local! {
             thread: Cell::new(0),
             slot: Cell::new(0),
             host: Cell::new(0),
+            drift: Cell::new(0),
             process: Cell::new(0),
             owner: Cell::new(crate::memory::owner(0)),
             observes: Cell::new(false),
@@ -100,7 +108,50 @@ fn counter() -> u64 {
     cenote_base::rt::os::now().0
 }
 
-/// The running thread's time.
+/// Parts that a drift is counted in.
+const MILLION: u128 = 1_000_000;
+
+/// How far a host's clock goes in a million of the world's nanoseconds.
+fn rate() -> u128 {
+    fast(|f| (MILLION as i64 + i64::from(f.drift.get())) as u128)
+}
+
+fn span(of: u128) -> Nanos {
+    Nanos(u64::try_from(of).unwrap_or(u64::MAX))
+}
+
+/// What the clock of the running thread's host shows: all clocks agree when a world begins, and go apart from then on.
+#[inline]
+pub fn host_now() -> Nanos {
+    let now = now();
+    match fast(|f| f.drift.get()) {
+        0 => now,
+        _ => START + span(u128::from(now.since(START).0) * rate() / MILLION),
+    }
+}
+
+/// How long the world takes until the running host's clock has gone so far, or a nanosecond further.
+pub fn world_span(of_host: Nanos) -> Nanos {
+    match fast(|f| f.drift.get()) {
+        0 => of_host,
+        _ => span((u128::from(of_host.0) * MILLION).div_ceil(rate()) + 1),
+    }
+}
+
+/// How far the running host's clock goes while the world takes so long, or a nanosecond further.
+pub fn host_span(of_world: Nanos) -> Nanos {
+    match fast(|f| f.drift.get()) {
+        0 => of_world,
+        _ => span((u128::from(of_world.0) * rate()).div_ceil(MILLION) + 1),
+    }
+}
+
+/// The world's time where one runs, the machine's elsewhere.
+pub(crate) fn true_now() -> Nanos {
+    if state::is_running() { now() } else { rt::now() }
+}
+
+/// The running thread's time: the world's, whatever its host's clock shows.
 #[inline]
 pub fn now() -> Nanos {
     Nanos(fast(|f| f.now.get()))

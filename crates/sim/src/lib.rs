@@ -32,6 +32,7 @@
 pub mod check;
 pub mod clock;
 mod dice;
+pub mod etcd;
 pub mod explorer;
 pub mod link;
 pub mod memory;

@@ -351,9 +351,14 @@ fn parse(address: &str) -> Result<(&str, u16)> {
         .ok_or_else(|| Error::Invalid(format!("\"{address}\" is no NAME:PORT")))
 }
 
+/// When the patience of a program on the running host is over: it measures by its host's clock, messages come by the world's.
+fn end_of(patience: Nanos) -> Nanos {
+    Nanos(clock::now().raw().saturating_add(clock::world_span(patience).raw()))
+}
+
 /// Waits until something of `word` is another than `seen`, or it is `until`.
 fn wait(word: &AtomicU32, seen: u32, until: Nanos) {
-    let patience = (until != Nanos::MAX).then(|| until.since(rt::now()));
+    let patience = (until != Nanos::MAX).then(|| clock::host_span(until.since(clock::now())));
     RUNTIME.wait(word, seen, patience);
 }
 
@@ -442,19 +447,19 @@ impl Network for Endpoint {
 
     fn connect(&self, address: &str, patience: Nanos) -> Result<Arc<dyn Connection>> {
         let (name, _) = parse(address)?;
-        let until = Nanos(rt::now().raw().saturating_add(patience.raw()));
+        let until = end_of(patience);
         while !self.reaches(name) {
-            let left = until.since(rt::now());
+            let left = until.since(clock::now());
             if left == Nanos::ZERO {
                 return Err(Error::Lost(format!(
                     "nobody answers at {address}: connection timed out"
                 )));
             }
-            rt::sleep(left.min(CONNECT_AGAIN));
+            rt::sleep(clock::host_span(left.min(CONNECT_AGAIN)));
         }
         // There and back.
         let takes = self.net.lock().takes(&self.net.0.profile, self.host, clock::now(), 64);
-        rt::sleep(Nanos(2 * takes.raw()));
+        rt::sleep(clock::host_span(Nanos(2 * takes.raw())));
         Ok(Arc::new(self.call(address)?))
     }
 }
@@ -497,13 +502,13 @@ impl Listener for Incoming {
 
     fn accept(&self, patience: Nanos) -> Result<Option<Arc<dyn Connection>>> {
         rt::preempt();
-        let until = Nanos(rt::now().raw().saturating_add(patience.raw()));
+        let until = end_of(patience);
         loop {
             let seen = self.word.load(SeqCst);
             if let Some(side) = self.take() {
                 return Ok(Some(Arc::new(side)));
             }
-            if rt::now() >= until {
+            if clock::now() >= until {
                 return Ok(None);
             }
             wait(&self.word, seen, until);
@@ -641,7 +646,7 @@ impl Connection for Side {
 
     fn receive(&self, patience: Nanos) -> Result<Vec<u8>> {
         rt::preempt();
-        let until = Nanos(rt::now().raw().saturating_add(patience.raw()));
+        let until = end_of(patience);
         loop {
             let seen = self.word.load(SeqCst);
             let next = match self.take() {
@@ -649,7 +654,7 @@ impl Connection for Side {
                 Arrived::End => return self.lost(),
                 Arrived::Nothing(next) => next,
             };
-            if rt::now() >= until {
+            if clock::now() >= until {
                 return Err(Error::Timeout(format!("{} has sent nothing in time", self.peer)));
             }
             wait(&self.word, seen, next.min(until));

@@ -65,6 +65,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         ReplyOnce | LateConnection | ObjectZero | LiveGeneration => (Name::Pool, 60),
         StaleCache | LostFlush | HeatComparison | MoveFence => (Name::Pool, 60),
         GrantFence | GrantConfirm | EpochSame | BookUnwritten => (Name::Grants, 60),
+        LeadMargin => (Name::Leaders, 60),
         StalledCommit | StalledLook => return None,
     })
 }

@@ -225,7 +225,7 @@ impl Network {
 
     /// The state, with all that has happened until now.
     fn today(&self) -> MutexGuard<'_, State> {
-        let now = rt::now();
+        let now = clock::true_now();
         let mut state = self.state();
         state.catch_up(now);
         state
@@ -300,13 +300,13 @@ impl Network {
 
     /// Waits until `time`.
     fn wait_until(&self, time: Nanos) {
-        let left = time - rt::now();
+        let left = time - clock::true_now();
         let projects = state::is_running() && state::with(|s| s.schedule.projects());
         if projects && left <= self.state().polling {
             rt::spend(left);
             rt::preempt();
         } else {
-            rt::sleep(left);
+            rt::sleep(clock::host_span(left));
         }
     }
 }
@@ -533,7 +533,7 @@ impl Endpoint for QueuePair {
             return Posted::done(works);
         }
         rt::spend(Nanos(self.network.0.profile.doorbell_ns as u64));
-        let batch = self.begin(works, rt::now());
+        let batch = self.begin(works, clock::true_now());
         Posted::new(Box::new(Waiting {
             network: self.network.clone(),
             batch,
@@ -550,7 +550,7 @@ struct Waiting {
 impl Waiting {
     /// Whether all are complete; if not, when to look again.
     fn complete(&self) -> Result<(), Nanos> {
-        let now = rt::now();
+        let now = clock::true_now();
         let mut state = self.network.state();
         state.catch_up(now);
         let batch = &state.batches[&self.batch];

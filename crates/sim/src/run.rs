@@ -78,6 +78,7 @@ fn state_of(inner: &Inner, files: Option<&MemFs>) -> State {
     fast(|f| f.now.set(START.0));
     let mut schedule = Schedule::new(inner.seed, inner.pace, &vcpus, inner.costs());
     schedule.step_limit = inner.step_limit;
+    schedule.drifts = topology.hosts.iter().map(|host| host.drift).collect();
     let names = topology.hosts.iter().map(|h| h.name.as_str()).chain([""]);
     let hosts = names.enumerate().map(|(i, name)| Host {
         name: name.into(),
@@ -101,6 +102,7 @@ fn prepare(inner: &Inner) {
     views::clear();
     fast(|f| {
         f.now.set(START.0);
+        f.drift.set(0);
         f.limit.set(0);
         f.steps.set(0);
         f.stop.set(0);

@@ -126,12 +126,12 @@ pub(crate) static RUNTIME: SimRuntime = SimRuntime;
 
 impl Runtime for SimRuntime {
     fn now(&self) -> Nanos {
-        clock::now()
+        clock::host_now()
     }
 
     /// The years of virtual time begin in 2026.
     fn wall_micros(&self) -> i64 {
-        1_767_225_600_000_000 + clock::now().as_micros() as i64 + state::with(|s| s.clock_ahead())
+        1_767_225_600_000_000 + clock::host_now().as_micros() as i64 + state::with(|s| s.clock_ahead())
     }
 
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn Join>> {
@@ -150,6 +150,7 @@ impl Runtime for SimRuntime {
         if word.load(SeqCst) != expected {
             return Wait::Changed;
         }
+        let timeout = timeout.map(clock::world_span);
         state::with(|s| s.schedule.sleep(word.as_ptr() as usize, timeout));
         suspend();
         state::with(|s| s.schedule.awoken())

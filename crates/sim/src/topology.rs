@@ -1,5 +1,6 @@
 //! What a world is made of: hosts, memory devices, and the links between them, as data.
 
+use crate::dice::Dice;
 use crate::link::LinkSpec;
 use cenote_base::{Error, Result};
 use cenote_fabric::profile::{self, Profile};
@@ -33,6 +34,8 @@ pub struct HostSpec {
     pub cache: CacheSpec,
     /// What its own memory costs.
     pub memory: Profile,
+    /// What its monotonic clock gains in a million, or loses.
+    pub drift: i32,
 }
 
 impl HostSpec {
@@ -43,6 +46,7 @@ impl HostSpec {
             vcpus,
             cache: CacheSpec::default(),
             memory: profile::named("dram").expect("a built-in profile"),
+            drift: 0,
         }
     }
 }
@@ -109,6 +113,15 @@ impl Topology {
         self
     }
 
+    /// With clocks that gain or lose up to `most` in a million, each as `seed` draws.
+    pub fn with_drift(mut self, seed: u64, most: i32) -> Self {
+        let mut dice = Dice(seed);
+        for host in &mut self.hosts {
+            host.drift = drift(&mut dice, most);
+        }
+        self
+    }
+
     /// Says what is impossible about it: the field, and what it may be.
     pub fn validate(&self) -> Result<()> {
         let wrong = |text: String| Err(Error::Invalid(format!("topology: {text}")));
@@ -134,10 +147,18 @@ impl Topology {
     }
 }
 
+/// What a clock gains in a million, up to `most` or down to its opposite: half of the time one of the two.
+pub(crate) fn drift(dice: &mut Dice, most: i32) -> i32 {
+    let any = dice.below(2 * most.unsigned_abs() as u64 + 1) as i32 - most.abs();
+    dice.pick([any, any, most, -most])
+}
+
 /// Hosts of one world.
 pub const MAX_HOSTS: usize = 1024;
 /// vCPUs of one host.
 const MAX_VCPUS: u32 = 4096;
+/// What a clock gains or loses in a million: more is no clock.
+const MAX_DRIFT: i32 = 100_000;
 /// Bytes of one device.
 const MAX_DEVICE: u64 = 1 << 40;
 
@@ -146,6 +167,9 @@ impl HostSpec {
         let wrong = |text: String| Err(Error::Invalid(format!("topology: host \"{}\": {text}", self.name)));
         if self.vcpus == 0 || self.vcpus > MAX_VCPUS {
             return wrong(format!("vcpus: {}; it may be 1 to {MAX_VCPUS}", self.vcpus));
+        }
+        if !(-MAX_DRIFT..=MAX_DRIFT).contains(&self.drift) {
+            return wrong(format!("drift: {}; it may be -{MAX_DRIFT} to {MAX_DRIFT}", self.drift));
         }
         let (lines, ways) = (self.cache.bytes / 64, u64::from(self.cache.ways));
         if ways == 0 || ways > lines || lines % ways != 0 || !(lines / ways).is_power_of_two() {

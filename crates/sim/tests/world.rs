@@ -4,7 +4,7 @@ use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault;
 use cenote_base::rt::fs::{self, OpenOptions};
 use cenote_base::rt::{self, Mutex, Nanos};
-use cenote_sim::{Cost, Exit, HostSpec, Pace, Topology, World};
+use cenote_sim::{Cost, Exit, HostSpec, Pace, Topology, World, clock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -402,4 +402,38 @@ fn impossible_topologies_are_refused() {
         assert!(error.to_string().contains(named), "{error}");
     }
     assert_eq!(HostSpec::new("a", 1).vcpus, 1);
+}
+
+/// Two hosts' clocks go apart, and a sleep is as long as its host's clock says; what the network carries takes the world's time, whoever looks.
+#[test]
+fn clocks_of_hosts_drift() {
+    let mut topology = Topology::hosts(2, 1);
+    (topology.hosts[0].drift, topology.hosts[1].drift) = (10_000, -10_000);
+    for seed in cenote_sim::seeds(5) {
+        let world = World::new(seed, Pace::Explore, topology.clone()).expect("possible");
+        world.run(|w| {
+            for (host, least, most) in [(0, 9_900, 9_902), (1, 10_101, 10_102)] {
+                let process = w.process(host, "sleeper", move || {
+                    let (begun, true_begun) = (rt::now(), clock::now());
+                    rt::sleep(Nanos::from_secs(10));
+                    let (slept, took) = (rt::now().since(begun), clock::now().since(true_begun));
+                    assert!(slept >= Nanos::from_secs(10), "{slept}");
+                    let millis = took.raw() / 1_000_000;
+                    assert!((least..=most).contains(&millis), "host {host}: {took}");
+                });
+                assert_eq!(process.join(), Exit::Returned);
+            }
+        });
+    }
+}
+
+#[test]
+fn no_clock_drifts_by_more_than_a_tenth() {
+    let mut topology = Topology::hosts(1, 1);
+    topology.hosts[0].drift = 200_000;
+    let refused = World::new(1, Pace::Explore, topology)
+        .err()
+        .expect("impossible")
+        .to_string();
+    assert!(refused.contains("drift: 200000"), "{refused}");
 }

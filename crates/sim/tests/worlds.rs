@@ -91,6 +91,11 @@ fn grants_of_the_pool() {
     explore(Name::Grants, 60);
 }
 
+#[test]
+fn leaders_of_the_pool() {
+    explore(Name::Leaders, 60);
+}
+
 /// The check of a tree accounted for the pages of its space while others changed them, and believed what it had gathered if the space's header
 /// read the same before and after. A small table's free list went from one page to another and back to the same head and length in
 /// between: a page in use was told to be free, another to belong to nothing. The header's LSN tells the two apart.

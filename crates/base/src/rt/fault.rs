@@ -206,6 +206,8 @@ faults! {
     EpochSame = "epoch-same",
     /// The manager answers, and its book is not written.
     BookUnwritten = "book-unwritten",
+    /// A manager that leads uses its lease to the end by its own clock.
+    LeadMargin = "lead-margin",
 }
 
 impl Fault {

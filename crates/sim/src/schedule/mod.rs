@@ -112,6 +112,8 @@ pub(crate) struct Schedule {
     /// When somebody last went on for another reason than a deadline.
     progress: u64,
     order: Order,
+    /// By host, what its clock gains in a million. (Outside of all: nothing.)
+    pub(crate) drifts: Vec<i32>,
     pub(crate) step_limit: u64,
     pub(crate) digest: u64,
     /// Words that were waited on, numbered as they came, for reports.
@@ -145,6 +147,7 @@ impl Schedule {
             ended: 0,
             progress: START.0,
             order,
+            drifts: Vec::new(),
             step_limit: u64::MAX,
             digest: seed,
             words: HashMap::default(),
@@ -381,6 +384,7 @@ impl Schedule {
             f.slot.set(thread.slot);
             f.process.set(thread.process);
             f.owner.set(crate::memory::owner(thread.core));
+            f.drift.set(self.drifts.get(thread.host).copied().unwrap_or(0));
         });
         if fast(|f| f.host.replace(thread.host)) != thread.host {
             crate::views::enter();

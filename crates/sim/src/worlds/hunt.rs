@@ -73,7 +73,7 @@ fn windows(world: Name) -> Vec<Window> {
             (LoserWaits, None),
         ],
         Name::Tiered => &[(FrameFound, Some(DirtyEvicted))],
-        Name::Grants => return vec![(GrantAnswered, None)],
+        Name::Grants | Name::Leaders => return vec![(GrantAnswered, None)],
         Name::Pool => return Vec::new(),
         Name::HostLoss | Name::Handover | Name::DeviceLoss | Name::Disk | Name::Backup => &[],
     };
@@ -116,7 +116,7 @@ impl Hunt {
         };
         Hunt {
             aim,
-            end: end.filter(|_| !matches!(world, Name::Pool | Name::Grants)),
+            end: end.filter(|_| !matches!(world, Name::Pool | Name::Grants | Name::Leaders)),
             slow: (draw.one_in(3) && world != Name::Disk).then(|| Slow {
                 part: draw.of(&["/log", ".pages", "doublewrite", "control"]),
                 one_in: draw.of(&[1, 1, 10]),

@@ -36,11 +36,13 @@ pub enum Name {
     Grants,
     /// Copies are taken under load.
     Backup,
+    /// Several managers of the memory pool, of which one leads by a lease at etcd.
+    Leaders,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: [Name; 11] = [
+    pub const ALL: [Name; 12] = [
         Name::Transactions,
         Name::Ddl,
         Name::Crash,
@@ -52,6 +54,7 @@ impl Name {
         Name::Pool,
         Name::Grants,
         Name::Backup,
+        Name::Leaders,
     ];
 
     /// As on the command line.
@@ -67,6 +70,7 @@ impl Name {
             Name::DeviceLoss => "device-loss",
             Name::Pool => "pool",
             Name::Grants => "grants",
+            Name::Leaders => "leaders",
             Name::Backup => "backup",
         }
     }
@@ -90,6 +94,9 @@ impl Name {
                 "a space of the memory pool over several pods: extents move, ways are cut, users, hosts and pods are lost"
             }
             Name::Backup => "backups are taken under load, restored beside and read; kills and power cuts",
+            Name::Leaders => {
+                "the same with several managers, of which one leads by a lease at etcd: clocks drift, answers come late, etcd goes"
+            }
             Name::Grants => {
                 "the memory pool's manager, memory nodes and holders: leases, fencing; programs are killed, ways between them cut"
             }
@@ -176,6 +183,8 @@ pub struct Plan {
     pub host: bool,
     /// Hosts.
     pub hosts: usize,
+    /// What a host's clock gains or loses in a million, at most.
+    pub drift: i32,
     /// Whether memory is a simulated device, seen through the hosts' caches.
     pub device: bool,
     /// Bytes of memory.
@@ -215,6 +224,10 @@ pub struct Grants {
     pub labels: usize,
     /// Holders lock what they map, as regions do: then nobody else maps it, whatever the pool does.
     pub locks: bool,
+    /// Managers. One has its book in a file; of several one leads, with the book in etcd.
+    pub managers: usize,
+    /// How long a manager that is silent goes on to lead, in seconds.
+    pub ttl: u64,
 }
 
 /// A space of the memory pool, over several pods.
@@ -272,6 +285,8 @@ impl Draw {
     }
 }
 
+/// In a million. Clocks as they are sold: some hundred; and a hundredth, which leases have to bear (docs/pool.md).
+const DRIFTS: [i32; 4] = [0, 200, 1_000, 10_000];
 /// Statements of a large transaction, at most.
 const BULK: u64 = 200;
 
@@ -312,6 +327,7 @@ impl Plan {
             taken_back: draw.of(&[0, 5, 15, 30]),
             reading: draw.of(&[10, 40, 40, 70]),
             hosts: if name == Name::Handover { 2 } else { 1 },
+            drift: 0,
             device: matches!(name, Name::HostLoss | Name::Handover) || draw.one_in(4),
             host: matches!(name, Name::HostLoss | Name::Handover) || (name == Name::Crash && draw.one_in(3)),
             memory: draw.of(&[8, 10, 12]) << 20,
@@ -327,13 +343,26 @@ impl Plan {
             grants: None,
         };
         let drawn = drawn.with_thresholds(limits).with_a_hunt(limits);
-        match name {
+        let drawn = match name {
             Name::Tiered => drawn.over_remote_memory(limits, &mut draw),
             Name::DeviceLoss => drawn.on_a_device_that_goes(&mut draw),
             Name::Pool => drawn.in_pods(&mut draw),
             Name::Grants => drawn.with_grants(&mut draw),
+            Name::Leaders => drawn.with_leaders(&mut draw),
             _ => drawn,
-        }
+        };
+        drawn.with_clocks()
+    }
+
+    /// From a sequence of its own: how far clocks drift. One host alone has nothing that its clock could go apart from.
+    fn with_clocks(mut self) -> Plan {
+        let mut draw = Draw(mix(self.seed ^ 0x0063_6C6F_636B) ^ self.name as u64);
+        let drift = match self.name {
+            Name::Leaders => draw.of(&DRIFTS[1..]).max(draw.of(&DRIFTS)),
+            _ => draw.of(&DRIFTS),
+        };
+        self.drift = if self.hosts > 1 { drift } else { 0 };
+        self
     }
 
     /// From a sequence of its own: the thresholds of the engine, and how much it has to keep out of memory.
@@ -459,8 +488,21 @@ impl Plan {
             extents: draw.of(&[3, 5, 8]),
             labels: labels.min(self.rows as usize),
             locks: draw.one_in(3),
+            managers: 1,
+            ttl: 0,
         });
         self
+    }
+
+    /// As with grants, and more managers, each on a host of its own.
+    fn with_leaders(self, draw: &mut Draw) -> Plan {
+        let mut plan = self.with_grants(draw);
+        let managers = draw.of(&[2, 3, 3]);
+        plan.hosts = managers + 1;
+        if let Some(grants) = &mut plan.grants {
+            (grants.managers, grants.ttl) = (managers, draw.of(&[1, 2, 5]));
+        }
+        plan
     }
 
     /// More pages than frames, as a rule: rows are long.

@@ -120,7 +120,7 @@ pub fn run(plan: Plan) -> Verdict {
     let world = World::new(shared.plan.schedule, Pace::Explore, topology(&shared.plan));
     let world = world.map(|world| match shared.plan.name {
         Name::Pool => world.with_step_limit(pool::STEPS_MOST),
-        Name::Grants => world.with_step_limit(grants::STEPS_MOST),
+        Name::Grants | Name::Leaders => world.with_step_limit(grants::STEPS_MOST),
         _ => world.with_step_limit(STEPS_MOST),
     });
     let outcome = world.map(|world| catch_unwind(AssertUnwindSafe(|| world.run(|w| play(&shared, w)))));
@@ -148,6 +148,10 @@ pub fn run(plan: Plan) -> Verdict {
 }
 
 fn topology(plan: &Plan) -> Topology {
+    made_of(plan).with_drift(plan.seed, plan.drift)
+}
+
+fn made_of(plan: &Plan) -> Topology {
     let mut topology = Topology::hosts(plan.hosts, 4);
     if let Some(bytes) = plan.cache {
         topology.hosts.iter_mut().for_each(|host| host.cache.bytes = bytes);

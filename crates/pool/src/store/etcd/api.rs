@@ -1,6 +1,6 @@
 //! Questions to etcd (3.4 and later) by its JSON gateway: `POST /v3/...`, keys and values in base64, numbers as text, what is zero or empty left out.
 
-use super::base64;
+use super::{Transport, base64};
 use cenote_base::rt::atomic::{AtomicUsize, Ordering};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
@@ -8,6 +8,7 @@ use cenote_fabric::http::{self, Answer};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// How long one of several may take to answer.
 const TRY_PATIENCE: Nanos = Nanos::from_secs(2);
@@ -128,6 +129,7 @@ struct Refusal {
 
 /// The way to an etcd, of one member or several.
 pub(super) struct Api {
+    transport: Arc<dyn Transport>,
     hosts: Vec<String>,
     /// The one that answered last.
     first: AtomicUsize,
@@ -137,12 +139,13 @@ pub(super) struct Api {
 }
 
 impl Api {
-    pub(super) fn new(urls: &[String], user: Option<(String, String)>) -> Result<Self> {
+    pub(super) fn new(urls: &[String], user: Option<(String, String)>, transport: Arc<dyn Transport>) -> Result<Self> {
         let hosts = urls.iter().map(|url| http::host_of(url)).collect::<Result<Vec<_>>>()?;
         if hosts.is_empty() {
             return Err(Error::Invalid("no address of etcd is given".into()));
         }
         Ok(Self {
+            transport,
             hosts,
             first: AtomicUsize::new(0),
             user,
@@ -195,19 +198,43 @@ impl Api {
     /// A token may have run out: then another one is asked for.
     fn ask_at<T: DeserializeOwned>(&self, host: &str, path: &str, body: &str, until: Nanos) -> Result<T, Trouble> {
         let Some((name, password)) = &self.user else {
-            return once(host, path, None, body, until);
+            return self.once(host, path, None, body, until);
         };
         let known = self.token.lock().clone();
         if let Some(token) = known {
-            match once(host, path, Some(&token), body, until) {
+            match self.once(host, path, Some(&token), body, until) {
                 Err(Trouble::Refused(Error::Invalid(_))) => {}
                 answer => return answer,
             }
         }
         let question = json!({"name": name, "password": password}).to_string();
-        let answer: Authenticated = once(host, "/v3/auth/authenticate", None, &question, until).map_err(undone)?;
+        let answer: Authenticated = self
+            .once(host, "/v3/auth/authenticate", None, &question, until)
+            .map_err(undone)?;
         *self.token.lock() = Some(answer.token.clone());
-        once(host, path, Some(&answer.token), body, until)
+        self.once(host, path, Some(&answer.token), body, until)
+    }
+
+    fn once<T: DeserializeOwned>(
+        &self,
+        host: &str,
+        path: &str,
+        token: Option<&str>,
+        body: &str,
+        until: Nanos,
+    ) -> Result<T, Trouble> {
+        let patience = until.since(rt::now());
+        if patience == Nanos::ZERO {
+            return Err(Trouble::Away(format!("no time was left to ask {host}")));
+        }
+        let token = token.filter(|token| !token.bytes().any(|b| b.is_ascii_control()));
+        let headers: Vec<_> = token.map(|token| ("Authorization", token)).into_iter().collect();
+        let patience = patience.min(TRY_PATIENCE);
+        match self.transport.post(host, path, &headers, body.as_bytes(), patience) {
+            Ok(answer) => read(host, &answer),
+            Err(Error::Lost(text)) => Err(Trouble::Away(text)),
+            Err(error) => Err(Trouble::Unknown(error.to_string())),
+        }
     }
 }
 
@@ -216,26 +243,6 @@ fn undone(trouble: Trouble) -> Trouble {
     match trouble {
         Trouble::Unknown(text) => Trouble::Away(text),
         trouble => trouble,
-    }
-}
-
-fn once<T: DeserializeOwned>(
-    host: &str,
-    path: &str,
-    token: Option<&str>,
-    body: &str,
-    until: Nanos,
-) -> Result<T, Trouble> {
-    let patience = until.since(rt::now());
-    if patience == Nanos::ZERO {
-        return Err(Trouble::Away(format!("no time was left to ask {host}")));
-    }
-    let token = token.filter(|token| !token.bytes().any(|b| b.is_ascii_control()));
-    let headers: Vec<_> = token.map(|token| ("Authorization", token)).into_iter().collect();
-    match http::post(host, path, &headers, body.as_bytes(), patience.min(TRY_PATIENCE)) {
-        Ok(answer) => read(host, &answer),
-        Err(Error::Lost(text)) => Err(Trouble::Away(text)),
-        Err(error) => Err(Trouble::Unknown(error.to_string())),
     }
 }
 
@@ -254,6 +261,8 @@ fn read<T: DeserializeOwned>(host: &str, answer: &Answer) -> Result<T, Trouble> 
     Err(match refusal.code {
         // Resources are exhausted.
         8 => Trouble::Refused(Error::Full(text)),
+        // Of a lease that lapsed before it was used, by its claim: the next one may be in time.
+        5 if said.contains("lease not found") => Trouble::Away(text),
         // Invalid argument, not found, no permission, precondition failed, not authenticated.
         3 | 5 | 7 | 9 | 16 => Trouble::Refused(Error::Invalid(text)),
         _ if answer.status == 404 => Trouble::Refused(Error::Invalid(format!("{text}; etcd 3.4 or later is needed"))),
@@ -295,6 +304,8 @@ mod tests {
         let of = |status, body: &str| answered::<Outcome>(status, body).expect_err("no answer");
         let large = of(400, r#"{"error":"etcdserver: request is too large","code":3}"#);
         assert!(matches!(large, Trouble::Refused(Error::Invalid(text)) if text.contains("too large")));
+        let lapsed = of(404, r#"{"message":"etcdserver: requested lease not found","code":5}"#);
+        assert!(matches!(lapsed, Trouble::Away(_)), "not done, and no reason to give up");
         let space = of(
             429,
             r#"{"message":"etcdserver: mvcc: database space exceeded","code":8}"#,

@@ -9,14 +9,14 @@ use cenote_pool::{Phase, PoolStatus};
 use super::holder::{Opened, let_go};
 use super::operator::{connect, label_of, problems};
 use super::stage::{Label, Stage, holder_name};
-use super::{Cast, HOSTS};
+use super::{Cast, MACHINE};
 
 /// Until all leases have lapsed, and all that is to be done is done.
 const SETTLE: Nanos = Nanos::from_secs(60);
 const TURN: Nanos = Nanos::from_millis(50);
 
 pub(super) fn inspect(cast: &mut Cast<'_>) {
-    let inspector = cast.start(HOSTS[1], "inspector", |stage| {
+    let inspector = cast.start(MACHINE, "inspector", |stage| {
         if let Err(error) = look(stage) {
             stage.shared.fail(format!("the end: {error}"));
         }
@@ -110,7 +110,7 @@ fn inherit(stage: &Arc<Stage>, label: Label) -> Result<()> {
 }
 
 fn no_file_is_left(cast: &Cast<'_>) {
-    let files = cast.world.files(HOSTS[1]).files();
+    let files = cast.world.files(MACHINE).files();
     let left = files.iter().filter(|path| path.to_string_lossy().contains("grant-"));
     left.for_each(|path| cast.stage.shared.fail(format!("{} is left", path.display())));
 }

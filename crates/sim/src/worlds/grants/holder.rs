@@ -11,6 +11,7 @@ use cenote_pool::holder::GrantedMemory;
 
 use super::model::{Use, WORDS, offset};
 use super::stage::{Label, Stage, holder_name};
+use crate::clock;
 use crate::worlds::plan::Draw;
 
 /// The body of a holder's process.
@@ -54,8 +55,8 @@ impl Opened {
     /// # Errors
     /// Those that may come: others are failures.
     pub fn new(stage: &Arc<Stage>, network: &Arc<dyn Network>, label: Label) -> Result<Self> {
-        let (asked, revoked) = (rt::now(), Arc::new(AtomicBool::new(false)));
-        let (told, credentials) = (Arc::clone(&revoked), label.credentials());
+        let (asked, revoked) = (clock::now(), Arc::new(AtomicBool::new(false)));
+        let (told, credentials) = (Arc::clone(&revoked), stage.credentials(label.tenant()));
         let on_revoked = Box::new(move |_: &Error| told.store(true, SeqCst));
         let map = |memory: &GrantedMemory| Mapped::new(stage, Use::of(label, memory, asked), memory);
         let opened = GrantedMemory::open_mapped(network, &credentials, label.wish(), on_revoked, map);

@@ -92,7 +92,7 @@ impl Machine {
 
     /// Signals them; one in a while has its effect later.
     fn signal(&self, processes: &[u32]) {
-        let ends = self.0.machine().ends(processes, rt::now());
+        let ends = self.0.machine().ends(processes, clock::now());
         for process in ends.iter().filter(|process| process.id() != clock::process()) {
             if !rt::random().is_multiple_of(4) {
                 self.0.shared.count("deaths: fenced");
@@ -106,14 +106,14 @@ impl Machine {
 
     /// Signals those who are left, again and again, until there are none.
     fn end(&self, what: &str, patience: Nanos, left: impl Fn() -> Result<Vec<u32>>) -> Result<()> {
-        let until = rt::now() + patience;
+        let until = clock::now() + patience;
         loop {
             let processes = left()?;
             if processes.is_empty() {
                 return Ok(());
             }
             self.signal(&processes);
-            if rt::now() > until {
+            if clock::now() > until {
                 return Err(Error::Busy(format!("{what}: processes {processes:?} do not end")));
             }
             rt::sleep(TURN);
@@ -136,11 +136,11 @@ impl Host for Machine {
     }
 
     fn end_holders(&self, file: &Path, patience: Nanos) -> Result<()> {
-        let until = rt::now() + patience;
+        let until = clock::now() + patience;
         let name = file.display().to_string();
         self.end(&name, patience, || Ok(self.mapping(file)))?;
         while is_locked(file)? {
-            if rt::now() > until {
+            if clock::now() > until {
                 return Err(Error::Busy(format!("{name}: somebody has it open")));
             }
             rt::sleep(TURN);

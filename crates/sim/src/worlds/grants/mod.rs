@@ -1,7 +1,9 @@
 //! The world of grants: the pool's own manager, memory nodes, holders and operators as programs of simulated hosts, over simulated connections.
 //!
+//! The world of leaders has several managers, each on a host of its own, and their book in a simulated etcd ([`Etcd`](crate::etcd::Etcd)).
+//!
 //! ```text
-//!   host 0: manager, its book in a file
+//!   host 0: manager, its book in a file; host 2 and on: more managers
 //!   host 1: memory nodes, whose grants are files ([`machine`] tells who maps them); holders ([`holder`]); an operator ([`operator`])
 //!   controller, outside of all: kills programs, cuts ways between them, stops hosts, makes messages late
 //! ```
@@ -19,6 +21,7 @@ mod model;
 mod operator;
 mod program;
 mod stage;
+mod tenures;
 mod trouble;
 
 use std::sync::Arc;
@@ -35,13 +38,21 @@ use crate::{Exit, Process, World};
 /// Preemption points of a world, at most: some ten times what most have.
 pub(super) const STEPS_MOST: u64 = 40_000_000;
 
-/// The manager's host, and the machine of all others.
-const HOSTS: [usize; 2] = [0, 1];
+/// The machine of memory nodes and of all users.
+const MACHINE: usize = 1;
+
+/// Where a manager runs.
+fn manager_host(manager: usize) -> usize {
+    match manager {
+        0 => 0,
+        more => MACHINE + more,
+    }
+}
 
 /// The controller's thread.
 pub(super) fn play(shared: &Arc<Shared>, grants: Grants, world: &World) {
     let mut draw = Draw(world.draw());
-    let stage = Stage::new(shared, grants, draw.word());
+    let stage = Stage::new(shared, grants, &mut draw);
     let mut cast = Cast::new(&stage, world);
     if cast.start_programs() {
         Trouble::new(&stage, world, draw.word()).come(&mut cast);
@@ -69,8 +80,8 @@ impl<'w> Cast<'w> {
         Self {
             stage: Arc::clone(stage),
             world,
-            programs: [Role::Manager]
-                .into_iter()
+            programs: (0..stage.grants.managers)
+                .map(Role::Manager)
                 .chain(nodes)
                 .map(|role| (role, None))
                 .collect(),
@@ -99,7 +110,7 @@ impl<'w> Cast<'w> {
         }
         let stage = Arc::clone(&self.stage);
         let all_ready = || self.programs.iter().all(|(role, _)| stage.is_ready(*role));
-        self.await_that("manager and memory nodes serve", Nanos::from_secs(60), all_ready)
+        self.await_that("managers and memory nodes serve", Nanos::from_secs(60), all_ready)
     }
 
     fn is_down(&self, n: usize) -> bool {
@@ -121,8 +132,8 @@ impl<'w> Cast<'w> {
     fn start_user(&mut self, slot: usize, draw: Draw) {
         let holders = self.stage.holders();
         let process = match slot < holders {
-            true => self.start(HOSTS[1], "holder", move |stage| holder::run(stage, slot, draw)),
-            false => self.start(HOSTS[1], "operator", move |stage| operator::run(stage, draw)),
+            true => self.start(MACHINE, "holder", move |stage| holder::run(stage, slot, draw)),
+            false => self.start(MACHINE, "operator", move |stage| operator::run(stage, draw)),
         };
         self.users.resize(holders + 1, None);
         self.users[slot] = Some(process);

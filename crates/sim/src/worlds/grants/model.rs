@@ -9,11 +9,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_base::rt::{self, Nanos};
-use cenote_pool::GrantId;
+use cenote_base::rt::Nanos;
+
 use cenote_pool::holder::GrantedMemory;
+use cenote_pool::{GrantId, Phase, PoolStatus};
 
 use super::stage::Label;
+use crate::clock;
 
 /// Words of a grant that are looked at.
 pub(super) const WORDS: usize = 16;
@@ -55,16 +57,23 @@ struct Word {
 
 /// A label's memory.
 #[derive(Debug, Default)]
-struct Known {
+struct Memory {
     /// Who used it last.
     last: Option<Use>,
     in_use: bool,
     words: [Word; WORDS],
 }
 
+/// What was acknowledged at some time.
+#[derive(Debug)]
+pub(super) struct Known {
+    expected: Vec<(Label, GrantId)>,
+    freed: BTreeSet<GrantId>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Model {
-    labels: BTreeMap<Label, Known>,
+    labels: BTreeMap<Label, Memory>,
     /// Somebody has asked for their end: an answer may be lost, and what was asked come late.
     may_go: BTreeSet<GrantId>,
     /// Freed, and when that was answered.
@@ -72,7 +81,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    fn known(&mut self, label: Label) -> &mut Known {
+    fn known(&mut self, label: Label) -> &mut Memory {
         self.labels.entry(label).or_default()
     }
 
@@ -114,7 +123,7 @@ impl Model {
     }
 
     /// Still its user's, as far as anybody knows.
-    fn check(known: &Known, user: Use) -> Result<(), String> {
+    fn check(known: &Memory, user: Use) -> Result<(), String> {
         match known.last == Some(user) {
             true => Ok(()),
             false => Err(format!("{user:?} uses what {:?} has", known.last)),
@@ -157,7 +166,35 @@ impl Model {
 
     /// And was told that it has come.
     pub fn is_freed(&mut self, grant: GrantId) {
-        self.freed.insert(grant, rt::now());
+        self.freed.insert(grant, clock::now());
+    }
+
+    /// What a manager that is asked from now on has to know: a later one too, if it takes over.
+    pub fn known_now(&self) -> Known {
+        Known {
+            expected: self.expected(),
+            freed: self.freed.keys().copied().collect(),
+        }
+    }
+
+    /// What is wrong with a status that was asked for when so much was known.
+    pub fn contradicts(&self, known: &Known, status: &PoolStatus) -> Vec<String> {
+        let (lasting, mut problems) = (self.expected(), Vec::new());
+        let is_there = |id: GrantId| status.grants.iter().any(|grant| grant.id == id);
+        for (label, id) in known.expected.iter().filter(|known| lasting.contains(known)) {
+            if !is_there(*id) {
+                problems.push(format!("{label:?} has grant {id}, and a manager does not know it"));
+            }
+        }
+        for grant in status.grants.iter().filter(|grant| known.freed.contains(&grant.id)) {
+            if matches!(grant.phase, Phase::Held | Phase::Idle) {
+                problems.push(format!(
+                    "grant {} was freed, and a manager has it as {}",
+                    grant.id, grant.phase
+                ));
+            }
+        }
+        problems
     }
 
     /// What has to be in the book in the end, by label.

@@ -8,7 +8,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_pool::holder::Operator;
 use cenote_pool::{GrantView, Phase, PoolStatus};
 
-use super::stage::{Label, OPERATOR, Stage, credentials};
+use super::stage::{Label, OPERATOR, Stage};
 use crate::worlds::plan::Draw;
 
 /// The body of an operator's process.
@@ -24,8 +24,10 @@ pub(super) fn run(stage: &Arc<Stage>, mut draw: Draw) {
 
 fn operate(stage: &Arc<Stage>, draw: &mut Draw) -> Result<()> {
     let operator = connect(stage)?;
+    let known = stage.model().known_now();
     let status = operator.status()?;
-    let problems = problems(stage, &status);
+    let mut problems = problems(stage, &status);
+    problems.extend(stage.model().contradicts(&known, &status));
     problems.into_iter().for_each(|problem| stage.shared.fail(problem));
     if draw.one_in(4)
         && let Some(at) = draw.word().checked_rem(status.grants.len() as u64)
@@ -37,7 +39,7 @@ fn operate(stage: &Arc<Stage>, draw: &mut Draw) -> Result<()> {
 
 /// Connects to the manager.
 pub(super) fn connect(stage: &Stage) -> Result<Operator> {
-    Operator::connect(&*stage.network(OPERATOR), &credentials(Label::TENANTS[0]))
+    Operator::connect(&*stage.network(OPERATOR), &stage.credentials(Label::TENANTS[0]))
 }
 
 fn free(stage: &Stage, operator: &Operator, grant: &GrantView) -> Result<()> {

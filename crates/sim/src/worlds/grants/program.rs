@@ -9,14 +9,15 @@ use cenote_pool::book::EXTENT;
 use cenote_pool::manager::{Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeOptions};
 
-use super::HOSTS;
 use super::machine::Machine;
-use super::stage::{MANAGER, Stage};
+use super::stage::Stage;
+use super::tenures::Watched;
+use super::{MACHINE, manager_host};
 
 /// Which program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
-    Manager,
+    Manager(usize),
     Node(usize),
 }
 
@@ -24,15 +25,15 @@ impl Role {
     /// By which others reach it.
     pub fn name(self) -> String {
         match self {
-            Role::Manager => "manager".into(),
+            Role::Manager(n) => format!("manager{n}"),
             Role::Node(n) => format!("node{n}"),
         }
     }
 
     pub fn host(self) -> usize {
         match self {
-            Role::Manager => HOSTS[0],
-            Role::Node(_) => HOSTS[1],
+            Role::Manager(n) => manager_host(n),
+            Role::Node(_) => MACHINE,
         }
     }
 }
@@ -45,7 +46,7 @@ pub(super) fn directory(node: usize) -> PathBuf {
 /// The body of a program's process. It does not end by itself.
 pub(super) fn run(stage: &Arc<Stage>, role: Role) {
     let ended = match role {
-        Role::Manager => manage(stage),
+        Role::Manager(n) => manage(stage, n),
         Role::Node(n) => give_memory(stage, n),
     };
     if let Err(error) = ended {
@@ -60,16 +61,20 @@ fn serve(stage: &Stage, role: Role) -> ! {
     }
 }
 
-fn manage(stage: &Arc<Stage>) -> Result<()> {
+fn manage(stage: &Arc<Stage>, n: usize) -> Result<()> {
+    let role = Role::Manager(n);
     let options = ManagerOptions {
         directory: "/pool".into(),
-        listen: MANAGER.into(),
+        listen: stage.manager(n),
         tenants: stage.tenants(),
         lease: stage.grants.lease,
     };
-    let network = stage.net.endpoint(&Role::Manager.name(), HOSTS[0]);
-    let _manager = Manager::start(options, &*network)?;
-    serve(stage, Role::Manager)
+    let network = stage.net.endpoint(&role.name(), role.host());
+    let _manager = match stage.grants.managers {
+        1 => Manager::start(options, &*network)?,
+        _ => Manager::start_on(Watched::new(stage)?, options, &*network)?,
+    };
+    serve(stage, role)
 }
 
 fn give_memory(stage: &Arc<Stage>, n: usize) -> Result<()> {
@@ -78,7 +83,7 @@ fn give_memory(stage: &Arc<Stage>, n: usize) -> Result<()> {
         pod: format!("pod{n}"),
         bytes: stage.grants.extents * EXTENT,
         directory: directory(n),
-        manager: MANAGER.into(),
+        manager: stage.managers(),
         secret: String::new(),
         listen: format!("{}:0", role.name()),
         calls: None,

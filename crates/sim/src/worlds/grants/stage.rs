@@ -10,16 +10,18 @@ use cenote_pool::book::EXTENT;
 use cenote_pool::holder::{Credentials, Wish};
 use cenote_pool::settings::{Tenant, Tenants};
 
-use super::HOSTS;
+use super::MACHINE;
 use super::machine::Machines;
 use super::model::Model;
 use super::program::Role;
+use super::tenures::Tenures;
+use crate::dice::Dice;
+use crate::etcd::Etcd;
 use crate::message::{Faults, Net};
-use crate::worlds::plan::Grants;
+use crate::topology;
+use crate::worlds::plan::{Draw, Grants};
 use crate::worlds::shared::Shared;
 
-/// Where the manager listens.
-pub(super) const MANAGER: &str = "manager:5440";
 pub(super) const OPERATOR: &str = "operator";
 
 /// A name that memory is asked for by. Tenants take turns.
@@ -62,18 +64,6 @@ impl Label {
             mirror: false,
         }
     }
-
-    pub fn credentials(self) -> Credentials {
-        credentials(self.tenant())
-    }
-}
-
-pub(super) fn credentials(tenant: &str) -> Credentials {
-    Credentials {
-        manager: MANAGER.into(),
-        tenant: tenant.into(),
-        secret: String::new(),
-    }
 }
 
 pub(super) fn holder_name(slot: usize) -> String {
@@ -84,6 +74,9 @@ pub(super) struct Stage {
     pub shared: Arc<Shared>,
     pub grants: Grants,
     pub net: Net,
+    /// Where the book of several managers is.
+    pub etcd: Etcd,
+    tenures: Mutex<Tenures>,
     model: Mutex<Model>,
     machine: Mutex<Machines>,
     ready: Mutex<BTreeSet<Role>>,
@@ -97,11 +90,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Stage {
-    pub fn new(shared: &Arc<Shared>, grants: Grants, seed: u64) -> Arc<Stage> {
+    pub fn new(shared: &Arc<Shared>, grants: Grants, draw: &mut Draw) -> Arc<Stage> {
+        let (seed, drift) = (draw.word(), shared.plan.drift);
+        let etcd = match grants.managers {
+            1 => Etcd::new(0, 0),
+            _ => Etcd::new(draw.word(), topology::drift(&mut Dice(draw.word()), drift)),
+        };
         Arc::new(Stage {
             shared: Arc::clone(shared),
             grants,
             net: Net::new(&profile::named("rdma").expect("a profile of this program"), seed),
+            etcd,
+            tenures: Mutex::default(),
             model: Mutex::default(),
             machine: Mutex::default(),
             ready: Mutex::default(),
@@ -121,9 +121,33 @@ impl Stage {
         lock(&self.machine)
     }
 
+    /// As [`Stage::model`]: the times in which managers lead.
+    pub fn tenures(&self) -> MutexGuard<'_, Tenures> {
+        lock(&self.tenures)
+    }
+
+    /// Where a manager listens.
+    pub fn manager(&self, n: usize) -> String {
+        format!("{}:5440", Role::Manager(n).name())
+    }
+
+    /// And all of them, as those are told who look for the one that leads.
+    pub fn managers(&self) -> String {
+        let all: Vec<String> = (0..self.grants.managers).map(|n| self.manager(n)).collect();
+        all.join(",")
+    }
+
+    pub fn credentials(&self, tenant: &str) -> Credentials {
+        Credentials {
+            manager: self.managers(),
+            tenant: tenant.into(),
+            secret: String::new(),
+        }
+    }
+
     /// The network, as a program on the machine of nodes and holders sees it.
     pub fn network(&self, name: &str) -> Arc<dyn Network> {
-        self.net.endpoint(name, HOSTS[1])
+        self.net.endpoint(name, MACHINE)
     }
 
     pub fn holders(&self) -> usize {
@@ -154,6 +178,7 @@ impl Stage {
         self.calm.store(true, SeqCst);
         self.net.set_faults(Faults::default());
         self.net.mend_all();
+        self.etcd.calm_down();
         self.machine().calm_down();
     }
 

@@ -6,8 +6,10 @@ use cenote_base::rt::{self, Nanos};
 
 use super::program::Role;
 use super::stage::{OPERATOR, Stage, holder_name};
-use super::{Cast, HOSTS};
+use super::{Cast, MACHINE, manager_host};
 use crate::World;
+use crate::clock;
+use crate::etcd;
 use crate::message::Faults;
 use crate::worlds::plan::Draw;
 
@@ -69,6 +71,9 @@ impl<'w> Trouble<'w> {
     }
 
     fn befall(&mut self, cast: &Cast<'_>) {
+        if self.stage.grants.managers > 1 && self.draw.one_in(2) {
+            return self.befall_etcd();
+        }
         match self.draw.below(8) {
             0..4 => self.cut_or_mend(),
             4 => self.pause(),
@@ -81,7 +86,59 @@ impl<'w> Trouble<'w> {
         }
     }
 
-    /// Between the manager and somebody, one way or both.
+    /// What a manager that leads rests on: its own way to etcd, or all of etcd.
+    fn befall_etcd(&mut self) {
+        let (stage, any) = (Arc::clone(&self.stage), self.any_manager());
+        let leader = stage.tenures().leader.clone();
+        let leader = (0..stage.grants.managers).find(|n| stage.manager(*n) == leader);
+        let manager = leader.filter(|_| !self.draw.one_in(3)).unwrap_or(any);
+        let shared = &stage.shared;
+        // A cut lasts for longer than a lease, as a rule; an etcd that comes back begins all leases anew.
+        match self.draw.below(24) {
+            0..6 => {
+                shared.befalls("faults: way to etcd cut");
+                shared.step(format!("manager{manager} is cut off from etcd"));
+                stage.etcd.cut(manager_host(manager));
+            }
+            13..16 => self.besiege(manager),
+            6 => (0..stage.grants.managers).for_each(|n| stage.etcd.mend(manager_host(n))),
+            7 => {
+                shared.befalls("faults: etcd goes");
+                stage.etcd.stop();
+            }
+            8..12 => stage.etcd.start(),
+            12 => {
+                shared.befalls("faults: another way to etcd");
+                stage.etcd.set_faults(etcd::Faults::random(self.draw.word()));
+            }
+            _ => {}
+        }
+    }
+
+    /// A manager that leads is cut off from etcd, and the others stand still until its lease lapses there: then they ask at once.
+    fn besiege(&mut self, leader: usize) {
+        let stage = Arc::clone(&self.stage);
+        let Some(lapses) = stage.etcd.lapses_at() else { return };
+        stage
+            .shared
+            .befalls("faults: leader cut off from etcd, and followed at once");
+        stage.etcd.cut(manager_host(leader));
+        let most = 1 + self.draw.of(&[0, 5_000_000]);
+        let time = lapses.since(clock::now()) + Nanos(self.draw.below(most));
+        for other in (0..stage.grants.managers).filter(|n| *n != leader) {
+            stage.etcd.mend(manager_host(other));
+            self.world.pause(manager_host(other), time);
+        }
+    }
+
+    fn any_manager(&mut self) -> usize {
+        match self.stage.grants.managers {
+            1 => 0,
+            many => self.draw.below(many as u64) as usize,
+        }
+    }
+
+    /// Between a manager and somebody, one way or both.
     fn cut_or_mend(&mut self) {
         let holders = self.stage.holders() as u64;
         let all = holders + self.stage.grants.nodes as u64 + 1;
@@ -90,7 +147,7 @@ impl<'w> Trouble<'w> {
             n if n + 1 < all => Role::Node((n - holders) as usize).name(),
             _ => OPERATOR.into(),
         };
-        let manager = Role::Manager.name();
+        let manager = Role::Manager(self.any_manager()).name();
         let ways = [(&*manager, &*peer), (&*peer, &*manager)];
         let cuts = self.draw.below(4);
         for (n, (from, to)) in ways.into_iter().enumerate() {
@@ -111,8 +168,13 @@ impl<'w> Trouble<'w> {
 
     /// For less than a lease, or more.
     fn pause(&mut self) {
-        let host = self.draw.of(&HOSTS);
-        let time = Nanos(self.draw.below(3 * self.stage.grants.lease.raw()));
+        let managers = self.stage.grants.managers as u64;
+        let host = match self.draw.below(managers + 1) {
+            n if n < managers => manager_host(n as usize),
+            _ => MACHINE,
+        };
+        let lease = self.stage.grants.lease.max(Nanos::from_secs(self.stage.grants.ttl));
+        let time = Nanos(self.draw.below(3 * lease.raw()));
         self.stage.shared.count("faults: pause");
         self.stage.shared.step(format!("host {host} is paused for {time}"));
         self.world.pause(host, time);
@@ -126,7 +188,7 @@ impl<'w> Trouble<'w> {
         self.stage
             .shared
             .step(format!("process {process} cannot be ended for {time}"));
-        self.stage.machine().hang(process, rt::now() + time);
+        self.stage.machine().hang(process, clock::now() + time);
     }
 
     /// A user or a program.
@@ -141,14 +203,15 @@ impl<'w> Trouble<'w> {
             }
             3 => {
                 self.stage.shared.befalls("deaths: manager's host lost");
-                self.world.lose_host(HOSTS[0]);
+                let manager = self.any_manager();
+                self.world.lose_host(manager_host(manager));
             }
             _ => {
                 let n = self.draw.below(cast.programs.len() as u64) as usize;
                 let (role, process) = &cast.programs[n];
                 if let Some(process) = process.as_ref().filter(|process| process.is_running()) {
                     self.stage.shared.befalls(match role {
-                        Role::Manager => "deaths: manager killed",
+                        Role::Manager(_) => "deaths: manager killed",
                         Role::Node(_) => "deaths: memory node killed",
                     });
                     process.kill();

@@ -27,7 +27,7 @@ mod user;
 
 use std::sync::Arc;
 
-use cenote_base::rt::{self, Nanos};
+use cenote_base::rt::Nanos;
 
 use self::members::Mark;
 use self::stage::{Phase, Stage, device_name};
@@ -212,7 +212,7 @@ impl<'w> Cast<'w> {
     }
 
     fn bury(&self, mark: Mark) {
-        self.stage.members().lock().died(mark, rt::now());
+        self.stage.members().lock().died(mark, crate::clock::now());
     }
 
     fn lay_out(&mut self, draw: &mut Draw) -> bool {

@@ -17,6 +17,7 @@ use super::desk::Desk;
 use super::members::Mark;
 use super::stage::{KEY, Phase, Report, SPACE, Stage, device, part_number, pod_name};
 use super::{EXTENT, Role};
+use crate::clock;
 use crate::rdma::Serving;
 use crate::worlds::plan::Draw;
 
@@ -114,7 +115,7 @@ fn serve(stage: &Arc<Stage>, pod: usize, host: &Arc<Host>) {
 
 /// What the dead had comes back; the controller hears what it has asked for.
 fn look_after(stage: &Stage, pod: usize, host: &Host, given_up: &mut BTreeSet<Mark>) -> Result<()> {
-    let (now, part) = (rt::now(), part_number(pod));
+    let (now, part) = (clock::now(), part_number(pod));
     let (over, dead) = {
         let members = stage.members().lock();
         (members.over(part, now), members.dead(now))

@@ -12,6 +12,7 @@ use super::model::extent_of;
 use super::stage::Stage;
 use super::{Cast, Role};
 use crate::check::words::What;
+use crate::clock;
 use crate::worlds::plan::Draw;
 
 /// Between two looks at what is hot.
@@ -57,7 +58,7 @@ pub(super) fn in_step(cast: &mut Cast<'_>, draw: &mut Draw) {
     let stay = stage.pods.stay.max(EVERY);
     let steps = Arc::new(Steps {
         made: alive.iter().map(|_| AtomicU64::new(0)).collect(),
-        until: rt::now() + Nanos(stay.raw() * STAYS),
+        until: clock::now() + Nanos(stay.raw() * STAYS),
     });
     for (n, pod) in alive.into_iter().enumerate() {
         let steps = Arc::clone(&steps);
@@ -96,7 +97,7 @@ fn go(stage: &Arc<Stage>, pod: usize, mark: Mark, steps: &Steps, n: usize, word:
         Err(error) => return stage.shared.fail(format!("a user in pod {pod}: {error}")),
     };
     let session = stage.new_thread();
-    while rt::now() < steps.until && !stage.shared.has_failed() {
+    while clock::now() < steps.until && !stage.shared.has_failed() {
         for _ in 0..STEP {
             let op = stage.model.lock().begin_op(word, session, What::Load);
             match space.load(at) {
@@ -106,7 +107,7 @@ fn go(stage: &Arc<Stage>, pod: usize, mark: Mark, steps: &Steps, n: usize, word:
         }
         let made = steps.made[n].fetch_add(1, SeqCst) + 1;
         rt::sleep(PAUSE);
-        while steps.least() < made && rt::now() < steps.until && !stage.shared.has_failed() {
+        while steps.least() < made && clock::now() < steps.until && !stage.shared.has_failed() {
             rt::sleep(PAUSE);
         }
     }
