@@ -36,7 +36,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::MAX_KEY_BYTES;
 use crate::pool::{BufferPool, Mtr};
-use crate::row::{FLAG_EXTERNAL, FLAG_WHOLE};
+use crate::row::{self, FLAG_EXTERNAL, FLAG_WHOLE, MAX_ROW_BYTES};
 use crate::tree::{Adoption, BTree, LargeRef};
 use crate::types::ColumnType;
 use cenote_base::rt::fault::{Fault, planted};
@@ -211,15 +211,26 @@ impl Kept {
         found.map(|(_, large)| large)
     }
 
-    /// The row's length without what it keeps, and the sizes of its other values, longest first.
+    /// The row's length without what it keeps, and the sizes of its other values, longest first. Errors: with what it keeps it is too
+    /// large; a statement that does not read long values has not counted them.
     fn sizes(&self, table: &Table, row: &[u8]) -> Result<(usize, Vec<(usize, usize)>)> {
         let (layout, mut len, mut sizes) = (table.layout(), row.len(), Vec::new());
+        let mut whole = 0_u64;
         for column in layout.variable_columns() {
             let size = layout.variable(row, column)?.0.len();
             match self.chain_of(column) {
-                Some(_) => len = len - size + LargeRef::SIZE,
-                None => sizes.push((size, column)),
+                Some(large) => {
+                    len = len - size + LargeRef::SIZE;
+                    whole = whole.saturating_add(large.len);
+                }
+                None => {
+                    whole = whole.saturating_add(size as u64);
+                    sizes.push((size, column));
+                }
             }
+        }
+        if whole > MAX_ROW_BYTES as u64 {
+            return Err(row::too_big());
         }
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         Ok((len, sizes))
@@ -475,4 +486,47 @@ pub(crate) fn orphan(m: &mut Mtr<'_>, table: &Table, refs: &[LargeRef]) -> Resul
 pub(crate) fn free(pool: &BufferPool, table: &Table, refs: &[LargeRef]) -> Result<()> {
     refs.iter()
         .try_for_each(|large| tree(table).free_large(pool, large).map_err(Error::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::{ColumnDef, TableDef};
+    use crate::types::Datum;
+
+    /// Of a row whose long values a statement had not read, only their handles were counted: each column could be given a gigabyte in
+    /// an update of its own, and beyond two of them nobody could read the row any more, since the end of a value has 31 bits.
+    #[test]
+    fn what_a_row_keeps_counts_for_its_length() {
+        let column = |name: &str| ColumnDef {
+            name: name.into(),
+            ty: ColumnType::Text,
+            not_null: false,
+            default: None,
+        };
+        let table = Table::new(TableDef {
+            id: 1,
+            name: "t".into(),
+            space: 1000,
+            columns: vec![column("a"), column("b")],
+            primary_key: None,
+            indexes: Vec::new(),
+            version: 1,
+        });
+        let mut row = Vec::new();
+        let short = 1000;
+        let values = [Datum::Text("a".into()), Datum::Text("b".repeat(short))];
+        table.layout().encode(&values, &mut row).expect("a row");
+        let keeping = |len: u64| Kept {
+            columns: vec![(0, LargeRef { first: 7, len })],
+            shared: Shared::default(),
+            shares_all: true,
+        };
+        let most = (MAX_ROW_BYTES - short) as u64;
+        assert!(keeping(most).sizes(&table, &row).is_ok());
+        for len in [most + 1, u64::MAX] {
+            let refused = keeping(len).sizes(&table, &row);
+            assert!(matches!(refused, Err(Error::TooLarge(_))), "{len} bytes");
+        }
+    }
 }

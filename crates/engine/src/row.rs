@@ -122,9 +122,7 @@ impl RowLayout {
     fn put_end(&self, index: u32, external: bool, out: &mut [u8]) -> Result<()> {
         let end = out.len() - self.values_at;
         if end > MAX_ROW_BYTES {
-            return Err(Error::TooLarge(format!(
-                "row is too big: more than {MAX_ROW_BYTES} bytes"
-            )));
+            return Err(too_big());
         }
         let at = self.ends_at + 4 * index as usize;
         let end = end as u32 | if external { END_EXTERNAL } else { 0 };
@@ -282,7 +280,8 @@ impl RowLayout {
         (0..self.types.len()).filter(|c| matches!(self.places[*c], Place::Variable(_)))
     }
 
-    /// Rewrites the variable values of `row`: `replace` gives, for each column, its new bytes and whether they are a handle.
+    /// Rewrites the variable values of `row`: `replace` gives, for each column, its new bytes and whether they are a handle. Errors: those
+    /// of `replace`, a row too large.
     pub(crate) fn rewrite_variables(
         &self,
         row: &[u8],
@@ -299,9 +298,7 @@ impl RowLayout {
             let now_external = replace(column, bytes, external, &mut value)?;
             out.extend_from_slice(&value);
             any |= now_external;
-            let end = (out.len() - self.values_at) as u32 | if now_external { END_EXTERNAL } else { 0 };
-            let at = self.ends_at + 4 * index;
-            out[at..at + 4].copy_from_slice(&end.to_le_bytes());
+            self.put_end(index as u32, now_external, &mut out)?;
         }
         out[0] = if any {
             row[0] | FLAG_EXTERNAL
@@ -355,6 +352,11 @@ fn read_variable(ty: ColumnType, bytes: &[u8]) -> Result<DatumRef<'_>> {
 
 fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N]> {
     bytes.get(..N).and_then(|b| b.try_into().ok()).ok_or_else(truncated)
+}
+
+/// 54000 for a row longer than [`MAX_ROW_BYTES`].
+pub(crate) fn too_big() -> Error {
+    Error::TooLarge(format!("row is too big: more than {MAX_ROW_BYTES} bytes"))
 }
 
 fn truncated() -> Error {
