@@ -78,6 +78,10 @@ where
         }
     }
 
+    fn is_ready(&self) -> bool {
+        matches!(&self.stage, Stage::Session(dialogue, _) if dialogue.begins_with_input())
+    }
+
     fn is_expendable(&self) -> bool {
         self.waits_for_nothing()
     }
@@ -209,7 +213,10 @@ fn begin<S: Service>(
 ) -> Result<Option<(Registered, S::Session)>, End> {
     match login.go_on(wire, shared.access.passwords.as_ref())? {
         None if Instant::now() >= deadline => Err(startup_too_late()),
-        None => Ok(None),
+        None => {
+            wire.shrink();
+            Ok(None)
+        }
         Some(Request::Session(startup)) => open(wire, &startup, peer, shared).map(Some),
         Some(Request::Cancel { id, secret }) => {
             let found = shared.registry.cancel(id, secret);

@@ -14,7 +14,7 @@
 //! - A connection is in the map and in the set, or in neither: then it is ready, or one thread has it. All of this
 //!   changes under the map's lock. An event of a connection that has left is ignored: its number is never given again.
 //! - A connection whose client sent something before it was parked is ready at once: the set is told of it by the state
-//!   of its socket.
+//!   of its socket. Where that was read already, the connection says so itself, and is never in the set.
 //! - The set reports sockets in the order in which they became ready: who waits for a thread is served in turn.
 //! - [`Parking::close`] wakes all; what is parked after it is given back.
 
@@ -35,6 +35,8 @@ const RETRY: Duration = Duration::from_millis(100);
 pub trait Parked: Send {
     /// The socket, which stays open while it is parked.
     fn socket(&self) -> RawFd;
+    /// Whether its client has said what its socket does not tell any more.
+    fn is_ready(&self) -> bool;
     /// When it is to be looked at though its client says nothing.
     fn deadline(&self) -> Option<Instant>;
     /// Whether it may be closed unheard, to make room for others. It has a deadline, then.
@@ -64,7 +66,7 @@ struct Lot<T> {
     deadlines: BTreeSet<(Instant, usize)>,
     /// Those of the deadlines whose connections may be closed.
     expendable: BTreeSet<(Instant, usize)>,
-    /// Those whose time is up.
+    /// Those whose time is up, or whose client has said something.
     ready: VecDeque<T>,
     last: usize,
 }
@@ -122,11 +124,16 @@ impl<T: Parked> Parking<T> {
         })
     }
 
-    /// Parks a connection until its socket is ready. Gives it back if that cannot be.
+    /// Parks a connection until its socket is ready, or it is itself. Gives it back if that cannot be.
     pub fn park(&self, connection: T) -> Result<(), (T, Refusal)> {
         let mut lot = lock(&self.lot);
         if self.closed.load(Ordering::Acquire) {
             return Err((connection, Refusal::Closed));
+        }
+        if connection.is_ready() {
+            lot.ready.push_back(connection);
+            self.waker.wake().ok();
+            return Ok(());
         }
         lot.last += 1;
         let (token, socket) = (lot.last, connection.socket());
@@ -246,6 +253,9 @@ mod tests {
         }
         fn deadline(&self) -> Option<Instant> {
             self.1
+        }
+        fn is_ready(&self) -> bool {
+            false
         }
         fn is_expendable(&self) -> bool {
             self.1.is_some()

@@ -91,8 +91,10 @@ pub struct Entry {
     stream: Arc<TcpStream>,
     cancel: Mutex<Option<Canceller>>,
     ending: AtomicBool,
-    /// Its statement was cancelled because the server has no thread left.
-    no_thread: AtomicBool,
+    /// The statement, by its number, that was cancelled because the server has no thread left; 0: none.
+    stopped: AtomicU64,
+    /// Without a thread: a COPY in which the client pauses.
+    parked: AtomicBool,
 }
 
 impl Entry {
@@ -167,13 +169,23 @@ impl Entry {
 
     /// As [`cancel`](Self::cancel), for want of threads.
     pub fn stop_for_thread(&self) {
-        self.no_thread.store(true, Ordering::Release);
+        self.stopped.store(self.statements(), Ordering::Release);
         self.cancel();
     }
 
-    /// Whether that was so since it was asked last.
+    /// Whether that stopped the statement that runs.
     pub fn was_stopped_for_thread(&self) -> bool {
-        self.no_thread.swap(false, Ordering::AcqRel)
+        self.stopped.load(Ordering::Acquire) == self.statements()
+    }
+
+    /// Publishes whether the session has a thread.
+    pub fn set_parked(&self, parked: bool) {
+        self.parked.store(parked, Ordering::Relaxed);
+    }
+
+    /// Whether it executes a statement, and keeps a thread for it.
+    pub fn keeps_thread(&self) -> bool {
+        self.state() == State::Active && !self.parked.load(Ordering::Relaxed)
     }
 
     /// Whether the server wants the session to end.
@@ -262,7 +274,8 @@ impl Registry {
             stream: arrival.stream,
             cancel: Mutex::default(),
             ending: AtomicBool::new(false),
-            no_thread: AtomicBool::new(false),
+            stopped: AtomicU64::new(0),
+            parked: AtomicBool::new(false),
         });
         sessions.insert(id, entry.clone());
         Ok(Registered {

@@ -16,7 +16,7 @@
 //! Statements and portals belong to [`Conversation`]; this file frames messages and keeps the order of answers.
 
 use super::input::{Fields, Message};
-use super::registry::{Canceller, Entry, shown};
+use super::registry::{Canceller, Entry, State, shown};
 use super::wire::{End, PAUSE_MAX, Wire, copy_failed, protocol_violation, unexpected_in_copy};
 use super::workers::no_thread;
 use crate::log;
@@ -182,6 +182,8 @@ pub struct Dialogue<C> {
     /// When the client has said nothing for too long, and what it is told.
     limit: Option<(Instant, SqlError)>,
     /// When the session is to be looked at, though its client says nothing.
+    /// Whether the session has had a turn.
+    begun: bool,
     deadline: Option<Instant>,
 }
 
@@ -245,17 +247,21 @@ impl<C: Conversation> Dialogue<C> {
             deadline: None,
         }
     }
+            begun: false,
 
     /// Answers the client until it pauses (None) or the session ends.
     pub fn go_on(&mut self) -> Option<End> {
         if let Some(since) = self.paused.take() {
-            self.busy = since.elapsed() < PAUSE_MAX;
+            // Thousands that connect, and say something at once, would each keep a thread.
+            self.busy = self.begun && since.elapsed() < PAUSE_MAX;
         }
         loop {
             match self.step() {
                 Ok(true) => {}
                 Ok(false) => break self.pause(),
                 Err(End::Closed | End::Lost(_)) if self.entry.is_ending() => break Some(shutting_down().into()),
+        self.begun = true;
+        self.entry.set_parked(false);
                 Err(end) => break Some(end),
             }
         }
@@ -284,12 +290,14 @@ impl<C: Conversation> Dialogue<C> {
 
     /// When the session, which pauses, is to be looked at.
     pub fn deadline(&self) -> Option<Instant> {
+        self.entry.set_parked(true);
         self.deadline
     }
 
-    /// Whether a transaction block is open, or a COPY: others may wait for it.
+    /// Whether a transaction is open, by a block, or a pipeline that waits for its Sync, or a COPY: others may wait for
+    /// it.
     pub fn in_transaction(&self) -> bool {
-        self.sql.status() != b'I' || self.sql.is_copying()
+        self.entry.state() != State::Idle
     }
 
     /// The connection.
@@ -302,7 +310,12 @@ impl<C: Conversation> Dialogue<C> {
         self.wire
     }
 
-    /// Tells the client what it must know before its first statement.
+    /// Whether the session has not had its first turn, and its first message came with the start-up.
+    pub fn begins_with_input(&self) -> bool {
+        !self.begun && self.wire.has_input()
+    }
+
+    /// Tells the client what it must know before its first statement, and lets it pause.
     pub fn greet(&mut self) -> std::result::Result<(), End> {
         for (name, value) in self.sql.reported_settings() {
             self.wire.out().parameter_status(name, &value);
@@ -311,7 +324,8 @@ impl<C: Conversation> Dialogue<C> {
         self.wire.out().message(b'K', &[id, secret].concat());
         let status = self.sql.status();
         self.wire.out().ready_for_query(status);
-        self.wire.flush_now()
+        self.wire.flush_now()?;
+        self.pause().map_or(Ok(()), Err)
     }
 
     fn ready(&mut self) -> std::result::Result<(), End> {

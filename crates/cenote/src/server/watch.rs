@@ -30,13 +30,13 @@ pub fn run(registry: &Registry, stopping: &AtomicBool, look_too: impl Fn() -> bo
     }
 }
 
-/// Stops the statement of the session that came last.
+/// Stops the statement that keeps a thread, of the session that came last.
 fn stop_one(registry: &Registry, running: &BTreeMap<i32, u64>) {
     let active = registry.active();
     let waits = active
         .iter()
         .rev()
-        .find(|entry| running.get(&entry.id) == Some(&entry.statements()));
+        .find(|entry| entry.keeps_thread() && running.get(&entry.id) == Some(&entry.statements()));
     if let Some(entry) = waits {
         entry.stop_for_thread();
     }

@@ -105,6 +105,11 @@ impl Wire {
     }
 
     /// A startup packet, if it is here.
+    /// Whether bytes were read that no message was made of yet.
+    pub fn has_input(&self) -> bool {
+        self.input.has_bytes()
+    }
+
     pub fn startup_here(&mut self) -> std::result::Result<Option<Message>, End> {
         loop {
             match self.input.next_startup() {

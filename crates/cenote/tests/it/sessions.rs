@@ -171,6 +171,25 @@ fn connections_that_say_nothing_hold_nobody_up() {
     host.client();
 }
 
+/// What came together with the start-up had been read when its session was parked: its answer came never, or with the
+/// client's next message.
+#[test]
+fn messages_that_come_with_the_start_up_are_answered() {
+    let host = Host::start();
+    let begin = startup(&[("user", "x"), ("database", "cenote")]);
+    for cut in [0, 3, query("rows 1").len()] {
+        let mut client = Client::raw(host.address);
+        let statement = query("rows 1");
+        let (with, later) = statement.split_at(cut);
+        client.send(&[&begin, with].concat());
+        assert_eq!(client.until_ready().last().unwrap().1, b"I");
+        std::thread::sleep(Duration::from_millis(20));
+        client.send(later);
+        assert_eq!(client.tags(), "TDCZ", "{cut} bytes came with the start-up");
+    }
+    wait_until("all are parked", || host.server.session_threads() <= FEW_THREADS);
+}
+
 /// Each of these had a thread: for up to 60 s in its start-up or password exchange, without end in COPY.
 #[test]
 fn clients_that_stall_have_no_threads_and_keep_nobody_out() {
@@ -317,19 +336,67 @@ fn a_server_without_a_thread_to_go_on_stops_a_statement() {
     let host = with_threads(2);
     let mut first = host.client();
     let mut second = host.client();
+    // It has no thread to give, though it came last and its statement runs.
+    let _copying = stalled_in_copy(&host);
     first.send(&query("begin"));
     first.until_ready();
     second.send(&query("wait"));
-    wait_until("it runs", || running(&host) == 1);
+    wait_until("it runs", || running(&host) == 2);
     first.send(&query("wait"));
-    wait_until("both run", || running(&host) == 2);
-    // The session that came last loses its statement, and is still there.
+    wait_until("both run", || running(&host) == 3);
+    // Of the others, the session that came last loses its statement, and is still there.
     let answer = second.until_ready();
     assert_eq!(sqlstate(&answer[0].1), "53000");
     second.send(&query("rows 1"));
     host.server.registry.sessions()[0].cancel();
     assert_eq!(sqlstate(&first.until_ready()[0].1), "57014");
     assert_eq!(second.tags(), "TDCZ");
+}
+
+/// A pipeline's locks are held until its Sync, which waited for a thread behind those that wait for the locks.
+#[test]
+fn a_pipeline_that_has_begun_gets_a_thread_where_there_are_too_few() {
+    let host = with_threads(2);
+    let mut holder = host.client();
+    let begun = [
+        parse("", "rows 1"),
+        bind_portal("", ""),
+        execute("", 0),
+        message(b'H', b""),
+    ];
+    holder.send(&begun.concat());
+    let tags: Vec<u8> = (0..4).map(|_| holder.next().unwrap().0).collect();
+    assert_eq!(tags, b"12DC");
+    let mut waiting: Vec<Client> = (0..2).map(|_| host.client()).collect();
+    waiting.iter_mut().for_each(|client| client.send(&query("wait")));
+    wait_until("one runs, beside the pipeline", || running(&host) == 2);
+    std::thread::sleep(Duration::from_millis(50));
+    holder.send(&message(b'S', b""));
+    assert_eq!(holder.tags(), "Z");
+    for entry in host.server.registry.sessions() {
+        entry.cancel();
+    }
+}
+
+/// A statement that ended just when it was to give its thread up left its session a mark, and the next that its client
+/// cancelled was said to have been stopped for want of threads.
+#[test]
+fn a_statement_stopped_for_want_of_threads_does_not_name_the_next() {
+    let host = with_threads(2);
+    let mut first = host.client();
+    let mut second = host.client();
+    first.send(&query("begin"));
+    first.until_ready();
+    second.send(&query("deaf"));
+    wait_until("it runs", || running(&host) == 1);
+    first.send(&query("wait"));
+    assert_eq!(second.tags(), "CZ");
+    host.server.registry.sessions()[0].cancel();
+    assert_eq!(sqlstate(&first.until_ready()[0].1), "57014");
+    second.send(&query("wait"));
+    wait_until("it runs", || running(&host) == 1);
+    host.server.registry.sessions()[1].cancel();
+    assert_eq!(sqlstate(&second.until_ready()[0].1), "57014");
 }
 
 /// Parked sessions are told of a shutdown, too, and all at once.

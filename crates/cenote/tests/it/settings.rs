@@ -77,6 +77,15 @@ fn a_client_that_pauses_for_too_long_is_sent_away() {
         client.until_ready();
         assert_eq!(client.last_words(), code, "{setting}");
     }
+    // A session that has not said a word yet, too.
+    let mut client = Client::raw(program.address);
+    client.send(&startup(&[
+        ("user", "x"),
+        ("database", "cenote"),
+        ("options", "-c idle_session_timeout=300"),
+    ]));
+    client.until_ready();
+    assert_eq!(client.last_words(), "57P05");
     // The one does not concern a session outside of a transaction, and the other none that works.
     let mut client = Client::connect(program.address);
     client.send(&query(
