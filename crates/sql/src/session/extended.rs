@@ -45,7 +45,7 @@ pub struct Portal {
     pub rows: Option<Charge>,
     /// Savepoints that there were at Bind: a portal does not survive the return to one of before.
     pub depth: usize,
-    /// Whether Bind made it (an empty statement has neither plan nor statement).
+    /// Whether Bind made it (an empty statement has neither plan nor statement). One that is not open holds nothing.
     pub open: bool,
 }
 
@@ -140,7 +140,10 @@ impl Session {
         let bind_bytes = bind.bytes() + name.len();
         let done = self.fill_portal(&mut portal, &mut prepared, bind);
         self.put_statement(statement, prepared);
-        portal.open = done.is_ok();
+        portal.open = true;
+        if done.is_err() {
+            portal.close();
+        }
         portal.depth = self.savepoints.len();
         if !name.is_empty() && portal.open {
             portal.memory = Some(self.room_for_portal(bind_bytes)?);

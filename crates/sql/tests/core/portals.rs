@@ -178,6 +178,28 @@ fn a_portal_reads_large_values_that_were_replaced_since() {
     run(&mut session, "COMMIT");
 }
 
+/// The query of a Bind that failed stayed behind and was given the snapshot of the next statement: what was bound in its
+/// place saw by that what was then, however long ago.
+#[test]
+fn a_bind_that_fails_leaves_nothing() {
+    let database = Database::new();
+    let mut session = database.session();
+    six(&mut session);
+    session.parse("s", "SELECT v FROM t WHERE id = $1", &[]).expect("parse");
+    let bind = |session: &mut Session, id: &str| {
+        let tail = bind_tail(&[Some(id)]);
+        session.bind("", "s", Bind::from_wire(&tail).expect("well formed"))
+    };
+    bind(&mut session, "1").expect("bind");
+    assert_eq!(bind(&mut session, "x").expect_err("no number").code(), "22P02");
+    session.sync().expect("sync");
+    run(&mut session, "SELECT v FROM t WHERE id = 2");
+    run(&mut session, "UPDATE t SET v = 100 WHERE id = 1");
+    bind(&mut session, "1").expect("bind");
+    assert_eq!(fetch(&mut session, "", 0).0, ["100"]);
+    session.sync().expect("sync");
+}
+
 #[test]
 fn a_query_that_was_bound_sees_nothing_of_statements_that_begin_later() {
     let database = Database::new();
