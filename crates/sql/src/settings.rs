@@ -259,16 +259,8 @@ impl Settings {
     }
 
     fn reset_custom(&mut self, name: &str, start: &Settings, local: bool) -> Result<()> {
-        let key = name.to_ascii_lowercase();
-        match start.set.get(&key) {
-            Some(value) => self.put(key, value.clone(), local),
-            None if !name.contains('.') => return Err(unknown(name)),
-            None => {
-                self.local.remove(&key);
-                self.set.remove(&key);
-            }
-        }
-        Ok(())
+        let value = start.set.get(&name.to_ascii_lowercase()).map_or("", String::as_str);
+        self.set_custom(name, value, local)
     }
 
     /// RESET ALL.

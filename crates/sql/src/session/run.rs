@@ -11,7 +11,7 @@ use crate::exec::sink::{ClientSink, Count, Sink};
 use crate::exec::{Run, found, write};
 use crate::hook::Rows;
 use crate::output::{Field, Format, Formats, Output};
-use crate::parse::{Parsed, Statement};
+use crate::parse::{Parsed, Statement, Utility};
 use crate::plan::access::describe;
 use crate::plan::dml::{Source, Target};
 use crate::plan::select::SelectPlan;
@@ -146,6 +146,7 @@ impl Session {
         formats: &[Format],
         out: &mut dyn Output,
     ) -> Result<()> {
+        self.queried |= takes_snapshot(&parsed.statement);
         match &parsed.statement {
             Statement::Empty => out.empty_query(),
             Statement::Utility(utility) => self.utility(utility, parsed, describe, formats, out),
@@ -352,6 +353,24 @@ fn verb(plan: &Plan) -> &'static str {
         Plan::Insert(_) => "INSERT",
         Plan::Update(_) => "UPDATE",
         Plan::Delete(_) => "DELETE",
+    }
+}
+
+/// Whether a statement without a plan settles its transaction's isolation, as in PostgreSQL: all do but those about
+/// transactions and settings.
+fn takes_snapshot(statement: &Statement) -> bool {
+    use Utility::{
+        Begin, Checkpoint, Commit, LockTable, Release, Reset, ResetAll, Rollback, RollbackTo, Savepoint, Set,
+        SetSessionTransaction, SetTransaction, Show, ShowAll, Unlisten,
+    };
+    match statement {
+        Statement::Empty => false,
+        Statement::Utility(Begin(_) | Commit { .. } | Rollback { .. } | Savepoint(_) | Release(_) | RollbackTo(_)) => {
+            false
+        }
+        Statement::Utility(SetTransaction(_) | SetSessionTransaction(_) | Set { .. } | Reset(_) | ResetAll) => false,
+        Statement::Utility(Show(_) | ShowAll | Unlisten | Checkpoint | LockTable) => false,
+        _ => true,
     }
 }
 

@@ -144,11 +144,11 @@ impl Session {
             let text = "there is already a transaction in progress";
             out.notice(&SqlError::notice(Severity::Warning, code::ACTIVE_TRANSACTION, text))?;
         }
-        self.state = State::Block;
         if self.before.is_none() {
             self.before = Some(self.env.settings.clone());
         }
         self.apply(modes)?;
+        self.state = State::Block;
         Ok("BEGIN")
     }
 
@@ -207,6 +207,9 @@ impl Session {
     }
 
     fn commit_block(&mut self, chain: bool, out: &mut dyn Output) -> Result<()> {
+        if chain {
+            self.require_block("COMMIT AND CHAIN")?;
+        }
         let (isolation, read_only) = (self.tx.isolation(), self.read_only);
         let tag = match self.state {
             State::Failed => {
@@ -239,6 +242,9 @@ impl Session {
     }
 
     fn rollback_block(&mut self, chain: bool, out: &mut dyn Output) -> Result<&'static str> {
+        if chain {
+            self.require_block("ROLLBACK AND CHAIN")?;
+        }
         let (isolation, read_only) = (self.tx.isolation(), self.read_only);
         if !self.in_block() {
             let text = "there is no transaction in progress";

@@ -1,5 +1,6 @@
 //! Statements through sessions, mostly without analytics: texts, a naive model, protocols, and what the short path costs.
 
+mod blocks;
 mod concurrent;
 mod cost;
 mod foreign;
