@@ -9,8 +9,8 @@
 //!                    └── an error, fail ──► its transaction fails
 //! ```
 //!
-//! Text: a line a row, columns between delimiters, NULL as a word, backslash escapes, `\.` at the end. Csv: values in quotes may hold
-//! delimiters, line ends and (escaped) quotes; an unquoted NULL word is NULL.
+//! Text: a line a row, columns between delimiters, NULL as a word, backslash escapes (of line ends, too). Csv: values in
+//! quotes may hold delimiters, line ends and (escaped) quotes; an unquoted NULL word is NULL. A line of `\.` is the end.
 
 use super::Session;
 use super::planning::Prepared;
@@ -170,8 +170,9 @@ impl Session {
 
     /// Data of a COPY FROM STDIN.
     ///
-    /// # Errors A line is no row of the table, or cannot be inserted; the statement was cancelled, or its time is up.
-    /// The COPY has failed.
+    /// # Errors
+    /// A line is no row of the table, or cannot be inserted; the statement was cancelled, or its time is up. The COPY
+    /// has failed.
     pub fn copy_data(&mut self, data: &[u8]) -> Result<()> {
         let Some(mut copying) = self.copying.take() else {
             return Ok(());
@@ -285,7 +286,7 @@ impl Loader<'_> {
                 }
                 continue;
             }
-            if !self.format.csv && line == b"\\." {
+            if line == b"\\." {
                 lines.finish();
                 break;
             }
@@ -452,7 +453,7 @@ impl Lines {
         }
         let found = match format.csv {
             true => self.csv_end(format),
-            false => memchr(&self.buffer[self.searched..]).map(|at| self.searched + at),
+            false => self.text_end(),
         };
         let (end, next) = match found {
             Some(end) => (end, end + 1),
@@ -469,6 +470,19 @@ impl Lines {
         (self.searched, self.quoted, self.escaped) = (next, false, false);
         let line = &self.buffer[start..end];
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
+    }
+
+    /// The first line end before which no backslash makes it a part of a value.
+    fn text_end(&self) -> Option<usize> {
+        let mut from = self.searched;
+        loop {
+            let end = from + memchr(&self.buffer[from..])?;
+            let before = self.buffer[self.at..end].iter().rev();
+            if before.take_while(|byte| **byte == b'\\').count() % 2 == 0 {
+                return Some(end);
+            }
+            from = end + 1;
+        }
     }
 
     /// The first line end outside quotes.
@@ -629,7 +643,7 @@ fn unescape(raw: &str) -> Result<String> {
             Some(other) => other,
         });
     }
-    String::from_utf8(out).map_err(|_| SqlError::new(code::BAD_ENCODING, "invalid byte sequence for encoding \"UTF8\""))
+    crate::types::wire::utf8(&out).map(str::to_string)
 }
 
 fn copy_out(

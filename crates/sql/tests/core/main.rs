@@ -2,6 +2,7 @@
 
 mod blocks;
 mod concurrent;
+mod copy;
 mod cost;
 mod foreign;
 mod gathered;
