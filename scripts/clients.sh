@@ -1,5 +1,6 @@
-# !/usr/bin/env bash Real clients, unmodified, on a server of their own: psql, pgbench, sysbench, psycopg, asyncpg;
-# redis-cli and redis-benchmark. The last line counts them.
+#!/usr/bin/env bash
+# Real clients, unmodified, on a server of their own: psql, pgbench, sysbench, psycopg, asyncpg; redis-cli and
+# redis-benchmark. The last line counts them.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 program=${CARGO_TARGET_DIR:-target}/release/cenote
