@@ -21,7 +21,7 @@ use super::auth::{AuthFailure, Challenged, Passwords, check_proof};
 use super::input::{Fields, Message};
 use super::wire::{End, Wire, protocol_violation};
 use bytes::BufMut;
-use cenote_sql::SqlError;
+use cenote_sql::{SqlError, code};
 use std::time::Duration;
 
 /// The only database of a server.
@@ -33,6 +33,8 @@ const CANCEL_REQUEST: i32 = 80_877_102;
 const SSL_REQUEST: i32 = 80_877_103;
 const GSS_ENCRYPTION_REQUEST: i32 = 80_877_104;
 const PROTOCOL_MAJOR: i32 = 3;
+/// Settings in a startup packet, at most: they are kept while a password is asked for.
+const SETTINGS_MAX: usize = 256;
 /// SSLRequest, GSSENCRequest, and the startup packet itself, with one to spare.
 const PACKETS_MAX: usize = 4;
 
@@ -211,6 +213,10 @@ fn read_startup(wire: &mut Wire, packet: Message, minor: i32) -> Result<Startup,
             _ if name.starts_with("_pq_.") => unknown_extensions.push(name),
             _ => startup.settings.push((name, value)),
         }
+        if startup.settings.len() > SETTINGS_MAX {
+            let text = format!("a startup packet may have {SETTINGS_MAX} settings");
+            return Err(SqlError::new(code::PROGRAM_LIMIT, text).fatal().into());
+        }
     }
     if startup.user.is_empty() {
         return Err(
@@ -300,7 +306,7 @@ fn invalid_option(word: &str) -> End {
 /// NegotiateProtocolVersion: this server speaks 3.0 and none of these extensions.
 fn negotiate_version(wire: &mut Wire, unknown: &[String]) {
     let body = wire.out().begin(b'v');
-    body.put_i32(0);
+    body.put_i32(PROTOCOL_MAJOR << 16);
     body.put_i32(unknown.len() as i32);
     for name in unknown {
         super::output::push_cstr(body, name.as_bytes());

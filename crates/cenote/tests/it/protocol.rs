@@ -233,7 +233,24 @@ fn a_newer_protocol_and_unknown_extensions_are_negotiated() {
     packet[7] = 2;
     client.send(&packet);
     let answer = client.until_ready();
-    assert_eq!(answer[0], (b'v', b"\0\0\0\0\0\0\0\x01_pq_.fancy\0".to_vec()));
+    assert_eq!(answer[0], (b'v', b"\0\x03\0\0\0\0\0\x01_pq_.fancy\0".to_vec()));
+}
+
+/// 10,000 bytes became 400,000 that were kept until the client proved who it is, or its minute was over.
+#[test]
+fn a_startup_packet_has_few_settings() {
+    let host = Host::start();
+    for (count, code) in [(200, ""), (300, "54000"), (3000, "54000")] {
+        let mut parameters = vec![("user", "x"), ("database", "cenote")];
+        parameters.resize(count, ("a", ""));
+        let mut client = Client::raw(host.address);
+        client.send(&startup(&parameters));
+        if code.is_empty() {
+            client.until_ready();
+        } else {
+            assert_eq!(client.last_words(), code, "{count} settings");
+        }
+    }
 }
 
 #[test]
