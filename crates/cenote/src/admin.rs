@@ -208,6 +208,9 @@ impl<C: Conversation> Conversation for AdministeredSession<C> {
     fn idle_limit(&self) -> Option<(Duration, SqlError)> {
         self.sql.idle_limit()
     }
+    fn hold_message(&mut self, bytes: usize) -> Result<()> {
+        self.sql.hold_message(bytes)
+    }
     fn canceller(&self) -> Canceller {
         self.sql.canceller()
     }

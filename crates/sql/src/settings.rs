@@ -7,8 +7,10 @@ mod zone;
 pub use zone::Zone;
 
 use crate::error::{Result, SqlError, code};
+use cenote_engine::Charge;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What PostgreSQL this speaks as.
 pub const SERVER_VERSION: &str = "15.0 (Cenote 0.1)";
@@ -142,14 +144,19 @@ fn find(name: &str) -> Option<&'static Definition> {
 const CUSTOM_MAX: usize = 1000;
 /// Bytes of a value, at most, and of such a name.
 const VALUE_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a value beside its text and its name's.
+const VALUE_BYTES: usize = 64;
 
-/// The values of one session.
+/// The values of one session. Each change makes others, and a session keeps those that it may have to return to: of
+/// before its transaction, and of each savepoint.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     set: BTreeMap<String, String>,
     local: BTreeMap<String, String>,
     zone: Zone,
     user: String,
+    /// What they hold of their session's memory, if that is worth counting.
+    pub memory: Option<Arc<Charge>>,
 }
 
 impl Settings {
@@ -195,6 +202,12 @@ impl Settings {
     pub fn millis(&self, name: &str) -> u64 {
         let raw = self.local.get(name).or_else(|| self.set.get(name));
         raw.and_then(|v| v.parse().ok()).unwrap_or(0)
+    }
+
+    /// Bytes that the values take.
+    pub fn bytes(&self) -> usize {
+        let values = self.set.iter().chain(&self.local);
+        values.map(|(name, value)| VALUE_BYTES + name.len() + value.len()).sum()
     }
 
     /// Whether a boolean setting is on.

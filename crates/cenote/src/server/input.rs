@@ -63,6 +63,8 @@ pub struct Input {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
+    /// Bytes still to come of a message that is dropped.
+    dropping: usize,
 }
 
 impl Input {
@@ -72,19 +74,21 @@ impl Input {
             buffer: Vec::new(),
             start: 0,
             end: 0,
+            dropping: 0,
         }
     }
 
     /// Gives the memory back if it holds nothing; messages that were handed out are no longer valid.
     pub fn shrink(&mut self) {
         if self.start == self.end {
-            *self = Input::new();
+            self.buffer = Vec::new();
+            (self.start, self.end) = (0, 0);
         }
     }
 
-    /// Whether bytes have come that are not consumed, such as the beginning of a message.
+    /// Whether a message has begun to come that is not consumed.
     pub fn has_bytes(&self) -> bool {
-        self.start < self.end
+        self.start < self.end || self.dropping > 0
     }
 
     /// The type byte of the next message, as soon as it is here.
@@ -110,6 +114,15 @@ impl Input {
             }
         };
         Ok(self.take(tag, 5, len))
+    }
+
+    /// Drops the message that has begun, of whose header all is here, and what is still to come of it; its type.
+    pub fn drop_message(&mut self) -> u8 {
+        let here = &self.buffer[self.start..self.end];
+        let (tag, length) = (here[0], i32::from_be_bytes([here[1], here[2], here[3], here[4]]));
+        self.dropping = 1 + length as usize - here.len();
+        self.start = self.end;
+        tag
     }
 
     /// The type byte alone is enough to refuse what is not our protocol.
@@ -151,22 +164,34 @@ impl Input {
         self.make_room();
         let read = from.read(&mut self.buffer[self.end..])?;
         self.end += read;
+        let dropped = self.dropping.min(self.end - self.start);
+        self.start += dropped;
+        self.dropping -= dropped;
         Ok(read)
     }
 
+    /// Bytes that the buffer will have for what [`fill`](Self::fill) reads next.
+    pub fn bytes_to_fill(&self) -> usize {
+        let (here, len) = (self.end - self.start, self.buffer.len());
+        match here {
+            0 if len == 0 || len > BUFFER_BYTES_KEPT => BUFFER_BYTES,
+            1.. if self.end == len && here > len / 2 => 2 * len,
+            _ => len,
+        }
+    }
+
     fn make_room(&mut self) {
+        let bytes = self.bytes_to_fill();
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-            if self.buffer.is_empty() || self.buffer.len() > BUFFER_BYTES_KEPT {
-                self.buffer = vec![0; BUFFER_BYTES];
+            if bytes != self.buffer.len() {
+                self.buffer = vec![0; bytes];
             }
         } else if self.end == self.buffer.len() {
             self.buffer.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
-            if self.end > self.buffer.len() / 2 {
-                self.buffer.resize(self.buffer.len() * 2, 0);
-            }
+            self.buffer.resize(bytes, 0);
         }
     }
 }
@@ -295,6 +320,26 @@ mod tests {
         ));
         assert!(matches!(refused(b"Q\x7f\xff\xff\xff"), FrameError::Length { .. }));
         assert!(matches!(refused(b"S\0\x01\0\0"), FrameError::Length { .. }));
+    }
+
+    #[test]
+    fn a_message_that_is_dropped_loses_nothing_behind_it() {
+        let stream = [message(b'Q', &[1; 30_000]), message(b'S', b"")].concat();
+        for chunk in [1, 100, 8192, stream.len()] {
+            let (mut input, mut dropped, mut got) = (Input::new(), 0, Vec::new());
+            for mut part in stream.chunks(chunk) {
+                while !part.is_empty() {
+                    input.fill(&mut part).unwrap();
+                    if dropped == 0 && input.next_message().unwrap().is_none() && input.bytes_to_fill() > BUFFER_BYTES {
+                        assert_eq!(input.drop_message(), b'Q');
+                        dropped += 1;
+                        assert_eq!(input.bytes_to_fill(), BUFFER_BYTES);
+                    }
+                    got.extend(input.next_message().unwrap().map(|message| message.tag));
+                }
+            }
+            assert_eq!((dropped, got), (1, vec![b'S']), "cut into {chunk}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@
 
 use super::input::{Fields, Message};
 use super::registry::{Canceller, Entry, State, shown};
-use super::wire::{End, PAUSE_MAX, Wire, copy_failed, protocol_violation, unexpected_in_copy};
+use super::wire::{End, Incoming, PAUSE_MAX, Wire, copy_failed, protocol_violation, unexpected_in_copy};
 use super::workers::no_thread;
 use crate::log;
 use cenote_sql::{Bind, Output, Result, Severity, SqlError, code};
@@ -75,6 +75,8 @@ pub trait Conversation {
     fn canceller(&self) -> Canceller;
     /// The client pauses: gives back memory that the next statement can do without.
     fn pause(&mut self);
+    /// So many bytes of a large message are held, and none of the one before. An error: there is no room for them.
+    fn hold_message(&mut self, bytes: usize) -> Result<()>;
 }
 
 impl Conversation for cenote_sql::Session {
@@ -139,6 +141,9 @@ impl Conversation for cenote_sql::Session {
     fn pause(&mut self) {
         self.pause()
     }
+    fn hold_message(&mut self, bytes: usize) -> Result<()> {
+        self.hold_message(bytes)
+    }
 }
 
 /// How a message failed.
@@ -177,13 +182,13 @@ pub struct Dialogue<C> {
     shown: ShownStatement,
     /// The client's pauses are short: its session waits for it on its thread.
     busy: bool,
+    /// Whether the session has had a turn.
+    begun: bool,
     /// Since when the session has no thread.
     paused: Option<Instant>,
     /// When the client has said nothing for too long, and what it is told.
     limit: Option<(Instant, SqlError)>,
     /// When the session is to be looked at, though its client says nothing.
-    /// Whether the session has had a turn.
-    begun: bool,
     deadline: Option<Instant>,
 }
 
@@ -242,12 +247,12 @@ impl<C: Conversation> Dialogue<C> {
             shown: ShownStatement::default(),
             copy_by_query: false,
             busy: false,
+            begun: false,
             paused: None,
             limit: None,
             deadline: None,
         }
     }
-            begun: false,
 
     /// Answers the client until it pauses (None) or the session ends.
     pub fn go_on(&mut self) -> Option<End> {
@@ -255,13 +260,13 @@ impl<C: Conversation> Dialogue<C> {
             // Thousands that connect, and say something at once, would each keep a thread.
             self.busy = self.begun && since.elapsed() < PAUSE_MAX;
         }
+        self.begun = true;
+        self.entry.set_parked(false);
         loop {
             match self.step() {
                 Ok(true) => {}
                 Ok(false) => break self.pause(),
                 Err(End::Closed | End::Lost(_)) if self.entry.is_ending() => break Some(shutting_down().into()),
-        self.begun = true;
-        self.entry.set_parked(false);
                 Err(end) => break Some(end),
             }
         }
@@ -285,12 +290,12 @@ impl<C: Conversation> Dialogue<C> {
         self.text = String::new();
         self.types = Vec::new();
         self.paused = Some(now);
+        self.entry.set_parked(true);
         None
     }
 
     /// When the session, which pauses, is to be looked at.
     pub fn deadline(&self) -> Option<Instant> {
-        self.entry.set_parked(true);
         self.deadline
     }
 
@@ -340,10 +345,16 @@ impl<C: Conversation> Dialogue<C> {
 
     /// Answers one message; false: none came.
     fn step(&mut self) -> std::result::Result<bool, End> {
-        match self.wire.next_message_or_pause(self.busy)? {
-            Some(message) => {
+        let sql = &mut self.sql;
+        let mut room = |bytes| sql.hold_message(bytes);
+        match self.wire.next_message_or_pause(self.busy, &mut room)? {
+            Some(Incoming::Message(message)) => {
                 self.limit = None;
                 self.take(message).map(|()| true)
+            }
+            Some(Incoming::Refused(tag, error)) => {
+                self.limit = None;
+                self.refuse(tag, error).map(|()| true)
             }
             None if self.sql.is_copying() => self.look_after_copy().map(|()| false),
             None => Ok(false),
@@ -365,6 +376,20 @@ impl<C: Conversation> Dialogue<C> {
             b'Q' => self.query(message),
             b'F' => self.function_call(),
             _ => self.extended(message),
+        }
+    }
+
+    /// Answers a message that was dropped as it would one that failed.
+    #[cold]
+    fn refuse(&mut self, tag: u8, error: SqlError) -> std::result::Result<(), End> {
+        match tag {
+            _ if self.sql.is_copying() => self.after_copy(Err(error)),
+            _ if self.skipping || tag == b'd' => Ok(()),
+            b'P' | b'B' => self.extended_failed(error),
+            _ => {
+                self.settle(Err(error))?;
+                self.ready()
+            }
         }
     }
 

@@ -23,6 +23,9 @@ pub const LINGER: Duration = Duration::from_millis(500);
 /// Reads of 4 KiB that such a client keeps a thread for at a time.
 const DROPS_MAX: usize = 16;
 
+/// A message that is not larger takes no memory of what its session may gather.
+const MESSAGE_BYTES_FREE: usize = 1 << 20;
+
 /// How long a busy session keeps its thread while it waits for its client: longer than clients take from an answer to the
 /// next statement, so that those pay no hand-over.
 pub const PAUSE_MAX: Duration = Duration::from_millis(100);
@@ -49,11 +52,26 @@ pub fn protocol_violation(message: impl Into<String>) -> SqlError {
     SqlError::new(code::PROTOCOL_VIOLATION, message)
 }
 
+/// What comes from a client.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A message.
+    Message(Message),
+    /// One for which there is no memory, by its type; what comes of it is dropped.
+    Refused(u8, SqlError),
+}
+
+/// Where the bytes of messages are taken from that are larger than [`MESSAGE_BYTES_FREE`]: it gives those that it is
+/// asked for instead of those that it gave before, or an error and none.
+pub type Room<'a> = &'a mut dyn FnMut(usize) -> Result<()>;
+
 /// A client's connection.
 #[derive(Debug)]
 pub struct Wire {
     stream: Arc<TcpStream>,
     input: Input,
+    /// Bytes that were taken for its buffer.
+    taken: usize,
     out: OutBuffer,
     lost: Option<String>,
     entry: Option<Arc<Entry>>,
@@ -65,6 +83,7 @@ impl Wire {
         Wire {
             stream,
             input: Input::new(),
+            taken: 0,
             out: OutBuffer::new(),
             lost: None,
             entry: None,
@@ -86,6 +105,11 @@ impl Wire {
         self.stream.as_raw_fd()
     }
 
+    /// Whether bytes were read that no message was made of yet.
+    pub fn has_input(&self) -> bool {
+        self.input.has_bytes()
+    }
+
     /// Gives back the memory of buffers that hold nothing.
     pub fn shrink(&mut self) {
         self.input.shrink();
@@ -93,23 +117,40 @@ impl Wire {
     }
 
     /// The next message; None: it has not come within [`PAUSE_MAX`], or, without `patience`, is not here now.
-    pub fn next_message_or_pause(&mut self, patience: bool) -> std::result::Result<Option<Message>, End> {
+    pub fn next_message_or_pause(
+        &mut self,
+        patience: bool,
+        room: Room<'_>,
+    ) -> std::result::Result<Option<Incoming>, End> {
         loop {
             match self.input.next_message() {
-                Ok(Some(message)) => return Ok(Some(message)),
-                Ok(None) if self.fill_by(patience)? => {}
-                Ok(None) => return Ok(None),
+                Ok(Some(message)) => return Ok(Some(Incoming::Message(message))),
+                Ok(None) => {}
                 Err(error) => return Err(frame_lost(&error)),
+            }
+            if let Err(error) = self.take_room(room) {
+                return Ok(Some(Incoming::Refused(self.input.drop_message(), error)));
+            }
+            if !self.fill_by(patience)? {
+                return Ok(None);
             }
         }
     }
 
-    /// A startup packet, if it is here.
-    /// Whether bytes were read that no message was made of yet.
-    pub fn has_input(&self) -> bool {
-        self.input.has_bytes()
+    fn take_room(&mut self, room: Room<'_>) -> Result<()> {
+        let bytes = match self.input.bytes_to_fill() {
+            ..=MESSAGE_BYTES_FREE => 0,
+            bytes => bytes,
+        };
+        if bytes != self.taken {
+            self.taken = 0;
+            room(bytes)?;
+            self.taken = bytes;
+        }
+        Ok(())
     }
 
+    /// A startup packet, if it is here.
     pub fn startup_here(&mut self) -> std::result::Result<Option<Message>, End> {
         loop {
             match self.input.next_startup() {

@@ -1,9 +1,11 @@
 //! The protocol in bytes: what clients do right, and all that they can do wrong.
 
-use crate::stub::{Client, Host, bind_portal, execute, message, parse, query, sqlstate, startup};
+use crate::stub::{Client, HELD_MAX, Host, bind_portal, execute, message, parse, query, sqlstate, startup};
 use cenote::server::auth::Passwords;
+use cenote_sql::code;
 use std::io::Write;
 use std::net::Shutdown;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 #[test]
@@ -357,6 +359,49 @@ fn a_client_that_stops_reading_and_leaves_ends_its_statement() {
     std::thread::sleep(Duration::from_millis(100));
     drop(client);
     host.wait_alive(0);
+}
+
+/// A message took up to 256 MiB that nobody accounted for; all sessions' together took what the machine had.
+#[test]
+fn a_large_message_takes_of_what_its_session_may_hold() {
+    let host = Host::start();
+    let mut client = host.client();
+    let most_held = || host.toy.most_held.swap(0, Ordering::SeqCst);
+    let text = |bytes| query(&"x".repeat(bytes));
+    client.send(&text(HELD_MAX / 2));
+    assert_eq!(sqlstate(&client.until_ready()[0].1), "42601");
+    assert_eq!(most_held(), HELD_MAX);
+    client.send(&text(900_000));
+    assert_eq!(sqlstate(&client.until_ready()[0].1), "42601");
+    assert_eq!(most_held(), 0);
+    let large = text(4 * HELD_MAX);
+    let sync = message(b'S', b"");
+    let (refused, sent) = (code::OUT_OF_MEMORY, "TDCZ");
+    client.send(&[&large[..], &query("rows 1")].concat());
+    assert_eq!(sqlstate(&client.until_ready()[0].1), refused);
+    assert_eq!(client.tags(), sent);
+    for tag in [b'P', b'B'] {
+        let mut large = large.clone();
+        large[0] = tag;
+        client.send(&[parse("", "rows 1"), large, parse("", "rows 1"), sync.clone()].concat());
+        let answer = client.until_ready();
+        assert_eq!((answer.len(), sqlstate(&answer[1].1).as_str()), (3, refused));
+    }
+    client.send(&query("copy in"));
+    assert_eq!(client.next().unwrap().0, b'G');
+    let mut data = large.clone();
+    data[0] = b'd';
+    client.send(&[&data[..], &data, &message(b'c', b""), &query("rows 1")].concat());
+    assert_eq!(sqlstate(&client.until_ready()[0].1), refused);
+    assert_eq!(client.tags(), sent);
+    // The rest of what is dropped may come later.
+    client.send(&large[..2 * HELD_MAX]);
+    assert_eq!(sqlstate(&client.until_ready()[0].1), refused);
+    std::thread::sleep(Duration::from_millis(250));
+    client.send(&large[2 * HELD_MAX..]);
+    client.send(&query("rows 1"));
+    assert_eq!(client.tags(), sent);
+    assert_eq!((most_held(), host.toy.held.load(Ordering::SeqCst)), (HELD_MAX, 0));
 }
 
 #[test]

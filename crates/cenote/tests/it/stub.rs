@@ -17,7 +17,13 @@ use std::time::{Duration, Instant};
 pub struct Toy {
     /// Sessions that were not dropped yet.
     pub alive: AtomicUsize,
+    /// Bytes of large messages, and the most that there were.
+    pub held: AtomicUsize,
+    pub most_held: AtomicUsize,
 }
+
+/// The toy's sessions hold no more of a message.
+pub const HELD_MAX: usize = 8 << 20;
 
 pub struct ToyService(pub Arc<Toy>);
 
@@ -252,6 +258,15 @@ impl Conversation for ToySession {
         Canceller::new(move || stop.store(true, Ordering::SeqCst))
     }
     fn pause(&mut self) {}
+    fn hold_message(&mut self, bytes: usize) -> Result<()> {
+        self.toy.held.store(0, Ordering::SeqCst);
+        if bytes > HELD_MAX {
+            return Err(SqlError::new(code::OUT_OF_MEMORY, "a large message"));
+        }
+        self.toy.held.store(bytes, Ordering::SeqCst);
+        self.toy.most_held.fetch_max(bytes, Ordering::SeqCst);
+        Ok(())
+    }
 }
 
 /// A server with the toy behind it, on a free port of the loopback interface.

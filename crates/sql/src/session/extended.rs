@@ -19,6 +19,8 @@ const MAX_PORTALS: usize = 16_384;
 const MAX_STATEMENTS: usize = 16_384;
 /// Bytes of a portal beside its parameters.
 const PORTAL_BYTES: usize = 4 << 10;
+/// Parameters of the unnamed portal that are not accounted for.
+const UNNAMED_BYTES_FREE: usize = 1 << 20;
 /// Bytes of a prepared statement beside its text, and for each byte of that, parsed and planned.
 const STATEMENT_BYTES: usize = 4 << 10;
 const PARSED_BYTES: usize = 32;
@@ -138,14 +140,14 @@ impl Session {
         };
         portal.close();
         let bind_bytes = bind.bytes() + name.len();
+        portal.open = true;
         let done = self.fill_portal(&mut portal, &mut prepared, bind);
         self.put_statement(statement, prepared);
-        portal.open = true;
         if done.is_err() {
             portal.close();
         }
         portal.depth = self.savepoints.len();
-        if !name.is_empty() && portal.open {
+        if portal.open && (!name.is_empty() || bind_bytes > UNNAMED_BYTES_FREE) {
             portal.memory = Some(self.room_for_portal(bind_bytes)?);
         }
         if portal.open && portal.is_fresh() {
@@ -345,7 +347,7 @@ impl Session {
         done
     }
 
-    /// Memory for one more named portal. Errors: 53400, there are too many; 53200, the session may hold no more.
+    /// Memory for one more portal. Errors: 53400, there are too many; 53200, the session may hold no more.
     fn room_for_portal(&self, bytes: usize) -> Result<Charge> {
         if self.portals.len() >= MAX_PORTALS {
             return Err(self.too_many("portals", MAX_PORTALS, "Close those that are not needed."));

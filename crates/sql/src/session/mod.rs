@@ -28,7 +28,7 @@ use crate::parse::template::{Template, template};
 use crate::parse::{Parsed, Statement, Utility, parse};
 use crate::settings::Settings;
 use crate::types::text::parse_datum;
-use cenote_engine::{CancelFlag, Isolation, Savepoint, Tx};
+use cenote_engine::{CancelFlag, Charge, Isolation, Savepoint, Tx};
 use copy::Copying;
 use extended::Portal;
 use planning::Prepared;
@@ -40,6 +40,9 @@ use std::time::Duration;
 const CACHED_TEXTS: usize = 256;
 /// Longest text that is kept, in bytes.
 const CACHED_TEXT_BYTES: usize = 16 << 10;
+
+/// Settings that take no more than this are not accounted for.
+const SETTINGS_BYTES_FREE: usize = 16 << 10;
 
 /// Who connects, as the start-up message and the server say.
 #[derive(Debug, Clone, Default)]
@@ -121,6 +124,8 @@ pub struct Session {
     copying: Option<Box<Copying>>,
     scratch: Scratch,
     tag: String,
+    /// Memory of a large message that the server holds.
+    message: Option<Charge>,
 }
 
 impl Session {
@@ -171,6 +176,7 @@ impl Session {
             copying: None,
             scratch: Scratch::default(),
             tag: String::new(),
+            message: None,
         };
         session.settings_changed();
         Ok(session)
@@ -453,7 +459,13 @@ impl Session {
         if self.before.is_none() {
             self.before = Some(self.env.settings.clone());
         }
-        let done = change(Arc::make_mut(&mut self.env.settings))?;
+        let mut settings = Settings::clone(&self.env.settings);
+        let done = change(&mut settings)?;
+        settings.memory = match settings.bytes() {
+            ..=SETTINGS_BYTES_FREE => None,
+            bytes => Some(Arc::new(self.charge(bytes)?)),
+        };
+        self.env.settings = Arc::new(settings);
         self.settings_changed();
         Ok(done)
     }
@@ -547,6 +559,19 @@ impl Session {
             self.scratch = Scratch::default();
             self.tag = String::new();
         }
+    }
+
+    /// The server holds so many bytes of a message of the client, and none of the one before: a part of what the session
+    /// gathers.
+    ///
+    /// # Errors
+    /// 53200: the session may hold no more; the message is dropped.
+    pub fn hold_message(&mut self, bytes: usize) -> Result<()> {
+        self.message = None;
+        if bytes > 0 {
+            self.message = Some(self.charge(bytes)?);
+        }
+        Ok(())
     }
 
     /// Settings to report at start (ParameterStatus): name and value.
