@@ -146,20 +146,22 @@ impl Pool {
         }
     }
 
-    /// Writes back all that is dirty now.
+    /// Writes back all that is dirty now; what becomes dirty meanwhile may stay so.
     ///
     /// # Errors
     /// Those of the log and of storage.
     pub fn flush_all(&self) -> Result<()> {
+        let now = self.storage.log().tail().raw();
         // What is being changed at this moment is met again in the next round.
         for _ in 0..1000 {
-            if self.flush_before(Lsn::MAX)? > 0 {
-                continue;
-            }
-            if self.oldest_in_frames() == u64::MAX && self.lower.oldest_unsaved() == 0 {
+            let written = self.flush_before(Lsn::MAX)?;
+            let below = Some(self.lower.oldest_unsaved()).filter(|rec| *rec != 0);
+            if self.oldest_in_frames().min(below.unwrap_or(u64::MAX)) >= now {
                 return Ok(());
             }
-            rt::sleep(TURN);
+            if written == 0 {
+                rt::sleep(TURN);
+            }
         }
         Ok(())
     }
