@@ -52,8 +52,7 @@ pub enum Columns {
     /// Each: rows are whole.
     All,
     /// These: long values of others may stay outside of the rows that the statement gets, and are not read. Nor may the
-    /// statement:
-    /// it can only hand them on (`RowLayout::with`).
+    /// statement: it can only hand them on (`RowLayout::with`).
     Only(Arc<[usize]>),
 }
 
@@ -213,8 +212,7 @@ pub enum MemoryKind {
     /// In anonymous memory: the classic buffer pool and classic recovery.
     Dram,
     /// In anonymous memory, a local cache in front of remote memory (`EngineOptions::remote`): pages move whole, by
-    /// one-sided
-    /// verbs; recovery replays the log over what remote memory has kept.
+    /// one-sided verbs; recovery replays the log over what remote memory has kept.
     Tiered,
 }
 
@@ -228,8 +226,8 @@ pub enum Survive {
 }
 
 /// Where the numbers of a new database begin, and how large the circles are in which its undo and timestamp pages are
-/// used. The
-/// defaults are what a database should have; tests and worlds begin near the ends. One that exists keeps its own.
+/// used. The defaults are what a database should have; tests and worlds begin near the ends. One that exists keeps its
+/// own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origins {
     /// First position of the redo log: a multiple of 4096, below 2^59.
@@ -288,8 +286,7 @@ impl Origins {
 }
 
 /// Sizes at which something begins: a write-back, the reuse of a file, a look at another place. The usual ones suit a
-/// server; the
-/// simulator and tests draw small ones, so that each threshold is crossed.
+/// server; the simulator and tests draw small ones, so that each threshold is crossed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuning {
     /// Redo that a recovery without the region may have to read, in bytes: beyond half of it pages are written back by

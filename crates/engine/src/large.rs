@@ -1,33 +1,25 @@
 //! Large values: columns that leave the row for overflow pages of the table's space.
 //!
 //! The longest values leave first, one by one, each with a chain of its own, until the rest is short. What is too long
-//! even so (many
-//! columns) leaves as a whole, in one chain; values that fill half a page keep chains of their own then, too. (A chain
-//! takes a page at
-//! least, so a page for each short value would cost more.)
+//! even so (many columns) leaves as a whole, in one chain; values that fill half a page keep chains of their own then,
+//! too. (A chain takes a page at least, so a page for each short value would cost more.)
 //!
 //! 1. `move_out` writes the values that make a row too long as chains that are *pending* (reclaimed after a crash).
 //! 2. The mini-transaction that writes the row adopts them (`adopt`).
 //! 3. A new version of the row shares with the one before it the chains of long values that it does not change. The
-//!    undo record
-//!    says which ([`Shared`]).
+//!    undo record says which ([`Shared`]).
 //! 4. A version's chains are freed when nobody can see the version any more: by purge when its undo record is purged,
-//!    but for
-//!    those that the next version shares; by rollback when the version is taken back, but for those that it shares with
-//!    the
-//!    version that comes back (`orphan` in that mini-transaction, then `free`).
+//!    but for those that the next version shares; by rollback when the version is taken back, but for those that it
+//!    shares with the version that comes back (`orphan` in that mini-transaction, then `free`).
 //!
 //! What a crash leaves pending is freed before the first value of that space is made pending again (`reclaim_large`).
 //!
 //! Invariants:
 //! - A chain belongs to one version, or to versions of one row that followed each other; the last of them frees it. A
-//!   row that
-//!   gets another primary key gets chains of its own.
+//!   row that gets another primary key gets chains of its own.
 //! - Transactions are purged in any order, so a version that waits for purge may name a chain that its successors have
-//!   freed.
-//!   Purge reads columns of indexes, so a value that may lie in an index is never shared (`may_be_shared`), nor is one
-//!   of
-//!   the catalog.
+//!   freed. Purge reads columns of indexes, so a value that may lie in an index is never shared (`may_be_shared`), nor
+//!   is one of the catalog.
 
 use crate::api::Columns;
 use crate::catalog::state::CATALOG_SPACE;
@@ -446,8 +438,7 @@ pub(crate) fn refs_begun(
 
 impl Engine {
     /// Before chains of the table's space are made pending for the first time in this run: frees what a crash left
-    /// pending.
-    /// Later that would free what others are about to adopt or free.
+    /// pending. Later that would free what others are about to adopt or free.
     pub(crate) fn reclaim_large(&self, table: &Table) -> Result<()> {
         let mut reclaimed = self.reclaimed.lock();
         if !reclaimed.contains(&table.space) {

@@ -1,10 +1,8 @@
 //! Large values against the versions that hold them.
 //!
 //! Versions of a row share chains, and the last of them frees a chain. So each chain of a space that is not pending has
-//! exactly one
-//! holder: the newest version of a row, or the undo record of a version whose successor does not have it. A chain
-//! without one is lost
-//! room; a holder without its chain has a value that was freed under it.
+//! exactly one holder: the newest version of a row, or the undo record of a version whose successor does not have it. A
+//! chain without one is lost room; a holder without its chain has a value that was freed under it.
 //!
 //! This can be said only while no transaction writes and nothing is freed; else it is left to the next check.
 

@@ -1,15 +1,13 @@
 //! Blocks of free pages go back to the disk.
 //!
 //! Purge notes the spaces in which it frees pages. Behind a round it looks at those: where an eighth of a space is
-//! free, and enough of it
-//! in runs, the runs leave the free list (`space::sweep`), and their blocks the file: a hole is punched, the file keeps
-//! its length.
-//! The space's header knows the holes, and a page that is made there takes its room on the disk again.
+//! free, and enough of it in runs, the runs leave the free list (`space::sweep`), and their blocks the file: a hole is
+//! punched, the file keeps its length. The space's header knows the holes, and a page that is made there takes its room
+//! on the disk again.
 //!
 //! Nothing is given back that is not a run of some pages: a hole of one page is one more extent for the file system,
-//! and a page of the
-//! free list is used again first. A space that was found to have few runs is looked at again when its free list is
-//! twice as long.
+//! and a page of the free list is used again first. A space that was found to have few runs is looked at again when its
+//! free list is twice as long.
 
 use crate::catalog::state;
 use crate::engine::Engine;

@@ -1,19 +1,16 @@
 //! Free pages in a row are taken off the free list, so that their blocks can be given back to the disk.
 //!
 //! The free list goes through the pages themselves, and a page whose blocks are gone has no link. So the pages of a
-//! range leave the
-//! list first:
+//! range leave the list first:
 //!
 //! 1. `find_runs` reads the list, without a latch, and chooses the longest runs of neighbours. That is a wish: pages
-//!    may be in use
-//!    before it is heard.
+//!    may be in use before it is heard.
 //! 2. `claim` enters the runs in the header as *claimed*.
 //! 3. `sweep` takes pages off the free list, some in each mini-transaction: those within a claimed range are set aside,
-//!    others
-//!    go to the list of kept pages, which is the free list once that is empty. Others allocate and free meanwhile.
+//!    others go to the list of kept pages, which is the free list once that is empty. Others allocate and free
+//!    meanwhile.
 //! 4. `set_aside` says which pages of a claimed range really are, and `settle` puts the runs of those in its place, as
-//!    *going*: from
-//!    here on nobody asks what these pages hold.
+//!    *going*: from here on nobody asks what these pages hold.
 //! 5. Their blocks are given back (`Engine::give_back`), and `given` has the header say so.
 //!
 //! ```text
@@ -22,11 +19,9 @@
 //! ```
 //!
 //! After a crash between two steps the header has the ranges and kept pages, and the steps from 3 on are done for what
-//! is there. That
-//! is why there are two steps at the end: a page whose frame was dropped and whose hole was lost in a power cut is what
-//! it was long
-//! ago, maybe the page of a large value, and asking it would take it for one in use. One thread at a time sweeps a
-//! space.
+//! is there. That is why there are two steps at the end: a page whose frame was dropped and whose hole was lost in a
+//! power cut is what it was long ago, maybe the page of a large value, and asking it would take it for one in use. One
+//! thread at a time sweeps a space.
 
 use super::{Away, KIND_AWAY, RANGES, SpaceLatch, State, header_and_ranges, latch};
 use crate::tree::layout::{AT_KIND, AT_NEXT, KIND_FREE, PageRead};
