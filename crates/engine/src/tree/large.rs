@@ -74,17 +74,27 @@ impl Adoption {
 }
 
 impl BTree {
-    /// Writes a value as a chain that is pending: adopt it in the mini-transaction that writes its row.
+    /// Writes a value as a chain that is pending: adopt it in the mini-transaction that writes its row. One that cannot be written to its
+    /// end goes again.
     pub fn put_large(&self, pool: &Pool, value: &[u8]) -> Result<LargeRef> {
         let mut strides = value.chunks(PER_PAGE * STRIDE);
         let (first, mut tail) = self.begin_chain(pool, strides.next().unwrap_or(&[]), value.len() as u64)?;
-        for stride in strides {
-            tail = self.extend_chain(pool, tail, stride)?;
-        }
-        Ok(LargeRef {
+        let large = LargeRef {
             first,
             len: value.len() as u64,
-        })
+        };
+        let extended = strides.try_for_each(|stride| {
+            tail = self.extend_chain(pool, tail, stride)?;
+            Ok(())
+        });
+        match extended {
+            Ok(()) => Ok(large),
+            Err(error) => {
+                // What cannot be freed either stays pending until the next start.
+                self.free_large(pool, &large).ok();
+                Err(error)
+            }
+        }
     }
 
     /// The first pages, on the pending list; returns the first and the last of them.
@@ -287,4 +297,37 @@ pub(crate) fn chain_page(page: impl PageRead) -> Option<ChainPage> {
         next: page.u32(AT_NEXT),
         is_first: page.u32(AT_MARK) != 0,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_base::rt::fs::{self, faulty::MemFs};
+    use cenote_buffer::{BufferPool, Config, Kind};
+    use cenote_storage::DataDir;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    /// A value for which the disk had no room left the pages that it had got, and its place among 3,072 pending ones, until a restart:
+    /// then no large value could be written to the table any more.
+    #[test]
+    fn a_value_that_does_not_fit_on_the_disk_leaves_nothing() {
+        let files = MemFs::new();
+        fs::with(Arc::new(files.clone()), || {
+            let mut config = Config::new(Kind::Dram, 24 << 20);
+            config.background = false;
+            let dir = DataDir::open(Path::new("/data")).expect("data");
+            let pool = BufferPool::open(config, dir).expect("pool").0;
+            pool.storage().pages().create_space(1000).expect("space");
+            let tree = BTree::create(&pool, 1000).expect("tree");
+            files.set_capacity(Some(files.used() + (2 << 20)));
+            let value = vec![7; 8 << 20];
+            for _ in 0..3 {
+                assert!(tree.put_large(&pool, &value).is_err(), "there is no room");
+                assert_eq!(space::pending(&pool, 1000).expect("readable"), Vec::new());
+            }
+            let header = space::header(&pool, 1000).expect("readable");
+            assert!(header.free_count > 8, "some pages were made: {header:?}");
+        });
+    }
 }
