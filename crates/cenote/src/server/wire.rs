@@ -152,29 +152,33 @@ impl Wire {
 
     /// A startup packet, if it is here.
     pub fn startup_here(&mut self) -> std::result::Result<Option<Message>, End> {
-        loop {
-            match self.input.next_startup() {
-                Ok(Some(message)) => return Ok(Some(message)),
-                Ok(None) if self.fill_by(false)? => {}
-                Ok(None) => return Ok(None),
-                Err(error) => return Err(frame_lost(&error)),
-            }
-        }
+        self.here(|input| input.next_startup().map_err(|error| frame_lost(&error)))
     }
 
     /// A message of the password exchange, if it is here: a client that was not let in yet sends nothing else, which
     /// would be gathered up to 256 MiB.
     pub fn password_here(&mut self) -> std::result::Result<Option<Message>, End> {
+        self.here(
+            |input| match input.next_tag().filter(|tag| !matches!(tag, b'p' | b'X')) {
+                None => input.next_message().map_err(|error| frame_lost(&error)),
+                Some(tag) => {
+                    let text = format!("expected SASL response, got message type {tag}");
+                    Err(protocol_violation(text).fatal().into())
+                }
+            },
+        )
+    }
+
+    fn here(
+        &mut self,
+        next: impl Fn(&mut Input) -> std::result::Result<Option<Message>, End>,
+    ) -> std::result::Result<Option<Message>, End> {
         loop {
-            if let Some(tag) = self.input.next_tag().filter(|tag| !matches!(tag, b'p' | b'X')) {
-                let text = format!("expected SASL response, got message type {tag}");
-                return Err(protocol_violation(text).fatal().into());
+            if let Some(message) = next(&mut self.input)? {
+                return Ok(Some(message));
             }
-            match self.input.next_message() {
-                Ok(Some(message)) => return Ok(Some(message)),
-                Ok(None) if self.fill_by(false)? => {}
-                Ok(None) => return Ok(None),
-                Err(error) => return Err(frame_lost(&error)),
+            if !self.fill_by(false)? {
+                return Ok(None);
             }
         }
     }

@@ -133,7 +133,7 @@ pub struct Copying {
     pub rest: Option<(String, Vec<Prepared>, usize)>,
 }
 
-/// What rows are loaded into, and how far it has come.
+/// What lines are loaded into as rows, and how far it has come.
 struct Load {
     table: Arc<Table>,
     filled: Vec<usize>,
@@ -141,24 +141,6 @@ struct Load {
     format: CopyFormat,
     line: u64,
     count: u64,
-}
-
-impl Load {
-    /// Loads the lines that are whole (`last`: all).
-    fn lines(&mut self, session: &mut Session, lines: &mut Lines, last: bool) -> Result<()> {
-        let mut loader = Loader {
-            table: &self.table,
-            filled: &self.filled,
-            defaults: &self.defaults,
-            format: &self.format,
-            line: self.line,
-        };
-        let mut inserter = Inserter::into_table(&self.table, None, &[]);
-        let done = loader.lines(session, lines, last, &mut inserter);
-        self.count += inserter.count;
-        self.line = loader.line;
-        done
-    }
 }
 
 impl Session {
@@ -261,24 +243,24 @@ fn defaults(session: &Session, table: &Arc<Table>, filled: &[usize]) -> Result<V
         .collect()
 }
 
-/// Turns lines into rows.
-struct Loader<'a> {
-    table: &'a Table,
-    filled: &'a [usize],
-    defaults: &'a [(usize, Expr)],
-    format: &'a CopyFormat,
-    line: u64,
-}
+impl Load {
+    /// Loads the lines that are whole (`last`: all).
+    fn lines(&mut self, session: &mut Session, lines: &mut Lines, last: bool) -> Result<()> {
+        let table = self.table.clone();
+        let mut inserter = Inserter::into_table(&table, None, &[]);
+        let done = self.insert_lines(session, lines, last, &mut inserter);
+        self.count += inserter.count;
+        done
+    }
 
-impl Loader<'_> {
-    fn lines(
+    fn insert_lines(
         &mut self,
         session: &mut Session,
         lines: &mut Lines,
         last: bool,
         inserter: &mut Inserter<'_>,
     ) -> Result<()> {
-        while let Some(line) = lines.next(self.format, last)? {
+        while let Some(line) = lines.next(&self.format, last)? {
             self.line += 1;
             if self.line == 1 && self.format.header {
                 if self.format.header_match {
@@ -297,8 +279,7 @@ impl Loader<'_> {
 
     fn load(&self, session: &mut Session, line: &[u8], inserter: &mut Inserter<'_>) -> Result<()> {
         let text = crate::types::wire::utf8(line).map_err(|e| self.placed(e, None))?;
-        let done = self.fill(session, text, inserter.values());
-        done?;
+        self.fill(session, text, inserter.values())?;
         let mut run = Run {
             tx: &mut session.tx,
             session: &session.env,
@@ -315,7 +296,7 @@ impl Loader<'_> {
         let line = crate::types::wire::utf8(line).map_err(|e| self.placed(e, None))?;
         let mut fields = Fields {
             rest: Some(line),
-            format: self.format,
+            format: &self.format,
             scratch: String::new(),
         };
         let refuse = |text| Err(self.placed(SqlError::new(code::BAD_COPY_FORMAT, text), None));
@@ -358,10 +339,10 @@ impl Loader<'_> {
         values.resize(self.table.columns.len(), Datum::Null);
         let mut fields = Fields {
             rest: Some(line),
-            format: self.format,
+            format: &self.format,
             scratch: String::new(),
         };
-        for column in self.filled {
+        for column in &self.filled {
             let definition = &self.table.columns[*column];
             match fields.next().map_err(|e| self.placed(e, None))? {
                 None => {
@@ -393,7 +374,7 @@ impl Loader<'_> {
             session: &session.env,
             sequences: Some(&cell),
         };
-        for (column, default) in self.defaults {
+        for (column, default) in &self.defaults {
             values[*column] = default.eval(&env)?;
         }
         Ok(())
