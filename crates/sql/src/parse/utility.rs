@@ -12,7 +12,8 @@ use sqlparser::tokenizer::Token;
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub enum Utility {
-    Begin(Modes),
+    /// With its command tag.
+    Begin(&'static str, Modes),
     Commit {
         chain: bool,
     },
@@ -208,13 +209,15 @@ pub fn parse(c: &mut Cursor<'_>) -> Result<Option<Statement>> {
 }
 
 fn begin(c: &mut Cursor<'_>) -> Result<Utility> {
-    if c.eat("start") {
+    let tag = if c.eat("start") {
         c.expect("transaction")?;
+        "START TRANSACTION"
     } else {
         c.next();
         let _ = c.eat("work") || c.eat("transaction");
-    }
-    Ok(Utility::Begin(modes(c)?))
+        "BEGIN"
+    };
+    Ok(Utility::Begin(tag, modes(c)?))
 }
 
 fn modes(c: &mut Cursor<'_>) -> Result<Modes> {

@@ -105,6 +105,8 @@ pub struct Session {
     lock_timeout_ms: u64,
     /// Isolation and access mode of the next transaction.
     next_isolation: Isolation,
+    /// Isolation and access mode that the transaction had before it set any.
+    first_modes: (Isolation, bool),
     /// Whether the transaction has run a query: its isolation is settled then.
     queried: bool,
     next_read_only: bool,
@@ -162,6 +164,7 @@ impl Session {
             read_only: false,
             lock_timeout_ms: 0,
             next_isolation: Isolation::ReadCommitted,
+            first_modes: (Isolation::ReadCommitted, false),
             queried: false,
             next_read_only: false,
             statement_timeout_ms: 0,
@@ -335,6 +338,7 @@ impl Session {
                 self.env.cancel.clear();
             }
             self.env.transaction_time = wall_clock();
+            self.first_modes = (self.next_isolation, self.next_read_only);
             self.begin(self.next_isolation, self.next_read_only);
             self.state = State::Implicit;
         }
@@ -633,7 +637,7 @@ pub(crate) fn holder(pid: i32, user: &str) -> String {
 fn is_bracket(statement: &Statement) -> bool {
     matches!(
         statement,
-        Statement::Utility(Utility::Begin(_) | Utility::Commit { .. } | Utility::Rollback { .. })
+        Statement::Utility(Utility::Begin(..) | Utility::Commit { .. } | Utility::Rollback { .. })
     )
 }
 

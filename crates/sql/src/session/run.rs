@@ -365,7 +365,7 @@ fn takes_snapshot(statement: &Statement) -> bool {
     };
     match statement {
         Statement::Empty => false,
-        Statement::Utility(Begin(_) | Commit { .. } | Rollback { .. } | Savepoint(_) | Release(_) | RollbackTo(_)) => {
+        Statement::Utility(Begin(..) | Commit { .. } | Rollback { .. } | Savepoint(_) | Release(_) | RollbackTo(_)) => {
             false
         }
         Statement::Utility(SetTransaction(_) | SetSessionTransaction(_) | Set { .. } | Reset(_) | ResetAll) => false,

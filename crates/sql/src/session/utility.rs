@@ -32,7 +32,10 @@ impl Session {
         out: &mut dyn Output,
     ) -> Result<()> {
         let tag = match utility {
-            Utility::Begin(modes) => self.begin_block(*modes, out)?,
+            Utility::Begin(tag, modes) => {
+                self.begin_block(*modes, out)?;
+                tag
+            }
             Utility::Commit { chain } => return self.commit_block(*chain, out),
             Utility::Rollback { chain } => self.rollback_block(*chain, out)?,
             Utility::Savepoint(name) => {
@@ -139,7 +142,7 @@ impl Session {
         }
     }
 
-    fn begin_block(&mut self, modes: Modes, out: &mut dyn Output) -> Result<&'static str> {
+    fn begin_block(&mut self, modes: Modes, out: &mut dyn Output) -> Result<()> {
         if self.state == State::Block {
             let text = "there is already a transaction in progress";
             out.notice(&SqlError::notice(Severity::Warning, code::ACTIVE_TRANSACTION, text))?;
@@ -149,7 +152,7 @@ impl Session {
         }
         self.apply(modes)?;
         self.state = State::Block;
-        Ok("BEGIN")
+        Ok(())
     }
 
     /// Applies isolation and access mode to the running transaction.
@@ -174,11 +177,12 @@ impl Session {
             self.begin(isolation, read_only);
         }
         if let Some(read_only) = modes.read_only {
-            if self.read_only && !read_only && self.queried {
-                return Err(SqlError::new(
-                    code::ACTIVE_TRANSACTION,
-                    "transaction read-write mode must be set before any query",
-                ));
+            let text = match self.savepoints.is_empty() {
+                false => "cannot set transaction read-write mode inside a read-only transaction",
+                true => "transaction read-write mode must be set before any query",
+            };
+            if self.read_only && !read_only && (self.queried || !self.savepoints.is_empty()) {
+                return Err(SqlError::new(code::ACTIVE_TRANSACTION, text));
             }
             self.set_read_only(read_only);
         }
@@ -186,10 +190,10 @@ impl Session {
     }
 
     fn set_transaction(&mut self, modes: Modes, out: &mut dyn Output) -> Result<&'static str> {
-        match self.state {
-            State::Idle | State::Implicit if !self.several => warn_outside_block("SET TRANSACTION", out)?,
-            _ => self.apply(modes)?,
+        if !self.in_block() && !self.several {
+            warn_outside_block("SET TRANSACTION", out)?;
         }
+        self.apply(modes)?;
         Ok("SET")
     }
 
@@ -210,7 +214,7 @@ impl Session {
         if chain {
             self.require_block("COMMIT AND CHAIN")?;
         }
-        let (isolation, read_only) = (self.tx.isolation(), self.read_only);
+        let modes = self.modes_to_chain();
         let tag = match self.state {
             State::Failed => {
                 self.state = State::Idle;
@@ -230,13 +234,23 @@ impl Session {
             }
         };
         if chain {
-            self.chain(isolation, read_only);
+            self.chain(modes);
         }
         out.complete(tag)
     }
 
-    fn chain(&mut self, isolation: Isolation, read_only: bool) {
-        self.begin(isolation, read_only);
+    /// Isolation and access mode that AND CHAIN takes over. What a transaction set of them goes with its failure, as in
+    /// PostgreSQL.
+    fn modes_to_chain(&self) -> (Isolation, bool) {
+        match self.state {
+            State::Failed => self.first_modes,
+            _ => (self.tx.isolation(), self.read_only),
+        }
+    }
+
+    fn chain(&mut self, modes: (Isolation, bool)) {
+        self.first_modes = modes;
+        self.begin(modes.0, modes.1);
         self.before = Some(self.env.settings.clone());
         self.state = State::Block;
     }
@@ -245,7 +259,7 @@ impl Session {
         if chain {
             self.require_block("ROLLBACK AND CHAIN")?;
         }
-        let (isolation, read_only) = (self.tx.isolation(), self.read_only);
+        let modes = self.modes_to_chain();
         if !self.in_block() {
             let text = "there is no transaction in progress";
             out.notice(&SqlError::notice(Severity::Warning, code::NO_ACTIVE_TRANSACTION, text))?;
@@ -253,7 +267,7 @@ impl Session {
         self.state = State::Idle;
         self.rollback()?;
         if chain {
-            self.chain(isolation, read_only);
+            self.chain(modes);
         }
         Ok("ROLLBACK")
     }
@@ -306,7 +320,8 @@ impl Session {
 
     fn set(&mut self, name: &str, value: Option<&str>, local: bool, out: &mut dyn Output) -> Result<&'static str> {
         if name.eq_ignore_ascii_case("transaction_isolation") || name.eq_ignore_ascii_case("transaction_read_only") {
-            return self.set_transaction(modes_of(name, value.unwrap_or_default())?, out);
+            self.apply(modes_of(name, value.unwrap_or_default())?)?;
+            return Ok("SET");
         }
         if value.is_some_and(|v| v.eq_ignore_ascii_case("serializable"))
             && name.eq_ignore_ascii_case("default_transaction_isolation")
