@@ -361,6 +361,7 @@ impl Engine {
     /// Removes a space's pages and file.
     pub(crate) fn drop_space(&self, space: u32) -> Result<()> {
         self.row_numbers.lock().remove(&space);
+        self.forget_freed(space);
         if planted(Fault::DropOrder) {
             self.pool.discard_space(space)?;
         }

@@ -30,6 +30,12 @@ impl Engine {
         self.purge.freed.spaces.lock().insert(space);
     }
 
+    /// The space goes: what is known of it says nothing of the next one of its number.
+    pub(crate) fn forget_freed(&self, space: u32) {
+        self.purge.freed.spaces.lock().remove(&space);
+        self.purge.freed.fruitless.lock().remove(&space);
+    }
+
     /// Notes all tables and indexes.
     pub(super) fn note_all_freed(&self) {
         let catalog = self.catalog.current();
@@ -160,6 +166,21 @@ mod tests {
         engine.give_back_free(tree.space).expect("done");
         assert!(checked(&engine, tree).away > u64::from(PAGES / 2));
         engine.shutdown().expect("shut down");
+    }
+
+    /// What was known of a space that was dropped stayed for the life of the process, and held for the next space of its number.
+    #[test]
+    fn a_space_that_goes_is_forgotten() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let engine = engine(dir.path());
+        let tree = with_free_pages(&engine);
+        engine.note_freed(tree.space);
+        engine.purge.freed.fruitless.lock().insert(tree.space, PAGES);
+        engine.give_back_free(tree.space).expect("looked at");
+        assert_eq!(checked(&engine, tree).away, 0, "not before twice as much is free");
+        engine.drop_space(tree.space).expect("dropped");
+        assert!(engine.purge.freed.spaces.lock().is_empty());
+        assert!(engine.purge.freed.fruitless.lock().is_empty());
     }
 
     /// Where the free pages of one space could not be read, those of others were forgotten.
