@@ -54,7 +54,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         RecycleAll | RecycleFirst | LogTailKept | EmptiedPages | RingOverwrite => (Name::Crash, 60),
         TxCeiling | CommitEnd | LoserAdopted | BaseIncomplete => (Name::Crash, 60),
         EpochKept | RepairHead | Incarnation | ControlSync | NameSync => (Name::Crash, 60),
-        RowLock | WriteLock | StaleCts | EarlyAnswer | LockMoved => (Name::Transactions, 20),
+        RowLock | WriteLock | StaleCts | EarlyAnswer | LockMoved | FormerKey => (Name::Transactions, 20),
         AbortedVersion => (Name::Transactions, 40),
         BuiltOnWait | PurgeHorizon | SnapshotRecheck | LowWater | Displaced => (Name::Transactions, 40),
         LatchVersion | PageTwice | UndoneMark | EmptiedCts => (Name::Transactions, 60),

@@ -22,9 +22,10 @@
 //! | ceilings | the engine, in blocks | ids are never given twice |
 //! | origin | creation | the log: it begins there, and is a new one while it has not been beyond |
 //!
-//! Versions: 1 (16 bits of stream and 48 of position in the addresses of redo records) is refused. 2 has the same control file as 3; what
-//! rows and undo records may say of large values is new in 3, and 2 is a part of it. So 2 is opened, and becomes 3 with the
-//! first change of the control file: each start makes one before anything else is written. 3 is written.
+//! Versions: 1 (16 bits of stream and 48 of position in the addresses of redo records) is refused. 2 and 3 have the same control file as 4;
+//! what rows and undo records may say of large values is new in 3, and of rows with another primary key in 4. Each is a
+//! part of the next. So 2 and 3 are opened, and become 4 with the first change of the control file: each start makes one before
+//! anything else is written. 4 is written.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +40,7 @@ use crate::redo::{u32_at, u64_at};
 /// Words that the engine may use as it likes.
 pub const ENGINE_WORDS: usize = 64;
 /// The format of a data directory that this program writes.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 /// The oldest one that it reads, and makes a later one of.
 const FORMAT_READ: u32 = 2;
 
@@ -352,10 +353,10 @@ mod tests {
         );
     }
 
-    /// A directory of version 2 is opened. From the first change on it is one of version 3, which the programs that know only 2 refuse
-    /// since they look at both slots; a later version is refused.
+    /// A directory of version 2 or 3 is opened. From the first change on it is one of version 4, which the programs that know only
+    /// those refuse since they look at both slots; a later version is refused.
     #[test]
-    fn a_directory_of_version_2_becomes_one_of_version_3() {
+    fn a_directory_of_a_former_version_becomes_one_of_version_4() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("control");
         let put = |version: u32| {
@@ -373,16 +374,18 @@ mod tests {
             versions.sort_unstable();
             versions
         };
-        put(2);
-        let file = ControlFile::open(dir.path()).expect("opens");
-        assert_eq!(file.get().database, 7);
-        file.update(|control| control.tx_ceiling = 9).expect("written");
-        assert_eq!(versions(), [Some(2), Some(3)]);
-        drop(file);
-        assert_eq!(ControlFile::open(dir.path()).expect("opens").get().tx_ceiling, 9);
-        put(4);
+        for former in [2, 3] {
+            put(former);
+            let file = ControlFile::open(dir.path()).expect("opens");
+            assert_eq!(file.get().database, 7);
+            file.update(|control| control.tx_ceiling = 9).expect("written");
+            assert_eq!(versions(), [Some(former), Some(4)]);
+            drop(file);
+            assert_eq!(ControlFile::open(dir.path()).expect("opens").get().tx_ceiling, 9);
+        }
+        put(5);
         let error = ControlFile::open(dir.path()).err().expect("refused").to_string();
-        assert!(error.contains("format version 4"), "{error}");
+        assert!(error.contains("format version 5"), "{error}");
     }
 
     #[test]

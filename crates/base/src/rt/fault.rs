@@ -176,6 +176,8 @@ faults! {
     DropOrder = "drop-order",
     /// At repeatable read a row is locked, and given out, though it was changed behind the snapshot.
     LockMoved = "lock-moved",
+    /// A row that has got another primary key behind the snapshot is looked for under the former one.
+    FormerKey = "former-key",
     /// A page has changed and its latch is released without a new version.
     LatchVersion = "latch-version",
     /// A page is entered in the hash though another frame has it.

@@ -12,6 +12,7 @@
 
 pub(crate) mod cts;
 mod define;
+mod follow;
 mod index;
 pub(crate) mod locks;
 pub(crate) mod queue;

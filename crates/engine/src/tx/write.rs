@@ -15,6 +15,8 @@
 //! - committed behind the snapshot: at repeatable read 40001, at read committed the caller is asked about the newest version;
 //! - else: free to change, for the one that has waited for it longest (`queue`).
 //!
+//! A row that has got another primary key meanwhile is followed there, at read committed (`follow`).
+//!
 //! Before that the snapshot is asked: a row that it does not have is none to UPDATE, DELETE and row locks, whoever is making it, and
 //! one that does not meet the condition as the snapshot has it is left alone without a wait (`Tx::change`). Only ON CONFLICT
 //! and definitions mean the newest version, whatever the snapshot has (`Tx::change_newest`).
@@ -22,6 +24,7 @@
 //! Latch order: clustered leaf → undo page → space header.
 
 use super::Tx;
+use super::follow::{Found, Identity};
 use super::index::{self, NewKeys, Obstacle, Standing};
 use super::locks::{row_name, table_lock};
 use super::queue::Turn;
@@ -31,7 +34,7 @@ use crate::catalog::state::CATALOG_SPACE;
 use crate::error::{Error, Result};
 use crate::large::{self, Before, Shared, Stored};
 use crate::tree::BTree;
-use crate::undo::record::{DELETED, Kind, NewRecord, TRAILER, Trailer};
+use crate::undo::record::{DELETED, Kind, NewRecord, REINSERTED, REKEYED, TRAILER, Trailer};
 use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
@@ -66,6 +69,38 @@ struct Old<'a> {
     stored: &'a [u8],
     /// Its row.
     before: Before<'a>,
+}
+
+/// What a change makes of a row.
+enum Next<'a> {
+    Version(&'a Stored),
+    Deleted,
+    /// Deleted: it goes on under this key.
+    Rekeyed(&'a [u8]),
+}
+
+impl<'a> Next<'a> {
+    fn version(&self) -> Option<&'a Stored> {
+        match self {
+            Next::Version(new) => Some(new),
+            Next::Deleted | Next::Rekeyed(_) => None,
+        }
+    }
+
+    fn new_key(&self) -> &'a [u8] {
+        match self {
+            Next::Rekeyed(key) => key,
+            Next::Version(_) | Next::Deleted => &[],
+        }
+    }
+
+    fn flags(&self) -> u8 {
+        match self {
+            Next::Version(_) => 0,
+            Next::Deleted => DELETED,
+            Next::Rekeyed(_) => DELETED | REKEYED,
+        }
+    }
 }
 
 /// Newest version of a row.
@@ -241,13 +276,14 @@ impl Tx {
             shared: Shared::default(),
             key: row_key,
             row: &self.scratch.old,
+            new_key: &[],
         };
         let writer = self.writer.as_mut().ok_or_else(no_segment)?;
         let place = writer.prepare(&mut m, record.len())?;
         let trailer = Trailer {
             tx: own,
             undo: writer.pointer(&place),
-            flags: 0,
+            flags: if pos.found { REINSERTED } else { 0 },
         };
         self.scratch.value.clear();
         self.scratch.value.extend_from_slice(&stored.row);
@@ -313,7 +349,7 @@ impl Tx {
                 Seen::Row(_) | Seen::Unknown => {}
             }
         }
-        self.change_found(table, key, (newest, value), columns, f)
+        self.change_found(table, key, Identity::Seen, (newest, value), (columns, f))
     }
 
     /// As `change_reading`, of the newest version even where the snapshot sees none: for INSERT ... ON CONFLICT DO UPDATE, and for
@@ -328,42 +364,52 @@ impl Tx {
         self.write_table(table)?;
         let mut value = Vec::new();
         let newest = self.newest(table, key, &mut value)?;
-        self.change_found(table, key, (newest, value), columns, f)
+        self.change_found(table, key, Identity::Any, (newest, value), (columns, f))
     }
 
+    /// Changes the row of this identity, under whatever key it is found.
     fn change_found<E: From<Error>>(
         &mut self,
         table: &Table,
         key: &[u8],
-        found: (Newest, Vec<u8>),
-        columns: &Columns,
-        f: &Decide<'_, E>,
+        mut identity: Identity,
+        mut found: (Newest, Vec<u8>),
+        what: (&Columns, &Decide<'_, E>),
     ) -> std::result::Result<Changed, E> {
-        let mut turn = Turn::default();
-        let done = self.change_in_turn(table, key, found, (columns, f), &mut turn);
-        self.leave(turn, matches!(done, Ok(Changed::Done { .. })));
-        done
+        let mut key = Cow::Borrowed(key);
+        loop {
+            let mut turn = Turn::default();
+            let done = self.change_in_turn(table, (&key, identity), found, what, &mut turn);
+            self.leave(turn, matches!(done, Ok(Reached::Row(Changed::Done { .. }))));
+            match done? {
+                Reached::Row(changed) => return Ok(changed),
+                Reached::Elsewhere(new_key, landing) => (key, identity) = (Cow::Owned(new_key), landing),
+            }
+            let mut value = Vec::new();
+            found = (self.newest(table, &key, &mut value)?, value);
+        }
     }
 
     /// `newest` was found, with `value`.
     fn change_in_turn<E: From<Error>>(
         &mut self,
         table: &Table,
-        key: &[u8],
+        (key, identity): (&[u8], Identity),
         (mut newest, mut value): (Newest, Vec<u8>),
         (columns, f): (&Columns, &Decide<'_, E>),
         turn: &mut Turn,
-    ) -> std::result::Result<Changed, E> {
+    ) -> std::result::Result<Reached<Changed>, E> {
         loop {
             let wish = (LockStrength::Update, Wait::Block);
-            let (trailer, moved) = match self.settle(table, key, newest, wish, turn, &mut value)? {
+            let (trailer, moved) = match self.settle(table, (key, identity), newest, wish, turn, &mut value)? {
                 Settled::Row { trailer, moved } => (trailer, moved),
-                Settled::Gone => return Ok(Changed::Gone),
-                Settled::Skipped => return Ok(Changed::Skipped),
+                Settled::Elsewhere(key, identity) => return Ok(Reached::Elsewhere(key, identity)),
+                Settled::Gone => return Ok(Reached::Row(Changed::Gone)),
+                Settled::Skipped => return Ok(Reached::Row(Changed::Skipped)),
             };
             self.refuse_moved(moved, trailer)?;
             if trailer.deleted() {
-                return Ok(Changed::Gone);
+                return Ok(Reached::Row(Changed::Gone));
             }
             value.truncate(value.len() - TRAILER);
             let pool = &self.engine().pool;
@@ -381,13 +427,13 @@ impl Tx {
                 },
             };
             let applied = match &change {
-                Change::Skip => return Ok(Changed::Skipped),
+                Change::Skip => return Ok(Reached::Row(Changed::Skipped)),
                 Change::Keep => self.apply_lock(table, key, trailer, LockStrength::Update)?,
-                Change::Delete => self.apply(table, key, old, None, false)?,
+                Change::Delete => self.apply(table, key, old, Next::Deleted, false)?,
                 Change::Update(new) => self.apply_update(table, key, old, new)?,
             };
             match applied {
-                Applied::Done => return Ok(Changed::Done { change, before }),
+                Applied::Done => return Ok(Reached::Row(Changed::Done { change, before })),
                 Applied::Moved => {}
                 Applied::WaitFor(by) => {
                     if let Applied::Done = self.apply_lock(table, key, trailer, LockStrength::Update)? {
@@ -442,45 +488,66 @@ impl Tx {
         if !is_seen && matches!(self.version_seen(table, row, &Columns::Only([].into()))?, Seen::None) {
             return Ok(Locked::Gone);
         }
-        let mut turn = Turn::default();
-        let done = self.lock_in_turn(table, key, newest, (strength, wait), &mut turn, row);
-        // Others may share what is locked to be shared.
-        let alone = matches!(done, Ok(Locked::Row { .. })) && strength == LockStrength::Update;
-        self.leave(turn, alone);
-        if let Ok(Locked::Row { .. }) = done {
+        let done = self.lock_found(table, key, newest, (strength, wait), row)?;
+        if let Locked::Row { .. } = done {
             row.truncate(row.len() - TRAILER);
             self.reader.complete(table, row, &Columns::All)?;
             self.wait_built_on()?;
         }
-        done
+        Ok(done)
+    }
+
+    /// Locks the row that the snapshot sees under this key, under whatever key it is found.
+    fn lock_found(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        mut newest: Newest,
+        wish: (LockStrength, Wait),
+        row: &mut Vec<u8>,
+    ) -> Result<Locked> {
+        let (mut key, mut identity) = (Cow::Borrowed(key), Identity::Seen);
+        loop {
+            let mut turn = Turn::default();
+            let done = self.lock_in_turn(table, (&key, identity), newest, wish, &mut turn, row);
+            // Others may share what is locked to be shared.
+            let alone = matches!(done, Ok(Reached::Row(Locked::Row { .. }))) && wish.0 == LockStrength::Update;
+            self.leave(turn, alone);
+            match done? {
+                Reached::Row(locked) => return Ok(locked),
+                Reached::Elsewhere(new_key, landing) => (key, identity) = (Cow::Owned(new_key), landing),
+            }
+            newest = self.newest(table, &key, row)?;
+        }
     }
 
     fn lock_in_turn(
         &mut self,
         table: &Table,
-        key: &[u8],
+        (key, identity): (&[u8], Identity),
         mut newest: Newest,
         (strength, wait): (LockStrength, Wait),
         turn: &mut Turn,
         row: &mut Vec<u8>,
-    ) -> Result<Locked> {
+    ) -> Result<Reached<Locked>> {
         loop {
-            let (trailer, moved) = match self.settle(table, key, newest, (strength, wait), turn, row)? {
+            let (trailer, moved) = match self.settle(table, (key, identity), newest, (strength, wait), turn, row)? {
                 Settled::Row { trailer, moved } => (trailer, moved),
-                Settled::Gone => return Ok(Locked::Gone),
-                Settled::Skipped => return Ok(Locked::Skipped),
+                Settled::Elsewhere(key, identity) => return Ok(Reached::Elsewhere(key, identity)),
+                Settled::Gone => return Ok(Reached::Row(Locked::Gone)),
+                Settled::Skipped => return Ok(Reached::Row(Locked::Skipped)),
             };
             if self.is_own(trailer) && !self.reader.sees(trailer)? {
-                return Ok(Locked::Gone);
+                return Ok(Reached::Row(Locked::Gone));
             }
             if !planted(Fault::LockMoved) {
                 self.refuse_moved(moved, trailer)?;
             }
             if trailer.deleted() {
-                return Ok(Locked::Gone);
+                return Ok(Reached::Row(Locked::Gone));
             }
             if let Applied::Done = self.apply_lock(table, key, trailer, strength)? {
-                return Ok(Locked::Row { moved });
+                return Ok(Reached::Row(Locked::Row { moved }));
             }
             newest = self.newest(table, key, row)?;
         }
@@ -493,17 +560,18 @@ impl Tx {
     /// At repeatable read, a version behind the snapshot cannot be changed.
     fn refuse_moved(&self, moved: bool, newest: Trailer) -> Result<()> {
         if moved && self.isolation == Isolation::RepeatableRead {
-            return Err(Error::Serialization(if newest.deleted() { "delete" } else { "update" }));
+            let is_gone = newest.deleted() && !newest.rekeyed();
+            return Err(Error::Serialization(if is_gone { "delete" } else { "update" }));
         }
         Ok(())
     }
 
     /// Waits until the newest version of the row, found as `newest` with `value`, is no other transaction's, and those have had it
-    /// that waited before; gives it with its trailer.
+    /// that waited before; gives it with its trailer. A row of this identity that is not under this key any more is not waited for.
     fn settle(
         &mut self,
         table: &Table,
-        key: &[u8],
+        (key, identity): (&[u8], Identity),
         mut newest: Newest,
         (strength, wait): (LockStrength, Wait),
         turn: &mut Turn,
@@ -514,6 +582,11 @@ impl Tx {
                 Newest::Missing => return Ok(Settled::Gone),
                 Newest::InProgress(by) => Holder::Writes(by),
                 Newest::Row { trailer, moved } => match self.lock_conflict(table, key, strength) {
+                    _ if trailer.may_be_another()
+                        && let Some(settled) = self.settled_elsewhere(identity, trailer)? =>
+                    {
+                        return Ok(settled);
+                    }
                     Some(by) => Holder::Locks(by),
                     None if self.may_take(table, key, trailer, turn) => return Ok(Settled::Row { trailer, moved }),
                     None => Holder::Nobody,
@@ -531,6 +604,19 @@ impl Tx {
             }
             newest = self.newest(table, key, value)?;
         }
+    }
+
+    /// What is to be said of a row that is not under the key any more; None: it is there, or its identity does not matter.
+    #[cold]
+    fn settled_elsewhere(&self, identity: Identity, newest: Trailer) -> Result<Option<Settled>> {
+        if self.isolation == Isolation::RepeatableRead || planted(Fault::FormerKey) {
+            return Ok(None);
+        }
+        Ok(match self.reader.whereabouts(identity, newest)? {
+            Found::Here => None,
+            Found::Gone => Some(Settled::Gone),
+            Found::Elsewhere(key, landing) => Some(Settled::Elsewhere(key, landing)),
+        })
     }
 
     /// Whether a free row is this transaction's to take: its own already, or no other has waited for it longer.
@@ -681,7 +767,7 @@ impl Tx {
             table.key_of_row(new, &mut new_key)?;
         }
         if new_key != key {
-            return self.apply_move(table, key, old, new);
+            return self.apply_move(table, key, old, (new, &new_key));
         }
         let keys = index::new_keys(table, new, Some(old.before.seen))?;
         index::check_lengths(&keys, key)?;
@@ -698,7 +784,7 @@ impl Tx {
             }
         }
         let new = large::move_out(&engine, table, new, Some(old.before))?;
-        let applied = self.apply(table, key, old, Some(&new), keys.is_empty());
+        let applied = self.apply(table, key, old, Next::Version(&new), keys.is_empty());
         match applied {
             Ok(Applied::Done) => index::enter(&engine, table, &keys, key)?,
             _ => large::free(&engine.pool, table, &new.refs)?,
@@ -707,10 +793,17 @@ impl Tx {
     }
 
     /// An update that changes the primary key: the old row goes, the new one comes, with large values of its own.
-    fn apply_move(&mut self, table: &Table, key: &[u8], old: Old<'_>, new: &[u8]) -> Result<Applied> {
+    /// The record of the former says the new key, and the record of the latter follows it: so those who wanted the row find it.
+    fn apply_move(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        old: Old<'_>,
+        (new, new_key): (&[u8], &[u8]),
+    ) -> Result<Applied> {
         let new = large::bring_in(&self.engine().pool, table, new)?;
         let before = self.savepoint();
-        match self.apply(table, key, old, None, false)? {
+        match self.apply(table, key, old, Next::Rekeyed(new_key), false)? {
             Applied::Done => {}
             other => return Ok(other),
         }
@@ -724,16 +817,9 @@ impl Tx {
         }
     }
 
-    /// Gives the row another version (None: marks it deleted), if it is still the `old` one. `same_keys`: no index key changes.
-    fn apply(
-        &mut self,
-        table: &Table,
-        key: &[u8],
-        old: Old<'_>,
-        new: Option<&Stored>,
-        same_keys: bool,
-    ) -> Result<Applied> {
-        let (seen, old) = (old.trailer, old.stored);
+    /// Gives the row another version, or marks it deleted, if it is still the `old` one. `same_keys`: no index key changes.
+    fn apply(&mut self, table: &Table, key: &[u8], old: Old<'_>, next: Next<'_>, same_keys: bool) -> Result<Applied> {
+        let (seen, old, new) = (old.trailer, old.stored, next.version());
         let engine = self.engine().clone();
         let (tree, own) = (BTree { space: table.space }, self.reader.own);
         let mut m = engine.pool.mtr();
@@ -766,14 +852,14 @@ impl Tx {
             shared: new.map_or(Shared::default(), |new| new.shared),
             key,
             row: old,
+            new_key: next.new_key(),
         };
         let writer = self.writer.as_mut().ok_or_else(no_segment)?;
         let place = writer.prepare(&mut m, record.len())?;
-        let flags = if new.is_some() { 0 } else { DELETED };
         let trailer = Trailer {
             tx: own,
             undo: writer.pointer(&place),
-            flags,
+            flags: next.flags() | seen.flags & REINSERTED,
         }
         .encode();
         let adoption = large::prepare_adoption(&mut m, table, new.map_or(&[], |new| &new.refs))?;
@@ -836,8 +922,17 @@ enum Settled {
         trailer: Trailer,
         moved: bool,
     },
+    /// It goes on under this key, as the row of this identity.
+    Elsewhere(Vec<u8>, Identity),
     Gone,
     Skipped,
+}
+
+/// What was done to a row under a key.
+enum Reached<T> {
+    Row(T),
+    /// Nothing: it goes on under this key, as the row of this identity.
+    Elsewhere(Vec<u8>, Identity),
 }
 
 /// Worlds: the window in which a version is taken back under one who has copied it.

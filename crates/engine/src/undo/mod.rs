@@ -410,8 +410,7 @@ pub(crate) fn read_next(
         let used = used_of(pool, segment.number, position)?;
         if used > offset_of(position) {
             let record = read(pool, pointer(segment.number, position))?;
-            let len = record::len_of(record.key.len(), record.row.len());
-            return Ok(Some((position, position + len as u64, record)));
+            return Ok(Some((position, position + record.len() as u64, record)));
         }
         if used == 0 {
             return Ok(None);

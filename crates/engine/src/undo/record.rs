@@ -13,8 +13,9 @@
 //! 32 u64 row_tx     ┐
 //! 40 u64 row_undo   │ trailer of the previous row
 //! 48 u8  row_flags  ┘
+//! 50 u16 new_len    of a delete that is the first half of an update of the primary key: length of the row's new key; else 0
 //! 52 u32 shared     large values of the previous row that the new one has, too (`large::Shared`)
-//! 56 key, previous row
+//! 56 key, previous row, new key
 //! ```
 
 use crate::error::{Error, Result};
@@ -22,6 +23,8 @@ use crate::large::Shared;
 
 /// Bytes before the key.
 pub(crate) const HEADER: usize = 56;
+/// Offset of the new key's length.
+const AT_NEW_LEN: usize = 50;
 /// Offset of the shared large values.
 const AT_SHARED: usize = 52;
 const _: () = assert!(AT_SHARED + 4 == HEADER);
@@ -51,7 +54,7 @@ pub(crate) struct Trailer {
     pub tx: u64,
     /// Undo record of the change that made it; 0: none is left.
     pub undo: u64,
-    /// Bit 0: delete-marked.
+    /// `DELETED`, `REKEYED`, `REINSERTED`.
     pub flags: u8,
 }
 
@@ -59,6 +62,10 @@ pub(crate) struct Trailer {
 pub(crate) const TRAILER: usize = 17;
 /// Trailer flag: the row is deleted in this version.
 pub(crate) const DELETED: u8 = 1;
+/// Trailer flag, beside `DELETED`: the row goes on under another primary key. The version's undo record says which.
+pub(crate) const REKEYED: u8 = 2;
+/// Trailer flag: a deleted version lies somewhere below this one, so those below that may be of another row.
+pub(crate) const REINSERTED: u8 = 4;
 
 impl Trailer {
     /// Reads the trailer at the end of a clustered entry's value.
@@ -87,6 +94,16 @@ impl Trailer {
     pub(crate) fn deleted(self) -> bool {
         self.flags & DELETED != 0
     }
+
+    /// Whether the row goes on under another primary key.
+    pub(crate) fn rekeyed(self) -> bool {
+        self.flags & REKEYED != 0
+    }
+
+    /// Whether this version may be of another row than one below it, or its row have another key.
+    pub(crate) fn may_be_another(self) -> bool {
+        self.flags & (REKEYED | REINSERTED) != 0
+    }
 }
 
 /// A record, copied out of its page.
@@ -102,11 +119,13 @@ pub(crate) struct UndoRecord {
     pub shared: Shared,
     pub key: Vec<u8>,
     pub row: Vec<u8>,
+    /// The row's new primary key; empty: it has none.
+    pub new_key: Vec<u8>,
 }
 
-/// Length of a record with such a key and previous row.
-pub(crate) fn len_of(key: usize, row: usize) -> usize {
-    (HEADER + key + row).next_multiple_of(8)
+/// Length of a record with such a key, previous row and new key.
+fn len_of(key: usize, row: usize, new_key: usize) -> usize {
+    (HEADER + key + row + new_key).next_multiple_of(8)
 }
 
 /// What goes into a record.
@@ -120,12 +139,14 @@ pub(crate) struct NewRecord<'a> {
     pub shared: Shared,
     pub key: &'a [u8],
     pub row: &'a [u8],
+    /// Of a delete: the key under which the row goes on, if it does.
+    pub new_key: &'a [u8],
 }
 
 impl NewRecord<'_> {
     /// Length when encoded.
     pub(crate) fn len(&self) -> usize {
-        len_of(self.key.len(), self.row.len())
+        len_of(self.key.len(), self.row.len(), self.new_key.len())
     }
 
     /// Writes the record to `out` (cleared first).
@@ -144,10 +165,12 @@ impl NewRecord<'_> {
         out.extend_from_slice(&self.space.to_le_bytes());
         out.extend_from_slice(&(self.row.len() as u32).to_le_bytes());
         out.extend_from_slice(&self.before.encode());
-        out.resize(AT_SHARED, 0);
+        out.resize(AT_NEW_LEN, 0);
+        out.extend_from_slice(&(self.new_key.len() as u16).to_le_bytes());
         out.extend_from_slice(&self.shared.0.to_le_bytes());
         out.extend_from_slice(self.key);
         out.extend_from_slice(self.row);
+        out.extend_from_slice(self.new_key);
         out.resize(self.len(), 0);
     }
 }
@@ -159,11 +182,12 @@ impl UndoRecord {
         if bytes.len() < HEADER {
             return Err(bad("shorter than its header"));
         }
-        let (key_len, row_len) = (
+        let (key_len, row_len, new_len) = (
             usize::from(u16::from_le_bytes([bytes[6], bytes[7]])),
             u32_at(bytes, 28) as usize,
+            usize::from(u16::from_le_bytes([bytes[AT_NEW_LEN], bytes[AT_NEW_LEN + 1]])),
         );
-        if u32_at(bytes, 0) as usize != bytes.len() || len_of(key_len, row_len) != bytes.len() {
+        if u32_at(bytes, 0) as usize != bytes.len() || len_of(key_len, row_len, new_len) != bytes.len() {
             return Err(bad("lengths disagree"));
         }
         let kind = match bytes[4] {
@@ -188,7 +212,13 @@ impl UndoRecord {
             shared: Shared(u32_at(bytes, AT_SHARED)),
             key: bytes[HEADER..row_at].to_vec(),
             row: bytes[row_at..row_at + row_len].to_vec(),
+            new_key: bytes[row_at + row_len..row_at + row_len + new_len].to_vec(),
         })
+    }
+
+    /// Length of the record.
+    pub(crate) fn len(&self) -> usize {
+        len_of(self.key.len(), self.row.len(), self.new_key.len())
     }
 }
 
@@ -225,6 +255,7 @@ mod tests {
             shared: Shared(5),
             key: b"key",
             row: b"some row",
+            new_key: b"another key",
         };
         let mut bytes = Vec::new();
         new.encode(&mut bytes);
@@ -235,8 +266,8 @@ mod tests {
             (Kind::Update, 12, 5, 1000, before, Shared(5))
         );
         assert_eq!(
-            (read.key.as_slice(), read.row.as_slice()),
-            (&b"key"[..], &b"some row"[..])
+            (read.key.as_slice(), read.row.as_slice(), read.new_key.as_slice()),
+            (&b"key"[..], &b"some row"[..], &b"another key"[..])
         );
         for i in 0..bytes.len() {
             let mut flipped = bytes.clone();

@@ -6,6 +6,7 @@ mod common;
 mod crash;
 mod definitions;
 mod edges;
+mod follow;
 mod given_back;
 mod histories;
 mod numbers;

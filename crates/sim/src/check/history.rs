@@ -112,6 +112,20 @@ pub enum What {
         /// What it wrote; 0: it deleted the row.
         after: Tag,
     },
+    /// Asked for a row by its key, to change or lock it, and met one, maybe under another key. Noted before what was done to it.
+    Wanted {
+        /// The key asked for.
+        key: Key,
+        /// What was met; 0: no row.
+        saw: Tag,
+    },
+    /// Gave a row another key, by two writes that are noted before.
+    Rekeyed {
+        /// What stood under the former key.
+        before: Tag,
+        /// What stands under the new one.
+        after: Tag,
+    },
     /// Marked a place to return to.
     Savepoint,
     /// Returned to the last mark.
@@ -400,6 +414,8 @@ impl fmt::Display for What {
             What::Lock { key, saw, .. } => write!(f, "locked {key:?}: {}", show(*saw)),
             What::Met { key, saw } => write!(f, "left {key:?} alone: {}", show(*saw)),
             What::Write { key, before, after } => write!(f, "wrote {key:?}: {} -> {}", show(*before), show(*after)),
+            What::Wanted { key, saw } => write!(f, "wanted {key:?}, met {}", show(*saw)),
+            What::Rekeyed { before, after } => write!(f, "rekeyed {} to {}", show(*before), show(*after)),
             What::Savepoint => write!(f, "savepoint"),
             What::RolledBack => write!(f, "back to the savepoint"),
         }

@@ -9,9 +9,11 @@
 //! 7. A version that was lost with a crash was replaced, in the last statement, by transactions that were lost, too; nobody was given it
 //!    with a lock.
 //! 8. A row that was locked is written by nobody else until the transaction ends.
-//! 9. Who leaves a row alone has met a version of it that was committed, or a moment behind its snapshot without a row.
+//! 9. Who leaves a row alone has met a version of it that was committed, or no row.
+//! 10. Who asks for a row by its key meets the row that its snapshot has there, under whatever key that is by now. Where no row is met,
+//!    that one was deleted behind the snapshot.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use cenote_engine::Isolation;
 
@@ -56,6 +58,49 @@ impl Versions {
     }
 }
 
+/// Which versions are of one row, whatever its key: those that follow from one insert.
+#[derive(Debug, Default)]
+struct Lines {
+    /// The version that a version has replaced.
+    before: HashMap<Tag, Tag>,
+    /// Transactions that deleted a row, by its first version. What they took back to a savepoint counts, too.
+    ends: HashMap<Tag, Vec<usize>>,
+}
+
+impl Lines {
+    fn of(history: &History) -> Lines {
+        let mut lines = Lines::default();
+        let mut deleted = Vec::new();
+        for (number, txn) in history.txns.iter().enumerate() {
+            for op in &txn.ops {
+                match op.what {
+                    What::Write { before, after: 0, .. } => deleted.push((number, before)),
+                    What::Write { before, after, .. } if before != 0 => drop(lines.before.insert(after, before)),
+                    What::Rekeyed { before, after } => {
+                        lines.before.insert(after, before);
+                        if let Some(at) = deleted.iter().rposition(|d| *d == (number, before)) {
+                            deleted.remove(at);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for (number, tag) in deleted {
+            lines.ends.entry(lines.first(tag)).or_default().push(number);
+        }
+        lines
+    }
+
+    /// The first version of the row that has this one; 0 of none.
+    fn first(&self, mut tag: Tag) -> Tag {
+        while let Some(before) = self.before.get(&tag) {
+            tag = *before;
+        }
+        tag
+    }
+}
+
 fn newest(all: &[Version], snapshot: u64) -> Tag {
     let seen = all.partition_point(|v| v.cts <= snapshot);
     seen.checked_sub(1).map_or(0, |i| all[i].tag)
@@ -63,7 +108,7 @@ fn newest(all: &[Version], snapshot: u64) -> Tag {
 
 /// What is wrong with the transactions that are not settled yet. All their ends must be known.
 pub fn check(history: &History) -> Vec<String> {
-    let versions = Versions::of(history);
+    let (versions, lines) = (Versions::of(history), Lines::of(history));
     let mut problems = order(history);
     for (number, txn) in history.txns.iter().enumerate().skip(history.settled) {
         if txn.defines {
@@ -72,6 +117,7 @@ pub fn check(history: &History) -> Vec<String> {
         let checked = Checked {
             history,
             versions: &versions,
+            lines: &lines,
             txn,
             number,
         };
@@ -121,6 +167,7 @@ fn order(history: &History) -> Vec<String> {
 struct Checked<'h> {
     history: &'h History,
     versions: &'h Versions,
+    lines: &'h Lines,
     txn: &'h Txn,
     number: usize,
 }
@@ -195,7 +242,8 @@ impl Checked<'_> {
             What::Lock { key, saw, alone } => self.locked(op, own, *key, *saw, *alone),
             What::Met { key, saw } => self.met(op, own, *key, *saw),
             What::Write { key, before, .. } => self.wrote(op, own, *key, *before),
-            What::Savepoint | What::RolledBack => Ok(()),
+            What::Wanted { key, saw } => self.wanted(op, own, *key, *saw),
+            What::Rekeyed { .. } | What::Savepoint | What::RolledBack => Ok(()),
         }
     }
 
@@ -256,27 +304,34 @@ impl Checked<'_> {
 
     /// Rule 9. Which of several times without a row was met is not known.
     fn met(&self, op: &Op, own: &Overlay, key: Key, saw: Tag) -> Result<(), String> {
-        if let Some(expected) = own.get(key) {
-            return same(op, key, saw, expected);
+        match own.get(key) {
+            Some(expected) => same(op, key, saw, expected),
+            None => self.is_known(op, key, saw),
         }
-        let there = self.versions.at(key, op.snapshot);
-        if saw != 0 || there == 0 {
-            return self.is_known(op, key, saw);
-        }
-        let before = |txn: usize| self.history.txns[txn].asked < op.at;
-        let all = self.versions.0.get(&key).map_or(&[][..], |all| all);
-        let deleted = all.iter().any(|v| v.cts > op.snapshot && v.tag == 0 && before(v.txn));
-        let lost = || {
-            let mut lost = self.history.txns.iter().filter(|t| t.lost);
-            lost.any(|t| t.writes().get(&key).is_some_and(|(_, after)| *after == 0))
-        };
-        if deleted || (self.txn.end != End::Committed && lost()) {
+    }
+
+    /// Rule 10.
+    fn wanted(&self, op: &Op, own: &Overlay, key: Key, saw: Tag) -> Result<(), String> {
+        let there = own.get(key).unwrap_or_else(|| self.versions.at(key, op.snapshot));
+        let (wanted, met) = (self.lines.first(there), self.lines.first(saw));
+        if wanted == met || there == 0 && saw != 0 && self.could_not_know(op) {
             return Ok(());
         }
+        if saw == 0 && there != 0 {
+            let ended = |txn: &usize| {
+                let other = &self.history.txns[*txn];
+                let committed = other.end == End::Committed && other.cts > op.snapshot && other.asked < op.at;
+                *txn == self.number || committed || other.lost && self.txn.end != End::Committed
+            };
+            if self.lines.ends.get(&wanted).is_some_and(|by| by.iter().any(ended)) {
+                return Ok(());
+            }
+        }
         Err(format!(
-            "event {}: {key:?}: no row, but it was {} all the while",
+            "event {}: {key:?}: wanted the row that was {}, met {}, which is not that row",
             op.at,
-            show(there)
+            show(there),
+            show(saw)
         ))
     }
 

@@ -125,8 +125,8 @@ impl Definer {
             self.session.begin_statement();
             let new = shape.encode(table, id, tag)?;
             match self.session.modify(table, id, Change::Update(new), |_| true)? {
-                Met::Changed(before) => self.session.wrote(self.table, id, before, tag),
-                Met::Left(_) => return Err(self.session.fail(format!("{}[{id}] is gone", table.name))),
+                Met::Changed(_, before) => self.session.wrote(self.table, id, before, tag),
+                Met::Left(..) => return Err(self.session.fail(format!("{}[{id}] is gone", table.name))),
             }
         }
         Ok(())

@@ -31,10 +31,10 @@ impl From<Error> for Stop {
 
 /// What a change met.
 pub(super) enum Met {
-    /// It replaced (or kept, and locked) this version.
-    Changed(Tag),
+    /// It replaced (or kept, and locked) this version, of the row with this id.
+    Changed(i32, Tag),
     /// It left the row alone: because of this version, or because there was none.
-    Left(Tag),
+    Left(i32, Tag),
 }
 
 pub(super) type Step<T = ()> = std::result::Result<T, Stop>;
@@ -187,6 +187,12 @@ impl Session {
         self.note(What::Write { key, before, after });
     }
 
+    /// Notes what was met by one who asked for a row by its id.
+    fn wanted(&self, table: u8, id: i32, saw: Tag) {
+        let key = place(table, id);
+        self.note(What::Wanted { key, saw });
+    }
+
     fn left(&self, table: u8, id: i32, saw: Tag) {
         let key = place(table, id);
         self.note(What::Met { key, saw });
@@ -236,14 +242,15 @@ impl Session {
         let key = rows::key(&handle, id);
         match self.tx.lock_row(&handle, &key, strength, wait, &mut row)? {
             Locked::Row { .. } => {
-                let saw = self.found(&handle, id, &row)?;
+                let (found, saw) = self.followed(&handle, id, self.decode(&handle, &row)?)?;
+                self.wanted(table, id, saw);
                 self.note(What::Lock {
-                    key: place(table, id),
+                    key: place(table, found),
                     saw,
                     alone,
                 });
             }
-            Locked::Gone => self.left(table, id, 0),
+            Locked::Gone => self.wanted(table, id, 0),
             Locked::Skipped => {}
         }
         Ok(())
@@ -343,24 +350,24 @@ impl Session {
         } else {
             |_| true
         };
-        match self.modify(&handle, id, change, condition)? {
-            Met::Changed(saw) if kept => {
+        match self.modify_noted(table, id, change, condition)? {
+            Met::Changed(found, saw) if kept => {
                 // As RETURNING does, before the client sees the row.
                 self.tx.wait_built_on()?;
-                let (key, alone) = (place(table, id), true);
+                let (key, alone) = (place(table, found), true);
                 self.note(What::Lock { key, saw, alone });
             }
-            Met::Changed(before) => self.wrote(table, id, before, tag),
-            Met::Left(saw) => self.left(table, id, saw),
+            // The new version has the id that was asked for: it goes back there.
+            Met::Changed(found, before) => self.gave(table, (found, before), (id, tag)),
+            Met::Left(found, saw) => self.left(table, found, saw),
         }
         Ok(())
     }
 
     fn delete(&mut self, table: u8, id: i32) -> Step {
-        let handle = self.tables[table as usize].clone();
-        match self.modify(&handle, id, Change::Delete, |_| true)? {
-            Met::Changed(before) => self.wrote(table, id, before, 0),
-            Met::Left(saw) => self.left(table, id, saw),
+        match self.modify_noted(table, id, Change::Delete, |_| true)? {
+            Met::Changed(found, before) => self.wrote(table, found, before, 0),
+            Met::Left(found, saw) => self.left(table, found, saw),
         }
         Ok(())
     }
@@ -370,15 +377,38 @@ impl Session {
         let (handle, tag) = (self.tables[table as usize].clone(), self.next_tag());
         let to = self.draw.below(self.shared.plan.rows as u64) as i32;
         let new = self.shared.plan.shape.encode(&handle, to, tag)?;
-        match self.modify(&handle, id, Change::Update(new), |_| true)? {
-            Met::Changed(before) if to == id => self.wrote(table, id, before, tag),
-            Met::Changed(before) => {
-                self.wrote(table, id, before, 0);
-                self.wrote(table, to, 0, tag);
-            }
-            Met::Left(saw) => self.left(table, id, saw),
+        match self.modify_noted(table, id, Change::Update(new), |_| true)? {
+            Met::Changed(found, before) => self.gave(table, (found, before), (to, tag)),
+            Met::Left(found, saw) => self.left(table, found, saw),
         }
         Ok(())
+    }
+
+    /// Notes that a row was given another version, and maybe another key.
+    fn gave(&self, table: u8, (from, before): (i32, Tag), (to, after): (i32, Tag)) {
+        if from == to {
+            return self.wrote(table, from, before, after);
+        }
+        self.wrote(table, from, before, 0);
+        self.wrote(table, to, 0, after);
+        self.note(What::Rekeyed { before, after });
+    }
+
+    /// As `modify`, and notes what was met.
+    fn modify_noted(&mut self, table: u8, id: i32, change: Change, condition: impl Fn(Tag) -> bool) -> Step<Met> {
+        let handle = self.tables[table as usize].clone();
+        let met = self.modify(&handle, id, change, condition)?;
+        let (Met::Changed(_, saw) | Met::Left(_, saw)) = met;
+        self.wanted(table, id, saw);
+        Ok(met)
+    }
+
+    /// What was met by one who asked for a row by its id: at read committed the row may have got another one.
+    fn followed(&self, table: &Table, id: i32, (found, tag): (i32, Tag)) -> Step<(i32, Tag)> {
+        if found != id && self.tx.isolation() == Isolation::RepeatableRead {
+            return Err(self.fail(format!("{}[{id}] was asked for, [{found}] met", table.name)));
+        }
+        Ok((found, tag))
     }
 
     /// Changes a row where the condition holds. Half of the updates leave the text as it is, and do not look at it.
@@ -410,12 +440,14 @@ impl Session {
             })?;
         match (outcome, asked.into_inner()) {
             (_, Err(problem)) => Err(self.fail(problem)),
-            (Changed::Gone, _) => Ok(Met::Left(0)),
-            (_, Ok((found, _))) if found != id => {
-                Err(self.fail(format!("{}[{id}] was to be changed, [{found}] was", table.name)))
+            (Changed::Gone, _) => Ok(Met::Left(id, 0)),
+            (changed, Ok(met)) => {
+                let (found, tag) = self.followed(table, id, met)?;
+                Ok(match changed {
+                    Changed::Done { .. } => Met::Changed(found, tag),
+                    Changed::Skipped | Changed::Gone => Met::Left(found, tag),
+                })
             }
-            (Changed::Done { .. }, Ok((_, tag))) => Ok(Met::Changed(tag)),
-            (Changed::Skipped, Ok((_, tag))) => Ok(Met::Left(tag)),
         }
     }
 

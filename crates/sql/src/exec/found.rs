@@ -81,8 +81,12 @@ fn change_one(
         return Ok(Changed::Skipped);
     }
     let found = rows.datums()?;
-    // The row is locked: its newest version is the one that was asked about.
-    run.tx.change_newest(table, key, reads, &|newest, _| {
+    // The row is locked, maybe under a key that it got meanwhile: its newest version is the one that was asked about.
+    let mut key = key.to_vec();
+    if !table.has_hidden_key() {
+        table.key_of_row(&before, &mut key)?;
+    }
+    run.tx.change_newest(table, &key, reads, &|newest, _| {
         change_of(on, table, (newest, &found), deed)
     })
 }

@@ -63,22 +63,262 @@ fn an_upsert_does_not_meet_a_row_that_it_has_moved() {
     assert_eq!(lines(&mut session, "SELECT * FROM t"), ["1|0"]);
 }
 
+const TABLES: &str = "CREATE TABLE t (id int PRIMARY KEY, g int, v int, state text); \
+    CREATE TABLE u (id int PRIMARY KEY, w int); \
+    INSERT INTO t VALUES (1, 1, 10, 'new'), (2, 1, 20, 'new'), (3, 2, 30, 'new'); \
+    INSERT INTO u VALUES (1, 100), (2, 200)";
+
+/// What a session does first, what another one then waits with, the tag and rows that it is answered, and the table in the end.
+struct Case {
+    first: &'static str,
+    then: &'static str,
+    answer: &'static str,
+    table: &'static str,
+}
+
+/// Runs a case: in a statement of its own, or as the second one of a block.
+fn run(case: &Case, isolation: &str) -> (Result<String, String>, String) {
+    #[cfg(feature = "analytics")]
+    let database = Database::of_any_shape();
+    #[cfg(not(feature = "analytics"))]
+    let database = Database::new();
+    let engine = database.sql.engine().clone();
+    let (mut one, mut two) = (database.session(), database.session());
+    simple(&mut one, TABLES).expect("tables");
+    simple(
+        &mut two,
+        &format!("BEGIN ISOLATION LEVEL {isolation}; SELECT count(*) FROM u"),
+    )
+    .expect("a block");
+    simple(&mut one, "BEGIN").expect("begin");
+    simple(&mut one, case.first).expect(case.first);
+    let then = case.then;
+    let waiter = thread::spawn(move || {
+        let answer = simple(&mut two, then);
+        let end = if answer.is_ok() { "COMMIT" } else { "ROLLBACK" };
+        simple(&mut two, end).expect("the end");
+        answer
+            .map(|a| {
+                format!("{}: {}", a.tags.join(" "), a.lines().join(" "))
+                    .trim_end()
+                    .to_string()
+            })
+            .map_err(|e| e.code().to_string())
+    });
+    until_waiting(&engine, 1);
+    simple(&mut one, "COMMIT").expect("commit");
+    let answer = waiter.join().expect("it ends");
+    (answer, lines(&mut one, "SELECT * FROM t ORDER BY id").join(" "))
+}
+
+/// Rows whose primary key changes while a statement waits for them: the statement goes on under the new key, and with no other row.
+const REKEYED: &[Case] = &[
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1",
+        then: "UPDATE t SET v = v + 1 WHERE v < 15 RETURNING id, v",
+        answer: "UPDATE 1: 7|11",
+        table: "2|1|20|new 3|2|30|new 7|1|11|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1",
+        then: "UPDATE t SET v = v + 1 WHERE id = 1 RETURNING id, v",
+        answer: "UPDATE 0:",
+        table: "2|1|20|new 3|2|30|new 7|1|10|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1",
+        then: "UPDATE t SET v = v + 1 WHERE id < 5 RETURNING id, v",
+        answer: "UPDATE 2: 2|21 3|31",
+        table: "2|1|21|new 3|2|31|new 7|1|10|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1",
+        then: "UPDATE t SET v = v + 1 WHERE id <> 99 RETURNING id, v",
+        answer: "UPDATE 3: 7|11 2|21 3|31",
+        table: "2|1|21|new 3|2|31|new 7|1|11|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1",
+        then: "DELETE FROM t WHERE v < 15 RETURNING id",
+        answer: "DELETE 1: 7",
+        table: "2|1|20|new 3|2|30|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1",
+        then: "SELECT id, v FROM t WHERE v < 15 FOR UPDATE",
+        answer: "SELECT 1: 7|10",
+        table: "2|1|20|new 3|2|30|new 7|1|10|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1",
+        then: "SELECT id, v FROM t WHERE v < 25 ORDER BY v FOR UPDATE",
+        answer: "SELECT 2: 7|10 2|20",
+        table: "2|1|20|new 3|2|30|new 7|1|10|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1",
+        then: "SELECT id, v FROM t WHERE id = 1 FOR UPDATE",
+        answer: "SELECT 0:",
+        table: "2|1|20|new 3|2|30|new 7|1|10|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1",
+        then: "SELECT id, v FROM t WHERE v < 15 FOR SHARE",
+        answer: "SELECT 1: 7|10",
+        table: "2|1|20|new 3|2|30|new 7|1|10|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1",
+        then: "UPDATE t SET id = id + 100 WHERE v < 15 RETURNING id, v",
+        answer: "UPDATE 1: 107|10",
+        table: "2|1|20|new 3|2|30|new 107|1|10|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7, v = 50 WHERE id = 1",
+        then: "UPDATE t SET v = v + 1 WHERE v < 15 RETURNING id, v",
+        answer: "UPDATE 0:",
+        table: "2|1|20|new 3|2|30|new 7|1|50|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1; UPDATE t SET id = 8, v = 12 WHERE id = 7; UPDATE t SET v = v + 1 WHERE id = 8; UPDATE t SET id = 9 WHERE id = 8",
+        then: "UPDATE t SET v = v + 1 WHERE v < 15 RETURNING id, v",
+        answer: "UPDATE 1: 9|14",
+        table: "2|1|20|new 3|2|30|new 9|1|14|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1; UPDATE t SET v = 11 WHERE id = 7; UPDATE t SET id = 1 WHERE id = 7",
+        then: "UPDATE t SET v = v + 1 WHERE id = 1 RETURNING id, v",
+        answer: "UPDATE 1: 1|12",
+        table: "1|1|12|new 2|1|20|new 3|2|30|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1; DELETE FROM t WHERE id = 7",
+        then: "UPDATE t SET v = v + 1 WHERE v < 15 RETURNING id, v",
+        answer: "UPDATE 0:",
+        table: "2|1|20|new 3|2|30|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1; DELETE FROM t WHERE id = 7; INSERT INTO t VALUES (7, 0, 0, 'other')",
+        then: "UPDATE t SET v = v + 1 WHERE v < 15 RETURNING id, v",
+        answer: "UPDATE 0:",
+        table: "2|1|20|new 3|2|30|new 7|0|0|other",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1; INSERT INTO t VALUES (1, 0, 0, 'other')",
+        then: "UPDATE t SET v = v + 1 WHERE v < 15 RETURNING id, v",
+        answer: "UPDATE 1: 7|11",
+        table: "1|0|0|other 2|1|20|new 3|2|30|new 7|1|11|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1; INSERT INTO t VALUES (1, 0, 0, 'other')",
+        then: "UPDATE t SET v = v + 1 WHERE id = 1 RETURNING id, v",
+        answer: "UPDATE 0:",
+        table: "1|0|0|other 2|1|20|new 3|2|30|new 7|1|10|new",
+    },
+    Case {
+        first: "DELETE FROM t WHERE id = 1; INSERT INTO t VALUES (1, 0, 0, 'other')",
+        then: "UPDATE t SET v = v + 1 WHERE id = 1 RETURNING id, v",
+        answer: "UPDATE 0:",
+        table: "1|0|0|other 2|1|20|new 3|2|30|new",
+    },
+    Case {
+        first: "DELETE FROM t WHERE id = 1; INSERT INTO t VALUES (1, 0, 0, 'other')",
+        then: "SELECT id, v FROM t WHERE id = 1 FOR UPDATE",
+        answer: "SELECT 0:",
+        table: "1|0|0|other 2|1|20|new 3|2|30|new",
+    },
+    Case {
+        first: "DELETE FROM t WHERE id = 2; UPDATE t SET id = 2 WHERE id = 1",
+        then: "UPDATE t SET v = v + 1 RETURNING id, v",
+        answer: "UPDATE 2: 2|11 3|31",
+        table: "2|1|11|new 3|2|31|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 9 WHERE id = 1; UPDATE t SET id = 1 WHERE id = 2; UPDATE t SET id = 2 WHERE id = 9",
+        then: "UPDATE t SET v = v + 1 WHERE v < 15 RETURNING id, v",
+        answer: "UPDATE 1: 2|11",
+        table: "1|1|20|new 2|1|11|new 3|2|30|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 9 WHERE id = 1; UPDATE t SET id = 1 WHERE id = 2; UPDATE t SET id = 2 WHERE id = 9",
+        then: "UPDATE t SET v = v + id RETURNING id, v",
+        answer: "UPDATE 3: 2|12 1|21 3|33",
+        table: "1|1|21|new 2|1|12|new 3|2|33|new",
+    },
+    Case {
+        first: "SAVEPOINT s; UPDATE t SET id = 7 WHERE id = 1; ROLLBACK TO s; UPDATE t SET v = 12 WHERE id = 1",
+        then: "UPDATE t SET v = v + 1 WHERE v < 15 RETURNING id, v",
+        answer: "UPDATE 1: 1|13",
+        table: "1|1|13|new 2|1|20|new 3|2|30|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1; SAVEPOINT s; UPDATE t SET id = 8 WHERE id = 7; ROLLBACK TO s",
+        then: "UPDATE t SET v = v + 1 WHERE v < 15 RETURNING id, v",
+        answer: "UPDATE 1: 7|11",
+        table: "2|1|20|new 3|2|30|new 7|1|11|new",
+    },
+];
+
+/// INSERT ... ON CONFLICT means whatever row has the key by now.
+const REKEYED_CONFLICTS: &[Case] = &[
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1",
+        then: "INSERT INTO t VALUES (1, 5, 5, 'mine') ON CONFLICT (id) DO UPDATE SET v = t.v + 1 RETURNING id, v",
+        answer: "INSERT 0 1: 1|5",
+        table: "1|5|5|mine 2|1|20|new 3|2|30|new 7|1|10|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1",
+        then: "INSERT INTO t VALUES (7, 5, 5, 'mine') ON CONFLICT (id) DO UPDATE SET v = t.v + 1 RETURNING id, v",
+        answer: "INSERT 0 1: 7|11",
+        table: "2|1|20|new 3|2|30|new 7|1|11|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1",
+        then: "INSERT INTO t VALUES (1, 5, 5, 'mine') ON CONFLICT (id) DO NOTHING RETURNING id, v",
+        answer: "INSERT 0 1: 1|5",
+        table: "1|5|5|mine 2|1|20|new 3|2|30|new 7|1|10|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 7 WHERE id = 1; INSERT INTO t VALUES (1, 0, 0, 'other')",
+        then: "INSERT INTO t VALUES (1, 5, 5, 'mine') ON CONFLICT (id) DO UPDATE SET v = t.v + 1 RETURNING id, v",
+        answer: "INSERT 0 1: 1|1",
+        table: "1|0|1|other 2|1|20|new 3|2|30|new 7|1|10|new",
+    },
+];
+
+/// The first UPDATE waited for row 1, found it deleted, and passed it over, though its transaction had only changed its key.
+#[test]
+fn a_row_that_has_got_another_key_is_followed() {
+    for case in REKEYED.iter().chain(REKEYED_CONFLICTS) {
+        let (answer, table) = run(case, "READ COMMITTED");
+        assert_eq!(
+            (answer.as_deref(), &table[..]),
+            (Ok(case.answer), case.table),
+            "{}, then {}",
+            case.first,
+            case.then
+        );
+    }
+}
+
+#[test]
+fn at_repeatable_read_a_row_with_another_key_is_40001() {
+    for case in REKEYED {
+        let (answer, _) = run(case, "REPEATABLE READ");
+        assert_eq!(
+            answer.err().as_deref(),
+            Some("40001"),
+            "{}, then {}",
+            case.first,
+            case.then
+        );
+    }
+}
+
 #[cfg(feature = "analytics")]
 mod through_queries {
     use super::*;
-
-    const TABLES: &str = "CREATE TABLE t (id int PRIMARY KEY, g int, v int, state text); \
-        CREATE TABLE u (id int PRIMARY KEY, w int); \
-        INSERT INTO t VALUES (1, 1, 10, 'new'), (2, 1, 20, 'new'), (3, 2, 30, 'new'); \
-        INSERT INTO u VALUES (1, 100), (2, 200)";
-
-    /// What a session does first, what another one then waits with, the tag and rows that it is answered, and the table in the end.
-    struct Case {
-        first: &'static str,
-        then: &'static str,
-        answer: &'static str,
-        table: &'static str,
-    }
 
     const CASES: &[Case] = &[
         Case {
@@ -172,41 +412,49 @@ mod through_queries {
         },
     ];
 
-    /// Runs a case: in a statement of its own, or as the second one of a block.
-    fn run(case: &Case, isolation: &str) -> (Result<String, String>, String) {
-        let database = Database::of_any_shape();
-        let engine = database.sql.engine().clone();
-        let (mut one, mut two) = (database.session(), database.session());
-        simple(&mut one, TABLES).expect("tables");
-        simple(
-            &mut two,
-            &format!("BEGIN ISOLATION LEVEL {isolation}; SELECT count(*) FROM u"),
-        )
-        .expect("a block");
-        simple(&mut one, "BEGIN").expect("begin");
-        simple(&mut one, case.first).expect(case.first);
-        let then = case.then;
-        let waiter = thread::spawn(move || {
-            let answer = simple(&mut two, then);
-            let end = if answer.is_ok() { "COMMIT" } else { "ROLLBACK" };
-            simple(&mut two, end).expect("the end");
-            answer
-                .map(|a| {
-                    format!("{}: {}", a.tags.join(" "), a.lines().join(" "))
-                        .trim_end()
-                        .to_string()
-                })
-                .map_err(|e| e.code().to_string())
-        });
-        until_waiting(&engine, 1);
-        simple(&mut one, "COMMIT").expect("commit");
-        let answer = waiter.join().expect("it ends");
-        (answer, lines(&mut one, "SELECT * FROM t ORDER BY id").join(" "))
-    }
+    /// As `super::REKEYED`.
+    const REKEYED: &[Case] = &[
+        Case {
+            first: "UPDATE t SET id = 7 WHERE id = 1",
+            then: "UPDATE t SET v = v + 1 WHERE g IN (SELECT id FROM u) AND v < 15 RETURNING id, v",
+            answer: "UPDATE 1: 7|11",
+            table: "2|1|20|new 3|2|30|new 7|1|11|new",
+        },
+        Case {
+            first: "UPDATE t SET id = 7 WHERE id = 1",
+            then: "UPDATE t SET v = v + 1 WHERE id IN (SELECT id FROM u) AND v < 15 RETURNING id, v",
+            answer: "UPDATE 0:",
+            table: "2|1|20|new 3|2|30|new 7|1|10|new",
+        },
+        Case {
+            first: "UPDATE t SET id = 7 WHERE id = 1",
+            then: "DELETE FROM t USING u WHERE t.g = u.id AND t.v < 15 RETURNING t.id",
+            answer: "DELETE 1: 7",
+            table: "2|1|20|new 3|2|30|new",
+        },
+        Case {
+            first: "UPDATE t SET id = 7, v = 11 WHERE id = 1",
+            then: "SELECT t.id, t.v, u.w FROM t JOIN u ON t.g = u.id WHERE t.v < 15 FOR UPDATE OF t",
+            answer: "SELECT 1: 7|11|100",
+            table: "2|1|20|new 3|2|30|new 7|1|11|new",
+        },
+        Case {
+            first: "UPDATE t SET id = 9 WHERE id = 1; UPDATE t SET id = 1 WHERE id = 2; UPDATE t SET id = 2 WHERE id = 9",
+            then: "UPDATE t SET v = v + id WHERE v < 1000 + (SELECT min(id) FROM u) RETURNING id, v",
+            answer: "UPDATE 3: 2|12 1|21 3|33",
+            table: "1|1|21|new 2|1|12|new 3|2|33|new",
+        },
+        Case {
+            first: "UPDATE t SET id = 7 WHERE id = 1; DELETE FROM t WHERE id = 7",
+            then: "DELETE FROM t WHERE g IN (SELECT id FROM u) AND v < 15 RETURNING id",
+            answer: "DELETE 0:",
+            table: "2|1|20|new 3|2|30|new",
+        },
+    ];
 
     #[test]
     fn a_row_that_has_changed_is_asked_about_again() {
-        for case in CASES {
+        for case in CASES.iter().chain(REKEYED) {
             let (answer, table) = run(case, "READ COMMITTED");
             assert_eq!(
                 (answer.as_deref(), &table[..]),
@@ -219,7 +467,7 @@ mod through_queries {
 
     #[test]
     fn at_repeatable_read_it_is_40001() {
-        for case in CASES {
+        for case in CASES.iter().chain(REKEYED) {
             let (answer, _) = run(case, "REPEATABLE READ");
             assert_eq!(answer.err().as_deref(), Some("40001"), "{}", case.then);
         }
