@@ -139,18 +139,28 @@ pub(crate) enum State {
     Claimed = 2,
 }
 
-fn read_ranges(page: impl PageRead) -> Vec<Away> {
-    let count = (page.u32(AT_RANGES) as usize).min(RANGES);
+/// The header's ranges. Errors: more than a header holds, or one that leaves the space.
+fn read_ranges(space: u32, page: impl PageRead) -> Result<Vec<Away>> {
+    let corrupt = |what| Error::corrupt(header_page(space), what);
+    let (count, high_water) = (page.u32(AT_RANGES) as usize, page.u32(AT_HIGH_WATER));
+    if count > RANGES {
+        return Err(corrupt(
+            "the space header names more ranges of free pages than it has room for",
+        ));
+    }
     let range = |i: usize| {
         let (first, word) = (page.u32(AT_RANGE + RANGE * i), page.u32(AT_RANGE + RANGE * i + 4));
-        Away {
-            pages: first..first.saturating_add(word & ((1 << STATE_SHIFT) - 1)),
-            state: match word >> STATE_SHIFT {
-                0 => State::Given,
-                1 => State::Going,
-                _ => State::Claimed,
-            },
+        let pages = first..first.saturating_add(word & ((1 << STATE_SHIFT) - 1));
+        let state = match word >> STATE_SHIFT {
+            0 => State::Given,
+            1 => State::Going,
+            2 => State::Claimed,
+            _ => return Err(corrupt("a range of free pages is in a state that does not exist")),
+        };
+        if first <= ROOT || pages.end > high_water {
+            return Err(corrupt("a range of free pages leaves the space"));
         }
+        Ok(Away { pages, state })
     };
     (0..count).map(range).collect()
 }
@@ -159,9 +169,9 @@ fn read_ranges(page: impl PageRead) -> Vec<Away> {
 pub(crate) fn header_and_ranges(pool: &Pool, space: u32) -> Result<(SpaceHeader, Vec<Away>)> {
     loop {
         let guard = pool.optimistic(header_page(space))?;
-        let read = (read_header(space, guard.view()), read_ranges(guard.view()));
+        let read = read_header(space, guard.view()).and_then(|header| Ok((header, read_ranges(space, guard.view())?)));
         if guard.valid() {
-            return Ok((read.0?, read.1));
+            return read;
         }
         cenote_base::rt::relax();
     }
@@ -195,7 +205,7 @@ pub(crate) struct SpaceLatch {
 pub(crate) fn latch(m: &mut Mtr<'_>, space: u32) -> Result<SpaceLatch> {
     let h = m.exclusive(header_page(space))?;
     let header = read_header(space, m.view(h))?;
-    let ranges = read_ranges(m.view(h));
+    let ranges = read_ranges(space, m.view(h))?;
     Ok(SpaceLatch {
         h,
         space,
@@ -300,7 +310,8 @@ impl SpaceLatch {
         bytes[8..12].copy_from_slice(&self.header.free_count.to_le_bytes());
         bytes[12..].copy_from_slice(&self.header.kept_head.to_le_bytes());
         m.write(self.h, AT_HIGH_WATER, &bytes);
-        if read_ranges(m.view(self.h)) != self.ranges {
+        let stored = read_ranges(self.space, m.view(self.h));
+        if !stored.is_ok_and(|stored| stored == self.ranges) {
             self.store_ranges(m);
         }
     }
@@ -352,5 +363,46 @@ pub(crate) fn pending(pool: &Pool, space: u32) -> Result<Vec<(usize, u32)>> {
             return Ok(found);
         }
         cenote_base::rt::relax();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::indexed;
+
+    /// A count of ranges beyond the header's room was cut down to it in silence, and a range was believed wherever it lay: pages in use
+    /// would have been made anew.
+    #[test]
+    fn a_header_with_ranges_that_cannot_be_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (engine, table) = indexed(dir.path());
+        let high_water = header(&engine.pool, table.space).expect("a header").high_water;
+        let put = |count: u64, first: u32, pages: u32| {
+            let mut m = engine.pool.mtr();
+            let h = m.exclusive(header_page(table.space)).expect("latched");
+            m.write(h, AT_RANGES, &count.to_le_bytes());
+            m.write(h, AT_RANGE, &[first.to_le_bytes(), pages.to_le_bytes()].concat());
+            m.commit();
+        };
+        let damaged = [
+            (RANGES as u64 + 1, 0, 0),
+            (u64::from(u32::MAX), 0, 0),
+            (1, ROOT, 1),
+            (1, high_water, 1),
+            (1, ROOT + 1, (1 << STATE_SHIFT) - 1),
+            (1, high_water, 3 << STATE_SHIFT),
+        ];
+        for (count, first, pages) in damaged {
+            put(count, first, pages);
+            let name = format!("{count} ranges, {first}: {pages:x}");
+            let chosen = sweep::choose(&engine.pool, table.space, vec![5..6]);
+            assert!(matches!(chosen, Err(Error::Corrupt { .. })), "{name}");
+            let latched = latch(&mut engine.pool.mtr(), table.space).map(drop);
+            assert!(matches!(latched, Err(Error::Corrupt { .. })), "{name}");
+        }
+        put(0, 0, 0);
+        assert!(sweep::choose(&engine.pool, table.space, vec![5..6]).is_ok());
+        engine.shutdown().expect("shut down");
     }
 }
