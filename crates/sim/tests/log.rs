@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fs::faulty::MemFs;
+use cenote_base::rt::mark::{self, Aim, Mark};
 use cenote_base::rt::{self, Mutex, Nanos, fs};
 use cenote_base::{Lsn, PageId, RecordAddr};
 use cenote_fabric::{Identity, Region, RegionOptions};
-use cenote_sim::{explore, run, seeds};
+use cenote_sim::{Exit, Pace, Topology, World, explore, run, seeds};
 use cenote_storage::redo::{GroupBuilder, GroupKind};
 use cenote_storage::{FIRST_LSN, Log, LogOptions, RING_HEADER, RING_MIN, RingPlace, RingUse, Survive};
 
@@ -187,6 +188,52 @@ fn append_noting(log: &Log, noted: &AtomicU64) {
     let mut hook = |end: Lsn, _: &mut [u8]| noted.as_raw().store(end.raw(), Ordering::SeqCst);
     log.append(builder.finish().expect("short"), Some(&mut hook))
         .expect("appended");
+}
+
+/// The lead, and a commit that builds on another, gave their turns away for as long as the thread that copies redo had lost its
+/// processor: one of theirs burnt, and in a world of 120 million steps all of them used up. They nap, and are not much late for it.
+#[test]
+fn redo_whose_thread_stands_still_is_waited_for_in_naps() {
+    let lead = waited_for_redo_that_stands_still(|log, end| log.wait_durable(end).expect("durable"));
+    let builds = waited_for_redo_that_stands_still(|log, end| log.wait_complete(end).expect("whole"));
+    for (time, steps) in [lead, builds] {
+        assert!((STANDS.0..STANDS.0 * 11 / 10).contains(&time.0), "waited for {time}");
+        assert!(steps < 30_000, "{steps} steps, of which 40,000 turns given away");
+    }
+}
+
+/// How long a thread copies redo: it looks at its clock a thousand times meanwhile.
+const STANDS: Nanos = Nanos::from_millis(20);
+
+/// How long the wait took, and the steps of the whole world (seed 1), in which two threads have a processor each.
+fn waited_for_redo_that_stands_still(wait: fn(&Log, Lsn)) -> (Nanos, u64) {
+    let world = World::new(1, Pace::Project, Topology::hosts(1, 2)).expect("possible");
+    mark::aim(Some(Aim {
+        at: Mark::GroupReserved,
+        one_in: 1,
+        most: STANDS,
+        until: Some(Mark::DirtyEvicted),
+    }));
+    let took = Arc::new(AtomicU64::new(0));
+    let theirs = took.clone();
+    let outcome = world.run(|w| {
+        let process = w.process(0, "one", move || {
+            let log = Arc::new(open(&region(), false, false).0);
+            let place = Arc::new(AtomicU64::new(0));
+            let (its, noted) = (log.clone(), place.clone());
+            let writer = rt::spawn("writer", move || append_noting(&its, &noted));
+            while place.load(Ordering::SeqCst) == 0 {
+                rt::yield_now();
+            }
+            let began = rt::now();
+            wait(&log, Lsn::from_raw(place.load(Ordering::SeqCst)));
+            theirs.store(rt::now().since(began).0, Ordering::SeqCst);
+            writer.join().expect("no panic");
+        });
+        assert_eq!(process.join(), Exit::Returned);
+    });
+    mark::aim(None);
+    (Nanos(took.load(Ordering::SeqCst)), outcome.steps)
 }
 
 #[test]

@@ -63,6 +63,18 @@ fn slots_are_distinct_dense_and_recycled() {
     }
 }
 
+/// Turns that were given away were as many as fit into the time.
+#[test]
+fn a_long_wait_naps() {
+    let (end, mut spin, mut turns) = (now() + Nanos::from_millis(40), Spin::new(), 0);
+    while now() < end {
+        spin.wait();
+        turns += 1;
+    }
+    // 6 pauses, 64 turns given away, 6 naps that double, and then one in 1.28 ms.
+    assert!(turns <= 6 + 64 + 6 + 33, "{turns} turns");
+}
+
 #[test]
 fn locals_are_kept_by_slot() {
     let local: Arc<Local<AtomicU64>> = Arc::default();

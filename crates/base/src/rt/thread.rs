@@ -1,6 +1,6 @@
 //! Starting threads, waiting for their results, and spinning politely.
 
-use super::{Event, Join, Mutex, entered, os, relax, seamed, yield_now};
+use super::{Event, Join, Mutex, Nanos, entered, os, relax, seamed, sleep, yield_now};
 use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -84,7 +84,7 @@ pub fn try_spawn<T: Send + 'static>(
     Ok(JoinHandle { outcome, thread })
 }
 
-/// A spinning loop's patience: pauses that double, then turns given away.
+/// A spinning loop's patience: pauses that double, then turns given away, then, in a loop that calls [`Spin::wait`], naps that double.
 ///
 /// ```
 /// # use cenote_base::rt::{Spin, atomic::{AtomicBool, Ordering}};
@@ -100,6 +100,11 @@ pub struct Spin(u32);
 impl Spin {
     /// Turns before the processor is given away.
     const PAUSES: u32 = 6;
+    /// Turns given away before the first nap: together some 50 us, longer than nearly all waits whose other side has its processor.
+    const GIVEN: u32 = 64;
+    /// The first nap, and how often naps double: up to 1.28 ms.
+    const NAP: Nanos = Nanos::from_micros(20);
+    const DOUBLINGS: u32 = 6;
 
     /// Fresh.
     pub const fn new() -> Self {
@@ -116,6 +121,21 @@ impl Spin {
         } else {
             yield_now();
         }
+    }
+
+    /// One turn of a loop that waits for another thread's next few steps. That thread may have lost its processor in the middle of
+    /// them: then this one naps, and does not burn its own for as long. No nap is much longer than the wait before it, so the
+    /// wait is at most about twice as long as it had to be.
+    pub fn wait(&mut self) {
+        let naps = match self.0.checked_sub(Self::PAUSES) {
+            Some(given) => given.checked_sub(Self::GIVEN),
+            None => return self.turn(),
+        };
+        match naps {
+            Some(naps) => sleep(Nanos(Self::NAP.0 << naps)),
+            None => yield_now(),
+        }
+        self.0 = (self.0 + 1).min(Self::PAUSES + Self::GIVEN + Self::DOUBLINGS);
     }
 
     /// Whether patience is out, and sleeping is better than another turn.

@@ -306,7 +306,7 @@ impl super::Core {
     }
 
     /// The end of the complete groups from `from` on that end at `reach` at the latest. Groups before `target` that are not
-    /// complete yet are waited for: they are being copied this moment.
+    /// complete yet are waited for: they are being copied this moment, unless their thread has lost its processor.
     fn complete_up_to(&self, from: Lsn, target: Lsn, reach: Lsn, flusher: &mut Flusher) -> Result<Lsn> {
         let (mut at, mut tail) = (from, self.tail());
         let mut spin = rt::Spin::new();
@@ -315,9 +315,10 @@ impl super::Core {
                 if at >= target {
                     break;
                 }
-                spin.turn();
+                spin.wait();
                 continue;
             };
+            spin = rt::Spin::new();
             if header.end() > reach {
                 break;
             }
@@ -343,8 +344,9 @@ impl super::Core {
                     // Seen complete here, it must be so in memory that outlives the host before anything that builds on it.
                     self.ring.persist_state(at);
                     at = header.end();
+                    spin = rt::Spin::new();
                 }
-                Ok(None) => spin.turn(),
+                Ok(None) => spin.wait(),
                 // Durable meanwhile, and written over.
                 Err(_) if self.durable() > at => {}
                 Err(error) => return Err(error),
