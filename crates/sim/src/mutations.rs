@@ -66,6 +66,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         StaleCache | LostFlush | HeatComparison | MoveFence => (Name::Pool, 60),
         GrantFence | GrantConfirm | EpochSame | BookUnwritten => (Name::Grants, 60),
         LeadMargin => (Name::Leaders, 60),
+        PortalView | UpsertAttempt | WhereAgain | ReturningWait => (Name::Sql, 40),
         StalledCommit | StalledLook => return None,
     })
 }

@@ -92,6 +92,11 @@ fn grants_of_the_pool() {
 }
 
 #[test]
+fn sessions_of_sql() {
+    explore(Name::Sql, 6);
+}
+
+#[test]
 fn leaders_of_the_pool() {
     explore(Name::Leaders, 60);
 }

@@ -210,6 +210,14 @@ faults! {
     BookUnwritten = "book-unwritten",
     /// A manager that leads uses its lease to the end by its own clock.
     LeadMargin = "lead-margin",
+    /// A suspended portal takes a new snapshot when it goes on.
+    PortalView = "portal-view",
+    /// An upsert that tries again believes what its first attempt found about the condition.
+    UpsertAttempt = "upsert-attempt",
+    /// An UPDATE or DELETE does not ask its condition again of the row's newer version.
+    WhereAgain = "where-again",
+    /// RETURNING gives the row as it was made of the version before the wait.
+    ReturningWait = "returning-wait",
 }
 
 impl Fault {

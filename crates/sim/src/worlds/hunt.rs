@@ -59,7 +59,7 @@ fn windows(world: Name) -> Vec<Window> {
     use Mark::*;
     let more: &[Window] = match world {
         Name::Crash => &[IN_THE_LOG[0], IN_THE_LOG[1], (ListChanging, None), (FrameFound, None)],
-        Name::Transactions => &[
+        Name::Transactions | Name::Sql => &[
             (SnapshotRead, Some(Purged)),
             (SnapshotRead, Some(Purged)),
             (SnapshotPublished, Some(Purged)),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
 use cenote_engine::{Direction, Engine, EngineOptions, Error, Isolation, KeyRange, MemoryKind, Result, Survive};
+use cenote_sql::Sql;
 
 use super::backup;
 use super::definer::Definer;
@@ -13,6 +14,7 @@ use super::plan::{Draw, Name};
 use super::rows::{self, DEFINED, Path, place};
 use super::session::Session;
 use super::shared::Shared;
+use super::sql;
 use crate::check::durable::{self, Rows};
 use crate::check::{adya, serial};
 
@@ -65,9 +67,12 @@ fn try_live(shared: &Arc<Shared>, site: &Site) -> Result<()> {
     shared.set_stage("at work");
     shared.set_ready();
     let mut draw = Draw(rt::random());
-    let mut sessions: Vec<_> = (0..shared.plan.sessions + shared.plan.definers)
-        .map(|number| start(shared, &engine, number, site.life))
-        .collect();
+    let mut sessions: Vec<_> = match shared.plan.name {
+        Name::Sql => start_sql(shared, &engine, site.life),
+        _ => (0..shared.plan.sessions + shared.plan.definers)
+            .map(|number| start(shared, &engine, number, site.life))
+            .collect(),
+    };
     sessions.extend(site.far.is_some().then(|| start_tender(shared, &engine)));
     let often = matches!(shared.plan.name, Name::Crash | Name::Tiered);
     if shared.plan.rot || shared.plan.calm || shared.plan.name == Name::Backup || draw.one_in(if often { 2 } else { 3 })
@@ -134,6 +139,10 @@ fn open(shared: &Shared, site: &Site) -> Result<Arc<Engine>> {
 }
 
 fn make_tables(shared: &Shared, engine: &Arc<Engine>) -> Result<()> {
+    if shared.plan.name == Name::Sql {
+        sql::make_tables(shared, engine).unwrap_or_else(|error| shared.fail(format!("the tables: {error}")));
+        return Ok(());
+    }
     let mut tx = engine.begin(Isolation::ReadCommitted);
     for table in 0..shared.plan.tables {
         if tx.table(&rows::name(table))?.is_none() {
@@ -141,6 +150,20 @@ fn make_tables(shared: &Shared, engine: &Arc<Engine>) -> Result<()> {
         }
     }
     tx.commit()
+}
+
+fn start_sql(shared: &Arc<Shared>, engine: &Arc<Engine>, life: usize) -> Vec<rt::JoinHandle<()>> {
+    let all = Sql::new(engine.clone(), None);
+    let start = |number| {
+        let (shared, all) = (shared.clone(), all.clone());
+        rt::spawn("session", move || {
+            match sql::Session::new(&shared, &all, number, life) {
+                Ok(session) => session.run(),
+                Err(error) => shared.fail(format!("session {number}: {error}")),
+            }
+        })
+    };
+    (0..shared.plan.sessions).map(start).collect()
 }
 
 fn start(shared: &Arc<Shared>, engine: &Arc<Engine>, number: usize, life: usize) -> rt::JoinHandle<()> {
@@ -301,6 +324,10 @@ fn judge(shared: &Shared, found: &Rows, when: &str) {
 /// All rows of a new snapshot, by table and by each index.
 pub(super) fn found(shared: &Shared, engine: &Arc<Engine>) -> Result<std::result::Result<Rows, String>> {
     let tx = engine.begin(Isolation::ReadCommitted);
+    if shared.plan.name == Name::Sql {
+        let found = sql::found(shared, engine);
+        return Ok(found.unwrap_or_else(|error| Err(format!("{} {error}", error.code()))));
+    }
     let mut all = Rows::new();
     let defined = DEFINED..DEFINED + shared.plan.definers as u8;
     for number in (0..shared.plan.tables).chain(defined) {

@@ -24,6 +24,7 @@ pub mod rows;
 mod scene;
 mod session;
 mod shared;
+mod sql;
 mod story;
 
 pub use plan::{Draw, Grants, Limits, Name, Plan, Pods, Tier};

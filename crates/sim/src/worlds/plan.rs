@@ -38,11 +38,13 @@ pub enum Name {
     Backup,
     /// Several managers of the memory pool, of which one leads by a lease at etcd.
     Leaders,
+    /// Sessions of SQL.
+    Sql,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: [Name; 12] = [
+    pub const ALL: [Name; 13] = [
         Name::Transactions,
         Name::Ddl,
         Name::Crash,
@@ -55,6 +57,7 @@ impl Name {
         Name::Grants,
         Name::Backup,
         Name::Leaders,
+        Name::Sql,
     ];
 
     /// As on the command line.
@@ -71,6 +74,7 @@ impl Name {
             Name::Pool => "pool",
             Name::Grants => "grants",
             Name::Leaders => "leaders",
+            Name::Sql => "sql",
             Name::Backup => "backup",
         }
     }
@@ -92,6 +96,9 @@ impl Name {
             }
             Name::Pool => {
                 "a space of the memory pool over several pods: extents move, ways are cut, users, hosts and pods are lost"
+            }
+            Name::Sql => {
+                "sessions of SQL: upserts, conditions, portals in parts, savepoints, timeouts, retries; kills and power cuts"
             }
             Name::Backup => "backups are taken under load, restored beside and read; kills and power cuts",
             Name::Leaders => {
@@ -349,6 +356,7 @@ impl Plan {
             Name::Pool => drawn.in_pods(&mut draw),
             Name::Grants => drawn.with_grants(&mut draw),
             Name::Leaders => drawn.with_leaders(&mut draw),
+            Name::Sql => drawn.of_statements(limits, &mut draw),
             _ => drawn,
         };
         drawn.with_clocks()
@@ -475,6 +483,16 @@ impl Plan {
             loses: self.deaths > 0 && draw.one_in(4),
             shares: draw.one_in(3),
         });
+        self
+    }
+
+    /// Few rows, which many want, and statements in place of the engine's calls.
+    fn of_statements(mut self, limits: Limits, draw: &mut Draw) -> Plan {
+        self.rows = draw.of(&[3, 6, 12, 40]).min(limits.rows.max(1));
+        self.tables = self.tables.min(2);
+        self.statements = draw.of(&[2, 4, 8]).min(limits.statements.max(1));
+        self.reading = draw.of(&[20, 40, 60]);
+        self.transactions = self.transactions / 2 + 1;
         self
     }
 

@@ -454,8 +454,10 @@ fn death(plan: &Plan, draw: &mut Draw) -> Death {
         (Name::DeviceLoss, 6) => Death::Order,
         (Name::Tiered, 0..3) => Death::PowerCut,
         (Name::Tiered, 3) => Death::Order,
-        (Name::Crash, 0..4) | (Name::Transactions | Name::Ddl | Name::Disk | Name::Backup, 1..3) => Death::PowerCut,
-        (Name::Transactions | Name::Ddl | Name::Disk | Name::Backup, 0) => Death::Order,
+        (Name::Crash, 0..4) | (Name::Transactions | Name::Ddl | Name::Disk | Name::Backup | Name::Sql, 1..3) => {
+            Death::PowerCut
+        }
+        (Name::Transactions | Name::Ddl | Name::Disk | Name::Backup | Name::Sql, 0) => Death::Order,
         _ => Death::Kill,
     }
 }

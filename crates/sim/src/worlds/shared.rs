@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::backup::Copy;
 use super::plan::Plan;
 use super::scene;
+use super::sql::Counters;
 use crate::check::History;
 
 /// Counts of what a world went through, by name.
@@ -47,6 +48,7 @@ pub struct Shared {
     ended: AtomicU64,
     stage: Mutex<&'static str>,
     copies: Mutex<Vec<Copy>>,
+    counters: Mutex<Counters>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -70,12 +72,18 @@ impl Shared {
             ended: AtomicU64::new(0),
             stage: Mutex::default(),
             copies: Mutex::default(),
+            counters: Mutex::default(),
         }
     }
 
     /// What was noted.
     pub fn history(&self) -> MutexGuard<'_, History> {
         lock(&self.history)
+    }
+
+    /// What the world of SQL knows of versions.
+    pub(super) fn counters(&self) -> MutexGuard<'_, Counters> {
+        lock(&self.counters)
     }
 
     /// Notes that something is wrong.

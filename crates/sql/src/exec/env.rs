@@ -4,11 +4,11 @@ use crate::error::Result;
 use crate::settings::{Settings, Zone};
 use crate::types::datetime::EPOCH_DAYS;
 use crate::types::text::TextContext;
+use cenote_base::rt;
 use cenote_engine::{Account, CancelFlag, Error};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The session as expressions see it.
 pub struct SessionEnv {
@@ -72,8 +72,5 @@ impl SessionEnv {
 
 /// Microseconds since 2000-01-01 UTC, now.
 pub fn wall_clock() -> i64 {
-    let since_1970 = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| d.as_micros() as i64);
-    since_1970 - EPOCH_DAYS * crate::types::datetime::DAY
+    rt::wall_micros() - EPOCH_DAYS * crate::types::datetime::DAY
 }

@@ -15,8 +15,9 @@ use crate::plan::Plan;
 use crate::plan::access::{Access, Path, push_equal, tree_columns};
 use crate::plan::dml::{Conflict, DeletePlan, InsertPlan, Source, Target, UpdatePlan, Upsert};
 use crate::types::text::datum_text;
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_engine::{Change, Changed, Columns, Datum, DatumRef, Insert, Isolation, Table};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 /// Rows between two looks at the cancel flag.
 pub(super) const CANCEL_INTERVAL: u64 = 256;
@@ -156,6 +157,7 @@ impl<'p> Inserter<'p> {
         }
         let (table, values) = (self.table, &self.values);
         let (params, session) = (run.params, run.session);
+        let first = Cell::new(None);
         let done = run
             .tx
             .change_newest(table, &existing, &update.reads, &|newest, _moved| -> Result<Change> {
@@ -165,7 +167,12 @@ impl<'p> Inserter<'p> {
                     session,
                     sequences: None,
                 };
-                Ok(match qualifies(update.condition.as_ref(), &env)? {
+                let mut holds = qualifies(update.condition.as_ref(), &env)?;
+                if planted(Fault::UpsertAttempt) {
+                    holds = first.get().unwrap_or(holds);
+                    first.set(Some(holds));
+                }
+                Ok(match holds {
                     false => Change::Keep,
                     true => Change::Update(changed(table, newest, &update.assignments, &env)?),
                 })
@@ -405,6 +412,7 @@ fn change_row(
 ) -> Result<bool> {
     let table = &*access.table;
     let (params, session) = (run.params, run.session);
+    let first = RefCell::new(None);
     let done = run
         .tx
         .change_reading(table, key, reads, &|newest, moved| -> Result<Change> {
@@ -415,14 +423,28 @@ fn change_row(
                 sequences: None,
             };
             let condition = if moved { access.condition.as_ref() } else { filter };
-            if !qualifies(condition, &env)? {
+            let is_believed = moved && planted(Fault::WhereAgain);
+            if !is_believed && !qualifies(condition, &env)? {
                 return Ok(Change::Skip);
             }
             Ok(match deed {
-                Deed::Update(assignments) => Change::Update(changed(table, newest, assignments, &env)?),
+                Deed::Update(assignments) => {
+                    let row = changed(table, newest, assignments, &env)?;
+                    if planted(Fault::ReturningWait) {
+                        first.borrow_mut().get_or_insert_with(|| row.clone());
+                    }
+                    Change::Update(row)
+                }
                 Deed::Delete => Change::Delete,
             })
         })?;
+    let done = match (done, first.into_inner()) {
+        (Changed::Done { before, .. }, Some(row)) => Changed::Done {
+            change: Change::Update(row),
+            before,
+        },
+        (done, _) => done,
+    };
     give_changed(run, returning, table, done, sink)
 }
 

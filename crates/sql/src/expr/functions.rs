@@ -7,6 +7,7 @@ use crate::settings;
 use crate::types::datetime::DAY;
 use crate::types::text::datum_text;
 use crate::types::{base_type, is_integer, is_string, numeric};
+use cenote_base::rt::{self, Nanos};
 use cenote_engine::{ColumnType, Datum};
 
 /// A function with its arguments, converted to what it takes.
@@ -315,7 +316,7 @@ fn sleep(seconds: &Datum, env: &Env<'_>) -> Result<()> {
             return Ok(());
         }
         env.session.check_cancel()?;
-        std::thread::sleep(std::time::Duration::from_micros(left.min(10_000) as u64));
+        rt::sleep(Nanos::from_micros(left.min(10_000) as u64));
     }
 }
 

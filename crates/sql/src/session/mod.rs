@@ -28,11 +28,12 @@ use crate::parse::template::{Template, template};
 use crate::parse::{Parsed, Statement, Utility, parse};
 use crate::settings::Settings;
 use crate::types::text::parse_datum;
+use cenote_base::rt::atomic::AtomicU64;
 use cenote_engine::{CancelFlag, Charge, Isolation, Savepoint, Tx};
 use copy::Copying;
 use extended::Portal;
 use planning::Prepared;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -113,12 +114,15 @@ pub struct Session {
     statement_timeout_ms: u64,
     /// Raised when plans become stale for a reason other than the catalog.
     epoch: u64,
+    /// The snapshot that was taken last.
+    snapshot: u64,
     texts: HashMap<String, Vec<Prepared>>,
     /// Statements by their text without literals; None: they stay in.
     templates: HashMap<String, Option<Prepared>>,
     prepared: HashMap<String, Prepared>,
     unnamed: Option<Prepared>,
-    portals: HashMap<String, Portal>,
+    /// In an order, so that a simulated session does the same each time.
+    portals: BTreeMap<String, Portal>,
     unnamed_portal: Portal,
     /// Whether a query may have been bound that has not begun.
     any_fresh: bool,
@@ -169,11 +173,12 @@ impl Session {
             next_read_only: false,
             statement_timeout_ms: 0,
             epoch: 0,
+            snapshot: 0,
             texts: HashMap::new(),
             templates: HashMap::new(),
             prepared: HashMap::new(),
             unnamed: None,
-            portals: HashMap::new(),
+            portals: BTreeMap::new(),
             unnamed_portal: Portal::default(),
             any_fresh: false,
             copying: None,
@@ -355,7 +360,9 @@ impl Session {
             self.env.cancel.clear();
         }
         self.env.statement_time = wall_clock();
-        self.take_snapshot();
+        if sees(&parsed.statement) {
+            self.take_snapshot();
+        }
         Ok(())
     }
 
@@ -365,6 +372,17 @@ impl Session {
             self.give_views();
         }
         self.tx.begin_statement();
+        self.snapshot = self.tx.snapshot();
+    }
+
+    /// Position of the log up to which the statement that took its snapshot last has seen commits. For tools and tests.
+    pub fn snapshot(&self) -> u64 {
+        self.snapshot
+    }
+
+    /// Where the timestamp of the session's last commit is noted: see [`Tx::committed_at`]. For tools and tests.
+    pub fn committed_at(&self) -> Arc<AtomicU64> {
+        self.tx.committed_at()
     }
 
     /// Before a portal goes on that has begun, or that knows its snapshot.
@@ -638,6 +656,30 @@ fn is_bracket(statement: &Statement) -> bool {
     matches!(
         statement,
         Statement::Utility(Utility::Begin(..) | Utility::Commit { .. } | Utility::Rollback { .. })
+    )
+}
+
+/// Whether a statement has a snapshot. One that only controls its transaction, or settings, has none: at repeatable read the first that
+/// does decides what the transaction sees.
+fn sees(statement: &Statement) -> bool {
+    use Utility::*;
+    !matches!(
+        statement,
+        Statement::Utility(
+            Begin(..)
+                | Commit { .. }
+                | Rollback { .. }
+                | Savepoint(_)
+                | Release(_)
+                | RollbackTo(_)
+                | SetTransaction(_)
+                | SetSessionTransaction(_)
+                | Set { .. }
+                | Show(_)
+                | ShowAll
+                | Reset(_)
+                | ResetAll
+        )
     )
 }
 

@@ -16,6 +16,10 @@ use crate::plan::access::describe;
 use crate::plan::dml::{Source, Target};
 use crate::plan::select::SelectPlan;
 use crate::plan::{Plan, Planned, computed_field};
+use cenote_base::rt::{
+    self,
+    fault::{Fault, planted},
+};
 use cenote_engine::ColumnType;
 use cenote_fabric::observe::{self, Seen};
 use std::fmt::Write as _;
@@ -106,7 +110,10 @@ impl Session {
         self.queried = true;
         let analytics = self.sql.analytics();
         if let Some(view) = &portal.view {
-            self.tx.enter_view(view);
+            match planted(Fault::PortalView) {
+                true => self.tx.begin_statement(),
+                false => self.tx.enter_view(view),
+            }
         }
         let mut run = Run {
             tx: &mut self.tx,
@@ -228,7 +235,7 @@ impl Session {
     }
 
     fn explain_analyze(&mut self, planned: &Planned) -> Result<String> {
-        let start = std::time::Instant::now();
+        let start = rt::now();
         let analytics = self.sql.analytics();
         let mut run = Run {
             tx: &mut self.tx,
@@ -241,7 +248,7 @@ impl Session {
         let (count, _) = run_plan(&mut run, planned, &mut Cursor::Start, 0, &mut Count)?;
         Ok(format!(
             "Rows: {count}; execution time: {:.3} ms",
-            start.elapsed().as_secs_f64() * 1e3
+            rt::now().since(start).raw() as f64 / 1e6
         ))
     }
 

@@ -9,24 +9,25 @@
 //! Invariants:
 //! - There is an entry for each statement that runs with a limit, and no other.
 //! - The thread names the statement that it stops; [`CancelFlag`] compares the number and sets the flag as one change.
+//! - The thread goes on where it was started: all sessions of a database run under one runtime.
 
 use super::Session;
 use crate::error::{Result, SqlError, code};
+use cenote_base::rt::{self, Condvar, Mutex, MutexGuard, Nanos};
 use cenote_engine::CancelFlag;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
 
 /// When an entry is due; a number makes it one of a kind.
-type Key = (Instant, u64);
+type Key = (Nanos, u64);
 
 #[derive(Default)]
 struct Queue {
     entries: BTreeMap<Key, (Arc<CancelFlag>, u64)>,
     last: u64,
     /// Until when the thread waits, if nobody wakes it; None: until somebody does.
-    waits_until: Option<Instant>,
+    waits_until: Option<Nanos>,
     over: bool,
 }
 
@@ -38,7 +39,7 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }
 
@@ -80,7 +81,7 @@ impl Watchdog {
         let statement = cancel.begin_statement();
         let mut queue = shared.lock();
         queue.last += 1;
-        let due = Instant::now() + Duration::from_millis(millis);
+        let due = Nanos(rt::now().raw().saturating_add(Nanos::from_millis(millis).raw()));
         let key = (due, queue.last);
         queue.entries.insert(key, (cancel.clone(), statement));
         if queue.waits_until.is_none_or(|until| due < until) {
@@ -104,7 +105,7 @@ impl Watchdog {
         if let Some(shared) = self.thread.get() {
             return Ok(shared);
         }
-        let _one = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.starting.lock();
         if self.thread.get().is_none() {
             let started = start()?;
             return Ok(self.thread.get_or_init(|| started));
@@ -125,31 +126,28 @@ impl Drop for Watchdog {
 fn start() -> io::Result<Arc<Shared>> {
     let shared = Arc::new(Shared::default());
     let its = shared.clone();
-    let builder = std::thread::Builder::new().name("statement-timeout".into());
-    builder.spawn(move || run(&its))?;
+    // It ends by itself, when `over` is set.
+    drop(rt::try_spawn("statement-timeout", move || run(&its))?);
     Ok(shared)
 }
 
 fn run(shared: &Shared) {
     let mut queue = shared.lock();
     while !queue.over {
-        let now = Instant::now();
+        let now = rt::now();
         expire_due(&mut queue, now);
         let first = queue.entries.first_key_value().map(|((due, _), _)| *due);
         // Where the entry that woke the thread has left already, it waits all the same: the next statement of its session,
         // whose time is up later, need not wake it.
         queue.waits_until = first.or(queue.waits_until.filter(|until| *until > now));
         queue = match queue.waits_until {
-            None => shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
-            Some(due) => {
-                let waited = shared.changed.wait_timeout(queue, due.saturating_duration_since(now));
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
+            None => shared.changed.wait(queue),
+            Some(due) => shared.changed.wait_timeout(queue, due.since(now)).0,
         };
     }
 }
 
-fn expire_due(queue: &mut Queue, now: Instant) {
+fn expire_due(queue: &mut Queue, now: Nanos) {
     while let Some(first) = queue.entries.first_entry() {
         if first.key().0 > now {
             break;
@@ -210,7 +208,7 @@ mod tests {
         let late = dog.watch(3_600_000, &Arc::default()).unwrap();
         let watch = dog.watch(1, &flag).unwrap();
         while !flag.is_set() || dog.watched() != 1 {
-            std::thread::sleep(Duration::from_millis(1));
+            rt::sleep(Nanos::from_millis(1));
         }
         assert!(watch.over() && !flag.is_set());
         drop(late);
