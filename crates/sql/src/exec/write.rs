@@ -139,7 +139,7 @@ impl<'p> Inserter<'p> {
             let Some(update) = &conflict.update else {
                 return refuse_unseen(run, self.table, &existing);
             };
-            if self.upsert(run, update, existing, sink)? {
+            if self.upsert(run, update, (index, existing), row, sink)? {
                 return Ok(());
             }
         }
@@ -147,8 +147,15 @@ impl<'p> Inserter<'p> {
         give(run, self.returning, self.table, row, sink)
     }
 
-    /// Updates the row that is there; false where it has gone meanwhile.
-    fn upsert(&mut self, run: &mut Run<'_>, update: &Upsert, existing: Vec<u8>, sink: &mut dyn Sink) -> Result<bool> {
+    /// Updates the row that has the key of this index which the proposed one has; false where it has gone, or has the key no more.
+    fn upsert(
+        &mut self,
+        run: &mut Run<'_>,
+        update: &Upsert,
+        (index, existing): (Option<usize>, Vec<u8>),
+        proposed: &[u8],
+        sink: &mut dyn Sink,
+    ) -> Result<bool> {
         if self.updated.contains(&existing) {
             let text = "ON CONFLICT DO UPDATE command cannot affect row a second time";
             return Err(SqlError::new(code::CARDINALITY_VIOLATION, text).with_hint(
@@ -161,6 +168,9 @@ impl<'p> Inserter<'p> {
         let done = run
             .tx
             .change_newest(table, &existing, &update.reads, &|newest, _moved| -> Result<Change> {
+                if !collide(table, index, newest, proposed)? {
+                    return Ok(Change::Skip);
+                }
                 let env = Env {
                     params,
                     input: Input::Upsert(table.layout(), newest, values),
@@ -186,7 +196,7 @@ impl<'p> Inserter<'p> {
             self.note_updated(run, existing, row)?;
             give(run, self.returning, table, row, sink)?;
         }
-        Ok(done != Changed::Gone)
+        Ok(matches!(done, Changed::Done { .. }))
     }
 
     /// The row that was updated is not to be updated again, by its former key or its new one.
@@ -199,6 +209,18 @@ impl<'p> Inserter<'p> {
         self.updated.insert(former, run.session)?;
         Ok(())
     }
+}
+
+/// Whether two rows have the same key in this index (None: they are known to have the same primary key). The row that a proposed one met
+/// may have been given another key while it was waited for, or another row may stand under its primary key.
+fn collide(table: &Table, index: Option<usize>, newest: &[u8], proposed: &[u8]) -> Result<bool> {
+    let Some(index) = index.map(|index| &table.indexes[index]) else {
+        return Ok(true);
+    };
+    let (mut has, mut wants) = (Vec::new(), Vec::new());
+    table.index_key_of_row(index, newest, &mut has)?;
+    table.index_key_of_row(index, proposed, &mut wants)?;
+    Ok(has == wants)
 }
 
 /// DO NOTHING at repeatable read: a version that the snapshot does not see is no reason to pass over this one. That it sees another

@@ -48,6 +48,42 @@ fn an_upsert_that_waits_for_another_key_keeps_its_row() {
     assert_eq!(lines(&mut one, "SELECT * FROM t"), ["1|99|1"]);
 }
 
+/// INSERT ... ON CONFLICT (a) DO UPDATE waited for the row that it had met, which was locked. That got another `a` meanwhile, or another
+/// row came to stand under its primary key: the row was updated all the same, and the proposed one not inserted. PostgreSQL
+/// looks for a conflict again.
+#[test]
+fn an_upsert_changes_no_row_that_has_lost_the_key() {
+    let kept = "UPDATE t SET v = 7 WHERE id = 1";
+    let lost = "UPDATE t SET a = 11 WHERE id = 1";
+    let another = "UPDATE t SET id = 2, a = 11 WHERE id = 1; INSERT INTO t VALUES (1, 12, 0)";
+    let elsewhere = "UPDATE t SET id = 2 WHERE id = 1; INSERT INTO t VALUES (1, 12, 0)";
+    let deleted = "DELETE FROM t WHERE id = 1; INSERT INTO t VALUES (1, 12, 0)";
+    let cases: [(&str, &str, &[&str]); 5] = [
+        (kept, "1|10|107", &["1|10|107"]),
+        (lost, "9|10|1", &["1|11|0", "9|10|1"]),
+        (another, "9|10|1", &["1|12|0", "2|11|0", "9|10|1"]),
+        (elsewhere, "2|10|100", &["1|12|0", "2|10|100"]),
+        (deleted, "9|10|1", &["1|12|0", "9|10|1"]),
+    ];
+    for (first, answer, table) in cases {
+        let database = Database::new();
+        let engine = database.sql.engine().clone();
+        let (mut one, mut two) = (database.session(), database.session());
+        simple(&mut one, "CREATE TABLE t (id int PRIMARY KEY, a int UNIQUE, v int)").expect("a table");
+        simple(&mut one, "INSERT INTO t VALUES (1, 10, 0)").expect("a row");
+        simple(&mut one, "BEGIN; SELECT 1 FROM t WHERE id = 1 FOR UPDATE").expect("locked");
+        let upsert = thread::spawn(move || {
+            let text = "INSERT INTO t VALUES (9, 10, 1) ON CONFLICT (a) DO UPDATE SET v = t.v + 100 RETURNING id, a, v";
+            lines(&mut two, text)
+        });
+        until_waiting(&engine, 1);
+        simple(&mut one, first).expect(first);
+        simple(&mut one, "COMMIT").expect("commit");
+        assert_eq!(upsert.join().expect("it ends"), [answer], "{first}");
+        assert_eq!(lines(&mut one, "SELECT * FROM t ORDER BY id"), table, "{first}");
+    }
+}
+
 /// A second row proposed for the key that DO UPDATE has just given to a row would have changed that row again.
 #[test]
 fn an_upsert_does_not_meet_a_row_that_it_has_moved() {
