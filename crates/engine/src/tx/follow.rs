@@ -12,6 +12,9 @@
 //! 3. With a mark, the versions are walked from the newest down to the one that identifies the row. The last deletion on the way is the
 //!    one that ended it under this key: it leads to another key, or the row is gone. No deletion: it is there.
 //!
+//! At repeatable read nothing is followed: the newest version is another transaction's, which is 40001. It may lie below one of the own
+//! statement, which has given the key to another of its rows: that is looked for, too.
+//!
 //! All versions of the walk are younger than the snapshot, which keeps purge from their undo records.
 
 use super::read::Reader;
@@ -69,5 +72,22 @@ impl Reader {
             }
             version = record.before;
         }
+    }
+
+    /// The version by which another transaction changed the row behind the snapshot, where this one's statement has given its key to the row
+    /// of this newest version since.
+    pub(super) fn changed_below(&self, newest: Trailer) -> Result<Option<Trailer>> {
+        let (mut version, mut other) = (newest, None);
+        while version.undo != 0 && !self.sees(version)? {
+            if version.tx != self.own {
+                other.get_or_insert(version);
+            }
+            let record = undo::read(&self.engine.pool, version.undo)?;
+            if record.kind == Kind::Insert {
+                return Ok(None);
+            }
+            version = record.before;
+        }
+        Ok(other.filter(|_| !version.deleted()))
     }
 }

@@ -606,10 +606,20 @@ impl Tx {
         }
     }
 
-    /// What is to be said of a row that is not under the key any more; None: it is there, or its identity does not matter.
+    /// What is to be said of a row that is not under the key any more; None: it is there, or its identity does not matter. At repeatable
+    /// read: 40001 where another transaction changed the row that this one's statement has put another in place of.
     #[cold]
     fn settled_elsewhere(&self, identity: Identity, newest: Trailer) -> Result<Option<Settled>> {
-        if self.isolation == Isolation::RepeatableRead || planted(Fault::FormerKey) {
+        if self.isolation == Isolation::RepeatableRead {
+            if identity == Identity::Seen
+                && self.is_own(newest)
+                && let Some(other) = self.reader.changed_below(newest)?
+            {
+                self.refuse_moved(true, other)?;
+            }
+            return Ok(None);
+        }
+        if planted(Fault::FormerKey) {
             return Ok(None);
         }
         Ok(match self.reader.whereabouts(identity, newest)? {

@@ -338,6 +338,25 @@ fn a_row_that_has_got_another_key_is_followed() {
     }
 }
 
+/// At repeatable read a statement gave a row the key of one that was deleted behind its snapshot, then came to that key for the deleted
+/// row's sake, and changed the row that it had put there a second time.
+#[test]
+fn at_repeatable_read_a_row_is_not_taken_for_one_whose_key_it_got() {
+    for behind in ["DELETE FROM t WHERE id = 3", "UPDATE t SET id = 9 WHERE id = 3"] {
+        let database = Database::new();
+        let (mut one, mut two) = (database.session(), database.session());
+        simple(&mut one, TABLES).expect("tables");
+        let block = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t";
+        simple(&mut two, block).expect("a snapshot");
+        simple(&mut one, behind).expect(behind);
+        let text = "UPDATE t SET id = CASE WHEN id = 1 THEN 3 ELSE id END, v = v + 1 RETURNING id, v";
+        let code = simple(&mut two, text)
+            .map(|answer| answer.lines())
+            .map_err(|e| e.code().to_string());
+        assert_eq!(code, Err("40001".to_string()), "{behind}");
+    }
+}
+
 #[test]
 fn at_repeatable_read_a_row_with_another_key_is_40001() {
     for case in REKEYED {
