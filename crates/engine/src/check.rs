@@ -1,7 +1,7 @@
 //! Verifying the whole database, while it runs or not.
 //!
-//! 1. Checksums of all pages in files and of the log; the buffer's frames and lists; each tree's own structure
-//!    (`tree::check`).
+//! 1. Checksums of all pages in files (but those whose blocks were given back, `given_back`) and of the log; the buffer's
+//!    frames and lists; each tree's own structure (`tree::check`).
 //! 2. Each row that a snapshot sees has its entry in every index of its table; no two such rows share a unique key.
 //! 3. Each index entry leads to a row, or to nothing: an entry that no version explains is counted, not a problem (a crash
 //!    between a row's undo and purge leaves such hints, readers verify them).
@@ -10,6 +10,7 @@
 //! 5. Undo segments: header sane, records readable from tail to end.
 
 mod chains;
+mod given_back;
 
 use crate::api::{Direction, RowBatch};
 use crate::catalog::{IndexDef, Table, state};
@@ -34,7 +35,7 @@ impl Engine {
         let pool = self.pool.check();
         report.summary.push(format!("{} frames of the buffer", pool.frames));
         report.problems.extend(pool.problems);
-        let files = self.storage.0.check()?;
+        let files = self.storage.0.check(&|id| self.is_given_back(id))?;
         let (pages, groups) = (files.pages, files.groups);
         report.summary.push(format!(
             "{pages} pages in files, {groups} redo groups from the checkpoint on"

@@ -158,6 +158,18 @@ impl CtsPages {
         Some(Past { pages, to })
     }
 
+    /// Whether the page has no number from `low_water` on.
+    pub(crate) fn is_past(&self, page: u32, low_water: u64) -> bool {
+        let made = self.made.load(Ordering::Acquire);
+        let from = self
+            .kept_from
+            .load(Ordering::Acquire)
+            .max(index_of(low_water))
+            .min(made);
+        let used = self.circle.pages(from - self.base..made - self.base);
+        page != header_page().page && !used.iter().any(|run| run.contains(&page))
+    }
+
     /// The pages of `past` are empty: they may be made anew.
     pub(crate) fn note_given_back(&self, pool: &BufferPool, past: &Past) -> Result<()> {
         let mut m = pool.mtr();

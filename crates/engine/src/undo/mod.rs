@@ -169,6 +169,14 @@ impl Segment {
         self.circle.pages(past.clone())
     }
 
+    /// Whether the page is the header, or has records between the tail and the end.
+    pub(crate) fn uses(&self, header: &SegmentHeader, page: u32) -> bool {
+        let tail = header.tail.max(self.tail.load(Ordering::Acquire));
+        let (first, last) = (self.circle.index_at(tail), self.circle.index_at(header.end.max(tail)));
+        let used = self.circle.pages(first..last + 1);
+        page == 0 || used.iter().any(|run| run.contains(&page))
+    }
+
     /// These pages are empty, and may be used anew.
     pub(crate) fn note_given_back(&self, past: Range<u64>) {
         self.kept.store(past.end, Ordering::Release);

@@ -206,7 +206,9 @@ fn rows_keep_their_identity_wherever_they_go() {
                     place.map(|id| (id, *identity)),
                     "seed {seed}, round {round}, row {id}"
                 );
-                place.map(|id| rows.get_mut(&id).unwrap().1.push('+'));
+                if let Some(id) = place {
+                    rows.get_mut(&id).unwrap().1.push('+');
+                }
             }
             late.commit().unwrap();
             drop(late);

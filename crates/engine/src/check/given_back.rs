@@ -1,0 +1,36 @@
+//! Pages whose blocks were given back to the file system.
+//!
+//! Blocks go one by one: a power cut may leave a part of a page and zeros behind it. That harms nobody, since such a page is
+//! made anew before it is read; so the check must not call it damage. What is in use is told by the space's owner, not by the
+//! page: a page in use whose blocks are lost is damage.
+
+use crate::engine::Engine;
+use crate::space::{self, State};
+use crate::tx::cts;
+use crate::undo;
+use cenote_base::PageId;
+
+impl Engine {
+    /// Whether the page is made anew before it is read. A header that cannot be read tells nothing: no.
+    pub(super) fn is_given_back(&self, id: PageId) -> bool {
+        match id.space {
+            cts::SPACE => self.cts.is_past(id.page, self.txs.low_water()),
+            space if space >= undo::SPACE_BASE => self.is_past_in_undo(space - undo::SPACE_BASE, id.page),
+            space => self.is_run_given_back(space, id.page),
+        }
+    }
+
+    fn is_past_in_undo(&self, number: u32, page: u32) -> bool {
+        let segments = self.segments.read();
+        let segment = segments.iter().find(|segment| u32::from(segment.number) == number);
+        segment.is_some_and(|segment| undo::header(&self.pool, segment.number).is_ok_and(|h| !segment.uses(&h, page)))
+    }
+
+    fn is_run_given_back(&self, space: u32, page: u32) -> bool {
+        let is_gone = |ranges: Vec<space::Away>| {
+            let mut gone = ranges.iter().filter(|away| away.state != State::Claimed);
+            gone.any(|away| away.pages.contains(&page))
+        };
+        space::header_and_ranges(&self.pool, space).is_ok_and(|(_, ranges)| is_gone(ranges))
+    }
+}
