@@ -204,6 +204,7 @@ pub mod code {
     pub const CARDINALITY_VIOLATION: &str = "21000";
     pub const STRING_TOO_LONG: &str = "22001";
     pub const OUT_OF_RANGE: &str = "22003";
+    pub const NULL_NOT_ALLOWED: &str = "22004";
     pub const DATETIME_OVERFLOW: &str = "22008";
     pub const INVALID_DATETIME: &str = "22007";
     pub const SUBSTRING_ERROR: &str = "22011";

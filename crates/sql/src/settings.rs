@@ -323,6 +323,31 @@ pub fn unknown(name: &str) -> SqlError {
     )
 }
 
+/// 0A000 for what `set_config` does not change: a transaction's own modes, and SERIALIZABLE as a default.
+///
+/// # Errors
+/// It is one of them.
+pub fn refuse_unsettable(name: &str, value: Option<&str>) -> Result<()> {
+    let is = |of: &str| name.eq_ignore_ascii_case(of);
+    if is("transaction_isolation") || is("transaction_read_only") {
+        let text = format!("set_config of {}", name.to_ascii_lowercase());
+        return Err(SqlError::unsupported(text).with_hint("Use SET TRANSACTION."));
+    }
+    refuse_serializable(name, value)
+}
+
+/// 0A000 for SERIALIZABLE as a default.
+///
+/// # Errors
+/// It is that.
+pub fn refuse_serializable(name: &str, value: Option<&str>) -> Result<()> {
+    let serializable = value.is_some_and(|v| v.trim().eq_ignore_ascii_case("serializable"));
+    if serializable && name.eq_ignore_ascii_case("default_transaction_isolation") {
+        return Err(crate::parse::serializable());
+    }
+    Ok(())
+}
+
 /// A value is kept, and copied with each change of a setting.
 fn fits(name: &str, value: &str) -> Result<()> {
     if name.len().max(value.len()) <= VALUE_BYTES_MAX {

@@ -1,11 +1,12 @@
 //! What a statement knows of its session while it is evaluated.
 
-use crate::error::Result;
-use crate::settings::{Settings, Zone};
+use crate::error::{Result, SqlError};
+use crate::settings::{self, Settings, Zone};
 use crate::types::datetime::EPOCH_DAYS;
 use crate::types::text::TextContext;
 use cenote_base::rt;
 use cenote_engine::{Account, CancelFlag, Error};
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,6 +35,16 @@ pub struct SessionEnv {
     pub memory: Arc<Account>,
     /// State of `random()`.
     pub random: Cell<u64>,
+    /// What `set_config` changes; None where it may not: the statement's end does not take changes over.
+    pub changes: RefCell<Option<SettingChanges>>,
+}
+
+/// What the calls of `set_config` in a statement change. The session takes it over when the statement has succeeded.
+pub struct SettingChanges {
+    /// What the connection began with: a value of NULL returns to it.
+    pub start: Arc<Settings>,
+    /// The settings with the changes; None before the first.
+    pub settings: Option<Settings>,
 }
 
 impl SessionEnv {
@@ -43,6 +54,33 @@ impl SessionEnv {
             zone: self.settings.zone(),
             now: self.transaction_time,
         }
+    }
+
+    /// A setting's value, by the calls of `set_config` that came before in the statement.
+    pub fn setting(&self, name: &str) -> Option<String> {
+        let changes = self.changes.borrow();
+        let changed = changes.as_ref().and_then(|c| c.settings.as_ref());
+        changed.unwrap_or(&self.settings).get(name).map(Cow::into_owned)
+    }
+
+    /// `set_config`: the value as SHOW will give it.
+    ///
+    /// # Errors
+    /// As SET; 0A000 where the statement's end does not take changes over, and for settings of the transaction.
+    pub fn set_config(&self, name: &str, value: Option<&str>, local: bool) -> Result<String> {
+        let mut changes = self.changes.borrow_mut();
+        let Some(changes) = changes.as_mut() else {
+            return Err(set_config_refused());
+        };
+        settings::refuse_unsettable(name, value)?;
+        let mut changed = changes.settings.as_ref().unwrap_or(&self.settings).clone();
+        match value {
+            Some(value) => changed.set(name, value, local)?,
+            None => changed.reset(name, &changes.start, local)?,
+        }
+        let shown = changed.get(name).map(Cow::into_owned);
+        changes.settings = Some(changed);
+        shown.ok_or_else(|| settings::unknown(name))
     }
 
     /// 57014 when another thread has asked the statement to stop.
@@ -68,6 +106,13 @@ impl SessionEnv {
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
     }
+}
+
+/// 0A000 where the end of the statement does not take over what `set_config` changes.
+#[cold]
+pub fn set_config_refused() -> SqlError {
+    SqlError::unsupported("set_config in this statement")
+        .with_hint("Use SET, or set_config in the select list of a query without FROM.")
 }
 
 /// Microseconds since 2000-01-01 UTC, now.

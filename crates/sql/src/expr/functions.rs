@@ -79,6 +79,7 @@ pub enum Function {
     CurrentDatabase,
     BackendPid,
     CurrentSetting,
+    SetConfig,
     IsInRecovery,
     Sleep,
     Md5,
@@ -87,7 +88,8 @@ pub enum Function {
 impl Function {
     /// Whether two calls in one statement may differ.
     pub fn is_volatile(self) -> bool {
-        matches!(self, Function::ClockTimestamp | Function::Random | Function::Sleep) || self.uses_sequences()
+        use Function::{ClockTimestamp, Random, SetConfig, Sleep};
+        matches!(self, ClockTimestamp | Random | SetConfig | Sleep) || self.uses_sequences()
     }
 
     /// Whether the transaction is needed to evaluate it.
@@ -101,7 +103,7 @@ impl Function {
     fn is_strict(self) -> bool {
         !matches!(
             self,
-            Function::Concat | Function::Greatest | Function::Least | Function::NullIf
+            Function::Concat | Function::Greatest | Function::Least | Function::NullIf | Function::SetConfig
         )
     }
 }
@@ -206,6 +208,7 @@ pub fn resolve(name: &str, given: &[Option<ColumnType>]) -> Option<Signature> {
         "current_setting" => {
             sig(F::CurrentSetting, &[Text], Text).or_else(|| sig(F::CurrentSetting, &[Text, Bool], Text))
         }
+        "set_config" => sig(F::SetConfig, &[Text, Text, Bool], Text),
         "pg_is_in_recovery" => sig(F::IsInRecovery, &[], Bool),
         "pg_sleep" => sig(F::Sleep, &[Float8], Text),
         _ => None,
@@ -233,6 +236,7 @@ pub fn call(call: &Call, env: &Env<'_>) -> Result<Datum> {
     match call.function {
         Function::Greatest | Function::Least => extreme(call.function == Function::Greatest, args),
         Function::NullIf => null_if(args),
+        Function::SetConfig => set_config(args, env),
         function if function.uses_sequences() => sequence(function, &args, env),
         function => match args.first() {
             None => session(function, &args, env),
@@ -283,11 +287,28 @@ fn current_setting(args: &[Datum], env: &Env<'_>) -> Result<Datum> {
     let Some(Datum::Text(name)) = args.first() else {
         return Err(unexpected());
     };
-    match env.session.settings.get(name) {
-        Some(value) => Ok(Datum::Text(value.into_owned())),
+    match env.session.setting(name) {
+        Some(value) => Ok(Datum::Text(value)),
         None if args.get(1) == Some(&Datum::Bool(true)) => Ok(Datum::Null),
         None => Err(settings::unknown(name)),
     }
+}
+
+/// As SET (with TRUE, SET LOCAL), a value of NULL as RESET; the answer is what SHOW gives then.
+fn set_config(args: Vec<Datum>, env: &Env<'_>) -> Result<Datum> {
+    let mut args = args.into_iter();
+    let name = match args.next() {
+        Some(Datum::Text(name)) => name,
+        Some(Datum::Null) => return Err(SqlError::new(code::NULL_NOT_ALLOWED, "SET requires parameter name")),
+        _ => return Err(unexpected()),
+    };
+    let value = match args.next() {
+        Some(Datum::Text(value)) => Some(value),
+        Some(Datum::Null) => None,
+        _ => return Err(unexpected()),
+    };
+    let local = args.next() == Some(Datum::Bool(true));
+    env.session.set_config(&name, value.as_deref(), local).map(Datum::Text)
 }
 
 fn chr(code_point: &Datum) -> Result<Datum> {

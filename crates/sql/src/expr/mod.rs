@@ -355,6 +355,13 @@ impl Expr {
         self.walk(&mut |e| found |= matches!(e, Expr::Call(call) if call.function.uses_sequences()));
         found
     }
+
+    /// Whether `set_config` occurs.
+    pub fn sets_config(&self) -> bool {
+        let mut found = false;
+        self.walk(&mut |e| found |= matches!(e, Expr::Call(call) if call.function == functions::Function::SetConfig));
+        found
+    }
 }
 
 /// Order of two values of one type (integers of any width among each other); None where one is NULL.

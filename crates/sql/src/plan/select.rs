@@ -72,6 +72,8 @@ pub struct SelectPlan {
     pub lock: Option<(LockStrength, Wait)>,
     /// Whether `nextval` occurs.
     pub uses_sequences: bool,
+    /// Whether `set_config` occurs where it may: there is no table.
+    pub sets_config: bool,
 }
 
 impl SelectPlan {
@@ -133,6 +135,7 @@ impl Planner<'_> {
             .flatten();
         let visible = items.len();
         let uses_sequences = outputs.iter().any(Expr::uses_sequences);
+        let sets_config = table.is_none() && outputs.iter().any(Expr::sets_config);
         let mut plan = SelectPlan {
             access: None,
             bare_filter: None,
@@ -146,6 +149,7 @@ impl Planner<'_> {
             offset,
             lock,
             uses_sequences,
+            sets_config,
         };
         match table {
             None => plan.bare_filter = condition,

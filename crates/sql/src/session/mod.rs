@@ -95,7 +95,7 @@ pub struct Session {
     state: State,
     savepoints: Vec<Mark>,
     /// Settings that the connection began with.
-    start: Settings,
+    start: Arc<Settings>,
     /// Settings that the transaction began with, once it may have changed any.
     before: Option<Arc<Settings>>,
     /// Settings that the client was told of.
@@ -154,6 +154,7 @@ impl Session {
             cancel: tx.cancel_flag(),
             memory: tx.account().clone(),
             random: std::cell::Cell::new(now as u64 ^ (info.pid as u64) << 32),
+            changes: Default::default(),
         };
         let mut session = Session {
             sql,
@@ -162,7 +163,7 @@ impl Session {
             savepoints: Vec::new(),
             told: env.settings.clone(),
             env,
-            start: settings,
+            start: Arc::new(settings),
             before: None,
             several: false,
             read_only: false,

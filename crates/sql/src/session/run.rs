@@ -6,6 +6,7 @@ use super::planning::{Prepared, has_plan};
 use super::{Session, State};
 use crate::ddl::Definer;
 use crate::error::{Result, SqlError, code};
+use crate::exec::env::SettingChanges;
 use crate::exec::select::{Cursor, advance, foreign_rows};
 use crate::exec::sink::{ClientSink, Count, Sink};
 use crate::exec::{Run, found, write};
@@ -22,6 +23,7 @@ use cenote_base::rt::{
 };
 use cenote_engine::ColumnType;
 use cenote_fabric::observe::{self, Seen};
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -108,6 +110,7 @@ impl Session {
             describe: (describe && answers).then_some(&*planned.fields),
         };
         self.queried = true;
+        self.env.changes = RefCell::new(self.changes_to_gather(&planned.plan));
         let analytics = self.sql.analytics();
         if let Some(view) = &portal.view {
             match planted(Fault::PortalView) {
@@ -130,7 +133,14 @@ impl Session {
         } else if matches!((&ran, &portal.cursor), (Ok((_, false)), Cursor::Stream(_))) {
             portal.view = Some(self.tx.reader().clone());
         }
+        let changes = self.env.changes.take();
         let (count, done) = ran?;
+        if let Some(changed) = changes.and_then(|c| c.settings) {
+            self.change_settings(|settings| {
+                *settings = changed;
+                Ok(())
+            })?;
+        }
         portal.rows = None;
         if !done {
             portal.rows = Some(self.charge(portal.cursor.held_bytes())?);
@@ -143,6 +153,15 @@ impl Session {
             _ => write!(self.tag, "{} {count}", verb(&planned.plan)),
         };
         out.complete(&self.tag)
+    }
+
+    /// Where the calls of `set_config` in a plan put what they change.
+    fn changes_to_gather(&self, plan: &Plan) -> Option<SettingChanges> {
+        let sets = matches!(plan, Plan::Select(select) if select.sets_config);
+        sets.then(|| SettingChanges {
+            start: self.start.clone(),
+            settings: None,
+        })
     }
 
     /// Runs a statement that is carried out from its parsed form.

@@ -323,11 +323,7 @@ impl Session {
             self.apply(modes_of(name, value.unwrap_or_default())?)?;
             return Ok("SET");
         }
-        if value.is_some_and(|v| v.eq_ignore_ascii_case("serializable"))
-            && name.eq_ignore_ascii_case("default_transaction_isolation")
-        {
-            return Err(serializable());
-        }
+        settings::refuse_serializable(name, value)?;
         if local && !self.in_block() && !self.several {
             warn_outside_block("SET LOCAL", out)?;
         }

@@ -11,5 +11,6 @@ mod model;
 mod portals;
 mod protocol;
 mod recheck;
+mod settings;
 mod support;
 mod texts;

@@ -80,7 +80,13 @@ impl Binder<'_> {
             result,
         }) = functions::resolve(name, &types)
         else {
-            return Err(Refusal::Shape(self.no_function(name, &types, whole)));
+            let error = self.no_function(name, &types, whole);
+            // Analytics has no other of this name.
+            return Err(if name == "set_config" {
+                error.into()
+            } else {
+                Refusal::Shape(error)
+            });
         };
         let context = if function == Function::Concat {
             Context::Assignment
