@@ -150,6 +150,18 @@ fn run(case: &Case, isolation: &str) -> (Result<String, String>, String) {
 /// Rows whose primary key changes while a statement waits for them: the statement goes on under the new key, and with no other row.
 const REKEYED: &[Case] = &[
     Case {
+        first: "DELETE FROM t WHERE id = 3; UPDATE t SET g = 5 WHERE id = 1",
+        then: "UPDATE t SET id = CASE WHEN id = 1 THEN 3 ELSE id END, v = v + 1 RETURNING id, v",
+        answer: "UPDATE 2: 3|11 2|21",
+        table: "2|1|21|new 3|5|11|new",
+    },
+    Case {
+        first: "UPDATE t SET id = 9 WHERE id = 3; UPDATE t SET g = 5 WHERE id = 1",
+        then: "UPDATE t SET id = CASE WHEN id = 1 THEN 3 ELSE id END, v = v + 1 RETURNING id, v",
+        answer: "UPDATE 3: 3|11 2|21 9|31",
+        table: "2|1|21|new 3|5|11|new 9|2|31|new",
+    },
+    Case {
         first: "UPDATE t SET id = 7 WHERE id = 1",
         then: "UPDATE t SET v = v + 1 WHERE v < 15 RETURNING id, v",
         answer: "UPDATE 1: 7|11",
