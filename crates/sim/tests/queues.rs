@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cenote_base::rt::{self, Nanos};
 use cenote_engine::{
     Change, ColumnDef, ColumnType, Datum, DatumRef, Engine, EngineOptions, Error, Insert, Isolation, LockStrength,
-    MemoryKind, NewTable, Outcome, Table, Tx, Wait,
+    Locked, MemoryKind, NewTable, Outcome, Table, Tx, Wait,
 };
 use cenote_sim::{run, seeds};
 
@@ -137,6 +137,60 @@ fn every_waiter_gets_its_turn() {
             }
             drop(tx);
             assert_eq!(engine.waiting_transactions(), 0);
+            engine.shutdown().expect("a clean end");
+        });
+    }
+}
+
+/// Deletes row 0 where it is there, and puts it back where it is not, now and then in vain. A statement that does not see the row may not
+/// change it, nor lock it, whoever queues for its key meanwhile.
+fn come_and_go(tx: &mut Tx, table: &Table) {
+    tx.begin(Isolation::ReadCommitted);
+    tx.begin_statement();
+    let is_there = tx.get(table, &key(table, 0), &mut Vec::new()).expect("readable");
+    let met = if rt::random().is_multiple_of(2) {
+        let change = tx.modify(table, &key(table, 0), &|_, _| Ok::<_, Error>(Change::Delete));
+        change.map(|outcome| outcome != Outcome::Gone)
+    } else {
+        let mut found = Vec::new();
+        let locked = tx.lock_row(table, &key(table, 0), LockStrength::Update, Wait::Block, &mut found);
+        locked.map(|locked| matches!(locked, Locked::Row { .. }))
+    };
+    assert!(
+        is_there || !met.expect("nothing to wait for"),
+        "a row was met that the snapshot has not"
+    );
+    if !is_there {
+        tx.begin_statement();
+        tx.insert(table, &row(table, 0, 0)).expect("done, or there is one");
+    }
+    rt::sleep(Nanos(rt::random() % 300_000));
+    if rt::random().is_multiple_of(4) {
+        tx.rollback()
+    } else {
+        tx.commit()
+    }
+    .expect("ended");
+}
+
+/// A statement whose snapshot saw the row's deletion queued for the key behind others, and took the row that was inserted there in the
+/// meantime for its own.
+#[test]
+fn a_row_that_the_snapshot_has_not_is_met_by_nobody() {
+    for seed in seeds(40) {
+        println!("CENOTE_SEED={seed}");
+        run(seed, |_| {
+            let (engine, table) = made();
+            let sessions: Vec<_> = (0..SESSIONS)
+                .map(|_| {
+                    let (engine, table) = (engine.clone(), table.clone());
+                    rt::spawn("session", move || {
+                        let mut tx = engine.tx();
+                        (0..ROUNDS).for_each(|_| come_and_go(&mut tx, &table));
+                    })
+                })
+                .collect();
+            sessions.into_iter().for_each(|session| session.join().expect("ends"));
             engine.shutdown().expect("a clean end");
         });
     }

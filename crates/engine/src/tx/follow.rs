@@ -55,7 +55,9 @@ impl Reader {
                 return Ok(found);
             }
             if self.sees(version)? {
-                return Ok(if identity == Identity::Seen { found } else { Found::Gone });
+                // Where the snapshot has no row, none is the one that is wanted.
+                let is_wanted = identity == Identity::Seen && !version.deleted();
+                return Ok(if is_wanted { found } else { Found::Gone });
             }
             let record = undo::read(&self.engine.pool, version.undo)?;
             if version.deleted() {

@@ -581,6 +581,10 @@ impl Tx {
             let holder = match newest {
                 Newest::Missing => return Ok(Settled::Gone),
                 Newest::InProgress(by) => Holder::Writes(by),
+                // The snapshot has no row: there is nothing to wait for, whoever queues for the key.
+                Newest::Row { trailer, moved: false } if identity == Identity::Seen && trailer.deleted() => {
+                    return Ok(Settled::Gone);
+                }
                 Newest::Row { trailer, moved } => match self.lock_conflict(table, key, strength) {
                     _ if trailer.may_be_another()
                         && let Some(settled) = self.settled_elsewhere(identity, trailer)? =>
