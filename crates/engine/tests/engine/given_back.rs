@@ -119,10 +119,7 @@ fn half_a_page_that_was_given_back_is_no_damage() {
         .by_ref()
         .find(|(_, page)| is_gone(page))
         .expect("a page given back");
-    let (used, _) = numbered
-        .filter(|(_, page)| !is_gone(page))
-        .last()
-        .expect("a page with rows");
+    let (used, _) = numbered.rfind(|(_, page)| !is_gone(page)).expect("a page with rows");
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     for (page, problems) in [(gone, 0), (used, 1)] {
         file.write_all_at(&[7; 4096], page as u64 * (16 << 10)).unwrap();

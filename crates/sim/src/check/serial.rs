@@ -11,7 +11,7 @@
 //! 8. A row that was locked is written by nobody else until the transaction ends.
 //! 9. Who leaves a row alone has met a version of it that was committed, or no row.
 //! 10. Who asks for a row by its key meets the row that its snapshot has there, under whatever key that is by now. Where no row is met,
-//!    that one was deleted behind the snapshot.
+//!     that one was deleted behind the snapshot.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -75,8 +75,9 @@ enum Region {
     Own,
 }
 
-/// A world of an engine takes a few million steps; one that goes on for longer hangs.
-const STEPS_MOST: u64 = 120_000_000;
+/// A world of an engine takes a few million steps, and one that checks a database larger than its memory a hundred times takes 140
+/// million; one that goes on for longer hangs.
+const STEPS_MOST: u64 = 400_000_000;
 /// The simulated device.
 const DEVICE: &str = "cxl";
 

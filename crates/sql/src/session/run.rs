@@ -389,15 +389,28 @@ fn takes_snapshot(statement: &Statement) -> bool {
         Begin, Checkpoint, Commit, LockTable, Release, Reset, ResetAll, Rollback, RollbackTo, Savepoint, Set,
         SetSessionTransaction, SetTransaction, Show, ShowAll, Unlisten,
     };
-    match statement {
-        Statement::Empty => false,
-        Statement::Utility(Begin(..) | Commit { .. } | Rollback { .. } | Savepoint(_) | Release(_) | RollbackTo(_)) => {
-            false
-        }
-        Statement::Utility(SetTransaction(_) | SetSessionTransaction(_) | Set { .. } | Reset(_) | ResetAll) => false,
-        Statement::Utility(Show(_) | ShowAll | Unlisten | Checkpoint | LockTable) => false,
-        _ => true,
-    }
+    !matches!(
+        statement,
+        Statement::Empty
+            | Statement::Utility(
+                Begin(..)
+                    | Commit { .. }
+                    | Rollback { .. }
+                    | Savepoint(_)
+                    | Release(_)
+                    | RollbackTo(_)
+                    | SetTransaction(_)
+                    | SetSessionTransaction(_)
+                    | Set { .. }
+                    | Reset(_)
+                    | ResetAll
+                    | Show(_)
+                    | ShowAll
+                    | Unlisten
+                    | Checkpoint
+                    | LockTable
+            )
+    )
 }
 
 /// Whether a read-only transaction may run it.
