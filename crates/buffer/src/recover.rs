@@ -103,7 +103,7 @@ impl Pool {
             Doubt::Pages(pages) => self.replay_pages(control.checkpoint, &pages, report)?,
             Doubt::Everything => self.replay_all(control.checkpoint, report)?,
         }
-        slots::wipe(&self.frames);
+        slots::wipe(&self.frames, host);
         // Which of the frames are dirty, and whose they are, is found out when it is asked for, or in the background.
         self.sweep.begin(self.touched() as u32);
         if all {

@@ -110,10 +110,14 @@ pub fn least_floor(frames: &Frames) -> Option<Lsn> {
     floors.filter(|floor| *floor != 0).min().map(Lsn::from_raw)
 }
 
-/// Wipes all slots of a former start; the last step of recovery.
-pub fn wipe(frames: &Frames) {
-    let used = (frames.header().slots_used.load(Ordering::Acquire) as usize).min(frames.slots().len());
-    for slot in &frames.slots()[..used] {
+/// Wipes all slots of a former start; the last step of recovery. After the loss of a host the count of slots in use may be an old one, and floors
+/// beyond it would hold up checkpoints as soon as those slots are used again: then all are wiped.
+pub fn wipe(frames: &Frames, host: bool) {
+    let (used, all) = (
+        frames.header().slots_used.load(Ordering::Acquire) as usize,
+        frames.slots().len(),
+    );
+    for slot in &frames.slots()[..if host { all } else { used.min(all) }] {
         slot.floor.store(0, Ordering::Relaxed);
         slot.frames.iter().for_each(|frame| frame.store(0, Ordering::Relaxed));
     }

@@ -199,6 +199,23 @@ fn a_record_older_than_the_ring_is_found() {
     });
 }
 
+/// After the loss of a host the count of slots in use was an old one, and a floor beyond it stayed: as soon as the slot was used again, no checkpoint
+/// moved beyond that floor, and no shutdown was clean.
+#[test]
+fn floors_beyond_the_count_of_slots_go_with_their_host() {
+    let leave_a_floor = |pool: &BufferPool| {
+        let last = pool.frames.slots().last().expect("slots");
+        last.floor.store(pool.storage().log().tail().raw(), Ordering::SeqCst);
+        pool.frames
+            .region()
+            .update_state(|s| s.words[crate::open::SURVIVE] = Survive::Host as u64);
+    };
+    killed(leave_a_floor, |pool, _| {
+        let last = pool.frames.slots().last().expect("slots");
+        assert_eq!(last.floor.load(Ordering::SeqCst), 0);
+    });
+}
+
 /// Where the hash is taken over as it is (regions too large to be looked at whole), a chain that leads nowhere made recovery fail,
 /// and with it every start.
 #[test]
