@@ -45,7 +45,8 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
     Some(match fault {
         PageFlush | LatchFlush | LoadFlush | RedoFlush | NewPageFlush => (Name::HostLoss, 60),
         Invalidate => (Name::Handover, 40),
-        SyncError | PageChecksum => (Name::Disk, 60),
+        PageChecksum => (Name::Disk, 60),
+        SyncError => (Name::Disk, 240),
         PageBeforeLog | ChainLink | ListLock | SavedWhole | EvictDirty => (Name::Crash, 40),
         CheckpointLatched | CheckpointFloor | CheckpointTail | CheckpointBeforeImage => (Name::Crash, 60),
         DirtyUnlisted | UnsweptFrames => (Name::Crash, 60),
