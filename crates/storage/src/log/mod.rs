@@ -41,7 +41,7 @@ use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{self, Event, JoinHandle, Mutex, Nanos};
 use cenote_base::{Error, Lsn, RecordAddr, Result, crc};
 
-use crate::redo::{GROUP_HEADER, GroupHeader, KIND_GROUP, MAX_GROUP, STATE_COMPLETE, seal, u32_at};
+use crate::redo::{GROUP_HEADER, GroupHeader, KIND_GROUP, LAG_AT, MAX_GROUP, STATE_COMPLETE, lag, seal, u32_at};
 use commit::{Flusher, Waiters};
 use ring::{BLOCK, BOUNDARY_COUNT, Ring};
 use segments::Segments;
@@ -361,10 +361,10 @@ impl Core {
         let start = self.reserve(group, hook)?;
         let body = body.unwrap_or_else(|| crc::crc32c(&group[GROUP_HEADER..]));
         let checksum = seal(body, header_of(group));
-        mark::pass(Mark::GroupReserved);
         if planted(Fault::BodyAfterState) {
             self.ring.complete(start, checksum);
         }
+        mark::pass(Mark::GroupReserved);
         self.ring
             .write(start.advance(GROUP_HEADER as u64), &group[GROUP_HEADER..]);
         if !planted(Fault::RedoFlush) {
@@ -394,9 +394,8 @@ impl Core {
         }
         let start = reserve.tail;
         let end = start.advance(length);
-        let lag = start.since(self.durable()).min(u32::MAX.into()) as u32;
         group[8..16].copy_from_slice(&start.raw().to_le_bytes());
-        group[28..32].copy_from_slice(&lag.to_le_bytes());
+        group[LAG_AT..LAG_AT + 4].copy_from_slice(&lag(start, self.durable()).to_le_bytes());
         self.ring.write_header(start, header_of(group));
         self.ring.set_tail(end);
         // Readers who copy from the ring look at the tail afterwards: it moves before the bytes.

@@ -22,7 +22,9 @@ use super::read::{Window, read_files};
 use super::ring::{BLOCK, Mark, Ring};
 use super::segments::Segments;
 use super::{Core, LogOptions, Reserve, Survive, block_of};
-use crate::redo::{GROUP_HEADER, GroupHeader, GroupRef, KIND_GROUP, KIND_VOID, STATE_COMPLETE, seal, u32_at, u64_at};
+use crate::redo::{
+    GROUP_HEADER, GroupHeader, GroupRef, KIND_GROUP, KIND_VOID, LAG_AT, STATE_COMPLETE, lag, seal, u32_at, u64_at,
+};
 
 /// No position: a search goes on to where the files end.
 const END: Lsn = Lsn::from_raw(u64::MAX);
@@ -183,7 +185,10 @@ fn walk(ring: &Ring, mark: Mark) -> Result<End, String> {
 fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Result<(Core, LogReport)> {
     let start = ring.check_header(options.database).map_err(Error::Corrupt)?;
     if !planted(Fault::VoidMark) {
-        end.voided.iter().for_each(|(at, end)| make_void(&ring, *at, *end));
+        let durable = end.mark.durable;
+        end.voided
+            .iter()
+            .for_each(|(at, end)| make_void(&ring, *at, *end, durable));
     }
     ring.forget_boundaries(end.tail);
     ring.set_tail(end.tail);
@@ -203,12 +208,14 @@ fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Resu
     Ok((core, report))
 }
 
-/// Writes the header of a void group. Until it is complete again, it is still incomplete.
-fn make_void(ring: &Ring, at: Lsn, end: Lsn) {
+/// Writes the header of a void group. Until it is complete again, it is still incomplete. Like any group it says how far the log is durable:
+/// not up to itself, or who finds it behind a gap takes the gap for damage.
+fn make_void(ring: &Ring, at: Lsn, end: Lsn, durable: Lsn) {
     let mut header = [0; GROUP_HEADER];
     header[..4].copy_from_slice(&KIND_VOID.to_le_bytes());
     header[4..8].copy_from_slice(&(end.since(at) as u32).to_le_bytes());
     header[8..16].copy_from_slice(&at.raw().to_le_bytes());
+    header[LAG_AT..LAG_AT + 4].copy_from_slice(&lag(at, durable).to_le_bytes());
     ring.write_header(at, &header);
     ring.complete(at, seal(0, &header));
 }

@@ -42,7 +42,7 @@ pub use read::{GroupKind, GroupRef, Op, Ops, PageRecordRef, Records};
 
 pub(crate) use read::GroupHeader;
 
-use cenote_base::PAGE_SIZE;
+use cenote_base::{Lsn, PAGE_SIZE};
 
 /// Bytes of a group's header.
 pub const GROUP_HEADER: usize = 32;
@@ -103,6 +103,14 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
+}
+
+/// Where a group says how far the log was durable when it was reserved.
+pub(crate) const LAG_AT: usize = 28;
+
+/// What it says: bytes back from its start; at most as many as the word holds.
+pub(crate) fn lag(start: Lsn, durable: Lsn) -> u32 {
+    start.since(durable).min(u32::MAX.into()) as u32
 }
 
 /// The checksum of a group: body first, so that it can be computed before the position is known.

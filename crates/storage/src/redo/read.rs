@@ -3,8 +3,8 @@
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result, crc};
 
 use super::{
-    FLAG_BASE, GROUP_HEADER, KIND_GROUP, KIND_VOID, MAX_GROUP, OFFSET_MASK, OP_INIT, OP_MOVE, OP_SHIFT, OP_WRITE,
-    RECORD_HEADER, seal, u16_at, u32_at, u64_at,
+    FLAG_BASE, GROUP_HEADER, KIND_GROUP, KIND_VOID, LAG_AT, MAX_GROUP, OFFSET_MASK, OP_INIT, OP_MOVE, OP_SHIFT,
+    OP_WRITE, RECORD_HEADER, seal, u16_at, u32_at, u64_at,
 };
 
 /// What a group is.
@@ -43,7 +43,7 @@ impl GroupHeader {
             checksum: u32_at(bytes, 16)?,
             state: u32_at(bytes, 20)?,
             records: u16_at(bytes, 24)?,
-            lag: u32_at(bytes, 28)?,
+            lag: u32_at(bytes, LAG_AT)?,
         };
         header.plausible(at).then_some(header)
     }
@@ -112,8 +112,11 @@ impl<'a> GroupRef<'a> {
         self.header.checksum
     }
 
-    /// How far the log was durable when the group was reserved, at least.
+    /// How far the log was durable when the group was reserved, at least. Void ones of earlier versions say nothing of it.
     pub fn durable_when_reserved(&self) -> Lsn {
+        if self.header.kind == GroupKind::Void && self.header.lag == 0 {
+            return Lsn::ZERO;
+        }
         Lsn::from_raw(self.header.lsn.raw().saturating_sub(self.header.lag.into()))
     }
 

@@ -91,6 +91,34 @@ fn work_and_be_killed(log: &Log, written: &mut Written, rng: &mut Rng) -> Vec<(L
     incomplete
 }
 
+/// After a kill the next process makes what was incomplete void and writes the log behind what was durable. Power goes in the middle of
+/// that: a void group that is there behind a gap is no proof that the gap was durable once, and the log opens.
+#[test]
+fn power_may_go_while_what_a_kill_left_is_written() {
+    for seed in 0..200 {
+        let mut rng = Rng(seed);
+        let (fs, region, mut written) = (MemFs::new(), region(), Written::default());
+        let (killed, acknowledged) = with(in_memory(&fs), || {
+            let (log, _) = Log::open(with_ring(dir(), &region)).expect("opens");
+            let acknowledged = work(&log, &mut written, &mut rng);
+            work_and_be_killed(&log, &mut written, &mut rng);
+            (fs.kill_clone(), acknowledged)
+        });
+        let left = copy_of(&region);
+        killed.halt_after(rng.below(6) as u64);
+        let torn = with(in_memory(&killed), || {
+            let _ = Log::open(with_ring(dir(), &left));
+            killed.crash_clone_torn(rng.next())
+        });
+        with(in_memory(&torn), || {
+            let hint = format!("seed {seed}");
+            let opened = Log::open(log_options(dir(), &self::region()));
+            let (log, _) = opened.unwrap_or_else(|error| panic!("{hint}: {error}"));
+            written.assert_all(&log, acknowledged, &hint);
+        });
+    }
+}
+
 /// A ring is not believed beside other files than its own, older or newer.
 #[test]
 fn a_stale_ring_is_discarded() {
