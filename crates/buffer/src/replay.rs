@@ -6,13 +6,16 @@
 //! applied if it is newer than the page; so replaying what is there already changes nothing, and this may be
 //! done twice, or half and then again.
 //!
+//! A page that storage cannot read, torn or rotten, is no error as long as a later stretch may make it anew.
+//!
 //! A page can be given up while the log still has records of it: purge logs it empty, waits until that is durable, and drops frame and
 //! file block. A stretch that ends in between has records for a page that storage has not; a later one makes it anew.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cenote_base::rt::HashMap;
 use cenote_base::rt::atomic::Ordering;
-use cenote_base::rt::{HashMap, HashSet};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_storage::OwnedRecord;
 use cenote_storage::redo;
@@ -34,14 +37,17 @@ const FRAMES_A_THREAD: usize = 8;
 /// Redo of one stretch, by page. Each record with the start of its group.
 type Gathered = HashMap<PageId, Vec<(Lsn, OwnedRecord)>>;
 
+/// Pages that storage has not got whole and no stretch so far begins, and why.
+type Missing = BTreeMap<PageId, Option<Error>>;
+
 /// What became of a page in a stretch.
 enum Replayed {
     /// It had all.
     Nothing,
     /// It is newer now.
     Applied,
-    /// Storage has not got it, and the stretch does not begin it.
-    Missing,
+    /// Storage has not got it whole, and the stretch does not begin it. Why, if it has something.
+    Missing(Option<Error>),
 }
 
 impl Pool {
@@ -67,7 +73,7 @@ impl Pool {
         report: &mut RecoveryReport,
     ) -> Result<()> {
         let mut gathered = Gathered::default();
-        let mut missing = HashSet::default();
+        let mut missing = Missing::default();
         let mut bytes = 0;
         let mut scan = self.storage.log().scan(from);
         while let Some(group) = scan.next()? {
@@ -89,9 +95,10 @@ impl Pool {
         }
         report.redo_bytes_read += scan.position().since(from);
         self.apply_gathered(&mut gathered, &mut missing, report)?;
-        match missing.iter().min() {
+        match missing.pop_first() {
             None => Ok(()),
-            Some(page) => Err(Error::corrupt(format!(
+            Some((_, Some(damage))) => Err(damage),
+            Some((page, None)) => Err(Error::corrupt(format!(
                 "page {page} is missing from storage, and the log from the checkpoint on does not build it"
             ))),
         }
@@ -100,7 +107,7 @@ impl Pool {
     fn apply_gathered(
         self: &Arc<Self>,
         gathered: &mut Gathered,
-        missing: &mut HashSet<PageId>,
+        missing: &mut Missing,
         report: &mut RecoveryReport,
     ) -> Result<()> {
         // A space that is gone was dropped after what the log says here.
@@ -113,7 +120,7 @@ impl Pool {
         let threads = self.frames.count() as usize / FRAMES_A_THREAD;
         for (page, replayed) in together(pages, PAGES_A_THREAD, threads, replay) {
             match replayed? {
-                Replayed::Missing => drop(missing.insert(page)),
+                Replayed::Missing(damage) => drop(missing.insert(page, damage)),
                 Replayed::Nothing => {}
                 Replayed::Applied => {
                     missing.remove(&page);
@@ -126,7 +133,10 @@ impl Pool {
 
     /// Applies what is newer than the page.
     fn replay_page(&self, page: PageId, records: &[(Lsn, OwnedRecord)]) -> Result<Replayed> {
-        let latched = self.bring_for_replay(page, records)?;
+        let latched = match self.bring_for_replay(page, records) {
+            Err(damage @ Error::Corrupt(_)) => return Ok(Replayed::Missing(Some(damage))),
+            other => other?,
+        };
         let d = self.frames.descriptor(latched.frame);
         let lsn = Lsn::from_raw(d.lsn.load(Ordering::Relaxed));
         let first = records
@@ -190,7 +200,7 @@ impl Pool {
             return Ok(Replayed::Nothing);
         };
         if lsn == Lsn::ZERO && base.is_none() {
-            return Ok(Replayed::Missing);
+            return Ok(Replayed::Missing(None));
         }
         let (d, span) = (self.frames.descriptor(latched.frame), self.frames.page(latched.frame));
         let mut bytes = vec![0; PAGE_SIZE];

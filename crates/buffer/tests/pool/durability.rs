@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cenote_base::rt::fs::{self, faulty::MemFs};
-use cenote_base::{PageId, Result};
+use cenote_base::{PAGE_SIZE, PageId, Result};
 use cenote_buffer::{BufferPool, Config, Kind, Mode, RecoveryReport};
 use cenote_storage::DataDir;
 
@@ -99,6 +99,40 @@ fn a_page_that_was_given_up_is_replayed_over_many_stretches() {
         config.replay_stretch = 8000;
         let (pool, _) = try_open(config).expect("pool");
         assert_eq!((value(&pool, gone), value(&pool, kept)), (0, 7));
+    });
+}
+
+/// A page is damaged in storage, and the log has an older record of it in one stretch and makes it anew only in the next: the database did
+/// not open.
+#[test]
+fn a_damaged_page_is_made_anew_by_a_later_stretch() {
+    let files = MemFs::new();
+    let (damaged, kept) = (PageId::new(SPACE, 1), PageId::new(SPACE, 2));
+    within(&files, || {
+        let (pool, _) = try_open(config(Kind::Dram, Path::new("/none"))).expect("pool");
+        pool.storage().pages().create_space(SPACE).expect("space");
+        create(&pool, damaged, 1);
+        create(&pool, kept, 1);
+        for count in 0..6 {
+            pool.flush_all().expect("flush");
+            set(&pool, kept, count, 10);
+        }
+        pool.checkpoint().expect("checkpoint");
+        set(&pool, damaged, 2, 100);
+        for count in 0..8 {
+            set(&pool, kept, count, 4000);
+        }
+        create(&pool, damaged, 3);
+        pool.storage().log().flush_all().expect("durable");
+    });
+    let left = files.crash_clone();
+    let path = format!("/data/spaces/{SPACE:08x}.pages");
+    left.flip(path, PAGE_SIZE as u64 + 5000, 1).expect("there");
+    within(&left, || {
+        let mut config = config(Kind::Dram, Path::new("/none"));
+        config.replay_stretch = 8000;
+        let (pool, _) = try_open(config).expect("pool");
+        assert_eq!((value(&pool, damaged), value(&pool, kept)), (3, 7));
     });
 }
 

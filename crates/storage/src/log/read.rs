@@ -68,7 +68,7 @@ impl Log {
     }
 
     /// The records of pages from `from` on, each page's up to the LSN that is given, oldest first: from the last one on that needs none
-    /// before it, if there is one.
+    /// before it, if there is one. Where one behind that LSN needs none before it, that one alone: it makes the page whatever came before.
     ///
     /// # Errors
     /// As of [`Scan::next`].
@@ -78,7 +78,8 @@ impl Log {
         while let Some(group) = scan.next()? {
             for record in group.records() {
                 let record = record?;
-                if pages.get(&record.page).is_none_or(|until| record.lsn > *until) {
+                let until = pages.get(&record.page);
+                if until.is_none_or(|until| record.lsn > *until && !record.is_base) {
                     continue;
                 }
                 let records = found.entry(record.page).or_default();

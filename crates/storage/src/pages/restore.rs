@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | the newest listed version, or a newer one | | is written again before the first write ([`PageStore::settle_former`]) |
 //! | damaged, older or unreadable | the newest listed version | the copy is put in place |
-//! | damaged, older or unreadable | older ones, or none | redo from the checkpoint on builds the newest on the newest that is whole; else the page is *lost* |
+//! | damaged, older or unreadable | older ones, or none | redo from the checkpoint on builds the newest on the newest that is whole, or makes the page anew behind it; else the page is *lost* |
 //!
 //! Only what was read is called lost. Where a place or copy that cannot be read may hold the newest version, and nothing else brings it, that is an error that names the page: nothing was
 //! written then, and the next start finds what this one found.
@@ -15,6 +15,8 @@
 //!
 //! Redo builds version `v` on version `b` if its first record after `b` needs nothing before it or nothing that `b` lacks, the versions that were
 //! listed in between come by, and it ends with `v`.
+//!
+//! A page may change, and its image be logged, while a batch with an older version of it is written: then the checkpoint may pass that version.
 //!
 //! What is built is written as any page is, by a new batch. Its base is in place before that: copies may be written over.
 
@@ -66,6 +68,8 @@ enum Verdict {
     Whole,
     /// This is its newest version.
     Built(Box<[u8]>),
+    /// Redo makes it anew behind its newest listed version: nothing that is in place or listed is needed.
+    Anew,
     Lost,
 }
 
@@ -204,7 +208,10 @@ fn verdicts(doubtful: &[Doubtful<'_>], redo: &mut Redo<'_>) -> Result<Vec<Verdic
         false => Verdict::Whole,
         true => {
             let records = found.remove(&d.listing.id).unwrap_or_default();
-            d.built(&records).map_or(Verdict::Lost, Verdict::Built)
+            match records.last() {
+                Some(last) if last.get().lsn > d.newest() => Verdict::Anew,
+                _ => d.built(&records).map_or(Verdict::Lost, Verdict::Built),
+            }
         }
     };
     Ok(doubtful.iter().map(verdict).collect())
@@ -238,7 +245,7 @@ fn report(doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> PagesReport {
     for (d, verdict) in doubtful.iter().zip(verdicts) {
         match verdict {
             Verdict::Whole if d.better.is_some() => report.restored.push(d.listing.id),
-            Verdict::Whole => {}
+            Verdict::Whole | Verdict::Anew => {}
             Verdict::Built(_) => report.rebuilt.push(d.listing.id),
             // A page that was given up is zeros; one that is missed is an error where it is missed.
             Verdict::Lost if d.place.iter().flatten().all(|b| *b == 0) => {}
@@ -269,7 +276,7 @@ impl Doubtful<'_> {
     fn unknown(&self, verdict: &Verdict) -> Option<(PageId, &Error)> {
         let is_needed = match verdict {
             Verdict::Whole => self.place.is_none() && self.better.is_none(),
-            Verdict::Built(_) => false,
+            Verdict::Built(_) | Verdict::Anew => false,
             Verdict::Lost => true,
         };
         let why = self.unread.as_ref().filter(|_| is_needed);
@@ -318,6 +325,7 @@ impl Doubtful<'_> {
             Verdict::Whole => self.better.as_ref().map(|(_, copy)| copy.clone()),
             // If it is there already, it may be as a former page.
             Verdict::Built(_) => self.base().map(Into::into),
+            Verdict::Anew => None,
             Verdict::Lost => self.whole_place().map(spoilt),
         }
     }
