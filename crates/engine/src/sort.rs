@@ -9,13 +9,16 @@
 //! [`FAN_IN`] x [`READ_BYTES`] while it merges.
 //!
 //! ```text
-//! run    u16 length │ u16 split │ u8 newest │ entry      and so on; each entry once
+//! run    u16 length │ u16 split │ u8 older │ entry      and so on; each entry once
 //! ```
+//! A run's checksum is kept in memory, and compared where its reading ends: the last entry is not given out before.
+//!
 //! Runs are not synced: a run is removed when it is merged or the sort goes, and a start removes what a killed process left.
 
 use crate::error::{Error, Result};
 use crate::memory::{Account, Charge};
 use crate::tx::CancelFlag;
+use cenote_base::crc;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fs::{self, File, OpenOptions};
 use std::borrow::Cow;
@@ -216,6 +219,7 @@ fn watched<'e>(
 struct Run {
     path: PathBuf,
     len: u64,
+    crc: u32,
 }
 
 impl Run {
@@ -225,7 +229,7 @@ impl Run {
         entries: impl Iterator<Item = Result<Entry<'e>>>,
     ) -> Result<Run> {
         let (path, file) = files.create()?;
-        let mut run = Run { path, len: 0 };
+        let mut run = Run { path, len: 0, crc: 0 };
         let mut buffer = Vec::with_capacity(READ_BYTES);
         for entry in watched(entries, cancel) {
             let entry = entry?;
@@ -245,6 +249,7 @@ impl Run {
         let written = file.write_at(buffer, self.len);
         written.map_err(|e| failed("writing", &self.path, e))?;
         self.len += buffer.len() as u64;
+        self.crc = crc::append(self.crc, buffer);
         buffer.clear();
         Ok(())
     }
@@ -263,6 +268,8 @@ struct RunReader<'r> {
     file: File,
     /// Where the file is read on.
     at: u64,
+    /// Checksum of what lies before.
+    crc: u32,
     buffer: Vec<u8>,
     /// Bytes of the buffer that were given out.
     used: usize,
@@ -275,6 +282,7 @@ impl<'r> RunReader<'r> {
             run,
             file,
             at: 0,
+            crc: 0,
             buffer: Vec::new(),
             used: 0,
         })
@@ -299,10 +307,19 @@ impl<'r> RunReader<'r> {
         let read = self.file.read_exact_at(&mut self.buffer[kept..], self.at);
         read.map_err(|e| failed("reading", &self.run.path, e))?;
         self.at += more as u64;
-        if self.buffer.len() < len {
-            return Err(Error::Io(format!("{} ends in an entry", self.run.path.display())));
+        self.crc = crc::append(self.crc, &self.buffer[kept..]);
+        let is_whole = self.at < self.run.len || self.crc == self.run.crc;
+        match is_whole && self.buffer.len() >= len {
+            true => Ok(()),
+            false => Err(self.damaged()),
         }
-        Ok(())
+    }
+
+    fn damaged(&self) -> Error {
+        Error::Corrupt(format!(
+            "{}, a run of a sort, is not as it was written",
+            self.run.path.display()
+        ))
     }
 
     fn next(&mut self) -> Result<Option<Entry<'static>>> {
@@ -315,6 +332,9 @@ impl<'r> RunReader<'r> {
             u16::from_le_bytes([header[2], header[3]]),
         );
         let older = header[4] != 0;
+        if split > len {
+            return Err(self.damaged());
+        }
         let key = Cow::Owned(self.take(usize::from(len))?.to_vec());
         Ok(Some(Entry { key, split, older }))
     }
@@ -442,6 +462,38 @@ mod tests {
         }
         let held = sorter.bytes.capacity() + sorter.places.capacity() * size_of::<Place>();
         assert!(held <= BUFFER_MIN, "{held} bytes, {} charged", memory.used());
+    }
+
+    /// What came back from the disk was believed: an index would have been made of other keys, or the process have panicked at a length.
+    #[test]
+    fn a_run_that_is_not_as_it_was_written_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let files = files(dir.path());
+        let entry = |i: u64| {
+            let key = Cow::Owned(i.to_be_bytes().to_vec());
+            Ok(Entry {
+                key,
+                split: 4,
+                older: false,
+            })
+        };
+        let run = Run::write(&files, &CancelFlag::default(), (0..20_000).map(entry)).expect("written");
+        let read = || {
+            let mut reader = RunReader::open(&run)?;
+            while reader.next()?.is_some() {}
+            Ok::<_, Error>(())
+        };
+        read().expect("whole");
+        let file = fs::open(&run.path, OpenOptions::WRITE).expect("there");
+        // A length, a split, a key; in the first buffer, the middle and the last.
+        for at in [0, 2, 9, run.len / 2, run.len - 1] {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at).expect("readable");
+            file.write_at(&[byte[0] ^ 0x40], at).expect("writable");
+            assert!(matches!(read(), Err(Error::Corrupt(_))), "byte {at}");
+            file.write_at(&byte, at).expect("writable");
+        }
+        read().expect("whole again");
     }
 
     #[test]
