@@ -20,7 +20,11 @@ impl Engine {
         }
     }
 
+    /// Not while transactions are in progress: the segment's header does not know how far they have come.
     fn is_past_in_undo(&self, number: u32, page: u32) -> bool {
+        if self.running_transactions() > 0 || self.rollbacks_waiting().0 > 0 {
+            return false;
+        }
         let segments = self.segments.read();
         let segment = segments.iter().find(|segment| u32::from(segment.number) == number);
         segment.is_some_and(|segment| undo::header(&self.pool, segment.number).is_ok_and(|h| !segment.uses(&h, page)))
