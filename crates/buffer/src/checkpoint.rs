@@ -65,6 +65,7 @@ impl Pool {
             oldest = oldest.min(floor.raw());
         }
         let in_frames = self.oldest_in_frames();
+        mark::pass(Mark::FramesAsked);
         if planted(Fault::CheckpointTail) {
             oldest = floor.map_or(u64::MAX, Lsn::raw).min(self.storage.log().tail().raw());
         }

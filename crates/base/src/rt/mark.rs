@@ -76,6 +76,10 @@ marks! {
     ListChanging = "window: list of frames half changed",
     /// Window: a definition is durable, and sessions use the one before.
     DefinitionDurable = "window: definition durable, not published",
+    /// Window: a checkpoint has asked the frames what they lack, and has not moved.
+    FramesAsked = "window: frames asked, checkpoint not moved",
+    /// Window: pages are in their places, not synced, and their area is not free for others.
+    PagesWritten = "window: pages written in place, not synced",
     /// Window: a space is about to lose its file.
     SpaceGoing = "window: space dropped, its file there",
     /// Window: a record of a transaction that a crash cut off is about to be taken back.

@@ -74,6 +74,13 @@ fn windows(world: Name) -> Vec<Window> {
         ],
         Name::Tiered => &[(FrameFound, Some(DirtyEvicted))],
         Name::Grants | Name::Leaders => return vec![(GrantAnswered, None)],
+        Name::Pages => &[
+            (CommitLogged, None),
+            (ListChanging, None),
+            (FrameFound, None),
+            (FramesAsked, None),
+            (PagesWritten, None),
+        ],
         Name::Pool => return Vec::new(),
         Name::HostLoss | Name::Handover | Name::DeviceLoss | Name::Disk | Name::Backup => &[],
     };
@@ -81,11 +88,12 @@ fn windows(world: Name) -> Vec<Window> {
 }
 
 /// Passes at which an end shows most: something was just given up, and what it rests on may not be there.
-const GIVEN_UP: [Mark; 6] = [
+const GIVEN_UP: [Mark; 7] = [
     Mark::CheckpointMoved,
     Mark::SegmentRetired,
     Mark::SegmentRetired,
     Mark::AreaReused,
+    Mark::PagesWritten,
     Mark::DirtyEvicted,
     Mark::ImageLogged,
 ];

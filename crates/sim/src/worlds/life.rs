@@ -10,6 +10,7 @@ use cenote_sql::Sql;
 use super::backup;
 use super::definer::Definer;
 use super::far::Far;
+use super::pages;
 use super::plan::{Draw, Name};
 use super::rows::{self, DEFINED, Path, place};
 use super::session::Session;
@@ -56,6 +57,9 @@ pub fn is_refused(shared: &Arc<Shared>, site: &Site) {
 }
 
 fn try_live(shared: &Arc<Shared>, site: &Site) -> Result<()> {
+    if let Some(plan) = shared.plan.pages {
+        return Ok(pages::live(shared, site, plan)?);
+    }
     shared.set_stage("opening");
     let engine = open(shared, site)?;
     shared.set_stage("making the tables");

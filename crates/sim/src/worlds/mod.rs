@@ -16,6 +16,7 @@ mod far;
 mod grants;
 pub mod hunt;
 mod life;
+mod pages;
 pub mod panics;
 mod plan;
 mod pod;
@@ -27,6 +28,6 @@ mod shared;
 mod sql;
 mod story;
 
-pub use plan::{Draw, Grants, Limits, Name, Plan, Pods, Tier};
+pub use plan::{Draw, Grants, Limits, Name, Pages, Plan, Pods, Tier};
 pub use pod::{Verdict, run};
 pub use shared::{Shared, Tally};

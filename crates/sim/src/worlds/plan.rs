@@ -9,6 +9,7 @@ use cenote_base::rt::os::mix;
 use cenote_engine::{EngineOptions, MemoryKind, Origins, Tuning};
 
 use super::hunt::{End, Hunt, Slow};
+use super::pages;
 use super::rows::Shape;
 
 /// A world: what goes on in it, and which faults befall it.
@@ -40,11 +41,13 @@ pub enum Name {
     Leaders,
     /// Sessions of SQL.
     Sql,
+    /// The buffer pool alone: pages, redo, files.
+    Pages,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: [Name; 13] = [
+    pub const ALL: [Name; 14] = [
         Name::Transactions,
         Name::Ddl,
         Name::Crash,
@@ -58,6 +61,7 @@ impl Name {
         Name::Backup,
         Name::Leaders,
         Name::Sql,
+        Name::Pages,
     ];
 
     /// As on the command line.
@@ -75,6 +79,7 @@ impl Name {
             Name::Grants => "grants",
             Name::Leaders => "leaders",
             Name::Sql => "sql",
+            Name::Pages => "pages",
             Name::Backup => "backup",
         }
     }
@@ -99,6 +104,9 @@ impl Name {
             }
             Name::Sql => {
                 "sessions of SQL: upserts, conditions, portals in parts, savepoints, timeouts, retries; kills and power cuts"
+            }
+            Name::Pages => {
+                "the buffer pool alone, page by page: many short lives; kills, power cuts, lost hosts, also during recovery"
             }
             Name::Backup => "backups are taken under load, restored beside and read; kills and power cuts",
             Name::Leaders => {
@@ -216,6 +224,25 @@ pub struct Plan {
     pub pods: Option<Pods>,
     /// Grants of the memory pool.
     pub grants: Option<Grants>,
+    /// Pages of a buffer pool without an engine.
+    pub pages: Option<Pages>,
+}
+
+/// A buffer pool whose pages are changed by mini-transactions of their own. Sessions are threads, statements the pages of a change at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pages {
+    /// How many.
+    pub pages: u32,
+    /// One change in so many writes the whole of a page.
+    pub whole: u64,
+    /// One change in so many makes a page anew.
+    pub anew: u64,
+    /// Of 100 changes so many are waited for until they are durable.
+    pub waits: u64,
+    /// One in so many who hold a page stand still with it.
+    pub still: u64,
+    /// Between two turns of a thread, in nanoseconds, at most.
+    pub rests: u64,
 }
 
 /// A memory pool whose grants come and go.
@@ -294,6 +321,12 @@ impl Draw {
 
 /// In a million. Clocks as they are sold: some hundred; and a hundredth, which leases have to bear (docs/pool.md).
 const DRIFTS: [i32; 4] = [0, 200, 1_000, 10_000];
+/// A log that takes its time, whatever is done with its files.
+const SLOW_LOG: Slow = Slow {
+    part: "/log",
+    one_in: 1,
+    time: Nanos::from_millis(20),
+};
 /// Statements of a large transaction, at most.
 const BULK: u64 = 200;
 
@@ -306,6 +339,7 @@ impl Plan {
         let deaths = match name {
             Name::Transactions => 3,
             Name::Crash => 5 + draw.below(3) as u32,
+            Name::Pages => 10 + draw.below(10) as u32,
             Name::Handover => 4 + draw.below(3) as u32,
             _ => 3 + draw.below(2) as u32,
         };
@@ -336,7 +370,8 @@ impl Plan {
             hosts: if name == Name::Handover { 2 } else { 1 },
             drift: 0,
             device: matches!(name, Name::HostLoss | Name::Handover) || draw.one_in(4),
-            host: matches!(name, Name::HostLoss | Name::Handover) || (name == Name::Crash && draw.one_in(3)),
+            host: matches!(name, Name::HostLoss | Name::Handover)
+                || (matches!(name, Name::Crash | Name::Pages) && draw.one_in(3)),
             memory: draw.of(&[8, 10, 12]) << 20,
             shape,
             tuning: Tuning::default(),
@@ -348,6 +383,7 @@ impl Plan {
             rot: name == Name::Disk && draw.one_in(3),
             pods: None,
             grants: None,
+            pages: None,
         };
         let drawn = drawn.with_thresholds(limits).with_a_hunt(limits);
         let drawn = match name {
@@ -357,6 +393,7 @@ impl Plan {
             Name::Grants => drawn.with_grants(&mut draw),
             Name::Leaders => drawn.with_leaders(&mut draw),
             Name::Sql => drawn.of_statements(limits, &mut draw),
+            Name::Pages => drawn.of_pages(limits, &mut draw),
             _ => drawn,
         };
         drawn.with_clocks()
@@ -405,13 +442,9 @@ impl Plan {
         self.calm = draw.one_in(4);
         self.suit(limits, &mut draw);
         if self.statements == BULK {
-            self.hunt.slow = Some(Slow {
-                part: "/log",
-                one_in: 1,
-                time: Nanos::from_millis(20),
-            });
+            self.hunt.slow = Some(SLOW_LOG);
         }
-        self.calm &= matches!(self.name, Name::Crash | Name::HostLoss);
+        self.calm &= matches!(self.name, Name::Crash | Name::HostLoss | Name::Pages);
         if self.calm {
             self.sessions = self.sessions.min(2);
             self.reading = draw.of(&[10, 70]);
@@ -439,7 +472,7 @@ impl Plan {
                 self.tuning.status_ring = 4;
                 self.tuning.give_back_pages = 1;
             }
-            (Mark::ListChanging | Mark::FrameFound, _) if self.tier.is_none() => {
+            (Mark::ListChanging | Mark::FrameFound, _) if self.tier.is_none() && self.name != Name::Pages => {
                 self.hold_more_than_memory(limits, draw)
             }
             _ => {}
@@ -494,6 +527,39 @@ impl Plan {
         self.reading = draw.of(&[20, 40, 60]);
         self.transactions = self.transactions / 2 + 1;
         self
+    }
+
+    /// More or fewer pages than frames, of which there are as few as there may be.
+    fn of_pages(mut self, limits: Limits, draw: &mut Draw) -> Plan {
+        (self.memory, self.tables, self.definers) = (pages::memory(), 0, 0);
+        self.rows = draw.of(&[4, 30, 100, 200, 400]).min(limits.rows.max(1));
+        self.statements = draw.of(&[1, 2, 4]).min(limits.statements.max(1));
+        self.reading = draw.of(&[10, 40]);
+        self.tuning.segment_bytes = draw.of(&[64 << 10, 256 << 10]);
+        self.cache = draw.one_in(2).then(|| draw.of(&[16 << 10, 64 << 10]));
+        (self.device, self.host) = (draw.one_in(2), draw.one_in(2));
+        self.pages = Some(Pages {
+            pages: self.rows as u32,
+            whole: draw.of(&[1, 5, 50]),
+            anew: draw.of(&[2, 10, 50]),
+            waits: draw.of(&[0, 10, 50, 100]),
+            still: draw.of(&[5, 50, 1_000]),
+            rests: if self.calm { 100_000 } else { draw.of(&[0, 0, 20_000]) },
+        });
+        if draw.one_in(6) {
+            self.flood_the_ring();
+        }
+        self
+    }
+
+    /// More redo than the ring holds, before any of it need be durable.
+    fn flood_the_ring(&mut self) {
+        if let Some(pages) = &mut self.pages {
+            (pages.whole, pages.waits, pages.rests) = (1, 0, 0);
+        }
+        (self.deaths, self.statements) = (self.deaths.min(3), self.statements.max(2));
+        self.tuning.log_limit = Tuning::default().log_limit;
+        self.hunt.slow = Some(SLOW_LOG);
     }
 
     /// The manager's host, and the machine of nodes and holders. Sessions are holders, rows the labels of grants.

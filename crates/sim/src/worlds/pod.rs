@@ -14,7 +14,7 @@ use super::far::Far;
 use super::life::{Site, is_refused, live};
 use super::plan::{Draw, Name, Plan};
 use super::shared::{Shared, Tally};
-use super::{grants, panics, pool, scene, story};
+use super::{grants, pages, panics, pool, scene, story};
 use crate::check::{End, adya, serial};
 use crate::memory::{Hazard, HazardKind};
 use crate::{DeviceSpec, Exit, Pace, Process, Topology, World};
@@ -122,6 +122,7 @@ pub fn run(plan: Plan) -> Verdict {
     let world = world.map(|world| match shared.plan.name {
         Name::Pool => world.with_step_limit(pool::STEPS_MOST),
         Name::Grants | Name::Leaders => world.with_step_limit(grants::STEPS_MOST),
+        Name::Pages => world.with_step_limit(pages::STEPS_MOST),
         _ => world.with_step_limit(STEPS_MOST),
     });
     let outcome = world.map(|world| catch_unwind(AssertUnwindSafe(|| world.run(|w| play(&shared, w)))));
@@ -209,7 +210,7 @@ fn lives(shared: &Arc<Shared>, world: &World) {
         if host != remains.host {
             shared.befalls("handovers");
         }
-        let aside = shared.plan.name == Name::Crash && life > 0 && draw.one_in(8);
+        let aside = matches!(shared.plan.name, Name::Crash | Name::Pages) && life > 0 && draw.one_in(8);
         shared.add("lives beside the region", u64::from(aside));
         let site = Site {
             region: remains.region.path(),
@@ -338,7 +339,7 @@ fn one_life(shared: &Arc<Shared>, world: &World, host: usize, site: &Site, regio
         let (shared, site) = (shared.clone(), site.clone());
         world.process(host, "engine", move || live(&shared, &site))
     };
-    let early = !last && matches!(plan.name, Name::Crash | Name::Tiered) && draw.one_in(3);
+    let early = !last && matches!(plan.name, Name::Crash | Name::Tiered | Name::Pages) && draw.one_in(3);
     await_end(shared, world, site, &process, (early, may_end), draw, &files);
     if death == Death::Order {
         shared.stop();
@@ -369,6 +370,9 @@ fn one_life(shared: &Arc<Shared>, world: &World, host: usize, site: &Site, regio
         judge_reads(shared);
     }
     shared.befalls(death.name());
+    if site.aside || !death.keeps_memory(plan.host) {
+        shared.pages().loses_memory();
+    }
     let mode = match death {
         Death::Order => Some("clean"),
         Death::Kill | Death::Itself | Death::PowerCut if ready && plan.tier.is_some() => Some("log"),
@@ -431,6 +435,15 @@ fn heal(files: &MemFs) {
 }
 
 impl Death {
+    /// Whether the next life finds in memory what this one had committed.
+    fn keeps_memory(self, survives_host: bool) -> bool {
+        match self {
+            Death::Kill | Death::Order | Death::Itself => true,
+            Death::HostLoss | Death::LinkLoss => survives_host,
+            Death::PowerCut | Death::DeviceLoss => false,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Death::Kill => "deaths: killed",
@@ -453,7 +466,9 @@ fn death(plan: &Plan, draw: &mut Draw) -> Death {
         (Name::DeviceLoss, 3..5) => Death::LinkLoss,
         (Name::DeviceLoss, 5) => Death::HostLoss,
         (Name::DeviceLoss, 6) => Death::Order,
-        (Name::Tiered, 0..3) => Death::PowerCut,
+        (Name::Pages, 0..2) if plan.device => Death::HostLoss,
+        (Name::Pages, 7) => Death::Order,
+        (Name::Tiered | Name::Pages, 0..3) => Death::PowerCut,
         (Name::Tiered, 3) => Death::Order,
         (Name::Crash, 0..4) | (Name::Transactions | Name::Ddl | Name::Disk | Name::Backup | Name::Sql, 1..3) => {
             Death::PowerCut

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::backup::Copy;
+use super::pages::model::Model as PageModel;
 use super::plan::Plan;
 use super::scene;
 use super::sql::Counters;
@@ -49,6 +50,7 @@ pub struct Shared {
     stage: Mutex<&'static str>,
     copies: Mutex<Vec<Copy>>,
     counters: Mutex<Counters>,
+    pages: Mutex<PageModel>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -73,6 +75,7 @@ impl Shared {
             stage: Mutex::default(),
             copies: Mutex::default(),
             counters: Mutex::default(),
+            pages: Mutex::default(),
         }
     }
 
@@ -84,6 +87,11 @@ impl Shared {
     /// What the world of SQL knows of versions.
     pub(super) fn counters(&self) -> MutexGuard<'_, Counters> {
         lock(&self.counters)
+    }
+
+    /// What the world of pages knows of each.
+    pub(super) fn pages(&self) -> MutexGuard<'_, PageModel> {
+        lock(&self.pages)
     }
 
     /// Notes that something is wrong.

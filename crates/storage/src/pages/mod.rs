@@ -197,11 +197,9 @@ impl PageStore {
     fn write_safely(&self, pages: &[(PageId, &[u8])], files: &[SpaceFile]) -> Result<()> {
         self.settle_former()?;
         let mut area = self.areas.take();
-        if area.needs_sync() && !planted(Fault::AreaReuse) {
+        if area.needs_sync() {
+            self.settle_areas()?;
             mark::pass(Mark::AreaReused);
-            let batches = self.areas.in_place();
-            self.sync_spaces()?;
-            self.areas.settled(batches);
         }
         area.fill(pages, set_page_checksum);
         if !planted(Fault::DoubleWrite) {
@@ -210,8 +208,20 @@ impl PageStore {
         self.areas.publish(&area);
         self.stats.batches.fetch_add(1, Ordering::Relaxed);
         self.guarded(|| in_place(&area.in_order(), files))?;
+        mark::pass(Mark::PagesWritten);
         area.placed();
         self.stats.written.fetch_add(pages.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What was written in place out of areas is durable there: their copies are not needed any more.
+    fn settle_areas(&self) -> Result<()> {
+        if planted(Fault::AreaReuse) {
+            return Ok(());
+        }
+        let batches = self.areas.in_place();
+        self.sync_spaces()?;
+        self.areas.settled(batches);
         Ok(())
     }
 
