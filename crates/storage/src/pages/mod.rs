@@ -294,13 +294,16 @@ impl PageStore {
         self.space(space)?.reserve_again(pages)
     }
 
-    /// Gives back the disk space of pages; they read as never written. They may not be in use.
+    /// Gives back the disk space of pages, durably; they read as never written. They may not be in use. A power cut that left some of
+    /// their blocks would show damaged pages to a check where they are used again and not written yet.
     ///
     /// # Errors
-    /// An I/O error.
+    /// An I/O error; [`Error::Poisoned`] from then on if the sync fails.
     pub fn punch(&self, space: u32, pages: std::ops::Range<u32>) -> Result<()> {
         self.settle_former()?;
-        self.space(space)?.punch(pages)
+        let file = self.space(space)?;
+        file.punch(pages)?;
+        self.guarded(|| file.sync_if_dirty())
     }
 
     /// Syncs all spaces: nothing depends on the double-write area then.

@@ -283,7 +283,7 @@ impl SpaceFile {
         self.0.dirty.store(true, Ordering::Release);
     }
 
-    fn sync_if_dirty(&self) -> Result<()> {
+    pub fn sync_if_dirty(&self) -> Result<()> {
         let _syncing = self.0.syncing.lock();
         if self.0.failed.load(Ordering::Acquire) {
             let path = self.0.path.display();
@@ -352,8 +352,10 @@ impl SpaceFile {
         if start >= end {
             return Ok(());
         }
-        self.0.dirty.store(true, Ordering::Release);
-        doing(self.0.file.punch(start, end - start), "punching", &self.0.path)
+        let punched = self.0.file.punch(start, end - start);
+        // After it, as after a write.
+        self.mark_dirty();
+        doing(punched, "punching", &self.0.path)
     }
 
     pub fn bytes_on_disk(&self) -> Result<u64> {
