@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use cenote_base::rt;
 use cenote_base::rt::HashSet;
 use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use std::ops::Range;
 
 /// Numbers in a batch, at most.
@@ -153,7 +154,11 @@ impl Engine {
             self.set_cursor(numbers.of, batches.behind.take().unwrap_or(first))?;
         }
         self.refill(numbers, &mut batches)?;
-        batches.ready.pop().ok_or_else(|| numbers.none_free())
+        let again = batches.ready.pop().ok_or_else(|| numbers.none_free())?;
+        if numbers.of == Numbered::Space {
+            mark::pass(Mark::SpaceAgain);
+        }
+        Ok(again)
     }
 
     /// After a start: numbers that will be used again are chosen before any transaction begins.

@@ -277,6 +277,7 @@ impl Engine {
         self.storage.wait_durable(self.storage.0.log().tail().raw())?;
         self.pool.discard_pages(space, pages.clone())?;
         self.storage.0.pages().punch(space, pages)?;
+        mark::pass(Mark::PagesPunched);
         Ok(())
     }
 

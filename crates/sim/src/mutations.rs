@@ -92,15 +92,8 @@ fn is_seldom(fault: Fault) -> bool {
             | RestoreNone
             | RecycleFirst
             | LogTailKept
-            | EmptiedPages
             | BaseIncomplete
-            | BuiltOnWait
-            | SnapshotRecheck
-            | DeadlockCheck
-            | EarlyDefinition
             | GrantConfirm
-            | EmptiedCts
-            | UniqueStripe
             | NewPageFlush
             | RingOverwrite
             | DropOrder
@@ -108,7 +101,6 @@ fn is_seldom(fault: Fault) -> bool {
             | EpochKept
             | RepairHead
             | Incarnation
-            | SpaceAgain
             | ReplyOnce
             | LateConnection
             | LiveGeneration

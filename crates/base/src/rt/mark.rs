@@ -64,6 +64,16 @@ marks! {
     Purged = "rounds of purge",
     /// Window: a group of redo has its place and is not complete.
     GroupReserved = "window: redo reserved, not complete",
+    /// Window: the same of a transaction's commit, which others see from there on.
+    CommitReserved = "window: commit reserved, not complete",
+    /// A commit on top of another that was not complete: it has waited for that.
+    BaseIncomplete = "commits on top of incomplete ones",
+    /// Window: unique keys were found free and are not entered.
+    UniqueFree = "window: unique keys free, not entered",
+    /// A number of a former space was given out again.
+    SpaceAgain = "numbers of former spaces used again",
+    /// Pages that nobody will read again have lost their blocks.
+    PagesPunched = "runs of pages given back to the disk",
     /// Window: a commit has its place in the log and has not stamped its pages.
     CommitLogged = "window: commit logged, pages not stamped",
     /// Window: what is durable was read for a snapshot, which is not published.
@@ -118,6 +128,7 @@ const FOR_GOOD: Nanos = Nanos::from_secs(3600);
 const MARKS: usize = Mark::ALL.len();
 
 thread_local! {
+    static HOLDS: Cell<bool> = const { Cell::new(false) };
     static PASSED: RefCell<[u64; MARKS]> = const { RefCell::new([0; MARKS]) };
     static AIM: Cell<Option<Aim>> = const { Cell::new(None) };
     static STRIKE: Cell<Option<Strike>> = const { Cell::new(None) };
@@ -160,7 +171,18 @@ fn stand_still(aim: Aim) {
     while passes() == before && super::now() < end {
         super::sleep(TURN);
     }
-    MET.set(MET.get() + u64::from(passes() != before));
+    let met = passes() != before;
+    MET.set(MET.get() + u64::from(met));
+    if met && HOLDS.get() {
+        STRUCK.set(true);
+        super::sleep(FOR_GOOD);
+    }
+}
+
+/// Whether marks are counted: for what only a mark needs to know.
+#[inline(always)]
+pub fn is_on() -> bool {
+    seamed()
 }
 
 /// Holds up threads of the simulation on this thread of the machine, until told otherwise.
@@ -172,7 +194,14 @@ pub fn aim(aim: Option<Aim>) {
 pub fn strike(strike: Option<Strike>) {
     STRIKE.set(strike);
     STRUCK.set(false);
+    HOLDS.set(false);
     MET.set(0);
+}
+
+/// The world is struck when what a thread waits for in a window has happened, and the thread stays there for good; until
+/// the next [`strike`].
+pub fn strike_within() {
+    HOLDS.set(true);
 }
 
 /// Whether a thread stands where the world was to be struck.

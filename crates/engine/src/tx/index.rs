@@ -20,6 +20,7 @@ use crate::tx::read::split_entry;
 use crate::undo::record::TRAILER;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 
 /// What stands in the way of a unique key.
 pub(super) enum Obstacle {
@@ -72,6 +73,13 @@ pub(super) fn unique_keys(table: &Table, row: &[u8], keys: &NewKeys) -> Result<V
         }
     }
     Ok(unique)
+}
+
+/// These unique keys were found free, and are about to be entered.
+pub(super) fn note_free(unique: &[(u32, Vec<u8>)]) {
+    if !unique.is_empty() {
+        mark::pass(Mark::UniqueFree);
+    }
 }
 
 impl Tx {

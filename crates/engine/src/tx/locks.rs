@@ -154,11 +154,8 @@ impl Waits {
         if !(waiter.still)() || self.returns() != waiter.looked {
             return Ok(());
         }
-        let mut at = target;
+        let mut at = if planted(Fault::DeadlockCheck) { 0 } else { target };
         while at != 0 {
-            if at == waiter.seq && planted(Fault::DeadlockCheck) {
-                break;
-            }
             if at == waiter.seq {
                 return Err(Error::Deadlock(format!(
                     "transaction {} and transaction {target} wait for each other",

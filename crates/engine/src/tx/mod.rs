@@ -370,6 +370,7 @@ impl Tx {
             .writer
             .as_ref()
             .ok_or_else(|| Error::Internal("a writer without a segment".into()))?;
+        let is_on_top = mark::is_on() && self.is_base_incomplete();
         self.wait_until_bases_are_whole()?;
         let _need = engine.pool.begin_need(Need::Commit);
         engine.cts.make(&engine.pool, own)?;
@@ -398,7 +399,16 @@ impl Tx {
                 tx: own,
             });
         }
+        if is_on_top {
+            mark::pass(Mark::BaseIncomplete);
+        }
         Ok(at)
+    }
+
+    fn is_base_incomplete(&self) -> bool {
+        let log = self.engine().storage.0.log();
+        let base = Lsn::from_raw(self.built_on.load(Ordering::Relaxed));
+        base > log.durable() && log.is_incomplete(base)
     }
 
     /// A commit that this transaction has met is seen from its place in the log on, and its redo may still be being copied: a process that

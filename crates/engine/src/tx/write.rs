@@ -186,7 +186,10 @@ impl Tx {
                         existing_key,
                     });
                 }
-                None => self.insert_row(table, row_key, stored)?,
+                None => {
+                    index::note_free(&unique);
+                    self.insert_row(table, row_key, stored)?
+                }
             };
             match step {
                 Step::Done(Insert::Done) => {
@@ -794,7 +797,7 @@ impl Tx {
                 // Of the row as it was seen: one that has changed since is looked at again.
                 Some(Obstacle::Duplicate(..)) if !self.is_still(table, key, old.trailer)? => return Ok(Applied::Moved),
                 Some(Obstacle::Duplicate(index, _)) => return Err(table.unique_violation(Some(index), new)),
-                None => {}
+                None => index::note_free(&unique),
             }
         }
         let new = large::move_out(&engine, table, new, Some(old.before))?;

@@ -15,6 +15,7 @@ use cenote_base::rt::fs::faulty::{FaultPlan, MemFs};
 use cenote_base::rt::mark::{self, Aim, Mark, Strike};
 
 use super::plan::{Draw, Name};
+use super::pod::Death;
 
 /// What a seed hunts for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,6 +35,8 @@ pub enum End {
     At(Mark, u64),
     /// At most so many transactions after a thread stood still in the window until what it waited for had happened.
     Behind(u64),
+    /// While a thread stands in the window, when what it waits for has happened.
+    Within,
 }
 
 /// Files whose operations take longer.
@@ -58,13 +61,22 @@ const IN_THE_LOG: [Window; 2] = [
 fn windows(world: Name) -> Vec<Window> {
     use Mark::*;
     let more: &[Window] = match world {
-        Name::Crash => &[IN_THE_LOG[0], IN_THE_LOG[1], (ListChanging, None), (FrameFound, None)],
+        Name::Crash => &[
+            IN_THE_LOG[0],
+            IN_THE_LOG[1],
+            (ListChanging, None),
+            (FrameFound, None),
+            (CommitReserved, Some(BaseIncomplete)),
+            (CommitReserved, Some(BaseIncomplete)),
+        ],
         Name::Transactions | Name::Sql => &[
             (SnapshotRead, Some(Purged)),
             (SnapshotRead, Some(Purged)),
             (SnapshotPublished, Some(Purged)),
             (CtsRead, Some(CtsGivenBack)),
             (CtsRead, Some(CtsGivenBack)),
+            (UniqueFree, None),
+            (UniqueFree, None),
         ],
         Name::Ddl => &[
             (DefinitionDurable, Some(Purged)),
@@ -88,7 +100,9 @@ fn windows(world: Name) -> Vec<Window> {
 }
 
 /// Passes at which an end shows most: something was just given up, and what it rests on may not be there.
-const GIVEN_UP: [Mark; 7] = [
+const GIVEN_UP: [Mark; 9] = [
+    Mark::PagesPunched,
+    Mark::PagesPunched,
     Mark::CheckpointMoved,
     Mark::SegmentRetired,
     Mark::SegmentRetired,
@@ -118,7 +132,9 @@ impl Hunt {
         });
         let end = match (aim, draw.below(8)) {
             (Some(Aim { at, until: None, .. }), 0..5) => Some(End::At(at, draw.of(&[3, 30, 200]))),
+            (Some(Aim { at: Mark::CommitReserved, .. }), _) => Some(End::Within),
             (Some(Aim { until: Some(_), .. }), 0..5) => Some(End::Behind(draw.of(&[1, 4, 12]))),
+            (_, 0..7) if world == Name::Ddl && draw.one_in(2) => Some(End::At(Mark::SpaceAgain, draw.of(&[1, 5, 20]))),
             (_, 0..7) => Some(End::At(draw.of(&GIVEN_UP), draw.of(&[1, 2, 5]))),
             _ => None,
         };
@@ -143,6 +159,9 @@ impl Hunt {
             }),
             _ => None,
         });
+        if end == Some(End::Within) {
+            mark::strike_within();
+        }
         if let Some(slow) = self.slow {
             let plan = FaultPlan {
                 stall: 1.0 / slow.one_in as f64,
@@ -152,6 +171,26 @@ impl Hunt {
             };
             files.set_plan(plan, draw.word());
         }
+    }
+
+    /// After which death it shows: in what the disk alone has, or in what memory has.
+    pub(super) fn shows_after(&self) -> Option<Death> {
+        match self.end? {
+            End::At(Mark::PagesPunched | Mark::SpaceAgain, _) => Some(Death::PowerCut),
+            End::Behind(_) if self.awaits(Mark::CheckpointMoved) => Some(Death::PowerCut),
+            End::Within => Some(Death::Kill),
+            _ => None,
+        }
+    }
+
+    fn awaits(&self, mark: Mark) -> bool {
+        self.aim.is_some_and(|aim| aim.until == Some(mark))
+    }
+
+    /// Whether it waits for purge, which so has to come often.
+    pub(super) fn wants_purge(&self) -> bool {
+        let ends = matches!(self.end, Some(End::At(Mark::PagesPunched | Mark::SpaceAgain, _)));
+        ends || self.awaits(Mark::Purged) || self.awaits(Mark::CtsGivenBack)
     }
 
     /// So many transactions more, and the life ends: a thread has stood still until what the world waited for had happened.

@@ -79,8 +79,8 @@ fn try_live(shared: &Arc<Shared>, site: &Site) -> Result<()> {
     };
     sessions.extend(site.far.is_some().then(|| start_tender(shared, &engine)));
     let often = matches!(shared.plan.name, Name::Crash | Name::Tiered);
-    if shared.plan.rot || shared.plan.calm || shared.plan.name == Name::Backup || draw.one_in(if often { 2 } else { 3 })
-    {
+    let always = shared.plan.rot || shared.plan.calm || shared.plan.hunt.wants_purge();
+    if always || shared.plan.name == Name::Backup || draw.one_in(if often { 2 } else { 3 }) {
         disturb(shared, &engine, site, &mut draw)?;
     }
     for session in sessions {
@@ -352,6 +352,9 @@ pub(super) fn found(shared: &Shared, engine: &Arc<Engine>) -> Result<std::result
             Ok(rows) => rows,
             Err(problem) => return Ok(Err(problem)),
         };
+        if let Some(problem) = shared.plan.shape.repeated(&rows) {
+            return Ok(Err(format!("{}: {problem}", table.name)));
+        }
         for (index, definition) in table.indexes.iter().enumerate() {
             let mut by_index = match read(Path::Index(index))? {
                 Ok(rows) => rows,

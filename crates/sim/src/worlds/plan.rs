@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use cenote_base::rt::Nanos;
-use cenote_base::rt::mark::Mark;
+use cenote_base::rt::mark::{Aim, Mark};
 use cenote_base::rt::os::mix;
 use cenote_engine::{EngineOptions, MemoryKind, Origins, Tuning};
 
@@ -459,6 +459,14 @@ impl Plan {
             self.tuning.log_limit = draw.of(&[32 << 10, 128 << 10]);
             self.tuning.segment_bytes = 64 << 10;
         }
+        match self.hunt.end {
+            Some(End::At(Mark::PagesPunched, _)) => self.end_pages_of_timestamps(draw),
+            Some(End::At(Mark::SpaceAgain, _)) => {
+                self.origins.space = Origins::default().space;
+                self.origins.space_end = self.origins.space + draw.of(&[40, 60]);
+            }
+            _ => {}
+        }
         let Some(aim) = self.hunt.aim else { return };
         match (aim.at, aim.until) {
             (_, Some(Mark::CheckpointMoved)) => {
@@ -466,16 +474,62 @@ impl Plan {
                 self.calm = false;
                 self.tuning.log_limit = draw.of(&[32 << 10, 128 << 10]);
                 self.tuning.flush_turn = Nanos::from_micros(500);
+                if self.name == Name::Crash && draw.one_in(2) {
+                    self.change_clean_pages(limits, draw);
+                }
             }
             (_, Some(Mark::CtsGivenBack)) => {
-                self.origins.tx = 2044 * (1 + draw.below(1 << 30)) - draw.below(300);
+                self.end_pages_of_timestamps(draw);
                 self.tuning.status_ring = 4;
-                self.tuning.give_back_pages = 1;
+            }
+            (Mark::CommitReserved, _) => {
+                // Commits on one page of timestamps come one after the other: these are on two.
+                self.end_pages_of_timestamps(draw);
+                self.origins.tx += 60;
+                self.deaths = 10.min(limits.deaths);
+                self.transactions = self.transactions.min(600);
+                self.tuning.status_ring = 512;
+                self.sessions = 8.min(limits.sessions.max(1));
+                self.rows = 12.min(limits.rows.max(1));
+                // Who has written several rows leaves a trace though one of them is another's.
+                (self.tables, self.statements) = (1, 8.min(limits.statements.max(1)));
+                (self.repeatable, self.reading, self.taken_back) = (0, 10, 0);
+                self.hunt.aim = Some(Aim {
+                    one_in: draw.of(&[1, 3]),
+                    most: Nanos::from_millis(2),
+                    ..aim
+                });
+            }
+            (Mark::UniqueFree, _) => {
+                self.shape.uniques = draw.of(&[2, 4, 8]);
+                self.reading = 10;
             }
             (Mark::ListChanging | Mark::FrameFound, _) if self.tier.is_none() && self.name != Name::Pages => {
                 self.hold_more_than_memory(limits, draw)
             }
             _ => {}
+        }
+    }
+
+    /// Each life comes to the end of a page of timestamps, soon after its start: starts leave out the rest of a block of numbers.
+    fn end_pages_of_timestamps(&mut self, draw: &mut Draw) {
+        self.tuning.tx_block = 2044;
+        self.origins.tx = 2044 * (1 + draw.below(1 << 30)) - 70 - draw.below(30);
+        self.tuning.give_back_pages = 1;
+    }
+
+    /// Many sessions, each on pages of its own that were written back since it changed them last, and short transactions.
+    fn change_clean_pages(&mut self, limits: Limits, draw: &mut Draw) {
+        self.tuning.log_limit = 32 << 10;
+        self.sessions = 12.min(limits.sessions.max(1));
+        self.rows = 400.min(limits.rows.max(1));
+        self.shape.uniques = (self.rows as u64 * 2).max(8);
+        self.shape.length = 400;
+        (self.tables, self.statements) = (3, 1);
+        (self.reading, self.taken_back) = (10, 0);
+        self.hunt.end = Some(End::Behind(draw.of(&[1, 4])));
+        if let Some(aim) = &mut self.hunt.aim {
+            aim.one_in = draw.of(&[20, 100]);
         }
     }
 

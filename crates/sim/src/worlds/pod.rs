@@ -11,6 +11,7 @@ use cenote_base::rt::{self, Nanos, mark};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::far::Far;
+use super::hunt::End as Ends;
 use super::life::{Site, is_refused, live};
 use super::plan::{Draw, Name, Plan};
 use super::shared::{Shared, Tally};
@@ -34,7 +35,7 @@ pub struct Verdict {
 
 /// How a life ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Death {
+pub(super) enum Death {
     /// The process is killed: memory and files stay as they are.
     Kill,
     /// The host is lost, with what its cache had not written back.
@@ -340,6 +341,7 @@ fn one_life(shared: &Arc<Shared>, world: &World, host: usize, site: &Site, regio
         world.process(host, "engine", move || live(&shared, &site))
     };
     let early = !last && matches!(plan.name, Name::Crash | Name::Tiered | Name::Pages) && draw.one_in(3);
+    let early = early && plan.hunt.end != Some(Ends::Within);
     await_end(shared, world, site, &process, (early, may_end), draw, &files);
     if death == Death::Order {
         shared.stop();
@@ -458,6 +460,10 @@ impl Death {
 }
 
 fn death(plan: &Plan, draw: &mut Draw) -> Death {
+    match plan.hunt.shows_after() {
+        Some(death) if draw.one_in(2) => return death,
+        _ => {}
+    }
     match (plan.name, draw.below(8)) {
         (Name::HostLoss, 0..5) => Death::HostLoss,
         (Name::Handover, 0..4) => Death::Order,
@@ -506,8 +512,10 @@ fn await_end(
         kind => (u64::MAX, kind != Some(3)),
     };
     let mut bad_for = 0;
+    let mut watch = Watch::default();
     while shared.ended() < goal && !shared.has_failed() && process.is_running() {
         rt::sleep(Nanos::from_micros(20));
+        watch.look(shared);
         if mark::is_struck() {
             return shared.befalls("ends at a pass");
         }
@@ -541,6 +549,28 @@ fn await_end(
         rt::sleep(Nanos::from_micros(10));
     }
     rt::sleep(Nanos(draw.below(150_000)));
+}
+
+/// Turns of 20 us in which sessions at work may end no transaction: the slowest disks have a statement wait for a second or two. Turns are
+/// counted, as a schedule may let deadlines come early, and clocks jump.
+const HANGS: u64 = 500_000;
+
+/// How often nothing was seen to have ended since something had.
+#[derive(Default)]
+struct Watch {
+    ended: u64,
+    turns: u64,
+}
+
+impl Watch {
+    /// Sessions that wait for each other do so for ever.
+    fn look(&mut self, shared: &Shared) {
+        let goes_on = shared.ended() != self.ended || !shared.is_ready() || shared.is_disk_bad();
+        (self.ended, self.turns) = (shared.ended(), if goes_on { 0 } else { self.turns + 1 });
+        if self.turns == HANGS {
+            shared.fail("sessions stand still: no transaction has ended for 10 s".into());
+        }
+    }
 }
 
 /// The life ends behind a window in which a thread stood still: at once, or when a few transactions more have ended.

@@ -1,5 +1,6 @@
 //! The tables that worlds work on, and rows whose contents follow from their key and their tag.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use cenote_base::rt::os::mix;
@@ -89,11 +90,7 @@ impl Shape {
 
     fn encode_with_text(&self, table: &Table, id: i32, tag: Tag, text_of: Tag) -> Result<Vec<u8>> {
         let mut row = Vec::new();
-        let hash = mix(tag ^ id as u64);
-        let unique = match hash % 3 {
-            0 => Datum::Int4((hash / 3 % self.uniques) as i32),
-            _ => Datum::Null,
-        };
+        let unique = self.unique(id, tag).map_or(Datum::Null, Datum::Int4);
         let values = [
             Datum::Int4(id),
             Datum::Int4(color(tag)),
@@ -104,6 +101,22 @@ impl Shape {
         ];
         table.layout().encode(&values, &mut row)?;
         Ok(row)
+    }
+
+    /// The value of the unique column; `None`: NULL.
+    fn unique(&self, id: i32, tag: Tag) -> Option<i32> {
+        let hash = mix(tag ^ id as u64);
+        hash.is_multiple_of(3).then(|| (hash / 3 % self.uniques) as i32)
+    }
+
+    /// A value of the unique column that two of these rows have.
+    pub fn repeated(&self, rows: &[(i32, Tag)]) -> Option<String> {
+        let mut seen = HashMap::new();
+        rows.iter().find_map(|(id, tag)| {
+            let unique = self.unique(*id, *tag)?;
+            let other = seen.insert(unique, *id)?;
+            Some(format!("rows {other} and {id} have the same unique value {unique}"))
+        })
     }
 
     fn text(&self, tag: Tag) -> String {

@@ -26,6 +26,7 @@ use super::awake::Awake;
 use super::block_of;
 use super::ring::{BLOCK, Ring};
 use super::space::Patience;
+use crate::redo::{GROUP_HEADER, STATE_COMPLETE, u32_at};
 
 /// Between two looks of a waiter at how far the log has come.
 const LOOK: Nanos = Nanos::from_secs(5);
@@ -354,6 +355,20 @@ impl super::Core {
             at = at.max(self.durable());
         }
         Ok(())
+    }
+
+    /// See [`super::Log::is_incomplete`].
+    pub(super) fn is_incomplete(&self, lsn: Lsn) -> bool {
+        let mut at = self.durable();
+        while at < lsn {
+            let header = self.ring.header(at);
+            let length = u32_at(&header, 4).filter(|length| *length >= GROUP_HEADER as u32);
+            at = length.map_or(Lsn::MAX, |length| at.advance(length.into()));
+            if at == lsn {
+                return u32_at(&header, 20) != Some(STATE_COMPLETE);
+            }
+        }
+        false
     }
 
     fn write_out(&self, from: Lsn, to: Lsn, flusher: &mut Flusher) -> Result<()> {

@@ -211,6 +211,11 @@ impl Log {
         self.core.wait_complete(lsn)
     }
 
+    /// Whether the group that ends at `lsn` is being copied yet: for marks.
+    pub fn is_incomplete(&self, lsn: Lsn) -> bool {
+        self.core.is_incomplete(lsn)
+    }
+
     /// Has what is complete now written in the background, if there is one.
     pub fn flush_hint(&self) {
         self.core.work.set();
@@ -358,6 +363,7 @@ impl Core {
         }
         // The body's checksum does not depend on the place, unless somebody patches it there.
         let body = hook.is_none().then(|| crc::crc32c(&group[GROUP_HEADER..]));
+        let is_commit = hook.is_some();
         let start = self.reserve(group, hook)?;
         let body = body.unwrap_or_else(|| crc::crc32c(&group[GROUP_HEADER..]));
         let checksum = seal(body, header_of(group));
@@ -365,6 +371,9 @@ impl Core {
             self.ring.complete(start, checksum);
         }
         mark::pass(Mark::GroupReserved);
+        if is_commit {
+            mark::pass(Mark::CommitReserved);
+        }
         self.ring
             .write(start.advance(GROUP_HEADER as u64), &group[GROUP_HEADER..]);
         if !planted(Fault::RedoFlush) {
