@@ -16,7 +16,7 @@
 //!
 //! Faults ([`Faults`]): a message is lost and sent again after a while, at last given up ([`Error::Timeout`]); is late; a work's
 //! parts go their own ways, so that others see it half done; a host and a node are cut off from each other, or
-//! the node is lost ([`Error::Lost`], when the card has given up).
+//! the node is lost ([`Error::Lost`], when the card has given up). Connections of calls break, and requests that were given up come late.
 //!
 //! Calls go over the same cards to the program of a node, which has a thread of its own: see `calls`.
 //!
@@ -56,6 +56,10 @@ pub struct Faults {
     pub resend: Nanos,
     /// How often it does.
     pub resends: u32,
+    /// A connection of calls breaks under a message: all that its caller has under way there is lost for him, and he may connect anew at once.
+    pub breaks: f64,
+    /// A request whose caller has given it up comes all the same, half of the time, and later by up to so much.
+    pub straggle: Nanos,
 }
 
 impl Default for Faults {
@@ -67,6 +71,8 @@ impl Default for Faults {
             reorder: false,
             resend: Nanos::from_millis(1),
             resends: 7,
+            breaks: 0.0,
+            straggle: Nanos::ZERO,
         }
     }
 }

@@ -85,6 +85,38 @@ fn rough() -> Faults {
     }
 }
 
+/// Of calls whose connection breaks under the first message some are done later, by the connection of then, while their
+/// caller goes on by another.
+#[test]
+fn what_was_given_up_may_come_all_the_same_and_once() {
+    let (mut late, mut never) = (0, 0);
+    for seed in 0..100 {
+        cenote_sim::run(seed, |_| {
+            let network = network(seed);
+            let (node, port) = (network.add_node("mem"), network.port(0));
+            let keeper = Arc::<Keeper>::default();
+            let _server = served(&node, Arc::clone(&keeper) as _);
+            let caller = port.caller("mem").expect("reachable");
+            network.set_faults(Faults {
+                breaks: 1.0,
+                straggle: Nanos::from_millis(1),
+                ..Faults::default()
+            });
+            let lost = caller.call(b"once", &mut Vec::new());
+            assert!(matches!(lost, Err(Error::Lost(_))), "seed {seed}: {lost:?}");
+            network.set_faults(Faults::default());
+            let again = port.caller("mem").expect("reachable");
+            again.call(b"other", &mut Vec::new()).expect("another connection");
+            rt::sleep(Nanos::from_millis(2));
+            let asked = *keeper.asked.lock().expect("no panic");
+            assert!((1..=2).contains(&asked), "seed {seed}: {asked}");
+            late += asked - 1;
+            never += 2 - asked;
+        });
+    }
+    assert!(late > 20 && never > 20, "{late} {never}");
+}
+
 /// A thread of this process serves until the node is lost.
 fn served(node: &MemoryNode, program: Arc<dyn Serve>) -> rt::JoinHandle<()> {
     let theirs = node.clone();

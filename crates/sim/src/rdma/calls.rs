@@ -18,6 +18,9 @@
 //!     └ lost: again, at last Timeout or Lost    └ nobody there, twice: Lost               └ lost: again, at last Timeout or Lost
 //! ```
 //!
+//! A connection may break under a message (`Faults::breaks`), and a request that its caller has given up come all the same (`Faults::straggle`): it is served if the node has not told the end of
+//! that connection, and its answer goes nowhere.
+//!
 //! Events happen when somebody looks at the network. Whoever sleeps does so until the next event that concerns him, and is woken when
 //! an earlier one is planned: by `post`, by an answer, by a connection's end.
 //!
@@ -60,6 +63,9 @@ impl Default for Serving {
 
 /// A time, and a number that makes it unique.
 type Key = (Nanos, u64);
+
+/// The group of calls whose callers have given them up.
+const NOBODYS: u64 = 0;
 
 /// All calls of a network.
 #[derive(Default)]
@@ -275,6 +281,16 @@ impl Calls {
         }
     }
 
+    /// For its caller a call is complete; it goes on without him.
+    fn let_down(&mut self, call: u64, error: Error) {
+        if let Some(asked) = self.under_way.get_mut(&call) {
+            let group = std::mem::replace(&mut asked.group, NOBODYS);
+            let (index, request) = (asked.index, asked.request.clone());
+            asked.resent = 0;
+            self.finish(group, index, request, Err(error));
+        }
+    }
+
     fn finish(&mut self, id: u64, index: usize, request: Vec<u8>, answer: Result<Reply>) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
@@ -417,7 +433,10 @@ impl State {
                 "{}: no answer in time",
                 self.nodes[asked.line.node].memory.name()
             ));
-            return self.calls.complete(call, Err(late));
+            return match self.faults.straggle.0 > 0 && self.dice.chance(0.5) {
+                true => self.calls.let_down(call, late),
+                false => self.calls.complete(call, Err(late)),
+            };
         }
         asked.next = None;
         let line = asked.line.clone();
@@ -429,6 +448,9 @@ impl State {
         let severed = self.is_severed(&line) && !self.is_left_behind(event, &line);
         if !severed && event != Event::Answer && self.is_unknown(&line) {
             return self.lose_call(call, &line);
+        }
+        if !severed && event != Event::Look && self.dice.chance(self.faults.breaks) {
+            return self.break_line(event, call, &line, time);
         }
         let lost = severed || event != Event::Look && self.dice.chance(self.faults.loss);
         match lost {
@@ -448,12 +470,39 @@ impl State {
         if asked.resent <= faults.resends {
             return self.calls.plan_next(time + faults.resend, event, call);
         }
-        if severed {
-            return self.lose_call(call, &line);
-        }
         let name = self.nodes[line.node].memory.name();
+        if severed {
+            line.broken.store(true, Relaxed);
+            let lost = unreachable(name);
+            return self.give_up(event, call, lost, time);
+        }
         let late = Error::Timeout(format!("memory node {name}: no answer in time"));
-        self.calls.complete(call, Err(late));
+        self.give_up(event, call, late, time);
+    }
+
+    /// A connection is over. What is under way over it is lost for its caller.
+    fn break_line(&mut self, event: Event, call: u64, line: &Line, time: Nanos) {
+        line.broken.store(true, Relaxed);
+        let lost = unreachable(self.nodes[line.node].memory.name());
+        self.give_up(event, call, lost.clone(), time);
+        let all = self.calls.under_way.iter();
+        let of_line = all.filter(|(other, asked)| **other != call && asked.line.caller == line.caller);
+        let others: Vec<u64> = of_line.map(|(other, _)| *other).collect();
+        for other in others {
+            self.calls.let_down(other, lost.clone());
+        }
+    }
+
+    /// Nobody waits for a call any more, at an event of it. A request may come all the same.
+    fn give_up(&mut self, event: Event, call: u64, error: Error, time: Nanos) {
+        let most = self.faults.straggle.0;
+        let comes = event == Event::Request && most > 0 && self.dice.chance(0.5);
+        if !comes {
+            return self.calls.complete(call, Err(error));
+        }
+        let later = time + Nanos(1 + self.dice.below(most));
+        self.calls.let_down(call, error);
+        self.calls.plan_next(later, Event::Request, call);
     }
 
     fn lose_call(&mut self, call: u64, line: &Line) {
