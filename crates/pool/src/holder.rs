@@ -190,7 +190,6 @@ impl GrantedMemory {
         map: impl FnOnce(&Self) -> Result<T>,
     ) -> Result<(Self, T)> {
         let memory = Self::ask(network, credentials, wish, on_revoked)?;
-        mark::pass(Mark::GrantAnswered);
         let mapped = map(&memory)?;
         if !planted(Fault::GrantConfirm) {
             memory.shared.confirm()?;
@@ -211,6 +210,7 @@ impl GrantedMemory {
             mirror: wish.mirror,
         });
         let opened = open_whole(&session, &request)?;
+        mark::pass(Mark::GrantAnswered);
         let shared = Arc::new(Shared {
             grant: opened.grant,
             epoch: opened.epoch,

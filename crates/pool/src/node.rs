@@ -553,7 +553,9 @@ impl Inner {
         if let Some(part) = self.parts.close(grant) {
             self.forget_sessions(part.space, part.part);
         }
-        self.host.end_holders(&path, END_PATIENCE)?;
+        if !planted(Fault::FreeFence) {
+            self.host.end_holders(&path, END_PATIENCE)?;
+        }
         parts::remove_file(&path)?;
         sync_directory(&self.options.directory)?;
         self.parts.forget(grant)?;

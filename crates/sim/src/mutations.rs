@@ -65,7 +65,10 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         RemoteBeforeLog | StaleCopy | StillOwned | LostTrace => (Name::Tiered, 40),
         ReplyOnce | LateConnection | ObjectZero | LiveGeneration => (Name::Pool, 60),
         StaleCache | LostFlush | HeatComparison | MoveFence => (Name::Pool, 60),
+        FreezeNumber | EarlySettle | StaleAddress => (Name::Pool, 60),
+        OwnerUntold | ReaderLook | VersionKept => (Name::Pool, 60),
         GrantFence | GrantConfirm | EpochSame | BookUnwritten => (Name::Grants, 60),
+        FreeFence | EpochCheck | TakenUnheard => (Name::Grants, 60),
         LeadMargin => (Name::Leaders, 60),
         PortalView | UpsertAttempt | WhereAgain | ReturningWait => (Name::Sql, 40),
         StalledCommit | StalledLook => return None,
@@ -93,7 +96,6 @@ fn is_seldom(fault: Fault) -> bool {
             | RecycleFirst
             | LogTailKept
             | BaseIncomplete
-            | GrantConfirm
             | NewPageFlush
             | RingOverwrite
             | DropOrder
@@ -101,9 +103,7 @@ fn is_seldom(fault: Fault) -> bool {
             | EpochKept
             | RepairHead
             | Incarnation
-            | ReplyOnce
-            | LateConnection
-            | LiveGeneration
+            | FreezeNumber
     )
 }
 

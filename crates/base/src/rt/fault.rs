@@ -202,7 +202,7 @@ faults! {
     LateConnection = "late-connection",
     /// A new object is not zeroed.
     ObjectZero = "object-zero",
-    /// A session allocates in a slab without a look at its generation.
+    /// A session allocates in a slab without a look whether it is that still, and its own.
     LiveGeneration = "live-generation",
     /// A grant has the epoch of its former holder.
     EpochSame = "epoch-same",
@@ -218,6 +218,24 @@ faults! {
     WhereAgain = "where-again",
     /// RETURNING gives the row as it was made of the version before the wait.
     ReturningWait = "returning-wait",
+    /// An order of a move is obeyed though the extent is frozen, or comes, by another freezing.
+    FreezeNumber = "freeze-number",
+    /// An extent that moves is used in its new place before its home says that it lies there.
+    EarlySettle = "early-settle",
+    /// Who takes a lock over from a dead writer is not told.
+    OwnerUntold = "owner-untold",
+    /// A reader that has taken its slot of a lock does not look whether a writer has come.
+    ReaderLook = "reader-look",
+    /// A writer leaves a lock with the version that it found.
+    VersionKept = "version-kept",
+    /// An address of a former use of its extent is believed.
+    StaleAddress = "stale-address",
+    /// A memory node removes a grant's file, and whoever maps it goes on.
+    FreeFence = "free-fence",
+    /// The manager hears signs of life of a grant's former holder.
+    EpochCheck = "epoch-check",
+    /// A holder that nobody maps memory for is followed though it has said since that it is there.
+    TakenUnheard = "taken-unheard",
 }
 
 impl Fault {

@@ -96,6 +96,14 @@ marks! {
     LoserWaits = "window: loser's record not taken back",
     /// Window: a grant's answer has come, and its memory is not mapped.
     GrantAnswered = "window: grant answered, memory not mapped",
+    /// Window: an object is its session's, and not zeroed.
+    ObjectTaken = "window: object taken, not zeroed",
+    /// Window: an extent has come to where it shall lie, and its home does not say so.
+    ExtentReceived = "window: extent received, not committed",
+    /// A number of a former space was used again.
+    SpaceAgain = "numbers of former spaces used again",
+    /// An id of a former table, index or sequence was used again.
+    ObjectAgain = "ids of former objects used again",
 }
 
 /// Which window threads are held up in, how often, and for how long.

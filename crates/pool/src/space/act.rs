@@ -315,7 +315,7 @@ impl Part {
 
     fn own(&self, address: GlobalAddress) -> Result<Found> {
         let slot = self.slot(address.slot())?;
-        if slot.generation != address.generation() {
+        if slot.generation != address.generation() && !planted(Fault::StaleAddress) {
             return Err(stale(address, slot));
         }
         match slot.used {
@@ -374,7 +374,8 @@ impl Part {
         let (word, bit) = live_bit(index);
         let is_live = || {
             let live = self.live_of(slot, word).map(|live| live.load(Ordering::Acquire));
-            live.is_some_and(|live| address.is_of(live) && live >> bit & 1 != 0)
+            let is_of = |live| address.is_of(live) || planted(Fault::StaleAddress);
+            live.is_some_and(|live| is_of(live) && live >> bit & 1 != 0)
         };
         if index >= class.count() || !is_live() {
             return Err(gone(address));

@@ -23,6 +23,7 @@ use super::{Attached, FarAttached, GlobalAddress, SLAB_OBJECT_MAX, Space};
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use core::ops::Deref;
@@ -414,6 +415,7 @@ impl Shelf {
             let size = class.size();
             let address = GlobalAddress::new(part.number(), slab.slot, index * size as u32, slab.generation)?;
             let span = part.region().span(part.at(address.place()), size);
+            mark::pass(Mark::ObjectTaken);
             if !planted(Fault::ObjectZero) {
                 span.zero(0, size as usize);
             }
@@ -574,6 +576,9 @@ impl Part {
 
     /// Whether a slab is that still, lies in its slot, and is the session's: one that was away and came back is not.
     fn is_here(&self, slab: Extent, class: Class, id: SessionId) -> bool {
+        if planted(Fault::LiveGeneration) {
+            return true;
+        }
         let is_it =
             |found: Slot| found.generation == slab.generation && matches!(found.used, Use::Slab(of, _) if of == class);
         self.slot(slab.slot).is_ok_and(is_it) && self.owner(slab.slot).load(Ordering::Acquire) == id.0

@@ -93,7 +93,7 @@ fn windows(world: Name) -> Vec<Window> {
             (FramesAsked, None),
             (PagesWritten, None),
         ],
-        Name::Pool => return Vec::new(),
+        Name::Pool => return vec![(ObjectTaken, None), (ExtentReceived, None), (ExtentReceived, None)],
         Name::HostLoss | Name::Handover | Name::DeviceLoss | Name::Disk | Name::Backup => &[],
     };
     [&IN_THE_LOG, more].concat()

@@ -570,6 +570,14 @@ impl Plan {
             loses: self.deaths > 0 && draw.one_in(4),
             shares: draw.one_in(3),
         });
+        if let (Some(aim), Some(pods)) = (&mut self.hunt.aim, &mut self.pods)
+            && aim.at == Mark::ExtentReceived
+        {
+            // Moves that fail, and are tried again while orders of the first try are on their way.
+            aim.one_in = 3;
+            pods.moves = Nanos::from_micros(300);
+            pods.patience = pods.patience.min(Nanos::from_millis(5));
+        }
         self
     }
 
@@ -620,8 +628,13 @@ impl Plan {
     fn with_grants(mut self, draw: &mut Draw) -> Plan {
         (self.device, self.host, self.hosts) = (false, false, 2);
         let labels = draw.of(&[1, 2, 3, 5, 8]);
+        let lease = Nanos::from_millis(draw.of(&[400, 800, 800, 2_000]));
+        if let Some(aim) = &mut self.hunt.aim {
+            // What is held up for less than a lease is still its holder's.
+            aim.most = Nanos(4 * lease.raw());
+        }
         self.grants = Some(Grants {
-            lease: Nanos::from_millis(draw.of(&[400, 800, 800, 2_000])),
+            lease,
             nodes: draw.of(&[1, 2]),
             extents: draw.of(&[3, 5, 8]),
             labels: labels.min(self.rows as usize),

@@ -5,6 +5,8 @@ use super::steps::{FrozenExtent, gone};
 use super::wire;
 use super::{Inner, Order, Ordered, Outcomes, Told, WAITING_MAX, Wish};
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use std::sync::Arc;
@@ -85,6 +87,10 @@ impl Inner {
         let freeze = rt::random() | 1;
         let frozen = self.freeze(from, extent, freeze)?;
         let received = self.have_received(extent, to, (from, freeze), frozen.state);
+        if planted(Fault::EarlySettle) {
+            let _ = self.order(to, &Order::Settle { extent, freeze });
+        }
+        mark::pass(Mark::ExtentReceived);
         if let Err(error) = received.and_then(|slot| self.keeper.commit(extent, to, slot)) {
             // Who cannot be told asks.
             let _ = self.order(to, &Order::LetGo { extent, freeze });

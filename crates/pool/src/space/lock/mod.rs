@@ -48,6 +48,7 @@ mod words;
 
 use super::act::Act;
 use super::{GlobalAddress, Session, Space};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use hold::Hold;
@@ -335,6 +336,9 @@ impl Session {
 
 /// The version after that one.
 fn next(version: u64) -> u64 {
+    if planted(Fault::VersionKept) {
+        return version;
+    }
     NOBODY | version.wrapping_add(1) & SESSION_MASK
 }
 

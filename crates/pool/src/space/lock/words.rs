@@ -6,6 +6,7 @@ use crate::space::act::Act;
 use crate::space::keeper::SessionId;
 use crate::space::sequence::Step;
 use crate::space::{GlobalAddress, Space};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, Result};
 
 /// What came of taking a lock. The version is that of what it protects, for as long as it is held to read, or until it was held to write.
@@ -132,7 +133,7 @@ impl Me<'_> {
             *version = self.words.load(VERSION)?;
         }
         *version = next(*version);
-        self.clear(&words, waiting, true).map(Some)
+        self.clear(&words, waiting, !planted(Fault::OwnerUntold)).map(Some)
     }
 
     /// Word 0 is this session's: waits until all slots are free, as far as they were not when it was taken.
@@ -199,6 +200,7 @@ impl Me<'_> {
         ];
         let [found, writer, version] = self.or_undo((slot, NOBODY), words.follow(&mut steps))?;
         match (found, writer) {
+            (NOBODY, _) if planted(Fault::ReaderLook) => Ok(Some(Taken::Slot { slot, version })),
             (NOBODY, NOBODY) => Ok(Some(Taken::Slot { slot, version })),
             (NOBODY, _) => words.leave_slot(slot, self.session).map(|()| None),
             _ => Ok(None),

@@ -28,6 +28,7 @@ mod user;
 use std::sync::Arc;
 
 use cenote_base::rt::Nanos;
+use cenote_base::rt::mark;
 
 use self::members::Mark;
 use self::stage::{Phase, Stage, device_name};
@@ -81,6 +82,8 @@ pub(super) fn play(shared: &Arc<Shared>, pods: Pods, world: &World) {
     let mut draw = Draw(world.draw());
     let stage = Stage::new(shared, pods, draw.word());
     let mut cast = Cast::new(&stage, world);
+    // While all is laid out nothing goes wrong: what stands still halfway takes room twice.
+    mark::aim(None);
     let wild = Role {
         makes: true,
         moves: true,
@@ -90,6 +93,7 @@ pub(super) fn play(shared: &Arc<Shared>, pods: Pods, world: &World) {
         return;
     }
     cast.role = Role { makes: false, ..wild };
+    mark::aim(shared.plan.hunt.aim);
     Trouble::new(&stage, world, draw.word()).come(&mut cast);
     let is_over = cast.calm_down() && end::settle(&mut cast);
     if is_over && pods.shares && !stage.shared.has_failed() {
@@ -229,6 +233,7 @@ impl<'w> Cast<'w> {
     fn calm_down(&mut self) -> bool {
         let stage = Arc::clone(&self.stage);
         stage.set_phase(Phase::Calm);
+        mark::aim(None);
         let role = self.role;
         // Who waits for a pod that is lost, or for an extent whose home is, waits in vain, but not for ever.
         self.start_programs(role) && self.await_users("all users end", Nanos::from_secs(180))

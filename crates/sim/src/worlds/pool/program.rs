@@ -39,7 +39,11 @@ fn host(stage: &Arc<Stage>, pod: usize, role: Role) -> Result<()> {
     });
     let keeper = Arc::new(LocalKeeper::new(part)?);
     let going_on = stage.members().lock().going_on(part_number(pod));
-    going_on.into_iter().try_for_each(|session| keeper.readmit(session))?;
+    going_on.iter().try_for_each(|session| keeper.readmit(*session))?;
+    // One that had ended while a slab of its was frozen stands there still.
+    let mut nobodys = keeper.sessions();
+    nobodys.retain(|session| !going_on.contains(session));
+    nobodys.into_iter().try_for_each(|session| keeper.end(session))?;
     let host = Arc::new(Host::start(Arc::clone(&keeper), options(stage, pod, role))?);
     for other in (0..stage.count()).filter(|other| *other != pod) {
         let peer = Peer {
@@ -141,18 +145,24 @@ fn look_after(stage: &Stage, pod: usize, host: &Host, given_up: &mut BTreeSet<Ma
 
 /// Moves extents that hold objects, wherever they lie, to anywhere.
 fn move_at_random(stage: &Stage, pod: usize, host: &Host, stop: &AtomicBool) {
-    let (mut draw, mut left) = (Draw(rt::random()), MOVES_MOST);
+    let (mut draw, mut left, mut failed) = (Draw(rt::random()), MOVES_MOST, None);
     while left > 0 && stage.pods.moves > Nanos::ZERO && !stop.load(SeqCst) && stage.phase() == Phase::Wild {
         rt::sleep(Nanos(draw.below(2 * stage.pods.moves.raw())));
-        let Some(extent) = stage.model.any_extent(part_number(pod), draw.word()) else {
+        let any = stage.model.any_extent(part_number(pod), draw.word());
+        let drawn = any.map(|extent| (extent, part_number(draw.below(stage.count() as u64) as usize)));
+        // What is hot elsewhere is so still: orders of the first try may come during the second.
+        let again = failed.take().filter(|_| !draw.one_in(3));
+        let Some((extent, to)) = again.or(drawn) else {
             continue;
         };
         left -= 1;
-        let to = part_number(draw.below(stage.count() as u64) as usize);
         match host.relocate(extent, to) {
             Ok(()) => stage.shared.count("moves"),
             // Full, busy, on its way already, or somebody cannot be reached: it stays, or the way it went is found out.
-            Err(_) => stage.shared.count("moves that failed"),
+            Err(_) => {
+                stage.shared.count("moves that failed");
+                failed = Some((extent, to));
+            }
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What befalls the pool while users are at work: ways are cut, messages lost, hosts stand still, users and programs are killed, a pod is lost.
+//! What befalls the pool while users are at work: ways are cut, connections break, messages are lost or late,
+//! hosts stand still, users and programs are killed, a pod is lost.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -93,6 +94,8 @@ impl<'w> Trouble<'w> {
                 let resend = Nanos::from_micros(self.draw.of(&[50, 200, 1000]));
                 let faults = Faults {
                     resend,
+                    breaks: self.draw.of(&[0.0, 0.005, 0.05]),
+                    straggle: Nanos::from_micros(self.draw.of(&[50, 1_000, 10_000, 40_000])),
                     ..Faults::random(self.draw.word())
                 };
                 self.stage.network.set_faults(faults);
@@ -111,7 +114,7 @@ impl<'w> Trouble<'w> {
         if self.cuts.remove(&(from, to)) {
             self.stage.network.mend(from, calls);
             self.stage.network.mend(from, desk);
-        } else {
+        } else if self.draw.one_in(2) {
             self.stage.shared.befalls("faults: way between pods cut");
             self.stage.network.cut(from, calls);
             self.stage.network.cut(from, desk);
