@@ -154,11 +154,12 @@ impl Engine {
             self.set_cursor(numbers.of, batches.behind.take().unwrap_or(first))?;
         }
         self.refill(numbers, &mut batches)?;
-        let again = batches.ready.pop().ok_or_else(|| numbers.none_free())?;
-        if numbers.of == Numbered::Space {
-            mark::pass(Mark::SpaceAgain);
-        }
-        Ok(again)
+        let number = batches.ready.pop().ok_or_else(|| numbers.none_free())?;
+        mark::pass(match numbers.of {
+            Numbered::Space => Mark::SpaceAgain,
+            Numbered::Object => Mark::ObjectAgain,
+        });
+        Ok(number)
     }
 
     /// After a start: numbers that will be used again are chosen before any transaction begins.

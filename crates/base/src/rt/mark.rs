@@ -100,8 +100,6 @@ marks! {
     ObjectTaken = "window: object taken, not zeroed",
     /// Window: an extent has come to where it shall lie, and its home does not say so.
     ExtentReceived = "window: extent received, not committed",
-    /// A number of a former space was used again.
-    SpaceAgain = "numbers of former spaces used again",
     /// An id of a former table, index or sequence was used again.
     ObjectAgain = "ids of former objects used again",
 }

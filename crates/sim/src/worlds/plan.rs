@@ -700,7 +700,16 @@ fn origins(world: Name, tx_block: u64, draw: &mut Draw) -> Origins {
         200
     };
     let space = draw.of(&[usual.space, 0x7FFF_FF00, usual.space_end - spaces]);
+    // From a sequence of its own. Only definitions come to the end of a narrow range.
+    let mut ids = Draw(mix(draw.0));
+    let narrow = usual.object + ids.of(&[60, 200]) as u32;
+    let (object, object_end) = match world {
+        Name::Ddl if ids.one_in(2) => (usual.object, narrow),
+        _ => (ids.of(&[usual.object, 0x7FFF_FFF0, u32::MAX - 40]), u32::MAX),
+    };
     Origins {
+        object,
+        object_end,
         log: draw.of(&log),
         tx: draw.of(&tx),
         // Each start leaves the rest of a block of numbers out: a small circle is for small blocks.
