@@ -145,7 +145,14 @@ impl Keeper for DeskKeeper {
     }
 
     fn take_run(&self, session: SessionId, bytes: u64, lifetime: Lifetime) -> Result<Run> {
-        self.ask(Request::TakeRun(session, bytes, lifetime))
+        let mut tries = 0;
+        let taken = self.ask_counting(&Request::TakeRun(session, bytes, lifetime), &mut tries);
+        if lifetime == Lifetime::Space {
+            // Each try without an answer may have left a run, which stays when its session ends.
+            let unanswered = tries - u32::from(taken.is_ok());
+            self.stage.model.lock().unknown += u64::from(unanswered);
+        }
+        taken
     }
 
     fn free_run(&self, address: GlobalAddress) -> Result<()> {

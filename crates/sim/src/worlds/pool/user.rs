@@ -12,7 +12,7 @@ use cenote_pool::space::{GlobalAddress, Guard, Lifetime, Mode, Read, Session, Sp
 use super::EXTENT;
 use super::members::Mark;
 use super::model::{Own, bytes_of};
-use super::stage::Stage;
+use super::stage::{Stage, pod_of};
 use crate::check::words::{Kind, What};
 use crate::worlds::plan::Draw;
 
@@ -38,7 +38,7 @@ pub(super) fn run(stage: &Arc<Stage>, pod: usize, mark: Mark, threads: usize) {
     };
     let start = |_| {
         let (stage, space) = (Arc::clone(stage), space.clone());
-        rt::spawn("user", move || Thread::new(&stage, &space).work())
+        rt::spawn("user", move || Thread::new(&stage, &space, pod).work())
     };
     let threads: Vec<_> = (0..threads).map(start).collect();
     for thread in threads {
@@ -50,6 +50,7 @@ pub(super) fn run(stage: &Arc<Stage>, pod: usize, mark: Mark, threads: usize) {
 
 struct Thread<'s> {
     stage: &'s Stage,
+    pod: usize,
     space: &'s Space,
     session: Session,
     number: usize,
@@ -59,9 +60,10 @@ struct Thread<'s> {
 }
 
 impl<'s> Thread<'s> {
-    fn new(stage: &'s Stage, space: &'s Space) -> Self {
+    fn new(stage: &'s Stage, space: &'s Space, pod: usize) -> Self {
         Self {
             stage,
+            pod,
             space,
             session: space.session(),
             number: stage.new_thread(),
@@ -277,6 +279,9 @@ impl<'s> Thread<'s> {
                     Lifetime::Session => self.stage.model.lock().allocated_for_a_while(at, len),
                 };
                 wrong.into_iter().for_each(|wrong| self.fail("allocating", at, wrong));
+                if lifetime == Lifetime::Space {
+                    self.stage.model.lock().unknown += self.asked_before(pod_of(at.part()));
+                }
                 Some(at)
             }
             Err(Error::Full(_)) => {
@@ -289,6 +294,14 @@ impl<'s> Thread<'s> {
                 self.fail("allocating", GlobalAddress::NULL, error);
                 None
             }
+        }
+    }
+
+    /// Other far pods that are asked for room before this one. One whose answer was lost may have left an object.
+    fn asked_before(&self, answered: usize) -> u64 {
+        match answered == self.pod {
+            true => 0,
+            false => (0..answered).filter(|pod| *pod != self.pod).count() as u64,
         }
     }
 
