@@ -43,18 +43,20 @@ const SEEN_MOST: usize = 90;
 fn place(fault: Fault) -> Option<(Name, u64)> {
     use Fault::*;
     Some(match fault {
-        PageFlush | LatchFlush | LoadFlush | RedoFlush | NewPageFlush => (Name::HostLoss, 60),
+        PageFlush | LoadFlush | RedoFlush => (Name::HostLoss, 60),
         Invalidate => (Name::Handover, 40),
         PageChecksum => (Name::Disk, 60),
         SyncError => (Name::Disk, 240),
-        PageBeforeLog | ChainLink | ListLock | SavedWhole | EvictDirty => (Name::Crash, 40),
-        CheckpointLatched | CheckpointFloor | CheckpointTail | CheckpointBeforeImage => (Name::Crash, 60),
-        DirtyUnlisted | UnsweptFrames => (Name::Crash, 60),
-        SlotEntry | ListUndo | BodyAfterState | VoidMark => (Name::Crash, 60),
-        DoubleWrite | DoubleWriteSync | AreaReuse | RestoreNone => (Name::Crash, 60),
-        RecycleAll | RecycleFirst | LogTailKept | EmptiedPages | RingOverwrite => (Name::Crash, 60),
-        TxCeiling | CommitEnd | LoserAdopted | BaseIncomplete => (Name::Crash, 60),
-        EpochKept | RepairHead | Incarnation | ControlSync | NameSync => (Name::Crash, 60),
+        PageBeforeLog | ChainLink | ListLock | SavedWhole => (Name::Crash, 40),
+        CheckpointLatched | DirtyUnlisted | UnsweptFrames | DoubleWrite => (Name::Crash, 60),
+        EmptiedPages | TxCeiling | CommitEnd | LoserAdopted | BaseIncomplete => (Name::Crash, 60),
+        ControlSync | NameSync => (Name::Crash, 60),
+        CheckpointFloor | CheckpointBeforeImage => (Name::Pages, 60),
+        EvictDirty | SlotEntry | EpochKept | RepairHead | Incarnation => (Name::Pages, 60),
+        CheckpointTail | LatchFlush | NewPageFlush | ListUndo => (Name::Pages, 120),
+        BodyAfterState | VoidMark | LogTailKept | RecycleAll | RecycleFirst => (Name::Pages, 60),
+        RingOverwrite => (Name::Pages, 120),
+        DoubleWriteSync | AreaReuse | RestoreNone => (Name::Pages, 60),
         RowLock | WriteLock | StaleCts | EarlyAnswer | LockMoved | FormerKey => (Name::Transactions, 20),
         AbortedVersion => (Name::Transactions, 40),
         BuiltOnWait | PurgeHorizon | SnapshotRecheck | LowWater | Displaced => (Name::Transactions, 40),
@@ -80,30 +82,7 @@ fn is_seldom(fault: Fault) -> bool {
     use Fault::*;
     matches!(
         fault,
-        CheckpointFloor
-            | CheckpointTail
-            | CheckpointBeforeImage
-            | SlotEntry
-            | ListUndo
-            | VoidMark
-            | LatchFlush
-            | BodyAfterState
-            | EvictDirty
-            | RecycleAll
-            | DoubleWriteSync
-            | AreaReuse
-            | RestoreNone
-            | RecycleFirst
-            | LogTailKept
-            | BaseIncomplete
-            | NewPageFlush
-            | RingOverwrite
-            | DropOrder
-            | LoserTables
-            | EpochKept
-            | RepairHead
-            | Incarnation
-            | FreezeNumber
+        LogTailKept | BaseIncomplete | DropOrder | LoserTables | FreezeNumber
     )
 }
 

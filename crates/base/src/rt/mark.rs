@@ -44,6 +44,8 @@ marks! {
     SegmentRetired = "log segments retired",
     /// The redo ring began anew.
     RingRound = "times round the redo ring",
+    /// A change waited for room in the redo ring.
+    RingFull = "waits for room in the redo ring",
     /// A double-write area was used again, after a sync of the spaces.
     AreaReused = "double-write areas used again",
     /// A changed page was written for its frame.
@@ -86,6 +88,8 @@ marks! {
     ListChanging = "window: list of frames half changed",
     /// Window: a definition is durable, and sessions use the one before.
     DefinitionDurable = "window: definition durable, not published",
+    /// Window: the lead knows what is complete of the log, and has not written it.
+    RedoGathered = "window: redo gathered, not written",
     /// Window: a checkpoint has asked the frames what they lack, and has not moved.
     FramesAsked = "window: frames asked, checkpoint not moved",
     /// Window: pages are in their places, not synced, and their area is not free for others.

@@ -92,6 +92,7 @@ fn windows(world: Name) -> Vec<Window> {
             (FrameFound, None),
             (FramesAsked, None),
             (PagesWritten, None),
+            (RedoGathered, Some(RingFull)),
         ],
         Name::Pool => return vec![(ObjectTaken, None), (ExtentReceived, None), (ExtentReceived, None)],
         Name::HostLoss | Name::Handover | Name::DeviceLoss | Name::Disk | Name::Backup => &[],
@@ -132,7 +133,13 @@ impl Hunt {
         });
         let end = match (aim, draw.below(8)) {
             (Some(Aim { at, until: None, .. }), 0..5) => Some(End::At(at, draw.of(&[3, 30, 200]))),
-            (Some(Aim { at: Mark::CommitReserved, .. }), _) => Some(End::Within),
+            (
+                Some(Aim {
+                    at: Mark::CommitReserved,
+                    ..
+                }),
+                _,
+            ) => Some(End::Within),
             (Some(Aim { until: Some(_), .. }), 0..5) => Some(End::Behind(draw.of(&[1, 4, 12]))),
             (_, 0..7) if world == Name::Ddl && draw.one_in(2) => Some(End::At(Mark::SpaceAgain, draw.of(&[1, 5, 20]))),
             (_, 0..7) => Some(End::At(draw.of(&GIVEN_UP), draw.of(&[1, 2, 5]))),

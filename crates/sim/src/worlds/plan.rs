@@ -608,8 +608,11 @@ impl Plan {
             still: draw.of(&[5, 50, 1_000]),
             rests: if self.calm { 100_000 } else { draw.of(&[0, 0, 20_000]) },
         });
-        if draw.one_in(6) {
-            self.flood_the_ring();
+        match self.hunt.aim.map(|aim| (aim.at, aim.until)) {
+            Some((_, Some(Mark::RingFull))) => self.flood_the_ring(),
+            Some((Mark::CommitLogged, None)) => self.make_pages_anew(limits),
+            Some((Mark::FramesAsked, _)) => self.leave_pages_alone(),
+            _ => {}
         }
         self
     }
@@ -621,7 +624,23 @@ impl Plan {
         }
         (self.deaths, self.statements) = (self.deaths.min(3), self.statements.max(2));
         self.tuning.log_limit = Tuning::default().log_limit;
-        self.hunt.slow = Some(SLOW_LOG);
+    }
+
+    /// There are moments at which no page is dirty.
+    fn leave_pages_alone(&mut self) {
+        (self.calm, self.sessions) = (true, self.sessions.min(2));
+        if let Some(pages) = &mut self.pages {
+            (pages.rests, pages.waits) = (400_000, 100);
+        }
+    }
+
+    /// Pages that no frame has are made, again and again, and hosts are lost.
+    fn make_pages_anew(&mut self, limits: Limits) {
+        (self.device, self.host) = (true, true);
+        self.rows = 400.min(limits.rows.max(1));
+        if let Some(pages) = &mut self.pages {
+            (pages.pages, pages.anew) = (self.rows as u32, 2);
+        }
     }
 
     /// The manager's host, and the machine of nodes and holders. Sessions are holders, rows the labels of grants.

@@ -19,6 +19,7 @@
 
 use cenote_base::rt::atomic::{AtomicU32, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{self, Local, Mutex, Nanos};
 use cenote_base::{Error, Lsn, Result};
 
@@ -293,6 +294,7 @@ impl super::Core {
         if to == from {
             return full.map_or(Ok(()), Err);
         }
+        mark::pass(Mark::RedoGathered);
         self.write_out(from, to, &mut flusher).inspect_err(|e| self.poison(e))?;
         let mark = super::ring::Mark {
             durable: to,

@@ -438,6 +438,7 @@ impl Core {
 
     #[cold]
     fn make_room(&self) -> Result<()> {
+        mark::pass(Mark::RingFull);
         if self.tail().advance(MAX_GROUP as u64) > END {
             return Err(self.ended());
         }
