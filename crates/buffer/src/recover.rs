@@ -332,7 +332,9 @@ impl Pool {
         // A latched descriptor is not checked by its sum: what is not below the first record was not written by us.
         let first = records.first().map_or(u64::MAX, |r| r.get().address.position());
         let believed = rec != Lsn::ZERO && rec.raw() < first;
-        let rec = if believed { rec } else { base.max(control.checkpoint) };
+        // Below the checkpoint lie records of pages that were given up, and were about to be made again: the log has them as they were given up.
+        let least = base.max(control.checkpoint).raw().min(first);
+        let rec = if believed { rec } else { Lsn::from_raw(least) };
         apply_all(bytes, base, &records, rec)
     }
 
