@@ -50,6 +50,11 @@ enum Replayed {
     Missing(Option<Error>),
 }
 
+/// Whether one of the records makes the page, whatever it was.
+fn begins(records: &[(Lsn, OwnedRecord)]) -> bool {
+    records.iter().any(|(_, record)| record.get().is_base)
+}
+
 impl Pool {
     /// Replays everything from `from` on.
     pub(crate) fn replay_all(self: &Arc<Self>, from: Lsn, report: &mut RecoveryReport) -> Result<()> {
@@ -114,6 +119,8 @@ impl Pool {
         let there = |page: &PageId| self.storage.pages().has_space(page.space);
         let mut pages: Vec<(PageId, Vec<(Lsn, OwnedRecord)>)> =
             gathered.drain().filter(|(page, _)| there(page)).collect();
+        // Records of these pages were passed over: nothing but a beginning may be built on, whatever storage says now.
+        pages.retain(|(page, records)| !missing.contains_key(page) || begins(records));
         pages.sort_unstable_by_key(|(page, _)| *page);
         let pool = Arc::clone(self);
         let replay = move |(page, records): (PageId, Vec<_>)| (page, pool.replay_page(page, &records));
@@ -159,7 +166,7 @@ impl Pool {
     /// record here does so.
     fn bring_for_replay(&self, page: PageId, records: &[(Lsn, OwnedRecord)]) -> Result<Latched> {
         match self.load_for_replay(page) {
-            Err(Error::Corrupt(_)) if records.iter().any(|(_, r)| r.get().is_base) => self.exclusive_unread(page),
+            Err(Error::Corrupt(_)) if begins(records) => self.exclusive_unread(page),
             other => other,
         }
     }

@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cenote_base::rt::fs::{self, faulty::MemFs};
+use cenote_base::rt::fs::{
+    self,
+    faulty::{FaultPlan, MemFs},
+};
 use cenote_base::{PAGE_SIZE, PageId, Result};
 use cenote_buffer::{BufferPool, Config, Kind, Mode, RecoveryReport};
 use cenote_storage::DataDir;
@@ -134,6 +137,51 @@ fn a_damaged_page_is_made_anew_by_a_later_stretch() {
         let (pool, _) = try_open(config).expect("pool");
         assert_eq!((value(&pool, damaged), value(&pool, kept)), (3, 7));
     });
+}
+
+/// A drive misreads a page now and then, and is right the next time. Records of one stretch of the log, passed over since the page could not be read,
+/// are not forgotten because the page can be read in the next: the database opens with all of them, or not.
+#[test]
+fn what_one_stretch_passed_over_no_later_one_hides() {
+    let (files, page, other) = (MemFs::new(), PageId::new(SPACE, 1), PageId::new(SPACE, 2));
+    let places = [200, 300, 400];
+    within(&files, || {
+        let (pool, _) = try_open(config(Kind::Dram, Path::new("/none"))).expect("pool");
+        pool.storage().pages().create_space(SPACE).expect("space");
+        create(&pool, page, 1);
+        create(&pool, other, 1);
+        pool.flush_all().expect("flush");
+        pool.checkpoint().expect("checkpoint");
+        for place in places {
+            let mut m = pool.mtr();
+            let h = m.exclusive(page).expect("page");
+            m.write_u64(h, place, 7);
+            m.commit();
+            (0..3).for_each(|count| set(&pool, other, count, 4000));
+        }
+        pool.storage().log().flush_all().expect("durable");
+    });
+    let (mut opened, mut refused) = (0, 0);
+    for seed in 0..60 {
+        let left = files.crash_clone();
+        let plan = FaultPlan {
+            flipped_read: 0.3,
+            files: ".pages".into(),
+            ..FaultPlan::default()
+        };
+        left.set_plan(plan, seed);
+        within(&left, || {
+            let mut config = config(Kind::Dram, Path::new("/none"));
+            config.replay_stretch = 8000;
+            let Ok((pool, _)) = try_open(config) else {
+                return refused += 1;
+            };
+            opened += 1;
+            let found = pool.shared(page).expect("page");
+            assert_eq!(places.map(|place| found.view().u64(place)), [7; 3], "seed {seed}");
+        });
+    }
+    assert!(opened > 5 && refused > 5, "{opened} opened, {refused} refused");
 }
 
 /// The region's ring could not be believed. The start made a new one, and was cut off (killed, or the disk failed) before it had

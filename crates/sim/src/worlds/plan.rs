@@ -741,7 +741,6 @@ fn origins(world: Name, tx_block: u64, draw: &mut Draw) -> Origins {
         } else {
             usual.space_end
         },
-        ..usual
     }
 }
 

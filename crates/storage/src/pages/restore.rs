@@ -325,7 +325,8 @@ impl Doubtful<'_> {
             Verdict::Whole => self.better.as_ref().map(|(_, copy)| copy.clone()),
             // If it is there already, it may be as a former page.
             Verdict::Built(_) => self.base().map(Into::into),
-            Verdict::Anew => None,
+            // What was there could not be read, or is stale.
+            Verdict::Anew => Some(vec![0; PAGE_SIZE].into()),
             Verdict::Lost => self.whole_place().map(spoilt),
         }
     }

@@ -147,7 +147,10 @@ fn disturb(shared: &Shared, pool: &BufferPool) -> Result<()> {
         rt::sleep(Nanos(draw.below(if shared.plan.calm { 60_000 } else { 400_000 })));
         shared.set_saving(true);
         let done = match draw.below(8) {
-            0 => Ok(check(shared, pool)),
+            0 => {
+                check(shared, pool);
+                Ok(())
+            }
             1..4 => pool.checkpoint().map(drop),
             _ => pool.flush_all().and_then(|()| pool.checkpoint()).map(drop),
         };
