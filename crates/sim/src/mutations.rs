@@ -56,7 +56,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         CheckpointTail | LatchFlush | NewPageFlush | ListUndo => (Name::Pages, 120),
         BodyAfterState | VoidMark | LogTailKept | RecycleAll | RecycleFirst => (Name::Pages, 60),
         RingOverwrite => (Name::Pages, 120),
-        DoubleWriteSync | AreaReuse | RestoreNone => (Name::Pages, 60),
+        DoubleWriteSync | AreaReuse | AreasCleared | RestoreNone => (Name::Pages, 60),
         RowLock | WriteLock | StaleCts | EarlyAnswer | LockMoved | FormerKey => (Name::Transactions, 20),
         AbortedVersion => (Name::Transactions, 40),
         BuiltOnWait | PurgeHorizon | SnapshotRecheck | LowWater | Displaced => (Name::Transactions, 40),
@@ -82,7 +82,7 @@ fn is_seldom(fault: Fault) -> bool {
     use Fault::*;
     matches!(
         fault,
-        LogTailKept | BaseIncomplete | DropOrder | LoserTables | FreezeNumber
+        LogTailKept | ListUndo | BaseIncomplete | DropOrder | LoserTables | FreezeNumber
     )
 }
 

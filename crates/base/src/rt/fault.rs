@@ -126,6 +126,8 @@ faults! {
     DoubleWriteSync = "double-write-sync",
     /// A double-write area is written over before its pages are synced in their places.
     AreaReuse = "area-reuse",
+    /// All areas are made empty after a sync of the spaces before which a batch may not have been in place.
+    AreasCleared = "areas-cleared",
     /// A start puts no copy of a torn page back.
     RestoreNone = "restore-none",
     /// Segments of the log are reused up to the durable position instead of the checkpoint.

@@ -243,6 +243,8 @@ pub struct Pages {
     pub still: u64,
     /// Between two turns of a thread, in nanoseconds, at most.
     pub rests: u64,
+    /// Whether a space beside is made and dropped, again and again.
+    pub remakes: bool,
 }
 
 /// A memory pool whose grants come and go.
@@ -607,6 +609,7 @@ impl Plan {
             waits: draw.of(&[0, 10, 50, 100]),
             still: draw.of(&[5, 50, 1_000]),
             rests: if self.calm { 100_000 } else { draw.of(&[0, 0, 20_000]) },
+            remakes: draw.one_in(3),
         });
         match self.hunt.aim.map(|aim| (aim.at, aim.until)) {
             Some((_, Some(Mark::RingFull))) => self.flood_the_ring(),

@@ -11,6 +11,7 @@
 //!
 //! Invariants:
 //! - an area is held by one writer from [`Areas::take`] until its pages are in place;
+//! - areas are made empty by a thread that holds them all, and has synced the spaces since then;
 //! - a list says which batches were *settled* (in their places, and synced) when it was filled. An area is written over only when its batch is
 //!   settled; so whoever wrote over a newer copy of a page says that the older ones are settled;
 //! - `recent` says which page's newest copy lies where, for repair at reading.
@@ -52,7 +53,8 @@ pub(super) struct Areas {
     placed: Mutex<[u64; AREAS]>,
     /// The newest batch of each area whose pages are synced there.
     settled: [AtomicU64; AREAS],
-    clearing: Mutex<()>,
+    /// One thread at a time takes them all.
+    taking_all: Mutex<()>,
     recent: Mutex<HashMap<PageId, (usize, usize)>>,
     /// Spaces of which there were copies at opening.
     found: Mutex<HashSet<u32>>,
@@ -71,6 +73,13 @@ pub(super) struct Held<'a> {
     areas: &'a Areas,
     index: usize,
     area: MutexGuard<'a, Area>,
+}
+
+/// All areas in the hands of one thread.
+pub(super) struct All<'a> {
+    areas: &'a Areas,
+    held: [Held<'a>; AREAS],
+    _taking: MutexGuard<'a, ()>,
 }
 
 /// Where a copy of a page lies, and what its list says of it.
@@ -117,7 +126,7 @@ impl Areas {
             unsettled: Default::default(),
             placed: Default::default(),
             settled: Default::default(),
-            clearing: Mutex::new(()),
+            taking_all: Mutex::new(()),
             recent: Mutex::new(HashMap::default()),
             found: Mutex::new(HashSet::default()),
         })
@@ -261,23 +270,14 @@ impl Areas {
         self.found.lock().contains(&space) || self.recent.lock().keys().any(|id| id.space == space)
     }
 
-    /// Makes all areas empty. All spaces have to be synced.
-    pub fn clear(&self) -> Result<()> {
-        let _clearing = self.clearing.lock();
-        let mut held: Vec<Held<'_>> = (0..AREAS).map(|_| self.take()).collect();
-        for h in &mut held {
-            h.area.bytes.clear();
-            h.area.bytes.resize(PAGE_SIZE, 0);
-            doing(
-                self.file.write_at(&h.area.bytes, h.index as u64 * AREA_BYTES),
-                "clearing",
-                &self.path,
-            )?;
-            self.unsettled[h.index].store(0, Ordering::Release);
+    /// All areas: no batch is being written then.
+    pub fn take_all(&self) -> All<'_> {
+        let taking = self.taking_all.lock();
+        All {
+            areas: self,
+            held: std::array::from_fn(|_| self.take()),
+            _taking: taking,
         }
-        self.recent.lock().clear();
-        self.found.lock().clear();
-        doing(self.file.sync_data(), "syncing", &self.path)
     }
 
     /// Copies the newest copy of a page out of the areas, if there is one and it is whole.
@@ -293,6 +293,23 @@ impl Areas {
         }
         page.copy_from_slice(&copy);
         Ok(true)
+    }
+}
+
+impl All<'_> {
+    /// Makes all areas empty. All spaces have to be synced since they were taken.
+    pub fn clear(mut self) -> Result<()> {
+        let areas = self.areas;
+        for h in &mut self.held {
+            h.area.bytes.clear();
+            h.area.bytes.resize(PAGE_SIZE, 0);
+            let at = h.index as u64 * AREA_BYTES;
+            doing(areas.file.write_at(&h.area.bytes, at), "clearing", &areas.path)?;
+            areas.unsettled[h.index].store(0, Ordering::Release);
+        }
+        areas.recent.lock().clear();
+        areas.found.lock().clear();
+        doing(areas.file.sync_data(), "syncing", &areas.path)
     }
 }
 

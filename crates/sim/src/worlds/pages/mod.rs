@@ -11,6 +11,7 @@
 //! that it may find, page by page, and each read with what was committed before it began.
 
 pub(super) mod model;
+mod spare;
 mod worker;
 
 use std::path::Path;
@@ -59,11 +60,13 @@ pub(super) fn live(shared: &Arc<Shared>, site: &Site, plan: Pages) -> Result<()>
     }
     shared.set_stage("looking at what is there");
     settle(shared, &pool, "after a recovery")?;
+    spare::look_at(shared, pool.storage().pages())?;
     shared.set_stage("at work");
     shared.set_ready();
     let pool = Arc::new(pool);
     let threads: Vec<_> = (0..shared.plan.sessions)
         .map(|_| worker::start(shared, &pool, plan))
+        .chain(plan.remakes.then(|| spare::start(shared, &pool)))
         .collect();
     let done = disturb(shared, &pool);
     for thread in threads {

@@ -121,6 +121,8 @@ pub struct Model {
     pasts: BTreeMap<u32, Past>,
     durable: Lsn,
     lost_memory: bool,
+    /// How often the space beside was made.
+    spare: u64,
 }
 
 impl Model {
@@ -135,6 +137,17 @@ impl Model {
         self.pasts
             .get(&page)
             .is_some_and(|past| past.settled.is_some() || past.committed > 0)
+    }
+
+    /// The space beside is about to be made; for which time.
+    pub fn make_spare(&mut self) -> u64 {
+        self.spare += 1;
+        self.spare
+    }
+
+    /// How often it was made.
+    pub fn spare(&self) -> u64 {
+        self.spare
     }
 
     /// A change begins, with its pages latched; its number.
