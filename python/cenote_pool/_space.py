@@ -498,11 +498,11 @@ class Session(_Open):
         if timeout is not None and math.isnan(timeout):
             raise errors.InvalidError("nan is no time to wait")
         if timeout is None or timeout == math.inf:
-            patience = FOREVER
+            timeout = FOREVER
         else:
-            patience = int(min(max(timeout, 0.0), 1e9) * 1e9)
+            timeout = int(min(max(timeout, 0.0), 1e9) * 1e9)
         held = CHeld()
-        self._call(waiting.cenote_lock, _checked(lock), int(write), patience, byref(held))
+        self._call(waiting.cenote_lock, _checked(lock), int(write), timeout, byref(held))
         return Lock(self, Address(lock), held.mode, bool(held.owner_died))
 
 

@@ -32,7 +32,7 @@ use worker::{Counts, Until, Worker};
 use workload::{Distribution, Stream, Workload};
 
 /// Progress is shown of what takes longer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a round is.
 #[derive(Debug, Clone, Copy)]
@@ -177,7 +177,7 @@ fn measure(options: &Options, targets: &mut [Target]) -> Result<Vec<Cell>> {
         }));
         for round in 0..options.rounds {
             for (cell, target) in cells[first..].iter_mut().zip(&mut *targets) {
-                if began.elapsed() > PATIENCE && bar.is_hidden() {
+                if began.elapsed() > TIMEOUT && bar.is_hidden() {
                     bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
                 }
                 bar.set_message(format!("{workload:?} on {}", target.kind.name()));

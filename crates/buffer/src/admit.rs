@@ -18,7 +18,7 @@ use cenote_storage::Need;
 use crate::pool::Pool;
 
 /// How long one who wants to write waits for the log to be made shorter.
-const PATIENCE: Nanos = Nanos::from_secs(1);
+const TIMEOUT: Nanos = Nanos::from_secs(1);
 /// How often he looks.
 const TURN: Nanos = Nanos::from_millis(10);
 
@@ -75,7 +75,7 @@ impl Pool {
     #[cold]
     fn admit_pressed(&self) -> Result<()> {
         let (log, need) = (self.storage.log(), self.need());
-        let end = rt::now() + PATIENCE;
+        let end = rt::now() + TIMEOUT;
         loop {
             let refused = match log.admit(need) {
                 Err(refused @ Error::Full(_)) => refused,

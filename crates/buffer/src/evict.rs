@@ -20,7 +20,7 @@ use cenote_base::rt::{self, Nanos};
 
 use crate::layout::FrameState;
 use crate::lists::{Broken, List, Lists};
-use crate::lower::WayOut;
+use crate::lower::EvictionStep;
 use crate::pool::Pool;
 use crate::shortage::FrameWait;
 use crate::stats::bump;
@@ -99,11 +99,11 @@ impl Pool {
     /// Frees up to `wanted` frames; writes dirty ones back on the way. Says how many were freed.
     pub(crate) fn evict_some(&self, wanted: usize) -> Result<usize> {
         let victims = self.gather(wanted);
-        let of = |way: WayOut| victims.iter().copied().filter(|f| self.way_out(*f) == way).collect();
-        let pushed: Vec<u32> = of(WayOut::Push);
+        let of = |way: EvictionStep| victims.iter().copied().filter(|f| self.way_out(*f) == way).collect();
+        let pushed: Vec<u32> = of(EvictionStep::Push);
         let mut written = self.push_down(&pushed);
         // Asked after the push: what the tier below would not take goes to storage.
-        let dirty: Vec<u32> = of(WayOut::Save);
+        let dirty: Vec<u32> = of(EvictionStep::Save);
         if written.is_ok() && !dirty.is_empty() && !planted(Fault::EvictDirty) {
             mark::pass(Mark::DirtyEvicted);
             written = self.write_back(&dirty).map(drop);
@@ -117,9 +117,9 @@ impl Pool {
     }
 
     /// What has to happen before the page of `frame` may leave it; a guess, which [`Pool::evict`] verifies.
-    fn way_out(&self, frame: u32) -> WayOut {
+    fn way_out(&self, frame: u32) -> EvictionStep {
         let Some(page) = self.page_in(frame) else {
-            return WayOut::Free;
+            return EvictionStep::Free;
         };
         let prev = self.frames.descriptor(frame).list_prev.load(Ordering::Relaxed);
         let wanted = List::of(prev) == List::Warm;

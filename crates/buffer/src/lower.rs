@@ -59,7 +59,7 @@ pub(crate) struct Outgoing {
 
 /// What has to happen before a page may leave its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WayOut {
+pub(crate) enum EvictionStep {
     /// Nothing.
     Free,
     /// The lower tier gets its newest state.
@@ -84,9 +84,13 @@ pub(crate) trait Lower: Send + Sync {
     }
 
     /// What has to happen before `page` leaves its frame. `wanted`: it was asked for, not merely passed by.
-    fn way_out(&self, page: PageId, trace: &Trace, wanted: bool) -> WayOut {
+    fn way_out(&self, page: PageId, trace: &Trace, wanted: bool) -> EvictionStep {
         let _ = (page, wanted);
-        if trace.rec == 0 { WayOut::Free } else { WayOut::Save }
+        if trace.rec == 0 {
+            EvictionStep::Free
+        } else {
+            EvictionStep::Save
+        }
     }
 
     /// Whether `page` may leave its frame as it is; if so, what it leaves behind is noted.

@@ -38,7 +38,7 @@ use crate::layout::{DOUBTING, Geometry, LINE, POOL_FORMAT, POOL_MAGIC};
 use crate::lower::{Lower, OnlyStorage};
 use crate::pool::{Pool, Signals};
 use crate::report::{Mode, RecoveryReport};
-use crate::shortage::UnderWay;
+use crate::shortage::TransfersInFlight;
 use crate::slots::Slots;
 use crate::spaces::SpaceFrames;
 use crate::stats::Stats;
@@ -442,7 +442,7 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn
         parts: Local::default(),
         needs: Local::default(),
         interrupts: Local::default(),
-        under_way: UnderWay::default(),
+        under_way: TransfersInFlight::default(),
         signals: Signals::default(),
         checkpoint_lsn: AtomicU64::new(0),
         checkpoint_mutex: Mutex::new(()),

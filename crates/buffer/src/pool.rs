@@ -37,7 +37,7 @@ use crate::latch::{self, Owner, Parking};
 use crate::layout::{Descriptor, FrameState, LINE};
 use crate::lists::{List, Lists};
 use crate::lower::{Lower, Trace};
-use crate::shortage::{FrameWait, InterruptCell, UnderWay};
+use crate::shortage::{FrameWait, InterruptCell, TransfersInFlight};
 use crate::slots::{Entry, Slots};
 use crate::spaces::SpaceFrames;
 use crate::stats::{Counters, PoolStats, Stats, bump};
@@ -94,7 +94,7 @@ pub struct Pool {
     /// What another thread stops a statement by, for the thread that runs it.
     pub(crate) interrupts: Local<InterruptCell>,
     /// Transfers between frames and storage.
-    pub(crate) under_way: UnderWay,
+    pub(crate) under_way: TransfersInFlight,
     pub(crate) signals: Signals,
     pub(crate) checkpoint_lsn: AtomicU64,
     pub(crate) checkpoint_mutex: Mutex<()>,

@@ -68,7 +68,7 @@ impl InterruptCell {
 
 /// Transfers between frames and storage that have not come back, in pages.
 #[derive(Default)]
-pub(crate) struct UnderWay {
+pub(crate) struct TransfersInFlight {
     writes: AtomicU32,
     reads: AtomicU32,
 }
@@ -76,7 +76,7 @@ pub(crate) struct UnderWay {
 /// A transfer; it is over when this is dropped.
 pub(crate) struct Transfer<'a>(&'a AtomicU32, u32);
 
-impl UnderWay {
+impl TransfersInFlight {
     /// Pages on their way to storage.
     pub fn write(&self, pages: usize) -> Transfer<'_> {
         Transfer::begin(&self.writes, pages as u32)

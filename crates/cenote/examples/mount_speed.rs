@@ -84,8 +84,8 @@ impl Copies {
 impl Filesystem for Copies {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // As `Mounted` does.
-        for wish in [InitFlags::FUSE_AUTO_INVAL_DATA, InitFlags::FUSE_PARALLEL_DIROPS] {
-            let _ = config.add_capabilities(wish);
+        for requested in [InitFlags::FUSE_AUTO_INVAL_DATA, InitFlags::FUSE_PARALLEL_DIROPS] {
+            let _ = config.add_capabilities(requested);
         }
         let _ = config.set_max_write(CHUNK as u32);
         if let Err(most) = config.set_max_readahead(CHUNK as u32) {

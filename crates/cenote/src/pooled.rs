@@ -10,7 +10,7 @@ use cenote_base::{Error, Result};
 use cenote_fabric::MirrorKeeper;
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
-use cenote_pool::holder::{Credentials, GrantedMemory, Wish};
+use cenote_pool::holder::{Credentials, GrantRequest, GrantedMemory};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,7 +35,7 @@ pub fn take(pool: &PoolSettings, data: &Path, size: ByteSize) -> Result<Taken> {
 /// The memory of the grant with this label, granted to this process from here on.
 pub fn take_labelled(pool: &PoolSettings, label: String, description: String, size: ByteSize) -> Result<Taken> {
     let network: Arc<dyn Network> = Arc::new(Tcp);
-    let wish = Wish {
+    let requested = GrantRequest {
         label,
         description,
         bytes: size.bytes(),
@@ -43,7 +43,7 @@ pub fn take_labelled(pool: &PoolSettings, label: String, description: String, si
         keep: None,
         mirror: pool.mirror,
     };
-    let memory = GrantedMemory::open(&network, &credentials(pool)?, wish, Box::new(end))?;
+    let memory = GrantedMemory::open(&network, &credentials(pool)?, requested, Box::new(end))?;
     let path = memory.path();
     if !path.exists() {
         return Err(Error::Mismatch(format!(

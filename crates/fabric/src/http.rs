@@ -49,9 +49,9 @@ pub fn host_of(url: &str) -> Result<String> {
 /// # Errors
 /// [`Error::Lost`] if nothing of the question was sent; [`Error::Timeout`] if it was and no whole answer came, [`Error::Corrupt`] if what came is none: what the
 /// question asked for may be done.
-pub fn post(host: &str, path: &str, headers: &[(&str, &str)], body: &[u8], patience: Nanos) -> Result<Answer> {
-    let until = rt::now() + patience;
-    let stream = connect(host, patience).map_err(|error| Error::Lost(error.to_string()))?;
+pub fn post(host: &str, path: &str, headers: &[(&str, &str)], body: &[u8], timeout: Nanos) -> Result<Answer> {
+    let until = rt::now() + timeout;
+    let stream = connect(host, timeout).map_err(|error| Error::Lost(error.to_string()))?;
     let unknown = |why: &dyn std::fmt::Display| Error::Timeout(format!("no answer of {host}: {why}"));
     let question = question(host, path, headers, body);
     let sent = stream

@@ -46,9 +46,9 @@ fn options(provider: Provider, path: Option<Path>) -> NodeOptions {
     }
 }
 
-fn net(patience_ms: u64) -> Arc<Net> {
+fn net(timeout_ms: u64) -> Arc<Net> {
     let options = NetOptions {
-        patience: Nanos::from_millis(patience_ms),
+        timeout: Nanos::from_millis(timeout_ms),
         ..NetOptions::default()
     };
     Arc::new(Net::new(options).expect("libfabric is here"))
@@ -456,7 +456,7 @@ impl Drop for Calling {
     }
 }
 
-/// A node with so much patience for those who have called.
+/// A node with so much timeout for those who have called.
 fn keeping_node(silence: Nanos) -> (MemoryNode, Arc<Keeper>) {
     let node = MemoryNode::start(&NodeOptions {
         silence,

@@ -34,7 +34,7 @@ fn options(layers: Layers, consumers: u32) -> Options {
 
 fn user_options() -> UserOptions {
     UserOptions {
-        patience: Nanos::from_secs(60),
+        timeout: Nanos::from_secs(60),
         ..UserOptions::default()
     }
 }

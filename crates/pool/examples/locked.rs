@@ -10,10 +10,10 @@ use cenote_fabric::RegionOptions;
 use cenote_fabric::rdma::call::Callers;
 use cenote_fabric::rdma::libfabric::{self, Net, NetOptions, Provider};
 use cenote_fabric::rdma::loopback::Nodes;
-use cenote_pool::book::EXTENT;
+use cenote_pool::grant_table::EXTENT;
 use cenote_pool::space::{
-    FarPart, GlobalAddress, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Mode, Part, PartOptions, Session,
-    Space, Way,
+    Channel, FarPart, GlobalAddress, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Mode, Part, PartOptions,
+    Session, Space,
 };
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ impl Far {
         let far = FarPart {
             number: 2,
             pod: "far".into(),
-            way: Arc::new(Way::new(Arc::clone(&self.callers), self.peer.as_str(), hello)),
+            channel: Arc::new(Channel::new(Arc::clone(&self.callers), self.peer.as_str(), hello)),
         };
         space.attach_far(far, Arc::clone(self.host.keeper()) as Arc<dyn Keeper>)?;
         Ok(space)

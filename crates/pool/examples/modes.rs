@@ -9,10 +9,10 @@ use cenote_base::{Error, Result, rt};
 use cenote_fabric::RegionOptions;
 use cenote_fabric::rdma::call::Callers;
 use cenote_fabric::rdma::libfabric::{MemoryNode, Net, NetOptions, NodeOptions, Provider};
-use cenote_pool::book::EXTENT;
+use cenote_pool::grant_table::EXTENT;
 use cenote_pool::space::{
-    FarPart, FarReads, GlobalAddress, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Neighbour, Part,
-    PartOptions, Read, Service, Space, Way, Write,
+    Channel, FarPart, FarReads, GlobalAddress, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Neighbour, Part,
+    PartOptions, Read, Service, Space, Write,
 };
 use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
@@ -138,7 +138,7 @@ impl Far {
         let far = FarPart {
             number: 1,
             pod: "far".into(),
-            way: Arc::new(Way::new(Arc::clone(callers), self.peer.as_str(), hello).reading(reads)),
+            channel: Arc::new(Channel::new(Arc::clone(callers), self.peer.as_str(), hello).reading(reads)),
         };
         let space = Space::new(1);
         space.attach_far(far, Arc::new(Neighbour::connect(&self.keeper_at)?))?;

@@ -17,16 +17,16 @@
 mod membership;
 mod relay;
 
-use crate::book::NodeId;
+use crate::grant_table::NodeId;
 use crate::holder::{Credentials, Session, unexpected};
 use crate::host::Process;
 use crate::managers::Managers;
 use crate::member::{MemberReply, MemberRequest};
 use crate::space::{
-    Class, Extent, FarPart, FarReads, GlobalAddress, Hello, Keeper, Lifetime, Part, PartSource, Run, SessionId, Space,
-    Way,
+    Channel, Class, Extent, FarPart, FarReads, GlobalAddress, Hello, Keeper, Lifetime, Part, PartSource, Run,
+    SessionId, Space,
 };
-use crate::wire::{self, AuditReport, PartView, Reply, Request, SpaceSummary, SpaceView, SpaceWish};
+use crate::wire::{self, AuditReport, PartView, Reply, Request, SpaceRequest, SpaceSummary, SpaceView};
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
@@ -45,7 +45,7 @@ const LOOK_AGAIN: Nanos = Nanos::from_millis(200);
 /// After it could not be reached.
 const LOOK_AGAIN_LOST: Nanos = Nanos::from_secs(2);
 /// How long it may take to answer that.
-const LOOK_PATIENCE: Nanos = Nanos::from_secs(5);
+const LOOK_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// Called when a membership is over: what the space was used for has to end, as the process is about to be ended.
 pub type OnRevoked = Arc<dyn Fn(&Error) + Send + Sync>;
@@ -78,7 +78,7 @@ pub struct ClientOptions {
     /// How far parts are reached.
     pub far: Far,
     /// How long a request waits for a memory node that is away.
-    pub patience: Nanos,
+    pub timeout: Nanos,
     /// See there.
     pub on_revoked: OnRevoked,
 }
@@ -93,7 +93,7 @@ impl Default for ClientOptions {
             region: RegionOptions::default(),
             rings: true,
             far: Far::Direct,
-            patience: Nanos::from_secs(30),
+            timeout: Nanos::from_secs(30),
             on_revoked: Arc::new(|error| eprintln!("cenote: {error}")),
         }
     }
@@ -134,8 +134,8 @@ impl PoolClient {
     /// [`Error::Full`] (pool or quota), [`Error::Invalid`] (the name is taken, or no name). [`Error::Lost`] and [`Error::Timeout`]: whether it was made, [`PoolClient::spaces`]
     /// tells.
     pub fn create_space(&self, name: &str, bytes: u64, pods: Option<&[String]>) -> Result<()> {
-        let wish = wish(name, bytes, pods);
-        self.0.order(&Request::CreateSpace(wish)).map(drop)
+        let requested = requested(name, bytes, pods);
+        self.0.order(&Request::CreateSpace(requested)).map(drop)
     }
 
     /// Adds memory to a space. Who has it open finds it when there is no room elsewhere, or by an address there.
@@ -143,8 +143,8 @@ impl PoolClient {
     /// # Errors
     /// As [`PoolClient::create_space`]; what some of the nodes could give is added in any case.
     pub fn grow_space(&self, name: &str, bytes: u64, pods: Option<&[String]>) -> Result<()> {
-        let wish = wish(name, bytes, pods);
-        self.0.order(&Request::GrowSpace(wish)).map(drop)
+        let requested = requested(name, bytes, pods);
+        self.0.order(&Request::GrowSpace(requested)).map(drop)
     }
 
     /// Ends whoever has a space open, this process included, and frees its memory.
@@ -230,8 +230,8 @@ impl PoolClient {
     }
 }
 
-fn wish(name: &str, bytes: u64, pods: Option<&[String]>) -> SpaceWish {
-    SpaceWish {
+fn requested(name: &str, bytes: u64, pods: Option<&[String]>) -> SpaceRequest {
+    SpaceRequest {
         name: name.into(),
         bytes,
         pods: pods.map(<[String]>::to_vec),
@@ -293,9 +293,9 @@ impl Pool {
     }
 
     /// The same, soon or not at all, over a connection of its own: for who has others waiting for him. Those who wait for a manager that hangs are not among them.
-    fn view_within(&self, name: &str, patience: Nanos) -> Result<SpaceView> {
-        let session = Session::begin_within(&*self.network, &self.managers, &self.hello, patience)?;
-        match session.ask_within(&Request::OpenSpace { name: name.into() }, patience)? {
+    fn view_within(&self, name: &str, timeout: Nanos) -> Result<SpaceView> {
+        let session = Session::begin_within(&*self.network, &self.managers, &self.hello, timeout)?;
+        match session.ask_within(&Request::OpenSpace { name: name.into() }, timeout)? {
             Reply::Space(view) => Ok(view),
             _ => Err(unexpected()),
         }
@@ -331,7 +331,7 @@ struct Opening {
 impl Opening {
     /// As [`Opening::attach`], again while nodes are away.
     fn attach_patiently(&self, space: &Space, view: &SpaceView) -> Result<()> {
-        let until = rt::now() + self.pool.options.patience;
+        let until = rt::now() + self.pool.options.timeout;
         let mut attached = self.attach(space, view);
         while matches!(attached, Err(Error::Lost(_) | Error::Timeout(_) | Error::Busy(_))) && rt::now() < until {
             rt::sleep(RETRY);
@@ -456,13 +456,13 @@ impl Opening {
             let view = pool.view(&name).ok()?;
             view.parts.into_iter().find(|part| part.number == number)?.calls
         };
-        let way = Way::new(Arc::clone(callers), calls, hello)
+        let channel = Channel::new(Arc::clone(callers), calls, hello)
             .resolved_by(Box::new(resolver))
             .reading(self.reads());
         let far = FarPart {
             number: part.number,
             pod: part.pod.clone(),
-            way: Arc::new(way),
+            channel: Arc::new(channel),
         };
         space.attach_far(far, Arc::new(keeper))
     }
@@ -493,7 +493,7 @@ impl PartSource for Opening {
         }
         let count = || space.parts().count() + space.far_parts().count();
         let before = count();
-        let view = self.pool.view_within(&self.name, LOOK_PATIENCE);
+        let view = self.pool.view_within(&self.name, LOOK_TIMEOUT);
         let view = view.ok().filter(|view| view.id.0 == space.id());
         let wait = if view.is_some() { LOOK_AGAIN } else { LOOK_AGAIN_LOST };
         self.look_at.store(rt::now().raw() + wait.raw(), Ordering::Relaxed);

@@ -8,8 +8,8 @@
 
 mod mirror;
 
-use crate::book::GrantId;
-use crate::book::NodeId;
+use crate::grant_table::GrantId;
+use crate::grant_table::NodeId;
 use crate::managers::Managers;
 use crate::wire::{
     self, AuditReport, Hello, MirrorRequest, OpenRequest, Opened, PoolStatus, Reply, Request, Role, VERSION, Welcome,
@@ -26,13 +26,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Longer than the manager lets somebody wait for memory.
-const ANSWER_PATIENCE: Nanos = Nanos::from_secs(30);
+const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(30);
 /// As long as a manager may need to take over from another.
-const TAKEOVER_PATIENCE: Nanos = Nanos::from_secs(20);
+const TAKEOVER_TIMEOUT: Nanos = Nanos::from_secs(20);
 /// Of a lease, how much passes between two signs of life.
 const RENEWALS: u64 = 4;
 /// At least so long an answer to a sign of life is waited for; otherwise half of a lease, so that over another connection, with another manager if there is one, it still comes in time.
-const RENEW_PATIENCE_MIN: Nanos = Nanos::from_secs(1);
+const RENEW_TIMEOUT_MIN: Nanos = Nanos::from_secs(1);
 /// Between two tries to hear that a grant is still this holder's.
 const CONFIRM_AGAIN: Nanos = Nanos::from_millis(200);
 
@@ -47,9 +47,9 @@ pub struct Credentials {
     pub secret: String,
 }
 
-/// A wish for memory.
+/// A request for memory.
 #[derive(Debug, Clone)]
-pub struct Wish {
+pub struct GrantRequest {
     /// The tenant's name for it: asked for again, it is the same memory.
     pub label: String,
     /// For people.
@@ -76,7 +76,7 @@ pub(crate) struct Session {
 impl Session {
     /// Begins one with the manager that leads, if one does.
     pub(crate) fn begin(network: &dyn Network, managers: &Managers, hello: &Hello) -> Result<Self> {
-        Self::begin_within(network, managers, hello, ANSWER_PATIENCE)
+        Self::begin_within(network, managers, hello, ANSWER_TIMEOUT)
     }
 
     /// As [`Session::begin`]; each of them may take so long.
@@ -84,24 +84,24 @@ impl Session {
         network: &dyn Network,
         managers: &Managers,
         hello: &Hello,
-        patience: Nanos,
+        timeout: Nanos,
     ) -> Result<Self> {
-        let (connection, welcome) = managers.greet(network, hello, patience)?;
+        let (connection, welcome) = managers.greet(network, hello, timeout)?;
         Ok(Self { connection, welcome })
     }
 
     /// As [`Session::begin`]; if none of several managers leads, one is about to.
     pub(crate) fn begin_patiently(network: &dyn Network, managers: &Managers, hello: &Hello) -> Result<Self> {
-        let (connection, welcome) = managers.greet_patiently(network, hello, ANSWER_PATIENCE, TAKEOVER_PATIENCE)?;
+        let (connection, welcome) = managers.greet_patiently(network, hello, ANSWER_TIMEOUT, TAKEOVER_TIMEOUT)?;
         Ok(Self { connection, welcome })
     }
 
     pub(crate) fn ask(&self, request: &Request) -> Result<Reply> {
-        self.ask_within(request, ANSWER_PATIENCE)
+        self.ask_within(request, ANSWER_TIMEOUT)
     }
 
-    pub(crate) fn ask_within(&self, request: &Request, patience: Nanos) -> Result<Reply> {
-        match wire::call(&*self.connection, request, patience)? {
+    pub(crate) fn ask_within(&self, request: &Request, timeout: Nanos) -> Result<Reply> {
+        match wire::call(&*self.connection, request, timeout)? {
             Reply::Failed(failure) => Err(failure.into()),
             reply => Ok(reply),
         }
@@ -169,11 +169,11 @@ impl GrantedMemory {
     pub fn open(
         network: &Arc<dyn Network>,
         credentials: &Credentials,
-        wish: Wish,
+        requested: GrantRequest,
         on_revoked: OnRevoked,
     ) -> Result<Self> {
         let take = |memory: &Self| Foothold::of(&memory.path());
-        let (mut memory, foothold) = Self::open_mapped(network, credentials, wish, on_revoked, take)?;
+        let (mut memory, foothold) = Self::open_mapped(network, credentials, requested, on_revoked, take)?;
         memory.foothold = foothold;
         Ok(memory)
     }
@@ -185,11 +185,11 @@ impl GrantedMemory {
     pub fn open_mapped<T>(
         network: &Arc<dyn Network>,
         credentials: &Credentials,
-        wish: Wish,
+        requested: GrantRequest,
         on_revoked: OnRevoked,
         map: impl FnOnce(&Self) -> Result<T>,
     ) -> Result<(Self, T)> {
-        let memory = Self::ask(network, credentials, wish, on_revoked)?;
+        let memory = Self::ask(network, credentials, requested, on_revoked)?;
         let mapped = map(&memory)?;
         if !planted(Fault::GrantConfirm) {
             memory.shared.confirm()?;
@@ -197,17 +197,22 @@ impl GrantedMemory {
         Ok((memory, mapped))
     }
 
-    fn ask(network: &Arc<dyn Network>, credentials: &Credentials, wish: Wish, on_revoked: OnRevoked) -> Result<Self> {
+    fn ask(
+        network: &Arc<dyn Network>,
+        credentials: &Credentials,
+        requested: GrantRequest,
+        on_revoked: OnRevoked,
+    ) -> Result<Self> {
         let (managers, hello) = (Managers::parse(&credentials.manager)?, credentials.tenants_hello());
         let session = Session::begin_patiently(&**network, &managers, &hello)?;
         let request = Request::Open(OpenRequest {
-            label: wish.label,
-            description: wish.description,
-            bytes: wish.bytes,
-            pod: wish.pod,
-            keep: wish.keep,
+            label: requested.label,
+            description: requested.description,
+            bytes: requested.bytes,
+            pod: requested.pod,
+            keep: requested.keep,
             machine: cenote_fabric::boot(),
-            mirror: wish.mirror,
+            mirror: requested.mirror,
         });
         let opened = open_whole(&session, &request)?;
         mark::pass(Mark::GrantAnswered);
@@ -224,7 +229,7 @@ impl GrantedMemory {
             stop: Arc::default(),
             revoked: AtomicBool::new(false),
         });
-        let mirror = match wish.mirror {
+        let mirror = match requested.mirror {
             true => Some(shared.mirrored(network, credentials, &opened)?),
             false => None,
         };
@@ -294,7 +299,7 @@ impl GrantedMemory {
             epoch: self.opened.epoch,
             give_back,
         };
-        self.shared.order(&request, ANSWER_PATIENCE)
+        self.shared.order(&request, ANSWER_TIMEOUT)
     }
 
     fn end_thread(&mut self) {
@@ -327,9 +332,9 @@ impl Shared {
     /// # Errors
     /// [`Error::Revoked`]; those of the way to the manager.
     fn confirm(&self) -> Result<()> {
-        let until = rt::now() + TAKEOVER_PATIENCE;
+        let until = rt::now() + TAKEOVER_TIMEOUT;
         loop {
-            match self.order(&self.renewal(), RENEW_PATIENCE_MIN.max(self.every)) {
+            match self.order(&self.renewal(), RENEW_TIMEOUT_MIN.max(self.every)) {
                 Err(Error::Lost(_) | Error::Timeout(_)) if rt::now() < until => rt::sleep(CONFIRM_AGAIN),
                 confirmed => return confirmed,
             }
@@ -338,10 +343,10 @@ impl Shared {
 
     fn keep(&self, on_revoked: &OnRevoked) {
         let renew = self.renewal();
-        let patience = Nanos(2 * self.every.raw()).max(RENEW_PATIENCE_MIN);
+        let timeout = Nanos(2 * self.every.raw()).max(RENEW_TIMEOUT_MIN);
         let mut silent = false;
         while !self.stop.wait_timeout(self.every) {
-            match self.order(&renew, patience) {
+            match self.order(&renew, timeout) {
                 Ok(()) => silent = false,
                 Err(error @ Error::Revoked(_)) => {
                     self.revoked.store(true, Ordering::Release);
@@ -358,8 +363,8 @@ impl Shared {
     }
 
     /// Asks for what is done, or not.
-    fn order(&self, request: &Request, patience: Nanos) -> Result<()> {
-        match self.line.ask(request, patience)? {
+    fn order(&self, request: &Request, timeout: Nanos) -> Result<()> {
+        match self.line.ask(request, timeout)? {
             Reply::Done => Ok(()),
             _ => Err(unexpected()),
         }
@@ -385,12 +390,12 @@ impl Shared {
 
 impl Line {
     /// Asks over the session that there is, or a new one.
-    fn ask(&self, request: &Request, patience: Nanos) -> Result<Reply> {
+    fn ask(&self, request: &Request, timeout: Nanos) -> Result<Reply> {
         let mut session = self.session.lock();
         if session.is_none() {
             *session = Some(Session::begin(&*self.network, &self.managers, &self.hello)?);
         }
-        let ask = |session: &Session| session.ask_within(request, patience);
+        let ask = |session: &Session| session.ask_within(request, timeout);
         let asked = session.as_ref().map_or_else(|| Err(unexpected()), ask);
         if matches!(asked, Err(Error::Lost(_) | Error::Timeout(_) | Error::Corrupt(_))) {
             *session = None;
@@ -454,7 +459,7 @@ impl Operator {
         }
     }
 
-    /// Compares the manager's book with what memory nodes find.
+    /// Compares the manager's grant table with what memory nodes find.
     ///
     /// # Errors
     /// Those of the way to the manager.

@@ -20,14 +20,14 @@ pub trait Host: Send + Sync {
     /// Ends them, and returns when that is confirmed. This process is not ended: it is waited for.
     ///
     /// # Errors
-    /// [`Error::Busy`] if somebody is there still after `patience`.
-    fn end_holders(&self, file: &Path, patience: Nanos) -> Result<()>;
+    /// [`Error::Busy`] if somebody is there still after `timeout`.
+    fn end_holders(&self, file: &Path, timeout: Nanos) -> Result<()>;
 
     /// Ends the processes that have `file` mapped, but those of `kept` and this one, and returns when that is confirmed.
     ///
     /// # Errors
     /// As [`Host::end_holders`].
-    fn end_others(&self, file: &Path, kept: &[Process], patience: Nanos) -> Result<()>;
+    fn end_others(&self, file: &Path, kept: &[Process], timeout: Nanos) -> Result<()>;
 
     /// Whether a process has not ended wholly yet.
     fn is_there(&self, process: Process) -> bool;
@@ -39,7 +39,7 @@ pub trait Host: Send + Sync {
     ///
     /// # Errors
     /// As [`Host::end_holders`]; [`Error::Busy`] too if that is not seen.
-    fn end_process(&self, process: Process, files: &[PathBuf], patience: Nanos) -> Result<()>;
+    fn end_process(&self, process: Process, files: &[PathBuf], timeout: Nanos) -> Result<()>;
 }
 
 /// A process of this machine, told from a later one of the same number by when it began.
@@ -107,8 +107,8 @@ impl Host for Machine {
         Ok(found)
     }
 
-    fn end_holders(&self, file: &Path, patience: Nanos) -> Result<()> {
-        let until = rt::now().raw().saturating_add(patience.raw());
+    fn end_holders(&self, file: &Path, timeout: Nanos) -> Result<()> {
+        let until = rt::now().raw().saturating_add(timeout.raw());
         loop {
             let pids = mapping(file)?;
             for pid in pids.iter().filter(|pid| **pid != own_pid()) {
@@ -125,14 +125,14 @@ impl Host for Machine {
         }
     }
 
-    fn end_others(&self, file: &Path, kept: &[Process], patience: Nanos) -> Result<()> {
+    fn end_others(&self, file: &Path, kept: &[Process], timeout: Nanos) -> Result<()> {
         let is_other =
             |pid: &i32| *pid != own_pid() && !kept.iter().any(|kept| kept.pid == *pid && self.is_there(*kept));
         let others: Vec<i32> = mapping(file)?.into_iter().filter(is_other).collect();
         let files = [file.to_path_buf()];
         for pid in others {
             if let Some(stat) = Stat::of(pid) {
-                self.end_process(Process { pid, start: stat.start }, &files, patience)?;
+                self.end_process(Process { pid, start: stat.start }, &files, timeout)?;
             }
         }
         Ok(())
@@ -147,14 +147,14 @@ impl Host for Machine {
         !maps.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
     }
 
-    fn end_process(&self, process: Process, files: &[PathBuf], patience: Nanos) -> Result<()> {
+    fn end_process(&self, process: Process, files: &[PathBuf], timeout: Nanos) -> Result<()> {
         if self.is_there(process) && !self.is_seen(process) {
             let pid = process.pid;
             return Err(Error::Busy(format!(
                 "process {pid} hides what it maps: what it may use is kept until it has ended"
             )));
         }
-        let until = rt::now().raw().saturating_add(patience.raw());
+        let until = rt::now().raw().saturating_add(timeout.raw());
         let mut mapped = None;
         for file in files {
             if Target::of(file)?.is_some_and(|file| file.is_mapped_by(process.pid)) {

@@ -1,13 +1,13 @@
 //! The memory pool: memory as a service of its own.
 //!
 //! Three kinds of processes. A *memory node* ([`node`]) has memory of its pod and hands it out as files that hosts of the pod map; a
-//! *manager* ([`manager`]) decides who gets which part of it, keeps that in its [`book`], and sees to it that nobody keeps what is not his any
-//! more; *holders* ([`holder`]), such as a database, ask the manager for a [grant](book::Grant) and use it by load and store.
+//! *manager* ([`manager`]) decides who gets which part of it, keeps that in its [`grant_table`], and sees to it that nobody keeps what is not his any
+//! more; *holders* ([`holder`]), such as a database, ask the manager for a [grant](grant table::Grant) and use it by load and store.
 //!
 //! ```text
 //!             open, renew, release                    admit, fence, free
 //!   holder ─────────────────────────▶ manager ─────────────────────────▶ memory node
-//!     │                                book: grants, epochs, leases          │
+//!     │                                grant table: grants, epochs, leases          │
 //!     └─────────────── load, store ─── DIR/grant-7 (one file a grant) ───────┘
 //! ```
 //!
@@ -15,11 +15,11 @@
 //!
 //! `docs/pool.md` tells it at length, with what is not there yet.
 
-pub mod book;
+mod acceptor;
 mod capi;
 pub mod client;
-mod door;
 pub mod fs;
+pub mod grant_table;
 pub mod holder;
 pub mod host;
 mod key;
@@ -34,5 +34,5 @@ pub mod space;
 pub mod store;
 mod wire;
 
-pub use book::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
+pub use grant_table::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
 pub use wire::{AuditReport, GrantView, NodeView, PartSummary, PoolStatus, SpaceSummary, TenantView};

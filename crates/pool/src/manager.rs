@@ -1,27 +1,27 @@
-//! The manager: keeps the [book](crate::book), answers holders and operators, and gives memory nodes their orders.
+//! The manager: keeps the [grant table](crate::grant table), answers holders and operators, and gives memory nodes their orders.
 //!
 //! One thread for each connection, and one that lapses leases. What a grant's phase asks of its node is done by the thread of that node's
 //! connection, again and again until it is confirmed: a node that is away, or a manager that was killed in between, goes on where things are, for they
-//! are in the book.
+//! are in the grant table.
 //!
 //! Invariants:
-//! - a change of the book is in its [store](crate::store) before anybody hears of it; if it cannot be written it did not happen;
+//! - a change of the grant table is in its [store](crate::store) before anybody hears of it; if it cannot be written it did not happen;
 //! - one order at a time goes to a node;
 //! - while the manager is away nobody loses anything: holders go on, nodes fence nobody of themselves. Nor does the time count in which it was stopped, or waited
 //!   for its store: nobody was heard then;
-//! - of several managers one leads ([`office`]). Who leads no more answers nobody, and its writes and orders come to nothing: the store refuses the ones,
+//! - of several managers one leads ([`election`]). Who leads no more answers nobody, and its writes and orders come to nothing: the store refuses the ones,
 //!   memory nodes, which know the latest term, the others.
 //!
-//! Lock order: a link's `one` → the book; the reasons (`not_made`) → the book. No thread waits for a node with the book locked.
+//! Lock order: a link's `one` → the grant table; the reasons (`not_made`) → the grant table. No thread waits for a node with the grant table locked.
 
+mod election;
 mod mirrors;
-mod office;
 mod spaces;
 
-use crate::book::{Book, Grant, GrantId, NodeId, Opening, Phase};
+use crate::grant_table::{Grant, GrantId, GrantTable, NodeId, Opening, Phase};
 use crate::settings::Tenants;
 use crate::store::file::FileStore;
-use crate::store::{BookStore, Tenure};
+use crate::store::{GrantTableStore, Leadership};
 use crate::wire::{
     self, AuditReport, Failure, GrantFile, Hello, NodeHello, OpenRequest, Opened, Order, OrderReply, PoolStatus, Reply,
     Request, Role, VERSION, Welcome,
@@ -32,7 +32,7 @@ use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use cenote_fabric::message::{Connection, Network};
-use office::Office;
+use election::Election;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,14 +42,14 @@ pub const LEASE_DEFAULT: Nanos = Nanos::from_secs(10);
 const TURN: Nanos = Nanos::from_millis(50);
 /// Between two looks whether the manager is to stop.
 const STOP_TURN: Nanos = Nanos::from_millis(250);
-const HELLO_PATIENCE: Nanos = Nanos::from_secs(5);
+const HELLO_TIMEOUT: Nanos = Nanos::from_secs(5);
 /// Longer than a node takes to end a holder.
-const ORDER_PATIENCE: Nanos = Nanos::from_secs(8);
+const ORDER_TIMEOUT: Nanos = Nanos::from_secs(8);
 const PING_EVERY: Nanos = Nanos::from_secs(2);
 /// How long somebody who opens waits for what is being fenced, freed or reclaimed.
-const OPEN_PATIENCE: Nanos = Nanos::from_secs(15);
+const OPEN_TIMEOUT: Nanos = Nanos::from_secs(15);
 /// How long for a former holder that is ending just now.
-const ENDING_PATIENCE: Nanos = Nanos::from_secs(3);
+const ENDING_TIMEOUT: Nanos = Nanos::from_secs(3);
 /// Before an order that failed is given again.
 const AGAIN: Nanos = Nanos::from_secs(1);
 /// A turn that is later than this was held up: nobody was heard meanwhile.
@@ -60,7 +60,7 @@ const CONNECTIONS_MAX: u32 = 1000;
 /// What a manager is started with.
 #[derive(Debug, Clone)]
 pub struct ManagerOptions {
-    /// Where the book is, unless it has another [store](Manager::start_on).
+    /// Where the grant table is, unless it has another [store](Manager::start_on).
     pub directory: PathBuf,
     /// Where it listens.
     pub listen: String,
@@ -70,9 +70,9 @@ pub struct ManagerOptions {
     pub lease: Nanos,
 }
 
-/// A manager that runs. Dropping it stops it; the book stays.
+/// A manager that runs. Dropping it stops it; the grant table stays.
 pub struct Manager {
-    office: Arc<Office>,
+    election: Arc<Election>,
     address: String,
     threads: Vec<rt::JoinHandle<()>>,
 }
@@ -82,9 +82,9 @@ struct Inner {
     options: ManagerOptions,
     pool: u128,
     term: u64,
-    tenure: Arc<dyn Tenure>,
-    book: Mutex<Book>,
-    /// Something in the book is another than before.
+    leadership: Arc<dyn Leadership>,
+    grant_table: Mutex<GrantTable>,
+    /// Something in the grant table is another than before.
     changed: Condvar,
     links: Mutex<BTreeMap<NodeId, Arc<Link>>>,
     stop: AtomicBool,
@@ -95,7 +95,7 @@ struct Inner {
 /// The way to a memory node.
 struct Link {
     connection: Arc<dyn Connection>,
-    tenure: Arc<dyn Tenure>,
+    leadership: Arc<dyn Leadership>,
     /// Held over an order and its answer.
     one: Mutex<()>,
 }
@@ -109,11 +109,11 @@ impl Link {
     /// An order that is given if it is still wanted when it is its turn; `None`: it is not.
     fn order_if(&self, order: &Order, is_wanted: impl FnOnce() -> bool) -> Result<Option<OrderReply>> {
         let _one = self.one.lock();
-        check_leads(&*self.tenure)?;
+        check_leads(&*self.leadership)?;
         if !is_wanted() {
             return Ok(None);
         }
-        match wire::call(&*self.connection, order, ORDER_PATIENCE)? {
+        match wire::call(&*self.connection, order, ORDER_TIMEOUT)? {
             OrderReply::Failed(failure) => Err(failure.into()),
             reply => Ok(Some(reply)),
         }
@@ -121,8 +121,8 @@ impl Link {
 }
 
 /// Who leads no more gives no orders and no answers.
-fn check_leads(tenure: &dyn Tenure) -> Result<()> {
-    match tenure.leads() {
+fn check_leads(leadership: &dyn Leadership) -> Result<()> {
+    match leadership.leads() {
         true => Ok(()),
         false => Err(Error::Lost(
             "this manager leads no more: what was asked for may have been done, or not".into(),
@@ -131,10 +131,10 @@ fn check_leads(tenure: &dyn Tenure) -> Result<()> {
 }
 
 impl Manager {
-    /// Takes its directory, reads the book or begins one, and listens.
+    /// Takes its directory, reads the grant table or begins one, and listens.
     ///
     /// # Errors
-    /// [`Error::Busy`] if another manager has the directory or the address; those of the book and of files.
+    /// [`Error::Busy`] if another manager has the directory or the address; those of the grant table and of files.
     pub fn start(options: ManagerOptions, network: &dyn Network) -> Result<Self> {
         let store = Arc::new(FileStore::new(&options.directory));
         Self::start_on(store, options, network)
@@ -143,22 +143,22 @@ impl Manager {
     /// Listens, and leads as soon as no other manager on the store does. A store that is away is waited for.
     ///
     /// # Errors
-    /// [`Error::Busy`] if another manager has the address, or the store for good; those of the book.
-    pub fn start_on(store: Arc<dyn BookStore>, options: ManagerOptions, network: &dyn Network) -> Result<Self> {
+    /// [`Error::Busy`] if another manager has the address, or the store for good; those of the grant table.
+    pub fn start_on(store: Arc<dyn GrantTableStore>, options: ManagerOptions, network: &dyn Network) -> Result<Self> {
         let listener = network.listen(&options.listen)?;
         let address = listener.address();
-        let office = Arc::new(Office::new(options, store, address.clone()));
-        match office.try_to_lead() {
+        let election = Arc::new(Election::new(options, store, address.clone()));
+        match election.try_to_lead() {
             Err(error @ (Error::Lost(_) | Error::Timeout(_))) => eprintln!("cenote: manager: {error}; trying again"),
             led => led?,
         }
-        let (accepting, governing) = (Arc::clone(&office), Arc::clone(&office));
+        let (accepting, governing) = (Arc::clone(&election), Arc::clone(&election));
         let threads = vec![
             rt::spawn("pool accept", move || accepting.accept(&*listener)),
             rt::spawn("pool leases", move || governing.govern()),
         ];
         Ok(Self {
-            office,
+            election,
             address,
             threads,
         })
@@ -174,44 +174,44 @@ impl Manager {
     /// # Errors
     /// [`Error::Lost`] if another manager leads; the text says which, if that is known.
     pub fn pool(&self) -> Result<u128> {
-        Ok(self.office.leader()?.pool)
+        Ok(self.election.leader()?.pool)
     }
 
     /// Waits until it leads; false if that did not happen in time.
-    pub fn wait_leading(&self, patience: Nanos) -> bool {
-        self.office.wait_leading(patience)
+    pub fn wait_leading(&self, timeout: Nanos) -> bool {
+        self.election.wait_leading(timeout)
     }
 }
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        self.office.stop();
+        self.election.stop();
         for thread in self.threads.drain(..) {
             thread.join().ok();
         }
-        // Threads of connections hold no more than the book, and end with their next turn.
-        self.office.wait_ended();
+        // Threads of connections hold no more than the grant table, and end with their next turn.
+        self.election.wait_ended();
     }
 }
 
 impl Inner {
-    /// Begins a tenure: reads the book, or begins one.
-    fn begin(options: &ManagerOptions, tenure: Arc<dyn Tenure>) -> Result<Self> {
+    /// Begins a leadership: reads the grant table, or begins one.
+    fn begin(options: &ManagerOptions, leadership: Arc<dyn Leadership>) -> Result<Self> {
         let tenants = options.tenants.clone();
         let read_at = rt::now();
-        let mut book = match tenure.read()? {
-            Some(bytes) => Book::from_bytes(&bytes, tenants, read_at, options.lease)?,
-            None => Book::new(rt::random_u128(), tenants),
+        let mut grant_table = match leadership.read()? {
+            Some(bytes) => GrantTable::from_bytes(&bytes, tenants, read_at, options.lease)?,
+            None => GrantTable::new(rt::random_u128(), tenants),
         };
-        let term = book.begin_term();
-        tenure.write(&book.to_bytes())?;
-        book.nobody_was_heard(rt::now().since(read_at));
+        let term = grant_table.begin_term();
+        leadership.write(&grant_table.to_bytes())?;
+        grant_table.nobody_was_heard(rt::now().since(read_at));
         Ok(Self {
             options: options.clone(),
-            pool: book.pool,
+            pool: grant_table.pool,
             term,
-            tenure,
-            book: Mutex::new(book),
+            leadership,
+            grant_table: Mutex::new(grant_table),
             changed: Condvar::default(),
             links: Mutex::default(),
             stop: AtomicBool::new(false),
@@ -224,26 +224,26 @@ impl Inner {
         self.changed.notify_all();
     }
 
-    /// Ends the tenure. What is under way finds out by itself.
+    /// Ends the leadership. What is under way finds out by itself.
     fn end(&self) {
         self.stop();
-        self.tenure.resign();
+        self.leadership.resign();
     }
 
     fn is_stopping(&self) -> bool {
-        self.stop.load(Ordering::Acquire) || !self.tenure.leads()
+        self.stop.load(Ordering::Acquire) || !self.leadership.leads()
     }
 
-    // ---- the book ----
+    // ---- the grant table ----
 
-    /// Changes the book, and its store before anybody sees it.
-    fn change<T>(&self, change: impl FnOnce(&mut Book) -> Result<T>) -> Result<T> {
-        let mut book = self.book.lock();
-        let before = book.clone();
-        let outcome = change(&mut book);
-        let differs = outcome.is_ok() && before.to_bytes() != book.to_bytes();
+    /// Changes the grant table, and its store before anybody sees it.
+    fn change<T>(&self, change: impl FnOnce(&mut GrantTable) -> Result<T>) -> Result<T> {
+        let mut grant_table = self.grant_table.lock();
+        let before = grant_table.clone();
+        let outcome = change(&mut grant_table);
+        let differs = outcome.is_ok() && before.to_bytes() != grant_table.to_bytes();
         let written = if differs && !planted(Fault::BookUnwritten) {
-            self.tenure.write(&book.to_bytes())
+            self.leadership.write(&grant_table.to_bytes())
         } else {
             Ok(())
         };
@@ -253,25 +253,25 @@ impl Inner {
                 Ok(outcome)
             }
             (Err(error), _) | (_, Err(error)) => {
-                *book = before;
+                *grant_table = before;
                 Err(error)
             }
         }
     }
 
-    /// Lapses leases until the tenure is over.
+    /// Lapses leases until the leadership is over.
     fn lapse(&self) {
         let mut turned = rt::now();
         while !self.is_stopping() {
             let now = rt::now();
             if now.since(turned) > LATE {
-                self.book.lock().nobody_was_heard(now.since(turned));
+                self.grant_table.lock().nobody_was_heard(now.since(turned));
             }
             turned = now;
             // This process may be stopped at any point here: what lapses is what had lapsed when the turn began.
-            let due = self.book.lock().is_due(now);
-            let lapsed = |book: &mut Book| {
-                book.tick(now);
+            let due = self.grant_table.lock().is_due(now);
+            let lapsed = |grant_table: &mut GrantTable| {
+                grant_table.tick(now);
                 Ok(())
             };
             if due && let Err(error) = self.change(lapsed) {
@@ -295,7 +295,7 @@ impl Inner {
                 let served = greeted.and_then(|()| self.serve_node(&node, connection));
                 self.links.lock().remove(&node.id);
                 // Not in the store: nothing can fail.
-                self.book.lock().leave(node.id);
+                self.grant_table.lock().leave(node.id);
                 served
             }
             role => {
@@ -309,7 +309,7 @@ impl Inner {
     }
 
     fn welcome(&self) -> Result<Welcome> {
-        check_leads(&*self.tenure)?;
+        check_leads(&*self.leadership)?;
         Ok(Welcome {
             pool: self.pool,
             term: self.term,
@@ -329,7 +329,7 @@ impl Inner {
             Role::Operator => self.options.tenants.admit_staff(&hello.secret),
             Role::Node(node) => {
                 self.options.tenants.admit_staff(&hello.secret)?;
-                self.change(|book| book.join(node))
+                self.change(|grant_table| grant_table.join(node))
             }
         }
     }
@@ -338,8 +338,8 @@ impl Inner {
     /// more: the store is asked before that is said.
     fn checked(&self, answer: Result<Reply>) -> Reply {
         let may = match &answer {
-            Err(Error::Revoked(_)) | Ok(Reply::Mirror(_)) => self.tenure.confirm(),
-            _ => check_leads(&*self.tenure),
+            Err(Error::Revoked(_)) | Ok(Reply::Mirror(_)) => self.leadership.confirm(),
+            _ => check_leads(&*self.leadership),
         };
         may.and(answer).unwrap_or_else(|error| Reply::Failed(error.into()))
     }
@@ -362,10 +362,10 @@ impl Inner {
 
     fn serve_node(&self, node: &NodeHello, connection: &Arc<dyn Connection>) -> Result<()> {
         // It has noted whose it is.
-        let _: OrderReply = wire::receive(&**connection, HELLO_PATIENCE)?;
+        let _: OrderReply = wire::receive(&**connection, HELLO_TIMEOUT)?;
         let link = Arc::new(Link {
             connection: Arc::clone(connection),
-            tenure: Arc::clone(&self.tenure),
+            leadership: Arc::clone(&self.leadership),
             one: Mutex::new(()),
         });
         self.links.lock().insert(node.id, Arc::clone(&link));
@@ -381,7 +381,7 @@ impl Inner {
                 pinged = rt::now();
             }
             let pause = if failed { AGAIN } else { TURN };
-            drop(self.changed.wait_timeout(self.book.lock(), pause));
+            drop(self.changed.wait_timeout(self.grant_table.lock(), pause));
         }
         Ok(())
     }
@@ -389,22 +389,22 @@ impl Inner {
     /// Does what grants of this node wait for; says whether some of it failed. An error is the connection's.
     fn do_work(&self, node: NodeId, link: &Link) -> Result<bool> {
         let mut failed = false;
-        let work = self.book.lock().work_of(node);
+        let work = self.grant_table.lock().work_of(node);
         for id in work {
-            let found = self.book.lock().grant(id).map(|g| (g.phase, g.epoch));
+            let found = self.grant_table.lock().grant(id).map(|g| (g.phase, g.epoch));
             let Ok((phase, epoch)) = found else { continue };
             let order = match phase {
                 Phase::Fencing => Order::Fence { grant: id },
                 Phase::Freeing => Order::Free { grant: id },
-                Phase::Keeping => match self.book.lock().part_order(id) {
+                Phase::Keeping => match self.grant_table.lock().part_order(id) {
                     Some(order) => Order::Keep(order),
                     None => continue,
                 },
                 Phase::Held | Phase::Idle | Phase::Kept | Phase::Filling | Phase::Whole => continue,
             };
             match link.order(&order) {
-                Ok(_) => self.change(|book| {
-                    book.confirmed(id, epoch, rt::now());
+                Ok(_) => self.change(|grant_table| {
+                    grant_table.confirmed(id, epoch, rt::now());
                     Ok(())
                 })?,
                 Err(error @ (Error::Lost(_) | Error::Timeout(_))) => return Err(error),
@@ -424,17 +424,17 @@ impl Inner {
 
     /// The way to a node. One that was just let in has yet to note whose it is: it is waited for.
     fn link(&self, node: NodeId) -> Result<Arc<Link>> {
-        let until = rt::now() + HELLO_PATIENCE;
+        let until = rt::now() + HELLO_TIMEOUT;
         loop {
             if let Some(link) = self.links.lock().get(&node) {
                 return Ok(Arc::clone(link));
             }
-            let book = self.book.lock();
-            let is_coming = book.node(node).is_ok_and(|node| node.connected);
+            let grant_table = self.grant_table.lock();
+            let is_coming = grant_table.node(node).is_ok_and(|node| node.connected);
             if !is_coming || rt::now() > until || self.is_stopping() {
                 return Err(Error::Lost(format!("memory node {node} is not connected")));
             }
-            drop(self.changed.wait_timeout(book, TURN));
+            drop(self.changed.wait_timeout(grant_table, TURN));
         }
     }
 
@@ -443,10 +443,10 @@ impl Inner {
     fn ask_of_tenant(&self, tenant: &str, request: Request) -> Result<Reply> {
         let (now, lease) = (rt::now(), self.options.lease);
         match request {
-            Request::Open(wish) => self.open(tenant, &wish).map(Reply::Opened),
+            Request::Open(requested) => self.open(tenant, &requested).map(Reply::Opened),
             Request::Renew { grant, epoch } => {
                 // Leases are not in the store.
-                self.book.lock().renew(tenant, grant, epoch, now, lease)?;
+                self.grant_table.lock().renew(tenant, grant, epoch, now, lease)?;
                 Ok(Reply::Done)
             }
             Request::Release {
@@ -454,40 +454,41 @@ impl Inner {
                 epoch,
                 give_back,
             } => {
-                self.change(|book| book.release(tenant, grant, epoch, give_back, now))?;
+                self.change(|grant_table| grant_table.release(tenant, grant, epoch, give_back, now))?;
                 Ok(Reply::Done)
             }
             Request::Mirror { grant, epoch, what } => self.mirror(tenant, grant, epoch, what),
-            Request::CreateSpace(wish) => self.create_space(tenant, &wish),
-            Request::OpenSpace { name } => Ok(Reply::Space(self.book.lock().space_view(tenant, &name)?)),
-            Request::GrowSpace(wish) => self.grow_space(tenant, &wish),
+            Request::CreateSpace(requested) => self.create_space(tenant, &requested),
+            Request::OpenSpace { name } => Ok(Reply::Space(self.grant_table.lock().space_view(tenant, &name)?)),
+            Request::GrowSpace(requested) => self.grow_space(tenant, &requested),
             Request::DropSpace { tenant: None, name } => {
-                self.change(|book| book.drop_space(tenant, &name))?;
+                self.change(|grant_table| grant_table.drop_space(tenant, &name))?;
                 Ok(Reply::Done)
             }
             Request::AuditSpace { name } => Ok(Reply::Audit(self.audit_space(tenant, &name)?)),
-            Request::Spaces => Ok(Reply::Spaces(self.book.lock().space_summaries(Some(tenant)))),
+            Request::Spaces => Ok(Reply::Spaces(self.grant_table.lock().space_summaries(Some(tenant)))),
             _ => Err(Error::Invalid("that is asked of the manager by operators".into())),
         }
     }
 
-    fn open(&self, tenant: &str, wish: &OpenRequest) -> Result<Opened> {
+    fn open(&self, tenant: &str, requested: &OpenRequest) -> Result<Opened> {
         let began = rt::now();
         loop {
-            let opening = self.change(|book| book.open(tenant, wish, rt::now(), self.options.lease))?;
+            let opening =
+                self.change(|grant_table| grant_table.open(tenant, requested, rt::now(), self.options.lease))?;
             let waited = rt::now().since(began);
             match opening {
-                Opening::Admit(id, epoch) => match self.admit(id, epoch, wish.mirror)? {
+                Opening::Admit(id, epoch) => match self.admit(id, epoch, requested.mirror)? {
                     Some(opened) => return Ok(opened),
                     None => continue,
                 },
-                Opening::Ask(id, epoch) => match self.take_over(id, epoch, wish.mirror) {
-                    Err(Error::Busy(_)) if waited < ENDING_PATIENCE => {}
+                Opening::Ask(id, epoch) => match self.take_over(id, epoch, requested.mirror) {
+                    Err(Error::Busy(_)) if waited < ENDING_TIMEOUT => {}
                     Ok(None) => continue,
                     Ok(Some(opened)) => return Ok(opened),
                     Err(error) => return Err(error),
                 },
-                Opening::Wait if waited < OPEN_PATIENCE && !self.is_stopping() => {}
+                Opening::Wait if waited < OPEN_TIMEOUT && !self.is_stopping() => {}
                 Opening::Wait => {
                     let text = "memory for it is being taken back from its former holder: try again, and see `cenote pool status`";
                     return Err(Error::Busy(text.into()));
@@ -499,7 +500,11 @@ impl Inner {
 
     /// The former holder has a lease still. If its node says that nobody uses the memory, it is dead, and a next one need not wait. `None`: the grant is gone meanwhile.
     fn take_over(&self, id: GrantId, epoch: u64, mirror: bool) -> Result<Option<Opened>> {
-        let found = self.book.lock().grant(id).map(|grant| (grant.node, grant.renewals));
+        let found = self
+            .grant_table
+            .lock()
+            .grant(id)
+            .map(|grant| (grant.node, grant.renewals));
         let Ok((node, renewals)) = found else {
             return Ok(None);
         };
@@ -510,7 +515,7 @@ impl Inner {
             return Err(Error::Busy(format!("grant {id} is in use by {}", holders.join(", "))));
         }
         self.check_mirror_is_left(id)?;
-        match self.change(|book| book.take_over(id, epoch, renewals, rt::now(), self.options.lease))? {
+        match self.change(|grant_table| grant_table.take_over(id, epoch, renewals, rt::now(), self.options.lease))? {
             Opening::Admit(id, epoch) => self.admit(id, epoch, mirror),
             Opening::Ask(..) | Opening::Wait => Err(Error::Busy(format!("grant {id} is being taken back"))),
         }
@@ -518,7 +523,7 @@ impl Inner {
 
     /// Its node makes the grant's file, if it is new. `None`: it has to be opened anew, as the memory was lost, and the mirror is the grant from here on, or the grant was freed meanwhile.
     fn admit(&self, id: GrantId, epoch: u64, mirror: bool) -> Result<Option<Opened>> {
-        let Ok(grant) = self.book.lock().grant(id).cloned() else {
+        let Ok(grant) = self.grant_table.lock().grant(id).cloned() else {
             return Ok(None);
         };
         let is_held = |grant: &Grant| grant.phase == Phase::Held && grant.epoch == epoch;
@@ -529,15 +534,15 @@ impl Inner {
             admitted,
             Ok(OrderReply::Admitted { fresh: true }) | Err(Error::Io { .. })
         );
-        if is_lost && self.change(|book| Ok(book.memory_was_lost(id, epoch)))? {
+        if is_lost && self.change(|grant_table| Ok(grant_table.memory_was_lost(id, epoch)))? {
             eprintln!("cenote: manager: the memory of grant {id} is lost: its mirror takes its place");
             return Ok(None);
         }
         let fresh = match admitted {
             Ok(OrderReply::Admitted { fresh }) => fresh,
             other => {
-                self.change(|book| {
-                    book.not_admitted(id, epoch, rt::now());
+                self.change(|grant_table| {
+                    grant_table.not_admitted(id, epoch, rt::now());
                     Ok(())
                 })?;
                 return Err(other.err().unwrap_or_else(|| Error::corrupt("a memory node's answer")));
@@ -545,10 +550,10 @@ impl Inner {
         };
         let mirror = self.mirror_at_opening(id, mirror)?;
         let (pod, path) = {
-            let book = self.book.lock();
+            let grant_table = self.grant_table.lock();
             (
-                book.node(grant.node)?.pod.clone(),
-                mirrors::path_of(&book, grant.node, id)?,
+                grant_table.node(grant.node)?.pod.clone(),
+                mirrors::path_of(&grant_table, grant.node, id)?,
             )
         };
         Ok(Some(Opened {
@@ -564,7 +569,7 @@ impl Inner {
 
     /// Has a grant's node make its file, if that is still wanted when it is its turn: what was freed meanwhile would be there again, and nobody's.
     fn admit_if(&self, node: NodeId, id: GrantId, is_wanted: impl Fn(&Grant) -> bool) -> Result<Option<OrderReply>> {
-        let is_wanted = || self.book.lock().grant(id).is_ok_and(is_wanted);
+        let is_wanted = || self.grant_table.lock().grant(id).is_ok_and(is_wanted);
         self.link(node)?.order_if(&Order::Admit { grant: id }, is_wanted)
     }
 
@@ -574,45 +579,47 @@ impl Inner {
         match request {
             Request::Status => Ok(Reply::Status(self.status())),
             Request::Audit => Ok(Reply::Audit(self.audit())),
-            Request::Free { grant } => self.change(|book| book.free(grant)).map(|()| Reply::Done),
-            Request::Forget { node } => self.change(|book| book.forget(node)).map(|()| Reply::Done),
+            Request::Free { grant } => self.change(|grant_table| grant_table.free(grant)).map(|()| Reply::Done),
+            Request::Forget { node } => self
+                .change(|grant_table| grant_table.forget(node))
+                .map(|()| Reply::Done),
             Request::DropSpace {
                 tenant: Some(tenant),
                 name,
             } => self
-                .change(|book| book.drop_space(&tenant, &name))
+                .change(|grant_table| grant_table.drop_space(&tenant, &name))
                 .map(|()| Reply::Done),
             _ => Err(Error::Invalid("memory is granted to tenants".into())),
         }
     }
 
     fn status(&self) -> PoolStatus {
-        let book = self.book.lock();
+        let grant_table = self.grant_table.lock();
         PoolStatus {
             pool: self.pool,
             lease: self.options.lease.raw(),
-            nodes: book.node_views(),
-            tenants: book.tenant_views(),
-            grants: book.grant_views(rt::now()),
-            spaces: book.space_summaries(None),
+            nodes: grant_table.node_views(),
+            tenants: grant_table.tenant_views(),
+            grants: grant_table.grant_views(rt::now()),
+            spaces: grant_table.space_summaries(None),
         }
     }
 
-    /// Compares the book with what nodes find. Grants that change meanwhile are looked at as they were before and after.
+    /// Compares the grant table with what nodes find. Grants that change meanwhile are looked at as they were before and after.
     fn audit(&self) -> AuditReport {
         let mut report = AuditReport {
-            problems: self.book.lock().problems(),
+            problems: self.grant_table.lock().problems(),
             ..AuditReport::default()
         };
-        let nodes = self.book.lock().node_views();
+        let nodes = self.grant_table.lock().node_views();
         for node in nodes {
             let name = format!("memory node {} of pod {}", node.id, node.pod);
-            let before = self.book.lock().clone();
+            let before = self.grant_table.lock().clone();
             match self.order(node.id, &Order::List) {
                 Ok(OrderReply::Files(files)) => {
-                    let after = self.book.lock().clone();
+                    let after = self.grant_table.lock().clone();
                     compare(&name, node.id, [&before, &after], &files, &mut report);
-                    let parts = self.book.lock().kept_by(node.id);
+                    let parts = self.grant_table.lock().kept_by(node.id);
                     self.audit_parts(&name, node.id, &parts, &mut report);
                 }
                 Ok(_) => report.problems.push(format!("{name}: gave no list")),
@@ -623,12 +630,12 @@ impl Inner {
     }
 }
 
-fn compare(name: &str, node: NodeId, books: [&Book; 2], files: &[GrantFile], report: &mut AuditReport) {
+fn compare(name: &str, node: NodeId, books: [&GrantTable; 2], files: &[GrantFile], report: &mut AuditReport) {
     let [before, after] = books;
-    let of_node = |book: &Book| -> BTreeMap<GrantId, _> {
-        let grants = book.grants().filter(|(_, grant)| grant.node == node);
+    let of_node = |grant_table: &GrantTable| -> BTreeMap<GrantId, _> {
+        let grants = grant_table.grants().filter(|(_, grant)| grant.node == node);
         grants
-            .map(|(id, grant)| (id, (grant.phase, grant.epoch, grant.bytes, book.may_be_used(id))))
+            .map(|(id, grant)| (id, (grant.phase, grant.epoch, grant.bytes, grant_table.may_be_used(id))))
             .collect()
     };
     let (before, after) = (of_node(before), of_node(after));

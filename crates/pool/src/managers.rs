@@ -7,7 +7,7 @@ use cenote_base::{Error, Result};
 use cenote_fabric::message::{Connection, Network};
 use std::sync::Arc;
 
-const CONNECT_PATIENCE: Nanos = Nanos::from_secs(2);
+const CONNECT_TIMEOUT: Nanos = Nanos::from_secs(2);
 /// How long one of several may take to say whether it leads: one that is stopped says nothing.
 const SILENCE_MAX: Nanos = Nanos::from_secs(3);
 /// Between two rounds.
@@ -44,12 +44,12 @@ impl Managers {
     ///
     /// # Errors
     /// What the one said that leads, if it refuses; [`Error::Lost`], [`Error::Timeout`] if none leads.
-    pub(crate) fn greet(&self, network: &dyn Network, hello: &Hello, patience: Nanos) -> Result<Greeted> {
+    pub(crate) fn greet(&self, network: &dyn Network, hello: &Hello, timeout: Nanos) -> Result<Greeted> {
         let (count, first) = (self.addresses.len(), self.first.load(Ordering::Relaxed));
-        let patience = if count > 1 { patience.min(SILENCE_MAX) } else { patience };
+        let timeout = if count > 1 { timeout.min(SILENCE_MAX) } else { timeout };
         let mut failures = Vec::new();
         for at in (first..first + count).map(|at| at % count) {
-            match greet(network, &self.addresses[at], hello, patience) {
+            match greet(network, &self.addresses[at], hello, timeout) {
                 Ok(greeted) => {
                     self.first.store(at, Ordering::Relaxed);
                     return Ok(greeted);
@@ -65,12 +65,12 @@ impl Managers {
         &self,
         network: &dyn Network,
         hello: &Hello,
-        patience: Nanos,
+        timeout: Nanos,
         is_wanted: impl Fn(&Welcome) -> bool,
     ) -> Option<Greeted> {
         let (count, first) = (self.addresses.len(), self.first.load(Ordering::Relaxed));
         for at in (first + 1..first + count).map(|at| at % count) {
-            match greet(network, &self.addresses[at], hello, patience) {
+            match greet(network, &self.addresses[at], hello, timeout) {
                 Ok(greeted) if is_wanted(&greeted.1) => {
                     self.first.store(at, Ordering::Relaxed);
                     return Some(greeted);
@@ -90,12 +90,12 @@ impl Managers {
         &self,
         network: &dyn Network,
         hello: &Hello,
-        patience: Nanos,
+        timeout: Nanos,
         takeover: Nanos,
     ) -> Result<Greeted> {
         let until = rt::now() + takeover;
         loop {
-            match self.greet(network, hello, patience) {
+            match self.greet(network, hello, timeout) {
                 Err(Error::Lost(_) | Error::Timeout(_)) if self.addresses.len() > 1 && rt::now() < until => {}
                 greeted => return greeted,
             }
@@ -113,9 +113,9 @@ impl Managers {
 /// A connection with the manager that leads.
 pub(crate) type Greeted = (Arc<dyn Connection>, Welcome);
 
-fn greet(network: &dyn Network, address: &str, hello: &Hello, patience: Nanos) -> Result<Greeted> {
-    let connection = network.connect(address, CONNECT_PATIENCE.min(patience))?;
-    let answer: std::result::Result<Welcome, Failure> = wire::call(&*connection, hello, patience)?;
+fn greet(network: &dyn Network, address: &str, hello: &Hello, timeout: Nanos) -> Result<Greeted> {
+    let connection = network.connect(address, CONNECT_TIMEOUT.min(timeout))?;
+    let answer: std::result::Result<Welcome, Failure> = wire::call(&*connection, hello, timeout)?;
     match answer {
         Ok(welcome) => Ok((connection, welcome)),
         Err(failure) => {

@@ -1,7 +1,7 @@
 //! What members of a space say to the memory nodes that keep its parts: a member's first message is a [`MemberHello`], then one [`MemberRequest`] after the other, each with
 //! its [`MemberReply`]. Each may come twice, over another connection, as an answer may be lost.
 
-use crate::book::SpaceId;
+use crate::grant_table::SpaceId;
 use crate::host::Process;
 use crate::key::Key;
 use crate::space::{Class, Extent, GlobalAddress, Lifetime, Run, SessionId};

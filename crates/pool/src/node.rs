@@ -25,8 +25,8 @@ mod parts;
 mod relay;
 mod rings;
 
-use crate::book::{GrantId, NodeId};
-use crate::door::Door;
+use crate::acceptor::Acceptor;
+use crate::grant_table::{GrantId, NodeId};
 use crate::host::Host;
 use crate::manager::LEASE_DEFAULT;
 use crate::managers::{Greeted, Managers};
@@ -50,7 +50,7 @@ const GRANT_PREFIX: &str = "grant-";
 /// Made and removed when the node starts.
 const PROBE: &str = "probe";
 /// How long ending a holder may take.
-const END_PATIENCE: Nanos = Nanos::from_secs(5);
+const END_TIMEOUT: Nanos = Nanos::from_secs(5);
 /// Between two tries to reach the manager.
 const RETRY: Nanos = Nanos::from_millis(200);
 /// The manager says something within this time, or is gone.
@@ -59,7 +59,7 @@ const SILENCE_MAX: Nanos = Nanos::from_secs(10);
 const DOUBT_AFTER: Nanos = Nanos::from_secs(3);
 const DOUBT_EVERY: Nanos = Nanos::from_secs(1);
 /// How long each of them may take to say so.
-const DOUBT_PATIENCE: Nanos = Nanos::from_secs(1);
+const DOUBT_TIMEOUT: Nanos = Nanos::from_secs(1);
 const TURN: Nanos = Nanos::from_millis(100);
 
 /// How a memory node is called over the fabric, by users and nodes of other pods.
@@ -139,7 +139,7 @@ struct Inner {
     members: Mutex<members::Members>,
     fenced: Mutex<fenced::Fenced>,
     /// For members.
-    door: Door,
+    acceptor: Acceptor,
 }
 
 impl MemoryNode {
@@ -174,7 +174,7 @@ impl MemoryNode {
             parts: parts::Parts::find(&options.directory, hosting(&options), Arc::clone(&rings))?,
             members: Mutex::default(),
             fenced: Mutex::new(fenced::Fenced::read(&options.directory)?),
-            door: Door::new("memory node", members::CONNECTIONS_MAX, members::STRANGERS_MAX),
+            acceptor: Acceptor::new("memory node", members::CONNECTIONS_MAX, members::STRANGERS_MAX),
             options,
             managers,
             network,
@@ -205,8 +205,8 @@ impl MemoryNode {
     }
 
     /// Waits until the manager has accepted it; false if that did not happen in time.
-    pub fn wait_joined(&self, patience: Nanos) -> bool {
-        self.inner.joined.wait_timeout(patience)
+    pub fn wait_joined(&self, timeout: Nanos) -> bool {
+        self.inner.joined.wait_timeout(timeout)
     }
 }
 
@@ -222,7 +222,7 @@ impl Drop for MemoryNode {
             calls.hosts.clear();
         }
         // Threads of connections have parts open.
-        self.inner.door.wait_empty();
+        self.inner.acceptor.wait_empty();
     }
 }
 
@@ -300,7 +300,7 @@ fn check_term(identity: &Identity, welcome: &Welcome) -> Result<()> {
     match known && welcome.term < identity.term {
         false => Ok(()),
         true => Err(Error::Mismatch(format!(
-            "this memory node has obeyed the pool's manager of term {}, and this one is of term {}: it leads no more, or its book is an old copy",
+            "this memory node has obeyed the pool's manager of term {}, and this one is of term {}: it leads no more, or its grant table is an old copy",
             identity.term, welcome.term
         ))),
     }
@@ -431,7 +431,7 @@ impl Inner {
         let hello = self.hello(&read_identity(&self.options.directory)?)?;
         let is_later = |welcome: &Welcome| welcome.pool == now.pool && welcome.term > now.term;
         let others = &self.managers;
-        Ok(others.greet_others(&*self.network, &hello, DOUBT_PATIENCE, is_later))
+        Ok(others.greet_others(&*self.network, &hello, DOUBT_TIMEOUT, is_later))
     }
 
     fn hello(&self, identity: &Identity) -> Result<Hello> {
@@ -517,7 +517,7 @@ impl Inner {
             Order::Inspect { grant } => Ok(OrderReply::Holders(self.host.holders(&grant_path(directory, grant))?)),
             Order::Fence { grant } => {
                 if !planted(Fault::GrantFence) {
-                    self.host.end_holders(&grant_path(directory, grant), END_PATIENCE)?;
+                    self.host.end_holders(&grant_path(directory, grant), END_TIMEOUT)?;
                 }
                 Ok(OrderReply::Done)
             }
@@ -554,7 +554,7 @@ impl Inner {
             self.forget_sessions(part.space, part.part);
         }
         if !planted(Fault::FreeFence) {
-            self.host.end_holders(&path, END_PATIENCE)?;
+            self.host.end_holders(&path, END_TIMEOUT)?;
         }
         parts::remove_file(&path)?;
         sync_directory(&self.options.directory)?;

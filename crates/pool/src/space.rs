@@ -29,18 +29,18 @@ mod access;
 mod act;
 mod address;
 mod audit;
-mod books;
 mod cache;
 mod class;
+mod extent_table;
 mod far;
 mod free;
-mod guests;
 mod heat;
 mod host;
 mod keeper;
 mod layout;
 mod local;
 mod lock;
+mod migrated_extents;
 mod neighbour;
 mod objects;
 mod part;
@@ -58,13 +58,13 @@ pub use address::GlobalAddress;
 pub use class::{Class, GRAIN, SLAB_OBJECT_MAX};
 pub use far::modes::{FarMode, FarReads, FarStats, Probed};
 pub use far::wire::Hello;
-pub use far::{FarPart, Resolver, Way};
+pub use far::{Channel, FarPart, Resolver};
 pub(crate) use far::{Forwarded, RelayLine, Relayed, is_hello, is_users_request, relayed_hello};
 pub use heat::{Heat, HeatOptions};
 pub use host::{Host, HostOptions, Hosts, Moved, Peer};
 pub use keeper::{Extent, Keeper, Lifetime, Run, SessionId};
 pub use local::LocalKeeper;
-pub use lock::{Guard, Held, LOCK_BYTES, Mode, Patience};
+pub use lock::{Guard, Held, LOCK_BYTES, Mode, Timeout};
 pub use neighbour::{Neighbour, Service};
 pub use part::{Part, PartOptions};
 pub use placement::{Placement, audit_placements};
@@ -72,7 +72,7 @@ pub use session::Session;
 pub use stats::{CacheStats, ClassStats, PartStats, SpaceStats};
 
 use cache::PageCache;
-use route::Whereabouts;
+use route::LocationCache;
 
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
@@ -127,7 +127,7 @@ struct Inner {
     /// By number: those that this process maps, and the others.
     parts: [OnceLock<Attached>; 256],
     far: [OnceLock<FarAttached>; 256],
-    whereabouts: Whereabouts,
+    location_cache: LocationCache,
     /// Accesses that went to a part that this process does not map.
     asked: AtomicU64,
     /// What was read under locks of what it does not map.
@@ -180,7 +180,7 @@ impl Space {
             id,
             parts: [const { OnceLock::new() }; 256],
             far: [const { OnceLock::new() }; 256],
-            whereabouts: Whereabouts::default(),
+            location_cache: LocationCache::default(),
             asked: AtomicU64::new(0),
             cache: PageCache::default(),
             source: OnceLock::new(),
@@ -365,7 +365,7 @@ impl Space {
         SpaceStats {
             parts: self.parts().map(|part| stats::of(part)).collect(),
             cache: self.cache_stats(),
-            far: self.far_parts().map(|far| far.way.stats(far.number)).collect(),
+            far: self.far_parts().map(|far| far.channel.stats(far.number)).collect(),
         }
     }
 
@@ -394,8 +394,8 @@ impl Space {
         &self.0.cache
     }
 
-    fn whereabouts(&self) -> &Whereabouts {
-        &self.0.whereabouts
+    fn location_cache(&self) -> &LocationCache {
+        &self.0.location_cache
     }
 
     #[inline(always)]

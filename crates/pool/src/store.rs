@@ -1,16 +1,16 @@
-//! Where a manager's book is kept, and which of several managers keeps it.
+//! Where a manager's grant table is kept, and which of several managers keeps it.
 //!
 //! ```text
 //!              lead                      read, write …                    resign, or it is lost
-//!   BookStore ──────▶ Lead::Here(Tenure) ─────────────▶ Tenure ──────────────────────────────────▶ (over, for good)
+//!   GrantTableStore ──────▶ Lead::Here(Leadership) ─────────────▶ Leadership ──────────────────────────────────▶ (over, for good)
 //!       │
 //!       └───────────▶ Lead::Elsewhere: another manager has it; ask again later
 //! ```
 //!
 //! Duties of a store:
-//! - one tenure at a time: a later one begins only when the earlier one is over, and `leads` of the earlier one was false before that;
-//! - a tenure that is over writes nothing any more, whatever it believes;
-//! - what was written is what the next one reads, and what failed is not there, or not after the next write. If it cannot be told which of the two, the tenure is
+//! - one leadership at a time: a later one begins only when the earlier one is over, and `leads` of the earlier one was false before that;
+//! - a leadership that is over writes nothing any more, whatever it believes;
+//! - what was written is what the next one reads, and what failed is not there, or not after the next write. If it cannot be told which of the two, the leadership is
 //!   over.
 //!
 //! [`file`]: one manager, a directory. [`etcd`]: several managers, of which one leads.
@@ -21,9 +21,9 @@ pub mod file;
 use cenote_base::Result;
 use std::sync::Arc;
 
-/// Where a book is kept.
-pub trait BookStore: Send + Sync {
-    /// Begins to keep the book, if nobody else does. `name` is what others are told who does.
+/// Where a grant table is kept.
+pub trait GrantTableStore: Send + Sync {
+    /// Begins to keep the grant table, if nobody else does. `name` is what others are told who does.
     ///
     /// # Errors
     /// [`Error::Busy`](cenote_base::Error::Busy) if another has it for as long as it runs. [`Error::Lost`](cenote_base::Error::Lost) and
@@ -31,16 +31,16 @@ pub trait BookStore: Send + Sync {
     fn lead(&self, name: &str) -> Result<Lead>;
 }
 
-/// Who keeps a book.
+/// Who keeps a grant table.
 pub enum Lead {
     /// The one who asked.
-    Here(Arc<dyn Tenure>),
+    Here(Arc<dyn Leadership>),
     /// Another; its name, if it is known.
     Elsewhere(Option<String>),
 }
 
-/// The time in which one manager keeps the book. Dropping the last handle ends it.
-pub trait Tenure: Send + Sync {
+/// The time in which one manager keeps the grant table. Dropping the last handle ends it.
+pub trait Leadership: Send + Sync {
     /// Whether it is not over. No other's begins before this has become false.
     fn leads(&self) -> bool;
 
@@ -50,17 +50,17 @@ pub trait Tenure: Send + Sync {
     /// It is over, or nobody answers.
     fn confirm(&self) -> Result<()>;
 
-    /// The book; `None` if there has never been one.
+    /// The grant table; `None` if there has never been one.
     ///
     /// # Errors
     /// Those of the store.
     fn read(&self) -> Result<Option<Vec<u8>>>;
 
-    /// Replaces the book: it is safe when this returns.
+    /// Replaces the grant table: it is safe when this returns.
     ///
     /// # Errors
-    /// Those of the store: nothing was written, or the tenure is over.
-    fn write(&self, book: &[u8]) -> Result<()>;
+    /// Those of the store: nothing was written, or the leadership is over.
+    fn write(&self, grant_table: &[u8]) -> Result<()>;
 
     /// Ends it now, so that another can begin.
     fn resign(&self);

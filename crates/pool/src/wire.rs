@@ -4,7 +4,7 @@
 //! does not begin with) that says whether it is the last. A peer's first message is a [`Hello`]; what it may ask follows from the role that it took
 //! there.
 
-use crate::book::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
+use crate::grant_table::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
 use crate::key::Key;
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
@@ -93,11 +93,11 @@ pub enum Request {
     Forget {
         node: NodeId,
     },
-    CreateSpace(SpaceWish),
+    CreateSpace(SpaceRequest),
     OpenSpace {
         name: String,
     },
-    GrowSpace(SpaceWish),
+    GrowSpace(SpaceRequest),
     /// Ends whoever has it open, and frees its memory. Operators name the tenant.
     DropSpace {
         tenant: Option<String>,
@@ -134,9 +134,9 @@ pub enum MirrorRequest {
     FailOver,
 }
 
-/// A wish for a space, or for more memory of one.
+/// A request for a space, or for more memory of one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SpaceWish {
+pub struct SpaceRequest {
     pub name: String,
     /// All that the parts need for themselves included.
     pub bytes: u64,
@@ -169,7 +169,7 @@ pub struct PartView {
     pub calls: Option<String>,
 }
 
-/// A wish for memory.
+/// A request for memory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OpenRequest {
     /// The tenant's name for it: asked for again, it is the same memory.
@@ -530,10 +530,10 @@ fn send_pieces(connection: &dyn Connection, bytes: &[u8]) -> Result<()> {
 }
 
 /// Receives what [`answer`] sent.
-fn receive_answer(connection: &dyn Connection, patience: Nanos) -> Result<Vec<u8>> {
+fn receive_answer(connection: &dyn Connection, timeout: Nanos) -> Result<Vec<u8>> {
     let mut all = Vec::new();
     loop {
-        let bytes = connection.receive(patience)?;
+        let bytes = connection.receive(timeout)?;
         let (is_last, piece) = match bytes.split_first() {
             Some((&PIECE, piece)) => (false, piece),
             Some((&LAST_PIECE, piece)) => (true, piece),
@@ -554,8 +554,8 @@ fn receive_answer(connection: &dyn Connection, patience: Nanos) -> Result<Vec<u8
 }
 
 /// Receives a message; one that cannot be read ends the connection.
-pub fn receive<T: DeserializeOwned>(connection: &dyn Connection, patience: Nanos) -> Result<T> {
-    read(connection, &connection.receive(patience)?)
+pub fn receive<T: DeserializeOwned>(connection: &dyn Connection, timeout: Nanos) -> Result<T> {
+    read(connection, &connection.receive(timeout)?)
 }
 
 fn read<T: DeserializeOwned>(connection: &dyn Connection, bytes: &[u8]) -> Result<T> {
@@ -566,8 +566,8 @@ fn read<T: DeserializeOwned>(connection: &dyn Connection, bytes: &[u8]) -> Resul
 }
 
 /// Sends a message and waits for the answer. After an error nobody knows which answer would come next: the connection is over.
-pub fn call<T: DeserializeOwned>(connection: &dyn Connection, message: &impl Serialize, patience: Nanos) -> Result<T> {
-    let answer = send(connection, message).and_then(|()| receive_answer(connection, patience));
+pub fn call<T: DeserializeOwned>(connection: &dyn Connection, message: &impl Serialize, timeout: Nanos) -> Result<T> {
+    let answer = send(connection, message).and_then(|()| receive_answer(connection, timeout));
     let answer = answer.and_then(|bytes| read(connection, &bytes));
     if answer.is_err() {
         connection.close();

@@ -9,7 +9,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
-use cenote_pool::book::EXTENT;
+use cenote_pool::grant_table::EXTENT;
 use cenote_pool::holder::{GrantedMemory, Operator};
 use cenote_pool::manager::Manager;
 use cenote_pool::node::MemoryNode;
@@ -17,8 +17,8 @@ use cenote_pool::space::Space;
 use cenote_pool::store::etcd::{EtcdOptions, EtcdStore};
 use cenote_pool::{Phase, PoolStatus};
 use common::{
-    PATIENCE, Process, client, credentials, hold, manager_options, network, node_options, operator, say, started_node,
-    task, until, wish,
+    Process, TIMEOUT, client, credentials, hold, manager_options, network, node_options, operator, requested, say,
+    started_node, task, until,
 };
 use etcd_server::Etcd;
 use rustix::process::Signal;
@@ -88,7 +88,12 @@ fn node(directory: &tempfile::TempDir, managers: &str) -> MemoryNode {
 }
 
 fn open(managers: &str, label: &str) -> Result<GrantedMemory> {
-    GrantedMemory::open(&network(), &credentials(managers), wish(label, 1), Box::new(|_| {}))
+    GrantedMemory::open(
+        &network(),
+        &credentials(managers),
+        requested(label, 1),
+        Box::new(|_| {}),
+    )
 }
 
 fn status(managers: &str) -> Result<PoolStatus> {
@@ -281,10 +286,10 @@ fn who_holds_memory_does_not_hear_otherwise_from_a_former_manager() {
     let _node = node(&directory, leads.address());
     let memory = open(leads.address(), "db").expect("the same");
     assert!(memory.id() == grant && memory.epoch() > epoch);
-    let connection = Tcp.connect(former.address(), PATIENCE).expect("connected");
+    let connection = Tcp.connect(former.address(), TIMEOUT).expect("connected");
     let ask = |text: String| {
         connection.send(text.as_bytes()).expect("sent");
-        String::from_utf8(connection.receive(PATIENCE).expect("an answer")).expect("text")
+        String::from_utf8(connection.receive(TIMEOUT).expect("an answer")).expect("text")
     };
     let welcome = ask(r#"{"version":5,"role":{"Tenant":"default"},"secret":""}"#.into());
     assert!(welcome.contains("lease"), "{welcome}");
@@ -318,12 +323,12 @@ fn etcd_comes_and_goes() {
     assert!(status.grants.iter().all(|grant| grant.label != "late"), "{status:?}");
 }
 
-/// What is no book is not taken for an empty one: who finds it does not lead.
+/// What is no grant table is not taken for an empty one: who finds it does not lead.
 #[test]
 fn a_damaged_book_is_refused() {
     let Some(etcd) = Etcd::start() else { return };
     drop(manager(&etcd.url(), "127.0.0.1:0").expect("it leads"));
-    // "/cenote/pool/book" and "garbage".
+    // "/cenote/pool/grant table" and "garbage".
     let put = |value: &str| {
         let question = format!(r#"{{"key":"L2Nlbm90ZS9wb29sL2Jvb2s=","value":"{value}"}}"#);
         etcd.ask("/v3/kv/put", &question).expect("put");

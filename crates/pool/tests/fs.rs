@@ -7,9 +7,9 @@ mod common;
 use cenote_base::Error;
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::message::tcp::Tcp;
-use cenote_pool::book::EXTENT;
 use cenote_pool::client::{ClientOptions, PoolClient};
 use cenote_pool::fs::{Change, FileSystem, Inode, Owner, Rename, kind};
+use cenote_pool::grant_table::EXTENT;
 use cenote_pool::manager::Manager;
 use cenote_pool::space::Space;
 use common::{
@@ -257,7 +257,7 @@ fn what_killed_mounts_left_in_a_pool_is_found_and_freed() {
     *gone = None;
     until("its end", || !pool.spaces().expect("asked")[0].parts[1].connected);
     let options = ClientOptions {
-        patience: Nanos::from_millis(200),
+        timeout: Nanos::from_millis(200),
         ..ClientOptions::default()
     };
     let hasty = PoolClient::connect(&network(), &credentials(address), options).expect("connected");

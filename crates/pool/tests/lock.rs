@@ -10,8 +10,8 @@ mod common;
 use cenote_base::Error;
 use cenote_base::rt::memory::Access;
 use cenote_base::rt::{self, Join, Nanos, Runtime, Wait};
-use cenote_pool::book::EXTENT;
-use cenote_pool::space::{GlobalAddress, Mode, Patience, Session, Space, SpaceOptions};
+use cenote_pool::grant_table::EXTENT;
+use cenote_pool::space::{GlobalAddress, Mode, Session, Space, SpaceOptions, Timeout};
 use common::{Process, Random, join, keep, say, seed, task};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -91,7 +91,7 @@ fn readers_share_and_writers_do_not() {
     let (one, other) = (space.session(), space.session());
     let lock = one.new_lock().expect("room");
     let refused = |session: &Session, mode| {
-        let answer = session.acquire(lock, mode, Patience::None);
+        let answer = session.acquire(lock, mode, Timeout::None);
         assert!(matches!(&answer, Err(Error::Timeout(_))), "{answer:?}");
     };
     let reads = [
@@ -133,7 +133,7 @@ fn what_one_does_not_own_is_not_unlocked() {
     let refused = |answer: Result<(), Error>| assert!(matches!(&answer, Err(Error::Invalid(_))), "{answer:?}");
     for mode in [Mode::Read, Mode::Write] {
         refused(one.unlock(lock, mode));
-        one.acquire(lock, mode, Patience::Endless).expect("free");
+        one.acquire(lock, mode, Timeout::Endless).expect("free");
         refused(other.unlock(lock, Mode::Read));
         refused(other.unlock(lock, Mode::Write));
         let another = if mode == Mode::Read { Mode::Write } else { Mode::Read };
@@ -172,7 +172,7 @@ fn a_session_that_ends_is_not_waited_for() {
     let waiter = space.session();
     // A reader: its slot is free.
     let dead = space.session();
-    dead.acquire(lock, Mode::Read, Patience::None).expect("free");
+    dead.acquire(lock, Mode::Read, Timeout::None).expect("free");
     dead.close().expect("closed");
     let guard = waiter.lock(lock, Mode::Write).expect("free again");
     assert!(!guard.owner_died(), "readers leave nothing behind");
@@ -180,7 +180,7 @@ fn a_session_that_ends_is_not_waited_for() {
     // A writer: who comes next is told, also who wants to read; once.
     for mode in [Mode::Write, Mode::Read] {
         let dead = space.session();
-        dead.acquire(lock, Mode::Write, Patience::None).expect("free");
+        dead.acquire(lock, Mode::Write, Timeout::None).expect("free");
         dead.close().expect("closed");
         let guard = waiter.lock(lock, mode).expect("taken over");
         assert_eq!((guard.mode(), guard.owner_died()), (Mode::Write, true));
@@ -213,7 +213,7 @@ fn slots_of_the_dead_are_found_among_those_of_the_living() {
     let lock = space.session().new_lock().expect("room");
     let sessions: Vec<_> = (0..14).map(|_| space.session()).collect();
     for session in &sessions {
-        session.acquire(lock, Mode::Read, Patience::None).expect("a slot");
+        session.acquire(lock, Mode::Read, Timeout::None).expect("a slot");
     }
     let late = space.session();
     let answer = late.lock_within(lock, Mode::Read, Nanos::from_millis(2));
@@ -296,7 +296,7 @@ impl Runtime for Between {
     fn access(&self, _: usize, bytes: u32, _: Access) {
         // Locks of the process are words of 4 bytes.
         if bytes == 8 && self.accesses.fetch_add(1, Ordering::Relaxed) == self.at {
-            let taken = rt::bare(|| self.writer.acquire(self.lock, Mode::Write, Patience::None));
+            let taken = rt::bare(|| self.writer.acquire(self.lock, Mode::Write, Timeout::None));
             self.has_it.store(taken.is_ok(), Ordering::Relaxed);
         }
     }
@@ -346,7 +346,7 @@ fn a_writer_that_comes_while_a_reader_does_is_seen_or_sees() {
             lock,
             has_it: AtomicBool::new(false),
         }));
-        let reads = rt::enter(between, || reader.acquire(lock, Mode::Read, Patience::None)).is_ok();
+        let reads = rt::enter(between, || reader.acquire(lock, Mode::Read, Timeout::None)).is_ok();
         let writes = between.has_it.load(Ordering::Relaxed);
         assert!(!(reads && writes), "both have it: the writer came at access {at}");
         if between.accesses.load(Ordering::Relaxed) <= at {

@@ -8,8 +8,8 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::message::{Connection, Network};
-use cenote_pool::book::EXTENT;
 use cenote_pool::client::PoolClient;
+use cenote_pool::grant_table::EXTENT;
 use cenote_pool::holder::{GrantedMemory, Operator};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::Manager;
@@ -17,8 +17,8 @@ use cenote_pool::node::MemoryNode;
 use cenote_pool::space::{GlobalAddress, Lifetime, Space};
 use cenote_pool::{Phase, SpacePhase};
 use common::{
-    PATIENCE, Process, Random, client, credentials, hold, manager_options, network, node_options, objects_beside,
-    operator, say, seed, tables, take_out, task, until, until_found, wish, work,
+    Process, Random, TIMEOUT, client, credentials, hold, manager_options, network, node_options, objects_beside,
+    operator, requested, say, seed, tables, take_out, task, until, until_found, work,
 };
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -73,7 +73,7 @@ fn another_process() {
             let options = node_options(&directory, &manager, &pod, extents);
             let node = MemoryNode::start(options, network(), Box::new(Machine)).expect("a node");
             say(&format!("ready {}", node.address()));
-            assert!(node.wait_joined(PATIENCE), "it joins");
+            assert!(node.wait_joined(TIMEOUT), "it joins");
             say("joined");
             hold();
         }
@@ -210,7 +210,12 @@ fn settle(space: &Space, tables: &[GlobalAddress], most: u64) {
 #[test]
 fn a_manager_that_was_stopped_fences_nobody() {
     let pool = Pool::new(&["a"], 4);
-    let memory = GrantedMemory::open(&network(), &credentials(&pool.address), wish("db", 1), Box::new(|_| {}));
+    let memory = GrantedMemory::open(
+        &network(),
+        &credentials(&pool.address),
+        requested("db", 1),
+        Box::new(|_| {}),
+    );
     let memory = memory.expect("room");
     pool.manager.signal(rustix::process::Signal::STOP);
     rt::sleep(Nanos(LEASE.raw() * 3 / 2));
@@ -612,10 +617,10 @@ fn strangers_get_nothing() {
         format!(r#"{{{parts},"process":{{"pid":{pid},"start":1}},"name":"x","sessions":{sessions}}}"#)
     };
     let ask = |node: &str, text: &str| {
-        let connection = Tcp.connect(node, PATIENCE).expect("connected");
+        let connection = Tcp.connect(node, TIMEOUT).expect("connected");
         connection.send(text.as_bytes()).expect("sent");
         connection
-            .receive(PATIENCE)
+            .receive(TIMEOUT)
             .map(|bytes| String::from_utf8(bytes).expect("text"))
     };
     let wrong = ask(&node, &hello("5", 1, "[]")).expect("an answer");
@@ -637,11 +642,11 @@ fn strangers_get_nothing() {
     let session = space.session();
     session.alloc(100).expect("room");
     let id = session.ids()[0].1.0;
-    let connection = Tcp.connect(&node, PATIENCE).expect("connected");
+    let connection = Tcp.connect(&node, TIMEOUT).expect("connected");
     let say = |text: &str| {
         connection.send(text.as_bytes()).expect("sent");
         connection
-            .receive(PATIENCE)
+            .receive(TIMEOUT)
             .map(|bytes| String::from_utf8(bytes).expect("text"))
     };
     assert!(say(&far("[]")).expect("an answer").contains("lease"));
@@ -675,8 +680,8 @@ fn a_fenced_member_that_lives_on_does_not_come_back() {
     let connect = |member: u32, session: &str, wanted: &str| {
         let began = rt::now();
         loop {
-            assert!(rt::now().since(began) < PATIENCE, "{wanted}");
-            let Ok(connection) = Tcp.connect(&address_of(&pool), PATIENCE) else {
+            assert!(rt::now().since(began) < TIMEOUT, "{wanted}");
+            let Ok(connection) = Tcp.connect(&address_of(&pool), TIMEOUT) else {
                 continue;
             };
             if let Ok(said) = exchange(&*connection, &hello(member, session))
@@ -703,7 +708,7 @@ fn a_fenced_member_that_lives_on_does_not_come_back() {
     let alive = format!(r#"{{"IsAlive":{{"part":1,"session":{number}}}}}"#);
     let began = rt::now();
     loop {
-        assert!(rt::now().since(began) < PATIENCE, "it is fenced");
+        assert!(rt::now().since(began) < TIMEOUT, "it is fenced");
         let other = connect(2, "", "lease");
         if exchange(&*other, &alive).expect("an answer").contains("false") {
             break;
@@ -717,12 +722,12 @@ fn a_fenced_member_that_lives_on_does_not_come_back() {
     pool.nodes[0] = pool.start_node(0);
     assert!(pool.nodes[0].says().starts_with("ready"));
     let connect = |member: u32, session: &str, wanted: &str| {
-        let connection = Tcp.connect(&address_of(&pool), PATIENCE).expect("connected");
+        let connection = Tcp.connect(&address_of(&pool), TIMEOUT).expect("connected");
         let said = exchange(&*connection, &hello(member, session)).expect("an answer");
         assert!(said.contains(wanted), "{said}");
     };
     // Who waits for what the lasting one holds, and is back first, does not hear that it is dead.
-    let first = Tcp.connect(&address_of(&pool), PATIENCE).expect("connected");
+    let first = Tcp.connect(&address_of(&pool), TIMEOUT).expect("connected");
     assert!(exchange(&*first, &hello(6, "")).expect("an answer").contains("lease"));
     let number = its.trim_start_matches("[1,").trim_end_matches(']');
     let alive = format!(r#"{{"IsAlive":{{"part":1,"session":{number}}}}}"#);
@@ -738,7 +743,7 @@ fn a_fenced_member_that_lives_on_does_not_come_back() {
 fn exchange(connection: &dyn Connection, text: &str) -> Result<String> {
     connection.send(text.as_bytes())?;
     connection
-        .receive(PATIENCE)
+        .receive(TIMEOUT)
         .map(|bytes| String::from_utf8(bytes).expect("text"))
 }
 
@@ -746,10 +751,13 @@ fn space_id(pool: &Pool) -> u128 {
     pool.operator().status().expect("a status").spaces[0].id.0
 }
 
-/// The key of the first space, out of the manager's book.
+/// The key of the first space, out of the manager's grant table.
 fn key_of(pool: &Pool) -> String {
-    let book = std::fs::read_to_string(pool.directory.path().join("manager/pool.json")).expect("a book");
-    let key = book.split("\"key\": ").nth(1).and_then(|rest| rest.split(',').next());
+    let grant_table = std::fs::read_to_string(pool.directory.path().join("manager/pool.json")).expect("a book");
+    let key = grant_table
+        .split("\"key\": ")
+        .nth(1)
+        .and_then(|rest| rest.split(',').next());
     key.expect("a key").to_owned()
 }
 

@@ -8,16 +8,16 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::{Identity, Region, RegionOptions, coherence};
-use cenote_pool::book::EXTENT;
-use cenote_pool::holder::{GrantedMemory, Operator, Wish};
+use cenote_pool::grant_table::EXTENT;
+use cenote_pool::holder::{GrantRequest, GrantedMemory, Operator};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::Manager;
 use cenote_pool::node::MemoryNode;
 use cenote_pool::store::file::FileStore;
-use cenote_pool::store::{BookStore, Lead, Tenure};
+use cenote_pool::store::{GrantTableStore, Lead, Leadership};
 use cenote_pool::{GrantView, NodeId, Phase, PoolStatus};
 use common::{
-    PATIENCE, Process, Random, credentials, hold, manager_options, network, node_options, operator, say, seed, task,
+    Process, Random, TIMEOUT, credentials, hold, manager_options, network, node_options, operator, say, seed, task,
     until_found,
 };
 use rustix::process::Signal;
@@ -33,16 +33,16 @@ const EXTENTS: u64 = 2;
 const FIRST: u64 = 8192;
 const SECOND: u64 = 1 << 20;
 
-fn wish() -> Wish {
-    Wish {
+fn requested() -> GrantRequest {
+    GrantRequest {
         mirror: true,
-        ..common::wish("db", EXTENTS)
+        ..common::requested("db", EXTENTS)
     }
 }
 
-/// The book in a file, in a store that can be told to know of another leader, as one does that a suspended manager has not heard of.
+/// The grant table in a file, in a store that can be told to know of another leader, as one does that a suspended manager has not heard of.
 struct Doubted {
-    file: Arc<dyn Tenure>,
+    file: Arc<dyn Leadership>,
     doubt: Arc<Doubt>,
 }
 
@@ -55,7 +55,7 @@ struct Doubt {
 
 struct DoubtedStore(FileStore, Arc<Doubt>);
 
-impl BookStore for DoubtedStore {
+impl GrantTableStore for DoubtedStore {
     fn lead(&self, name: &str) -> Result<Lead> {
         Ok(match self.0.lead(name)? {
             Lead::Here(file) => Lead::Here(Arc::new(Doubted {
@@ -67,7 +67,7 @@ impl BookStore for DoubtedStore {
     }
 }
 
-impl Tenure for Doubted {
+impl Leadership for Doubted {
     fn leads(&self) -> bool {
         self.file.leads()
     }
@@ -84,8 +84,8 @@ impl Tenure for Doubted {
         self.file.read()
     }
 
-    fn write(&self, book: &[u8]) -> Result<()> {
-        self.file.write(book)
+    fn write(&self, grant_table: &[u8]) -> Result<()> {
+        self.file.write(grant_table)
     }
 
     fn resign(&self) {
@@ -129,7 +129,7 @@ impl Pool {
         self.nodes.push(None);
         self.start_node(n);
         assert!(
-            self.nodes[n].as_ref().expect("started").wait_joined(PATIENCE),
+            self.nodes[n].as_ref().expect("started").wait_joined(TIMEOUT),
             "it joins"
         );
     }
@@ -324,7 +324,7 @@ fn another_process() {
         return;
     };
     let revoked = Box::new(|_: &Error| std::process::exit(3));
-    let memory = match GrantedMemory::open(&network(), &credentials(&manager), wish(), revoked) {
+    let memory = match GrantedMemory::open(&network(), &credentials(&manager), requested(), revoked) {
         Ok(memory) => memory,
         Err(error) => return say(&format!("refused: {error}")),
     };
@@ -542,7 +542,7 @@ fn a_mirror_stays_whole_over_a_restart() {
     drop(next_of(&pool));
 }
 
-/// Who is the only node, or has no room: the wish for a mirror says so.
+/// Who is the only node, or has no room: the request for a mirror says so.
 #[test]
 fn a_pool_of_one_node_has_no_mirrors() {
     let mut pool = Pool::new(1);
@@ -558,9 +558,9 @@ fn a_pool_of_one_node_has_no_mirrors() {
     pool.until_whole();
     // Who does without later has no mirror any more.
     holder.kill();
-    let alone = Wish {
+    let alone = GrantRequest {
         mirror: false,
-        ..wish()
+        ..requested()
     };
     let memory = GrantedMemory::open(&network(), &credentials(&pool.address), alone, Box::new(|_| {})).expect("there");
     assert!(memory.mirror().is_none() && !memory.is_fresh());
@@ -574,14 +574,14 @@ fn a_pool_of_one_node_has_no_mirrors() {
     pool.audited();
 }
 
-/// What a mirror's book said when the grant was opened is spent by the first region. A second one would be made anew while the book calls its mirror whole.
+/// What a mirror's grant table said when the grant was opened is spent by the first region. A second one would be made anew while the grant table calls its mirror whole.
 #[test]
 fn a_grant_is_mirrored_for_one_region() {
     let pool = Pool::new(2);
     assert_eq!(pool.holder(How::Twice).says(), "(true, true)");
 }
 
-/// A manager that was suspended, and has not heard that another leads, has an old book: what it takes for the mirror is told nobody.
+/// A manager that was suspended, and has not heard that another leads, has an old grant table: what it takes for the mirror is told nobody.
 #[test]
 fn a_former_manager_tells_nobody_of_mirrors() {
     let pool = Pool::new(2);
@@ -649,7 +649,7 @@ fn whoever_is_killed_nothing_acknowledged_is_lost() {
     pool.audited();
 }
 
-/// The files that nodes keep are what the book says: both sides of a grant that is freed are removed.
+/// The files that nodes keep are what the grant table says: both sides of a grant that is freed are removed.
 #[test]
 fn both_sides_are_freed() {
     let (pool, mut holder) = running(2);

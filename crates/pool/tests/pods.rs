@@ -8,9 +8,9 @@ use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::rdma::call::Callers;
 use cenote_fabric::rdma::libfabric::{self, Net, NetOptions, Provider};
 use cenote_fabric::rdma::loopback::Nodes;
-use cenote_pool::book::EXTENT;
 use cenote_pool::client::{ClientOptions, Far, PoolClient};
 use cenote_pool::fs::{Failure, FileSystem, Owner};
+use cenote_pool::grant_table::EXTENT;
 use cenote_pool::manager::Manager;
 use cenote_pool::node::{MemoryNode, NodeCalls, NodeOptions};
 use cenote_pool::space::{GlobalAddress, HostOptions, Hosts, Space};
@@ -207,7 +207,7 @@ fn extents_come_to_who_uses_them() {
             // A thousand at once: what is hot is what is used often.
             (0..1000).for_each(|_| _ = spaces[1].fetch_add(address, 1).expect("added"));
             added += 1000;
-            spaces[1].stats().parts[0].guests > 0
+            spaces[1].stats().parts[0].migrated_extents > 0
         });
         assert_eq!(spaces[0].load(address).expect("a word"), added);
         told_of(&pool, &spaces, address);
@@ -289,8 +289,15 @@ fn a_space_that_has_grown_is_served_whole() {
             .values()
             .filter(|address| spaces[0].parts().any(|part| part.number() == address.part()));
         for (n, address) in (1..).zip(of_east) {
-            let guests = || spaces[1].stats().parts.iter().map(|part| part.guests).sum::<u32>();
-            while guests() < n {
+            let migrated_extents = || {
+                spaces[1]
+                    .stats()
+                    .parts
+                    .iter()
+                    .map(|part| part.migrated_extents)
+                    .sum::<u32>()
+            };
+            while migrated_extents() < n {
                 // Many at once: on a busy machine an addition a look was never hot.
                 (0..1000).for_each(|_| _ = spaces[1].fetch_add(*address, 1).expect("added"));
             }

@@ -16,7 +16,8 @@ use cenote_pool::manager::{Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeOptions};
 use cenote_pool::settings::{DEFAULT_TENANT, Tenants};
 use common::{
-    PATIENCE, Process, hold, manager_options, network, node_options, say, started_node, task, until, until_found, wish,
+    Process, TIMEOUT, hold, manager_options, network, node_options, requested, say, started_node, task, until,
+    until_found,
 };
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -92,7 +93,12 @@ impl Pool {
     }
 
     fn open(&self, label: &str, extents: u64) -> Result<GrantedMemory> {
-        GrantedMemory::open(&network(), &self.credentials(), wish(label, extents), Box::new(|_| {}))
+        GrantedMemory::open(
+            &network(),
+            &self.credentials(),
+            requested(label, extents),
+            Box::new(|_| {}),
+        )
     }
 
     /// A process that holds a grant, and has it mapped.
@@ -148,9 +154,9 @@ struct Task {
 #[test]
 fn another_process() {
     let Some(task) = task::<Task>() else { return };
-    let (credentials, wish) = (common::credentials(&task.manager), wish(&task.label, 2));
+    let (credentials, requested) = (common::credentials(&task.manager), requested(&task.label, 2));
     let revoked = Box::new(|error: &Error| say(&format!("revoked: {error}")));
-    let memory = match GrantedMemory::open(&network(), &credentials, wish, revoked) {
+    let memory = match GrantedMemory::open(&network(), &credentials, requested, revoked) {
         Ok(memory) => memory,
         Err(error) => return say(&format!("refused: {error}")),
     };
@@ -267,27 +273,27 @@ fn a_renewal_that_is_not_answered_is_sent_again() {
     // A manager that the test plays.
     let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
     let credentials = common::credentials(&listener.address());
-    let greeted = |patience: Nanos| {
-        let connection = listener.accept(patience).expect("no error").expect("it comes again");
-        connection.receive(PATIENCE).expect("a hello");
+    let greeted = |timeout: Nanos| {
+        let connection = listener.accept(timeout).expect("no error").expect("it comes again");
+        connection.receive(TIMEOUT).expect("a hello");
         let welcome = format!(r#"{{"Ok":{{"pool":1,"term":1,"lease":{}}}}}"#, LEASE.raw());
         connection.send(welcome.as_bytes()).expect("sent");
         connection
     };
     let opening = std::thread::spawn(move || {
-        GrantedMemory::open(&network(), &credentials, wish("db", 1), Box::new(|_| {})).expect("opened")
+        GrantedMemory::open(&network(), &credentials, requested("db", 1), Box::new(|_| {})).expect("opened")
     });
-    let first = greeted(PATIENCE);
-    first.receive(PATIENCE).expect("a wish");
+    let first = greeted(TIMEOUT);
+    first.receive(TIMEOUT).expect("a wish");
     let opened = r#"{"Opened":{"grant":1,"epoch":1,"bytes":2097152,"pod":"a","path":"/nowhere/grant-1","fresh":true}}"#;
     first.send(opened.as_bytes()).expect("sent");
-    first.receive(PATIENCE).expect("it asks again before it uses it");
+    first.receive(TIMEOUT).expect("it asks again before it uses it");
     first.send(b"\"Done\"").expect("sent");
     let _memory = opening.join().expect("no panic");
-    let renewal = first.receive(PATIENCE).expect("a renewal");
+    let renewal = first.receive(TIMEOUT).expect("a renewal");
     // It was not answered for as long as anything is waited for before.
     let again = greeted(Nanos::from_secs(20));
-    assert_eq!(again.receive(PATIENCE).expect("the same"), renewal);
+    assert_eq!(again.receive(TIMEOUT).expect("the same"), renewal);
     again.send(b"\"Done\"").expect("sent");
 }
 
@@ -305,17 +311,17 @@ fn a_manager_comes_and_goes() {
     pool.until("db", Some(Phase::Held));
     rt::sleep(Nanos(2 * LEASE.raw()));
     assert_eq!(pool.phase("db"), Some(Phase::Held));
-    assert!(pool.nodes[0].as_ref().expect("it runs").wait_joined(PATIENCE));
+    assert!(pool.nodes[0].as_ref().expect("it runs").wait_joined(TIMEOUT));
     holder.kill();
     assert_eq!(pool.holder("db", 6).says(), "found 5 epoch 2");
 }
 
-/// A manager with an older book than the memory node knows of gives it no orders: it would give away what is another's by now.
+/// A manager with an older grant table than the memory node knows of gives it no orders: it would give away what is another's by now.
 #[test]
 fn a_manager_with_an_old_book_is_not_obeyed() {
     let mut pool = Pool::new(&["a"]);
-    let book = pool.directory.path().join("manager/pool.json");
-    let old = std::fs::read(&book).expect("a book");
+    let grant_table = pool.directory.path().join("manager/pool.json");
+    let old = std::fs::read(&grant_table).expect("a book");
     for _ in 0..2 {
         pool.manager = None;
         pool.start_manager();
@@ -323,8 +329,8 @@ fn a_manager_with_an_old_book_is_not_obeyed() {
     pool.until_connected(true);
     drop(pool.open("db", 2).expect("room"));
     pool.manager = None;
-    let now = std::fs::read(&book).expect("a book");
-    std::fs::write(&book, old).expect("written");
+    let now = std::fs::read(&grant_table).expect("a book");
+    std::fs::write(&grant_table, old).expect("written");
     pool.start_manager();
     let refused = pool.open("other", 2).err().expect("nobody to grant it");
     assert!(matches!(&refused, Error::Full(_) | Error::Lost(_)), "{refused}");
@@ -335,7 +341,7 @@ fn a_manager_with_an_old_book_is_not_obeyed() {
             .wait_joined(Nanos::from_millis(500))
     );
     pool.manager = None;
-    std::fs::write(&book, now).expect("written");
+    std::fs::write(&grant_table, now).expect("written");
     pool.start_manager();
     pool.until_connected(true);
     assert!(pool.open("db", 2).expect("the same").epoch() > 1);
@@ -370,17 +376,17 @@ fn a_memory_node_comes_and_goes() {
 fn a_node_that_is_just_joining_is_waited_for() {
     let pool = Pool::new(&[]);
     // A memory node that the test plays.
-    let connection = Tcp.connect(&pool.address, PATIENCE).expect("connected");
+    let connection = Tcp.connect(&pool.address, TIMEOUT).expect("connected");
     let hello = format!(
         r#"{{"version":5,"role":{{"Node":{{"id":5,"pool":null,"pod":"a","bytes":16777216,"directory":"/","machine":{},"members":"","calls":null,"last":0}}}},"secret":""}}"#,
         cenote_fabric::boot()
     );
     connection.send(hello.as_bytes()).expect("sent");
-    let welcome = connection.receive(PATIENCE).expect("a welcome");
+    let welcome = connection.receive(TIMEOUT).expect("a welcome");
     assert!(welcome.starts_with(b"{\"Ok\""), "{}", String::from_utf8_lossy(&welcome));
     let credentials = pool.credentials();
     let opening = std::thread::spawn(move || {
-        GrantedMemory::open(&network(), &credentials, wish("db", 1), Box::new(|_| {})).map(drop)
+        GrantedMemory::open(&network(), &credentials, requested("db", 1), Box::new(|_| {})).map(drop)
     });
     pool.until("db", Some(Phase::Held));
     rt::sleep(Nanos::from_millis(300));
@@ -432,7 +438,7 @@ fn secrets_are_asked_for() {
             secret: secret.into(),
             ..pool.credentials()
         };
-        GrantedMemory::open(&network(), &credentials, wish("db", 1), Box::new(|_| {}))
+        GrantedMemory::open(&network(), &credentials, requested("db", 1), Box::new(|_| {}))
     };
     assert!(ask("a", "x").is_ok());
     for (tenant, secret) in [("a", ""), ("a", "pool"), ("b", "x"), (DEFAULT_TENANT, "")] {
@@ -456,14 +462,14 @@ fn garbage_is_answered_with_the_end() {
         let mut raw = std::net::TcpStream::connect(&pool.address).expect("connected");
         let bytes: Vec<u8> = (0..200).map(|i| (seed * 31 + i * 7) as u8).collect();
         let _ = raw.write_all(&bytes);
-        let connection = Tcp.connect(&pool.address, PATIENCE).expect("connected");
+        let connection = Tcp.connect(&pool.address, TIMEOUT).expect("connected");
         connection.send(&bytes).expect("sent");
-        assert!(matches!(connection.receive(PATIENCE), Err(Error::Lost(_))));
+        assert!(matches!(connection.receive(TIMEOUT), Err(Error::Lost(_))));
     }
     assert!(pool.open("db", 1).is_ok());
 }
 
-/// A book that was tampered with is refused, and said.
+/// A grant table that was tampered with is refused, and said.
 #[test]
 fn a_damaged_book_is_refused() {
     let mut pool = Pool::new(&["a"]);

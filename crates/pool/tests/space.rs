@@ -8,9 +8,9 @@ use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::observe::{self, Counting};
 use cenote_fabric::{RegionOptions, observe::Traffic};
-use cenote_pool::book::EXTENT;
+use cenote_pool::grant_table::EXTENT;
 use cenote_pool::space::{Class, Extent, GlobalAddress, Keeper, Lifetime, Run, SessionId, Space, SpaceOptions};
-use common::{PATIENCE, Process, Random, objects_beside, say, tables, take_out, task, work};
+use common::{Process, Random, TIMEOUT, objects_beside, say, tables, take_out, task, work};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -147,7 +147,7 @@ impl Asking {
     fn serve(&mut self, keeper: &dyn Keeper, reports: u64) {
         let began = rt::now();
         while self.process.reports() < reports {
-            assert!(rt::now().since(began) < PATIENCE, "it does not go on");
+            assert!(rt::now().since(began) < TIMEOUT, "it does not go on");
             let Some(said) = self.process.says_within(TURN) else {
                 assert!(!self.process.has_ended(), "it ended");
                 continue;

@@ -214,7 +214,7 @@ impl Etcd {
 enum Away {
     /// At once.
     Refused,
-    /// After all the patience that there was.
+    /// After all the timeout that there was.
     Silent,
 }
 
@@ -223,9 +223,9 @@ fn sleep_until(time: Nanos) {
 }
 
 impl Transport for Etcd {
-    fn post(&self, host: &str, path: &str, _: &[(&str, &str)], body: &[u8], patience: Nanos) -> Result<Answer> {
+    fn post(&self, host: &str, path: &str, _: &[(&str, &str)], body: &[u8], timeout: Nanos) -> Result<Answer> {
         rt::preempt();
-        let end = clock::now() + clock::world_span(patience);
+        let end = clock::now() + clock::world_span(timeout);
         let (number, ready) = match self.ask(path, body) {
             Ok(asked) => asked,
             Err(away) => {

@@ -351,15 +351,15 @@ fn parse(address: &str) -> Result<(&str, u16)> {
         .ok_or_else(|| Error::Invalid(format!("\"{address}\" is no NAME:PORT")))
 }
 
-/// When the patience of a program on the running host is over: it measures by its host's clock, messages come by the world's.
-fn end_of(patience: Nanos) -> Nanos {
-    Nanos(clock::now().raw().saturating_add(clock::world_span(patience).raw()))
+/// When the timeout of a program on the running host is over: it measures by its host's clock, messages come by the world's.
+fn end_of(timeout: Nanos) -> Nanos {
+    Nanos(clock::now().raw().saturating_add(clock::world_span(timeout).raw()))
 }
 
 /// Waits until something of `word` is another than `seen`, or it is `until`.
 fn wait(word: &AtomicU32, seen: u32, until: Nanos) {
-    let patience = (until != Nanos::MAX).then(|| clock::host_span(until.since(clock::now())));
-    RUNTIME.wait(word, seen, patience);
+    let timeout = (until != Nanos::MAX).then(|| clock::host_span(until.since(clock::now())));
+    RUNTIME.wait(word, seen, timeout);
 }
 
 /// The network, as a program sees it.
@@ -445,9 +445,9 @@ impl Network for Endpoint {
         }))
     }
 
-    fn connect(&self, address: &str, patience: Nanos) -> Result<Arc<dyn Connection>> {
+    fn connect(&self, address: &str, timeout: Nanos) -> Result<Arc<dyn Connection>> {
         let (name, _) = parse(address)?;
-        let until = end_of(patience);
+        let until = end_of(timeout);
         while !self.reaches(name) {
             let left = until.since(clock::now());
             if left == Nanos::ZERO {
@@ -500,9 +500,9 @@ impl Listener for Incoming {
         self.address.clone()
     }
 
-    fn accept(&self, patience: Nanos) -> Result<Option<Arc<dyn Connection>>> {
+    fn accept(&self, timeout: Nanos) -> Result<Option<Arc<dyn Connection>>> {
         rt::preempt();
-        let until = end_of(patience);
+        let until = end_of(timeout);
         loop {
             let seen = self.word.load(SeqCst);
             if let Some(side) = self.take() {
@@ -644,9 +644,9 @@ impl Connection for Side {
         }
     }
 
-    fn receive(&self, patience: Nanos) -> Result<Vec<u8>> {
+    fn receive(&self, timeout: Nanos) -> Result<Vec<u8>> {
         rt::preempt();
-        let until = end_of(patience);
+        let until = end_of(timeout);
         loop {
             let seen = self.word.load(SeqCst);
             let next = match self.take() {

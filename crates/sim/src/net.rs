@@ -291,8 +291,8 @@ impl Mailbox {
             if now >= end {
                 return None;
             }
-            let patience = (next != Nanos::MAX).then(|| clock::host_span(next - now));
-            rt::wait(&self.inbox.arrivals, seen, patience);
+            let timeout = (next != Nanos::MAX).then(|| clock::host_span(next - now));
+            rt::wait(&self.inbox.arrivals, seen, timeout);
         }
     }
 }

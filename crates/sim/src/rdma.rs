@@ -171,11 +171,11 @@ struct Batch {
     /// Nobody will ask for them.
     dropped: bool,
     broken: Arc<AtomicBool>,
-    works: Vec<Flight>,
+    works: Vec<OperationInFlight>,
 }
 
 /// A work under way.
-struct Flight {
+struct OperationInFlight {
     work: Work,
     resent: u32,
     /// When it is complete, as far as is known; then for good.
@@ -485,7 +485,7 @@ impl QueuePair {
         state.catch_up(now);
         state.counted += 1;
         let id = state.counted;
-        let flights = works.into_iter().map(|w| Flight::new(w, now)).collect();
+        let flights = works.into_iter().map(|w| OperationInFlight::new(w, now)).collect();
         state.batches.insert(
             id,
             Batch {
@@ -591,7 +591,7 @@ impl Drop for Waiting {
     }
 }
 
-impl Flight {
+impl OperationInFlight {
     fn new(work: Work, now: Nanos) -> Self {
         Self {
             work,
@@ -636,7 +636,7 @@ impl State {
         Arc::clone(&self.cards[card])
     }
 
-    fn flight(&mut self, batch: u64, index: usize) -> &mut Flight {
+    fn flight(&mut self, batch: u64, index: usize) -> &mut OperationInFlight {
         let batch = self.batches.get_mut(&batch).expect("events go with their batch");
         &mut batch.works[index]
     }

@@ -295,7 +295,7 @@ fn a_group_without_a_segment_holds_up_nobody() {
                 })
                 .collect();
             // What is durable is said at once, though others wait. (Time jumps to sleepers' deadlines, every 50 ms, though the one who
-            // looks could go on: the bound lies between some of these and the patience of the others.)
+            // looks could go on: the bound lies between some of these and the timeout of the others.)
             within(Nanos::from_secs(1), "a look", || {
                 log.wait_durable(ends[fits - 1]).expect("durable")
             });

@@ -4,8 +4,8 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::Network;
 use cenote_fabric::profile;
-use cenote_pool::book::EXTENT;
-use cenote_pool::holder::{Credentials, GrantedMemory, Operator, Wish};
+use cenote_pool::grant_table::EXTENT;
+use cenote_pool::holder::{Credentials, GrantRequest, GrantedMemory, Operator};
 use cenote_pool::host::{Host, Process};
 use cenote_pool::manager::{Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeOptions};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 const LEASE: Nanos = Nanos::from_secs(1);
-const PATIENCE: Nanos = Nanos::from_secs(60);
+const TIMEOUT: Nanos = Nanos::from_secs(60);
 const MANAGER: &str = "manager:1";
 
 /// A machine on which nobody maps anything.
@@ -59,7 +59,7 @@ fn credentials() -> Credentials {
 }
 
 fn open(net: &Net, who: &str) -> Result<GrantedMemory> {
-    let wish = Wish {
+    let requested = GrantRequest {
         label: "db".into(),
         description: "a test".into(),
         bytes: EXTENT,
@@ -68,7 +68,7 @@ fn open(net: &Net, who: &str) -> Result<GrantedMemory> {
         mirror: false,
     };
     let network: Arc<dyn Network> = net.endpoint(who, 0);
-    GrantedMemory::open(&network, &credentials(), wish, Box::new(|_| {}))
+    GrantedMemory::open(&network, &credentials(), requested, Box::new(|_| {}))
 }
 
 fn operator(net: &Net) -> Operator {
@@ -83,7 +83,7 @@ fn phase(net: &Net) -> Option<Phase> {
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = rt::now();
     while !is_so() {
-        assert!(rt::now().since(began) < PATIENCE, "{what}: it does not come");
+        assert!(rt::now().since(began) < TIMEOUT, "{what}: it does not come");
         rt::sleep(Nanos::from_millis(50));
     }
 }
@@ -114,7 +114,7 @@ fn pool(seeds: u64, story: impl Fn(&Net)) {
             };
             let node = MemoryNode::start(options, net.endpoint("node", 0), Box::new(Idle)).expect("it starts");
             let node = ManuallyDrop::new(node);
-            assert!(node.wait_joined(PATIENCE));
+            assert!(node.wait_joined(TIMEOUT));
             story(&net);
         });
     }

@@ -8,7 +8,7 @@ use cenote_fabric::profile;
 use cenote_pool::manager::{Manager, ManagerOptions};
 use cenote_pool::settings::Tenants;
 use cenote_pool::store::etcd::{EtcdOptions, EtcdStore};
-use cenote_pool::store::{BookStore, Lead, Tenure};
+use cenote_pool::store::{GrantTableStore, Lead, Leadership};
 use cenote_sim::etcd::{Etcd, Faults};
 use cenote_sim::message::Net;
 use cenote_sim::{Exit, Pace, Topology, World};
@@ -27,9 +27,9 @@ fn store(etcd: &Etcd) -> Arc<EtcdStore> {
     Arc::new(EtcdStore::over(&options, etcd.transport()).expect("good options"))
 }
 
-fn here(lead: Result<Lead>) -> Arc<dyn Tenure> {
+fn here(lead: Result<Lead>) -> Arc<dyn Leadership> {
     match lead.expect("an answer") {
-        Lead::Here(tenure) => tenure,
+        Lead::Here(leadership) => leadership,
         Lead::Elsewhere(who) => panic!("{who:?} leads"),
     }
 }
@@ -58,24 +58,24 @@ fn one_leads_and_the_next_reads_what_it_wrote() {
             });
             let (first, second) = (etcd.clone(), etcd.clone());
             on(w, 0, move || {
-                let tenure = here(store(&first).lead("one"));
-                assert_eq!(tenure.read().expect("read"), None);
-                tenure.write(b"a").expect("written");
-                tenure.write(b"b").expect("written");
+                let leadership = here(store(&first).lead("one"));
+                assert_eq!(leadership.read().expect("read"), None);
+                leadership.write(b"a").expect("written");
+                leadership.write(b"b").expect("written");
                 let other = store(&first).lead("other").expect("an answer");
                 assert!(matches!(other, Lead::Elsewhere(Some(who)) if who == "one"));
-                tenure.resign();
-                assert!(!tenure.leads() && tenure.write(b"late").is_err());
+                leadership.resign();
+                assert!(!leadership.leads() && leadership.write(b"late").is_err());
             });
             on(w, 1, move || {
-                let tenure = here(store(&second).lead("two"));
-                assert_eq!(tenure.read().expect("read").as_deref(), Some(&b"b"[..]));
+                let leadership = here(store(&second).lead("two"));
+                assert_eq!(leadership.read().expect("read").as_deref(), Some(&b"b"[..]));
             });
         });
     }
 }
 
-/// How long after etcd has given up a tenure's lease the tenure still says that it leads, by the world's time, if it cannot renew: its clock is slow,
+/// How long after etcd has given up a leadership's lease the leadership still says that it leads, by the world's time, if it cannot renew: its clock is slow,
 /// and etcd's is fast.
 fn led_too_long(seed: u64) -> bool {
     let outcome = world(seed, 1, &[-DRIFT]).run(|w| {
@@ -83,14 +83,14 @@ fn led_too_long(seed: u64) -> bool {
         let led = Arc::new(std::sync::Mutex::new(None));
         let (theirs, word) = (etcd.clone(), Arc::clone(&led));
         let process = w.process(0, "manager", move || {
-            let tenure = here(store(&theirs).lead("one"));
+            let leadership = here(store(&theirs).lead("one"));
             let begun = cenote_sim::clock::now();
             theirs.cut(0);
-            while tenure.leads() {
+            while leadership.leads() {
                 rt::sleep(Nanos::from_millis(1));
             }
             *word.lock().expect("no panic") = Some(cenote_sim::clock::now().since(begun));
-            std::mem::forget(tenure);
+            std::mem::forget(leadership);
         });
         process.join();
         let led = led.lock().expect("no panic").expect("it has ended");
@@ -100,9 +100,9 @@ fn led_too_long(seed: u64) -> bool {
     outcome.value
 }
 
-/// A fifth of the lease is the margin; without it a tenure goes on while another's may begin.
+/// A fifth of the lease is the margin; without it a leadership goes on while another's may begin.
 #[test]
-fn a_slow_clock_ends_a_tenure_before_its_lease() {
+fn a_slow_clock_ends_a_leadership_before_its_lease() {
     for seed in cenote_sim::seeds(10) {
         assert!(!led_too_long(seed), "seed {seed}");
         let _broken = fault::plant(Fault::LeadMargin);

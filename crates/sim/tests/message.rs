@@ -9,7 +9,7 @@ use cenote_sim::message::{Endpoint, Faults, Net};
 use cenote_sim::{Pace, Topology, World};
 use std::sync::{Arc, Mutex};
 
-const PATIENCE: Nanos = Nanos::from_secs(60);
+const TIMEOUT: Nanos = Nanos::from_secs(60);
 const SOON: Nanos = Nanos::from_millis(20);
 
 fn net(seed: u64) -> Net {
@@ -59,7 +59,7 @@ fn world(
             let (there, serve) = (net.endpoint("there", 1), serve.clone());
             let server = w.process(1, "server", move || {
                 let listener = there.listen("there:1").expect("free");
-                while let Ok(come) = listener.accept(PATIENCE) {
+                while let Ok(come) = listener.accept(TIMEOUT) {
                     come.iter().for_each(&serve);
                 }
             });
@@ -72,7 +72,7 @@ fn world(
 }
 
 fn echo(connection: &Arc<dyn Connection>) {
-    while let Ok(message) = connection.receive(PATIENCE) {
+    while let Ok(message) = connection.receive(TIMEOUT) {
         if connection.send(&message).is_err() {
             return;
         }
@@ -87,7 +87,7 @@ fn is_lost<T>(result: cenote_base::Result<T>) -> bool {
 #[test]
 fn what_a_cut_held_comes_late() {
     world(20, echo, |_, net, here, _| {
-        let connection = here.connect("there:1", PATIENCE).expect("connected");
+        let connection = here.connect("there:1", TIMEOUT).expect("connected");
         for (from, to) in [("here", "there"), ("there", "here")] {
             net.cut(from, to);
             (0..3u8).for_each(|n| connection.send(&[n]).expect("sent"));
@@ -96,7 +96,7 @@ fn what_a_cut_held_comes_late() {
             assert!(is_lost(here.connect("there:1", SOON)), "nobody connects over one way");
             net.mend(from, to);
             for n in 0..3u8 {
-                assert_eq!(connection.receive(PATIENCE).expect("it comes"), [n]);
+                assert_eq!(connection.receive(TIMEOUT).expect("it comes"), [n]);
             }
             assert!(connection.receive(SOON).is_err(), "and nothing else");
         }
@@ -107,9 +107,9 @@ fn what_a_cut_held_comes_late() {
 #[test]
 fn who_dies_is_heard_of() {
     world(20, echo, |_, net, here, server| {
-        let connection = here.connect("there:1", PATIENCE).expect("connected");
+        let connection = here.connect("there:1", TIMEOUT).expect("connected");
         let waiting = Arc::clone(&connection);
-        let waits = rt::spawn("waits", move || is_lost(waiting.receive(PATIENCE)));
+        let waits = rt::spawn("waits", move || is_lost(waiting.receive(TIMEOUT)));
         rt::sleep(SOON);
         let began = rt::now();
         net.cut("there", "here");
@@ -126,7 +126,7 @@ fn who_dies_is_heard_of() {
             "it waited for no deadline"
         );
         assert!(is_lost(connection.send(b"to nobody")));
-        assert!(is_lost(here.connect("there:1", PATIENCE)));
+        assert!(is_lost(here.connect("there:1", TIMEOUT)));
     });
 }
 
@@ -134,18 +134,18 @@ fn who_dies_is_heard_of() {
 #[test]
 fn the_next_one_has_the_address() {
     world(10, echo, |w, net, here, server| {
-        let former = here.connect("there:1", PATIENCE).expect("connected");
+        let former = here.connect("there:1", TIMEOUT).expect("connected");
         former.send(b"to the former").expect("sent");
         server.kill();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let (there, theirs) = (net.endpoint("there", 1), Arc::clone(&heard));
         let next = w.process(1, "next", move || {
             let listener = there.listen("there:1").expect("the former is gone");
-            let connection = listener.accept(PATIENCE).expect("no error").expect("somebody comes");
-            theirs.lock().expect("no panic").extend(connection.receive(PATIENCE));
+            let connection = listener.accept(TIMEOUT).expect("no error").expect("somebody comes");
+            theirs.lock().expect("no panic").extend(connection.receive(TIMEOUT));
         });
         rt::sleep(SOON);
-        let connection = here.connect("there:1", PATIENCE).expect("connected");
+        let connection = here.connect("there:1", TIMEOUT).expect("connected");
         connection.send(b"to the next").expect("sent");
         next.join();
         assert_eq!(*heard.lock().expect("no panic"), [b"to the next".to_vec()]);
@@ -158,7 +158,7 @@ fn a_connection_that_breaks_has_a_beginning() {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let theirs = Arc::clone(&heard);
     let serve = move |connection: &Arc<dyn Connection>| {
-        while let Ok(message) = connection.receive(PATIENCE) {
+        while let Ok(message) = connection.receive(TIMEOUT) {
             theirs.lock().expect("no panic").push(message);
         }
     };
@@ -168,7 +168,7 @@ fn a_connection_that_breaks_has_a_beginning() {
             delay: Nanos::from_micros(500),
             breaks: 0.05,
         });
-        let connection = here.connect("there:1", PATIENCE).expect("connected");
+        let connection = here.connect("there:1", TIMEOUT).expect("connected");
         let mut sent = 0u32;
         while connection.send(&sent.to_le_bytes()).is_ok() {
             sent += 1;

@@ -24,7 +24,7 @@ fn options(reach: Reach, layers: Layers) -> Options {
 
 fn user_options() -> UserOptions {
     UserOptions {
-        patience: Nanos::from_secs(60),
+        timeout: Nanos::from_secs(60),
         ..UserOptions::default()
     }
 }

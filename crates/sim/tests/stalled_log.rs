@@ -15,7 +15,7 @@ use cenote_sim::{Sim, run, seeds};
 
 const SESSIONS: i32 = 4;
 /// What a COMMIT waits for a log that makes no progress.
-const PATIENCE: Nanos = Nanos::from_secs(60);
+const TIMEOUT: Nanos = Nanos::from_secs(60);
 /// The rows before the drive stalls, and at the end.
 const BEFORE: [i64; SESSIONS as usize] = [1; SESSIONS as usize];
 const AFTER: [i64; SESSIONS as usize] = [3; SESSIONS as usize];
@@ -133,7 +133,7 @@ fn refused(course: &Course) -> usize {
         assert_eq!(error.sqlstate(), "08007", "{error}");
         assert!(error.to_string().contains("its drive does not answer"), "{error}");
         // It counts waits of 5 s, which end late where processors are busy.
-        assert!(took.0.abs_diff(PATIENCE.0) <= PATIENCE.0 / 2, "after {took:?}");
+        assert!(took.0.abs_diff(TIMEOUT.0) <= TIMEOUT.0 / 2, "after {took:?}");
     }
     noted.len()
 }
@@ -156,7 +156,7 @@ fn work(sim: &Sim) -> MemFs {
     course.stalled.store(true, Ordering::SeqCst);
     let begun = rt::now();
     let told = || course.noted.lock().len() >= SESSIONS as usize - 1;
-    await_that(|| told() || rt::now().since(begun) >= Nanos(2 * PATIENCE.0));
+    await_that(|| told() || rt::now().since(begun) >= Nanos(2 * TIMEOUT.0));
     // The session that leads is in the drive's call: it cannot say anything.
     let refused = refused(&course);
     assert!(refused >= SESSIONS as usize - 1, "{refused} have been told");

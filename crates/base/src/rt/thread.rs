@@ -84,7 +84,7 @@ pub fn try_spawn<T: Send + 'static>(
     Ok(JoinHandle { outcome, thread })
 }
 
-/// A spinning loop's patience: pauses that double, then turns given away, then, in a loop that calls [`Spin::wait`], naps that double.
+/// A spinning loop's timeout: pauses that double, then turns given away, then, in a loop that calls [`Spin::wait`], naps that double.
 ///
 /// ```
 /// # use cenote_base::rt::{Spin, atomic::{AtomicBool, Ordering}};
@@ -138,7 +138,7 @@ impl Spin {
         self.0 = (self.0 + 1).min(Self::PAUSES + Self::GIVEN + Self::DOUBLINGS);
     }
 
-    /// Whether patience is out, and sleeping is better than another turn.
+    /// Whether timeout is out, and sleeping is better than another turn.
     pub const fn is_out(&self) -> bool {
         self.0 >= Self::PAUSES
     }

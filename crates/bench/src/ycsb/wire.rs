@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Bytes that are read at once, at most.
 const ROOM: usize = 256 << 10;
 /// A server that says nothing for so long is given up.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A worker's connections.
 pub struct Wire {
@@ -96,7 +96,7 @@ impl Connection {
         let stream = TcpStream::connect(("127.0.0.1", port)).context("connecting to the server")?;
         stream.set_nodelay(true).context("setting up a connection")?;
         stream
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(TIMEOUT))
             .context("setting up a connection")?;
         Ok(Self {
             stream,

@@ -45,7 +45,7 @@ pub use self::layout::Layout as RemoteLayout;
 use self::link::Link;
 pub use self::link::RemoteSource;
 use self::table::{Copy, Table};
-use crate::lower::{Fetched, Lower, Outgoing, Trace, WayOut, read_storage};
+use crate::lower::{EvictionStep, Fetched, Lower, Outgoing, Trace, read_storage};
 use crate::pool::Hint;
 use crate::report::RecoveryReport;
 use crate::stats::TierStats;
@@ -372,21 +372,21 @@ impl Lower for Tier {
         self.table.lock().unregister(page);
     }
 
-    fn way_out(&self, page: PageId, trace: &Trace, wanted: bool) -> WayOut {
+    fn way_out(&self, page: PageId, trace: &Trace, wanted: bool) -> EvictionStep {
         let table = self.table.lock();
         let copy = table.get(page).and_then(|entry| entry.copy);
         let dirty = trace.rec != 0;
         match copy {
             _ if table.link.is_none() => match dirty {
-                true => WayOut::Save,
-                false => WayOut::Free,
+                true => EvictionStep::Save,
+                false => EvictionStep::Free,
             },
-            Some(copy) if copy.lsn == trace.lsn => WayOut::Free,
-            Some(_) => WayOut::Push,
-            None if !dirty && !wanted => WayOut::Free,
-            None if table.has_room() => WayOut::Push,
-            None if dirty => WayOut::Save,
-            None => WayOut::Free,
+            Some(copy) if copy.lsn == trace.lsn => EvictionStep::Free,
+            Some(_) => EvictionStep::Push,
+            None if !dirty && !wanted => EvictionStep::Free,
+            None if table.has_room() => EvictionStep::Push,
+            None if dirty => EvictionStep::Save,
+            None => EvictionStep::Free,
         }
     }
 

@@ -32,19 +32,19 @@ struct Far {
 }
 
 /// A way that can be cut. What is under way at that moment is done, done in part, or not done.
-struct Way {
+struct CuttableLink {
     node: Node,
     cut: Arc<AtomicBool>,
     random: AtomicU64,
 }
 
-impl fmt::Debug for Way {
+impl fmt::Debug for CuttableLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Way")
+        f.write_str("CuttableLink")
     }
 }
 
-impl Endpoint for Way {
+impl Endpoint for CuttableLink {
     fn peer(&self) -> &str {
         "far"
     }
@@ -100,7 +100,7 @@ impl Far {
             if cut.load(Ordering::SeqCst) {
                 return Err(Error::Lost("the way is cut".into()));
             }
-            let way = Way {
+            let way = CuttableLink {
                 node: node.clone(),
                 cut: Arc::clone(&cut),
                 random: AtomicU64::new(cenote_base::rt::random()),

@@ -14,7 +14,7 @@ use cenote_pool::manager::{self, Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeOptions};
 use cenote_pool::settings::Tenants;
 use cenote_pool::space::HostOptions;
-use cenote_pool::store::BookStore;
+use cenote_pool::store::GrantTableStore;
 use cenote_pool::store::etcd::{self, EtcdOptions, EtcdStore};
 use cenote_pool::store::file::FileStore;
 use cenote_pool::{AuditReport, GrantId, GrantView, NodeId, NodeView, Phase, PoolStatus};
@@ -28,12 +28,12 @@ use std::sync::Arc;
 
 pub(super) const MANAGER_DEFAULT: &str = "127.0.0.1:5440";
 const MEMORY_LISTEN_DEFAULT: &str = "127.0.0.1:0";
-const JOIN_PATIENCE: Nanos = Nanos::from_secs(2);
+const JOIN_TIMEOUT: Nanos = Nanos::from_secs(2);
 const LEASE_SECONDS: std::ops::RangeInclusive<f64> = 0.5..=3600.0;
 
 #[derive(Debug, Args)]
 pub struct ManagerArguments {
-    /// Where its book is kept, unless it is in etcd; made if missing
+    /// Where its grant table is kept, unless it is in etcd; made if missing
     #[arg(long, env = "CENOTE_POOL_DIR", default_value = "./cenote-pool", value_name = "DIR")]
     dir: PathBuf,
     #[command(flatten)]
@@ -49,10 +49,10 @@ pub struct ManagerArguments {
     lease: Option<f64>,
 }
 
-// A book in etcd: several managers can be started on it, and one of them leads. (Flattened: a doc comment would be the command's.)
+// A grant table in etcd: several managers can be started on it, and one of them leads. (Flattened: a doc comment would be the command's.)
 #[derive(Debug, Args)]
 pub struct EtcdArguments {
-    /// Keep the book in this etcd: http://HOST:PORT, several with commas in between. Of several managers one leads, the others take over
+    /// Keep the grant table in this etcd: http://HOST:PORT, several with commas in between. Of several managers one leads, the others take over
     #[arg(
         long,
         env = "CENOTE_POOL_ETCD",
@@ -136,7 +136,7 @@ pub enum PoolCommand {
     Demo(DemoArguments),
     /// Memory nodes, tenants and grants
     Status(PoolConnect),
-    /// Compare the manager's book with what memory nodes find: every byte is free or somebody's
+    /// Compare the manager's grant table with what memory nodes find: every byte is free or somebody's
     Audit(PoolConnect),
     /// Take a grant away from whoever has it, and free its memory
     Free {
@@ -176,7 +176,7 @@ pub fn manager(arguments: ManagerArguments) -> Result<ExitCode, Failure> {
         );
     }
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
-    let store = book_store(&arguments)?;
+    let store = grant_table_store(&arguments)?;
     let options = ManagerOptions {
         directory: arguments.dir,
         listen: arguments.listen,
@@ -193,7 +193,7 @@ pub fn manager(arguments: ManagerArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn book_store(arguments: &ManagerArguments) -> Result<Arc<dyn BookStore>, Failure> {
+fn grant_table_store(arguments: &ManagerArguments) -> Result<Arc<dyn GrantTableStore>, Failure> {
     let etcd = &arguments.etcd;
     if etcd.etcd.is_empty() {
         return Ok(Arc::new(FileStore::new(&arguments.dir)));
@@ -264,7 +264,7 @@ pub fn memory(arguments: MemoryArguments) -> Result<ExitCode, Failure> {
     let node = MemoryNode::start(options, Arc::new(Tcp), Box::new(Machine))?;
     let (size, pod, region) = (arguments.size, &arguments.pod, arguments.region.display());
     let address = node.address();
-    match node.wait_joined(JOIN_PATIENCE) {
+    match node.wait_joined(JOIN_TIMEOUT) {
         true => say!("ready: {size} of pod {pod} in {region}, for members of spaces at {address}"),
         false => say!(
             "waiting for the manager at {}: {size} of pod {pod} in {region}, for members of spaces at {address}",

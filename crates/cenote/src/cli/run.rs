@@ -37,7 +37,7 @@ const SPILL_DIR: &str = "query-tmp";
 /// refused, and the server's own.
 const FILES_RESERVED: usize = 600;
 /// How long sessions have to end at a shutdown.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs a server until it is told to stop.
 pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
@@ -203,11 +203,11 @@ fn wait_and_stop(signals: &mut Signals, server: &mut Server, engine: &Engine) ->
     );
     end_at_second_signal();
     let began = Instant::now();
-    let left = server.stop(PATIENCE);
+    let left = server.stop(TIMEOUT);
     if left > 0 {
         log::warn!(
             "{left} sessions did not end within {} s: stopping as if killed, the next start recovers",
-            PATIENCE.as_secs()
+            TIMEOUT.as_secs()
         );
         return ExitCode::FAILURE;
     }

@@ -135,7 +135,7 @@ impl Server {
     pub fn run(mut self) -> io::Result<Store> {
         let mut events = Events::with_capacity(EVENTS);
         while !self.stop.0.0.load(Ordering::Acquire) {
-            match self.poll.poll(&mut events, self.patience()) {
+            match self.poll.poll(&mut events, self.timeout()) {
                 Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
                 _ => self.shared.now = now(),
             }
@@ -162,7 +162,7 @@ impl Server {
         Ok(self.shared.store)
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn timeout(&self) -> Option<Duration> {
         match (self.again.is_empty(), self.shared.store.expiring()) {
             (false, _) => Some(Duration::ZERO),
             (true, 0) if !self.is_short => None,

@@ -37,7 +37,7 @@ const WRITE_MAX: u32 = 1 << 20;
 const LISTED: usize = 128;
 /// Places of `.` and `..` in a directory, before the names'.
 const DOTS: u64 = 2;
-const EXTENT: u64 = cenote_pool::book::EXTENT;
+const EXTENT: u64 = cenote_pool::grant_table::EXTENT;
 /// What `fallocate` is asked for.
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
@@ -253,8 +253,8 @@ fn say_attributes(answer: Answer<FileAttr>, reply: ReplyAttr) {
 impl Filesystem for Mounted {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // What an older kernel does not have it does without.
-        for wish in [InitFlags::FUSE_AUTO_INVAL_DATA, InitFlags::FUSE_PARALLEL_DIROPS] {
-            let _ = config.add_capabilities(wish);
+        for requested in [InitFlags::FUSE_AUTO_INVAL_DATA, InitFlags::FUSE_PARALLEL_DIROPS] {
+            let _ = config.add_capabilities(requested);
         }
         let _ = config.set_max_write(WRITE_MAX);
         if let Err(most) = config.set_max_readahead(WRITE_MAX) {

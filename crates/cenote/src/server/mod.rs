@@ -138,7 +138,7 @@ pub struct Server {
 /// What a server does with its sessions' threads, whatever its service.
 trait Sessions: Send + Sync + std::fmt::Debug {
     /// Ends all threads that have no connection, and the connections that have no session.
-    fn close(&self, patience: Duration);
+    fn close(&self, timeout: Duration);
     /// Threads that serve connections, or wait for one.
     fn threads(&self) -> usize;
 }
@@ -186,8 +186,8 @@ impl Server {
         self.sessions.threads()
     }
 
-    /// Lets nobody in any more and ends all sessions; returns how many did not end within `patience`.
-    pub fn stop(&mut self, patience: Duration) -> usize {
+    /// Lets nobody in any more and ends all sessions; returns how many did not end within `timeout`.
+    pub fn stop(&mut self, timeout: Duration) -> usize {
         self.stopping.store(true, Ordering::Release);
         // Wakes the acceptor: its accept fails from now on.
         rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both).ok();
@@ -195,7 +195,7 @@ impl Server {
             thread.thread().unpark();
             thread.join().ok();
         }
-        let left = self.registry.end_all(patience);
+        let left = self.registry.end_all(timeout);
         self.sessions.close(LAST_WORDS);
         left
     }
@@ -221,15 +221,15 @@ impl<S: Service> std::fmt::Debug for Shared<S> {
 }
 
 impl<S: Service> Sessions for Shared<S> {
-    fn close(&self, patience: Duration) {
+    fn close(&self, timeout: Duration) {
         // Those that were told why have a moment to read it.
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         while self.parking.any(|connection| connection.is_leaving()) && Instant::now() < deadline {
             self.parking.expire(Instant::now());
             thread::sleep(Duration::from_millis(5));
         }
         drop((self.parking.close(), self.workers.take_all_postponed()));
-        self.workers.wait_gone(patience);
+        self.workers.wait_gone(timeout);
     }
 
     fn threads(&self) -> usize {

@@ -317,19 +317,19 @@ impl Registry {
         active.cloned().collect()
     }
 
-    /// Ends all sessions and lets no new one in; returns how many are still there after `patience`. After half of it, those
+    /// Ends all sessions and lets no new one in; returns how many are still there after `timeout`. After half of it, those
     /// that are left, whose clients do not read what they are sent, are cut off.
-    pub fn end_all(&self, patience: Duration) -> usize {
+    pub fn end_all(&self, timeout: Duration) -> usize {
         let sessions = lock(&self.sessions);
         self.closing.store(true, Ordering::Release);
         sessions.values().for_each(|entry| entry.end());
-        let sessions = self.wait_empty(sessions, patience / 2);
+        let sessions = self.wait_empty(sessions, timeout / 2);
         sessions.values().for_each(|entry| entry.cut_off());
-        self.wait_empty(sessions, patience / 2).len()
+        self.wait_empty(sessions, timeout / 2).len()
     }
 
-    fn wait_empty<'a>(&self, mut sessions: Sessions<'a>, patience: Duration) -> Sessions<'a> {
-        let deadline = Instant::now() + patience;
+    fn wait_empty<'a>(&self, mut sessions: Sessions<'a>, timeout: Duration) -> Sessions<'a> {
+        let deadline = Instant::now() + timeout;
         while !sessions.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {

@@ -116,10 +116,10 @@ impl Wire {
         self.out.shrink();
     }
 
-    /// The next message; None: it has not come within [`PAUSE_MAX`], or, without `patience`, is not here now.
+    /// The next message; None: it has not come within [`PAUSE_MAX`], or, without `timeout`, is not here now.
     pub fn next_message_or_pause(
         &mut self,
-        patience: bool,
+        timeout: bool,
         room: Room<'_>,
     ) -> std::result::Result<Option<Incoming>, End> {
         loop {
@@ -131,7 +131,7 @@ impl Wire {
             if let Err(error) = self.take_room(room) {
                 return Ok(Some(Incoming::Refused(self.input.drop_message(), error)));
             }
-            if !self.fill_by(patience)? {
+            if !self.fill_by(timeout)? {
                 return Ok(None);
             }
         }
@@ -183,10 +183,10 @@ impl Wire {
         }
     }
 
-    /// Reads once; false: nothing came within [`PAUSE_MAX`], or, without `patience`, nothing is here now.
-    fn fill_by(&mut self, patience: bool) -> std::result::Result<bool, End> {
+    /// Reads once; false: nothing came within [`PAUSE_MAX`], or, without `timeout`, nothing is here now.
+    fn fill_by(&mut self, timeout: bool) -> std::result::Result<bool, End> {
         loop {
-            let read = match patience {
+            let read = match timeout {
                 true => self.input.fill(&*self.stream),
                 false => self.input.fill(Present(&self.stream)),
             };

@@ -97,9 +97,9 @@ impl<T> Workers<T> {
     }
 
     /// Waits until there is none, so long at most.
-    pub fn wait_gone(&self, patience: Duration) {
+    pub fn wait_gone(&self, timeout: Duration) {
         let threads = lock(&self.threads);
-        drop(self.gone.wait_timeout_while(threads, patience, |threads| *threads > 0));
+        drop(self.gone.wait_timeout_while(threads, timeout, |threads| *threads > 0));
     }
 
     /// What was postponed, for a server that stops.

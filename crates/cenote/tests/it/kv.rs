@@ -328,8 +328,8 @@ fn a_client_may_watch_very_many_keys() {
     let words: Vec<_> = core::iter::once("WATCH")
         .chain(keys.iter().map(String::as_str))
         .collect();
-    let patience = Some(Duration::from_secs(300));
-    client.stream.get_ref().set_read_timeout(patience).unwrap();
+    let timeout = Some(Duration::from_secs(300));
+    client.stream.get_ref().set_read_timeout(timeout).unwrap();
     assert_eq!(client.ask(&words), "+OK");
     other.says("SET 777777 1", "+OK");
     client.says("MULTI", "+OK");
@@ -357,8 +357,8 @@ fn who_waits_for_a_descriptor_is_served_in_the_end() {
         .for_each(|client| assert_eq!(client.answer(), "+PONG"));
     drop(clients);
     for client in &mut last {
-        let patience = Some(Duration::from_secs(120));
-        client.stream.get_ref().set_read_timeout(patience).unwrap();
+        let timeout = Some(Duration::from_secs(120));
+        client.stream.get_ref().set_read_timeout(timeout).unwrap();
         assert_eq!(client.answer(), "+PONG");
     }
 }

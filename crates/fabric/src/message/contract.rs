@@ -8,7 +8,7 @@ use cenote_base::rt::{self, Nanos};
 use std::sync::Arc;
 
 /// Longer than anything takes that is to come.
-const PATIENCE: Nanos = Nanos::from_secs(60);
+const TIMEOUT: Nanos = Nanos::from_secs(60);
 const SOON: Nanos = Nanos::from_millis(20);
 
 /// Two programs, as their implementation provides them.
@@ -39,8 +39,8 @@ fn listen(bench: &dyn Bench) -> Box<dyn Listener> {
 }
 
 fn pair_at(bench: &dyn Bench, listener: &dyn Listener) -> (Arc<dyn Connection>, Arc<dyn Connection>) {
-    let one = bench.one().connect(&listener.address(), PATIENCE).expect("connected");
-    let other = listener.accept(PATIENCE).expect("no error").expect("somebody comes");
+    let one = bench.one().connect(&listener.address(), TIMEOUT).expect("connected");
+    let other = listener.accept(TIMEOUT).expect("no error").expect("somebody comes");
     (one, other)
 }
 
@@ -64,14 +64,11 @@ pub fn messages_go_both_ways_whole_and_in_order(bench: &dyn Bench) {
         })
     };
     for message in &sent {
-        assert!(
-            other.receive(PATIENCE).expect("received") == *message,
-            "whole, in order"
-        );
+        assert!(other.receive(TIMEOUT).expect("received") == *message, "whole, in order");
     }
     sender.join().expect("no panic");
     other.send(b"back").expect("sent");
-    assert_eq!(one.receive(PATIENCE).expect("received"), b"back");
+    assert_eq!(one.receive(TIMEOUT).expect("received"), b"back");
 }
 
 /// And the connection goes on.
@@ -79,17 +76,17 @@ pub fn what_is_too_long_is_refused(bench: &dyn Bench) {
     let (one, other) = pair(bench);
     assert!(matches!(one.send(&vec![0; MESSAGE_MAX + 1]), Err(Error::Invalid(_))));
     one.send(b"short").expect("sent");
-    assert_eq!(other.receive(PATIENCE).expect("received"), b"short");
+    assert_eq!(other.receive(TIMEOUT).expect("received"), b"short");
 }
 
 /// It is a timeout, and what comes later comes.
 pub fn silence_ends_nothing(bench: &dyn Bench) {
     let (one, other) = pair(bench);
-    for patience in [Nanos::ZERO, SOON] {
-        assert!(matches!(one.receive(patience), Err(Error::Timeout(_))), "{patience}");
+    for timeout in [Nanos::ZERO, SOON] {
+        assert!(matches!(one.receive(timeout), Err(Error::Timeout(_))), "{timeout}");
     }
     other.send(b"late").expect("sent");
-    assert_eq!(one.receive(PATIENCE).expect("received"), b"late");
+    assert_eq!(one.receive(TIMEOUT).expect("received"), b"late");
     let listener = listen(bench);
     assert!(listener.accept(SOON).expect("no error").is_none(), "nobody comes");
 }
@@ -99,7 +96,7 @@ pub fn an_end_is_seen_by_both(bench: &dyn Bench) {
     let (one, other) = pair(bench);
     one.close();
     for connection in [&one, &other] {
-        assert!(is_lost(connection.receive(PATIENCE)));
+        assert!(is_lost(connection.receive(TIMEOUT)));
         assert!(is_lost(connection.receive(SOON)), "for good");
     }
     assert!(is_lost(one.send(b"late")));
@@ -111,7 +108,7 @@ pub fn what_was_sent_before_the_end_arrives_in_order_or_not(bench: &dyn Bench) {
     (0..10u8).for_each(|n| one.send(&[n]).expect("sent"));
     one.close();
     for n in 0..=10u8 {
-        match other.receive(PATIENCE) {
+        match other.receive(TIMEOUT) {
             Ok(message) => assert_eq!(message, [n]),
             Err(error) => return assert!(matches!(error, Error::Lost(_)), "{error}"),
         }
@@ -123,14 +120,14 @@ pub fn what_was_sent_before_the_end_arrives_in_order_or_not(bench: &dyn Bench) {
 pub fn who_lets_go_of_a_connection_ends_it(bench: &dyn Bench) {
     let (one, other) = pair(bench);
     drop(one);
-    assert!(is_lost(other.receive(PATIENCE)));
+    assert!(is_lost(other.receive(TIMEOUT)));
 }
 
 /// Also where its own program has ended the connection.
 pub fn who_waits_hears_of_the_end(bench: &dyn Bench) {
     let (one, other) = pair(bench);
     for waiting in [Arc::clone(&one), other] {
-        let (waits, one) = (rt::spawn("waits", move || is_lost(waiting.receive(PATIENCE))), &one);
+        let (waits, one) = (rt::spawn("waits", move || is_lost(waiting.receive(TIMEOUT))), &one);
         rt::sleep(Nanos::from_millis(1));
         one.close();
         assert!(waits.join().expect("no panic"));
@@ -148,7 +145,7 @@ pub fn connections_do_not_mix(bench: &dyn Bench) {
     }
     for (n, (_, other)) in pairs.iter().enumerate() {
         for round in 0..3u8 {
-            assert_eq!(other.receive(PATIENCE).expect("received"), [n as u8, round]);
+            assert_eq!(other.receive(TIMEOUT).expect("received"), [n as u8, round]);
         }
     }
 }
@@ -160,11 +157,11 @@ pub fn nobody_there_is_said(bench: &dyn Bench) {
     let address = listener.address();
     assert!(matches!(other.listen(&address), Err(Error::Busy(_))));
     drop(listener);
-    assert!(is_lost(one.connect(&address, PATIENCE)));
-    assert!(matches!(one.connect("nonsense", PATIENCE), Err(Error::Invalid(_))));
+    assert!(is_lost(one.connect(&address, TIMEOUT)));
+    assert!(matches!(one.connect("nonsense", TIMEOUT), Err(Error::Invalid(_))));
     assert!(matches!(other.listen("nonsense"), Err(Error::Invalid(_))));
     let again = other.listen(&address).expect("it is free again");
     let (one, other) = pair_at(bench, &*again);
     one.send(b"again").expect("sent");
-    assert_eq!(other.receive(PATIENCE).expect("received"), b"again");
+    assert_eq!(other.receive(TIMEOUT).expect("received"), b"again");
 }

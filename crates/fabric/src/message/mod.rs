@@ -39,7 +39,7 @@ pub trait Connection: Debug + Send + Sync {
     /// # Errors
     /// [`Error::Timeout`](cenote_base::Error::Timeout), [`Error::Lost`](cenote_base::Error::Lost),
     /// [`Error::Corrupt`](cenote_base::Error::Corrupt) for bytes that are no message, after which the connection is lost.
-    fn receive(&self, patience: Nanos) -> Result<Vec<u8>>;
+    fn receive(&self, timeout: Nanos) -> Result<Vec<u8>>;
 
     /// Ends it, for both sides.
     fn close(&self);
@@ -54,7 +54,7 @@ pub trait Listener: Debug + Send + Sync {
     ///
     /// # Errors
     /// Those of the network.
-    fn accept(&self, patience: Nanos) -> Result<Option<Arc<dyn Connection>>>;
+    fn accept(&self, timeout: Nanos) -> Result<Option<Arc<dyn Connection>>>;
 }
 
 /// Who can listen and connect.
@@ -69,5 +69,5 @@ pub trait Network: Debug + Send + Sync {
     ///
     /// # Errors
     /// [`Error::Lost`](cenote_base::Error::Lost) if nobody answers in time.
-    fn connect(&self, address: &str, patience: Nanos) -> Result<Arc<dyn Connection>>;
+    fn connect(&self, address: &str, timeout: Nanos) -> Result<Arc<dyn Connection>>;
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 const MAGIC: u32 = u32::from_le_bytes(*b"CEN1");
 const HEADER: usize = 12;
 /// How long a peer may take to let bytes in, before it counts as gone.
-const SEND_PATIENCE: Duration = Duration::from_secs(10);
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks for a connection.
 const ACCEPT_TURN: Nanos = Nanos::from_millis(5);
 
@@ -40,17 +40,17 @@ impl Network for Tcp {
         Ok(Box::new(Incoming(listener)))
     }
 
-    fn connect(&self, address: &str, patience: Nanos) -> Result<Arc<dyn Connection>> {
-        let stream = connect(address, patience)?;
+    fn connect(&self, address: &str, timeout: Nanos) -> Result<Arc<dyn Connection>> {
+        let stream = connect(address, timeout)?;
         Ok(Arc::new(Stream::new(stream, address.to_owned())?))
     }
 }
 
 /// Connects to the first of the address's that answers; each may take so long.
-pub(crate) fn connect(address: &str, patience: Nanos) -> Result<TcpStream> {
+pub(crate) fn connect(address: &str, timeout: Nanos) -> Result<TcpStream> {
     let mut last = None;
     for candidate in resolve(address)? {
-        match TcpStream::connect_timeout(&candidate, duration(patience)) {
+        match TcpStream::connect_timeout(&candidate, duration(timeout)) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = Some(error),
         }
@@ -80,8 +80,8 @@ impl Listener for Incoming {
         self.0.local_addr().map(|a| a.to_string()).unwrap_or_default()
     }
 
-    fn accept(&self, patience: Nanos) -> Result<Option<Arc<dyn Connection>>> {
-        let until = rt::now().raw().saturating_add(patience.raw());
+    fn accept(&self, timeout: Nanos) -> Result<Option<Arc<dyn Connection>>> {
+        let until = rt::now().raw().saturating_add(timeout.raw());
         loop {
             match self.0.accept() {
                 Ok((stream, peer)) => return Ok(Some(Arc::new(Stream::new(stream, peer.to_string())?))),
@@ -122,7 +122,7 @@ impl Stream {
         let doing = || format!("connection with {peer}");
         stream.set_nonblocking(false).doing(doing)?;
         stream.set_nodelay(true).doing(doing)?;
-        stream.set_write_timeout(Some(SEND_PATIENCE)).doing(doing)?;
+        stream.set_write_timeout(Some(SEND_TIMEOUT)).doing(doing)?;
         let output = stream.try_clone().doing(doing)?;
         let input = stream.try_clone().doing(doing)?;
         Ok(Self {
@@ -160,8 +160,8 @@ impl Connection for Stream {
         sent.map_err(|error| self.lost(error))
     }
 
-    fn receive(&self, patience: Nanos) -> Result<Vec<u8>> {
-        let until = rt::now().raw().saturating_add(patience.raw());
+    fn receive(&self, timeout: Nanos) -> Result<Vec<u8>> {
+        let until = rt::now().raw().saturating_add(timeout.raw());
         let mut input = self.input.lock();
         loop {
             match take_message(&mut input.bytes) {
@@ -188,9 +188,9 @@ impl Connection for Stream {
 }
 
 impl Stream {
-    fn fill(&self, input: &mut Input, patience: Nanos) -> Result<()> {
+    fn fill(&self, input: &mut Input, timeout: Nanos) -> Result<()> {
         let mut some = [0; 16 << 10];
-        let set = input.stream.set_read_timeout(Some(duration(patience)));
+        let set = input.stream.set_read_timeout(Some(duration(timeout)));
         match set.and_then(|()| input.stream.read(&mut some)) {
             Ok(0) => Err(self.lost("the peer ended it")),
             Ok(n) => {

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! # Duties of an endpoint
-//! - Every posted work completes, within the endpoint's patience, with a result or an error. Dropping a [`Posted`] takes
+//! - Every posted work completes, within the endpoint's timeout, with a result or an error. Dropping a [`Posted`] takes
 //!   nothing back.
 //! - A work is done once or, if it fails, at most once; an error other than those below says nothing about whether it was.
 //! - Ranges and keys are checked at the far side: [`Error::OutOfBounds`] and [`Error::Revoked`] mean that nothing of this

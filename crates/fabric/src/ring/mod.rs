@@ -26,11 +26,11 @@
 //! Who maps a ring can write anything to it, and break it for its other users: so those of one ring are of one tenant. It can shorten the file, too, which ends the node's process as it would for
 //! any other region.
 
-mod desk;
 mod layout;
 mod message;
 mod node;
 mod polls;
+mod seat_state;
 mod user;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The node's side: threads that take requests from a ring, give them to a program, and put its answers back.
 
-use super::desk::{self, Asked, Desk, Phase, Ticket};
 use super::layout::{self, Layout};
 use super::message::{self, Memory};
 use super::polls::{self, Found, Head};
+use super::seat_state::{self, Asked, Phase, SeatState, Ticket};
 use super::{LOOK, Layers, Reach, Seat};
 use crate::rdma::call::{Answer, Answered, Answering, CallerId, LIMIT, Serve, status};
 use crate::{Region, RegionOptions};
@@ -85,14 +85,14 @@ struct Inner {
     options: Options,
     program: Arc<dyn Serve>,
     incarnation: u64,
-    desks: Vec<Mutex<Desk>>,
+    seat_states: Vec<Mutex<SeatState>>,
     head: Head,
     /// Of the next user.
     epoch: AtomicU32,
     stop: AtomicBool,
     /// Nonsense was found: what was posted may have no entry.
     search: AtomicBool,
-    /// Answers wait for room, at some desk.
+    /// Answers wait for room, at some seat state.
     wants_room: AtomicBool,
     /// When to look after everybody again. Held by the one who does.
     look: Mutex<Nanos>,
@@ -146,7 +146,7 @@ impl Node {
             .for_each(|off| memory.store(off, 0));
         memory.store(layout::OPEN, incarnation);
         let inner = Arc::new(Inner {
-            desks: (0..options.seats).map(|_| Mutex::default()).collect(),
+            seat_states: (0..options.seats).map(|_| Mutex::default()).collect(),
             memory,
             program,
             incarnation,
@@ -178,11 +178,11 @@ impl Node {
     /// [`Error::Busy`] if there is no free seat, [`Error::Full`] if there is no memory for one more.
     pub fn admit(&self, who: u64) -> Result<Seat> {
         let inner = &*self.inner;
-        let find = |(number, desk): (u32, &Mutex<Desk>)| {
-            let mut desk = desk.lock();
-            (desk.phase == Phase::Free).then(|| {
+        let find = |(number, seat_state): (u32, &Mutex<SeatState>)| {
+            let mut seat_state = seat_state.lock();
+            (seat_state.phase == Phase::Free).then(|| {
                 let epoch = inner.next_epoch();
-                let caller = desk.admit(&inner.memory, number, epoch, who)?;
+                let caller = seat_state.admit(&inner.memory, number, epoch, who)?;
                 if inner.memory.layout.reach == Reach::Pod {
                     polls::lane::clear(&inner.memory.region, &inner.memory.layout, number);
                 }
@@ -194,17 +194,17 @@ impl Node {
                 })
             })
         };
-        let seat = (0..).zip(&inner.desks).find_map(find);
+        let seat = (0..).zip(&inner.seat_states).find_map(find);
         inner.ring();
-        seat.unwrap_or_else(|| Err(desk::none_free(inner.options.seats)))
+        seat.unwrap_or_else(|| Err(seat_state::none_free(inner.options.seats)))
     }
 
     /// Ends a connection: no request of it is begun to be served from here on.
     pub fn dismiss(&self, caller: CallerId) {
-        for (number, desk) in (0..).zip(&self.inner.desks) {
+        for (number, seat_state) in (0..).zip(&self.inner.seat_states) {
             let is_it = {
-                let desk = desk.lock();
-                desk.phase == Phase::Open && desk.caller() == caller
+                let seat_state = seat_state.lock();
+                seat_state.phase == Phase::Open && seat_state.caller() == caller
             };
             if is_it {
                 self.inner.end(number, caller);
@@ -214,11 +214,11 @@ impl Node {
 
     /// Whether the program is being given a request of a connection at this moment.
     pub fn is_serving(&self, caller: CallerId) -> bool {
-        let serves = |desk: &Mutex<Desk>| {
-            let desk = desk.lock();
-            desk.caller() == caller && !desk.is_quiet()
+        let serves = |seat_state: &Mutex<SeatState>| {
+            let seat_state = seat_state.lock();
+            seat_state.caller() == caller && !seat_state.is_quiet()
         };
-        self.inner.desks.iter().any(serves)
+        self.inner.seat_states.iter().any(serves)
     }
 
     /// What users of this process join.
@@ -235,8 +235,8 @@ impl Node {
             rt::sleep(Nanos::from_micros(100));
         }
         self.threads.drain(..).for_each(|thread| _ = thread.join());
-        for (number, desk) in (0..).zip(&self.inner.desks) {
-            let caller = desk.lock().caller();
+        for (number, seat_state) in (0..).zip(&self.inner.seat_states) {
+            let caller = seat_state.lock().caller();
             self.inner.end(number, caller);
         }
     }
@@ -270,9 +270,9 @@ impl Answering for Reply {
         let status = message::with_filled(status, filled.len());
         bytes.extend_from_slice(&filled);
         let waits = {
-            let mut desk = self.inner.desks[self.ticket.seat as usize].lock();
-            desk.answer(&self.inner.memory, self.ticket, status, bytes);
-            desk.has_waiting()
+            let mut seat_state = self.inner.seat_states[self.ticket.seat as usize].lock();
+            seat_state.answer(&self.inner.memory, self.ticket, status, bytes);
+            seat_state.has_waiting()
         };
         if waits && !self.inner.wants_room.swap(true, Ordering::SeqCst) {
             self.inner.ring();
@@ -337,10 +337,10 @@ impl Inner {
         if !self.wants_room.swap(false, Ordering::SeqCst) {
             return;
         }
-        for (seat, desk) in (0..).zip(&self.desks) {
-            let mut desk = desk.lock();
-            desk.put_waiting(&self.memory, seat);
-            if desk.has_waiting() {
+        for (seat, seat_state) in (0..).zip(&self.seat_states) {
+            let mut seat_state = seat_state.lock();
+            seat_state.put_waiting(&self.memory, seat);
+            if seat_state.has_waiting() {
                 self.wants_room.store(true, Ordering::SeqCst);
             }
         }
@@ -348,7 +348,9 @@ impl Inner {
 
     /// Whether nobody has a seat.
     fn is_empty(&self) -> bool {
-        self.desks.iter().all(|desk| desk.lock().phase == Phase::Free)
+        self.seat_states
+            .iter()
+            .all(|seat_state| seat_state.lock().phase == Phase::Free)
     }
 
     /// Until something is posted; or it is time to look after everybody.
@@ -359,12 +361,12 @@ impl Inner {
         asleep.fetch_add(1, Ordering::SeqCst);
         // Whoever put something since has seen that somebody sleeps.
         if self.head.is_empty(self.region(), &self.memory.layout) && !self.stop.load(Ordering::SeqCst) {
-            let patience = match self.wants_room.load(Ordering::SeqCst) {
+            let timeout = match self.wants_room.load(Ordering::SeqCst) {
                 true => ROOM,
                 false if self.is_empty() => IDLE,
                 false => LOOK,
             };
-            rt::wait_shared(doorbell, seen, Some(patience));
+            rt::wait_shared(doorbell, seen, Some(timeout));
         }
         asleep.fetch_sub(1, Ordering::SeqCst);
     }
@@ -395,13 +397,13 @@ impl Inner {
 
     fn serve_lane(self: &Arc<Self>, seat: u32, buffer: &mut Vec<u8>) -> bool {
         let (found, caller) = {
-            let mut desk = self.desks[seat as usize].lock();
-            if desk.phase != Phase::Open {
+            let mut seat_state = self.seat_states[seat as usize].lock();
+            if seat_state.phase != Phase::Open {
                 return false;
             }
-            let found = polls::lane::look(self.region(), &self.memory.layout, seat, desk.place);
-            desk.place += u64::from(found != Found::Nothing);
-            (found, desk.caller())
+            let found = polls::lane::look(self.region(), &self.memory.layout, seat, seat_state.place);
+            seat_state.place += u64::from(found != Found::Nothing);
+            (found, seat_state.caller())
         };
         match found {
             Found::Slot { slot, .. } if self.serve_slot(seat, slot, buffer) => true,
@@ -430,25 +432,32 @@ impl Inner {
 
     /// Whether a request may come there still, by one who is there.
     fn is_awaited(&self, seat: u32, slot: u32, turn: u32, ask: bool) -> bool {
-        let Some(desk) = self.desks.get(seat as usize) else {
+        let Some(seat_state) = self.seat_states.get(seat as usize) else {
             return false;
         };
-        let desk = desk.lock();
-        let (who, is_over) = (desk.who, desk.phase != Phase::Open || desk.has_served(slot, turn));
-        drop(desk);
+        let seat_state = seat_state.lock();
+        let (who, is_over) = (
+            seat_state.who,
+            seat_state.phase != Phase::Open || seat_state.has_served(slot, turn),
+        );
+        drop(seat_state);
         !is_over && !self.stop.load(Ordering::SeqCst) && (!ask || (self.options.is_there)(who))
     }
 
     /// Serves what a slot asks for. False: it asks for nothing new.
     fn serve_slot(self: &Arc<Self>, seat: u32, slot: u32, buffer: &mut Vec<u8>) -> bool {
-        let Some(desk) = self.desks.get(seat as usize).filter(|_| slot < self.options.slots) else {
+        let Some(seat_state) = self
+            .seat_states
+            .get(seat as usize)
+            .filter(|_| slot < self.options.slots)
+        else {
             return false;
         };
         let (asked, caller) = {
-            let mut desk = desk.lock();
-            match desk.phase {
-                Phase::Open => (desk.look(&self.memory, seat, slot), desk.caller()),
-                _ => (Asked::Nothing, desk.caller()),
+            let mut seat_state = seat_state.lock();
+            match seat_state.phase {
+                Phase::Open => (seat_state.look(&self.memory, seat, slot), seat_state.caller()),
+                _ => (Asked::Nothing, seat_state.caller()),
             }
         };
         match asked {
@@ -471,7 +480,7 @@ impl Inner {
             let answer = Answer::new(ticket.caller, ticket.turn.into(), Arc::new(reply)).with_room(room as usize);
             self.program.serve(ticket.caller, buffer, answer);
         }
-        self.desks[ticket.seat as usize].lock().served();
+        self.seat_states[ticket.seat as usize].lock().served();
         match is_whole {
             true => self.tell_end(ticket.seat),
             false => self.end(ticket.seat, ticket.caller),
@@ -483,19 +492,19 @@ impl Inner {
     /// Ends a connection, if it is that one's still.
     fn end(&self, seat: u32, caller: CallerId) {
         {
-            let mut desk = self.desks[seat as usize].lock();
-            if desk.caller() != caller {
+            let mut seat_state = self.seat_states[seat as usize].lock();
+            if seat_state.caller() != caller {
                 return;
             }
-            desk.end(&self.memory, seat);
+            seat_state.end(&self.memory, seat);
         }
         self.tell_end(seat);
     }
 
     fn tell_end(&self, seat: u32) {
         let (ends, caller) = {
-            let mut desk = self.desks[seat as usize].lock();
-            (desk.ends_now(), desk.caller())
+            let mut seat_state = self.seat_states[seat as usize].lock();
+            (seat_state.ends_now(), seat_state.caller())
         };
         if ends {
             self.program.ended(caller);
@@ -520,16 +529,21 @@ impl Inner {
 
     fn look_after_seat(self: &Arc<Self>, seat: u32, buffer: &mut Vec<u8>) {
         let (phase, who, caller, has_left) = {
-            let mut desk = self.desks[seat as usize].lock();
-            if desk.phase == Phase::Free {
+            let mut seat_state = self.seat_states[seat as usize].lock();
+            if seat_state.phase == Phase::Free {
                 return;
             }
-            desk.put_waiting(&self.memory, seat);
-            (desk.phase, desk.who, desk.caller(), desk.has_left(&self.memory, seat))
+            seat_state.put_waiting(&self.memory, seat);
+            (
+                seat_state.phase,
+                seat_state.who,
+                seat_state.caller(),
+                seat_state.has_left(&self.memory, seat),
+            )
         };
         if has_left || !(self.options.is_there)(who) {
             self.end(seat, caller);
-            self.desks[seat as usize].lock().free();
+            self.seat_states[seat as usize].lock().free();
         } else if phase == Phase::Open && !self.is_pod() {
             (0..self.options.slots).for_each(|slot| _ = self.serve_slot(seat, slot, buffer));
         }

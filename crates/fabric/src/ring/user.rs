@@ -3,7 +3,7 @@
 use super::layout::{self, Layout};
 use super::message::{self, Memory};
 use super::{LOOK, Layers, Reach, Seat, polls};
-use crate::rdma::call::{Call, Called, Caller, CallerId, CallsInFlight, PATIENCE, Set, status};
+use crate::rdma::call::{Call, Called, Caller, CallerId, CallsInFlight, Set, TIMEOUT, status};
 use crate::{Region, RegionOptions};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU32, Ordering};
 use cenote_base::rt::{self, Mutex, Nanos};
@@ -19,7 +19,7 @@ const NAP_MAX: Nanos = Nanos::from_millis(1);
 #[derive(Clone)]
 pub struct UserOptions {
     /// How long a call may take, unless it says otherwise.
-    pub patience: Nanos,
+    pub timeout: Nanos,
     /// How long an answer is looked for before its thread sleeps.
     pub spin: Nanos,
     /// Asked each 100 ms of who waits: whether the node is there. A node that ends in order says so in the ring, one that is killed does not.
@@ -29,7 +29,7 @@ pub struct UserOptions {
 impl Default for UserOptions {
     fn default() -> Self {
         Self {
-            patience: PATIENCE,
+            timeout: TIMEOUT,
             spin: Nanos::from_micros(20),
             is_there: Arc::new(|| true),
         }
@@ -245,11 +245,11 @@ impl Inner {
         if self.is_over() {
             return Err(self.lost());
         }
-        let (request, patience, lent) = set.with(index, |call| {
+        let (request, timeout, lent) = set.with(index, |call| {
             let request = core::mem::take(&mut call.request);
-            (request, call.patience, call.memory.len() as u32)
+            (request, call.timeout, call.memory.len() as u32)
         });
-        let until = since + patience.unwrap_or(self.options.patience);
+        let until = since + timeout.unwrap_or(self.options.timeout);
         let asked = self.room_for(request.len(), until, unrung).map(|(slot, chunks)| {
             self.put((slot, chunks), &request, lent, (set, index));
             *unrung = true;
@@ -460,18 +460,18 @@ impl Waiting {
     /// Ends what is late.
     fn judge(&self, now: Nanos) {
         let waited = now.since(self.since);
-        let patience = |call: &Call| call.patience.unwrap_or(self.inner.options.patience);
+        let timeout = |call: &Call| call.timeout.unwrap_or(self.inner.options.timeout);
         self.set
-            .give_up(|call| (waited > patience(call)).then(|| self.inner.late()));
+            .give_up(|call| (waited > timeout(call)).then(|| self.inner.late()));
     }
 
-    /// How long the one with the least patience may wait.
+    /// How long the one with the least timeout may wait.
     fn left(&self, now: Nanos) -> Nanos {
-        let patience = |index: usize| self.set.with(index, |call| call.patience);
+        let timeout = |index: usize| self.set.with(index, |call| call.timeout);
         let least = self
             .asked
             .iter()
-            .map(|(index, _)| patience(*index).unwrap_or(self.inner.options.patience));
+            .map(|(index, _)| timeout(*index).unwrap_or(self.inner.options.timeout));
         let until = self.since + least.min().unwrap_or(Nanos::ZERO);
         until.since(now) + Nanos(1)
     }

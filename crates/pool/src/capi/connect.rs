@@ -43,14 +43,14 @@ const DEFAULT: PoolOptions = PoolOptions {
 };
 
 /// The way to a pool, as options tell it.
-struct Way {
+struct ConnectPlan {
     credentials: Credentials,
     client: ClientOptions,
     /// Of the space, if there is none of its name; 0: that is an error.
     bytes: u64,
 }
 
-impl Way {
+impl ConnectPlan {
     /// # Safety
     /// `options` is null, or leads to some, whose texts are null or end with a zero.
     unsafe fn read(options: *const PoolOptions) -> Result<Self> {
@@ -90,7 +90,7 @@ impl Way {
 
     fn open(mut self, name: &str) -> Result<Space> {
         self.client.callers = far();
-        let (until, bytes) = (rt::now() + self.client.patience, self.bytes);
+        let (until, bytes) = (rt::now() + self.client.timeout, self.bytes);
         let pool = self.connect()?;
         if bytes > 0 {
             make(&pool, name, bytes)?;
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn cenote_space_connect(
     // SAFETY: the caller's memory, as the header asks (`mod`, 2).
     unsafe {
         opened(space, error, || {
-            Way::read(options)?.open(text(name, "the space's name")?)
+            ConnectPlan::read(options)?.open(text(name, "the space's name")?)
         })
     }
 }
@@ -174,7 +174,9 @@ pub unsafe extern "C" fn cenote_space_grow(
     unsafe {
         answer(error, || {
             let (name, pods) = (text(name, "the space's name")?, pods(names, n)?);
-            Way::read(options)?.connect()?.grow_space(name, bytes, pods.as_deref())
+            ConnectPlan::read(options)?
+                .connect()?
+                .grow_space(name, bytes, pods.as_deref())
         })
     }
 }
@@ -190,7 +192,7 @@ pub unsafe extern "C" fn cenote_space_drop(
     unsafe {
         answer(error, || {
             let name = text(name, "the space's name")?;
-            Way::read(options)?.connect()?.drop_space(name)
+            ConnectPlan::read(options)?.connect()?.drop_space(name)
         })
     }
 }
@@ -198,12 +200,12 @@ pub unsafe extern "C" fn cenote_space_drop(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::book::SpaceId;
+    use crate::grant_table::SpaceId;
     use crate::key::Key;
     use crate::wire::{self, Failure, Hello, Reply, Request, SpaceView, Welcome};
     use cenote_fabric::message::Listener;
 
-    const PATIENCE: Nanos = Nanos::from_secs(60);
+    const TIMEOUT: Nanos = Nanos::from_secs(60);
 
     fn summary(phase: SpacePhase) -> SpaceSummary {
         SpaceSummary {
@@ -218,13 +220,13 @@ mod tests {
 
     /// A manager that knows one space. Says whether another one was asked for.
     fn play(listener: &dyn Listener, phase: SpacePhase) -> bool {
-        let connection = listener.accept(PATIENCE).expect("no error").expect("it comes");
+        let connection = listener.accept(TIMEOUT).expect("no error").expect("it comes");
         let send = |reply: &Reply| wire::send(&*connection, reply).expect("sent");
-        let _: Hello = wire::receive(&*connection, PATIENCE).expect("a hello");
+        let _: Hello = wire::receive(&*connection, TIMEOUT).expect("a hello");
         let welcome: Welcome = serde_json::from_str(r#"{"pool":1,"term":1,"lease":1000000000}"#).expect("one");
         wire::send(&*connection, &Ok::<_, Failure>(welcome)).expect("sent");
         loop {
-            match wire::receive(&*connection, PATIENCE) {
+            match wire::receive(&*connection, TIMEOUT) {
                 Ok(Request::Spaces) => send(&Reply::Spaces(vec![summary(phase)])),
                 Ok(Request::CreateSpace(_)) => {
                     let (id, key) = (SpaceId(2), Key::of(2));

@@ -5,7 +5,7 @@ use super::error::{Report, Status, answer};
 use super::handle::Handle;
 use super::session::SessionHandle;
 use super::space::SpaceHandle;
-use crate::space::{CacheStats, GlobalAddress, Held, Mode, Patience};
+use crate::space::{CacheStats, GlobalAddress, Held, Mode, Timeout};
 use cenote_base::rt::Nanos;
 use cenote_base::{Error, Result};
 use core::ffi::c_void;
@@ -39,11 +39,11 @@ fn mode(number: i32) -> Result<Mode> {
     }
 }
 
-fn patience(nanos: u64) -> Patience {
+fn timeout(nanos: u64) -> Timeout {
     match nanos {
-        0 => Patience::None,
-        u64::MAX => Patience::Endless,
-        nanos => Patience::For(Nanos(nanos)),
+        0 => Timeout::None,
+        u64::MAX => Timeout::Endless,
+        nanos => Timeout::For(Nanos(nanos)),
     }
 }
 
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn cenote_lock(
         answer(error, || {
             let place = place(held, "how it is held")?;
             let session = Handle::get(session)?;
-            let taken = session.acquire(GlobalAddress::from_raw(lock), mode(wanted)?, patience(nanos))?;
+            let taken = session.acquire(GlobalAddress::from_raw(lock), mode(wanted)?, timeout(nanos))?;
             place.write(taken.into());
             Ok(())
         })

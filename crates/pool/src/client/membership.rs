@@ -7,7 +7,7 @@
 //! - it ends with a word to the node, however long that takes. Unsaid, the node would end this process for its silence, whatever it does by then.
 
 use super::Pool;
-use crate::book::{NodeId, SpaceId};
+use crate::grant_table::{NodeId, SpaceId};
 use crate::host::Process;
 use crate::key::Key;
 use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome, RingSeat};
@@ -23,18 +23,18 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-const CONNECT_PATIENCE: Nanos = Nanos::from_secs(2);
-const ANSWER_PATIENCE: Nanos = Nanos::from_secs(10);
+const CONNECT_TIMEOUT: Nanos = Nanos::from_secs(2);
+const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(10);
 /// Between two tries to reach a memory node.
 pub(super) const RETRY: Nanos = Nanos::from_millis(50);
 /// Of a lease, how much passes between two signs of life.
 const PINGS: u64 = 4;
 /// Between two questions to the manager where a memory node is that does not answer, and how long the answer may take, unless a lease is short.
 const FIND_AGAIN: Nanos = Nanos::from_secs(1);
-const FIND_PATIENCE: Nanos = Nanos::from_secs(2);
-const FIND_PATIENCE_MIN: Nanos = Nanos::from_millis(100);
+const FIND_TIMEOUT: Nanos = Nanos::from_secs(2);
+const FIND_TIMEOUT_MIN: Nanos = Nanos::from_millis(100);
 /// How long a memory node is told again and again that a member leaves, and how often.
-const LEAVE_PATIENCE: Nanos = Nanos::from_secs(600);
+const LEAVE_TIMEOUT: Nanos = Nanos::from_secs(600);
 const LEAVE_AGAIN: Nanos = Nanos::from_millis(500);
 
 /// This process as a member of a space at one memory node. Dropping it ends that.
@@ -171,7 +171,7 @@ impl Shared {
     /// Says to the node that this process needs nothing any more. A node that does not hear it would take it for silent, and end the process if that has opened the space again
     /// since: so it is said again, over another connection.
     fn leave(&self) {
-        let until = rt::now() + LEAVE_PATIENCE;
+        let until = rt::now() + LEAVE_TIMEOUT;
         loop {
             match self.try_ask(&MemberRequest::Leave, &mut 0) {
                 Err(Error::Lost(_) | Error::Timeout(_) | Error::Busy(_)) if rt::now() < until => rt::sleep(LEAVE_AGAIN),
@@ -200,7 +200,7 @@ impl Shared {
 
     /// Asks until there is an answer, over one connection after the other: a node that is away comes back.
     fn ask_patiently(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
-        let until = rt::now() + self.pool.options.patience;
+        let until = rt::now() + self.pool.options.timeout;
         loop {
             match self.try_ask(request, tries) {
                 Err(Error::Lost(_) | Error::Timeout(_) | Error::Busy(_)) if rt::now() < until => {}
@@ -227,7 +227,7 @@ impl Shared {
         let ring = self.seat()?;
         let question = serde_json::to_vec(request).ok().filter(|bytes| bytes.len() <= LIMIT)?;
         *tries += 1;
-        let call = Call::new(question).within(ANSWER_PATIENCE);
+        let call = Call::new(question).within(ANSWER_TIMEOUT);
         let answer = ring.post(vec![call]).wait().pop()?.into_answer();
         let reply = answer.and_then(|bytes| {
             serde_json::from_slice(&bytes).map_err(|error| Error::corrupt(format!("an answer over the ring: {error}")))
@@ -278,7 +278,7 @@ impl Shared {
             None => self.connect(&mut link)?,
         };
         *tries += 1;
-        match wire::call(&*connection, request, ANSWER_PATIENCE) {
+        match wire::call(&*connection, request, ANSWER_TIMEOUT) {
             Ok(MemberReply::Failed(failure)) => Err(failure.into()),
             Ok(reply) => {
                 link.note(request, &reply);
@@ -293,7 +293,7 @@ impl Shared {
 
     /// Begins, or comes back with what has begun before.
     fn connect(&self, link: &mut Link) -> Result<Arc<dyn Connection>> {
-        let connection = self.pool.network.connect(&link.address, CONNECT_PATIENCE);
+        let connection = self.pool.network.connect(&link.address, CONNECT_TIMEOUT);
         let connection = connection.inspect_err(|_| self.find_again(link))?;
         let hello = MemberHello {
             version: VERSION,
@@ -307,7 +307,7 @@ impl Shared {
             sessions: link.sessions.iter().copied().collect(),
             ring: self.pool.options.rings,
         };
-        let answer: std::result::Result<MemberWelcome, Failure> = wire::call(&*connection, &hello, ANSWER_PATIENCE)?;
+        let answer: std::result::Result<MemberWelcome, Failure> = wire::call(&*connection, &hello, ANSWER_TIMEOUT)?;
         let was_member = self.lease.load(Ordering::Acquire) > 0;
         match answer.map_err(Error::from) {
             Ok(welcome) => {
@@ -339,8 +339,8 @@ impl Shared {
         }
         link.find_at = rt::now() + FIND_AGAIN;
         let lease = self.lease.load(Ordering::Acquire);
-        let patience = Nanos(lease / 8).clamp(FIND_PATIENCE_MIN, FIND_PATIENCE);
-        if let Ok(view) = self.pool.view_within(&self.name, patience)
+        let timeout = Nanos(lease / 8).clamp(FIND_TIMEOUT_MIN, FIND_TIMEOUT);
+        if let Ok(view) = self.pool.view_within(&self.name, timeout)
             && let Some(part) = view.parts.into_iter().find(|part| part.node == self.node)
             && let Some(address) = part.members
         {
@@ -352,7 +352,7 @@ impl Shared {
 /// Takes the seat; one that is not to be had is done without.
 fn sit_down(ring: &RingSeat) -> Option<Arc<dyn Caller>> {
     let options = UserOptions {
-        patience: ANSWER_PATIENCE,
+        timeout: ANSWER_TIMEOUT,
         ..UserOptions::default()
     };
     User::join(Path::new(&ring.path), ring.seat(), options).ok()

@@ -4,7 +4,7 @@ mod mounts;
 
 use super::layout::{at, *};
 use super::*;
-use crate::book::EXTENT;
+use crate::grant_table::EXTENT;
 use crate::space::SpaceOptions;
 use cenote_base::rt::memory::Access;
 use cenote_base::rt::{Join, Nanos, Runtime, Wait};

@@ -13,7 +13,7 @@
 //! more all the same, since a copy may have been cut off.
 
 use super::{Line, unexpected};
-use crate::book::GrantId;
+use crate::grant_table::GrantId;
 use crate::wire::{MirrorRequest, MirrorView, Reply, Request};
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
@@ -24,7 +24,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 /// How long an answer is waited for: a node may have to make a file for it.
-const PATIENCE: Nanos = Nanos::from_secs(15);
+const TIMEOUT: Nanos = Nanos::from_secs(15);
 
 /// See the module.
 pub(super) struct GrantMirror {
@@ -96,7 +96,7 @@ impl GrantMirror {
 
     pub(super) fn ask(&self, what: MirrorRequest) -> Result<Option<MirrorView>> {
         let (grant, epoch) = (self.grant, self.epoch);
-        match self.line.ask(&Request::Mirror { grant, epoch, what }, PATIENCE)? {
+        match self.line.ask(&Request::Mirror { grant, epoch, what }, TIMEOUT)? {
             Reply::Mirror(view) => Ok(view),
             _ => Err(unexpected()),
         }

@@ -3,7 +3,7 @@
 use super::hashes::Fields;
 use super::heap::{Heap, offset};
 use super::{CLOSED, EXPIRING, Result, Store};
-use crate::book::EXTENT;
+use crate::grant_table::EXTENT;
 use crate::space::{GRAIN, GlobalAddress, Space};
 use cenote_base::Error;
 use std::collections::BTreeMap;

@@ -1,32 +1,38 @@
 //! Mirrors at the manager: holders ask for them, and say what they have.
 
 use super::Inner;
-use crate::book::{Book, Grant, GrantId, NodeId, Phase};
+use crate::grant_table::{Grant, GrantId, GrantTable, NodeId, Phase};
 use crate::wire::{MirrorRequest, MirrorView, Order, OrderReply, Reply};
 use cenote_base::rt;
 use cenote_base::{Error, Result};
 use std::path::{Path, PathBuf};
 
 /// Where a grant's file lies.
-pub(super) fn path_of(book: &Book, node: NodeId, id: GrantId) -> Result<PathBuf> {
-    Ok(Path::new(&book.node(node)?.directory).join(format!("grant-{id}")))
+pub(super) fn path_of(grant_table: &GrantTable, node: NodeId, id: GrantId) -> Result<PathBuf> {
+    Ok(Path::new(&grant_table.node(node)?.directory).join(format!("grant-{id}")))
 }
 
 impl Inner {
     pub(super) fn mirror(&self, tenant: &str, id: GrantId, epoch: u64, what: MirrorRequest) -> Result<Reply> {
         match what {
             MirrorRequest::Look => {
-                self.book.lock().mirror_for(tenant, id, epoch)?;
+                self.grant_table.lock().mirror_for(tenant, id, epoch)?;
             }
             MirrorRequest::Seek => {
-                let mirror = self.change(|book| book.seek_mirror(tenant, id, epoch, rt::now()))?;
+                let mirror = self.change(|grant_table| grant_table.seek_mirror(tenant, id, epoch, rt::now()))?;
                 self.admit_mirror(id, mirror)?;
             }
-            MirrorRequest::Whole(mirror) => self.change(|book| book.mirror_is_whole(tenant, id, epoch, mirror))?,
-            MirrorRequest::Void(mirror) => self.change(|book| book.mirror_is_void(tenant, id, epoch, mirror))?,
-            MirrorRequest::Lost(mirror) => self.change(|book| book.mirror_is_lost(tenant, id, epoch, mirror))?,
+            MirrorRequest::Whole(mirror) => {
+                self.change(|grant_table| grant_table.mirror_is_whole(tenant, id, epoch, mirror))?
+            }
+            MirrorRequest::Void(mirror) => {
+                self.change(|grant_table| grant_table.mirror_is_void(tenant, id, epoch, mirror))?
+            }
+            MirrorRequest::Lost(mirror) => {
+                self.change(|grant_table| grant_table.mirror_is_lost(tenant, id, epoch, mirror))?
+            }
             MirrorRequest::FailOver => {
-                self.change(|book| book.fail_over(tenant, id, epoch))?;
+                self.change(|grant_table| grant_table.fail_over(tenant, id, epoch))?;
                 return Ok(Reply::Mirror(None));
             }
         }
@@ -34,17 +40,17 @@ impl Inner {
     }
 
     pub(super) fn mirror_view(&self, id: GrantId) -> Option<MirrorView> {
-        self.book.lock().mirror_view(id)
+        self.grant_table.lock().mirror_view(id)
     }
 
     /// Has a mirror's node make its file, unless it was filled before. One that says that it cannot is left. Of one that says nothing nobody knows: its mirror stays,
     /// as it may have been asked for before, and be mapped by now; who maps what is freed is ended.
     fn admit_mirror(&self, id: GrantId, mirror: GrantId) -> Result<()> {
         let (node, whole) = {
-            let book = self.book.lock();
+            let grant_table = self.grant_table.lock();
             (
-                book.grant(mirror)?.node,
-                book.mirror_view(id).is_some_and(|view| view.whole),
+                grant_table.grant(mirror)?.node,
+                grant_table.mirror_view(id).is_some_and(|view| view.whole),
             )
         };
         if whole {
@@ -53,8 +59,8 @@ impl Inner {
         let is_filling = |grant: &Grant| grant.phase == Phase::Filling && grant.mirror_of == Some(id);
         let made = self.admit_if(node, mirror, is_filling);
         if matches!(&made, Err(error) if !matches!(error, Error::Lost(_) | Error::Timeout(_))) {
-            self.change(|book| {
-                book.drop_mirror(id);
+            self.change(|grant_table| {
+                grant_table.drop_mirror(id);
                 Ok(())
             })?;
         }
@@ -68,12 +74,12 @@ impl Inner {
 
     /// What the holder of a grant that was just opened is told of its mirror. That there is none is no error: it seeks another.
     pub(super) fn mirror_at_opening(&self, id: GrantId, wanted: bool) -> Result<Option<MirrorView>> {
-        let mirror = self.book.lock().mirror_of(id).map(|(mirror, _)| mirror);
+        let mirror = self.grant_table.lock().mirror_of(id).map(|(mirror, _)| mirror);
         let Some(mirror) = mirror else { return Ok(None) };
         if !wanted {
             // Nobody maps it: who held the grant before has ended.
-            self.change(|book| {
-                book.drop_mirror(id);
+            self.change(|grant_table| {
+                grant_table.drop_mirror(id);
                 Ok(())
             })?;
         } else if let Err(error) = self.admit_mirror(id, mirror) {
@@ -88,7 +94,7 @@ impl Inner {
     /// [`Error::Busy`], which names them.
     pub(super) fn check_mirror_is_left(&self, id: GrantId) -> Result<()> {
         let mirror = self
-            .book
+            .grant_table
             .lock()
             .mirror_of(id)
             .map(|(mirror, grant)| (mirror, grant.node));

@@ -1,35 +1,39 @@
 //! Spaces at the manager: tenants ask for them, memory nodes make and keep their parts.
 
-use super::{Inner, Link, OPEN_PATIENCE, TURN};
-use crate::book::{Book, Grant, GrantId, Making, NodeId, PartsOf, Phase, SpaceId};
+use super::{Inner, Link, OPEN_TIMEOUT, TURN};
+use crate::grant_table::{Grant, GrantId, GrantTable, Making, NodeId, PartsOf, Phase, SpaceId};
 use crate::key::Key;
-use crate::wire::{AuditReport, Order, OrderReply, Reply, SpaceWish};
+use crate::wire::{AuditReport, Order, OrderReply, Reply, SpaceRequest};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use std::collections::BTreeMap;
 
 impl Inner {
-    pub(super) fn create_space(&self, tenant: &str, wish: &SpaceWish) -> Result<Reply> {
+    pub(super) fn create_space(&self, tenant: &str, requested: &SpaceRequest) -> Result<Reply> {
         let new = (SpaceId(rt::random_u128()), Key::draw()?);
-        let parts = self.begin_making(|book, now| book.create_space(tenant, wish, new, now))?;
+        let parts = self.begin_making(|grant_table, now| grant_table.create_space(tenant, requested, new, now))?;
         self.wait_made(&parts)?;
-        Ok(Reply::Space(self.book.lock().space_view(tenant, &wish.name)?))
+        Ok(Reply::Space(
+            self.grant_table.lock().space_view(tenant, &requested.name)?,
+        ))
     }
 
-    pub(super) fn grow_space(&self, tenant: &str, wish: &SpaceWish) -> Result<Reply> {
-        let parts = self.begin_making(|book, now| book.grow_space(tenant, wish, now))?;
+    pub(super) fn grow_space(&self, tenant: &str, requested: &SpaceRequest) -> Result<Reply> {
+        let parts = self.begin_making(|grant_table, now| grant_table.grow_space(tenant, requested, now))?;
         self.wait_made(&parts)?;
-        Ok(Reply::Space(self.book.lock().space_view(tenant, &wish.name)?))
+        Ok(Reply::Space(
+            self.grant_table.lock().space_view(tenant, &requested.name)?,
+        ))
     }
 
     /// Enters what is to be made, once there is room for it and nobody else has the name.
-    fn begin_making(&self, mut enter: impl FnMut(&mut Book, Nanos) -> Result<Making>) -> Result<Vec<GrantId>> {
+    fn begin_making(&self, mut enter: impl FnMut(&mut GrantTable, Nanos) -> Result<Making>) -> Result<Vec<GrantId>> {
         let began = rt::now();
         loop {
-            match self.change(|book| enter(book, rt::now()))? {
+            match self.change(|grant_table| enter(grant_table, rt::now()))? {
                 Making::Begun(parts) => return Ok(parts),
-                Making::Wait if rt::now().since(began) < OPEN_PATIENCE && !self.is_stopping() => rt::sleep(TURN),
+                Making::Wait if rt::now().since(began) < OPEN_TIMEOUT && !self.is_stopping() => rt::sleep(TURN),
                 Making::Wait => {
                     let text = "memory for it, or its name, is being taken back from who had it: try again, and see `cenote pool status`";
                     return Err(Error::Busy(text.into()));
@@ -40,11 +44,11 @@ impl Inner {
 
     /// Returns when the nodes keep what they were to make. If one cannot, or that takes too long, it is taken back.
     fn wait_made(&self, parts: &[GrantId]) -> Result<()> {
-        let until = rt::now() + OPEN_PATIENCE;
+        let until = rt::now() + OPEN_TIMEOUT;
         loop {
             {
-                let book = self.book.lock();
-                let phase = |id: &GrantId| book.grant(*id).map(|grant| grant.phase).ok();
+                let grant_table = self.grant_table.lock();
+                let phase = |id: &GrantId| grant_table.grant(*id).map(|grant| grant.phase).ok();
                 let phases: Vec<_> = parts.iter().map(phase).collect();
                 if phases.iter().all(|phase| *phase == Some(Phase::Kept)) {
                     return Ok(());
@@ -56,12 +60,12 @@ impl Inner {
                     break;
                 }
                 if rt::now() <= until && !self.is_stopping() {
-                    drop(self.changed.wait_timeout(book, TURN));
+                    drop(self.changed.wait_timeout(grant_table, TURN));
                     continue;
                 }
             }
-            self.change(|book| {
-                parts.iter().for_each(|id| book.not_kept(*id));
+            self.change(|grant_table| {
+                parts.iter().for_each(|id| grant_table.not_kept(*id));
                 Ok(())
             })?;
         }
@@ -84,12 +88,12 @@ impl Inner {
             // Who waits takes it out after the phase is another: nothing stays that nobody asks for.
             let mut reasons = self.not_made.lock();
             let is_awaited = |grant: &Grant| grant.phase == Phase::Keeping;
-            if self.book.lock().grant(id).is_ok_and(is_awaited) {
+            if self.grant_table.lock().grant(id).is_ok_and(is_awaited) {
                 reasons.insert(id, error);
             }
         }
-        self.change(|book| {
-            book.not_kept(id);
+        self.change(|grant_table| {
+            grant_table.not_kept(id);
             Ok(())
         })
     }
@@ -97,10 +101,11 @@ impl Inner {
     /// Says to a node that has come which parts it keeps. An error is the connection's.
     pub(super) fn remind(&self, node: NodeId, link: &Link) -> Result<()> {
         let orders: Vec<_> = {
-            let book = self.book.lock();
-            book.kept_by(node)
+            let grant_table = self.grant_table.lock();
+            grant_table
+                .kept_by(node)
                 .into_iter()
-                .filter_map(|id| book.part_order(id))
+                .filter_map(|id| grant_table.part_order(id))
                 .collect()
         };
         for order in orders {
@@ -116,7 +121,7 @@ impl Inner {
 
     /// Says to a node where the other parts are of spaces that it keeps some of, whenever that is another than before.
     pub(super) fn tell_peers(&self, node: NodeId, link: &Link, told: &mut BTreeMap<SpaceId, PartsOf>) -> Result<()> {
-        let spaces = self.book.lock().spaces_at(node);
+        let spaces = self.grant_table.lock().spaces_at(node);
         told.retain(|space, _| spaces.contains_key(space));
         for (space, all) in spaces {
             if told.get(&space) == Some(&all) {
@@ -136,7 +141,7 @@ impl Inner {
 
     /// Has the memory nodes look at a tenant's space.
     pub(super) fn audit_space(&self, tenant: &str, name: &str) -> Result<AuditReport> {
-        let view = self.book.lock().space_view(tenant, name)?;
+        let view = self.grant_table.lock().space_view(tenant, name)?;
         let mut report = AuditReport::default();
         for part in view.parts {
             let (number, bytes) = (part.number, ByteSize(part.bytes));
@@ -156,7 +161,7 @@ impl Inner {
                 Err(error) => vec![error.to_string()],
             };
             let is_kept = || {
-                self.book
+                self.grant_table
                     .lock()
                     .grant(grant)
                     .is_ok_and(|grant| grant.phase == Phase::Kept)

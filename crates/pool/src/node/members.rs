@@ -25,8 +25,8 @@
 use super::Inner;
 use super::parts::Kept;
 use super::rings::RingPlace;
-use crate::book::SpaceId;
-use crate::door::Place;
+use crate::acceptor::Place;
+use crate::grant_table::SpaceId;
 use crate::host::Process;
 use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome, RingSeat};
 use crate::space::{Keeper, SessionId};
@@ -45,13 +45,13 @@ pub(super) const STRANGERS_MAX: u32 = 100;
 const SESSIONS_MAX: usize = 1 << 15;
 /// Bytes of a member's name that are kept.
 const NAME_MAX: usize = 128;
-const HELLO_PATIENCE: Nanos = Nanos::from_secs(5);
+const HELLO_TIMEOUT: Nanos = Nanos::from_secs(5);
 /// Between two looks whether the node is to stop.
 const TURN: Nanos = Nanos::from_millis(100);
 /// Between two looks for members that are silent or gone.
 const WATCH_TURN: Nanos = Nanos::from_millis(50);
 /// How long ending a member may take, before others are looked after.
-const END_PATIENCE: Nanos = Nanos::from_secs(1);
+const END_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Different things that are said of what failed.
 const COMPLAINTS_MAX: usize = 1000;
 /// Before what failed is tried again.
@@ -116,7 +116,7 @@ impl Inner {
         let inner = Arc::clone(self);
         // Whoever speaks nonsense, or ends, is told so by the end of the connection.
         let serve = move |connection: &Arc<dyn Connection>, place: &Place| _ = inner.serve_member(connection, place);
-        self.door.accept(listener, || self.is_stopping(), serve);
+        self.acceptor.accept(listener, || self.is_stopping(), serve);
     }
 
     pub(super) fn close_connections(&self) {
@@ -124,7 +124,7 @@ impl Inner {
     }
 
     fn serve_member(&self, connection: &Arc<dyn Connection>, place: &Place) -> Result<()> {
-        let hello: MemberHello = wire::receive(&**connection, HELLO_PATIENCE)?;
+        let hello: MemberHello = wire::receive(&**connection, HELLO_TIMEOUT)?;
         let admitted = self.admit_member(&hello, connection, place);
         let welcome = admitted.as_ref().map(|turn| MemberWelcome {
             lease: self.lease().raw(),
@@ -441,11 +441,11 @@ impl Inner {
         while !self.is_stopping() {
             self.timed(Nanos::ZERO, || rt::sleep(WATCH_TURN));
             for (id, why) in self.lapsed() {
-                let fenced = self.timed(END_PATIENCE, || self.fence(id, why));
+                let fenced = self.timed(END_TIMEOUT, || self.fence(id, why));
                 fenced.unwrap_or_else(|error| complain(error, &mut said));
             }
             for kept in self.parts.all() {
-                let ended = self.timed(END_PATIENCE, || self.end_former(&kept));
+                let ended = self.timed(END_TIMEOUT, || self.end_former(&kept));
                 ended.unwrap_or_else(|error| complain(error, &mut said));
             }
             if rt::now().since(opened) > AGAIN {
@@ -518,7 +518,7 @@ impl Inner {
                 .map(|kept| kept.path.clone())
                 .collect();
             let was_there = self.host.is_there(process);
-            self.host.end_process(process, &files, END_PATIENCE)?;
+            self.host.end_process(process, &files, END_TIMEOUT)?;
             if !self.host.is_there(process) {
                 let parts = self.parts.of_space(space);
                 parts
@@ -590,7 +590,7 @@ impl Inner {
             let of_space = members.values().filter(|member| member.space == space);
             of_space.filter_map(|member| member.process).collect()
         };
-        self.host.end_others(&kept.path, &processes, END_PATIENCE)?;
+        self.host.end_others(&kept.path, &processes, END_TIMEOUT)?;
         kept.give_up(|mark| processes.iter().all(|process| process.mark() != mark));
         // Whoever is no member has to wait meanwhile, so that none of these comes to be somebody's.
         for session in self.nobodys(space, part, former.sessions) {

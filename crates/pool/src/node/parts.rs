@@ -10,9 +10,9 @@
 
 use super::rings::{self, PartRing, Rings};
 use super::{grant_path, sync_directory};
-use crate::book::{GrantId, SpaceId};
+use crate::grant_table::{GrantId, SpaceId};
 use crate::key::Key;
-use crate::space::{Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Part, PartOptions, Peer, SessionId, Way};
+use crate::space::{Channel, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Part, PartOptions, Peer, SessionId};
 use crate::wire::{PartOrder, PartView};
 use cenote_base::crc::crc32c;
 use cenote_base::rt::{self, Mutex, Nanos, fs};
@@ -97,17 +97,17 @@ impl Hosting {
     fn peer(&self, host: &Host, order: &PartOrder, part: &PartView) -> Option<Peer> {
         let known = host.peer(part.number).filter(|peer| peer.pod == part.pod);
         let Some(calls) = &part.calls else { return known };
-        known.filter(|peer| peer.way.peer() == *calls).or_else(|| {
+        known.filter(|peer| peer.channel.peer() == *calls).or_else(|| {
             let hello = Hello {
                 space: order.space.0,
                 part: part.number,
                 key: order.key.number(),
                 pod: self.options.pod.clone(),
             };
-            let way = Way::new(Arc::clone(&self.callers), calls.clone(), hello);
+            let channel = Channel::new(Arc::clone(&self.callers), calls.clone(), hello);
             Some(Peer {
                 pod: part.pod.clone(),
-                way: Arc::new(way),
+                channel: Arc::new(channel),
             })
         })
     }
@@ -527,7 +527,7 @@ pub(super) fn remove_file(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::book::{EXTENT, NodeId};
+    use crate::grant_table::{EXTENT, NodeId};
     use cenote_fabric::rdma::loopback::Nodes;
 
     const LEASE: Nanos = Nanos::from_secs(10);
@@ -574,18 +574,18 @@ mod tests {
         kept.host.as_ref().expect("it is hosted").peer(number)
     }
 
-    /// A part that could not be opened when the manager told where the others are never heard of them: nothing of it moved, and its guests could ask nobody.
+    /// A part that could not be opened when the manager told where the others are never heard of them: nothing of it moved, and its migrated extents could ask nobody.
     #[test]
     fn a_part_that_is_opened_late_knows_the_others() {
         let directory = tempfile::tempdir().expect("a directory");
         let parts = parts(directory.path());
         parts.set_peers(SPACE, &[view(1, Some("a")), view(2, Some("b"))], &[]);
         parts.keep(&order(), LEASE).expect("kept");
-        assert_eq!(peer(&parts, 2).expect("it was told").way.peer(), "b");
+        assert_eq!(peer(&parts, 2).expect("it was told").channel.peer(), "b");
         assert!(peer(&parts, 1).is_none(), "that is itself");
     }
 
-    /// A part whose node was never heard of was taken for none: of guests whose home is gone for good it was not asked.
+    /// A part whose node was never heard of was taken for none: of migrated extents whose home is gone for good it was not asked.
     #[test]
     fn a_part_that_nobody_knows_the_way_to_is_one() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -612,7 +612,7 @@ mod tests {
         // Its node is away for a while.
         parts.set_peers(SPACE, &[view(1, None), view(2, None)], &[]);
         let after = peer(&parts, 2).expect("it is a part still");
-        assert!(Arc::ptr_eq(&before.way, &after.way), "calls under way go on");
+        assert!(Arc::ptr_eq(&before.channel, &after.channel), "calls under way go on");
         assert!(peer(&parts, 3).is_none());
         let is_gone = |part| {
             let kept = parts.part(SPACE, 1).expect("it is open");
@@ -621,6 +621,6 @@ mod tests {
         assert!(!is_gone(3), "nobody says so");
         parts.set_peers(SPACE, &[view(1, None), view(2, Some("d"))], &[3]);
         assert!(is_gone(3) && !is_gone(2));
-        assert_eq!(peer(&parts, 2).expect("it was told").way.peer(), "d");
+        assert_eq!(peer(&parts, 2).expect("it was told").channel.peer(), "d");
     }
 }

@@ -21,7 +21,7 @@
 
 use super::parts::Kept;
 use crate::relay::{self, Forward};
-use crate::space::{Forwarded, RelayLine, Relayed, Way, is_hello, is_users_request, relayed_hello};
+use crate::space::{Channel, Forwarded, RelayLine, Relayed, is_hello, is_users_request, relayed_hello};
 use cenote_base::Error;
 use cenote_base::rt::{self, Condvar, Mutex, MutexGuard, Nanos, Spin};
 use cenote_fabric::rdma::call::{Answer, CallerId};
@@ -37,13 +37,13 @@ const NAP_MAX: Nanos = Nanos::from_millis(1);
 /// Bytes of a seat's requests for one part that wait.
 const BYTES_MAX: usize = 4 << 20;
 /// How long the way to a part may be unknown.
-const KNOWN_PATIENCE: Nanos = Nanos::from_secs(1);
+const KNOWN_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Threads for parts that this node has not heard of: the manager may be about to tell.
 const UNKNOWN_MAX: usize = 2;
 /// How long a request may wait.
 const WAIT_MAX: Nanos = Nanos::from_secs(5);
 /// How long threads are waited for in the end: longer than a connection and a call may take.
-const CLOSE_PATIENCE: Nanos = Nanos::from_secs(20);
+const CLOSE_TIMEOUT: Nanos = Nanos::from_secs(20);
 /// A forwarder that has nothing to do for so long ends.
 const IDLE: Nanos = Nanos::from_secs(2);
 
@@ -97,7 +97,7 @@ impl Request {
 }
 
 /// A request that was posted.
-struct Flying {
+struct RequestInFlight {
     caller: CallerId,
     under_way: Relayed,
     answer: Answer,
@@ -105,9 +105,9 @@ struct Flying {
 }
 
 /// The way to a part, if the manager has told of it.
-fn way(kept: &Weak<Kept>, part: u8) -> Option<Arc<Way>> {
+fn channel(kept: &Weak<Kept>, part: u8) -> Option<Arc<Channel>> {
     let kept = kept.upgrade()?;
-    Some(kept.host.as_ref()?.peer(part)?.way)
+    Some(kept.host.as_ref()?.peer(part)?.channel)
 }
 
 impl Relay {
@@ -168,7 +168,7 @@ impl Relay {
     pub(super) fn close(&self) {
         let forwarders: Vec<_> = self.forwarders.lock().values().cloned().collect();
         forwarders.iter().for_each(|forwarder| forwarder.close());
-        let until = rt::now() + CLOSE_PATIENCE;
+        let until = rt::now() + CLOSE_TIMEOUT;
         while forwarders.iter().any(|forwarder| forwarder.state.lock().runs) && rt::now() < until {
             rt::sleep(NAP_MAX);
         }
@@ -308,7 +308,7 @@ impl Forwarder {
     // ---- its thread ----
 
     fn run(&self, kept: &Weak<Kept>, part: u8) {
-        let mut flying: Vec<Flying> = Vec::new();
+        let mut flying: Vec<RequestInFlight> = Vec::new();
         let (mut since, mut nap, mut spin) = (rt::now(), NAP_MIN, Spin::new());
         while self.goes_on(flying.is_empty()) {
             let mut has_done = self.post_next(kept, part, &mut flying);
@@ -335,19 +335,19 @@ impl Forwarder {
     }
 
     /// Answers who says hello, and posts the next request, if there is a way to go. Whether there was something to do.
-    fn post_next(&self, kept: &Weak<Kept>, part: u8, flying: &mut Vec<Flying>) -> bool {
+    fn post_next(&self, kept: &Weak<Kept>, part: u8, flying: &mut Vec<RequestInFlight>) -> bool {
         let Some(came) = self.state.lock().oldest() else {
             return false;
         };
-        let Some(way) = way(kept, part) else {
+        let Some(channel) = channel(kept, part) else {
             // The manager may be about to tell.
-            let is_known_late = rt::now().since(came) > KNOWN_PATIENCE;
+            let is_known_late = rt::now().since(came) > KNOWN_TIMEOUT;
             if is_known_late {
                 self.fail_waiting(&no_way(part));
             }
             return is_known_late;
         };
-        let line = match RelayLine::to(&way) {
+        let line = match RelayLine::to(&channel) {
             Ok(line) => line,
             Err(error) => {
                 self.fail_waiting(&error);
@@ -370,7 +370,7 @@ impl Forwarder {
         has_done
     }
 
-    fn post(&self, line: RelayLine, request: Request, flying: &mut Vec<Flying>) {
+    fn post(&self, line: RelayLine, request: Request, flying: &mut Vec<RequestInFlight>) {
         let Request {
             caller,
             forwarded,
@@ -379,7 +379,7 @@ impl Forwarder {
             ..
         } = request;
         match line.post(forwarded) {
-            Ok(under_way) => flying.push(Flying {
+            Ok(under_way) => flying.push(RequestInFlight {
                 caller,
                 under_way,
                 answer,
@@ -409,7 +409,7 @@ impl Forwarder {
     }
 
     /// Passes on the answers that are there; whether there were any.
-    fn answer(&self, flying: &mut Vec<Flying>) -> bool {
+    fn answer(&self, flying: &mut Vec<RequestInFlight>) -> bool {
         let before = flying.len();
         let mut at = 0;
         while at < flying.len() {
@@ -417,7 +417,7 @@ impl Forwarder {
                 at += 1;
                 continue;
             }
-            let Flying {
+            let RequestInFlight {
                 caller,
                 under_way,
                 answer,

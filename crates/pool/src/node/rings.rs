@@ -9,7 +9,7 @@
 use super::Inner;
 use super::parts::Kept;
 use super::relay::Relay;
-use crate::book::GrantId;
+use crate::grant_table::GrantId;
 use crate::host::{Host, Process};
 use crate::member::{MemberId, MemberReply, MemberRequest, RingSeat};
 use crate::relay::{self, Forward};

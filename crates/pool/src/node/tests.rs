@@ -1,7 +1,7 @@
 //! A memory node on a machine that this test plays.
 
 use super::*;
-use crate::book::SpaceId;
+use crate::grant_table::SpaceId;
 use crate::host::Process;
 use crate::key::Key;
 use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome};
@@ -14,7 +14,7 @@ use cenote_fabric::rdma::call::{Answer, Call, Called, Caller, CallerId, Serve};
 use cenote_fabric::rdma::loopback::Nodes;
 use cenote_fabric::ring::{User, UserOptions};
 
-const PATIENCE: Nanos = Nanos::from_secs(60);
+const TIMEOUT: Nanos = Nanos::from_secs(60);
 /// So long that none lapses here.
 const LONG: Nanos = Nanos::from_secs(1000);
 const GRANT: GrantId = GrantId(3);
@@ -117,7 +117,7 @@ fn hello_of(node: &MemoryNode, member: u128, machine: u64) -> Welcomed {
 }
 
 fn hello_with(node: &MemoryNode, member: u128, machine: u64, ring: bool) -> Welcomed {
-    let connection = Tcp.connect(node.address(), PATIENCE).expect("connected");
+    let connection = Tcp.connect(node.address(), TIMEOUT).expect("connected");
     let hello = MemberHello {
         version: VERSION,
         space: SpaceId(9),
@@ -130,14 +130,14 @@ fn hello_with(node: &MemoryNode, member: u128, machine: u64, ring: bool) -> Welc
         sessions: Vec::new(),
         ring,
     };
-    let welcome = wire::call(&*connection, &hello, PATIENCE).expect("an answer");
+    let welcome = wire::call(&*connection, &hello, TIMEOUT).expect("an answer");
     (connection, welcome)
 }
 
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = rt::now();
     while !is_so() {
-        assert!(rt::now().since(began) < PATIENCE, "{what}");
+        assert!(rt::now().since(began) < TIMEOUT, "{what}");
         rt::sleep(Nanos::from_millis(5));
     }
 }
@@ -292,7 +292,7 @@ fn ask_ring(ring: &dyn Caller, request: &MemberRequest) -> Result<MemberReply> {
 }
 
 fn begin(connection: &dyn Connection) -> SessionId {
-    let begun: MemberReply = wire::call(connection, &MemberRequest::Begin { part: 1 }, PATIENCE).expect("an answer");
+    let begun: MemberReply = wire::call(connection, &MemberRequest::Begin { part: 1 }, TIMEOUT).expect("an answer");
     match begun {
         MemberReply::Begun(session) => session,
         other => panic!("{other:?}"),
@@ -371,8 +371,8 @@ fn who_is_fenced_is_heard_over_no_ring() {
 
 /// A node comes to a manager.
 fn come(manager: &dyn Listener) -> Arc<dyn Connection> {
-    let connection = manager.accept(PATIENCE).expect("no error").expect("the node comes");
-    let _: Hello = wire::receive(&*connection, PATIENCE).expect("a hello");
+    let connection = manager.accept(TIMEOUT).expect("no error").expect("the node comes");
+    let _: Hello = wire::receive(&*connection, TIMEOUT).expect("a hello");
     connection
 }
 
@@ -385,7 +385,7 @@ fn welcome(connection: &dyn Connection, term: u64) {
 }
 
 fn is_joined(connection: &dyn Connection) -> bool {
-    matches!(wire::receive(connection, PATIENCE), Ok(OrderReply::Done))
+    matches!(wire::receive(connection, TIMEOUT), Ok(OrderReply::Done))
 }
 
 /// A manager was stopped and another led, which could give this node no orders until it had given the first one up: 10 s, in which nothing could be granted here.
@@ -409,9 +409,9 @@ fn a_manager_of_a_later_term_is_heard_while_the_former_one_is_silent() {
     // It is silent. Of another one that is not later nothing is heard, and it goes on as before.
     let stale = come(&*second);
     welcome(&*stale, 1);
-    assert!(wire::receive::<OrderReply>(&*stale, PATIENCE).is_err(), "it is closed");
+    assert!(wire::receive::<OrderReply>(&*stale, TIMEOUT).is_err(), "it is closed");
     let later = loop {
-        let reply: OrderReply = wire::call(&*former, &Order::Ping, PATIENCE).expect("the former one is obeyed");
+        let reply: OrderReply = wire::call(&*former, &Order::Ping, TIMEOUT).expect("the former one is obeyed");
         assert_eq!(reply, OrderReply::Done);
         let later = come(&*second);
         let word = former.receive(Nanos::from_millis(1));
@@ -425,8 +425,8 @@ fn a_manager_of_a_later_term_is_heard_while_the_former_one_is_silent() {
             break later;
         }
     };
-    assert!(former.receive(PATIENCE).is_err(), "and is closed now");
-    let reply: OrderReply = wire::call(&*later, &Order::Ping, PATIENCE).expect("an answer");
+    assert!(former.receive(TIMEOUT).is_err(), "and is closed now");
+    let reply: OrderReply = wire::call(&*later, &Order::Ping, TIMEOUT).expect("an answer");
     assert_eq!(reply, OrderReply::Done);
     drop(node);
 }
@@ -612,7 +612,7 @@ fn what_waits_for_a_way_is_refused_when_its_member_ends() {
     let (node, other) = with_another(directory.path());
     other.1.store(true, Ordering::Release);
     let ((_ended, ring), (_goes_on, others)) = (seated(&node, 5), seated(&node, 6));
-    let called = ring.post(vec![Call::new(far_request(ACCESSES)).within(PATIENCE)]);
+    let called = ring.post(vec![Call::new(far_request(ACCESSES)).within(TIMEOUT)]);
     until("it is asked who comes", || other.0.lock().len() == 1);
     node.inner
         .check_quiet(MemberId(5), "one")
@@ -641,7 +641,7 @@ fn what_a_fenced_member_has_asked_for_is_over_before_its_sessions_are() {
     let (connection, ring) = seated(&node, 5);
     let session = begin(&*connection);
     let kept = node.inner.parts.all().pop().expect("a part");
-    let called = ring.post(vec![Call::new(far_request(ACCESSES)).within(PATIENCE)]);
+    let called = ring.post(vec![Call::new(far_request(ACCESSES)).within(TIMEOUT)]);
     until("it is there", || other.0.lock().len() == 1);
     node.inner.lease.store(1, Ordering::Release);
     until("it is being fenced", || node.inner.fenced.lock().contains(MemberId(5)));

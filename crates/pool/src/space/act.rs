@@ -1,6 +1,6 @@
 //! What is done to an object, wherever it lies: the way that is taken when the quick one ([`super::access`]) is none.
 //!
-//! An extent lies in its own slot, in another slot as a *guest*, or *away*, in another part. Each attempt looks at one part and ends in an [`Outcome`]; an extent that is frozen is about
+//! An extent lies in its own slot, in another slot as a *migrated extent*, or *away*, in another part. Each attempt looks at one part and ends in an [`Outcome`]; an extent that is frozen is about
 //! to be somewhere else, or here again, so the next attempt comes a little later. If a check fails, what is wrong is found out here, at leisure.
 
 use super::GlobalAddress;
@@ -9,7 +9,7 @@ use super::class::{Class, live_bit};
 use super::layout::run_slots;
 use super::part::Part;
 use super::slot::{Slot, Use};
-use crate::book::EXTENT;
+use crate::grant_table::EXTENT;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::seam::{Points, Seam};
@@ -220,21 +220,24 @@ impl Part {
     pub(super) fn act(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
         self.inside_at_last(|| match self.own(address)? {
             Found::Object(object) => self.act_on(address, object, act),
-            Found::No(Outcome::Away(part)) if part == self.number() => self.act_on_guest(address, act),
+            Found::No(Outcome::Away(part)) if part == self.number() => self.act_on_migrated(address, act),
             Found::No(outcome) => Ok(outcome),
         })
     }
 
     /// Does it to an object of another part that lies in this one.
     pub(super) fn act_as_host(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
-        if self.moving().is_none_or(|moving| moving.guests.is_empty(Points)) {
+        if self
+            .moving()
+            .is_none_or(|moving| moving.migrated_extents.is_empty(Points))
+        {
             return Ok(Outcome::NotHere);
         }
-        self.inside_at_last(|| self.act_on_guest(address, act))
+        self.inside_at_last(|| self.act_on_migrated(address, act))
     }
 
-    fn act_on_guest(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
-        match self.as_guest(Points, address)? {
+    fn act_on_migrated(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
+        match self.as_migrated(Points, address)? {
             Found::Object(object) => self.act_on(address, object, act),
             Found::No(outcome) => Ok(outcome),
         }
@@ -331,15 +334,17 @@ impl Part {
         }
     }
 
-    pub(super) fn as_guest<S: Seam>(&self, seam: S, address: GlobalAddress) -> Result<Found> {
+    pub(super) fn as_migrated<S: Seam>(&self, seam: S, address: GlobalAddress) -> Result<Found> {
         let extent = address.extent();
-        let slot = self.moving().and_then(|moving| moving.guests.find(seam, extent));
-        let is_its = |slot: &u32| self.guest(*slot).load_by(seam, Ordering::Acquire) == extent.raw();
+        let slot = self
+            .moving()
+            .and_then(|moving| moving.migrated_extents.find(seam, extent));
+        let is_its = |slot: &u32| self.migrated(*slot).load_by(seam, Ordering::Acquire) == extent.raw();
         let Some(slot) = slot.filter(|slot| *slot < self.slots()).filter(is_its) else {
             return Ok(Found::No(Outcome::NotHere));
         };
-        let state = self.guest_state(slot).load_by(seam, Ordering::Acquire);
-        // If it was frozen when we came inside, it may have been let go since, and the state be another guest's: that says whose it is before its state is set.
+        let state = self.migrated_state(slot).load_by(seam, Ordering::Acquire);
+        // If it was frozen when we came inside, it may have been let go since, and the state be another migrated extent's: that says whose it is before its state is set.
         if !is_its(&slot) {
             return Ok(Found::No(Outcome::NotHere));
         }
@@ -351,7 +356,7 @@ impl Part {
             Some(Slot { used: Use::Frozen, .. }) => self.frozen(address, slot),
             _ if state == 0 => Ok(Found::No(Outcome::NotHere)),
             _ => Err(Error::Corrupt(format!(
-                "{}: state of the guest in slot {slot}: {state:#018x}",
+                "{}: state of the migrated extent in slot {slot}: {state:#018x}",
                 self.name()
             ))),
         }

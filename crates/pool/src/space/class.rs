@@ -4,7 +4,7 @@
 //! object an offset lies in is asked on each access; it takes a multiplication, whose exactness a test shows for each class and offset.
 
 use super::address::OFFSET_BITS;
-use crate::book::EXTENT;
+use crate::grant_table::EXTENT;
 use serde::{Deserialize, Serialize};
 
 /// What sizes are multiples of, in bytes: a cache line.

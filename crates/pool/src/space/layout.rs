@@ -3,16 +3,16 @@
 //! ```text
 //!  0        region header (fabric); its geometry names this layout and its version, its identity space, part and tenant
 //!  4096     keeper's page     0 u64 made: all below is in order     8 u64 the next session's number
-//!                            16 u64 root: the address that what lies here is found by     24 u64 guests that lie here
+//!                            16 u64 root: the address that what lies here is found by     24 u64 migrated extents that lie here
 //!  8192     descriptors, 64 B a slot
 //!              0 u64 state: generation 18 | code 8: free, retired, a run's head or tail, a class | lifetime 1 | zero 20 | distance to the head 17
 //!              8 u64 bytes of the run (in its first slot)
 //!             16 u64 owner: the session that allocates in it, 0: nobody
-//!             24 u64 place of what is away: part 8 | slot 32       32 u64 guest: the address of the extent that lies in the slot's memory, 0: its own or nothing
-//!             40 u64 the guest's state; 0: it has not come yet     48 u64 the state before it was frozen, of what lies here
+//!             24 u64 place of what is away: part 8 | slot 32       32 u64 migrated extent: the address of the extent that lies in the slot's memory, 0: its own or nothing
+//!             40 u64 the migrated extent's state; 0: it has not come yet     48 u64 the state before it was frozen, of what lies here
 //!  threads_at  2048 lines, of a thread each       0 u64 whose     8 u64 odd while it uses the part     (only where extents can move, and the next two)
 //!             16 u64 the count at which its next access is counted     24 u64 1 where its fences are light
-//!  guests_at   32 B a slot, and up to the next power of two: pairs of guest and slot, four a line, a guest in one of two lines
+//!  guests_at   32 B a slot, and up to the next power of two: pairs of migrated extent and slot, four a line, a migrated extent in one of two lines
 //!  heat_at     8 B a slot: reads 32 | writes 32, counted now and then
 //!  maps_at  maps, 5824 B a slot
 //!              0 u64 hint: a bit for each 16 live words, set where there may be room
@@ -33,7 +33,7 @@
 
 use super::address::SLOT_BITS;
 use super::class::{Class, WORDS_MAX};
-use crate::book::EXTENT;
+use crate::grant_table::EXTENT;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use cenote_fabric::{GEOMETRY_WORDS, HEADER_SIZE, Identity, LINE};
@@ -61,7 +61,7 @@ pub(super) const SAVED: u64 = 48;
 pub(super) const GUESTS: u64 = KEEPER_AT + 24;
 /// Threads that can use a part at a time, where extents can move.
 pub(super) const THREADS: usize = 2048;
-/// Guests that a line of their table has.
+/// Migrated extents that a line of their table has.
 pub(super) const GUESTS_A_LINE: usize = 4;
 const WORDS_AT: u64 = LINE as u64;
 const MAP: u64 = (WORDS_AT + 8 * WORDS_MAX as u64).next_multiple_of(LINE as u64);
@@ -92,7 +92,7 @@ impl Layout {
         let sized = |bytes: u64| if movable { bytes } else { 0 };
         let threads_at = DESCRIPTORS_AT + u64::from(slots) * DESCRIPTOR;
         let guests_at = threads_at + sized((THREADS * LINE) as u64);
-        let heat_at = guests_at + sized((guest_lines(slots) * LINE) as u64);
+        let heat_at = guests_at + sized((migrated_lines(slots) * LINE) as u64);
         let maps_at = heat_at + sized(u64::from(slots) * 8).next_multiple_of(LINE as u64);
         let extents_at = (maps_at + u64::from(slots) * MAP).next_multiple_of(EXTENT);
         Self {
@@ -163,8 +163,8 @@ impl Layout {
     }
 }
 
-/// Lines of the guests' table: never more than half full.
-pub(super) fn guest_lines(slots: u32) -> usize {
+/// Lines of the migrated extents' table: never more than half full.
+pub(super) fn migrated_lines(slots: u32) -> usize {
     (slots as usize).next_power_of_two().div_ceil(2).max(2)
 }
 

@@ -1,7 +1,7 @@
 //! The keeper of a part in this process.
 
 use super::audit;
-use super::books::Books;
+use super::extent_table::ExtentTable;
 use super::keeper::{Extent, Keeper, Lifetime, Run, SessionId};
 use super::layout::run_slots;
 use super::part::Part;
@@ -16,9 +16,9 @@ use std::sync::Arc;
 /// The keeper of a part in this process.
 pub struct LocalKeeper {
     pub(super) part: Arc<Part>,
-    pub(super) books: Mutex<Books>,
+    pub(super) extent_table: Mutex<ExtentTable>,
     /// Extents that began to be frozen in this part's memory: counted before they are.
-    pub(super) freezings: AtomicU64,
+    pub(super) migration_epochs: AtomicU64,
 }
 
 impl LocalKeeper {
@@ -31,22 +31,22 @@ impl LocalKeeper {
         if !part.is_kept_here() {
             return Err(Error::Invalid(format!("{} is kept by another process", part.name())));
         }
-        let mut books = Books::empty(&part);
+        let mut extent_table = ExtentTable::empty(&part);
         if let Some(moving) = part.moving() {
-            let lies_there = |guest: GlobalAddress, slot: u32| {
-                slot < part.slots() && part.guest(slot).load(Ordering::Acquire) == guest.raw()
+            let lies_there = |migrated: GlobalAddress, slot: u32| {
+                slot < part.slots() && part.migrated(slot).load(Ordering::Acquire) == migrated.raw()
             };
-            moving.guests.retain(lies_there);
+            moving.migrated_extents.retain(lies_there);
         }
         for slot in 0..part.slots() {
-            books.enter(&part, slot);
+            extent_table.enter(&part, slot);
         }
-        let used = (0..part.slots()).rev().find(|slot| !books.free.contains(*slot));
+        let used = (0..part.slots()).rev().find(|slot| !extent_table.free.contains(*slot));
         part.reserve_below(used.map_or(0, |slot| slot + 1))?;
         Ok(Self {
             part,
-            books: Mutex::new(books),
-            freezings: AtomicU64::new(0),
+            extent_table: Mutex::new(extent_table),
+            migration_epochs: AtomicU64::new(0),
         })
     }
 
@@ -57,7 +57,7 @@ impl LocalKeeper {
 
     /// Sessions that have begun and not ended, those of former keepers included as far as they own something.
     pub fn sessions(&self) -> Vec<SessionId> {
-        self.books.lock().sessions.iter().copied().collect()
+        self.extent_table.lock().sessions.iter().copied().collect()
     }
 
     /// Ends all sessions: none of their processes may be there any more.
@@ -68,8 +68,8 @@ impl LocalKeeper {
         self.sessions().into_iter().try_for_each(|session| self.end(session))
     }
 
-    fn full(&self, books: &Books, wanted: &str) -> Error {
-        let (free, all) = (books.free.len(), self.part.slots());
+    fn full(&self, extent_table: &ExtentTable, wanted: &str) -> Error {
+        let (free, all) = (extent_table.free.len(), self.part.slots());
         let name = self.part.name();
         Error::Full(format!(
             "{name} has no room for {wanted}: {free} of its {all} extents are free"
@@ -79,31 +79,35 @@ impl LocalKeeper {
 
 impl Keeper for LocalKeeper {
     fn begin(&self) -> Result<SessionId> {
-        let mut books = self.books.lock();
-        let id = books.next_session;
-        books.next_session = id
+        let mut extent_table = self.extent_table.lock();
+        let id = extent_table.next_session;
+        extent_table.next_session = id
             .checked_add(1)
             .ok_or_else(|| Error::corrupt(format!("{}: the next session's number", self.part.name())))?;
-        self.part.next_session().store(books.next_session, Ordering::Release);
-        books.sessions.insert(SessionId(id));
+        self.part
+            .next_session()
+            .store(extent_table.next_session, Ordering::Release);
+        extent_table.sessions.insert(SessionId(id));
         Ok(SessionId(id))
     }
 
     fn take(&self, session: SessionId, class: Class, lifetime: Lifetime) -> Result<Extent> {
-        let (part, mut books) = (&*self.part, self.books.lock());
-        books.check(session)?;
+        let (part, mut extent_table) = (&*self.part, self.extent_table.lock());
+        extent_table.check(session)?;
         if lifetime == Lifetime::Space
-            && let Some(extent) = books.adopt(part, session, class)
+            && let Some(extent) = extent_table.adopt(part, session, class)
         {
             return Ok(extent);
         }
-        if books.free.len() <= books.spare {
-            books.sweep(part);
+        if extent_table.free.len() <= extent_table.spare {
+            extent_table.sweep(part);
         }
         let wanted = || format!("objects of {}", ByteSize(class.size()));
-        let (slot, former) = books.pick(part).ok_or_else(|| self.full(&books, &wanted()))?;
+        let (slot, former) = extent_table
+            .pick(part)
+            .ok_or_else(|| self.full(&extent_table, &wanted()))?;
         part.reserve_below(slot + 1)
-            .inspect_err(|_| books.free.add(slot, former))?;
+            .inspect_err(|_| extent_table.free.add(slot, former))?;
         let generation = former + 1;
         part.lay_slab(
             slot,
@@ -118,8 +122,8 @@ impl Keeper for LocalKeeper {
     }
 
     fn give_back(&self, session: SessionId, extents: &[Extent]) -> Result<()> {
-        let (part, mut books) = (&*self.part, self.books.lock());
-        books.check(session)?;
+        let (part, mut extent_table) = (&*self.part, self.extent_table.lock());
+        extent_table.check(session)?;
         for extent in extents {
             let Slot { generation, used } = part.slot(extent.slot)?;
             let is_its =
@@ -133,25 +137,25 @@ impl Keeper for LocalKeeper {
                 )));
             }
             if is_its {
-                books.release(part, extent.slot, generation);
+                extent_table.release(part, extent.slot, generation);
             }
         }
         Ok(())
     }
 
     fn take_run(&self, session: SessionId, bytes: u64, lifetime: Lifetime) -> Result<Run> {
-        let (part, mut books) = (&*self.part, self.books.lock());
-        books.check(session)?;
+        let (part, mut extent_table) = (&*self.part, self.extent_table.lock());
+        extent_table.check(session)?;
         let wanted = || format!("an object of {}", ByteSize(bytes));
-        let slots = run_slots(bytes).ok_or_else(|| self.full(&books, &wanted()))?;
-        let mut picked = books.pick_run(part, slots);
+        let slots = run_slots(bytes).ok_or_else(|| self.full(&extent_table, &wanted()))?;
+        let mut picked = extent_table.pick_run(part, slots);
         if picked.is_none() {
-            books.sweep(part);
-            picked = books.pick_run(part, slots);
+            extent_table.sweep(part);
+            picked = extent_table.pick_run(part, slots);
         }
-        let (first, former) = picked.ok_or_else(|| self.full(&books, &wanted()))?;
+        let (first, former) = picked.ok_or_else(|| self.full(&extent_table, &wanted()))?;
         if let Err(error) = part.reserve_below(first + slots) {
-            (first..first + slots).for_each(|slot| books.free.add(slot, former));
+            (first..first + slots).for_each(|slot| extent_table.free.add(slot, former));
             return Err(error);
         }
         let generation = former + 1;
@@ -173,32 +177,32 @@ impl Keeper for LocalKeeper {
     }
 
     fn free_run(&self, address: GlobalAddress) -> Result<()> {
-        let (part, mut books) = (&*self.part, self.books.lock());
+        let (part, mut extent_table) = (&*self.part, self.extent_table.lock());
         let Slot { generation, used } = part.slot(address.slot())?;
         let is_there = matches!(used, Use::Head(_)) && generation == address.generation() && address.offset() == 0;
         if !is_there || address.part() != part.number() {
             return Err(Error::Invalid(format!("no run begins at {address}")));
         }
-        books.release_run(part, address.slot(), generation);
+        extent_table.release_run(part, address.slot(), generation);
         Ok(())
     }
 
     fn end(&self, session: SessionId) -> Result<()> {
-        let (part, mut books) = (&*self.part, self.books.lock());
-        if books.sessions.remove(&session) {
+        let (part, mut extent_table) = (&*self.part, self.extent_table.lock());
+        if extent_table.sessions.remove(&session) {
             let owned = |slot: &u32| part.owner(*slot).load(Ordering::Acquire) == session.0;
             (0..part.slots())
                 .filter(owned)
-                .for_each(|slot| books.orphan(part, slot));
+                .for_each(|slot| extent_table.orphan(part, slot));
         }
         Ok(())
     }
 
     fn is_alive(&self, session: SessionId) -> Result<bool> {
-        Ok(self.books.lock().sessions.contains(&session))
+        Ok(self.extent_table.lock().sessions.contains(&session))
     }
 
     fn audit(&self) -> Result<Vec<String>> {
-        Ok(audit::audit(&self.part, &self.books.lock()))
+        Ok(audit::audit(&self.part, &self.extent_table.lock()))
     }
 }

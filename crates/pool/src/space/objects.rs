@@ -31,7 +31,7 @@ fn of_part(part: &Part, each: &mut impl FnMut(GlobalAddress, u64)) -> Result<()>
                 let bytes = part.run_bytes(slot).load(Ordering::Acquire);
                 each(GlobalAddress::new(part.number(), slot, 0, found.generation)?, bytes);
             }
-            Use::Away | Use::Lent | Use::Retired => of_guest(part, slot, each)?,
+            Use::Away | Use::Lent | Use::Retired => of_migrated(part, slot, each)?,
             Use::Free | Use::Tail(_) | Use::Frozen => {}
         }
     }
@@ -39,15 +39,17 @@ fn of_part(part: &Part, each: &mut impl FnMut(GlobalAddress, u64)) -> Result<()>
 }
 
 /// What lies in the memory of a slot that is not its own extent's: if it is in use here, and not on its way.
-fn of_guest(part: &Part, slot: u32, each: &mut impl FnMut(GlobalAddress, u64)) -> Result<()> {
-    let guest = GlobalAddress::from_raw(part.guest(slot).load(Ordering::Acquire));
-    let state = Slot::decode(part.guest_state(slot).load(Ordering::Acquire));
-    let found = part.moving().and_then(|moving| moving.guests.find(Points, guest));
-    match state.filter(|state| state.generation == guest.generation() && found == Some(slot)) {
+fn of_migrated(part: &Part, slot: u32, each: &mut impl FnMut(GlobalAddress, u64)) -> Result<()> {
+    let migrated = GlobalAddress::from_raw(part.migrated(slot).load(Ordering::Acquire));
+    let state = Slot::decode(part.migrated_state(slot).load(Ordering::Acquire));
+    let found = part
+        .moving()
+        .and_then(|moving| moving.migrated_extents.find(Points, migrated));
+    match state.filter(|state| state.generation == migrated.generation() && found == Some(slot)) {
         Some(Slot {
             used: Use::Slab(class, _),
             ..
-        }) => of_slab(part, slot, guest, class, each),
+        }) => of_slab(part, slot, migrated, class, each),
         _ => Ok(()),
     }
 }

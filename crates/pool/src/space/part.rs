@@ -1,14 +1,14 @@
 //! A part, mapped: the only ways to reach what lies in it.
 
 use super::class::WORDS_MAX;
-use super::guests::Guests;
 use super::layout::{
     BYTES, DESCRIPTOR, DESCRIPTORS_AT, GUEST, GUEST_STATE, KEEPER_AT, Layout, MADE, MAP_WORDS, NEXT_SESSION, OWNER,
     PLACE, ROOT, SAVED, STATE,
 };
+use super::migrated_extents::MigratedExtents;
 use super::presence::{KEEPER, MARK, Presence};
 use super::slot::Slot;
-use crate::book::EXTENT;
+use crate::grant_table::EXTENT;
 use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
@@ -65,7 +65,7 @@ pub struct Part {
 /// What a part has where extents can move.
 pub(super) struct Moving {
     pub(super) presence: Presence,
-    pub(super) guests: Guests,
+    pub(super) migrated_extents: MigratedExtents,
     /// Reads and writes of each slot's memory, counted now and then.
     pub(super) heat: Words<8>,
 }
@@ -145,7 +145,7 @@ impl Part {
             maps: Words::new(Arc::clone(&region), layout.maps_at, slots * MAP_WORDS),
             moving: layout.movable.then(|| Moving {
                 presence: Presence::new(&region, layout.threads_at, mark),
-                guests: Guests::new(&region, layout),
+                migrated_extents: MigratedExtents::new(&region, layout),
                 heat: Words::new(Arc::clone(&region), layout.heat_at, slots),
             }),
             region,
@@ -235,12 +235,12 @@ impl Part {
     }
 
     /// The address of the extent of another slot that lies in a slot's memory; 0: none.
-    pub(super) fn guest(&self, slot: u32) -> &HostAtomicU64 {
+    pub(super) fn migrated(&self, slot: u32) -> &HostAtomicU64 {
         self.descriptor(slot, GUEST)
     }
 
     /// The state word of that extent; 0 while it has not come yet.
-    pub(super) fn guest_state(&self, slot: u32) -> &HostAtomicU64 {
+    pub(super) fn migrated_state(&self, slot: u32) -> &HostAtomicU64 {
         self.descriptor(slot, GUEST_STATE)
     }
 

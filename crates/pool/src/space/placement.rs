@@ -15,24 +15,24 @@ pub struct Placement {
     /// Its own that lie elsewhere: in which part, in which slot.
     pub away: BTreeMap<GlobalAddress, (u8, u32)>,
     /// Those of other slots that lie in its memory: in which slot, and whether they are used there. (If not, they are about to come or to go.)
-    pub guests: BTreeMap<GlobalAddress, (u32, bool)>,
+    pub migrated_extents: BTreeMap<GlobalAddress, (u32, bool)>,
     /// Its own that lie in their slots and are about to go.
     pub frozen: Vec<GlobalAddress>,
-    /// Objects in its memory, those of guests included.
+    /// Objects in its memory, those of migrated extents included.
     pub objects: u64,
 }
 
 impl LocalKeeper {
     /// Where extents lie, as this part's keeper knows it.
     pub fn placement(&self) -> Placement {
-        let (part, books) = (&*self.part, self.books.lock());
+        let (part, extent_table) = (&*self.part, self.extent_table.lock());
         let mut placement = Placement::default();
         for slot in 0..part.slots() {
-            let guest = GlobalAddress::from_raw(part.guest(slot).load(Ordering::Acquire));
-            if !guest.is_null() {
-                let is_used = !books.unsettled.contains_key(&slot);
-                placement.guests.insert(guest, (slot, is_used));
-                let state = Slot::decode(part.guest_state(slot).load(Ordering::Acquire));
+            let migrated = GlobalAddress::from_raw(part.migrated(slot).load(Ordering::Acquire));
+            if !migrated.is_null() {
+                let is_used = !extent_table.unsettled.contains_key(&slot);
+                placement.migrated_extents.insert(migrated, (slot, is_used));
+                let state = Slot::decode(part.migrated_state(slot).load(Ordering::Acquire));
                 if let Some(Use::Slab(class, _)) = state.map(|found| found.used) {
                     placement.objects += stats::objects(part, slot, class);
                 }
@@ -61,19 +61,21 @@ pub fn audit_placements(parts: &BTreeMap<u8, Placement>) -> Vec<String> {
         problems.extend(frozen.map(|extent| format!("part {number}: {extent} is frozen, and does not move")));
         for (extent, (at, slot)) in &part.away {
             let Some(there) = parts.get(at) else { continue };
-            let found = there.guests.get(extent);
+            let found = there.migrated_extents.get(extent);
             if found != Some(&(*slot, true)) {
                 problems.push(format!(
                     "part {number}: {extent} lies in slot {slot} of part {at}, which has {found:?}"
                 ));
             }
         }
-        for (guest, (slot, _)) in &part.guests {
-            let Some(home) = parts.get(&guest.part()) else { continue };
-            let said = home.away.get(guest);
+        for (migrated, (slot, _)) in &part.migrated_extents {
+            let Some(home) = parts.get(&migrated.part()) else {
+                continue;
+            };
+            let said = home.away.get(migrated);
             if said != Some(&(*number, *slot)) {
                 problems.push(format!(
-                    "part {number}: {guest} lies in slot {slot}, and its home says {said:?}"
+                    "part {number}: {migrated} lies in slot {slot}, and its home says {said:?}"
                 ));
             }
         }
@@ -93,14 +95,19 @@ mod tests {
     fn home_and_host_have_to_agree() {
         let mut parts = BTreeMap::from([(1, Placement::default()), (2, Placement::default())]);
         let away = |parts: &mut BTreeMap<u8, Placement>| parts.entry(1).or_default().away.insert(extent(3), (2, 7));
-        let guest =
-            |parts: &mut BTreeMap<u8, Placement>, used| parts.entry(2).or_default().guests.insert(extent(3), (7, used));
+        let migrated = |parts: &mut BTreeMap<u8, Placement>, used| {
+            parts
+                .entry(2)
+                .or_default()
+                .migrated_extents
+                .insert(extent(3), (7, used))
+        };
         assert!(audit_placements(&parts).is_empty());
         away(&mut parts);
         assert_eq!(audit_placements(&parts).len(), 1, "nobody has it");
-        guest(&mut parts, false);
+        migrated(&mut parts, false);
         assert_eq!(audit_placements(&parts).len(), 1, "it has not settled");
-        guest(&mut parts, true);
+        migrated(&mut parts, true);
         assert!(audit_placements(&parts).is_empty());
         parts.entry(1).or_default().away.clear();
         assert_eq!(audit_placements(&parts).len(), 1, "two have it");

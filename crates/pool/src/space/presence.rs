@@ -102,11 +102,11 @@ impl Presence {
     /// Waits until every thread was seen outside. What was set before, whoever is inside then has seen.
     ///
     /// # Errors
-    /// [`Error::Busy`] if one stays inside for longer than `patience`: its process is stopped, or was killed and not given up yet; [`Error::Invalid`] if the system refuses this process
+    /// [`Error::Busy`] if one stays inside for longer than `timeout`: its process is stopped, or was killed and not given up yet; [`Error::Invalid`] if the system refuses this process
     /// what the fences of others rely on.
-    pub(super) fn quiesce(&self, patience: Nanos) -> Result<()> {
+    pub(super) fn quiesce(&self, timeout: Nanos) -> Result<()> {
         self.check_fence(heavy())?;
-        let until = rt::now().raw().saturating_add(patience.raw());
+        let until = rt::now().raw().saturating_add(timeout.raw());
         for line in 0..THREADS {
             let (owner, count) = (self.owners.get(line), self.counts.get(line));
             let (owner, count) = (owner.expect("a line"), count.expect("a line"));
@@ -197,7 +197,7 @@ impl Drop for Presence {
 mod tests {
     use super::super::{Part, PartOptions};
     use super::*;
-    use crate::book::EXTENT;
+    use crate::grant_table::EXTENT;
 
     fn part() -> Part {
         let options = PartOptions {

@@ -11,11 +11,11 @@ impl LocalKeeper {
     /// # Errors
     /// [`Error::Invalid`] if no session of this number has begun.
     pub fn readmit(&self, session: SessionId) -> Result<()> {
-        let mut books = self.books.lock();
-        if session.0 == 0 || session.0 >= books.next_session {
+        let mut extent_table = self.extent_table.lock();
+        if session.0 == 0 || session.0 >= extent_table.next_session {
             return Err(Error::Invalid(format!("no session {} has begun", session.0)));
         }
-        books.sessions.insert(session);
+        extent_table.sessions.insert(session);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Which part is asked for what lies at an address, and who is asked next.
 //!
-//! The address names the extent's *home*. An extent that was moved here is a guest of a part that this process maps, so those are looked through first; then its home is asked, or the
+//! The address names the extent's *home*. An extent that was moved here is a migrated extent of a part that this process maps, so those are looked through first; then its home is asked, or the
 //! part that last was known to have it. Each answer is the truth or the way to it: *done*, *frozen* (again in a moment), *away* (in that part), *not here* (ask its home).
 
 use super::act::{Act, Outcome};
@@ -14,7 +14,7 @@ use cenote_base::{Error, Result};
 use std::collections::BTreeMap;
 
 /// How long an extent may be frozen, or not to be found, before that is an error.
-const PATIENCE: Nanos = Nanos::from_secs(30);
+const TIMEOUT: Nanos = Nanos::from_secs(30);
 /// Turns without sleeping.
 const TURNS: u32 = 64;
 /// Then the first sleep; each is twice as long as the one before, up to the other. Where an extent's home has to be asked first that takes seconds.
@@ -25,15 +25,15 @@ const REMEMBERED: usize = 4096;
 const PART: u64 = 0xff;
 
 /// Where extents that are away from home last were. A wrong one costs a trip.
-pub(super) struct Whereabouts(Box<[AtomicU64]>);
+pub(super) struct LocationCache(Box<[AtomicU64]>);
 
-impl Default for Whereabouts {
+impl Default for LocationCache {
     fn default() -> Self {
         Self((0..REMEMBERED).map(|_| AtomicU64::new(0)).collect())
     }
 }
 
-impl Whereabouts {
+impl LocationCache {
     fn word(&self, extent: GlobalAddress) -> &AtomicU64 {
         &self.0[(extent.raw().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize]
     }
@@ -67,7 +67,7 @@ impl Turns {
         Self {
             turns: 0,
             sleep: SLEEP_FIRST,
-            until: rt::now() + PATIENCE,
+            until: rt::now() + TIMEOUT,
         }
     }
 
@@ -121,8 +121,8 @@ impl Space {
     /// What an outcome says of where the extent is.
     pub(super) fn learn(&self, address: GlobalAddress, outcome: &Outcome) {
         match outcome {
-            Outcome::Away(part) => self.whereabouts().set(address, *part),
-            Outcome::NotHere => self.whereabouts().set(address, address.part()),
+            Outcome::Away(part) => self.location_cache().set(address, *part),
+            Outcome::NotHere => self.location_cache().set(address, address.part()),
             Outcome::Done(..) | Outcome::Run | Outcome::Frozen => {}
         }
     }
@@ -138,7 +138,7 @@ impl Space {
     pub(super) fn attempt_near(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Near> {
         let Some(part) = self.part_numbered(address.part()) else {
             return Ok(match self.attempt_as_host(address, act)? {
-                Outcome::NotHere => Near::There(self.whereabouts().of(address)),
+                Outcome::NotHere => Near::There(self.location_cache().of(address)),
                 outcome => Near::Here(outcome),
             });
         };
@@ -176,7 +176,7 @@ impl Space {
         let home = address.part();
         let may_be = no.is_of_nobody() && part != home && self.part_numbered(home).is_none();
         if may_be {
-            self.whereabouts().set(address, home);
+            self.location_cache().set(address, home);
         }
         may_be
     }
@@ -230,7 +230,7 @@ impl Space {
             act.check(*address)?;
             match self.attempt_as_host(*address, act)? {
                 Outcome::NotHere => {
-                    let there = by_part.entry(self.whereabouts().of(*address)).or_default();
+                    let there = by_part.entry(self.location_cache().of(*address)).or_default();
                     act.in_pieces(*address, TRANSFER_MAX, there)?;
                 }
                 outcome => _ = self.follow(*address, act, outcome)?,

@@ -6,7 +6,7 @@
 
 use super::access::{Read, Write};
 use super::act::{Act, Outcome};
-use super::far::{Answered, UnderWay};
+use super::far::{Answered, RequestsInFlight};
 use super::route::{Near, Turns, still_away};
 use super::{GlobalAddress, Space};
 use cenote_base::Result;
@@ -15,11 +15,11 @@ use cenote_base::Result;
 pub(super) type Step<'a> = (GlobalAddress, Act<'a>);
 
 /// The beginning of a sequence that is on its way to a far part.
-pub(super) struct SequenceUnderWay {
+pub(super) struct SequenceInFlight {
     part: u8,
     /// How many steps it has.
     pub(super) count: usize,
-    under_way: UnderWay,
+    under_way: RequestsInFlight,
 }
 
 impl Space {
@@ -115,7 +115,7 @@ impl Space {
     fn that_lie_there(&self, steps: &[Step<'_>], part: u8) -> usize {
         let first = steps[0].0.extent();
         let lies_there = |address: GlobalAddress| {
-            address.extent() == first || self.is_far(address) && self.whereabouts().of(address) == part
+            address.extent() == first || self.is_far(address) && self.location_cache().of(address) == part
         };
         steps.iter().take_while(|(address, _)| lies_there(*address)).count()
     }
@@ -136,11 +136,11 @@ impl Space {
     }
 
     /// Begins a sequence, if all of it can be one message to a far part, and waits for nothing. [`Space::end_sequence`] does.
-    pub(super) fn begin_sequence(&self, steps: &[Step<'_>]) -> Result<Option<SequenceUnderWay>> {
+    pub(super) fn begin_sequence(&self, steps: &[Step<'_>]) -> Result<Option<SequenceInFlight>> {
         let Some((first, _)) = steps.first().filter(|(first, _)| self.is_far(*first)) else {
             return Ok(None);
         };
-        let part = self.whereabouts().of(*first);
+        let part = self.location_cache().of(*first);
         let Some(far) = self.far_numbered(part) else {
             return Ok(None);
         };
@@ -148,12 +148,12 @@ impl Space {
             return Ok(None);
         }
         let (count, under_way) = far.begin_in_order(steps)?;
-        Ok(Some(SequenceUnderWay { part, count, under_way }))
+        Ok(Some(SequenceInFlight { part, count, under_way }))
     }
 
     /// Waits for what was begun: how many of its steps are done.
-    pub(super) fn end_sequence(&self, begun: SequenceUnderWay, steps: &mut [Step<'_>]) -> Result<usize> {
-        let SequenceUnderWay { part, count, under_way } = begun;
+    pub(super) fn end_sequence(&self, begun: SequenceInFlight, steps: &mut [Step<'_>]) -> Result<usize> {
+        let SequenceInFlight { part, count, under_way } = begun;
         let steps = &mut steps[..count];
         let outcomes = self.far_part(part, steps[0].0)?.end_in_order(under_way, steps)?;
         Ok(self.take_in(steps, &outcomes, &mut vec![0; count]))

@@ -40,26 +40,26 @@ const SEARCHES: u32 = 64;
 /// Dropping it closes it.
 pub struct Session {
     space: Space,
-    desks: Mutex<Desks>,
+    part_sessions: Mutex<PartSessions>,
     /// The locks of the space that its threads have.
     pub(super) locks: Locks,
 }
 
 /// What a session has in each part, and the part that last had room: it is asked first.
 #[derive(Default)]
-struct Desks {
-    by_part: BTreeMap<u8, Desk>,
+struct PartSessions {
+    by_part: BTreeMap<u8, PartSession>,
     /// Its number in parts that this process does not map.
     far: BTreeMap<u8, SessionId>,
     first: u8,
 }
 
 /// A session in one part.
-pub(super) struct Desk {
+pub(super) struct PartSession {
     part: Arc<Part>,
     keeper: Arc<dyn Keeper>,
     id: SessionId,
-    shelves: BTreeMap<(Class, Lifetime), Shelf>,
+    slab_caches: BTreeMap<(Class, Lifetime), SlabCache>,
     /// The shelf that was last looked at for empty slabs.
     looked_at: Option<(Class, Lifetime)>,
     /// How often there was no room at all.
@@ -68,7 +68,7 @@ pub(super) struct Desk {
 
 /// Slabs of one class and lifetime.
 #[derive(Default)]
-struct Shelf {
+struct SlabCache {
     slabs: Vec<Extent>,
     /// Which of them was last found to have room.
     at: usize,
@@ -90,7 +90,7 @@ impl Session {
     pub(super) fn new(space: Space) -> Self {
         Self {
             space,
-            desks: Mutex::default(),
+            part_sessions: Mutex::default(),
             locks: Locks::default(),
         }
     }
@@ -112,18 +112,18 @@ impl Session {
         if len == 0 {
             return Err(Error::Invalid("an object has one byte at least".into()));
         }
-        let mut desks = self.desks.lock();
+        let mut part_sessions = self.part_sessions.lock();
         let mut tried = None;
-        let first = desks.first;
-        if let Some(desk) = desks.by_part.get_mut(&first) {
-            match desk.alloc(len, lifetime) {
+        let first = part_sessions.first;
+        if let Some(part_session) = part_sessions.by_part.get_mut(&first) {
+            match part_session.alloc(len, lifetime) {
                 Err(error) if has_none(&error) => tried = Some((first, error)),
                 answer => return answer,
             }
         }
-        match self.alloc_elsewhere(&mut desks, len, lifetime, tried) {
+        match self.alloc_elsewhere(&mut part_sessions, len, lifetime, tried) {
             Err(error) if has_none(&error) && self.space.has_grown() => {
-                self.alloc_elsewhere(&mut desks, len, lifetime, None)
+                self.alloc_elsewhere(&mut part_sessions, len, lifetime, None)
             }
             answer => answer,
         }
@@ -132,7 +132,7 @@ impl Session {
     /// In the first part that has room, of those that have not been tried: first those that this process maps. If none has, what is said is that one is away, if one is: it may have room.
     fn alloc_elsewhere(
         &self,
-        desks: &mut Desks,
+        part_sessions: &mut PartSessions,
         len: u64,
         lifetime: Lifetime,
         tried: Option<(u8, Error)>,
@@ -143,16 +143,19 @@ impl Session {
         };
         let near = self.space.attached();
         for attached in near.filter(|attached| Some(attached.number()) != tried) {
-            match desks.of(attached).and_then(|desk| desk.alloc(len, lifetime)) {
+            match part_sessions
+                .of(attached)
+                .and_then(|part_session| part_session.alloc(len, lifetime))
+            {
                 Err(error) if has_none(&error) => why = more_telling(why, error),
                 answer => {
-                    desks.first = attached.number();
+                    part_sessions.first = attached.number();
                     return answer;
                 }
             }
         }
         for attached in self.space.far_attached() {
-            match desks
+            match part_sessions
                 .of_far(attached)
                 .and_then(|id| attached.part.alloc(id, len, lifetime))
             {
@@ -170,9 +173,13 @@ impl Session {
 
     /// Its number in each part where it has begun.
     pub fn ids(&self) -> Vec<(u8, SessionId)> {
-        let desks = self.desks.lock();
-        let near = desks.by_part.iter().map(|(part, desk)| (*part, desk.id));
-        near.chain(desks.far.iter().map(|(part, id)| (*part, *id))).collect()
+        let part_sessions = self.part_sessions.lock();
+        let near = part_sessions
+            .by_part
+            .iter()
+            .map(|(part, part_session)| (*part, part_session.id));
+        near.chain(part_sessions.far.iter().map(|(part, id)| (*part, *id)))
+            .collect()
     }
 
     /// Its number in a part; it begins there now if it had not.
@@ -180,11 +187,11 @@ impl Session {
     /// # Errors
     /// [`Error::Invalid`] if the space has no such part; those of the way to its keeper.
     pub fn begin_in(&self, part: u8) -> Result<SessionId> {
-        let mut desks = self.desks.lock();
+        let mut part_sessions = self.part_sessions.lock();
         if let Some(near) = self.space.attached().find(|attached| attached.number() == part) {
-            return Ok(desks.of(near)?.id);
+            return Ok(part_sessions.of(near)?.id);
         }
-        desks.begin_far(part, self.space.keeper_of(part)?)
+        part_sessions.begin_far(part, self.space.keeper_of(part)?)
     }
 
     /// Ends it: its objects of [`Lifetime::Session`] are freed, its empty slabs go back.
@@ -196,9 +203,15 @@ impl Session {
     }
 
     fn end(&self) -> Result<()> {
-        let desks = core::mem::take(&mut *self.desks.lock());
-        let near = desks.by_part.values().map(|desk| desk.keeper.end(desk.id));
-        let far = desks.far.iter().map(|(part, id)| self.space.keeper_of(*part)?.end(*id));
+        let part_sessions = core::mem::take(&mut *self.part_sessions.lock());
+        let near = part_sessions
+            .by_part
+            .values()
+            .map(|part_session| part_session.keeper.end(part_session.id));
+        let far = part_sessions
+            .far
+            .iter()
+            .map(|(part, id)| self.space.keeper_of(*part)?.end(*id));
         near.chain(far).fold(Ok(()), Result::and)
     }
 }
@@ -219,12 +232,12 @@ impl Drop for Session {
     }
 }
 
-impl Desks {
+impl PartSessions {
     /// The desk in a part; the session begins there now if it had none.
-    fn of(&mut self, attached: &Attached) -> Result<&mut Desk> {
+    fn of(&mut self, attached: &Attached) -> Result<&mut PartSession> {
         match self.by_part.entry(attached.number()) {
             Entry::Occupied(found) => Ok(found.into_mut()),
-            Entry::Vacant(place) => Ok(place.insert(Desk::begin(attached)?)),
+            Entry::Vacant(place) => Ok(place.insert(PartSession::begin(attached)?)),
         }
     }
 
@@ -257,7 +270,7 @@ fn more_telling(one: Error, other: Error) -> Error {
     }
 }
 
-impl Desk {
+impl PartSession {
     fn begin(attached: &Attached) -> Result<Self> {
         let id = attached.keeper.begin()?;
         Ok(Self::of(Arc::clone(&attached.part), Arc::clone(&attached.keeper), id))
@@ -269,7 +282,7 @@ impl Desk {
             part,
             keeper,
             id,
-            shelves: BTreeMap::new(),
+            slab_caches: BTreeMap::new(),
             looked_at: None,
             found_full: 0,
         }
@@ -283,8 +296,8 @@ impl Desk {
     }
 
     fn alloc_in_slab(&mut self, class: Class, lifetime: Lifetime) -> Result<GlobalAddress> {
-        let shelf = self.shelves.entry((class, lifetime)).or_default();
-        match shelf.object((&self.part, self.id), class, LOOKS)? {
+        let slab_cache = self.slab_caches.entry((class, lifetime)).or_default();
+        match slab_cache.object((&self.part, self.id), class, LOOKS)? {
             Some(address) => Ok(address),
             None => self.refill(class, lifetime),
         }
@@ -339,8 +352,8 @@ impl Desk {
 
     /// The keeper has nothing: an object in what the session has, as far as it takes to find one.
     fn make_do(&mut self, class: Class, lifetime: Lifetime, full: Error) -> Result<GlobalAddress> {
-        let shelf = self.shelves.entry((class, lifetime)).or_default();
-        if let Some(found) = shelf.object((&self.part, self.id), class, usize::MAX)? {
+        let slab_cache = self.slab_caches.entry((class, lifetime)).or_default();
+        if let Some(found) = slab_cache.object((&self.part, self.id), class, usize::MAX)? {
             return Ok(found);
         }
         if self.return_all_empty()? {
@@ -348,9 +361,9 @@ impl Desk {
         }
         self.found_full += 1;
         if self.found_full % SEARCHES == 1 {
-            let shelf = self.shelves.entry((class, lifetime)).or_default();
-            shelf.hint_all(&self.part, class);
-            return shelf.object((&self.part, self.id), class, usize::MAX)?.ok_or(full);
+            let slab_cache = self.slab_caches.entry((class, lifetime)).or_default();
+            slab_cache.hint_all(&self.part, class);
+            return slab_cache.object((&self.part, self.id), class, usize::MAX)?.ok_or(full);
         }
         Err(full)
     }
@@ -360,15 +373,15 @@ impl Desk {
         if !self.part.check_slab(slab, class, lifetime)? {
             return Ok(None);
         }
-        let shelf = self.shelves.entry((class, lifetime)).or_default();
-        shelf.add(slab);
-        shelf.object((&self.part, self.id), class, 1)
+        let slab_cache = self.slab_caches.entry((class, lifetime)).or_default();
+        slab_cache.add(slab);
+        slab_cache.object((&self.part, self.id), class, 1)
     }
 
     /// Looks at the slabs of one shelf, another one each time, and gives back those that are empty.
     fn return_some_empty(&mut self) -> Result<()> {
         let after = |key: &(Class, Lifetime)| self.looked_at.is_none_or(|last| *key > last);
-        let next = self.shelves.keys().copied().find(after);
+        let next = self.slab_caches.keys().copied().find(after);
         self.looked_at = next;
         match next {
             Some(key) => self.return_empty(key, LOOKS).map(drop),
@@ -378,7 +391,7 @@ impl Desk {
 
     /// Gives back all slabs that are empty; whether there were any.
     fn return_all_empty(&mut self) -> Result<bool> {
-        let keys: Vec<_> = self.shelves.keys().copied().collect();
+        let keys: Vec<_> = self.slab_caches.keys().copied().collect();
         let mut any = false;
         for key in keys {
             any |= self.return_empty(key, usize::MAX)?;
@@ -387,10 +400,10 @@ impl Desk {
     }
 
     fn return_empty(&mut self, key: (Class, Lifetime), looks: usize) -> Result<bool> {
-        let Some(shelf) = self.shelves.get_mut(&key) else {
+        let Some(slab_cache) = self.slab_caches.get_mut(&key) else {
             return Ok(false);
         };
-        let empty = shelf.take_empty(&self.part, key.0, looks);
+        let empty = slab_cache.take_empty(&self.part, key.0, looks);
         if !empty.is_empty() {
             self.keeper.give_back(self.id, &empty)?;
         }
@@ -398,7 +411,7 @@ impl Desk {
     }
 }
 
-impl Shelf {
+impl SlabCache {
     fn add(&mut self, slab: Extent) {
         // One that is handed out anew is the same slot, not another.
         self.slabs.retain(|known| known.slot != slab.slot);

@@ -26,7 +26,7 @@ impl ClassStats {
     }
 }
 
-/// A part. Its extents are free, slabs, in runs, away, lent (free, with a guest in their memory), retired or broken.
+/// A part. Its extents are free, slabs, in runs, away, lent (free, with a migrated extent in their memory), retired or broken.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PartStats {
     /// Its number.
@@ -44,7 +44,7 @@ pub struct PartStats {
     /// Extents that lie in other parts.
     pub away: u32,
     /// Extents of other slots that lie in this one's memory.
-    pub guests: u32,
+    pub migrated_extents: u32,
     /// Of them, how many are of which part.
     pub guests_of: BTreeMap<u8, u32>,
     /// Extents whose descriptors are broken.
@@ -108,10 +108,10 @@ pub(super) fn of(part: &Part) -> PartStats {
     };
     let mut classes = BTreeMap::new();
     for slot in 0..part.slots() {
-        let guest = GlobalAddress::from_raw(part.guest(slot).load(Ordering::Acquire));
-        if !guest.is_null() {
-            stats.guests += 1;
-            *stats.guests_of.entry(guest.part()).or_default() += 1;
+        let migrated = GlobalAddress::from_raw(part.migrated(slot).load(Ordering::Acquire));
+        if !migrated.is_null() {
+            stats.migrated_extents += 1;
+            *stats.guests_of.entry(migrated.part()).or_default() += 1;
         }
         match part.slot(slot).map(|found| found.used) {
             Ok(Use::Free) => stats.free += 1,

@@ -2,7 +2,7 @@
 
 use super::slot::{Slot, Use};
 use super::*;
-use crate::book::EXTENT;
+use crate::grant_table::EXTENT;
 use address::GENERATION_MAX;
 use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::Ordering;

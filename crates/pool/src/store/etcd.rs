@@ -1,28 +1,28 @@
-//! The book in etcd, for several managers of which one leads.
+//! The grant table in etcd, for several managers of which one leads.
 //!
 //! ```text
 //!  PREFIX/leader   who leads: the address where it listens; kept by its lease, gone when that lapses
-//!  PREFIX/book     the book, as a file has it
+//!  PREFIX/grant table     the grant table, as a file has it
 //! ```
 //!
-//! Who leads is who made `leader`: the revision in which that key was made is its tenure's own. All that a tenure writes is one transaction:
+//! Who leads is who made `leader`: the revision in which that key was made is its leadership's own. All that a leadership writes is one transaction:
 //!
 //! ```text
-//!  if    create_revision(leader) is this tenure's own, and mod_revision(book) is what was read or written last
-//!  then  put book
-//!  else  get leader, get book
+//!  if    create_revision(leader) is this leadership's own, and mod_revision(grant table) is what was read or written last
+//!  then  put grant table
+//!  else  get leader, get grant table
 //! ```
 //!
-//! - A tenure that is over writes nothing: the key is gone, or another's, made in a later revision.
-//! - Of a transaction whose answer is lost it is unknown whether it was done; so it is done again. Since only one of the two can find `book` as it was, the
-//!   answer to the later one tells what came of both. Until there is one the tenure does nothing else; when its lease is about to lapse, it is over.
-//! - Its own clock ends a tenure a fifth of the lease early ([`believed`]), counted from before etcd was asked: no other can begin before, whatever the two clocks
+//! - A leadership that is over writes nothing: the key is gone, or another's, made in a later revision.
+//! - Of a transaction whose answer is lost it is unknown whether it was done; so it is done again. Since only one of the two can find `grant_table` as it was, the
+//!   answer to the later one tells what came of both. Until there is one the leadership does nothing else; when its lease is about to lapse, it is over.
+//! - Its own clock ends a leadership a fifth of the lease early ([`believed`]), counted from before etcd was asked: no other can begin before, whatever the two clocks
 //!   say, if only they run equally fast within a fifth. The simulator has them drift apart by up to a fiftieth.
 
 mod api;
 mod base64;
 
-use super::{BookStore, Lead, Tenure};
+use super::{GrantTableStore, Lead, Leadership};
 use api::{Api, Lease, Number, Outcome, Trouble};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
@@ -37,7 +37,7 @@ use std::sync::Arc;
 pub const PREFIX_DEFAULT: &str = "/cenote/pool";
 /// How long a manager that is silent goes on to lead, unless told; in seconds.
 pub const TTL_DEFAULT: u64 = 5;
-/// Bytes of the longest book: with it a request is within the 1.5 MiB that etcd takes unless it is told otherwise.
+/// Bytes of the longest grant table: with it a request is within the 1.5 MiB that etcd takes unless it is told otherwise.
 pub const BOOK_MAX: usize = 1_400_000;
 const PREFIX_MAX: usize = 256;
 /// Of a lease, how much passes between two signs of life.
@@ -47,7 +47,7 @@ const MARGIN: u64 = 5;
 /// Between two tries.
 const AGAIN: Nanos = Nanos::from_millis(100);
 /// How long somebody waits for an etcd that is away.
-const PATIENCE: Nanos = Nanos::from_secs(2);
+const TIMEOUT: Nanos = Nanos::from_secs(2);
 
 /// How etcd is reached.
 #[derive(Debug, Clone)]
@@ -79,7 +79,7 @@ pub trait Transport: Send + Sync {
     ///
     /// # Errors
     /// [`Error::Lost`]: nobody was there, so the host has not heard of it. Any other: it may have, or may yet.
-    fn post(&self, host: &str, path: &str, headers: &[(&str, &str)], body: &[u8], patience: Nanos) -> Result<Answer>;
+    fn post(&self, host: &str, path: &str, headers: &[(&str, &str)], body: &[u8], timeout: Nanos) -> Result<Answer>;
 }
 
 /// Plain HTTP.
@@ -87,8 +87,8 @@ pub trait Transport: Send + Sync {
 pub struct Http;
 
 impl Transport for Http {
-    fn post(&self, host: &str, path: &str, headers: &[(&str, &str)], body: &[u8], patience: Nanos) -> Result<Answer> {
-        http::post(host, path, headers, body, patience)
+    fn post(&self, host: &str, path: &str, headers: &[(&str, &str)], body: &[u8], timeout: Nanos) -> Result<Answer> {
+        http::post(host, path, headers, body, timeout)
     }
 }
 
@@ -103,7 +103,7 @@ pub struct EtcdStore {
 #[derive(Clone)]
 struct Keys {
     leader: String,
-    book: String,
+    grant_table: String,
 }
 
 impl EtcdStore {
@@ -138,7 +138,7 @@ impl EtcdStore {
             api: Arc::new(Api::new(&options.endpoints, options.user.clone(), transport)?),
             keys: Keys {
                 leader: base64::encode(format!("{prefix}/leader").as_bytes()),
-                book: base64::encode(format!("{prefix}/book").as_bytes()),
+                grant_table: base64::encode(format!("{prefix}/book").as_bytes()),
             },
             ttl: options.ttl,
         })
@@ -175,9 +175,9 @@ fn elsewhere(found: &Outcome) -> Option<Lead> {
     Some(Lead::Elsewhere(name.ok()))
 }
 
-impl BookStore for EtcdStore {
+impl GrantTableStore for EtcdStore {
     fn lead(&self, name: &str) -> Result<Lead> {
-        let until = rt::now() + PATIENCE;
+        let until = rt::now() + TIMEOUT;
         let look = self.api.txn(&json!({"success": [get(&self.keys.leader)]}), until)?;
         if let Some(lead) = elsewhere(&look) {
             return Ok(lead);
@@ -190,7 +190,7 @@ impl BookStore for EtcdStore {
         {
             let created = outcome.header.revision.0;
             let hold = Hold::new(self, &lease, created, asked);
-            return Ok(Lead::Here(Arc::new(EtcdTenure::begin(hold)?)));
+            return Ok(Lead::Here(Arc::new(EtcdLeadership::begin(hold)?)));
         }
         // Whatever came of it, a key that was made goes with its lease.
         self.api.revoke(lease.id.0, until).ok();
@@ -198,12 +198,12 @@ impl BookStore for EtcdStore {
     }
 }
 
-struct EtcdTenure {
+struct EtcdLeadership {
     hold: Arc<Hold>,
     thread: Mutex<Option<rt::JoinHandle<()>>>,
 }
 
-/// What is this tenure's own.
+/// What is this leadership's own.
 struct Hold {
     api: Arc<Api>,
     keys: Keys,
@@ -216,8 +216,8 @@ struct Hold {
     stop: Event,
     /// How long the lease lasts.
     ttl: Nanos,
-    /// The revision in which the book was read or written last; 0: there is none.
-    book: Mutex<i64>,
+    /// The revision in which the grant table was read or written last; 0: there is none.
+    grant_table: Mutex<i64>,
 }
 
 impl Hold {
@@ -231,7 +231,7 @@ impl Hold {
             over: AtomicBool::new(false),
             stop: Event::default(),
             ttl: seconds(lease.ttl),
-            book: Mutex::new(0),
+            grant_table: Mutex::new(0),
         };
         hold.renewed(asked, lease.ttl);
         hold
@@ -281,30 +281,30 @@ impl Hold {
         }
     }
 
-    // ---- the book ----
+    // ---- the grant table ----
 
-    /// The transaction that does `what` if the tenure is not over and the book is of this revision.
-    fn question(&self, book: i64, what: Value) -> Value {
+    /// The transaction that does `what` if the leadership is not over and the grant table is of this revision.
+    fn question(&self, grant_table: i64, what: Value) -> Value {
         json!({
             "compare": [
                 made_in(&self.keys.leader, self.created),
-                {"key": self.keys.book, "target": "MOD", "result": "EQUAL", "mod_revision": book.to_string()},
+                {"key": self.keys.grant_table, "target": "MOD", "result": "EQUAL", "mod_revision": grant_table.to_string()},
             ],
             "success": [what],
-            "failure": [get(&self.keys.leader), get(&self.keys.book)],
+            "failure": [get(&self.keys.leader), get(&self.keys.grant_table)],
         })
     }
 
     /// Asks until it is known what came of it; says whether an earlier try may have done it.
     fn ask(&self, question: &Value) -> Result<(Outcome, bool)> {
-        let patience = rt::now() + PATIENCE;
+        let timeout = rt::now() + TIMEOUT;
         let mut in_doubt = false;
         while self.leads() {
             match self.api.txn(question, self.until()) {
                 Ok(outcome) => return Ok((outcome, in_doubt)),
                 Err(Trouble::Unknown(_)) => in_doubt = true,
                 Err(trouble @ Trouble::Refused(_)) if !in_doubt => return Err(trouble.into()),
-                Err(trouble @ Trouble::Away(_)) if !in_doubt && rt::now() > patience => return Err(trouble.into()),
+                Err(trouble @ Trouble::Away(_)) if !in_doubt && rt::now() > timeout => return Err(trouble.into()),
                 Err(_) => {}
             }
             self.stop.wait_timeout(AGAIN);
@@ -315,7 +315,7 @@ impl Hold {
         }))
     }
 
-    /// The book was not as it should be: is it what an earlier try has written, or is the tenure over?
+    /// The grant table was not as it should be: is it what an earlier try has written, or is the leadership over?
     fn settle(&self, outcome: &Outcome, tried: Option<&[u8]>) -> Result<i64> {
         let leader = outcome.found(0).map(|leader| leader.create_revision.0);
         if leader != Some(self.created) {
@@ -323,13 +323,13 @@ impl Hold {
             return Err(Error::Lost("this manager leads no more: nothing was written".into()));
         }
         match outcome.found(1) {
-            Some(found) if tried.is_some_and(|book| found.value().is_ok_and(|value| value == book)) => {
+            Some(found) if tried.is_some_and(|grant_table| found.value().is_ok_and(|value| value == grant_table)) => {
                 Ok(found.mod_revision.0)
             }
             _ => {
                 self.lose();
                 Err(Error::corrupt(
-                    "the pool's book in etcd was changed by another than the manager that leads",
+                    "the pool's grant table in etcd was changed by another than the manager that leads",
                 ))
             }
         }
@@ -348,7 +348,7 @@ fn seconds(ttl: Number) -> Nanos {
     Nanos::from_secs(u64::try_from(ttl.0).unwrap_or(0).min(1 << 20))
 }
 
-impl EtcdTenure {
+impl EtcdLeadership {
     fn begin(hold: Hold) -> Result<Self> {
         let hold = Arc::new(hold);
         let theirs = Arc::clone(&hold);
@@ -360,7 +360,7 @@ impl EtcdTenure {
     }
 }
 
-impl Tenure for EtcdTenure {
+impl Leadership for EtcdLeadership {
     fn leads(&self) -> bool {
         self.hold.leads()
     }
@@ -372,10 +372,10 @@ impl Tenure for EtcdTenure {
     fn read(&self) -> Result<Option<Vec<u8>>> {
         let hold = &self.hold;
         // Held over the question: no write comes in between.
-        let mut revision = hold.book.lock();
+        let mut revision = hold.grant_table.lock();
         let question = json!({
             "compare": [made_in(&hold.keys.leader, hold.created)],
-            "success": [get(&hold.keys.book)],
+            "success": [get(&hold.keys.grant_table)],
         });
         let (outcome, _) = hold.ask(&question)?;
         if !outcome.succeeded {
@@ -383,25 +383,25 @@ impl Tenure for EtcdTenure {
             return Err(Error::Lost("this manager leads no more".into()));
         }
         let found = outcome.found(0);
-        *revision = found.map_or(0, |book| book.mod_revision.0);
+        *revision = found.map_or(0, |grant_table| grant_table.mod_revision.0);
         found.map(api::KeyValue::value).transpose()
     }
 
-    fn write(&self, book: &[u8]) -> Result<()> {
-        if book.len() > BOOK_MAX {
+    fn write(&self, grant_table: &[u8]) -> Result<()> {
+        if grant_table.len() > BOOK_MAX {
             return Err(Error::Full(format!(
-                "the pool's book would have {}, and one in etcd has {} at most: free grants, or have more than one pool",
-                ByteSize(book.len() as u64),
+                "the pool's grant table would have {}, and one in etcd has {} at most: free grants, or have more than one pool",
+                ByteSize(grant_table.len() as u64),
                 ByteSize(BOOK_MAX as u64)
             )));
         }
         let hold = &self.hold;
-        let mut revision = hold.book.lock();
-        let put = json!({"request_put": {"key": hold.keys.book, "value": base64::encode(book)}});
+        let mut revision = hold.grant_table.lock();
+        let put = json!({"request_put": {"key": hold.keys.grant_table, "value": base64::encode(grant_table)}});
         let (outcome, in_doubt) = hold.ask(&hold.question(*revision, put))?;
         *revision = match outcome.succeeded {
             true => outcome.header.revision.0,
-            false => hold.settle(&outcome, in_doubt.then_some(book))?,
+            false => hold.settle(&outcome, in_doubt.then_some(grant_table))?,
         };
         Ok(())
     }
@@ -414,11 +414,11 @@ impl Tenure for EtcdTenure {
         };
         thread.join().ok();
         // If etcd is not there, the lease lapses by itself.
-        self.hold.api.revoke(self.hold.lease, rt::now() + PATIENCE).ok();
+        self.hold.api.revoke(self.hold.lease, rt::now() + TIMEOUT).ok();
     }
 }
 
-impl Drop for EtcdTenure {
+impl Drop for EtcdLeadership {
     fn drop(&mut self) {
         self.resign();
     }

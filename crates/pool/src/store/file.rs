@@ -1,6 +1,6 @@
-//! The book in a file, replaced as a whole. Who has the directory's lock keeps it, until its process ends.
+//! The grant table in a file, replaced as a whole. Who has the directory's lock keeps it, until its process ends.
 
-use super::{BookStore, Lead, Tenure};
+use super::{GrantTableStore, Lead, Leadership};
 use cenote_base::rt::{Nanos, fs};
 use cenote_base::{Error, Result};
 use std::path::PathBuf;
@@ -9,9 +9,9 @@ use std::sync::Arc;
 const BOOK: &str = "pool.json";
 const LOCK: &str = "lock";
 /// How long a former manager may take to end.
-const LOCK_PATIENCE: Nanos = Nanos::from_millis(200);
+const LOCK_TIMEOUT: Nanos = Nanos::from_millis(200);
 
-/// A directory for a book.
+/// A directory for a grant table.
 #[derive(Debug)]
 pub struct FileStore {
     directory: PathBuf,
@@ -26,28 +26,28 @@ impl FileStore {
     }
 }
 
-impl BookStore for FileStore {
+impl GrantTableStore for FileStore {
     fn lead(&self, _name: &str) -> Result<Lead> {
         let directory = &self.directory;
         let failed = |error| Error::io(format!("the pool's directory {}", directory.display()), error);
         fs::create_dir_all(directory).map_err(failed)?;
         let lock = fs::open(directory.join(LOCK), fs::OpenOptions::CREATE).map_err(failed)?;
-        if !lock.lock_exclusive_within(LOCK_PATIENCE).map_err(failed)? {
+        if !lock.lock_exclusive_within(LOCK_TIMEOUT).map_err(failed)? {
             let text = format!("{} is in use by another manager", directory.display());
             return Err(Error::Busy(text));
         }
         let path = directory.join(BOOK);
-        Ok(Lead::Here(Arc::new(FileTenure { path, _lock: lock })))
+        Ok(Lead::Here(Arc::new(FileLeadership { path, _lock: lock })))
     }
 }
 
-struct FileTenure {
+struct FileLeadership {
     path: PathBuf,
     /// Held for its lock.
     _lock: fs::File,
 }
 
-impl Tenure for FileTenure {
+impl Leadership for FileLeadership {
     fn leads(&self) -> bool {
         true
     }
@@ -64,9 +64,9 @@ impl Tenure for FileTenure {
         }
     }
 
-    fn write(&self, book: &[u8]) -> Result<()> {
+    fn write(&self, grant_table: &[u8]) -> Result<()> {
         let failed = |error| Error::io(format!("writing {}", self.path.display()), error);
-        fs::replace(&self.path, book).map_err(failed)
+        fs::replace(&self.path, grant_table).map_err(failed)
     }
 
     /// With its process: there is nobody to whom it could be left.

@@ -9,10 +9,10 @@ use cenote_base::rt::{self, Nanos};
 use cenote_fabric::RegionOptions;
 use cenote_fabric::rdma::call::Callers;
 use cenote_fabric::rdma::libfabric::{MemoryNode, Net, NetOptions, NodeOptions, Provider};
-use cenote_pool::book::EXTENT;
+use cenote_pool::grant_table::EXTENT;
 use cenote_pool::space::{
-    FarPart, GlobalAddress, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Mode, Neighbour, Part, PartOptions,
-    Service, Session, Space, Way,
+    Channel, FarPart, GlobalAddress, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Mode, Neighbour, Part,
+    PartOptions, Service, Session, Space,
 };
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
@@ -87,7 +87,7 @@ fn another_process() {
     let part = FarPart {
         number: 1,
         pod: "near".into(),
-        way: Arc::new(Way::new(callers, task.peer.as_str(), hello)),
+        channel: Arc::new(Channel::new(callers, task.peer.as_str(), hello)),
     };
     let (space, keeper) = (Space::new(SPACE), Neighbour::connect(&task.keeper).expect("a keeper"));
     space.attach_far(part, Arc::new(keeper)).expect("attached");

@@ -8,7 +8,7 @@ mod pods;
 
 use cenote_base::rt;
 use cenote_base::{Error, Result};
-use cenote_pool::space::{GlobalAddress, Mode, Patience, Session};
+use cenote_pool::space::{GlobalAddress, Mode, Session, Timeout};
 use model::Dice;
 use pods::{Fate, Pods, at, bytes_of};
 use std::sync::Arc;
@@ -312,9 +312,9 @@ fn a_slot_that_is_being_left_is_not_taken() {
     let west = Arc::new(west);
     let (other, got) = (Arc::clone(&west), Arc::new(AtomicBool::new(false)));
     let told = Arc::clone(&got);
-    west.acquire(lock, Mode::Read, Patience::Endless).expect("free");
+    west.acquire(lock, Mode::Read, Timeout::Endless).expect("free");
     pods.fabric.answer_is_lost_after(move || {
-        let taken = other.acquire(lock, Mode::Read, Patience::None);
+        let taken = other.acquire(lock, Mode::Read, Timeout::None);
         told.store(taken.is_ok(), Ordering::Relaxed);
     });
     west.unlock(lock, Mode::Read).expect("tried again");
@@ -342,7 +342,7 @@ fn late_messages_change_nothing() {
             guard.write(object, &[2; 8]).expect("written");
             guard.sync().expect("written");
             pods.fabric.let_through();
-            let other = east.acquire(lock, Mode::Read, Patience::None);
+            let other = east.acquire(lock, Mode::Read, Timeout::None);
             assert!(matches!(other, Err(Error::Timeout(_))), "it is held: {other:?}");
             assert_eq!(bytes_of(&east, object, 8), [2; 8]);
             guard.unlock().expect("held");

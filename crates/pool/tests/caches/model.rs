@@ -6,7 +6,7 @@ use cenote_base::Error;
 use cenote_base::rt::fault::{self, Fault};
 use cenote_base::rt::memory::Access;
 use cenote_base::rt::{self, Join, Nanos, Runtime, Wait};
-use cenote_pool::space::{GlobalAddress, Keeper, Mode, Patience, Session, Space};
+use cenote_pool::space::{GlobalAddress, Keeper, Mode, Session, Space, Timeout};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -100,7 +100,7 @@ impl Model {
         }
         let mode = [Mode::Read, Mode::Read, Mode::Write][self.dice.below(3)];
         let is_free = ward.writer.is_none() && (ward.readers.is_empty() || mode == Mode::Read && !ward.is_broken);
-        match self.sessions[who].acquire(ward.lock, mode, Patience::None) {
+        match self.sessions[who].acquire(ward.lock, mode, Timeout::None) {
             Ok(held) => {
                 assert!(is_free, "{mode:?}: it is not free");
                 assert_eq!(held.owner_died, ward.is_broken);

@@ -5,10 +5,10 @@ use cenote_base::{Error, Result};
 use cenote_fabric::RegionOptions;
 use cenote_fabric::rdma::call::{Call, Called, Caller, CallerId, Callers};
 use cenote_fabric::rdma::loopback::Nodes;
-use cenote_pool::book::EXTENT;
+use cenote_pool::grant_table::EXTENT;
 use cenote_pool::space::{
-    FarPart, GlobalAddress, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Part, PartOptions, Peer, Session,
-    Space, Way,
+    Channel, FarPart, GlobalAddress, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Part, PartOptions, Peer,
+    Session, Space,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -189,7 +189,7 @@ impl Pods {
         for (pod, host) in pods.hosts.iter().enumerate() {
             let peer = Peer {
                 pod: PODS[1 - pod].into(),
-                way: pods.way(pod),
+                channel: pods.channel(pod),
             };
             host.set_peer(2 - pod as u8, peer);
         }
@@ -198,7 +198,7 @@ impl Pods {
     }
 
     /// From one pod to the other.
-    fn way(&self, from: usize) -> Arc<Way> {
+    fn channel(&self, from: usize) -> Arc<Channel> {
         let hello = Hello {
             space: SPACE,
             part: 2 - from as u8,
@@ -206,7 +206,7 @@ impl Pods {
             pod: PODS[from].into(),
         };
         let lines = Lines(Arc::clone(&self.fabric));
-        Arc::new(Way::new(Arc::new(lines), PODS[1 - from], hello))
+        Arc::new(Channel::new(Arc::new(lines), PODS[1 - from], hello))
     }
 
     fn user(&self, pod: usize) -> Space {
@@ -218,7 +218,7 @@ impl Pods {
         let far = FarPart {
             number: other as u8 + 1,
             pod: PODS[other].into(),
-            way: self.way(pod),
+            channel: self.channel(pod),
         };
         space.attach_far(far, keeper(other)).expect("attached");
         space

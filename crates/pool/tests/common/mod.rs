@@ -8,8 +8,8 @@ mod process;
 mod space;
 
 pub use pool::{
-    PATIENCE, client, credentials, manager_options, network, node_options, operator, started_node, until, until_found,
-    wish,
+    TIMEOUT, client, credentials, manager_options, network, node_options, operator, requested, started_node, until,
+    until_found,
 };
 pub use process::{Process, hold, say, task};
 pub use space::{join, keep, objects_beside, tables, take_out, work};

@@ -4,9 +4,9 @@ use cenote_base::Result;
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
-use cenote_pool::book::EXTENT;
 use cenote_pool::client::{ClientOptions, PoolClient};
-use cenote_pool::holder::{Credentials, Operator, Wish};
+use cenote_pool::grant_table::EXTENT;
+use cenote_pool::holder::{Credentials, GrantRequest, Operator};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::ManagerOptions;
 use cenote_pool::node::{MemoryNode, NodeOptions};
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Nothing takes so long, unless it hangs.
-pub const PATIENCE: Nanos = Nanos::from_secs(200);
+pub const TIMEOUT: Nanos = Nanos::from_secs(200);
 const TURN: Nanos = Nanos::from_millis(10);
 
 pub fn network() -> Arc<dyn Network> {
@@ -34,7 +34,7 @@ pub fn until_found<T>(what: &str, mut find: impl FnMut() -> Option<T>, instead: 
         if let Some(found) = find() {
             return found;
         }
-        if rt::now().since(began) > PATIENCE {
+        if rt::now().since(began) > TIMEOUT {
             panic!("{what}: in vain: {}", instead());
         }
         rt::sleep(TURN);
@@ -67,7 +67,7 @@ pub fn node_options(directory: &Path, manager: &str, pod: &str, extents: u64) ->
 /// A memory node of this process, that its manager knows.
 pub fn started_node(options: NodeOptions) -> Result<MemoryNode> {
     let node = MemoryNode::start(options, network(), Box::new(Machine))?;
-    assert!(node.wait_joined(PATIENCE), "the node joins");
+    assert!(node.wait_joined(TIMEOUT), "the node joins");
     Ok(node)
 }
 
@@ -95,8 +95,8 @@ pub fn client(manager: &str, pod: Option<&str>) -> Result<PoolClient> {
 }
 
 /// Memory for one holder.
-pub fn wish(label: &str, extents: u64) -> Wish {
-    Wish {
+pub fn requested(label: &str, extents: u64) -> GrantRequest {
+    GrantRequest {
         label: label.into(),
         description: "a test".into(),
         bytes: extents * EXTENT,

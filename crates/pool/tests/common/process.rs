@@ -1,7 +1,7 @@
 //! Other processes: this test program started again, with what it is to do in its environment. Each program has a test of its own that does it, `another_process`, which without a task does
 //! nothing.
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use cenote_base::rt::{self, Nanos};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
@@ -91,9 +91,9 @@ impl Process {
     }
 
     /// What it says next, if it does so soon.
-    pub fn says_within(&self, patience: Nanos) -> Option<String> {
+    pub fn says_within(&self, timeout: Nanos) -> Option<String> {
         let said = self.said.lock().expect("one reader");
-        said.recv_timeout(Duration::from_nanos(patience.raw())).ok()
+        said.recv_timeout(Duration::from_nanos(timeout.raw())).ok()
     }
 
     /// The last that it said before it ended, but for what was asked for before.
@@ -133,7 +133,7 @@ impl Process {
         while self.reports() < wanted {
             let ended = self.child.try_wait().expect("asked");
             assert!(ended.is_none(), "it ended: {ended:?}");
-            assert!(rt::now().since(began) < PATIENCE, "it does not go on");
+            assert!(rt::now().since(began) < TIMEOUT, "it does not go on");
             rt::sleep(TURN);
         }
     }
@@ -154,7 +154,7 @@ impl Process {
             if let Some(status) = self.child.try_wait().expect("asked") {
                 return status;
             }
-            assert!(rt::now().since(began) < PATIENCE, "nobody ends it");
+            assert!(rt::now().since(began) < TIMEOUT, "nobody ends it");
             rt::sleep(TURN);
         }
     }

@@ -3,7 +3,7 @@
 use super::{Random, say};
 use cenote_base::Error;
 use cenote_fabric::RegionOptions;
-use cenote_pool::book::EXTENT;
+use cenote_pool::grant_table::EXTENT;
 use cenote_pool::space::{GlobalAddress, Lifetime, Neighbour, Service, Session, Space, SpaceOptions};
 use std::path::Path;
 use std::sync::Arc;

@@ -5,8 +5,8 @@ use cenote_fabric::http;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
-const PATIENCE: Nanos = Nanos::from_secs(100);
-const ANSWER_PATIENCE: Nanos = Nanos::from_secs(20);
+const TIMEOUT: Nanos = Nanos::from_secs(100);
+const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(20);
 
 pub struct Etcd {
     directory: tempfile::TempDir,
@@ -56,18 +56,18 @@ impl Etcd {
     fn is_ready(&mut self) -> bool {
         let began = rt::now();
         // Whatever it says: it may ask for a password.
-        while http::post(&self.host(), "/v3/kv/range", &[], br#"{"key":"eA=="}"#, ANSWER_PATIENCE).is_err() {
+        while http::post(&self.host(), "/v3/kv/range", &[], br#"{"key":"eA=="}"#, ANSWER_TIMEOUT).is_err() {
             if self.child.try_wait().expect("asked").is_some() {
                 return false;
             }
-            assert!(rt::now().since(began) < PATIENCE, "etcd does not answer");
+            assert!(rt::now().since(began) < TIMEOUT, "etcd does not answer");
             rt::sleep(Nanos::from_millis(20));
         }
         true
     }
 
     pub fn ask(&self, path: &str, question: &str) -> Option<String> {
-        let answer = http::post(&self.host(), path, &[], question.as_bytes(), ANSWER_PATIENCE).ok()?;
+        let answer = http::post(&self.host(), path, &[], question.as_bytes(), ANSWER_TIMEOUT).ok()?;
         (answer.status == 200).then(|| String::from_utf8(answer.body).expect("text"))
     }
 

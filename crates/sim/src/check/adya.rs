@@ -249,30 +249,30 @@ mod tests {
     const Y: Key = Key { table: 0, id: 2 };
 
     /// A textbook history: transactions by number, `r` and `w` of rows with the version read or replaced.
-    struct Book(History);
+    struct GrantTable(History);
 
-    impl Book {
+    impl GrantTable {
         /// Transactions at repeatable read, and one before them that makes both rows.
-        fn new(transactions: usize) -> Book {
+        fn new(transactions: usize) -> GrantTable {
             let mut history = History::default();
             for _ in 0..=transactions {
                 history.begin(0, 0, Isolation::RepeatableRead);
             }
-            Book(history).w(0, X, 0, 1).w(0, Y, 0, 2).c(0)
+            GrantTable(history).w(0, X, 0, 1).w(0, Y, 0, 2).c(0)
         }
 
-        fn w(mut self, t: usize, key: Key, before: Tag, n: usize) -> Book {
+        fn w(mut self, t: usize, key: Key, before: Tag, n: usize) -> GrantTable {
             let after = tag(t, n);
             self.0.note(t, 0, 0, What::Write { key, before, after });
             self
         }
 
-        fn r(mut self, t: usize, key: Key, saw: Tag) -> Book {
+        fn r(mut self, t: usize, key: Key, saw: Tag) -> GrantTable {
             self.0.note(t, 0, 0, What::Read { key, saw });
             self
         }
 
-        fn c(mut self, t: usize) -> Book {
+        fn c(mut self, t: usize) -> GrantTable {
             let note = Arc::new(AtomicU64::new(0));
             self.0.ask(t, note.clone());
             note.store(10 + self.0.event(), Ordering::Relaxed);
@@ -280,7 +280,7 @@ mod tests {
             self
         }
 
-        fn a(mut self, t: usize) -> Book {
+        fn a(mut self, t: usize) -> GrantTable {
             self.0.abort(t);
             self
         }
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn serial_histories_are_clean() {
         let (x0, y0) = (tag(0, 1), tag(0, 2));
-        Book::new(2)
+        GrantTable::new(2)
             .r(1, X, x0)
             .w(1, X, x0, 1)
             .c(1)
@@ -311,28 +311,33 @@ mod tests {
     fn each_anomaly_is_named() {
         let (x0, y0) = (tag(0, 1), tag(0, 2));
         // Dirty write: each overwrites the other.
-        let g0 = Book::new(2).w(1, X, x0, 1).w(2, X, tag(1, 1), 1);
+        let g0 = GrantTable::new(2).w(1, X, x0, 1).w(2, X, tag(1, 1), 1);
         g0.w(2, Y, y0, 2).w(1, Y, tag(2, 2), 2).c(1).c(2).finds("G0");
         // Dirty read of what is taken back.
-        Book::new(2).w(1, X, x0, 1).r(2, X, tag(1, 1)).a(1).c(2).finds("G1a");
+        GrantTable::new(2)
+            .w(1, X, x0, 1)
+            .r(2, X, tag(1, 1))
+            .a(1)
+            .c(2)
+            .finds("G1a");
         // Read of what its writer wrote over.
-        let g1b = Book::new(2).w(1, X, x0, 1).r(2, X, tag(1, 1));
+        let g1b = GrantTable::new(2).w(1, X, x0, 1).r(2, X, tag(1, 1));
         g1b.w(1, X, tag(1, 1), 2).c(1).c(2).finds("G1b");
         // Each reads the other's write.
-        let g1c = Book::new(2).w(1, X, x0, 1).w(2, Y, y0, 1).r(1, Y, tag(2, 1));
+        let g1c = GrantTable::new(2).w(1, X, x0, 1).w(2, Y, y0, 1).r(1, Y, tag(2, 1));
         g1c.r(2, X, tag(1, 1)).c(1).c(2).finds("G1c");
         // Lost update: both read the first version, and the second overwrites the first's.
-        let lost = Book::new(2).r(1, X, x0).r(2, X, x0).w(1, X, x0, 1).c(1);
+        let lost = GrantTable::new(2).r(1, X, x0).r(2, X, x0).w(1, X, x0, 1).c(1);
         lost.w(2, X, tag(1, 1), 1).c(2).finds("G-single");
         // Read skew: old version of one row, new one of the other.
-        let skew = Book::new(2).r(1, X, x0).w(2, X, x0, 1).w(2, Y, y0, 2).c(2);
+        let skew = GrantTable::new(2).r(1, X, x0).w(2, X, x0, 1).w(2, Y, y0, 2).c(2);
         skew.r(1, Y, tag(2, 2)).c(1).finds("G-single");
     }
 
     #[test]
     fn write_skew_is_admitted() {
         let (x0, y0) = (tag(0, 1), tag(0, 2));
-        let skew = Book::new(2).r(1, X, x0).r(1, Y, y0).r(2, X, x0).r(2, Y, y0);
+        let skew = GrantTable::new(2).r(1, X, x0).r(1, Y, y0).r(2, X, x0).r(2, Y, y0);
         skew.w(1, X, x0, 1).w(2, Y, y0, 1).c(1).c(2).finds("");
     }
 }

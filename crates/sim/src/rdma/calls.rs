@@ -33,7 +33,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::profile::Profile;
 use cenote_fabric::rdma::call::{
-    Answer, Answered, Answering, Call, Called, Caller, CallerId, Callers, CallsInFlight, LIMIT, Memory, PATIENCE, Serve,
+    Answer, Answered, Answering, Call, Called, Caller, CallerId, Callers, CallsInFlight, LIMIT, Memory, Serve, TIMEOUT,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -352,11 +352,11 @@ impl State {
             let call = &mut self.calls.groups.get_mut(&group).expect("it has calls left").calls[index];
             let lost = broken.then(|| unreachable(self.nodes[line.node].memory.name()));
             let wrong = call.check().err().or(lost);
-            let (request, patience) = (std::mem::take(&mut call.request), call.patience);
+            let (request, timeout) = (std::mem::take(&mut call.request), call.timeout);
             let room = call.memory.len();
             match wrong {
                 Some(error) => self.calls.finish(group, index, request, Err(error)),
-                None => self.ask((line, news), (group, index), (request, room), patience, now, profile),
+                None => self.ask((line, news), (group, index), (request, room), timeout, now, profile),
             }
         }
         group
@@ -367,13 +367,13 @@ impl State {
         (line, news): (&Line, &Arc<AtomicU32>),
         (group, index): (u64, usize),
         (request, room): Request,
-        patience: Option<Nanos>,
+        timeout: Option<Nanos>,
         now: Nanos,
         profile: &Profile,
     ) {
         let call = self.calls.count();
         let bytes = request.len() as u64 + HEAD;
-        let late = self.calls.plan(now + patience.unwrap_or(PATIENCE), Event::Late, call);
+        let late = self.calls.plan(now + timeout.unwrap_or(TIMEOUT), Event::Late, call);
         let (mine, theirs) = (self.card(line.host, profile), Arc::clone(&self.nodes[line.node].card));
         let mut at = now + mine.operations.as_ref().map_or(Nanos::ZERO, |o| o.wait(now, 1));
         at += mine.outbound.wait(at, bytes);

@@ -278,7 +278,7 @@ pub struct Pods {
     /// Between two moves that nobody has asked for, about; zero: none.
     pub moves: Nanos,
     /// How long a host waits for what another is ordered to do.
-    pub patience: Nanos,
+    pub timeout: Nanos,
     /// A pod is lost.
     pub loses: bool,
     /// In the end users of all pods do the same, for a while, and nothing else happens.
@@ -568,7 +568,7 @@ impl Plan {
             every: Nanos::from_millis(draw.of(&[1, 2, 10])),
             stay: Nanos::from_millis(draw.of(&[1, 5, 20])),
             moves: Nanos::from_micros(draw.of(&[0, 300, 1000, 5000])),
-            patience: Nanos::from_millis(draw.of(&[2, 5, 20, 100])),
+            timeout: Nanos::from_millis(draw.of(&[2, 5, 20, 100])),
             loses: self.deaths > 0 && draw.one_in(4),
             shares: draw.one_in(3),
         });
@@ -578,7 +578,7 @@ impl Plan {
             // Moves that fail, and are tried again while orders of the first try are on their way.
             aim.one_in = 3;
             pods.moves = Nanos::from_micros(300);
-            pods.patience = pods.patience.min(Nanos::from_millis(5));
+            pods.timeout = pods.timeout.min(Nanos::from_millis(5));
         }
         self
     }

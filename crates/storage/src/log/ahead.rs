@@ -22,22 +22,22 @@ const DEPTH: usize = 4;
 
 /// A place in the stream from which somebody reads on.
 #[derive(Default)]
-pub(super) struct Ahead {
+pub(super) struct ReadAhead {
     /// What came last: its position and its bytes.
     here: Option<(Lsn, Box<[u8]>)>,
     /// What is under way, each behind the one before.
-    flying: VecDeque<Flight>,
+    flying: VecDeque<ReadInFlight>,
     /// Where the next read begins, and of how many bytes it is.
     next: Lsn,
     chunk: usize,
 }
 
-struct Flight {
+struct ReadInFlight {
     at: Lsn,
     batch: Batch,
 }
 
-impl Ahead {
+impl ReadAhead {
     /// Bytes at `at`, as many as have come and fit into `buffer`, none at or above `until`; 0 if the segment is missing.
     pub fn read(&mut self, segments: &Segments, at: Lsn, until: Lsn, buffer: &mut [u8]) -> Result<usize> {
         if self.rest(at).is_none() {
@@ -61,10 +61,10 @@ impl Ahead {
         self.here = None;
         if self.flying.front().is_none_or(|flight| flight.at != at) {
             // Elsewhere than was expected: what is under way is of no use.
-            *self = Ahead {
+            *self = ReadAhead {
                 next: at,
                 chunk: CHUNK_MIN,
-                ..Ahead::default()
+                ..ReadAhead::default()
             };
         }
         self.fill(segments, until)?;
@@ -83,7 +83,7 @@ impl Ahead {
                 return Ok(());
             };
             let request = IoRequest::read(file, offset, vec![0; length].into(), 0);
-            self.flying.push_back(Flight {
+            self.flying.push_back(ReadInFlight {
                 at: self.next,
                 batch: fs::submit(vec![request]),
             });
@@ -94,7 +94,7 @@ impl Ahead {
     }
 }
 
-impl Flight {
+impl ReadInFlight {
     /// Its bytes, once they are there; all of them.
     fn land(self, segments: &Segments) -> Result<Box<[u8]>> {
         let place = || format!("reading log {}", segments.place(self.at));

@@ -23,10 +23,10 @@ use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{self, Local, Mutex, Nanos};
 use cenote_base::{Error, Lsn, Result};
 
-use super::awake::Awake;
 use super::block_of;
 use super::ring::{BLOCK, Ring};
-use super::space::Patience;
+use super::space::Timeout;
+use super::sync_spinner::SyncSpinner;
 use crate::redo::{GROUP_HEADER, STATE_COMPLETE, u32_at};
 
 /// Between two looks of a waiter at how far the log has come.
@@ -44,7 +44,7 @@ const LEAD: u32 = 3;
 pub(crate) struct Waiters {
     queue: Mutex<Queue>,
     words: Local<Word>,
-    pub awake: Awake,
+    pub sync_spinner: SyncSpinner,
 }
 
 #[derive(Default)]
@@ -134,7 +134,7 @@ impl Waiters {
 
     fn await_word(&self, slot: usize, mut stalled: impl FnMut() -> bool) -> Turn {
         let word = &self.words.of(slot).0;
-        self.awake.keep(|| word.load(Ordering::Acquire) == WAITING);
+        self.sync_spinner.keep(|| word.load(Ordering::Acquire) == WAITING);
         if word
             .compare_exchange(WAITING, SLEEPING, Ordering::Acquire, Ordering::Acquire)
             .is_ok()
@@ -252,7 +252,7 @@ impl super::Core {
                 self.tail()
             )));
         }
-        let (mut patience, mut progress) = (Patience::default(), Progress::new(self.durable()));
+        let (mut timeout, mut progress) = (Timeout::default(), Progress::new(self.durable()));
         while self.durable() < lsn {
             self.check()?;
             let covered = || self.durable() >= lsn || self.poisoned();
@@ -261,7 +261,7 @@ impl super::Core {
                     let flushed = self.flush(lsn);
                     self.waiters.pass_on(self.durable(), self.poisoned());
                     match flushed {
-                        Err(full @ Error::Full(_)) => self.bide(&mut patience, full)?,
+                        Err(full @ Error::Full(_)) => self.bide(&mut timeout, full)?,
                         done => done?,
                     }
                 }
@@ -388,10 +388,10 @@ impl super::Core {
 
     fn sync(&self, from: Lsn, to: Lsn) -> Result<()> {
         let payload = self.segments.payload();
-        let sync = self.waiters.awake.begin(self.background);
+        let sync = self.waiters.sync_spinner.begin(self.background);
         let synced =
             (from.raw() / payload..=(to.raw() - 1) / payload).try_for_each(|number| self.segments.sync(number));
-        self.waiters.awake.end(sync);
+        self.waiters.sync_spinner.end(sync);
         if planted(Fault::SyncError) { Ok(()) } else { synced }
     }
 }

@@ -20,7 +20,6 @@
 //! and nothing is taken under it.
 
 mod ahead;
-mod awake;
 mod chains;
 mod commit;
 mod copy;
@@ -29,6 +28,7 @@ mod recover;
 pub(crate) mod ring;
 mod segments;
 mod space;
+mod sync_spinner;
 #[cfg(test)]
 mod tests;
 
@@ -309,7 +309,7 @@ impl Drop for Log {
     fn drop(&mut self) {
         self.core.closing.store(true, Ordering::Release);
         self.core.work.set();
-        self.core.waiters.awake.stop();
+        self.core.waiters.sync_spinner.stop();
         for thread in self.threads.get_mut().drain(..) {
             // A panic in it has been said where it happened.
             let _ = thread.join();
@@ -321,7 +321,9 @@ fn start_threads(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
     let (writer, company) = (core.clone(), core.clone());
     vec![
         rt::spawn("log-writer", move || writer.serve()),
-        rt::spawn("log-awake", move || company.waiters.awake.serve(&company.closing)),
+        rt::spawn("log-awake", move || {
+            company.waiters.sync_spinner.serve(&company.closing)
+        }),
     ]
 }
 

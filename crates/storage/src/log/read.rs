@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
 
-use super::ahead::Ahead;
+use super::ahead::ReadAhead;
 use super::chains::Chains;
 use super::{Core, Log};
 use crate::log::segments::Segments;
@@ -63,7 +63,7 @@ impl Log {
             at: from,
             until: self.durable(),
             window: Window::default(),
-            ahead: Ahead::default(),
+            ahead: ReadAhead::default(),
         }
     }
 
@@ -175,7 +175,7 @@ impl Core {
     }
 
     /// Bytes at `at` below `until`: from the ring if they are there, else from the files, ahead up to where the ring begins.
-    fn read_on(&self, ahead: &mut Ahead, at: Lsn, until: Lsn, buffer: &mut [u8]) -> Result<usize> {
+    fn read_on(&self, ahead: &mut ReadAhead, at: Lsn, until: Lsn, buffer: &mut [u8]) -> Result<usize> {
         match self.read_ring(at, buffer) {
             0 => {
                 let ring = self.ring_floor(self.tail());
@@ -275,7 +275,7 @@ pub struct Scan<'a> {
     at: Lsn,
     until: Lsn,
     window: Window,
-    ahead: Ahead,
+    ahead: ReadAhead,
 }
 
 impl Scan<'_> {

@@ -16,7 +16,7 @@ use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{Event, Mutex};
 use cenote_base::{Error, Lsn, Result};
 
-use super::ahead::Ahead;
+use super::ahead::ReadAhead;
 use super::commit::{Flusher, Waiters};
 use super::read::{Window, read_files};
 use super::ring::{BLOCK, Mark, Ring};
@@ -300,7 +300,7 @@ pub(super) fn find_end(segments: &Segments, checkpoint: Lsn, known_durable: Lsn)
         last_start: Lsn::ZERO,
         last_checksum: 0,
     };
-    let (mut window, mut ahead) = (Window::default(), Ahead::default());
+    let (mut window, mut ahead) = (Window::default(), ReadAhead::default());
     let reason = loop {
         let at = mark.durable;
         match window.group(at, |at, buffer| ahead.read(segments, at, END, buffer))? {
@@ -368,7 +368,7 @@ struct Rest {
 }
 
 /// Looks through all that is there behind `end`, going on where the search for it has read to.
-fn look_behind(segments: &Segments, end: Lsn, window: &mut Window, ahead: &mut Ahead) -> Result<Rest> {
+fn look_behind(segments: &Segments, end: Lsn, window: &mut Window, ahead: &mut ReadAhead) -> Result<Rest> {
     let (own, mut candidate) = (segments.number_of(end), Window::default());
     let mut rest = Rest {
         durable: None,

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! What the reserve does not hold (hundreds of page images at one moment) still loses nothing, and nobody waits without end:
-//! the lead writes the groups for which there are segments, and who waits for others is told after [`PATIENCE`].
+//! the lead writes the groups for which there are segments, and who waits for others is told after [`TIMEOUT`].
 //!
 //! Positions end, too ([`RecordAddr::END`]): a terabyte before that, new work is refused for good, by the same call.
 //!
@@ -31,7 +31,7 @@ const RESERVE_MAX: u64 = 16 << 20;
 /// New work is refused from here on: 1 TiB before positions end, of which commits may use what the others leave.
 const WORK_END: Lsn = Lsn::from_raw(RecordAddr::END - (1 << 40));
 /// How long a change that is in the ring may wait for space on disk before its author is told.
-const PATIENCE: Nanos = Nanos::from_secs(5);
+const TIMEOUT: Nanos = Nanos::from_secs(5);
 /// How often space is looked for.
 const TURN: Nanos = Nanos::from_millis(50);
 
@@ -69,9 +69,9 @@ impl Need {
     }
 }
 
-/// When the patience of one who waits for space ends.
+/// When the timeout of one who waits for space ends.
 #[derive(Default)]
-pub(super) struct Patience(Option<Nanos>);
+pub(super) struct Timeout(Option<Nanos>);
 
 impl Core {
     /// Bytes behind the tail whose space on disk is taken.
@@ -197,9 +197,9 @@ impl Core {
         Ok((self.segments.start_of(last + 1), None))
     }
 
-    /// After a flush that did not get as far as it should, for lack of space: a pause; the error once patience has ended.
-    pub(super) fn bide(&self, patience: &mut Patience, full: Error) -> Result<()> {
-        let end = *patience.0.get_or_insert_with(|| rt::now() + PATIENCE);
+    /// After a flush that did not get as far as it should, for lack of space: a pause; the error once timeout has ended.
+    pub(super) fn bide(&self, timeout: &mut Timeout, full: Error) -> Result<()> {
+        let end = *timeout.0.get_or_insert_with(|| rt::now() + TIMEOUT);
         if self.closing.load(Ordering::Acquire) || rt::now() >= end {
             return Err(full);
         }

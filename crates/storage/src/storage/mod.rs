@@ -66,7 +66,7 @@ pub struct DataDir {
 
 /// How long a directory may seem taken by a server that is not quite gone: a killed one gives its memory back before its
 /// locks.
-const LOCK_PATIENCE: Nanos = Nanos::from_secs(1);
+const LOCK_TIMEOUT: Nanos = Nanos::from_secs(1);
 
 impl DataDir {
     /// Takes a data directory for this process, and makes it if it is missing.
@@ -90,7 +90,7 @@ impl DataDir {
         }
         let lock_path = path.join("lock");
         let lock = doing(fs::open(&lock_path, OpenOptions::CREATE), "opening", &lock_path)?;
-        if !doing(lock.lock_exclusive_within(LOCK_PATIENCE), "locking", &lock_path)? {
+        if !doing(lock.lock_exclusive_within(LOCK_TIMEOUT), "locking", &lock_path)? {
             return Err(Error::Busy(format!(
                 "the data directory {} is in use by another server",
                 path.display()

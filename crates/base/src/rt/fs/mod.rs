@@ -223,10 +223,10 @@ impl File {
         self.0.lock_exclusive()
     }
 
-    /// As [`File::lock_exclusive`], asking again until `patience` is over. A lock may be held by nobody who
+    /// As [`File::lock_exclusive`], asking again until `timeout` is over. A lock may be held by nobody who
     /// will use it: a killed process that is still giving its memory back, or a child between fork and exec.
-    pub fn lock_exclusive_within(&self, patience: Nanos) -> io::Result<bool> {
-        let end = now() + patience;
+    pub fn lock_exclusive_within(&self, timeout: Nanos) -> io::Result<bool> {
+        let end = now() + timeout;
         loop {
             if self.lock_exclusive()? {
                 return Ok(true);

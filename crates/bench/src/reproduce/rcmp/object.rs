@@ -130,10 +130,10 @@ pub struct Objects {
     layout: Layout,
     object: u64,
     costs: Costs,
-    ways: Vec<Way>,
+    ways: Vec<Channel>,
 }
 
-struct Way {
+struct Channel {
     endpoint: Arc<dyn Endpoint>,
     caller: Arc<dyn Caller>,
     memory: Remote,
@@ -142,7 +142,7 @@ struct Way {
 /// Opens them.
 pub fn open(rig: &Rig, pod: usize) -> Objects {
     let port = rig.network.port(pod);
-    let way = |lane: usize| Way {
+    let way = |lane: usize| Channel {
         endpoint: port.connect(&name(lane)).expect("the node is there"),
         caller: port.caller(&name(lane)).expect("the node serves"),
         memory: rig.remote(lane),
@@ -157,7 +157,7 @@ pub fn open(rig: &Rig, pod: usize) -> Objects {
 
 impl Objects {
     /// Where the object at `at` lies.
-    fn find(&self, at: u64, len: usize) -> Result<(&Way, u64)> {
+    fn find(&self, at: u64, len: usize) -> Result<(&Channel, u64)> {
         if !at.is_multiple_of(self.object) || len as u64 != self.object {
             return Err(Error::Invalid(format!(
                 "{len} bytes at {at}: objects have {} bytes",
@@ -168,7 +168,7 @@ impl Objects {
         Ok((&self.ways[place.lane], place.at / self.object * stride(self.object)))
     }
 
-    fn read_work(&self, at: u64) -> Result<(&Way, Work)> {
+    fn read_work(&self, at: u64) -> Result<(&Channel, Work)> {
         let (way, place) = self.find(at, self.object as usize)?;
         let buffer = vec![0; stride(self.object) as usize];
         Ok((way, Work::read(way.memory, place, buffer.into())))
@@ -195,7 +195,7 @@ impl Store for Objects {
             rt::spend(self.costs.access);
             works[self.layout.place(*at).lane].push((n, self.read_work(*at)?.1));
         }
-        let post = |(way, works): (&Way, Vec<(usize, Work)>)| {
+        let post = |(way, works): (&Channel, Vec<(usize, Work)>)| {
             let (places, works): (Vec<usize>, Vec<Work>) = works.into_iter().unzip();
             (places, way.endpoint.post(works))
         };

@@ -10,8 +10,8 @@ use cenote_base::{Error, Result};
 use cenote_fabric::RegionOptions;
 use cenote_fabric::rdma::call::{Answer, CallerId, Callers, Serve};
 use cenote_pool::space::{
-    Class, Extent, FarPart, FarReads, GlobalAddress, HeatOptions, Hello, Host, HostOptions, Keeper, Lifetime,
-    LocalKeeper, Mode, Part, PartOptions, Peer, Read, Run, Session, SessionId, Space, Way,
+    Channel, Class, Extent, FarPart, FarReads, GlobalAddress, HeatOptions, Hello, Host, HostOptions, Keeper, Lifetime,
+    LocalKeeper, Mode, Part, PartOptions, Peer, Read, Run, Session, SessionId, Space,
 };
 use std::sync::{Arc, PoisonError};
 
@@ -66,16 +66,16 @@ fn number(lane: usize) -> u8 {
     lane as u8 + 1
 }
 
-fn way(rig: &Rig, from: usize, lane: usize) -> Arc<Way> {
+fn channel(rig: &Rig, from: usize, lane: usize) -> Arc<Channel> {
     let hello = Hello {
         space: SPACE,
         part: number(lane),
         key: KEY,
         pod: pod_name(from),
     };
-    let way = Way::new(rig.network.port(from) as Arc<dyn Callers>, name(lane), hello);
+    let channel = Channel::new(rig.network.port(from) as Arc<dyn Callers>, name(lane), hello);
     // Simulated programs are charged for reading memory either way: there is nothing to be measured.
-    Arc::new(way.reading(FarReads::Plain))
+    Arc::new(channel.reading(FarReads::Plain))
 }
 
 /// Makes a pod's parts, fills them, and hosts them.
@@ -94,7 +94,7 @@ fn host(rig: &Rig, pod: usize, lane: usize, options: Options) -> Host {
     for other in (0..layout.lanes()).filter(|other| *other != lane) {
         let peer = Peer {
             pod: pod_name(layout.pod(other)),
-            way: way(rig, pod, other),
+            channel: channel(rig, pod, other),
         };
         host.set_peer(number(other), peer);
     }
@@ -249,7 +249,7 @@ pub fn open(rig: &Rig, pod: usize, hosts: &Hosts) -> Pool {
         let far = FarPart {
             number: number(lane),
             pod: pod_name(layout.pod(lane)),
-            way: way(rig, pod, lane),
+            channel: channel(rig, pod, lane),
         };
         let keeper = rig.keepers[lane].lock().unwrap_or_else(PoisonError::into_inner).clone();
         let keeper = FarKeeper(keeper.expect("all serve"));

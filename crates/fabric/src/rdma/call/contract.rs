@@ -611,9 +611,9 @@ pub fn a_lost_node_is_reported(bench: &dyn Bench) {
     assert!(ask(&*caller, verb::ECHO, b"here").is_ok());
     let waiting = kept(&*caller, rt::random());
     let lent = nines(&*caller, true, 5000).unwrap_or_default();
-    let patience = Nanos::from_secs(60);
+    let timeout = Nanos::from_secs(60);
     let lends = Call::new(of_number(verb::KEEP, rt::random()))
-        .within(patience)
+        .within(timeout)
         .into_memory(lent);
     let lends = caller.post(vec![lends]);
     bench.lose();

@@ -14,7 +14,7 @@
 //!
 //! # Duties of a caller (who implements it)
 //! - A call is carried out at most once: exactly once if it is answered; otherwise whether it was is unknown.
-//! - Every call ends within its time ([`Call::within`], else the caller's patience): with the answer, with an error of the one
+//! - Every call ends within its time ([`Call::within`], else the caller's timeout): with the answer, with an error of the one
 //!   who serves, or with one of these: [`Error::Timeout`]: no answer in time; [`Error::Lost`]: the node is gone, or the path to
 //!   it, or it has given the connection up; the caller is broken for good, and a new one is needed ([`Callers::caller`]).
 //! - No order is promised, neither among calls of a batch nor between a call and a one-sided work. Who was answered may
@@ -55,7 +55,7 @@ pub use source::{Answered, Source};
 pub const LIMIT: usize = 128 << 10;
 
 /// How long a call may take, unless it says otherwise.
-pub const PATIENCE: rt::Nanos = rt::Nanos::from_secs(5);
+pub const TIMEOUT: rt::Nanos = rt::Nanos::from_secs(5);
 
 /// A connection, as the node knows it. Never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,8 +70,8 @@ pub struct Call {
     pub answer: Vec<u8>,
     /// Memory that it lends to the program. It comes back with the call, or other memory of its size.
     pub memory: Memory,
-    /// How long it may take; `None`: the caller's patience.
-    pub patience: Option<rt::Nanos>,
+    /// How long it may take; `None`: the caller's timeout.
+    pub timeout: Option<rt::Nanos>,
     /// The user's mark, to know it again.
     pub tag: u64,
     /// How it went, once complete.
@@ -85,16 +85,16 @@ impl Call {
             request: request.into(),
             answer: Vec::new(),
             memory: Memory::default(),
-            patience: None,
+            timeout: None,
             tag: 0,
             result: Ok(()),
         }
     }
 
     /// That may take so long: for what waits at the node.
-    pub fn within(self, patience: rt::Nanos) -> Self {
+    pub fn within(self, timeout: rt::Nanos) -> Self {
         Self {
-            patience: Some(patience),
+            timeout: Some(timeout),
             ..self
         }
     }

@@ -1,6 +1,6 @@
 //! libfabric's own operations, without anything of ours but the slots: what the benchmark measures itself against.
 
-use super::rail::{Rail, SLOT, Slot, Started};
+use super::fabric_endpoint::{FabricEndpoint, SLOT, Slot, Started};
 use super::shim::{Start, Target};
 use super::{Net, NodeAddress, own_towards};
 use crate::rdma::{Endpoint, Remote, RemoteMemory};
@@ -10,26 +10,29 @@ use std::sync::Arc;
 
 pub use super::shim::Start as Operation;
 
-/// A rail of its own towards registered memory of a node whose path is [`OneSided`](super::Path::OneSided).
+/// An endpoint of its own towards registered memory of a node whose path is [`OneSided`](super::Path::OneSided).
 #[derive(Debug)]
 pub struct Bare {
-    rail: Rail,
+    fabric_endpoint: FabricEndpoint,
     target: Target,
 }
 
 impl Bare {
     /// Asks the node what the provider calls the memory.
     pub fn connect(net: &Net, address: &NodeAddress, memory: Remote) -> Result<Self> {
-        let way = net.way(address)?;
-        let endpoint: Arc<dyn Endpoint> = Arc::new(super::Connection(Arc::clone(&way)));
+        let channel = net.channel(address)?;
+        let endpoint: Arc<dyn Endpoint> = Arc::new(super::Connection(Arc::clone(&channel)));
         RemoteMemory::new(endpoint, memory).load(0)?;
-        let known = way.provider_key(memory.key.0);
+        let known = channel.provider_key(memory.key.0);
         let known =
             known.ok_or_else(|| Error::Invalid("the node's memory is not registered with its provider".into()))?;
-        let rail = Rail::open(address.provider(), own_towards(address)?.as_deref(), None)?;
-        let peer = rail.insert(address)?;
+        let fabric_endpoint = FabricEndpoint::open(address.provider(), own_towards(address)?.as_deref(), None)?;
+        let peer = fabric_endpoint.insert(address)?;
         let target = Target { peer, ..known };
-        Ok(Self { rail, target })
+        Ok(Self {
+            fabric_endpoint,
+            target,
+        })
     }
 
     /// Does `batch` operations of `len` bytes with one doorbell, and returns when all are complete. Atomics take the
@@ -39,8 +42,8 @@ impl Bare {
         for i in 0..batch {
             let mut slot = self.slot(&mut open)?;
             if matches!(what, Start::FetchAdd | Start::CompareAndSwap) {
-                self.rail.bytes(&mut slot)[..24].fill(0);
-                self.rail.bytes(&mut slot)[0] = u8::from(what == Start::FetchAdd);
+                self.fabric_endpoint.bytes(&mut slot)[..24].fill(0);
+                self.fabric_endpoint.bytes(&mut slot)[0] = u8::from(what == Start::FetchAdd);
             }
             let mut target = self.target;
             target.address += (i * len) as u64;
@@ -54,7 +57,7 @@ impl Bare {
 
     fn slot(&self, open: &mut usize) -> Result<Slot> {
         loop {
-            match self.rail.take() {
+            match self.fabric_endpoint.take() {
                 Some(slot) => return Ok(slot),
                 None => self.poll(open)?,
             }
@@ -63,7 +66,7 @@ impl Bare {
 
     fn start(&self, mut slot: Slot, len: usize, what: Start, to: &Target, more: bool, open: &mut usize) -> Result<()> {
         loop {
-            match self.rail.start(slot, len, what, to, 1, more) {
+            match self.fabric_endpoint.start(slot, len, what, to, 1, more) {
                 Started::Yes => {
                     *open += 1;
                     return Ok(());
@@ -77,9 +80,9 @@ impl Bare {
 
     fn poll(&self, open: &mut usize) -> Result<()> {
         let mut failed = None;
-        let count = self.rail.poll(|complete| {
+        let count = self.fabric_endpoint.poll(|complete| {
             failed = complete.result.err();
-            self.rail.give(complete.slot);
+            self.fabric_endpoint.give(complete.slot);
         })?;
         *open -= count;
         if count == 0 {

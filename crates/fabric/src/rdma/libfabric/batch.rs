@@ -31,7 +31,7 @@ pub struct Piece {
 pub struct Batch {
     /// The node it goes to.
     pub peer: Arc<Peer>,
-    /// Set when the batch is done, or when its waiter is to look after the rail.
+    /// Set when the batch is done, or when its waiter is to look after the endpoint.
     pub event: Arc<Event>,
     /// Somebody sleeps on the event, or will.
     pub slept: AtomicBool,

@@ -1,4 +1,4 @@
-//! A user's side: one rail for many threads and many nodes. Works are packed into messages, or, where a network card does
+//! A user's side: one endpoint for many threads and many nodes. Works are packed into messages, or, where a network card does
 //! them, started as its operations; what comes back finds its works again.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!                      └── turn: completions, answers, what is late ◄─────────┘
 //! ```
 //!
-//! Who turns? Whoever waits. One waiter *leads* (holds the role): it reads the rail's completions, for all. The others sleep on
+//! Who turns? Whoever waits. One waiter *leads* (holds the role): it reads the endpoint's completions, for all. The others sleep on
 //! their batch's event; a leader that leaves wakes one of them to lead. A background thread leads when nobody waits:
 //! for works whose [`Posted`](crate::rdma::Posted) was dropped, and for what is late.
 //!
@@ -26,7 +26,7 @@ mod receive;
 mod send;
 mod wait;
 
-pub use endpoint::{Connection, Way};
+pub use endpoint::{Channel, Connection};
 
 use calls::{Asked, Unsent};
 use endpoint::Ends;
@@ -34,8 +34,8 @@ use lend::{Lender, OnLoan};
 
 use super::address::NodeAddress;
 use super::batch::{Batch, Body, Next, Piece};
+use super::fabric_endpoint::{Complete, FabricEndpoint, SLOT, SLOTS, Slot, Started};
 use super::protocol::{self, Answer, Ask, Item, Kind, LARGEST, Reader, Status, Writer};
-use super::rail::{Complete, Rail, SLOT, SLOTS, Slot, Started};
 use super::shim::{self, Start, Target};
 use super::{NetOptions, Path};
 use crate::map::Mapping;
@@ -125,7 +125,7 @@ impl Peer {
 }
 
 /// What was started and has not come back.
-struct Flight {
+struct OperationInFlight {
     what: What,
     peer: Arc<Peer>,
     since: Nanos,
@@ -167,7 +167,7 @@ struct Ready {
 
 #[derive(Default)]
 struct Core {
-    flights: HashMap<u64, Flight>,
+    flights: HashMap<u64, OperationInFlight>,
     /// Ids by age.
     order: VecDeque<u64>,
     last_id: u64,
@@ -184,7 +184,7 @@ struct Core {
     peers: HashMap<u64, Arc<Peer>>,
     /// Numbers in the address table, and connections that use them.
     targets: HashMap<NodeAddress, (u64, usize)>,
-    /// Whatever has failed for good: the rail itself.
+    /// Whatever has failed for good: the endpoint itself.
     failed: Option<Error>,
     judged: Nanos,
     /// The node is to be asked about them, when there is a connection again.
@@ -193,7 +193,7 @@ struct Core {
     unasked: Vec<Arc<Batch>>,
     asked: Nanos,
     /// What nobody waits for; its way is kept until it is done.
-    abandoned: Vec<(Arc<dyn Ends>, Arc<Way>)>,
+    abandoned: Vec<(Arc<dyn Ends>, Arc<Channel>)>,
 }
 
 /// See the module.
@@ -203,19 +203,19 @@ pub struct Client {
     stop: AtomicBool,
     /// Something is to be done that nobody waits for.
     unattended: Event,
-    patience: Nanos,
+    timeout: Nanos,
     own: NodeAddress,
     me: Weak<Client>,
-    /// Before the rail: registrations end before it does.
+    /// Before the endpoint: registrations end before it does.
     lender: Mutex<Lender>,
-    rail: Rail,
-    /// Memory that nodes could write to: behind the rail, which may write to it until it is closed.
+    fabric_endpoint: FabricEndpoint,
+    /// Memory that nodes could write to: behind the endpoint, which may write to it until it is closed.
     lent: Mutex<Vec<Arc<Mapping>>>,
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.rail)
+        write!(f, "{:?}", self.fabric_endpoint)
     }
 }
 
@@ -233,23 +233,24 @@ impl Drop for Handle {
 impl Handle {
     /// A client at an own address.
     pub fn open(options: &NetOptions, provider: &super::Provider, local: Option<&str>) -> Result<Arc<Self>> {
-        let rail = Rail::open(provider, local, None)?;
+        let fabric_endpoint = FabricEndpoint::open(provider, local, None)?;
         for _ in 0..RECEIVING {
-            rail.take()
+            fabric_endpoint
+                .take()
                 .into_iter()
-                .for_each(|slot| give_back(&rail, rail.receive(slot)));
+                .for_each(|slot| give_back(&fabric_endpoint, fabric_endpoint.receive(slot)));
         }
-        let own = rail.address()?;
+        let own = fabric_endpoint.address()?;
         let client = Arc::new_cyclic(|me| Client {
             core: Mutex::new(Core::default()),
             role: Mutex::new(()),
             stop: AtomicBool::new(false),
             unattended: Event::new(),
-            patience: options.patience,
+            timeout: options.timeout,
             own,
             me: Weak::clone(me),
             lender: Mutex::default(),
-            rail,
+            fabric_endpoint,
             lent: Mutex::default(),
         });
         let theirs = Arc::clone(&client);
@@ -258,18 +259,18 @@ impl Handle {
     }
 
     /// Says hello to a node.
-    pub fn connect(self: &Arc<Self>, address: &NodeAddress) -> Result<Arc<Way>> {
+    pub fn connect(self: &Arc<Self>, address: &NodeAddress) -> Result<Arc<Channel>> {
         let peer = self.0.greet(address)?;
-        Ok(Arc::new(Way {
+        Ok(Arc::new(Channel {
             handle: Arc::clone(self),
             peer,
         }))
     }
 }
 
-fn give_back(rail: &Rail, started: Started) {
+fn give_back(fabric_endpoint: &FabricEndpoint, started: Started) {
     if let Started::Later(slot) | Started::No(slot, _) = started {
-        rail.give(slot);
+        fabric_endpoint.give(slot);
     }
 }
 
@@ -305,15 +306,15 @@ impl Client {
             *users += 1;
             return Ok(*target);
         }
-        let target = self.rail.insert(address)?;
+        let target = self.fabric_endpoint.insert(address)?;
         core.targets.insert(address.clone(), (target, 1));
         Ok(target)
     }
 
     fn send_hello(&self, core: &mut Core, peer: &Arc<Peer>) -> Result<()> {
         let busy = || Error::Busy(format!("{}: all buffers are under way", self.own));
-        let mut slot = self.rail.take().ok_or_else(busy)?;
-        let mut writer = Writer::new(self.rail.bytes(&mut slot));
+        let mut slot = self.fabric_endpoint.take().ok_or_else(busy)?;
+        let mut writer = Writer::new(self.fabric_endpoint.bytes(&mut slot));
         writer.blob(self.own.bytes());
         let id = core.flight(What::Hello, peer);
         let len = writer.finish(Kind::Hello, 0, id);
@@ -344,15 +345,15 @@ impl Client {
                 let (gone, stay) = core.outbox.drain(..).partition(|r| r.target.peer == target);
                 core.outbox = stay;
                 let gone: VecDeque<Ready> = gone;
-                gone.into_iter().for_each(|r| self.rail.give(r.slot));
-                self.rail.remove(target);
+                gone.into_iter().for_each(|r| self.fabric_endpoint.give(r.slot));
+                self.fabric_endpoint.remove(target);
             }
         }
     }
 
     fn send_control(&self, core: &mut Core, peer: &Arc<Peer>, kind: Kind) {
-        if let Some(mut slot) = self.rail.take() {
-            let len = Writer::new(self.rail.bytes(&mut slot)).finish(kind, peer.session(), 0);
+        if let Some(mut slot) = self.fabric_endpoint.take() {
+            let len = Writer::new(self.fabric_endpoint.bytes(&mut slot)).finish(kind, peer.session(), 0);
             core.outbox.push_back(Ready::message(slot, len, peer, 0));
             self.flush(core);
         }
@@ -365,13 +366,14 @@ impl Core {
         self.last_id += 1;
         let since = rt::now();
         let peer = Arc::clone(peer);
-        self.flights.insert(self.last_id, Flight { what, peer, since });
+        self.flights
+            .insert(self.last_id, OperationInFlight { what, peer, since });
         self.order.push_back(self.last_id);
         self.last_id
     }
 
     /// It has come back.
-    fn land(&mut self, id: u64) -> Option<Flight> {
+    fn land(&mut self, id: u64) -> Option<OperationInFlight> {
         let flight = self.flights.remove(&id);
         self.calling -= usize::from(flight.as_ref().is_some_and(|f| matches!(f.what, What::Call(_))));
         while self.order.front().is_some_and(|id| !self.flights.contains_key(id)) {

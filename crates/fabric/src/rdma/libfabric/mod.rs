@@ -3,7 +3,7 @@
 //! ```text
 //!   user                                                memory node
 //!   Net ─ connect(address) ─► Connection                MemoryNode::start ─► address()
-//!         few rails serve all threads                     progress thread, registry of keys
+//!         few endpoints serve all threads                     progress thread, registry of keys
 //!              │ Path::Served: works as messages, done by the node's progress thread, in order
 //!              └ Path::OneSided: reads and writes by the network card; atomics as messages
 //! ```
@@ -16,7 +16,7 @@
 //! Atomics are messages on all paths, done by the node's processor: what libfabric offers for the endpoints used here is the
 //! same, in the provider, and two kinds of atomics on one word are none.
 //!
-//! Calls ([`call`](super::call)) are messages too, over the same rails and sessions: as many in one as fit, large ones in parts.
+//! Calls ([`call`](super::call)) are messages too, over the same endpoints and sessions: as many in one as fit, large ones in parts.
 //!
 //! Nobody is authenticated: keys are drawn at random and are all that protects memory, addresses are for networks
 //! that are trusted. The default address is this machine's own.
@@ -28,10 +28,10 @@ pub mod bare;
 mod batch;
 mod calls;
 mod client;
-mod ground;
+mod fabric_endpoint;
 mod node;
 mod protocol;
-mod rail;
+mod registered_memory;
 mod shim;
 
 pub use address::{NodeAddress, Provider};
@@ -41,7 +41,7 @@ use super::call::{Caller, Callers};
 use super::{Endpoint, Fabric};
 use cenote_base::rt::{self, HashMap, Mutex, Nanos};
 use cenote_base::{Error, Result};
-use client::{Connection, Handle, Way};
+use client::{Channel, Connection, Handle};
 use core::fmt;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Weak};
@@ -108,16 +108,16 @@ impl NodeOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NetOptions {
     /// How long a work may take, and a node may be silent.
-    pub patience: Nanos,
-    /// Rails of one provider and own address: more serve more threads at once, each has some 20 MiB of buffers.
-    pub rails: usize,
+    pub timeout: Nanos,
+    /// Endpoints of one provider and own address: more serve more threads at once, each has some 20 MiB of buffers.
+    pub fabric_endpoints: usize,
 }
 
 impl Default for NetOptions {
     fn default() -> Self {
         Self {
-            patience: Nanos::from_secs(5),
-            rails: 1,
+            timeout: Nanos::from_secs(5),
+            fabric_endpoints: 1,
         }
     }
 }
@@ -134,17 +134,17 @@ pub fn available() -> Result<()> {
 #[derive(Debug)]
 pub struct Net {
     options: NetOptions,
-    rails: Mutex<Rails>,
+    fabric_endpoints: Mutex<Endpoints>,
 }
 
 #[derive(Default)]
-struct Rails {
+struct Endpoints {
     /// By provider, own address, and a number.
     open: HashMap<(Provider, Option<String>, usize), Weak<Handle>>,
     turns: usize,
 }
 
-impl fmt::Debug for Rails {
+impl fmt::Debug for Endpoints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -163,7 +163,7 @@ impl Net {
         available()?;
         Ok(Self {
             options,
-            rails: Mutex::default(),
+            fabric_endpoints: Mutex::default(),
         })
     }
 
@@ -172,30 +172,30 @@ impl Net {
     /// # Errors
     /// [`Error::Lost`] when it cannot be reached, [`Error::Io`] if the provider is not there.
     pub fn connect_to(&self, address: &NodeAddress) -> Result<Arc<dyn Endpoint>> {
-        Ok(Arc::new(Connection(self.way(address)?)))
+        Ok(Arc::new(Connection(self.channel(address)?)))
     }
 
-    fn way(&self, address: &NodeAddress) -> Result<Arc<Way>> {
-        self.rail(address)?.connect(address)
+    fn channel(&self, address: &NodeAddress) -> Result<Arc<Channel>> {
+        self.fabric_endpoint(address)?.connect(address)
     }
 
-    /// One of the rails for that provider and own address, in turn.
-    fn rail(&self, address: &NodeAddress) -> Result<Arc<Handle>> {
+    /// One of the endpoints for that provider and own address, in turn.
+    fn fabric_endpoint(&self, address: &NodeAddress) -> Result<Arc<Handle>> {
         let local = own_towards(address)?;
-        let mut rails = self.rails.lock();
-        rails.turns += 1;
-        // Rails with names of their own are not told apart by them.
+        let mut fabric_endpoints = self.fabric_endpoints.lock();
+        fabric_endpoints.turns += 1;
+        // Endpoints with names of their own are not told apart by them.
         let name = address.socket().and(local.clone());
         let place = (
             address.provider().clone(),
             name,
-            rails.turns % self.options.rails.max(1),
+            fabric_endpoints.turns % self.options.fabric_endpoints.max(1),
         );
-        if let Some(handle) = rails.open.get(&place).and_then(Weak::upgrade) {
+        if let Some(handle) = fabric_endpoints.open.get(&place).and_then(Weak::upgrade) {
             return Ok(handle);
         }
         let handle = Handle::open(&self.options, address.provider(), local.as_deref())?;
-        rails.open.insert(place, Arc::downgrade(&handle));
+        fabric_endpoints.open.insert(place, Arc::downgrade(&handle));
         Ok(handle)
     }
 }
@@ -208,11 +208,11 @@ impl Fabric for Net {
 
 impl Callers for Net {
     fn caller(&self, peer: &str) -> Result<Arc<dyn Caller>> {
-        Ok(Arc::new(Connection(self.way(&peer.parse()?)?)))
+        Ok(Arc::new(Connection(self.channel(&peer.parse()?)?)))
     }
 }
 
-/// A name for a rail that was given none.
+/// A name for an endpoint that was given none.
 fn own_name(provider: &Provider) -> Option<String> {
     match provider {
         p if p.is_ip() => Some("127.0.0.1".into()),

@@ -3,7 +3,7 @@
 //! ```text
 //!   slot received ─► head ─┬ Hello ─► session ─► Welcome
 //!                          ├ Works ─► registry locked: items in order ─► Results
-//!                          ├ Calls ─► program asked ─► desk ─► Answers        │ no room: outbox, tried again
+//!                          ├ Calls ─► program asked ─► reply queue ─► Answers        │ no room: outbox, tried again
 //!                          └ Ping  ─► Pong           ▲ answers of other threads
 //! ```
 //!
@@ -12,20 +12,20 @@
 //!   all items under its key, and no later one finds it;
 //! - a slot that was received is used until its answers are written, and then receives again: who sends faster than the node
 //!   answers waits in the provider's queue;
-//! - a peer that does not take what is sent to it costs slots that wait for [`OUTBOX_PATIENCE`] at most, and its session. What the provider has taken for it stays
+//! - a peer that does not take what is sent to it costs slots that wait for [`OUTBOX_TIMEOUT`] at most, and its session. What the provider has taken for it stays
 //!   there: so answers to calls wait while [`load::HELD`] slots are under way to their address, and hold up nobody else. Writes to callers' memory are complete when the caller's side
 //!   says so: [`WRITES`] are under way at most, and slots remain for all that is no write;
 //! - nothing that comes is believed: see [`protocol`](super::protocol).
 
 mod calls;
-mod desk;
 mod load;
+mod reply_queue;
 mod write;
 
 use super::address::NodeAddress;
-use super::ground::{Ground, Holding, Registry, exchange};
+use super::fabric_endpoint::{Access, Complete, FabricEndpoint, SLOTS, Slot, Started};
 use super::protocol::{self, ANSWER, Ask, HEAD, Item, Kind, Reader, Status, Writer};
-use super::rail::{Access, Complete, Rail, SLOTS, Slot, Started};
+use super::registered_memory::{Holding, RegisteredMemory, Registry, exchange};
 use super::shim::{Start, Target};
 use super::{NodeOptions, Path, own_name};
 use crate::Region;
@@ -35,8 +35,8 @@ use calls::Gathered;
 use cenote_base::rt::{self, HashMap, JoinHandle, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use core::fmt;
-use desk::{Desk, Outgoing, Packed};
 use load::{Held, Load};
+use reply_queue::{Outgoing, Packed, ReplyQueue};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,7 +52,7 @@ const SPIN: Nanos = Nanos::ZERO;
 const SLEEP: Nanos = Nanos::from_millis(20);
 
 /// How long an answer may wait for its way.
-const OUTBOX_PATIENCE: Nanos = Nanos::from_secs(2);
+const OUTBOX_TIMEOUT: Nanos = Nanos::from_secs(2);
 
 /// Slots of writes to callers' memory, of all sessions.
 const WRITES: usize = SLOTS / 4;
@@ -71,10 +71,10 @@ pub struct MemoryNode {
 }
 
 struct Shared {
-    /// Before the rail: registrations end before it does.
+    /// Before the endpoint: registrations end before it does.
     registry: Mutex<Registry>,
     /// Revoked memory that a software provider may still be in the middle of.
-    retired: Mutex<Vec<Ground>>,
+    retired: Mutex<Vec<RegisteredMemory>>,
     /// What calls are for.
     program: Mutex<Option<Arc<dyn Serve>>>,
     stop: AtomicBool,
@@ -83,7 +83,7 @@ struct Shared {
     writes: bool,
     write: Start,
     silence: Nanos,
-    rail: Rail,
+    fabric_endpoint: FabricEndpoint,
 }
 
 impl fmt::Debug for MemoryNode {
@@ -105,14 +105,14 @@ impl MemoryNode {
     pub fn start(options: &NodeOptions) -> Result<Self> {
         let provider = &options.provider;
         let name = options.name.clone().or_else(|| own_name(provider));
-        let rail = Rail::open(provider, name.as_deref(), options.port)?;
-        let write = rail.ordered_write();
-        Self::with(options, rail, write)
+        let fabric_endpoint = FabricEndpoint::open(provider, name.as_deref(), options.port)?;
+        let write = fabric_endpoint.ordered_write();
+        Self::with(options, fabric_endpoint, write)
     }
 
-    fn with(options: &NodeOptions, rail: Rail, write: Start) -> Result<Self> {
+    fn with(options: &NodeOptions, fabric_endpoint: FabricEndpoint, write: Start) -> Result<Self> {
         let provider = &options.provider;
-        let address = rail.address()?;
+        let address = fabric_endpoint.address()?;
         let shared = Arc::new(Shared {
             registry: Mutex::new(Registry::default()),
             retired: Mutex::new(Vec::new()),
@@ -120,9 +120,9 @@ impl MemoryNode {
             stop: AtomicBool::new(false),
             silence: options.silence,
             path: options.path.unwrap_or_else(|| Path::of(provider)),
-            writes: options.writes && rail.writes(),
+            writes: options.writes && fabric_endpoint.writes(),
             write,
-            rail,
+            fabric_endpoint,
         });
         let theirs = Arc::clone(&shared);
         let body = move || Server::new(theirs).run();
@@ -141,7 +141,7 @@ impl MemoryNode {
 
     /// Registers `len` bytes of zeros.
     pub fn register(&self, len: u64) -> Result<Remote> {
-        self.register_ground(Ground::own(len)?)
+        self.register_ground(RegisteredMemory::own(len)?)
     }
 
     /// Registers a range of a region, which stays mapped until the key is revoked.
@@ -149,22 +149,30 @@ impl MemoryNode {
     /// # Errors
     /// [`Error::OutOfBounds`] if not all of it is reserved.
     pub fn register_region(&self, region: &Arc<Region>, at: u64, len: u64) -> Result<Remote> {
-        self.register_ground(Ground::region(Arc::clone(region), at, len)?)
+        self.register_ground(RegisteredMemory::region(Arc::clone(region), at, len)?)
     }
 
-    fn register_ground(&self, ground: Ground) -> Result<Remote> {
+    fn register_ground(&self, registered_memory: RegisteredMemory) -> Result<Remote> {
         let mut registry = self.shared.registry.lock();
-        let (key, len) = (registry.new_key(), ground.len() as u64);
+        let (key, len) = (registry.new_key(), registered_memory.len() as u64);
         let registered = match self.shared.path {
             Path::Served => None,
             Path::OneSided => {
-                let rail = &self.shared.rail;
-                // SAFETY: the holding ends the registration before the memory, and the registry before the rail; the memory
+                let fabric_endpoint = &self.shared.fabric_endpoint;
+                // SAFETY: the holding ends the registration before the memory, and the registry before the endpoint; the memory
                 // is reached by atomics.
-                Some(unsafe { rail.register(ground.base(), ground.len(), Access::All, key) }?)
+                Some(unsafe {
+                    fabric_endpoint.register(registered_memory.base(), registered_memory.len(), Access::All, key)
+                }?)
             }
         };
-        registry.insert(key, Holding { registered, ground });
+        registry.insert(
+            key,
+            Holding {
+                registered,
+                registered_memory,
+            },
+        );
         Ok(Remote {
             key: Key(key),
             base: 0,
@@ -179,8 +187,8 @@ impl MemoryNode {
         };
         // Not under the lock: the provider may wait for what is under way.
         drop(holding.registered);
-        if self.shared.path == Path::OneSided && !self.shared.rail.provider().is_hardware() {
-            self.shared.retired.lock().push(holding.ground);
+        if self.shared.path == Path::OneSided && !self.shared.fabric_endpoint.provider().is_hardware() {
+            self.shared.retired.lock().push(holding.registered_memory);
         }
         true
     }
@@ -195,15 +203,16 @@ impl MemoryNode {
     /// # Errors
     /// [`Error::Revoked`], [`Error::OutOfBounds`].
     pub fn inspect(&self, key: Key, at: u64, into: &mut [u8]) -> Result<()> {
-        let ground = self.shared.registry.lock().ground(key.0).cloned();
-        let ground = ground.ok_or_else(|| Error::Revoked(format!("no memory under key {}", key.0)))?;
+        let registered_memory = self.shared.registry.lock().registered_memory(key.0).cloned();
+        let registered_memory =
+            registered_memory.ok_or_else(|| Error::Revoked(format!("no memory under key {}", key.0)))?;
         let whole = Remote {
             key,
             base: 0,
-            len: ground.len() as u64,
+            len: registered_memory.len() as u64,
         };
         whole.check(at, into.len() as u64)?;
-        ground.read(at, into);
+        registered_memory.read(at, into);
         Ok(())
     }
 
@@ -217,7 +226,7 @@ impl MemoryNode {
 
     fn end(&self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.rail.wake();
+        self.shared.fabric_endpoint.wake();
     }
 }
 
@@ -266,7 +275,7 @@ struct Session {
 struct Server {
     shared: Arc<Shared>,
     sessions: HashMap<u64, Session>,
-    /// Numbers in the rail's address table, and sessions that use them.
+    /// Numbers in the endpoint's address table, and sessions that use them.
     peers: HashMap<NodeAddress, (u64, usize)>,
     /// Of addresses that have a session, or slots under way.
     loads: HashMap<NodeAddress, Load>,
@@ -275,8 +284,8 @@ struct Server {
     outbox: VecDeque<Waiting>,
     /// Received, and not yet looked at for want of a slot to answer in.
     backlog: VecDeque<(Slot, usize)>,
-    desk: Arc<Desk>,
-    /// Answers as they come from the desk.
+    reply_queue: Arc<ReplyQueue>,
+    /// Answers as they come from the reply queue.
     answered: VecDeque<Outgoing>,
     /// Sessions with answers that are not sent.
     owing: VecDeque<u64>,
@@ -296,7 +305,7 @@ struct Server {
 impl Server {
     fn new(shared: Arc<Shared>) -> Self {
         Self {
-            desk: Arc::new(Desk::new(Arc::downgrade(&shared))),
+            reply_queue: Arc::new(ReplyQueue::new(Arc::downgrade(&shared))),
             answered: VecDeque::new(),
             owing: VecDeque::new(),
             is_starved: false,
@@ -333,23 +342,23 @@ impl Server {
     fn rest(&mut self, idle: Nanos) {
         let waits = !self.outbox.is_empty() || self.is_starved;
         let longest = if waits { Nanos::ZERO } else { SLEEP };
-        if self.desk.leave() {
-            self.shared.rail.pause(idle, SPIN, longest);
+        if self.reply_queue.leave() {
+            self.shared.fabric_endpoint.pause(idle, SPIN, longest);
         }
-        self.desk.come_back();
+        self.reply_queue.come_back();
     }
 
     fn receive_all(&self) {
         for _ in 0..RECEIVING {
-            if let Some(slot) = self.shared.rail.take() {
+            if let Some(slot) = self.shared.fabric_endpoint.take() {
                 self.receive(slot);
             }
         }
     }
 
     fn receive(&self, slot: Slot) {
-        if let Started::Later(slot) | Started::No(slot, _) = self.shared.rail.receive(slot) {
-            self.shared.rail.give(slot);
+        if let Started::Later(slot) | Started::No(slot, _) = self.shared.fabric_endpoint.receive(slot) {
+            self.shared.fabric_endpoint.give(slot);
         }
     }
 
@@ -357,7 +366,7 @@ impl Server {
     fn turn(&mut self) -> bool {
         let mut done = Vec::new();
         let shared = Arc::clone(&self.shared);
-        let polled = shared.rail.poll(|complete| done.push(complete));
+        let polled = shared.fabric_endpoint.poll(|complete| done.push(complete));
         if polled.is_err() {
             // The queue is broken, or the process ends: not to be found out in a hurry.
             rt::sleep(Nanos::from_millis(1));
@@ -385,7 +394,7 @@ impl Server {
             (true, Err(_)) => self.receive(complete.slot),
             (false, sent) => {
                 self.under_way[complete.slot.index()] = None;
-                self.shared.rail.give(complete.slot);
+                self.shared.fabric_endpoint.give(complete.slot);
                 let session = self.wrote(complete.tag).unwrap_or(complete.tag);
                 if sent.is_err() {
                     self.end_session(session);
@@ -397,16 +406,16 @@ impl Server {
     /// Looks at a message; gives it back if there is no slot to answer in.
     fn message(&mut self, mut slot: Slot, len: usize) -> Option<(Slot, usize)> {
         let shared = Arc::clone(&self.shared);
-        let Some(answer) = shared.rail.take() else {
+        let Some(answer) = shared.fabric_endpoint.take() else {
             return Some((slot, len));
         };
-        let bytes = &shared.rail.bytes(&mut slot)[..len];
+        let bytes = &shared.fabric_endpoint.bytes(&mut slot)[..len];
         let unsent = match Reader::new(bytes) {
             Some((head, reader)) => self.act(&head, reader, answer),
             None => Some(answer),
         };
         if let Some(answer) = unsent {
-            shared.rail.give(answer);
+            shared.fabric_endpoint.give(answer);
         }
         self.receive(slot);
         None
@@ -422,7 +431,7 @@ impl Server {
         };
         session.heard = rt::now();
         let shared = Arc::clone(&self.shared);
-        let writer = Writer::new(shared.rail.bytes(&mut answer));
+        let writer = Writer::new(shared.fabric_endpoint.bytes(&mut answer));
         let len = match head.kind {
             Kind::Ping => writer.finish(Kind::Pong, head.session, head.id),
             Kind::Works => match self.works(head, reader, writer) {
@@ -444,12 +453,12 @@ impl Server {
     }
 
     fn hello(&mut self, head: &protocol::Head, name: &[u8], mut answer: Slot) -> Option<Slot> {
-        let address = NodeAddress::new(self.shared.rail.provider().clone(), name.to_vec());
+        let address = NodeAddress::new(self.shared.fabric_endpoint.provider().clone(), name.to_vec());
         let Some(session) = address.ok().and_then(|a| self.begin_session(a)) else {
             return Some(answer);
         };
         let shared = Arc::clone(&self.shared);
-        let mut writer = Writer::new(shared.rail.bytes(&mut answer));
+        let mut writer = Writer::new(shared.fabric_endpoint.bytes(&mut answer));
         writer.blob(&[self.shared.path as u8, u8::from(self.shared.writes)]);
         let len = writer.finish(Kind::Welcome, session, head.id);
         self.send(answer, len, session);
@@ -467,7 +476,7 @@ impl Server {
                 *peer
             }
             None => {
-                let peer = self.shared.rail.insert(&address).ok()?;
+                let peer = self.shared.fabric_endpoint.insert(&address).ok()?;
                 self.peers.insert(address.clone(), (peer, 1));
                 peer
             }
@@ -513,7 +522,7 @@ impl Server {
         if *users == 0 {
             self.peers.remove(&session.address);
             self.forget_waiting(session.peer);
-            self.shared.rail.remove(session.peer);
+            self.shared.fabric_endpoint.remove(session.peer);
         }
     }
 
@@ -525,13 +534,13 @@ impl Server {
     }
 
     fn drop_waiting(&mut self, waiting: Waiting) {
-        self.shared.rail.give(waiting.slot);
+        self.shared.fabric_endpoint.give(waiting.slot);
         self.wrote(waiting.tag);
     }
 
     fn send(&mut self, slot: Slot, len: usize, session: u64) {
         let Some(to) = self.sessions.get_mut(&session) else {
-            return self.shared.rail.give(slot);
+            return self.shared.fabric_endpoint.give(slot);
         };
         let held = to.load.hold();
         let target = Target {
@@ -560,16 +569,16 @@ impl Server {
             ..
         } = waiting;
         let shared = Arc::clone(&self.shared);
-        let rail = &shared.rail;
+        let fabric_endpoint = &shared.fabric_endpoint;
         let (is_message, place) = (start == Start::Send, waiting.slot.index());
         let started = match is_message {
-            true => rail.send(waiting.slot, len, &target, tag, false),
-            false => rail.start(waiting.slot, len, start, &target, tag, false),
+            true => fabric_endpoint.send(waiting.slot, len, &target, tag, false),
+            false => fabric_endpoint.start(waiting.slot, len, start, &target, tag, false),
         };
         match started {
             Started::Yes => {
                 // Of few bytes no completion tells.
-                if !is_message || !rail.is_few(len) {
+                if !is_message || !fabric_endpoint.is_few(len) {
                     self.under_way[place] = Some(waiting.held);
                 }
                 if !is_message {
@@ -583,7 +592,7 @@ impl Server {
                 false
             }
             Started::No(slot, _) => {
-                rail.give(slot);
+                fabric_endpoint.give(slot);
                 self.wrote(tag);
                 self.end_session(waiting.session);
                 true
@@ -597,7 +606,7 @@ impl Server {
             let Some(waiting) = self.outbox.pop_front() else {
                 return;
             };
-            let (session, late) = (waiting.session, rt::now().since(waiting.since) > OUTBOX_PATIENCE);
+            let (session, late) = (waiting.session, rt::now().since(waiting.since) > OUTBOX_TIMEOUT);
             if !self.sessions.contains_key(&session) {
                 self.drop_waiting(waiting);
                 continue;
@@ -637,20 +646,20 @@ fn carry_out(registry: &Registry, item: &Item<'_>, writer: &mut Writer<'_>) -> S
         Ok(holding) => holding,
         Err((status, value)) => return answer(writer, status, value),
     };
-    let ground = &holding.ground;
+    let registered_memory = &holding.registered_memory;
     match item.ask {
         Ask::Read => {
             let len = item.len as usize;
             writer.answer(Status::Done, u64::from(item.len), len, |into| {
-                ground.read(item.at, into)
+                registered_memory.read(item.at, into)
             });
             Status::Done
         }
         Ask::Write => {
-            ground.write(item.at, item.payload);
+            registered_memory.write(item.at, item.payload);
             answer(writer, Status::Done, u64::from(item.len))
         }
-        Ask::CompareAndSwap | Ask::FetchAdd => answer(writer, Status::Done, exchange(ground, item)),
+        Ask::CompareAndSwap | Ask::FetchAdd => answer(writer, Status::Done, exchange(registered_memory, item)),
         Ask::Check => answer(writer, Status::Done, 0),
         Ask::Resolve => resolve(holding, writer),
     }
@@ -661,7 +670,7 @@ fn resolve(holding: &Holding, writer: &mut Writer<'_>) -> Status {
     let Some((_, target)) = &holding.registered else {
         return answer(writer, Status::Invalid, 0);
     };
-    let words = [target.address, target.key, holding.ground.len() as u64];
+    let words = [target.address, target.key, holding.registered_memory.len() as u64];
     writer.answer(Status::Done, 0, 24, |into| {
         for (place, word) in into.as_chunks_mut::<8>().0.iter_mut().zip(words) {
             *place = word.to_le_bytes();

@@ -24,7 +24,7 @@
 //! Little-endian; everything begins at a multiple of 8. A head and an item are 64 bytes: what providers send without having to
 //! say afterwards that it has gone.
 
-use super::rail::SLOT;
+use super::fabric_endpoint::SLOT;
 use crate::rdma::call::LIMIT;
 
 const MAGIC: u16 = 0x4e43;

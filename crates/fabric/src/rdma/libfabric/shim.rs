@@ -5,7 +5,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 use std::sync::OnceLock;
 
-/// What a rail is made from. See `shim.c`.
+/// What an endpoint is made from. See `shim.c`.
 #[repr(C)]
 pub struct Options {
     pub provider: *const c_char,
@@ -29,7 +29,7 @@ pub struct Done {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Target {
-    /// The peer, as the rail's address table counts.
+    /// The peer, as the endpoint's address table counts.
     pub peer: u64,
     /// The memory's address, as the provider counts.
     pub address: u64,
@@ -56,7 +56,7 @@ pub enum Start {
 }
 
 #[repr(C)]
-pub struct RawRail {
+pub struct RawEndpoint {
     _opaque: [u8; 0],
 }
 
@@ -69,14 +69,14 @@ unsafe extern "C" {
     fn cf_load(why: *mut c_char, room: usize) -> c_int;
     fn cf_strerror(error: c_int) -> *const c_char;
     fn cf_again() -> c_int;
-    pub fn cf_open(options: *const Options, out: *mut *mut RawRail) -> c_int;
-    pub fn cf_close(rail: *mut RawRail);
-    pub fn cf_wants_local_registration(rail: *mut RawRail) -> c_int;
-    pub fn cf_name(rail: *mut RawRail, name: *mut c_void, size: *mut usize) -> c_int;
-    pub fn cf_insert(rail: *mut RawRail, name: *const c_void, peer: *mut u64) -> c_int;
-    pub fn cf_remove(rail: *mut RawRail, peer: u64) -> c_int;
+    pub fn cf_open(options: *const Options, out: *mut *mut RawEndpoint) -> c_int;
+    pub fn cf_close(fabric_endpoint: *mut RawEndpoint);
+    pub fn cf_wants_local_registration(fabric_endpoint: *mut RawEndpoint) -> c_int;
+    pub fn cf_name(fabric_endpoint: *mut RawEndpoint, name: *mut c_void, size: *mut usize) -> c_int;
+    pub fn cf_insert(fabric_endpoint: *mut RawEndpoint, name: *const c_void, peer: *mut u64) -> c_int;
+    pub fn cf_remove(fabric_endpoint: *mut RawEndpoint, peer: u64) -> c_int;
     pub fn cf_register(
-        rail: *mut RawRail,
+        fabric_endpoint: *mut RawEndpoint,
         at: *mut c_void,
         len: usize,
         written: c_int,
@@ -85,9 +85,15 @@ unsafe extern "C" {
         target: *mut Target,
     ) -> c_int;
     pub fn cf_unregister(memory: *mut RawMemory) -> c_int;
-    pub fn cf_receive(rail: *mut RawRail, at: *mut c_void, len: usize, memory: *mut RawMemory, context: u64) -> c_int;
+    pub fn cf_receive(
+        fabric_endpoint: *mut RawEndpoint,
+        at: *mut c_void,
+        len: usize,
+        memory: *mut RawMemory,
+        context: u64,
+    ) -> c_int;
     pub fn cf_start(
-        rail: *mut RawRail,
+        fabric_endpoint: *mut RawEndpoint,
         op: c_int,
         at: *mut c_void,
         len: usize,
@@ -96,14 +102,14 @@ unsafe extern "C" {
         context: u64,
         more: c_int,
     ) -> c_int;
-    pub fn cf_inject(rail: *mut RawRail, at: *const c_void, len: usize, peer: u64) -> c_int;
-    pub fn cf_inject_room(rail: *mut RawRail) -> usize;
-    pub fn cf_writes(rail: *mut RawRail) -> c_int;
-    pub fn cf_orders_sends_after_writes(rail: *mut RawRail) -> c_int;
-    pub fn cf_poll(rail: *mut RawRail, out: *mut Done, room: c_int) -> c_int;
-    pub fn cf_wait(rail: *mut RawRail, milliseconds: c_int) -> c_int;
-    pub fn cf_wake(rail: *mut RawRail);
-    pub fn cf_has_fd(rail: *mut RawRail) -> c_int;
+    pub fn cf_inject(fabric_endpoint: *mut RawEndpoint, at: *const c_void, len: usize, peer: u64) -> c_int;
+    pub fn cf_inject_room(fabric_endpoint: *mut RawEndpoint) -> usize;
+    pub fn cf_writes(fabric_endpoint: *mut RawEndpoint) -> c_int;
+    pub fn cf_orders_sends_after_writes(fabric_endpoint: *mut RawEndpoint) -> c_int;
+    pub fn cf_poll(fabric_endpoint: *mut RawEndpoint, out: *mut Done, room: c_int) -> c_int;
+    pub fn cf_wait(fabric_endpoint: *mut RawEndpoint, milliseconds: c_int) -> c_int;
+    pub fn cf_wake(fabric_endpoint: *mut RawEndpoint);
+    pub fn cf_has_fd(fabric_endpoint: *mut RawEndpoint) -> c_int;
 }
 
 /// Loads libfabric, once.

@@ -2,7 +2,7 @@
 
 use super::Node;
 use crate::rdma::call::{
-    Answer, Answered, Answering, Call, Called, Caller, CallerId, CallsInFlight, LIMIT, Memory, PATIENCE, Serve, Set,
+    Answer, Answered, Answering, Call, Called, Caller, CallerId, CallsInFlight, LIMIT, Memory, Serve, Set, TIMEOUT,
 };
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
@@ -126,7 +126,7 @@ impl Waiting {
         };
         let waited = rt::now().since(self.since);
         self.set.give_up(|call| {
-            let late = waited > call.patience.unwrap_or(PATIENCE);
+            let late = waited > call.timeout.unwrap_or(TIMEOUT);
             let late = late.then(|| Error::Timeout(format!("memory node {}: no answer in time", self.node.name())));
             lost.clone().or(late)
         });

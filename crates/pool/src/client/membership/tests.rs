@@ -1,8 +1,8 @@
 //! Memberships at a memory node that this test plays.
 
 use super::*;
-use crate::book::{GrantId, NodeId, SpaceId};
 use crate::client::ClientOptions;
+use crate::grant_table::{GrantId, NodeId, SpaceId};
 use crate::holder::Credentials;
 use crate::managers::Managers;
 use cenote_fabric::message::tcp::Tcp;
@@ -10,7 +10,7 @@ use cenote_fabric::message::{Listener, Network};
 use cenote_fabric::rdma::call::{Answer, CallerId};
 use cenote_fabric::ring::{Node, Options};
 
-const PATIENCE: Nanos = Nanos::from_secs(60);
+const TIMEOUT: Nanos = Nanos::from_secs(60);
 /// Signs of life come each quarter of it.
 const LEASE: Nanos = Nanos::from_millis(400);
 
@@ -24,8 +24,8 @@ impl Played {
 
     /// The next connection, after its hello.
     fn accept(&self) -> Arc<dyn Connection> {
-        let connection = self.0.accept(PATIENCE).expect("no error").expect("it comes");
-        let _: MemberHello = wire::receive(&*connection, PATIENCE).expect("a hello");
+        let connection = self.0.accept(TIMEOUT).expect("no error").expect("it comes");
+        let _: MemberHello = wire::receive(&*connection, TIMEOUT).expect("a hello");
         connection
     }
 
@@ -45,7 +45,7 @@ impl Played {
 }
 
 fn hears(connection: &dyn Connection, wanted: &MemberRequest, reply: &MemberReply) {
-    let request: MemberRequest = wire::receive(connection, PATIENCE).expect("a request");
+    let request: MemberRequest = wire::receive(connection, TIMEOUT).expect("a request");
     assert_eq!(request, *wanted);
     wire::send(connection, reply).expect("sent");
 }
@@ -118,7 +118,7 @@ fn whoever_is_fenced_is_told_so() {
     wire::send(&*again, &refused).expect("sent");
     let began = rt::now();
     while told.lock().is_empty() {
-        assert!(rt::now().since(began) < PATIENCE, "nobody is told");
+        assert!(rt::now().since(began) < TIMEOUT, "nobody is told");
         rt::sleep(Nanos::from_millis(5));
     }
     assert_eq!(told.lock().len(), 1);
@@ -135,7 +135,7 @@ fn a_node_hears_of_the_end_over_another_connection() {
     // Signs of life may be under way.
     loop {
         let next = node.welcome();
-        match wire::receive(&*next, PATIENCE).expect("a request") {
+        match wire::receive(&*next, TIMEOUT).expect("a request") {
             MemberRequest::Leave => return wire::send(&*next, &MemberReply::Done).expect("sent"),
             MemberRequest::Ping => next.close(),
             other => panic!("{other:?}"),
@@ -177,7 +177,7 @@ fn what_a_ring_does_not_tell_is_asked_over_the_connection() {
 
 /// The next request; signs of life are answered on the way.
 fn hears_soon(connection: &dyn Connection, wanted: &MemberRequest, reply: &MemberReply) -> bool {
-    let request: MemberRequest = wire::receive(connection, PATIENCE).expect("a request");
+    let request: MemberRequest = wire::receive(connection, TIMEOUT).expect("a request");
     let is_it = request == *wanted;
     assert!(is_it || request == MemberRequest::Ping, "{request:?}");
     let reply = if is_it { reply } else { &MemberReply::Done };
@@ -203,7 +203,7 @@ fn who_has_lost_its_seat_asks_for_another() {
     ring.dismiss(CallerId(first.caller));
     assert!(member.ring().is_none(), "it is over");
     // Signs of life that were under way.
-    while wire::receive::<MemberRequest>(&*connection, PATIENCE).is_ok() {
+    while wire::receive::<MemberRequest>(&*connection, TIMEOUT).is_ok() {
         let _ = wire::send(&*connection, &MemberReply::Done);
     }
     let connection = node.welcome_to(Some(RingSeat::new(&path, seat())));

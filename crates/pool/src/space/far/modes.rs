@@ -11,7 +11,7 @@
 //! Little is faster plain, much in one of the other ways: a copy is less, and a look more. Which is the fastest at which size is measured for each connection, when it is first
 //! asked for so many bytes that it may matter: probes of each size and mode, interleaved, for [`BUDGET`] at most. A look is for each read, so small ones stay plain in any company.
 
-use super::Way;
+use super::Channel;
 use super::question::lost_call;
 use super::wire::{self, DirectFrom, PROBE_MAX};
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
@@ -344,7 +344,7 @@ impl Counted {
     }
 }
 
-impl Way {
+impl Channel {
     /// What is known of reads by this way, to a part.
     pub(in super::super) fn stats(&self, part: u8) -> FarStats {
         let line = self.line.lock().clone();

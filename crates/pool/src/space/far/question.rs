@@ -1,4 +1,4 @@
-//! A request, what is known of whether it was done, and what may be done when its answer is lost: see [`super::way`].
+//! A request, what is known of whether it was done, and what may be done when its answer is lost: see [`super::channel`].
 
 use super::modes::Line;
 use super::wire;

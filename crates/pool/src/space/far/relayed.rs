@@ -1,23 +1,23 @@
 //! Requests that a memory node forwards for members of its machine, over its own way. To the host they are the node's, with numbers of its own, so that what is late is refused there. Nothing is sent
 //! twice: a member that did not hear what became of a change finds another memory when it says hello again.
 
+use super::channel::{Channel, RequestsInFlight};
 use super::question::{NoAnswer, Question, Tried, lost_call};
-use super::way::{UnderWay, Way};
 use super::{modes::Line, wire};
 use cenote_base::{Error, Result, rt};
 use std::sync::Arc;
 
 /// A connection that a user's request can be forwarded over, at once.
 pub(crate) struct RelayLine {
-    way: Arc<Way>,
+    channel: Arc<Channel>,
     line: Arc<Line>,
 }
 
 impl RelayLine {
     /// Waits for the connection, if there is none: for seconds, if the node is not there.
-    pub(crate) fn to(way: &Arc<Way>) -> Result<Self> {
-        let (line, way) = (way.line()?, Arc::clone(way));
-        Ok(Self { way, line })
+    pub(crate) fn to(channel: &Arc<Channel>) -> Result<Self> {
+        let (line, channel) = (channel.line()?, Arc::clone(channel));
+        Ok(Self { channel, line })
     }
 
     /// Posts it, and waits for nothing.
@@ -25,9 +25,9 @@ impl RelayLine {
     /// # Errors
     /// What the user is told.
     pub(crate) fn post(self, forwarded: Forwarded) -> Result<Relayed> {
-        let Self { way, line } = self;
-        match way.begin_over(line, vec![forwarded.0]) {
-            Ok(under_way) => Ok(Relayed { way, under_way }),
+        let Self { channel, line } = self;
+        match channel.begin_over(line, vec![forwarded.0]) {
+            Ok(under_way) => Ok(Relayed { channel, under_way }),
             Err(no) => Err(told(no)),
         }
     }
@@ -63,8 +63,8 @@ fn told(no: NoAnswer) -> Error {
 
 /// A user's request that is forwarded for him.
 pub(crate) struct Relayed {
-    way: Arc<Way>,
-    under_way: UnderWay,
+    channel: Arc<Channel>,
+    under_way: RequestsInFlight,
 }
 
 impl Relayed {
@@ -75,8 +75,8 @@ impl Relayed {
 
     /// The answer, or what the user is told instead, and whether it may be done yet: until there is another connection. Waits for it.
     pub(crate) fn end(self) -> (Result<Vec<u8>>, bool) {
-        let Self { way, under_way } = self;
-        let (mut tried, is_late) = way.end_once(under_way);
+        let Self { channel, under_way } = self;
+        let (mut tried, is_late) = channel.end_once(under_way);
         let told_of = |no: NoAnswer| (no.may_be_done || is_late, Err(told(no)));
         let (is_open, answered) = match tried.pop() {
             Some(Tried::Answered(call)) => (false, Ok(call.answer)),

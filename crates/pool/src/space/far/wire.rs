@@ -16,7 +16,7 @@
 //!
 //! What *direct* reads bring goes into memory that the call lends, one after the other and each filled up to 8; their answers have no bytes, and their value is the length.
 //!
-//! Little-endian. The number is the low half of that of a request which must be done once ([`super::way`]); it is 0 of others. Again is 1 if the request may have been done before.
+//! Little-endian. The number is the low half of that of a request which must be done once ([`super::channel`]); it is 0 of others. Again is 1 if the request may have been done before.
 
 use super::super::GlobalAddress;
 use super::super::act::{Act, Outcome};
@@ -328,13 +328,13 @@ fn half(bytes: &[u8], at: usize) -> usize {
 }
 
 /// What a request's accesses are about, as far as it makes sense: addresses and lengths, before they are carried out.
-pub struct Ahead<'a>(&'a [u8]);
+pub struct RequestedAccesses<'a>(&'a [u8]);
 
-pub fn ahead(items: &[u8]) -> Ahead<'_> {
-    Ahead(items)
+pub fn requested_accesses(items: &[u8]) -> RequestedAccesses<'_> {
+    RequestedAccesses(items)
 }
 
-impl Iterator for Ahead<'_> {
+impl Iterator for RequestedAccesses<'_> {
     type Item = (GlobalAddress, u64);
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -2,7 +2,7 @@
 //! ([`modes`](super::super::far::modes)). So where cards can, the transfer is one-sided (Rcmp, section 5.3).
 
 use super::super::GlobalAddress;
-use super::super::far::Way;
+use super::super::far::Channel;
 use super::super::far::wire::{self, Fetch};
 use super::super::part::Part;
 use super::super::slot::{Slot, Use};
@@ -109,11 +109,11 @@ fn slot_of(part: &Part, extent: GlobalAddress) -> Result<u32> {
     if part.own_state(extent)?.is_some_and(is_frozen) {
         return Ok(extent.slot());
     }
-    part.guest_slot(extent).ok_or_else(|| gone(extent))
+    part.migrated_slot(extent).ok_or_else(|| gone(extent))
 }
 
 /// Fills a slot with the image of an extent that lies frozen elsewhere.
-pub(super) fn fetch(part: &Part, slot: u32, from: &Way, extent: GlobalAddress, freeze: u64) -> Result<()> {
+pub(super) fn fetch(part: &Part, slot: u32, from: &Channel, extent: GlobalAddress, freeze: u64) -> Result<()> {
     let starts: Vec<u64> = (0..Part::image_len()).step_by(PIECE as usize).collect();
     let piece = |from: u64| Fetch {
         extent,

@@ -6,7 +6,7 @@
 //!               ├ orders, allocations ──► worker: the steps of moves here  │
 //!               └ relocations ──────────► executor ◄───────────────────────┘  the moves of this part's own extents, one after the other
 //!
-//!             resolver: guests that nobody has spoken for ─► serve, at their homes
+//!             resolver: migrated extents that nobody has spoken for ─► serve, at their homes
 //! ```
 //!
 //! Who waits for whom: policy → executors → workers → who serves; resolver → who serves. Nobody waits the other way, so hosts that order each other about do not wait in a circle.
@@ -27,14 +27,14 @@ mod tests;
 pub use hosts::Hosts;
 
 use super::GlobalAddress;
-use super::far::Way;
+use super::far::Channel;
 use super::far::wire::{self, Head};
 use super::heat::{Heat, HeatOptions};
 use super::keeper::{Keeper, SessionId};
 use super::local::LocalKeeper;
 use super::part::Part;
 use super::presence::KEEPER;
-use super::session::Desk;
+use super::session::PartSession;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{self, Condvar, HashMap, Mutex, Nanos};
 use cenote_base::{Error, Result};
@@ -46,12 +46,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Orders and allocations that wait at a time, and wishes.
+/// Orders and allocations that wait at a time, and requests.
 const WAITING_MAX: usize = 4096;
 /// Bytes of the name of a user's pod.
 const POD_MAX: usize = 256;
 /// The most that a question may take that its host answers at once.
-const WHERE_PATIENCE: Nanos = Nanos::from_secs(2);
+const WHERE_TIMEOUT: Nanos = Nanos::from_secs(2);
 
 /// What a host is told.
 #[derive(Debug, Clone)]
@@ -70,10 +70,10 @@ pub struct HostOptions {
     pub moves: usize,
     /// An extent that has come stays so long.
     pub stay: Nanos,
-    /// Free slots that guests leave alone.
+    /// Free slots that migrated extents leave alone.
     pub kept: usize,
-    /// How long another host may take for what it is ordered to do. A guest that nobody has spoken for half as long asks its home.
-    pub patience: Nanos,
+    /// How long another host may take for what it is ordered to do. A migrated extent that nobody has spoken for half as long asks its home.
+    pub timeout: Nanos,
 }
 
 impl Default for HostOptions {
@@ -87,7 +87,7 @@ impl Default for HostOptions {
             moves: 16,
             stay: Nanos::from_secs(1),
             kept: 0,
-            patience: Nanos::from_secs(10),
+            timeout: Nanos::from_secs(10),
         }
     }
 }
@@ -98,7 +98,7 @@ pub struct Peer {
     /// Its pod.
     pub pod: String,
     /// The way to its host.
-    pub way: Arc<Way>,
+    pub channel: Arc<Channel>,
 }
 
 /// What happened so far.
@@ -222,7 +222,7 @@ impl Job {
 }
 
 /// A move that is wanted: of which extent, and where to; or its end.
-struct Wish {
+struct MoveRequest {
     extent: GlobalAddress,
     to: Option<u8>,
     told: Told,
@@ -234,7 +234,7 @@ enum Told {
     Here(Arc<Outcomes>),
 }
 
-/// The end of a wish, for a thread of this process.
+/// The end of a request, for a thread of this process.
 #[derive(Default)]
 struct Outcomes {
     outcome: Mutex<Option<Result<()>>>,
@@ -268,10 +268,10 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    fn next(&self, patience: Nanos) -> Option<T> {
+    fn next(&self, timeout: Nanos) -> Option<T> {
         let mut items = self.items.lock();
         if items.is_empty() {
-            (items, _) = self.more.wait_timeout(items, patience);
+            (items, _) = self.more.wait_timeout(items, timeout);
         }
         items.pop_front()
     }
@@ -293,7 +293,7 @@ struct Inner {
     /// Other parts that nobody has told the way to: nothing is decided without them. Lock order: peers, then this.
     unreached: Mutex<BTreeSet<u8>>,
     /// Sessions of users that do not map the part.
-    desks: Mutex<BTreeMap<SessionId, Desk>>,
+    part_sessions: Mutex<BTreeMap<SessionId, PartSession>>,
     /// Accesses of other pods, by slot.
     far: Mutex<HashMap<u32, BTreeMap<String, Heat>>>,
     /// Accesses from here, by slot, and when the extent came.
@@ -307,7 +307,7 @@ struct Inner {
     /// The extent that is being moved.
     under_way: Mutex<Option<GlobalAddress>>,
     work: Queue<Job>,
-    wishes: Queue<Wish>,
+    all_requested: Queue<MoveRequest>,
     counters: Counters,
     /// What probes are answered with.
     probe: Arc<[u8]>,
@@ -342,7 +342,7 @@ impl Host {
             peers: Mutex::default(),
             gone: Mutex::default(),
             unreached: Mutex::default(),
-            desks: Mutex::default(),
+            part_sessions: Mutex::default(),
             far: Mutex::default(),
             near: Mutex::new(vec![Near::default(); slots]),
             steps: Mutex::default(),
@@ -350,7 +350,7 @@ impl Host {
             replies: Replies::default(),
             under_way: Mutex::new(None),
             work: Queue::default(),
-            wishes: Queue::default(),
+            all_requested: Queue::default(),
             counters: Counters::default(),
             probe: transfer::probe_bytes(),
             stop: AtomicBool::new(false),
@@ -428,7 +428,7 @@ impl Host {
     /// # Errors
     /// [`Error::Invalid`] if it is no slab of this part; [`Error::Full`], [`Error::Busy`], [`Error::Lost`]: then it stays where it is, or is known there only.
     pub fn relocate(&self, extent: GlobalAddress, to: u8) -> Result<()> {
-        self.inner.wish(extent, Some(to))
+        self.inner.requested(extent, Some(to))
     }
 
     /// What happened so far.
@@ -448,7 +448,7 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.inner.stop.store(true, Ordering::Release);
         self.inner.work.more.notify_all();
-        self.inner.wishes.more.notify_all();
+        self.inner.all_requested.more.notify_all();
         let threads = core::mem::take(&mut *self.threads.lock());
         for thread in threads {
             thread.join().ok();
@@ -559,10 +559,10 @@ impl Inner {
         let stopping = || Error::Lost("the host is stopping".into());
         let jobs = core::mem::take(&mut *self.work.items.lock());
         jobs.into_iter().for_each(|job| job.fail(stopping()));
-        let wishes = core::mem::take(&mut *self.wishes.items.lock());
-        wishes
+        let all_requested = core::mem::take(&mut *self.all_requested.items.lock());
+        all_requested
             .into_iter()
-            .for_each(|wish| relocate::tell(wish.told, Err(stopping())));
+            .for_each(|requested| relocate::tell(requested.told, Err(stopping())));
     }
 
     /// The worker: orders and allocations, one after the other.
@@ -592,7 +592,7 @@ impl Inner {
     /// Sessions that have ended need no desk.
     fn clear_desks(&self) {
         let is_alive = |session: &SessionId| self.keeper.is_alive(*session).unwrap_or(true);
-        self.desks.lock().retain(|session, _| is_alive(session));
+        self.part_sessions.lock().retain(|session, _| is_alive(session));
     }
 
     fn alloc(&self, rest: &[u8]) -> Result<GlobalAddress> {
@@ -601,26 +601,27 @@ impl Inner {
             return Err(Error::Invalid("an object has one byte at least".into()));
         }
         if !self.keeper.is_alive(session)? {
-            self.desks.lock().remove(&session);
+            self.part_sessions.lock().remove(&session);
             return Err(Error::Revoked(format!("session {} has ended", session.0)));
         }
         let keeper: Arc<dyn Keeper> = Arc::clone(&self.keeper) as _;
-        let mut desks = self.desks.lock();
-        let desk = desks.entry(session);
-        desk.or_insert_with(|| Desk::of(Arc::clone(&self.part), keeper, session))
+        let mut part_sessions = self.part_sessions.lock();
+        let part_session = part_sessions.entry(session);
+        part_session
+            .or_insert_with(|| PartSession::of(Arc::clone(&self.part), keeper, session))
             .alloc(len, lifetime)
     }
 
-    fn way(&self, part: u8) -> Result<Arc<Way>> {
-        let way = self.peers.lock().get(&part).map(|peer| Arc::clone(&peer.way));
-        way.ok_or_else(|| Error::Invalid(format!("nobody has told the way to part {part}")))
+    fn channel(&self, part: u8) -> Result<Arc<Channel>> {
+        let channel = self.peers.lock().get(&part).map(|peer| Arc::clone(&peer.channel));
+        channel.ok_or_else(|| Error::Invalid(format!("nobody has told the way to part {part}")))
     }
 
     /// Whether a part can be told anything at all.
     fn check_way(&self, part: u8) -> Result<()> {
         match part == self.part.number() {
             true => Ok(()),
-            false => self.way(part).map(drop),
+            false => self.channel(part).map(drop),
         }
     }
 
@@ -629,14 +630,14 @@ impl Inner {
         if part == self.part.number() {
             return self.obey(order);
         }
-        let way = self.way(part)?;
-        let patience = match order {
+        let channel = self.channel(part)?;
+        let timeout = match order {
             // An order in turn, and its own ones before.
-            Order::Relocate { .. } | Order::Reclaim { .. } => Nanos(self.options.patience.raw() * 3),
-            Order::Where { .. } => self.options.patience.min(WHERE_PATIENCE),
-            _ => self.options.patience,
+            Order::Relocate { .. } | Order::Reclaim { .. } => Nanos(self.options.timeout.raw() * 3),
+            Order::Where { .. } => self.options.timeout.min(WHERE_TIMEOUT),
+            _ => self.options.timeout,
         };
-        let call = Call::new(wire::json(wire::ORDER, order)?).within(patience);
-        wire::answered(&way.ask_unless(call, || self.is_stopping())?)
+        let call = Call::new(wire::json(wire::ORDER, order)?).within(timeout);
+        wire::answered(&channel.ask_unless(call, || self.is_stopping())?)
     }
 }

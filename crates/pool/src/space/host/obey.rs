@@ -1,10 +1,10 @@
-//! What homes order to be done here, and what became of guests that nobody has spoken for.
+//! What homes order to be done here, and what became of migrated extents that nobody has spoken for.
 //!
 //! A home decides about one move at a time, and forgets it when it ends, orders that were not answered included: those may come later, even during the next move of the same extent. So each move
 //! has a number (its *freezing*). What is frozen here or comes here is known by the number of the move, and orders of other moves do nothing.
 //!
-//! The [resolver](Inner::resolve) asks homes about guests that are frozen or unsettled. What a home says while it does not move the extent is final for all moves that began before the
-//! question, as each of them has ended. So it is believed if the guest belongs to the same move as before the question, and only then.
+//! The [resolver](Inner::resolve) asks homes about migrated extents that are frozen or unsettled. What a home says while it does not move the extent is final for all moves that began before the
+//! question, as each of them has ended. So it is believed if the migrated extent belongs to the same move as before the question, and only then.
 //! If the home is gone for good, other hosts are asked: [`super::orphans`].
 
 use super::super::GlobalAddress;
@@ -16,7 +16,7 @@ use cenote_base::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 const TURN: Nanos = Nanos::from_millis(50);
-/// Between two looks at guests that nobody has spoken for.
+/// Between two looks at migrated extents that nobody has spoken for.
 const ASK_EVERY: Nanos = Nanos::from_secs(1);
 
 /// See the module.
@@ -93,7 +93,7 @@ impl Inner {
     }
 
     fn receive(&self, extent: GlobalAddress, state: u64, from: u8, freeze: u64) -> Result<u32> {
-        let way = self.way(from)?;
+        let channel = self.channel(from)?;
         let slot = {
             let mut steps = self.steps.lock();
             let slot = self.keeper.receive(extent, state)?;
@@ -102,7 +102,7 @@ impl Inner {
             slot
         };
         // Not under the lock: the other side may be away.
-        let fetched = image::fetch(&self.part, slot, &way, extent, freeze);
+        let fetched = image::fetch(&self.part, slot, &channel, extent, freeze);
         if let Some(coming) = self.steps.lock().received.get_mut(&extent) {
             coming.is_fetched = true;
         }
@@ -133,7 +133,7 @@ impl Inner {
         let mut steps = self.steps.lock();
         if self.end_freeze(extent, freeze) {
             self.counters.left.fetch_add(1, Ordering::Relaxed);
-            self.forget_heat(self.part.guest_slot(extent).unwrap_or(extent.slot()));
+            self.forget_heat(self.part.migrated_slot(extent).unwrap_or(extent.slot()));
         } else if !steps.has_come(extent, freeze) {
             return Ok(());
         }
@@ -146,7 +146,7 @@ impl Inner {
         if *self.under_way.lock() == Some(extent) {
             return Ok(Ordered::Moving);
         }
-        Ok(match self.keeper.whereabouts(extent)? {
+        Ok(match self.keeper.location_cache(extent)? {
             Some((part, slot)) => Ordered::At { part, slot },
             None => Ordered::Gone,
         })
@@ -154,7 +154,7 @@ impl Inner {
 
     /// The resolver's thread.
     pub(super) fn resolve(&self) {
-        let (mut asked, unsettled) = (rt::now(), Nanos(self.options.patience.raw() / 2));
+        let (mut asked, unsettled) = (rt::now(), Nanos(self.options.timeout.raw() / 2));
         while !self.is_stopping() {
             rt::sleep(TURN);
             if rt::now().since(asked) > ASK_EVERY.min(unsettled) {
@@ -164,7 +164,7 @@ impl Inner {
         }
     }
 
-    /// What became of guests that nobody has spoken for, for longer than `age`: their homes know. Of those whose home does not say it, nothing changes; of those whose home is gone for good,
+    /// What became of migrated extents that nobody has spoken for, for longer than `age`: their homes know. Of those whose home does not say it, nothing changes; of those whose home is gone for good,
     /// see [`super::orphans`].
     pub(super) fn ask_homes(&self, age: Nanos) {
         let mut silent = BTreeSet::new();
@@ -188,13 +188,13 @@ impl Inner {
         }
     }
 
-    /// The move that a guest is frozen for or comes by; none if a former process of this host knew.
+    /// The move that a migrated extent is frozen for or comes by; none if a former process of this host knew.
     pub(super) fn freeze_of(&self, steps: &Steps, extent: GlobalAddress) -> Option<u64> {
         let received = steps.received.get(&extent).map(|coming| coming.freeze);
         received.or_else(|| self.frozen.lock().get(&extent).copied())
     }
 
-    /// Does what follows from a home's answer, if the guest belongs to the same move as before the question.
+    /// Does what follows from a home's answer, if the migrated extent belongs to the same move as before the question.
     fn believe(&self, (extent, slot): (GlobalAddress, u32), freeze: Option<u64>, place: &Ordered) -> Result<()> {
         let mut steps = self.steps.lock();
         let is_written = steps.received.get(&extent).is_some_and(|coming| !coming.is_fetched);

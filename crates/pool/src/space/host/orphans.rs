@@ -1,4 +1,4 @@
-//! Guests whose home is gone for good while they were on their way: nobody knows any more where they were to lie.
+//! Migrated extents whose home is gone for good while they were on their way: nobody knows any more where they were to lie.
 //!
 //! A home that is forgotten is lost with all that lay there. What it had lent to others is used on where it is in use. An extent that was just moving from host to host is frozen at the one, and may
 //! have come to the other, or have been used there, or even have gone on from there. The other hosts are asked what they have, all of them, which changes nothing anywhere:
@@ -26,9 +26,9 @@ use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How an extent lies here as a guest.
+/// How an extent lies here as a migrated extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Guest {
+enum MigratedState {
     None,
     InUse,
     Frozen,
@@ -44,13 +44,16 @@ enum Verdict {
 }
 
 impl Inner {
-    fn guest_here(&self, extent: GlobalAddress) -> Guest {
-        let state = self.part.guest_slot(extent).map(|slot| self.part.guest_state(slot));
+    fn migrated_here(&self, extent: GlobalAddress) -> MigratedState {
+        let state = self
+            .part
+            .migrated_slot(extent)
+            .map(|slot| self.part.migrated_state(slot));
         match state.map(|state| state.load(Ordering::Acquire)) {
-            None => Guest::None,
-            Some(0) => Guest::NotUsedYet,
-            Some(state) if is_frozen(state) => Guest::Frozen,
-            Some(_) => Guest::InUse,
+            None => MigratedState::None,
+            Some(0) => MigratedState::NotUsedYet,
+            Some(state) if is_frozen(state) => MigratedState::Frozen,
+            Some(_) => MigratedState::InUse,
         }
     }
 
@@ -75,35 +78,37 @@ impl Inner {
     }
 
     fn had_here(&self, steps: &Steps, extent: GlobalAddress, freeze: Option<u64>) -> Ordered {
-        match (self.guest_here(extent), steps.received.get(&extent)) {
-            (Guest::InUse, _) => Ordered::InUse,
-            (Guest::Frozen, _) if freeze.is_some() && self.freeze_of(steps, extent) == freeze => Ordered::Moving,
-            (Guest::NotUsedYet, Some(coming)) if Some(coming.freeze) == freeze => match coming.is_fetched {
+        match (self.migrated_here(extent), steps.received.get(&extent)) {
+            (MigratedState::InUse, _) => Ordered::InUse,
+            (MigratedState::Frozen, _) if freeze.is_some() && self.freeze_of(steps, extent) == freeze => {
+                Ordered::Moving
+            }
+            (MigratedState::NotUsedYet, Some(coming)) if Some(coming.freeze) == freeze => match coming.is_fetched {
                 true => Ordered::NotUsed,
                 // Its slot is being written.
                 false => Ordered::Moving,
             },
             // By whichever freezing. Who does not know its own waits for nobody: so none wait for each other.
-            (Guest::NotUsedYet, None) if freeze.is_some() => Ordered::Moving,
+            (MigratedState::NotUsedYet, None) if freeze.is_some() => Ordered::Moving,
             _ => Ordered::Gone,
         }
     }
 
-    /// Finds out what becomes of a guest whose home is gone for good, and does it.
+    /// Finds out what becomes of a migrated extent whose home is gone for good, and does it.
     ///
     /// # Errors
     /// Those of hosts that are away: it stays as it is.
     pub(super) fn resolve_orphan(&self, extent: GlobalAddress, slot: u32) -> Result<()> {
         let freeze = self.freeze_of(&self.steps.lock(), extent);
-        let guest = self.guest_here(extent);
-        let verdict = match guest {
-            Guest::Frozen => self.judge_frozen(extent, freeze)?,
-            Guest::NotUsedYet => judge(&self.ask_others(extent, freeze)?),
-            Guest::None | Guest::InUse => return Ok(()),
+        let migrated = self.migrated_here(extent);
+        let verdict = match migrated {
+            MigratedState::Frozen => self.judge_frozen(extent, freeze)?,
+            MigratedState::NotUsedYet => judge(&self.ask_others(extent, freeze)?),
+            MigratedState::None | MigratedState::InUse => return Ok(()),
         };
         let mut steps = self.steps.lock();
         let is_written = steps.received.get(&extent).is_some_and(|coming| !coming.is_fetched);
-        let is_same = self.guest_here(extent) == guest && self.part.guest_slot(extent) == Some(slot);
+        let is_same = self.migrated_here(extent) == migrated && self.part.migrated_slot(extent) == Some(slot);
         if is_written || !is_same || self.freeze_of(&steps, extent) != freeze || verdict == Verdict::Wait {
             return Ok(());
         }

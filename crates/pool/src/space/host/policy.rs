@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 const TURN: Nanos = Nanos::from_millis(50);
 /// Pods whose heat is counted apart, for each extent.
 const PODS_MAX: usize = 64;
-/// Looks between two for guests that hold nothing.
+/// Looks between two for migrated extents that hold nothing.
 const RECLAIM_EVERY: u32 = 50;
 
 /// An extent that would be better off elsewhere.
@@ -110,10 +110,10 @@ impl Inner {
         if let Use::Slab(_, Lifetime::Space) = found.used {
             return GlobalAddress::new(part.number(), slot, 0, found.generation).ok();
         }
-        let guest = GlobalAddress::from_raw(part.guest(slot).load(Ordering::Acquire));
-        let state = Slot::decode(part.guest_state(slot).load(Ordering::Acquire))?;
-        let is_usable = matches!(state.used, Use::Slab(..)) && !guest.is_null();
-        is_usable.then_some(guest)
+        let migrated = GlobalAddress::from_raw(part.migrated(slot).load(Ordering::Acquire));
+        let state = Slot::decode(part.migrated_state(slot).load(Ordering::Acquire))?;
+        let is_usable = matches!(state.used, Use::Slab(..)) && !migrated.is_null();
+        is_usable.then_some(migrated)
     }
 
     /// What would be better off elsewhere, the hottest first.
@@ -190,14 +190,14 @@ impl Inner {
     /// Moves an extent of any part: its home does it.
     fn relocate_any(&self, extent: GlobalAddress, to: u8) -> Result<()> {
         match extent.part() {
-            home if home == self.part.number() => self.wish(extent, Some(to)),
+            home if home == self.part.number() => self.requested(extent, Some(to)),
             home => self.order(home, &Order::Relocate { extent, to }).map(drop),
         }
     }
 
     /// Whether an extent of so much heat to this pod would be welcome here.
     pub(super) fn consider(&self, heat: f64) -> Ordered {
-        if self.keeper.has_room_for_guests(self.options.kept) {
+        if self.keeper.has_room_for_migrated(self.options.kept) {
             return Ordered::Welcome;
         }
         let (now, near) = (rt::now(), self.near.lock().clone());
@@ -220,7 +220,7 @@ impl Inner {
     /// An extent has come: what was known of its slot's memory was another's.
     pub(super) fn note_arrival(&self, extent: GlobalAddress) {
         self.counters.came.fetch_add(1, Ordering::Relaxed);
-        self.forget_heat(self.part.guest_slot(extent).unwrap_or(extent.slot()));
+        self.forget_heat(self.part.migrated_slot(extent).unwrap_or(extent.slot()));
     }
 
     /// Another extent lies in a slot's memory than before, or none.
@@ -235,22 +235,22 @@ impl Inner {
         }
     }
 
-    /// Guests that hold nothing end, so that their homes can hand out their slots again.
+    /// Migrated extents that hold nothing end, so that their homes can hand out their slots again.
     fn reclaim_empty(&self) {
         for slot in 0..self.part.slots() {
-            let guest = GlobalAddress::from_raw(self.part.guest(slot).load(Ordering::Acquire));
-            let state = Slot::decode(self.part.guest_state(slot).load(Ordering::Acquire));
+            let migrated = GlobalAddress::from_raw(self.part.migrated(slot).load(Ordering::Acquire));
+            let state = Slot::decode(self.part.migrated_state(slot).load(Ordering::Acquire));
             let Some(Slot {
                 used: Use::Slab(class, _),
                 generation,
-            }) = state.filter(|_| !guest.is_null())
+            }) = state.filter(|_| !migrated.is_null())
             else {
                 continue;
             };
             if self.part.is_empty_slab(slot, class, generation) {
-                let _ = match guest.part() {
-                    home if home == self.part.number() => self.wish(guest, None),
-                    home => self.order(home, &Order::Reclaim { extent: guest }).map(drop),
+                let _ = match migrated.part() {
+                    home if home == self.part.number() => self.requested(migrated, None),
+                    home => self.order(home, &Order::Reclaim { extent: migrated }).map(drop),
                 };
             }
         }

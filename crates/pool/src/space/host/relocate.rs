@@ -3,7 +3,7 @@
 use super::super::GlobalAddress;
 use super::steps::{FrozenExtent, gone};
 use super::wire;
-use super::{Inner, Order, Ordered, Outcomes, Told, WAITING_MAX, Wish};
+use super::{Inner, MoveRequest, Order, Ordered, Outcomes, Told, WAITING_MAX};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
@@ -19,7 +19,7 @@ fn unexpected() -> Error {
 
 impl Inner {
     /// Asks for a move, or an end, and waits for it.
-    pub(super) fn wish(&self, extent: GlobalAddress, to: Option<u8>) -> Result<()> {
+    pub(super) fn requested(&self, extent: GlobalAddress, to: Option<u8>) -> Result<()> {
         let outcomes = Arc::new(Outcomes::default());
         self.add_wish(extent, to, Told::Here(Arc::clone(&outcomes)));
         let mut outcome = outcomes.outcome.lock();
@@ -36,13 +36,18 @@ impl Inner {
 
     /// In the order of asking; an extent that is waited for already is not moved twice.
     pub(super) fn add_wish(&self, extent: GlobalAddress, to: Option<u8>, told: Told) {
-        let is_double = self.wishes.items.lock().iter().any(|wish| wish.extent == extent);
+        let is_double = self
+            .all_requested
+            .items
+            .lock()
+            .iter()
+            .any(|requested| requested.extent == extent);
         if is_double {
             return tell(told, Err(Error::Busy(format!("{extent} is to be moved already"))));
         }
-        if let Err(wish) = self.wishes.add(Wish { extent, to, told }) {
+        if let Err(requested) = self.all_requested.add(MoveRequest { extent, to, told }) {
             tell(
-                wish.told,
+                requested.told,
                 Err(Error::Busy(format!("{WAITING_MAX} extents wait to be moved"))),
             );
         }
@@ -50,7 +55,7 @@ impl Inner {
 
     pub(super) fn execute_wishes(&self) {
         while !self.is_stopping() {
-            let Some(Wish { extent, to, told }) = self.wishes.next(TURN) else {
+            let Some(MoveRequest { extent, to, told }) = self.all_requested.next(TURN) else {
                 continue;
             };
             *self.under_way.lock() = Some(extent);
@@ -73,13 +78,13 @@ impl Inner {
         }
     }
 
-    fn whereabouts(&self, extent: GlobalAddress) -> Result<(u8, u32)> {
-        self.keeper.whereabouts(extent)?.ok_or_else(|| gone(extent))
+    fn location_cache(&self, extent: GlobalAddress) -> Result<(u8, u32)> {
+        self.keeper.location_cache(extent)?.ok_or_else(|| gone(extent))
     }
 
     /// See [`super::steps`].
     fn move_to(&self, extent: GlobalAddress, to: u8) -> Result<()> {
-        let (from, _) = self.whereabouts(extent)?;
+        let (from, _) = self.location_cache(extent)?;
         if from == to {
             return Ok(());
         }
@@ -118,7 +123,7 @@ impl Inner {
 
     /// Ends an extent that holds nothing and does not lie in its own slot.
     fn reclaim(&self, extent: GlobalAddress) -> Result<()> {
-        let (from, slot) = self.whereabouts(extent)?;
+        let (from, slot) = self.location_cache(extent)?;
         if (from, slot) == (self.part.number(), extent.slot()) {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What a host remembers of its users, so that what they ask for twice is done once: see [`super::super::far::Way`].
+//! What a host remembers of its users, so that what they ask for twice is done once: see [`super::super::far::Channel`].
 //!
 //! Invariants:
 //! 1. a request with a number is done at most once: who sends it again gets the answer of then, or hears that it is not known whether it was done, never a second doing;

@@ -5,13 +5,13 @@
 //!   freeze: nobody uses it
 //!                                                                   receive: GUEST says which, its state is 0: not here yet; bytes are fetched from X
 //!                                   commit: PLACE says Y.slot  ◄──── from here on it lies at Y
-//!                                                                   settle: its state is what it was, the table of guests has it
+//!                                                                   settle: its state is what it was, the table of migrated extents has it
 //!   let go: the memory is vacant
 //! ```
 //!
 //! Invariants:
 //! 1. an extent is used in one place at most: where it lies as its home says. Frozen and unsettled ones are used nowhere;
-//! 2. who has a frozen or unsettled guest and does not hear how it goes on asks its home: *you have it* (thaw, settle) or *you do not* (let go). An error is neither;
+//! 2. who has a frozen or unsettled migrated extent and does not hear how it goes on asks its home: *you have it* (thaw, settle) or *you do not* (let go). An error is neither;
 //! 3. a home that is killed before the commit finds the extent frozen in its own slot, and thaws it; what another host received is let go by 2;
 //! 4. who allocates looks, inside, whether its slab is in its slot still, and its own. So an object is allocated before the extent is frozen, or not in it. A slab that moves is nobody's from
 //!    the commit on; one that stays is its session's still;
@@ -19,7 +19,7 @@
 
 use super::super::GlobalAddress;
 use super::super::address::{GENERATION_MAX, OFFSET_BITS};
-use super::super::books::Books;
+use super::super::extent_table::ExtentTable;
 use super::super::keeper::{Lifetime, SessionId};
 use super::super::local::LocalKeeper;
 use super::super::part::{Moving, Part};
@@ -41,7 +41,7 @@ pub(super) struct FrozenExtent {
     pub is_empty: bool,
 }
 
-impl Books {
+impl ExtentTable {
     /// A frozen slab in its own slot, as a keeper that begins finds it: no move of it was committed.
     pub(in super::super) fn enter_frozen(&mut self, part: &Part, slot: u32, generation: u32) {
         let saved = part.saved(slot).load(Ordering::Acquire);
@@ -59,16 +59,16 @@ impl Books {
     }
 
     /// A slot whose own extent is away, or that is free and lent: what lies in its memory?
-    pub(in super::super) fn enter_guest(&mut self, part: &Part, slot: u32) {
-        let guest = GlobalAddress::from_raw(part.guest(slot).load(Ordering::Acquire));
-        let state = part.guest_state(slot).load(Ordering::Acquire);
-        if guest.is_null() {
+    pub(in super::super) fn enter_migrated(&mut self, part: &Part, slot: u32) {
+        let migrated = GlobalAddress::from_raw(part.migrated(slot).load(Ordering::Acquire));
+        let state = part.migrated_state(slot).load(Ordering::Acquire);
+        if migrated.is_null() {
             self.vacant.insert(slot);
         } else {
             if state == 0 || is_frozen(state) {
                 self.unsettled.insert(slot, Nanos::ZERO);
             }
-            part.list_guest(guest, slot);
+            part.list_migrated(migrated, slot);
         }
     }
 
@@ -96,7 +96,7 @@ impl Books {
 
     /// Nothing lies in a slot's memory any more.
     fn vacate(&mut self, part: &Part, slot: u32) {
-        part.guest(slot).store(0, Ordering::Release);
+        part.migrated(slot).store(0, Ordering::Release);
         self.unsettled.remove(&slot);
         match part.slot(slot) {
             Ok(Slot {
@@ -108,7 +108,7 @@ impl Books {
         }
     }
 
-    /// A slot whose memory a guest can have, taken for it.
+    /// A slot whose memory a migrated extent can have, taken for it.
     fn take_vacancy(&mut self, part: &Part, extent: GlobalAddress) -> Option<u32> {
         let own = (extent.part() == part.number()).then(|| extent.slot());
         let vacant = own
@@ -129,23 +129,26 @@ impl Books {
 }
 
 impl Part {
-    fn list_guest(&self, guest: GlobalAddress, slot: u32) {
+    fn list_migrated(&self, migrated: GlobalAddress, slot: u32) {
         if let Some(moving) = self.moving() {
             // It is there, since it came. If something wrote there: the audit names it.
-            let _ = moving.guests.insert(guest, slot);
+            let _ = moving.migrated_extents.insert(migrated, slot);
         }
     }
 
-    pub(in super::super) fn unlist_guest(&self, guest: GlobalAddress) {
-        if let Some(moving) = self.moving().filter(|_| !guest.is_null()) {
-            moving.guests.remove(guest);
+    pub(in super::super) fn unlist_migrated(&self, migrated: GlobalAddress) {
+        if let Some(moving) = self.moving().filter(|_| !migrated.is_null()) {
+            moving.migrated_extents.remove(migrated);
         }
     }
 
-    /// The slot that an extent lies in as a guest, or is to.
-    pub(super) fn guest_slot(&self, extent: GlobalAddress) -> Option<u32> {
-        let listed = self.moving()?.guests.find(cenote_base::rt::seam::Points, extent);
-        let is_its = |slot: &u32| *slot < self.slots() && self.guest(*slot).load(Ordering::Acquire) == extent.raw();
+    /// The slot that an extent lies in as a migrated extent, or is to.
+    pub(super) fn migrated_slot(&self, extent: GlobalAddress) -> Option<u32> {
+        let listed = self
+            .moving()?
+            .migrated_extents
+            .find(cenote_base::rt::seam::Points, extent);
+        let is_its = |slot: &u32| *slot < self.slots() && self.migrated(*slot).load(Ordering::Acquire) == extent.raw();
         listed.filter(is_its).or_else(|| (0..self.slots()).find(is_its))
     }
 
@@ -197,7 +200,7 @@ impl LocalKeeper {
     /// # Errors
     /// [`Error::Invalid`] if it does not lie here, or is nothing that moves; [`Error::Busy`]: it is frozen already, or somebody stays in the middle of an access.
     pub(super) fn freeze(&self, extent: GlobalAddress) -> Result<FrozenExtent> {
-        self.freezings.fetch_add(1, Ordering::SeqCst);
+        self.migration_epochs.fetch_add(1, Ordering::SeqCst);
         let (state, slot) = self.set_frozen(extent)?;
         if !planted(Fault::MoveFence)
             && let Err(error) = self.moving()?.presence.quiesce(INSIDE)
@@ -214,13 +217,13 @@ impl LocalKeeper {
     }
 
     fn set_frozen(&self, extent: GlobalAddress) -> Result<(u64, u32)> {
-        let (part, mut books) = (&*self.part, self.books.lock());
+        let (part, mut extent_table) = (&*self.part, self.extent_table.lock());
         if let Some(own) = part.own_state(extent)? {
             let slot = extent.slot();
             match own.used {
                 Use::Slab(class, Lifetime::Space) => {
                     let state = own.encode();
-                    if let Some(slots) = books.nobodys.get_mut(&class) {
+                    if let Some(slots) = extent_table.nobodys.get_mut(&class) {
                         slots.remove(&slot);
                     }
                     part.saved(slot).store(state, Ordering::Release);
@@ -232,13 +235,13 @@ impl LocalKeeper {
                 _ => return Err(gone(extent)),
             }
         }
-        let slot = part.guest_slot(extent).ok_or_else(|| gone(extent))?;
-        let state = part.guest_state(slot).load(Ordering::Acquire);
+        let slot = part.migrated_slot(extent).ok_or_else(|| gone(extent))?;
+        let state = part.migrated_state(slot).load(Ordering::Acquire);
         match Slot::decode(state).map(|found| found.used) {
             Some(Use::Slab(..)) => {
                 part.saved(slot).store(state, Ordering::Release);
-                part.guest_state(slot).store(frozen(state), Ordering::Release);
-                books.unsettled.insert(slot, rt::now());
+                part.migrated_state(slot).store(frozen(state), Ordering::Release);
+                extent_table.unsettled.insert(slot, rt::now());
                 Ok((state, slot))
             }
             Some(Use::Frozen) => Err(is_moving(extent)),
@@ -247,8 +250,8 @@ impl LocalKeeper {
     }
 
     /// How many freezings have begun. What has not changed hands since was not frozen since.
-    pub(super) fn freezings(&self) -> u64 {
-        self.freezings.load(Ordering::SeqCst)
+    pub(super) fn migration_epochs(&self) -> u64 {
+        self.migration_epochs.load(Ordering::SeqCst)
     }
 
     /// It stays, and is used again.
@@ -256,21 +259,21 @@ impl LocalKeeper {
     /// # Errors
     /// [`Error::Corrupt`].
     pub(super) fn thaw(&self, extent: GlobalAddress) -> Result<()> {
-        let (part, mut books) = (&*self.part, self.books.lock());
+        let (part, mut extent_table) = (&*self.part, self.extent_table.lock());
         if let Some(Slot {
             used: Use::Frozen,
             generation,
         }) = part.own_state(extent)?
         {
-            books.enter_frozen(part, extent.slot(), generation);
+            extent_table.enter_frozen(part, extent.slot(), generation);
             return Ok(());
         }
-        if let Some(slot) = part.guest_slot(extent)
-            && is_frozen(part.guest_state(slot).load(Ordering::Acquire))
+        if let Some(slot) = part.migrated_slot(extent)
+            && is_frozen(part.migrated_state(slot).load(Ordering::Acquire))
         {
             let saved = part.saved(slot).load(Ordering::Acquire);
-            part.guest_state(slot).store(saved, Ordering::Release);
-            books.unsettled.remove(&slot);
+            part.migrated_state(slot).store(saved, Ordering::Release);
+            extent_table.unsettled.remove(&slot);
         }
         Ok(())
     }
@@ -280,37 +283,37 @@ impl LocalKeeper {
     /// # Errors
     /// [`Error::Full`]; [`Error::Busy`] if it lies here already, settled or not; [`Error::Invalid`] if it is this part's own and not away.
     pub(super) fn receive(&self, extent: GlobalAddress, state: u64) -> Result<u32> {
-        let (part, mut books) = (&*self.part, self.books.lock());
+        let (part, mut extent_table) = (&*self.part, self.extent_table.lock());
         let is_slab = |found: &Slot| {
             matches!(found.used, Use::Slab(_, Lifetime::Space)) && found.generation == extent.generation()
         };
         if !Slot::decode(state).is_some_and(|found| is_slab(&found)) {
             return Err(Error::corrupt(format!("the state of {extent}: {state:#018x}")));
         }
-        if part.guest_slot(extent).is_some() {
+        if part.migrated_slot(extent).is_some() {
             return Err(Error::Busy(format!("{extent} lies here already")));
         }
         if extent.part() == part.number() && part.own_state(extent)?.map(|found| found.used) != Some(Use::Away) {
             return Err(gone(extent));
         }
-        let guests = &self.moving()?.guests;
-        if !guests.has_place(extent) {
+        let migrated_extents = &self.moving()?.migrated_extents;
+        if !migrated_extents.has_place(extent) {
             return Err(Error::Full(format!(
-                "{} has no place in its table of guests",
+                "{} has no place in its table of migrated extents",
                 part.name()
             )));
         }
-        let slot = books.take_vacancy(part, extent);
-        let slot = slot.ok_or_else(|| Error::Full(format!("{} has no room for a guest", part.name())))?;
-        part.guest_state(slot).store(0, Ordering::Release);
+        let slot = extent_table.take_vacancy(part, extent);
+        let slot = slot.ok_or_else(|| Error::Full(format!("{} has no room for a migrated extent", part.name())))?;
+        part.migrated_state(slot).store(0, Ordering::Release);
         part.saved(slot).store(state, Ordering::Release);
-        // Before it is a guest: so each guest has its place there, and settling cannot fail.
-        guests.insert(extent, slot)?;
-        part.guest(slot).store(extent.raw(), Ordering::Release);
-        books.unsettled.insert(slot, rt::now());
+        // Before it is a migrated extent: so each migrated extent has its place there, and settling cannot fail.
+        migrated_extents.insert(extent, slot)?;
+        part.migrated(slot).store(extent.raw(), Ordering::Release);
+        extent_table.unsettled.insert(slot, rt::now());
         if let Err(error) = part.reserve_below(slot + 1) {
-            guests.remove(extent);
-            books.vacate(part, slot);
+            migrated_extents.remove(extent);
+            extent_table.vacate(part, slot);
             return Err(error);
         }
         Ok(slot)
@@ -321,40 +324,40 @@ impl LocalKeeper {
     /// # Errors
     /// [`Error::Invalid`] if it has not come.
     pub(super) fn settle(&self, extent: GlobalAddress) -> Result<bool> {
-        let (part, mut books) = (&*self.part, self.books.lock());
-        let slot = part.guest_slot(extent).ok_or_else(|| gone(extent))?;
+        let (part, mut extent_table) = (&*self.part, self.extent_table.lock());
+        let slot = part.migrated_slot(extent).ok_or_else(|| gone(extent))?;
         let state = part.saved(slot).load(Ordering::Acquire);
-        if part.guest_state(slot).load(Ordering::Acquire) != 0 {
+        if part.migrated_state(slot).load(Ordering::Acquire) != 0 {
             return Ok(false);
         }
-        books.unsettled.remove(&slot);
+        extent_table.unsettled.remove(&slot);
         if extent.part() == part.number() && extent.slot() == slot {
             part.state(slot).store(state, Ordering::Release);
-            part.guest(slot).store(0, Ordering::Release);
-            self.moving()?.guests.remove(extent);
-            books.set_nobodys(part, slot);
+            part.migrated(slot).store(0, Ordering::Release);
+            self.moving()?.migrated_extents.remove(extent);
+            extent_table.set_nobodys(part, slot);
             return Ok(true);
         }
-        part.guest_state(slot).store(state, Ordering::Release);
+        part.migrated_state(slot).store(state, Ordering::Release);
         Ok(true)
     }
 
-    /// The guest does not lie here any more, or did not come. Of one that is not here nothing is to be done.
+    /// The migrated extent does not lie here any more, or did not come. Of one that is not here nothing is to be done.
     ///
     /// # Errors
     /// [`Error::Busy`] if it is in use.
     pub(super) fn let_go(&self, extent: GlobalAddress) -> Result<()> {
-        let (part, mut books) = (&*self.part, self.books.lock());
-        let Some(slot) = part.guest_slot(extent) else {
+        let (part, mut extent_table) = (&*self.part, self.extent_table.lock());
+        let Some(slot) = part.migrated_slot(extent) else {
             return Ok(());
         };
-        let state = part.guest_state(slot).load(Ordering::Acquire);
+        let state = part.migrated_state(slot).load(Ordering::Acquire);
         if state != 0 && !is_frozen(state) {
             return Err(Error::Busy(format!("{extent} is in use here")));
         }
-        self.moving()?.guests.remove(extent);
-        part.guest_state(slot).store(0, Ordering::Release);
-        books.vacate(part, slot);
+        self.moving()?.migrated_extents.remove(extent);
+        part.migrated_state(slot).store(0, Ordering::Release);
+        extent_table.vacate(part, slot);
         Ok(())
     }
 
@@ -362,7 +365,7 @@ impl LocalKeeper {
     ///
     /// # Errors
     /// [`Error::Invalid`] if this is not its home, or has never had it; [`Error::Corrupt`]. They say nothing of where it lies.
-    pub(super) fn whereabouts(&self, extent: GlobalAddress) -> Result<Option<(u8, u32)>> {
+    pub(super) fn location_cache(&self, extent: GlobalAddress) -> Result<Option<(u8, u32)>> {
         let (part, slot) = (&*self.part, extent.slot());
         if extent.part() != part.number() {
             return Err(Error::Invalid(format!("{} is not the home of {extent}", part.name())));
@@ -385,7 +388,7 @@ impl LocalKeeper {
     /// # Errors
     /// [`Error::Invalid`] if it is not frozen.
     pub(super) fn commit(&self, extent: GlobalAddress, part: u8, slot: u32) -> Result<()> {
-        let (home, mut books) = (&*self.part, self.books.lock());
+        let (home, mut extent_table) = (&*self.part, self.extent_table.lock());
         let place = u64::from(part) << 32 | u64::from(slot);
         match home.own_state(extent)?.map(|found| found.used) {
             Some(Use::Frozen) => {
@@ -396,7 +399,7 @@ impl LocalKeeper {
                 };
                 home.state(extent.slot()).store(away.encode(), Ordering::Release);
                 home.owner(extent.slot()).store(0, Ordering::Release);
-                books.vacant.insert(extent.slot());
+                extent_table.vacant.insert(extent.slot());
                 Ok(())
             }
             Some(Use::Away) => {
@@ -412,16 +415,16 @@ impl LocalKeeper {
     /// # Errors
     /// [`Error::Invalid`] if it is not away.
     pub(super) fn end_extent(&self, extent: GlobalAddress) -> Result<()> {
-        let (home, mut books) = (&*self.part, self.books.lock());
+        let (home, mut extent_table) = (&*self.part, self.extent_table.lock());
         match home.own_state(extent)?.map(|found| found.used) {
             Some(Use::Away) => {}
             _ => return Err(gone(extent)),
         }
         let (slot, generation) = (extent.slot(), extent.generation());
-        if books.vacant.remove(&slot) {
-            books.release(home, slot, generation);
+        if extent_table.vacant.remove(&slot) {
+            extent_table.release(home, slot, generation);
         } else {
-            // A guest lies in its memory.
+            // A migrated extent lies in its memory.
             let used = if generation < GENERATION_MAX {
                 Use::Lent
             } else {
@@ -433,20 +436,23 @@ impl LocalKeeper {
         Ok(())
     }
 
-    /// Guests of whom only their homes know whether they are here, for longer than `age`.
+    /// Migrated extents of whom only their homes know whether they are here, for longer than `age`.
     pub(super) fn unsettled(&self, age: Nanos) -> Vec<(GlobalAddress, u32)> {
-        let (now, books) = (rt::now(), self.books.lock());
-        let old = books.unsettled.iter().filter(|(_, since)| now.since(**since) >= age);
+        let (now, extent_table) = (rt::now(), self.extent_table.lock());
+        let old = extent_table
+            .unsettled
+            .iter()
+            .filter(|(_, since)| now.since(**since) >= age);
         old.map(|(slot, _)| {
-            let guest = self.part.guest(*slot).load(Ordering::Acquire);
-            (GlobalAddress::from_raw(guest), *slot)
+            let migrated = self.part.migrated(*slot).load(Ordering::Acquire);
+            (GlobalAddress::from_raw(migrated), *slot)
         })
         .collect()
     }
 
-    /// Whether a guest would find room without anybody leaving; `kept` free slots are not for guests.
-    pub(super) fn has_room_for_guests(&self, kept: usize) -> bool {
-        let books = self.books.lock();
-        !books.vacant.is_empty() || books.free.len() > kept + books.spare
+    /// Whether a migrated extent would find room without anybody leaving; `kept` free slots are not for migrated extents.
+    pub(super) fn has_room_for_migrated(&self, kept: usize) -> bool {
+        let extent_table = self.extent_table.lock();
+        !extent_table.vacant.is_empty() || extent_table.free.len() > kept + extent_table.spare
     }
 }

@@ -8,12 +8,12 @@ mod late;
 mod orphans;
 
 use super::super::far::wire::Hello;
-use super::super::far::{Question, Repeat, Way};
+use super::super::far::{Channel, Question, Repeat};
 use super::super::{
     FarPart, FarReads, GlobalAddress, Keeper, Lifetime, LocalKeeper, Part, PartOptions, Read, Session, Space, Write,
 };
 use super::{Host, HostOptions, Hosts, Peer};
-use crate::book::EXTENT;
+use crate::grant_table::EXTENT;
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
@@ -84,15 +84,15 @@ impl Pods {
         )
     }
 
-    fn way(&self, from: usize, to: usize) -> Arc<Way> {
+    fn channel(&self, from: usize, to: usize) -> Arc<Channel> {
         let hello = Hello {
             space: SPACE,
             part: to as u8 + 1,
             key: KEY,
             pod: PODS[from].into(),
         };
-        let way = Way::new(Arc::clone(&self.nodes) as Arc<dyn Callers>, PODS[to], hello);
-        Arc::new(way.reading(self.reads[from]))
+        let channel = Channel::new(Arc::clone(&self.nodes) as Arc<dyn Callers>, PODS[to], hello);
+        Arc::new(channel.reading(self.reads[from]))
     }
 
     fn start_hosts(&mut self) {
@@ -117,7 +117,7 @@ impl Pods {
             let other = 1 - n;
             let peer = Peer {
                 pod: PODS[other].into(),
-                way: self.way(n, other),
+                channel: self.channel(n, other),
             };
             host.set_peer(other as u8 + 1, peer);
         }
@@ -132,7 +132,7 @@ impl Pods {
         let far = FarPart {
             number: other as u8 + 1,
             pod: PODS[other].into(),
-            way: self.way(pod, other),
+            channel: self.channel(pod, other),
         };
         space.attach_far(far, keeper(other)).expect("attached");
         space
@@ -319,11 +319,14 @@ fn an_address_stays_right_wherever_its_extent_goes() {
     all.iter().filter(|address| **address != all[1]).for_each(|address| {
         session.free(*address).expect("freed");
     });
-    pods.hosts[0].inner.wish(extent, None).expect("it is empty, and ends");
+    pods.hosts[0]
+        .inner
+        .requested(extent, None)
+        .expect("it is empty, and ends");
     assert!(pods.users[1].load(all[0]).is_err());
     pods.audit();
     assert_eq!(pods.users[0].stats().parts[0].away, 0);
-    assert_eq!(pods.users[1].stats().parts[0].guests, 0);
+    assert_eq!(pods.users[1].stats().parts[0].migrated_extents, 0);
 }
 
 /// A session that did not look while its slab was away and came back went on in it, though it was nobody's by then, and another's soon. Whose it was then could give it back,
@@ -519,7 +522,11 @@ fn a_move_that_is_cut_off_is_undone_or_ends() {
             pods.relocate(extent, there).expect("it can be moved");
         }
         let (from, to) = (&pods.users[0].stats().parts[0], &pods.users[1].stats().parts[0]);
-        assert_eq!((from.away, from.guests, to.guests), (0, 0, 0), "cut {cut}");
+        assert_eq!(
+            (from.away, from.migrated_extents, to.migrated_extents),
+            (0, 0, 0),
+            "cut {cut}"
+        );
     }
 }
 
@@ -614,7 +621,7 @@ fn full_pods_exchange() {
             pods.users[1].fetch_add(wanted_by_west, 1).expect("added");
             pods.users[0].fetch_add(wanted_by_east, 1).expect("added");
         }
-        let lies = |pod: usize, address| pods.hosts[pod].inner.part.guest_slot(address).is_some();
+        let lies = |pod: usize, address| pods.hosts[pod].inner.part.migrated_slot(address).is_some();
         lies(1, wanted_by_west.extent()) && lies(0, wanted_by_east.extent())
     });
     pods.hosts
@@ -636,17 +643,17 @@ fn what_both_use_alike_stays() {
     assert_eq!(pods.hosts[1].moved().came, 0);
 }
 
-fn ask(way: &Way, request: Vec<u8>, repeat: Repeat) -> Result<Vec<u8>> {
-    Ok(way.ask(Question::new(Call::new(request), repeat))?.answer)
+fn ask(channel: &Channel, request: Vec<u8>, repeat: Repeat) -> Result<Vec<u8>> {
+    Ok(channel.ask(Question::new(Call::new(request), repeat))?.answer)
 }
 
 #[test]
 fn strangers_and_garbage_are_refused() {
     let pods = Pods::still(4);
     let stranger = |hello: Hello| {
-        let way = Way::new(Arc::clone(&pods.nodes) as Arc<dyn Callers>, PODS[0], hello);
+        let channel = Channel::new(Arc::clone(&pods.nodes) as Arc<dyn Callers>, PODS[0], hello);
         ask(
-            &way,
+            &channel,
             super::wire::accesses(super::wire::ACCESSES, &[], Vec::new()),
             Repeat::Freely,
         )
@@ -662,7 +669,7 @@ fn strangers_and_garbage_are_refused() {
     for other in [hello(SPACE, 1, KEY + 1), hello(SPACE + 1, 1, KEY), hello(SPACE, 2, KEY)] {
         assert!(matches!(stranger(other), Err(Error::Lost(_))));
     }
-    let way = pods.way(1, 0);
+    let channel = pods.channel(1, 0);
     let seed = seed();
     let mut dice = Dice(seed);
     for _ in 0..20_000 {
@@ -670,7 +677,7 @@ fn strangers_and_garbage_are_refused() {
         let mut request = vec![kind, 0, dice.below(4) as u8, 0, 0, 0, 0, 0];
         request.extend((0..dice.below(120)).map(|_| [0, 1, 8, 11, 255, 64][dice.below(6)]));
         let repeat = [Repeat::Freely, Repeat::Numbered, Repeat::Never][dice.below(3)];
-        let _ = ask(&way, request, repeat);
+        let _ = ask(&channel, request, repeat);
     }
     pods.audit();
 }

@@ -25,10 +25,10 @@ use std::sync::{Arc, Weak};
 impl Inner {
     /// Does the accesses of a request, and answers.
     pub(super) fn serve_accesses(self: &Arc<Self>, pod: &str, head: Head, items: &[u8], mut answer: Answer) {
-        let (freezing, room) = (self.keeper.freezings(), answer.room());
+        let (migration_epoch, room) = (self.keeper.migration_epochs(), answer.room());
         match self.carry_out(pod, head, items, room, answer.bytes()) {
             Ok(direct) if direct.is_empty() => answer.send(),
-            Ok(direct) => answer.send_from(Box::new(Transfer::new(Arc::downgrade(self), direct, freezing))),
+            Ok(direct) => answer.send_from(Box::new(Transfer::new(Arc::downgrade(self), direct, migration_epoch))),
             Err(error) => answer.fail(error),
         }
     }
@@ -43,7 +43,7 @@ impl Inner {
         answer: &mut Vec<u8>,
     ) -> Result<Vec<Direct>> {
         let mut counted: Vec<(u32, bool)> = Vec::with_capacity(head.count);
-        let mut ahead = wire::ahead(items);
+        let mut ahead = wire::requested_accesses(items);
         let mut begun = 0;
         let done = wire::carry_out((head.kind, head.count), items, answer, room, |address, act| {
             if begun % AHEAD == 0 {
@@ -121,7 +121,7 @@ struct Transfer {
     host: Weak<Inner>,
     pieces: Vec<Piece>,
     size: usize,
-    freezing: u64,
+    migration_epoch: u64,
 }
 
 /// A read, and where its bytes begin among those of all.
@@ -131,7 +131,7 @@ struct Piece {
 }
 
 impl Transfer {
-    fn new(host: Weak<Inner>, direct: Vec<Direct>, freezing: u64) -> Self {
+    fn new(host: Weak<Inner>, direct: Vec<Direct>, migration_epoch: u64) -> Self {
         let mut size = 0;
         let piece = |read: Direct| {
             let from = size;
@@ -143,7 +143,7 @@ impl Transfer {
             host,
             pieces,
             size,
-            freezing,
+            migration_epoch,
         }
     }
 
@@ -192,7 +192,9 @@ impl Source for Transfer {
     fn finish(self: Box<Self>, answer: &mut [u8]) {
         // What was copied was read before the freezings are counted again.
         fence(Ordering::Acquire);
-        let host = self.host().filter(|host| host.keeper.freezings() == self.freezing);
+        let host = self
+            .host()
+            .filter(|host| host.keeper.migration_epochs() == self.migration_epoch);
         let found = self.pieces.iter().filter(|piece| piece.read.place.is_some());
         for piece in found {
             if !host.as_ref().is_some_and(|host| Self::lies_there(host, &piece.read)) {

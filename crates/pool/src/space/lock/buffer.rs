@@ -13,7 +13,7 @@
 use super::hold::Hold;
 use crate::space::act::Act;
 use crate::space::route::Turns;
-use crate::space::sequence::{SequenceUnderWay, Step};
+use crate::space::sequence::{SequenceInFlight, Step};
 use crate::space::{GlobalAddress, Space};
 use cenote_base::rt::fault::{self, Fault};
 use cenote_base::{Error, Result};
@@ -28,7 +28,7 @@ const BYTES_MAX: usize = 16 << 10;
 #[derive(Default)]
 pub(super) struct Buffer {
     filling: Batch,
-    flying: Option<Flight>,
+    flying: Option<WriteInFlight>,
     /// What became of a write that nobody has heard of yet, and which all that come after it hear.
     failed: Option<Error>,
 }
@@ -40,11 +40,11 @@ pub(super) struct Batch {
     bytes: Vec<u8>,
 }
 
-struct Flight {
+struct WriteInFlight {
     batch: Batch,
     /// Steps before its writes.
     fenced: usize,
-    under_way: SequenceUnderWay,
+    under_way: SequenceInFlight,
 }
 
 impl Batch {
@@ -149,7 +149,7 @@ impl Buffer {
         let batch = core::mem::take(&mut self.filling);
         match begin(hold, space, &batch) {
             Ok(Some((fenced, under_way))) => {
-                self.flying = Some(Flight {
+                self.flying = Some(WriteInFlight {
                     batch,
                     fenced,
                     under_way,
@@ -167,7 +167,7 @@ impl Buffer {
         let Some(flight) = self.flying.take() else {
             return Ok(());
         };
-        let Flight {
+        let WriteInFlight {
             batch,
             fenced,
             under_way,
@@ -216,7 +216,7 @@ fn steps_of<'a>(hold: &Hold, space: &Space, batch: &'a Batch, fenced: usize) -> 
 }
 
 /// Sends a batch on its way, if it can be one message; how many steps it has before the writes.
-fn begin(hold: &Hold, space: &Space, batch: &Batch) -> Result<Option<(usize, SequenceUnderWay)>> {
+fn begin(hold: &Hold, space: &Space, batch: &Batch) -> Result<Option<(usize, SequenceInFlight)>> {
     let mut fence = hold.fence(space)?;
     let fenced = match space.is_far(hold.lock()) {
         true => fence.len(),

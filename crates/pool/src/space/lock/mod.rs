@@ -22,7 +22,7 @@
 //! ```text
 //!                    lock(Write): word 0 ← me                      all slots free
 //!   free(word 0 = 0) ─────────────────────────► waits for readers ─────────────────► held
-//!      ▲   ▲                                      │ patience is out                    │ │
+//!      ▲   ▲                                      │ timeout is out                    │ │
 //!      │   └──────────────────────────────────────┘                                    │ │ its session ends
 //!      └──────────── unlock: writes, word 15 + 1, word 0 ← 0 ──────────────────────────┘ ▼
 //!                                                    who comes next: word 0 ← me, word 15 + 1, `owner_died`
@@ -91,7 +91,7 @@ impl Mode {
 
 /// How long a lock is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
+pub enum Timeout {
     /// Not at all.
     None,
     /// So long.
@@ -225,7 +225,7 @@ impl Session {
     /// # Errors
     /// [`Error::Invalid`] if no lock is at `lock`; those of the keeper of its part, and of the way to it.
     pub fn lock(&self, lock: GlobalAddress, mode: Mode) -> Result<Guard<'_>> {
-        let held = self.acquire(lock, mode, Patience::Endless)?;
+        let held = self.acquire(lock, mode, Timeout::Endless)?;
         Ok(self.guard(lock, held))
     }
 
@@ -234,7 +234,7 @@ impl Session {
     /// # Errors
     /// As [`Session::lock`].
     pub fn try_lock(&self, lock: GlobalAddress, mode: Mode) -> Result<Option<Guard<'_>>> {
-        match self.acquire(lock, mode, Patience::None) {
+        match self.acquire(lock, mode, Timeout::None) {
             Ok(held) => Ok(Some(self.guard(lock, held))),
             Err(Error::Timeout(_)) => Ok(None),
             Err(error) => Err(error),
@@ -245,8 +245,8 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::lock`]; [`Error::Timeout`].
-    pub fn lock_within(&self, lock: GlobalAddress, mode: Mode, patience: Nanos) -> Result<Guard<'_>> {
-        let held = self.acquire(lock, mode, Patience::For(patience))?;
+    pub fn lock_within(&self, lock: GlobalAddress, mode: Mode, timeout: Nanos) -> Result<Guard<'_>> {
+        let held = self.acquire(lock, mode, Timeout::For(timeout))?;
         Ok(self.guard(lock, held))
     }
 
@@ -262,9 +262,9 @@ impl Session {
     /// Takes a lock without a guard: for those who keep account themselves, by address. [`Session::unlock`] is its end.
     ///
     /// # Errors
-    /// As [`Session::lock`]; [`Error::Timeout`] if patience ran out.
-    pub fn acquire(&self, lock: GlobalAddress, mode: Mode, patience: Patience) -> Result<Held> {
-        let mut waiting = Waiting::new(lock, patience);
+    /// As [`Session::lock`]; [`Error::Timeout`] if timeout ran out.
+    pub fn acquire(&self, lock: GlobalAddress, mode: Mode, timeout: Timeout) -> Result<Held> {
+        let mut waiting = Waiting::new(lock, timeout);
         if mode == Mode::Read && self.locks.share(self, lock, &mut waiting)? {
             return Ok(Held {
                 mode,

@@ -1,6 +1,6 @@
 //! Somebody who waits for a lock: how long he does, and when he asks the keeper.
 
-use super::Patience;
+use super::Timeout;
 use crate::space::GlobalAddress;
 use cenote_base::rt::{self, Nanos, Spin};
 use cenote_base::{Error, Result};
@@ -14,7 +14,7 @@ const SLEEP_MOST: Nanos = Nanos::from_millis(1);
 
 pub(super) struct Waiting {
     lock: GlobalAddress,
-    patience: Patience,
+    timeout: Timeout,
     spin: Spin,
     /// When the waiting began: with the first turn.
     began: Option<Nanos>,
@@ -23,10 +23,10 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    pub(super) fn new(lock: GlobalAddress, patience: Patience) -> Self {
+    pub(super) fn new(lock: GlobalAddress, timeout: Timeout) -> Self {
         Self {
             lock,
-            patience,
+            timeout,
             spin: Spin::new(),
             began: None,
             sleep: SLEEP_FIRST,
@@ -37,7 +37,7 @@ impl Waiting {
     /// One turn: spins first, then sleeps for longer and longer.
     pub(super) fn turn(&mut self) -> Result<()> {
         match self.spin.is_out() {
-            false if self.patience != Patience::None => self.spin.turn(),
+            false if self.timeout != Timeout::None => self.spin.turn(),
             _ => rt::sleep(self.pause()?),
         }
         Ok(())
@@ -50,10 +50,10 @@ impl Waiting {
         if self.ask_at == Nanos(0) {
             self.ask_at = began + ASK_AFTER;
         }
-        let left = match self.patience {
-            Patience::Endless => self.sleep,
-            Patience::For(time) => (began + time).since(now),
-            Patience::None => Nanos(0),
+        let left = match self.timeout {
+            Timeout::Endless => self.sleep,
+            Timeout::For(time) => (began + time).since(now),
+            Timeout::None => Nanos(0),
         };
         if left == Nanos(0) {
             return Err(Error::Timeout(format!("the lock at {} is not free yet", self.lock)));
@@ -63,9 +63,9 @@ impl Waiting {
         Ok(pause)
     }
 
-    /// Whether it is time to ask the keeper. Who has no patience asks at once.
+    /// Whether it is time to ask the keeper. A session that does not wait asks at once.
     pub(super) fn may_ask(&mut self) -> bool {
-        if self.patience == Patience::None {
+        if self.timeout == Timeout::None {
             return true;
         }
         let now = rt::now();

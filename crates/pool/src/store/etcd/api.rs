@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// How long one of several may take to answer.
-const TRY_PATIENCE: Nanos = Nanos::from_secs(2);
+const TRY_TIMEOUT: Nanos = Nanos::from_secs(2);
 /// Characters of what etcd says that people are shown.
 const TEXT_MAX: usize = 300;
 
@@ -223,14 +223,14 @@ impl Api {
         body: &str,
         until: Nanos,
     ) -> Result<T, Trouble> {
-        let patience = until.since(rt::now());
-        if patience == Nanos::ZERO {
+        let timeout = until.since(rt::now());
+        if timeout == Nanos::ZERO {
             return Err(Trouble::Away(format!("no time was left to ask {host}")));
         }
         let token = token.filter(|token| !token.bytes().any(|b| b.is_ascii_control()));
         let headers: Vec<_> = token.map(|token| ("Authorization", token)).into_iter().collect();
-        let patience = patience.min(TRY_PATIENCE);
-        match self.transport.post(host, path, &headers, body.as_bytes(), patience) {
+        let timeout = timeout.min(TRY_TIMEOUT);
+        match self.transport.post(host, path, &headers, body.as_bytes(), timeout) {
             Ok(answer) => read(host, &answer),
             Err(Error::Lost(text)) => Err(Trouble::Away(text)),
             Err(error) => Err(Trouble::Unknown(error.to_string())),

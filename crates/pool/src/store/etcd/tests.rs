@@ -1,7 +1,7 @@
 //! The store on a real etcd; where there is none, each test says that it was skipped.
 
 use super::*;
-use crate::book::{Book, EXTENT, GrantId, NodeId, Opening};
+use crate::grant_table::{EXTENT, GrantId, GrantTable, NodeId, Opening};
 use crate::settings::Tenants;
 use crate::wire::{NodeHello, OpenRequest};
 use etcd_server::Etcd;
@@ -25,18 +25,18 @@ fn store_at(url: &str, ttl: u64) -> EtcdStore {
     EtcdStore::new(&options).expect("good options")
 }
 
-fn here(lead: Result<Lead>) -> Arc<dyn Tenure> {
+fn here(lead: Result<Lead>) -> Arc<dyn Leadership> {
     match lead.expect("an answer") {
-        Lead::Here(tenure) => tenure,
+        Lead::Here(leadership) => leadership,
         Lead::Elsewhere(who) => panic!("{who:?} leads"),
     }
 }
 
-fn lead_soon(store: &EtcdStore, name: &str) -> Arc<dyn Tenure> {
+fn lead_soon(store: &EtcdStore, name: &str) -> Arc<dyn Leadership> {
     let began = rt::now();
     loop {
         match store.lead(name) {
-            Ok(Lead::Here(tenure)) => return tenure,
+            Ok(Lead::Here(leadership)) => return leadership,
             _ => assert!(rt::now().since(began) < SOON, "nobody can lead"),
         }
         rt::sleep(Nanos::from_millis(50));
@@ -84,9 +84,9 @@ fn one_leads_and_the_next_reads_what_it_wrote() {
     let [one, other] = [store_at(&etcd.url(), TTL), store_at(&etcd.url(), TTL)];
     let first = here(one.lead("one:1"));
     assert_eq!(first.read().expect("read"), None);
-    for book in [&b"a"[..], b"b", &vec![b'c'; BOOK_MAX]] {
-        first.write(book).expect("written");
-        assert_eq!(first.read().expect("read").as_deref(), Some(book));
+    for grant_table in [&b"a"[..], b"b", &vec![b'c'; BOOK_MAX]] {
+        first.write(grant_table).expect("written");
+        assert_eq!(first.read().expect("read").as_deref(), Some(grant_table));
     }
     assert!(matches!(first.write(&vec![b'd'; BOOK_MAX + 1]), Err(Error::Full(_))));
     assert!(matches!(other.lead("other:1"), Ok(Lead::Elsewhere(Some(who))) if who == "one:1"));
@@ -97,7 +97,7 @@ fn one_leads_and_the_next_reads_what_it_wrote() {
     assert_eq!(second.read().expect("read").as_deref(), Some(&b"last"[..]));
 }
 
-/// A tenure that believes in itself writes nothing all the same once another has begun.
+/// A leadership that believes in itself writes nothing all the same once another has begun.
 #[test]
 fn who_was_followed_cannot_write() {
     let Some(etcd) = Etcd::start() else { return };
@@ -118,22 +118,22 @@ fn who_was_followed_cannot_write() {
     assert_eq!(second.read().expect("read").as_deref(), Some(&b"second"[..]));
 }
 
-/// A tenure ends by its own clock before etcd gives up its lease.
+/// A leadership ends by its own clock before etcd gives up its lease.
 #[test]
 fn a_lease_that_is_not_renewed_ends_early() {
     let Some(mut etcd) = Etcd::start() else { return };
-    let tenure = here(store_at(&etcd.url(), 2).lead("one:1"));
-    tenure.read().expect("read");
+    let leadership = here(store_at(&etcd.url(), 2).lead("one:1"));
+    leadership.read().expect("read");
     etcd.kill();
     let began = rt::now();
-    while tenure.leads() {
+    while leadership.leads() {
         assert!(rt::now().since(began) < SOON, "it goes on for ever");
         rt::sleep(Nanos::from_millis(10));
     }
-    assert!(matches!(tenure.write(b"x"), Err(Error::Lost(_))));
+    assert!(matches!(leadership.write(b"x"), Err(Error::Lost(_))));
     etcd.restart();
     assert!(
-        !tenure.leads() && tenure.confirm().is_err() && tenure.write(b"x").is_err(),
+        !leadership.leads() && leadership.confirm().is_err() && leadership.write(b"x").is_err(),
         "what is over is over"
     );
     let next = lead_soon(&store_at(&etcd.url(), TTL), "two:1");
@@ -144,16 +144,16 @@ fn a_lease_that_is_not_renewed_ends_early() {
 fn a_book_that_another_changed_is_not_overwritten() {
     let Some(etcd) = Etcd::start() else { return };
     for value in ["", "YWxpZW4="] {
-        let tenure = lead_soon(&store_at(&etcd.url(), TTL), "one:1");
-        tenure.read().expect("read");
-        tenure.write(b"mine").expect("written");
+        let leadership = lead_soon(&store_at(&etcd.url(), TTL), "one:1");
+        leadership.read().expect("read");
+        leadership.write(b"mine").expect("written");
         etcd.ask(
             "/v3/kv/put",
             &format!(r#"{{"key":"{}","value":"{value}"}}"#, key("book")),
         )
         .expect("put");
-        assert!(matches!(tenure.write(b"next"), Err(Error::Corrupt(_))));
-        assert!(!tenure.leads());
+        assert!(matches!(leadership.write(b"next"), Err(Error::Corrupt(_))));
+        assert!(!leadership.leads());
     }
 }
 
@@ -181,13 +181,13 @@ fn a_password_is_given_where_it_is_asked_for() {
     for user in [None, Some(("root", "wrong")), Some(("nobody", "right"))] {
         assert!(matches!(with(user).err(), Some(Error::Invalid(_))), "{user:?}");
     }
-    let tenure = here(with(Some(("root", "right"))));
-    tenure.read().expect("read");
-    tenure.write(b"book").expect("written");
+    let leadership = here(with(Some(("root", "right"))));
+    leadership.read().expect("read");
+    leadership.write(b"book").expect("written");
     etcd.kill();
     etcd.restart();
-    tenure.write(b"more").expect("written with another token");
-    assert_eq!(tenure.read().expect("read").as_deref(), Some(&b"more"[..]));
+    leadership.write(b"more").expect("written with another token");
+    assert_eq!(leadership.read().expect("read").as_deref(), Some(&b"more"[..]));
 }
 
 #[test]
@@ -206,10 +206,10 @@ fn of_many_that_race_one_leads() {
             .collect();
         let leaders: Vec<_> = leads.iter().filter(|lead| matches!(lead, Lead::Here(_))).collect();
         assert_eq!(leaders.len(), 1, "round {round}");
-        let Lead::Here(tenure) = leaders[0] else {
+        let Lead::Here(leadership) = leaders[0] else {
             panic!("it is one")
         };
-        tenure.resign();
+        leadership.resign();
     }
 }
 
@@ -305,10 +305,10 @@ fn hello(id: u64) -> NodeHello {
     }
 }
 
-/// A change of the book, as a manager makes them.
-fn change(book: &mut Book, random: &mut Random) {
+/// A change of the grant table, as a manager makes them.
+fn change(grant_table: &mut GrantTable, random: &mut Random) {
     let (label, now) = (format!("db{}", random.below(8)), rt::now());
-    let wish = OpenRequest {
+    let requested = OpenRequest {
         label,
         description: String::new(),
         bytes: EXTENT * (1 + random.below(4)),
@@ -317,17 +317,18 @@ fn change(book: &mut Book, random: &mut Random) {
         mirror: false,
         machine: 0,
     };
-    match book.open("default", &wish, now, SOON) {
-        Ok(Opening::Ask(id, _)) => book.free(id).expect("no part"),
+    match grant_table.open("default", &requested, now, SOON) {
+        Ok(Opening::Ask(id, _)) => grant_table.free(id).expect("no part"),
         Ok(Opening::Wait) | Err(_) => {
-            let work: Vec<_> = book.grants().map(|(id, grant)| (id, grant.epoch)).collect();
-            work.into_iter().for_each(|(id, epoch)| book.confirmed(id, epoch, now));
+            let work: Vec<_> = grant_table.grants().map(|(id, grant)| (id, grant.epoch)).collect();
+            work.into_iter()
+                .for_each(|(id, epoch)| grant_table.confirmed(id, epoch, now));
         }
         Ok(Opening::Admit(..)) => {}
     }
 }
 
-/// What managers acknowledged is what the next one reads, whatever happens to questions and answers; of a change that failed at a tenure's end it may be either.
+/// What managers acknowledged is what the next one reads, whatever happens to questions and answers; of a change that failed at a leadership's end it may be either.
 #[test]
 fn a_book_is_kept_over_many_managers_and_a_bad_way() {
     let Some(etcd) = Etcd::start() else { return };
@@ -347,42 +348,43 @@ fn a_book_is_kept_over_many_managers_and_a_bad_way() {
     };
     let url = way(etcd.host(), fate);
     let stores = [store_at(&url, TTL), store_at(&url, 2)];
-    // The book as it was acknowledged, and as it may be instead.
+    // The grant table as it was acknowledged, and as it may be instead.
     let mut known: (Option<Vec<u8>>, Option<Vec<u8>>) = (None, None);
     let mut in_doubt = 0;
     for manager in 0..6 {
         worst.store(false, Ordering::Release);
-        let tenure = lead_soon(&stores[manager % 2], "one:1");
-        let Ok(read) = tenure.read() else { continue };
+        let leadership = lead_soon(&stores[manager % 2], "one:1");
+        let Ok(read) = leadership.read() else { continue };
         assert!(
             read == known.0 || (read.is_some() && read == known.1),
-            "manager {manager} reads another book"
+            "manager {manager} reads another grant table"
         );
         let tenants = Tenants::default();
-        let mut book = match &read {
-            Some(bytes) => Book::from_bytes(bytes, tenants, rt::now(), SOON).expect("a good book"),
-            None => Book::new(7, tenants),
+        let mut grant_table = match &read {
+            Some(bytes) => GrantTable::from_bytes(bytes, tenants, rt::now(), SOON).expect("a good book"),
+            None => GrantTable::new(7, tenants),
         };
-        book.begin_term();
+        grant_table.begin_term();
         if read.is_none() {
-            book.join(&hello(1)).expect("joined");
+            grant_table.join(&hello(1)).expect("joined");
         } else {
-            book.join(&NodeHello {
-                pool: Some(7),
-                ..hello(1)
-            })
-            .expect("joined again");
+            grant_table
+                .join(&NodeHello {
+                    pool: Some(7),
+                    ..hello(1)
+                })
+                .expect("joined again");
         }
         known = (read, None);
         for n in 0..15 {
             // Every other manager ends without an answer to its last question.
             worst.store(manager % 2 == 1 && n == 10, Ordering::Release);
-            let bytes = book.to_bytes();
-            match tenure.write(&bytes) {
+            let bytes = grant_table.to_bytes();
+            match leadership.write(&bytes) {
                 Ok(()) => known = (Some(bytes), None),
-                Err(_) if tenure.leads() => {
+                Err(_) if leadership.leads() => {
                     // Nothing was written: the next read says so.
-                    let Ok(read) = tenure.read() else { break };
+                    let Ok(read) = leadership.read() else { break };
                     assert_eq!(read, known.0, "what failed is there");
                 }
                 Err(_) => {
@@ -390,11 +392,11 @@ fn a_book_is_kept_over_many_managers_and_a_bad_way() {
                     break;
                 }
             }
-            change(&mut book, &mut random);
+            change(&mut grant_table, &mut random);
         }
-        tenure.resign();
+        leadership.resign();
     }
-    println!("{in_doubt} tenures ended in doubt");
+    println!("{in_doubt} leaderships ended in doubt");
     worst.store(false, Ordering::Release);
     troubled.store(false, Ordering::Release);
     let read = lead_soon(&stores[0], "last:1").read().expect("read");
@@ -404,7 +406,7 @@ fn a_book_is_kept_over_many_managers_and_a_bad_way() {
 
 /// A write whose answer is lost is done, once, and acknowledged: it is asked for again.
 #[test]
-fn a_lost_answer_does_not_end_a_tenure() {
+fn a_lost_answer_does_not_end_a_leadership() {
     let Some(etcd) = Etcd::start() else { return };
     let losing = Arc::new(AtomicBool::new(false));
     let lose = Arc::clone(&losing);
@@ -413,13 +415,13 @@ fn a_lost_answer_does_not_end_a_tenure() {
         false => Fate::Passes,
     };
     // Nothing but this test asks meanwhile: its first renewal is far away.
-    let tenure = here(store_at(&way(etcd.host(), fate), 3600).lead("one:1"));
-    tenure.read().expect("read");
+    let leadership = here(store_at(&way(etcd.host(), fate), 3600).lead("one:1"));
+    leadership.read().expect("read");
     for n in 0..5 {
         losing.store(true, Ordering::Release);
-        tenure.write(format!("book {n}").as_bytes()).expect("written");
+        leadership.write(format!("book {n}").as_bytes()).expect("written");
         assert!(!losing.load(Ordering::Acquire), "an answer was lost");
     }
-    assert!(tenure.leads());
-    assert_eq!(tenure.read().expect("read").as_deref(), Some(&b"book 4"[..]));
+    assert!(leadership.leads());
+    assert_eq!(leadership.read().expect("read").as_deref(), Some(&b"book 4"[..]));
 }

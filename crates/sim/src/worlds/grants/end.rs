@@ -1,4 +1,4 @@
-//! The end: faults are over and nobody holds anything. Book, files and model have to agree; heirs find what has to be there, give it back, and nothing is left.
+//! The end: faults are over and nobody holds anything. GrantTable, files and model have to agree; heirs find what has to be there, give it back, and nothing is left.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ fn settled(stage: &Arc<Stage>, what: &str, is_so: impl Fn(&PoolStatus) -> bool) 
     }
 }
 
-/// What nobody gave back is in the book.
+/// What nobody gave back is in the grant table.
 fn compare(stage: &Stage, status: &PoolStatus) {
     for (label, grant) in stage.model().expected() {
         let found = status.grants.iter().find(|found| label_of(stage, found) == Some(label));

@@ -59,7 +59,7 @@ impl Opened {
         let (told, credentials) = (Arc::clone(&revoked), stage.credentials(label.tenant()));
         let on_revoked = Box::new(move |_: &Error| told.store(true, SeqCst));
         let map = |memory: &GrantedMemory| Mapped::new(stage, Use::of(label, memory, asked), memory);
-        let opened = GrantedMemory::open_mapped(network, &credentials, label.wish(), on_revoked, map);
+        let opened = GrantedMemory::open_mapped(network, &credentials, label.requested(), on_revoked, map);
         if let Err(error) = &opened
             && kind(error) == "otherwise"
         {

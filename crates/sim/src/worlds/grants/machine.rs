@@ -105,8 +105,8 @@ impl Machine {
     }
 
     /// Signals those who are left, again and again, until there are none.
-    fn end(&self, what: &str, patience: Nanos, left: impl Fn() -> Result<Vec<u32>>) -> Result<()> {
-        let until = clock::now() + patience;
+    fn end(&self, what: &str, timeout: Nanos, left: impl Fn() -> Result<Vec<u32>>) -> Result<()> {
+        let until = clock::now() + timeout;
         loop {
             let processes = left()?;
             if processes.is_empty() {
@@ -135,23 +135,23 @@ impl Host for Machine {
         Ok(found)
     }
 
-    fn end_holders(&self, file: &Path, patience: Nanos) -> Result<()> {
-        let until = clock::now() + patience;
+    fn end_holders(&self, file: &Path, timeout: Nanos) -> Result<()> {
+        let until = clock::now() + timeout;
         let name = file.display().to_string();
-        self.end(&name, patience, || Ok(self.mapping(file)))?;
+        self.end(&name, timeout, || Ok(self.mapping(file)))?;
         while is_locked(file)? {
             if clock::now() > until {
                 return Err(Error::Busy(format!("{name}: somebody has it open")));
             }
             rt::sleep(TURN);
-            self.end(&name, patience, || Ok(self.mapping(file)))?;
+            self.end(&name, timeout, || Ok(self.mapping(file)))?;
         }
         Ok(())
     }
 
-    fn end_others(&self, file: &Path, kept: &[Named], patience: Nanos) -> Result<()> {
+    fn end_others(&self, file: &Path, kept: &[Named], timeout: Nanos) -> Result<()> {
         let is_other = |process: &u32| !kept.iter().any(|kept| number(*kept) == *process);
-        self.end(&file.display().to_string(), patience, || {
+        self.end(&file.display().to_string(), timeout, || {
             Ok(self.mapping(file).into_iter().filter(is_other).collect())
         })
     }
@@ -164,13 +164,13 @@ impl Host for Machine {
         true
     }
 
-    fn end_process(&self, process: Named, files: &[PathBuf], patience: Nanos) -> Result<()> {
+    fn end_process(&self, process: Named, files: &[PathBuf], timeout: Nanos) -> Result<()> {
         let this = number(process);
         let maps = || {
             let machine = self.0.machine();
             files.iter().any(|file| machine.is_mapped_by(file, this))
         };
-        self.end("its memory", patience, || {
+        self.end("its memory", timeout, || {
             Ok(maps().then_some(this).into_iter().collect())
         })
     }

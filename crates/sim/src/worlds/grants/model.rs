@@ -197,7 +197,7 @@ impl Model {
         problems
     }
 
-    /// What has to be in the book in the end, by label.
+    /// What has to be in the grant table in the end, by label.
     pub fn expected(&self) -> Vec<(Label, GrantId)> {
         let lasting = self.labels.iter().filter(|(label, _)| !label.is_fleeting());
         let grants = lasting.filter_map(|(label, known)| Some((*label, known.last?.grant)));

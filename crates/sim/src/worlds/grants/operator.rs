@@ -61,7 +61,7 @@ pub(super) fn label_of(stage: &Stage, grant: &GrantView) -> Option<Label> {
     stage.labels().find(is_it)
 }
 
-/// What may never be so in the book.
+/// What may never be so in the grant table.
 pub(super) fn problems(stage: &Stage, status: &PoolStatus) -> Vec<String> {
     let mut problems = Vec::new();
     let mut by_node: BTreeMap<_, u64> = BTreeMap::new();

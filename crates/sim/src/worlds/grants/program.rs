@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use cenote_base::Result;
 use cenote_base::rt::{self, Nanos};
-use cenote_pool::book::EXTENT;
+use cenote_pool::grant_table::EXTENT;
 use cenote_pool::manager::{Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeOptions};
 
+use super::leaderships::Watched;
 use super::machine::Machine;
 use super::stage::Stage;
-use super::tenures::Watched;
 use super::{MACHINE, manager_host};
 
 /// Which program.

@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_fabric::message::Network;
 use cenote_fabric::profile;
-use cenote_pool::book::EXTENT;
-use cenote_pool::holder::{Credentials, Wish};
+use cenote_pool::grant_table::EXTENT;
+use cenote_pool::holder::{Credentials, GrantRequest};
 use cenote_pool::settings::{Tenant, Tenants};
 
 use super::MACHINE;
+use super::leaderships::Leaderships;
 use super::machine::Machines;
 use super::model::Model;
 use super::program::Role;
-use super::tenures::Tenures;
 use crate::dice::Dice;
 use crate::etcd::Etcd;
 use crate::message::{Faults, Net};
@@ -54,8 +54,8 @@ impl Label {
         self.tenant() != Self::TENANTS[0] || self.keep().is_some()
     }
 
-    pub fn wish(self) -> Wish {
-        Wish {
+    pub fn requested(self) -> GrantRequest {
+        GrantRequest {
             label: self.text(),
             description: "of a simulated holder".into(),
             bytes: self.extents() * EXTENT,
@@ -74,9 +74,9 @@ pub(super) struct Stage {
     pub shared: Arc<Shared>,
     pub grants: Grants,
     pub net: Net,
-    /// Where the book of several managers is.
+    /// Where the grant table of several managers is.
     pub etcd: Etcd,
-    tenures: Mutex<Tenures>,
+    leaderships: Mutex<Leaderships>,
     model: Mutex<Model>,
     machine: Mutex<Machines>,
     ready: Mutex<BTreeSet<Role>>,
@@ -101,7 +101,7 @@ impl Stage {
             grants,
             net: Net::new(&profile::named("rdma").expect("a profile of this program"), seed),
             etcd,
-            tenures: Mutex::default(),
+            leaderships: Mutex::default(),
             model: Mutex::default(),
             machine: Mutex::default(),
             ready: Mutex::default(),
@@ -122,8 +122,8 @@ impl Stage {
     }
 
     /// As [`Stage::model`]: the times in which managers lead.
-    pub fn tenures(&self) -> MutexGuard<'_, Tenures> {
-        lock(&self.tenures)
+    pub fn leaderships(&self) -> MutexGuard<'_, Leaderships> {
+        lock(&self.leaderships)
     }
 
     /// Where a manager listens.

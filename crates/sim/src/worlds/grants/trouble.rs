@@ -17,7 +17,7 @@ use crate::worlds::plan::Draw;
 const TURN: Nanos = Nanos::from_millis(10);
 /// Longer than this users do not work, however little they get done.
 const MOST: Nanos = Nanos::from_secs(120);
-/// A process that hangs does so for up to so long: longer than a memory node has patience.
+/// A process that hangs does so for up to so long: longer than a memory node waits.
 const HANGS_MOST: Nanos = Nanos::from_secs(9);
 
 pub(super) struct Trouble<'w> {
@@ -89,7 +89,7 @@ impl<'w> Trouble<'w> {
     /// What a manager that leads rests on: its own way to etcd, or all of etcd.
     fn befall_etcd(&mut self) {
         let (stage, any) = (Arc::clone(&self.stage), self.any_manager());
-        let leader = stage.tenures().leader.clone();
+        let leader = stage.leaderships().leader.clone();
         let leader = (0..stage.grants.managers).find(|n| stage.manager(*n) == leader);
         let manager = leader.filter(|_| !self.draw.one_in(3)).unwrap_or(any);
         let shared = &stage.shared;

@@ -15,7 +15,7 @@ use super::{Cast, Role};
 use crate::check::words::What;
 use crate::worlds::plan::Draw;
 
-/// A guest whose home is not heard of is asked for after 5 s, and a call to who is not there takes as long.
+/// A migrated extent whose home is not heard of is asked for after 5 s, and a call to who is not there takes as long.
 const SETTLE: Nanos = Nanos::from_secs(120);
 
 fn placements(reports: &Reports) -> BTreeMap<u8, Placement> {
@@ -64,7 +64,7 @@ fn reached_by(reports: &Reports, at: GlobalAddress) -> Vec<usize> {
     let has_it = |report: &&Report| {
         report
             .placement
-            .guests
+            .migrated_extents
             .get(&extent)
             .is_some_and(|(_, is_used)| *is_used)
     };
@@ -198,7 +198,7 @@ fn free(stage: &Arc<Stage>, pod: usize, mark: Mark, reports: &Reports) -> Result
     Ok(())
 }
 
-/// Empty guests go home, and of all objects none is left but those that nobody may know of.
+/// Empty migrated extents go home, and of all objects none is left but those that nobody may know of.
 fn count_what_is_left(cast: &mut Cast<'_>) {
     let sweeping = Role {
         makes: false,
@@ -241,18 +241,20 @@ fn what_is_left(stage: &Stage, reports: &Reports, most: u64) -> Vec<String> {
         ));
     }
     // Only what holds something stays away.
-    let mut guests = Vec::new();
+    let mut migrated_extents = Vec::new();
     for (part, report) in reports {
         let away = report
             .placement
-            .guests
+            .migrated_extents
             .keys()
-            .filter(|guest| !lost.contains(&guest.part()));
-        guests.extend(away.map(|guest| format!("{guest} in part {part}")));
+            .filter(|migrated| !lost.contains(&migrated.part()));
+        migrated_extents.extend(away.map(|migrated| format!("{migrated} in part {part}")));
     }
-    if guests.len() as u64 > most {
-        let guests = guests.join(", ");
-        wrong.push(format!("still guests: {guests}; for {most} unknown objects at most"));
+    if migrated_extents.len() as u64 > most {
+        let migrated_extents = migrated_extents.join(", ");
+        wrong.push(format!(
+            "still migrated: {migrated_extents}; for {most} unknown objects at most"
+        ));
     }
     wrong
 }

@@ -14,9 +14,9 @@
 //!
 //! The words of a part are atomics of one host, so all users of a pod are on one, and its memory is coherent.
 
-mod desk;
 mod end;
 mod founder;
+mod keeper_service;
 mod members;
 mod model;
 mod program;

@@ -13,7 +13,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_fabric::RegionOptions;
 use cenote_pool::space::{HeatOptions, Host, HostOptions, Hosts, Keeper, LocalKeeper, Part, PartOptions, Peer};
 
-use super::desk::Desk;
+use super::keeper_service::KeeperService;
 use super::members::Mark;
 use super::stage::{KEY, Phase, Report, SPACE, Stage, device, part_number, pod_name};
 use super::{EXTENT, Role};
@@ -48,7 +48,7 @@ fn host(stage: &Arc<Stage>, pod: usize, role: Role) -> Result<()> {
     for other in (0..stage.count()).filter(|other| *other != pod) {
         let peer = Peer {
             pod: pod_name(other),
-            way: stage.way(pod, other),
+            channel: stage.channel(pod, other),
         };
         host.set_peer(part_number(other), peer);
     }
@@ -93,7 +93,7 @@ fn options(stage: &Stage, pod: usize, role: Role) -> HostOptions {
         },
         every: role.every,
         stay: stage.pods.stay,
-        patience: stage.pods.patience,
+        timeout: stage.pods.timeout,
         ..HostOptions::default()
     }
 }
@@ -102,14 +102,14 @@ fn options(stage: &Stage, pod: usize, role: Role) -> HostOptions {
 fn serve(stage: &Arc<Stage>, pod: usize, host: &Arc<Host>) {
     let hosts = Arc::new(Hosts::default());
     hosts.add(host);
-    let desk = Desk {
+    let keeper_service = KeeperService {
         stage: Arc::clone(stage),
         keeper: Arc::clone(host.keeper()),
     };
     let (calls, desks) = stage.nodes(pod);
     let (calls, desks) = (calls.clone(), desks.clone());
     rt::spawn("calls", move || calls.serve(&*hosts, Serving::default()));
-    rt::spawn("desk", move || desks.serve(&desk, Serving::default()));
+    rt::spawn("keeper", move || desks.serve(&keeper_service, Serving::default()));
     let (calls, desks) = stage.nodes(pod);
     while !calls.is_served() || !desks.is_served() {
         rt::sleep(Nanos::from_micros(1));

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::profile;
 use cenote_fabric::rdma::call::Callers;
-use cenote_pool::space::{FarPart, FarReads, Hello, Moved, Part, Placement, Space, Way};
+use cenote_pool::space::{Channel, FarPart, FarReads, Hello, Moved, Part, Placement, Space};
 
-use super::desk::DeskKeeper;
+use super::keeper_service::RemoteKeeper;
 use super::members::{Mark, Members};
 use super::model::Model;
 use crate::rdma::{MemoryNode, Network};
@@ -41,7 +41,7 @@ pub(super) fn pod_name(pod: usize) -> String {
     format!("pod{pod}")
 }
 
-pub(super) fn desk_name(pod: usize) -> String {
+pub(super) fn keeper_name(pod: usize) -> String {
     format!("desk{pod}")
 }
 
@@ -80,7 +80,7 @@ struct Post {
 /// A pod, as the network knows it.
 struct Pod {
     calls: MemoryNode,
-    desk: MemoryNode,
+    keeper_service: MemoryNode,
     lost: AtomicBool,
     post: Mutex<Post>,
 }
@@ -118,7 +118,7 @@ impl Stage {
         let network = Network::new(&profile::named("rdma").expect("a profile of this program"), seed);
         let pod = |pod: usize| Pod {
             calls: network.add_node(&pod_name(pod)),
-            desk: network.add_node(&desk_name(pod)),
+            keeper_service: network.add_node(&keeper_name(pod)),
             lost: AtomicBool::new(false),
             post: Mutex::default(),
         };
@@ -159,12 +159,12 @@ impl Stage {
     pub fn lose(&self, pod: usize) {
         self.all[pod].lost.store(true, SeqCst);
         self.all[pod].calls.lose();
-        self.all[pod].desk.lose();
+        self.all[pod].keeper_service.lose();
     }
 
     /// Where a pod is called, and where its keeper is asked.
     pub fn nodes(&self, pod: usize) -> (&MemoryNode, &MemoryNode) {
-        (&self.all[pod].calls, &self.all[pod].desk)
+        (&self.all[pod].calls, &self.all[pod].keeper_service)
     }
 
     // ---- phases ----
@@ -244,15 +244,15 @@ impl Stage {
     // ---- the space ----
 
     /// The way from one pod to the host of another.
-    pub fn way(&self, from: usize, to: usize) -> Arc<Way> {
+    pub fn channel(&self, from: usize, to: usize) -> Arc<Channel> {
         let hello = Hello {
             space: SPACE,
             part: part_number(to),
             key: KEY,
             pod: pod_name(from),
         };
-        let way = Way::new(self.network.port(from) as Arc<dyn Callers>, pod_name(to), hello);
-        Arc::new(way.reading(READS[from % READS.len()]))
+        let channel = Channel::new(self.network.port(from) as Arc<dyn Callers>, pod_name(to), hello);
+        Arc::new(channel.reading(READS[from % READS.len()]))
     }
 
     /// The space as a new process on `pod` sees it.
@@ -262,7 +262,7 @@ impl Stage {
     pub fn open(self: &Arc<Stage>, pod: usize, mark: Mark) -> cenote_base::Result<Space> {
         let space = Space::new(SPACE);
         let keeper = |of: usize| {
-            Arc::new(DeskKeeper {
+            Arc::new(RemoteKeeper {
                 stage: Arc::clone(self),
                 callers: self.network.port(pod),
                 pod: of,
@@ -276,7 +276,7 @@ impl Stage {
             let far = FarPart {
                 number: part_number(other),
                 pod: pod_name(other),
-                way: self.way(pod, other),
+                channel: self.channel(pod, other),
             };
             space.attach_far(far, keeper(other))?;
         }

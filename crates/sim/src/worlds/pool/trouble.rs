@@ -110,23 +110,23 @@ impl<'w> Trouble<'w> {
         if from == to {
             return;
         }
-        let (calls, desk) = self.stage.nodes(to);
+        let (calls, keeper_service) = self.stage.nodes(to);
         if self.cuts.remove(&(from, to)) {
             self.stage.network.mend(from, calls);
-            self.stage.network.mend(from, desk);
+            self.stage.network.mend(from, keeper_service);
         } else if self.draw.one_in(2) {
             self.stage.shared.befalls("faults: way between pods cut");
             self.stage.network.cut(from, calls);
-            self.stage.network.cut(from, desk);
+            self.stage.network.cut(from, keeper_service);
             self.cuts.insert((from, to));
         }
     }
 
     fn mend_all(&mut self) {
         for (from, to) in std::mem::take(&mut self.cuts) {
-            let (calls, desk) = self.stage.nodes(to);
+            let (calls, keeper_service) = self.stage.nodes(to);
             self.stage.network.mend(from, calls);
-            self.stage.network.mend(from, desk);
+            self.stage.network.mend(from, keeper_service);
         }
         self.stage.network.set_faults(Faults::default());
     }

@@ -17,7 +17,7 @@ use crate::check::words::{Kind, What};
 use crate::worlds::plan::Draw;
 
 /// How long a lock is waited for before something else is done.
-const LOCK_PATIENCE: Nanos = Nanos::from_millis(250);
+const LOCK_TIMEOUT: Nanos = Nanos::from_millis(250);
 /// Objects that a thread has of its own, at most.
 const OWN_MOST: usize = 12;
 /// Bytes of a write that its lock collects; longer ones are written at once.
@@ -181,19 +181,19 @@ impl<'s> Thread<'s> {
         // Half of them by what hangs on the lock: pages that are kept, writes that are collected.
         let by_lock = self.draw.one_in(2);
         let pieces = 1 + self.draw.below(3) as usize;
-        let guard = self.session.lock_within(lock, mode, LOCK_PATIENCE);
+        let guard = self.session.lock_within(lock, mode, LOCK_TIMEOUT);
         let Some(guard) = self.told("a lock", lock, guard) else {
             return false;
         };
         let is_writer = guard.mode() == Mode::Write;
-        let way = by_lock.then_some(&guard);
+        let channel = by_lock.then_some(&guard);
         if guard.owner_died() {
             self.stage.shared.count("locks of the dead");
         }
-        let mut is_right = guard.owner_died() || self.read_text(text, way);
+        let mut is_right = guard.owner_died() || self.read_text(text, channel);
         if is_writer && is_right {
             let version = self.stage.new_value();
-            is_right = self.write_text(text, version, pieces, way);
+            is_right = self.write_text(text, version, pieces, channel);
         }
         let left = match is_right || !is_writer {
             true => guard.unlock(),

@@ -26,12 +26,12 @@ pub struct Home {
     /// Reading or writing a line of the node's own memory.
     copy: Nanos,
     message: Nanos,
-    book: Mutex<Book>,
+    grant_table: Mutex<GrantTable>,
     more: Condvar,
 }
 
 #[derive(Default)]
-struct Book {
+struct GrantTable {
     entries: BTreeMap<u64, Entry>,
     jobs: VecDeque<Job>,
 }
@@ -80,7 +80,7 @@ impl Home {
             caches: Ways::caches(rig, layout.pod(lane)),
             copy: Nanos(memory.read_time(LINE) as u64),
             message: rig.costs.message,
-            book: Mutex::default(),
+            grant_table: Mutex::default(),
             more: Condvar::default(),
         }
     }
@@ -99,11 +99,11 @@ impl Home {
     }
 
     fn next_job(&self) -> Job {
-        let mut book = self.book.lock();
+        let mut grant_table = self.grant_table.lock();
         loop {
-            match book.jobs.pop_front() {
+            match grant_table.jobs.pop_front() {
                 Some(job) => return job,
-                None => book = self.more.wait(book),
+                None => grant_table = self.more.wait(grant_table),
             }
         }
     }
@@ -128,8 +128,8 @@ impl Home {
     }
 
     /// Grants it, or finds out what has to be done before.
-    fn take_up(&self, book: &mut Book, line: u64, asked: Asked) {
-        let entry = book.entries.entry(line).or_default();
+    fn take_up(&self, grant_table: &mut GrantTable, line: u64, asked: Asked) {
+        let entry = grant_table.entries.entry(line).or_default();
         let (from, tell) = match &entry.have {
             Have::Modified(owner) if *owner != asked.pod => {
                 let (grant, keep) = (entry.grant, asked.ask == Ask::Read);
@@ -140,10 +140,10 @@ impl Home {
                 let until = entry.grant;
                 (others.collect(), ToCache::Invalidate { line, until })
             }
-            _ => return self.grant(book, line, asked),
+            _ => return self.grant(grant_table, line, asked),
         };
         entry.busy = true;
-        book.jobs.push_back(Job {
+        grant_table.jobs.push_back(Job {
             line,
             asked,
             from,
@@ -152,8 +152,8 @@ impl Home {
         self.more.notify_one();
     }
 
-    fn grant(&self, book: &mut Book, line: u64, asked: Asked) {
-        let entry = book.entries.entry(line).or_default();
+    fn grant(&self, grant_table: &mut GrantTable, line: u64, asked: Asked) {
+        let entry = grant_table.entries.entry(line).or_default();
         entry.grant += 1;
         entry.have = match (asked.ask, std::mem::take(&mut entry.have)) {
             (Ask::Own, _) => Have::Modified(asked.pod),
@@ -170,8 +170,8 @@ impl Home {
     /// Takes a line from caches, and grants it then.
     fn work(&self, job: Job) {
         let told = self.tell(&job);
-        let mut book = self.book.lock();
-        let entry = book.entries.entry(job.line).or_default();
+        let mut grant_table = self.grant_table.lock();
+        let entry = grant_table.entries.entry(job.line).or_default();
         entry.busy = false;
         let recalled = match told {
             Ok(recalled) => recalled,
@@ -186,14 +186,14 @@ impl Home {
         if let Some(bytes) = recalled {
             self.store(job.line, &bytes);
         }
-        self.grant(&mut book, job.line, job.asked);
-        self.take_up_waiting(&mut book, job.line);
+        self.grant(&mut grant_table, job.line, job.asked);
+        self.take_up_waiting(&mut grant_table, job.line);
     }
 
-    fn take_up_waiting(&self, book: &mut Book, line: u64) {
-        while let Some(entry) = book.entries.get_mut(&line).filter(|entry| !entry.busy) {
+    fn take_up_waiting(&self, grant_table: &mut GrantTable, line: u64) {
+        while let Some(entry) = grant_table.entries.get_mut(&line).filter(|entry| !entry.busy) {
             let Some(asked) = entry.waiting.pop_front() else { return };
-            self.take_up(book, line, asked);
+            self.take_up(grant_table, line, asked);
         }
     }
 
@@ -218,8 +218,8 @@ impl Home {
     }
 
     fn write_back(&self, (pod, line, grant): (usize, u64, u64), bytes: &[u8]) -> bool {
-        let mut book = self.book.lock();
-        let entry = book.entries.entry(line).or_default();
+        let mut grant_table = self.grant_table.lock();
+        let entry = grant_table.entries.entry(line).or_default();
         let is_its = entry.have == Have::Modified(pod) && entry.grant == grant;
         let was_busy = entry.busy;
         if is_its {
@@ -235,12 +235,12 @@ impl Home {
         match ToHome::decode(request)? {
             ToHome::Ask { ask, pod, line } => {
                 let asked = Asked { ask, pod, answer };
-                let mut book = self.book.lock();
-                let entry = book.entries.entry(line).or_default();
+                let mut grant_table = self.grant_table.lock();
+                let entry = grant_table.entries.entry(line).or_default();
                 if entry.busy {
                     entry.waiting.push_back(asked);
                 } else {
-                    self.take_up(&mut book, line, asked);
+                    self.take_up(&mut grant_table, line, asked);
                 }
             }
             ToHome::WriteBack {

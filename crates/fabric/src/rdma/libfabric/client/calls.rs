@@ -97,7 +97,7 @@ impl Client {
         let mut core = self.core.lock();
         let broken = peer.broken();
         for index in 0..set.len() {
-            let (wrong, patience) = set.with(index, |call| (call.check().err(), call.patience));
+            let (wrong, timeout) = set.with(index, |call| (call.check().err(), call.timeout));
             match wrong.or_else(|| broken.clone()) {
                 Some(error) => {
                     set.complete(index, Err(error));
@@ -105,7 +105,7 @@ impl Client {
                 None => {
                     let session = peer.session();
                     let on_loan = set.with(index, |call| self.take_on_loan(session, &mut call.memory));
-                    core.begin(peer, (set, index), on_loan, patience);
+                    core.begin(peer, (set, index), on_loan, timeout);
                 }
             }
         }
@@ -120,12 +120,12 @@ impl Client {
     /// Packs what is to be sent, as long as there are slots.
     pub(super) fn pack_calls(&self, core: &mut Core, ready: &mut Vec<Ready>) {
         while core.drop_ended() {
-            let Some(mut slot) = self.rail.take() else {
+            let Some(mut slot) = self.fabric_endpoint.take() else {
                 return;
             };
-            match core.pack_message(self.rail.bytes(&mut slot)) {
+            match core.pack_message(self.fabric_endpoint.bytes(&mut slot)) {
                 Some((len, peer, id)) => ready.push(Ready::message(slot, len, &peer, id)),
-                None => return self.rail.give(slot),
+                None => return self.fabric_endpoint.give(slot),
             }
         }
     }
@@ -141,7 +141,7 @@ impl Client {
                 self.answered_late(head.session, part.call);
             }
             if let Some((status, bytes)) = core.gather(head.session, &part)
-                && let Some(Flight {
+                && let Some(OperationInFlight {
                     what: What::Call(mut asked),
                     peer,
                     ..
@@ -173,9 +173,9 @@ impl Core {
         peer: &Arc<Peer>,
         (set, index): (&Arc<Set>, usize),
         on_loan: Option<OnLoan>,
-        patience: Option<Nanos>,
+        timeout: Option<Nanos>,
     ) {
-        let end = patience.map(|p| rt::now() + p);
+        let end = timeout.map(|p| rt::now() + p);
         let asked = Asked {
             set: Arc::clone(set),
             index,
@@ -205,7 +205,7 @@ impl Core {
 
     fn asked(&mut self, id: u64) -> Option<(&mut Asked, &Arc<Peer>)> {
         match self.flights.get_mut(&id) {
-            Some(Flight {
+            Some(OperationInFlight {
                 what: What::Call(asked),
                 peer,
                 ..
@@ -307,7 +307,7 @@ impl Caller for Connection {
         let set = Arc::new(Set::new(calls));
         client.ask(&self.0.peer, &set);
         Called::new(Box::new(Answers {
-            way: Arc::clone(&self.0),
+            channel: Arc::clone(&self.0),
             set,
         }))
     }
@@ -325,20 +325,20 @@ impl Ends for Set {
 
 /// Calls under way, as whoever posted them has them. The way lives as long.
 struct Answers {
-    way: Arc<Way>,
+    channel: Arc<Channel>,
     set: Arc<Set>,
 }
 
 impl CallsInFlight for Answers {
     fn poll(&mut self) -> bool {
         if !self.set.is_done() {
-            self.way.handle.0.try_turn();
+            self.channel.handle.0.try_turn();
         }
         self.set.is_done()
     }
 
     fn wait(self: Box<Self>) -> Vec<Call> {
-        let client = &self.way.handle.0;
+        let client = &self.channel.handle.0;
         client.wait_until(&self.set.event, &self.set.slept, || self.set.is_done());
         self.set.take()
     }
@@ -347,7 +347,7 @@ impl CallsInFlight for Answers {
 impl Drop for Answers {
     fn drop(&mut self) {
         let set: Arc<dyn Ends> = Arc::clone(&self.set) as _;
-        self.way.let_go(set);
+        self.channel.let_go(set);
     }
 }
 
@@ -390,13 +390,13 @@ mod tests {
             theirs.lock().push(answer)
         }));
         let handle = Handle::open(&NetOptions::default(), &Provider::tcp(), Some("127.0.0.1")).expect("opened");
-        let way = handle.connect(node.address()).expect("reachable");
+        let channel = handle.connect(node.address()).expect("reachable");
         let call = Call::new("call")
             .into_memory(vec![9; 100])
             .within(Nanos::from_secs(3600));
-        let mut called = Caller::post(&Connection(Arc::clone(&way)), vec![call]);
-        let client = &way.handle.0;
-        let (id, session) = (client.core.lock().last_id, way.peer.session());
+        let mut called = Caller::post(&Connection(Arc::clone(&channel)), vec![call]);
+        let client = &channel.handle.0;
+        let (id, session) = (client.core.lock().last_id, channel.peer.session());
         let hear = |parts: &[(u32, u32, u32, usize)]| {
             let message = answers(session, id, parts);
             client.message(&mut client.core.lock(), &message);
@@ -418,7 +418,7 @@ mod tests {
         let call = called.wait().pop().expect("one");
         assert!(call.result.is_ok() && call.answer == [5; 3], "{call:?}");
         assert_eq!(*call.memory, [[5; 60].as_slice(), &[9; 40]].concat());
-        drop((way, handle));
+        drop((channel, handle));
         node.close();
     }
 
@@ -432,16 +432,16 @@ mod tests {
             answer.with(request)
         }));
         let handle = Handle::open(&NetOptions::default(), &Provider::tcp(), Some("127.0.0.1")).expect("opened");
-        let way = handle.connect(node.address()).expect("reachable");
-        let caller = Connection(Arc::clone(&way));
+        let channel = handle.connect(node.address()).expect("reachable");
+        let caller = Connection(Arc::clone(&channel));
         for _ in 0..10 {
             let call = || Call::new("call").within(Nanos::from_secs(3600));
             let calls = Caller::post(&caller, (0..DEPTH).map(|_| call()).collect()).wait();
             assert!(calls.iter().all(|call| call.result.is_ok()));
         }
-        let ends = way.handle.0.core.lock().ends.len();
+        let ends = channel.handle.0.core.lock().ends.len();
         assert!(ends < 5 * DEPTH, "{ends} of {}", 10 * DEPTH);
-        drop((caller, way, handle));
+        drop((caller, channel, handle));
         node.close();
     }
 }

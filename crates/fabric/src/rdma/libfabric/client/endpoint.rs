@@ -3,12 +3,12 @@
 use super::*;
 
 /// A connection: its end is told to the node.
-pub struct Way {
+pub struct Channel {
     pub(super) handle: Arc<Handle>,
     pub(super) peer: Arc<Peer>,
 }
 
-impl Way {
+impl Channel {
     /// What the provider calls a registration, once it was used over this way.
     pub fn provider_key(&self, key: u64) -> Option<Target> {
         self.peer.state.lock().keys.get(&key).map(|(target, _)| *target)
@@ -27,7 +27,7 @@ impl Ends for Batch {
     }
 }
 
-impl Way {
+impl Channel {
     /// Nobody waits for it any more: it goes on, if it has not ended, and keeps its way.
     pub(super) fn let_go(self: &Arc<Self>, what: Arc<dyn Ends>) {
         if what.has_ended() {
@@ -41,15 +41,15 @@ impl Way {
 
 /// A way, as an endpoint and as a caller.
 #[derive(Debug)]
-pub struct Connection(pub Arc<Way>);
+pub struct Connection(pub Arc<Channel>);
 
-impl fmt::Debug for Way {
+impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "way to {}", self.peer.name)
     }
 }
 
-impl Drop for Way {
+impl Drop for Channel {
     fn drop(&mut self) {
         self.handle.0.forget(&self.peer);
     }
@@ -78,37 +78,37 @@ impl Endpoint for Connection {
         }
         let batch = Arc::new(Batch::new(Arc::clone(&self.0.peer), works));
         client.start(&batch);
-        Posted::new(Box::new(UnderWay {
-            way: Arc::clone(&self.0),
+        Posted::new(Box::new(BatchInFlight {
+            channel: Arc::clone(&self.0),
             batch,
         }))
     }
 }
 
 /// A batch under way, as whoever posted it has it. The way lives as long.
-struct UnderWay {
-    way: Arc<Way>,
+struct BatchInFlight {
+    channel: Arc<Channel>,
     batch: Arc<Batch>,
 }
 
-impl InFlight for UnderWay {
+impl InFlight for BatchInFlight {
     fn poll(&mut self) -> bool {
         if !self.batch.is_done() {
-            self.way.handle.0.try_turn();
+            self.channel.handle.0.try_turn();
         }
         self.batch.is_done()
     }
 
     fn wait(self: Box<Self>) -> Vec<Work> {
-        let client = &self.way.handle.0;
+        let client = &self.channel.handle.0;
         client.wait_until(&self.batch.event, &self.batch.slept, || self.batch.is_done());
         self.batch.take()
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for BatchInFlight {
     fn drop(&mut self) {
         let batch: Arc<dyn Ends> = Arc::clone(&self.batch) as _;
-        self.way.let_go(batch);
+        self.channel.let_go(batch);
     }
 }

@@ -17,21 +17,21 @@ impl Client {
             .order
             .iter()
             .filter_map(old)
-            .take_while(|(_, age, _)| age.0 > self.patience.0 / 4)
+            .take_while(|(_, age, _)| age.0 > self.timeout.0 / 4)
             .collect();
         for (id, age, peer) in suspect {
             if self.is_verdict(core, id) {
                 // Asking again changes nothing, and the question may have gone down with a connection.
-                if let Some(Flight {
+                if let Some(OperationInFlight {
                     what: What::Verdict(batch, doubt),
                     ..
                 }) = core.land(id)
                 {
                     core.doubts.push_back((batch, doubt));
                 }
-            } else if age > self.patience && self.may_give_up(core, id, &peer, now) {
+            } else if age > self.timeout && self.may_give_up(core, id, &peer, now) {
                 self.give_up(core, id, &peer, now);
-            } else if peer.may_ping(now, Nanos(self.patience.0 / 4)) {
+            } else if peer.may_ping(now, Nanos(self.timeout.0 / 4)) {
                 self.send_control(core, &peer, Kind::Ping);
             }
         }
@@ -40,9 +40,8 @@ impl Client {
     /// A call with a time of its own goes on as long as its node gives signs of life.
     fn may_give_up(&self, core: &Core, id: u64, peer: &Peer, now: Nanos) -> bool {
         let silent = now.since(Nanos(peer.heard.load(Ordering::Relaxed)));
-        let of_own_time =
-            matches!(core.flights.get(&id), Some(Flight { what: What::Call(asked), .. }) if asked.end.is_some());
-        !of_own_time || silent > self.patience
+        let of_own_time = matches!(core.flights.get(&id), Some(OperationInFlight { what: What::Call(asked), .. }) if asked.end.is_some());
+        !of_own_time || silent > self.timeout
     }
 
     /// A message has failed: all calls in it end, the first excepted.
@@ -60,7 +59,7 @@ impl Client {
     fn is_verdict(&self, core: &Core, id: u64) -> bool {
         matches!(
             core.flights.get(&id),
-            Some(Flight {
+            Some(OperationInFlight {
                 what: What::Verdict(..),
                 ..
             })
@@ -73,7 +72,7 @@ impl Client {
             return;
         };
         let silent = now.since(Nanos(peer.heard.load(Ordering::Relaxed)));
-        if silent.0 < self.patience.0 / 2 && !matches!(flight.what, What::Hello) {
+        if silent.0 < self.timeout.0 / 2 && !matches!(flight.what, What::Hello) {
             let late = Error::Timeout(format!("memory node {}: no answer in time", peer.name));
             return self.end(core, flight.what, &late);
         }
@@ -110,7 +109,7 @@ impl Client {
     pub(super) fn break_peer(&self, core: &mut Core, peer: &Arc<Peer>, error: &Error) {
         peer.state.lock().broken.get_or_insert_with(|| error.clone());
         core.peers.remove(&peer.session());
-        let of_peer = |f: &Flight| Arc::ptr_eq(&f.peer, peer);
+        let of_peer = |f: &OperationInFlight| Arc::ptr_eq(&f.peer, peer);
         let ids: Vec<u64> = core
             .flights
             .iter()
@@ -124,7 +123,7 @@ impl Client {
         }
     }
 
-    /// The rail itself has failed: no peer can be reached any more.
+    /// The endpoint itself has failed: no peer can be reached any more.
     pub(super) fn fail_rail(&self, core: &mut Core, error: &Error) {
         core.failed = Some(error.clone());
         let mut peers: Vec<Arc<Peer>> = core.peers.values().cloned().collect();

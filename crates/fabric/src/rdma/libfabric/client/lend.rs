@@ -1,16 +1,16 @@
-//! Memory that calls lend and nodes write to by themselves: buffers of a rail, registered once and used again and again.
+//! Memory that calls lend and nodes write to by themselves: buffers of an endpoint, registered once and used again and again.
 //!
 //! ```text
 //!   lend ─► at a user ─► Call posted: lent ─┬ answered ──────────► at its user again ─► dropped ─► at rest ─► lend
 //!                                           └ no answer: quarantine ─ the answer comes after all ─► at rest
-//!                                                            └ none comes: it stays until the rail is closed
+//!                                                            └ none comes: it stays until the endpoint is closed
 //! ```
 //!
-//! 1. A buffer has a key of its own, and is lent over one connection: a node is told of no key but its own. (One that guesses is not stopped by that: keys are of the rail.)
+//! 1. A buffer has a key of its own, and is lent over one connection: a node is told of no key but its own. (One that guesses is not stopped by that: keys are of the endpoint.)
 //! 2. A node answers after its writes are done. So a buffer whose call was answered is written to by nobody; one whose call was not may be, at any time. That one is not used
 //!    again before an answer came, and its key does not end: what is written under a key that has ended stops more than its connection (EFA ends the process, shm the queue).
 //!    A call that was given up before the node was told where to write is none of those.
-//! 3. Memory that was registered once is unmapped after the rail is closed: it serves the next connection, under another key. If its key cannot be ended it serves nobody.
+//! 3. Memory that was registered once is unmapped after the endpoint is closed: it serves the next connection, under another key. If its key cannot be ended it serves nobody.
 //!
 //! That the bytes of a buffer are a slice of its user while no call lends it rests on rule 2, so on honest nodes: one that writes after it has answered can change them under
 //! him. So users see what comes as bytes that may be anything, as all that comes over the network.
@@ -18,8 +18,8 @@
 use super::*;
 use crate::map::Mapping;
 use crate::rdma::call::{LIMIT, Memory, Registered};
+use crate::rdma::libfabric::fabric_endpoint::{Access, Registration};
 use crate::rdma::libfabric::protocol::Window;
-use crate::rdma::libfabric::rail::{Access, Registration};
 use std::any::Any;
 
 /// Buffers of a connection; who wants more lends memory of his own.
@@ -33,7 +33,7 @@ const PAUSE: Nanos = Nanos::from_secs(1);
 
 /// A buffer, which somebody has.
 pub(super) struct Buffer {
-    /// Ends before the rail, and before the memory.
+    /// Ends before the endpoint, and before the memory.
     registration: Registration,
     window: Window,
     memory: Arc<Mapping>,
@@ -43,7 +43,7 @@ pub(super) struct Buffer {
 #[derive(Default)]
 pub(super) struct Lender {
     /// Buffers by connection, while it lasts.
-    shelves: HashMap<u64, Shelf>,
+    buffer_caches: HashMap<u64, BufferCache>,
     /// By call, with its connection.
     quarantine: HashMap<u64, (u64, Buffer)>,
     /// Memory for further buffers.
@@ -53,7 +53,7 @@ pub(super) struct Lender {
 }
 
 #[derive(Default)]
-struct Shelf {
+struct BufferCache {
     rest: Vec<Buffer>,
     /// Buffers that there are, wherever.
     made: usize,
@@ -78,7 +78,7 @@ impl OnLoan {
 
 /// A buffer at its user.
 struct Lent {
-    /// The rail lives as long.
+    /// The endpoint lives as long.
     client: Arc<Client>,
     on_loan: Option<OnLoan>,
 }
@@ -126,15 +126,15 @@ impl Client {
         if lender.quarantine.len() >= QUARANTINED {
             return None;
         }
-        let shelf = lender.shelves.get_mut(&session)?;
-        if let Some(buffer) = shelf.rest.pop() {
+        let buffer_cache = lender.buffer_caches.get_mut(&session)?;
+        if let Some(buffer) = buffer_cache.rest.pop() {
             return Some(buffer);
         }
-        if shelf.made >= BUFFERS {
+        if buffer_cache.made >= BUFFERS {
             return None;
         }
         let made = self.make_buffer(&mut lender)?;
-        lender.shelves.get_mut(&session)?.made += 1;
+        lender.buffer_caches.get_mut(&session)?.made += 1;
         Some(made)
     }
 
@@ -147,9 +147,9 @@ impl Client {
             Some(memory) => memory,
             None => self.map_memory()?,
         };
-        // SAFETY: the mapping lives as long as the client, which closes the rail before; the lender ends registrations before that. It is looked at while no call lends it.
+        // SAFETY: the mapping lives as long as the client, which closes the endpoint before; the lender ends registrations before that. It is looked at while no call lends it.
         let registered = unsafe {
-            self.rail
+            self.fabric_endpoint
                 .register(memory.base().as_ptr(), LIMIT, Access::Written, rt::random())
         };
         lender.made(memory, registered)
@@ -203,21 +203,21 @@ impl Client {
         let OnLoan { session, buffer, len } = on_loan;
         asked.set.with(asked.index, |call| call.memory = vec![0; len].into());
         let mut lender = self.lender.lock();
-        if let Some(shelf) = lender.shelves.get_mut(&session) {
-            shelf.made -= 1;
+        if let Some(buffer_cache) = lender.buffer_caches.get_mut(&session) {
+            buffer_cache.made -= 1;
         }
         lender.quarantine.insert(asked.id, (session, buffer));
     }
 
     /// A connection begins.
     pub(super) fn begin_lending(&self, session: u64) {
-        self.lender.lock().shelves.insert(session, Shelf::default());
+        self.lender.lock().buffer_caches.insert(session, BufferCache::default());
     }
 
     /// A connection has ended: what is to be closed, without a lock. What its node may be writing to stays as it is.
     pub(super) fn end_lending(&self, session: u64) -> Vec<Buffer> {
-        let shelf = self.lender.lock().shelves.remove(&session);
-        shelf.unwrap_or_default().rest
+        let buffer_cache = self.lender.lock().buffer_caches.remove(&session);
+        buffer_cache.unwrap_or_default().rest
     }
 
     /// Keys end, which may wait for what is under way, so under no lock; memory is used again if they did.
@@ -242,9 +242,9 @@ impl Client {
 impl Lender {
     /// A buffer that nobody writes to. It comes back if its connection is over.
     fn give(&mut self, session: u64, buffer: Buffer) -> Option<Buffer> {
-        match self.shelves.get_mut(&session) {
-            Some(shelf) => {
-                shelf.rest.push(buffer);
+        match self.buffer_caches.get_mut(&session) {
+            Some(buffer_cache) => {
+                buffer_cache.rest.push(buffer);
                 None
             }
             None => Some(buffer),
@@ -257,8 +257,8 @@ impl Lender {
             return None;
         }
         let (_, buffer) = self.quarantine.remove(&call)?;
-        if let Some(shelf) = self.shelves.get_mut(&session) {
-            shelf.made += 1;
+        if let Some(buffer_cache) = self.buffer_caches.get_mut(&session) {
+            buffer_cache.made += 1;
         }
         self.give(session, buffer)
     }
@@ -319,7 +319,7 @@ mod tests {
         (node, kept)
     }
 
-    fn way(node: &MemoryNode, handle: &Arc<Handle>) -> Connection {
+    fn channel(node: &MemoryNode, handle: &Arc<Handle>) -> Connection {
         Connection(handle.connect(node.address()).expect("reachable"))
     }
 
@@ -332,8 +332,8 @@ mod tests {
     fn counts(caller: &Connection) -> (usize, usize, usize, usize) {
         let client = &caller.0.handle.0;
         let lender = client.lender.lock();
-        let shelf = lender.shelves.get(&caller.0.peer.session());
-        let (rest, made) = shelf.map_or((0, 0), |shelf| (shelf.rest.len(), shelf.made));
+        let buffer_cache = lender.buffer_caches.get(&caller.0.peer.session());
+        let (rest, made) = buffer_cache.map_or((0, 0), |buffer_cache| (buffer_cache.rest.len(), buffer_cache.made));
         (rest, made, lender.quarantine.len(), client.lent.lock().len())
     }
 
@@ -344,7 +344,7 @@ mod tests {
         }
         let (node, _) = node();
         let handle = Handle::open(&NetOptions::default(), &Provider::tcp(), Some("127.0.0.1")).expect("opened");
-        let caller = way(&node, &handle);
+        let caller = channel(&node, &handle);
         for len in [8, LIMIT, 50_000] {
             let lent = caller.lend(len).expect("there is");
             assert_eq!(counts(&caller), (0, 1, 0, 1));
@@ -365,7 +365,7 @@ mod tests {
         assert!(all.iter().all(|lent| lent.len() == 8));
         drop(all);
         assert_eq!(client.lender.lock().spare.len(), mapped);
-        let caller = way(&node, &handle);
+        let caller = channel(&node, &handle);
         let call = one(
             &caller,
             "fill",
@@ -385,7 +385,7 @@ mod tests {
         }
         let (node, kept) = node();
         let handle = Handle::open(&NetOptions::default(), &Provider::tcp(), Some("127.0.0.1")).expect("opened");
-        let caller = way(&node, &handle);
+        let caller = channel(&node, &handle);
         let lent = caller.lend(1000).expect("there is");
         let call = one(&caller, "keep", lent, Nanos::from_millis(20));
         assert!(
@@ -409,7 +409,7 @@ mod tests {
         node.close();
     }
 
-    /// A software provider may write to it as long as the rail is open, and whatever is done with its key.
+    /// A software provider may write to it as long as the endpoint is open, and whatever is done with its key.
     #[test]
     fn a_buffer_that_a_lost_node_may_write_to_stays_where_it_is() {
         if available().is_err() {
@@ -417,7 +417,7 @@ mod tests {
         }
         let (node, _) = node();
         let handle = Handle::open(&NetOptions::default(), &Provider::tcp(), Some("127.0.0.1")).expect("opened");
-        let caller = way(&node, &handle);
+        let caller = channel(&node, &handle);
         let call = one(
             &caller,
             "keep",
@@ -434,13 +434,13 @@ mod tests {
             lender.quarantine.insert(u64::MAX - call, (1, buffer));
         }
         drop(lender);
-        let caller = way(&node, &handle);
+        let caller = channel(&node, &handle);
         assert!(caller.lend(8).is_none(), "there is an end to it");
         drop((caller, client, handle));
         node.close();
     }
 
-    /// Of what was not sent no answer can come: in quarantine it would be for as long as the rail is open.
+    /// Of what was not sent no answer can come: in quarantine it would be for as long as the endpoint is open.
     #[test]
     fn a_buffer_of_a_call_that_was_never_sent_is_its_users_again() {
         if available().is_err() {
@@ -448,14 +448,14 @@ mod tests {
         }
         let (node, _) = node();
         let handle = Handle::open(&NetOptions::default(), &Provider::tcp(), Some("127.0.0.1")).expect("opened");
-        let caller = way(&node, &handle);
+        let caller = channel(&node, &handle);
         let lent = caller.lend(1000).expect("there is");
-        let rail = &handle.0.rail;
-        let mut full: Vec<Slot> = core::iter::from_fn(|| rail.take()).collect();
+        let fabric_endpoint = &handle.0.fabric_endpoint;
+        let mut full: Vec<Slot> = core::iter::from_fn(|| fabric_endpoint.take()).collect();
         let call = one(&caller, "fill", lent, Nanos::from_millis(20));
         assert!(matches!(call.result, Err(Error::Timeout(_))), "{call:?}");
         assert_eq!(counts(&caller), (0, 1, 0, 1));
-        full.drain(..).for_each(|slot| rail.give(slot));
+        full.drain(..).for_each(|slot| fabric_endpoint.give(slot));
         let call = one(&caller, "fill", call.memory, Nanos::from_secs(60));
         assert!(call.result.is_ok() && *call.memory == [7; 1000], "{call:?}");
         drop(call);
@@ -471,7 +471,7 @@ mod tests {
         }
         let (node, _) = node();
         let handle = Handle::open(&NetOptions::default(), &Provider::tcp(), Some("127.0.0.1")).expect("opened");
-        let caller = way(&node, &handle);
+        let caller = channel(&node, &handle);
         let client = &handle.0;
         let memory = client.map_memory().expect("mapped");
         let refused = Err(Error::Busy("no memory can be locked".into()));

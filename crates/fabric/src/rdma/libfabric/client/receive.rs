@@ -7,7 +7,7 @@ impl Client {
     /// Reads completions and acts on them; how many. Only for the one who has the role.
     pub(super) fn turn(&self) -> usize {
         let mut done = Vec::new();
-        let polled = self.rail.poll(|complete| done.push(complete));
+        let polled = self.fabric_endpoint.poll(|complete| done.push(complete));
         let count = done.len();
         let now = rt::now();
         let mut core = self.core.lock();
@@ -17,7 +17,7 @@ impl Client {
         if let Err(error) = polled {
             self.fail_rail(&mut core, &error);
         }
-        if now.since(core.judged) > Nanos(self.patience.0 / 16) {
+        if now.since(core.judged) > Nanos(self.timeout.0 / 16) {
             core.judged = now;
             self.judge(&mut core, now);
         }
@@ -35,16 +35,16 @@ impl Client {
     fn complete(&self, core: &mut Core, mut complete: Complete) {
         match (complete.received, complete.result) {
             (true, Ok(len)) => {
-                self.message(core, &self.rail.bytes(&mut complete.slot)[..len]);
-                give_back(&self.rail, self.rail.receive(complete.slot));
+                self.message(core, &self.fabric_endpoint.bytes(&mut complete.slot)[..len]);
+                give_back(&self.fabric_endpoint, self.fabric_endpoint.receive(complete.slot));
             }
-            (true, Err(_)) => give_back(&self.rail, self.rail.receive(complete.slot)),
+            (true, Err(_)) => give_back(&self.fabric_endpoint, self.fabric_endpoint.receive(complete.slot)),
             (false, Ok(_)) => {
-                self.operation_done(core, complete.tag, self.rail.bytes(&mut complete.slot));
-                self.rail.give(complete.slot);
+                self.operation_done(core, complete.tag, self.fabric_endpoint.bytes(&mut complete.slot));
+                self.fabric_endpoint.give(complete.slot);
             }
             (false, Err(error)) => {
-                self.rail.give(complete.slot);
+                self.fabric_endpoint.give(complete.slot);
                 self.start_failed(core, complete.tag, &shim::text(error));
             }
         }
@@ -52,7 +52,7 @@ impl Client {
 
     /// The provider has done its operation. (Messages end with their answers.)
     fn operation_done(&self, core: &mut Core, id: u64, bytes: &[u8]) {
-        if let Some(Flight {
+        if let Some(OperationInFlight {
             what: What::Operation(..),
             ..
         }) = core.flights.get(&id)
@@ -99,7 +99,7 @@ impl Client {
     /// A question for a key went down with a connection: nothing was done, and asking again changes nothing. When its time is over the node is
     /// lost.
     fn question_failed(&self, core: &mut Core, peer: &Arc<Peer>, batch: Arc<Batch>, key: u64, why: &str) {
-        if peer.has_failed_for(rt::now()) < self.patience {
+        if peer.has_failed_for(rt::now()) < self.timeout {
             core.unasked.push(batch);
             return;
         }
@@ -123,9 +123,9 @@ impl Client {
             let Some((batch, doubt)) = core.doubts.pop_front() else {
                 return;
             };
-            if now.since(doubt.since) > self.patience || batch.peer.broken().is_some() {
+            if now.since(doubt.since) > self.timeout || batch.peer.broken().is_some() {
                 self.came(core, &batch, |body| body.came(doubt.piece, Err(doubt.failed), &[]));
-            } else if let Some(slot) = self.rail.take() {
+            } else if let Some(slot) = self.fabric_endpoint.take() {
                 self.ask_for_verdict(core, batch, doubt, slot);
             } else {
                 core.doubts.push_back((batch, doubt));
@@ -169,14 +169,17 @@ impl Client {
     }
 
     fn welcome(&self, core: &mut Core, head: &protocol::Head, facts: &[u8]) {
-        let greeted = matches!(core.flights.get(&head.id), Some(Flight { what: What::Hello, .. }));
+        let greeted = matches!(
+            core.flights.get(&head.id),
+            Some(OperationInFlight { what: What::Hello, .. })
+        );
         let path = facts.first().and_then(|p| Path::from_number(*p));
         if let Some(path) = path.filter(|_| greeted && head.session != 0)
             && let Some(flight) = core.land(head.id)
         {
             let mut state = flight.peer.state.lock();
             (state.session, state.path) = (head.session, Some(path));
-            state.writes = facts.get(1) == Some(&1) && self.rail.writes();
+            state.writes = facts.get(1) == Some(&1) && self.fabric_endpoint.writes();
             drop(state);
             self.begin_lending(head.session);
             flight.peer.hear();
@@ -186,7 +189,7 @@ impl Client {
 
     fn results(&self, core: &mut Core, head: &protocol::Head, reader: Reader<'_>) {
         let expected = core.flights.get(&head.id).filter(|f| f.peer.session() == head.session);
-        let answered = |f: &Flight| match &f.what {
+        let answered = |f: &OperationInFlight| match &f.what {
             What::Message(_, pieces) => pieces.len() == head.count as usize,
             What::Verdict(..) | What::Resolve(..) => head.count == 1,
             _ => false,

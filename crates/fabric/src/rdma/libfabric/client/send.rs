@@ -43,12 +43,12 @@ impl Client {
         let (mut room, mut more) = (true, true);
         while more {
             let slot = match core.flights.len() - core.calling < FLIGHTS {
-                true => self.rail.take(),
+                true => self.fabric_endpoint.take(),
                 false => None,
             };
             let newly = batch.update(|body| match (&broken, slot) {
                 (Some(error), slot) => {
-                    slot.into_iter().for_each(|s| self.rail.give(s));
+                    slot.into_iter().for_each(|s| self.fabric_endpoint.give(s));
                     body.fail_unsent(error);
                     more = false;
                 }
@@ -82,7 +82,7 @@ impl Client {
         match ready {
             Ok(ready) => Some(Some(ready)),
             Err(slot) => {
-                self.rail.give(slot);
+                self.fabric_endpoint.give(slot);
                 None
             }
         }
@@ -95,7 +95,7 @@ impl Client {
         body: &mut Body,
         mut slot: Slot,
     ) -> Result<Ready, Slot> {
-        let mut writer = Writer::new(self.rail.bytes(&mut slot));
+        let mut writer = Writer::new(self.fabric_endpoint.bytes(&mut slot));
         let (mut pieces, mut answers) = (Vec::new(), protocol::HEAD);
         while let Next::Piece(piece, fenced) = body.next(LARGEST, pieces.len(), true) {
             let item = item_of(body.work(piece), piece, fenced);
@@ -139,7 +139,7 @@ impl Client {
         mut slot: Slot,
         what: What,
     ) -> Ready {
-        let mut writer = Writer::new(self.rail.bytes(&mut slot));
+        let mut writer = Writer::new(self.fabric_endpoint.bytes(&mut slot));
         writer.item(item);
         let id = core.flight(what, &batch.peer);
         let len = writer.finish(Kind::Works, batch.peer.session(), id);
@@ -167,7 +167,7 @@ impl Client {
             .saturating_add(work.at)
             .saturating_add(piece.from as u64);
         if at.saturating_add(piece.len as u64) > len {
-            self.rail.give(slot);
+            self.fabric_endpoint.give(slot);
             let error = out_of_bounds(&batch.peer, work, len);
             body.sent(piece);
             body.came(piece, Err(error), &[]);
@@ -175,7 +175,8 @@ impl Client {
         }
         let start = match &work.op {
             Op::Write(from) => {
-                self.rail.bytes(&mut slot)[..piece.len].copy_from_slice(&from[piece.from..piece.from + piece.len]);
+                self.fabric_endpoint.bytes(&mut slot)[..piece.len]
+                    .copy_from_slice(&from[piece.from..piece.from + piece.len]);
                 Start::Write
             }
             _ => Start::Read,
@@ -207,7 +208,7 @@ impl Client {
         key: u64,
     ) -> Option<Option<Ready>> {
         if body.is_waiting_for_key(true) {
-            self.rail.give(slot);
+            self.fabric_endpoint.give(slot);
             return None;
         }
         let item = Item {
@@ -243,8 +244,8 @@ impl Client {
             } = ready;
             let more = core.outbox.front().is_some_and(|next| next.start == start);
             let started = match quietly {
-                true => self.rail.send(ready.slot, len, &target, id, more),
-                false => self.rail.start(ready.slot, len, start, &target, id, more),
+                true => self.fabric_endpoint.send(ready.slot, len, &target, id, more),
+                false => self.fabric_endpoint.start(ready.slot, len, start, &target, id, more),
             };
             match started {
                 Started::Yes => {}
@@ -261,7 +262,7 @@ impl Client {
                     return self.unstick(core);
                 }
                 Started::No(slot, error) => {
-                    self.rail.give(slot);
+                    self.fabric_endpoint.give(slot);
                     self.start_failed(core, id, &error.to_string());
                 }
             }
@@ -273,9 +274,9 @@ impl Client {
         let late = core
             .outbox
             .front()
-            .is_some_and(|r| rt::now().since(r.since) > self.patience);
+            .is_some_and(|r| rt::now().since(r.since) > self.timeout);
         if late && let Some(ready) = core.outbox.pop_front() {
-            self.rail.give(ready.slot);
+            self.fabric_endpoint.give(ready.slot);
             self.start_failed(core, ready.id, "it takes nothing");
         } else if core.outbox.len() > 1 {
             core.outbox.rotate_left(1);

@@ -39,7 +39,7 @@ impl Client {
             } else {
                 let stuck = !self.core.lock().outbox.is_empty();
                 let longest = if stuck { Nanos::ZERO } else { LEADER_SLEEP };
-                self.rail.pause(rt::now().since(busy), SPIN, longest);
+                self.fabric_endpoint.pause(rt::now().since(busy), SPIN, longest);
             }
         }
     }
@@ -66,7 +66,7 @@ impl Client {
         loop {
             if self.stop.load(Ordering::Acquire) {
                 let since = *stopped.get_or_insert_with(rt::now);
-                if end(&self.core.lock()) || rt::now().since(since) > Nanos(self.patience.0 * 2) {
+                if end(&self.core.lock()) || rt::now().since(since) > Nanos(self.timeout.0 * 2) {
                     return;
                 }
             }
@@ -94,7 +94,7 @@ impl Client {
         let busy = !core.abandoned.is_empty() || unsent;
         drop(core);
         // Not under the lock: a way that goes says so to its node.
-        let over: Vec<(Arc<dyn Ends>, Arc<Way>)> = over;
+        let over: Vec<(Arc<dyn Ends>, Arc<Channel>)> = over;
         drop(over);
         busy
     }

@@ -1,7 +1,7 @@
 //! Calls at a node: requests put together and given to its program, answers cut and sent; who has called, and whether he
 //! is still there.
 
-use super::desk::Through;
+use super::reply_queue::Through;
 use super::*;
 use crate::rdma::call::{Answer, Answering, CallerId, Serve};
 use crate::rdma::libfabric::calls::Whole;
@@ -63,10 +63,10 @@ impl Server {
     /// Gives the program a request, of which this was the last part to come.
     fn ask(&mut self, program: Option<&dyn Serve>, session: u64, part: &Part<'_>, request: &[u8]) {
         let caller = CallerId(session);
-        let desk = Arc::clone(&self.desk);
+        let reply_queue = Arc::clone(&self.reply_queue);
         let to: Arc<dyn Answering> = match part.window {
-            Some(window) => Arc::new(Through(desk, window)),
-            None => desk,
+            Some(window) => Arc::new(Through(reply_queue, window)),
+            None => reply_queue,
         };
         let answer = Answer::new(caller, part.call, to)
             .with_room(part.status as usize)
@@ -128,7 +128,7 @@ impl Server {
         {
             self.gathered -= request.whole.len();
         }
-        let answer = Answer::new(CallerId(id), call, Arc::clone(&self.desk) as _);
+        let answer = Answer::new(CallerId(id), call, Arc::clone(&self.reply_queue) as _);
         answer.fail(Error::Busy(
             "this memory node has too many large requests in hand".into(),
         ));
@@ -154,7 +154,7 @@ impl Server {
                 return;
             };
             while self.may_be_answered(session) {
-                let Some(slot) = self.shared.rail.take() else {
+                let Some(slot) = self.shared.fabric_endpoint.take() else {
                     self.owing.push_front(session);
                     self.is_starved = true;
                     return;
@@ -167,10 +167,10 @@ impl Server {
         }
     }
 
-    /// Puts what is on the desk to its sessions. Who takes nothing, and asks for ever more, is given up.
+    /// Puts what is on the reply queue to its sessions. Who takes nothing, and asks for ever more, is given up.
     fn collect_answers(&mut self) {
-        let desk = Arc::clone(&self.desk);
-        desk.collect(&mut self.answered);
+        let reply_queue = Arc::clone(&self.reply_queue);
+        reply_queue.collect(&mut self.answered);
         while let Some(answer) = self.answered.pop_front() {
             let id = answer.session;
             let Some(session) = self.sessions.get_mut(&id) else {
@@ -200,13 +200,13 @@ impl Server {
     fn send_some_answers(&mut self, id: u64, mut slot: Slot) {
         let shared = Arc::clone(&self.shared);
         let Some(session) = self.sessions.get_mut(&id) else {
-            return shared.rail.give(slot);
+            return shared.fabric_endpoint.give(slot);
         };
         if session.answers.front().is_some_and(Outgoing::is_written) {
             return self.write_stretch(id, slot);
         }
         let mut sent = Vec::new();
-        let len = session.pack_answers(id, shared.rail.bytes(&mut slot), &mut sent);
+        let len = session.pack_answers(id, shared.fabric_endpoint.bytes(&mut slot), &mut sent);
         sent.into_iter().for_each(|buffer| self.keep(buffer));
         self.send(slot, len, id);
     }
@@ -236,22 +236,22 @@ impl Server {
     /// With a completion: where a user has died, that tells.
     fn ping(&mut self, id: u64, peer: u64) {
         let shared = Arc::clone(&self.shared);
-        let Some(mut slot) = shared.rail.take() else {
+        let Some(mut slot) = shared.fabric_endpoint.take() else {
             return;
         };
-        let len = Writer::new(shared.rail.bytes(&mut slot)).finish(Kind::Ping, id, 0);
+        let len = Writer::new(shared.fabric_endpoint.bytes(&mut slot)).finish(Kind::Ping, id, 0);
         let target = Target {
             peer,
             ..Target::default()
         };
         let place = slot.index();
-        match shared.rail.start(slot, len, Start::Send, &target, id, false) {
+        match shared.fabric_endpoint.start(slot, len, Start::Send, &target, id, false) {
             Started::Yes => {
                 self.under_way[place] = self.sessions.get(&id).map(|session| session.load.hold());
             }
-            Started::Later(slot) => shared.rail.give(slot),
+            Started::Later(slot) => shared.fabric_endpoint.give(slot),
             Started::No(slot, _) => {
-                shared.rail.give(slot);
+                shared.fabric_endpoint.give(slot);
                 self.end_session(id);
             }
         }
@@ -259,7 +259,7 @@ impl Server {
 
     /// The node is closed: for the program all callers have ended.
     pub(super) fn end_all_calls(&mut self) {
-        self.desk.close();
+        self.reply_queue.close();
         let ids: Vec<u64> = self.sessions.keys().copied().collect();
         ids.into_iter().for_each(|id| self.end_session(id));
     }

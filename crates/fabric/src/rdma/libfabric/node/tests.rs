@@ -5,7 +5,7 @@ use super::super::protocol::{PART, Part, Window};
 use super::*;
 use crate::map::Mapping;
 use crate::rdma::call::{self, Answer, Call, Caller, CallerId, Callers, LIMIT};
-use crate::rdma::libfabric::rail::Registration;
+use crate::rdma::libfabric::fabric_endpoint::Registration;
 use crate::rdma::libfabric::{Net, NetOptions, Provider, available};
 use crate::rdma::{Fabric, RemoteMemory};
 
@@ -13,37 +13,39 @@ fn cut(call: u64, bytes: &[u8], from: usize) -> Part<'_> {
     part(call, 0, bytes, from)
 }
 
-/// With patience for a busy machine.
+/// With a timeout for a busy machine.
 fn net() -> Net {
     let options = NetOptions {
-        patience: Nanos::from_secs(30),
+        timeout: Nanos::from_secs(30),
         ..NetOptions::default()
     };
     Net::new(options).expect("there")
 }
 
 /// Sends bytes as they are.
-fn send(rail: &Rail, target: &Target, bytes: &[u8]) {
-    send_and_hear(rail, target, bytes, |complete| rail.give(complete.slot));
+fn send(fabric_endpoint: &FabricEndpoint, target: &Target, bytes: &[u8]) {
+    send_and_hear(fabric_endpoint, target, bytes, |complete| {
+        fabric_endpoint.give(complete.slot)
+    });
 }
 
-fn send_and_hear(rail: &Rail, target: &Target, bytes: &[u8], mut hear: impl FnMut(Complete)) {
-    let mut slot = rail.take().expect("a slot");
-    rail.bytes(&mut slot)[..bytes.len()].copy_from_slice(bytes);
+fn send_and_hear(fabric_endpoint: &FabricEndpoint, target: &Target, bytes: &[u8], mut hear: impl FnMut(Complete)) {
+    let mut slot = fabric_endpoint.take().expect("a slot");
+    fabric_endpoint.bytes(&mut slot)[..bytes.len()].copy_from_slice(bytes);
     let mut waiting = Some(slot);
     while let Some(slot) = waiting.take() {
-        match rail.send(slot, bytes.len(), target, 1, false) {
+        match fabric_endpoint.send(slot, bytes.len(), target, 1, false) {
             Started::Yes => {}
             Started::Later(slot) => waiting = Some(slot),
             Started::No(_, error) => panic!("{error}"),
         }
-        rail.poll(&mut hear).expect("polled");
+        fabric_endpoint.poll(&mut hear).expect("polled");
     }
 }
 
 /// Messages that are none, and works of a session that nobody has.
 fn garbage(key: u64) -> Vec<Vec<u8>> {
-    let mut bytes = vec![0; super::super::rail::SLOT];
+    let mut bytes = vec![0; super::super::fabric_endpoint::SLOT];
     let item = |ask| Item {
         ask,
         fenced: false,
@@ -79,7 +81,7 @@ const LAST: &[u8] = b"the last of them";
 
 /// Requests that begin and do not end, that come twice, and that are torn, of a session that somebody has.
 fn torn_calls(session: u64) -> Vec<Vec<u8>> {
-    let (mut bytes, large) = (vec![0; super::super::rail::SLOT], vec![5; LIMIT]);
+    let (mut bytes, large) = (vec![0; super::super::fabric_endpoint::SLOT], vec![5; LIMIT]);
     let mut message = |parts: &[Part<'_>]| {
         let mut writer = Writer::new(&mut bytes);
         parts.iter().for_each(|part| writer.part(part));
@@ -116,15 +118,19 @@ fn torn_calls_do_no_harm() {
     }));
     let net = net();
     let caller = net.caller(&node.address().to_string()).expect("reachable");
-    let rail = Rail::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
+    let fabric_endpoint = FabricEndpoint::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
     let target = Target {
-        peer: rail.insert(node.address()).expect("known"),
+        peer: fabric_endpoint.insert(node.address()).expect("known"),
         ..Target::default()
     };
     let messages = torn_calls(caller.id().0);
-    messages.iter().for_each(|message| send(&rail, &target, message));
+    messages
+        .iter()
+        .for_each(|message| send(&fabric_endpoint, &target, message));
     while !last.load(Ordering::Relaxed) {
-        rail.poll(|complete| rail.give(complete.slot)).expect("polled");
+        fabric_endpoint
+            .poll(|complete| fabric_endpoint.give(complete.slot))
+            .expect("polled");
     }
     let batch = (0..64).map(|i| Call::new(vec![i; 1000])).collect();
     for (i, call) in caller.post(batch).wait().into_iter().enumerate() {
@@ -142,50 +148,54 @@ fn torn_calls_do_no_harm() {
 }
 
 /// Says hello; the session.
-fn greet(rail: &Rail, target: &Target) -> u64 {
-    let slot = rail.take().expect("a slot");
-    assert!(matches!(rail.receive(slot), Started::Yes));
+fn greet(fabric_endpoint: &FabricEndpoint, target: &Target) -> u64 {
+    let slot = fabric_endpoint.take().expect("a slot");
+    assert!(matches!(fabric_endpoint.receive(slot), Started::Yes));
     let mut bytes = vec![0; 1024];
     let mut writer = Writer::new(&mut bytes);
-    writer.blob(rail.address().expect("its own").bytes());
+    writer.blob(fabric_endpoint.address().expect("its own").bytes());
     let len = writer.finish(Kind::Hello, 0, 1);
     let session = core::cell::Cell::new(0);
     let mut hear = |mut complete: Complete| {
         let len = complete.result.expect("delivered");
         if complete.received {
-            let (head, _) = Reader::new(&rail.bytes(&mut complete.slot)[..len]).expect("a message");
+            let (head, _) = Reader::new(&fabric_endpoint.bytes(&mut complete.slot)[..len]).expect("a message");
             session.set(head.session);
         }
-        rail.give(complete.slot);
+        fabric_endpoint.give(complete.slot);
     };
-    send_and_hear(rail, target, &bytes[..len], &mut hear);
+    send_and_hear(fabric_endpoint, target, &bytes[..len], &mut hear);
     while session.get() == 0 {
-        rail.poll(&mut hear).expect("polled");
+        fabric_endpoint.poll(&mut hear).expect("polled");
     }
     session.get()
 }
 
 /// A user that says hello and then only what it is told to: it reads nothing that comes.
 struct Deaf {
-    rail: Rail,
+    fabric_endpoint: FabricEndpoint,
     target: Target,
     session: u64,
 }
 
 impl Deaf {
     fn new(node: &MemoryNode) -> Self {
-        let rail = Rail::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
+        let fabric_endpoint = FabricEndpoint::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
         let target = Target {
-            peer: rail.insert(node.address()).expect("known"),
+            peer: fabric_endpoint.insert(node.address()).expect("known"),
             ..Target::default()
         };
-        let session = greet(&rail, &target);
-        Self { rail, target, session }
+        let session = greet(&fabric_endpoint, &target);
+        Self {
+            fabric_endpoint,
+            target,
+            session,
+        }
     }
 
     /// Calls of one more session that put much into memory, which is there.
     fn lend_much(&self, session: u64, window: Window) {
-        let mut bytes = vec![0; super::super::rail::SLOT];
+        let mut bytes = vec![0; super::super::fabric_endpoint::SLOT];
         let mut writer = Writer::new(&mut bytes);
         let request = [&b"m"[..], &(LIMIT as u64).to_le_bytes()].concat();
         for call in 1..5 {
@@ -195,16 +205,16 @@ impl Deaf {
             });
         }
         let len = writer.finish(Kind::Calls, session, 0);
-        send(&self.rail, &self.target, &bytes[..len]);
+        send(&self.fabric_endpoint, &self.target, &bytes[..len]);
     }
 
     /// So many calls of four bytes.
     fn call(&self, count: u64) {
-        let mut bytes = vec![0; super::super::rail::SLOT];
+        let mut bytes = vec![0; super::super::fabric_endpoint::SLOT];
         let mut writer = Writer::new(&mut bytes);
         (0..count).for_each(|call| writer.part(&cut(call, b"more", 0)));
         let len = writer.finish(Kind::Calls, self.session, 0);
-        send(&self.rail, &self.target, &bytes[..len]);
+        send(&self.fabric_endpoint, &self.target, &bytes[..len]);
     }
 }
 
@@ -229,7 +239,7 @@ fn a_caller_that_takes_no_answers_holds_up_nobody_else() {
     node.close();
 }
 
-/// Memory of a user that nodes may write to. Dropped before its rail.
+/// Memory of a user that nodes may write to. Dropped before its endpoint.
 struct Written {
     window: Window,
     _registration: Registration,
@@ -237,10 +247,11 @@ struct Written {
 }
 
 impl Written {
-    fn new(rail: &Rail) -> Self {
+    fn new(fabric_endpoint: &FabricEndpoint) -> Self {
         let memory = Mapping::anonymous(LIMIT).expect("mapped");
         // SAFETY: it is mapped until the registration has ended, and nobody looks at it.
-        let registered = unsafe { rail.register(memory.base().as_ptr(), LIMIT, Access::Written, rt::random()) };
+        let registered =
+            unsafe { fabric_endpoint.register(memory.base().as_ptr(), LIMIT, Access::Written, rt::random()) };
         let (registration, target) = registered.expect("registered");
         Self {
             window: Window {
@@ -301,8 +312,8 @@ fn sessions_of_one_address_hold_as_many_slots_as_one() {
     let net = net();
     let caller = net.caller(&node.address().to_string()).expect("reachable");
     let deaf = Deaf::new(&node);
-    let written = Written::new(&deaf.rail);
-    let sessions: Vec<u64> = (0..13).map(|_| greet(&deaf.rail, &deaf.target)).collect();
+    let written = Written::new(&deaf.fabric_endpoint);
+    let sessions: Vec<u64> = (0..13).map(|_| greet(&deaf.fabric_endpoint, &deaf.target)).collect();
     sessions
         .iter()
         .for_each(|session| deaf.lend_much(*session, written.window));
@@ -326,7 +337,7 @@ fn writes_leave_slots_for_answers() {
     let net = net();
     let caller = net.caller(&node.address().to_string()).expect("reachable");
     let deaf: Vec<Deaf> = (0..13).map(|_| Deaf::new(&node)).collect();
-    let written: Vec<Written> = deaf.iter().map(|deaf| Written::new(&deaf.rail)).collect();
+    let written: Vec<Written> = deaf.iter().map(|deaf| Written::new(&deaf.fabric_endpoint)).collect();
     for (deaf, written) in deaf.iter().zip(&written) {
         deaf.lend_much(deaf.session, written.window);
     }
@@ -349,7 +360,7 @@ fn server() -> Server {
         writes: true,
         write: Start::Write,
         silence: Nanos::from_secs(10),
-        rail: Rail::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened"),
+        fabric_endpoint: FabricEndpoint::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened"),
     }))
 }
 
@@ -370,7 +381,10 @@ fn an_answer_waits_until_all_its_writes_are_complete() {
     if available().is_err() {
         return;
     }
-    let (mut server, user) = (server(), Rail::open(&Provider::tcp(), Some("127.0.0.1"), None));
+    let (mut server, user) = (
+        server(),
+        FabricEndpoint::open(&Provider::tcp(), Some("127.0.0.1"), None),
+    );
     let user = user.expect("opened");
     let id = server.begin_session(user.address().expect("its own")).expect("known");
     let (window, call) = (Window { address: 0, key: 1 }, 7);
@@ -379,7 +393,7 @@ fn an_answer_waits_until_all_its_writes_are_complete() {
         source: Some(Box::new(Zeros(30_000))),
     };
     call::Answering::answered(
-        &desk::Through(Arc::clone(&server.desk), window),
+        &reply_queue::Through(Arc::clone(&server.reply_queue), window),
         CallerId(id),
         call,
         Ok(answered),
@@ -409,7 +423,7 @@ fn memory_to_be_written_to_is_not_read_by_peers() {
     if available().is_err() {
         return;
     }
-    let open = || Rail::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
+    let open = || FabricEndpoint::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
     let (user, peer) = (open(), open());
     let written = Written::new(&user);
     let target = Target {
@@ -444,13 +458,13 @@ fn garbage_and_foreign_sessions_change_nothing() {
     }
     let node = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
     let memory = node.register(64).expect("registered");
-    let rail = Rail::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
+    let fabric_endpoint = FabricEndpoint::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
     let target = Target {
-        peer: rail.insert(node.address()).expect("known"),
+        peer: fabric_endpoint.insert(node.address()).expect("known"),
         ..Target::default()
     };
     for message in garbage(memory.key.0) {
-        send(&rail, &target, &message);
+        send(&fabric_endpoint, &target, &message);
     }
     let net = net();
     let endpoint = net.connect(&node.address().to_string()).expect("the node is alive");
@@ -479,12 +493,12 @@ fn the_contract_holds_where_messages_may_overtake_writes() {
         return;
     }
     let options = NodeOptions::new(Provider::tcp());
-    let rail = Rail::open(&options.provider, Some("127.0.0.1"), None).expect("opened");
-    let node = MemoryNode::with(&options, rail, Start::Write).expect("a node");
+    let fabric_endpoint = FabricEndpoint::open(&options.provider, Some("127.0.0.1"), None).expect("opened");
+    let node = MemoryNode::with(&options, fabric_endpoint, Start::Write).expect("a node");
     node.serve(Arc::<call::contract::Program>::default());
-    let (address, patience) = (node.address().to_string(), Nanos::from_secs(3));
+    let (address, timeout) = (node.address().to_string(), Nanos::from_secs(3));
     let net = Net::new(NetOptions {
-        patience,
+        timeout,
         ..NetOptions::default()
     });
     let bench: Arc<dyn call::contract::Bench> =
@@ -523,14 +537,14 @@ fn who_names_memory_that_is_not_there_harms_nobody_else() {
     let caller = user.caller(&node.address().to_string()).expect("reachable");
     let liar = net();
     let theirs = liar.caller(&node.address().to_string()).expect("reachable");
-    let rail = Rail::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
-    let to = rail.insert(node.address()).expect("an address");
+    let fabric_endpoint = FabricEndpoint::open(&Provider::tcp(), Some("127.0.0.1"), None).expect("opened");
+    let to = fabric_endpoint.insert(node.address()).expect("an address");
     let target = Target {
         peer: to,
         ..Target::default()
     };
     for call in 0..20 {
-        let mut bytes = vec![0; super::super::rail::SLOT];
+        let mut bytes = vec![0; super::super::fabric_endpoint::SLOT];
         let mut writer = Writer::new(&mut bytes);
         let request = [&b"m"[..], &50_000u64.to_le_bytes()].concat();
         writer.part(&Part {
@@ -541,7 +555,7 @@ fn who_names_memory_that_is_not_there_harms_nobody_else() {
             ..part(1 << 60 | call, 50_000, &request, 0)
         });
         let len = writer.finish(Kind::Calls, theirs.id().0, 0);
-        send(&rail, &target, &bytes[..len]);
+        send(&fabric_endpoint, &target, &bytes[..len]);
     }
     let number = theirs.id();
     wait_for("the liar is ended", || program.ended.lock().contains(&number));

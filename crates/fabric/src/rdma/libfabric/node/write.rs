@@ -20,16 +20,16 @@ impl Server {
     pub(super) fn write_stretch(&mut self, id: u64, mut slot: Slot) {
         let shared = Arc::clone(&self.shared);
         let Some(session) = self.sessions.get_mut(&id) else {
-            return shared.rail.give(slot);
+            return shared.fabric_endpoint.give(slot);
         };
         let (peer, first) = (session.peer, session.answers.front_mut());
         let stretch = first.and_then(|first| {
-            let stretch = first.read_stretch(shared.rail.bytes(&mut slot))?;
+            let stretch = first.read_stretch(shared.fabric_endpoint.bytes(&mut slot))?;
             first.writes += 1;
             Some((stretch, first.call))
         });
         let Some((stretch, call)) = stretch else {
-            return shared.rail.give(slot);
+            return shared.fabric_endpoint.give(slot);
         };
         let held = session.load.hold();
         session.unstarted += 1;

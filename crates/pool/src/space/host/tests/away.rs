@@ -51,14 +51,14 @@ fn user(pods: &Pods) -> Space {
     let far = |number: u8, peer: &str| FarPart {
         number,
         pod: peer.into(),
-        way: {
+        channel: {
             let hello = Hello {
                 space: SPACE,
                 part: number,
                 key: KEY,
                 pod: PODS[0].into(),
             };
-            Arc::new(Way::new(Arc::clone(&pods.nodes) as Arc<dyn Callers>, peer, hello))
+            Arc::new(Channel::new(Arc::clone(&pods.nodes) as Arc<dyn Callers>, peer, hello))
         },
     };
     let keeper = |n: usize| Arc::clone(pods.hosts[n].keeper()) as Arc<dyn Keeper>;

@@ -134,9 +134,9 @@ fn whoever_is_not_reached_is_tried_once() {
         key: KEY,
         pod: PODS[0].into(),
     };
-    let way = Way::new(Arc::clone(&unreached) as Arc<dyn Callers>, PODS[1], hello);
+    let channel = Channel::new(Arc::clone(&unreached) as Arc<dyn Callers>, PODS[1], hello);
     let extent = pods.users[0].session().alloc(64).expect("room").extent();
-    let fetched = super::super::image::fetch(&pods.parts[0], 1, &way, extent, 1);
+    let fetched = super::super::image::fetch(&pods.parts[0], 1, &channel, extent, 1);
     assert!(matches!(fetched, Err(Error::Lost(_))), "{fetched:?}");
     assert_eq!(unreached.0.load(Ordering::Relaxed), 1);
 }
@@ -433,14 +433,14 @@ fn far_user(pods: &Pods, node: &MemoryNode, reads: FarReads) -> Space {
         key: KEY,
         pod: PODS[1].into(),
     };
-    let way = Way::new(Arc::new(net), node.address().to_string(), hello).reading(reads);
+    let channel = Channel::new(Arc::new(net), node.address().to_string(), hello).reading(reads);
     let keeper = |n: usize| Arc::clone(pods.hosts[n].keeper()) as Arc<dyn Keeper>;
     let space = Space::new(SPACE);
     space.attach(Arc::clone(&pods.parts[1]), keeper(1)).expect("attached");
     let far = FarPart {
         number: 1,
         pod: PODS[0].into(),
-        way: Arc::new(way),
+        channel: Arc::new(channel),
     };
     space.attach_far(far, keeper(0)).expect("attached");
     space

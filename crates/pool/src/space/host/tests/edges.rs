@@ -42,10 +42,10 @@ fn sessions_that_have_ended_leave_nothing_at_a_host() {
     let (keeper, far) = (pods.hosts[0].keeper(), pods.users[1].far_numbered(1).expect("a part"));
     let session = keeper.begin().expect("begun");
     far.alloc(session, 64, Lifetime::Space).expect("room");
-    let desks = || pods.hosts[0].inner.desks.lock().len();
-    assert_eq!(desks(), 1);
+    let part_sessions = || pods.hosts[0].inner.part_sessions.lock().len();
+    assert_eq!(part_sessions(), 1);
     keeper.end(session).expect("ended");
-    eventually(|| desks() == 0);
+    eventually(|| part_sessions() == 0);
     assert!(matches!(
         far.alloc(session, 64, Lifetime::Space),
         Err(Error::Revoked(_))
@@ -80,9 +80,13 @@ fn a_part_that_is_away_keeps_nothing_from_others() {
         key: KEY,
         pod: PODS[0].into(),
     };
-    let way = Arc::new(Way::new(Arc::clone(&pods.nodes) as Arc<dyn Callers>, "nowhere", hello));
+    let channel = Arc::new(Channel::new(
+        Arc::clone(&pods.nodes) as Arc<dyn Callers>,
+        "nowhere",
+        hello,
+    ));
     let pod = PODS[1].into();
-    pods.hosts[0].set_peer(0, Peer { pod, way });
+    pods.hosts[0].set_peer(0, Peer { pod, channel });
     let address = pods.users[0].session().alloc(64).expect("room");
     eventually(|| {
         pods.users[1].fetch_add(address, 1).expect("added");
@@ -109,7 +113,7 @@ impl Serve for Mute {
 #[test]
 fn a_host_that_stops_waits_for_nobody() {
     let mut pods = Pods::still(4);
-    pods.options.patience = Nanos::from_secs(1_000_000);
+    pods.options.timeout = Nanos::from_secs(1_000_000);
     pods.door = Box::new(|_, hosts| {
         let kept = rt::Mutex::default();
         Arc::new(Mute { hosts, kept })
@@ -119,7 +123,7 @@ fn a_host_that_stops_waits_for_nobody() {
     let extent = pods.users[0].session().alloc(64).expect("room").extent();
     let (host, is_moving) = (pods.hosts.swap_remove(0), Arc::clone(&pods.parts[0]));
     let inner = Arc::clone(&host.inner);
-    let mover = rt::spawn("mover", move || inner.wish(extent, Some(2)));
+    let mover = rt::spawn("mover", move || inner.requested(extent, Some(2)));
     let frozen = || Slot::decode(is_moving.state(extent.slot()).load(Ordering::Acquire)).map(|slot| slot.used);
     eventually(|| frozen() == Some(Use::Frozen));
     drop(host);
@@ -146,7 +150,7 @@ fn an_extent_that_has_come_home_is_found_though_its_host_is_away() {
         let far = FarPart {
             number: n as u8 + 1,
             pod: (*pod).into(),
-            way: pods.way(n, n),
+            channel: pods.channel(n, n),
         };
         let keeper = Arc::clone(pods.hosts[n].keeper()) as Arc<dyn Keeper>;
         user.attach_far(far, keeper).expect("attached");
@@ -170,19 +174,19 @@ fn an_extent_that_has_come_home_is_found_though_its_host_is_away() {
         into.map(u64::from_le_bytes)
     };
     assert_eq!(many(), [42, 0]);
-    user.whereabouts().set(words[0], 2);
+    user.location_cache().set(words[0], 2);
     assert_eq!(user.load(words[0]).expect("a word"), 42);
     // What may not be done twice was not done either, as nobody was asked.
-    user.whereabouts().set(words[0], 2);
+    user.location_cache().set(words[0], 2);
     assert_eq!(user.fetch_add(words[0], 1).expect("a word"), 42);
-    user.whereabouts().set(words[0], 2);
+    user.location_cache().set(words[0], 2);
     let (mut steps, mut found) = ([(words[0], Act::Add(1)), (words[1], Act::Load)], [0; 2]);
     user.act_in_order(&mut steps, &mut found).expect("done at home");
     assert_eq!(found, [43, 0]);
     // An address of a part that there is not is nobody's.
     let nobodys = GlobalAddress::new(9, 0, 0, 1).expect("an address");
     assert!(matches!(user.load(nobodys), Err(Error::Invalid(_))));
-    user.whereabouts().set(words[0], 9);
+    user.location_cache().set(words[0], 9);
     assert_eq!(user.fetch_add(words[0], 1).expect("done at home"), 44);
 }
 
@@ -213,7 +217,7 @@ impl Seam for Meddling<'_> {
     }
 }
 
-/// Who looked for a guest that was about to leave, and was held up, found the next guest in its slot: of the same generation, so that he read and wrote another object.
+/// Who looked for a migrated extent that was about to leave, and was held up, found the next migrated extent in its slot: of the same generation, so that he read and wrote another object.
 #[test]
 fn a_guest_is_not_taken_for_the_next_one() {
     let mut meddled = 0;
@@ -226,7 +230,7 @@ fn a_guest_is_not_taken_for_the_next_one() {
         let keeper = pods.hosts[1].keeper();
         let state = keeper.freeze(one).expect("frozen").state;
         let meddle = || {
-            let slot = pods.parts[1].guest_slot(one);
+            let slot = pods.parts[1].migrated_slot(one);
             keeper.let_go(one).expect("let go");
             assert_eq!(keeper.receive(other, state).ok(), slot);
             keeper.settle(other).expect("settled");
@@ -236,14 +240,14 @@ fn a_guest_is_not_taken_for_the_next_one() {
             left: &left,
             meddle: &meddle,
         };
-        let found = pods.parts[1].as_guest(meddling, one);
+        let found = pods.parts[1].as_migrated(meddling, one);
         meddled += u32::from(left.get() == 0);
         assert!(matches!(found, Ok(Found::No(_))), "point {point}: {found:?}");
     }
     assert!(meddled > 3, "{meddled}");
 }
 
-/// A guest in the memory of a slot whose generations are used up was lost when the next keeper began.
+/// A migrated extent in the memory of a slot whose generations are used up was lost when the next keeper began.
 #[test]
 fn a_guest_of_a_retired_slot_stays() {
     let part = part(1, 4);
@@ -260,21 +264,26 @@ fn a_guest_of_a_retired_slot_stays() {
     let own = GlobalAddress::new(1, own.slot, 0, own.generation).expect("an address");
     keeper.freeze(own).expect("frozen");
     keeper.commit(own, 2, 0).expect("committed");
-    let guest = GlobalAddress::new(2, 3, 0, 1).expect("an address");
+    let migrated = GlobalAddress::new(2, 3, 0, 1).expect("an address");
     let (generation, used) = (1, Use::Slab(class, Lifetime::Space));
-    let slot = keeper.receive(guest, Slot { generation, used }.encode()).expect("room");
+    let slot = keeper
+        .receive(migrated, Slot { generation, used }.encode())
+        .expect("room");
     assert_eq!(slot, own.slot());
     part.live_all(slot, class, generation);
-    keeper.settle(guest).expect("settled");
+    keeper.settle(migrated).expect("settled");
     keeper.end_extent(own).expect("ended");
     for _ in 0..2 {
         let next = LocalKeeper::new(Arc::clone(&part)).expect("a keeper");
-        assert_eq!(part.moving().expect("it moves").guests.find(Points, guest), Some(slot));
+        assert_eq!(
+            part.moving().expect("it moves").migrated_extents.find(Points, migrated),
+            Some(slot)
+        );
         assert_eq!(next.audit().expect("an audit"), Vec::<String>::new());
     }
     let next = LocalKeeper::new(Arc::clone(&part)).expect("a keeper");
-    next.freeze(guest).expect("frozen");
-    next.let_go(guest).expect("let go");
+    next.freeze(migrated).expect("frozen");
+    next.let_go(migrated).expect("let go");
     assert_eq!(next.audit().expect("an audit"), Vec::<String>::new());
 }
 

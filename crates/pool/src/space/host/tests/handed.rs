@@ -59,9 +59,9 @@ fn a_slab_that_moves_on_its_way_to_its_owner_is_followed_by_another() {
         let then = move |extent| {
             moves += 1;
             if moves == 1 {
-                host.wish(extent, Some(2)).expect("moved");
+                host.requested(extent, Some(2)).expect("moved");
                 if there_and_back {
-                    host.wish(extent, Some(1)).expect("moved");
+                    host.requested(extent, Some(1)).expect("moved");
                 }
             }
         };

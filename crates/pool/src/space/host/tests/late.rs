@@ -24,14 +24,14 @@ impl Pods {
         self.audit();
     }
 
-    /// How many guests nobody has spoken for.
+    /// How many migrated extents nobody has spoken for.
     fn unsettled(&self) -> usize {
         let of = |host: &Host| host.inner.keeper.unsettled(Nanos::ZERO).len();
         self.hosts.iter().map(of).sum()
     }
 }
 
-/// An order that was not answered in time was carried out later, in the middle of the next move or after it: `LetGo` gave a guest's memory away that was in use by then, `Receive` wrote
+/// An order that was not answered in time was carried out later, in the middle of the next move or after it: `LetGo` gave a migrated extent's memory away that was in use by then, `Receive` wrote
 /// over it, `Thaw` let an extent be used where it did not lie any more.
 #[test]
 fn orders_of_a_former_move_do_nothing() {
@@ -53,7 +53,7 @@ fn orders_of_a_former_move_do_nothing() {
     };
     steps(&pods, extent, (1, 2), 1, 2);
     let state = pods.parts[1]
-        .saved(pods.parts[1].guest_slot(extent).expect("it comes"))
+        .saved(pods.parts[1].migrated_slot(extent).expect("it comes"))
         .load(Ordering::Acquire);
     pods.obey(2, Order::LetGo { extent, freeze: 1 }).expect("undone");
     pods.obey(1, Order::Thaw { extent, freeze: 1 }).expect("undone");
@@ -75,7 +75,7 @@ fn orders_of_a_former_move_do_nothing() {
 /// One step of a move the former ones of which are done.
 fn one_step(pods: &Pods, extent: GlobalAddress, (from, to): (u8, u8), freeze: u64, step: u32) {
     let home = &pods.hosts[usize::from(extent.part()) - 1].inner;
-    let of_frozen = |part: &Arc<Part>| match part.guest_slot(extent) {
+    let of_frozen = |part: &Arc<Part>| match part.migrated_slot(extent) {
         Some(slot) => part.saved(slot).load(Ordering::Acquire),
         None => part.saved(extent.slot()).load(Ordering::Acquire),
     };
@@ -88,7 +88,9 @@ fn one_step(pods: &Pods, extent: GlobalAddress, (from, to): (u8, u8), freeze: u6
             freeze,
         },
         3 => {
-            let slot = pods.parts[usize::from(to) - 1].guest_slot(extent).expect("it has come");
+            let slot = pods.parts[usize::from(to) - 1]
+                .migrated_slot(extent)
+                .expect("it has come");
             return home.keeper.commit(extent, to, slot).expect("committed");
         }
         4 => Order::Settle { extent, freeze },
@@ -141,11 +143,11 @@ fn a_guest_that_its_home_has_ended_is_let_go() {
     assert!(pods.obey(1, Order::Where { extent: never }).is_err());
     assert!(pods.obey(2, Order::Where { extent }).is_err(), "it is not its home");
     pods.restart();
-    assert_eq!(pods.users[1].stats().parts[0].guests, 0);
+    assert_eq!(pods.users[1].stats().parts[0].migrated_extents, 0);
     pods.audit();
 }
 
-/// A guest that is in use is not let go, whatever the order says.
+/// A migrated extent that is in use is not let go, whatever the order says.
 #[test]
 fn a_guest_in_use_stays() {
     let pods = Pods::still(4);
@@ -157,7 +159,7 @@ fn a_guest_in_use_stays() {
     pods.expect_word(address);
 }
 
-/// An extent that lies in its own part as a guest, since its slot was lent meanwhile, was never reclaimed.
+/// An extent that lies in its own part as a migrated extent, since its slot was lent meanwhile, was never reclaimed.
 #[test]
 fn what_lies_at_home_in_another_slot_ends_too() {
     let pods = Pods::still(4);
@@ -166,13 +168,13 @@ fn what_lies_at_home_in_another_slot_ends_too() {
     for (extent, to) in [(one, 2), (other, 1), (one, 1)] {
         pods.relocate(extent.extent(), to).expect("moved");
     }
-    assert_eq!(pods.parts[0].guest_slot(other.extent()), Some(one.slot()));
+    assert_eq!(pods.parts[0].migrated_slot(other.extent()), Some(one.slot()));
     pods.expect_word(one);
     pods.users[1].free(one).expect("freed");
-    pods.hosts[0].inner.wish(one.extent(), None).expect("it ends");
+    pods.hosts[0].inner.requested(one.extent(), None).expect("it ends");
     assert!(pods.users[0].load(one).is_err());
     let stats = &pods.users[0].stats().parts[0];
-    assert_eq!((stats.away, stats.guests), (0, 1));
+    assert_eq!((stats.away, stats.migrated_extents), (0, 1));
     pods.audit();
 }
 
@@ -210,10 +212,10 @@ type Doors = Arc<Mutex<Vec<Arc<Tardy>>>>;
 
 fn tardy_pods(seed: u64) -> (Pods, Doors) {
     let every = Nanos::ZERO;
-    let patience = Nanos::from_millis(20);
+    let timeout = Nanos::from_millis(20);
     let options = HostOptions {
         every,
-        patience,
+        timeout,
         ..HostOptions::default()
     };
     let (mut pods, doors) = (Pods::new(6, options), Doors::default());
@@ -250,7 +252,7 @@ fn deliver(doors: &Doors, done: &AtomicBool, mut dice: Dice) {
     }
 }
 
-/// Words that are added to from both pods while extents move, orders come late, and guests ask their homes.
+/// Words that are added to from both pods while extents move, orders come late, and migrated extents ask their homes.
 #[test]
 fn nothing_is_lost_by_orders_that_come_late() {
     let seed = seed();

@@ -1,4 +1,4 @@
-//! Guests on their way when their home is gone for good: three parts and more, of which the first is the home.
+//! Migrated extents on their way when their home is gone for good: three parts and more, of which the first is the home.
 
 use super::super::super::act::{Act, Outcome};
 use super::super::{Inner, Order, Ordered, wire};
@@ -58,10 +58,10 @@ impl Several {
             key: KEY,
             pod: NAMES[from].into(),
         };
-        let way = Way::new(Arc::clone(&self.nodes) as Arc<dyn Callers>, NAMES[to], hello);
+        let channel = Channel::new(Arc::clone(&self.nodes) as Arc<dyn Callers>, NAMES[to], hello);
         Peer {
             pod: NAMES[to].into(),
-            way: Arc::new(way),
+            channel: Arc::new(channel),
         }
     }
 
@@ -170,7 +170,7 @@ impl Several {
     }
 }
 
-/// A guest that was frozen for a move while its home went for good stayed frozen for ever.
+/// A migrated extent that was frozen for a move while its home went for good stayed frozen for ever.
 #[test]
 fn what_nobody_has_used_since_is_used_again() {
     for first in [2, 3] {

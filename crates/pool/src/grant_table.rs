@@ -1,4 +1,4 @@
-//! The manager's book: which memory is whose. Plain data and its rules, without threads, clocks or network.
+//! The manager's grant table: which memory is whose. Plain data and its rules, without threads, clocks or network.
 //!
 //! ```text
 //!            open                     lapse, free                confirmed
@@ -16,7 +16,7 @@
 //! - each byte of a memory node is free or of one grant; a grant counts until its node has *confirmed* that nobody has it
 //!   mapped and its memory is given up (quarantine: a lapsed holder may be in the middle of a copy, design section 6);
 //! - `epoch` rises with each holder and with each fencing: who comes with another is not the holder;
-//! - ids of grants are never used again, also where an older copy of the book was put back: nodes say which they have seen;
+//! - ids of grants are never used again, also where an older copy of the grant table was put back: nodes say which they have seen;
 //! - a tenant's grants are within its quota when the last of them was made;
 //! - what was acknowledged is in the [store](crate::store) first: the manager writes it before it answers;
 //! - `term` rises with each manager that begins to lead: who comes with an older one leads no more.
@@ -176,7 +176,7 @@ pub struct Node {
 
 /// All of it. What is not kept is in `tenants`, and each node's and grant's skipped fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Book {
+pub struct GrantTable {
     /// The pool's id.
     pub pool: u128,
     /// How often a manager has begun to lead with it.
@@ -202,7 +202,7 @@ pub enum Opening {
     Wait,
 }
 
-impl Book {
+impl GrantTable {
     /// An empty one.
     pub fn new(pool: u128, tenants: Tenants) -> Self {
         Self {
@@ -224,39 +224,44 @@ impl Book {
         format!("{FORMAT} {:08x}\n{body}\n", crc32c(body.as_bytes())).into_bytes()
     }
 
-    /// What [`Book::to_bytes`] wrote; leases begin anew at `now`.
+    /// What [`GrantTable::to_bytes`] wrote; leases begin anew at `now`.
     ///
     /// # Errors
     /// [`Error::Mismatch`] for another format, [`Error::Corrupt`].
     pub fn from_bytes(bytes: &[u8], tenants: Tenants, now: Nanos, lease: Nanos) -> Result<Self> {
-        let text = std::str::from_utf8(bytes).map_err(|_| Error::corrupt("the pool's book is no text"))?;
+        let text = std::str::from_utf8(bytes).map_err(|_| Error::corrupt("the pool's grant table is no text"))?;
         let (head, body) = text.split_once('\n').unwrap_or((text, ""));
         let known = |format: &str| format == FORMAT || FORMER_FORMATS.contains(&format);
         let Some((format, sum)) = head.rsplit_once(' ').filter(|(format, _)| known(format)) else {
             return Err(Error::Mismatch(format!(
-                "the pool's book begins with \"{}\"; this program knows \"{FORMAT}\"",
+                "the pool's grant table begins with \"{}\"; this program knows \"{FORMAT}\"",
                 head.chars().take(40).collect::<String>().escape_debug()
             )));
         };
         let body = body.trim_end_matches('\n');
         if u32::from_str_radix(sum, 16) != Ok(crc32c(body.as_bytes())) {
-            return Err(Error::corrupt(format!("the checksum of the pool's book ({format})")));
+            return Err(Error::corrupt(format!(
+                "the checksum of the pool's grant table ({format})"
+            )));
         }
-        let mut book: Book =
-            serde_json::from_str(body).map_err(|error| Error::corrupt(format!("the pool's book: {error}")))?;
-        book.tenants = tenants;
-        for grant in book.grants.values_mut() {
+        let mut grant_table: GrantTable =
+            serde_json::from_str(body).map_err(|error| Error::corrupt(format!("the pool's grant table: {error}")))?;
+        grant_table.tenants = tenants;
+        for grant in grant_table.grants.values_mut() {
             grant.time = match grant.phase {
                 Phase::Held => Nanos(now.raw() + lease.raw()),
                 _ => now,
             };
         }
-        let problems = book.problems();
+        let problems = grant_table.problems();
         if !problems.is_empty() {
-            return Err(Error::corrupt(format!("the pool's book: {}", problems.join("; "))));
+            return Err(Error::corrupt(format!(
+                "the pool's grant table: {}",
+                problems.join("; ")
+            )));
         }
-        book.undo_unheard();
-        Ok(book)
+        grant_table.undo_unheard();
+        Ok(grant_table)
     }
 
     /// A manager begins to lead with it; returns the term.
@@ -370,7 +375,7 @@ impl Book {
             calls: hello.calls.clone(),
         };
         self.nodes.insert(hello.id, node);
-        // What lies there and is in no book is not handed out as somebody's new memory.
+        // What lies there and is in no grant table is not handed out as somebody's new memory.
         self.next = self.next.max(hello.last.0 + 1);
         Ok(())
     }
@@ -406,18 +411,28 @@ impl Book {
     /// # Errors
     /// [`Error::Full`] (pool or quota), [`Error::Mismatch`] (another size than it has), [`Error::Lost`] (its memory node is not there),
     /// [`Error::Invalid`].
-    pub fn open(&mut self, tenant: &str, wish: &OpenRequest, now: Nanos, lease: Nanos) -> Result<Opening> {
-        crate::settings::check_name("a label", &wish.label)?;
-        let bytes = wish.bytes.checked_next_multiple_of(EXTENT).filter(|bytes| *bytes > 0);
-        let bytes = bytes.ok_or_else(|| Error::Invalid(format!("{} bytes cannot be granted", wish.bytes)))?;
-        let same = |g: &&Grant| g.tenant == tenant && g.label == wish.label;
+    pub fn open(&mut self, tenant: &str, requested: &OpenRequest, now: Nanos, lease: Nanos) -> Result<Opening> {
+        crate::settings::check_name("a label", &requested.label)?;
+        let bytes = requested
+            .bytes
+            .checked_next_multiple_of(EXTENT)
+            .filter(|bytes| *bytes > 0);
+        let bytes = bytes.ok_or_else(|| Error::Invalid(format!("{} bytes cannot be granted", requested.bytes)))?;
+        let same = |g: &&Grant| g.tenant == tenant && g.label == requested.label;
         match self.grants.iter().find(|(_, grant)| same(grant)).map(|(id, _)| *id) {
-            Some(id) => self.open_again(id, bytes, wish, now, lease),
-            None => self.open_new(tenant, bytes, wish, now, lease),
+            Some(id) => self.open_again(id, bytes, requested, now, lease),
+            None => self.open_new(tenant, bytes, requested, now, lease),
         }
     }
 
-    fn open_again(&mut self, id: GrantId, bytes: u64, wish: &OpenRequest, now: Nanos, lease: Nanos) -> Result<Opening> {
+    fn open_again(
+        &mut self,
+        id: GrantId,
+        bytes: u64,
+        requested: &OpenRequest,
+        now: Nanos,
+        lease: Nanos,
+    ) -> Result<Opening> {
         let (phase, has, node, epoch) = {
             let grant = self.grant(id)?;
             (grant.phase, grant.bytes, grant.node, grant.epoch)
@@ -433,12 +448,12 @@ impl Book {
             )));
         }
         self.check_connected(node)?;
-        self.check_machine(node, wish.machine)?;
+        self.check_machine(node, requested.machine)?;
         match phase {
             Phase::Idle => {
                 let grant = self.grants.get_mut(&id).expect("it was found");
-                grant.keep = wish.keep;
-                grant.description = printable(&wish.description);
+                grant.keep = requested.keep;
+                grant.description = printable(&requested.description);
                 self.hold(id, now, lease)
             }
             Phase::Held => Ok(Opening::Ask(id, epoch)),
@@ -497,27 +512,34 @@ impl Book {
         self.hold(id, now, lease)
     }
 
-    fn open_new(&mut self, tenant: &str, bytes: u64, wish: &OpenRequest, now: Nanos, lease: Nanos) -> Result<Opening> {
+    fn open_new(
+        &mut self,
+        tenant: &str,
+        bytes: u64,
+        requested: &OpenRequest,
+        now: Nanos,
+        lease: Nanos,
+    ) -> Result<Opening> {
         let priority = self.limits(tenant)?.priority;
-        let sides = if wish.mirror { 2 } else { 1 };
+        let sides = if requested.mirror { 2 } else { 1 };
         self.check_quota(tenant, bytes.saturating_mul(sides))?;
-        let Some(node) = self.place(bytes, wish) else {
-            return self.reclaim(bytes, wish, priority);
+        let Some(node) = self.place(bytes, requested) else {
+            return self.reclaim(bytes, requested, priority);
         };
-        if wish.mirror && !self.check_place_of_mirror(bytes, node, wish, priority)? {
+        if requested.mirror && !self.check_place_of_mirror(bytes, node, requested, priority)? {
             return Ok(Opening::Wait);
         }
         let id = GrantId(self.next);
         self.next += 1;
         let grant = Grant {
             tenant: tenant.into(),
-            label: wish.label.clone(),
-            description: printable(&wish.description),
+            label: requested.label.clone(),
+            description: printable(&requested.description),
             bytes,
             node,
             epoch: 0,
             phase: Phase::Idle,
-            keep: wish.keep,
+            keep: requested.keep,
             part: None,
             mirror_of: None,
             time: now,
@@ -525,8 +547,8 @@ impl Book {
         };
         self.grants.insert(id, grant);
         let opening = self.hold(id, now, lease)?;
-        Ok(if wish.mirror {
-            self.mirror_new(opening, wish, now)
+        Ok(if requested.mirror {
+            self.mirror_new(opening, requested, now)
         } else {
             opening
         })
@@ -556,33 +578,35 @@ impl Book {
             .map_or(0, |node| node.bytes.saturating_sub(self.granted(id)))
     }
 
-    /// Connected nodes of the wish's pod and machine.
-    fn nodes_for(&self, wish: &OpenRequest) -> Vec<NodeId> {
+    /// Connected nodes of the request's pod and machine.
+    fn nodes_for(&self, requested: &OpenRequest) -> Vec<NodeId> {
         let fits = |node: &Node| {
-            node.connected && node.machine == wish.machine && wish.pod.as_ref().is_none_or(|pod| node.pod == *pod)
+            node.connected
+                && node.machine == requested.machine
+                && requested.pod.as_ref().is_none_or(|pod| node.pod == *pod)
         };
         let nodes = self.nodes.iter().filter(|(_, node)| fits(node));
         nodes.map(|(id, _)| *id).collect()
     }
 
     /// The one of them with most room.
-    fn place(&self, bytes: u64, wish: &OpenRequest) -> Option<NodeId> {
-        let nodes = self.nodes_for(wish).into_iter();
+    fn place(&self, bytes: u64, requested: &OpenRequest) -> Option<NodeId> {
+        let nodes = self.nodes_for(requested).into_iter();
         nodes
             .filter(|id| self.free_of(*id) >= bytes)
             .max_by_key(|id| self.free_of(*id))
     }
 
     /// Where memory is short, what nobody holds of tenants with less priority goes: least priority first, then idle longest.
-    fn reclaim(&mut self, bytes: u64, wish: &OpenRequest, priority: u8) -> Result<Opening> {
-        let nodes = self.nodes_for(wish);
+    fn reclaim(&mut self, bytes: u64, requested: &OpenRequest, priority: u8) -> Result<Opening> {
+        let nodes = self.nodes_for(requested);
         for node in &nodes {
             if let Some(victims) = self.victims(*node, bytes, priority) {
                 victims.into_iter().for_each(|id| self.set_freeing(id));
                 return Ok(Opening::Wait);
             }
         }
-        Err(self.full(bytes, wish.pod.as_deref(), &nodes))
+        Err(self.full(bytes, requested.pod.as_deref(), &nodes))
     }
 
     /// What has to go so that a node has so much room, if that is enough.
@@ -697,7 +721,7 @@ impl Book {
 
     // ---- time and confirmations ----
 
-    /// Whether [`Book::tick`] would change anything.
+    /// Whether [`GrantTable::tick`] would change anything.
     pub fn is_due(&self, now: Nanos) -> bool {
         self.grants.values().any(|grant| grant.due(now).is_some())
     }

@@ -1,4 +1,4 @@
-//! Spaces in the book. A space is a tenant's; its memory is parts, each of them a grant that its memory node *keeps*: nobody holds it, it has no lease, and it
+//! Spaces in the grant table. A space is a tenant's; its memory is parts, each of them a grant that its memory node *keeps*: nobody holds it, it has no lease, and it
 //! is never reclaimed.
 //!
 //! ```text
@@ -19,9 +19,9 @@
 //! - a part's number is never used again in its space: addresses name it;
 //! - a space's name is taken until the last of its memory is confirmed free.
 
-use super::{Book, EXTENT, Grant, GrantId, NodeId, Phase};
+use super::{EXTENT, Grant, GrantId, GrantTable, NodeId, Phase};
 use crate::key::Key;
-use crate::wire::{PartOrder, PartSummary, PartView, SpaceSummary, SpaceView, SpaceWish};
+use crate::wire::{PartOrder, PartSummary, PartView, SpaceRequest, SpaceSummary, SpaceView};
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
@@ -96,7 +96,7 @@ pub struct SpaceRecord {
     lost: Vec<u8>,
 }
 
-/// What a wish for a space came to.
+/// What a request for a space came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Making {
     /// Its nodes are to make these.
@@ -105,7 +105,7 @@ pub enum Making {
     Wait,
 }
 
-impl Book {
+impl GrantTable {
     // ---- what tenants ask ----
 
     /// A tenant wants a space. `id` and `key` are new.
@@ -115,28 +115,28 @@ impl Book {
     pub fn create_space(
         &mut self,
         tenant: &str,
-        wish: &SpaceWish,
+        requested: &SpaceRequest,
         (id, key): (SpaceId, Key),
         now: Nanos,
     ) -> Result<Making> {
-        crate::settings::check_name("a space's name", &wish.name)?;
-        match self.space_named(tenant, &wish.name).map(|space| space.phase) {
+        crate::settings::check_name("a space's name", &requested.name)?;
+        match self.space_named(tenant, &requested.name).map(|space| space.phase) {
             Some(SpacePhase::Dropping) => return Ok(Making::Wait),
             Some(_) => {
-                let name = &wish.name;
+                let name = &requested.name;
                 return Err(Error::Invalid(format!(
                     "tenant \"{tenant}\" has a space \"{name}\" already"
                 )));
             }
             None => {}
         }
-        let Some(shares) = self.shares(tenant, wish)? else {
+        let Some(shares) = self.shares(tenant, requested)? else {
             return Ok(Making::Wait);
         };
         self.spaces.push(SpaceRecord {
             id,
             tenant: tenant.into(),
-            name: wish.name.clone(),
+            name: requested.name.clone(),
             key,
             phase: SpacePhase::Making,
             last: 0,
@@ -148,10 +148,10 @@ impl Book {
     /// A tenant wants more memory for a space.
     ///
     /// # Errors
-    /// As [`Book::create_space`], and those of [`Book::open_space`].
-    pub fn grow_space(&mut self, tenant: &str, wish: &SpaceWish, now: Nanos) -> Result<Making> {
-        let id = self.open_space(tenant, &wish.name)?.id;
-        match self.shares(tenant, wish)? {
+    /// As [`GrantTable::create_space`], and those of [`GrantTable::open_space`].
+    pub fn grow_space(&mut self, tenant: &str, requested: &SpaceRequest, now: Nanos) -> Result<Making> {
+        let id = self.open_space(tenant, &requested.name)?.id;
+        match self.shares(tenant, requested)? {
             Some(shares) => Ok(Making::Begun(self.add_parts(id, &shares, now)?)),
             None => Ok(Making::Wait),
         }
@@ -207,12 +207,16 @@ impl Book {
 
     // ---- memory ----
 
-    /// How much of a wish each node is to give: as much as the others, or all that it has. `None`: memory is being reclaimed for it.
-    fn shares(&mut self, tenant: &str, wish: &SpaceWish) -> Result<Option<Vec<(NodeId, u64)>>> {
+    /// How much of a request each node is to give: as much as the others, or all that it has. `None`: memory is being reclaimed for it.
+    fn shares(&mut self, tenant: &str, requested: &SpaceRequest) -> Result<Option<Vec<(NodeId, u64)>>> {
         let priority = self.limits(tenant)?.priority;
-        let bytes = wish.bytes.checked_next_multiple_of(EXTENT).filter(|bytes| *bytes > 0);
-        let bytes = bytes.ok_or_else(|| Error::Invalid(format!("a space of {} bytes cannot be made", wish.bytes)))?;
-        let nodes = self.nodes_of(wish.pods.as_deref())?;
+        let bytes = requested
+            .bytes
+            .checked_next_multiple_of(EXTENT)
+            .filter(|bytes| *bytes > 0);
+        let bytes =
+            bytes.ok_or_else(|| Error::Invalid(format!("a space of {} bytes cannot be made", requested.bytes)))?;
+        let nodes = self.nodes_of(requested.pods.as_deref())?;
         let Some(shares) = spread(
             bytes.max(PART_MIN),
             nodes.iter().map(|id| (*id, self.free_of(*id))).collect(),
@@ -412,7 +416,7 @@ impl Book {
     /// A space, for who uses it.
     ///
     /// # Errors
-    /// As [`Book::open_space`].
+    /// As [`GrantTable::open_space`].
     pub fn space_view(&self, tenant: &str, name: &str) -> Result<SpaceView> {
         let space = self.open_space(tenant, name)?;
         Ok(SpaceView {

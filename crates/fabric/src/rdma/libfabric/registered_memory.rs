@@ -4,8 +4,8 @@
 //! may use it meanwhile, and see each aligned word before or after. Atomics are the processor's, so they are atomic
 //! among those as well.
 
+use super::fabric_endpoint::Registration;
 use super::protocol::{Ask, Item, Status};
-use super::rail::Registration;
 use super::shim::Target;
 use crate::Region;
 use crate::map::Mapping;
@@ -17,14 +17,14 @@ use std::sync::Arc;
 
 /// Memory that stays mapped while this lives, and that nobody has references to.
 #[derive(Clone)]
-pub enum Ground {
+pub enum RegisteredMemory {
     /// The node's own.
     Own(Arc<Mapping>, usize),
     /// A range of a region, reserved.
     Region(Arc<Region>, u64, usize),
 }
 
-impl Ground {
+impl RegisteredMemory {
     /// `len` bytes of zeros.
     pub fn own(len: u64) -> Result<Self> {
         let size = usize::try_from(len).ok().filter(|l| *l > 0);
@@ -57,16 +57,16 @@ impl Ground {
     /// Where it lies in this process.
     pub fn base(&self) -> *mut u8 {
         match self {
-            Ground::Own(mapping, _) => mapping.base().as_ptr(),
+            RegisteredMemory::Own(mapping, _) => mapping.base().as_ptr(),
             // SAFETY: a reserved range lies in the mapping.
-            Ground::Region(region, at, _) => unsafe { region.base().add(*at as usize) },
+            RegisteredMemory::Region(region, at, _) => unsafe { region.base().add(*at as usize) },
         }
     }
 
     /// Bytes.
     pub fn len(&self) -> usize {
         match self {
-            Ground::Own(_, len) | Ground::Region(_, _, len) => *len,
+            RegisteredMemory::Own(_, len) | RegisteredMemory::Region(_, _, len) => *len,
         }
     }
 
@@ -152,7 +152,7 @@ pub struct Holding {
     /// With the provider, where it moves bytes by itself.
     pub registered: Option<(Registration, Target)>,
     /// The memory.
-    pub ground: Ground,
+    pub registered_memory: RegisteredMemory,
 }
 
 /// All that a node has registered. Keys are drawn: who does not hold one does not guess it.
@@ -193,15 +193,15 @@ impl Registry {
     }
 
     /// The memory under a key.
-    pub fn ground(&self, key: u64) -> Option<&Ground> {
-        self.by_key.get(&key).map(|h| &h.ground)
+    pub fn registered_memory(&self, key: u64) -> Option<&RegisteredMemory> {
+        self.by_key.get(&key).map(|h| &h.registered_memory)
     }
 
     /// The memory that an item is about, or why not, with the answer's value.
     pub fn find(&self, item: &Item<'_>) -> Result<&Holding, (Status, u64)> {
         let holding = self.by_key.get(&item.key).ok_or((Status::Revoked, 0))?;
-        if !holding.ground.holds(item.at, u64::from(item.len)) {
-            return Err((Status::OutOfBounds, holding.ground.len() as u64));
+        if !holding.registered_memory.holds(item.at, u64::from(item.len)) {
+            return Err((Status::OutOfBounds, holding.registered_memory.len() as u64));
         }
         let atomic = matches!(item.ask, Ask::CompareAndSwap | Ask::FetchAdd);
         if atomic && !item.at.is_multiple_of(8) {
@@ -212,8 +212,8 @@ impl Registry {
 }
 
 /// Does an atomic; the word before.
-pub fn exchange(ground: &Ground, item: &Item<'_>) -> u64 {
-    let word = ground.word(item.at);
+pub fn exchange(registered_memory: &RegisteredMemory, item: &Item<'_>) -> u64 {
+    let word = registered_memory.word(item.at);
     if item.ask == Ask::FetchAdd {
         return word.fetch_add(item.operand, Ordering::AcqRel);
     }
@@ -228,19 +228,19 @@ mod tests {
 
     #[test]
     fn copies_are_right_at_any_alignment() {
-        let ground = Ground::own(4096).expect("mapped");
+        let registered_memory = RegisteredMemory::own(4096).expect("mapped");
         let bytes: Vec<u8> = (0..200u32).map(|i| i as u8 + 1).collect();
         for at in 0..17 {
             for len in 0..70 {
-                ground.write(0, &[0; 256]);
-                ground.write(at, &bytes[..len]);
+                registered_memory.write(0, &[0; 256]);
+                registered_memory.write(at, &bytes[..len]);
                 let mut back = [9; 256];
-                ground.read(0, &mut back);
+                registered_memory.read(0, &mut back);
                 let (from, to) = (at as usize, at as usize + len);
                 assert_eq!(&back[from..to], &bytes[..len], "{len} at {at}");
                 assert!(back[..from].iter().chain(&back[to..]).all(|b| *b == 0));
                 let mut part = vec![0; len];
-                ground.read(at, &mut part);
+                registered_memory.read(at, &mut part);
                 assert_eq!(part, bytes[..len]);
             }
         }

@@ -31,7 +31,7 @@ const LOOK_MIN: Nanos = Nanos::from_micros(10);
 const LOOK_MAX: Nanos = Nanos::from_millis(1);
 
 /// See the module.
-pub struct Way {
+pub struct Channel {
     callers: Arc<dyn Callers>,
     hello: Hello,
     /// By what the host knows that requests over several connections are of one user.
@@ -63,20 +63,20 @@ struct Connecting {
 }
 
 /// Requests that were posted together. Dropping it does not stop them.
-pub struct UnderWay {
+pub struct RequestsInFlight {
     line: Arc<Line>,
     called: Called,
     questions: Vec<Question>,
 }
 
-impl UnderWay {
+impl RequestsInFlight {
     /// Whether all are answered. Never blocks.
     pub fn poll(&mut self) -> bool {
         self.called.poll()
     }
 }
 
-impl Way {
+impl Channel {
     /// To the node called `peer`, which shall know us by `hello`. Nothing is sent before something is asked.
     pub fn new(callers: Arc<dyn Callers>, peer: impl Into<String>, hello: Hello) -> Self {
         Self {
@@ -275,24 +275,24 @@ impl Way {
         }
     }
 
-    /// Asks all with one doorbell, and waits for nothing: [`Way::end`] does.
+    /// Asks all with one doorbell, and waits for nothing: [`Channel::end`] does.
     ///
     /// # Errors
     /// [`Error::Lost`], [`Error::Timeout`] if the node cannot be reached: then nothing was asked.
-    pub(in super::super) fn begin(&self, questions: Vec<Question>) -> Result<UnderWay> {
+    pub(in super::super) fn begin(&self, questions: Vec<Question>) -> Result<RequestsInFlight> {
         let line = self.line()?;
         Ok(self.begin_over(line, questions)?)
     }
 
-    /// As [`Way::begin`], over this connection.
-    pub(super) fn begin_over(&self, line: Arc<Line>, mut questions: Vec<Question>) -> Answered<UnderWay> {
+    /// As [`Channel::begin`], over this connection.
+    pub(super) fn begin_over(&self, line: Arc<Line>, mut questions: Vec<Question>) -> Answered<RequestsInFlight> {
         let mut calls = Vec::with_capacity(questions.len());
         for question in &mut questions {
             let call = question.call(&line, || self.next_number());
             calls.push(call.map_err(|error| question.unanswered(error))?);
         }
         let called = line.caller.post(calls);
-        Ok(UnderWay {
+        Ok(RequestsInFlight {
             line,
             called,
             questions,
@@ -300,8 +300,8 @@ impl Way {
     }
 
     /// What came of what was begun, in the order of the requests, and whether something of it may be done yet that was given up: until there is another connection.
-    pub(super) fn end_once(&self, under_way: UnderWay) -> (Vec<Tried>, bool) {
-        let UnderWay {
+    pub(super) fn end_once(&self, under_way: RequestsInFlight) -> (Vec<Tried>, bool) {
+        let RequestsInFlight {
             line,
             called,
             questions,
@@ -323,8 +323,8 @@ impl Way {
         (tried, is_late)
     }
 
-    /// As [`Way::end_once`]. What was given up is not done any more after that, if the host is there.
-    fn end_and_leave_late(&self, under_way: UnderWay) -> Vec<Tried> {
+    /// As [`Channel::end_once`]. What was given up is not done any more after that, if the host is there.
+    fn end_and_leave_late(&self, under_way: RequestsInFlight) -> Vec<Tried> {
         let (tried, is_late) = self.end_once(under_way);
         if is_late {
             self.line().ok();
@@ -333,7 +333,7 @@ impl Way {
     }
 
     /// The answers to what was begun, in the order of the requests.
-    pub(in super::super) fn end(&self, under_way: UnderWay) -> Vec<Answered<Call>> {
+    pub(in super::super) fn end(&self, under_way: RequestsInFlight) -> Vec<Answered<Call>> {
         let end = |tried| match tried {
             Tried::Answered(call) => Ok(call),
             Tried::Failed(no) => Err(no),
@@ -345,7 +345,7 @@ impl Way {
     /// Asks all with one doorbell, and nothing twice. The answers, in the order of the requests.
     ///
     /// # Errors
-    /// As [`Way::begin`].
+    /// As [`Channel::begin`].
     pub(in super::super) fn post(&self, calls: Vec<Call>) -> Result<Vec<Call>> {
         let line = self.line()?;
         let calls = line.caller.post(calls).wait();
@@ -379,7 +379,7 @@ impl Way {
     }
 }
 
-impl core::fmt::Debug for Way {
+impl core::fmt::Debug for Channel {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "the way to {}", self.peer())
     }

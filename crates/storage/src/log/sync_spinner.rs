@@ -23,7 +23,7 @@ const COMPANY_MAX: Nanos = Nanos::from_micros(1000);
 const TURNS_MAX: u32 = 20_000;
 
 #[derive(Default)]
-pub(super) struct Awake {
+pub(super) struct SyncSpinner {
     /// Smoothed nanoseconds of a sync: without company, with it.
     times: [AtomicU64; 2],
     syncs: AtomicU64,
@@ -43,8 +43,8 @@ pub(super) struct Sync {
     trial: bool,
 }
 
-impl Awake {
-    /// A sync begins; `spare` says that a thread of [`Awake::serve`] can be called.
+impl SyncSpinner {
+    /// A sync begins; `spare` says that a thread of [`SyncSpinner::serve`] can be called.
     pub fn begin(&self, spare: bool) -> Sync {
         let n = self.syncs.fetch_add(1, Ordering::Relaxed);
         let better = self.is_better();
@@ -115,7 +115,7 @@ impl Awake {
         }
     }
 
-    /// Wakes the thread of [`Awake::serve`], so that it sees that it is to end.
+    /// Wakes the thread of [`SyncSpinner::serve`], so that it sees that it is to end.
     pub fn stop(&self) {
         self.call.set();
     }

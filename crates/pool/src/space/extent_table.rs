@@ -13,7 +13,7 @@ use cenote_base::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the keeper knows without looking. All of it can be found out from the descriptors.
-pub(super) struct Books {
+pub(super) struct ExtentTable {
     pub(super) free: FreeSlots,
     /// Slabs without an owner.
     pub(super) nobodys: BTreeMap<Class, BTreeSet<u32>>,
@@ -21,7 +21,7 @@ pub(super) struct Books {
     pub(super) next_session: u64,
     /// Slots whose extents are away, with nothing in their memory.
     pub(super) vacant: BTreeSet<u32>,
-    /// Slots with a guest of which only its home knows whether it is here, and since when that is so.
+    /// Slots with a migrated extent of which only its home knows whether it is here, and since when that is so.
     pub(super) unsettled: BTreeMap<u32, Nanos>,
     /// Free slots that are not handed out: where an extent comes first when two change places.
     pub(super) spare: usize,
@@ -30,7 +30,7 @@ pub(super) struct Books {
 /// Parts of less have no spare slot.
 const SPARE_FROM: u32 = 8;
 
-impl Books {
+impl ExtentTable {
     pub(super) fn empty(part: &Part) -> Self {
         Self {
             free: FreeSlots::new(part.slots()),
@@ -48,15 +48,15 @@ impl Books {
         let Ok(found) = part.slot(slot) else { return };
         if matches!(found.used, Use::Slab(..)) {
             // It had come home, and the keeper was killed before this.
-            let guest = part.guest(slot).swap(0, Ordering::AcqRel);
-            part.unlist_guest(GlobalAddress::from_raw(guest));
+            let migrated = part.migrated(slot).swap(0, Ordering::AcqRel);
+            part.unlist_migrated(GlobalAddress::from_raw(migrated));
         }
         match found.used {
             Use::Free => self.free.add(slot, found.generation),
             Use::Slab(class, _) => self.enter_owned(part, slot, Some(class)),
             Use::Head(_) => self.enter_owned(part, slot, None),
             Use::Tail(_) if part.head_of(slot, found).is_none() => self.release(part, slot, found.generation),
-            Use::Retired if part.guest(slot).load(Ordering::Acquire) != 0 => self.enter_guest(part, slot),
+            Use::Retired if part.migrated(slot).load(Ordering::Acquire) != 0 => self.enter_migrated(part, slot),
             Use::Tail(_) | Use::Retired => {}
             Use::Frozen => {
                 let owner = part.owner(slot).load(Ordering::Acquire);
@@ -65,9 +65,9 @@ impl Books {
                 }
                 self.enter_frozen(part, slot, found.generation);
             }
-            Use::Away => self.enter_guest(part, slot),
-            Use::Lent if part.guest(slot).load(Ordering::Acquire) == 0 => self.release(part, slot, found.generation),
-            Use::Lent => self.enter_guest(part, slot),
+            Use::Away => self.enter_migrated(part, slot),
+            Use::Lent if part.migrated(slot).load(Ordering::Acquire) == 0 => self.release(part, slot, found.generation),
+            Use::Lent => self.enter_migrated(part, slot),
         }
     }
 
@@ -129,7 +129,7 @@ impl Books {
         self.pick_any(part)
     }
 
-    /// As [`Books::pick`], the spare one too.
+    /// As [`ExtentTable::pick`], the spare one too.
     pub(super) fn pick_any(&mut self, part: &Part) -> Option<(u32, u32)> {
         while let Some(slot) = self.free.next() {
             self.free.remove(slot);
@@ -144,7 +144,7 @@ impl Books {
         None
     }
 
-    /// The first of `n` free slots side by side, with the greatest of their generations, as [`Books::pick`].
+    /// The first of `n` free slots side by side, with the greatest of their generations, as [`ExtentTable::pick`].
     pub(super) fn pick_run(&mut self, part: &Part, n: u32) -> Option<(u32, u32)> {
         if self.free.len() < n as usize + self.spare {
             return None;

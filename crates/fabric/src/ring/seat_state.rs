@@ -30,7 +30,7 @@ struct Waiting {
 
 /// See the module. Under a lock of its own.
 #[derive(Default)]
-pub struct Desk {
+pub struct SeatState {
     pub phase: Phase,
     pub epoch: u32,
     caller: u64,
@@ -61,7 +61,7 @@ struct Slot {
 
 /// What is found in a slot.
 pub enum Asked {
-    /// A request, to be read; [`Desk::served`] follows.
+    /// A request, to be read; [`SeatState::served`] follows.
     New(Ticket),
     /// Nothing that was not served already.
     Nothing,
@@ -79,7 +79,7 @@ pub struct Ticket {
     pub caller: CallerId,
 }
 
-impl Desk {
+impl SeatState {
     /// Somebody sits down: the words of its slots are in order before its epoch can be seen.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ const FEW: u32 = 10;
 
 /// Who accepts connections.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct Acceptor {
     /// For messages.
     name: &'static str,
     room: Arc<Room>,
@@ -44,7 +44,7 @@ pub(crate) struct Place {
     tenant: OnceLock<Arc<()>>,
 }
 
-impl Door {
+impl Acceptor {
     /// With so many places for tenants, and for those who have not said who they are.
     pub(crate) fn new(name: &'static str, places: u32, strangers: u32) -> Self {
         let room = Room {
@@ -164,24 +164,24 @@ mod tests {
     use cenote_fabric::message::Network;
     use cenote_fabric::message::tcp::Tcp;
 
-    const PATIENCE: Nanos = Nanos::from_secs(60);
+    const TIMEOUT: Nanos = Nanos::from_secs(60);
 
-    /// A door that is open, and where.
+    /// A acceptor that is open, and where.
     struct Open {
-        door: Arc<Door>,
+        acceptor: Arc<Acceptor>,
         address: String,
         stop: Arc<AtomicBool>,
         thread: Option<rt::JoinHandle<()>>,
     }
 
     impl Open {
-        fn new(door: Door, serve: impl Fn(&Arc<dyn Connection>, &Place) + Clone + Send + 'static) -> Self {
+        fn new(acceptor: Acceptor, serve: impl Fn(&Arc<dyn Connection>, &Place) + Clone + Send + 'static) -> Self {
             let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
-            let (door, stop) = (Arc::new(door), Arc::new(AtomicBool::new(false)));
-            let (address, theirs, over) = (listener.address(), Arc::clone(&door), Arc::clone(&stop));
+            let (acceptor, stop) = (Arc::new(acceptor), Arc::new(AtomicBool::new(false)));
+            let (address, theirs, over) = (listener.address(), Arc::clone(&acceptor), Arc::clone(&stop));
             let accepting = move || theirs.accept(&*listener, || over.load(Ordering::Acquire), serve);
             Self {
-                door,
+                acceptor,
                 address,
                 stop,
                 thread: Some(rt::spawn("door", accepting)),
@@ -189,7 +189,7 @@ mod tests {
         }
 
         fn come(&self) -> Arc<dyn Connection> {
-            Tcp.connect(&self.address, PATIENCE).expect("connected")
+            Tcp.connect(&self.address, TIMEOUT).expect("connected")
         }
 
         /// Comes, and says of which tenant it is; what is answered, nothing if the connection ends.
@@ -197,19 +197,19 @@ mod tests {
             let connection = self.come();
             let answer = connection
                 .send(tenant.as_bytes())
-                .and_then(|()| connection.receive(PATIENCE));
+                .and_then(|()| connection.receive(TIMEOUT));
             (connection, answer.ok())
         }
 
         fn count(&self) -> u32 {
-            self.door.room.count.load(Ordering::Acquire)
+            self.acceptor.room.count.load(Ordering::Acquire)
         }
 
         fn until(&self, count: u32) {
             let began = rt::now();
             while self.count() != count {
                 assert!(
-                    rt::now().since(began) < PATIENCE,
+                    rt::now().since(began) < TIMEOUT,
                     "there are {}, not {count}",
                     self.count()
                 );
@@ -228,34 +228,34 @@ mod tests {
     /// The thread of a connection that panicked kept its place: whoever closed the node or manager waited for ever, and in time nobody was let in.
     #[test]
     fn a_place_is_given_back_however_its_thread_ends() {
-        let open = Open::new(Door::new("test", 8, 2), |connection, _| {
-            connection.receive(PATIENCE).ok();
+        let open = Open::new(Acceptor::new("test", 8, 2), |connection, _| {
+            connection.receive(TIMEOUT).ok();
             panic!("planted");
         });
         for _ in 0..5 {
             let connection = open.come();
             connection.send(b"x").expect("sent");
-            assert!(connection.receive(PATIENCE).is_err(), "it is closed");
+            assert!(connection.receive(TIMEOUT).is_err(), "it is closed");
             open.until(0);
         }
-        open.door.wait_empty();
+        open.acceptor.wait_empty();
     }
 
     /// Serves one word as a tenant's name, and holds the place until the connection ends.
     fn serve(connection: &Arc<dyn Connection>, place: &Place) {
-        let Ok(tenant) = connection.receive(PATIENCE) else {
+        let Ok(tenant) = connection.receive(TIMEOUT) else {
             return;
         };
         let given = place.give_to(&String::from_utf8_lossy(&tenant), 2);
         if given.is_ok() && connection.send(b"welcome").is_ok() {
-            connection.receive(PATIENCE).ok();
+            connection.receive(TIMEOUT).ok();
         }
     }
 
     /// One tenant could take all connections, and strangers too.
     #[test]
     fn nobody_takes_all_places() {
-        let open = Open::new(Door::new("test", 40, 3), serve);
+        let open = Open::new(Acceptor::new("test", 40, 3), serve);
         let welcome = |tenant| open.come_as(tenant);
         let greedy: Vec<_> = (0..25)
             .map(|_| welcome("a"))
@@ -276,7 +276,7 @@ mod tests {
         open.until(19);
         let refused = open.come();
         assert!(
-            refused.receive(PATIENCE).is_err(),
+            refused.receive(TIMEOUT).is_err(),
             "too many who do not say who they are"
         );
         drop(strangers);

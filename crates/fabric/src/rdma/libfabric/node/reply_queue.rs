@@ -4,8 +4,8 @@ use super::Shared;
 use crate::rdma::call::status;
 use crate::rdma::call::{Answered, Answering, CallerId, Source};
 use crate::rdma::libfabric::calls::{FILL, FILLED, part};
+use crate::rdma::libfabric::fabric_endpoint::SLOT;
 use crate::rdma::libfabric::protocol::{PART, PartHead, Window, Writer};
-use crate::rdma::libfabric::rail::SLOT;
 use cenote_base::Result;
 use cenote_base::rt::Mutex;
 use std::collections::VecDeque;
@@ -125,7 +125,7 @@ impl Outgoing {
 }
 
 /// See the module.
-pub struct Desk {
+pub struct ReplyQueue {
     answers: Mutex<VecDeque<Outgoing>>,
     /// The node's thread will look here before it sleeps.
     attended: AtomicBool,
@@ -134,7 +134,7 @@ pub struct Desk {
     node: Weak<Shared>,
 }
 
-impl Desk {
+impl ReplyQueue {
     /// Of a node, which answers that are kept do not keep open.
     pub fn new(node: Weak<Shared>) -> Self {
         Self {
@@ -168,8 +168,8 @@ impl Desk {
     }
 }
 
-/// The way to the desk of an answer whose call has memory that can be written to.
-pub struct Through(pub Arc<Desk>, pub Window);
+/// The way to the reply queue of an answer whose call has memory that can be written to.
+pub struct Through(pub Arc<ReplyQueue>, pub Window);
 
 impl Answering for Through {
     fn answered(&self, caller: CallerId, call: u64, answer: Result<Answered>) {
@@ -177,13 +177,13 @@ impl Answering for Through {
     }
 }
 
-impl Answering for Desk {
+impl Answering for ReplyQueue {
     fn answered(&self, caller: CallerId, call: u64, answer: Result<Answered>) {
         self.put(caller, call, answer, None);
     }
 }
 
-impl Desk {
+impl ReplyQueue {
     fn put(&self, caller: CallerId, call: u64, answer: Result<Answered>, window: Option<Window>) {
         let (answer, source) = match answer {
             Ok(answered) => (Ok(answered.bytes), answered.source),
@@ -209,7 +209,7 @@ impl Desk {
         if !self.attended.load(Ordering::SeqCst)
             && let Some(node) = self.node.upgrade()
         {
-            node.rail.wake();
+            node.fabric_endpoint.wake();
         }
     }
 }

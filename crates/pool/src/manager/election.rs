@@ -1,17 +1,17 @@
 //! Whether this manager leads. It listens in any case; who comes while another leads is told so.
 //!
 //! ```text
-//!             lead: the book is read, its term rises, and is written         the tenure is over
+//!             lead: the grant table is read, its term rises, and is written         the leadership is over
 //!   waiting ──────────────────────────────────────────────────────▶ leading ───────────────────▶ waiting
-//!                                                                     Inner: everything of one tenure
+//!                                                                     Inner: everything of one leadership
 //! ```
 //!
-//! Nothing is taken from one tenure into the next but what the book says: an [`Inner`] whose tenure is over answers nobody and orders nothing, its
+//! Nothing is taken from one leadership into the next but what the grant table says: an [`Inner`] whose leadership is over answers nobody and orders nothing, its
 //! connections end, and its threads with them.
 
-use super::{CONNECTIONS_MAX, HELLO_PATIENCE, Inner, ManagerOptions, STOP_TURN};
-use crate::door::{Door, Place};
-use crate::store::{BookStore, Lead};
+use super::{CONNECTIONS_MAX, HELLO_TIMEOUT, Inner, ManagerOptions, STOP_TURN};
+use crate::acceptor::{Acceptor, Place};
+use crate::store::{GrantTableStore, Lead};
 use crate::wire::{self, Failure, Hello, Welcome};
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
@@ -22,35 +22,35 @@ use std::sync::Arc;
 /// Between two tries to lead.
 const TRY_EVERY: Nanos = Nanos::from_millis(300);
 
-pub(super) struct Office {
+pub(super) struct Election {
     options: ManagerOptions,
-    store: Arc<dyn BookStore>,
+    store: Arc<dyn GrantTableStore>,
     /// What others are told who leads.
     name: String,
-    reign: Mutex<Reign>,
+    leader: Mutex<Leader>,
     /// Set while it leads.
     leading: Event,
-    door: Door,
+    acceptor: Acceptor,
     stop: AtomicBool,
 }
 
 /// Who leads.
 #[derive(Clone)]
-enum Reign {
+enum Leader {
     Here(Arc<Inner>),
     /// Another, or nobody; what is said to those who ask.
     Elsewhere(String),
 }
 
-impl Office {
-    pub(super) fn new(options: ManagerOptions, store: Arc<dyn BookStore>, name: String) -> Self {
+impl Election {
+    pub(super) fn new(options: ManagerOptions, store: Arc<dyn GrantTableStore>, name: String) -> Self {
         Self {
             options,
             store,
             name,
-            reign: Mutex::new(Reign::Elsewhere("this manager does not lead yet".into())),
+            leader: Mutex::new(Leader::Elsewhere("this manager does not lead yet".into())),
             leading: Event::default(),
-            door: Door::new("manager", 0, CONNECTIONS_MAX),
+            acceptor: Acceptor::new("manager", 0, CONNECTIONS_MAX),
             stop: AtomicBool::new(false),
         }
     }
@@ -60,10 +60,10 @@ impl Office {
     /// Leads, if nobody else does.
     ///
     /// # Errors
-    /// Those of the store and the book: it does not lead.
+    /// Those of the store and the grant table: it does not lead.
     pub(super) fn try_to_lead(&self) -> Result<()> {
-        let tenure = match self.store.lead(&self.name)? {
-            Lead::Here(tenure) => tenure,
+        let leadership = match self.store.lead(&self.name)? {
+            Lead::Here(leadership) => leadership,
             Lead::Elsewhere(who) => {
                 self.set_elsewhere(match who {
                     Some(who) => format!("the manager at {} does not lead; the one at {who} does", self.name),
@@ -72,14 +72,14 @@ impl Office {
                 return Ok(());
             }
         };
-        match Inner::begin(&self.options, Arc::clone(&tenure)) {
+        match Inner::begin(&self.options, Arc::clone(&leadership)) {
             Ok(inner) => {
-                *self.reign.lock() = Reign::Here(Arc::new(inner));
+                *self.leader.lock() = Leader::Here(Arc::new(inner));
                 self.leading.set();
                 Ok(())
             }
             Err(error) => {
-                tenure.resign();
+                leadership.resign();
                 Err(error)
             }
         }
@@ -87,7 +87,7 @@ impl Office {
 
     fn set_elsewhere(&self, text: String) {
         self.leading.reset();
-        *self.reign.lock() = Reign::Elsewhere(text);
+        *self.leader.lock() = Leader::Elsewhere(text);
     }
 
     /// Leads whenever it can, and lapses leases while it does, until it is stopped.
@@ -133,19 +133,19 @@ impl Office {
         self.set_elsewhere(format!("the manager at {} leads no more", self.name));
     }
 
-    /// Everything of the tenure that there is.
+    /// Everything of the leadership that there is.
     ///
     /// # Errors
     /// [`Error::Lost`] if it does not lead.
     pub(super) fn leader(&self) -> Result<Arc<Inner>> {
-        match &*self.reign.lock() {
-            Reign::Here(inner) => Ok(Arc::clone(inner)),
-            Reign::Elsewhere(text) => Err(Error::Lost(text.clone())),
+        match &*self.leader.lock() {
+            Leader::Here(inner) => Ok(Arc::clone(inner)),
+            Leader::Elsewhere(text) => Err(Error::Lost(text.clone())),
         }
     }
 
-    pub(super) fn wait_leading(&self, patience: Nanos) -> bool {
-        self.leading.wait_timeout(patience)
+    pub(super) fn wait_leading(&self, timeout: Nanos) -> bool {
+        self.leading.wait_timeout(timeout)
     }
 
     // ---- the end ----
@@ -163,16 +163,16 @@ impl Office {
 
     /// Returns when no thread of a connection has anything of it.
     pub(super) fn wait_ended(&self) {
-        self.door.wait_empty();
+        self.acceptor.wait_empty();
     }
 
     // ---- connections ----
 
     pub(super) fn accept(self: &Arc<Self>, listener: &dyn Listener) {
-        let office = Arc::clone(self);
+        let election = Arc::clone(self);
         // Whoever speaks nonsense, or ends, is told so by the end of the connection.
-        let serve = move |connection: &Arc<dyn Connection>, _: &Place| _ = office.serve(connection);
-        self.door.accept(listener, || self.is_stopping(), serve);
+        let serve = move |connection: &Arc<dyn Connection>, _: &Place| _ = election.serve(connection);
+        self.acceptor.accept(listener, || self.is_stopping(), serve);
     }
 
     fn serve(&self, connection: &Arc<dyn Connection>) -> Result<()> {
@@ -188,7 +188,7 @@ impl Office {
 
     /// What a peer says first.
     fn hear(&self, connection: &dyn Connection) -> Result<Hello> {
-        let until = rt::now() + HELLO_PATIENCE;
+        let until = rt::now() + HELLO_TIMEOUT;
         loop {
             match wire::receive(connection, STOP_TURN) {
                 Err(Error::Timeout(_)) if rt::now() < until && !self.is_stopping() => {}

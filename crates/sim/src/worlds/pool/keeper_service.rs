@@ -12,10 +12,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::members::Mark;
-use super::stage::{Stage, desk_name};
+use super::stage::{Stage, keeper_name};
 
 /// How long a keeper that does not answer is asked again.
-const PATIENCE: Nanos = Nanos::from_secs(20);
+const TIMEOUT: Nanos = Nanos::from_secs(20);
 const RETRY: Nanos = Nanos::from_millis(2);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,12 +31,12 @@ enum Request {
 }
 
 /// What serves a part's desk.
-pub(super) struct Desk {
+pub(super) struct KeeperService {
     pub stage: Arc<Stage>,
     pub keeper: Arc<LocalKeeper>,
 }
 
-impl Serve for Desk {
+impl Serve for KeeperService {
     fn serve(&self, _: CallerId, request: &[u8], answer: Answer) {
         let read = serde_json::from_slice(request).map_err(|error| Error::corrupt(error.to_string()));
         match read.and_then(|(mark, request)| self.answer(mark, request)) {
@@ -46,7 +46,7 @@ impl Serve for Desk {
     }
 }
 
-impl Desk {
+impl KeeperService {
     fn answer(&self, mark: Mark, request: Request) -> Result<Vec<u8>> {
         let keeper = &*self.keeper;
         match request {
@@ -77,7 +77,7 @@ fn json(value: &impl Serialize) -> Result<Vec<u8>> {
 }
 
 /// The keeper of a part, as a user has it.
-pub(super) struct DeskKeeper {
+pub(super) struct RemoteKeeper {
     pub stage: Arc<Stage>,
     pub callers: Arc<dyn Callers>,
     pub pod: usize,
@@ -86,13 +86,13 @@ pub(super) struct DeskKeeper {
     pub caller: Mutex<Option<Arc<dyn Caller>>>,
 }
 
-impl DeskKeeper {
+impl RemoteKeeper {
     fn caller(&self) -> Result<Arc<dyn Caller>> {
         let known = self.caller.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(known) = known {
             return Ok(known);
         }
-        let caller = self.callers.caller(&desk_name(self.pod))?;
+        let caller = self.callers.caller(&keeper_name(self.pod))?;
         self.set_caller(Some(Arc::clone(&caller)));
         Ok(caller)
     }
@@ -109,7 +109,7 @@ impl DeskKeeper {
     }
 
     fn ask_counting<T: DeserializeOwned>(&self, request: &Request, tries: &mut u32) -> Result<T> {
-        let (bytes, until) = (json(&(self.mark, request))?, rt::now() + PATIENCE);
+        let (bytes, until) = (json(&(self.mark, request))?, rt::now() + TIMEOUT);
         loop {
             let mut answer = Vec::new();
             let asked = self.caller().and_then(|caller| {
@@ -131,7 +131,7 @@ impl DeskKeeper {
     }
 }
 
-impl Keeper for DeskKeeper {
+impl Keeper for RemoteKeeper {
     fn begin(&self) -> Result<SessionId> {
         self.ask(Request::Begin)
     }

@@ -1,7 +1,7 @@
-//! A rail: one endpoint of libfabric with its queue of completions, its address table and its buffers. Few of them serve
+//! An endpoint: one endpoint of libfabric with its queue of completions, its address table and its buffers. Few of them serve
 //! all threads of a process (a shared queue pair).
 //!
-//! Ownership is the whole point. A provider is only ever given memory of the rail's own *slots*, which is unmapped
+//! Ownership is the whole point. A provider is only ever given memory of the endpoint's own *slots*, which is unmapped
 //! after the endpoint is closed; whoever wants bytes moved copies them into a slot, and out of it. A [`Slot`] is a
 //! token that cannot be copied: it goes to the provider when something is started with it and comes back with the
 //! completion. So no buffer of a user is ever under a network card: a work that is given up after its time gives
@@ -10,7 +10,7 @@
 //! 16 KiB are copied in under a microsecond; registering a user's buffer instead costs several.
 
 use super::address::{LONGEST, NodeAddress, Provider};
-use super::shim::{self, Done, Options, RawMemory, RawRail, Start, Target};
+use super::shim::{self, Done, Options, RawEndpoint, RawMemory, Start, Target};
 use crate::map::Mapping;
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
@@ -23,15 +23,15 @@ use std::ffi::CString;
 /// first, as `shim.c` has told it.
 pub const SLOT: usize = 20480;
 
-/// Slots of a rail.
+/// Slots of an endpoint.
 pub const SLOTS: usize = 192;
 
-/// A buffer of a rail that is not under way.
+/// A buffer of an endpoint that is not under way.
 #[derive(Debug)]
 pub struct Slot(usize);
 
 impl Slot {
-    /// Below [`SLOTS`]; no other slot of its rail has it.
+    /// Below [`SLOTS`]; no other slot of its endpoint has it.
     pub fn index(&self) -> usize {
         self.0
     }
@@ -62,8 +62,8 @@ pub enum Started {
 }
 
 /// See the module.
-pub struct Rail {
-    raw: *mut RawRail,
+pub struct FabricEndpoint {
+    raw: *mut RawEndpoint,
     /// The slots' registration, where the provider wants one.
     local: Option<Registration>,
     slots: Mapping,
@@ -79,17 +79,17 @@ pub struct Rail {
 
 // SAFETY: the shim's functions may be called by any thread (FI_THREAD_SAFE), except closing, which is in `drop`; slots are
 // reached through tokens.
-unsafe impl Send for Rail {}
+unsafe impl Send for FabricEndpoint {}
 // SAFETY: as above.
-unsafe impl Sync for Rail {}
+unsafe impl Sync for FabricEndpoint {}
 
-/// A registration of memory; ends when dropped, which is before its rail and its memory.
+/// A registration of memory; ends when dropped, which is before its endpoint and its memory.
 #[derive(Debug)]
 pub struct Registration(*mut RawMemory);
 
 // SAFETY: a handle that any thread may close.
 unsafe impl Send for Registration {}
-// SAFETY: it has no methods; `Rail` hands the pointer to functions that any thread may call.
+// SAFETY: it has no methods; `FabricEndpoint` hands the pointer to functions that any thread may call.
 unsafe impl Sync for Registration {}
 
 /// What may be done with memory that is registered.
@@ -102,7 +102,7 @@ pub enum Access {
 }
 
 impl Registration {
-    /// Says whether it has ended. If not, peers may reach the memory as long as the rail is open.
+    /// Says whether it has ended. If not, peers may reach the memory as long as the endpoint is open.
     pub fn close(self) -> bool {
         let this = ManuallyDrop::new(self);
         // SAFETY: as in `drop`, which does not come.
@@ -117,8 +117,8 @@ impl Drop for Registration {
     }
 }
 
-impl Rail {
-    /// A rail of `provider`, at an own IP address or name and a port; `None`: any.
+impl FabricEndpoint {
+    /// An endpoint of `provider`, at an own IP address or name and a port; `None`: any.
     ///
     /// # Errors
     /// [`Error::Invalid`] if RDMA is not there, [`Error::Io`] with libfabric's words.
@@ -136,18 +136,18 @@ impl Rail {
             pad: 0,
         };
         let mut raw = ptr::null_mut();
-        // SAFETY: texts that outlive the call; the rail is ours from here on.
+        // SAFETY: texts that outlive the call; the endpoint is ours from here on.
         shim::check(&doing, unsafe { shim::cf_open(&options, &mut raw) })?;
         Self::around(raw, provider.clone())
     }
 
-    fn around(raw: *mut RawRail, provider: Provider) -> Result<Self> {
+    fn around(raw: *mut RawEndpoint, provider: Provider) -> Result<Self> {
         let slots = Mapping::anonymous(SLOT * SLOTS).map_err(|e| Error::io("mapping buffers for RDMA", e));
         let slots = slots.inspect_err(|_| {
             // SAFETY: opened above, used by nobody.
             unsafe { shim::cf_close(raw) }
         })?;
-        let mut rail = Self {
+        let mut fabric_endpoint = Self {
             raw,
             local: None,
             slots,
@@ -155,20 +155,20 @@ impl Rail {
             open: None,
             tags: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
             provider,
-            // SAFETY: an open rail.
+            // SAFETY: an open endpoint.
             few: unsafe { shim::cf_inject_room(raw) }.min(MOST_INJECTED),
         };
-        // SAFETY: an open rail.
+        // SAFETY: an open endpoint.
         if unsafe { shim::cf_wants_local_registration(raw) } == 1 {
-            let (base, len) = (rail.slots.base().as_ptr(), SLOT * SLOTS);
-            // SAFETY: the mapping lives as long as the rail, which closes the registration first.
-            rail.local = Some(unsafe { rail.register(base, len, Access::All, rt::random()) }?.0);
+            let (base, len) = (fabric_endpoint.slots.base().as_ptr(), SLOT * SLOTS);
+            // SAFETY: the mapping lives as long as the endpoint, which closes the registration first.
+            fabric_endpoint.local = Some(unsafe { fabric_endpoint.register(base, len, Access::All, rt::random()) }?.0);
         }
-        if rail.provider == Provider::shm() {
-            rail.open = Some(rail.address()?);
-            OPEN.lock().extend(rail.open.clone());
+        if fabric_endpoint.provider == Provider::shm() {
+            fabric_endpoint.open = Some(fabric_endpoint.address()?);
+            OPEN.lock().extend(fabric_endpoint.open.clone());
         }
-        Ok(rail)
+        Ok(fabric_endpoint)
     }
 
     /// Its provider.
@@ -216,7 +216,7 @@ impl Rail {
     /// Registers memory for peers; what they have to say to reach it.
     ///
     /// # Safety
-    /// The memory stays mapped until the registration has ended, which is before the rail does; nobody in this process holds references to it while a peer may
+    /// The memory stays mapped until the registration has ended, which is before the endpoint does; nobody in this process holds references to it while a peer may
     /// write to it: as long as it is registered, or, of [`Access::Written`], from when a peer was told of it until that has said that it writes no more.
     /// A peer that does not keep to its word is none to be believed with that.
     pub unsafe fn register(
@@ -290,7 +290,7 @@ impl Rail {
         assert!(len <= SLOT, "{len} bytes of a slot");
         let (op, more) = (what as i32, i32::from(more));
         self.hand_over(slot, tag, "starting a transfer", |at, context| {
-            // SAFETY: the slot is the provider's until its completion; it is unmapped after the rail is closed.
+            // SAFETY: the slot is the provider's until its completion; it is unmapped after the endpoint is closed.
             unsafe { shim::cf_start(self.raw, op, at.cast(), len, self.local(), target, context, more) }
         })
     }
@@ -314,9 +314,9 @@ impl Rail {
         }
     }
 
-    /// Whether peers may write to what is registered here, and this rail to theirs.
+    /// Whether peers may write to what is registered here, and this endpoint to theirs.
     pub fn writes(&self) -> bool {
-        // SAFETY: an open rail.
+        // SAFETY: an open endpoint.
         unsafe { shim::cf_writes(self.raw) == 1 }
     }
 
@@ -326,7 +326,7 @@ impl Rail {
     /// `FI_ORDER_SAW` alone does not say that: it is about the order, and not about success. Over shared memory the peer fetches the bytes from the writer's
     /// process itself, and goes on to the message if they cannot be fetched any more. A card's reliable connection ends with the write that fails.
     pub fn ordered_write(&self) -> Start {
-        // SAFETY: an open rail.
+        // SAFETY: an open endpoint.
         let is_ordered = unsafe { shim::cf_orders_sends_after_writes(self.raw) } == 1;
         match is_ordered && FAILS_TOGETHER.contains(&self.provider.name()) {
             true => Start::Put,
@@ -334,7 +334,7 @@ impl Rail {
         }
     }
 
-    /// Whether [`Rail::send`] sends so many bytes without a completion, if no more follow.
+    /// Whether [`FabricEndpoint::send`] sends so many bytes without a completion, if no more follow.
     pub fn is_few(&self, len: usize) -> bool {
         len <= self.few
     }
@@ -376,12 +376,12 @@ impl Rail {
         })
     }
 
-    /// Sleeps until something may be complete, [`Rail::wake`], or the time has passed.
+    /// Sleeps until something may be complete, [`FabricEndpoint::wake`], or the time has passed.
     pub fn sleep(&self, at_most: Nanos) {
-        // SAFETY: an open rail.
+        // SAFETY: an open endpoint.
         if unsafe { shim::cf_has_fd(self.raw) } == 1 {
             let milliseconds = (at_most.0 / 1_000_000).clamp(1, 1000) as i32;
-            // SAFETY: an open rail.
+            // SAFETY: an open endpoint.
             unsafe { shim::cf_wait(self.raw, milliseconds) };
         } else {
             rt::sleep(at_most.min(NAP));
@@ -391,7 +391,7 @@ impl Rail {
     /// Between two looks for completions, when there were none for `idle`: spins until `spin`, then sleeps for at most
     /// `longest`; for zero, somebody else goes on.
     pub fn pause(&self, idle: Nanos, spin: Nanos, longest: Nanos) {
-        // SAFETY: an open rail.
+        // SAFETY: an open endpoint.
         let wakes = unsafe { shim::cf_has_fd(self.raw) } == 1;
         if idle < spin && wakes {
             rt::relax();
@@ -404,7 +404,7 @@ impl Rail {
 
     /// Ends a sleep.
     pub fn wake(&self) {
-        // SAFETY: an open rail.
+        // SAFETY: an open endpoint.
         unsafe { shim::cf_wake(self.raw) };
     }
 }
@@ -425,7 +425,7 @@ const RESTLESS: Nanos = Nanos::from_micros(100);
 /// A sleep where nothing can be waited for.
 const NAP: Nanos = Nanos::from_micros(50);
 
-impl Drop for Rail {
+impl Drop for FabricEndpoint {
     fn drop(&mut self) {
         self.local = None;
         if let Some(name) = &self.open {
@@ -436,9 +436,9 @@ impl Drop for Rail {
     }
 }
 
-impl core::fmt::Debug for Rail {
+impl core::fmt::Debug for FabricEndpoint {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "rail of {}", self.provider)
+        write!(f, "libfabric endpoint of {}", self.provider)
     }
 }
 
@@ -454,8 +454,9 @@ mod tests {
             return;
         }
         for provider in [Provider::tcp(), Provider::shm()] {
-            let rail = Rail::open(&provider, own_name(&provider).as_deref(), None).expect("opened");
-            assert_eq!(rail.ordered_write(), Start::Write, "{provider}");
+            let fabric_endpoint =
+                FabricEndpoint::open(&provider, own_name(&provider).as_deref(), None).expect("opened");
+            assert_eq!(fabric_endpoint.ordered_write(), Start::Write, "{provider}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The store of several managers, watched: two of them never lead at a time.
 //!
-//! What a tenure is asked is asked of the pool's own store. A tenure's number is the revision of etcd in which its manager claimed the lead. What it answers
+//! What a leadership is asked is asked of the pool's own store. A leadership's number is the revision of etcd in which its manager claimed the lead. What it answers
 //! is held against the claims that etcd had seen when it was asked: one that says that it leads after another's claim would answer and order beside it.
 
 use std::sync::Arc;
@@ -10,34 +10,34 @@ use cenote_base::Result;
 use cenote_base::rt::Nanos;
 use cenote_fabric::http::Answer;
 use cenote_pool::store::etcd::{EtcdOptions, EtcdStore, Transport};
-use cenote_pool::store::{BookStore, Lead, Tenure};
+use cenote_pool::store::{GrantTableStore, Lead, Leadership};
 use serde_json::Value;
 
 use super::stage::Stage;
 
-/// The book as the last tenure that wrote has left it.
+/// The grant table as the last leadership that wrote has left it.
 #[derive(Debug, Default)]
-pub(super) struct Tenures {
+pub(super) struct Leaderships {
     /// Who was the last to lead: its address.
     pub leader: String,
     /// The last that has begun to write.
     writer: i64,
     /// What it has written; `None` while that is not known.
-    book: Option<Vec<u8>>,
+    grant_table: Option<Vec<u8>>,
 }
 
-impl Tenures {
+impl Leaderships {
     /// A write that fails may be done all the same, or come late.
-    fn writes(&mut self, tenure: i64) {
-        if tenure >= self.writer {
-            (self.writer, self.book) = (tenure, None);
+    fn writes(&mut self, leadership: i64) {
+        if leadership >= self.writer {
+            (self.writer, self.grant_table) = (leadership, None);
         }
     }
 
     /// Who was held up after its write may have been followed by another that wrote, too.
-    fn has_written(&mut self, tenure: i64, book: &[u8]) {
-        if tenure == self.writer {
-            self.book = Some(book.to_vec());
+    fn has_written(&mut self, leadership: i64, grant_table: &[u8]) {
+        if leadership == self.writer {
+            self.grant_table = Some(grant_table.to_vec());
         }
     }
 }
@@ -51,11 +51,11 @@ pub(super) struct Watched {
 }
 
 /// The way to etcd; notes the revision of a claim that succeeded.
-struct Way(Arc<dyn Transport>, Arc<AtomicI64>);
+struct CountingTransport(Arc<dyn Transport>, Arc<AtomicI64>);
 
-impl Transport for Way {
-    fn post(&self, host: &str, path: &str, headers: &[(&str, &str)], body: &[u8], patience: Nanos) -> Result<Answer> {
-        let answer = self.0.post(host, path, headers, body, patience)?;
+impl Transport for CountingTransport {
+    fn post(&self, host: &str, path: &str, headers: &[(&str, &str)], body: &[u8], timeout: Nanos) -> Result<Answer> {
+        let answer = self.0.post(host, path, headers, body, timeout)?;
         let [question, said] =
             [body, &answer.body].map(|json| serde_json::from_slice::<Value>(json).unwrap_or_default());
         let claims = !question["success"][0]["request_put"]["lease"].is_null() && said["succeeded"] == true;
@@ -74,37 +74,41 @@ impl Watched {
             ..EtcdOptions::default()
         };
         let claimed = Arc::new(AtomicI64::new(0));
-        let way = Way(stage.etcd.transport(), Arc::clone(&claimed));
+        let transport = CountingTransport(stage.etcd.transport(), Arc::clone(&claimed));
         Ok(Arc::new(Self {
             stage: Arc::clone(stage),
-            store: EtcdStore::over(&options, Arc::new(way))?,
+            store: EtcdStore::over(&options, Arc::new(transport))?,
             claimed,
         }))
     }
 }
 
-impl BookStore for Watched {
+impl GrantTableStore for Watched {
     fn lead(&self, name: &str) -> Result<Lead> {
-        let tenure = match self.store.lead(name)? {
-            Lead::Here(tenure) => tenure,
+        let leadership = match self.store.lead(name)? {
+            Lead::Here(leadership) => leadership,
             elsewhere => return Ok(elsewhere),
         };
         let stage = Arc::clone(&self.stage);
         let number = self.claimed.load(SeqCst);
-        stage.tenures().leader = name.into();
-        stage.shared.count("tenures");
-        stage.shared.step(format!("tenure {number} begins, of {name}"));
-        Ok(Lead::Here(Arc::new(WatchedTenure { stage, number, tenure })))
+        stage.leaderships().leader = name.into();
+        stage.shared.count("leaderships");
+        stage.shared.step(format!("leadership {number} begins, of {name}"));
+        Ok(Lead::Here(Arc::new(WatchedLeadership {
+            stage,
+            number,
+            leadership,
+        })))
     }
 }
 
-struct WatchedTenure {
+struct WatchedLeadership {
     stage: Arc<Stage>,
     number: i64,
-    tenure: Arc<dyn Tenure>,
+    leadership: Arc<dyn Leadership>,
 }
 
-impl WatchedTenure {
+impl WatchedLeadership {
     /// The last claim that etcd has seen.
     fn claimed(&self) -> i64 {
         self.stage.etcd.last_claim()
@@ -117,34 +121,38 @@ impl WatchedTenure {
         }
     }
 
-    /// A success that another tenure had made impossible before it was asked for.
+    /// A success that another leadership had made impossible before it was asked for.
     fn judge(&self, what: &str, claimed: i64) {
         if claimed > self.number {
             self.fail(format!(
-                "tenure {} {what}, after the lead was claimed in revision {claimed}",
+                "leadership {} {what}, after the lead was claimed in revision {claimed}",
                 self.number
             ));
         }
     }
 
-    /// The book that was read is the one that was written last, unless another has written while the answer was on its way.
+    /// The grant table that was read is the one that was written last, unless another has written while the answer was on its way.
     fn compare(&self, read: Option<&[u8]>) {
-        let (number, tenures) = (self.number, self.stage.tenures());
-        let writer = tenures.writer;
-        let differs = tenures.book.as_deref().is_some_and(|book| Some(book) != read) && writer <= number;
-        drop(tenures);
+        let (number, leaderships) = (self.number, self.stage.leaderships());
+        let writer = leaderships.writer;
+        let differs = leaderships
+            .grant_table
+            .as_deref()
+            .is_some_and(|grant_table| Some(grant_table) != read)
+            && writer <= number;
+        drop(leaderships);
         if differs {
             self.fail(format!(
-                "tenure {number} reads another book than tenure {writer} has written"
+                "leadership {number} reads another grant table than leadership {writer} has written"
             ));
         }
     }
 }
 
-impl Tenure for WatchedTenure {
+impl Leadership for WatchedLeadership {
     fn leads(&self) -> bool {
         let claimed = self.claimed();
-        let leads = self.tenure.leads();
+        let leads = self.leadership.leads();
         if leads {
             self.judge("says that it leads", claimed);
         }
@@ -153,29 +161,29 @@ impl Tenure for WatchedTenure {
 
     fn confirm(&self) -> Result<()> {
         let claimed = self.claimed();
-        self.tenure.confirm()?;
+        self.leadership.confirm()?;
         self.judge("is confirmed", claimed);
         Ok(())
     }
 
     fn read(&self) -> Result<Option<Vec<u8>>> {
         let claimed = self.claimed();
-        let book = self.tenure.read()?;
-        self.judge("reads the book", claimed);
-        self.compare(book.as_deref());
-        Ok(book)
+        let grant_table = self.leadership.read()?;
+        self.judge("reads the grant table", claimed);
+        self.compare(grant_table.as_deref());
+        Ok(grant_table)
     }
 
-    fn write(&self, book: &[u8]) -> Result<()> {
+    fn write(&self, grant_table: &[u8]) -> Result<()> {
         let claimed = self.claimed();
-        self.stage.tenures().writes(self.number);
-        self.tenure.write(book)?;
-        self.judge("has written the book", claimed);
-        self.stage.tenures().has_written(self.number, book);
+        self.stage.leaderships().writes(self.number);
+        self.leadership.write(grant_table)?;
+        self.judge("has written the grant table", claimed);
+        self.stage.leaderships().has_written(self.number, grant_table);
         Ok(())
     }
 
     fn resign(&self) {
-        self.tenure.resign();
+        self.leadership.resign();
     }
 }

@@ -1,4 +1,4 @@
-//! Mirrors of grants, in the book: a second piece of memory on another memory node, which gets what the holder writes back.
+//! Mirrors of grants, in the grant table: a second piece of memory on another memory node, which gets what the holder writes back.
 //!
 //! ```text
 //!          open, seek                holder: whole
@@ -13,18 +13,18 @@
 //!
 //! Invariants:
 //! - a mirror lies on another memory node than what it mirrors, and a grant has one that is not being freed at most;
-//! - it is `Whole` only while it has all that its grant's holder has flushed: the holder says that it is when it is, and ends to copy only after the book says that it is not;
+//! - it is `Whole` only while it has all that its grant's holder has flushed: the holder says that it is when it is, and ends to copy only after the grant table says that it is not;
 //! - only a whole one is promoted, with a new epoch and by way of `Fencing`: whoever maps it, as the former holder does, is ended before anybody gets it;
 //! - what was promoted from is never the grant again: its number is gone with it.
 
-use super::{Book, Grant, GrantId, NodeId, Opening, Phase};
+use super::{Grant, GrantId, GrantTable, NodeId, Opening, Phase};
 use crate::wire::{MirrorView, OpenRequest};
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use std::path::Path;
 
-impl Book {
+impl GrantTable {
     // ---- looking ----
 
     /// The mirror of a grant, if it has one that is not being freed.
@@ -94,7 +94,7 @@ impl Book {
     /// The holder makes the memory anew: what the mirror has is to be believed no more.
     ///
     /// # Errors
-    /// As [`Book::mirror_is_whole`].
+    /// As [`GrantTable::mirror_is_whole`].
     pub fn mirror_is_void(&mut self, tenant: &str, id: GrantId, epoch: u64, mirror: GrantId) -> Result<()> {
         self.set_mirror(tenant, id, epoch, mirror, Phase::Filling)
     }
@@ -238,27 +238,27 @@ impl Book {
         &mut self,
         bytes: u64,
         node: NodeId,
-        wish: &OpenRequest,
+        requested: &OpenRequest,
         priority: u8,
     ) -> Result<bool> {
-        if self.place_mirror(node, bytes, wish.machine).is_some() {
+        if self.place_mirror(node, bytes, requested.machine).is_some() {
             return Ok(true);
         }
-        let beside = self.nodes_beside(node, wish.machine);
+        let beside = self.nodes_beside(node, requested.machine);
         match beside.iter().find_map(|node| self.victims(*node, bytes, priority)) {
             Some(victims) => {
                 victims.into_iter().for_each(|id| self.set_freeing(id));
                 Ok(false)
             }
-            None => Err(self.no_place(bytes, node, wish.machine)),
+            None => Err(self.no_place(bytes, node, requested.machine)),
         }
     }
 
     /// Gives a grant that nobody has heard of yet its mirror.
-    pub(super) fn mirror_new(&mut self, opening: Opening, wish: &OpenRequest, now: Nanos) -> Opening {
+    pub(super) fn mirror_new(&mut self, opening: Opening, requested: &OpenRequest, now: Nanos) -> Opening {
         if let Opening::Admit(id, _) = opening
             && let Ok((node, bytes)) = self.grant(id).map(|grant| (grant.node, grant.bytes))
-            && let Some(place) = self.place_mirror(node, bytes, wish.machine)
+            && let Some(place) = self.place_mirror(node, bytes, requested.machine)
         {
             self.add_mirror(id, place, now);
         }

@@ -1,12 +1,12 @@
 use super::*;
 use crate::key::Key;
 use crate::settings::DEFAULT_TENANT;
-use crate::wire::SpaceWish;
+use crate::wire::SpaceRequest;
 use proptest::prelude::*;
 
 const LEASE: Nanos = Nanos::from_secs(10);
 
-fn wish(label: &str, extents: u64) -> OpenRequest {
+fn requested(label: &str, extents: u64) -> OpenRequest {
     OpenRequest {
         label: label.into(),
         description: String::new(),
@@ -38,11 +38,11 @@ fn tenants() -> Tenants {
     Tenants::parse(text).expect("a good file")
 }
 
-fn book() -> Book {
-    let mut book = Book::new(7, tenants());
-    book.join(&hello(1, "left", 8)).expect("joined");
-    book.join(&hello(2, "right", 4)).expect("joined");
-    book
+fn grant_table() -> GrantTable {
+    let mut grant_table = GrantTable::new(7, tenants());
+    grant_table.join(&hello(1, "left", 8)).expect("joined");
+    grant_table.join(&hello(2, "right", 4)).expect("joined");
+    grant_table
 }
 
 fn admit(opening: Result<Opening>) -> (GrantId, u64) {
@@ -52,171 +52,179 @@ fn admit(opening: Result<Opening>) -> (GrantId, u64) {
     }
 }
 
-fn open(book: &mut Book, tenant: &str, label: &str, extents: u64, now: u64) -> Result<Opening> {
-    book.open(tenant, &wish(label, extents), Nanos(now), LEASE)
+fn open(grant_table: &mut GrantTable, tenant: &str, label: &str, extents: u64, now: u64) -> Result<Opening> {
+    grant_table.open(tenant, &requested(label, extents), Nanos(now), LEASE)
 }
 
 #[test]
 fn the_same_label_is_the_same_memory_with_another_epoch() {
-    let mut book = book();
-    let (id, first) = admit(open(&mut book, "a", "db", 2, 0));
+    let mut grant_table = grant_table();
+    let (id, first) = admit(open(&mut grant_table, "a", "db", 2, 0));
     assert_eq!(
-        open(&mut book, "a", "db", 2, 1).expect("asked"),
+        open(&mut grant_table, "a", "db", 2, 1).expect("asked"),
         Opening::Ask(id, first)
     );
-    book.release("a", id, first, false, Nanos(2)).expect("released");
-    assert_eq!(open(&mut book, "a", "db", 2, 3).expect("asked"), Opening::Wait);
-    let epoch = book.grant(id).expect("there").epoch;
-    book.confirmed(id, epoch, Nanos(4));
-    let (again, second) = admit(open(&mut book, "a", "db", 2, 5));
+    grant_table.release("a", id, first, false, Nanos(2)).expect("released");
+    assert_eq!(open(&mut grant_table, "a", "db", 2, 3).expect("asked"), Opening::Wait);
+    let epoch = grant_table.grant(id).expect("there").epoch;
+    grant_table.confirmed(id, epoch, Nanos(4));
+    let (again, second) = admit(open(&mut grant_table, "a", "db", 2, 5));
     assert!(again == id && second > first, "{second}");
-    let stale = book.renew("a", id, first, Nanos(6), LEASE);
+    let stale = grant_table.renew("a", id, first, Nanos(6), LEASE);
     assert!(matches!(stale, Err(Error::Revoked(_))), "{stale:?}");
     assert!(matches!(
-        book.renew("b", id, second, Nanos(6), LEASE),
+        grant_table.renew("b", id, second, Nanos(6), LEASE),
         Err(Error::Revoked(_))
     ));
-    book.renew("a", id, second, Nanos(6), LEASE).expect("the holder");
+    grant_table.renew("a", id, second, Nanos(6), LEASE).expect("the holder");
 }
 
 /// A holder that was slow to begin mapped its memory when its node had just been asked who maps it, said that it was there, and lost it to the next who asked.
 #[test]
 fn who_has_renewed_meanwhile_is_not_taken_over() {
-    let mut book = book();
-    let (id, epoch) = admit(open(&mut book, "a", "db", 2, 0));
-    let seen = book.grant(id).expect("there").renewals;
-    book.renew("a", id, epoch, Nanos(1), LEASE).expect("the holder");
-    let taken = book.take_over(id, epoch, seen, Nanos(2), LEASE);
+    let mut grant_table = grant_table();
+    let (id, epoch) = admit(open(&mut grant_table, "a", "db", 2, 0));
+    let seen = grant_table.grant(id).expect("there").renewals;
+    grant_table.renew("a", id, epoch, Nanos(1), LEASE).expect("the holder");
+    let taken = grant_table.take_over(id, epoch, seen, Nanos(2), LEASE);
     assert!(matches!(taken, Err(Error::Busy(_))), "{taken:?}");
-    let seen = book.grant(id).expect("there").renewals;
+    let seen = grant_table.grant(id).expect("there").renewals;
     // The manager was held up: all leases are longer for it, which nobody has said.
-    book.nobody_was_heard(Nanos(1));
-    let (again, next) = admit(book.take_over(id, epoch, seen, Nanos(3), LEASE));
+    grant_table.nobody_was_heard(Nanos(1));
+    let (again, next) = admit(grant_table.take_over(id, epoch, seen, Nanos(3), LEASE));
     assert!(again == id && next > epoch, "{next}");
-    book.free(id).expect("freed");
-    book.confirmed(id, book.grant(id).expect("there").epoch, Nanos(4));
-    let gone = book.take_over(id, next, seen, Nanos(5), LEASE);
+    grant_table.free(id).expect("freed");
+    grant_table.confirmed(id, grant_table.grant(id).expect("there").epoch, Nanos(4));
+    let gone = grant_table.take_over(id, next, seen, Nanos(5), LEASE);
     assert!(matches!(gone, Err(Error::Busy(_))), "it is asked for anew: {gone:?}");
 }
 
 /// Memory counts until its node has confirmed that nobody has it.
 #[test]
 fn what_is_being_freed_is_in_quarantine() {
-    let mut book = book();
-    let (id, epoch) = admit(open(&mut book, "b", "all", 8, 0));
-    book.release("b", id, epoch, true, Nanos(1)).expect("released");
-    assert!(matches!(open(&mut book, "b", "next", 8, 2), Ok(Opening::Wait)));
-    assert_eq!(book.work_of(NodeId(1)), [id]);
-    book.confirmed(id, epoch, Nanos(3));
-    assert!(book.grant(id).is_ok(), "a confirmation of an older epoch says nothing");
-    let epoch = book.grant(id).expect("there").epoch;
-    book.confirmed(id, epoch, Nanos(3));
-    let (next, _) = admit(open(&mut book, "b", "next", 8, 4));
+    let mut grant_table = grant_table();
+    let (id, epoch) = admit(open(&mut grant_table, "b", "all", 8, 0));
+    grant_table.release("b", id, epoch, true, Nanos(1)).expect("released");
+    assert!(matches!(open(&mut grant_table, "b", "next", 8, 2), Ok(Opening::Wait)));
+    assert_eq!(grant_table.work_of(NodeId(1)), [id]);
+    grant_table.confirmed(id, epoch, Nanos(3));
+    assert!(
+        grant_table.grant(id).is_ok(),
+        "a confirmation of an older epoch says nothing"
+    );
+    let epoch = grant_table.grant(id).expect("there").epoch;
+    grant_table.confirmed(id, epoch, Nanos(3));
+    let (next, _) = admit(open(&mut grant_table, "b", "next", 8, 4));
     assert_ne!(next, id);
 }
 
 #[test]
 fn a_lapsed_lease_is_fenced_and_what_is_kept_too_long_goes() {
-    let mut book = book();
+    let mut grant_table = grant_table();
     let kept = OpenRequest {
         keep: Some(1),
-        ..wish("db", 1)
+        ..requested("db", 1)
     };
-    let (id, _) = admit(book.open("a", &kept, Nanos(0), LEASE));
-    assert!(!book.is_due(LEASE));
-    book.tick(Nanos(LEASE.raw() + 1));
-    assert_eq!(book.grant(id).expect("there").phase, Phase::Fencing);
+    let (id, _) = admit(grant_table.open("a", &kept, Nanos(0), LEASE));
+    assert!(!grant_table.is_due(LEASE));
+    grant_table.tick(Nanos(LEASE.raw() + 1));
+    assert_eq!(grant_table.grant(id).expect("there").phase, Phase::Fencing);
     let now = Nanos::from_secs(20);
-    book.confirmed(id, book.grant(id).expect("there").epoch, now);
-    assert_eq!(book.grant(id).expect("there").phase, Phase::Idle);
-    assert!(!book.is_due(Nanos::from_secs(21)));
-    book.tick(Nanos::from_secs(22));
-    assert_eq!(book.grant(id).expect("there").phase, Phase::Freeing);
+    grant_table.confirmed(id, grant_table.grant(id).expect("there").epoch, now);
+    assert_eq!(grant_table.grant(id).expect("there").phase, Phase::Idle);
+    assert!(!grant_table.is_due(Nanos::from_secs(21)));
+    grant_table.tick(Nanos::from_secs(22));
+    assert_eq!(grant_table.grant(id).expect("there").phase, Phase::Freeing);
 }
 
 #[test]
 fn limits_are_kept_and_said() {
-    let mut book = book();
+    let mut grant_table = grant_table();
     let says = |error: Result<Opening>, what: &str| {
         let text = error.expect_err("refused").to_string();
         assert!(text.contains(what), "{text}");
     };
-    admit(open(&mut book, "a", "one", 4, 0));
-    says(open(&mut book, "a", "two", 3, 0), "quota of 12MiB");
-    says(open(&mut book, "a", "one", 5, 0), "has 8MiB and 10MiB");
-    says(open(&mut book, "b", "big", 9, 0), "no memory node");
-    says(open(&mut book, "c", "x", 1, 0), "no tenant");
-    says(open(&mut book, "b", "", 1, 0), "label");
-    says(open(&mut book, "b", "x", 0, 0), "0 bytes");
-    says(open(&mut book, "b", "x", u64::MAX / EXTENT, 0), "free");
+    admit(open(&mut grant_table, "a", "one", 4, 0));
+    says(open(&mut grant_table, "a", "two", 3, 0), "quota of 12MiB");
+    says(open(&mut grant_table, "a", "one", 5, 0), "has 8MiB and 10MiB");
+    says(open(&mut grant_table, "b", "big", 9, 0), "no memory node");
+    says(open(&mut grant_table, "c", "x", 1, 0), "no tenant");
+    says(open(&mut grant_table, "b", "", 1, 0), "label");
+    says(open(&mut grant_table, "b", "x", 0, 0), "0 bytes");
+    says(open(&mut grant_table, "b", "x", u64::MAX / EXTENT, 0), "free");
     let elsewhere = OpenRequest {
         pod: Some("moon".into()),
-        ..wish("x", 1)
+        ..requested("x", 1)
     };
-    says(book.open("b", &elsewhere, Nanos(0), LEASE), "pod moon");
+    says(grant_table.open("b", &elsewhere, Nanos(0), LEASE), "pod moon");
     // A holder on another machine than its memory node's could not be fenced.
     let far = |label: &str, extents: u64| OpenRequest {
         machine: 9,
-        ..wish(label, extents)
+        ..requested(label, extents)
     };
-    says(book.open("b", &far("y", 1), Nanos(0), LEASE), "on this machine");
-    says(book.open("a", &far("one", 4), Nanos(0), LEASE), "another machine");
-    book.leave(NodeId(1));
-    says(open(&mut book, "a", "one", 4, 1), "is not there");
-    book.forget(NodeId(1)).expect("forgotten");
-    assert_eq!(book.grants().count(), 0);
+    says(grant_table.open("b", &far("y", 1), Nanos(0), LEASE), "on this machine");
+    says(
+        grant_table.open("a", &far("one", 4), Nanos(0), LEASE),
+        "another machine",
+    );
+    grant_table.leave(NodeId(1));
+    says(open(&mut grant_table, "a", "one", 4, 1), "is not there");
+    grant_table.forget(NodeId(1)).expect("forgotten");
+    assert_eq!(grant_table.grants().count(), 0);
 }
 
 /// What nobody holds goes where a tenant with more priority needs it, and what is held never does.
 #[test]
 fn priority_reclaims_what_is_idle() {
-    let mut book = book();
-    let (idle, epoch) = admit(open(&mut book, "a", "idle", 4, 0));
-    book.release("a", idle, epoch, false, Nanos(1)).expect("released");
-    book.confirmed(idle, epoch + 1, Nanos(1));
-    admit(open(&mut book, "b", "held", 4, 2));
-    admit(open(&mut book, "b", "right", 4, 2));
-    let more = open(&mut book, "b", "more", 3, 3);
+    let mut grant_table = grant_table();
+    let (idle, epoch) = admit(open(&mut grant_table, "a", "idle", 4, 0));
+    grant_table
+        .release("a", idle, epoch, false, Nanos(1))
+        .expect("released");
+    grant_table.confirmed(idle, epoch + 1, Nanos(1));
+    admit(open(&mut grant_table, "b", "held", 4, 2));
+    admit(open(&mut grant_table, "b", "right", 4, 2));
+    let more = open(&mut grant_table, "b", "more", 3, 3);
     assert!(matches!(more, Ok(Opening::Wait)), "{more:?}");
-    assert_eq!(book.grant(idle).expect("there").phase, Phase::Freeing);
-    let (phase, epoch) = book.grant(idle).map(|g| (g.phase, g.epoch)).expect("there");
+    assert_eq!(grant_table.grant(idle).expect("there").phase, Phase::Freeing);
+    let (phase, epoch) = grant_table.grant(idle).map(|g| (g.phase, g.epoch)).expect("there");
     assert_eq!(phase, Phase::Freeing);
-    book.confirmed(idle, epoch, Nanos(4));
-    admit(open(&mut book, "b", "more", 3, 5));
-    let low = open(&mut book, "a", "low", 2, 6);
+    grant_table.confirmed(idle, epoch, Nanos(4));
+    admit(open(&mut grant_table, "b", "more", 3, 5));
+    let low = open(&mut grant_table, "a", "low", 2, 6);
     assert!(matches!(low, Err(Error::Full(_))), "{low:?}");
 }
 
 #[test]
 fn memory_nodes_of_other_pools_and_twins_are_refused() {
-    let mut book = book();
-    assert!(matches!(book.join(&hello(1, "left", 8)), Err(Error::Busy(_))));
+    let mut grant_table = grant_table();
+    assert!(matches!(grant_table.join(&hello(1, "left", 8)), Err(Error::Busy(_))));
     let foreign = NodeHello {
         pool: Some(8),
         ..hello(3, "left", 8)
     };
-    assert!(matches!(book.join(&foreign), Err(Error::Mismatch(_))));
-    admit(open(&mut book, "b", "x", 6, 0));
-    book.leave(NodeId(1));
+    assert!(matches!(grant_table.join(&foreign), Err(Error::Mismatch(_))));
+    admit(open(&mut grant_table, "b", "x", 6, 0));
+    grant_table.leave(NodeId(1));
     let smaller = NodeHello {
         pool: Some(7),
         ..hello(1, "left", 5)
     };
-    assert!(matches!(book.join(&smaller), Err(Error::Full(_))));
-    book.forget(NodeId(1)).expect("not connected");
+    assert!(matches!(grant_table.join(&smaller), Err(Error::Full(_))));
+    grant_table.forget(NodeId(1)).expect("not connected");
     let forgotten = NodeHello {
         pool: Some(7),
         ..hello(1, "left", 8)
     };
-    assert!(matches!(book.join(&forgotten), Err(Error::Mismatch(_))));
+    assert!(matches!(grant_table.join(&forgotten), Err(Error::Mismatch(_))));
 }
 
 #[test]
 fn the_file_is_checked() {
-    let mut book = book();
-    admit(open(&mut book, "a", "db", 2, 0));
-    let bytes = book.to_bytes();
-    let read = |bytes: &[u8]| Book::from_bytes(bytes, tenants(), Nanos(5), LEASE);
+    let mut grant_table = grant_table();
+    admit(open(&mut grant_table, "a", "db", 2, 0));
+    let bytes = grant_table.to_bytes();
+    let read = |bytes: &[u8]| GrantTable::from_bytes(bytes, tenants(), Nanos(5), LEASE);
     let mut same = read(&bytes).expect("read");
     for id in [1, 2] {
         assert!(!same.node(NodeId(id)).expect("there").connected);
@@ -235,39 +243,41 @@ fn the_file_is_checked() {
 /// The time in which the manager could hear nobody is not counted.
 #[test]
 fn a_manager_that_was_away_gives_the_time_back() {
-    let mut book = book();
-    let (id, _) = admit(open(&mut book, "a", "db", 2, 0));
-    let (idle, epoch) = admit(open(&mut book, "a", "idle", 2, 0));
-    book.release("a", idle, epoch, false, Nanos(1)).expect("released");
+    let mut grant_table = grant_table();
+    let (id, _) = admit(open(&mut grant_table, "a", "db", 2, 0));
+    let (idle, epoch) = admit(open(&mut grant_table, "a", "idle", 2, 0));
+    grant_table
+        .release("a", idle, epoch, false, Nanos(1))
+        .expect("released");
     let away = Nanos::from_secs(100);
-    book.nobody_was_heard(away);
-    assert!(!book.is_due(Nanos(LEASE.raw() + away.raw())));
-    book.tick(Nanos(LEASE.raw() + away.raw() + 1));
-    assert_eq!(book.grant(id).expect("there").phase, Phase::Fencing);
-    assert_eq!(book.grant(idle).expect("there").time, Nanos(1));
+    grant_table.nobody_was_heard(away);
+    assert!(!grant_table.is_due(Nanos(LEASE.raw() + away.raw())));
+    grant_table.tick(Nanos(LEASE.raw() + away.raw() + 1));
+    assert_eq!(grant_table.grant(id).expect("there").phase, Phase::Fencing);
+    assert_eq!(grant_table.grant(idle).expect("there").time, Nanos(1));
 }
 
 #[test]
 fn terms_rise_and_are_kept() {
-    let mut book = book();
-    assert_eq!((book.begin_term(), book.begin_term()), (1, 2));
-    let mut next = Book::from_bytes(&book.to_bytes(), tenants(), Nanos(5), LEASE).expect("read");
+    let mut grant_table = grant_table();
+    assert_eq!((grant_table.begin_term(), grant_table.begin_term()), (1, 2));
+    let mut next = GrantTable::from_bytes(&grant_table.to_bytes(), tenants(), Nanos(5), LEASE).expect("read");
     assert_eq!(next.begin_term(), 3);
 }
 
-/// A book of before there were spaces is read, and written as it is now.
+/// A grant table of before there were spaces is read, and written as it is now.
 #[test]
 fn an_older_book_is_taken_over() {
-    let mut book = book();
-    let (id, _) = admit(open(&mut book, "a", "db", 2, 0));
-    let text = String::from_utf8(book.to_bytes()).expect("text");
+    let mut grant_table = grant_table();
+    let (id, _) = admit(open(&mut grant_table, "a", "db", 2, 0));
+    let text = String::from_utf8(grant_table.to_bytes()).expect("text");
     let (_, body) = text.split_once('\n').expect("two parts");
     let body = body
         .trim_end()
         .replace(",\n  \"spaces\": []", "")
         .replace("  \"term\": 0,\n", "");
     assert!(!body.contains("spaces") && !body.contains("term"), "{body}");
-    let read = |bytes: &[u8]| Book::from_bytes(bytes, tenants(), Nanos(5), LEASE);
+    let read = |bytes: &[u8]| GrantTable::from_bytes(bytes, tenants(), Nanos(5), LEASE);
     for format in FORMER_FORMATS {
         let old = format!("{format} {:08x}\n{body}\n", crc32c(body.as_bytes()));
         let now = read(old.as_bytes()).expect("read");
@@ -278,17 +288,17 @@ fn an_older_book_is_taken_over() {
     assert!(matches!(read(later.as_bytes()), Err(Error::Mismatch(_))));
 }
 
-fn space(name: &str, extents: u64) -> SpaceWish {
-    SpaceWish {
+fn space(name: &str, extents: u64) -> SpaceRequest {
+    SpaceRequest {
         name: name.into(),
         bytes: extents * EXTENT,
         pods: None,
     }
 }
 
-fn create(book: &mut Book, tenant: &str, name: &str, extents: u64, id: u128) -> Result<Making> {
+fn create(grant_table: &mut GrantTable, tenant: &str, name: &str, extents: u64, id: u128) -> Result<Making> {
     let new = (SpaceId(id), Key::of(id));
-    book.create_space(tenant, &space(name, extents), new, Nanos(0))
+    grant_table.create_space(tenant, &space(name, extents), new, Nanos(0))
 }
 
 fn begun(making: Result<Making>) -> Vec<GrantId> {
@@ -298,27 +308,32 @@ fn begun(making: Result<Making>) -> Vec<GrantId> {
     }
 }
 
-fn confirm(book: &mut Book, id: GrantId) {
-    let epoch = book.grant(id).expect("there").epoch;
-    book.confirmed(id, epoch, Nanos(1));
+fn confirm(grant_table: &mut GrantTable, id: GrantId) {
+    let epoch = grant_table.grant(id).expect("there").epoch;
+    grant_table.confirmed(id, epoch, Nanos(1));
 }
 
 /// Nobody hears of a space before all of its nodes keep their parts; its name and memory are taken until all are confirmed free.
 #[test]
 fn a_space_is_ready_when_its_parts_are_kept_and_gone_when_they_are_freed() {
-    let mut book = book();
-    let parts = begun(create(&mut book, "b", "heap", 8, 1));
+    let mut grant_table = grant_table();
+    let parts = begun(create(&mut grant_table, "b", "heap", 8, 1));
     let sizes: Vec<_> = parts
         .iter()
-        .map(|id| book.grant(*id).map(|g| (g.node, g.bytes / EXTENT)).expect("there"))
+        .map(|id| {
+            grant_table
+                .grant(*id)
+                .map(|g| (g.node, g.bytes / EXTENT))
+                .expect("there")
+        })
         .collect();
     assert_eq!(sizes, [(NodeId(1), 4), (NodeId(2), 4)]);
-    assert_eq!(book.work_of(NodeId(1)), [parts[0]]);
-    assert!(matches!(book.space_view("b", "heap"), Err(Error::Busy(_))));
-    confirm(&mut book, parts[0]);
-    assert!(matches!(book.space_view("b", "heap"), Err(Error::Busy(_))));
-    confirm(&mut book, parts[1]);
-    let view = book.space_view("b", "heap").expect("ready");
+    assert_eq!(grant_table.work_of(NodeId(1)), [parts[0]]);
+    assert!(matches!(grant_table.space_view("b", "heap"), Err(Error::Busy(_))));
+    confirm(&mut grant_table, parts[0]);
+    assert!(matches!(grant_table.space_view("b", "heap"), Err(Error::Busy(_))));
+    confirm(&mut grant_table, parts[1]);
+    let view = grant_table.space_view("b", "heap").expect("ready");
     let numbers: Vec<_> = view
         .parts
         .iter()
@@ -326,44 +341,47 @@ fn a_space_is_ready_when_its_parts_are_kept_and_gone_when_they_are_freed() {
         .collect();
     assert_eq!(numbers, [(1, Some("127.0.0.1:1")), (2, Some("127.0.0.1:2"))]);
     assert!(
-        matches!(book.space_view("a", "heap"), Err(Error::Invalid(_))),
+        matches!(grant_table.space_view("a", "heap"), Err(Error::Invalid(_))),
         "another tenant's"
     );
-    assert!(matches!(create(&mut book, "b", "heap", 2, 2), Err(Error::Invalid(_))));
-    assert!(matches!(book.free(parts[0]), Err(Error::Invalid(text)) if text.contains("heap")));
-    let last = begun(book.grow_space("b", &space("heap", 4), Nanos(2)));
+    assert!(matches!(
+        create(&mut grant_table, "b", "heap", 2, 2),
+        Err(Error::Invalid(_))
+    ));
+    assert!(matches!(grant_table.free(parts[0]), Err(Error::Invalid(text)) if text.contains("heap")));
+    let last = begun(grant_table.grow_space("b", &space("heap", 4), Nanos(2)));
     assert_eq!(
         last.iter()
-            .map(|id| book.part_order(*id).expect("a part").part)
+            .map(|id| grant_table.part_order(*id).expect("a part").part)
             .collect::<Vec<_>>(),
         [3]
     );
     assert_eq!(
-        book.space_view("b", "heap").expect("ready").parts.len(),
+        grant_table.space_view("b", "heap").expect("ready").parts.len(),
         2,
         "nobody hears of what is not kept"
     );
-    confirm(&mut book, last[0]);
-    assert_eq!(book.space_view("b", "heap").expect("ready").parts.len(), 3);
-    book.drop_space("b", "heap").expect("dropped");
-    assert!(matches!(create(&mut book, "b", "heap", 2, 3), Ok(Making::Wait)));
+    confirm(&mut grant_table, last[0]);
+    assert_eq!(grant_table.space_view("b", "heap").expect("ready").parts.len(), 3);
+    grant_table.drop_space("b", "heap").expect("dropped");
+    assert!(matches!(create(&mut grant_table, "b", "heap", 2, 3), Ok(Making::Wait)));
     [parts[0], parts[1], last[0]]
         .into_iter()
-        .for_each(|id| confirm(&mut book, id));
-    begun(create(&mut book, "b", "heap", 2, 3));
-    assert_eq!(book.problems(), Vec::<String>::new());
+        .for_each(|id| confirm(&mut grant_table, id));
+    begun(create(&mut grant_table, "b", "heap", 2, 3));
+    assert_eq!(grant_table.problems(), Vec::<String>::new());
 }
 
 /// What was being made when the manager died is undone: who asked for it has heard nothing.
 #[test]
 fn what_nobody_heard_of_is_undone() {
-    let mut book = book();
-    let ready = begun(create(&mut book, "b", "ready", 4, 1));
-    ready.iter().for_each(|id| confirm(&mut book, *id));
-    let grown = begun(book.grow_space("b", &space("ready", 2), Nanos(2)));
-    let made = begun(create(&mut book, "b", "made", 4, 2));
-    confirm(&mut book, made[0]);
-    let mut next = Book::from_bytes(&book.to_bytes(), tenants(), Nanos(5), LEASE).expect("read");
+    let mut grant_table = grant_table();
+    let ready = begun(create(&mut grant_table, "b", "ready", 4, 1));
+    ready.iter().for_each(|id| confirm(&mut grant_table, *id));
+    let grown = begun(grant_table.grow_space("b", &space("ready", 2), Nanos(2)));
+    let made = begun(create(&mut grant_table, "b", "made", 4, 2));
+    confirm(&mut grant_table, made[0]);
+    let mut next = GrantTable::from_bytes(&grant_table.to_bytes(), tenants(), Nanos(5), LEASE).expect("read");
     for id in made.iter().chain(&grown) {
         assert_eq!(next.grant(*id).expect("there").phase, Phase::Freeing);
         confirm(&mut next, *id);
@@ -375,52 +393,58 @@ fn what_nobody_heard_of_is_undone() {
         .collect();
     assert_eq!(names, [("ready".into(), SpacePhase::Ready, 2)]);
     // The same when a node cannot.
-    let made = begun(create(&mut book, "b", "failed", 2, 3));
-    book.not_kept(made[0]);
-    assert!(matches!(create(&mut book, "b", "failed", 2, 4), Ok(Making::Wait)));
-    made.iter().for_each(|id| confirm(&mut book, *id));
-    begun(create(&mut book, "b", "failed", 2, 4));
+    let made = begun(create(&mut grant_table, "b", "failed", 2, 3));
+    grant_table.not_kept(made[0]);
+    assert!(matches!(
+        create(&mut grant_table, "b", "failed", 2, 4),
+        Ok(Making::Wait)
+    ));
+    made.iter().for_each(|id| confirm(&mut grant_table, *id));
+    begun(create(&mut grant_table, "b", "failed", 2, 4));
 }
 
 #[test]
 fn limits_of_spaces_are_kept_and_said() {
-    let mut book = book();
+    let mut grant_table = grant_table();
     let says = |error: Result<Making>, what: &str| {
         let text = error.expect_err("refused").to_string();
         assert!(text.contains(what), "{text}");
     };
-    says(create(&mut book, "a", "x", 7, 1), "quota of 12MiB");
-    says(create(&mut book, "b", "x", 13, 1), "24MiB free");
-    says(create(&mut book, "b", "x", 0, 1), "0 bytes");
-    says(create(&mut book, "b", "x", u64::MAX / EXTENT, 1), "free");
-    says(create(&mut book, "b", "x/y", 1, 1), "slashes");
-    says(create(&mut book, "c", "x", 1, 1), "no tenant");
-    let moon = SpaceWish {
+    says(create(&mut grant_table, "a", "x", 7, 1), "quota of 12MiB");
+    says(create(&mut grant_table, "b", "x", 13, 1), "24MiB free");
+    says(create(&mut grant_table, "b", "x", 0, 1), "0 bytes");
+    says(create(&mut grant_table, "b", "x", u64::MAX / EXTENT, 1), "free");
+    says(create(&mut grant_table, "b", "x/y", 1, 1), "slashes");
+    says(create(&mut grant_table, "c", "x", 1, 1), "no tenant");
+    let moon = SpaceRequest {
         pods: Some(vec!["left".into(), "moon".into()]),
         ..space("x", 2)
     };
     says(
-        book.create_space("b", &moon, (SpaceId(1), Key::of(1)), Nanos(0)),
+        grant_table.create_space("b", &moon, (SpaceId(1), Key::of(1)), Nanos(0)),
         "pod moon",
     );
     // Idle memory of tenants with less priority is reclaimed, and what a space has never is.
-    let (idle, epoch) = admit(open(&mut book, "a", "idle", 4, 0));
-    book.release("a", idle, epoch, false, Nanos(1)).expect("released");
-    book.confirmed(idle, epoch + 1, Nanos(1));
+    let (idle, epoch) = admit(open(&mut grant_table, "a", "idle", 4, 0));
+    grant_table
+        .release("a", idle, epoch, false, Nanos(1))
+        .expect("released");
+    grant_table.confirmed(idle, epoch + 1, Nanos(1));
     assert!(matches!(
-        create(&mut book, "b", "all", 8, 1).expect("room"),
+        create(&mut grant_table, "b", "all", 8, 1).expect("room"),
         Making::Begun(_)
     ));
     assert!(
-        matches!(open(&mut book, "b", "db", 4, 1), Ok(Opening::Wait)),
+        matches!(open(&mut grant_table, "b", "db", 4, 1), Ok(Opening::Wait)),
         "the idle one goes"
     );
-    confirm(&mut book, idle);
-    admit(open(&mut book, "b", "db", 4, 1));
-    says(create(&mut book, "b", "x", 2, 2), "0B free");
-    book.tick(Nanos::from_secs(1_000_000));
+    confirm(&mut grant_table, idle);
+    admit(open(&mut grant_table, "b", "db", 4, 1));
+    says(create(&mut grant_table, "b", "x", 2, 2), "0B free");
+    grant_table.tick(Nanos::from_secs(1_000_000));
     assert!(
-        book.grants()
+        grant_table
+            .grants()
             .all(|(_, grant)| grant.part.is_none() || grant.phase == Phase::Keeping),
         "no lease lapses"
     );
@@ -429,43 +453,43 @@ fn limits_of_spaces_are_kept_and_said() {
 /// Idle memory goes where it has to, and stays where the space has room without it: also where nodes have unlike much.
 #[test]
 fn no_more_is_reclaimed_for_a_space_than_it_needs() {
-    let mut book = Book::new(7, tenants());
-    book.join(&hello(1, "pod", 4)).expect("joined");
-    book.join(&hello(2, "pod", 3)).expect("joined");
-    let idle = |book: &mut Book, label: &str, extents: u64| {
-        let (id, epoch) = admit(open(book, "a", label, extents, 0));
-        book.release("a", id, epoch, false, Nanos(1)).expect("released");
-        book.confirmed(id, epoch + 1, Nanos(1));
+    let mut grant_table = GrantTable::new(7, tenants());
+    grant_table.join(&hello(1, "pod", 4)).expect("joined");
+    grant_table.join(&hello(2, "pod", 3)).expect("joined");
+    let idle = |grant_table: &mut GrantTable, label: &str, extents: u64| {
+        let (id, epoch) = admit(open(grant_table, "a", label, extents, 0));
+        grant_table.release("a", id, epoch, false, Nanos(1)).expect("released");
+        grant_table.confirmed(id, epoch + 1, Nanos(1));
         id
     };
-    let [one, other] = ["one", "other"].map(|label| idle(&mut book, label, 3));
-    assert!(matches!(create(&mut book, "b", "small", 2, 1), Ok(Making::Wait)));
-    let phases = [one, other].map(|id| book.grant(id).expect("there").phase);
+    let [one, other] = ["one", "other"].map(|label| idle(&mut grant_table, label, 3));
+    assert!(matches!(create(&mut grant_table, "b", "small", 2, 1), Ok(Making::Wait)));
+    let phases = [one, other].map(|id| grant_table.grant(id).expect("there").phase);
     let reclaimed = phases.iter().filter(|phase| **phase == Phase::Freeing).count();
     assert_eq!(reclaimed, 1, "{phases:?}");
     // Not half of it on each: one of them has less than that.
-    assert!(matches!(create(&mut book, "b", "all", 7, 2), Ok(Making::Wait)));
-    [one, other].into_iter().for_each(|id| confirm(&mut book, id));
-    begun(create(&mut book, "b", "all", 7, 2));
+    assert!(matches!(create(&mut grant_table, "b", "all", 7, 2), Ok(Making::Wait)));
+    [one, other].into_iter().for_each(|id| confirm(&mut grant_table, id));
+    begun(create(&mut grant_table, "b", "all", 7, 2));
 }
 
-/// The story: an older copy of the book is put back. Memory that was granted since is there, and in no book. Its number was given anew,
+/// The story: an older copy of the grant table is put back. Memory that was granted since is there, and in no grant table. Its number was given anew,
 /// and the next tenant found the bytes of another.
 #[test]
 fn a_number_that_a_node_has_seen_is_not_given_anew() {
-    let mut book = book();
-    let copy = book.to_bytes();
-    let (since, _) = admit(open(&mut book, "a", "since", 2, 0));
-    let mut book = Book::from_bytes(&copy, tenants(), Nanos(5), LEASE).expect("read");
+    let mut grant_table = grant_table();
+    let copy = grant_table.to_bytes();
+    let (since, _) = admit(open(&mut grant_table, "a", "since", 2, 0));
+    let mut grant_table = GrantTable::from_bytes(&copy, tenants(), Nanos(5), LEASE).expect("read");
     let seen = |last: GrantId| NodeHello {
         pool: Some(7),
         last,
         ..hello(1, "left", 8)
     };
-    let lie = book.join(&seen(GrantId(u64::MAX)));
+    let lie = grant_table.join(&seen(GrantId(u64::MAX)));
     assert!(matches!(lie, Err(Error::Corrupt(_))), "{lie:?}");
-    book.join(&seen(since)).expect("joined");
-    let (next, _) = admit(open(&mut book, "b", "next", 2, 6));
+    grant_table.join(&seen(since)).expect("joined");
+    let (next, _) = admit(open(&mut grant_table, "b", "next", 2, 6));
     assert!(next > since, "{next}");
 }
 
@@ -497,32 +521,44 @@ fn memory_is_spread_over_nodes() {
 
 #[test]
 fn a_lost_node_takes_its_parts_and_nothing_else() {
-    let mut book = book();
-    let parts = begun(create(&mut book, "b", "heap", 8, 1));
-    parts.iter().for_each(|id| confirm(&mut book, *id));
-    let made = begun(create(&mut book, "b", "made", 4, 2));
+    let mut grant_table = grant_table();
+    let parts = begun(create(&mut grant_table, "b", "heap", 8, 1));
+    parts.iter().for_each(|id| confirm(&mut grant_table, *id));
+    let made = begun(create(&mut grant_table, "b", "made", 4, 2));
     assert_eq!(made.len(), 1, "the other node is full");
-    book.leave(NodeId(1));
-    assert_eq!(book.space_view("b", "heap").expect("ready").parts[0].members, None);
-    let told = |book: &Book| book.spaces_at(NodeId(2)).into_values().next().expect("its space");
+    grant_table.leave(NodeId(1));
     assert_eq!(
-        (told(&book).0.len(), told(&book).1),
+        grant_table.space_view("b", "heap").expect("ready").parts[0].members,
+        None
+    );
+    let told = |grant_table: &GrantTable| {
+        grant_table
+            .spaces_at(NodeId(2))
+            .into_values()
+            .next()
+            .expect("its space")
+    };
+    assert_eq!(
+        (told(&grant_table).0.len(), told(&grant_table).1),
         (2, vec![]),
         "it is away, and a part still"
     );
-    book.forget(NodeId(1)).expect("forgotten");
+    grant_table.forget(NodeId(1)).expect("forgotten");
     assert_eq!(
-        (told(&book).0.len(), told(&book).1),
+        (told(&grant_table).0.len(), told(&grant_table).1),
         (1, vec![1]),
         "the others are told"
     );
-    let summaries = book.space_summaries(None);
+    let summaries = grant_table.space_summaries(None);
     assert_eq!(summaries.len(), 1, "what nobody heard of is gone with it");
     assert_eq!((summaries[0].lost.clone(), summaries[0].parts.len()), (vec![1], 1));
-    assert_eq!(book.problems(), Vec::<String>::new());
-    book.drop_space("b", "heap").expect("dropped");
-    confirm(&mut book, parts[1]);
-    assert_eq!((book.grants().count(), book.space_summaries(None).len()), (0, 0));
+    assert_eq!(grant_table.problems(), Vec::<String>::new());
+    grant_table.drop_space("b", "heap").expect("dropped");
+    confirm(&mut grant_table, parts[1]);
+    assert_eq!(
+        (grant_table.grants().count(), grant_table.space_summaries(None).len()),
+        (0, 0)
+    );
 }
 
 #[derive(Debug, Clone)]
@@ -589,7 +625,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// What runs beside the book: who was told that he holds which grant with which epoch, and may be using it; which parts nodes keep; and which spaces
+/// What runs beside the grant table: who was told that he holds which grant with which epoch, and may be using it; which parts nodes keep; and which spaces
 /// tenants were told to be there, with the numbers of their parts. What was flushed last into the memory of each grant, and of each mirror; and into which mirrors holders copy.
 #[derive(Default)]
 struct World {
@@ -604,8 +640,8 @@ struct World {
 }
 
 impl World {
-    fn pick(&self, book: &Book, n: u8) -> Option<GrantId> {
-        let ids: Vec<GrantId> = book.grants().map(|(id, _)| id).collect();
+    fn pick(&self, grant_table: &GrantTable, n: u8) -> Option<GrantId> {
+        let ids: Vec<GrantId> = grant_table.grants().map(|(id, _)| id).collect();
         (!ids.is_empty()).then(|| ids[n as usize % ids.len()])
     }
 
@@ -617,8 +653,8 @@ impl World {
     }
 
     /// Each whole mirror has what its grant's memory has.
-    fn compare_mirrors(&self, book: &Book) {
-        for (id, grant) in book.grants().filter(|(_, grant)| grant.phase == Phase::Whole) {
+    fn compare_mirrors(&self, grant_table: &GrantTable) {
+        for (id, grant) in grant_table.grants().filter(|(_, grant)| grant.phase == Phase::Whole) {
             let of = grant.mirror_of.expect("a mirror");
             assert_eq!(
                 self.content.get(&id),
@@ -634,15 +670,15 @@ impl World {
         self.attached.remove(&id);
     }
 
-    fn say(&mut self, book: &mut Book, id: GrantId, say: Say) {
+    fn say(&mut self, grant_table: &mut GrantTable, id: GrantId, say: Say) {
         let Some((tenant, epoch)) = self.holders.get(&id).cloned() else {
             return;
         };
         let now = Nanos(self.now);
-        let mirror = book.mirror_for(&tenant, id, epoch).ok().flatten();
+        let mirror = grant_table.mirror_for(&tenant, id, epoch).ok().flatten();
         match say {
             Say::Seek => {
-                if let Ok(sought) = book.seek_mirror(&tenant, id, epoch, now) {
+                if let Ok(sought) = grant_table.seek_mirror(&tenant, id, epoch, now) {
                     assert!(mirror.is_none_or(|mirror| mirror == sought), "it has one");
                 }
             }
@@ -653,26 +689,30 @@ impl World {
                 let content = self.content.get(&id).copied().unwrap_or(0);
                 self.content.insert(id, content);
                 self.content.insert(mirror, content);
-                book.mirror_is_whole(&tenant, id, epoch, mirror)
+                grant_table
+                    .mirror_is_whole(&tenant, id, epoch, mirror)
                     .expect("it is the mirror");
             }
             Say::Void => {
                 let Some(mirror) = mirror else { return };
-                book.mirror_is_void(&tenant, id, epoch, mirror)
+                grant_table
+                    .mirror_is_void(&tenant, id, epoch, mirror)
                     .expect("it is the mirror");
                 self.attached.remove(&id);
                 self.content.insert(id, 0);
             }
             Say::Lost => {
                 let Some(mirror) = mirror else { return };
-                book.mirror_is_lost(&tenant, id, epoch, mirror)
+                grant_table
+                    .mirror_is_lost(&tenant, id, epoch, mirror)
                     .expect("it is the holder");
                 self.attached.remove(&id);
             }
             Say::FailOver => {
                 let had = self.content.get(&id).copied();
-                let is_whole = mirror.filter(|mirror| book.grant(*mirror).is_ok_and(|m| m.phase == Phase::Whole));
-                assert_eq!(book.fail_over(&tenant, id, epoch).is_ok(), is_whole.is_some());
+                let is_whole =
+                    mirror.filter(|mirror| grant_table.grant(*mirror).is_ok_and(|m| m.phase == Phase::Whole));
+                assert_eq!(grant_table.fail_over(&tenant, id, epoch).is_ok(), is_whole.is_some());
                 if let Some(mirror) = is_whole {
                     assert_eq!(self.content.get(&mirror).copied(), had, "what was flushed is there");
                     self.forget(id);
@@ -682,10 +722,10 @@ impl World {
     }
 
     /// What tenants hear when they ask for their spaces: what they heard before is there, and parts are what they were.
-    fn ask(&mut self, book: &Book) {
+    fn ask(&mut self, grant_table: &GrantTable) {
         for tenant in ["a", "b"] {
-            for summary in book.space_summaries(Some(tenant)) {
-                let Ok(view) = book.space_view(tenant, &summary.name) else {
+            for summary in grant_table.space_summaries(Some(tenant)) {
+                let Ok(view) = grant_table.space_view(tenant, &summary.name) else {
                     continue;
                 };
                 let (id, parts) = self
@@ -707,54 +747,57 @@ impl World {
         }
         for (tenant, name) in self.told.keys() {
             assert!(
-                book.open_space(tenant, name).is_ok(),
+                grant_table.open_space(tenant, name).is_ok(),
                 "space {name} of {tenant} is gone"
             );
         }
     }
 
-    fn apply(&mut self, book: &mut Book, step: &Step) {
+    fn apply(&mut self, grant_table: &mut GrantTable, step: &Step) {
         self.now += 1_000_000;
         let now = Nanos(self.now);
         match *step {
             Step::Create(which, name, extents) => {
                 let tenant = if which { "a" } else { "b" };
                 let new = (SpaceId(self.now.into()), Key::of(7));
-                let wish = space(&format!("s{name}"), extents.into());
-                book.create_space(tenant, &wish, new, now).ok();
+                let requested = space(&format!("s{name}"), extents.into());
+                grant_table.create_space(tenant, &requested, new, now).ok();
             }
             Step::Grow(which, name, extents) => {
                 let tenant = if which { "a" } else { "b" };
-                let wish = space(&format!("s{name}"), extents.into());
-                book.grow_space(tenant, &wish, now).ok();
+                let requested = space(&format!("s{name}"), extents.into());
+                grant_table.grow_space(tenant, &requested, now).ok();
             }
             Step::Drop(which, name) => {
                 let (tenant, name) = (if which { "a" } else { "b" }, format!("s{name}"));
-                let is_there = book.space_summaries(Some(tenant)).iter().any(|s| s.name == name);
-                assert_eq!(book.drop_space(tenant, &name).is_ok(), is_there);
+                let is_there = grant_table.space_summaries(Some(tenant)).iter().any(|s| s.name == name);
+                assert_eq!(grant_table.drop_space(tenant, &name).is_ok(), is_there);
                 self.told.remove(&(tenant.into(), name));
             }
             Step::Fail(n) => {
-                if let Some(id) = self.pick(book, n) {
-                    book.not_kept(id);
+                if let Some(id) = self.pick(grant_table, n) {
+                    grant_table.not_kept(id);
                 }
             }
             Step::Forget(which) => {
                 let node = NodeId(1 + u64::from(which));
-                let lost: Vec<GrantId> = book
+                let lost: Vec<GrantId> = grant_table
                     .grants()
                     .filter(|(_, g)| g.node == node)
                     .map(|(id, _)| id)
                     .collect();
                 let mirrored = |id: &GrantId| {
-                    let grant = book.grant(*id).ok().filter(|grant| grant.phase != Phase::Freeing)?;
-                    let (mirror, is) = book.mirror_of(*id).filter(|(_, is)| is.phase == Phase::Whole)?;
+                    let grant = grant_table
+                        .grant(*id)
+                        .ok()
+                        .filter(|grant| grant.phase != Phase::Freeing)?;
+                    let (mirror, is) = grant_table.mirror_of(*id).filter(|(_, is)| is.phase == Phase::Whole)?;
                     Some((grant.label.clone(), mirror, is.node, self.content.get(id).copied()))
                 };
                 let mirrored: Vec<_> = lost.iter().filter_map(mirrored).collect();
-                if book.forget(node).is_ok() {
+                if grant_table.forget(node).is_ok() {
                     for (label, mirror, at, content) in mirrored {
-                        let grant = book.grant(mirror).expect("the mirror is the grant");
+                        let grant = grant_table.grant(mirror).expect("the mirror is the grant");
                         assert_eq!((&grant.label, grant.node, grant.phase), (&label, at, Phase::Fencing));
                         assert_eq!(self.content.get(&mirror).copied(), content, "what was flushed is there");
                     }
@@ -769,11 +812,11 @@ impl World {
             }
             Step::Open(which, label, extents, mirror) => {
                 let tenant = if which { "a" } else { "b" };
-                if let Ok(Opening::Admit(id, epoch)) = book.open(
+                if let Ok(Opening::Admit(id, epoch)) = grant_table.open(
                     tenant,
                     &OpenRequest {
                         mirror,
-                        ..wish(&format!("l{label}"), extents.into())
+                        ..requested(&format!("l{label}"), extents.into())
                     },
                     now,
                     LEASE,
@@ -781,17 +824,17 @@ impl World {
                     let before = self.holders.insert(id, (tenant.into(), epoch));
                     assert!(before.is_none(), "grant {id} has two holders");
                     if !mirror {
-                        book.drop_mirror(id);
+                        grant_table.drop_mirror(id);
                     }
                     // The next holder copies into a whole mirror before it flushes anything.
-                    if let Some((mirror, _)) = book.mirror_of(id).filter(|(_, is)| is.phase == Phase::Whole) {
+                    if let Some((mirror, _)) = grant_table.mirror_of(id).filter(|(_, is)| is.phase == Phase::Whole) {
                         self.attached.insert(id, mirror);
                     }
                 }
             }
             Step::Write(n) => {
                 // Whoever maps it writes, also when he is the holder no more and has not been ended yet.
-                let Some(id) = self.pick(book, n).filter(|id| self.holders.contains_key(id)) else {
+                let Some(id) = self.pick(grant_table, n).filter(|id| self.holders.contains_key(id)) else {
                     return;
                 };
                 self.writes += 1;
@@ -801,52 +844,52 @@ impl World {
                 }
             }
             Step::Mirror(n, say) => {
-                if let Some(id) = self.pick(book, n) {
-                    self.say(book, id, say);
+                if let Some(id) = self.pick(grant_table, n) {
+                    self.say(grant_table, id, say);
                 }
             }
             Step::LoseMemory(n) => {
                 // Found when the next holder is admitted: it has the grant, and its file is not there.
-                let Some(id) = self.pick(book, n) else { return };
+                let Some(id) = self.pick(grant_table, n) else { return };
                 let Some((_, epoch)) = self.holders.get(&id).cloned() else {
                     return;
                 };
                 let had = self.content.get(&id).copied();
-                let mirror = book
+                let mirror = grant_table
                     .mirror_of(id)
                     .filter(|(_, is)| is.phase == Phase::Whole)
                     .map(|(mirror, _)| mirror);
-                if book.memory_was_lost(id, epoch) {
+                if grant_table.memory_was_lost(id, epoch) {
                     let mirror = mirror.expect("only a whole one takes its place");
                     assert_eq!(self.content.get(&mirror).copied(), had, "what was flushed is there");
                     self.forget(id);
                 }
             }
             Step::Release(n, back) => {
-                let Some(id) = self.pick(book, n) else { return };
+                let Some(id) = self.pick(grant_table, n) else { return };
                 if let Some((tenant, epoch)) = self.holders.get(&id).cloned()
-                    && book.release(&tenant, id, epoch, back, now).is_ok()
+                    && grant_table.release(&tenant, id, epoch, back, now).is_ok()
                 {
                     self.holders.remove(&id);
                     self.attached.remove(&id);
                 }
             }
             Step::Renew(n) => {
-                let Some(id) = self.pick(book, n) else { return };
+                let Some(id) = self.pick(grant_table, n) else { return };
                 let Some((tenant, epoch)) = self.holders.get(&id).cloned() else {
                     return;
                 };
-                let held = book.grant(id).is_ok_and(|g| g.phase == Phase::Held);
-                assert_eq!(book.renew(&tenant, id, epoch, now, LEASE).is_ok(), held);
+                let held = grant_table.grant(id).is_ok_and(|g| g.phase == Phase::Held);
+                assert_eq!(grant_table.renew(&tenant, id, epoch, now, LEASE).is_ok(), held);
             }
             Step::Confirm(n) => {
-                let Some(id) = self.pick(book, n) else { return };
-                let grant = book.grant(id).expect("picked").clone();
-                if let Some(order) = book.part_order(id).filter(|order| order.make) {
+                let Some(id) = self.pick(grant_table, n) else { return };
+                let grant = grant_table.grant(id).expect("picked").clone();
+                if let Some(order) = grant_table.part_order(id).filter(|order| order.make) {
                     let of = self.numbers.insert((order.space, order.part), id);
                     assert!(of.is_none_or(|of| of == id), "a part's number was used again");
                     self.kept.insert(id, (order.space, order.part));
-                    book.confirmed(id, grant.epoch, now);
+                    grant_table.confirmed(id, grant.epoch, now);
                 }
                 if matches!(grant.phase, Phase::Fencing | Phase::Freeing) {
                     // The node has ended the holder, and members.
@@ -858,33 +901,34 @@ impl World {
                     }
                     self.end(id);
                     self.kept.remove(&id);
-                    book.confirmed(id, grant.epoch, now);
+                    grant_table.confirmed(id, grant.epoch, now);
                 }
             }
             Step::Free(n) => {
-                if let Some(id) = self.pick(book, n) {
-                    let grant = book.grant(id).expect("picked");
+                if let Some(id) = self.pick(grant_table, n) {
+                    let grant = grant_table.grant(id).expect("picked");
                     let is_alone = grant.part.is_none() && grant.mirror_of.is_none();
-                    assert_eq!(book.free(id).is_ok(), is_alone);
+                    assert_eq!(grant_table.free(id).is_ok(), is_alone);
                 }
             }
             Step::Tick(seconds) => {
                 self.now += u64::from(seconds % 16) * 1_000_000_000;
-                book.tick(Nanos(self.now));
-                assert!(!book.is_due(Nanos(self.now)));
+                grant_table.tick(Nanos(self.now));
+                assert!(!grant_table.is_due(Nanos(self.now)));
             }
-            Step::Leave(which) => book.leave(NodeId(1 + u64::from(which))),
+            Step::Leave(which) => grant_table.leave(NodeId(1 + u64::from(which))),
             Step::Join(which) => {
                 let (id, pod, extents) = if which { (2, "right", 4) } else { (1, "left", 8) };
-                let forgotten = book.node(NodeId(id)).is_err();
+                let forgotten = grant_table.node(NodeId(id)).is_err();
                 let hello = NodeHello {
                     pool: (!forgotten).then_some(7),
                     ..hello(id, pod, extents)
                 };
-                book.join(&hello).ok();
+                grant_table.join(&hello).ok();
             }
             Step::Restart => {
-                *book = Book::from_bytes(&book.to_bytes(), tenants(), now, LEASE).expect("what was written is read");
+                *grant_table = GrantTable::from_bytes(&grant_table.to_bytes(), tenants(), now, LEASE)
+                    .expect("what was written is read");
             }
         }
     }
@@ -895,21 +939,21 @@ proptest! {
     /// not exceeded, and what somebody may be using is not free.
     #[test]
     fn nothing_is_granted_twice(steps in steps()) {
-        let (mut book, mut world) = (book(), World::default());
+        let (mut grant_table, mut world) = (grant_table(), World::default());
         for step in &steps {
-            world.apply(&mut book, step);
-            prop_assert_eq!(book.problems(), Vec::<String>::new());
-            prop_assert!(book.granted_to("a") <= 12 << 20);
+            world.apply(&mut grant_table, step);
+            prop_assert_eq!(grant_table.problems(), Vec::<String>::new());
+            prop_assert!(grant_table.granted_to("a") <= 12 << 20);
             for (id, (tenant, epoch)) in &world.holders {
-                let grant = book.grant(*id).expect("memory in use is in the book");
+                let grant = grant_table.grant(*id).expect("memory in use is in the book");
                 prop_assert!(grant.tenant == *tenant && grant.epoch >= *epoch && grant.phase != Phase::Idle);
             }
             for id in world.kept.keys() {
-                let is_part = book.grant(*id).expect("memory in use is in the book").part.is_some();
+                let is_part = grant_table.grant(*id).expect("memory in use is in the book").part.is_some();
                 prop_assert!(is_part, "grant {id} is a part");
             }
-            world.ask(&book);
-            world.compare_mirrors(&book);
+            world.ask(&grant_table);
+            world.compare_mirrors(&grant_table);
         }
     }
 }
@@ -917,38 +961,47 @@ proptest! {
 fn mirrored(label: &str, extents: u64) -> OpenRequest {
     OpenRequest {
         mirror: true,
-        ..wish(label, extents)
+        ..requested(label, extents)
     }
 }
 
 /// A grant with a mirror on the other node, which its holder has filled.
-fn open_whole(book: &mut Book, label: &str) -> (GrantId, u64, GrantId) {
-    let (id, epoch) = admit(book.open("b", &mirrored(label, 2), Nanos(0), LEASE));
-    let (mirror, grant) = book.mirror_of(id).expect("a mirror");
+fn open_whole(grant_table: &mut GrantTable, label: &str) -> (GrantId, u64, GrantId) {
+    let (id, epoch) = admit(grant_table.open("b", &mirrored(label, 2), Nanos(0), LEASE));
+    let (mirror, grant) = grant_table.mirror_of(id).expect("a mirror");
     assert_eq!(grant.phase, Phase::Filling);
-    book.mirror_is_whole("b", id, epoch, mirror).expect("its holder");
+    grant_table.mirror_is_whole("b", id, epoch, mirror).expect("its holder");
     (id, epoch, mirror)
 }
 
 #[test]
 fn a_mirror_lies_elsewhere_and_counts() {
-    let mut book = book();
-    let (id, _, mirror) = open_whole(&mut book, "db");
-    let nodes = [id, mirror].map(|id| book.grant(id).expect("there").node);
+    let mut grant_table = grant_table();
+    let (id, _, mirror) = open_whole(&mut grant_table, "db");
+    let nodes = [id, mirror].map(|id| grant_table.grant(id).expect("there").node);
     assert_ne!(nodes[0], nodes[1]);
-    assert_eq!((book.granted_to("b"), book.granted(nodes[1])), (4 * EXTENT, 2 * EXTENT));
-    let text = book.free(mirror).expect_err("not by itself").to_string();
+    assert_eq!(
+        (grant_table.granted_to("b"), grant_table.granted(nodes[1])),
+        (4 * EXTENT, 2 * EXTENT)
+    );
+    let text = grant_table.free(mirror).expect_err("not by itself").to_string();
     assert!(text.contains(&format!("mirror of grant {id}")), "{text}");
     let says = |error: Result<Opening>, what: &str| {
         let text = error.expect_err("refused").to_string();
         assert!(text.contains(what), "{text}");
     };
-    says(book.open("b", &mirrored("big", 5), Nanos(0), LEASE), "of the 1 others");
-    says(book.open("a", &mirrored("much", 4), Nanos(0), LEASE), "quota of 12MiB");
-    book.free(id).expect("freed");
-    [id, mirror].into_iter().for_each(|id| confirm(&mut book, id));
-    assert_eq!(book.grants().count(), 0);
-    let mut alone = Book::new(7, tenants());
+    says(
+        grant_table.open("b", &mirrored("big", 5), Nanos(0), LEASE),
+        "of the 1 others",
+    );
+    says(
+        grant_table.open("a", &mirrored("much", 4), Nanos(0), LEASE),
+        "quota of 12MiB",
+    );
+    grant_table.free(id).expect("freed");
+    [id, mirror].into_iter().for_each(|id| confirm(&mut grant_table, id));
+    assert_eq!(grant_table.grants().count(), 0);
+    let mut alone = GrantTable::new(7, tenants());
     alone.join(&hello(1, "left", 8)).expect("joined");
     says(alone.open("b", &mirrored("db", 2), Nanos(0), LEASE), "of the 0 others");
     assert_eq!(alone.grants().count(), 0);
@@ -957,105 +1010,108 @@ fn a_mirror_lies_elsewhere_and_counts() {
 /// The node is lost: the mirror is the grant, with another epoch, and nobody has it before its node has ended who maps it.
 #[test]
 fn a_whole_mirror_takes_the_place_of_what_is_lost() {
-    let mut book = book();
-    let (id, epoch, mirror) = open_whole(&mut book, "db");
-    let node = book.grant(id).expect("there").node;
-    book.leave(node);
-    book.forget(node).expect("forgotten");
+    let mut grant_table = grant_table();
+    let (id, epoch, mirror) = open_whole(&mut grant_table, "db");
+    let node = grant_table.grant(id).expect("there").node;
+    grant_table.leave(node);
+    grant_table.forget(node).expect("forgotten");
     assert!(matches!(
-        book.renew("b", id, epoch, Nanos(1), LEASE),
+        grant_table.renew("b", id, epoch, Nanos(1), LEASE),
         Err(Error::Revoked(_))
     ));
     assert!(matches!(
-        book.open("b", &mirrored("db", 2), Nanos(1), LEASE),
+        grant_table.open("b", &mirrored("db", 2), Nanos(1), LEASE),
         Ok(Opening::Wait)
     ));
-    assert_eq!(book.work_of(book.grant(mirror).expect("there").node), [mirror]);
-    confirm(&mut book, mirror);
-    let (now, next) = admit(book.open("b", &mirrored("db", 2), Nanos(2), LEASE));
+    assert_eq!(
+        grant_table.work_of(grant_table.grant(mirror).expect("there").node),
+        [mirror]
+    );
+    confirm(&mut grant_table, mirror);
+    let (now, next) = admit(grant_table.open("b", &mirrored("db", 2), Nanos(2), LEASE));
     assert!(now == mirror && next > epoch, "{now} {next}");
-    let none = book.seek_mirror("b", now, next, Nanos(3));
+    let none = grant_table.seek_mirror("b", now, next, Nanos(3));
     assert!(matches!(none, Err(Error::Full(_))), "{none:?}");
-    book.join(&hello(3, "new", 8)).expect("joined");
-    let another = book.seek_mirror("b", now, next, Nanos(3)).expect("room");
-    assert_eq!(book.grant(another).expect("there").node, NodeId(3));
-    assert_eq!(book.problems(), Vec::<String>::new());
+    grant_table.join(&hello(3, "new", 8)).expect("joined");
+    let another = grant_table.seek_mirror("b", now, next, Nanos(3)).expect("room");
+    assert_eq!(grant_table.grant(another).expect("there").node, NodeId(3));
+    assert_eq!(grant_table.problems(), Vec::<String>::new());
 }
 
 /// What lacks something is not promoted: the memory is lost then, and the label's next one is new.
 #[test]
 fn a_mirror_that_is_not_whole_takes_no_place() {
-    let mut book = book();
-    let (id, epoch, mirror) = open_whole(&mut book, "db");
-    book.mirror_is_void("b", id, epoch, mirror).expect("its holder");
-    assert!(!book.memory_was_lost(id, epoch));
-    assert!(matches!(book.fail_over("b", id, epoch), Err(Error::Lost(_))));
-    let node = book.grant(id).expect("there").node;
-    book.leave(node);
-    book.forget(node).expect("forgotten");
-    assert_eq!(book.grant(mirror).expect("there").phase, Phase::Freeing);
-    let (next, _) = admit(open(&mut book, "b", "db", 2, 1));
+    let mut grant_table = grant_table();
+    let (id, epoch, mirror) = open_whole(&mut grant_table, "db");
+    grant_table.mirror_is_void("b", id, epoch, mirror).expect("its holder");
+    assert!(!grant_table.memory_was_lost(id, epoch));
+    assert!(matches!(grant_table.fail_over("b", id, epoch), Err(Error::Lost(_))));
+    let node = grant_table.grant(id).expect("there").node;
+    grant_table.leave(node);
+    grant_table.forget(node).expect("forgotten");
+    assert_eq!(grant_table.grant(mirror).expect("there").phase, Phase::Freeing);
+    let (next, _) = admit(open(&mut grant_table, "b", "db", 2, 1));
     assert!(next > mirror, "{next}");
 }
 
 /// A mirror that is lost is another's concern only: who is the holder says so, and seeks another.
 #[test]
 fn what_holders_say_of_mirrors_is_checked() {
-    let mut book = book();
-    let (id, epoch, mirror) = open_whole(&mut book, "db");
+    let mut grant_table = grant_table();
+    let (id, epoch, mirror) = open_whole(&mut grant_table, "db");
     for (tenant, epoch) in [("a", epoch), ("b", epoch + 1)] {
         let said = [
-            book.mirror_is_void(tenant, id, epoch, mirror),
-            book.mirror_is_lost(tenant, id, epoch, mirror),
-            book.fail_over(tenant, id, epoch),
-            book.seek_mirror(tenant, id, epoch, Nanos(1)).map(drop),
+            grant_table.mirror_is_void(tenant, id, epoch, mirror),
+            grant_table.mirror_is_lost(tenant, id, epoch, mirror),
+            grant_table.fail_over(tenant, id, epoch),
+            grant_table.seek_mirror(tenant, id, epoch, Nanos(1)).map(drop),
         ];
         assert!(
             said.iter().all(|said| matches!(said, Err(Error::Revoked(_)))),
             "{said:?}"
         );
     }
-    let other = book.mirror_is_whole("b", id, epoch, GrantId(77));
+    let other = grant_table.mirror_is_whole("b", id, epoch, GrantId(77));
     assert!(matches!(other, Err(Error::Lost(_))), "{other:?}");
-    book.mirror_is_lost("b", id, epoch, mirror).expect("its holder");
-    book.mirror_is_lost("b", id, epoch, mirror).expect("as before");
-    assert_eq!(book.grant(mirror).expect("there").phase, Phase::Freeing);
-    let late = book.mirror_is_whole("b", id, epoch, mirror);
+    grant_table.mirror_is_lost("b", id, epoch, mirror).expect("its holder");
+    grant_table.mirror_is_lost("b", id, epoch, mirror).expect("as before");
+    assert_eq!(grant_table.grant(mirror).expect("there").phase, Phase::Freeing);
+    let late = grant_table.mirror_is_whole("b", id, epoch, mirror);
     assert!(matches!(late, Err(Error::Lost(_))), "{late:?}");
-    let another = book.seek_mirror("b", id, epoch, Nanos(1)).expect("room");
+    let another = grant_table.seek_mirror("b", id, epoch, Nanos(1)).expect("room");
     assert_ne!(another, mirror);
     // Who does without has none, and a mirror of what nobody holds goes where memory is short.
-    book.release("b", id, epoch, false, Nanos(2)).expect("released");
-    confirm(&mut book, id);
-    book.drop_mirror(id);
-    assert_eq!(book.grant(another).expect("there").phase, Phase::Freeing);
+    grant_table.release("b", id, epoch, false, Nanos(2)).expect("released");
+    confirm(&mut grant_table, id);
+    grant_table.drop_mirror(id);
+    assert_eq!(grant_table.grant(another).expect("there").phase, Phase::Freeing);
 }
 
 /// A mirror of idle memory is reclaimed, and what it mirrors stays.
 #[test]
 fn mirrors_of_what_nobody_holds_are_reclaimed() {
-    let mut book = book();
-    let (id, epoch) = admit(book.open("a", &mirrored("db", 2), Nanos(0), LEASE));
-    let (mirror, node) = book
+    let mut grant_table = grant_table();
+    let (id, epoch) = admit(grant_table.open("a", &mirrored("db", 2), Nanos(0), LEASE));
+    let (mirror, node) = grant_table
         .mirror_of(id)
         .map(|(mirror, grant)| (mirror, grant.node))
         .expect("a mirror");
     assert_eq!(node, NodeId(2));
-    admit(open(&mut book, "b", "left", 6, 0));
-    let held = open(&mut book, "b", "right", 3, 0);
+    admit(open(&mut grant_table, "b", "left", 6, 0));
+    let held = open(&mut grant_table, "b", "right", 3, 0);
     assert!(matches!(held, Err(Error::Full(_))), "{held:?}");
-    book.release("a", id, epoch, false, Nanos(1)).expect("released");
-    confirm(&mut book, id);
-    assert!(matches!(open(&mut book, "b", "right", 3, 2), Ok(Opening::Wait)));
-    assert_eq!(book.grant(mirror).expect("there").phase, Phase::Freeing);
-    assert_eq!(book.grant(id).expect("there").phase, Phase::Idle);
-    confirm(&mut book, mirror);
-    admit(open(&mut book, "b", "right", 3, 3));
+    grant_table.release("a", id, epoch, false, Nanos(1)).expect("released");
+    confirm(&mut grant_table, id);
+    assert!(matches!(open(&mut grant_table, "b", "right", 3, 2), Ok(Opening::Wait)));
+    assert_eq!(grant_table.grant(mirror).expect("there").phase, Phase::Freeing);
+    assert_eq!(grant_table.grant(id).expect("there").phase, Phase::Idle);
+    confirm(&mut grant_table, mirror);
+    admit(open(&mut grant_table, "b", "right", 3, 3));
 }
 
 #[test]
 fn without_a_file_there_is_one_tenant() {
-    let mut book = Book::new(1, Tenants::default());
-    book.join(&hello(1, "pod", 2)).expect("joined");
-    admit(open(&mut book, DEFAULT_TENANT, "x", 2, 0));
+    let mut grant_table = GrantTable::new(1, Tenants::default());
+    grant_table.join(&hello(1, "pod", 2)).expect("joined");
+    admit(open(&mut grant_table, DEFAULT_TENANT, "x", 2, 0));
 }
