@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""Measures the house: function lengths, asserts, unsafe, import circles, names, documented errors.
+
+    scripts/style.py            the table
+    scripts/style.py circles    which files import each other in a circle
+    scripts/style.py names      types whose names hold a word that docs/glossary.md replaces
+    scripts/style.py errors     public functions that can fail and do not say how
+    scripts/style.py long       the longest functions, and how many lines are longer than 120 columns
+
+Rust is read as text: comments and literals are blanked out, braces are matched. Macros that make functions are not expanded.
+"""
+
+import collections
+import pathlib
+import re
+import statistics
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CORE = ["base", "fabric", "storage", "buffer", "engine"]
+COLUMNS = 120
+TOKEN = re.compile(
+    r'//[^\n]*|/\*.*?\*/|r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?\'(?:\\(?:x..|u\{[^}]*\}|.)|[^\'\\])\'', re.S)
+FUNCTION = re.compile(r"\bfn\s+(\w+)")
+TYPE = re.compile(r"\b(?:struct|enum|trait|union|type)\s+([A-Z]\w*)")
+ASSERT = re.compile(r"\b(?:debug_)?assert(?:_eq|_ne)?!|\bconst _: \(\) = assert")
+KNOWN_PAIRS = re.compile("InFlight|ReadAhead")
+PATH = re.compile(r"\b(?:crate|super)(?:::\w+)+")
+
+
+def blanked(text):
+    """The text with comments and literals blanked out: the same length, the same lines."""
+    return TOKEN.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
+
+
+def closing(code, start):
+    """Behind the bracket that closes the one at `start`."""
+    pairs, depth = {"{": 1, "}": -1}, 0
+    for at in range(start, len(code)):
+        depth += pairs.get(code[at], 0)
+        if depth == 0:
+            return at + 1
+    return len(code)
+
+
+class File:
+    def __init__(self, path):
+        self.path = path
+        self.text = path.read_text()
+        self.code = blanked(self.text)
+        parts = path.relative_to(ROOT).parts
+        self.crate = parts[1]
+        self.is_test = "tests" in parts[2:] or path.stem in ("tests", "contract", "testing") or "benches" in parts
+        self.production = "" if self.is_test else self.without_tests()
+        self.module = module_of(parts)
+
+    def without_tests(self):
+        """The code without what is compiled for tests alone."""
+        code = self.code
+        for match in reversed(list(re.finditer(r"#\[cfg\(test\)\]\s*(?:pub(?:\([^)]*\))?\s+)?(mod|fn|impl)\b[^{;]*([{;])", code))):
+            end = closing(code, match.end() - 1) if match.group(2) == "{" else match.end()
+            code = code[:match.start()] + code[end:]
+        return code
+
+    def functions(self):
+        """(name, offset, lines) of each function that has a body."""
+        for match in FUNCTION.finditer(self.code):
+            depth, at = 0, match.end()
+            while at < len(self.code) and not (depth == 0 and self.code[at] in "{;"):
+                depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(self.code[at], 0)
+                at += 1
+            if at < len(self.code) and self.code[at] == "{":
+                end = closing(self.code, at)
+                yield match.group(1), match.start(), self.code.count("\n", match.start(), end) + 1
+
+
+def module_of(parts):
+    """The module that a file under `src` is, as a tuple of names; `None` for other files."""
+    if len(parts) < 4 or parts[2] != "src":
+        return None
+    names = list(parts[3:-1]) + [parts[-1][:-3]]
+    return tuple(name for name in names if name not in ("mod", "lib", "main"))
+
+
+def use_trees(code):
+    """The paths of all `use` declarations: (exported, path)."""
+    for match in re.finditer(r"\b(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);", code):
+        for path in flattened(re.sub(r"\s+", " ", match.group(2)).strip()):
+            yield bool(match.group(1)), path
+
+
+def flattened(tree):
+    """`a::{b, c::d}` as [[a, b], [a, c, d]]."""
+    if "{" not in tree:
+        return [[part for part in re.sub(r" as \w+", "", tree).replace(" ", "").split("::") if part]]
+    head, _, rest = tree.partition("{")
+    body, items, depth, item = rest[:rest.rindex("}")], [], 0, ""
+    for letter in body:
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            items.append(item)
+            item = ""
+        else:
+            item += letter
+    prefix = [part for part in head.replace(" ", "").split("::") if part]
+    return [prefix + path for item in items + [item] if item.strip() for path in flattened(item.strip())]
+
+
+class Imports:
+    """Which file imports which, within a crate. A name that a module passes on counts for the file that has it."""
+
+    def __init__(self, files):
+        self.by_module = {(f.crate, f.module): f for f in files if f.module is not None and not f.is_test}
+        self.exports = collections.defaultdict(dict)
+        for (crate, module), file in self.by_module.items():
+            for exported, path in use_trees(file.production):
+                target = self.absolute(crate, module, path) if exported else None
+                if target:
+                    self.exports[crate, module][target[-1]] = target
+        self.edges = {f: self.of(f) for f in self.by_module.values()}
+
+    def absolute(self, crate, module, path):
+        path = list(path)
+        if path[0] == "crate":
+            return path[1:]
+        if path[0] == "self":
+            return list(module) + path[1:]
+        base = list(module)
+        while path and path[0] == "super":
+            path, base = path[1:], base[:-1]
+            if path and path[0] != "super":
+                return base + path
+        return list(module) + path if path and (crate, (*module, path[0])) in self.by_module else None
+
+    def file(self, crate, path, hops=8):
+        for length in range(len(path), -1, -1):
+            found = self.by_module.get((crate, tuple(path[:length])))
+            if found is None:
+                continue
+            passed = self.exports[crate, tuple(path[:length])].get(path[length]) if length < len(path) else None
+            if passed and hops and passed != list(path):
+                return self.file(crate, passed + list(path[length + 1:]), hops - 1)
+            return found
+        return None
+
+    def of(self, file):
+        paths = [path for exported, path in use_trees(file.production) if not exported]
+        uses = re.sub(r"\buse\s+[^;]+;", "", file.production)
+        paths += [match.group().split("::") for match in PATH.finditer(uses)]
+        targets = (self.absolute(file.crate, file.module, path) for path in paths)
+        found = {self.file(file.crate, target) for target in targets if target}
+        return found - {file, None}
+
+    def circles(self):
+        """Sets of files that reach each other (Tarjan)."""
+        index, low, stack, found = {}, {}, [], []
+        for root in self.edges:
+            work = [(root, iter(self.edges[root]))] if root not in index else []
+            while work:
+                node, targets = work[-1]
+                if node not in index:
+                    index[node] = low[node] = len(index)
+                    stack.append(node)
+                following = next(targets, None)
+                if following is not None:
+                    if following not in index:
+                        work.append((following, iter(self.edges[following])))
+                    elif following in stack:
+                        low[node] = min(low[node], index[following])
+                    continue
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    circle = stack[stack.index(node):]
+                    del stack[stack.index(node):]
+                    found += [circle] if len(circle) > 1 else []
+        return found
+
+
+def replaced_words():
+    """The words that the glossary replaces: its last column."""
+    glossary = ROOT / "docs/glossary.md"
+    rows = re.findall(r"^\|[^\n]*\|$", glossary.read_text(), re.M) if glossary.exists() else []
+    cells = [row.strip("|").split("|")[-1] for row in rows]
+    return sorted({word for cell in cells for word in re.findall(r"`(\w+)`", cell)})
+
+
+def odd_names(files):
+    words = {word.lower() for word in replaced_words()}
+    for file in files:
+        for match in TYPE.finditer(file.code):
+            name = KNOWN_PAIRS.sub("", match.group(1))
+            parts = {part.lower() for part in re.findall(r"[A-Z][a-z0-9]*", name)}
+            if parts & words:
+                yield file, match.group(1)
+
+
+def fallible(files):
+    """Public functions that return a `Result`: (file, name, whether their documentation has a part on errors)."""
+    declared = re.compile(r"((?:^[ \t]*(?:///[^\n]*|#\[[^\n]*)\n)*)^[ \t]*pub (?:const |async |unsafe )*fn (\w+)([^{;]*)[{;]", re.M)
+    for file in files:
+        if file.is_test or not file.module:
+            continue
+        for match in declared.finditer(file.text):
+            if re.search(r"->\s*(?:io::|fmt::|std::\w+::)?Result\b", match.group(3)):
+                yield file, match.group(2), "# Errors" in match.group(1)
+
+
+def table(files):
+    lines = sorted(count for f in files for _, _, count in f.functions())
+    core = [f for f in files if f.crate in CORE and not f.is_test]
+    asserts = sum(len(ASSERT.findall(f.production)) for f in core)
+    core_lines = sum(1 for f in core for line in f.production.splitlines() if line.strip())
+    imports = Imports(files)
+    in_circles = sum(len(circle) for circle in imports.circles())
+    types = sum(len(TYPE.findall(f.code)) for f in files)
+    said = [has for _, _, has in fallible(files)]
+    long = sum(len(line) > COLUMNS for f in files for line in f.text.splitlines())
+    yield "function lines, median / p90 / max", f"{statistics.median(lines):.0f} / {lines[len(lines) * 9 // 10]} / {lines[-1]}"
+    yield "functions over 80 lines", sum(count > 80 for count in lines)
+    yield "asserts a thousand lines, base to engine", f"{1000 * asserts / core_lines:.1f}"
+    yield "files with unsafe blocks", sum(bool(re.search(r"\bunsafe\s*(?:\{|fn|impl)", f.code)) for f in files)
+    yield "files in import circles", f"{in_circles} of {len(imports.edges)}"
+    yield "types with a word that the glossary replaces", f"{len(list(odd_names(files)))} of {types}"
+    yield "fallible public functions with # Errors", f"{sum(said)} of {len(said)}"
+    yield f"lines over {COLUMNS} columns", long
+
+
+def main():
+    files = [File(path) for path in sorted(ROOT.glob("crates/*/**/*.rs"))]
+    wanted = sys.argv[1] if len(sys.argv) > 1 else "table"
+    if wanted == "table":
+        for what, value in table(files):
+            print(f"{what:<46} {value}")
+    elif wanted == "circles":
+        for circle in sorted(Imports(files).circles(), key=len, reverse=True):
+            print(len(circle), *sorted(str(f.path.relative_to(ROOT / "crates")) for f in circle), sep="\n  ")
+    elif wanted == "names":
+        for file, name in odd_names(files):
+            print(f"{name:<24} {file.path.relative_to(ROOT)}")
+    elif wanted == "errors":
+        for file, name, has in fallible(files):
+            if not has:
+                print(f"{name:<32} {file.path.relative_to(ROOT)}")
+    elif wanted == "long":
+        longest = sorted(((n, name, f) for f in files for name, _, n in f.functions()), key=lambda t: -t[0])
+        for count, name, file in longest[:30]:
+            print(f"{count:>5} {name:<32} {file.path.relative_to(ROOT)}")
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()
