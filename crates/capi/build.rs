@@ -1,4 +1,5 @@
-//! Names the shared library: programs in C are linked to `libcenote_pool.so.N`, where N is the number of its binary interface.
+//! Names the shared library: programs in C are linked to `libcenote_pool.so.N`, where N is the number of its binary
+//! interface.
 
 /// `CENOTE_POOL_ABI` of `include/cenote_pool.h`.
 const ABI: u32 = 0;

@@ -1,6 +1,6 @@
 //! Builds the shim over libfabric. Its headers are found by the compiler, or where `pkg-config` or
-//! `CENOTE_LIBFABRIC_INCLUDE` says; without them the shim answers that RDMA was not built. Nothing is linked: libfabric is
-//! loaded when it is used.
+//! `CENOTE_LIBFABRIC_INCLUDE` says; without them the shim answers that RDMA was not built. Nothing is linked: libfabric
+//! is loaded when it is used.
 
 use std::env;
 use std::process::Command;

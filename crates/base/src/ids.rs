@@ -120,10 +120,12 @@ impl fmt::Debug for Lsn {
     }
 }
 
-/// Where a redo record lies: in which stream (one today, one a node when there are several writers), and at which byte of it.
+/// Where a redo record lies: in which stream (one today, one a node when there are several writers), and at which byte
+/// of it.
 ///
-/// Packed as 8 bits of stream above 56 bits of position in units of [`RecordAddr::UNIT`] bytes, since groups and records begin at
-/// multiples of it. So a stream has [`RecordAddr::END`] bytes, which 1 GB/s fills in 18 years; the log refuses work before that.
+/// Packed as 8 bits of stream above 56 bits of position in units of [`RecordAddr::UNIT`] bytes, since groups and
+/// records begin at multiples of it. So a stream has [`RecordAddr::END`] bytes, which 1 GB/s fills in 18 years; the log
+/// refuses work before that.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct RecordAddr(u64);
@@ -142,8 +144,8 @@ impl RecordAddr {
     /// The record at `position`, in bytes, of `stream`.
     ///
     /// # Panics
-    /// If no record can lie there: a program that takes one record for another would lose changes. The log's own positions
-    /// are below [`RecordAddr::END`], and multiples of the unit.
+    /// If no record can lie there: a program that takes one record for another would lose changes. The log's own
+    /// positions are below [`RecordAddr::END`], and multiples of the unit.
     #[inline]
     pub const fn new(stream: u8, position: u64) -> Self {
         match Self::checked(stream, position) {
@@ -206,8 +208,8 @@ impl fmt::Debug for RecordAddr {
 
 /// Names a transaction: the node that ran it and its number there.
 ///
-/// Packed as 12 bits of node above 52 bits of number: 4,096 nodes, each of which may run a million transactions a second for
-/// 142 years. Numbers are drawn in blocks, and no block is given out that would pass [`TxId::SEQ_END`].
+/// Packed as 12 bits of node above 52 bits of number: 4,096 nodes, each of which may run a million transactions a
+/// second for 142 years. Numbers are drawn in blocks, and no block is given out that would pass [`TxId::SEQ_END`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct TxId(u64);

@@ -344,7 +344,8 @@ fn panel(shown: &Shown) -> Panel {
 mod tests {
     use super::*;
 
-    /// `make demo > log` left one line of 8,000 characters: the rate was written ten times a second behind a carriage return.
+    /// `make demo > log` left one line of 8,000 characters: the rate was written ten times a second behind a carriage
+    /// return.
     #[test]
     fn an_output_that_is_no_terminal_gets_lines() {
         let progress = Progress::new(Duration::from_secs(5));

@@ -1,7 +1,8 @@
 //! One server on several devices: what a workload loses on slower memory, by emulated latency.
 //!
-//! The same database and the same warm region, opened by `cenote run --device NAME` for one device after the other, in rounds; clients
-//! select rows by key, at random, from more than the modelled processor cache holds. Each figure is labelled `emulated`.
+//! The same database and the same warm region, opened by `cenote run --device NAME` for one device after the other, in
+//! rounds; clients select rows by key, at random, from more than the modelled processor cache holds. Each figure is
+//! labelled `emulated`.
 
 use crate::load::{self, Progress, Workload};
 use crate::server::{CenoteOptions, RegionFile, Server, free_port};

@@ -1,5 +1,5 @@
-//! What a server costs before it does anything: how long until it is ready on an empty directory, and the memory that it holds beside its region with
-//! idle connections.
+//! What a server costs before it does anything: how long until it is ready on an empty directory, and the memory that
+//! it holds beside its region with idle connections.
 
 use crate::server::{CenoteOptions, RegionFile, Server, free_port};
 use crate::table::{lay_out, median};

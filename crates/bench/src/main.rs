@@ -35,7 +35,8 @@ enum What {
     },
     /// Run one server on several memory devices, whose latency is emulated: what slower memory costs
     Devices(DevicesArgs),
-    /// Measure how soon a server is ready, and the memory it holds with idle connections; fails beyond 100 ms or 150 MiB
+    /// Measure how soon a server is ready, and the memory it holds with idle connections; fails beyond 100 ms or 150
+    /// MiB
     Footprint {
         /// Where data directories go
         #[arg(long, default_value = "footprint-out")]
@@ -289,7 +290,8 @@ struct YcsbArgs {
     /// What is measured: the store in this process, a table in a pool's space, cenote kv, Redis if it is installed
     #[arg(long, value_delimiter = ',', default_value = "embedded,pool,kv,redis")]
     targets: Vec<ycsb::TargetKind>,
-    /// Workloads: a (half updates), b (5% updates), c (reads), d (reads of the latest, 5% inserts), e (scans, 5% inserts), f (half read-modify-write)
+    /// Workloads: a (half updates), b (5% updates), c (reads), d (reads of the latest, 5% inserts), e (scans, 5%
+    /// inserts), f (half read-modify-write)
     #[arg(long, value_delimiter = ',', default_value = "a,b,c,d,e,f")]
     workloads: Vec<String>,
     /// How records are chosen in a, b, c, e and f

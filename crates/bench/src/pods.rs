@@ -1,4 +1,5 @@
-//! A pool of several pods on this machine, by real processes: a manager and memory nodes; whoever starts it is their client.
+//! A pool of several pods on this machine, by real processes: a manager and memory nodes; whoever starts it is their
+//! client.
 
 use crate::server::cenote_program;
 use crate::{Error, IoContext, Result};
@@ -83,7 +84,8 @@ impl Directory {
 }
 
 impl Pods {
-    /// Starts a manager, and `nodes` memory nodes of `bytes` in each pod, by `program` (that beside this one if `None`).
+    /// Starts a manager, and `nodes` memory nodes of `bytes` in each pod, by `program` (that beside this one if
+    /// `None`).
     ///
     /// # Errors
     /// RDMA is not there, which pods reach each other by; a process does not start.

@@ -1,4 +1,5 @@
-//! `cenote pool demo`: two pods of two memory nodes on loopback, a load with a hot set in each, and what the pool makes of it, live.
+//! `cenote pool demo`: two pods of two memory nodes on loopback, a load with a hot set in each, and what the pool makes
+//! of it, live.
 //!
 //! ```text
 //!                 objects 0 1 2 …                                  … n-1
@@ -6,7 +7,8 @@
 //!   allocated by west                  │                  allocated by east
 //! ```
 //!
-//! So each pod's hot objects begin in the other pod. All processes are real: a manager, four memory nodes, and this one, which is a client in each pod.
+//! So each pod's hot objects begin in the other pod. All processes are real: a manager, four memory nodes, and this
+//! one, which is a client in each pod.
 
 use crate::pods::Pods;
 use crate::table::thousands;

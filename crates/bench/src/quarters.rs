@@ -1,7 +1,7 @@
 //! Progress where the output is no terminal: a line each quarter, and none of what takes no time.
 //!
-//! A terminal shows one line that is written again and again, behind a carriage return. In a file or a pipe that is a single line of
-//! thousands of characters.
+//! A terminal shows one line that is written again and again, behind a carriage return. In a file or a pipe that is a
+//! single line of thousands of characters.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Processor time of a Cenote server a statement: sysbench's statements, one kind at a time, over the wire.
 //!
 //! The kernel counts the nanoseconds that the server's threads ran (`/proc/PID/task/*/schedstat`): user and system time
-//! of protocol, statement and engine, without the client's. Writes come in transactions of [`WRITES`], so that making the log
-//! durable, which sessions share under load, hardly counts. `reproduce` takes these numbers as an input; see
+//! of protocol, statement and engine, without the client's. Writes come in transactions of [`WRITES`], so that making
+//! the log durable, which sessions share under load, hardly counts. `reproduce` takes these numbers as an input; see
 //! `reproduce::cost`.
 
 use crate::load;

@@ -1,6 +1,7 @@
 //! `cenote bench pool`: what the pool's memory costs, by the size of accesses, by clients, and by pods.
 //!
-//! All processes of the pool are real; clients are threads of this process, each in a pod, with the pod's memory mapped and other pods asked over RDMA.
+//! All processes of the pool are real; clients are threads of this process, each in a pod, with the pod's memory mapped
+//! and other pods asked over RDMA.
 //!
 //! ```text
 //!   sizes     one client: memory of its own pod, then another pod's; one by one, then 16 at once
@@ -8,8 +9,8 @@
 //!   pods      1, 2, 3, …; the same clients in each; all memory together as large, and used alike
 //! ```
 //!
-//! Objects are chosen at random, each as often as any other. They are their session's, so that none of them moves ([`Lifetime::Session`]): what moving brings is
-//! shown by `cenote pool demo`.
+//! Objects are chosen at random, each as often as any other. They are their session's, so that none of them moves
+//! ([`Lifetime::Session`]): what moving brings is shown by `cenote pool demo`.
 
 use crate::pods::Pods;
 use crate::reproduce::chart::{self, Chart, Panel, Series};

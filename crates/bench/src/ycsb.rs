@@ -1,4 +1,5 @@
-//! YCSB's core workloads on the pool's key-value store, in this process and behind `cenote kv`, on a table in a space of several pods, and on Redis, in one run.
+//! YCSB's core workloads on the pool's key-value store, in this process and behind `cenote kv`, on a table in a space
+//! of several pods, and on Redis, in one run.
 //!
 //! ```text
 //!   choose ──► workload: a stream of operations, decided by the seed ──► worker ──┬─ embedded: calls of cenote_pool::kv::Store
@@ -6,8 +7,9 @@
 //!                                                    record: keys, values ──────► └─ wire: resp ──► cenote kv, redis-server
 //! ```
 //!
-//! All targets get the same streams. Each is loaded once; then rounds go from one target to the next, workload by workload, and the median counts. Each worker is a
-//! thread with operations, and connections, of its own. What a round of D has inserted is removed after it.
+//! All targets get the same streams. Each is loaded once; then rounds go from one target to the next, workload by
+//! workload, and the median counts. Each worker is a thread with operations, and connections, of its own. What a round
+//! of D has inserted is removed after it.
 
 pub mod choose;
 mod embedded;
@@ -88,7 +90,8 @@ struct Measured {
     operations_per_second: f64,
     p50_us: f64,
     p99_us: f64,
-    /// Processor time, microseconds an operation: of the server (0 of the embedded store, which has none), and of the load.
+    /// Processor time, microseconds an operation: of the server (0 of the embedded store, which has none), and of the
+    /// load.
     server_us: f64,
     load_us: f64,
     missing: u64,
@@ -231,7 +234,8 @@ fn together(workers: &mut [Box<dyn Worker>], streams: Vec<Stream>, until: Until)
     Ok(carry_out(workers, streams, until)?.0)
 }
 
-/// All workers at the same time, each with its stream: how long the longest took, what all of them count, and the streams.
+/// All workers at the same time, each with its stream: how long the longest took, what all of them count, and the
+/// streams.
 fn carry_out(
     workers: &mut [Box<dyn Worker>],
     mut streams: Vec<Stream>,

@@ -48,7 +48,8 @@ const PAST_THE_SEAM: [&str; 15] = [
     "std::time::Instant",
 ];
 
-/// What the short path of a statement may not take time, threads and locks from: it runs in simulated worlds, too. Analytics has a runtime of its own.
+/// What the short path of a statement may not take time, threads and locks from: it runs in simulated worlds, too.
+/// Analytics has a runtime of its own.
 const PAST_THE_SHORT_PATH: [&str; 3] = ["std::thread", "Instant", "SystemTime"];
 const LOCKS: [&str; 3] = ["Mutex", "Condvar", "RwLock"];
 

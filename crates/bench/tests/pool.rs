@@ -32,7 +32,8 @@ fn hot_extents_come_to_who_uses_them() {
         load,
         seed: 1,
     };
-    // Whatever the machine does meanwhile: half of the accesses are local at the beginning, and under an even load they stay so.
+    // Whatever the machine does meanwhile: half of the accesses are local at the beginning, and under an even load they
+    // stay so.
     let shares = demo(&options(Load::Uniform, 3)).expect("a demonstration");
     assert!(shares.iter().all(|share| (35.0..65.0).contains(share)), "{shares:?}");
     // A slow machine takes longer: then again, for longer.

@@ -1,5 +1,5 @@
-//! A quick run of all figures: it ends in time, writes what it says, and the shapes that the paper's argument rests on come out.
-//! How close numbers are is told by the page of a full run, not asserted here.
+//! A quick run of all figures: it ends in time, writes what it says, and the shapes that the paper's argument rests on
+//! come out. How close numbers are is told by the page of a full run, not asserted here.
 
 use cenote_bench::reproduce::judge::{Claim, Verdict};
 use cenote_bench::reproduce::origin::{Page, is_within, root};
@@ -60,7 +60,8 @@ fn the_shapes_of_the_paper_come_out() {
     assert!(ours("fig8", "instances at which") <= 8.0);
     assert!(ours("fig7", "12 instances to one") > 10.0);
     assert!(ours("fig7", "bytes over RDMA") > 3.0);
-    // Instant recovery waits neither for redo nor for storage's pages; the others do, vanilla for more pages, though all read ahead.
+    // Instant recovery waits neither for redo nor for storage's pages; the others do, vanilla for more pages, though
+    // all read ahead.
     for mix in ["read-write", "write-only"] {
         let [tiered, vanilla] =
             ["tiered", "vanilla"].map(|s| ours("fig10", &format!("{mix}, 60 ms of load, recovery: {s}")));
@@ -113,8 +114,8 @@ fn the_shapes_of_rcmp_come_out() {
     }
 }
 
-/// A page told of code that was no longer there, and nothing said so. The probe is a small figure that was run with the page: run again, its numbers lie
-/// where the page's seeds have them, or the page has to be made anew.
+/// A page told of code that was no longer there, and nothing said so. The probe is a small figure that was run with the
+/// page: run again, its numbers lie where the page's seeds have them, or the page has to be made anew.
 #[test]
 fn pages_are_of_the_code_as_it_is() {
     for paper in PAPERS {

@@ -1,12 +1,12 @@
 //! Who may begin a mini-transaction while the disk is full.
 //!
 //! A mini-transaction that has changed a page cannot be refused any more: its redo goes to the log, whatever the disk
-//! says. So the log is asked before its first page is latched ([`Pool::admit`]): a comparison, as long as there is room.
-//! When there is none, what can be done is done first: pages are written back, so that the log lets go of its older
-//! segments and uses them again ([`Pool::squeeze`]). Whoever cannot be helped by that gets [`Error::Full`].
+//! says. So the log is asked before its first page is latched ([`Pool::admit`]): a comparison, as long as there is
+//! room. When there is none, what can be done is done first: pages are written back, so that the log lets go of its
+//! older segments and uses them again ([`Pool::squeeze`]). Whoever cannot be helped by that gets [`Error::Full`].
 //!
-//! What a thread's mini-transactions are for is said once, for all that it begins ([`Pool::begin_need`]): commits and rollbacks
-//! go on in space that is kept for them.
+//! What a thread's mini-transactions are for is said once, for all that it begins ([`Pool::begin_need`]): commits and
+//! rollbacks go on in space that is kept for them.
 
 use std::marker::PhantomData;
 

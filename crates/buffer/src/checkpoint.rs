@@ -9,8 +9,9 @@
 //! looked before the floor was stored, the tail it read before that is at or below `s`. If it looked after
 //! the floor was removed, the frames it reads later say `rec` at or below `s`, or were written back since.
 //!
-//! An image in the log moves a page's `rec` up to itself, and with it the checkpoint: the records before it are given up. So it has to
-//! be durable before the checkpoint counts, else a lost host takes the image, and the records are gone already.
+//! An image in the log moves a page's `rec` up to itself, and with it the checkpoint: the records before it are given
+//! up. So it has to be durable before the checkpoint counts, else a lost host takes the image, and the records are gone
+//! already.
 //!
 //! The log is kept short by writing the frames with the oldest `rec` back, ever more of them as it grows.
 //!
@@ -139,7 +140,8 @@ impl Pool {
         }
     }
 
-    /// A frame for a page that the tier below was seen to have changes of; `None` if the page was given up since, with all its changes.
+    /// A frame for a page that the tier below was seen to have changes of; `None` if the page was given up since, with
+    /// all its changes.
     fn bring_up(&self, page: PageId) -> Option<Result<u32>> {
         match self.load(page, Hint::Scan, false) {
             Err(_) if !self.lower.is_unsaved(page) => None,

@@ -5,8 +5,8 @@
 //! ones written back in a batch, and frees the clean ones. A thread that finds no free frame does the same
 //! for itself.
 //!
-//! Where remote memory lies below (kind `tiered`), the dirty ones are handed to that instead, and may go though storage lacks
-//! their changes: which, the tier below has noted ([`crate::lower`]).
+//! Where remote memory lies below (kind `tiered`), the dirty ones are handed to that instead, and may go though storage
+//! lacks their changes: which, the tier below has noted ([`crate::lower`]).
 //!
 //! Evicting one frame, in order: latch it (tried only); it is in use, clean and was not used; take it out of
 //! the hash under its bucket's lock; clear its key; put it on the free list; release, with a new version, so

@@ -323,7 +323,8 @@ impl<'p> Lists<'p> {
         self.rebuild_by(|touched| vec![link_part(frames, 0..touched)]);
     }
 
-    /// As [`Lists::rebuild`], where `link` has [`link_part`] done for parts that follow each other up to the number it is given.
+    /// As [`Lists::rebuild`], where `link` has [`link_part`] done for parts that follow each other up to the number it
+    /// is given.
     pub fn rebuild_by(&mut self, link: impl FnOnce(u32) -> Vec<[Linked; 3]>) {
         let header = self.frames.header();
         header.list_lock.store(REBUILDING, Ordering::Release);

@@ -9,13 +9,14 @@
 //! ```
 //!
 //! The pool's duties:
-//! - `enter` follows a page's entry in the hash, `leave` goes before its removal, so that a page is entered at most once;
+//! - `enter` follows a page's entry in the hash, `leave` goes before its removal, so that a page is entered at most
+//!   once;
 //! - `push` and `before_save` are given pages that are in frames, stay there until the call returns (their bit in
 //!   `writing`), are not given twice at a time, and whose redo is durable;
 //! - a page that storage lacks changes of leaves its frame only after `let_go` said yes, unless it is to be forgotten.
 //!
-//! The lower tier's duties: `read` gives the newest state of a page that no frame has, with its [`Trace`]; what it was let go with
-//! counts for checkpoints ([`Lower::oldest_unsaved`]) until `saved` says that storage has it.
+//! The lower tier's duties: `read` gives the newest state of a page that no frame has, with its [`Trace`]; what it was
+//! let go with counts for checkpoints ([`Lower::oldest_unsaved`]) until `saved` says that storage has it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -141,7 +142,8 @@ pub(crate) trait Lower: Send + Sync {
         false
     }
 
-    /// Recovery could not be carried through with what this tier had kept: it forgets all of it. Says whether there was anything.
+    /// Recovery could not be carried through with what this tier had kept: it forgets all of it. Says whether there was
+    /// anything.
     fn forsake(&self) -> bool {
         false
     }

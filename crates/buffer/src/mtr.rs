@@ -618,8 +618,8 @@ impl Pool {
                 set_state(self.frames.descriptor(claimed.frame), FrameState::Used);
                 self.lists().put(List::Warm, claimed.frame);
                 if self.host && !planted(Fault::NewPageFlush) {
-                    // The latch was flushed when the frame was free. Until commit nothing else in memory says which page is in it, and
-                    // its redo is durable before that.
+                    // The latch was flushed when the frame was free. Until commit nothing else in memory says which
+                    // page is in it, and its redo is durable before that.
                     self.persist_descriptor(claimed.frame);
                 }
                 return Ok(claimed);

@@ -77,7 +77,8 @@ pub struct Config {
     pub remote: Option<RemoteSource>,
     /// The region's file or device; `None`: a file in shared memory, named after the database.
     pub region: Option<PathBuf>,
-    /// Who keeps the region mirrored, if somebody does: kind `cxl` that survives its host, since what is not written back is not mirrored.
+    /// Who keeps the region mirrored, if somebody does: kind `cxl` that survives its host, since what is not written
+    /// back is not mirrored.
     pub mirror: Option<Arc<dyn MirrorKeeper>>,
     /// Bind the memory to this NUMA node.
     pub numa_node: Option<u32>,
@@ -534,8 +535,8 @@ impl Pool {
         self.frames.header().ring_start.load(Ordering::Acquire) == self.storage.log().ring_start().raw()
     }
 
-    /// Makes an all-zero region (but for header and ring) an empty pool, to which a replay of the log is owed: from here on its headers
-    /// can be believed, its frames not before the replay is done.
+    /// Makes an all-zero region (but for header and ring) an empty pool, to which a replay of the log is owed: from
+    /// here on its headers can be believed, its frames not before the replay is done.
     pub(crate) fn format(&self) {
         let (header, geometry) = (self.frames.header(), *self.frames.geometry());
         self.note_reserved();

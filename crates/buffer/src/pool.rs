@@ -316,10 +316,12 @@ impl Pool {
 
     // ---- latches ----
 
-    /// Waits until `attempt` gives something; `None` if the frame is another page's by then and `attempt` still gives nothing.
+    /// Waits until `attempt` gives something; `None` if the frame is another page's by then and `attempt` still gives
+    /// nothing.
     ///
-    /// Nobody waits for the latch of a page that he does not want: the pages that a caller holds and the one that he waits for are in
-    /// the order of latching, but the page that moved into the frame meanwhile need not be, and its holder may wait for the caller.
+    /// Nobody waits for the latch of a page that he does not want: the pages that a caller holds and the one that he
+    /// waits for are in the order of latching, but the page that moved into the frame meanwhile need not be, and its
+    /// holder may wait for the caller.
     fn wait_for<T>(&self, frame: u32, key: u64, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
         let d = self.frames.descriptor(frame);
         self.parking.until(frame, || match attempt() {
@@ -465,8 +467,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Releases a frame that may be in a broken chain, and so cannot be freed: recovery takes care of it. If it holds a page, that
-    /// stays; a page that was being read is not to be found there.
+    /// Releases a frame that may be in a broken chain, and so cannot be freed: recovery takes care of it. If it holds a
+    /// page, that stays; a page that was being read is not to be found there.
     fn leave(&self, latched: Latched) {
         let d = self.frames.descriptor(latched.frame);
         let loading = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Loading);
@@ -646,7 +648,8 @@ impl Pool {
         &self.storage
     }
 
-    /// Looks for remote memory that was lost, and takes it into use again (kind `tiered`). A thread does so each second.
+    /// Looks for remote memory that was lost, and takes it into use again (kind `tiered`). A thread does so each
+    /// second.
     pub fn tend_remote(&self) {
         self.lower.tend();
     }

@@ -3,14 +3,17 @@
 //! When this begins, the log is whole and durable: groups that were complete in the ring are in it, the others
 //! are void (rule 3, in storage). No other thread is about. Then:
 //!
-//! 1. *Suspects*: frames that latch slots name, and that are latched exclusively by the dead (rule 2). Where the region is
-//!    small enough to be looked at whole, or its host was lost, all descriptors are ([`crate::survey`]): those that are latched, that are
-//!    newer than the log (host loss), or that contradict themselves. The page hash is built anew from the believed ones then.
+//! 1. *Suspects*: frames that latch slots name, and that are latched exclusively by the dead (rule 2). Where the region
+//!    is small enough to be looked at whole, or its host was lost, all descriptors are ([`crate::survey`]): those that
+//!    are latched, that are newer than the log (host loss), or that contradict themselves. The page hash is built anew
+//!    from the believed ones then.
 //! 2. *Lists*: found locked, they are taken back to before the change; after host loss, rebuilt.
 //! 3. *Repair* (rule 4): one scan of the ring finds the newest record of each suspect's page; from the later of it and
 //!    the descriptor's head the chain is followed back to the page's image in storage, or to a logged image, and
-//!    applied. Images and chains of many pages are read at once, before any of them is changed. A frame that was loading, or whose page was never made, is free again.
-//! 4. Frames whose descriptor is damaged are free, and the log is replayed from the checkpoint for what pages they may have held.
+//!    applied. Images and chains of many pages are read at once, before any of them is changed. A frame that was
+//!    loading, or whose page was never made, is free again.
+//! 4. Frames whose descriptor is damaged are free, and the log is replayed from the checkpoint for what pages they may
+//!    have held.
 //! 5. Slots are wiped.
 //!
 //! Invariants:
@@ -117,8 +120,9 @@ impl Pool {
         self.frames.region().state().words[crate::open::SURVIVE] == Survive::Host as u64
     }
 
-    /// Latches hold eight bits of the epoch, of which [`EPOCHS`] values are in use: before one comes again, every descriptor has to
-    /// have been looked at, so that no shared count of its first use is met. A start that dies before its survey owes it to the next.
+    /// Latches hold eight bits of the epoch, of which [`EPOCHS`] values are in use: before one comes again, every
+    /// descriptor has to have been looked at, so that no shared count of its first use is met. A start that dies before
+    /// its survey owes it to the next.
     fn survey_is_due(&self) -> bool {
         let state = self.frames.region().state();
         state.epoch.saturating_sub(state.words[SURVEYED]) >= EPOCHS
@@ -129,8 +133,9 @@ impl Pool {
         self.frames.region().update_state(|s| s.words[SURVEYED] = s.epoch);
     }
 
-    /// Frames that the dead had latched to use them for the first time, and that do not count as used yet. Not after the loss of a
-    /// host: the count was in its cache, and a frame beyond an old one may hold a page in the middle of a change.
+    /// Frames that the dead had latched to use them for the first time, and that do not count as used yet. Not after
+    /// the loss of a host: the count was in its cache, and a frame beyond an old one may hold a page in the middle of a
+    /// change.
     fn release_untouched(&self) {
         let touched = self.touched() as u32;
         for frame in slots::named(&self.frames).into_iter().filter(|frame| *frame >= touched) {
@@ -222,9 +227,9 @@ impl Pool {
     }
 
     /// One scan of the log: the newest record of each page in `wanted`. A page can have a newer record than its
-    /// descriptor's head only if a commit was under way: the scan begins at the least floor in the slots. If those were in
-    /// the caches of a host that was lost, it begins at the checkpoint, below which no commit under way lies: its thread
-    /// may have stood still for so long that the ring has gone round since.
+    /// descriptor's head only if a commit was under way: the scan begins at the least floor in the slots. If those were
+    /// in the caches of a host that was lost, it begins at the checkpoint, below which no commit under way lies: its
+    /// thread may have stood still for so long that the ring has gone round since.
     fn find_heads(
         &self,
         wanted: &mut HashMap<PageId, RecordAddr>,
@@ -236,8 +241,8 @@ impl Pool {
         let start = match slots::least_floor(&self.frames) {
             _ if wanted.is_empty() || planted(Fault::RepairHead) => return Ok(()),
             None if !host => return Ok(()),
-            // A floor may be older than what the ring holds, if its thread stood still for long: the files have it. One below
-            // the checkpoint was read before the checkpoint was taken, and its commit's place lies above.
+            // A floor may be older than what the ring holds, if its thread stood still for long: the files have it. One
+            // below the checkpoint was read before the checkpoint was taken, and its commit's place lies above.
             Some(floor) if !host => floor.max(control.checkpoint),
             _ => control.checkpoint.min(log.ring_scan_start()),
         };
@@ -332,7 +337,8 @@ impl Pool {
         // A latched descriptor is not checked by its sum: what is not below the first record was not written by us.
         let first = records.first().map_or(u64::MAX, |r| r.get().address.position());
         let believed = rec != Lsn::ZERO && rec.raw() < first;
-        // Below the checkpoint lie records of pages that were given up, and were about to be made again: the log has them as they were given up.
+        // Below the checkpoint lie records of pages that were given up, and were about to be made again: the log has
+        // them as they were given up.
         let least = base.max(control.checkpoint).raw().min(first);
         let rec = if believed { rec } else { Lsn::from_raw(least) };
         apply_all(bytes, base, &records, rec)

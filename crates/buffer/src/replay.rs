@@ -1,15 +1,15 @@
 //! Classic recovery: redo from the checkpoint on, applied to pages by their LSN (ARIES' redo).
 //!
-//! The log is read once, in stretches that fit a bounded amount of memory. Within a stretch, records are gathered by page and
-//! pages taken in order, so that each is brought in once and storage is read forwards; several threads do so, since they mostly
-//! wait for storage or remote memory ([`crate::together`]). A record is
-//! applied if it is newer than the page; so replaying what is there already changes nothing, and this may be
-//! done twice, or half and then again.
+//! The log is read once, in stretches that fit a bounded amount of memory. Within a stretch, records are gathered by
+//! page and pages taken in order, so that each is brought in once and storage is read forwards; several threads do so,
+//! since they mostly wait for storage or remote memory ([`crate::together`]). A record is applied if it is newer than
+//! the page; so replaying what is there already changes nothing, and this may be done twice, or half and then again.
 //!
 //! A page that storage cannot read, torn or rotten, is no error as long as a later stretch may make it anew.
 //!
-//! A page can be given up while the log still has records of it: purge logs it empty, waits until that is durable, and drops frame and
-//! file block. A stretch that ends in between has records for a page that storage has not; a later one makes it anew.
+//! A page can be given up while the log still has records of it: purge logs it empty, waits until that is durable, and
+//! drops frame and file block. A stretch that ends in between has records for a page that storage has not; a later one
+//! makes it anew.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -7,13 +7,13 @@
 //! ```
 //!
 //! Invariants:
-//! - A shortage is a standstill, not a time: over [`SPELL`] and [`LOOKS`] looks every frame stays latched or being written, and none
-//!   of those latches is released. A process that was stopped, or whose other threads were not run, has used up time and no looks;
-//!   nor does more than [`PAUSE_MAX`] of it count against [`WAIT_MAX`].
-//! - A stall of storage is not called a shortage of memory: as long as a write-back, a read or one flush of the log has not
-//!   come back, the thread waits, and what it says in the end is that storage does not answer.
-//! - The wait ends: by a frame, by [`WAIT_MAX`], by the shortage, or because the statement is asked to give up. That is heard
-//!   only where work can be refused ([`Need::Work`]): commits and rollbacks go on.
+//! - A shortage is a standstill, not a time: over [`SPELL`] and [`LOOKS`] looks every frame stays latched or being
+//!   written, and none of those latches is released. A process that was stopped, or whose other threads were not run,
+//!   has used up time and no looks; nor does more than [`PAUSE_MAX`] of it count against [`WAIT_MAX`].
+//! - A stall of storage is not called a shortage of memory: as long as a write-back, a read or one flush of the log has
+//!   not come back, the thread waits, and what it says in the end is that storage does not answer.
+//! - The wait ends: by a frame, by [`WAIT_MAX`], by the shortage, or because the statement is asked to give up. That is
+//!   heard only where work can be refused ([`Need::Work`]): commits and rollbacks go on.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ use cenote_storage::Need;
 use crate::latch;
 use crate::pool::Pool;
 
-/// Frames are looked at after so long, and so many looks for a victim, without anything under way that could free one; a second
-/// time that finds the same latches is a shortage.
+/// Frames are looked at after so long, and so many looks for a victim, without anything under way that could free one;
+/// a second time that finds the same latches is a shortage.
 const SPELL: Nanos = Nanos::from_secs(1);
 const LOOKS: u32 = 100;
 /// A thread waits so long for a frame, whatever is under way.
@@ -234,8 +234,8 @@ impl Pool {
         }
     }
 
-    /// A sum over the latches, if every frame is latched or being written; `None`: one is idle, and can be evicted. Few frames are
-    /// looked at but in a shortage, when there are no more than threads can latch.
+    /// A sum over the latches, if every frame is latched or being written; `None`: one is idle, and can be evicted. Few
+    /// frames are looked at but in a shortage, when there are no more than threads can latch.
     fn latches_on_all(&self) -> Option<u64> {
         let header = self.frames.header();
         let reserved = header.frames_reserved.load(Ordering::Relaxed).min(self.frames.count());
@@ -249,8 +249,8 @@ impl Pool {
         })
     }
 
-    /// What storage has not answered, for a thread that began to wait when the log was durable up to `durable`: flushes that
-    /// come back are the daily work of others.
+    /// What storage has not answered, for a thread that began to wait when the log was durable up to `durable`: flushes
+    /// that come back are the daily work of others.
     fn awaited(&self, durable: Lsn) -> Awaited {
         Awaited {
             writes: self.under_way.writes.load(Ordering::Relaxed),

@@ -36,8 +36,8 @@ impl Slots {
     /// Writes down that this thread is about to latch `frame` exclusively.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the thread holds as many as its slot can name; [`Error::OutOfMemory`] when the region has no
-    /// slot for one thread more.
+    /// [`Error::Invalid`] when the thread holds as many as its slot can name; [`Error::OutOfMemory`] when the region
+    /// has no slot for one thread more.
     pub fn announce(&self, frames: &Frames, frame: u32) -> Result<Entry> {
         let thread = rt::thread_slot();
         let slot = frames.slots().get(thread).ok_or_else(|| too_many_threads(frames))?;
@@ -110,8 +110,9 @@ pub fn least_floor(frames: &Frames) -> Option<Lsn> {
     floors.filter(|floor| *floor != 0).min().map(Lsn::from_raw)
 }
 
-/// Wipes all slots of a former start; the last step of recovery. After the loss of a host the count of slots in use may be an old one, and floors
-/// beyond it would hold up checkpoints as soon as those slots are used again: then all are wiped.
+/// Wipes all slots of a former start; the last step of recovery. After the loss of a host the count of slots in use may
+/// be an old one, and floors beyond it would hold up checkpoints as soon as those slots are used again: then all are
+/// wiped.
 pub fn wipe(frames: &Frames, host: bool) {
     let (used, all) = (
         frames.header().slots_used.load(Ordering::Acquire) as usize,

@@ -47,7 +47,8 @@ counters! {
     mini_transactions,
     /// Redo bytes appended.
     redo_bytes,
-    /// Descriptors that checkpoints, write-back by age, the giving up of pages and the look after a start have examined.
+    /// Descriptors that checkpoints, write-back by age, the giving up of pages and the look after a start have
+    /// examined.
     descriptors_examined,
 }
 

@@ -1,8 +1,8 @@
 //! Work of recovery that several threads do together, so that they wait for storage at the same time.
 //!
-//! While a database recovers nobody else uses it, and what takes its time is waiting: a page out of storage or remote memory, and
-//! the next one only then. With [`THREADS`] waiting at once a drive is kept busy; more would only queue there. The calling thread is one of
-//! them, and does all of it where the system gives no other.
+//! While a database recovers nobody else uses it, and what takes its time is waiting: a page out of storage or remote
+//! memory, and the next one only then. With [`THREADS`] waiting at once a drive is kept busy; more would only queue
+//! there. The calling thread is one of them, and does all of it where the system gives no other.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use cenote_base::rt::{self, JoinHandle, Mutex};
 /// Threads at most.
 const THREADS: usize = 16;
 
-/// Does `work` for each of `items`, by at most `most` threads, none of which is started for fewer than `each` of them; results in
-/// the order of the items.
+/// Does `work` for each of `items`, by at most `most` threads, none of which is started for fewer than `each` of them;
+/// results in the order of the items.
 pub(crate) fn together<T, R, W>(items: Vec<T>, each: usize, most: usize, work: W) -> Vec<R>
 where
     T: Send + 'static,

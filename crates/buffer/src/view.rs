@@ -6,8 +6,8 @@
 //! bounds and one outside reads zeros ([`PageView::reaches`] asks). Torn data never leads out of the page.
 //!
 //! A view is generic over the observer, to whom each access is announced before it is made: with
-//! [`Off`](cenote_fabric::observe::Off), for those who have asked whether anybody observes, nothing of it is left in the
-//! code; with [`Asks`] each access asks.
+//! [`Off`](cenote_fabric::observe::Off), for those who have asked whether anybody observes, nothing of it is left in
+//! the code; with [`Asks`] each access asks.
 
 use std::cmp::Ordering;
 

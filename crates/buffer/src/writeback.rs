@@ -12,8 +12,8 @@
 //! - a descriptor changes in step 4 under its exclusive latch, so that a process which dies in the middle of it leaves
 //!   a frame that is repaired; the page does not change, so its version stays. If the latch is not to be had
 //!   soon (who holds it may be waiting for this thread), the frame stays dirty: it is written again, nothing is wrong;
-//! - while a frame's bit in `writing` is set its page does not leave it: eviction passes by, and who gives the page up waits
-//!   (discard.rs). So nothing reaches storage of a page that was given up.
+//! - while a frame's bit in `writing` is set its page does not leave it: eviction passes by, and who gives the page up
+//!   waits (discard.rs). So nothing reaches storage of a page that was given up.
 
 use cenote_base::page_io::PageIo;
 use cenote_base::rt::atomic::Ordering;
@@ -165,8 +165,8 @@ impl Pool {
 
     // ---- to the tier below ----
 
-    /// Hands those of `frames` that are free to read to the tier below, at most [`BATCH`]. They stay as they are: it is not
-    /// storage that got them.
+    /// Hands those of `frames` that are free to read to the tier below, at most [`BATCH`]. They stay as they are: it is
+    /// not storage that got them.
     ///
     /// # Errors
     /// Those of the log.

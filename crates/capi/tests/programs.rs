@@ -1,5 +1,5 @@
-//! The pool for C and for Python, as its users have it: programs in C99 and in C++ that are compiled, linked with the shared library and run; the Python package
-//! with its own tests; the examples of both.
+//! The pool for C and for Python, as its users have it: programs in C99 and in C++ that are compiled, linked with the
+//! shared library and run; the Python package with its own tests; the examples of both.
 
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::message::tcp::Tcp;
@@ -290,7 +290,8 @@ impl Pool {
     }
 }
 
-/// The story: an access to a space of a pool waited for the manager, and held Python's lock: all threads of the program stood still.
+/// The story: an access to a space of a pool waited for the manager, and held Python's lock: all threads of the program
+/// stood still.
 #[test]
 fn other_python_threads_run_while_an_access_waits() {
     if !is_here("python3") {

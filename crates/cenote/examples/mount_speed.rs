@@ -1,8 +1,10 @@
-//! How fast a mounted file system of a space is, read and written from one end to the other, beside a FUSE file system that does nothing but copy: `cargo run --release -p cenote
-//! --example mount_speed -- 512MiB`. Both by the same library, with the same settings, in turn; medians of rounds. Memory is touched before, but for what is written the first time: there everything is new,
-//! and what it is compared with copies to a new file of tmpfs.
+//! How fast a mounted file system of a space is, read and written from one end to the other, beside a FUSE file system
+//! that does nothing but copy: `cargo run --release -p cenote --example mount_speed -- 512MiB`. Both by the same
+//! library, with the same settings, in turn; medians of rounds. Memory is touched before, but for what is written the
+//! first time: there everything is new, and what it is compared with copies to a new file of tmpfs.
 //!
-//! Three ways: as programs do by default, through the kernel's pages (`cached`, dropped before each reading); past them (`direct`), where a request is what the program asked for; and tmpfs itself.
+//! Three ways: as programs do by default, through the kernel's pages (`cached`, dropped before each reading); past them
+//! (`direct`), where a request is what the program asked for; and tmpfs itself.
 
 use cenote::mount::{Mounted, Options};
 use cenote_base::units::ByteSize;

@@ -6,8 +6,8 @@
 //! CENOTE BACKUP 'dir'     writes a consistent copy to an empty directory of the server's machine
 //! ```
 //!
-//! They come by the simple protocol, alone in their message, outside of a transaction block. Everything else goes to SQL
-//! untouched: recognising them costs a comparison of seven bytes.
+//! They come by the simple protocol, alone in their message, outside of a transaction block. Everything else goes to
+//! SQL untouched: recognising them costs a comparison of seven bytes.
 
 use crate::server::Service;
 use crate::server::registry::Canceller;

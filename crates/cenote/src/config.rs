@@ -4,8 +4,9 @@
 //! command line  >  environment (CENOTE_...)  >  TOML file  >  default
 //! ```
 //!
-//! The file is the one named by `--config`, else `cenote.toml` in the data directory if there is one. A key that no setting
-//! has is an error that names it. Each setting is defined once, in [`RunOptions`] with its help, and once in [`FileOptions`].
+//! The file is the one named by `--config`, else `cenote.toml` in the data directory if there is one. A key that no
+//! setting has is an error that names it. Each setting is defined once, in [`RunOptions`] with its help, and once in
+//! [`FileOptions`].
 
 use crate::device::Device;
 use crate::log::Level;
@@ -156,7 +157,8 @@ pub struct MemoryOptions {
     /// With --memory pool: file with the tenant's secret, where the manager asks for one
     #[arg(long, env = "CENOTE_TENANT_SECRET_FILE", value_name = "FILE")]
     pub tenant_secret_file: Option<PathBuf>,
-    /// With --memory pool: keep a second copy of the memory on another memory node, which takes its place when it is lost; implies --survive host
+    /// With --memory pool: keep a second copy of the memory on another memory node, which takes its place when it is
+    /// lost; implies --survive host
     #[arg(
         long,
         env = "CENOTE_MIRROR",
@@ -181,8 +183,8 @@ pub struct RunOptions {
     /// In which memory.
     #[command(flatten)]
     pub memory: MemoryOptions,
-    /// Let the memory be as slow as a device: dram, cxl-direct, cxl-switch, cxl-fpga, any other of `cenote devices`, or a file with a
-    /// profile. Emulated, with any --memory [default: as fast as it is]
+    /// Let the memory be as slow as a device: dram, cxl-direct, cxl-switch, cxl-fpga, any other of `cenote devices`, or
+    /// a file with a profile. Emulated, with any --memory [default: as fast as it is]
     #[arg(long, env = "CENOTE_DEVICE", value_name = "PROFILE")]
     pub device: Option<String>,
     /// With --device: size of the modelled processor cache [default: 32MiB]
@@ -194,8 +196,8 @@ pub struct RunOptions {
     /// Sessions at a time [default: 5000, or as many as the limit of open files allows]
     #[arg(long, alias = "max-sessions", env = "CENOTE_MAX_CONNECTIONS", value_name = "N")]
     pub max_connections: Option<usize>,
-    /// Bytes in which the statements of all sessions may gather rows, keys and locks; one session gets half of it [default: a quarter of
-    /// the machine's, at least 64MiB]
+    /// Bytes in which the statements of all sessions may gather rows, keys and locks; one session gets half of it
+    /// [default: a quarter of the machine's, at least 64MiB]
     #[arg(long, env = "CENOTE_STATEMENT_MEMORY", value_name = "SIZE")]
     pub statement_memory: Option<ByteSize>,
     /// How much to log on standard error [default: info]

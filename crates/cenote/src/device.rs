@@ -1,7 +1,7 @@
 //! `--device`: a running server whose memory is as slow as a device that a profile describes.
 //!
-//! What the figures mean is said wherever they are shown: *emulated*, and under which profile. How it is done is told in
-//! [`cenote_fabric::emulate`].
+//! What the figures mean is said wherever they are shown: *emulated*, and under which profile. How it is done is told
+//! in [`cenote_fabric::emulate`].
 
 use crate::config::ConfigError;
 use cenote_base::units::ByteSize;

@@ -1,7 +1,8 @@
 //! A database's region out of the memory pool.
 //!
-//! The grant is the database's by a label that it keeps in its data directory: so a start after a crash, on whatever host of the pod, finds the
-//! memory of the last one. The process holds it until it ends; then the pool keeps it for the next. `cenote pool free` gives it back.
+//! The grant is the database's by a label that it keeps in its data directory: so a start after a crash, on whatever
+//! host of the pod, finds the memory of the last one. The process holds it until it ends; then the pool keeps it for
+//! the next. `cenote pool free` gives it back.
 
 use crate::config::PoolSettings;
 use crate::log;
@@ -106,7 +107,8 @@ fn label(data: &Path) -> Result<String> {
     }
 }
 
-/// The memory is somebody else's from now on, and this process is about to be ended: it does so itself, which recovery takes for a crash.
+/// The memory is somebody else's from now on, and this process is about to be ended: it does so itself, which recovery
+/// takes for a crash.
 fn end(error: &Error) {
     log::error!("{error}; the process ends here, and recovers when it is started again");
     std::process::exit(1);

@@ -1,7 +1,8 @@
-//! What the server knows about itself, as views: `cenote_recovery`, `cenote_memory`, `cenote_sessions`, `cenote_server`.
+//! What the server knows about itself, as views: `cenote_recovery`, `cenote_memory`, `cenote_sessions`,
+//! `cenote_server`.
 //!
-//! SELECT reaches them through [`SystemViews`]; `cenote status` through the administration statements of [`crate::admin`],
-//! which need no planner.
+//! SELECT reaches them through [`SystemViews`]; `cenote status` through the administration statements of
+//! [`crate::admin`], which need no planner.
 
 use crate::device::Emulation;
 use crate::server::registry::{Entry, Registry};
@@ -77,7 +78,8 @@ pub struct Views {
 }
 
 impl Views {
-    /// Views over an engine and its sessions; `memory` says in words what the pages lie in, `emulation` what makes it slower.
+    /// Views over an engine and its sessions; `memory` says in words what the pages lie in, `emulation` what makes it
+    /// slower.
     pub fn new(
         engine: Arc<Engine>,
         registry: Arc<Registry>,

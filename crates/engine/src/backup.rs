@@ -1,15 +1,16 @@
 //! A consistent copy of the database while it runs, and a database made from one.
 //!
-//! The copy is the storage's: pages as they were at some moment, and the log that makes them one state. Opening what was
-//! restored is ordinary recovery from the log; transactions that ran at the end of the copy are rolled back like losers.
+//! The copy is the storage's: pages as they were at some moment, and the log that makes them one state. Opening what
+//! was restored is ordinary recovery from the log; transactions that ran at the end of the copy are rolled back like
+//! losers.
 
 use crate::engine::Engine;
 use crate::error::Result;
 use std::path::Path;
 
 impl Engine {
-    /// Writes a consistent copy of the database to the directory `to`, which must be empty or missing, while running. All that
-    /// was acknowledged before the call is in it.
+    /// Writes a consistent copy of the database to the directory `to`, which must be empty or missing, while running.
+    /// All that was acknowledged before the call is in it.
     pub fn backup(&self, to: &Path) -> Result<()> {
         // A short log makes a short copy and a quick start on it; the copy is as good without.
         self.pool.checkpoint()?;

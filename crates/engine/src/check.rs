@@ -1,12 +1,12 @@
 //! Verifying the whole database, while it runs or not.
 //!
-//! 1. Checksums of all pages in files (but those whose blocks were given back, `given_back`) and of the log; the buffer's
-//!    frames and lists; each tree's own structure (`tree::check`).
+//! 1. Checksums of all pages in files (but those whose blocks were given back, `given_back`) and of the log; the
+//!    buffer's frames and lists; each tree's own structure (`tree::check`).
 //! 2. Each row that a snapshot sees has its entry in every index of its table; no two such rows share a unique key.
-//! 3. Each index entry leads to a row, or to nothing: an entry that no version explains is counted, not a problem (a crash
-//!    between a row's undo and purge leaves such hints, readers verify them).
-//! 4. Large values: those of the rows that a snapshot sees are read whole; each overflow page belongs to one chain, and each
-//!    chain to a version (`chains`).
+//! 3. Each index entry leads to a row, or to nothing: an entry that no version explains is counted, not a problem (a
+//!    crash between a row's undo and purge leaves such hints, readers verify them).
+//! 4. Large values: those of the rows that a snapshot sees are read whole; each overflow page belongs to one chain, and
+//!    each chain to a version (`chains`).
 //! 5. Undo segments: header sane, records readable from tail to end.
 
 mod chains;
@@ -28,8 +28,8 @@ use std::sync::Arc;
 const TRIES: usize = 5;
 
 impl Engine {
-    /// Verifies every tree, index and list. May run while the database is used. Errors: only those of reading; what is wrong
-    /// is in the report.
+    /// Verifies every tree, index and list. May run while the database is used. Errors: only those of reading; what is
+    /// wrong is in the report.
     pub fn check(self: &Arc<Self>) -> Result<CheckReport> {
         let mut report = CheckReport::default();
         let pool = self.pool.check();
@@ -52,8 +52,8 @@ impl Engine {
         Ok(report)
     }
 
-    /// Checks a table as it is defined: what was found while it was defined otherwise says nothing, since pages went away under the
-    /// check. One that was dropped needs none.
+    /// Checks a table as it is defined: what was found while it was defined otherwise says nothing, since pages went
+    /// away under the check. One that was dropped needs none.
     fn check_as_defined(&self, reader: &mut Reader, table: &Arc<Table>, report: &mut CheckReport) -> Result<()> {
         let mut table = table.clone();
         for _ in 0..TRIES {

@@ -1,9 +1,9 @@
 //! Numbers beside the rows, in a tree of their own, changed outside transactions: sequences, row counts.
 //!
-//! Key: kind byte, object id (u32 big endian). Sequence values are written ahead: the tree holds a value that `AHEAD` calls
-//! of `nextval` reach, memory counts up to it. So a crash skips values and never repeats one that a commit has used: the
-//! tree's mini-transaction stands before that commit in the log, and a transaction that only drew values waits until it is
-//! durable. A clean shutdown writes the exact values.
+//! Key: kind byte, object id (u32 big endian). Sequence values are written ahead: the tree holds a value that `AHEAD`
+//! calls of `nextval` reach, memory counts up to it. So a crash skips values and never repeats one that a commit has
+//! used: the tree's mini-transaction stands before that commit in the log, and a transaction that only drew values
+//! waits until it is durable. A clean shutdown writes the exact values.
 
 use crate::catalog::SequenceDef;
 use crate::engine::Engine;

@@ -3,13 +3,14 @@
 //! Opening:
 //! 1. the data directory is taken (a second server is refused), the pool opened, pages recovered (`buffer`);
 //! 2. a new database gets its system spaces; a word in the control file says when that is complete;
-//! 3. the undo segments' headers tell which transactions had not ended: losers. Their rows are theirs until the background
-//!    has rolled them back (`recovery`); all others are visible to everyone;
+//! 3. the undo segments' headers tell which transactions had not ended: losers. Their rows are theirs until the
+//!    background has rolled them back (`recovery`); all others are visible to everyone;
 //! 4. the catalog is read, orphaned spaces are dropped;
 //! 5. purge and rollback threads start; the engine is ready.
 //!
-//! System spaces: 0 meta page, 1 catalog, 2 counters, `undo::SPACE_BASE`.. undo segments, `cts::SPACE` CTS slots. Objects'
-//! spaces from `FIRST_SPACE` to `undo::SPACE_BASE`; their numbers are used again when nothing names them (`numbers`).
+//! System spaces: 0 meta page, 1 catalog, 2 counters, `undo::SPACE_BASE`.. undo segments, `cts::SPACE` CTS slots.
+//! Objects' spaces from `FIRST_SPACE` to `undo::SPACE_BASE`; their numbers are used again when nothing names them
+//! (`numbers`).
 
 use crate::api::Direction;
 use crate::api::{EngineOptions, Isolation, MemoryKind, Origins, Survive};
@@ -143,7 +144,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Opens (or makes) a database. Errors: the directory or region is in use, belongs to another database, or is damaged.
+    /// Opens (or makes) a database. Errors: the directory or region is in use, belongs to another database, or is
+    /// damaged.
     pub fn open(options: EngineOptions) -> Result<Arc<Engine>> {
         let begun = rt::now();
         let dir = open_directory(&options)?;
@@ -227,8 +229,8 @@ impl Engine {
         Tx::new(self, self.slots.lease_always(), self.memory.account("a tool"))
     }
 
-    /// An idle transaction for a session; `holder` is its name where others are refused what it holds. Errors: 53400, there are
-    /// too many.
+    /// An idle transaction for a session; `holder` is its name where others are refused what it holds. Errors: 53400,
+    /// there are too many.
     pub fn session(self: &Arc<Self>, holder: &str) -> Result<Tx> {
         Ok(Tx::new(self, self.slots.lease()?, self.memory.account(holder)))
     }
@@ -238,7 +240,8 @@ impl Engine {
         &self.memory
     }
 
-    /// A statement begins on this thread: `cancel` stops what it waits for in memory, too, until [`Engine::heed_nothing`].
+    /// A statement begins on this thread: `cancel` stops what it waits for in memory, too, until
+    /// [`Engine::heed_nothing`].
     #[inline]
     pub fn heed(&self, cancel: &Arc<CancelFlag>) {
         self.pool.heed(cancel);
@@ -292,8 +295,8 @@ impl Engine {
         self.slots.waiting()
     }
 
-    /// How many transactions have ended without having been taken back yet: losers of the last run, and those whose rollback
-    /// failed; and what the last attempt failed with.
+    /// How many transactions have ended without having been taken back yet: losers of the last run, and those whose
+    /// rollback failed; and what the last attempt failed with.
     pub fn rollbacks_waiting(&self) -> (usize, Option<String>) {
         self.losers.waiting()
     }

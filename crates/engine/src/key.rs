@@ -1,10 +1,10 @@
 //! Keys as bytes whose order is the order of the values: what the B+trees sort.
 //!
-//! Each part is a marker byte (`PRESENT`, or `NULL` which sorts after every value, as PostgreSQL's default does) and the value:
-//! integers and times big endian with the sign bit flipped; floats by their bits, folded so that order holds (NaN greatest,
-//! -0 as 0); text and bytea with each 0x00 written 0x00 0xFF and ended by 0x00 0x00; char(n) without its trailing blanks;
-//! numeric as `Numeric::write_key` says. A key of the first k columns is a prefix of the key of all of them, so a prefix
-//! range is `[prefix, successor(prefix))`.
+//! Each part is a marker byte (`PRESENT`, or `NULL` which sorts after every value, as PostgreSQL's default does) and
+//! the value: integers and times big endian with the sign bit flipped; floats by their bits, folded so that order holds
+//! (NaN greatest, -0 as 0); text and bytea with each 0x00 written 0x00 0xFF and ended by 0x00 0x00; char(n) without its
+//! trailing blanks; numeric as `Numeric::write_key` says. A key of the first k columns is a prefix of the key of all of
+//! them, so a prefix range is `[prefix, successor(prefix))`.
 
 use crate::error::{Error, Result};
 use crate::types::{ColumnType, Datum, DatumRef};

@@ -203,8 +203,8 @@ impl Kept {
         found.map(|(_, large)| large)
     }
 
-    /// The row's length without what it keeps, and the sizes of its other values, longest first. Errors: with what it keeps it is too
-    /// large; a statement that does not read long values has not counted them.
+    /// The row's length without what it keeps, and the sizes of its other values, longest first. Errors: with what it
+    /// keeps it is too large; a statement that does not read long values has not counted them.
     fn sizes(&self, table: &Table, row: &[u8]) -> Result<(usize, Vec<(usize, usize)>)> {
         let (layout, mut len, mut sizes) = (table.layout(), row.len(), Vec::new());
         let mut whole = 0_u64;
@@ -485,8 +485,9 @@ mod tests {
     use crate::catalog::{ColumnDef, TableDef};
     use crate::types::Datum;
 
-    /// Of a row whose long values a statement had not read, only their handles were counted: each column could be given a gigabyte in
-    /// an update of its own, and beyond two of them nobody could read the row any more, since the end of a value has 31 bits.
+    /// Of a row whose long values a statement had not read, only their handles were counted: each column could be given
+    /// a gigabyte in an update of its own, and beyond two of them nobody could read the row any more, since the end of
+    /// a value has 31 bits.
     #[test]
     fn what_a_row_keeps_counts_for_its_length() {
         let column = |name: &str| ColumnDef {

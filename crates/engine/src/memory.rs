@@ -1,9 +1,9 @@
 //! Memory that statements gather rows, keys and locks in: one limit for all sessions, an account for each.
 //!
-//! A [`Charge`] notes what one list, sort or set of locks has grown to. It takes from its session's account in steps, and the account
-//! from the limit that all share; whatever holds the list holds the charge, so that memory is given back where the list goes: at the
-//! end of the statement, the portal, the transaction or the session. Nothing waits for memory: what would be too much is refused
-//! (53200), and the refusal names the session that holds the most.
+//! A [`Charge`] notes what one list, sort or set of locks has grown to. It takes from its session's account in steps,
+//! and the account from the limit that all share; whatever holds the list holds the charge, so that memory is given
+//! back where the list goes: at the end of the statement, the portal, the transaction or the session. Nothing waits for
+//! memory: what would be too much is refused (53200), and the refusal names the session that holds the most.
 //!
 //! One account gets no more than half of the limit, so that one session does not keep all others from their work.
 

@@ -1,17 +1,18 @@
-//! Numbers of spaces, and of objects (tables, indexes, sequences): each given out once as long as there are new ones, then
-//! those again that nothing names any more.
+//! Numbers of spaces, and of objects (tables, indexes, sequences): each given out once as long as there are new ones,
+//! then those again that nothing names any more.
 //!
-//! 1. The meta page holds the next number and how often the range has been gone through. In the first round numbers are new.
+//! 1. The meta page holds the next number and how often the range has been gone through. In the first round numbers are
+//!    new.
 //! 2. From the second on they come in *batches*. A batch is chosen from numbers that nothing has, and is *settled* when
-//!    - the checkpoint has passed the log's end of that moment: no replay meets a former space of that number, and none of
-//!      its frames is left (they hold checkpoints back);
+//!    - the checkpoint has passed the log's end of that moment: no replay meets a former space of that number, and none
+//!      of its frames is left (they hold checkpoints back);
 //!    - every transaction that had a number by then is over and purged: no undo record, and no former version of a
 //!      definition, leads to it;
 //!    - no backup runs, which would take the new space for the former one that it has copied.
-//! 3. The next batch is chosen while half of one is left. If it is not settled when it is needed, a checkpoint is taken and
-//!    purge goes round once; then the definition is refused, and says why.
-//! 4. A space is there from the moment of its creation. An object is named when its transaction has committed, so a settled
-//!    batch is looked through once more: whatever was in progress when it was chosen is over.
+//! 3. The next batch is chosen while half of one is left. If it is not settled when it is needed, a checkpoint is taken
+//!    and purge goes round once; then the definition is refused, and says why.
+//! 4. A space is there from the moment of its creation. An object is named when its transaction has committed, so a
+//!    settled batch is looked through once more: whatever was in progress when it was chosen is over.
 //!
 //! A crash forgets batches: their numbers come again in the next round.
 
@@ -255,7 +256,8 @@ impl Engine {
             && self.oldest_unpurged(batch.tx) >= batch.tx
     }
 
-    /// The least number of a transaction that has ended and that purge has not passed; `none` if there is none below it.
+    /// The least number of a transaction that has ended and that purge has not passed; `none` if there is none below
+    /// it.
     fn oldest_unpurged(&self, none: u64) -> u64 {
         let segments = self.segments.read();
         let fronts = segments.iter().filter_map(|s| Some(s.ended.lock().front()?.tx));

@@ -1,14 +1,15 @@
 //! Purge: what no snapshot can see any more goes.
 //!
-//! 1. The horizon is the oldest snapshot in use. Transactions that ended at or below it are *past*: everybody sees what they
-//!    made, nobody what they replaced.
-//! 2. Each undo segment is read from its tail over its past transactions, by one thread; several threads share the segments
-//!    (`crew`). For each record: index entries of the replaced version that no later version needs go (`needed`); its large
-//!    values are freed; a delete's row goes, if it is still the newest. All that is one mini-transaction, under the clustered
-//!    leaf's latch (see `tx::rollback` for why that is enough).
-//! 3. The tail moves on, and pages wholly below it are punched out of the file; so are runs of free pages (`give_back`).
-//! 4. The low-water mark rises to the least number that is neither over nor past, so that readers need no lookup for what
-//!    is older.
+//! 1. The horizon is the oldest snapshot in use. Transactions that ended at or below it are *past*: everybody sees what
+//!    they made, nobody what they replaced.
+//! 2. Each undo segment is read from its tail over its past transactions, by one thread; several threads share the
+//!    segments (`crew`). For each record: index entries of the replaced version that no later version needs go
+//!    (`needed`); its large values are freed; a delete's row goes, if it is still the newest. All that is one
+//!    mini-transaction, under the clustered leaf's latch (see `tx::rollback` for why that is enough).
+//! 3. The tail moves on, and pages wholly below it are punched out of the file; so are runs of free pages
+//!    (`give_back`).
+//! 4. The low-water mark rises to the least number that is neither over nor past, so that readers need no lookup for
+//!    what is older.
 //!
 //! Lock order: `round` → `definitions` → clustered leaf → index leaves → undo page → space header.
 //!
@@ -110,7 +111,8 @@ impl Engine {
         self.purge_round(None)
     }
 
-    /// As `vacuum`, for a statement: `cancel` ends its wait for the round that another thread is at, and its own round between two records.
+    /// As `vacuum`, for a statement: `cancel` ends its wait for the round that another thread is at, and its own round
+    /// between two records.
     ///
     /// # Errors
     /// 57014 when that is set; those of reading and writing.
@@ -185,8 +187,8 @@ impl Engine {
         }
     }
 
-    /// Order matters: a transaction enters its slot before `next` passes it, and the segment's queue before it leaves the
-    /// slot; so reading `next`, slots, queues in this order misses none.
+    /// Order matters: a transaction enters its slot before `next` passes it, and the segment's queue before it leaves
+    /// the slot; so reading `next`, slots, queues in this order misses none.
     fn raise_low_water(&self, horizon: u64) {
         let next = self.txs.next();
         if planted(Fault::LowWater) {
@@ -259,8 +261,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Frees frames and file blocks of pages that nobody will read again. The log gets an empty page for each first, so that
-    /// a replay never asks storage for a page that is gone; that has to be durable before the blocks go.
+    /// Frees frames and file blocks of pages that nobody will read again. The log gets an empty page for each first, so
+    /// that a replay never asks storage for a page that is gone; that has to be durable before the blocks go.
     fn give_back(&self, space: u32, pages: std::ops::Range<u32>, kind: u8) -> Result<()> {
         let emptied = pages
             .clone()
@@ -281,8 +283,8 @@ impl Engine {
         Ok(())
     }
 
-    /// False if the table was defined otherwise in the middle, so that pages went away: the record is to be read anew, since it may say
-    /// by now that part of this was done.
+    /// False if the table was defined otherwise in the middle, so that pages went away: the record is to be read anew,
+    /// since it may say by now that part of this was done.
     fn purge_record(&self, pointer: u64, record: &UndoRecord, memos: &mut Memos) -> Result<bool> {
         if record.undone || record.plain || record.kind == Kind::Insert {
             return Ok(true);
@@ -304,8 +306,8 @@ impl Engine {
         }
     }
 
-    /// Removes what only the version that the record holds needed. False where only some index entries went: to be called again, with
-    /// the same `removed` (see `tx::rollback`).
+    /// Removes what only the version that the record holds needed. False where only some index entries went: to be
+    /// called again, with the same `removed` (see `tx::rollback`).
     fn purge_version(
         &self,
         table: &Table,
@@ -338,8 +340,8 @@ impl Engine {
         let remove_row = newest
             .as_ref()
             .is_some_and(|(trailer, _)| trailer.deleted() && trailer.undo == pointer);
-        // Under the latch, too: a DROP that is taken back meanwhile marks its record undone, and nothing leads from the deleted version
-        // to those below it any more, one of which is the table's again.
+        // Under the latch, too: a DROP that is taken back meanwhile marks its record undone, and nothing leads from the
+        // deleted version to those below it any more, one of which is the table's again.
         let gone = match definition {
             Some(gone) => Some((gone, self.spaces_of_survivors(newest, pointer)?)),
             None => None,
@@ -368,7 +370,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// Latches the row's leaf; gives its newest version, and those index entries of the replaced one that no later version needs.
+    /// Latches the row's leaf; gives its newest version, and those index entries of the replaced one that no later
+    /// version needs.
     fn latch_row<'p>(
         &'p self,
         table: &Table,
@@ -454,9 +457,9 @@ mod tests {
     use crate::testing::{assert_clean, change, indexed, row};
     use crate::*;
 
-    /// Purge frees the overflow pages of a replaced definition, marks its record undone, and the process dies before the
-    /// segment's tail is logged. The next start followed the catalog's versions to that record, read the freed pages, and
-    /// refused to open the database.
+    /// Purge frees the overflow pages of a replaced definition, marks its record undone, and the process dies before
+    /// the segment's tail is logged. The next start followed the catalog's versions to that record, read the freed
+    /// pages, and refused to open the database.
     #[test]
     fn a_definition_half_purged_does_not_keep_the_database_from_opening() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -509,9 +512,10 @@ mod tests {
         engine.shutdown().expect("shut down");
     }
 
-    /// 155,000 updates of one indexed row, and purge was not done after 52 s: for each record it walked all newer versions of the
-    /// row, under the latch of its leaf, so that its work grew with their square and the row could not be had meanwhile. With an old snapshot in
-    /// use, half of the records are past, and all of their entries have to be compared with all of the versions behind it.
+    /// 155,000 updates of one indexed row, and purge was not done after 52 s: for each record it walked all newer
+    /// versions of the row, under the latch of its leaf, so that its work grew with their square and the row could not
+    /// be had meanwhile. With an old snapshot in use, half of the records are past, and all of their entries have to be
+    /// compared with all of the versions behind it.
     #[test]
     fn each_version_of_a_hot_row_is_walked_once() {
         const UPDATES: i32 = 1_500;

@@ -1,12 +1,13 @@
 //! Recovery of transactions, after pages are whole.
 //!
-//! What lies behind a segment's `end` belongs to the transaction that had not ended: one loser a segment at most. It gets a
-//! slot and stays *active*: its rows are locked by its number, nobody sees them. A thread rolls losers back after `ready`,
-//! through the same steps as a rollback in life; a crash in between goes on where it stopped. All other numbers of former
-//! runs are visible to everyone: the low-water mark starts at the least loser.
+//! What lies behind a segment's `end` belongs to the transaction that had not ended: one loser a segment at most. It
+//! gets a slot and stays *active*: its rows are locked by its number, nobody sees them. A thread rolls losers back
+//! after `ready`, through the same steps as a rollback in life; a crash in between goes on where it stopped. All other
+//! numbers of former runs are visible to everyone: the low-water mark starts at the least loser.
 //!
-//! A rollback in life that fails (a full disk, a page that cannot be read) makes its transaction a loser, too: the session goes on,
-//! and the same thread tries again until it succeeds. Until then nobody waits for such a transaction: he is told why.
+//! A rollback in life that fails (a full disk, a page that cannot be read) makes its transaction a loser, too: the
+//! session goes on, and the same thread tries again until it succeeds. Until then nobody waits for such a transaction:
+//! he is told why.
 //!
 //! So the time until ready depends on the number of segments, tables and losers' records, not on the length of the log.
 
@@ -38,8 +39,8 @@ use std::sync::{Arc, Weak};
 /// Between two attempts at what could not be rolled back.
 const RETRY: rt::Nanos = rt::Nanos::from_millis(200);
 
-/// A transaction that has ended otherwise than by commit, and is still to be taken back: it ran when the last process ended, or its
-/// rollback failed.
+/// A transaction that has ended otherwise than by commit, and is still to be taken back: it ran when the last process
+/// ended, or its rollback failed.
 pub(crate) struct Loser {
     pub seq: u64,
     segment: Arc<Segment>,
@@ -64,7 +65,8 @@ pub(crate) struct Locks {
 }
 
 impl Loser {
-    /// A transaction of this run whose rollback failed: `place` is its newest record that stands, and where its records end.
+    /// A transaction of this run whose rollback failed: `place` is its newest record that stands, and where its records
+    /// end.
     pub(crate) fn given_up(
         seq: u64,
         lease: Arc<Lease>,
@@ -248,8 +250,8 @@ pub(crate) fn adopt(engine: &Engine, losers: &mut [Loser], first: u64) -> Result
     Ok(())
 }
 
-/// Fills the cache of the catalog; knows every table that undo may lead to. Losers get the locks of the tables that they were
-/// defining. Returns the spaces that any version of any definition names. Each version is decoded once.
+/// Fills the cache of the catalog; knows every table that undo may lead to. Losers get the locks of the tables that
+/// they were defining. Returns the spaces that any version of any definition names. Each version is decoded once.
 pub(crate) fn read_catalog(engine: &Arc<Engine>, losers: &mut [Loser]) -> Result<HashSet<u32>> {
     let mut reader = Reader::new(engine);
     reader.refresh();
@@ -308,9 +310,9 @@ fn table_id(versions: &[Version]) -> Option<u32> {
     })
 }
 
-/// A loser that was defining a table holds it alone again until it is taken back, as it did in life. Its definition is the last of that
-/// table, which rollbacks and purge go by, while everybody else writes by the one before: spaces of the one go in the middle of
-/// another's rollback, and entries that were made by the other are not found again.
+/// A loser that was defining a table holds it alone again until it is taken back, as it did in life. Its definition is
+/// the last of that table, which rollbacks and purge go by, while everybody else writes by the one before: spaces of
+/// the one go in the middle of another's rollback, and entries that were made by the other are not found again.
 fn lock_defined(engine: &Engine, losers: &mut [Loser], by: u64, table: Option<u32>) {
     let Some(table) = table.map(table_lock).filter(|_| !planted(Fault::LoserTables)) else {
         return;
@@ -339,8 +341,8 @@ fn register_versions(engine: &Engine, versions: &[Version], named: &mut HashSet<
     Ok(())
 }
 
-/// A table as undo may work on it. A version that nobody needs loses its files before the log that says so is durable: after a
-/// crash it may be named again, without them.
+/// A table as undo may work on it. A version that nobody needs loses its files before the log that says so is durable:
+/// after a crash it may be named again, without them.
 fn with_files(engine: &Engine, table: &Arc<Table>) -> Option<Arc<Table>> {
     let exists = |space| engine.storage.0.pages().has_space(space);
     if !exists(table.space) {
@@ -434,8 +436,8 @@ fn end_loser(engine: &Engine, loser: &Loser) -> Result<()> {
 }
 
 impl Engine {
-    /// Takes the losers back, each as far as it goes: one that fails (storage is in trouble) keeps its rows locked and does not
-    /// hold up the others. Says whether any is left.
+    /// Takes the losers back, each as far as it goes: one that fails (storage is in trouble) keeps its rows locked and
+    /// does not hold up the others. Says whether any is left.
     fn losers_round(&self) -> bool {
         let mut losers = std::mem::take(&mut *self.losers.waiting.lock());
         let mut left = Vec::new();
@@ -531,10 +533,11 @@ mod tests {
         tx.insert(table, &row)
     }
 
-    /// Found by world `ddl` (seed 51002591) as "there is no space 1031", and its silent sister. A process died in the middle of a
-    /// definition of a table. After the restart sessions wrote rows by the definition before, while rollbacks went by the loser's: an
-    /// index that it had made went away in the middle of a session's rollback; entries of an index that it had dropped stayed
-    /// behind when a session took its row back. The loser holds the table alone again, until it is taken back.
+    /// Found by world `ddl` (seed 51002591) as "there is no space 1031", and its silent sister. A process died in the
+    /// middle of a definition of a table. After the restart sessions wrote rows by the definition before, while
+    /// rollbacks went by the loser's: an index that it had made went away in the middle of a session's rollback;
+    /// entries of an index that it had dropped stayed behind when a session took its row back. The loser holds the
+    /// table alone again, until it is taken back.
     #[test]
     fn who_was_defining_a_table_when_the_process_died_holds_it_until_that_is_taken_back() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -66,7 +66,7 @@ pub struct CheckReport {
     pub summary: Vec<String>,
     /// What is wrong; empty where all is well.
     pub problems: Vec<String>,
-    /// Index entries that lead to no row that a new snapshot sees: of older versions, of transactions in progress, and of those that
-    /// ended, until purge has been through.
+    /// Index entries that lead to no row that a new snapshot sees: of older versions, of transactions in progress, and
+    /// of those that ended, until purge has been through.
     pub entries_of_others: u64,
 }

@@ -7,10 +7,10 @@
 //! +-------+-------------------+------------------+-------------------------+-----------+
 //! ```
 //! Invariants: a fixed-length column has its place even where it is NULL (zeros); ends are relative to the start of the
-//! values and never fall; the top bit of an end says that the value lies on overflow pages (flag bit 0 of the row says that
-//! there is one; with flag bit 1 the row is a handle to all its bytes, which may have values outside in turn). Rows that leave the
-//! engine are whole, but for columns that their reader has said not to read (`api::Columns`). Text is checked UTF-8 when it is encoded and
-//! again when it is read. Numbers are little endian.
+//! values and never fall; the top bit of an end says that the value lies on overflow pages (flag bit 0 of the row says
+//! that there is one; with flag bit 1 the row is a handle to all its bytes, which may have values outside in turn).
+//! Rows that leave the engine are whole, but for columns that their reader has said not to read (`api::Columns`). Text
+//! is checked UTF-8 when it is encoded and again when it is read. Numbers are little endian.
 
 use crate::error::{Error, Result};
 use crate::types::{ColumnType, Datum, DatumRef, Numeric};
@@ -168,8 +168,8 @@ impl RowLayout {
         }
     }
 
-    /// The raw bytes of a column: its fixed bytes (little endian), or its text, bytea or numeric wire form; None for NULL. Errors: as
-    /// `column`.
+    /// The raw bytes of a column: its fixed bytes (little endian), or its text, bytea or numeric wire form; None for
+    /// NULL. Errors: as `column`.
     pub fn column_bytes<'r>(&self, row: &'r [u8], column: usize) -> Result<Option<&'r [u8]>> {
         if self.is_null(row, column)? {
             return Ok(None);
@@ -183,8 +183,8 @@ impl RowLayout {
         }
     }
 
-    /// Appends to `out` (cleared first) the row `old` with other values in some columns. The others are copied as they are, those
-    /// on overflow pages too.
+    /// Appends to `out` (cleared first) the row `old` with other values in some columns. The others are copied as they
+    /// are, those on overflow pages too.
     ///
     /// # Errors
     /// A value of the wrong type, a row too large, bytes that are no row of this layout.
@@ -280,8 +280,8 @@ impl RowLayout {
         (0..self.types.len()).filter(|c| matches!(self.places[*c], Place::Variable(_)))
     }
 
-    /// Rewrites the variable values of `row`: `replace` gives, for each column, its new bytes and whether they are a handle. Errors: those
-    /// of `replace`, a row too large.
+    /// Rewrites the variable values of `row`: `replace` gives, for each column, its new bytes and whether they are a
+    /// handle. Errors: those of `replace`, a row too large.
     pub(crate) fn rewrite_variables(
         &self,
         row: &[u8],

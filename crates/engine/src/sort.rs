@@ -1,8 +1,8 @@
 //! Sorting index entries, of which there may be more than memory holds.
 //!
 //! 1. Entries are gathered end to end in one buffer; only their places are sorted.
-//! 2. Where the buffer may not grow any more (it has its share of the memory of statements, or the session has no more), it is
-//!    written as a sorted *run* to a file of its own, and filled anew.
+//! 2. Where the buffer may not grow any more (it has its share of the memory of statements, or the session has no
+//!    more), it is written as a sorted *run* to a file of its own, and filled anew.
 //! 3. At the end the runs are merged, [`FAN_IN`] at a time, until so few are left that the last merge gives the result.
 //!
 //! So a sort is never refused for lack of memory: beside its charge it holds [`BUFFER_MIN`] at most, and
@@ -13,7 +13,8 @@
 //! ```
 //! A run's checksum is kept in memory, and compared where its reading ends: the last entry is not given out before.
 //!
-//! Runs are not synced: a run is removed when it is merged or the sort goes, and a start removes what a killed process left.
+//! Runs are not synced: a run is removed when it is merged or the sort goes, and a start removes what a killed process
+//! left.
 
 use crate::error::{Error, Result};
 use crate::memory::{Account, Charge};
@@ -410,7 +411,8 @@ mod tests {
         fs::list(&files.dir).map_or(0, |names| names.len())
     }
 
-    /// Against a map, with from no run at all to merges of merges; entries come twice, as the newest and as an older one.
+    /// Against a map, with from no run at all to merges of merges; entries come twice, as the newest and as an older
+    /// one.
     #[test]
     fn entries_come_back_in_order_and_once() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -464,7 +466,8 @@ mod tests {
         assert!(held <= BUFFER_MIN, "{held} bytes, {} charged", memory.used());
     }
 
-    /// What came back from the disk was believed: an index would have been made of other keys, or the process have panicked at a length.
+    /// What came back from the disk was believed: an index would have been made of other keys, or the process have
+    /// panicked at a length.
     #[test]
     fn a_run_that_is_not_as_it_was_written_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");

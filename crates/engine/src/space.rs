@@ -15,10 +15,10 @@
 //! A free page has kind [`KIND_FREE`] and the number of the next free page at byte 24.
 //!
 //! Invariants:
-//! - every page below the high-water mark is, at the end of each mini-transaction, exactly one of: header,
-//!   reachable page of the tree, page of a large value, free (on a list), set aside (kind [`KIND_AWAY`], within a claimed
-//!   range), given back (within a range that is not claimed any more: the page has no contents that count). A structure
-//!   change allocates and frees within its own mini-transaction, so a crash between two of them leaves no orphan;
+//! - every page below the high-water mark is, at the end of each mini-transaction, exactly one of: header, reachable
+//!   page of the tree, page of a large value, free (on a list), set aside (kind [`KIND_AWAY`], within a claimed range),
+//!   given back (within a range that is not claimed any more: the page has no contents that count). A structure change
+//!   allocates and frees within its own mini-transaction, so a crash between two of them leaves no orphan;
 //! - the header is latched after all pages of the tree; a free page only by who holds the header;
 //! - freeing a page changes it (kind), so its version moves and an optimistic reader that still looks at it
 //!   starts again.
@@ -216,8 +216,9 @@ pub(crate) fn latch(m: &mut Mtr<'_>, space: u32) -> Result<SpaceLatch> {
 
 impl SpaceLatch {
     /// Latches `count` pages for use, from the free list first, then from the ranges that were given back. It takes the
-    /// mini-transaction, which must not have changed anything: should it fail after a page was made, that page goes to the free list
-    /// and the mini-transaction ends there; else nothing has happened. The header changes with [`SpaceLatch::store`].
+    /// mini-transaction, which must not have changed anything: should it fail after a page was made, that page goes to
+    /// the free list and the mini-transaction ends there; else nothing has happened. The header changes with
+    /// [`SpaceLatch::store`].
     pub fn allocate<'p>(&mut self, mut m: Mtr<'p>, count: usize, kind: u8) -> Result<(Mtr<'p>, Vec<(u32, PageH)>)> {
         let mut pages = Vec::with_capacity(count);
         while pages.len() < count && self.first_free() != 0 {
@@ -371,8 +372,8 @@ mod tests {
     use super::*;
     use crate::testing::indexed;
 
-    /// A count of ranges beyond the header's room was cut down to it in silence, and a range was believed wherever it lay: pages in use
-    /// would have been made anew.
+    /// A count of ranges beyond the header's room was cut down to it in silence, and a range was believed wherever it
+    /// lay: pages in use would have been made anew.
     #[test]
     fn a_header_with_ranges_that_cannot_be_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -352,8 +352,8 @@ fn spawn_reader(fixture: &Arc<Fixture>, stop: &Arc<AtomicBool>, me: u64) -> std:
     })
 }
 
-/// Bits flip in the region, where no checksum sees them. Whatever they make of a page, operations on the tree answer with a
-/// value or an error; none panics, and none goes on for ever.
+/// Bits flip in the region, where no checksum sees them. Whatever they make of a page, operations on the tree answer
+/// with a value or an error; none panics, and none goes on for ever.
 #[test]
 fn flipped_bytes_in_pages_give_errors_and_no_panic() {
     let mut errors = 0;

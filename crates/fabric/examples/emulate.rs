@@ -1,8 +1,8 @@
 //! How close emulated latency comes to its profile: `cargo run --release -p cenote-fabric --example emulate`.
 //!
-//! For each profile a chain is followed through 256 MiB by announced loads, of which nearly all miss the modelled cache, and pages of
-//! 4 KiB are copied out; beside them what the profile says. Then the same chain through 16 MiB, all of which the modelled cache holds: what
-//! is left there beyond the plain loads is the model's own cost.
+//! For each profile a chain is followed through 256 MiB by announced loads, of which nearly all miss the modelled
+//! cache, and pages of 4 KiB are copied out; beside them what the profile says. Then the same chain through 16 MiB, all
+//! of which the modelled cache holds: what is left there beyond the plain loads is the model's own cost.
 
 use cenote_fabric::emulate::{CacheShape, Emulator, cost_ns, own_latency_ns};
 use cenote_fabric::observe::{Access, Sink};
@@ -67,8 +67,8 @@ fn plain(region: &Region, bytes: u64) -> f64 {
     chain(region, bytes, |_| ())
 }
 
-/// Nanoseconds a step of a chain of loads, each of which depends on the one before: the median of many short chains, most of which
-/// no other program disturbs.
+/// Nanoseconds a step of a chain of loads, each of which depends on the one before: the median of many short chains,
+/// most of which no other program disturbs.
 fn chain(region: &Region, bytes: u64, announce: impl Fn(u64)) -> f64 {
     let (lines, span) = (bytes / LINE as u64, region.span(0, region.len()));
     let mut line = 1u64;

@@ -1,5 +1,5 @@
-//! What a message ring costs, beside a Unix socket and TCP on the loopback interface, all to a node in another process; and what the second layer is for: short requests beside
-//! long ones that are answered late.
+//! What a message ring costs, beside a Unix socket and TCP on the loopback interface, all to a node in another process;
+//! and what the second layer is for: short requests beside long ones that are answered late.
 //!
 //! `cargo run --release -p cenote-fabric --example rings -- [SECONDS]`: so long for each cell, 1 unless told.
 

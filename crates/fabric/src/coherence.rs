@@ -9,11 +9,11 @@
 //! | [`load_uncached`] | clflushopt, mfence, load | a flag that another host sets |
 //! | [`store_uncached`] | movnti, sfence | a flag that another host reads |
 //!
-//! A user program cannot discard a dirty line, only write it back: invalidating one is a hazard.
-//! Ranges are given as (region, offset, length) and widened to whole lines. When the region is
-//! [recorded](crate::record), each call is told to the recorder; asking is one load beside
-//! instructions that cost a hundred times as much. A simulated device carries them out instead of the processor;
-//! each is a preemption point then. When the region has a [mirror](crate::mirror), what is written back is copied there too.
+//! A user program cannot discard a dirty line, only write it back: invalidating one is a hazard. Ranges are given as
+//! (region, offset, length) and widened to whole lines. When the region is [recorded](crate::record), each call is told
+//! to the recorder; asking is one load beside instructions that cost a hundred times as much. A simulated device
+//! carries them out instead of the processor; each is a preemption point then. When the region has a
+//! [mirror](crate::mirror), what is written back is copied there too.
 
 use crate::{LINE, Region};
 use cenote_base::rt::{self, memory::Device};
@@ -39,8 +39,8 @@ pub fn write_back_kind() -> WriteBack {
     *KIND.get_or_init(target::detect)
 }
 
-/// Whether memory beyond the caches of a processor of this `kind` can be kept right at all: without an instruction that writes
-/// lines back, nothing reaches it when it should, and nothing stale is ever dropped. `what` names the memory.
+/// Whether memory beyond the caches of a processor of this `kind` can be kept right at all: without an instruction that
+/// writes lines back, nothing reaches it when it should, and nothing stale is ever dropped. `what` names the memory.
 ///
 /// # Errors
 /// [`Error::Invalid`] if the kind is [`WriteBack::None`].
@@ -254,7 +254,8 @@ mod target {
 mod tests {
     use super::*;
 
-    /// A build for a processor whose instructions are not known here flushed nothing, fenced, and said that all was in memory.
+    /// A build for a processor whose instructions are not known here flushed nothing, fenced, and said that all was in
+    /// memory.
     #[test]
     fn without_an_instruction_nothing_is_promised() {
         let refused = require(WriteBack::None, "device X").expect_err("refused").to_string();

@@ -1,29 +1,32 @@
 //! Emulated latency: a running program feels the memory device that a profile describes.
 //!
 //! What a CXL switch does to a program is that a cache line which the processor does not have takes 549 ns to come. Few
-//! have such a switch; everybody has a processor that can wait. So each announced access ([`observe`](crate::observe)) is
-//! looked up in a *modelled* processor cache, and a miss waits until the profile's time has passed:
+//! have such a switch; everybody has a processor that can wait. So each announced access ([`observe`](crate::observe))
+//! is looked up in a *modelled* processor cache, and a miss waits until the profile's time has passed:
 //!
 //! 1. [`Near`]: the lines that this thread touched last, as its L1 would hold them. Most accesses end here.
 //! 2. [`Cache`]: the last-level cache, shared by all threads. A line found there costs nothing either: the real
 //!    processor does that part by itself.
-//! 3. A line found nowhere is a miss. The real line is loaded, and then the thread spins until as much time has passed since the
-//!    access began as a line of the device takes. So what the machine's own memory takes is within the device's time, whatever it is,
-//!    and a device that is faster than it costs what the machine costs, not less.
+//! 3. A line found nowhere is a miss. The real line is loaded, and then the thread spins until as much time has passed
+//!    since the access began as a line of the device takes. So what the machine's own memory takes is within the
+//!    device's time, whatever it is, and a device that is faster than it costs what the machine costs, not less.
 //! 4. The lines that one access misses come together, as a processor has several on their way: the first takes the
 //!    latency, the others what the profile's transfer times say ([`Costs`]).
-//! 5. A profile with a bandwidth has a queue of its own: a miss ends no earlier than its bytes have gone over ([`Wire`]).
+//! 5. A profile with a bandwidth has a queue of its own: a miss ends no earlier than its bytes have gone over
+//!    ([`Wire`]).
 //!
 //! The model's own work (some nanoseconds an access, measured when the emulator is made) is work that no real device
-//! would add. It is noted thread by thread and taken off the next misses' waiting, so that what is left of it is only the part
-//! beyond all waiting; [`Emulator::overhead_ns`] says what an access costs.
+//! would add. It is noted thread by thread and taken off the next misses' waiting, so that what is left of it is only
+//! the part beyond all waiting; [`Emulator::overhead_ns`] says what an access costs.
 //!
-//! What it does not show: incoherence (that is the simulator's), misses that a real processor would overlap between accesses (out-of-order
-//! execution) or fetch ahead (so it errs on the slow side), and the few accesses that are not announced (links
-//! of lists and hash chains). Whoever shows a figure that it had a part in says "emulated" and the profile's name.
+//! What it does not show: incoherence (that is the simulator's), misses that a real processor would overlap between
+//! accesses (out-of-order execution) or fetch ahead (so it errs on the slow side), and the few accesses that are not
+//! announced (links of lists and hash chains). Whoever shows a figure that it had a part in says "emulated" and the
+//! profile's name.
 //!
 //! Invariants:
-//! - nothing here waits for another thread: tables are relaxed atomics, and a race costs a line its entry, nothing else;
+//! - nothing here waits for another thread: tables are relaxed atomics, and a race costs a line its entry, nothing
+//!   else;
 //! - a wait is bounded: by the cost of the lines, and with a bandwidth by the queue before them;
 //! - memory is read only where the caller is about to access it.
 
@@ -43,8 +46,8 @@ pub use clock::own_latency_ns;
 
 /// Lines whose cost is tabled: a page of 16 KiB. Longer accesses go on at the last slope.
 const TABLED: usize = 256;
-/// Lines that a processor has on their way at once, where a profile has no transfer times. Table 2 of PolarCXLMem has between 26 and 39 for
-/// reads of up to 4 KiB over the switch.
+/// Lines that a processor has on their way at once, where a profile has no transfer times. Table 2 of PolarCXLMem has
+/// between 26 and 39 for reads of up to 4 KiB over the switch.
 const LINES_IN_FLIGHT: f64 = 32.0;
 /// A thread's debt of model work never grows beyond this, so that it pays within a statement or so.
 const OWED_MAX_NS: f64 = 20_000.0;
@@ -199,8 +202,8 @@ struct Own {
 }
 
 impl Emulator {
-    /// An emulator of `profile` behind a processor cache of that shape. Takes some milliseconds to learn the clock's speed and what the
-    /// model itself costs.
+    /// An emulator of `profile` behind a processor cache of that shape. Takes some milliseconds to learn the clock's
+    /// speed and what the model itself costs.
     pub fn new(profile: Profile, shape: CacheShape) -> Emulator {
         let clock = Clock::new();
         let mut emulator = Emulator {
@@ -231,7 +234,8 @@ impl Emulator {
         self.cache.shape()
     }
 
-    /// Nanoseconds of the model's own work: for an access that finds its line near, and for one that finds it in the modelled cache.
+    /// Nanoseconds of the model's own work: for an access that finds its line near, and for one that finds it in the
+    /// modelled cache.
     pub fn overhead_ns(&self) -> (f64, f64) {
         (self.clock.nanos(self.own.near), self.clock.nanos(self.own.look))
     }
@@ -293,7 +297,8 @@ impl Emulator {
         thread.owed.as_raw().store(0, Ordering::Relaxed);
     }
 
-    /// Looks `count` lines up, and takes those that are missing; how many these were. `load` is called for each of them.
+    /// Looks `count` lines up, and takes those that are missing; how many these were. `load` is called for each of
+    /// them.
     fn look(&self, thread: &Thread, first: u64, count: u64, access: Access, load: impl Fn(u64)) -> u64 {
         let write = access == Access::Write;
         let (mut missed, mut returned) = (0, 0);
@@ -372,8 +377,9 @@ impl Emulator {
     fn touch_lines(&self, thread: &Thread, region: &Region, at: u64, (first, count): (u64, u64), access: Access) {
         let began = self.clock.now();
         let found = self.look(thread, first, count, access, |index| {
-            // SAFETY: the line holds a byte of the range, which the caller is about to access and which lies inside the region (checked in
-            // `touch`); a region begins and ends at multiples of lines, so all of the line is mapped.
+            // SAFETY: the line holds a byte of the range, which the caller is about to access and which lies inside the
+            // region (checked in `touch`); a region begins and ends at multiples of lines, so all of the line is
+            // mapped.
             unsafe { raw::load_u8(region.base().add((at + index) as usize * LINE)) };
         });
         let (missed, returned) = (found & u64::from(u32::MAX), found >> 32);

@@ -188,8 +188,8 @@ pub(crate) fn making() -> [u8; LINE] {
     line
 }
 
-/// Whether there is nothing behind these first bytes of a file or device that a new region could destroy: zeros, or a region
-/// whose making was cut off.
+/// Whether there is nothing behind these first bytes of a file or device that a new region could destroy: zeros, or a
+/// region whose making was cut off.
 pub(crate) fn is_blank(head: &[u8]) -> bool {
     head.starts_with(&MAKING) || head.iter().all(|b| *b == 0)
 }

@@ -1,7 +1,8 @@
 //! A client of HTTP/1.1: as much as it takes to ask a service that speaks JSON, such as etcd's gateway.
 //!
-//! One question, one connection, one answer: the answer has a length, is chunked, or ends with its connection, and is bounded ([`ANSWER_MAX`]). What came before the
-//! end of one that is cut is not believed. No TLS, no redirects, no trailers.
+//! One question, one connection, one answer: the answer has a length, is chunked, or ends with its connection, and is
+//! bounded ([`ANSWER_MAX`]). What came before the end of one that is cut is not believed. No TLS, no redirects, no
+//! trailers.
 
 use crate::message::tcp::{connect, duration};
 use cenote_base::rt::{self, Nanos};
@@ -44,11 +45,12 @@ pub fn host_of(url: &str) -> Result<String> {
     }
 }
 
-/// Sends `body`, which is JSON, to `path` at `host` (`HOST:PORT`), and waits for the answer, so long at most. `headers` are names with values.
+/// Sends `body`, which is JSON, to `path` at `host` (`HOST:PORT`), and waits for the answer, so long at most. `headers`
+/// are names with values.
 ///
 /// # Errors
-/// [`Error::Lost`] if nothing of the question was sent; [`Error::Timeout`] if it was and no whole answer came, [`Error::Corrupt`] if what came is none: what the
-/// question asked for may be done.
+/// [`Error::Lost`] if nothing of the question was sent; [`Error::Timeout`] if it was and no whole answer came,
+/// [`Error::Corrupt`] if what came is none: what the question asked for may be done.
 pub fn post(host: &str, path: &str, headers: &[(&str, &str)], body: &[u8], timeout: Nanos) -> Result<Answer> {
     let until = rt::now() + timeout;
     let stream = connect(host, timeout).map_err(|error| Error::Lost(error.to_string()))?;
@@ -299,7 +301,8 @@ mod tests {
         }
     }
 
-    /// Answers `text` to the first who asks, after all of the question came; and then ends the connection, or keeps it open.
+    /// Answers `text` to the first who asks, after all of the question came; and then ends the connection, or keeps it
+    /// open.
     fn server(text: &'static str, ends: bool) -> (String, rt::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();

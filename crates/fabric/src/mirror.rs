@@ -1,7 +1,7 @@
 //! A region's mirror: a second memory that gets the lines which are written back.
 //!
-//! Who keeps to host survival (design, section 7, rule 5) writes lines back in such an order that memory which holds the flushed lines, and of the
-//! others any, can be recovered. So a mirror needs no more than those lines:
+//! Who keeps to host survival (design, section 7, rule 5) writes lines back in such an order that memory which holds
+//! the flushed lines, and of the others any, can be recovered. So a mirror needs no more than those lines:
 //!
 //! ```text
 //!   store        the region's line                 mirror: as it was
@@ -12,17 +12,21 @@
 //!
 //! Invariants:
 //! 1. while a mirror is attached, what was written back and fenced is in it, as it was then or newer;
-//! 2. a line of a mirror never goes back: it is loaded and stored under the lock of its *stripe*, else a later copy could put older words over newer ones;
-//! 3. within a line the words are loaded first to last and stored last to first. So a copy that is cut off, or made while somebody stores to the line, shows a line's
-//!    first word no newer than the others: a descriptor whose latch (its first word, released last) is free has all the rest (rule 5e);
-//! 4. a mirror is whole when it was attached and then filled to the end: each line was copied since, and is copied with every later write-back;
+//! 2. a line of a mirror never goes back: it is loaded and stored under the lock of its *stripe*, else a later copy
+//!    could put older words over newer ones;
+//! 3. within a line the words are loaded first to last and stored last to first. So a copy that is cut off, or made
+//!    while somebody stores to the line, shows a line's first word no newer than the others: a descriptor whose latch
+//!    (its first word, released last) is free has all the rest (rule 5e);
+//! 4. a mirror is whole when it was attached and then filled to the end: each line was copied since, and is copied with
+//!    every later write-back;
 //! 5. what is reserved in the region is reserved in the mirror before.
 //!
-//! What is stored and never written back is not in the mirror: a region that is to survive a process only cannot be mirrored.
-//! Whether a mirror may be believed is not for this module to say: its [`MirrorKeeper`] has it written down somewhere before anybody relies on it, and after
-//! it is whole.
+//! What is stored and never written back is not in the mirror: a region that is to survive a process only cannot be
+//! mirrored. Whether a mirror may be believed is not for this module to say: its [`MirrorKeeper`] has it written down
+//! somewhere before anybody relies on it, and after it is whole.
 //!
-//! A mirror is mapped here ([`MirrorFile`]). One that is reached by one-sided verbs would be another [`Side`]: it posts writes in `copy` and waits for them in `fence`.
+//! A mirror is mapped here ([`MirrorFile`]). One that is reached by one-sided verbs would be another [`Side`]: it posts
+//! writes in `copy` and waits for them in `fence`.
 
 use crate::{Block, LINE, Region, coherence};
 use cenote_base::rt::Mutex;
@@ -47,7 +51,8 @@ pub trait Side: Send + Sync {
     /// [`Error::Full`].
     fn reserve_to(&self, end: u64) -> Result<()>;
 
-    /// Copies whole lines of `region` to the same place, and begins to write them back there. The caller holds the lock of their stripe.
+    /// Copies whole lines of `region` to the same place, and begins to write them back there. The caller holds the lock
+    /// of their stripe.
     fn copy(&self, region: &Region, off: u64, len: usize);
 
     /// Returns when this thread's copies are in the mirror's memory.
@@ -65,7 +70,8 @@ pub trait MirrorKeeper: Send + Sync + fmt::Debug {
     /// It could not be seen to: the region is not to be touched.
     fn before_making(&self) -> Result<()>;
 
-    /// The region was opened or made, and what was in it has not been changed by this process yet. From here on it is mirrored, as far as there is a mirror.
+    /// The region was opened or made, and what was in it has not been changed by this process yet. From here on it is
+    /// mirrored, as far as there is a mirror.
     ///
     /// # Errors
     /// Its mirror counts as whole, cannot be attached, and that could not be noted: the region is not to be touched.
@@ -149,18 +155,21 @@ impl Mirroring {
 }
 
 impl Region {
-    /// There may be a mirror later. Said before other threads write, it has every write-back take its stripe's lock from the first on: else one that sees no mirror yet may
-    /// have its stores in its processor's store buffer still when they are to be filled.
+    /// There may be a mirror later. Said before other threads write, it has every write-back take its stripe's lock
+    /// from the first on: else one that sees no mirror yet may have its stores in its processor's store buffer still
+    /// when they are to be filled.
     pub fn expect_mirror(&self) {
         self.mirroring.get_or_init(Box::default);
     }
 
-    /// From here on `side` gets every line that is written back. What it lacks is copied by [`Region::fill_mirror_step`]. It takes the place of a former one.
+    /// From here on `side` gets every line that is written back. What it lacks is copied by
+    /// [`Region::fill_mirror_step`]. It takes the place of a former one.
     ///
     /// # Errors
     /// [`Error::Full`] if it has no room for what is reserved; then it is not attached.
     pub fn attach_mirror(&self, side: Arc<dyn Side>) -> Result<()> {
-        // What was in use when the region was opened is in use: it is to be filled, and only what is reserved can be read.
+        // What was in use when the region was opened is in use: it is to be filled, and only what is reserved can be
+        // read.
         self.reserve_to(self.found)?;
         let _one = self.reserving.lock();
         side.reserve_to(self.reserved())?;
@@ -189,8 +198,8 @@ impl Region {
         self.mirroring().is_some_and(|mirroring| mirroring.side().is_some())
     }
 
-    /// Copies the lines from `from` on, at most [`FILL_STEP`] bytes of what is reserved, beside those who use the region: where it came to. There is no more to
-    /// copy when that is `from`.
+    /// Copies the lines from `from` on, at most [`FILL_STEP`] bytes of what is reserved, beside those who use the
+    /// region: where it came to. There is no more to copy when that is `from`.
     pub fn fill_mirror_step(&self, from: u64) -> u64 {
         let to = self.reserved().min(self.len()).min(from + FILL_STEP);
         match self.mirroring() {
@@ -204,7 +213,8 @@ impl Region {
     }
 }
 
-/// A mirror in a file or device that this process maps, and has locked. It has no header of its own: it gets the region's.
+/// A mirror in a file or device that this process maps, and has locked. It has no header of its own: it gets the
+/// region's.
 pub struct MirrorFile {
     region: Region,
     reserved: Mutex<u64>,

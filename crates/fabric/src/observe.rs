@@ -1,10 +1,9 @@
 //! Announced access: every read and write of region memory may be told to a sink, and is told to a simulated device.
 //!
-//! Whether anything observes is asked once for each page operation ([`active`]); the operation is
-//! generic over [`Observer`] and exists in a plain copy ([`Off`]: no code at all) and an observed
-//! one ([`On`]). Where it is not worth two copies, [`Asks`] asks at each touch. A touch that is observed is a preemption
-//! point; then the sink is told, and last the region's simulated device, if it has one: between that and the
-//! access itself nothing may preempt.
+//! Whether anything observes is asked once for each page operation ([`active`]); the operation is generic over
+//! [`Observer`] and exists in a plain copy ([`Off`]: no code at all) and an observed one ([`On`]). Where it is not
+//! worth two copies, [`Asks`] asks at each touch. A touch that is observed is a preemption point; then the sink is
+//! told, and last the region's simulated device, if it has one: between that and the access itself nothing may preempt.
 //!
 //! The accessors of [`Span`](crate::Span) and [`Region`] announce by themselves, where the region is *watched*: it lies
 //! on a simulated device, or a sink was installed when it was made. Those who have announced already use
@@ -180,8 +179,8 @@ impl Seen {
     }
 }
 
-/// Runs `f`, and says what this thread did meanwhile: counted by the sink that is installed if it counts, by one that is there
-/// for so long if none is installed.
+/// Runs `f`, and says what this thread did meanwhile: counted by the sink that is installed if it counts, by one that
+/// is there for so long if none is installed.
 pub fn seen_during<T>(f: impl FnOnce() -> T) -> (T, Option<Seen>) {
     let _counting = MeanwhileCounting::begin();
     let before = sink().and_then(Sink::seen);

@@ -142,7 +142,8 @@ impl Profile {
         self.time(&self.write_ns, bytes)
     }
 
-    /// Nanoseconds until another host that has a line has answered the device that asks for it: a round trip, as a load is one.
+    /// Nanoseconds until another host that has a line has answered the device that asks for it: a round trip, as a load
+    /// is one.
     pub fn snoop_time(&self) -> f64 {
         self.snoop_ns.unwrap_or(self.load_latency_ns)
     }

@@ -121,7 +121,8 @@ mod target {
         }
     }
 
-    /// From here on `rep movsb` beats a loop of 16-byte moves. Neither beats one of 32-byte moves, where the processor has them.
+    /// From here on `rep movsb` beats a loop of 16-byte moves. Neither beats one of 32-byte moves, where the processor
+    /// has them.
     const REP_FROM: usize = 800;
 
     /// Copies `len` bytes that do not overlap.
@@ -221,8 +222,8 @@ mod target {
         }
     }
 
-    /// At least 64 bytes, by a processor with AVX: 128 at a time, the last ones overlapping. `vzeroupper` changes the upper halves of all of these registers, so all
-    /// are named: the caller may be compiled with AVX.
+    /// At least 64 bytes, by a processor with AVX: 128 at a time, the last ones overlapping. `vzeroupper` changes the
+    /// upper halves of all of these registers, so all are named: the caller may be compiled with AVX.
     #[inline]
     unsafe fn copy_wide(src: *const u8, dst: *mut u8, len: usize) {
         if len < 128 {

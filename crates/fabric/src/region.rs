@@ -4,15 +4,15 @@
 //! and unlocked; a file stays) → [`Region::open`] by the next process, or [`crate::remove`].
 //!
 //! Invariants:
-//! - a region's file is locked by the one process that has it open (a lock that ends with it). Others may [`Region::join`] it: what
-//!   they do there is between them;
+//! - a region's file is locked by the one process that has it open (a lock that ends with it). Others may
+//!   [`Region::join`] it: what they do there is between them;
 //! - **only reserved bytes are used**: [`Region::reserve`] takes the space in the file system
 //!   first, so a full one is an error there and never a SIGBUS later. How far it has come is in
 //!   the header, so that after a restart nothing is reserved twice;
 //! - memory is reached only through [`Span`]s and atomics, which borrow the region;
-//! - **lines of a former use are never believed**: a host that had the region open before another one did may still hold its
-//!   lines. Opening reads the header from memory, and where it names another host as the last user, drops all lines
-//!   before anything else is read. The first change of the state writes this host's name there.
+//! - **lines of a former use are never believed**: a host that had the region open before another one did may still
+//!   hold its lines. Opening reads the header from memory, and where it names another host as the last user, drops all
+//!   lines before anything else is read. The first change of the state writes this host's name there.
 
 use crate::backing::{Backing, RESERVE_STEP};
 use crate::header::{self, HEADER_SIZE, Identity, State};
@@ -36,8 +36,8 @@ const LEFT_OVER: u64 = 256 << 20;
 /// Bytes of a huge page.
 const HUGE_PAGE: u64 = 2 << 20;
 
-/// Bytes that are mapped ahead at once. While the system does it, nobody else in the process can map anything, such as a new thread's stack: a start
-/// of which each such step waited for 64 MiB took a second.
+/// Bytes that are mapped ahead at once. While the system does it, nobody else in the process can map anything, such as
+/// a new thread's stack: a start of which each such step waited for 64 MiB took a second.
 const POPULATE_STEP: u64 = 2 << 20;
 
 /// What a region's memory is.
@@ -71,7 +71,8 @@ pub struct Region {
     backing: Option<Backing>,
     identity: Identity,
     state: Mutex<(u64, State)>,
-    /// Bytes that may hold something: what was reserved when it was opened, whether or not the file's blocks bear it out.
+    /// Bytes that may hold something: what was reserved when it was opened, whether or not the file's blocks bear it
+    /// out.
     pub(crate) found: u64,
     /// Held while space is taken, here and in the mirror.
     pub(crate) reserving: Mutex<()>,
@@ -100,7 +101,8 @@ impl Region {
         Self::create_on(Backing::open(path, true)?, len, identity, options)
     }
 
-    /// As [`Region::create`], where [nothing](crate::is_blank) is: that is looked at when it is locked, so of two who make one at once one fails.
+    /// As [`Region::create`], where [nothing](crate::is_blank) is: that is looked at when it is locked, so of two who
+    /// make one at once one fails.
     ///
     /// # Errors
     /// [`Error::Invalid`] if something is there, also where it is in use; those of [`Region::create`].
@@ -121,8 +123,8 @@ impl Region {
         backing.reserve(0, HEADER_SIZE as u64)?;
         let mapping = backing.map(len)?;
         if backing.is_beyond_caches() {
-            // What was there is void, and so is what this host remembers of it. Of a file, which was emptied, nothing is there but
-            // what was reserved just now.
+            // What was there is void, and so is what this host remembers of it. Of a file, which was emptied, nothing
+            // is there but what was reserved just now.
             let old = if backing.kind == Kind::File { HEADER_SIZE } else { len };
             let region = Self::bare(mapping, None);
             coherence::invalidate(&region, 0, old);
@@ -154,8 +156,9 @@ impl Region {
         Ok(region)
     }
 
-    /// Maps what another process of this host has open, beside it. Which bytes may be used, and for what, is between the two: nothing here
-    /// takes the lock, reserves anything or changes the header, and whoever joined must not either.
+    /// Maps what another process of this host has open, beside it. Which bytes may be used, and for what, is between
+    /// the two: nothing here takes the lock, reserves anything or changes the header, and whoever joined must not
+    /// either.
     ///
     /// # Errors
     /// As [`Region::open`], without [`Error::Busy`].
@@ -326,7 +329,8 @@ impl Region {
         coherence::invalidate(self, HEADER_SIZE as u64, (end - HEADER_SIZE as u64) as usize);
     }
 
-    /// Writes every line back that this host may hold, so that another host, or the mirror's next user, can go on from here.
+    /// Writes every line back that this host may hold, so that another host, or the mirror's next user, can go on from
+    /// here.
     pub fn write_back_all(&self) {
         if self.is_beyond_caches() || self.is_mirrored() {
             coherence::flush(self, 0, self.reserved().min(self.len()) as usize);
@@ -496,7 +500,8 @@ impl Region {
         self.span(off, 4).atomic_u32(0)
     }
 
-    /// Asks the processor for the line at `off`, which will be used soon, if there is one; or the simulated device. No access, and not announced.
+    /// Asks the processor for the line at `off`, which will be used soon, if there is one; or the simulated device. No
+    /// access, and not announced.
     #[inline(always)]
     pub fn prefetch(&self, off: u64) {
         if off >= self.len() {
@@ -551,8 +556,8 @@ impl Region {
     /// for those that are. Others may use the reserved part meanwhile.
     ///
     /// # Errors
-    /// [`Error::Full`], which says how to get more; what was reserved stays so. If it is the mirror that has no room ([`Region::has_mirror_failed`]),
-    /// there may be some when that was detached.
+    /// [`Error::Full`], which says how to get more; what was reserved stays so. If it is the mirror that has no room
+    /// ([`Region::has_mirror_failed`]), there may be some when that was detached.
     pub fn reserve_to(&self, end: u64) -> Result<()> {
         assert!(end <= self.len(), "reserving beyond the region");
         while self.reserved() < end {
@@ -580,14 +585,14 @@ impl Region {
             Some(backing) => backing.reserve(from, to - from)?,
             None => self.populate(from, to - from)?,
         }
-        // Past the cache, here and in `note_host`: a process that is killed between a store and its flush would leave the line
-        // changed in this host's cache, and it could be written over what another host has put there since.
+        // Past the cache, here and in `note_host`: a process that is killed between a store and its flush would leave
+        // the line changed in this host's cache, and it could be written over what another host has put there since.
         coherence::store_uncached(self, header::RESERVED as u64, to);
         Ok(to)
     }
 
-    /// Memory is not taken down to the last byte: before shared memory says that it is full, the system ends processes, and not only
-    /// this one.
+    /// Memory is not taken down to the last byte: before shared memory says that it is full, the system ends processes,
+    /// and not only this one.
     fn leave_some(&self, wanted: u64) -> Result<()> {
         match crate::backing::available_memory() {
             Some(available) if available < wanted + LEFT_OVER => Err(Error::Full(format!(

@@ -9,8 +9,8 @@
 //! - **a write outside panics**: a writer holds the latch and knows its offsets;
 //! - values are little endian; any alignment is fine, except for atomics;
 //! - where the region is watched ([`observe`](crate::observe)), each access is announced first; else that costs one
-//!   load and a branch. [`Span::quiet`] gives the same bytes to those who have announced already. Atomics are announced by
-//!   their operations.
+//!   load and a branch. [`Span::quiet`] gives the same bytes to those who have announced already. Atomics are announced
+//!   by their operations.
 
 use crate::host::{HostAtomicU32, HostAtomicU64};
 use crate::observe::{self, Access};

@@ -1,4 +1,5 @@
-//! Atomics of a region at regular distances: checked once, when the array is made, so that each use costs one comparison.
+//! Atomics of a region at regular distances: checked once, when the array is made, so that each use costs one
+//! comparison.
 
 use crate::host::HostAtomicU64;
 use crate::{Region, raw};
@@ -44,7 +45,8 @@ impl<const STRIDE: usize> Words<STRIDE> {
         if n >= self.count {
             return None;
         }
-        // SAFETY: `n < count`, so all of it is inside the region and aligned, as `new` has checked; it is mapped while `self` is.
+        // SAFETY: `n < count`, so all of it is inside the region and aligned, as `new` has checked; it is mapped while
+        // `self` is.
         Some(unsafe { HostAtomicU64::at(self.first.as_ptr().add(n * STRIDE)) })
     }
 

@@ -1,5 +1,5 @@
-//! The contract of one-sided verbs over libfabric: TCP on loopback and shared memory, in one process and between two; what
-//! happens to keys, peers and messages that are not what they should be.
+//! The contract of one-sided verbs over libfabric: TCP on loopback and shared memory, in one process and between two;
+//! what happens to keys, peers and messages that are not what they should be.
 //!
 //! Between two processes, this program runs itself again as the memory node: [`a_memory_node`] is a test that does
 //! nothing unless it is told what to be.
@@ -173,8 +173,8 @@ impl Far {
         child.wait().expect("ended");
     }
 
-    /// Ends it: by a kill, or over shared memory by asking. Who is killed there may hold one of the provider's locks, and
-    /// whoever wants it next waits for ever (docs/decisions/libfabric.md).
+    /// Ends it: by a kill, or over shared memory by asking. Who is killed there may hold one of the provider's locks,
+    /// and whoever wants it next waits for ever (docs/decisions/libfabric.md).
     fn end(&self) {
         let mut child = self.child.lock().expect("no panic");
         if self.address.starts_with("shm@") {
@@ -712,7 +712,8 @@ fn a_process_that_waits() {
     std::thread::sleep(Duration::from_secs(600));
 }
 
-/// A library of one of libfabric's providers took SIGTERM for itself as it was loaded, and ended the process with status 1: `cenote mount` did not unmount.
+/// A library of one of libfabric's providers took SIGTERM for itself as it was loaded, and ended the process with
+/// status 1: `cenote mount` did not unmount.
 #[test]
 fn signals_are_the_programs() {
     let _alone = alone();

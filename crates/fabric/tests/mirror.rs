@@ -1,4 +1,5 @@
-//! Mirrors: what was flushed is in them, in the order in which it was, whatever else goes on meanwhile. `CENOTE_SEED` repeats the choices.
+//! Mirrors: what was flushed is in them, in the order in which it was, whatever else goes on meanwhile. `CENOTE_SEED`
+//! repeats the choices.
 
 use cenote_base::Error;
 use cenote_base::rt::{self, atomic::Ordering, fs};
@@ -73,7 +74,8 @@ fn fill(region: &Region) {
     }
 }
 
-/// What is stored and not flushed is not in the mirror; what is flushed is, and so are the region's own words and states, space that is reserved later, and words past the cache.
+/// What is stored and not flushed is not in the mirror; what is flushed is, and so are the region's own words and
+/// states, space that is reserved later, and words past the cache.
 #[test]
 fn a_mirror_gets_what_is_written_back() {
     let (path, other) = (TempPath::new(), TempPath::new());
@@ -148,7 +150,8 @@ fn a_mirror_is_attached_again() {
     );
 }
 
-/// Threads write lines that others write too, and flush them; meanwhile mirrors come, are filled and go. In the end the last one has every flushed line.
+/// Threads write lines that others write too, and flush them; meanwhile mirrors come, are filled and go. In the end the
+/// last one has every flushed line.
 #[test]
 fn a_mirror_equals_the_region_when_all_is_flushed() {
     let seed = seed();
@@ -192,8 +195,9 @@ fn a_mirror_equals_the_region_when_all_is_flushed() {
     );
 }
 
-/// One line's words are stored last to first, each line after the one before it is flushed. Whoever looks at the mirror at any moment finds no line ahead of the one
-/// before, and in no line a first word ahead of the others: also while it is filled and after that.
+/// One line's words are stored last to first, each line after the one before it is flushed. Whoever looks at the mirror
+/// at any moment finds no line ahead of the one before, and in no line a first word ahead of the others: also while it
+/// is filled and after that.
 #[test]
 fn a_mirror_is_never_ahead_of_what_was_before() {
     let (path, other) = (TempPath::new(), TempPath::new());
@@ -243,7 +247,8 @@ fn a_mirror_is_never_ahead_of_what_was_before() {
     });
 }
 
-/// A file that was brought back with holes has fewer blocks than its header says are reserved: all of it that may hold something is in the mirror when that is filled.
+/// A file that was brought back with holes has fewer blocks than its header says are reserved: all of it that may hold
+/// something is in the mirror when that is filled.
 #[test]
 fn what_was_reserved_before_is_filled_of_a_sparse_region() {
     let (path, other) = (TempPath::new(), TempPath::new());

@@ -1,4 +1,5 @@
-//! How a line comes to its mirror, step by step: a sink that is told of every access looks on, and interferes. One test, as there is one sink a process.
+//! How a line comes to its mirror, step by step: a sink that is told of every access looks on, and interferes. One
+//! test, as there is one sink a process.
 
 use cenote_base::rt;
 use cenote_base::rt::fs;
@@ -42,7 +43,8 @@ impl Sink for Spy {
         let is_mirror = region.path() == Some(&self.mirror);
         self.told.lock().expect("no panic").push((is_mirror, off - AT, access));
         if is_mirror && !self.is_copying.swap(true, Ordering::SeqCst) {
-            // The words were loaded. Somebody else changes them and flushes now; he is waited for as long as it may take him if nothing held him up.
+            // The words were loaded. Somebody else changes them and flushes now; he is waited for as long as it may
+            // take him if nothing held him up.
             for _ in 0..60 {
                 if self.has_flushed.load(Ordering::SeqCst) {
                     break;
@@ -53,8 +55,9 @@ impl Sink for Spy {
     }
 }
 
-/// The story: two threads flush a line, and the copy of the one that loaded earlier comes later: the mirror had the older words for good. And: the first word of a line
-/// came before the others, so that a mirror which a process left in the middle of a copy showed a latch as released, and the page as it was before.
+/// The story: two threads flush a line, and the copy of the one that loaded earlier comes later: the mirror had the
+/// older words for good. And: the first word of a line came before the others, so that a mirror which a process left in
+/// the middle of a copy showed a latch as released, and the page as it was before.
 #[test]
 fn a_line_never_goes_back_and_its_first_word_comes_last() {
     let (file, other) = (path(), path());

@@ -161,8 +161,8 @@ fn reservations_grow_and_are_not_believed_without_their_blocks() {
     assert_eq!(open(&path.0).expect("opened").reserved(), HEADER_SIZE as u64);
 }
 
-/// Small pages are gathered into huge ones under a user's hands: all of them are covered, and nothing is changed. (A kernel
-/// that cannot says so at the first step.)
+/// Small pages are gathered into huge ones under a user's hands: all of them are covered, and nothing is changed. (A
+/// kernel that cannot says so at the first step.)
 #[test]
 fn huge_pages_hold_what_the_small_ones_held() {
     let path = TempPath::new();

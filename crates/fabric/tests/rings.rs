@@ -1,6 +1,7 @@
 //! The contract of calls over rings: in one process and between two; what is left when either side is killed.
 //!
-//! Between two processes this program runs itself again as the node: [`a_node`] is a test that does nothing unless it is told to be one.
+//! Between two processes this program runs itself again as the node: [`a_node`] is a test that does nothing unless it
+//! is told to be one.
 
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
@@ -282,7 +283,8 @@ impl Running {
     }
 }
 
-/// Users that are killed in the middle of anything, more often than there are seats: the others go on, each end is told once, and their seats come back.
+/// Users that are killed in the middle of anything, more often than there are seats: the others go on, each end is told
+/// once, and their seats come back.
 #[test]
 fn users_that_are_killed_hold_up_nobody() {
     let directory = Directory::new();

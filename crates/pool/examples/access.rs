@@ -2,11 +2,13 @@
 //!
 //! `cargo run --release -p cenote-pool --example access -- [SIZE [FILE]]`
 //!
-//! Where huge pages come on request only, `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` before it has memcpy use them too: the space does.
+//! Where huge pages come on request only, `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` before it has memcpy use them too:
+//! the space does.
 //!
-//! SIZE (1GiB) is filled with objects of one size; they are read and written in random order. *memcpy* does the same with slices of ordinary memory; *span* with the
-//! space's own memory, without any check. Rounds are interleaved; each number is a median. *Dependent*: where the next access goes is known when the last one is done; a
-//! dependent write reads a word of its object first.
+//! SIZE (1GiB) is filled with objects of one size; they are read and written in random order. *memcpy* does the same
+//! with slices of ordinary memory; *span* with the space's own memory, without any check. Rounds are interleaved; each
+//! number is a median. *Dependent*: where the next access goes is known when the last one is done; a dependent write
+//! reads a word of its object first.
 
 use cenote_base::units::ByteSize;
 use cenote_base::{Result, rt};

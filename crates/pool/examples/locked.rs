@@ -1,9 +1,11 @@
-//! What reads and writes under locks cost where memory lies in another pod: with pages cached and writes collected, beside the same without.
+//! What reads and writes under locks cost where memory lies in another pod: with pages cached and writes collected,
+//! beside the same without.
 //!
 //! `cargo run --release -p cenote-pool --example locked -- [ROUNDS]`
 //!
-//! Two pods in one process, calls between them over libfabric's tcp on the loopback interface, if it is there, and through memory. A hold is to take a lock, to read or write objects one after
-//! the other, and to let go. Rounds are interleaved; each number is the median of the holds' times, in microseconds.
+//! Two pods in one process, calls between them over libfabric's tcp on the loopback interface, if it is there, and
+//! through memory. A hold is to take a lock, to read or write objects one after the other, and to let go. Rounds are
+//! interleaved; each number is the median of the holds' times, in microseconds.
 
 use cenote_base::{Result, rt};
 use cenote_fabric::RegionOptions;

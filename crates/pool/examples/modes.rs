@@ -1,9 +1,12 @@
-//! What far reads take, plain, direct and one-sided, and far writes, by size; and which way connections choose for themselves.
+//! What far reads take, plain, direct and one-sided, and far writes, by size; and which way connections choose for
+//! themselves.
 //!
 //! `cargo run --release -p cenote-pool --example modes -- [ROUNDS]`
 //!
-//! The memory lies in another process, which this program starts: calls go over libfabric's tcp on the loopback interface and over its shared memory. Rounds are interleaved;
-//! each number is the tenth percentile of the times, in microseconds, of one access and of 16 with one doorbell: what it takes where the machine is not busy with something else.
+//! The memory lies in another process, which this program starts: calls go over libfabric's tcp on the loopback
+//! interface and over its shared memory. Rounds are interleaved; each number is the tenth percentile of the times, in
+//! microseconds, of one access and of 16 with one doorbell: what it takes where the machine is not busy with something
+//! else.
 
 use cenote_base::{Error, Result, rt};
 use cenote_fabric::RegionOptions;

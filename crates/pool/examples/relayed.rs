@@ -1,7 +1,9 @@
-//! What a member's requests cost over a ring and over TCP, and far accesses by way of the memory node and over the member's own connection.
+//! What a member's requests cost over a ring and over TCP, and far accesses by way of the memory node and over the
+//! member's own connection.
 //!
-//! `cargo run --release -p cenote-pool --example relayed -- [SECONDS]`: so long for each cell, 1 unless told. A manager and the memory nodes of two pods run in another process; calls go over
-//! libfabric's tcp on the loopback interface. Rounds of both kinds come in turn, and each number is the median of the rounds'.
+//! `cargo run --release -p cenote-pool --example relayed -- [SECONDS]`: so long for each cell, 1 unless told. A manager
+//! and the memory nodes of two pods run in another process; calls go over libfabric's tcp on the loopback interface.
+//! Rounds of both kinds come in turn, and each number is the median of the rounds'.
 
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::message::Network;

@@ -1,7 +1,8 @@
 //! Connections that come in: a thread for each, for so many at a time, shared out among tenants.
 //!
-//! A connection has a *place* for as long as its thread lives, however that ends. Who has not said yet of which tenant he is has one of those for strangers, so strangers keep out nobody
-//! who is known. Each tenant has an equal share of the others; and as tenants come and go, the last of them are for those who have few.
+//! A connection has a *place* for as long as its thread lives, however that ends. Who has not said yet of which tenant
+//! he is has one of those for strangers, so strangers keep out nobody who is known. Each tenant has an equal share of
+//! the others; and as tenants come and go, the last of them are for those who have few.
 
 use cenote_base::rt::atomic::{AtomicU32, Ordering};
 use cenote_base::rt::{self, Mutex, Nanos};
@@ -225,7 +226,8 @@ mod tests {
         }
     }
 
-    /// The thread of a connection that panicked kept its place: whoever closed the node or manager waited for ever, and in time nobody was let in.
+    /// The thread of a connection that panicked kept its place: whoever closed the node or manager waited for ever, and
+    /// in time nobody was let in.
     #[test]
     fn a_place_is_given_back_however_its_thread_ends() {
         let open = Open::new(Acceptor::new("test", 8, 2), |connection, _| {

@@ -1,4 +1,5 @@
-//! Who uses spaces of a pool: asks the manager for them, maps the parts that lie on this machine, and is a [member](crate::member) at the memory nodes that keep them.
+//! Who uses spaces of a pool: asks the manager for them, maps the parts that lie on this machine, and is a
+//! [member](crate::member) at the memory nodes that keep them.
 //!
 //! ```text
 //!  PoolClient ── create, open, grow, drop ──▶ manager
@@ -11,8 +12,8 @@
 //!          └─ part 3: RemoteKeeper ──── Membership ─────────────────────────▶ memory node b
 //! ```
 //!
-//! A member that its node does not hear for a lease is fenced: its process is ended. A node that is away fences nobody, so its members wait for it, and come
-//! back with what they had.
+//! A member that its node does not hear for a lease is fenced: its process is ended. A node that is away fences nobody,
+//! so its members wait for it, and come back with what they had.
 
 mod membership;
 mod relay;
@@ -56,7 +57,8 @@ pub enum Far {
     /// Over its own connections.
     #[default]
     Direct,
-    /// By way of a memory node of its machine, over a ring and that node's connections: the process needs none. Where that is not to be had, over its own, if it has any.
+    /// By way of a memory node of its machine, over a ring and that node's connections: the process needs none. Where
+    /// that is not to be had, over its own, if it has any.
     Relay,
 }
 
@@ -65,7 +67,8 @@ pub enum Far {
 pub struct ClientOptions {
     /// Its name, for people.
     pub name: String,
-    /// The pod that it is in: only that pod's parts are mapped, others count as far. Without one, all parts of this machine are mapped.
+    /// The pod that it is in: only that pod's parts are mapped, others count as far. Without one, all parts of this
+    /// machine are mapped.
     pub pod: Option<String>,
     /// The way to memory nodes of other pods and machines; without one what lies there cannot be reached.
     pub callers: Option<Arc<dyn Callers>>,
@@ -131,8 +134,8 @@ impl PoolClient {
     /// Makes a space, its memory spread evenly over the connected nodes of some pods, or of all.
     ///
     /// # Errors
-    /// [`Error::Full`] (pool or quota), [`Error::Invalid`] (the name is taken, or no name). [`Error::Lost`] and [`Error::Timeout`]: whether it was made, [`PoolClient::spaces`]
-    /// tells.
+    /// [`Error::Full`] (pool or quota), [`Error::Invalid`] (the name is taken, or no name). [`Error::Lost`] and
+    /// [`Error::Timeout`]: whether it was made, [`PoolClient::spaces`] tells.
     pub fn create_space(&self, name: &str, bytes: u64, pods: Option<&[String]>) -> Result<()> {
         let requested = requested(name, bytes, pods);
         self.0.order(&Request::CreateSpace(requested)).map(drop)
@@ -178,12 +181,13 @@ impl PoolClient {
         }
     }
 
-    /// Opens a space: maps its parts on this machine, and begins to be a member there, until the last handle on the space is dropped. Memory nodes that are
-    /// away are waited for; parts of those that do not come are attached when they are missed. Open a space once in a process: each time is a
-    /// membership of its own.
+    /// Opens a space: maps its parts on this machine, and begins to be a member there, until the last handle on the
+    /// space is dropped. Memory nodes that are away are waited for; parts of those that do not come are attached when
+    /// they are missed. Open a space once in a process: each time is a membership of its own.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is none of this name, [`Error::Busy`] if it is not ready, [`Error::Lost`] if none of its parts can be reached.
+    /// [`Error::Invalid`] if there is none of this name, [`Error::Busy`] if it is not ready, [`Error::Lost`] if none of
+    /// its parts can be reached.
     pub fn open_space(&self, name: &str) -> Result<Space> {
         let (space, _, attached) = self.open(name)?;
         if let Err(error) = attached {
@@ -195,7 +199,8 @@ impl PoolClient {
     /// The same, for who is to see all of it.
     ///
     /// # Errors
-    /// As [`PoolClient::open_space`]; [`Error::Lost`] if a part cannot be reached, also where this process has no way to other pods.
+    /// As [`PoolClient::open_space`]; [`Error::Lost`] if a part cannot be reached, also where this process has no way
+    /// to other pods.
     pub fn open_whole_space(&self, name: &str) -> Result<Space> {
         let (space, view, attached) = self.open(name)?;
         attached?;
@@ -292,7 +297,8 @@ impl Pool {
         }
     }
 
-    /// The same, soon or not at all, over a connection of its own: for who has others waiting for him. Those who wait for a manager that hangs are not among them.
+    /// The same, soon or not at all, over a connection of its own: for who has others waiting for him. Those who wait
+    /// for a manager that hangs are not among them.
     fn view_within(&self, name: &str, timeout: Nanos) -> Result<SpaceView> {
         let session = Session::begin_within(&*self.network, &self.managers, &self.hello, timeout)?;
         match session.ask_within(&Request::OpenSpace { name: name.into() }, timeout)? {

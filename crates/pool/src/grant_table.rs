@@ -10,13 +10,16 @@
 //!                                              (none) ◀── confirmed ──────  Freeing
 //! ```
 //!
-//! A grant may be a part of a space, which nobody holds: its memory node keeps it ([`spaces`]). It may have a mirror on another memory node ([`mirrors`]).
+//! A grant may be a part of a space, which nobody holds: its memory node keeps it ([`spaces`]). It may have a mirror on
+//! another memory node ([`mirrors`]).
 //!
 //! Invariants:
-//! - each byte of a memory node is free or of one grant; a grant counts until its node has *confirmed* that nobody has it
-//!   mapped and its memory is given up (quarantine: a lapsed holder may be in the middle of a copy, design section 6);
+//! - each byte of a memory node is free or of one grant; a grant counts until its node has *confirmed* that nobody has
+//!   it mapped and its memory is given up (quarantine: a lapsed holder may be in the middle of a copy, design section
+//!   6);
 //! - `epoch` rises with each holder and with each fencing: who comes with another is not the holder;
-//! - ids of grants are never used again, also where an older copy of the grant table was put back: nodes say which they have seen;
+//! - ids of grants are never used again, also where an older copy of the grant table was put back: nodes say which they
+//!   have seen;
 //! - a tenant's grants are within its quota when the last of them was made;
 //! - what was acknowledged is in the [store](crate::store) first: the manager writes it before it answers;
 //! - `term` rises with each manager that begins to lead: who comes with an older one leads no more.
@@ -126,7 +129,8 @@ pub struct Grant {
     /// The grant that it mirrors, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror_of: Option<GrantId>,
-    /// When its lease lapses (held), or since when it has been idle. Not kept: a manager that starts gives everybody a whole lease.
+    /// When its lease lapses (held), or since when it has been idle. Not kept: a manager that starts gives everybody a
+    /// whole lease.
     #[serde(skip)]
     pub time: Nanos,
     /// How often its lease was renewed. Not kept either.
@@ -332,8 +336,8 @@ impl GrantTable {
     /// A memory node says that it is there.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if it belongs to another pool, [`Error::Busy`] if one with its number is connected, [`Error::Full`] if it is less than
-    /// what it has granted, [`Error::Corrupt`].
+    /// [`Error::Mismatch`] if it belongs to another pool, [`Error::Busy`] if one with its number is connected,
+    /// [`Error::Full`] if it is less than what it has granted, [`Error::Corrupt`].
     pub fn join(&mut self, hello: &NodeHello) -> Result<()> {
         crate::settings::check_name("a pod's name", &hello.pod)?;
         if hello.pool.is_some_and(|pool| pool != self.pool) {
@@ -409,8 +413,8 @@ impl GrantTable {
     /// A tenant wants memory.
     ///
     /// # Errors
-    /// [`Error::Full`] (pool or quota), [`Error::Mismatch`] (another size than it has), [`Error::Lost`] (its memory node is not there),
-    /// [`Error::Invalid`].
+    /// [`Error::Full`] (pool or quota), [`Error::Mismatch`] (another size than it has), [`Error::Lost`] (its memory
+    /// node is not there), [`Error::Invalid`].
     pub fn open(&mut self, tenant: &str, requested: &OpenRequest, now: Nanos, lease: Nanos) -> Result<Opening> {
         crate::settings::check_name("a label", &requested.label)?;
         let bytes = requested
@@ -492,8 +496,8 @@ impl GrantTable {
         Ok(Opening::Admit(id, grant.epoch))
     }
 
-    /// The former holder of a grant that is asked for again is not alive, as its node says: the next may have it. When its node was asked, it had been renewed so often: who has
-    /// renewed it since maps it by now, and is alive.
+    /// The former holder of a grant that is asked for again is not alive, as its node says: the next may have it. When
+    /// its node was asked, it had been renewed so often: who has renewed it since maps it by now, and is alive.
     ///
     /// # Errors
     /// [`Error::Busy`] if somebody else was faster.
@@ -597,7 +601,8 @@ impl GrantTable {
             .max_by_key(|id| self.free_of(*id))
     }
 
-    /// Where memory is short, what nobody holds of tenants with less priority goes: least priority first, then idle longest.
+    /// Where memory is short, what nobody holds of tenants with less priority goes: least priority first, then idle
+    /// longest.
     fn reclaim(&mut self, bytes: u64, requested: &OpenRequest, priority: u8) -> Result<Opening> {
         let nodes = self.nodes_for(requested);
         for node in &nodes {

@@ -1,10 +1,11 @@
 //! Who uses memory of the pool: asks the manager for a grant, and says again and again that it is there.
 //!
-//! A holder that the manager does not hear for the time of a lease is *fenced*: the memory node ends its process before anybody else gets the memory.
-//! A manager that is away fences nobody, so a holder that cannot reach it goes on.
+//! A holder that the manager does not hear for the time of a lease is *fenced*: the memory node ends its process before
+//! anybody else gets the memory. A manager that is away fences nobody, so a holder that cannot reach it goes on.
 //!
-//! The answer to who opens a grant may come late: when its lease has lapsed, and another has had the grant since. Its node finds who *maps* the memory, so whoever maps it later is
-//! not found. So a holder [maps it, then asks once more](GrantedMemory::open_mapped) whether it is still its own, and only then uses it.
+//! The answer to who opens a grant may come late: when its lease has lapsed, and another has had the grant since. Its
+//! node finds who *maps* the memory, so whoever maps it later is not found. So a holder
+//! [maps it, then asks once more](GrantedMemory::open_mapped) whether it is still its own, and only then uses it.
 
 mod mirror;
 
@@ -31,7 +32,8 @@ const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(30);
 const TAKEOVER_TIMEOUT: Nanos = Nanos::from_secs(20);
 /// Of a lease, how much passes between two signs of life.
 const RENEWALS: u64 = 4;
-/// At least so long an answer to a sign of life is waited for; otherwise half of a lease, so that over another connection, with another manager if there is one, it still comes in time.
+/// At least so long an answer to a sign of life is waited for; otherwise half of a lease, so that over another
+/// connection, with another manager if there is one, it still comes in time.
 const RENEW_TIMEOUT_MIN: Nanos = Nanos::from_secs(1);
 /// Between two tries to hear that a grant is still this holder's.
 const CONFIRM_AGAIN: Nanos = Nanos::from_millis(200);
@@ -165,7 +167,8 @@ impl GrantedMemory {
     /// Asks for memory, and keeps the lease from here on.
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::Busy`] (somebody else holds it), [`Error::Mismatch`], [`Error::Lost`], [`Error::Invalid`], [`Error::Revoked`] (it came too late: ask again).
+    /// [`Error::Full`], [`Error::Busy`] (somebody else holds it), [`Error::Mismatch`], [`Error::Lost`],
+    /// [`Error::Invalid`], [`Error::Revoked`] (it came too late: ask again).
     pub fn open(
         network: &Arc<dyn Network>,
         credentials: &Credentials,
@@ -178,7 +181,8 @@ impl GrantedMemory {
         Ok(memory)
     }
 
-    /// As [`GrantedMemory::open`], where the caller maps the memory, by `map`, and does nothing else with it before this returns. If that is an error it is mapped no more.
+    /// As [`GrantedMemory::open`], where the caller maps the memory, by `map`, and does nothing else with it before
+    /// this returns. If that is an error it is mapped no more.
     ///
     /// # Errors
     /// As [`GrantedMemory::open`]; those of `map`.
@@ -244,8 +248,9 @@ impl GrantedMemory {
         })
     }
 
-    /// Keeps it mirrored, if that was wished for. Who uses the memory as a region asks it before the region is made, and tells it of the region when that was opened or made, before
-    /// anything is flushed; and keeps to host survival, since what is not written back is not mirrored.
+    /// Keeps it mirrored, if that was wished for. Who uses the memory as a region asks it before the region is made,
+    /// and tells it of the region when that was opened or made, before anything is flushed; and keeps to host survival,
+    /// since what is not written back is not mirrored.
     pub fn mirror(&self) -> Option<Arc<dyn MirrorKeeper>> {
         let mirror = self.mirror.as_ref()?;
         Some(Arc::clone(mirror) as Arc<dyn MirrorKeeper>)
@@ -286,8 +291,8 @@ impl GrantedMemory {
         self.shared.revoked.load(Ordering::Acquire)
     }
 
-    /// Ends the lease. The memory must not be mapped any more: whoever maps it is ended. It is kept for the next holder, or
-    /// (`give_back`) freed.
+    /// Ends the lease. The memory must not be mapped any more: whoever maps it is ended. It is kept for the next
+    /// holder, or (`give_back`) freed.
     ///
     /// # Errors
     /// Those of the way to the manager: then the lease lapses by itself, and the memory is kept.
@@ -327,7 +332,8 @@ impl Shared {
         }
     }
 
-    /// It is this holder's, and mapped: whoever takes it away from here on finds this process. A manager that starts anew is waited for.
+    /// It is this holder's, and mapped: whoever takes it away from here on finds this process. A manager that starts
+    /// anew is waited for.
     ///
     /// # Errors
     /// [`Error::Revoked`]; those of the way to the manager.

@@ -1,5 +1,5 @@
-//! Who on this machine has a file mapped, and how to end that. What a memory node needs to know before it gives memory to the next: over load
-//! and store nothing else stops a process that wakes up in the middle of a copy.
+//! Who on this machine has a file mapped, and how to end that. What a memory node needs to know before it gives memory
+//! to the next: over load and store nothing else stops a process that wakes up in the middle of a copy.
 
 use cenote_base::rt::{self, Nanos, fs};
 use cenote_base::{Error, Result};
@@ -23,7 +23,8 @@ pub trait Host: Send + Sync {
     /// [`Error::Busy`] if somebody is there still after `timeout`.
     fn end_holders(&self, file: &Path, timeout: Nanos) -> Result<()>;
 
-    /// Ends the processes that have `file` mapped, but those of `kept` and this one, and returns when that is confirmed.
+    /// Ends the processes that have `file` mapped, but those of `kept` and this one, and returns when that is
+    /// confirmed.
     ///
     /// # Errors
     /// As [`Host::end_holders`].
@@ -35,7 +36,8 @@ pub trait Host: Send + Sync {
     /// Whether what a process maps can be seen: else it cannot be told whether it uses memory.
     fn is_seen(&self, process: Process) -> bool;
 
-    /// Ends a process if it has one of `files` mapped, and returns when it has none of them: because it never had, or is not there any more.
+    /// Ends a process if it has one of `files` mapped, and returns when it has none of them: because it never had, or
+    /// is not there any more.
     ///
     /// # Errors
     /// As [`Host::end_holders`]; [`Error::Busy`] too if that is not seen.
@@ -184,7 +186,8 @@ impl Host for Machine {
     }
 }
 
-/// Processes whose memory map names the file. Those of other users are not seen: they cannot open it either (mode 0600).
+/// Processes whose memory map names the file. Those of other users are not seen: they cannot open it either (mode
+/// 0600).
 fn mapping(file: &Path) -> Result<Vec<i32>> {
     let Some(file) = Target::of(file)? else {
         return Ok(Vec::new());

@@ -1,8 +1,9 @@
 //! The memory pool: memory as a service of its own.
 //!
-//! Three kinds of processes. A *memory node* ([`node`]) has memory of its pod and hands it out as files that hosts of the pod map; a
-//! *manager* ([`manager`]) decides who gets which part of it, keeps that in its [`grant_table`], and sees to it that nobody keeps what is not his any
-//! more; *holders* ([`holder`]), such as a database, ask the manager for a [grant](grant table::Grant) and use it by load and store.
+//! Three kinds of processes. A *memory node* ([`node`]) has memory of its pod and hands it out as files that hosts of
+//! the pod map; a *manager* ([`manager`]) decides who gets which part of it, keeps that in its [`grant_table`], and
+//! sees to it that nobody keeps what is not his any more; *holders* ([`holder`]), such as a database, ask the manager
+//! for a [grant](grant table::Grant) and use it by load and store.
 //!
 //! ```text
 //!             open, renew, release                    admit, fence, free

@@ -1,18 +1,21 @@
-//! The manager: keeps the [grant table](crate::grant table), answers holders and operators, and gives memory nodes their orders.
+//! The manager: keeps the [grant table](crate::grant table), answers holders and operators, and gives memory nodes
+//! their orders.
 //!
-//! One thread for each connection, and one that lapses leases. What a grant's phase asks of its node is done by the thread of that node's
-//! connection, again and again until it is confirmed: a node that is away, or a manager that was killed in between, goes on where things are, for they
-//! are in the grant table.
+//! One thread for each connection, and one that lapses leases. What a grant's phase asks of its node is done by the
+//! thread of that node's connection, again and again until it is confirmed: a node that is away, or a manager that was
+//! killed in between, goes on where things are, for they are in the grant table.
 //!
 //! Invariants:
-//! - a change of the grant table is in its [store](crate::store) before anybody hears of it; if it cannot be written it did not happen;
+//! - a change of the grant table is in its [store](crate::store) before anybody hears of it; if it cannot be written it
+//!   did not happen;
 //! - one order at a time goes to a node;
-//! - while the manager is away nobody loses anything: holders go on, nodes fence nobody of themselves. Nor does the time count in which it was stopped, or waited
-//!   for its store: nobody was heard then;
-//! - of several managers one leads ([`election`]). Who leads no more answers nobody, and its writes and orders come to nothing: the store refuses the ones,
-//!   memory nodes, which know the latest term, the others.
+//! - while the manager is away nobody loses anything: holders go on, nodes fence nobody of themselves. Nor does the
+//!   time count in which it was stopped, or waited for its store: nobody was heard then;
+//! - of several managers one leads ([`election`]). Who leads no more answers nobody, and its writes and orders come to
+//!   nothing: the store refuses the ones, memory nodes, which know the latest term, the others.
 //!
-//! Lock order: a link's `one` → the grant table; the reasons (`not_made`) → the grant table. No thread waits for a node with the grant table locked.
+//! Lock order: a link's `one` → the grant table; the reasons (`not_made`) → the grant table. No thread waits for a node
+//! with the grant table locked.
 
 mod election;
 mod mirrors;
@@ -334,8 +337,8 @@ impl Inner {
         }
     }
 
-    /// What is answered, if this manager may. Who hears that it is the holder no more ends itself, and who hears of another mirror, or none, copies to its own no
-    /// more: the store is asked before that is said.
+    /// What is answered, if this manager may. Who hears that it is the holder no more ends itself, and who hears of
+    /// another mirror, or none, copies to its own no more: the store is asked before that is said.
     fn checked(&self, answer: Result<Reply>) -> Reply {
         let may = match &answer {
             Err(Error::Revoked(_)) | Ok(Reply::Mirror(_)) => self.leadership.confirm(),
@@ -498,7 +501,8 @@ impl Inner {
         }
     }
 
-    /// The former holder has a lease still. If its node says that nobody uses the memory, it is dead, and a next one need not wait. `None`: the grant is gone meanwhile.
+    /// The former holder has a lease still. If its node says that nobody uses the memory, it is dead, and a next one
+    /// need not wait. `None`: the grant is gone meanwhile.
     fn take_over(&self, id: GrantId, epoch: u64, mirror: bool) -> Result<Option<Opened>> {
         let found = self
             .grant_table
@@ -521,7 +525,8 @@ impl Inner {
         }
     }
 
-    /// Its node makes the grant's file, if it is new. `None`: it has to be opened anew, as the memory was lost, and the mirror is the grant from here on, or the grant was freed meanwhile.
+    /// Its node makes the grant's file, if it is new. `None`: it has to be opened anew, as the memory was lost, and the
+    /// mirror is the grant from here on, or the grant was freed meanwhile.
     fn admit(&self, id: GrantId, epoch: u64, mirror: bool) -> Result<Option<Opened>> {
         let Ok(grant) = self.grant_table.lock().grant(id).cloned() else {
             return Ok(None);
@@ -567,7 +572,8 @@ impl Inner {
         }))
     }
 
-    /// Has a grant's node make its file, if that is still wanted when it is its turn: what was freed meanwhile would be there again, and nobody's.
+    /// Has a grant's node make its file, if that is still wanted when it is its turn: what was freed meanwhile would be
+    /// there again, and nobody's.
     fn admit_if(&self, node: NodeId, id: GrantId, is_wanted: impl Fn(&Grant) -> bool) -> Result<Option<OrderReply>> {
         let is_wanted = || self.grant_table.lock().grant(id).is_ok_and(is_wanted);
         self.link(node)?.order_if(&Order::Admit { grant: id }, is_wanted)
@@ -605,7 +611,8 @@ impl Inner {
         }
     }
 
-    /// Compares the grant table with what nodes find. Grants that change meanwhile are looked at as they were before and after.
+    /// Compares the grant table with what nodes find. Grants that change meanwhile are looked at as they were before
+    /// and after.
     fn audit(&self) -> AuditReport {
         let mut report = AuditReport {
             problems: self.grant_table.lock().problems(),

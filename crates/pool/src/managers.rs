@@ -60,7 +60,8 @@ impl Managers {
         Err(most_telling(failures))
     }
 
-    /// Asks each of the others once, but not the one that led when it was asked last: has one taken over whom `is_wanted` takes?
+    /// Asks each of the others once, but not the one that led when it was asked last: has one taken over whom
+    /// `is_wanted` takes?
     pub(crate) fn greet_others(
         &self,
         network: &dyn Network,

@@ -1,5 +1,6 @@
-//! What members of a space say to the memory nodes that keep its parts: a member's first message is a [`MemberHello`], then one [`MemberRequest`] after the other, each with
-//! its [`MemberReply`]. Each may come twice, over another connection, as an answer may be lost.
+//! What members of a space say to the memory nodes that keep its parts: a member's first message is a [`MemberHello`],
+//! then one [`MemberRequest`] after the other, each with its [`MemberReply`]. Each may come twice, over another
+//! connection, as an answer may be lost.
 
 use crate::grant_table::SpaceId;
 use crate::host::Process;
@@ -122,8 +123,8 @@ pub enum MemberRequest {
 }
 
 impl MemberRequest {
-    /// Whether it may come over a ring: what is asked often, and answered soon. What makes a member one, or ends that, and signs of life come over its connection, which has a thread of
-    /// its own at the node.
+    /// Whether it may come over a ring: what is asked often, and answered soon. What makes a member one, or ends that,
+    /// and signs of life come over its connection, which has a thread of its own at the node.
     pub fn is_for_ring(&self) -> bool {
         matches!(
             self,

@@ -8,14 +8,15 @@
 //!  DIR/ring-7        over which members of this machine ask for what is part of it; made anew by each start
 //! ```
 //!
-//! DIR lies in the pod's shared memory: a tmpfs or an fsdax file system that all hosts of the pod mount. A grant's file is its own mapping:
-//! who maps one maps nothing of another. New memory is zero, since new files are. A devdax device cannot be cut like that.
+//! DIR lies in the pod's shared memory: a tmpfs or an fsdax file system that all hosts of the pod mount. A grant's file
+//! is its own mapping: who maps one maps nothing of another. New memory is zero, since new files are. A devdax device
+//! cannot be cut like that.
 //!
-//! The node does what the manager orders, one order at a time, over the one connection that it has; it begins a new one only when the orders of
-//! the last are done, so none of those comes late. Each order may come twice.
+//! The node does what the manager orders, one order at a time, over the one connection that it has; it begins a new one
+//! only when the orders of the last are done, so none of those comes late. Each order may come twice.
 //!
-//! Of a grant that is a part of a space it is the keeper ([`parts`]): it hands out extents to the space's [`members`], which connect to it, whether the
-//! manager is there or not.
+//! Of a grant that is a part of a space it is the keeper ([`parts`]): it hands out extents to the space's [`members`],
+//! which connect to it, whether the manager is there or not.
 //!
 //! It keeps nothing in its head that cannot be found again: it can be killed at any moment, and the next start goes on.
 
@@ -55,7 +56,8 @@ const END_TIMEOUT: Nanos = Nanos::from_secs(5);
 const RETRY: Nanos = Nanos::from_millis(200);
 /// The manager says something within this time, or is gone.
 const SILENCE_MAX: Nanos = Nanos::from_secs(10);
-/// When it has said nothing for so long, others are asked whether they lead, as often as that. It says something every two seconds.
+/// When it has said nothing for so long, others are asked whether they lead, as often as that. It says something every
+/// two seconds.
 const DOUBT_AFTER: Nanos = Nanos::from_secs(3);
 const DOUBT_EVERY: Nanos = Nanos::from_secs(1);
 /// How long each of them may take to say so.
@@ -146,8 +148,8 @@ impl MemoryNode {
     /// Takes the directory, and joins the pool as soon as the manager answers.
     ///
     /// # Errors
-    /// [`Error::Busy`] if another node runs there; [`Error::Full`] if the file system is smaller than what is offered; [`Error::Mismatch`] if it does not show who maps a
-    /// file; those of files.
+    /// [`Error::Busy`] if another node runs there; [`Error::Full`] if the file system is smaller than what is offered;
+    /// [`Error::Mismatch`] if it does not show who maps a file; those of files.
     pub fn start(options: NodeOptions, network: Arc<dyn Network>, host: Box<dyn Host>) -> Result<Self> {
         crate::settings::check_name("a pod's name", &options.pod)?;
         let (inner, listener) = Self::prepare(options, network, host)?;
@@ -327,8 +329,8 @@ fn check_room(options: &NodeOptions) -> Result<()> {
     Ok(())
 }
 
-/// Who maps a file of the directory has to be seen: else nobody could be fenced, and memory in use would be taken for free. On some file systems (btrfs, overlayfs) `/proc`
-/// names a mapped file by another device than the file's own.
+/// Who maps a file of the directory has to be seen: else nobody could be fenced, and memory in use would be taken for
+/// free. On some file systems (btrfs, overlayfs) `/proc` names a mapped file by another device than the file's own.
 fn check_seen(directory: &Path, host: &dyn Host) -> Result<()> {
     if rt::simulated() {
         return Ok(());
@@ -408,7 +410,8 @@ impl Inner {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// One connection with the manager, from its beginning to its end: a new one, or that which one has accepted who took over. The next one, if another has taken over again.
+    /// One connection with the manager, from its beginning to its end: a new one, or that which one has accepted who
+    /// took over. The next one, if another has taken over again.
     fn serve(&self, greeted: Option<Greeted>) -> Result<Option<Greeted>> {
         let identity = read_identity(&self.options.directory)?;
         let (connection, welcome) = match greeted {

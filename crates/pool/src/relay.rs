@@ -1,5 +1,6 @@
-//! What members say to their memory node's relay over a ring, and hear of it: a request for the host of a far part, with the part and a mark behind it; an answer with a byte behind it, 0, or 1 if
-//! what comes before is an error ([`Failure`], JSON).
+//! What members say to their memory node's relay over a ring, and hear of it: a request for the host of a far part,
+//! with the part and a mark behind it; an answer with a byte behind it, 0, or 1 if what comes before is an error
+//! ([`Failure`], JSON).
 
 use crate::wire::Failure;
 use cenote_base::{Error, Result};

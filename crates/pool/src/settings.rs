@@ -10,8 +10,8 @@
 //! priority = 2          # 0 to 255, 1 unless told
 //! ```
 //!
-//! Without a file there is one tenant, `default`, without a limit, and nobody is asked for a secret: then the manager listens on loopback
-//! addresses alone.
+//! Without a file there is one tenant, `default`, without a limit, and nobody is asked for a secret: then the manager
+//! listens on loopback addresses alone.
 
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};

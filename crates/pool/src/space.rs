@@ -1,7 +1,8 @@
 //! A space: a heap that many clients of one tenant share. Objects of 64 bytes up are reached by [`GlobalAddress`].
 //!
-//! A space is made of *parts*: its memory on one memory node, which is one grant's file, mapped whole by each client. A part is cut into *extents*
-//! of 2 MiB. An extent is free, or cut into objects of one [`Class`] (a slab), or one of a *run*, which is an object larger than that.
+//! A space is made of *parts*: its memory on one memory node, which is one grant's file, mapped whole by each client. A
+//! part is cut into *extents* of 2 MiB. An extent is free, or cut into objects of one [`Class`] (a slab), or one of a
+//! *run*, which is an object larger than that.
 //!
 //! ```text
 //!   client ── session ──alloc, free──► slabs that the session owns: a bit an object, changed by compare-and-swap
@@ -150,8 +151,8 @@ struct Source {
 
 /// Knows whether a space has more parts than are attached.
 pub trait PartSource: Send + Sync {
-    /// Attaches parts that there are now and were not before; whether there were any. `full`: the space has no room; otherwise somebody came with an address of
-    /// a part that is not there.
+    /// Attaches parts that there are now and were not before; whether there were any. `full`: the space has no room;
+    /// otherwise somebody came with an address of a part that is not there.
     fn attach_more(&self, space: &Space, full: bool) -> bool;
 }
 
@@ -203,8 +204,8 @@ impl Space {
         Self::kept(Part::dram(&options.part())?)
     }
 
-    /// Opens a space of one part. This process keeps it, and all former sessions end: their processes must be gone. (Where they may not be, attach a
-    /// [`LocalKeeper`], and end the sessions that are.)
+    /// Opens a space of one part. This process keeps it, and all former sessions end: their processes must be gone.
+    /// (Where they may not be, attach a [`LocalKeeper`], and end the sessions that are.)
     ///
     /// # Errors
     /// As [`Part::open`].
@@ -316,7 +317,8 @@ impl Space {
         Session::new(self.clone())
     }
 
-    /// The address that what lies in the space is found by; null if none was set. It lies in the part with the lowest number.
+    /// The address that what lies in the space is found by; null if none was set. It lies in the part with the lowest
+    /// number.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the space has no part, or that one is not attached.

@@ -8,10 +8,11 @@
 //! ```
 //!
 //! Duties of a store:
-//! - one leadership at a time: a later one begins only when the earlier one is over, and `leads` of the earlier one was false before that;
+//! - one leadership at a time: a later one begins only when the earlier one is over, and `leads` of the earlier one was
+//!   false before that;
 //! - a leadership that is over writes nothing any more, whatever it believes;
-//! - what was written is what the next one reads, and what failed is not there, or not after the next write. If it cannot be told which of the two, the leadership is
-//!   over.
+//! - what was written is what the next one reads, and what failed is not there, or not after the next write. If it
+//!   cannot be told which of the two, the leadership is over.
 //!
 //! [`file`]: one manager, a directory. [`etcd`]: several managers, of which one leads.
 
@@ -26,8 +27,9 @@ pub trait GrantTableStore: Send + Sync {
     /// Begins to keep the grant table, if nobody else does. `name` is what others are told who does.
     ///
     /// # Errors
-    /// [`Error::Busy`](cenote_base::Error::Busy) if another has it for as long as it runs. [`Error::Lost`](cenote_base::Error::Lost) and
-    /// [`Error::Timeout`](cenote_base::Error::Timeout): the store is away; ask again.
+    /// [`Error::Busy`](cenote_base::Error::Busy) if another has it for as long as it runs.
+    /// [`Error::Lost`](cenote_base::Error::Lost) and [`Error::Timeout`](cenote_base::Error::Timeout): the store is
+    /// away; ask again.
     fn lead(&self, name: &str) -> Result<Lead>;
 }
 
@@ -44,7 +46,8 @@ pub trait Leadership: Send + Sync {
     /// Whether it is not over. No other's begins before this has become false.
     fn leads(&self) -> bool;
 
-    /// Asks the store itself whether it is not over: a clock that stood still, as on a machine that was suspended, does not know.
+    /// Asks the store itself whether it is not over: a clock that stood still, as on a machine that was suspended, does
+    /// not know.
     ///
     /// # Errors
     /// It is over, or nobody answers.

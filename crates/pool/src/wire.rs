@@ -1,8 +1,8 @@
 //! What the processes of a pool say to each other: one request, one answer, in turn.
 //!
-//! Bytes are JSON: messages are few and small, and people can read them. An answer may be longer than a message: then it comes in pieces, each with a byte before it (which JSON
-//! does not begin with) that says whether it is the last. A peer's first message is a [`Hello`]; what it may ask follows from the role that it took
-//! there.
+//! Bytes are JSON: messages are few and small, and people can read them. An answer may be longer than a message: then
+//! it comes in pieces, each with a byte before it (which JSON does not begin with) that says whether it is the last. A
+//! peer's first message is a [`Hello`]; what it may ask follows from the role that it took there.
 
 use crate::grant_table::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
 use crate::key::Key;
@@ -507,7 +507,8 @@ fn to_bytes(message: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(message).map_err(|e| Error::Invalid(format!("a message that cannot be written: {e}")))
 }
 
-/// Sends an answer, in pieces if it is longer than a message can be; one that is too long for that too is a failure to who asked.
+/// Sends an answer, in pieces if it is longer than a message can be; one that is too long for that too is a failure to
+/// who asked.
 pub fn answer<T: Serialize>(connection: &dyn Connection, answer: &T, failed: fn(Failure) -> T) -> Result<()> {
     let bytes = to_bytes(answer)?;
     match bytes.len() {
@@ -565,7 +566,8 @@ fn read<T: DeserializeOwned>(connection: &dyn Connection, bytes: &[u8]) -> Resul
     })
 }
 
-/// Sends a message and waits for the answer. After an error nobody knows which answer would come next: the connection is over.
+/// Sends a message and waits for the answer. After an error nobody knows which answer would come next: the connection
+/// is over.
 pub fn call<T: DeserializeOwned>(connection: &dyn Connection, message: &impl Serialize, timeout: Nanos) -> Result<T> {
     let answer = send(connection, message).and_then(|()| receive_answer(connection, timeout));
     let answer = answer.and_then(|bytes| read(connection, &bytes));
@@ -631,7 +633,8 @@ mod tests {
         said
     }
 
-    /// The story: a tenant had some hundred grants with long descriptions, and the pool's status was longer than a message. Operators lost the connection whenever they asked for it.
+    /// The story: a tenant had some hundred grants with long descriptions, and the pool's status was longer than a
+    /// message. Operators lost the connection whenever they asked for it.
     #[test]
     fn long_answers_come_whole() {
         for len in [0, MESSAGE_MAX - 200, MESSAGE_MAX, 2 * MESSAGE_MAX, 5 * MESSAGE_MAX + 77] {

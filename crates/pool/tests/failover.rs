@@ -1,6 +1,8 @@
-//! Several managers on one etcd, of which one leads: it is killed, stopped, cut off from etcd, and another takes over; nobody who uses memory notices.
+//! Several managers on one etcd, of which one leads: it is killed, stopped, cut off from etcd, and another takes over;
+//! nobody who uses memory notices.
 //!
-//! What the processes of managers do is [`another_process`]. Where etcd is not installed each test says that it was skipped.
+//! What the processes of managers do is [`another_process`]. Where etcd is not installed each test says that it was
+//! skipped.
 
 mod common;
 mod etcd_server;
@@ -268,7 +270,8 @@ fn a_manager_that_sleeps_past_its_lease_does_nothing() {
     );
 }
 
-/// A manager whose clock stood still believes that it leads, and knows nothing of who holds memory by now: it tells nobody that he holds it no more.
+/// A manager whose clock stood still believes that it leads, and knows nothing of who holds memory by now: it tells
+/// nobody that he holds it no more.
 #[test]
 fn who_holds_memory_does_not_hear_otherwise_from_a_former_manager() {
     let Some(etcd) = Etcd::start() else { return };

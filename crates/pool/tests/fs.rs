@@ -1,4 +1,5 @@
-//! Processes that have one file system mounted and are killed in the middle of anything; others go on meanwhile, or look at what is left.
+//! Processes that have one file system mounted and are killed in the middle of anything; others go on meanwhile, or
+//! look at what is left.
 //!
 //! What the processes do is [`another_process`].
 
@@ -204,7 +205,8 @@ fn look(files: &FileSystem) {
     }
 }
 
-/// In a space of a pool nobody keeps it open: who looks is the only one who has it mounted, once the memory nodes have missed the killed.
+/// In a space of a pool nobody keeps it open: who looks is the only one who has it mounted, once the memory nodes have
+/// missed the killed.
 #[test]
 fn what_killed_mounts_left_in_a_pool_is_found_and_freed() {
     const ROUNDS: usize = 4;

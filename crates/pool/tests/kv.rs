@@ -1,5 +1,5 @@
-//! A store of a real process that is killed at any moment: what the next one finds is what the model is after some number of operations, whole,
-//! and no fewer than were reported as done.
+//! A store of a real process that is killed at any moment: what the next one finds is what the model is after some
+//! number of operations, whole, and no fewer than were reported as done.
 //!
 //! What the process does is [`another_process`].
 

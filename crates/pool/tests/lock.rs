@@ -1,7 +1,8 @@
 //! Locks of a space: by threads of one session, by sessions, by processes that are killed.
 //!
-//! What a lock protects here is an account: two words that are equal whenever nobody writes, and that each writer raises by one, one after the other, with time in
-//! between. Two at once, a reader beside a writer, or a dead writer that nobody was told of: the words differ, or a count is lost.
+//! What a lock protects here is an account: two words that are equal whenever nobody writes, and that each writer
+//! raises by one, one after the other, with time in between. Two at once, a reader beside a writer, or a dead writer
+//! that nobody was told of: the words differ, or a count is lost.
 //!
 //! What the processes do is [`another_process`].
 
@@ -392,7 +393,8 @@ fn another_process() {
     }
 }
 
-/// Processes are killed while they hold locks, take them, or leave them; others take over, and this one looks in between.
+/// Processes are killed while they hold locks, take them, or leave them; others take over, and this one looks in
+/// between.
 #[test]
 fn the_locks_of_killed_processes_are_taken_over() {
     const PROCESSES: usize = 3;

@@ -1,4 +1,5 @@
-//! A pool whose manager, memory nodes and clients are processes that share a space, and are killed, stopped and lied to.
+//! A pool whose manager, memory nodes and clients are processes that share a space, and are killed, stopped and lied
+//! to.
 //!
 //! What the processes do is [`another_process`].
 
@@ -206,7 +207,8 @@ fn settle(space: &Space, tables: &[GlobalAddress], most: u64) {
     assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
 }
 
-/// A manager that was stopped has heard nobody: that is no holder's fault. Its next turn took all leases for lapsed, and had their holders ended.
+/// A manager that was stopped has heard nobody: that is no holder's fault. Its next turn took all leases for lapsed,
+/// and had their holders ended.
 #[test]
 fn a_manager_that_was_stopped_fences_nobody() {
     let pool = Pool::new(&["a"], 4);
@@ -256,8 +258,8 @@ fn two_processes_share_a_space_on_two_memory_nodes() {
     );
 }
 
-/// Clients, memory nodes and the manager are killed in turn, at any moment; survivors go on. In the end every extent is accounted for, all that the survivors noted is
-/// there, and nothing of any session is left.
+/// Clients, memory nodes and the manager are killed in turn, at any moment; survivors go on. In the end every extent is
+/// accounted for, all that the survivors noted is there, and nothing of any session is left.
 #[test]
 fn whoever_is_killed_the_others_go_on() {
     const ROUNDS: u64 = 14;
@@ -334,8 +336,8 @@ fn a_stopped_member_is_fenced_and_nobody_else() {
     pool.audited();
 }
 
-/// The story: clients asked the manager where their memory node is, as it was away. The manager hung, they waited for its answer longer than a lease, did not come back to the
-/// node in time, and were ended.
+/// The story: clients asked the manager where their memory node is, as it was away. The manager hung, they waited for
+/// its answer longer than a lease, did not come back to the node in time, and were ended.
 #[test]
 fn a_manager_that_hangs_keeps_nobody_from_its_memory_node() {
     let mut pool = Pool::new(&["a"], 80);
@@ -360,7 +362,8 @@ fn a_manager_that_hangs_keeps_nobody_from_its_memory_node() {
     pool.audited();
 }
 
-/// One that is stopped while its memory node starts anew does not come back in time: it maps what it is no member of, and is ended.
+/// One that is stopped while its memory node starts anew does not come back in time: it maps what it is no member of,
+/// and is ended.
 #[test]
 fn a_member_that_misses_the_nodes_restart_is_ended() {
     let mut pool = Pool::new(&["a"], 80);
@@ -531,7 +534,8 @@ fn pods_can_be_tried_on_one_machine() {
     );
 }
 
-/// Spaces are made and dropped while manager and nodes are killed: what was not told to anybody is undone, and nothing is left in the end.
+/// Spaces are made and dropped while manager and nodes are killed: what was not told to anybody is undone, and nothing
+/// is left in the end.
 #[test]
 fn nothing_leaks_from_spaces_that_are_made_and_dropped() {
     const ROUNDS: u64 = 10;
@@ -666,7 +670,8 @@ fn strangers_get_nothing() {
     pool.audited();
 }
 
-/// A member of another machine is ended by nobody when it is fenced. What it had is not its own any more, also for the node's next process.
+/// A member of another machine is ended by nobody when it is fenced. What it had is not its own any more, also for the
+/// node's next process.
 #[test]
 fn a_fenced_member_that_lives_on_does_not_come_back() {
     let mut pool = Pool::new(&["a"], 8);

@@ -1,4 +1,5 @@
-//! Mirrored grants, by real processes: whichever side is lost, and whoever is killed, what was flushed and acknowledged is there.
+//! Mirrored grants, by real processes: whichever side is lost, and whoever is killed, what was flushed and acknowledged
+//! is there.
 //!
 //! What the processes of holders do is [`another_process`]. `CENOTE_SEED` repeats the choices, not the moments.
 
@@ -40,7 +41,8 @@ fn requested() -> GrantRequest {
     }
 }
 
-/// The grant table in a file, in a store that can be told to know of another leader, as one does that a suspended manager has not heard of.
+/// The grant table in a file, in a store that can be told to know of another leader, as one does that a suspended
+/// manager has not heard of.
 struct Doubted {
     file: Arc<dyn Leadership>,
     doubt: Arc<Doubt>,
@@ -365,7 +367,8 @@ fn another_process() {
     }
 }
 
-/// The next holder, when the one before has ended: nothing of what was acknowledged is missing, and nothing is ahead of what was flushed before.
+/// The next holder, when the one before has ended: nothing of what was acknowledged is missing, and nothing is ahead of
+/// what was flushed before.
 fn next_of(pool: &Pool) -> (Process, Found) {
     let safe = pool.acknowledged();
     // A node that was started again may not have been heard yet, or be heard no more.
@@ -397,7 +400,8 @@ fn running(nodes: usize) -> (Pool, Process) {
     (pool, holder)
 }
 
-/// The primary's machine is gone for good, with its memory. The next holder has the mirror, with all that was acknowledged; and a mirror again, when there is a node for it.
+/// The primary's machine is gone for good, with its memory. The next holder has the mirror, with all that was
+/// acknowledged; and a mirror again, when there is a node for it.
 #[test]
 fn a_lost_primary_is_replaced_by_its_mirror() {
     let (mut pool, mut holder) = running(2);
@@ -421,7 +425,8 @@ fn a_lost_primary_is_replaced_by_its_mirror() {
     drop(next_of(&pool));
 }
 
-/// The file alone is gone, or its header is damaged, or its end is missing: the node is there, and would give new memory, or none that can be opened.
+/// The file alone is gone, or its header is damaged, or its end is missing: the node is there, and would give new
+/// memory, or none that can be opened.
 #[test]
 fn a_broken_file_is_replaced_by_the_mirror() {
     for broken in ["removed", "damaged", "cut"] {
@@ -506,7 +511,8 @@ fn what_is_not_whole_is_never_promoted() {
     assert!(found(&pool.holder(How::Run)).fresh);
 }
 
-/// A holder that is stopped maps both sides. When the primary is lost the mirror's node ends it before anybody has the mirror; it wakes up to nothing.
+/// A holder that is stopped maps both sides. When the primary is lost the mirror's node ends it before anybody has the
+/// mirror; it wakes up to nothing.
 #[test]
 fn a_stopped_holder_is_ended_before_its_mirror_is_anybodys() {
     let (mut pool, mut holder) = running(2);
@@ -574,14 +580,16 @@ fn a_pool_of_one_node_has_no_mirrors() {
     pool.audited();
 }
 
-/// What a mirror's grant table said when the grant was opened is spent by the first region. A second one would be made anew while the grant table calls its mirror whole.
+/// What a mirror's grant table said when the grant was opened is spent by the first region. A second one would be made
+/// anew while the grant table calls its mirror whole.
 #[test]
 fn a_grant_is_mirrored_for_one_region() {
     let pool = Pool::new(2);
     assert_eq!(pool.holder(How::Twice).says(), "(true, true)");
 }
 
-/// A manager that was suspended, and has not heard that another leads, has an old grant table: what it takes for the mirror is told nobody.
+/// A manager that was suspended, and has not heard that another leads, has an old grant table: what it takes for the
+/// mirror is told nobody.
 #[test]
 fn a_former_manager_tells_nobody_of_mirrors() {
     let pool = Pool::new(2);
@@ -607,8 +615,8 @@ fn until_mirrored(pool: &Pool, holder: &mut Process) {
     });
 }
 
-/// Manager, nodes and holder are killed and started again at random moments, and now and then a node is lost with its memory, while the mirror is whole. Nothing that was acknowledged
-/// is ever missing.
+/// Manager, nodes and holder are killed and started again at random moments, and now and then a node is lost with its
+/// memory, while the mirror is whole. Nothing that was acknowledged is ever missing.
 #[test]
 fn whoever_is_killed_nothing_acknowledged_is_lost() {
     let mut random = Random(seed());

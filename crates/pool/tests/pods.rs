@@ -1,4 +1,5 @@
-//! A pool of two pods in one process: a manager, a memory node in each pod, and clients. Calls between pods go over libfabric where it is there, else through memory.
+//! A pool of two pods in one process: a manager, a memory node in each pod, and clients. Calls between pods go over
+//! libfabric where it is there, else through memory.
 
 mod common;
 

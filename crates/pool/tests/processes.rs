@@ -267,7 +267,8 @@ fn what_is_freed_is_nobodys() {
     assert!(next.says().starts_with("found 0 "), "another's bytes");
 }
 
-/// The story: the manager's machine was lost in the middle of a renewal, and was there again soon. The holder waited for the answer of before until its lease had lapsed with the new one.
+/// The story: the manager's machine was lost in the middle of a renewal, and was there again soon. The holder waited
+/// for the answer of before until its lease had lapsed with the new one.
 #[test]
 fn a_renewal_that_is_not_answered_is_sent_again() {
     // A manager that the test plays.
@@ -316,7 +317,8 @@ fn a_manager_comes_and_goes() {
     assert_eq!(pool.holder("db", 6).says(), "found 5 epoch 2");
 }
 
-/// A manager with an older grant table than the memory node knows of gives it no orders: it would give away what is another's by now.
+/// A manager with an older grant table than the memory node knows of gives it no orders: it would give away what is
+/// another's by now.
 #[test]
 fn a_manager_with_an_old_book_is_not_obeyed() {
     let mut pool = Pool::new(&["a"]);
@@ -371,7 +373,8 @@ fn a_memory_node_comes_and_goes() {
     pool.audited();
 }
 
-/// The story: memory was asked for when its node had just been let in, and had not yet noted whose it is. Its manager said that it is not there.
+/// The story: memory was asked for when its node had just been let in, and had not yet noted whose it is. Its manager
+/// said that it is not there.
 #[test]
 fn a_node_that_is_just_joining_is_waited_for() {
     let pool = Pool::new(&[]);

@@ -1,5 +1,5 @@
-//! Simulated point-selects a real second: instances of the engine on hosts of a simulated pod, their tables warm, each row
-//! read by its key in a transaction of its own, caches and links modelled.
+//! Simulated point-selects a real second: instances of the engine on hosts of a simulated pod, their tables warm, each
+//! row read by its key in a transaction of its own, caches and links modelled.
 //!
 //! ```text
 //! cargo build --release -p cenote-sim --example selects
@@ -104,8 +104,8 @@ fn instance(number: usize, plan: &Arc<Plan>, ready: &Arc<AtomicU64>) {
     threads.into_iter().for_each(|t| t.join().expect("no panic"));
 }
 
-/// Processor time of this program's thread in seconds: what other programs took is not in it. (As the kernel's table says
-/// it: the clock's system call by rustix crashes under valgrind.)
+/// Processor time of this program's thread in seconds: what other programs took is not in it. (As the kernel's table
+/// says it: the clock's system call by rustix crashes under valgrind.)
 #[allow(clippy::disallowed_methods, reason = "not the database's file")]
 fn processor() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();

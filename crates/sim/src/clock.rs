@@ -1,12 +1,12 @@
 //! The running thread and its time: all that a preemption point looks at, in cells of the machine's thread.
 //!
-//! In [`Pace::Explore`](crate::Pace::Explore) there is one clock for all; in [`Pace::Project`](crate::Pace::Project) each thread has
-//! its own, a little ahead of the others at most. Both are read and moved here, without asking which. A point adds to the
-//! clock and to the count of steps, and compares both with a bound that the schedule has set ([`Fast::due`]): unless one
-//! is reached, that is all.
+//! In [`Pace::Explore`](crate::Pace::Explore) there is one clock for all; in [`Pace::Project`](crate::Pace::Project)
+//! each thread has its own, a little ahead of the others at most. Both are read and moved here, without asking which. A
+//! point adds to the clock and to the count of steps, and compares both with a bound that the schedule has set
+//! ([`Fast::due`]): unless one is reached, that is all.
 //!
-//! That is the world's true time, in which its events happen. A host's own clock drifts from it ([`host_now`]): programs measure by
-//! theirs, and what stands for a network, a card or a device by the world's.
+//! That is the world's true time, in which its events happen. A host's own clock drifts from it ([`host_now`]):
+//! programs measure by theirs, and what stands for a network, a card or a device by the world's.
 
 use crate::schedule::START;
 use crate::state;

@@ -13,8 +13,8 @@
 //!
 //! Leases go by a clock of its own ([`Etcd::new`] is told its drift), and lapse in the moment when they may.
 //!
-//! Invariants: questions are done one after the other, in the order of their arrival among the ends of leases, whenever somebody looks next; each
-//! is done at most once; the lock here is never held at a preemption point.
+//! Invariants: questions are done one after the other, in the order of their arrival among the ends of leases, whenever
+//! somebody looks next; each is done at most once; the lock here is never held at a preemption point.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,9 +1,10 @@
 //! Links: what moving bytes costs in virtual time, by latency, bandwidth, and who else is moving some.
 //!
 //! A [`Link`] is a pipe that sends one transfer after another. It keeps what is queued as time (its *backlog*), which
-//! drains as time goes on: a transfer waits for the backlog it finds and adds its own. With arrivals in the order of time
-//! that is exactly a queue, first come first served. Threads of a projection have clocks that differ by a little; one that
-//! comes with a time before the last one's finds the backlog undrained, and errs by no more than that difference.
+//! drains as time goes on: a transfer waits for the backlog it finds and adds its own. With arrivals in the order of
+//! time that is exactly a queue, first come first served. Threads of a projection have clocks that differ by a little;
+//! one that comes with a time before the last one's finds the backlog undrained, and errs by no more than that
+//! difference.
 //!
 //! A [`Medium`] is what a host sees of a memory: a device profile over the links on the way, each in the direction of
 //! the data. What an access costs:
@@ -387,8 +388,8 @@ pub struct Links {
 }
 
 impl Links {
-    /// Those that the topology names, and for the rest those of the profiles: a port for each host and profile, a switch for
-    /// each profile that has one, a link for each device, and one for each host's own memory.
+    /// Those that the topology names, and for the rest those of the profiles: a port for each host and profile, a
+    /// switch for each profile that has one, a link for each device, and one for each host's own memory.
     pub fn new(topology: &Topology) -> Self {
         let mut build = Build::default();
         let local = topology.hosts.iter().map(|host| {
@@ -509,7 +510,8 @@ impl Build {
         self.pair(&spec.name, Some(spec.bandwidth), &spec.loaded, spec.half_duplex)
     }
 
-    /// The links from a host to a device, by the device's profile. Of a device without widths, its bandwidth is a host's.
+    /// The links from a host to a device, by the device's profile. Of a device without widths, its bandwidth is a
+    /// host's.
     fn way(&mut self, host: &str, device: &str, profile: &Profile) -> Vec<Pair> {
         let port = profile.host_port.bandwidth.or(profile.bandwidth);
         let loaded = &profile.loaded;

@@ -146,7 +146,8 @@ fn planted(arguments: &Arguments) -> Option<Fault> {
     }
 }
 
-/// Breaks each rule in its world, and says after how many seeds that was noticed. With `--world`, those of that world alone.
+/// Breaks each rule in its world, and says after how many seeds that was noticed. With `--world`, those of that world
+/// alone.
 fn plant_all(arguments: &Arguments, order: &Order) -> std::io::Result<ExitCode> {
     let all: Vec<_> = mutations::all()
         .filter(|m| arguments.world.0.is_none_or(|world| world == m.world))

@@ -1,4 +1,5 @@
-//! Connections between simulated programs: [`cenote_fabric::message`] in virtual time, with cut ways, late messages and programs that die.
+//! Connections between simulated programs: [`cenote_fabric::message`] in virtual time, with cut ways, late messages and
+//! programs that die.
 //!
 //! ```text
 //!   Endpoint "node0"  ── connect("manager:5440") ──▶  Endpoint "manager"
@@ -14,7 +15,8 @@
 //! | [`Faults::delay`] | a message is late, and with it those after it |
 //! | [`Faults::breaks`] | a connection ends with a message, which arrives or not |
 //!
-//! Invariants: of one direction messages arrive in order, and none after one that did not; the lock here is never held at a preemption point.
+//! Invariants: of one direction messages arrive in order, and none after one that did not; the lock here is never held
+//! at a preemption point.
 
 use crate::dice::Dice;
 use crate::link::Link;
@@ -268,7 +270,8 @@ impl State {
         Some(Arc::clone(&half.word))
     }
 
-    /// What the death of a side's process does: the other one hears that it has ended, and perhaps not what it said last.
+    /// What the death of a side's process does: the other one hears that it has ended, and perhaps not what it said
+    /// last.
     fn bury(&mut self, profile: &Profile, number: u64) -> Vec<Arc<AtomicU32>> {
         let mut words = Vec::new();
         for dead in 0..2 {
@@ -351,7 +354,8 @@ fn parse(address: &str) -> Result<(&str, u16)> {
         .ok_or_else(|| Error::Invalid(format!("\"{address}\" is no NAME:PORT")))
 }
 
-/// When the timeout of a program on the running host is over: it measures by its host's clock, messages come by the world's.
+/// When the timeout of a program on the running host is over: it measures by its host's clock, messages come by the
+/// world's.
 fn end_of(timeout: Nanos) -> Nanos {
     Nanos(clock::now().raw().saturating_add(clock::world_span(timeout).raw()))
 }

@@ -1,7 +1,7 @@
 //! The rules of the house, each with the mutation that breaks it, and the world in which that shows.
 //!
-//! A checker that finds nothing is worth nothing: `cenote sim --plant all` breaks one rule after the other and says after how many seeds
-//! a world has noticed. [docs/sim.md](../../../docs/sim.md) has the table with the rules in words.
+//! A checker that finds nothing is worth nothing: `cenote sim --plant all` breaks one rule after the other and says
+//! after how many seeds a world has noticed. [docs/sim.md](../../../docs/sim.md) has the table with the rules in words.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -38,8 +38,8 @@ pub struct Noticed {
 /// Longest text that is told of what was seen.
 const SEEN_MOST: usize = 90;
 
-/// The world of a mutation, and after how many seeds it must have been noticed; `None`: no world can break that rule, or breaks it so
-/// seldom that nothing can be said of a bounded number of seeds. docs/sim.md says why.
+/// The world of a mutation, and after how many seeds it must have been noticed; `None`: no world can break that rule,
+/// or breaks it so seldom that nothing can be said of a bounded number of seeds. docs/sim.md says why.
 fn place(fault: Fault) -> Option<(Name, u64)> {
     use Fault::*;
     Some(match fault {
@@ -101,8 +101,8 @@ pub fn all() -> impl Iterator<Item = Mutation> {
 }
 
 impl Mutation {
-    /// Breaks the rule in `seeds` worlds from seed `first` on, or until one has noticed, or the time of `order` is over. The rest is as
-    /// `order` says.
+    /// Breaks the rule in `seeds` worlds from seed `first` on, or until one has noticed, or the time of `order` is
+    /// over. The rest is as `order` says.
     ///
     /// # Errors
     /// Those of starting processes.

@@ -1,9 +1,9 @@
 //! Messages between simulated hosts: lost, late, out of order, twice, or not let through, by the seed.
 //!
-//! A process binds a [`Mailbox`] to an [`Address`] and sends to others'. A message costs what its size costs on the way:
-//! the sender's link, then a latency. Without faults messages of one sender to one address arrive once and in order; with them
-//! nothing is promised, and what needs more is built above. Binding an address anew drops what came for the one
-//! before, as when a process is started again.
+//! A process binds a [`Mailbox`] to an [`Address`] and sends to others'. A message costs what its size costs on the
+//! way: the sender's link, then a latency. Without faults messages of one sender to one address arrive once and in
+//! order; with them nothing is promised, and what needs more is built above. Binding an address anew drops what came
+//! for the one before, as when a process is started again.
 //!
 //! Nothing here holds a lock at a preemption point, so a process may be killed anywhere.
 

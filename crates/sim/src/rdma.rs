@@ -1,7 +1,7 @@
 //! Simulated network cards: the one-sided verbs of [`cenote_fabric::rdma`] in virtual time, with faults.
 //!
-//! A [`Network`] joins hosts, each with a card, and memory nodes ([`MemoryNode`]), each with memory and a card. A process
-//! reaches nodes through a [`Port`]. What a work costs:
+//! A [`Network`] joins hosts, each with a card, and memory nodes ([`MemoryNode`]), each with memory and a card. A
+//! process reaches nodes through a [`Port`]. What a work costs:
 //!
 //! ```text
 //!   post: doorbell (processor) ─► card: operations a second, queue depth
@@ -10,13 +10,14 @@
 //!                 half-way: the memory is read or written               at the end: complete
 //! ```
 //!
-//! Works take effect in the order of those half-way times, whenever somebody looks next at the network: an event needs no
-//! thread of its own. So a work of a process that has died since it connected is still under way, and is done, in part or
-//! not at all, by the seed. The memory of a node outlives all processes.
+//! Works take effect in the order of those half-way times, whenever somebody looks next at the network: an event needs
+//! no thread of its own. So a work of a process that has died since it connected is still under way, and is done, in
+//! part or not at all, by the seed. The memory of a node outlives all processes.
 //!
-//! Faults ([`Faults`]): a message is lost and sent again after a while, at last given up ([`Error::Timeout`]); is late; a work's
-//! parts go their own ways, so that others see it half done; a host and a node are cut off from each other, or
-//! the node is lost ([`Error::Lost`], when the card has given up). Connections of calls break, and requests that were given up come late.
+//! Faults ([`Faults`]): a message is lost and sent again after a while, at last given up ([`Error::Timeout`]); is late;
+//! a work's parts go their own ways, so that others see it half done; a host and a node are cut off from each other, or
+//! the node is lost ([`Error::Lost`], when the card has given up). Connections of calls break, and requests that were
+//! given up come late.
 //!
 //! Calls go over the same cards to the program of a node, which has a thread of its own: see `calls`.
 //!
@@ -56,7 +57,8 @@ pub struct Faults {
     pub resend: Nanos,
     /// How often it does.
     pub resends: u32,
-    /// A connection of calls breaks under a message: all that its caller has under way there is lost for him, and he may connect anew at once.
+    /// A connection of calls breaks under a message: all that its caller has under way there is lost for him, and he
+    /// may connect anew at once.
     pub breaks: f64,
     /// A request whose caller has given it up comes all the same, half of the time, and later by up to so much.
     pub straggle: Nanos,
@@ -365,8 +367,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// As if the process had died, for one that no world runs: what it has under way is done, in part or not at all, and
-    /// nobody asks for it.
+    /// As if the process had died, for one that no world runs: what it has under way is done, in part or not at all,
+    /// and nobody asks for it.
     pub fn close(&self) {
         let _until_now = self.network.today();
         self.closed.store(true, Relaxed);
@@ -677,7 +679,8 @@ impl State {
         }
     }
 
-    /// Plans the events of a work that arrives at `to`; its parts at any time from `from` on, if they go their own ways.
+    /// Plans the events of a work that arrives at `to`; its parts at any time from `from` on, if they go their own
+    /// ways.
     fn arrive(&mut self, batch: u64, index: usize, from: Nanos, to: Nanos, bytes: u64) {
         let parts = if self.faults.reorder { bytes.div_ceil(PACKET) } else { 1 };
         self.flight(batch, index).parts_left = parts as usize;

@@ -108,7 +108,8 @@ pub(crate) fn die_if_killed() {
     }
 }
 
-/// An access found nobody: the processor ends the process that made it. (What unwinds is let through, since nothing suspends there.)
+/// An access found nobody: the processor ends the process that made it. (What unwinds is let through, since nothing
+/// suspends there.)
 pub(crate) fn machine_check() {
     if std::thread::panicking() {
         return;

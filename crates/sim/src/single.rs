@@ -20,8 +20,8 @@ pub fn run<T>(seed: u64, body: impl FnOnce(&Sim) -> T) -> Outcome<T> {
     Sim::new(seed).run(body)
 }
 
-/// The seeds a test runs: `count` of them from 1 on, the same on each build. `CENOTE_SEED=n` begins at n, `CENOTE_SEED=random`
-/// anywhere; `CENOTE_SIM_RUNS=n` runs n times as many.
+/// The seeds a test runs: `count` of them from 1 on, the same on each build. `CENOTE_SEED=n` begins at n,
+/// `CENOTE_SEED=random` anywhere; `CENOTE_SIM_RUNS=n` runs n times as many.
 ///
 /// # Panics
 /// If one of the two is something else.

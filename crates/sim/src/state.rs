@@ -241,8 +241,8 @@ impl State {
         }
     }
 
-    /// Kills all processes of a host; what its cache and its files had not brought to safety is lost, or in part. Files that
-    /// another host has too are storage of their own, and lose nothing.
+    /// Kills all processes of a host; what its cache and its files had not brought to safety is lost, or in part. Files
+    /// that another host has too are storage of their own, and lose nothing.
     pub(crate) fn lose_host(&mut self, host: usize) {
         self.kill_all(host);
         self.memory.host_lost(host);

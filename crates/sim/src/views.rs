@@ -19,7 +19,8 @@ thread_local! {
     static VIEWS: RefCell<Vec<Vec<View>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Declares that `bytes` at `device.base()` are a view of host `host`: atomics in it are touches of the device, by offset.
+/// Declares that `bytes` at `device.base()` are a view of host `host`: atomics in it are touches of the device, by
+/// offset.
 ///
 /// # Safety
 /// The device stays where it is until [`remove`] is called with the same base, by its destructor at the latest.

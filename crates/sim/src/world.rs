@@ -254,8 +254,8 @@ impl World {
     }
 
     /// Cuts a host off from a device: an access finds nobody, which the processor answers by ending whoever made it. So
-    /// all of the host's processes are killed, what its cache had not written back is lost, and the device is not found from
-    /// there until [`World::mend_link`]. What is in it stays.
+    /// all of the host's processes are killed, what its cache had not written back is lost, and the device is not found
+    /// from there until [`World::mend_link`]. What is in it stays.
     pub fn cut_link(&self, host: usize, device: usize) {
         trace::add(|| format!("host {host} is cut off from memory device {device}"));
         state::with(|s| {
@@ -272,8 +272,9 @@ impl World {
         state::with(|s| s.memory.links().device(host, device).set_cut(false));
     }
 
-    /// A memory device is gone, with all that was in it. Caches still have what they have of it; an access that needs the device
-    /// finds nobody, which the processor answers by ending the process. Who opens the device next finds an empty one in its place.
+    /// A memory device is gone, with all that was in it. Caches still have what they have of it; an access that needs
+    /// the device finds nobody, which the processor answers by ending the process. Who opens the device next finds an
+    /// empty one in its place.
     pub fn lose_device(&self, device: usize) {
         trace::add(|| format!("memory device {device} is lost"));
         state::with(|s| s.memory.device_lost(device));
@@ -309,8 +310,8 @@ impl World {
         state::with(|s| s.hosts[host].files.clone())
     }
 
-    /// Gives a host other files: those of another host too, for storage that hosts share. Running processes see them at their
-    /// next call; what they have open stays with the files before.
+    /// Gives a host other files: those of another host too, for storage that hosts share. Running processes see them at
+    /// their next call; what they have open stays with the files before.
     pub fn set_files(&self, host: usize, files: &MemFs) {
         state::with(|s| s.set_files(host, files));
     }
@@ -376,9 +377,9 @@ impl Process {
         exit.expect("set before the word is")
     }
 
-    /// Ends it where its threads stand: none goes on, no destructor runs, its locks of devices and files are free, its lines
-    /// stay in the host's cache. What it had on the heap is leaked: a program that kills thousands of processes should
-    /// do so in several processes of its own.
+    /// Ends it where its threads stand: none goes on, no destructor runs, its locks of devices and files are free, its
+    /// lines stay in the host's cache. What it had on the heap is leaked: a program that kills thousands of processes
+    /// should do so in several processes of its own.
     pub fn kill(&self) {
         trace::add(|| format!("kills process {} \"{}\"", self.id, self.name()));
         state::with(|s| s.end_process(self.id, Exit::Killed));

@@ -119,10 +119,11 @@ fn ask(tx: &mut Tx, table: &Table) {
     tx.rollback().expect("ended");
 }
 
-/// A row was copied without a latch, and its transaction's status asked for behind that; where the transaction was rolled back in
-/// between, it was over, and the copy of what never was counted as the newest version. Beside DELETE and ROLLBACK an INSERT of
-/// the same unique value succeeded; `UPDATE ... WHERE id = 1 AND n = 5` beside `UPDATE ... SET n = 6` and ROLLBACK answered
-/// UPDATE 0. After a return to a savepoint and a commit, the version that was taken back counted as committed.
+/// A row was copied without a latch, and its transaction's status asked for behind that; where the transaction was
+/// rolled back in between, it was over, and the copy of what never was counted as the newest version. Beside DELETE and
+/// ROLLBACK an INSERT of the same unique value succeeded; `UPDATE ... WHERE id = 1 AND n = 5` beside
+/// `UPDATE ... SET n = 6` and ROLLBACK answered UPDATE 0. After a return to a savepoint and a commit, the version that
+/// was taken back counted as committed.
 #[test]
 fn a_version_that_was_taken_back_is_believed_by_nobody() {
     for seed in seeds(SEEDS) {

@@ -1,9 +1,9 @@
 //! The engine, killed between any two steps of any thread, and its power lost there.
 //!
-//! As in `pool`: while the first thread copies region and files, all others stand at a preemption point. Each session owns
-//! a range of ids and counts its commits; a commit of number `n` leaves all its rows at `n`. A second run opens the copy and
-//! looks: each session's rows are all at one number, at least the acknowledged one; the shared counter is the sum of
-//! what all sessions have committed to it; index and rows agree.
+//! As in `pool`: while the first thread copies region and files, all others stand at a preemption point. Each session
+//! owns a range of ids and counts its commits; a commit of number `n` leaves all its rows at `n`. A second run opens
+//! the copy and looks: each session's rows are all at one number, at least the acknowledged one; the shared counter is
+//! the sum of what all sessions have committed to it; index and rows agree.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -394,7 +394,8 @@ fn a_failed_sync_ends_writing_and_loses_nothing() {
             assert_eq!(error.sqlstate(), "58030", "{error}");
             assert!(error.to_string().contains("restart"), "{error}");
             assert!(engine.poisoned().is_some());
-            // The purge may have been in the middle of a mini-transaction: it cannot go on, nor be taken back, and ends the process.
+            // The purge may have been in the middle of a mini-transaction: it cannot go on, nor be taken back, and ends
+            // the process.
             rt::sleep(Nanos::from_secs(1));
             if !rt::fault::ended().is_empty() {
                 std::mem::forget(engine);
@@ -448,8 +449,9 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
     }
 }
 
-/// Locks go before a commit is durable: a statement must still see what its transaction has built on. Two transfers of money
-/// between two rows; a third party changes one row, and its next statement has to see both rows of the same moment.
+/// Locks go before a commit is durable: a statement must still see what its transaction has built on. Two transfers of
+/// money between two rows; a third party changes one row, and its next statement has to see both rows of the same
+/// moment.
 #[test]
 fn the_next_statement_sees_what_was_built_on() {
     for seed in 1..12 {
@@ -567,9 +569,9 @@ fn redefine_and_drop(engine: &Arc<Engine>) {
     tx.rollback().expect("taken back");
 }
 
-/// Found by world `ddl` (seed 1047): a DROP TABLE is taken back while purge passes a former definition of the table. Purge followed the
-/// versions of the definition without the latch, from the deletion that it had seen to a record that was undone by then, met none
-/// that stays, and removed the files of a table that everybody uses.
+/// Found by world `ddl` (seed 1047): a DROP TABLE is taken back while purge passes a former definition of the table.
+/// Purge followed the versions of the definition without the latch, from the deletion that it had seen to a record that
+/// was undone by then, met none that stays, and removed the files of a table that everybody uses.
 #[test]
 fn a_table_whose_drop_is_taken_back_keeps_its_files() {
     for seed in seeds(20) {
@@ -613,7 +615,8 @@ fn insert_and_take_back(engine: &Arc<Engine>) {
     }
 }
 
-/// A process dies in the middle of CREATE INDEX; the next one takes that back beside sessions that take their own rows back.
+/// A process dies in the middle of CREATE INDEX; the next one takes that back beside sessions that take their own rows
+/// back.
 fn take_back_beside_an_index_that_a_crash_left(seed: u64) {
     let files = run(seed, |sim| {
         let region = Region::new();
@@ -653,9 +656,9 @@ fn take_back_beside_an_index_that_a_crash_left(seed: u64) {
     });
 }
 
-/// Found by world `ddl` (seed 51002591): a session took its own rows back by the definition that a loser had left, and the loser's rollback
-/// removed the new index under it: F0000, "there is no space". The loser holds the table until it is taken back. (With
-/// `Fault::LoserTables` planted this fails.)
+/// Found by world `ddl` (seed 51002591): a session took its own rows back by the definition that a loser had left, and
+/// the loser's rollback removed the new index under it: F0000, "there is no space". The loser holds the table until it
+/// is taken back. (With `Fault::LoserTables` planted this fails.)
 #[test]
 fn rows_are_taken_back_beside_an_index_that_a_crash_left() {
     for seed in seeds(20) {

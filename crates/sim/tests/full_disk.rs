@@ -1,5 +1,6 @@
-//! Disks of many sizes that run full under load: nobody waits without end, nothing acknowledged is lost, and service goes on
-//! when there is space again. And rollbacks that storage does not let through: the background gets them done later.
+//! Disks of many sizes that run full under load: nobody waits without end, nothing acknowledged is lost, and service
+//! goes on when there is space again. And rollbacks that storage does not let through: the background gets them done
+//! later.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -160,7 +161,8 @@ fn assert_kept(engine: &Arc<Engine>, kept: &[(i32, i32)]) {
     assert_eq!(ids(engine), expected);
 }
 
-/// Rows are refused with 53100, reads go on, a checkpoint comes back; with space again all is as acknowledged, and can be written.
+/// Rows are refused with 53100, reads go on, a checkpoint comes back; with space again all is as acknowledged, and can
+/// be written.
 #[test]
 fn disks_of_many_sizes_refuse_and_go_on() {
     for (seed, room) in [0, 1, 3, 5, 9, 15, 17, 20, 25, 33, 40].into_iter().enumerate() {
@@ -194,8 +196,8 @@ fn disks_of_many_sizes_refuse_and_go_on() {
     }
 }
 
-/// A shutdown while the disk is full comes back, whether it could write everything or not, and the next start has what was
-/// acknowledged, with the region and without.
+/// A shutdown while the disk is full comes back, whether it could write everything or not, and the next start has what
+/// was acknowledged, with the region and without.
 #[test]
 fn a_full_disk_does_not_hold_up_a_shutdown() {
     for (seed, room) in [0, 2, 16, 30].into_iter().enumerate() {
@@ -239,8 +241,8 @@ fn dropping_a_table_makes_space() {
     });
 }
 
-/// Beneath the admission: a group that is in the ring when no segment can be made. Whoever waits for it is told, and the log's lead
-/// holds up nobody else.
+/// Beneath the admission: a group that is in the ring when no segment can be made. Whoever waits for it is told, and
+/// the log's lead holds up nobody else.
 #[test]
 fn a_group_without_a_segment_holds_up_nobody() {
     for seed in 1..6 {
@@ -294,8 +296,9 @@ fn a_group_without_a_segment_holds_up_nobody() {
                     })
                 })
                 .collect();
-            // What is durable is said at once, though others wait. (Time jumps to sleepers' deadlines, every 50 ms, though the one who
-            // looks could go on: the bound lies between some of these and the timeout of the others.)
+            // What is durable is said at once, though others wait. (Time jumps to sleepers' deadlines, every 50 ms,
+            // though the one who looks could go on: the bound lies between some of these and the timeout of the
+            // others.)
             within(Nanos::from_secs(1), "a look", || {
                 log.wait_durable(ends[fits - 1]).expect("durable")
             });
@@ -321,8 +324,8 @@ fn break_reads(files: &MemFs) {
     }
 }
 
-/// A rollback fails on I/O: its rows were locked until the restart. Now the background gets it done when storage works again, and
-/// until then whoever wants the rows is told instead of waiting.
+/// A rollback fails on I/O: its rows were locked until the restart. Now the background gets it done when storage works
+/// again, and until then whoever wants the rows is told instead of waiting.
 #[test]
 fn a_rollback_that_fails_is_done_later() {
     for seed in 1..4 {

@@ -120,7 +120,8 @@ fn pool(seeds: u64, story: impl Fn(&Net)) {
     }
 }
 
-/// The answer to who opened a grant came when its lease had lapsed, and another had used it. It was believed, until the next sign of life was refused.
+/// The answer to who opened a grant came when its lease had lapsed, and another had used it. It was believed, until the
+/// next sign of life was refused.
 #[test]
 fn a_grant_that_comes_after_its_lease_is_not_used() {
     pool(5, |net| {
@@ -145,7 +146,8 @@ fn a_grant_that_comes_after_its_lease_is_not_used() {
     });
 }
 
-/// A grant was freed while its opening waited for its node: first its file was removed, then it was made, and was nobody's for ever.
+/// A grant was freed while its opening waited for its node: first its file was removed, then it was made, and was
+/// nobody's for ever.
 #[test]
 fn what_was_freed_is_not_made_again() {
     pool(20, |net| {

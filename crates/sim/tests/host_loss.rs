@@ -1,7 +1,8 @@
-//! A host is lost with the lines that its cache had not written back; another one opens the device and goes on (rule 5).
+//! A host is lost with the lines that its cache had not written back; another one opens the device and goes on (rule
+//! 5).
 //!
-//! `survive = host` says that nothing acknowledged is lost, and that what is in the frames is used. The files are those of
-//! shared storage, as a lost client leaves them: what was synced, and any part of the rest.
+//! `survive = host` says that nothing acknowledged is lost, and that what is in the frames is used. The files are those
+//! of shared storage, as a lost client leaves them: what was synced, and any part of the rest.
 
 #[allow(dead_code)]
 mod books;
@@ -98,16 +99,16 @@ fn nothing_acknowledged_is_lost_with_the_host() {
     assert!(acknowledged > 0);
 }
 
-/// The count of frames ever used was in the lost cache, but the slot that names a latched frame had been evicted in time.
-/// Recovery took the frame for one that was never used and released it, in the middle of a change: a row pointed to an
-/// undo record that was not there.
+/// The count of frames ever used was in the lost cache, but the slot that names a latched frame had been evicted in
+/// time. Recovery took the frame for one that was never used and released it, in the middle of a change: a row pointed
+/// to an undo record that was not there.
 #[test]
 fn a_latched_frame_beyond_an_old_count_is_repaired() {
     lose(1061, 4, SHORT);
 }
 
-/// Commits stand still between their place in the log and the stamps of their pages, while others fill the ring: what the
-/// ring held of them may be gone when the host is lost, and their pages say nothing of it.
+/// Commits stand still between their place in the log and the stamps of their pages, while others fill the ring: what
+/// the ring held of them may be gone when the host is lost, and their pages say nothing of it.
 #[test]
 fn a_stalled_commit_is_found_though_the_ring_went_round() {
     let _rare = fault::plant(Fault::StalledCommit);
@@ -115,9 +116,9 @@ fn a_stalled_commit_is_found_though_the_ring_went_round() {
     println!("{acknowledged} commits acknowledged");
 }
 
-/// A page was made in a frame that was free when its latch was flushed. Its redo was durable, but that the frame held it was
-/// in the lost cache until the commit's stamp: recovery took the frame for one that was being loaded and freed it. Rows
-/// named a large value whose pages nobody had.
+/// A page was made in a frame that was free when its latch was flushed. Its redo was durable, but that the frame held
+/// it was in the lost cache until the commit's stamp: recovery took the frame for one that was being loaded and freed
+/// it. Rows named a large value whose pages nobody had.
 #[test]
 fn a_page_that_was_being_made_is_rebuilt() {
     let _rare = fault::plant(Fault::StalledCommit);
@@ -233,8 +234,9 @@ fn give_up_pages(told: &AtomicU64) {
     rt::sleep(Nanos::from_secs(100));
 }
 
-/// Pages were given up, and the checkpoint had passed them. They were about to be made again when the host was lost: recovery rebuilt them as the log had
-/// them last, dirty from the checkpoint on, with older LSNs, and `cenote check` called that wrong (seed 20261503 of the world `host-loss`).
+/// Pages were given up, and the checkpoint had passed them. They were about to be made again when the host was lost:
+/// recovery rebuilt them as the log had them last, dirty from the checkpoint on, with older LSNs, and `cenote check`
+/// called that wrong (seed 20261503 of the world `host-loss`).
 #[test]
 fn pages_that_were_given_up_do_no_harm_if_they_come_back() {
     World::new(1, Pace::Explore, pod(8 << 20)).expect("possible").run(|w| {

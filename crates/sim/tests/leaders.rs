@@ -1,4 +1,5 @@
-//! Managers of the memory pool that lead by a lease at a simulated etcd: stories that the world of leaders has told first, and the store that it rests on.
+//! Managers of the memory pool that lead by a lease at a simulated etcd: stories that the world of leaders has told
+//! first, and the store that it rests on.
 
 use cenote_base::rt::fault::{self, Fault};
 use cenote_base::rt::{self, Nanos};
@@ -75,8 +76,8 @@ fn one_leads_and_the_next_reads_what_it_wrote() {
     }
 }
 
-/// How long after etcd has given up a leadership's lease the leadership still says that it leads, by the world's time, if it cannot renew: its clock is slow,
-/// and etcd's is fast.
+/// How long after etcd has given up a leadership's lease the leadership still says that it leads, by the world's time,
+/// if it cannot renew: its clock is slow, and etcd's is fast.
 fn led_too_long(seed: u64) -> bool {
     let outcome = world(seed, 1, &[-DRIFT]).run(|w| {
         let etcd = Etcd::new(seed, DRIFT);
@@ -110,8 +111,8 @@ fn a_slow_clock_ends_a_leadership_before_its_lease() {
     }
 }
 
-/// World `leaders`, seed 379: etcd was slow, and the lease that a manager was granted had lapsed before its claim arrived. "requested lease not found" was taken
-/// for a mistake in the manager's options: it did not start.
+/// World `leaders`, seed 379: etcd was slow, and the lease that a manager was granted had lapsed before its claim
+/// arrived. "requested lease not found" was taken for a mistake in the manager's options: it did not start.
 #[test]
 fn a_lease_that_lapses_before_its_claim_is_no_reason_not_to_start() {
     for seed in cenote_sim::seeds(60) {

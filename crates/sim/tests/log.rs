@@ -149,9 +149,9 @@ fn whatever_the_order_of_threads_nothing_acknowledged_is_lost() {
     }
 }
 
-/// A transaction that built on a commit whose redo was still being copied committed itself, in whole; the process died, the first
-/// commit was void and taken back, and the second stood on rows that never were. It waits for the first one's redo now: here
-/// for that of a group whose hook has run.
+/// A transaction that built on a commit whose redo was still being copied committed itself, in whole; the process died,
+/// the first commit was void and taken back, and the second stood on rows that never were. It waits for the first one's
+/// redo now: here for that of a group whose hook has run.
 #[test]
 fn what_was_waited_for_is_whole_after_a_kill() {
     for seed in seeds(60) {
@@ -190,8 +190,9 @@ fn append_noting(log: &Log, noted: &AtomicU64) {
         .expect("appended");
 }
 
-/// The lead, and a commit that builds on another, gave their turns away for as long as the thread that copies redo had lost its
-/// processor: one of theirs burnt, and in a world of 120 million steps all of them used up. They nap, and are not much late for it.
+/// The lead, and a commit that builds on another, gave their turns away for as long as the thread that copies redo had
+/// lost its processor: one of theirs burnt, and in a world of 120 million steps all of them used up. They nap, and are
+/// not much late for it.
 #[test]
 fn redo_whose_thread_stands_still_is_waited_for_in_naps() {
     let lead = waited_for_redo_that_stands_still(|log, end| log.wait_durable(end).expect("durable"));

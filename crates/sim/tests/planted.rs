@@ -1,7 +1,7 @@
 //! Rules of the house, broken on purpose: a world must notice within a bounded number of seeds.
 //!
-//! All of them take a while (`cenote sim --plant all`): each build breaks some, drawn by a seed that it says. `CENOTE_SEED=n` draws others,
-//! `CENOTE_SEED=random` any.
+//! All of them take a while (`cenote sim --plant all`): each build breaks some, drawn by a seed that it says.
+//! `CENOTE_SEED=n` draws others, `CENOTE_SEED=random` any.
 
 use std::path::PathBuf;
 

@@ -1,9 +1,9 @@
 //! The pool, killed between any two steps of any thread; and its host lost there.
 //!
-//! In the simulator one thread runs while all others stand at a preemption point. So what the first thread copies, region
-//! and files, is what a kill at that very step of each of the others leaves: in the middle of a commit, of a miss, of an
-//! eviction. Without the region, and with torn files, it is what a power cut leaves. A second run opens the copy,
-//! recovers, and looks at the books (`model`, the pool's own).
+//! In the simulator one thread runs while all others stand at a preemption point. So what the first thread copies,
+//! region and files, is what a kill at that very step of each of the others leaves: in the middle of a commit, of a
+//! miss, of an eviction. Without the region, and with torn files, it is what a power cut leaves. A second run opens the
+//! copy, recovers, and looks at the books (`model`, the pool's own).
 
 #[path = "../../buffer/tests/pool/model.rs"]
 mod model;

@@ -106,8 +106,8 @@ fn round(tx: &mut Tx, table: &Table) -> [i32; 2] {
     added
 }
 
-/// Sessions queue for two rows, change, share, skip or do not want them, time out and close cycles. Each of them ends (a waiter
-/// that nobody wakes is found by the simulator), and no addition is lost.
+/// Sessions queue for two rows, change, share, skip or do not want them, time out and close cycles. Each of them ends
+/// (a waiter that nobody wakes is found by the simulator), and no addition is lost.
 #[test]
 fn every_waiter_gets_its_turn() {
     for seed in seeds(40) {
@@ -142,8 +142,8 @@ fn every_waiter_gets_its_turn() {
     }
 }
 
-/// Deletes row 0 where it is there, and puts it back where it is not, now and then in vain. A statement that does not see the row may not
-/// change it, nor lock it, whoever queues for its key meanwhile.
+/// Deletes row 0 where it is there, and puts it back where it is not, now and then in vain. A statement that does not
+/// see the row may not change it, nor lock it, whoever queues for its key meanwhile.
 fn come_and_go(tx: &mut Tx, table: &Table) {
     tx.begin(Isolation::ReadCommitted);
     tx.begin_statement();
@@ -173,8 +173,8 @@ fn come_and_go(tx: &mut Tx, table: &Table) {
     .expect("ended");
 }
 
-/// A statement whose snapshot saw the row's deletion queued for the key behind others, and took the row that was inserted there in the
-/// meantime for its own.
+/// A statement whose snapshot saw the row's deletion queued for the key behind others, and took the row that was
+/// inserted there in the meantime for its own.
 #[test]
 fn a_row_that_the_snapshot_has_not_is_met_by_nobody() {
     for seed in seeds(40) {

@@ -1,8 +1,9 @@
-//! What recovery waits for: a pool is killed under load and opened again, on a drive behind a network that takes its time.
+//! What recovery waits for: a pool is killed under load and opened again, on a drive behind a network that takes its
+//! time.
 //!
-//! Threads change pages, a few of them all the time and others now and then, and stand still with latches held, so that the kill meets pages in the
-//! middle of a change, whose redo lies far apart in the log. The drive counts what the next process reads. Same seed, same
-//! numbers: so the bounds here are bounds, and not what a machine happened to do.
+//! Threads change pages, a few of them all the time and others now and then, and stand still with latches held, so that
+//! the kill meets pages in the middle of a change, whose redo lies far apart in the log. The drive counts what the next
+//! process reads. Same seed, same numbers: so the bounds here are bounds, and not what a machine happened to do.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -144,8 +145,8 @@ fn recover(w: &World, kind: Kind, drive: &Drive) -> Recovered {
     recovered
 }
 
-/// Each record of a page's chain was three reads of the log, one after the other, page after page; and the start looked for each page
-/// of the double-write area on its own.
+/// Each record of a page's chain was three reads of the log, one after the other, page after page; and the start looked
+/// for each page of the double-write area on its own.
 #[test]
 fn instant_recovery_reads_little_and_waits_seldom() {
     // A kill may come where no page is latched: three seeds are wanted that leave pages worth repairing.
@@ -157,7 +158,8 @@ fn instant_recovery_reads_little_and_waits_seldom() {
             continue;
         }
         worth += 1;
-        // Areas, the places of their pages, and the copies of those that were being written; the images of the repaired; their chains.
+        // Areas, the places of their pages, and the copies of those that were being written; the images of the
+        // repaired; their chains.
         let start = AREAS + AREAS * BATCH + BATCH;
         assert!(found.reads <= start + found.repaired + found.records + 10, "{found:?}");
         // The longest chain's records at most, one after the other, while all else is transferred.

@@ -14,7 +14,8 @@ const TURNS: u64 = 2000;
 const TRANSFER: u64 = 51;
 const BYTES: u64 = 1 << 20;
 
-/// Nanoseconds until eight threads have each added 2000 times to a word: all to one, or each to one in a line of its own.
+/// Nanoseconds until eight threads have each added 2000 times to a word: all to one, or each to one in a line of its
+/// own.
 fn adding(lines: u64) -> u64 {
     let device = DeviceSpec {
         coherent: true,
@@ -59,7 +60,8 @@ fn adding(lines: u64) -> u64 {
     took.load(Relaxed)
 }
 
-/// Sixteen sessions that all drew from one counter cost each of them nothing, so that a counter for all looked as good as one for each.
+/// Sixteen sessions that all drew from one counter cost each of them nothing, so that a counter for all looked as good
+/// as one for each.
 #[test]
 fn a_word_for_all_is_as_slow_as_its_line_is_passed_on() {
     let (shared, own) = (adding(1), adding(THREADS));

@@ -1,7 +1,8 @@
-//! Page frames run short: threads wait as long as frames may still come, and say what they waited for when they give up.
+//! Page frames run short: threads wait as long as frames may still come, and say what they waited for when they give
+//! up.
 //!
-//! A write-back that took longer than two seconds once made those who waited for its frames fail with "give the database more memory"; so
-//! did a process that was not run for two seconds, whoever held the frames.
+//! A write-back that took longer than two seconds once made those who waited for its frames fail with "give the
+//! database more memory"; so did a process that was not run for two seconds, whoever held the frames.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -76,8 +77,8 @@ fn await_standstill(noted: &Noted) {
     }
 }
 
-/// Writers change more pages than there are frames, the drive stops answering, and goes on `stall` after nobody has got a frame any more.
-/// What each writer ended with, and how it went.
+/// Writers change more pages than there are frames, the drive stops answering, and goes on `stall` after nobody has got
+/// a frame any more. What each writer ended with, and how it went.
 fn stalled(seed: u64, stall: Nanos) -> (Vec<Result<()>>, Arc<Noted>) {
     println!("CENOTE_SEED={seed}");
     let run = Sim::new(seed).with_step_limit(STEPS).run(|sim| {
@@ -110,8 +111,8 @@ fn stalled(seed: u64, stall: Nanos) -> (Vec<Result<()>>, Arc<Noted>) {
     run.value
 }
 
-/// Frames come again when the drive does: nobody is refused, however long that took below the bound, and writers did run short of
-/// frames meanwhile.
+/// Frames come again when the drive does: nobody is refused, however long that took below the bound, and writers did
+/// run short of frames meanwhile.
 #[test]
 fn frames_are_waited_for_while_the_drive_stalls() {
     for seed in seeds(3) {
@@ -129,8 +130,9 @@ fn frames_are_waited_for_while_the_drive_stalls() {
     }
 }
 
-/// A drive that does not answer for longer than the bound: whoever waits for a frame is refused, and told that it is storage, and
-/// what is on its way there. Those that write a batch back themselves wait for the log, which names its drive after the same time.
+/// A drive that does not answer for longer than the bound: whoever waits for a frame is refused, and told that it is
+/// storage, and what is on its way there. Those that write a batch back themselves wait for the log, which names its
+/// drive after the same time.
 #[test]
 fn a_drive_that_stays_silent_is_named() {
     for seed in seeds(3) {
@@ -157,8 +159,8 @@ fn a_drive_that_stays_silent_is_named() {
     }
 }
 
-/// Two statements latch all frames there are, until told to let go; a third wants one more page. `meanwhile` happens to them. What the
-/// third ended with.
+/// Two statements latch all frames there are, until told to let go; a third wants one more page. `meanwhile` happens to
+/// them. What the third ended with.
 fn all_latched(seed: u64, meanwhile: impl FnOnce(&Sim, &AtomicBool)) -> Result<()> {
     println!("CENOTE_SEED={seed}");
     let run = Sim::new(seed).with_step_limit(STEPS).run(|sim| {
@@ -198,8 +200,8 @@ fn all_latched(seed: u64, meanwhile: impl FnOnce(&Sim, &AtomicBool)) -> Result<(
     run.value
 }
 
-/// Nobody was run for three seconds, or for longer than a thread waits for a frame at all, and the frames come back at once after that:
-/// time alone is no shortage.
+/// Nobody was run for three seconds, or for longer than a thread waits for a frame at all, and the frames come back at
+/// once after that: time alone is no shortage.
 #[test]
 fn a_process_that_stood_still_is_not_short_of_frames() {
     for (seed, stop) in seeds(8).flat_map(|seed| [3, 100].map(|seconds| (seed, Nanos::from_secs(seconds)))) {

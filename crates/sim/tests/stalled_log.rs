@@ -1,5 +1,6 @@
-//! COMMIT behind a drive that does not answer: it says so after a minute (08007), and the session goes on. What was written is in the log's
-//! memory: nobody sees it, it is committed when the drive answers, and gone where power is cut before.
+//! COMMIT behind a drive that does not answer: it says so after a minute (08007), and the session goes on. What was
+//! written is in the log's memory: nobody sees it, it is committed when the drive answers, and gone where power is cut
+//! before.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -111,8 +112,8 @@ fn await_that(what: impl Fn() -> bool) {
     }
 }
 
-/// A session that commits while the drive stalls, notes the end, and goes on behind that commit. It has committed before: a first
-/// transaction waits for the drive with its undo segment, and would not come to its COMMIT.
+/// A session that commits while the drive stalls, notes the end, and goes on behind that commit. It has committed
+/// before: a first transaction waits for the drive with its undo segment, and would not come to its COMMIT.
 fn session(engine: &Arc<Engine>, table: &Table, id: i32, course: &Course) {
     let mut tx = engine.tx();
     change(&mut tx, table, id, 1).expect("the drive answers");

@@ -1,7 +1,7 @@
 //! What the world `tiered` has to go through, lest it find nothing; and what was found there.
 //!
-//! A memory node is only a cache of what log and storage can rebuild: whatever becomes of it, each commit that was acknowledged is
-//! there in the next life, none is half there, and `check` finds nothing wrong.
+//! A memory node is only a cache of what log and storage can rebuild: whatever becomes of it, each commit that was
+//! acknowledged is there in the next life, none is half there, and `check` finds nothing wrong.
 
 use std::process::Command;
 
@@ -22,8 +22,8 @@ fn count(text: &str, what: &str) -> u64 {
     line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Among these, seed 8: a flush was told by the tier which pages storage lacks; before it had them in frames, purge gave pages of
-/// undo up, and they were nowhere: the flush failed with "is asked for and was never written".
+/// Among these, seed 8: a flush was told by the tier which pages storage lacks; before it had them in frames, purge
+/// gave pages of undo up, and they were nowhere: the flush failed with "is asked for and was never written".
 #[test]
 fn remote_memory_is_used_lost_and_done_without() {
     let needed = [

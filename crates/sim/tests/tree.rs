@@ -1,7 +1,7 @@
 //! The B+tree with its threads interleaved at every atomic and at every touch of a page, by seed.
 //!
-//! A sink that ignores what it is told makes each access to a page a preemption point: readers see half-written pages, and
-//! must never believe them.
+//! A sink that ignores what it is told makes each access to a page a preemption point: readers see half-written pages,
+//! and must never believe them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -161,8 +161,8 @@ fn churn_large(tree: &BTree, pool: &Pool) {
     }
 }
 
-/// The machine stops at any moment: between the mini-transactions of a split and its insert, within a large value. What was
-/// synced is a whole tree in which every page belongs to something.
+/// The machine stops at any moment: between the mini-transactions of a split and its insert, within a large value. What
+/// was synced is a whole tree in which every page belongs to something.
 #[test]
 fn a_crash_at_any_moment_leaves_a_whole_tree_and_no_orphans() {
     let mut pages = 0;

@@ -404,7 +404,8 @@ fn impossible_topologies_are_refused() {
     assert_eq!(HostSpec::new("a", 1).vcpus, 1);
 }
 
-/// Two hosts' clocks go apart, and a sleep is as long as its host's clock says; what the network carries takes the world's time, whoever looks.
+/// Two hosts' clocks go apart, and a sleep is as long as its host's clock says; what the network carries takes the
+/// world's time, whoever looks.
 #[test]
 fn clocks_of_hosts_drift() {
     let mut topology = Topology::hosts(2, 1);

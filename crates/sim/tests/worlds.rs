@@ -1,4 +1,5 @@
-//! A bounded set of seeds of each world on each build, through the program that explores them; and what it says to bad input.
+//! A bounded set of seeds of each world on each build, through the program that explores them; and what it says to bad
+//! input.
 //!
 //! More: `CENOTE_SIM_RUNS=n` runs n times as many. `CENOTE_SEED=n` begins elsewhere, `CENOTE_SEED=random` anywhere.
 
@@ -57,10 +58,11 @@ fn bad_disks() {
     explore(Name::Disk, 4);
 }
 
-/// Found here first (seeds 2 of `handover`, 4 of `host-loss`): the words of a region's header that say how much of it is reserved and
-/// which host used it last were stored through the cache, the one never flushed, the other flushed after. A process that was
-/// killed left the line changed in its host's cache; another host went on; the first one came back, dropped its lines, and so wrote
-/// its own word over the other's. It then took itself for the last user and believed its stale lines.
+/// Found here first (seeds 2 of `handover`, 4 of `host-loss`): the words of a region's header that say how much of it
+/// is reserved and which host used it last were stored through the cache, the one never flushed, the other flushed
+/// after. A process that was killed left the line changed in its host's cache; another host went on; the first one came
+/// back, dropped its lines, and so wrote its own word over the other's. It then took itself for the last user and
+/// believed its stale lines.
 #[test]
 fn handovers() {
     explore(Name::Handover, 6);
@@ -106,9 +108,10 @@ fn pages_of_a_buffer_pool() {
     explore(Name::Pages, 30);
 }
 
-/// The check of a tree accounted for the pages of its space while others changed them, and believed what it had gathered if the space's header
-/// read the same before and after. A small table's free list went from one page to another and back to the same head and length in
-/// between: a page in use was told to be free, another to belong to nothing. The header's LSN tells the two apart.
+/// The check of a tree accounted for the pages of its space while others changed them, and believed what it had
+/// gathered if the space's header read the same before and after. A small table's free list went from one page to
+/// another and back to the same head and length in between: a page in use was told to be free, another to belong to
+/// nothing. The header's LSN tells the two apart.
 #[test]
 fn a_check_is_not_fooled_by_a_free_list_that_comes_back() {
     let again = [
@@ -124,9 +127,9 @@ fn a_check_is_not_fooled_by_a_free_list_that_comes_back() {
     assert!(output.status.success(), "{text}");
 }
 
-/// A sync of the log fails while a mini-transaction has half changed its pages: the process ends itself, as it should. The world took
-/// that for a failure where it came late in a life (seed 500266), and waited for ever where the life was to end in order
-/// (20000116, 20000176, 20001400).
+/// A sync of the log fails while a mini-transaction has half changed its pages: the process ends itself, as it should.
+/// The world took that for a failure where it came late in a life (seed 500266), and waited for ever where the life was
+/// to end in order (20000116, 20000176, 20001400).
 #[test]
 fn a_process_may_end_itself_on_a_bad_disk() {
     for seed in ["500266", "20000116", "20000176", "20001400"] {
@@ -142,16 +145,16 @@ fn a_drop_that_is_taken_back_leaves_the_table() {
     assert!(output.status.success(), "{text}");
 }
 
-/// A process was killed before it had synced its batch of double-write pages; the next start put pages back from copies that only the
-/// system had, and a power cut in the middle of that took page and copy.
+/// A process was killed before it had synced its batch of double-write pages; the next start put pages back from copies
+/// that only the system had, and a power cut in the middle of that took page and copy.
 #[test]
 fn pages_are_put_back_from_durable_copies() {
     let (output, text) = sim(&["--world", "tiered", "--seed", "7000174", "--no-shrink"]);
     assert!(output.status.success(), "{text}");
 }
 
-/// A process was killed after it had made an undo segment's file and before it had synced the directory. The next start found the
-/// file, used it, and a power cut took it: the database could not be opened.
+/// A process was killed after it had made an undo segment's file and before it had synced the directory. The next start
+/// found the file, used it, and a power cut took it: the database could not be opened.
 #[test]
 fn names_that_are_found_at_start_are_durable() {
     let (output, text) = sim(&[
@@ -166,8 +169,8 @@ fn names_that_are_found_at_start_are_durable() {
     assert!(output.status.success(), "{text}");
 }
 
-/// A sync failed and the process ended; the next found the page in its place, as the system still showed it, moved the checkpoint, and a power cut
-/// left a file without the page.
+/// A sync failed and the process ended; the next found the page in its place, as the system still showed it, moved the
+/// checkpoint, and a power cut left a file without the page.
 #[test]
 fn what_a_failed_sync_dropped_is_not_believed_by_the_next_process() {
     let (output, text) = sim(&[
@@ -197,7 +200,8 @@ fn a_region_that_was_half_made_is_made_again() {
     assert!(output.status.success(), "{text}");
 }
 
-/// Bits of a page and of its newest double-write copy flipped: the start put back an older copy, which was whole, and rows were stale.
+/// Bits of a page and of its newest double-write copy flipped: the start put back an older copy, which was whole, and
+/// rows were stale.
 #[test]
 fn no_older_copy_is_put_back_for_one_that_has_rotted() {
     let (output, text) = sim(&[
@@ -268,7 +272,8 @@ fn a_failure_is_shrunk_and_fails_again() {
     assert!(transactions < 2_100, "nothing was left out: {text}");
 }
 
-/// Thresholds that no seed crosses are not tested, whatever else goes on: each is crossed in a few seeds, since sizes are drawn small.
+/// Thresholds that no seed crosses are not tested, whatever else goes on: each is crossed in a few seeds, since sizes
+/// are drawn small.
 #[test]
 fn thresholds_are_crossed() {
     let mut passed = String::new();

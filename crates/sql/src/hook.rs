@@ -70,8 +70,8 @@ pub trait Rows: Send {
     fn tables(&self) -> &[u32] {
         &[]
     }
-    /// Starts over, once at the end: as if `row` were the only row of the table that FROM names first, with everything else as `reader`
-    /// sees it.
+    /// Starts over, once at the end: as if `row` were the only row of the table that FROM names first, with everything
+    /// else as `reader` sees it.
     fn again(&mut self, reader: Reader, row: &[u8]) -> Result<()>;
 }
 

@@ -49,15 +49,16 @@ impl Formats<'_> {
 
 /// Receives what a session answers. An `Err` from any method means that the client is gone; the statement ends with it.
 ///
-/// The session's duties: for each statement of [`crate::Session::simple`] that returns rows, `row_description`, then `row`s, then one
-/// `complete`. [`crate::Session::execute`] gives `row`s and one `complete`, `portal_suspended` or `empty_query`. Errors are not written
-/// here but returned.
+/// The session's duties: for each statement of [`crate::Session::simple`] that returns rows, `row_description`, then
+/// `row`s, then one `complete`. [`crate::Session::execute`] gives `row`s and one `complete`, `portal_suspended` or
+/// `empty_query`. Errors are not written here but returned.
 pub trait Output {
     /// RowDescription.
     fn row_description(&mut self, fields: &[Field], formats: Formats<'_>) -> Result<()>;
-    /// A DataRow. The implementer writes type and length, the count of `columns`, and calls `encode` once, which appends for each column
-    /// its i32 length (-1 for null) and bytes; then patches the length. If `encode` fails, what was appended is cut off and the error
-    /// handed back. The implementer flushes to the socket when its buffer is large.
+    /// A DataRow. The implementer writes type and length, the count of `columns`, and calls `encode` once, which
+    /// appends for each column its i32 length (-1 for null) and bytes; then patches the length. If `encode` fails, what
+    /// was appended is cut off and the error handed back. The implementer flushes to the socket when its buffer is
+    /// large.
     fn row(&mut self, columns: u16, encode: &mut dyn FnMut(&mut BytesMut) -> Result<()>) -> Result<()>;
     /// CommandComplete.
     fn complete(&mut self, tag: &str) -> Result<()>;

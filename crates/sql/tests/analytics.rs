@@ -1,4 +1,5 @@
-//! Queries through DataFusion over the engine, and the catalog that tools read: statements and what they answer, as text.
+//! Queries through DataFusion over the engine, and the catalog that tools read: statements and what they answer, as
+//! text.
 
 #[path = "analytics_support/mod.rs"]
 mod support;
@@ -320,8 +321,8 @@ fn memory_is_bounded_and_queries_stop() {
     assert_eq!(db.error(sql), "53200");
 }
 
-/// A query that is suspended keeps what its operators hold; who finds nothing left is told by name whose it is, and goes on once that
-/// one is closed. Before, it was told how many bytes an operator had asked for.
+/// A query that is suspended keeps what its operators hold; who finds nothing left is told by name whose it is, and
+/// goes on once that one is closed. Before, it was told how many bytes an operator had asked for.
 #[test]
 fn memory_of_a_suspended_query_is_held_by_name() {
     let db = Database::with_memory(16 << 20);
@@ -346,7 +347,8 @@ fn memory_of_a_suspended_query_is_held_by_name() {
     suspended().expect("there is room again");
 }
 
-/// What psql 15 sends for \d, \d table, \d sequence, \d index, \dt, \di, \ds, \dv, \l, \l+, \dn, \dn+, \du, \dp, \df, \dT, \d+ and \dt+, verbatim but for ids and names.
+/// What psql 15 sends for \d, \d table, \d sequence, \d index, \dt, \di, \ds, \dv, \l, \l+, \dn, \dn+, \du, \dp, \df,
+/// \dT, \d+ and \dt+, verbatim but for ids and names.
 #[test]
 fn psql_queries_run() {
     let db = Database::with_samples();

@@ -22,10 +22,10 @@
 //! | ceilings | the engine, in blocks | ids are never given twice |
 //! | origin | creation | the log: it begins there, and is a new one while it has not been beyond |
 //!
-//! Versions: 1 (16 bits of stream and 48 of position in the addresses of redo records) is refused. 2 and 3 have the same control file as 4;
-//! what rows and undo records may say of large values is new in 3, and of rows with another primary key in 4. Each is a
-//! part of the next. So 2 and 3 are opened, and become 4 with the first change of the control file: each start makes one before
-//! anything else is written. 4 is written.
+//! Versions: 1 (16 bits of stream and 48 of position in the addresses of redo records) is refused. 2 and 3 have the
+//! same control file as 4; what rows and undo records may say of large values is new in 3, and of rows with another
+//! primary key in 4. Each is a part of the next. So 2 and 3 are opened, and become 4 with the first change of the
+//! control file: each start makes one before anything else is written. 4 is written.
 
 use std::path::{Path, PathBuf};
 
@@ -353,8 +353,8 @@ mod tests {
         );
     }
 
-    /// A directory of version 2 or 3 is opened. From the first change on it is one of version 4, which the programs that know only
-    /// those refuse since they look at both slots; a later version is refused.
+    /// A directory of version 2 or 3 is opened. From the first change on it is one of version 4, which the programs
+    /// that know only those refuse since they look at both slots; a later version is refused.
     #[test]
     fn a_directory_of_a_former_version_becomes_one_of_version_4() {
         let dir = tempfile::tempdir().expect("a directory");

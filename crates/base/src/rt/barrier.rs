@@ -1,8 +1,9 @@
 //! A fence with two unequal sides: nearly nothing where it is passed often, a system call where it is passed seldom.
 //!
-//! Dekker's pattern between a thread that announces what it is about to do and looks at a flag, and one that sets the flag and looks at the announcements, needs a full
-//! fence on both sides. [`light`] orders only what the compiler does; [`heavy`] makes every processor that runs a thread of a
-//! [registered](register) process pass a full fence meanwhile (`membarrier(2)`), so that each light one of theirs was a full one before it or will be after it.
+//! Dekker's pattern between a thread that announces what it is about to do and looks at a flag, and one that sets the
+//! flag and looks at the announcements, needs a full fence on both sides. [`light`] orders only what the compiler does;
+//! [`heavy`] makes every processor that runs a thread of a [registered](register) process pass a full fence meanwhile
+//! (`membarrier(2)`), so that each light one of theirs was a full one before it or will be after it.
 //!
 //! ```text
 //!   announce; light(); look at the flag          set the flag; heavy(); look at the announcements
@@ -16,7 +17,8 @@ use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_
 use std::io;
 use std::sync::OnceLock;
 
-/// Whether this process's light fences are seen by heavy ones of all processes of the machine. Registers it, the first time.
+/// Whether this process's light fences are seen by heavy ones of all processes of the machine. Registers it, the first
+/// time.
 pub fn register() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| {
@@ -38,7 +40,8 @@ pub fn light(registered: bool) {
 /// The other side. Around 1 µs, and an interruption of the other processors.
 ///
 /// # Errors
-/// The system refuses it: then light fences of registered processes are none. (Those of others are full ones, and this one has been a full one too.)
+/// The system refuses it: then light fences of registered processes are none. (Those of others are full ones, and this
+/// one has been a full one too.)
 pub fn heavy() -> io::Result<()> {
     fence(Ordering::SeqCst);
     // Simulated threads are one thread.

@@ -19,9 +19,11 @@ macro_rules! faults {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Fault {
             $($(#[$doc])* $name,)*
-            /// Breaks no rule: some commits stand still for long between their place in the log and the stamps of their pages.
+            /// Breaks no rule: some commits stand still for long between their place in the log and the stamps of their
+            /// pages.
             StalledCommit,
-            /// Breaks no rule: some who have copied a row stand still for long before they ask what has become of its transaction.
+            /// Breaks no rule: some who have copied a row stand still for long before they ask what has become of its
+            /// transaction.
             StalledLook,
         }
 
@@ -284,8 +286,8 @@ thread_local! {
     static ENDED: std::cell::RefCell<Vec<String>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Ends the process where no guard may run, because pages are half changed. `why` has been said. A simulated process is killed,
-/// and [`ended`] tells why; one that is the whole simulation has this thread stop for good.
+/// Ends the process where no guard may run, because pages are half changed. `why` has been said. A simulated process is
+/// killed, and [`ended`] tells why; one that is the whole simulation has this thread stop for good.
 pub fn end_process(why: &str) -> ! {
     if !seamed() || std::thread::panicking() {
         std::process::abort();

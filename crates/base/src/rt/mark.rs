@@ -1,8 +1,9 @@
 //! Marks: places in the code that a simulated run should come by now and then.
 //!
-//! A test that never crosses a threshold says nothing about what lies behind it. So each threshold has a mark, which counts
-//! how often it is crossed; and windows in which an order of threads decides have one, too, at which a world may hold
-//! threads up for long. With the operating system below a mark is one thread-local load; no mark lies on the path of a read.
+//! A test that never crosses a threshold says nothing about what lies behind it. So each threshold has a mark, which
+//! counts how often it is crossed; and windows in which an order of threads decides have one, too, at which a world may
+//! hold threads up for long. With the operating system below a mark is one thread-local load; no mark lies on the path
+//! of a read.
 //!
 //! ```
 //! use cenote_base::rt::mark::{self, Mark};
@@ -208,8 +209,8 @@ pub fn strike(strike: Option<Strike>) {
     MET.set(0);
 }
 
-/// The world is struck when what a thread waits for in a window has happened, and the thread stays there for good; until
-/// the next [`strike`].
+/// The world is struck when what a thread waits for in a window has happened, and the thread stays there for good;
+/// until the next [`strike`].
 pub fn strike_within() {
     HOLDS.set(true);
 }

@@ -1,10 +1,10 @@
 //! Memory that a runtime provides: devices that a simulated host sees through its own cache.
 //!
 //! With the operating system there is none: `fabric` maps files and devices, and the processor's cache is the
-//! machine's. The simulator puts its own in their place: [`Runtime::memory`](super::Runtime::memory) finds the device that
-//! "lies at" a path, [`Runtime::local_memory`](super::Runtime::local_memory) makes memory of the host. A device shows itself
-//! to a host as a *view*: bytes at an address, right only in the lines that the host has fetched. Hence the two
-//! duties of whoever uses one:
+//! machine's. The simulator puts its own in their place: [`Runtime::memory`](super::Runtime::memory) finds the device
+//! that "lies at" a path, [`Runtime::local_memory`](super::Runtime::local_memory) makes memory of the host. A device
+//! shows itself to a host as a *view*: bytes at an address, right only in the lines that the host has fetched. Hence
+//! the two duties of whoever uses one:
 //! - every access is told before it is made ([`Device::touch`]; atomics of [`atomic`](super::atomic) tell theirs by
 //!   address, through [`Runtime::access`](super::Runtime::access)), and made before the next preemption point;
 //! - what another host must see, or what must survive the host, is written back and fenced.
@@ -52,8 +52,8 @@ pub trait Device: Debug + Send + Sync {
     /// `len` bytes at `off` are about to be read or written. No preemption point.
     fn touch(&self, off: u64, len: u32, access: Access);
 
-    /// Asks for the line at `off`, which will be used soon: the thread goes on, and waits for the rest of the way when it uses the line. A
-    /// hint, no access: nothing need come of it.
+    /// Asks for the line at `off`, which will be used soon: the thread goes on, and waits for the rest of the way when
+    /// it uses the line. A hint, no access: nothing need come of it.
     fn prefetch(&self, off: u64) {
         let _ = off;
     }

@@ -190,8 +190,8 @@ pub fn enter<T>(runtime: &'static dyn Runtime, f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Runs `f` with the operating system driving this thread, whatever drives it: for a runtime's own use of what is behind
-/// the seam.
+/// Runs `f` with the operating system driving this thread, whatever drives it: for a runtime's own use of what is
+/// behind the seam.
 pub fn bare<T>(f: impl FnOnce() -> T) -> T {
     let _restore = Restore(ENTERED.with(|e| e.replace(None)));
     f()
@@ -241,7 +241,8 @@ pub(crate) fn access_entered(address: usize, bytes: u32, access: Access) {
     entered().access(address, bytes, access);
 }
 
-/// The line at an address will be used soon: simulated memory brings it. With the operating system nothing comes of it; ask the processor there.
+/// The line at an address will be used soon: simulated memory brings it. With the operating system nothing comes of it;
+/// ask the processor there.
 pub fn prefetch<T>(at: *const T) {
     if seamed() {
         entered().prefetch(at.addr());
@@ -332,8 +333,8 @@ pub fn wake(word: &atomic::AtomicU32, count: usize) -> usize {
     wake_raw(word.as_raw(), count)
 }
 
-/// As [`wait`], on a word of memory that other processes map too: they are woken by [`wake_shared`], and wake by it. A word is waited on in
-/// one of the two ways only.
+/// As [`wait`], on a word of memory that other processes map too: they are woken by [`wake_shared`], and wake by it. A
+/// word is waited on in one of the two ways only.
 pub fn wait_shared(word: &atomic::AtomicU32, expected: u32, timeout: Option<Nanos>) -> Wait {
     if seamed() {
         entered().wait(word.as_raw(), expected, timeout)

@@ -1,7 +1,7 @@
 //! Asking the seam's question once for a whole operation, where once for each of its points is too much.
 //!
-//! A hit in a buffer pool passes eight preemption points in forty instructions. Such an operation is written
-//! once, generic over [`Seam`], and exists twice: with [`Plain`] its points are no code at all; with [`Points`] they are the
+//! A hit in a buffer pool passes eight preemption points in forty instructions. Such an operation is written once,
+//! generic over [`Seam`], and exists twice: with [`Plain`] its points are no code at all; with [`Points`] they are the
 //! runtime's. Which of them runs is asked once, by [`simulated`](super::simulated).
 //!
 //! ```

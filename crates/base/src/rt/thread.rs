@@ -84,7 +84,8 @@ pub fn try_spawn<T: Send + 'static>(
     Ok(JoinHandle { outcome, thread })
 }
 
-/// A spinning loop's timeout: pauses that double, then turns given away, then, in a loop that calls [`Spin::wait`], naps that double.
+/// A spinning loop's timeout: pauses that double, then turns given away, then, in a loop that calls [`Spin::wait`],
+/// naps that double.
 ///
 /// ```
 /// # use cenote_base::rt::{Spin, atomic::{AtomicBool, Ordering}};
@@ -100,7 +101,8 @@ pub struct Spin(u32);
 impl Spin {
     /// Turns before the processor is given away.
     const PAUSES: u32 = 6;
-    /// Turns given away before the first nap: together some 50 us, longer than nearly all waits whose other side has its processor.
+    /// Turns given away before the first nap: together some 50 us, longer than nearly all waits whose other side has
+    /// its processor.
     const GIVEN: u32 = 64;
     /// The first nap, and how often naps double: up to 1.28 ms.
     const NAP: Nanos = Nanos::from_micros(20);
@@ -123,9 +125,9 @@ impl Spin {
         }
     }
 
-    /// One turn of a loop that waits for another thread's next few steps. That thread may have lost its processor in the middle of
-    /// them: then this one naps, and does not burn its own for as long. No nap is much longer than the wait before it, so the
-    /// wait is at most about twice as long as it had to be.
+    /// One turn of a loop that waits for another thread's next few steps. That thread may have lost its processor in
+    /// the middle of them: then this one naps, and does not burn its own for as long. No nap is much longer than the
+    /// wait before it, so the wait is at most about twice as long as it had to be.
     pub fn wait(&mut self) {
         let naps = match self.0.checked_sub(Self::PAUSES) {
             Some(given) => given.checked_sub(Self::GIVEN),

@@ -1,16 +1,16 @@
 //! What a statement costs outside of the engine's memory accesses: an input of every figure.
 //!
-//! The simulator runs the engine's real accesses and charges what memory, links and storage take. What the processor does
-//! besides (protocol, parsing, planning, the engine's own instructions) is spent as a fixed time a statement, so that a
-//! run is the same every time. Two sets:
+//! The simulator runs the engine's real accesses and charges what memory, links and storage take. What the processor
+//! does besides (protocol, parsing, planning, the engine's own instructions) is spent as a fixed time a statement, so
+//! that a run is the same every time. Two sets:
 //!
 //! - [`Costs::cenote`]: processor time of a Cenote server a statement, as measured on the machine that
 //!   `docs/reproduce-polarcxlmem.md` names (user and system time of the server's process over sysbench's statements);
 //! - [`Costs::paper`]: the paper gives one number, 3.6 million point-selects a second on 192 vCPUs, that is 53.3 us
 //!   each. Its other statements are taken to cost as much more than a point-select as Cenote's do.
 //!
-//! Both sets contain the memory stalls of the machine that they were measured on, and the model adds its own: a few per cent
-//! too much, the same way for all systems that are compared.
+//! Both sets contain the memory stalls of the machine that they were measured on, and the model adds its own: a few per
+//! cent too much, the same way for all systems that are compared.
 
 use super::paper;
 use super::workload::Mix;

@@ -1,10 +1,11 @@
 //! How one of our numbers is judged beside one of the paper's.
 //!
 //! - Ours is as many samples as seeds were run. Its median is judged; least and most are shown beside it.
-//! - A number agrees if it is within a fifth of the paper's, above or below. A paper that says "at least" or "at most" is held to its number all the
-//!   same: far beyond it is no agreement. What does not agree is better or worse where one can say so, and differs where one cannot.
-//! - An *input* is a number of the paper that the model was given (device profiles, the cost of a query, the width of a network card). That it comes
-//!   back is shown, and never counted.
+//! - A number agrees if it is within a fifth of the paper's, above or below. A paper that says "at least" or "at most"
+//!   is held to its number all the same: far beyond it is no agreement. What does not agree is better or worse where
+//!   one can say so, and differs where one cannot.
+//! - An *input* is a number of the paper that the model was given (device profiles, the cost of a query, the width of a
+//!   network card). That it comes back is shown, and never counted.
 
 /// Differences beyond this share are no agreement.
 pub const FIFTH: f64 = 0.2;
@@ -237,7 +238,8 @@ mod tests {
         }
     }
 
-    /// Figure 10 could not fail: its numbers were held to be "at least" the paper's, so that 26 times where the paper has 4 was agreement.
+    /// Figure 10 could not fail: its numbers were held to be "at least" the paper's, so that 26 times where the paper
+    /// has 4 was agreement.
     #[test]
     fn a_fifth_is_the_border_on_both_sides() {
         let verdict = |paper, kind, ours: f64| claim(paper, kind, &[ours]).verdict();

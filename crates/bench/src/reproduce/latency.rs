@@ -112,8 +112,8 @@ pub fn table1() -> Result<Figure> {
     })
 }
 
-/// Microseconds to read and to write blocks of a size over CXL: copied out of memory that the cache does not have; copied in
-/// and written back.
+/// Microseconds to read and to write blocks of a size over CXL: copied out of memory that the cache does not have;
+/// copied in and written back.
 fn moved(size: u64) -> (f64, f64) {
     let region = region();
     let span = region.span(0, BYTES);

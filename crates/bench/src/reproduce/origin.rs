@@ -1,8 +1,10 @@
-//! Where a page comes from: the commit, the code that it measures, the numbers as data; and whether it is to be made anew.
+//! Where a page comes from: the commit, the code that it measures, the numbers as data; and whether it is to be made
+//! anew.
 //!
-//! Beside a page lies `data.json`: for each figure the commit, the seeds, and each comparison with all of its samples; and a *probe*, a small
-//! figure that runs in seconds. A figure is stale when the code has another sum than it had ([`Code::of`]); `make figures` makes stale ones anew, each
-//! by itself, and puts the page together from all. A test runs the probe and compares.
+//! Beside a page lies `data.json`: for each figure the commit, the seeds, and each comparison with all of its samples;
+//! and a *probe*, a small figure that runs in seconds. A figure is stale when the code has another sum than it had
+//! ([`Code::of`]); `make figures` makes stale ones anew, each by itself, and puts the page together from all. A test
+//! runs the probe and compares.
 
 use super::Options;
 use super::judge::{Claim, Kind, Samples, Verdict};
@@ -219,7 +221,8 @@ fn data(figure: &Figure) -> Value {
     json!({ "name": figure.name, "compared": claims })
 }
 
-/// Whether a number is one that a page's samples could have been: within their spread, and as much again, or a twentieth of the median, on either side.
+/// Whether a number is one that a page's samples could have been: within their spread, and as much again, or a
+/// twentieth of the median, on either side.
 pub fn is_within(now: f64, page: &Samples) -> bool {
     let spread = page.most() - page.least();
     let margin = spread.max(page.median().abs() / 20.0);

@@ -1,7 +1,7 @@
 //! What the paper measured, as data: nothing here is an input of the model but what [`QUERY_NS`] says.
 //!
-//! "Unlocking the Potential of CXL for Disaggregated Memory in Cloud-Native Databases", SIGMOD-Companion 2025. Numbers are
-//! those of its text and tables; its plots' axes are not read off.
+//! "Unlocking the Potential of CXL for Disaggregated Memory in Cloud-Native Databases", SIGMOD-Companion 2025. Numbers
+//! are those of its text and tables; its plots' axes are not read off.
 
 /// Table 1: profile, nanoseconds a load.
 pub const TABLE_1: [(&str, f64); 6] = [

@@ -2,13 +2,14 @@
 //!
 //! 1. A database is filled once, in files in memory ([`Dataset`]); each instance gets a copy.
 //! 2. [`Pod::run`] makes a world of the instances of one system: CXL (frames in a switch's memory), DRAM (frames in the
-//!    host's own), tiered (some of the frames in DRAM, all in remote memory over RDMA) or vanilla (some in DRAM, the rest in
-//!    storage).
+//!    host's own), tiered (some of the frames in DRAM, all in remote memory over RDMA) or vanilla (some in DRAM, the
+//!    rest in storage).
 //! 3. Each instance opens its database and reads it once. Then come the phases, one after the other: so many instances
 //!    active, so many sessions each, one mix. A phase settles before its window is counted.
 //!
-//! Scale: 1 to 256. A database of 24 MiB stands for 6 GiB, and a cache of 256 KiB for the share of 64 MiB that an instance
-//! has of two sockets' caches. Rates need no scaling: a statement misses as many lines, and costs as much time.
+//! Scale: 1 to 256. A database of 24 MiB stands for 6 GiB, and a cache of 256 KiB for the share of 64 MiB that an
+//! instance has of two sockets' caches. Rates need no scaling: a statement misses as many lines, and costs as much
+//! time.
 
 use super::cost::Costs;
 use super::workload::{Client, Mix, Session, Tables};
@@ -314,8 +315,8 @@ pub(crate) struct Far {
 }
 
 impl Far {
-    /// Gives each instance its copy of the database on the storage that they share, and sets up memory nodes where there are some: one an instance, so that
-    /// the host's network card is what is shared.
+    /// Gives each instance its copy of the database on the storage that they share, and sets up memory nodes where
+    /// there are some: one an instance, so that the host's network card is what is shared.
     pub(crate) fn new(w: &World, system: System, files: &[MemFs], dataset: &Dataset, seed: u64) -> Result<Far> {
         let instances = files.len();
         let drive = profile::named("storage").map_err(impossible)?.drive();

@@ -30,9 +30,9 @@ fn counts(quick: bool) -> &'static [usize] {
     }
 }
 
-/// How long a phase settles and is counted: so many transactions of a session that waits for its vCPUs alone. Transactions of twenty
-/// statements also have a time that is long enough where links are saturated: there they take some 15 ms, and a window that has
-/// no whole one counts the statements that all sessions begin with.
+/// How long a phase settles and is counted: so many transactions of a session that waits for its vCPUs alone.
+/// Transactions of twenty statements also have a time that is long enough where links are saturated: there they take
+/// some 15 ms, and a window that has no whole one counts the statements that all sessions begin with.
 fn phase(costs: &Arc<Costs>, mix: Mix, active: usize, threads: usize, quick: bool) -> Phase {
     let (settle, window) = match (mix.writes(), quick) {
         (false, true) => (8, 24),
@@ -248,7 +248,8 @@ pub fn fig3(sweep: &Sweep) -> Figure {
     }
 }
 
-/// How far CXL is behind DRAM with a set of costs: with the paper's, and with those of Cenote, whose shorter statements hide less.
+/// How far CXL is behind DRAM with a set of costs: with the paper's, and with those of Cenote, whose shorter statements
+/// hide less.
 fn behind_dram(sweep: &Sweep, costs: &'static str, at: &str) -> Vec<Claim> {
     let mixes = [(Mix::PointSelect, 12), (Mix::RangeSelect, 8), (Mix::ReadWrite, 11)];
     let claim = |((mix, up_to), paper): ((Mix, usize), f64)| Claim {

@@ -1,12 +1,12 @@
 //! Figure 10: a process is killed under load, and started again.
 //!
-//! 1. An instance opens a filled database, reads all of it, and serves 48 sessions at a rate that all three systems can keep up, so
-//!    that redo and dirty pages are the same for all.
+//! 1. An instance opens a filled database, reads all of it, and serves 48 sessions at a rate that all three systems can
+//!    keep up, so that redo and dirty pages are the same for all.
 //! 2. It is killed. Its files stay as they are; memory behind the switch, or at the memory node, stays too.
 //! 3. A new process opens the database (that is recovery) and serves the same load (that is warming up).
 //!
-//! Processor time of recovery itself is not charged, only its memory accesses, transfers and reads of storage: replaying
-//! a record takes one to two microseconds of real time, which would lengthen the two that replay.
+//! Processor time of recovery itself is not charged, only its memory accesses, transfers and reads of storage:
+//! replaying a record takes one to two microseconds of real time, which would lengthen the two that replay.
 
 use super::chart::{Chart, Panel, Series};
 use super::cost::Costs;
@@ -465,8 +465,9 @@ fn table(all: &[Case]) -> Table {
     table
 }
 
-/// What the two that replay take, to what instant recovery takes: of warming up in read-only, of recovery at each length of load else; and of
-/// what recovery takes beyond that of a database to which nothing was written, since a start has parts that are the same however much there is.
+/// What the two that replay take, to what instant recovery takes: of warming up in read-only, of recovery at each
+/// length of load else; and of what recovery takes beyond that of a database to which nothing was written, since a
+/// start has parts that are the same however much there is.
 fn claims(all: &[Case]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (mix, paper, why) in MIXES

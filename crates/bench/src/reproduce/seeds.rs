@@ -1,7 +1,7 @@
 //! One figure out of those of several seeds: medians in place of numbers, with least and most where they matter.
 //!
-//! Figures of one experiment have the same tables, series and comparisons, whatever the seed. A cell whose numbers are more than a
-//! twentieth of their median apart shows what they were; lines of plots are medians, point by point.
+//! Figures of one experiment have the same tables, series and comparisons, whatever the seed. A cell whose numbers are
+//! more than a twentieth of their median apart shows what they were; lines of plots are medians, point by point.
 
 use super::chart::{Chart, Panel};
 use super::judge::Samples;

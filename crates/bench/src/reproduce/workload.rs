@@ -4,7 +4,8 @@
 //! the paper's system had it. Everything below is the engine itself: trees, latches, undo, log, buffer pool.
 //!
 //! A table is sysbench's `sbtest`: an integer key, an integer `k` with an index, a text of 120 bytes and one of 60.
-//! Rows are asked for uniformly, as the paper's bandwidths at 10 and 50% of local memory imply (they are as 0.9 to 0.5).
+//! Rows are asked for uniformly, as the paper's bandwidths at 10 and 50% of local memory imply (they are as 0.9 to
+//! 0.5).
 
 use super::cost::Costs;
 use cenote_base::rt;

@@ -1,7 +1,9 @@
-//! Which record is next: uniform, Zipfian or the latest, as YCSB draws them (its classes `ScrambledZipfianGenerator`, `SkewedLatestGenerator`).
+//! Which record is next: uniform, Zipfian or the latest, as YCSB draws them (its classes `ScrambledZipfianGenerator`,
+//! `SkewedLatestGenerator`).
 //!
-//! Zipfian numbers by Gray et al., "Quickly generating billion-record synthetic databases" (SIGMOD 1994), with the exponent 0.99. Drawing one takes some ten
-//! nanoseconds: the power that it needs is the hundredth, which is eight multiplications.
+//! Zipfian numbers by Gray et al., "Quickly generating billion-record synthetic databases" (SIGMOD 1994), with the
+//! exponent 0.99. Drawing one takes some ten nanoseconds: the power that it needs is the hundredth, which is eight
+//! multiplications.
 
 /// The exponent.
 const THETA: f64 = 0.99;
@@ -170,7 +172,8 @@ mod tests {
         assert!((0.8..1.2).contains(&found), "chi-squared {found}");
     }
 
-    /// Ranks have the shares 1/i^0.99: the first two exactly, the others as Gray's formula comes near them, in sum within two hundredths.
+    /// Ranks have the shares 1/i^0.99: the first two exactly, the others as Gray's formula comes near them, in sum
+    /// within two hundredths.
     #[test]
     fn zipfian_ranks_have_their_shares() {
         let (items, mut random) = (1000, Random::new(2));

@@ -1,7 +1,8 @@
 //! The store of `cenote_pool::kv` in this process: no server, no wire.
 //!
-//! A store belongs to one thread at a time. For several threads there are several of them, each in a space of its own, and a key's hash says which one it is in: a
-//! thread locks that one for the time of an operation. With one thread there is one store, and nothing is locked.
+//! A store belongs to one thread at a time. For several threads there are several of them, each in a space of its own,
+//! and a key's hash says which one it is in: a thread locks that one for the time of an operation. With one thread
+//! there is one store, and nothing is locked.
 
 use super::choose::disperse;
 use super::record::{Key, Layout, Records};

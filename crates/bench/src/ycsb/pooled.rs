@@ -1,12 +1,14 @@
-//! A hash table in a space of a pool of one or several pods: what a program gets that keeps its records in the pool's memory itself.
+//! A hash table in a space of a pool of one or several pods: what a program gets that keeps its records in the pool's
+//! memory itself.
 //!
 //! ```text
 //!   segments of 8,192 words, by turns in each pod ──► entry ──► entry      next 8 | key 24 | value
 //! ```
 //!
-//! Each worker is a client in one of the pods: what lies there it loads and stores, what lies elsewhere it asks for over RDMA; a record is two trips then, the word and the entry.
-//! An entry is in the pod of the worker that has inserted it. Workers are threads of this process, so inserting and removing is kept in order by locks of this process; reading and
-//! updating need none, as YCSB asks for no more than that of a field.
+//! Each worker is a client in one of the pods: what lies there it loads and stores, what lies elsewhere it asks for
+//! over RDMA; a record is two trips then, the word and the entry. An entry is in the pod of the worker that has
+//! inserted it. Workers are threads of this process, so inserting and removing is kept in order by locks of this
+//! process; reading and updating need none, as YCSB asks for no more than that of a field.
 
 use super::choose::disperse;
 use super::record::{Key, Layout, Records};
@@ -160,7 +162,8 @@ impl User {
         Ok(None)
     }
 
-    /// Reads the words of all records at once, then their first entries; where that is another record's, the others one after the other.
+    /// Reads the words of all records at once, then their first entries; where that is another record's, the others one
+    /// after the other.
     fn scan(&mut self, operation: Operation) -> cenote_base::Result<bool> {
         let (count, size) = (operation.count as usize, self.entry.len());
         let records = operation.records();

@@ -1,10 +1,11 @@
 //! A server that speaks Redis's protocol, over connections of its own.
 //!
-//! A worker has some connections. It sends each of them a pipeline of commands, then takes the answers of one after the other: so one thread keeps many
-//! connections busy, and the server finds the commands of many. An operation takes as long as its pipeline: from sending it to its last answer.
+//! A worker has some connections. It sends each of them a pipeline of commands, then takes the answers of one after the
+//! other: so one thread keeps many connections busy, and the server finds the commands of many. An operation takes as
+//! long as its pipeline: from sending it to its last answer.
 //!
-//! Reading and then writing (F) is two commands: the second is sent when the first is answered, with the connection's next pipeline. A scan (E) is as many
-//! commands as it has records, sent together.
+//! Reading and then writing (F) is two commands: the second is sent when the first is answered, with the connection's
+//! next pipeline. A scan (E) is as many commands as it has records, sent together.
 
 use super::record::{Key, Layout, Records};
 use super::resp::{self, Answer};
@@ -108,7 +109,8 @@ impl Connection {
         })
     }
 
-    /// Makes a pipeline: second halves first, then up to `fresh` commands together. How many operations of the stream were begun.
+    /// Makes a pipeline: second halves first, then up to `fresh` commands together. How many operations of the stream
+    /// were begun.
     fn fill(&mut self, stream: &mut Stream, records: &Records, fresh: usize) -> usize {
         let now = Instant::now();
         for (operation, began) in self.next.drain(..) {

@@ -92,7 +92,8 @@ const BETWEEN_LOOKS: u64 = 64;
 /// One operation in so many is timed: looking at the clock takes a good part of one.
 const TIMED: u64 = 16;
 
-/// Carries out operations one after the other, by calls of this process: each says whether its record was there and whole.
+/// Carries out operations one after the other, by calls of this process: each says whether its record was there and
+/// whole.
 #[inline]
 pub fn in_turn<E: std::fmt::Display>(
     stream: &mut Stream,

@@ -1,6 +1,7 @@
 //! YCSB's core workloads: what share of the operations is what, and on which records.
 //!
-//! Cooper et al., "Benchmarking cloud serving systems with YCSB" (SoCC 2010), and the files `workloads/workload[a-f]` of its repository.
+//! Cooper et al., "Benchmarking cloud serving systems with YCSB" (SoCC 2010), and the files `workloads/workload[a-f]`
+//! of its repository.
 
 use super::choose::{Chooser, Random, Zipfian};
 use crate::{Error, Result};
@@ -16,7 +17,8 @@ pub enum Workload {
     C,
     /// 95% reads of what is new, 5% inserts.
     D,
-    /// 95% scans of 1 to 100 records, 5% inserts. Keys of a hash table have no order: a scan is as many look-ups, of records that follow each other in number.
+    /// 95% scans of 1 to 100 records, 5% inserts. Keys of a hash table have no order: a scan is as many look-ups, of
+    /// records that follow each other in number.
     E,
     /// Half reads, half reads each with an update of the same record after it.
     F,
@@ -124,7 +126,8 @@ enum Source {
     Each(Kind, core::ops::Range<u64>),
 }
 
-/// Records that this worker has added. Each worker reads its own alone beside those that were there at first: which these are does not depend on the others.
+/// Records that this worker has added. Each worker reads its own alone beside those that were there at first: which
+/// these are does not depend on the others.
 #[derive(Debug, Clone, Copy, Default)]
 struct Inserts {
     begun: u64,
@@ -189,8 +192,8 @@ impl Stream {
         }
     }
 
-    /// How many records a scan has that begins with the n-th of those that this worker may read, and how far they are apart: it ends with what was loaded, or with what this worker has
-    /// inserted.
+    /// How many records a scan has that begins with the n-th of those that this worker may read, and how far they are
+    /// apart: it ends with what was loaded, or with what this worker has inserted.
     fn to_scan(&self, n: u64, bits: u64) -> (u32, u64) {
         let (left, step) = match n < self.records {
             true => (self.records - n, 1),

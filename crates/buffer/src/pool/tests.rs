@@ -24,8 +24,9 @@ fn open() -> BufferPool {
         .0
 }
 
-/// A thread waits for `page`; its frame is evicted and gets another page, which is latched at once, and stays so until the thread
-/// has what it wants. (It waited for the other page's latch, and three threads that did so at a time waited for each other.)
+/// A thread waits for `page`; its frame is evicted and gets another page, which is latched at once, and stays so until
+/// the thread has what it wants. (It waited for the other page's latch, and three threads that did so at a time waited
+/// for each other.)
 fn the_frame_moves_on(get: fn(&BufferPool, PageId)) {
     let files = MemFs::new();
     fs::with(Arc::new(files.clone()), || {
@@ -109,8 +110,8 @@ fn a_shortage_of_frames_is_told_as_one() {
     });
 }
 
-/// A write-back that took longer than 2 s, on a drive that stalled, made those who waited for its frames fail with "give more
-/// memory".
+/// A write-back that took longer than 2 s, on a drive that stalled, made those who waited for its frames fail with
+/// "give more memory".
 #[test]
 fn a_frame_is_waited_for_while_a_transfer_is_under_way() {
     without_frames(|pool| {
@@ -148,8 +149,8 @@ fn who_waits_for_a_frame_can_be_cancelled_but_not_in_a_commit() {
     });
 }
 
-/// Who flushed all gave up after a thousand rounds without a pause, which took milliseconds, while somebody latched a page: that stayed
-/// dirty. In the simulator, where nobody goes on beside such rounds, they took all steps of a run.
+/// Who flushed all gave up after a thousand rounds without a pause, which took milliseconds, while somebody latched a
+/// page: that stayed dirty. In the simulator, where nobody goes on beside such rounds, they took all steps of a run.
 #[test]
 fn a_page_that_is_latched_for_a_while_is_flushed_with_all() {
     let files = MemFs::new();

@@ -77,8 +77,9 @@ fn killed_from(origins: Origins, work: impl Fn(&BufferPool), verify: impl Fn(&Bu
     }
 }
 
-/// Addresses of redo records kept 48 bits of the position, 33 days of redo at 100 MB/s, and were compared with whole LSNs: the record
-/// of a page's last change seemed to lie before the page's image in storage, and that old image was installed.
+/// Addresses of redo records kept 48 bits of the position, 33 days of redo at 100 MB/s, and were compared with whole
+/// LSNs: the record of a page's last change seemed to lie before the page's image in storage, and that old image was
+/// installed.
 #[test]
 fn a_latched_page_keeps_its_changes_beyond_every_word_s_old_end() {
     let (page, other) = (PageId::new(SPACE, 1), PageId::new(SPACE, 2));
@@ -124,9 +125,10 @@ fn a_latched_page_keeps_its_changes_beyond_every_word_s_old_end() {
     }
 }
 
-/// One thread evicted a page and had taken the frame out of the hash, its key not cleared yet. Another brought the page into a
-/// second frame, changed it, and had it latched again when the process died. Recovery repaired the first frame from storage, found the
-/// page there when it came to the second, and dropped that one: its committed changes were lost.
+/// One thread evicted a page and had taken the frame out of the hash, its key not cleared yet. Another brought the page
+/// into a second frame, changed it, and had it latched again when the process died. Recovery repaired the first frame
+/// from storage, found the page there when it came to the second, and dropped that one: its committed changes were
+/// lost.
 #[test]
 fn a_page_that_was_leaving_one_frame_and_latched_in_another_keeps_its_changes() {
     let page = PageId::new(SPACE, 1);
@@ -160,9 +162,9 @@ fn a_page_that_was_leaving_one_frame_and_latched_in_another_keeps_its_changes() 
     });
 }
 
-/// A thread had its group complete in the log, and stood still before it stamped its page, for as long as others took to write the
-/// ring full. The record lay before the part of the ring that recovery looked at: the page was left without it, while the log,
-/// and whoever replays it, has it.
+/// A thread had its group complete in the log, and stood still before it stamped its page, for as long as others took
+/// to write the ring full. The record lay before the part of the ring that recovery looked at: the page was left
+/// without it, while the log, and whoever replays it, has it.
 #[test]
 fn a_record_older_than_the_ring_is_found() {
     let (page, other) = (PageId::new(SPACE, 1), PageId::new(SPACE, 2));
@@ -199,8 +201,8 @@ fn a_record_older_than_the_ring_is_found() {
     });
 }
 
-/// After the loss of a host the count of slots in use was an old one, and a floor beyond it stayed: as soon as the slot was used again, no checkpoint
-/// moved beyond that floor, and no shutdown was clean.
+/// After the loss of a host the count of slots in use was an old one, and a floor beyond it stayed: as soon as the slot
+/// was used again, no checkpoint moved beyond that floor, and no shutdown was clean.
 #[test]
 fn floors_beyond_the_count_of_slots_go_with_their_host() {
     let leave_a_floor = |pool: &BufferPool| {
@@ -216,8 +218,8 @@ fn floors_beyond_the_count_of_slots_go_with_their_host() {
     });
 }
 
-/// Where the hash is taken over as it is (regions too large to be looked at whole), a chain that leads nowhere made recovery fail,
-/// and with it every start.
+/// Where the hash is taken over as it is (regions too large to be looked at whole), a chain that leads nowhere made
+/// recovery fail, and with it every start.
 #[test]
 fn a_broken_chain_of_the_hash_is_no_reason_not_to_start() {
     let page = PageId::new(SPACE, 1);
@@ -235,8 +237,8 @@ fn a_broken_chain_of_the_hash_is_no_reason_not_to_start() {
     });
 }
 
-/// Which boot it was that filled a region was asked of a file whose length the kernel gives as 0, so nothing was read, and nothing
-/// compared: a region that need not survive its host was believed after the host had been started again.
+/// Which boot it was that filled a region was asked of a file whose length the kernel gives as 0, so nothing was read,
+/// and nothing compared: a region that need not survive its host was believed after the host had been started again.
 #[test]
 fn a_region_that_outlived_its_host_unasked_is_not_believed() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
@@ -265,9 +267,9 @@ fn a_region_that_outlived_its_host_unasked_is_not_believed() {
     assert_eq!(pool.shared(page).expect("page").view().u64(VALUE_AT), 7);
 }
 
-/// Latches hold eight bits of the epoch, so every 255th start looks at all descriptors, however large the region. One died between
-/// taking its epoch and looking; the next was not the 255th: a shared count that a process had left 255 starts before counted as
-/// held, and the page could not be written any more.
+/// Latches hold eight bits of the epoch, so every 255th start looks at all descriptors, however large the region. One
+/// died between taking its epoch and looking; the next was not the 255th: a shared count that a process had left 255
+/// starts before counted as held, and the page could not be written any more.
 #[test]
 fn a_start_that_dies_before_its_survey_owes_it_to_the_next() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
@@ -305,7 +307,8 @@ fn a_start_that_dies_before_its_survey_owes_it_to_the_next() {
     pool.abandon();
 }
 
-/// On a processor without an instruction that writes lines back, a region was filled "to survive its host", and nothing was flushed.
+/// On a processor without an instruction that writes lines back, a region was filled "to survive its host", and nothing
+/// was flushed.
 #[test]
 fn survival_of_the_host_is_refused_where_nothing_can_be_flushed() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
@@ -322,8 +325,9 @@ fn survival_of_the_host_is_refused_where_nothing_can_be_flushed() {
     open(Survive::Process).expect("what stays in the caches survives a process");
 }
 
-/// The page hash is damaged while the database runs. Evicting or discarding a frame of the broken chain gave an error and left the
-/// frame latched: whoever came next waited for good, and a recovery took it for one that was being changed.
+/// The page hash is damaged while the database runs. Evicting or discarding a frame of the broken chain gave an error
+/// and left the frame latched: whoever came next waited for good, and a recovery took it for one that was being
+/// changed.
 #[test]
 fn a_broken_chain_leaves_no_frame_latched() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
@@ -367,7 +371,8 @@ fn a_broken_chain_leaves_no_frame_latched() {
     });
 }
 
-/// Pages whose frames are not believed: twins, and a damaged one. They come back by the replay, whose threads take turns.
+/// Pages whose frames are not believed: twins, and a damaged one. They come back by the replay, whose threads take
+/// turns.
 const DOUBTED: [u32; 7] = [10, 11, 20, 90, 30, 60, 40];
 
 /// Kept, repaired and discarded frames, causes and remarks, and the pages on each list, but for doubted ones.
@@ -401,8 +406,8 @@ fn walked(pool: &BufferPool, list: List) -> Vec<u32> {
     pages.filter(|page| !DOUBTED.contains(page)).collect()
 }
 
-/// Several threads that look at descriptors find what one does: latched and damaged frames, pages in two frames (in one part and in two),
-/// and lists that have to be built anew.
+/// Several threads that look at descriptors find what one does: latched and damaged frames, pages in two frames (in one
+/// part and in two), and lists that have to be built anew.
 #[test]
 fn a_survey_by_several_threads_is_that_of_one() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("dir");

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Invariants:
-//! - nothing read from here is believed before its checksum fits, and the slot's bytes not before they are those of the name;
+//! - nothing read from here is believed before its checksum fits, and the slot's bytes not before they are those of the
+//!   name;
 //! - a name of another incarnation is none: what a dead process had under way may arrive late.
 
 use cenote_base::{Error, PAGE_SIZE, PageId, Result, crc};

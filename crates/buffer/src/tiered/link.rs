@@ -7,7 +7,8 @@
 //! 3. the control file names it (the caller's part);
 //! 4. the header names it as its own.
 //!
-//! A header whose incarnation or next one is the control file's is believed, and of the directory the names with that tag.
+//! A header whose incarnation or next one is the control file's is believed, and of the directory the names with that
+//! tag.
 
 use std::fmt;
 use std::sync::Arc;
@@ -115,8 +116,8 @@ impl Link {
         Ok(bytes)
     }
 
-    /// Writes pages and their names, all with one doorbell. A name and its page may arrive in any order: one without the other
-    /// is not believed.
+    /// Writes pages and their names, all with one doorbell. A name and its page may arrive in any order: one without
+    /// the other is not believed.
     ///
     /// # Errors
     /// Those of the endpoint; any part may have been written then.

@@ -1,8 +1,9 @@
 //! Remote memory between frames and storage, moved by whole pages: the tiered pool.
 //!
 //! Frames lie in local DRAM; behind them is the memory of another machine, reached by one-sided verbs
-//! ([`cenote_fabric::rdma`]), larger and slower; behind that, storage. It is what PolarDB Serverless has (section 3.1 of its
-//! paper: register, read, write, LRU, write-back) and what PolarCXLMem is compared with. `docs/tiered.md` tells it at length.
+//! ([`cenote_fabric::rdma`]), larger and slower; behind that, storage. It is what PolarDB Serverless has (section 3.1
+//! of its paper: register, read, write, LRU, write-back) and what PolarCXLMem is compared with. `docs/tiered.md` tells
+//! it at length.
 //!
 //! ```text
 //!  frames (DRAM)        table (DRAM): page ─▶ slot, registered, what storage lacks
@@ -11,15 +12,16 @@
 //!     └───── write 16 KiB ──┴─▶ slots, directory (remote)         else storage, and a copy goes to a slot
 //! ```
 //!
-//! Remote memory holds nothing that storage and log could not rebuild. So each of its failures, whatever it is, costs warmth
-//! only: the page is rebuilt from its image in storage and its chain of redo ([`rebuild`]); an error of the way there gives up the whole tier, which
-//! is taken into use again, empty, when it can be reached.
+//! Remote memory holds nothing that storage and log could not rebuild. So each of its failures, whatever it is, costs
+//! warmth only: the page is rebuilt from its image in storage and its chain of redo ([`rebuild`]); an error of the way
+//! there gives up the whole tier, which is taken into use again, empty, when it can be reached.
 //!
 //! Invariants:
-//! - a page that no frame has is as new in its slot as it ever was, or its trace in the table says which redo leads there;
-//! - **no copy that remote memory names is older than the page in storage**: before storage gets a page, its copy is written too, or
-//!   emptied, or the control file disowns the whole of remote memory. So whoever finds a name of the last start at
-//!   recovery needs no look at storage;
+//! - a page that no frame has is as new in its slot as it ever was, or its trace in the table says which redo leads
+//!   there;
+//! - **no copy that remote memory names is older than the page in storage**: before storage gets a page, its copy is
+//!   written too, or emptied, or the control file disowns the whole of remote memory. So whoever finds a name of the
+//!   last start at recovery needs no look at storage;
 //! - redo is durable before a page is written to remote memory: what is found there is never newer than the log;
 //! - bytes from there are believed when checksum, page id and LSN are those expected.
 //!

@@ -1,7 +1,7 @@
 //! A page that only remote memory had whole, without remote memory: its image in storage, and its chain of redo.
 //!
-//! Nothing of that chain was given up: checkpoints stay below the oldest change that storage lacks. The chain is bounded, as
-//! any page's (500 records or 64 KiB, then an image).
+//! Nothing of that chain was given up: checkpoints stay below the oldest change that storage lacks. The chain is
+//! bounded, as any page's (500 records or 64 KiB, then an image).
 
 use cenote_base::page_io::{PageIo, PageRead};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
@@ -35,7 +35,8 @@ pub(crate) fn rebuild(storage: &Storage, page: PageId, trace: Trace) -> Result<F
     })
 }
 
-/// The page in storage and its LSN; zeros if it was never written, or cannot be read (then its redo must begin with an image).
+/// The page in storage and its LSN; zeros if it was never written, or cannot be read (then its redo must begin with an
+/// image).
 fn image(storage: &Storage, page: PageId) -> Result<(Box<[u8]>, Lsn)> {
     let mut bytes = vec![0; PAGE_SIZE].into_boxed_slice();
     match storage.read_page(page, &mut bytes) {

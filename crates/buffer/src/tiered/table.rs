@@ -1,8 +1,8 @@
 //! The owner's side of the directory: which page lies in which slot, who may go, and what storage lacks.
 //!
-//! It is the page address table of PolarDB Serverless, kept by the one who changes it. A page is *registered* while it is
-//! in a frame: then its slot is not given to another. Slots of pages that are in no frame are *idle*, in the order in which the pages
-//! left their frames; the first of them go when slots run out.
+//! It is the page address table of PolarDB Serverless, kept by the one who changes it. A page is *registered* while it
+//! is in a frame: then its slot is not given to another. Slots of pages that are in no frame are *idle*, in the order
+//! in which the pages left their frames; the first of them go when slots run out.
 //!
 //! Invariants:
 //! - a slot is free, or fading, or of exactly one entry;

@@ -50,9 +50,9 @@ fn value(pool: &BufferPool, page: PageId) -> u64 {
     pool.shared(page).expect("page").view().u64(VALUE_AT)
 }
 
-/// A page's image went to the log, because its chain was long, and with it the page's `rec` moved up to the image. A checkpoint then
-/// stood at the image, which was not durable yet. The host was lost, and the image with it: the page was found as it had been before
-/// all of its records, committed and durable, that the checkpoint had given up.
+/// A page's image went to the log, because its chain was long, and with it the page's `rec` moved up to the image. A
+/// checkpoint then stood at the image, which was not durable yet. The host was lost, and the image with it: the page
+/// was found as it had been before all of its records, committed and durable, that the checkpoint had given up.
 #[test]
 fn a_checkpoint_does_not_lean_on_an_image_that_is_not_durable() {
     let files = MemFs::new();
@@ -77,8 +77,8 @@ fn a_checkpoint_does_not_lean_on_an_image_that_is_not_durable() {
     });
 }
 
-/// Purge had logged a page empty and given its frame and block up. The replay met the page's older records in one stretch and the
-/// empty page only in the next: it refused to open the database.
+/// Purge had logged a page empty and given its frame and block up. The replay met the page's older records in one
+/// stretch and the empty page only in the next: it refused to open the database.
 #[test]
 fn a_page_that_was_given_up_is_replayed_over_many_stretches() {
     let files = MemFs::new();
@@ -105,8 +105,8 @@ fn a_page_that_was_given_up_is_replayed_over_many_stretches() {
     });
 }
 
-/// A page is damaged in storage, and the log has an older record of it in one stretch and makes it anew only in the next: the database did
-/// not open.
+/// A page is damaged in storage, and the log has an older record of it in one stretch and makes it anew only in the
+/// next: the database did not open.
 #[test]
 fn a_damaged_page_is_made_anew_by_a_later_stretch() {
     let files = MemFs::new();
@@ -139,8 +139,9 @@ fn a_damaged_page_is_made_anew_by_a_later_stretch() {
     });
 }
 
-/// A drive misreads a page now and then, and is right the next time. Records of one stretch of the log, passed over since the page could not be read,
-/// are not forgotten because the page can be read in the next: the database opens with all of them, or not.
+/// A drive misreads a page now and then, and is right the next time. Records of one stretch of the log, passed over
+/// since the page could not be read, are not forgotten because the page can be read in the next: the database opens
+/// with all of them, or not.
 #[test]
 fn what_one_stretch_passed_over_no_later_one_hides() {
     let (files, page, other) = (MemFs::new(), PageId::new(SPACE, 1), PageId::new(SPACE, 2));
@@ -184,9 +185,9 @@ fn what_one_stretch_passed_over_no_later_one_hides() {
     assert!(opened > 5 && refused > 5, "{opened} opened, {refused} refused");
 }
 
-/// The region's ring could not be believed. The start made a new one, and was cut off (killed, or the disk failed) before it had
-/// replayed the log. The next start found region and ring in order and took over the frames: those of before, if it was cut off
-/// early, those of half a replay, if late.
+/// The region's ring could not be believed. The start made a new one, and was cut off (killed, or the disk failed)
+/// before it had replayed the log. The next start found region and ring in order and took over the frames: those of
+/// before, if it was cut off early, those of half a replay, if late.
 #[test]
 fn a_replay_that_was_cut_off_is_done_again() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("dir");

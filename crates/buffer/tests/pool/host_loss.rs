@@ -1,8 +1,8 @@
 //! The host is lost, and with it what its caches had not written back (rule 5).
 //!
-//! On one machine a missing flush never shows: the caches stay. So the region is recorded: `fabric` keeps what memory would
-//! hold, as only flushes, fences and chance evictions put it there. At a random moment a crash image is made of that and of
-//! what was synced in the files, and the pool is opened from both.
+//! On one machine a missing flush never shows: the caches stay. So the region is recorded: `fabric` keeps what memory
+//! would hold, as only flushes, fences and chance evictions put it there. At a random moment a crash image is made of
+//! that and of what was synced in the files, and the pool is opened from both.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Processes killed at random moments, and what the next one finds.
 //!
-//! A victim (this test's own program, started again) works at the bank of [`crate::model`], in a pool smaller than the data,
-//! and notes counts in a file, which outlives it. SIGKILL ends it at a random moment.
+//! A victim (this test's own program, started again) works at the bank of [`crate::model`], in a pool smaller than the
+//! data, and notes counts in a file, which outlives it. SIGKILL ends it at a random moment.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,7 +1,9 @@
-//! The region's memory is lost, and its mirror is there: a second memory that got the lines which were flushed, and nothing else.
+//! The region's memory is lost, and its mirror is there: a second memory that got the lines which were flushed, and
+//! nothing else.
 //!
-//! While threads work, the mirror is filled, left, and taken again, as a pool does it. At a random moment all copying is held up; what the mirror has then, and what was synced in the
-//! files, is all that is left. The pool is opened from both.
+//! While threads work, the mirror is filled, left, and taken again, as a pool does it. At a random moment all copying
+//! is held up; what the mirror has then, and what was synced in the files, is all that is left. The pool is opened from
+//! both.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -183,7 +185,8 @@ fn nothing_acknowledged_is_lost_with_the_region() {
     println!("12 regions lost: {kept} frames kept, {repaired} repaired");
 }
 
-/// A start that has ended says so in the mirror too: what it takes for owed is replayed from the log, and nothing is owed any more.
+/// A start that has ended says so in the mirror too: what it takes for owed is replayed from the log, and nothing is
+/// owed any more.
 #[test]
 fn a_mirror_of_a_region_that_was_recovered_owes_no_replay() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
@@ -202,7 +205,8 @@ fn a_mirror_of_a_region_that_was_recovered_owes_no_replay() {
     drop(pool);
 }
 
-/// The process is killed, or stops in order, and starts again on its region; its mirror was whole and is whole still, without being filled.
+/// The process is killed, or stops in order, and starts again on its region; its mirror was whole and is whole still,
+/// without being filled.
 #[test]
 fn a_mirror_is_whole_over_restarts() {
     let mut random = Random(model::seed());

@@ -1,9 +1,10 @@
 //! A bank whose books show every crime: what the crash tests do to a pool, and how they tell what is wrong.
 //!
 //! Several threads move amounts between accounts on random pages: some mini-transactions over many pages, some of one
-//! page so often that images are logged, some that make pages anew. Each thread counts its mini-transactions on a page of its
-//! own, in the same mini-transaction, and *notes* a count once it is durable. After a crash the sum over all accounts is what it was
-//! (each mini-transaction is whole or void), each page agrees with itself, and no noted count is lost.
+//! page so often that images are logged, some that make pages anew. Each thread counts its mini-transactions on a page
+//! of its own, in the same mini-transaction, and *notes* a count once it is durable. After a crash the sum over all
+//! accounts is what it was (each mini-transaction is whole or void), each page agrees with itself, and no noted count
+//! is lost.
 
 use cenote_base::{PAGE_SIZE, PageId};
 use cenote_buffer::{BufferPool, Mtr, PageH};

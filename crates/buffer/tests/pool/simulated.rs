@@ -1,7 +1,8 @@
 //! Under the seeded runtime: threads interleaved at every preemption point, and the process stopped between any two.
 //!
-//! All coroutines run on one thread, so a copy of the region that one of them makes is what a process killed at that moment
-//! would leave. The run goes on to its end afterwards (which finds lost wake-ups and deadlocks); then the copy is recovered.
+//! All coroutines run on one thread, so a copy of the region that one of them makes is what a process killed at that
+//! moment would leave. The run goes on to its end afterwards (which finds lost wake-ups and deadlocks); then the copy
+//! is recovered.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -278,7 +279,8 @@ fn written_beside_writers(seed: u64) -> u64 {
     run.value
 }
 
-/// Whoever flushed all went round until nothing at all was dirty: a thousand times beside threads that change pages all the while.
+/// Whoever flushed all went round until nothing at all was dirty: a thousand times beside threads that change pages all
+/// the while.
 #[test]
 fn what_becomes_dirty_behind_a_flush_is_not_followed() {
     for seed in 1..=3 {

@@ -1,8 +1,9 @@
-//! The tiered pool: what it keeps in remote memory, and what becomes of the bank when that, the way to it, or the host is lost.
+//! The tiered pool: what it keeps in remote memory, and what becomes of the bank when that, the way to it, or the host
+//! is lost.
 //!
-//! Remote memory is a node in this process that outlives pools. The way to it can be cut, which leaves any part of what was under way done.
-//! A cut before files are copied is a partition followed by the loss of the host: what remote memory has then is older than
-//! what storage may have got meanwhile, and must not be believed.
+//! Remote memory is a node in this process that outlives pools. The way to it can be cut, which leaves any part of what
+//! was under way done. A cut before files are copied is a partition followed by the loss of the host: what remote
+//! memory has then is older than what storage may have got meanwhile, and must not be believed.
 
 use std::fmt;
 use std::path::Path;
@@ -172,7 +173,8 @@ fn read_all(files: &MemFs, pool: &BufferPool) {
     });
 }
 
-/// Runs the bank for `time`, with something going on beside it, then calls `at_the_end` with the counts noted, while it still runs.
+/// Runs the bank for `time`, with something going on beside it, then calls `at_the_end` with the counts noted, while it
+/// still runs.
 fn run<T>(
     files: &MemFs,
     pool: &BufferPool,
@@ -270,7 +272,8 @@ fn a_clean_end_leaves_remote_memory_warm() {
     assert_eq!(pool.stats().counts.pages_read, 0, "storage is not asked");
 }
 
-/// Slots for a third of the pages: some that only remote memory has whole are evicted there, and rebuilt from their redo.
+/// Slots for a third of the pages: some that only remote memory has whole are evicted there, and rebuilt from their
+/// redo.
 #[test]
 fn remote_memory_that_is_too_small_loses_nothing() {
     let far = Far::new(PAGES / 3);
@@ -328,7 +331,8 @@ fn a_lost_node_costs_warmth_only() {
     verify(&files, &pool, &more);
 }
 
-/// A partition, storage goes on, the host is lost, the way is there again: what remote memory has is older than storage.
+/// A partition, storage goes on, the host is lost, the way is there again: what remote memory has is older than
+/// storage.
 #[test]
 fn what_missed_a_write_to_storage_is_not_believed() {
     let far = Far::new(PAGES + THREADS);
@@ -422,7 +426,8 @@ fn flipped_bits_in_remote_memory_are_found() {
     assert!(refused > 0);
 }
 
-/// Random lives: killed, power lost, node lost, partitions before or at the same time, started as `dram` in between, copied back.
+/// Random lives: killed, power lost, node lost, partitions before or at the same time, started as `dram` in between,
+/// copied back.
 #[test]
 fn random_deaths_of_hosts_and_nodes() {
     let rounds: u32 = std::env::var("CENOTE_ROUNDS")

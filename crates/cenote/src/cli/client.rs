@@ -87,7 +87,8 @@ pub fn connect(options: &ConnectOptions) -> Result<Option<Connection>, Failure> 
     }
     match config.connect(NoTls) {
         Ok(client) => Ok(Some(Connection { client, address, data })),
-        // A killed server's file, and its process id is another's by now. If it does run, opening the directory says so.
+        // A killed server's file, and its process id is another's by now. If it does run, opening the directory says
+        // so.
         Err(error) if options.connect.is_none() && is_refused(&error) => Ok(None),
         Err(error) => Err(explain(&address, &error).into()),
     }

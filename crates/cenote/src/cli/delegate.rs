@@ -1,5 +1,5 @@
-//! `cenote bench`, `cenote demo` and `cenote sim`: other programs, since nothing that serves may depend on what measures or
-//! simulates.
+//! `cenote bench`, `cenote demo` and `cenote sim`: other programs, since nothing that serves may depend on what
+//! measures or simulates.
 
 use super::Failure;
 use std::ffi::OsString;

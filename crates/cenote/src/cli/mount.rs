@@ -52,7 +52,8 @@ pub struct MountArguments {
     /// Make a file system in the space, which holds nothing; one mount does that
     #[arg(long, requires = "space")]
     make: bool,
-    /// The pod that this mount is in, if memory of others on this machine is to be far [default: all of this machine is near]
+    /// The pod that this mount is in, if memory of others on this machine is to be far [default: all of this machine is
+    /// near]
     #[arg(long, env = "CENOTE_POD", value_name = "POD", requires = "space")]
     pod: Option<String>,
     #[command(flatten)]
@@ -60,7 +61,8 @@ pub struct MountArguments {
     /// Nothing can be changed through this mount
     #[arg(long)]
     read_only: bool,
-    /// Other users may use it, as the rights of files allow (needs `user_allow_other` in /etc/fuse.conf, unless root mounts)
+    /// Other users may use it, as the rights of files allow (needs `user_allow_other` in /etc/fuse.conf, unless root
+    /// mounts)
     #[arg(long)]
     allow_other: bool,
     /// Threads that answer the kernel [default: one a core, 2 at least and 8 at most]
@@ -263,8 +265,8 @@ fn make(region: &Path, size: Option<ByteSize>) -> Result<Option<Found>, Failure>
 }
 
 fn find(region: &Path) -> Result<Option<Found>, Failure> {
-    // Without a keeper nobody may have the memory mapped any more: a process whose keeper was killed ends by itself. And whoever listens keeps another file, if nobody has this one: it was
-    // put in the place of the one that is kept.
+    // Without a keeper nobody may have the memory mapped any more: a process whose keeper was killed ends by itself.
+    // And whoever listens keeps another file, if nobody has this one: it was put in the place of the one that is kept.
     if Machine.holders(region)?.is_empty() {
         return match Space::open(region, RegionOptions::default()) {
             Err(Error::Busy(_)) => Ok(None),

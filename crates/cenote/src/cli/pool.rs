@@ -49,10 +49,12 @@ pub struct ManagerArguments {
     lease: Option<f64>,
 }
 
-// A grant table in etcd: several managers can be started on it, and one of them leads. (Flattened: a doc comment would be the command's.)
+// A grant table in etcd: several managers can be started on it, and one of them leads. (Flattened: a doc comment would
+// be the command's.)
 #[derive(Debug, Args)]
 pub struct EtcdArguments {
-    /// Keep the grant table in this etcd: http://HOST:PORT, several with commas in between. Of several managers one leads, the others take over
+    /// Keep the grant table in this etcd: http://HOST:PORT, several with commas in between. Of several managers one
+    /// leads, the others take over
     #[arg(
         long,
         env = "CENOTE_POOL_ETCD",
@@ -132,7 +134,8 @@ pub struct DemoArguments {
 
 #[derive(Debug, Subcommand)]
 pub enum PoolCommand {
-    /// Start two pods of two memory nodes on loopback, and show under load where extents are, what moves, and what is local
+    /// Start two pods of two memory nodes on loopback, and show under load where extents are, what moves, and what is
+    /// local
     Demo(DemoArguments),
     /// Memory nodes, tenants and grants
     Status(PoolConnect),

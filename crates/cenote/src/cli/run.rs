@@ -4,8 +4,8 @@
 //! 2. The socket is bound, so that clients wait from now on rather than being refused.
 //! 3. The database is opened, which recovers it; with `--device`, behind an emulator.
 //! 4. Sessions are served; the `ready` line says so.
-//! 5. SIGTERM or SIGINT end the sessions, and the database is closed in order. A second signal ends the process at once,
-//!    which is what the next start recovers from.
+//! 5. SIGTERM or SIGINT end the sessions, and the database is closed in order. A second signal ends the process at
+//!    once, which is what the next start recovers from.
 
 use super::Failure;
 use super::client::{publish_address, withdraw_address};
@@ -33,8 +33,8 @@ use std::time::{Duration, Instant};
 /// Where queries that need more memory than they get put the rest, in the data directory.
 #[cfg(feature = "analytics")]
 const SPILL_DIR: &str = "query-tmp";
-/// Files that are no sessions' sockets: those of tables and of the log that are kept open, connections that are about to be
-/// refused, and the server's own.
+/// Files that are no sessions' sockets: those of tables and of the log that are kept open, connections that are about
+/// to be refused, and the server's own.
 const FILES_RESERVED: usize = 600;
 /// How long sessions have to end at a shutdown.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -233,7 +233,8 @@ fn end_at_second_signal() {
     });
 }
 
-/// A panic is a line in the log like any other. Those of sessions end the session, those inside a page change the process.
+/// A panic is a line in the log like any other. Those of sessions end the session, those inside a page change the
+/// process.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();

@@ -1,4 +1,5 @@
-//! Commands that came together: all are understood, then memory is asked for ahead for the first keys of all of them, then they are run.
+//! Commands that came together: all are understood, then memory is asked for ahead for the first keys of all of them,
+//! then they are run.
 
 use super::client::Client;
 use super::commands::{Command, Shared};
@@ -47,8 +48,9 @@ impl Ready {
 }
 
 impl Batch {
-    /// Understands the commands in `bytes` from `begin` on: some of them, if they are many. Where the next one begins, of which `request` has understood what
-    /// is there. What is no command ends the batch, and is told of when those before it are run.
+    /// Understands the commands in `bytes` from `begin` on: some of them, if they are many. Where the next one begins,
+    /// of which `request` has understood what is there. What is no command ends the batch, and is told of when those
+    /// before it are run.
     #[inline]
     pub fn gather(
         &mut self,

@@ -5,8 +5,8 @@
 //!                                                    └──► run: reads and changes the store, writes its answer
 //! ```
 //!
-//! A command that fails has changed nothing, and its answer is the error alone. Those that change several things, and EXEC with all of its commands, are one
-//! step of the store: a killed server has done all of it, or nothing.
+//! A command that fails has changed nothing, and its answer is the error alone. Those that change several things, and
+//! EXEC with all of its commands, are one step of the store: a killed server has done all of it, or nothing.
 
 use super::client::{Client, Watched, Watches};
 use super::reply::Reply;
@@ -224,8 +224,9 @@ impl Index {
     }
 }
 
-/// A name of up to [`NAME_MAX`] bytes as a number that is the same for small and capital letters. Only letters become small letters by the bit that is set,
-/// and names are made of those; no byte becomes 0, so that the length is in the number.
+/// A name of up to [`NAME_MAX`] bytes as a number that is the same for small and capital letters. Only letters become
+/// small letters by the bit that is set, and names are made of those; no byte becomes 0, so that the length is in the
+/// number.
 #[inline(always)]
 fn folded(name: &[u8]) -> u128 {
     name.iter().fold(0, |all, byte| all << 8 | u128::from(byte | 0x20))

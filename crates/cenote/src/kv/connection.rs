@@ -2,10 +2,11 @@
 //!
 //! 1. What the socket has is read, as much as there is room for;
 //! 2. all commands in it are run, some tens at a time ([`Batch`]), and their answers gathered;
-//! 3. the answers are sent with one write: when all connections that were ready have come so far, so that clients that wake up do not interrupt.
+//! 3. the answers are sent with one write: when all connections that were ready have come so far, so that clients that
+//!    wake up do not interrupt.
 //!
-//! While a client does not take its answers ([`OUTPUT_MAX`] of them), no more of its commands are run and none are read: it holds up itself alone. Room for
-//! commands grows with what has arrived, not with what was announced.
+//! While a client does not take its answers ([`OUTPUT_MAX`] of them), no more of its commands are run and none are
+//! read: it holds up itself alone. Room for commands grows with what has arrived, not with what was announced.
 
 use super::batch::{Batch, Ran};
 use super::client::Client;
@@ -49,7 +50,8 @@ pub struct Connection {
     sent: usize,
     is_readable: bool,
     is_writable: bool,
-    /// The other side will say no more: what it has said is followed by the end, of which the socket does not speak again.
+    /// The other side will say no more: what it has said is followed by the end, of which the socket does not speak
+    /// again.
     is_closing: bool,
     /// It has commands that are not run, as its answers are not taken.
     is_held_up: bool,
@@ -162,7 +164,8 @@ impl Connection {
         self.is_over = true;
     }
 
-    /// Reads once. After the end of what the other side says it is answered, and the connection is over; after an error it is at once.
+    /// Reads once. After the end of what the other side says it is answered, and the connection is over; after an error
+    /// it is at once.
     fn receive(&mut self) -> Result<(), ()> {
         self.make_room()?;
         let room = self.input.len() - self.end;
@@ -267,7 +270,8 @@ mod tests {
         theirs.read(&mut answer).is_ok()
     }
 
-    /// A command whose last bytes came by the last read of a turn was not looked at: the socket had nothing more to say, and the client waited for ever.
+    /// A command whose last bytes came by the last read of a turn was not looked at: the socket had nothing more to
+    /// say, and the client waited for ever.
     #[test]
     fn what_the_last_read_of_a_turn_brings_is_looked_at() {
         for reads in 1..=TURN + 1 {

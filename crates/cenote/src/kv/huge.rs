@@ -1,11 +1,13 @@
-//! Gathers the store's memory into huge pages, as it grows: with small ones the processor's address cache misses at nearly each key.
+//! Gathers the store's memory into huge pages, as it grows: with small ones the processor's address cache misses at
+//! nearly each key.
 
 use crate::log;
 use cenote_pool::space::Space;
 use std::thread;
 use std::time::Duration;
 
-/// Between two looks for what has come, and between two pages, so that the work is never more than a fraction of a core.
+/// Between two looks for what has come, and between two pages, so that the work is never more than a fraction of a
+/// core.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const PAGE_EVERY: Duration = Duration::from_millis(10);
 

@@ -6,8 +6,9 @@
 //!                        └── sweep of what has expired ──────────► store ── space ── region, or a grant of the pool
 //! ```
 //!
-//! One thread does everything: no command meets another one half done, and a core does nothing but commands and system calls. It waits for
-//! sockets with epoll, edge-triggered: each connection knows itself whether its socket may have more.
+//! One thread does everything: no command meets another one half done, and a core does nothing but commands and system
+//! calls. It waits for sockets with epoll, edge-triggered: each connection knows itself whether its socket may have
+//! more.
 
 mod batch;
 mod client;
@@ -226,7 +227,8 @@ impl Server {
                 }
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    // Such as too many open files. The listener does not speak of those who wait again: they are asked for until there are none.
+                    // Such as too many open files. The listener does not speak of those who wait again: they are asked
+                    // for until there are none.
                     if !core::mem::replace(&mut self.is_short, true) {
                         log::warn!("a connection could not be accepted: {error}; trying again");
                     }

@@ -1,7 +1,7 @@
 //! What a client asks: commands out of the bytes of a connection, as RESP arrays of strings or as lines.
 //!
-//! Bytes come in pieces. What was understood of a command stays understood, so that no byte is looked at twice however it is cut. Positions are counted from
-//! the command's first byte: whoever holds the bytes may move them.
+//! Bytes come in pieces. What was understood of a command stays understood, so that no byte is looked at twice however
+//! it is cut. Positions are counted from the command's first byte: whoever holds the bytes may move them.
 
 use cenote_pool::kv::{STRING_MAX, integer};
 use std::ops::Index;
@@ -81,8 +81,8 @@ impl Index<usize> for Strings<'_> {
 }
 
 impl Request {
-    /// Understands a command of the usual form at once, if all of it is there and nothing of it is understood yet. If not, nothing is, and it is
-    /// [`Request::read`]'s turn.
+    /// Understands a command of the usual form at once, if all of it is there and nothing of it is understood yet. If
+    /// not, nothing is, and it is [`Request::read`]'s turn.
     #[inline]
     pub fn read_at_once(&mut self, bytes: &[u8]) -> bool {
         match self.whole(bytes) {
@@ -115,7 +115,8 @@ impl Request {
         Some(at)
     }
 
-    /// Goes on with a command whose first byte is that of `bytes`. Whether it is complete: then [`Request::strings`] are its own, until [`Request::next`].
+    /// Goes on with a command whose first byte is that of `bytes`. Whether it is complete: then [`Request::strings`]
+    /// are its own, until [`Request::next`].
     #[inline]
     pub fn read(&mut self, bytes: &[u8]) -> Result<bool, Malformed> {
         if self.left.is_none() {

@@ -6,9 +6,10 @@
 //!                               └─ knows files by number ───────►└─ Known: number → address, until the kernel forgets it
 //! ```
 //!
-//! Several processes may have it mounted, so that the kernel is told to keep neither names nor attributes: it asks each time. Pages of content it keeps while a file is open and its time of
-//! change and size are what they were ([`InitFlags::FUSE_AUTO_INVAL_DATA`]).
-//! Rights are checked by the kernel (`default_permissions`); locks of programs (flock, fcntl) are the kernel's too, and so are of one mount.
+//! Several processes may have it mounted, so that the kernel is told to keep neither names nor attributes: it asks each
+//! time. Pages of content it keeps while a file is open and its time of change and size are what they were
+//! ([`InitFlags::FUSE_AUTO_INVAL_DATA`]). Rights are checked by the kernel (`default_permissions`); locks of programs
+//! (flock, fcntl) are the kernel's too, and so are of one mount.
 
 mod known;
 mod session;
@@ -73,7 +74,8 @@ impl Mounted {
         self.known.find(number.0).ok_or(Errno::ESTALE)
     }
 
-    /// A file that is open. Its handle is its address: the kernel may say that it is closed, and has forgotten its number, at once.
+    /// A file that is open. Its handle is its address: the kernel may say that it is closed, and has forgotten its
+    /// number, at once.
     fn opened(number: INodeNo, handle: FileHandle) -> Inode {
         Inode {
             address: GlobalAddress::from_raw(handle.0),

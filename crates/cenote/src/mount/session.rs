@@ -51,8 +51,8 @@ impl Options {
     }
 }
 
-/// Mounts a file system at a directory, and serves it until it is unmounted: by `umount`, or at a signal. `ready` is called once it is there; `leave` before the process ends although programs
-/// still use what is mounted.
+/// Mounts a file system at a directory, and serves it until it is unmounted: by `umount`, or at a signal. `ready` is
+/// called once it is there; `leave` before the process ends although programs still use what is mounted.
 ///
 /// # Errors
 /// Those of mounting, with what can be done about them.
@@ -105,7 +105,8 @@ const TURN: Duration = Duration::from_millis(10);
 /// Somebody is in [`end`].
 static ENDS: AtomicBool = AtomicBool::new(false);
 
-/// The first signal unmounts. If programs are still in the directory, it is taken from their sight; who has not closed what is open there in a moment loses it, with this process.
+/// The first signal unmounts. If programs are still in the directory, it is taken from their sight; who has not closed
+/// what is open there in a moment loses it, with this process.
 fn unmount_at_signal(
     mut signals: Signals,
     mut unmounter: SessionUnmounter,

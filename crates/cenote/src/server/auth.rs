@@ -6,8 +6,9 @@
 //! bert:a password in clear                                     anything else is the password itself
 //! ```
 //!
-//! The file is read once at start. A clear password is turned into a verifier then; only verifiers are kept. A name that
-//! is not in the file goes through the same exchange with a verifier that nothing fits, so that names cannot be guessed.
+//! The file is read once at start. A clear password is turned into a verifier then; only verifiers are kept. A name
+//! that is not in the file goes through the same exchange with a verifier that nothing fits, so that names cannot be
+//! guessed.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;

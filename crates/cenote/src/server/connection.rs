@@ -118,7 +118,8 @@ impl<C: Conversation> Connection<C> {
         matches!(self.stage, Stage::Leaving(..))
     }
 
-    /// Answers what the client sent, and what it sends, until it pauses (None) or the connection is to end. No panic leaves it.
+    /// Answers what the client sent, and what it sends, until it pauses (None) or the connection is to end. No panic
+    /// leaves it.
     pub fn turn<S: Service<Session = C>>(&mut self, shared: &Shared<S>) -> Option<End> {
         let turn = catch_unwind(AssertUnwindSafe(|| self.go_on(shared)));
         turn.unwrap_or_else(|_| {

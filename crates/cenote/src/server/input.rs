@@ -5,8 +5,8 @@
 //! message  | u8 type | i32 length (itself included) | body
 //! ```
 //!
-//! One buffer a session, used again until the session is parked: a message is handed out as a range of it and stays valid
-//! until the next [`Input::fill`].
+//! One buffer a session, used again until the session is parked: a message is handed out as a range of it and stays
+//! valid until the next [`Input::fill`].
 //!
 //! Invariants:
 //! - `start <= end <= buffer.len()`; the bytes between are received and not yet consumed.

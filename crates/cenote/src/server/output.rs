@@ -7,8 +7,8 @@
 //! Invariants:
 //! - `bytes` holds whole messages, and at most one that is open (`begin` without `end`), which is the last.
 //! - An open message is never written: [`OutBuffer::drop_open`] forgets it when a statement fails within a row.
-//! - Nothing is allocated once the buffer has its size; one that grew beyond 256 KiB is given back after a flush, and any
-//!   one while its session is parked.
+//! - Nothing is allocated once the buffer has its size; one that grew beyond 256 KiB is given back after a flush, and
+//!   any one while its session is parked.
 
 use bytes::{Buf, BufMut, BytesMut};
 use std::io::{self, Write};

@@ -317,8 +317,8 @@ impl Registry {
         active.cloned().collect()
     }
 
-    /// Ends all sessions and lets no new one in; returns how many are still there after `timeout`. After half of it, those
-    /// that are left, whose clients do not read what they are sent, are cut off.
+    /// Ends all sessions and lets no new one in; returns how many are still there after `timeout`. After half of it,
+    /// those that are left, whose clients do not read what they are sent, are cut off.
     pub fn end_all(&self, timeout: Duration) -> usize {
         let sessions = lock(&self.sessions);
         self.closing.store(true, Ordering::Release);

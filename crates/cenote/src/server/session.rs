@@ -11,9 +11,9 @@
 //! until CopyDone, CopyFail or an error give the rest of the answer. Between them the session may have no thread, as
 //! between any two messages.
 //!
-//! Nothing is written between two Syncs unless the client asks (Flush), a result streams, a message fails, or COPY hands
-//! the turn over.
-//! Statements and portals belong to [`Conversation`]; this file frames messages and keeps the order of answers.
+//! Nothing is written between two Syncs unless the client asks (Flush), a result streams, a message fails, or COPY
+//! hands the turn over. Statements and portals belong to [`Conversation`]; this file frames messages and keeps the
+//! order of answers.
 
 use super::input::{Fields, Message};
 use super::registry::{Canceller, Entry, State, shown};
@@ -454,8 +454,8 @@ impl<C: Conversation> Dialogue<C> {
         self.ready()
     }
 
-    /// Reports the error of a statement or of its message, which fails the transaction, and ends the session where it cannot
-    /// go on.
+    /// Reports the error of a statement or of its message, which fails the transaction, and ends the session where it
+    /// cannot go on.
     fn settle(&mut self, result: Result<()>) -> std::result::Result<(), End> {
         self.wire.alive()?;
         match result {

@@ -262,7 +262,8 @@ fn refuse_replication(value: &str) -> Result<(), End> {
     }
 }
 
-/// `-c name=value`, `-cname=value` and `--name=value`, separated by spaces; a backslash takes the next character as it is.
+/// `-c name=value`, `-cname=value` and `--name=value`, separated by spaces; a backslash takes the next character as it
+/// is.
 fn parse_options(options: &str) -> Result<Vec<(String, String)>, End> {
     let mut settings = Vec::new();
     let mut words = split_options(options).into_iter();

@@ -26,8 +26,8 @@ const DROPS_MAX: usize = 16;
 /// A message that is not larger takes no memory of what its session may gather.
 const MESSAGE_BYTES_FREE: usize = 1 << 20;
 
-/// How long a busy session keeps its thread while it waits for its client: longer than clients take from an answer to the
-/// next statement, so that those pay no hand-over.
+/// How long a busy session keeps its thread while it waits for its client: longer than clients take from an answer to
+/// the next statement, so that those pay no hand-over.
 pub const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Why a session ends.

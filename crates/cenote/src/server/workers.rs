@@ -7,9 +7,10 @@
 //! ```
 //!
 //! Invariants:
-//! - While the server runs, one thread at least waits for connections, or is about to: the one that takes a connection as
-//!   the last that waits starts the next before it serves.
-//! - So a statement that waits, such as for a row lock, keeps no other from its thread: not the one that holds the lock either.
+//! - While the server runs, one thread at least waits for connections, or is about to: the one that takes a connection
+//!   as the last that waits starts the next before it serves.
+//! - So a statement that waits, such as for a row lock, keeps no other from its thread: not the one that holds the lock
+//!   either.
 //! - Where the system has no thread to give, no session ends. The last thread that waits serves those that are inside a
 //!   transaction, since others may wait for what they hold; what else is ready is *postponed*, and served in turn as
 //!   threads become free. If all threads wait and none can be started, [`relieve`] stops a statement (53000).

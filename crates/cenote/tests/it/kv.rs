@@ -233,7 +233,8 @@ fn commands_come_in_pieces_and_in_heaps_and_garbage_ends_a_connection() {
     client.says("DBSIZE", ":5001");
 }
 
-/// All that comes at once is understood before the first of it is run: what ends a connection in the middle of it ends it there.
+/// All that comes at once is understood before the first of it is run: what ends a connection in the middle of it ends
+/// it there.
 #[test]
 fn commands_behind_the_end_of_a_heap_are_not_run() {
     let directory = directory();
@@ -254,7 +255,8 @@ fn commands_behind_the_end_of_a_heap_are_not_run() {
             Client::new(&server).says("DBSIZE", &format!(":{before}"));
         }
     }
-    // Answers that are not taken hold up the commands behind them, in the middle of what was understood: they are run later, once.
+    // Answers that are not taken hold up the commands behind them, in the middle of what was understood: they are run
+    // later, once.
     let mut client = Client::new(&server);
     client.says(&format!("SET large {large}"), "+OK");
     let pair = [command(&["GET", "large"]), command(&["INCR", "count"])].concat();
@@ -265,7 +267,8 @@ fn commands_behind_the_end_of_a_heap_are_not_run() {
     }
 }
 
-/// As `printf ... | nc -N` does: commands and the end of what a client says come together, and it waits for the answers and for the end.
+/// As `printf ... | nc -N` does: commands and the end of what a client says come together, and it waits for the answers
+/// and for the end.
 #[test]
 fn a_client_that_closes_its_half_is_answered_and_let_go() {
     let directory = directory();
@@ -405,7 +408,8 @@ fn small_hashes_are_whole(client: &mut Client, answered: u64) {
     }
 }
 
-/// Killed in the middle of writes, again and again: what was answered is there, and what was not is there wholly or not at all.
+/// Killed in the middle of writes, again and again: what was answered is there, and what was not is there wholly or not
+/// at all.
 #[test]
 fn a_killed_server_loses_nothing_that_was_answered() {
     let directory = directory();

@@ -1,4 +1,5 @@
-//! The file system as people use it: mounted, with ordinary tools, twice at once, killed. Where FUSE cannot be used, the tests that need it say so.
+//! The file system as people use it: mounted, with ordinary tools, twice at once, killed. Where FUSE cannot be used,
+//! the tests that need it say so.
 
 use crate::program::{cenote, output};
 use std::fs;
@@ -239,7 +240,8 @@ fn two_processes_see_each_others_changes_at_once() {
     home.check(&[]);
 }
 
-/// Both mounts write; the one that joined is killed, then the one that keeps the space. What was written before is there, and all is in order.
+/// Both mounts write; the one that joined is killed, then the one that keeps the space. What was written before is
+/// there, and all is in order.
 #[test]
 fn killed_mounts_lose_nothing_that_was_written() {
     const ROUNDS: u64 = 4;

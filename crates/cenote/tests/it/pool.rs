@@ -111,7 +111,8 @@ impl Pool {
     }
 }
 
-/// Two databases share a pod's memory; one is killed and finds its memory again; the pool is full for a third; what is freed is free.
+/// Two databases share a pod's memory; one is killed and finds its memory again; the pool is full for a third; what is
+/// freed is free.
 #[test]
 fn databases_live_in_a_pool() {
     let pool = Pool::new();
@@ -175,8 +176,8 @@ fn the_pool_may_be_killed_under_a_database() {
     assert!(text.contains("there"), "{text}");
 }
 
-/// A mirrored database: a node is lost with all of its memory, and the next start finds what was there on the other: all that was acknowledged, warm. It has a mirror again when there is
-/// another node.
+/// A mirrored database: a node is lost with all of its memory, and the next start finds what was there on the other:
+/// all that was acknowledged, warm. It has a mirror again when there is another node.
 #[test]
 fn a_mirrored_database_outlives_its_memory() {
     let mut pool = Pool::new();

@@ -78,7 +78,8 @@ fn a_pipeline_skips_to_sync_after_an_error() {
     assert_eq!(client.tags(), "12TDDCZ");
 }
 
-/// asyncpg sends Parse, Describe and Flush, and waits: the error of Parse stayed in the buffer until a Sync that never came.
+/// asyncpg sends Parse, Describe and Flush, and waits: the error of Parse stayed in the buffer until a Sync that never
+/// came.
 #[test]
 fn flush_sends_the_error_that_came_before_it() {
     let host = Host::start();

@@ -1,4 +1,5 @@
-//! Thousands of sessions: those that wait for their client have no thread, those that wait for each other have one each.
+//! Thousands of sessions: those that wait for their client have no thread, those that wait for each other have one
+//! each.
 
 use crate::program::{Data, Process, cenote};
 use crate::stub::{Client, Host, bind_portal, execute, message, parse, query, sqlstate, startup};
@@ -416,7 +417,8 @@ fn a_shutdown_tells_a_thousand_parked_sessions() {
     assert_eq!(host.server.session_threads(), 0);
 }
 
-/// The whole program: idle sessions by the thousand, and among them some that wait for a row that a parked one has locked.
+/// The whole program: idle sessions by the thousand, and among them some that wait for a row that a parked one has
+/// locked.
 #[test]
 fn a_parked_session_that_holds_a_lock_gets_a_thread_before_all_who_wait_for_it() {
     let count = connections(1);

@@ -1,7 +1,7 @@
 //! Definitions as bytes, for the catalog's `definition` column.
 //!
-//! A format byte, then fields in order: numbers little endian, texts and lists with a u32 count before them. Unknown formats
-//! are refused.
+//! A format byte, then fields in order: numbers little endian, texts and lists with a u32 count before them. Unknown
+//! formats are refused.
 
 use super::defs::{ColumnDef, IndexDef, PrimaryKey, SequenceDef, TableDef};
 use crate::error::{Error, Result};

@@ -1,7 +1,7 @@
 //! A map that is cloned for the price of its shards' reference counts, and whose clones share what neither has changed.
 //!
-//! The committed catalog is read by everybody and changed by a definition now and then: each change makes a new one. With all
-//! definitions in one map that copied as many entries as there are; here it copies one shard of [`SHARDS`].
+//! The committed catalog is read by everybody and changed by a definition now and then: each change makes a new one.
+//! With all definitions in one map that copied as many entries as there are; here it copies one shard of [`SHARDS`].
 
 use cenote_base::rt::FixedState;
 use std::borrow::Borrow;

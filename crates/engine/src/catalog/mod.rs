@@ -1,8 +1,8 @@
 //! What the database holds: tables, columns, indexes, sequences.
 //!
-//! `Table` is an immutable description with what the engine derives from it (row layout). A definition statement makes a
-//! new `Table` with a higher version; handles of the old one stay valid for reading under older snapshots and are refused
-//! for writing (`Error::StaleTable`).
+//! `Table` is an immutable description with what the engine derives from it (row layout). A definition statement makes
+//! a new `Table` with a higher version; handles of the old one stay valid for reading under older snapshots and are
+//! refused for writing (`Error::StaleTable`).
 
 mod codec;
 mod cow;

@@ -1,17 +1,18 @@
 //! The catalog as kept: a table of its own, a cache of what is committed, and what a transaction has defined so far.
 //!
-//! 1. The catalog is an ordinary clustered table (`catalog_table`): object id, kind, name, definition. So definitions have
-//!    MVCC, undo and recovery like rows.
-//! 2. `CatalogState` caches what is committed; `version` rises with each publication and is the key of plan caches. A change
-//!    makes a new `Catalog`, which shares with the one before all that it does not change.
-//! 3. A transaction that defines keeps its changes in an `Overlay`, applied over the committed state for itself only, and
-//!    published after its commit is durable.
-//! 4. `spaces` finds the table of a clustered tree, uncommitted ones included: rollback and purge meet rows by space. An index
-//!    that is being dropped stays there until the drop is published: it may come back, and without the entries that are purged meanwhile.
+//! 1. The catalog is an ordinary clustered table (`catalog_table`): object id, kind, name, definition. So definitions
+//!    have MVCC, undo and recovery like rows.
+//! 2. `CatalogState` caches what is committed; `version` rises with each publication and is the key of plan caches. A
+//!    change makes a new `Catalog`, which shares with the one before all that it does not change.
+//! 3. A transaction that defines keeps its changes in an `Overlay`, applied over the committed state for itself only,
+//!    and published after its commit is durable.
+//! 4. `spaces` finds the table of a clustered tree, uncommitted ones included: rollback and purge meet rows by space.
+//!    An index that is being dropped stays there until the drop is published: it may come back, and without the entries
+//!    that are purged meanwhile.
 //!
 //! Files follow the catalog's rows. When a definition is taken back, spaces that it alone named are dropped; when purge
-//! passes the undo record of one that was replaced or deleted, spaces that only it named are dropped: by then no snapshot
-//! can reach them. Spaces that no definition names at start are orphans of a crash and are dropped.
+//! passes the undo record of one that was replaced or deleted, spaces that only it named are dropped: by then no
+//! snapshot can reach them. Spaces that no definition names at start are orphans of a crash and are dropped.
 
 use super::codec::{decode_sequence, decode_table, encode_sequence, encode_table};
 use super::cow::CowMap;

@@ -1,8 +1,8 @@
 //! The threads that share a round of purge.
 //!
 //! 1. The thread that begins a round (the purge thread, or VACUUM) lists the segments with transactions that are past.
-//! 2. Where there is more than one, it opens the round to the crew; each thread takes the next segment of the list until none
-//!    is left. A segment is one thread's in a round.
+//! 2. Where there is more than one, it opens the round to the crew; each thread takes the next segment of the list
+//!    until none is left. A segment is one thread's in a round.
 //! 3. It closes the round and waits until the crew has left it. So all threads work with one horizon at a time.
 //!
 //! A thread of the crew sleeps between rounds, and costs nothing then.
@@ -118,8 +118,8 @@ impl Crew {
         }
     }
 
-    /// Does this thread's part of a round that it has joined, and leaves it. A panic fails the round, and ends neither the thread nor
-    /// the wait of those who close the round.
+    /// Does this thread's part of a round that it has joined, and leaves it. A panic fails the round, and ends neither
+    /// the thread nor the wait of those who close the round.
     pub(super) fn take_part(&self, round: &Round, work: impl FnOnce()) {
         if catch_unwind(AssertUnwindSafe(work)).is_err() {
             let error = Error::Internal("a thread of purge has panicked".into());
@@ -140,8 +140,8 @@ impl Crew {
 mod tests {
     use super::*;
 
-    /// A thread that panicked in a round was counted among those at work for ever: the round was never closed, purge stopped for
-    /// good, and VACUUM and definitions waited for it.
+    /// A thread that panicked in a round was counted among those at work for ever: the round was never closed, purge
+    /// stopped for good, and VACUUM and definitions waited for it.
     #[test]
     fn a_panic_fails_the_round_and_does_not_keep_it_open() {
         let (crew, round) = (Crew::default(), Arc::new(Round::new(1, Vec::new(), None)));

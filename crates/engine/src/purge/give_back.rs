@@ -84,8 +84,9 @@ impl Engine {
         self.finish_sweep(space).map(drop)
     }
 
-    /// Does what is left to do for the ranges that are claimed: all of it where a crash has come between. False: the engine stops, and
-    /// ranges stay claimed; none may be claimed beside them, since a page within two would be given back twice.
+    /// Does what is left to do for the ranges that are claimed: all of it where a crash has come between. False: the
+    /// engine stops, and ranges stay claimed; none may be claimed beside them, since a page within two would be given
+    /// back twice.
     fn finish_sweep(&self, space: u32) -> Result<bool> {
         let (header, ranges) = space::header_and_ranges(&self.pool, space)?;
         if header.kept_head == 0 && ranges.iter().all(|away| away.state == State::Given) {
@@ -150,8 +151,9 @@ mod tests {
         indexed(dir).0
     }
 
-    /// A sweep was cut off by a crash, and the next one by the end of the process: then pages that were claimed and not swept were
-    /// claimed once more. The one after that gave them back twice, so that two trees' pages could be made of one.
+    /// A sweep was cut off by a crash, and the next one by the end of the process: then pages that were claimed and not
+    /// swept were claimed once more. The one after that gave them back twice, so that two trees' pages could be made of
+    /// one.
     #[test]
     fn a_sweep_that_is_stopped_claims_no_page_twice() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -168,7 +170,8 @@ mod tests {
         engine.shutdown().expect("shut down");
     }
 
-    /// What was known of a space that was dropped stayed for the life of the process, and held for the next space of its number.
+    /// What was known of a space that was dropped stayed for the life of the process, and held for the next space of
+    /// its number.
     #[test]
     fn a_space_that_goes_is_forgotten() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,15 +1,18 @@
 //! Which index entries of a replaced version the row's later versions need.
 //!
-//! Only versions that some snapshot may see count: from the newest one back to the first that every snapshot sees. The ones between
-//! that and the replaced version have records of their own in what is purged: they take their entries with them. So a
-//! record costs the versions behind the horizon, not all that wait to be purged; of most rows that is the newest one.
+//! Only versions that some snapshot may see count: from the newest one back to the first that every snapshot sees. The
+//! ones between that and the replaced version have records of their own in what is purged: they take their entries with
+//! them. So a record costs the versions behind the horizon, not all that wait to be purged; of most rows that is the
+//! newest one.
 //!
-//! A row that was changed often behind an old snapshot has many of them, and many records, too. Purge looks at `STEPS` versions
-//! under the leaf's latch. Where that does not decide it gives the latch up, walks the versions without it, and remembers
-//! their entries (a *memo*); then it latches and looks again, until a walk from the newest version meets the one that the memo begins
-//! with. What lies below a version does not change, so a memo that is met holds. Each version is walked once a round.
+//! A row that was changed often behind an old snapshot has many of them, and many records, too. Purge looks at `STEPS`
+//! versions under the leaf's latch. Where that does not decide it gives the latch up, walks the versions without it,
+//! and remembers their entries (a *memo*); then it latches and looks again, until a walk from the newest version meets
+//! the one that the memo begins with. What lies below a version does not change, so a memo that is met holds. Each
+//! version is walked once a round.
 //!
-//! A memo holds hashes of entries. Two entries with one hash may keep an entry that nobody needs: a hint, as those that a crash leaves.
+//! A memo holds hashes of entries. Two entries with one hash may keep an entry that nobody needs: a hint, as those that
+//! a crash leaves.
 
 use crate::catalog::Table;
 use crate::engine::Engine;
@@ -63,8 +66,8 @@ impl Memos {
         (memo.definition == table.version).then_some(memo)
     }
 
-    /// Leaves in `entries` those that no version from `newest` back to the one made by the change of record `until` needs. False: that
-    /// takes more steps than are made under a latch. The row's leaf is latched.
+    /// Leaves in `entries` those that no version from `newest` back to the one made by the change of record `until`
+    /// needs. False: that takes more steps than are made under a latch. The row's leaf is latched.
     pub fn keep_needed(
         &self,
         engine: &Engine,
@@ -153,8 +156,8 @@ impl Memo {
 }
 
 impl Engine {
-    /// Whether every snapshot in use, and every later one, sees what transaction `tx` made; `horizon` is one that purge has worked
-    /// with.
+    /// Whether every snapshot in use, and every later one, sees what transaction `tx` made; `horizon` is one that purge
+    /// has worked with.
     pub(crate) fn is_seen_by_all(&self, tx: u64, horizon: u64) -> Result<bool> {
         if tx < self.txs.low_water() {
             return Ok(true);

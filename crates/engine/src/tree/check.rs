@@ -3,9 +3,9 @@
 //! 1. Walk the leaves by key. Each path from the root is copied and validated as a whole, so what is examined is
 //!    one moment's truth even while others write. On each page: sound numbers, keys that rise and lie between the
 //!    fences, fences that equal the parent's separators, levels that step by one.
-//! 2. Account for each page of the space: header, tree, large value or free, exactly once. While others write,
-//!    pages change hands in between; so it counts only if the header's page was not changed meanwhile (by its LSN: its words may change there and
-//!    back), and is tried again a few times.
+//! 2. Account for each page of the space: header, tree, large value or free, exactly once. While others write, pages
+//!    change hands in between; so it counts only if the header's page was not changed meanwhile (by its LSN: its words
+//!    may change there and back), and is tried again a few times.
 
 use cenote_base::rt::{HashMap, HashSet};
 

@@ -74,8 +74,8 @@ impl Adoption {
 }
 
 impl BTree {
-    /// Writes a value as a chain that is pending: adopt it in the mini-transaction that writes its row. One that cannot be written to its
-    /// end goes again.
+    /// Writes a value as a chain that is pending: adopt it in the mini-transaction that writes its row. One that cannot
+    /// be written to its end goes again.
     pub fn put_large(&self, pool: &Pool, value: &[u8]) -> Result<LargeRef> {
         let mut strides = value.chunks(PER_PAGE * STRIDE);
         let (first, mut tail) = self.begin_chain(pool, strides.next().unwrap_or(&[]), value.len() as u64)?;
@@ -134,7 +134,8 @@ impl BTree {
         Ok(())
     }
 
-    /// What can fail of an adoption: for a mini-transaction with other changes that can fail before they change anything.
+    /// What can fail of an adoption: for a mini-transaction with other changes that can fail before they change
+    /// anything.
     pub(crate) fn prepare_adoption(&self, m: &mut Mtr<'_>, large: &[LargeRef]) -> Result<Adoption> {
         if large.is_empty() {
             return Ok(Adoption(None));
@@ -308,8 +309,8 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    /// A value for which the disk had no room left the pages that it had got, and its place among 3,072 pending ones, until a restart:
-    /// then no large value could be written to the table any more.
+    /// A value for which the disk had no room left the pages that it had got, and its place among 3,072 pending ones,
+    /// until a restart: then no large value could be written to the table any more.
     #[test]
     fn a_value_that_does_not_fit_on_the_disk_leaves_nothing() {
         let files = MemFs::new();

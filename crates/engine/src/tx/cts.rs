@@ -1,11 +1,12 @@
 //! CTS slots: the commit timestamp of each transaction, on pages, by its number.
 //!
-//! A number's *page index* is `seq / PER_PAGE`; 8 bytes a number from offset 32 of its page; 0: not committed. The pages of the
-//! file are used in a circle: index `i` lies on page `1 + (i - base) % circle`. So the file never grows beyond the circle, however
-//! many transactions there are. The slot is written in the commit's mini-transaction, its value patched in under the log's
-//! reservation. Pages are made in order, each in a mini-transaction of its own, before a number on it commits. Readers come here
-//! only for numbers that left the ring of `status` (long snapshots, and the last run's transactions while one of its losers is
-//! being rolled back). Pages wholly below the low-water mark are never asked for: purge gives them back.
+//! A number's *page index* is `seq / PER_PAGE`; 8 bytes a number from offset 32 of its page; 0: not committed. The
+//! pages of the file are used in a circle: index `i` lies on page `1 + (i - base) % circle`. So the file never grows
+//! beyond the circle, however many transactions there are. The slot is written in the commit's mini-transaction, its
+//! value patched in under the log's reservation. Pages are made in order, each in a mini-transaction of its own, before
+//! a number on it commits. Readers come here only for numbers that left the ring of `status` (long snapshots, and the
+//! last run's transactions while one of its losers is being rolled back). Pages wholly below the low-water mark are
+//! never asked for: purge gives them back.
 //!
 //! ```text
 //! page 0   32 u64 made: indexes below have their page   40 u64 kept: indexes below have been given back
@@ -146,8 +147,8 @@ impl CtsPages {
         Ok(())
     }
 
-    /// Pages that hold only numbers below `low_water` and have not been given back, when there are many. The caller gives
-    /// them back, then says so with [`CtsPages::note_given_back`].
+    /// Pages that hold only numbers below `low_water` and have not been given back, when there are many. The caller
+    /// gives them back, then says so with [`CtsPages::note_given_back`].
     pub(crate) fn take_past(&self, low_water: u64, many: u32) -> Option<Past> {
         let from = self.kept_from.load(Ordering::Acquire);
         let to = index_of(low_water).min(self.made.load(Ordering::Acquire));
@@ -190,8 +191,8 @@ impl CtsPages {
         m.write_patched_u64(h, offset_of(seq));
     }
 
-    /// The timestamp of `seq`; 0: not committed. The caller asks for the low-water mark behind it: the page of a number below
-    /// may be empty, or another index's.
+    /// The timestamp of `seq`; 0: not committed. The caller asks for the low-water mark behind it: the page of a number
+    /// below may be empty, or another index's.
     pub(crate) fn read(&self, pool: &BufferPool, seq: u64) -> Result<u64> {
         let index = index_of(seq);
         if index < self.base || index >= self.made.load(Ordering::Acquire) {
@@ -300,8 +301,9 @@ mod tests {
         tx.commit().expect("committed");
     }
 
-    /// Pages of commit timestamps ended at 4.4e12 transactions, where the file does. Eight transactions are a lap here, each of
-    /// which takes the place of the one before in the ring of statuses: what an old snapshot asks for is on pages.
+    /// Pages of commit timestamps ended at 4.4e12 transactions, where the file does. Eight transactions are a lap here,
+    /// each of which takes the place of the one before in the ring of statuses: what an old snapshot asks for is on
+    /// pages.
     #[test]
     fn timestamps_go_round_and_old_snapshots_find_theirs() {
         let dir = tempfile::tempdir().expect("a directory");

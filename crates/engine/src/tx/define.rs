@@ -1,9 +1,9 @@
 //! Definition statements: transactional, with the table's lock held alone until the end.
 //!
 //! Each changes the catalog's row like any row, makes the trees it needs, and puts the result into the transaction's
-//! overlay. Trees that were made and are not wanted (the statement fails, the definition is taken back, the process dies)
-//! are dropped again: see `catalog::state`. TRUNCATE and ALTER give the table new spaces, so readers of older snapshots
-//! keep the old ones until purge.
+//! overlay. Trees that were made and are not wanted (the statement fails, the definition is taken back, the process
+//! dies) are dropped again: see `catalog::state`. TRUNCATE and ALTER give the table new spaces, so readers of older
+//! snapshots keep the old ones until purge.
 //!
 //! Lock order: name locks before table locks; both wait with nothing latched.
 
@@ -31,7 +31,8 @@ impl Tx {
         self.overlay.over(&self.engine().catalog).1
     }
 
-    /// Version of the catalog that this transaction sees: the key of plan caches (its own uncommitted definitions included).
+    /// Version of the catalog that this transaction sees: the key of plan caches (its own uncommitted definitions
+    /// included).
     #[inline]
     pub fn catalog_version(&self) -> u64 {
         if self.overlay.is_empty() {
@@ -130,7 +131,8 @@ impl Tx {
             .ok_or_else(|| Error::UndefinedTable(table.name.clone()))
     }
 
-    /// Losers of the last run hold no locks of tables whose rows they wrote: definitions wait until they are rolled back.
+    /// Losers of the last run hold no locks of tables whose rows they wrote: definitions wait until they are rolled
+    /// back.
     fn wait_for_losers(&self) -> Result<()> {
         let losers = &self.engine().losers;
         while !losers.wait_a_little() {
@@ -298,8 +300,8 @@ impl Tx {
         self.redefine(def)
     }
 
-    /// Entries of all versions that somebody may still see, whose snapshot is not before `horizon`; the newest ones must be
-    /// unique if the index is.
+    /// Entries of all versions that somebody may still see, whose snapshot is not before `horizon`; the newest ones
+    /// must be unique if the index is.
     fn build_index(&mut self, table: &Table, index: &IndexDef, horizon: u64) -> Result<()> {
         let engine = self.engine().clone();
         let mut entries = Sorter::new(&engine.runs, self.account(), &self.reader().cancel);
@@ -326,8 +328,9 @@ impl Tx {
         Ok(())
     }
 
-    /// Entries of a row's versions, from the newest back to the first that every snapshot sees: purge has not passed the records
-    /// between them. Where they differ purge has to look at a record that was plain before there was this index.
+    /// Entries of a row's versions, from the newest back to the first that every snapshot sees: purge has not passed
+    /// the records between them. Where they differ purge has to look at a record that was plain before there was this
+    /// index.
     fn collect_entries(
         &self,
         table: &Table,
@@ -438,8 +441,8 @@ impl Tx {
         })
     }
 
-    /// Copies the newest rows of `from` to the empty trees of `to`. They have no undo: whoever does not see this transaction
-    /// reads the old trees.
+    /// Copies the newest rows of `from` to the empty trees of `to`. They have no undo: whoever does not see this
+    /// transaction reads the old trees.
     fn rebuild(&mut self, from: &Table, to: &Table) -> Result<()> {
         let own = self.own_id()?;
         let (mut scan, mut batch) = (
@@ -533,8 +536,8 @@ impl Tx {
         Ok(())
     }
 
-    /// TRUNCATE … RESTART IDENTITY: the sequence begins anew, unless that is taken back. So it is replaced by another object of
-    /// the same name.
+    /// TRUNCATE … RESTART IDENTITY: the sequence begins anew, unless that is taken back. So it is replaced by another
+    /// object of the same name.
     pub fn restart_sequence(&mut self, sequence: &SequenceDef) -> Result<()> {
         self.ready_to_write()?;
         let def = SequenceDef {

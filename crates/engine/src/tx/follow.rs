@@ -1,19 +1,22 @@
 //! Which row a version is of, where rows get other primary keys.
 //!
-//! An update of the primary key deletes the row under its former key and inserts it under the new one. A statement at read committed
-//! that wants the row, and finds that this was done behind its snapshot, goes on under the new key, as PostgreSQL follows
-//! a row's chain of updates. It must not take another row for it that was inserted under the former key since, nor one that
-//! stands where its row was deleted.
+//! An update of the primary key deletes the row under its former key and inserts it under the new one. A statement at
+//! read committed that wants the row, and finds that this was done behind its snapshot, goes on under the new key, as
+//! PostgreSQL follows a row's chain of updates. It must not take another row for it that was inserted under the former
+//! key since, nor one that stands where its row was deleted.
 //!
-//! 1. The deletion is marked `REKEYED`, and its undo record holds the new key. The insert's record is the transaction's next one: it
-//!    names the deletion's as the previous (`Identity::Landed`), so the version that the row begins with there is known exactly.
-//! 2. A version that is inserted over a deleted one is marked `REINSERTED`, and so are those made of it. A newest version without
-//!    a mark is of the same row as all versions below it: an undisputed row, and one that was only updated, costs a test.
-//! 3. With a mark, the versions are walked from the newest down to the one that identifies the row. The last deletion on the way is the
-//!    one that ended it under this key: it leads to another key, or the row is gone. No deletion: it is there.
+//! 1. The deletion is marked `REKEYED`, and its undo record holds the new key. The insert's record is the transaction's
+//!    next one: it names the deletion's as the previous (`Identity::Landed`), so the version that the row begins with
+//!    there is known exactly.
+//! 2. A version that is inserted over a deleted one is marked `REINSERTED`, and so are those made of it. A newest
+//!    version without a mark is of the same row as all versions below it: an undisputed row, and one that was only
+//!    updated, costs a test.
+//! 3. With a mark, the versions are walked from the newest down to the one that identifies the row. The last deletion
+//!    on the way is the one that ended it under this key: it leads to another key, or the row is gone. No deletion: it
+//!    is there.
 //!
-//! At repeatable read nothing is followed: the newest version is another transaction's, which is 40001. It may lie below one of the own
-//! statement, which has given the key to another of its rows: that is looked for, too.
+//! At repeatable read nothing is followed: the newest version is another transaction's, which is 40001. It may lie
+//! below one of the own statement, which has given the key to another of its rows: that is looked for, too.
 //!
 //! All versions of the walk are younger than the snapshot, which keeps purge from their undo records.
 
@@ -43,7 +46,8 @@ pub(super) enum Found {
 }
 
 impl Reader {
-    /// Where the row of this identity is, by the newest version under its key, which is committed or of this transaction.
+    /// Where the row of this identity is, by the newest version under its key, which is committed or of this
+    /// transaction.
     pub(super) fn whereabouts(&self, identity: Identity, newest: Trailer) -> Result<Found> {
         let (mut version, mut found) = (newest, Found::Here);
         if identity == Identity::Any {
@@ -76,8 +80,8 @@ impl Reader {
         }
     }
 
-    /// The version by which another transaction changed the row behind the snapshot, where this one's statement has given its key to the row
-    /// of this newest version since.
+    /// The version by which another transaction changed the row behind the snapshot, where this one's statement has
+    /// given its key to the row of this newest version since.
     pub(super) fn changed_below(&self, newest: Trailer) -> Result<Option<Trailer>> {
         let (mut version, mut other) = (newest, None);
         while version.undo != 0 && !self.sees(version)? {

@@ -1,8 +1,8 @@
 //! Secondary indexes, as writers see them.
 //!
 //! An entry is index columns + primary key; its value says where the first part ends. Entries are added after the row's
-//! mini-transaction, each in one of its own, and never removed by writers: purge and rollback remove those that no version
-//! needs. So an entry is a hint that some version of the row has, or had, this key.
+//! mini-transaction, each in one of its own, and never removed by writers: purge and rollback remove those that no
+//! version needs. So an entry is a hint that some version of the row has, or had, this key.
 //!
 //! A unique key is checked, under its stripe, against the newest version of each row that an entry leads to: one by a
 //! transaction in progress has to be waited for, whichever way it will end.

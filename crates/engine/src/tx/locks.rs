@@ -1,19 +1,20 @@
 //! Locks of transactions, and waiting for transactions.
 //!
 //! - A *row write lock* is the row's newest version itself: it belongs to the transaction that made it while that runs.
-//! - A *row lock* (FOR UPDATE, FOR SHARE) is an entry here, by space and key; it is taken and looked for under the leaf's
-//!   latch. Nobody looks while there is none at all.
+//! - A *row lock* (FOR UPDATE, FOR SHARE) is an entry here, by space and key; it is taken and looked for under the
+//!   leaf's latch. Nobody looks while there is none at all.
 //! - A *table lock* is shared by those who write rows and exclusive to those who change the definition. Names that a
 //!   definition statement is about to use are locked the same way, under an id made from the name.
-//! - *Unique stripes* serialise, for the time of one insert, those who check and then enter the same key of a unique index.
+//! - *Unique stripes* serialise, for the time of one insert, those who check and then enter the same key of a unique
+//!   index.
 //!
-//! None is logged: after a crash the only transactions left are losers. Those hold their write locks, and alone the tables
-//! that they were defining, which the catalog's rows tell (`recovery`). All are freed at the end of the transaction. Whoever
-//! finds a lock taken waits for the *transaction* that holds it (`Waits::wait`); a waiter that would close a cycle gets 40P01.
-//! Those who want the same row queue for it (`queue`).
+//! None is logged: after a crash the only transactions left are losers. Those hold their write locks, and alone the
+//! tables that they were defining, which the catalog's rows tell (`recovery`). All are freed at the end of the
+//! transaction. Whoever finds a lock taken waits for the *transaction* that holds it (`Waits::wait`); a waiter that
+//! would close a cycle gets 40P01. Those who want the same row queue for it (`queue`).
 //!
-//! Lock order: unique stripes (by number) → page latches → row lock shard, row queue shard. Nobody waits for a transaction with a stripe or a
-//! latch held.
+//! Lock order: unique stripes (by number) → page latches → row lock shard, row queue shard. Nobody waits for a
+//! transaction with a stripe or a latch held.
 
 use super::slots::{Slot, Slots};
 use crate::api::LockStrength;
@@ -109,7 +110,8 @@ pub(crate) struct Waiter<'a> {
     pub looked: u64,
 }
 
-/// The wait-for graph: its edges are the slots' `waits_for`. An edge that is cleared by another sends its waiter to look again.
+/// The wait-for graph: its edges are the slots' `waits_for`. An edge that is cleared by another sends its waiter to
+/// look again.
 #[derive(Default)]
 pub(crate) struct Waits {
     graph: rt::Mutex<()>,
@@ -118,8 +120,8 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// Returns when transaction `target`, which runs in `target_slot`, has ended, or there is no reason to wait for it any more.
-    /// `slot_of` finds the slot of a running one.
+    /// Returns when transaction `target`, which runs in `target_slot`, has ended, or there is no reason to wait for it
+    /// any more. `slot_of` finds the slot of a running one.
     pub(crate) fn wait(
         &self,
         slots: &Slots,
@@ -194,8 +196,9 @@ impl Waits {
         }
     }
 
-    /// Transaction `own` leaves a row's queue without the row, by `leave`, which gives the slot of the one behind it: that one looks
-    /// again. Its edge goes at once, since it waits for `own` no longer, and a cycle through it would be none.
+    /// Transaction `own` leaves a row's queue without the row, by `leave`, which gives the slot of the one behind it:
+    /// that one looks again. Its edge goes at once, since it waits for `own` no longer, and a cycle through it would be
+    /// none.
     ///
     /// Both under the graph: an edge to `own` that the one behind it draws later has another reason, and stays.
     pub(crate) fn leave_queue(&self, slots: &Slots, (own, own_slot): (u64, u32), leave: impl FnOnce() -> Option<u32>) {
@@ -210,8 +213,9 @@ impl Waits {
         Waits::wake(slots.get(own_slot));
     }
 
-    /// Transaction `own` has returned to a savepoint: the rows that others wait for may be free. Their edges go at once, so that no
-    /// cycle is seen through them, and they look again; so does one that has looked before this, and draws its edge after it.
+    /// Transaction `own` has returned to a savepoint: the rows that others wait for may be free. Their edges go at
+    /// once, so that no cycle is seen through them, and they look again; so does one that has looked before this, and
+    /// draws its edge after it.
     pub(crate) fn returned(&self, slots: &Slots, (own, own_slot): (u64, u32)) {
         {
             let _graph = self.graph.lock();
@@ -543,8 +547,8 @@ mod tests {
         assert_eq!(locks.conflict(5, b"k", 2, LockStrength::Update), None);
     }
 
-    /// The one behind in a queue took a lock of the one that left for its reason to wait, between the leaving and the clearing of its
-    /// edge: that edge was cleared, and a deadlock through it was never seen.
+    /// The one behind in a queue took a lock of the one that left for its reason to wait, between the leaving and the
+    /// clearing of its edge: that edge was cleared, and a deadlock through it was never seen.
     #[test]
     fn an_edge_that_is_drawn_behind_the_leaving_of_a_queue_stays() {
         let (slots, waits) = (Arc::new(Slots::new()), Arc::new(Waits::default()));

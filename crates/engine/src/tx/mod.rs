@@ -1,11 +1,12 @@
 //! Transactions.
 //!
-//! 1. `begin` takes a snapshot (a load of the log's durable position, published in the session's own slot). Nothing else.
+//! 1. `begin` takes a snapshot (a load of the log's durable position, published in the session's own slot). Nothing
+//!    else.
 //! 2. The first write draws a number (`status`) and takes an undo segment, which the session keeps for its next ones.
 //! 3. Each row change is one mini-transaction of leaf and undo page (`write`).
-//! 4. Commit is one mini-transaction: CTS slot and segment header. Inside the log's reservation the commit timestamp (its
-//!    LSN) is patched in and the status word set. Then those who wait are woken; then we wait until the log is durable.
-//!    Nobody's snapshot sees the commit before that, and whoever builds on it commits behind it in the log.
+//! 4. Commit is one mini-transaction: CTS slot and segment header. Inside the log's reservation the commit timestamp
+//!    (its LSN) is patched in and the status word set. Then those who wait are woken; then we wait until the log is
+//!    durable. Nobody's snapshot sees the commit before that, and whoever builds on it commits behind it in the log.
 //! 5. Rollback, whole or to a savepoint, walks the undo records back (`rollback`).
 //!
 //! Transactions that only read end without a trace.
@@ -79,12 +80,14 @@ pub struct Tx {
     last_undo: u64,
     /// Whether records were taken back: then readers may have met versions of this transaction, though none is left.
     taken_back: bool,
-    /// Greatest timestamp of a commit that this transaction met behind its snapshot. Such a commit may not be durable yet:
-    /// nothing that builds on it is shown to the client before it is.
+    /// Greatest timestamp of a commit that this transaction met behind its snapshot. Such a commit may not be durable
+    /// yet: nothing that builds on it is shown to the client before it is.
     built_on: AtomicU64,
-    /// `Waits::returns` when this transaction last came back from waiting: before it looked at whatever it waits for next.
+    /// `Waits::returns` when this transaction last came back from waiting: before it looked at whatever it waits for
+    /// next.
     looked: AtomicU64,
-    /// Position of the log behind which the sequence values that it drew are not given again: durable before it commits.
+    /// Position of the log behind which the sequence values that it drew are not given again: durable before it
+    /// commits.
     drawn: u64,
     table_locks: Vec<u64>,
     /// Tables (id, version) known to be current; their locks are held.
@@ -139,8 +142,8 @@ impl Tx {
     }
 
     /// Starts a statement: at read committed it sees what is committed now, at repeatable read what was when the first
-    /// statement started. What the transaction has built on is then durable, so the snapshot sees it. Of the transaction's own
-    /// changes it sees those of former statements, none of its own and of later ones.
+    /// statement started. What the transaction has built on is then durable, so the snapshot sees it. Of the
+    /// transaction's own changes it sees those of former statements, none of its own and of later ones.
     pub fn begin_statement(&mut self) {
         self.reader.upto = self.written_upto();
         // A log that has failed is reported by the next write; reading goes on.
@@ -156,8 +159,9 @@ impl Tx {
         self.reader.refresh();
     }
 
-    /// Ends a statement: the snapshot is given up, unless it is the transaction's, so that a session that idles in its transaction
-    /// does not keep purge from its work. Nothing may be read until the next `begin_statement`; readers cloned before go on.
+    /// Ends a statement: the snapshot is given up, unless it is the transaction's, so that a session that idles in its
+    /// transaction does not keep purge from its work. Nothing may be read until the next `begin_statement`; readers
+    /// cloned before go on.
     pub fn end_statement(&mut self) {
         if self.isolation == Isolation::ReadCommitted || !self.snapshot_fixed {
             self.reader.withdraw();
@@ -176,8 +180,8 @@ impl Tx {
         self.writer.as_ref().map_or(0, Writer::next_pointer)
     }
 
-    /// Reads from here on as the statement did from which `view` was cloned: by its snapshot, and without the changes that this
-    /// transaction has made since. Until `leave_view`, which has to come before `view` is dropped.
+    /// Reads from here on as the statement did from which `view` was cloned: by its snapshot, and without the changes
+    /// that this transaction has made since. Until `leave_view`, which has to come before `view` is dropped.
     pub fn enter_view(&mut self, view: &Reader) {
         debug_assert!(Arc::ptr_eq(&self.reader.lease, &view.lease), "another transaction's");
         self.reader.snapshot = view.snapshot;
@@ -191,8 +195,8 @@ impl Tx {
         self.reader.upto = self.written_upto();
     }
 
-    /// Waits until every commit that this transaction has met is durable: before rows that were read by `modify` are shown to
-    /// the client ahead of a commit (RETURNING in a transaction block). Usually a comparison.
+    /// Waits until every commit that this transaction has met is durable: before rows that were read by `modify` are
+    /// shown to the client ahead of a commit (RETURNING in a transaction block). Usually a comparison.
     pub fn wait_built_on(&self) -> Result<()> {
         self.wait_durable(self.built_on.load(Ordering::Relaxed))
     }
@@ -215,8 +219,9 @@ impl Tx {
         self.reader.snapshot
     }
 
-    /// Where the timestamp of this session's last commit is noted as soon as it has its place in the log, which is before it
-    /// is durable. 0: none yet. For tools and tests that want to know it even of a session that does not come back.
+    /// Where the timestamp of this session's last commit is noted as soon as it has its place in the log, which is
+    /// before it is durable. 0: none yet. For tools and tests that want to know it even of a session that does not come
+    /// back.
     pub fn committed_at(&self) -> Arc<AtomicU64> {
         self.committed_at.clone()
     }
@@ -236,7 +241,8 @@ impl Tx {
         (self.reader.own != 0).then_some(self.reader.own)
     }
 
-    /// Refuses definitions of these tables (by id; 55006) from here on, until told otherwise: queries that read them are suspended.
+    /// Refuses definitions of these tables (by id; 55006) from here on, until told otherwise: queries that read them
+    /// are suspended.
     pub fn set_in_use(&mut self, tables: Vec<u32>) {
         self.in_use = tables;
     }
@@ -266,9 +272,9 @@ impl Tx {
         &self.reader
     }
 
-    /// A reader of what is committed now, beside the statement's snapshot: to evaluate a condition again about a row that has
-    /// changed since. It sees every commit that this transaction has met, durable or not: so the newest version of that row, and
-    /// what came with it. Of the transaction's own changes it sees what the statement does.
+    /// A reader of what is committed now, beside the statement's snapshot: to evaluate a condition again about a row
+    /// that has changed since. It sees every commit that this transaction has met, durable or not: so the newest
+    /// version of that row, and what came with it. Of the transaction's own changes it sees what the statement does.
     pub fn reader_of_now(&self) -> Result<Reader> {
         self.wait_until_bases_are_whole()?;
         let (engine, met) = (self.engine(), self.built_on.load(Ordering::Relaxed));
@@ -298,7 +304,8 @@ impl Tx {
         self.reader.get_columns(table, key, columns, row)
     }
 
-    /// Brings in what a row that `change_reading` gave lacks. This transaction has to have the row still: locked, changed or seen.
+    /// Brings in what a row that `change_reading` gave lacks. This transaction has to have the row still: locked,
+    /// changed or seen.
     ///
     /// # Errors
     /// Those of reading.
@@ -334,8 +341,8 @@ impl Tx {
         }
     }
 
-    /// Makes the changes durable and visible. On an error nothing of them will be visible, except where the log itself has
-    /// failed: then it is unknown until the restart that the error asks for.
+    /// Makes the changes durable and visible. On an error nothing of them will be visible, except where the log itself
+    /// has failed: then it is unknown until the restart that the error asks for.
     pub fn commit(&mut self) -> Result<()> {
         self.active = false;
         self.reader.withdraw();
@@ -411,8 +418,8 @@ impl Tx {
         base > log.durable() && log.is_incomplete(base)
     }
 
-    /// A commit that this transaction has met is seen from its place in the log on, and its redo may still be being copied: a process that
-    /// dies there makes it void. This one must not survive it.
+    /// A commit that this transaction has met is seen from its place in the log on, and its redo may still be being
+    /// copied: a process that dies there makes it void. This one must not survive it.
     fn wait_until_bases_are_whole(&self) -> Result<()> {
         let log = self.engine().storage.0.log();
         match Lsn::from_raw(self.built_on.load(Ordering::Relaxed)) {
@@ -421,7 +428,8 @@ impl Tx {
         }
     }
 
-    /// Waits until the commit is durable. Those who wait for rows go on before that; definitions are published after it.
+    /// Waits until the commit is durable. Those who wait for rows go on before that; definitions are published after
+    /// it.
     fn acknowledge(&mut self, at: u64) -> Result<()> {
         let engine = self.engine().clone();
         if planted(Fault::EarlyAnswer) && self.overlay.is_empty() {
@@ -443,8 +451,8 @@ impl Tx {
         durable
     }
 
-    /// After definitions are published: those who took a snapshot before that, however late, may still use the former ones, so
-    /// for purge the transaction ends here, at a position that none of their snapshots has reached.
+    /// After definitions are published: those who took a snapshot before that, however late, may still use the former
+    /// ones, so for purge the transaction ends here, at a position that none of their snapshots has reached.
     fn note_definitions(&self) {
         let Some(Writer { segment, position }) = &self.writer else {
             return;
@@ -531,8 +539,8 @@ impl Tx {
         Ok(())
     }
 
-    /// The rollback has failed: rows and locks stay with this number until the background has got through with it, or a restart.
-    /// The session goes on with another slot and segment.
+    /// The rollback has failed: rows and locks stay with this number until the background has got through with it, or a
+    /// restart. The session goes on with another slot and segment.
     fn give_up(&mut self, error: &Error) {
         let engine = self.engine().clone();
         if let Some(Writer { segment, position }) = self.writer.take() {
@@ -704,8 +712,9 @@ mod tests {
     use super::*;
     use crate::{EngineOptions, MemoryKind};
 
-    /// A definition's commit is in the log, and its locks are held until that is durable and published. Who wanted one asked
-    /// again and again without a pause, deaf to `lock_timeout` and cancel: the transaction it would wait for was over.
+    /// A definition's commit is in the log, and its locks are held until that is durable and published. Who wanted one
+    /// asked again and again without a pause, deaf to `lock_timeout` and cancel: the transaction it would wait for was
+    /// over.
     #[test]
     fn a_lock_held_behind_a_commit_is_waited_for() {
         let dir = tempfile::tempdir().expect("a directory");

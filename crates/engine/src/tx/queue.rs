@@ -2,10 +2,11 @@
 //!
 //! 1. A transaction that finds a row taken, or others waiting for it, joins the row's queue ([`Turn::join`]).
 //! 2. The first in the queue waits for the row's holder; each other one waits for the transaction before it.
-//! 3. A transaction that gets the row leaves the queue. The next one sleeps on: it waits for that same transaction, which is
-//!    the holder now. So the end of a transaction wakes one waiter for each row, the one that has waited longest.
-//! 4. A transaction that leaves without the row (it does not want this version, is canceled, closes a cycle) has the next
-//!    one look again (`Waits::leave_queue`).
+//! 3. A transaction that gets the row leaves the queue. The next one sleeps on: it waits for that same transaction,
+//!    which is the holder now. So the end of a transaction wakes one waiter for each row, the one that has waited
+//!    longest.
+//! 4. A transaction that leaves without the row (it does not want this version, is canceled, closes a cycle) has the
+//!    next one look again (`Waits::leave_queue`).
 //!
 //! Invariants:
 //! - A transaction is in one queue at most, and only while it settles and changes that one row: it leaves before it

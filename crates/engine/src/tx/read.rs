@@ -1,11 +1,12 @@
 //! Reading by a snapshot.
 //!
 //! 1. The tree gives the newest version, its trailer behind the row.
-//! 2. If the transaction that made it is below the low-water mark, the version is visible: no lookup. One's own version is
-//!    visible if its undo record lies before the place where the statement began to write (`upto`): a transaction appends its records
-//!    to one segment, so their positions say which of its statements came first.
+//! 2. If the transaction that made it is below the low-water mark, the version is visible: no lookup. One's own version
+//!    is visible if its undo record lies before the place where the statement began to write (`upto`): a transaction
+//!    appends its records to one segment, so their positions say which of its statements came first.
 //! 3. Otherwise its status decides: committed at or below the snapshot is visible.
-//! 4. A version that is not visible leads, through its undo record, to the one before; an insert's record ends the walk.
+//! 4. A version that is not visible leads, through its undo record, to the one before; an insert's record ends the
+//!    walk.
 //! 5. A version marked deleted means: no row.
 //!
 //! A secondary index's entry is only a hint: the row version that the snapshot sees must have the entry's key, else the
@@ -28,8 +29,9 @@ use crate::undo::record::{Kind, TRAILER, Trailer};
 use crate::{large, undo};
 use std::sync::Arc;
 
-/// What a statement sees: enough to read. A clone holds the snapshot for as long as it lives, whatever statement its transaction
-/// goes on to, and may be used by other threads. It sees the transaction's own changes only while that runs.
+/// What a statement sees: enough to read. A clone holds the snapshot for as long as it lives, whatever statement its
+/// transaction goes on to, and may be used by other threads. It sees the transaction's own changes only while that
+/// runs.
 pub struct Reader {
     pub(crate) engine: Arc<Engine>,
     pub(crate) slot: u32,
@@ -132,8 +134,8 @@ impl Reader {
         }
     }
 
-    /// Scans a table in the order of an index (position in `Table::indexes`); the range is over the index's columns (and
-    /// the primary key behind them).
+    /// Scans a table in the order of an index (position in `Table::indexes`); the range is over the index's columns
+    /// (and the primary key behind them).
     pub fn index_scan(&self, table: &Arc<Table>, index: usize, range: KeyRange, direction: Direction) -> RowScan {
         let scan = BTree {
             space: table.indexes[index].space,
@@ -154,8 +156,8 @@ impl Reader {
         self.lease.hold_oldest(self.engine.storage.durable())
     }
 
-    /// 40001 where TRUNCATE or ALTER TABLE has given the table new trees since the snapshot of a transaction at repeatable read
-    /// was taken: they hold nothing that it could read, so the transaction has to run again.
+    /// 40001 where TRUNCATE or ALTER TABLE has given the table new trees since the snapshot of a transaction at
+    /// repeatable read was taken: they hold nothing that it could read, so the transaction has to run again.
     pub fn refuse_replaced(&self, table: &Table) -> Result<()> {
         let Some(seen) = &self.seen else { return Ok(()) };
         let committed = self.engine.catalog.current();
@@ -227,8 +229,9 @@ impl Engine {
 }
 
 impl Engine {
-    /// The version before the one with this trailer, for those who look at all that are left: none where purge has passed its
-    /// record (it may do so while this looks; it marks the record undone when it frees large values), or where the row began.
+    /// The version before the one with this trailer, for those who look at all that are left: none where purge has
+    /// passed its record (it may do so while this looks; it marks the record undone when it frees large values), or
+    /// where the row began.
     pub(crate) fn version_before(&self, trailer: Trailer) -> Result<Option<(Trailer, Vec<u8>)>> {
         if trailer.undo == 0 || self.is_purged(trailer.undo) {
             return Ok(None);
@@ -267,7 +270,8 @@ impl RowScan {
         self
     }
 
-    /// The next rows; false (and an empty batch) at the end. `reader` is the one by which the scan was made, or a clone.
+    /// The next rows; false (and an empty batch) at the end. `reader` is the one by which the scan was made, or a
+    /// clone.
     pub fn next_batch(&mut self, reader: &Reader, batch: &mut RowBatch) -> Result<bool> {
         batch.clear();
         while batch.is_empty() {
@@ -325,8 +329,8 @@ impl RowScan {
     }
 }
 
-/// Whether the batch is long enough behind entry `i` of the leaf. The rest of the leaf is then read again: what was copied of
-/// it may be out of date by the next call.
+/// Whether the batch is long enough behind entry `i` of the leaf. The rest of the leaf is then read again: what was
+/// copied of it may be out of date by the next call.
 fn ends_behind(scan: &mut Scan, leaf: &LeafBatch, i: usize, batch: &RowBatch) -> bool {
     let ends = batch.bytes() >= BATCH_BYTES && i + 1 < leaf.len();
     if ends {
@@ -349,9 +353,9 @@ mod tests {
     use super::*;
     use crate::*;
 
-    /// A transaction inserts a row, returns to a savepoint and ends, so nothing of it is left and it had left no trace of its
-    /// end. A reader had copied the row before. Purge, which knew nothing of the transaction, raised the low-water mark over
-    /// its number, and the reader took the row for one that everybody sees.
+    /// A transaction inserts a row, returns to a savepoint and ends, so nothing of it is left and it had left no trace
+    /// of its end. A reader had copied the row before. Purge, which knew nothing of the transaction, raised the
+    /// low-water mark over its number, and the reader took the row for one that everybody sees.
     #[test]
     fn a_row_taken_back_to_a_savepoint_is_not_seen_by_who_has_copied_it() {
         let dir = tempfile::tempdir().expect("a directory");

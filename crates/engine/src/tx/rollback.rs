@@ -1,16 +1,16 @@
 //! Taking changes back, by undo record.
 //!
 //! One step undoes one record in one mini-transaction: the row gets its former version (or goes), index entries that no
-//! other version needs go, large values of the version become pending, the record is marked undone. A crash between steps
-//! loses nothing and repeats nothing.
+//! other version needs go, large values of the version become pending, the record is marked undone. A crash between
+//! steps loses nothing and repeats nothing.
 //!
-//! A mini-transaction holds a bounded number of pages. So of more than [`ENTRIES_AT_ONCE`] entries, the first go in mini-transactions
-//! before, each under the clustered leaf's latch. An entry is a hint: a crash between them leaves a row without some entries of a
-//! version that nobody sees any more.
+//! A mini-transaction holds a bounded number of pages. So of more than [`ENTRIES_AT_ONCE`] entries, the first go in
+//! mini-transactions before, each under the clustered leaf's latch. An entry is a hint: a crash between them leaves a
+//! row without some entries of a version that nobody sees any more.
 //!
 //! Latch order: clustered leaf → index leaves → undo page → space header. All versions are compared under the clustered
-//! leaf's latch: whoever gives the row another key enters its index entry after it has held that latch, so an entry that is
-//! removed here is needed by nobody or is entered again.
+//! leaf's latch: whoever gives the row another key enters its index entry after it has held that latch, so an entry
+//! that is removed here is needed by nobody or is entered again.
 
 mod needed;
 
@@ -53,9 +53,9 @@ pub(crate) fn take_back_one(engine: &Engine, pointer: u64, memos: &mut Memos<'_>
     Ok(record.prev)
 }
 
-/// Whether the row of a loser's record has a newer version of another one in progress. A commit is visible to those who want the
-/// row from the moment when it has its place in the log; one whose process dies before its redo is complete is void, and
-/// both are losers: the version on top goes first, or the lower one would come back with it.
+/// Whether the row of a loser's record has a newer version of another one in progress. A commit is visible to those who
+/// want the row from the moment when it has its place in the log; one whose process dies before its redo is complete is
+/// void, and both are losers: the version on top goes first, or the lower one would come back with it.
 pub(crate) fn is_covered(engine: &Engine, own: u64, pointer: u64) -> Result<bool> {
     let record = undo::read(&engine.pool, pointer)?;
     let (Some(table), false) = (engine.catalog.table_of_space(record.space), record.undone) else {
@@ -78,8 +78,8 @@ fn mark_only(engine: &Engine, pointer: u64) -> Result<()> {
     Ok(())
 }
 
-/// False where only some index entries went, or the row's versions were walked: the step is to be called again, with the
-/// same `removed`.
+/// False where only some index entries went, or the row's versions were walked: the step is to be called again, with
+/// the same `removed`.
 fn restore(
     engine: &Engine,
     table: &Table,
@@ -161,17 +161,17 @@ fn restore(
     Ok(true)
 }
 
-/// Whether purge has passed the deletion that this version is, or may be about to; the row's leaf is latched. Purge leaves a deleted
-/// row that was inserted again to the rollback of that insert, and the segment's tail passes the record some time later. What
-/// decides is the horizon, which purge announces before it latches its first row: if purge had this row before, rollback
-/// knows, and removes it.
+/// Whether purge has passed the deletion that this version is, or may be about to; the row's leaf is latched. Purge
+/// leaves a deleted row that was inserted again to the rollback of that insert, and the segment's tail passes the
+/// record some time later. What decides is the horizon, which purge announces before it latches its first row: if purge
+/// had this row before, rollback knows, and removes it.
 fn is_past(engine: &Engine, deletion: Trailer) -> Result<bool> {
     let horizon = engine.purge.horizon.load(Ordering::SeqCst);
     Ok(engine.is_purged(deletion.undo) || engine.is_seen_by_all(deletion.tx, horizon)?)
 }
 
-/// Leaves in `entries` those that have not been removed; where they are too many for one mini-transaction, takes out as many as one can
-/// remove, and notes them.
+/// Leaves in `entries` those that have not been removed; where they are too many for one mini-transaction, takes out as
+/// many as one can remove, and notes them.
 pub(crate) fn too_many(entries: &mut Entries, removed: &mut Entries) -> Option<Entries> {
     entries.retain(|entry| !removed.contains(entry));
     if entries.len() <= ENTRIES_AT_ONCE {
@@ -269,7 +269,8 @@ pub(crate) fn log_end(engine: &Engine, segment: &Segment, end: u64, seq: u64) ->
     let header = undo::latch_header(&mut m, segment.number)?;
     undo::set_end(&mut m, header, end, seq);
     let at = m.commit().raw();
-    // Behind every snapshot that may still walk the versions that were taken back: those were taken before this position.
+    // Behind every snapshot that may still walk the versions that were taken back: those were taken before this
+    // position.
     segment.note_end(Ended { end, at, tx: seq });
     Ok(at)
 }
@@ -280,10 +281,10 @@ mod tests {
     use crate::*;
     use cenote_base::rt::atomic::Ordering;
 
-    /// T1 changes two rows and commits: its commit has its place in the log, and T2, who sees it as committed, changes one of
-    /// the rows. The process dies before the redo of T1's commit is complete, so that it is void, and both are
-    /// losers. T1 was rolled back first, by the number of its undo segment; its record was passed by, because the row was
-    /// T2's; then T2's rollback brought T1's version back: half of a transaction that never was.
+    /// T1 changes two rows and commits: its commit has its place in the log, and T2, who sees it as committed, changes
+    /// one of the rows. The process dies before the redo of T1's commit is complete, so that it is void, and both are
+    /// losers. T1 was rolled back first, by the number of its undo segment; its record was passed by, because the row
+    /// was T2's; then T2's rollback brought T1's version back: half of a transaction that never was.
     #[test]
     fn what_was_built_on_a_void_commit_is_taken_back_first() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -347,9 +348,9 @@ mod tests {
         }
     }
 
-    /// Purge had come by a deleted row while another transaction had inserted it again, and left it to that one's rollback; the rollback
-    /// fell between that and the moment when the segment's tail passed the record, took the deletion for one that purge had
-    /// still to come to, and put it back: it stayed for good.
+    /// Purge had come by a deleted row while another transaction had inserted it again, and left it to that one's
+    /// rollback; the rollback fell between that and the moment when the segment's tail passed the record, took the
+    /// deletion for one that purge had still to come to, and put it back: it stayed for good.
     #[test]
     fn a_deleted_row_that_purge_has_come_by_does_not_stay_behind_a_rollback() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -374,7 +375,8 @@ mod tests {
         engine.shutdown().expect("shut down");
     }
 
-    /// Each of a transaction's changes of one indexed row was taken back with a look at all of its changes before: 20,000 took minutes.
+    /// Each of a transaction's changes of one indexed row was taken back with a look at all of its changes before:
+    /// 20,000 took minutes.
     #[test]
     fn each_version_of_a_row_that_is_taken_back_is_walked_once() {
         const UPDATES: i32 = 1_500;
@@ -407,8 +409,8 @@ mod tests {
         engine.shutdown().expect("shut down");
     }
 
-    /// An index that goes and comes back in the middle of what is taken back: what was learnt of a row while there was none says
-    /// nothing of its entries.
+    /// An index that goes and comes back in the middle of what is taken back: what was learnt of a row while there was
+    /// none says nothing of its entries.
     #[test]
     fn a_row_is_walked_again_where_the_indexes_have_changed() {
         let dir = tempfile::tempdir().expect("a directory");

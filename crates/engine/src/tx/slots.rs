@@ -1,22 +1,23 @@
-//! A slot for each transaction object, that is for each session: its snapshots, its running transaction, and who waits for it.
+//! A slot for each transaction object, that is for each session: its snapshots, its running transaction, and who waits
+//! for it.
 //!
 //! The oldest snapshot in use bounds what purge may remove. A reader publishes its snapshot in its own line and writes
 //! nothing else. Protocol (both sides sequentially consistent):
 //! - reader: read the durable position `v`, store it in the slot, read `announced`; if `v < announced`, start again;
 //! - purge: read the durable position `h`, raise `announced` to it, then take the least of `h` and all slots.
 //!
-//! Either purge sees the slot, or the reader sees `announced` and takes a newer snapshot. So nobody ever reads by a snapshot
-//! below a horizon that purge works with.
+//! Either purge sees the slot, or the reader sees `announced` and takes a newer snapshot. So nobody ever reads by a
+//! snapshot below a horizon that purge works with.
 //!
-//! A slot publishes two words: the snapshot of the statement that runs, and the oldest one that is *held* beside it, by portals
-//! that are suspended and by readers on other threads. However many those are, they need no slot of their own: the `Lease` that
-//! they share counts their snapshots, and the slot is free again when the last of them has gone.
+//! A slot publishes two words: the snapshot of the statement that runs, and the oldest one that is *held* beside it, by
+//! portals that are suspended and by readers on other threads. However many those are, they need no slot of their own:
+//! the `Lease` that they share counts their snapshots, and the slot is free again when the last of them has gone.
 //!
-//! Slots lie in chunks, each twice as large as the one before, made when the first of its slots is needed: a slot never moves.
-//! Sessions are refused beyond `LEASES`; transactions that the engine itself answers for (losers) are not.
+//! Slots lie in chunks, each twice as large as the one before, made when the first of its slots is needed: a slot never
+//! moves. Sessions are refused beyond `LEASES`; transactions that the engine itself answers for (losers) are not.
 //!
-//! Waiting: one waits for a transaction by sleeping on the epoch of the slot that runs it; the end of the transaction moves
-//! the epoch on. `waits_for` draws the wait-for graph; each transaction waits for one other at a time.
+//! Waiting: one waits for a transaction by sleeping on the epoch of the slot that runs it; the end of the transaction
+//! moves the epoch on. `waits_for` draws the wait-for graph; each transaction waits for one other at a time.
 
 use crate::error::{Error, Result};
 use cenote_base::rt;
@@ -160,8 +161,8 @@ impl Slots {
         self.get(index).held.store(snapshot, Ordering::SeqCst);
     }
 
-    /// Holds the oldest snapshot in use, and gives it: purge has worked with none that is younger. With none in use it is
-    /// `visible`, the durable position.
+    /// Holds the oldest snapshot in use, and gives it: purge has worked with none that is younger. With none in use it
+    /// is `visible`, the durable position.
     fn hold_oldest(&self, index: u32, visible: u64) -> u64 {
         let _no_scan = self.free.lock();
         let oldest = self.oldest(visible.max(self.announced.load(Ordering::SeqCst)));
@@ -381,8 +382,8 @@ mod tests {
         assert_eq!(builder.hold_oldest(60).snapshot(), 60, "purge has worked with 60");
     }
 
-    /// There were 4,096 slots; a transaction or reader beyond them waited for one without end, whoever held them. Now those who
-    /// would be too many are refused, and each end makes room.
+    /// There were 4,096 slots; a transaction or reader beyond them waited for one without end, whoever held them. Now
+    /// those who would be too many are refused, and each end makes room.
     #[test]
     fn sessions_beyond_the_limit_are_refused_until_one_ends() {
         let slots = Arc::new(Slots::new());

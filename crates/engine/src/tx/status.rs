@@ -1,12 +1,12 @@
 //! Which transactions run, which have committed and when.
 //!
-//! A transaction's number (`TxId.seq`) is drawn from blocks whose ceiling stands in the control file, so that no number is
-//! used twice. Its status is a word: *active* with the slot that runs it, *committed* with its commit timestamp, or *over*
-//! (rolled back: no row bears its number any more).
+//! A transaction's number (`TxId.seq`) is drawn from blocks whose ceiling stands in the control file, so that no number
+//! is used twice. Its status is a word: *active* with the slot that runs it, *committed* with its commit timestamp, or
+//! *over* (rolled back: no row bears its number any more).
 //!
 //! The commit timestamp is the LSN at which the commit's mini-transaction ends. It is stored here inside the log's
-//! reservation, so the word of every commit below a log position is there before that position is durable. A snapshot is
-//! simply the durable position: it sees exactly the commits at or below it.
+//! reservation, so the word of every commit below a log position is there before that position is durable. A snapshot
+//! is simply the durable position: it sees exactly the commits at or below it.
 //!
 //! Where the word is found, in this order:
 //! 1. number below `low_water`: committed before every snapshot in use (or over); no lookup;
@@ -45,7 +45,8 @@ impl Default for Sizes {
     }
 }
 
-/// The timestamp told of numbers below the low-water mark, without a look: most have committed, those rolled back count as that.
+/// The timestamp told of numbers below the low-water mark, without a look: most have committed, those rolled back count
+/// as that.
 pub(crate) const BELOW_LOW_WATER: u64 = 1;
 
 /// Status of a transaction.
@@ -69,8 +70,8 @@ impl Status {
     }
 }
 
-/// A place of the ring: whose it is, and that one's status. The tag is zero while the place changes hands, so a reader that
-/// finds its number there before and after has read its own status.
+/// A place of the ring: whose it is, and that one's status. The tag is zero while the place changes hands, so a reader
+/// that finds its number there before and after has read its own status.
 #[derive(Default)]
 struct Place {
     tag: AtomicU64,
@@ -159,8 +160,8 @@ impl TxTable {
         Ok(seq)
     }
 
-    /// Gives the place in the ring to `seq`; a transaction that still runs there moves to `displaced` first, so that it is
-    /// found at every moment.
+    /// Gives the place in the ring to `seq`; a transaction that still runs there moves to `displaced` first, so that it
+    /// is found at every moment.
     fn make_place(&self, seq: u64, word: u64) {
         let place = self.place(seq);
         let old = place.word.load(Ordering::Acquire);
@@ -213,8 +214,9 @@ impl TxTable {
         }
     }
 
-    /// Status of `seq`; `from_page` reads the CTS page. One below the low-water mark counts as committed before all snapshots:
-    /// its slot's page may be gone, or go (and be emptied first) while it is read, so the mark is asked again behind that.
+    /// Status of `seq`; `from_page` reads the CTS page. One below the low-water mark counts as committed before all
+    /// snapshots: its slot's page may be gone, or go (and be emptied first) while it is read, so the mark is asked
+    /// again behind that.
     pub(crate) fn status(&self, seq: u64, from_page: impl FnOnce(u64) -> Result<u64>) -> Result<Status> {
         if seq < self.low_water() {
             return Ok(Status::Committed(BELOW_LOW_WATER));
@@ -283,8 +285,8 @@ mod tests {
         assert_eq!(table.status(first, page).unwrap(), Status::Committed(1));
     }
 
-    /// A long snapshot asks about a commit that has left the ring; before it reads the CTS page, purge raises the low-water
-    /// mark over that number and empties the page. The empty word must not count as "rolled back".
+    /// A long snapshot asks about a commit that has left the ring; before it reads the CTS page, purge raises the
+    /// low-water mark over that number and empties the page. The empty word must not count as "rolled back".
     #[test]
     fn a_cts_page_that_goes_while_it_is_read_is_not_believed() {
         let (slots, table) = (Arc::new(Slots::new()), TxTable::new(5, Sizes::default()));

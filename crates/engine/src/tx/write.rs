@@ -1,25 +1,28 @@
 //! Writing rows.
 //!
-//! One change is one mini-transaction: leaf, undo page, and the space's header where large values are adopted. What will be
-//! written is worked out before, from a version that was read without a latch; under the latch it is only checked that this
-//! version is still the newest (its undo pointer names it), else all is done again.
+//! One change is one mini-transaction: leaf, undo page, and the space's header where large values are adopted. What
+//! will be written is worked out before, from a version that was read without a latch; under the latch it is only
+//! checked that this version is still the newest (its undo pointer names it), else all is done again.
 //!
-//! An answer that changes nothing (a duplicate, no such row, a condition that does not hold) is checked by nobody later, so the
-//! version that it rests on must have been the newest at a moment at which its transaction was not to be taken back any more.
-//! The copy and the question for the status are two moments: a rollback between them leaves a copy of what never was, with a
-//! status that is over, or committed where a savepoint was returned to. `Tx::newest` copies again where that is possible.
+//! An answer that changes nothing (a duplicate, no such row, a condition that does not hold) is checked by nobody
+//! later, so the version that it rests on must have been the newest at a moment at which its transaction was not to be
+//! taken back any more. The copy and the question for the status are two moments: a rollback between them leaves a copy
+//! of what never was, with a status that is over, or committed where a savepoint was returned to. `Tx::newest` copies
+//! again where that is possible.
 //!
 //! Whose a row is, by its newest version:
 //! - made by a transaction in progress: wait for it, look again;
 //! - locked explicitly by another: wait for that one;
-//! - committed behind the snapshot: at repeatable read 40001, at read committed the caller is asked about the newest version;
+//! - committed behind the snapshot: at repeatable read 40001, at read committed the caller is asked about the newest
+//!   version;
 //! - else: free to change, for the one that has waited for it longest (`queue`).
 //!
 //! A row that has got another primary key meanwhile is followed there, at read committed (`follow`).
 //!
-//! Before that the snapshot is asked: a row that it does not have is none to UPDATE, DELETE and row locks, whoever is making it, and
-//! one that does not meet the condition as the snapshot has it is left alone without a wait (`Tx::change`). Only ON CONFLICT
-//! and definitions mean the newest version, whatever the snapshot has (`Tx::change_newest`).
+//! Before that the snapshot is asked: a row that it does not have is none to UPDATE, DELETE and row locks, whoever is
+//! making it, and one that does not meet the condition as the snapshot has it is left alone without a wait
+//! (`Tx::change`). Only ON CONFLICT and definitions mean the newest version, whatever the snapshot has
+//! (`Tx::change_newest`).
 //!
 //! Latch order: clustered leaf → undo page → space header.
 
@@ -40,8 +43,8 @@ use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use std::borrow::Cow;
 
-/// What `Tx::change` asks about a row's newest version; the flag: it is another than the snapshot sees. An answer is worked out from
-/// its arguments alone and keeps nothing: an attempt that was not applied leaves no trace.
+/// What `Tx::change` asks about a row's newest version; the flag: it is another than the snapshot sees. An answer is
+/// worked out from its arguments alone and keeps nothing: an attempt that was not applied leaves no trace.
 pub type Decide<'a, E> = dyn Fn(&[u8], bool) -> std::result::Result<Change, E> + 'a;
 
 /// Memory of a row lock beside its name, which is kept twice.
@@ -123,9 +126,9 @@ impl Tx {
         self.insert_unless(table, row, &[], &mut Vec::new())
     }
 
-    /// As `insert`, for one who has an answer to duplicates in some indexes (None: the primary key): they are looked at, and
-    /// waited for, before the others. `row_key` becomes the primary key bytes of the row, a hidden key's too; they mean nothing
-    /// where it was not inserted.
+    /// As `insert`, for one who has an answer to duplicates in some indexes (None: the primary key): they are looked
+    /// at, and waited for, before the others. `row_key` becomes the primary key bytes of the row, a hidden key's too;
+    /// they mean nothing where it was not inserted.
     pub fn insert_unless(
         &mut self,
         table: &Table,
@@ -151,7 +154,8 @@ impl Tx {
         done
     }
 
-    /// `written` says afterwards whether the row stands, and holds its large values, even where an index entry then failed.
+    /// `written` says afterwards whether the row stands, and holds its large values, even where an index entry then
+    /// failed.
     fn insert_stored(
         &mut self,
         table: &Table,
@@ -317,11 +321,11 @@ impl Tx {
         })
     }
 
-    /// Changes the row with this primary key as `f` says, when it is this transaction's to change. A row that the snapshot
-    /// does not see is `Gone`, without a wait. `f` gets the version that the snapshot sees, then the newest one if that is
-    /// another, and whether it is (then a condition has to be evaluated again). So `f` may be asked several times, each time
-    /// about a newer version; the answer that was applied comes back. Where another key of the new row has to be waited for,
-    /// the row stays locked meanwhile.
+    /// Changes the row with this primary key as `f` says, when it is this transaction's to change. A row that the
+    /// snapshot does not see is `Gone`, without a wait. `f` gets the version that the snapshot sees, then the newest
+    /// one if that is another, and whether it is (then a condition has to be evaluated again). So `f` may be asked
+    /// several times, each time about a newer version; the answer that was applied comes back. Where another key of the
+    /// new row has to be waited for, the row stays locked meanwhile.
     pub fn change<E: From<Error>>(
         &mut self,
         table: &Table,
@@ -355,8 +359,8 @@ impl Tx {
         self.change_found(table, key, Identity::Seen, (newest, value), (columns, f))
     }
 
-    /// As `change_reading`, of the newest version even where the snapshot sees none: for INSERT ... ON CONFLICT DO UPDATE, and for
-    /// rows that are locked.
+    /// As `change_reading`, of the newest version even where the snapshot sees none: for INSERT ... ON CONFLICT DO
+    /// UPDATE, and for rows that are locked.
     pub fn change_newest<E: From<Error>>(
         &mut self,
         table: &Table,
@@ -449,8 +453,8 @@ impl Tx {
         }
     }
 
-    /// Whether somebody else has to do with the row, so that what the snapshot sees of it is to be looked at before that is
-    /// waited for, or believed.
+    /// Whether somebody else has to do with the row, so that what the snapshot sees of it is to be looked at before
+    /// that is waited for, or believed.
     fn is_disputed(&self, table: &Table, key: &[u8], newest: &Newest) -> bool {
         match newest {
             Newest::Missing => false,
@@ -474,9 +478,9 @@ impl Tx {
         }
     }
 
-    /// Locks the row with this primary key and gives its newest version. A row that the snapshot does not see is `Gone`,
-    /// without a wait. One that a later statement of this transaction has changed counts as gone, as PostgreSQL has it: a
-    /// portal meets it that began before.
+    /// Locks the row with this primary key and gives its newest version. A row that the snapshot does not see is
+    /// `Gone`, without a wait. One that a later statement of this transaction has changed counts as gone, as PostgreSQL
+    /// has it: a portal meets it that began before.
     pub fn lock_row(
         &mut self,
         table: &Table,
@@ -569,8 +573,9 @@ impl Tx {
         Ok(())
     }
 
-    /// Waits until the newest version of the row, found as `newest` with `value`, is no other transaction's, and those have had it
-    /// that waited before; gives it with its trailer. A row of this identity that is not under this key any more is not waited for.
+    /// Waits until the newest version of the row, found as `newest` with `value`, is no other transaction's, and those
+    /// have had it that waited before; gives it with its trailer. A row of this identity that is not under this key any
+    /// more is not waited for.
     fn settle(
         &mut self,
         table: &Table,
@@ -613,8 +618,9 @@ impl Tx {
         }
     }
 
-    /// What is to be said of a row that is not under the key any more; None: it is there, or its identity does not matter. At repeatable
-    /// read: 40001 where another transaction changed the row that this one's statement has put another in place of.
+    /// What is to be said of a row that is not under the key any more; None: it is there, or its identity does not
+    /// matter. At repeatable read: 40001 where another transaction changed the row that this one's statement has put
+    /// another in place of.
     #[cold]
     fn settled_elsewhere(&self, identity: Identity, newest: Trailer) -> Result<Option<Settled>> {
         if self.isolation == Isolation::RepeatableRead {
@@ -659,8 +665,8 @@ impl Tx {
         }
     }
 
-    /// The transaction before this one in a row's queue; the last where this one is not in it. One that has ended waits for nothing:
-    /// its session was unwound in the middle of a step, and left its place behind.
+    /// The transaction before this one in a row's queue; the last where this one is not in it. One that has ended waits
+    /// for nothing: its session was unwound in the middle of a step, and left its place behind.
     fn ahead(&self, name: &[u8]) -> Option<(u64, u32)> {
         let (engine, own) = (self.engine(), self.reader.own);
         loop {
@@ -680,8 +686,8 @@ impl Tx {
         })
     }
 
-    /// Gives up the place in the queue. `with_row`: the row is this transaction's, and the next one waits for its end; otherwise
-    /// that one looks again.
+    /// Gives up the place in the queue. `with_row`: the row is this transaction's, and the next one waits for its end;
+    /// otherwise that one looks again.
     fn leave(&self, turn: Turn, with_row: bool) {
         if !turn.is_taken() {
             return;
@@ -695,9 +701,9 @@ impl Tx {
         }
     }
 
-    /// Copies the newest version. One that the snapshot sees was committed before it was copied, and one of a transaction in
-    /// progress is waited for. Any other may have been taken back between the copy and the question for its transaction's
-    /// status: it counts if it still stands there behind that.
+    /// Copies the newest version. One that the snapshot sees was committed before it was copied, and one of a
+    /// transaction in progress is waited for. Any other may have been taken back between the copy and the question for
+    /// its transaction's status: it counts if it still stands there behind that.
     pub(super) fn newest(&self, table: &Table, key: &[u8], value: &mut Vec<u8>) -> Result<Newest> {
         let (mut committed, mut over) = (None, None);
         loop {
@@ -725,15 +731,15 @@ impl Tx {
         }
     }
 
-    /// Whether the newest version of the row still is the one with this trailer. Positions of undo are not used twice, so it
-    /// then was all the while.
+    /// Whether the newest version of the row still is the one with this trailer. Positions of undo are not used twice,
+    /// so it then was all the while.
     fn is_still(&self, table: &Table, key: &[u8], seen: Trailer) -> Result<bool> {
         let mut value = Vec::new();
         Ok((BTree { space: table.space }).get(&self.engine().pool, key, &mut value)? && Trailer::of(&value)? == seen)
     }
 
-    /// Whether the snapshot sees the newest version of the row: the one that a `Duplicate` was found in, unless somebody has
-    /// changed the row since.
+    /// Whether the snapshot sees the newest version of the row: the one that a `Duplicate` was found in, unless
+    /// somebody has changed the row since.
     pub fn sees_newest(&self, table: &Table, key: &[u8]) -> Result<bool> {
         let newest = self.newest(table, key, &mut Vec::new())?;
         Ok(matches!(newest, Newest::Row { trailer, moved: false } if !trailer.deleted()))
@@ -809,8 +815,9 @@ impl Tx {
         applied
     }
 
-    /// An update that changes the primary key: the old row goes, the new one comes, with large values of its own.
-    /// The record of the former says the new key, and the record of the latter follows it: so those who wanted the row find it.
+    /// An update that changes the primary key: the old row goes, the new one comes, with large values of its own. The
+    /// record of the former says the new key, and the record of the latter follows it: so those who wanted the row find
+    /// it.
     fn apply_move(
         &mut self,
         table: &Table,
@@ -834,7 +841,8 @@ impl Tx {
         }
     }
 
-    /// Gives the row another version, or marks it deleted, if it is still the `old` one. `same_keys`: no index key changes.
+    /// Gives the row another version, or marks it deleted, if it is still the `old` one. `same_keys`: no index key
+    /// changes.
     fn apply(&mut self, table: &Table, key: &[u8], old: Old<'_>, next: Next<'_>, same_keys: bool) -> Result<Applied> {
         let (seen, old, new) = (old.trailer, old.stored, next.version());
         let engine = self.engine().clone();
@@ -895,7 +903,8 @@ impl Tx {
         Ok(Applied::Done)
     }
 
-    /// Makes sure that this transaction may write rows of the table: number, segment, shared table lock, newest definition.
+    /// Makes sure that this transaction may write rows of the table: number, segment, shared table lock, newest
+    /// definition.
     pub(crate) fn write_table(&mut self, table: &Table) -> Result<()> {
         self.ready_to_write()?;
         self.share_table(table)

@@ -1,8 +1,9 @@
 //! `numeric`: exact decimals in PostgreSQL's representation.
 //!
-//! A value is `sign * sum(digits[i] * 10000^(weight - i))`; `dscale` is the number of decimal digits shown after the point.
-//! Invariants: digits are below 10000; the first and the last digit are not zero; zero has no digits, weight 0 and a
-//! positive sign; NaN and the infinities have neither digits nor scale. `dscale` takes no part in equality and order.
+//! A value is `sign * sum(digits[i] * 10000^(weight - i))`; `dscale` is the number of decimal digits shown after the
+//! point. Invariants: digits are below 10000; the first and the last digit are not zero; zero has no digits, weight 0
+//! and a positive sign; NaN and the infinities have neither digits nor scale. `dscale` takes no part in equality and
+//! order.
 
 use crate::error::{Error, Result};
 use std::cmp::Ordering;

@@ -3,14 +3,16 @@
 //! 1. Undo is written in *segments*. A segment is a space of its own (`SPACE_BASE` + number) used as an append-only
 //!    stream: page 0 is its header, records follow from page 1 on, none crosses a page. A session that writes holds a
 //!    segment; its transactions lie there one after the other.
-//! 2. The pages are used in a circle, round after round: a *lap*. A position is lap (8 bits), page (29 bits) and offset in the
-//!    page (14 bits), and never repeats; so the file never outgrows the circle. A pointer to a record is segment (16 bits)
-//!    above position / 8 (48 bits). A segment that has come to its last lap is not given out again: of 65,536 segments, 150
-//!    are used up by ten years of 1 GB/s.
+//! 2. The pages are used in a circle, round after round: a *lap*. A position is lap (8 bits), page (29 bits) and offset
+//!    in the page (14 bits), and never repeats; so the file never outgrows the circle. A pointer to a record is segment
+//!    (16 bits) above position / 8 (48 bits). A segment that has come to its last lap is not given out again: of 65,536
+//!    segments, 150 are used up by ten years of 1 GB/s.
 //! 3. A row change and its record are one mini-transaction. The record names the transaction's previous record.
-//! 4. A transaction's end moves the header's `end` behind its last record: in the commit's mini-transaction, or when it has
-//!    been rolled back. So what lies at `end` and behind belongs to a transaction that had not ended: a loser, after a crash.
-//! 5. Taking a change back marks its record *undone* in the same mini-transaction: rollback may stop anywhere and go on.
+//! 4. A transaction's end moves the header's `end` behind its last record: in the commit's mini-transaction, or when it
+//!    has been rolled back. So what lies at `end` and behind belongs to a transaction that had not ended: a loser,
+//!    after a crash.
+//! 5. Taking a change back marks its record *undone* in the same mini-transaction: rollback may stop anywhere and go
+//!    on.
 //! 6. Purge reads each segment from `tail` and moves `tail` on; pages wholly below it are punched out of the file.
 //!
 //! ```text
@@ -18,10 +20,10 @@
 //! segment header 0 page header   32 u64 magic   40 u64 end   48 u64 last transaction   56 u64 tail
 //!                64 u32 circle   72 u64 base: index of its first page
 //! ```
-//! Invariants: tail <= end; a page's records all lie below its `used` word; positions never repeat; a page is used anew only
-//! after purge has given it back (`kept`), and says of which lap its records are, so that no position of another lap is
-//! believed there; the page behind the last one with records exists and is empty, so whoever looks for the end of the stream
-//! meets no page that was never written.
+//! Invariants: tail <= end; a page's records all lie below its `used` word; positions never repeat; a page is used anew
+//! only after purge has given it back (`kept`), and says of which lap its records are, so that no position of another
+//! lap is believed there; the page behind the last one with records exists and is empty, so whoever looks for the end
+//! of the stream meets no page that was never written.
 
 pub(crate) mod record;
 
@@ -182,8 +184,8 @@ impl Segment {
         self.kept.store(past.end, Ordering::Release);
     }
 
-    /// Notes a transaction's end. Numbers are drawn before segments are taken, so a later end may have a lesser number: those
-    /// before it then answer for it (`Ended::tx`).
+    /// Notes a transaction's end. Numbers are drawn before segments are taken, so a later end may have a lesser number:
+    /// those before it then answer for it (`Ended::tx`).
     pub(crate) fn note_end(&self, new: Ended) {
         let mut ended = self.ended.lock();
         for before in ended.iter_mut().rev().take_while(|before| before.tx > new.tx) {
@@ -260,8 +262,8 @@ impl Writer {
         pointer(self.segment.number, place.position)
     }
 
-    /// Writes the record. The first on a page makes the page behind it. The writer moves on: the mini-transaction must be
-    /// committed. Errors: only before the first change.
+    /// Writes the record. The first on a page makes the page behind it. The writer moves on: the mini-transaction must
+    /// be committed. Errors: only before the first change.
     pub(crate) fn append(
         &mut self,
         m: &mut Mtr<'_>,
@@ -439,8 +441,8 @@ fn used_of(pool: &BufferPool, segment: u16, position: u64) -> Result<usize> {
     })
 }
 
-/// The last record of the stream behind `end`: (its position, position behind it, record). Looks at few pages, however long
-/// that part is: pages with records are followed by an empty one, then by pages never written, or not in this lap.
+/// The last record of the stream behind `end`: (its position, position behind it, record). Looks at few pages, however
+/// long that part is: pages with records are followed by an empty one, then by pages never written, or not in this lap.
 pub(crate) fn read_last(pool: &BufferPool, segment: &Segment, end: u64) -> Result<Option<(u64, u64, UndoRecord)>> {
     let Some(first) = read_next(pool, segment, end)? else {
         return Ok(None);

@@ -267,9 +267,9 @@ fn an_idle_transaction_does_not_hold_purge_back() {
     engine.shutdown().unwrap();
 }
 
-/// A statement sees what its transaction did before it, and nothing that it does itself or that later statements do: neither by
-/// key, nor by scans, nor by an index whose entries come in behind the scan. Rolled back to a savepoint, the others' positions stay
-/// what they were.
+/// A statement sees what its transaction did before it, and nothing that it does itself or that later statements do:
+/// neither by key, nor by scans, nor by an index whose entries come in behind the scan. Rolled back to a savepoint, the
+/// others' positions stay what they were.
 #[test]
 fn a_reader_sees_its_transaction_up_to_its_statement() {
     let dir = tempfile::tempdir().unwrap();

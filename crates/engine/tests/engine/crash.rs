@@ -1,7 +1,7 @@
 //! Crashes: what was acknowledged is there, what was not is not half there, indexes and rows agree.
 //!
-//! A crash of the process leaves region and files as they are: the engine is halted (its threads end, nothing is written)
-//! with transactions in flight and dropped. With `dram`, or the region removed, the log must do it.
+//! A crash of the process leaves region and files as they are: the engine is halted (its threads end, nothing is
+//! written) with transactions in flight and dropped. With `dram`, or the region removed, the log must do it.
 
 use crate::common::*;
 use cenote_engine::*;
@@ -249,8 +249,8 @@ fn sessions_cut_off_in_the_middle() {
     }
 }
 
-/// Redo positions beyond 2^48 bytes and transaction numbers beyond 2^32 and 2^48 were cut off in the words that hold them. What a
-/// database does is the same wherever its numbers begin.
+/// Redo positions beyond 2^48 bytes and transaction numbers beyond 2^32 and 2^48 were cut off in the words that hold
+/// them. What a database does is the same wherever its numbers begin.
 #[test]
 fn databases_whose_numbers_begin_high_crash_like_others() {
     let log = |log| Origins {

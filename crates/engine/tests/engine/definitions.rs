@@ -65,7 +65,8 @@ fn definitions_survive_a_restart_and_take_their_files_with_them() {
     tx.rollback().unwrap();
     drop((tx, old));
     engine.vacuum().unwrap();
-    // Meta, catalog, counters, CTS slots, undo segments; table and index; nothing of what was dropped, replaced, taken back.
+    // Meta, catalog, counters, CTS slots, undo segments; table and index; nothing of what was dropped, replaced, taken
+    // back.
     let undo = engine
         .check()
         .unwrap()
@@ -259,8 +260,8 @@ fn sequences_never_repeat() {
     engine.shutdown().unwrap();
 }
 
-/// An index that is made beside old versions has their entries. Purge passed by the records of those versions, which had changed no
-/// key of the indexes that there were, and their entries stayed for good.
+/// An index that is made beside old versions has their entries. Purge passed by the records of those versions, which
+/// had changed no key of the indexes that there were, and their entries stayed for good.
 #[test]
 fn an_index_made_beside_old_versions_keeps_none_of_their_entries() {
     let dir = tempfile::tempdir().unwrap();
@@ -302,8 +303,8 @@ fn an_index_made_beside_old_versions_keeps_none_of_their_entries() {
     engine.shutdown().unwrap();
 }
 
-/// While an index was being dropped purge knew nothing of it any more. The drop was taken back, and the entries of all that purge had
-/// passed meanwhile stayed for good.
+/// While an index was being dropped purge knew nothing of it any more. The drop was taken back, and the entries of all
+/// that purge had passed meanwhile stayed for good.
 #[test]
 fn an_index_whose_drop_is_taken_back_has_no_entries_of_what_was_purged_meanwhile() {
     let dir = tempfile::tempdir().unwrap();

@@ -12,9 +12,9 @@ fn quiet(dir: &Path) -> Arc<Engine> {
     Engine::open(options).unwrap()
 }
 
-/// A locks a row, which draws its number; B, with a greater number, writes to an undo segment, commits, and leaves it to A,
-/// which commits there behind it. Numbers in that segment fall. Purge, asking for the first end behind the horizon only, set
-/// the low-water mark above A, and a snapshot older than both saw A's row.
+/// A locks a row, which draws its number; B, with a greater number, writes to an undo segment, commits, and leaves it
+/// to A, which commits there behind it. Numbers in that segment fall. Purge, asking for the first end behind the
+/// horizon only, set the low-water mark above A, and a snapshot older than both saw A's row.
 #[test]
 fn ends_in_a_segment_whose_numbers_fall() {
     let dir = tempfile::tempdir().unwrap();
@@ -59,8 +59,9 @@ fn spaces(dir: &Path) -> usize {
     std::fs::read_dir(dir.join("data/spaces")).unwrap().count()
 }
 
-/// A definition of some kilobytes is itself a large value of the catalog. Rollback and purge freed its pages, then read them
-/// to learn which files to drop: ROLLBACK failed and left the session's locks for good, dropped tables kept their files.
+/// A definition of some kilobytes is itself a large value of the catalog. Rollback and purge freed its pages, then read
+/// them to learn which files to drop: ROLLBACK failed and left the session's locks for good, dropped tables kept their
+/// files.
 #[test]
 fn wide_tables_are_taken_back_and_dropped() {
     let dir = tempfile::tempdir().unwrap();
@@ -93,9 +94,9 @@ fn wide_tables_are_taken_back_and_dropped() {
     engine.shutdown().unwrap();
 }
 
-/// ADD PRIMARY KEY copies rows without undo. A snapshot older than that followed an undo pointer of zero in the new tree and
-/// reported corruption. PostgreSQL shows an empty table to those who had not read it before and makes ALTER wait for the others;
-/// readers lock nothing here, so both are told to run again.
+/// ADD PRIMARY KEY copies rows without undo. A snapshot older than that followed an undo pointer of zero in the new
+/// tree and reported corruption. PostgreSQL shows an empty table to those who had not read it before and makes ALTER
+/// wait for the others; readers lock nothing here, so both are told to run again.
 #[test]
 fn an_older_snapshot_looks_at_a_rebuilt_table() {
     let dir = tempfile::tempdir().unwrap();
@@ -128,8 +129,8 @@ fn an_older_snapshot_looks_at_a_rebuilt_table() {
     engine.shutdown().unwrap();
 }
 
-/// Values of a sequence went to the client of a transaction that changed nothing else; its commit waited for nothing, and
-/// after a crash the same values were given again.
+/// Values of a sequence went to the client of a transaction that changed nothing else; its commit waited for nothing,
+/// and after a crash the same values were given again.
 #[test]
 fn sequence_values_outlast_a_crash_though_nothing_else_is_written() {
     let dir = tempfile::tempdir().unwrap();
@@ -159,8 +160,9 @@ fn sequence_values_outlast_a_crash_though_nothing_else_is_written() {
     engine.shutdown().unwrap();
 }
 
-/// Taking a row back latched a leaf of each index at once. With more indexes than a mini-transaction holds pages, ROLLBACK
-/// failed, and so did recovery; then tables were refused more than 56 indexes. Entries go in as many steps as it takes.
+/// Taking a row back latched a leaf of each index at once. With more indexes than a mini-transaction holds pages,
+/// ROLLBACK failed, and so did recovery; then tables were refused more than 56 indexes. Entries go in as many steps as
+/// it takes.
 #[test]
 fn a_rollback_takes_entries_out_of_any_number_of_indexes() {
     let dir = tempfile::tempdir().unwrap();
@@ -197,7 +199,8 @@ fn a_rollback_takes_entries_out_of_any_number_of_indexes() {
     engine.shutdown().unwrap();
 }
 
-/// A leaf's rows were delivered together, however long: a hundred rows of fifty megabytes wrapped the batch's 32-bit ends.
+/// A leaf's rows were delivered together, however long: a hundred rows of fifty megabytes wrapped the batch's 32-bit
+/// ends.
 #[test]
 fn batches_are_bounded_where_rows_are_long() {
     let dir = tempfile::tempdir().unwrap();
@@ -239,9 +242,9 @@ fn cut_power(dir: &Path, engine: Arc<Engine>) -> Arc<Engine> {
     quiet(dir)
 }
 
-/// Files go when a definition is taken back or purged, at once; the log that says why is flushed with the next commit. A
-/// power cut in between brings the undo records back, without the trees they speak of: rollback of the loser failed for
-/// ever, and definitions waited for it; purge failed for ever.
+/// Files go when a definition is taken back or purged, at once; the log that says why is flushed with the next commit.
+/// A power cut in between brings the undo records back, without the trees they speak of: rollback of the loser failed
+/// for ever, and definitions waited for it; purge failed for ever.
 #[test]
 fn undo_of_trees_whose_files_are_gone() {
     let dir = tempfile::tempdir().unwrap();
@@ -288,8 +291,8 @@ fn undo_of_trees_whose_files_are_gone() {
     engine.shutdown().unwrap();
 }
 
-/// A deleted row is inserted again; purge passes the deletion and leaves the entry, which is the new row's; then that insert
-/// is taken back. The deleted entry came back, and nobody was left to remove it.
+/// A deleted row is inserted again; purge passes the deletion and leaves the entry, which is the new row's; then that
+/// insert is taken back. The deleted entry came back, and nobody was left to remove it.
 #[test]
 fn a_deleted_row_whose_second_life_is_taken_back_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -362,8 +365,9 @@ fn a_sequence_restarts_with_the_transaction() {
     engine.shutdown().unwrap();
 }
 
-/// INSERT ... ON CONFLICT (id): another transaction is inserting that id, and another unique key collides with a row that is there.
-/// The latter was reported (23505) though, once the former has committed, the conflict is on the id, and has an answer.
+/// INSERT ... ON CONFLICT (id): another transaction is inserting that id, and another unique key collides with a row
+/// that is there. The latter was reported (23505) though, once the former has committed, the conflict is on the id, and
+/// has an answer.
 #[test]
 fn an_arbiter_in_progress_is_waited_for_before_other_keys_count() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! Rows that get other primary keys behind the snapshot of a statement that wants them: at read committed the statement goes on with
-//! its row under the new key, as PostgreSQL does, and with no other row that has come to stand under the former one.
+//! Rows that get other primary keys behind the snapshot of a statement that wants them: at read committed the statement
+//! goes on with its row under the new key, as PostgreSQL does, and with no other row that has come to stand under the
+//! former one.
 
 use crate::common::*;
 use cenote_engine::*;
@@ -46,8 +47,9 @@ fn reached(late: &mut Tx, table: &Table, id: i32) -> Option<(i32, i32)> {
     asked.into_inner().filter(|_| done == Outcome::Done)
 }
 
-/// An UPDATE at read committed passed over a row whose primary key another transaction had changed, and took one for it that was
-/// inserted under the former key. Each case: what happens behind the snapshot of a statement that wants rows 1 and 2, and where they are.
+/// An UPDATE at read committed passed over a row whose primary key another transaction had changed, and took one for it
+/// that was inserted under the former key. Each case: what happens behind the snapshot of a statement that wants rows 1
+/// and 2, and where they are.
 #[test]
 fn a_row_is_found_under_its_new_key() {
     type Case = (&'static str, fn(&mut Tx, &Table), [Option<(i32, i32)>; 2]);
@@ -179,8 +181,8 @@ fn a_row_is_found_under_its_new_key() {
     }
 }
 
-/// Random changes behind random snapshots, with transactions and savepoints taken back, purge, and the process lost in the middle: each
-/// row of the snapshot is the one that is reached, wherever it is, and only once.
+/// Random changes behind random snapshots, with transactions and savepoints taken back, purge, and the process lost in
+/// the middle: each row of the snapshot is the one that is reached, wherever it is, and only once.
 #[test]
 fn rows_keep_their_identity_wherever_they_go() {
     for seed in 1..=12 {

@@ -52,8 +52,9 @@ fn count(engine: &Arc<Engine>, table: &Arc<Table>) -> usize {
     all(&engine.begin(Isolation::ReadCommitted), table).len()
 }
 
-/// A table's file kept the size of its best days: 40 MB for an empty table. Its blocks go when its rows go, wherever in the file they
-/// lay, the table says so, and the room is taken again when it is needed; a crash in between loses nothing.
+/// A table's file kept the size of its best days: 40 MB for an empty table. Its blocks go when its rows go, wherever in
+/// the file they lay, the table says so, and the room is taken again when it is needed; a crash in between loses
+/// nothing.
 #[test]
 fn a_table_file_shrinks_with_its_table() {
     for memory in [MemoryKind::Dram, MemoryKind::Cxl] {
@@ -99,8 +100,8 @@ fn a_table_file_shrinks_with_its_table() {
     }
 }
 
-/// Blocks go one by one, and after a power cut a part of a page stood before zeros: the check called a page damaged that is made anew before it is
-/// read. A page that rows are on is damage still.
+/// Blocks go one by one, and after a power cut a part of a page stood before zeros: the check called a page damaged
+/// that is made anew before it is read. A page that rows are on is damage still.
 #[test]
 fn half_a_page_that_was_given_back_is_no_damage() {
     use std::os::unix::fs::FileExt;
@@ -129,7 +130,8 @@ fn half_a_page_that_was_given_back_is_no_damage() {
     engine.halt();
 }
 
-/// Rows come and go, and the process dies now and then: the rows are those that were committed, each page is accounted for.
+/// Rows come and go, and the process dies now and then: the rows are those that were committed, each page is accounted
+/// for.
 #[test]
 fn spaces_that_give_back_keep_what_is_theirs() {
     for seed in 0..6 {

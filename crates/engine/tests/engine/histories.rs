@@ -270,8 +270,8 @@ fn everything_at_once() {
     engine.shutdown().unwrap();
 }
 
-/// Some delete a row or take its unique value away, and roll that back; others ask for the value. The row has it at every moment.
-/// (In the order of threads that the simulator draws: crates/sim/tests/aborted.rs.)
+/// Some delete a row or take its unique value away, and roll that back; others ask for the value. The row has it at
+/// every moment. (In the order of threads that the simulator draws: crates/sim/tests/aborted.rs.)
 #[test]
 fn a_unique_value_stays_with_its_row_beside_rollbacks() {
     let dir = tempfile::tempdir().unwrap();

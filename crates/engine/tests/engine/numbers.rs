@@ -1,7 +1,8 @@
-//! Numbers that come to their ends: undo segments whose pages go round, numbers of spaces and objects that are used again.
+//! Numbers that come to their ends: undo segments whose pages go round, numbers of spaces and objects that are used
+//! again.
 //!
-//! Ids of tables were refused at the end of their 32 bits. Undo positions ended with the file system's longest file, and segments that had come there were given out again first. Numbers of
-//! spaces ran into those of undo segments.
+//! Ids of tables were refused at the end of their 32 bits. Undo positions ended with the file system's longest file,
+//! and segments that had come there were given out again first. Numbers of spaces ran into those of undo segments.
 
 use crate::common::*;
 use cenote_engine::*;

@@ -106,8 +106,8 @@ fn undo_is_given_back() {
     engine.shutdown().unwrap();
 }
 
-/// A measurement: how long purge takes for many updates of one indexed row, of which the first half are past while a snapshot
-/// of the middle is in use, and the others when that has gone. CENOTE_UPDATES gives their number.
+/// A measurement: how long purge takes for many updates of one indexed row, of which the first half are past while a
+/// snapshot of the middle is in use, and the others when that has gone. CENOTE_UPDATES gives their number.
 #[test]
 #[ignore = "a measurement: cargo test --release -p cenote-engine --test engine hot_row -- --ignored --nocapture"]
 fn purge_of_a_hot_row() {

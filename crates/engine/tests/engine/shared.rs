@@ -34,8 +34,8 @@ fn quiet(dir: &std::path::Path, memory: MemoryKind) -> Arc<Engine> {
     Engine::open(options).expect("the database opens")
 }
 
-/// An update of an int beside a large value wrote the value again: 20 MB of redo for 4 bytes. Statements that do not read it do not
-/// even bring it in.
+/// An update of an int beside a large value wrote the value again: 20 MB of redo for 4 bytes. Statements that do not
+/// read it do not even bring it in.
 #[test]
 fn an_update_beside_a_large_value_leaves_it_where_it_is() {
     let dir = tempfile::tempdir().unwrap();
@@ -150,7 +150,8 @@ fn overflow_pages(engine: &Arc<Engine>) -> u64 {
     words[at - 1].parse().unwrap()
 }
 
-/// The index on `k` has entries of versions whose text is freed by now: purge of several transactions goes in any order.
+/// The index on `k` has entries of versions whose text is freed by now: purge of several transactions goes in any
+/// order.
 #[test]
 fn versions_that_wait_for_purge_do_not_need_what_their_successors_have_freed() {
     let dir = tempfile::tempdir().unwrap();
@@ -341,7 +342,8 @@ fn verify(engine: &Arc<Engine>, table: &Arc<Table>, rows: &Rows, when: &str) {
     }
 }
 
-/// Updates that keep large values, change them, take them along to another key; savepoints, rollbacks, purge in between, crashes.
+/// Updates that keep large values, change them, take them along to another key; savepoints, rollbacks, purge in
+/// between, crashes.
 #[test]
 fn large_values_live_as_long_as_a_version_has_them() {
     for seed in 0..12 {

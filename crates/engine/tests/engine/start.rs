@@ -6,8 +6,8 @@ use std::time::Instant;
 
 const TABLES: usize = 10_000;
 
-/// Prints how long the start after a kill takes with many tables: the budget is 100 ms in the release profile, on an idle machine.
-/// `cargo test --release -p cenote-engine --test engine start -- --ignored --nocapture`
+/// Prints how long the start after a kill takes with many tables: the budget is 100 ms in the release profile, on an
+/// idle machine. `cargo test --release -p cenote-engine --test engine start -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement"]
 fn start_with_10_000_tables() {

@@ -48,8 +48,9 @@ fn text(engine: &Arc<Engine>, table: &Table) -> String {
     get(&tx, table, 1).expect("the row").2
 }
 
-/// ON CONFLICT DO UPDATE ... WHERE told its client of a row that was never written: the first attempt had worked out a new row, the
-/// row changed before it was applied, and the second attempt left the row alone; what the first had noted was taken for done.
+/// ON CONFLICT DO UPDATE ... WHERE told its client of a row that was never written: the first attempt had worked out a
+/// new row, the row changed before it was applied, and the second attempt left the row alone; what the first had noted
+/// was taken for done.
 #[test]
 fn an_attempt_that_was_not_applied_leaves_nothing() {
     let (_dir, engine, table) = made(false);
@@ -74,8 +75,8 @@ fn an_attempt_that_was_not_applied_leaves_nothing() {
     engine.shutdown().unwrap();
 }
 
-/// A transaction that had been asked about a row, and then had to wait for another key of the new version, left the row free
-/// meanwhile: others changed it, and the condition was asked again about what they had made of it.
+/// A transaction that had been asked about a row, and then had to wait for another key of the new version, left the row
+/// free meanwhile: others changed it, and the condition was asked again about what they had made of it.
 #[test]
 fn a_row_stays_locked_while_its_new_key_is_waited_for() {
     let (_dir, engine, table) = made(true);
@@ -185,7 +186,8 @@ fn queues_are_part_of_the_wait_for_graph() {
     engine.shutdown().unwrap();
 }
 
-/// A statement that panicked in its turn left its place in the queue behind: the row was free, and NOWAIT refused it for good.
+/// A statement that panicked in its turn left its place in the queue behind: the row was free, and NOWAIT refused it
+/// for good.
 #[test]
 fn a_statement_that_panics_in_its_turn_leaves_no_place_behind() {
     let (_dir, engine, table) = made(false);
@@ -211,8 +213,9 @@ fn a_statement_that_panics_in_its_turn_leaves_no_place_behind() {
     engine.shutdown().unwrap();
 }
 
-/// A transaction returned to a savepoint: the rows that it had changed were free, and those who waited for them slept on until it
-/// ended. Where it then wanted a row of theirs, or queued behind them for its former one, that was a deadlock (40P01).
+/// A transaction returned to a savepoint: the rows that it had changed were free, and those who waited for them slept
+/// on until it ended. Where it then wanted a row of theirs, or queued behind them for its former one, that was a
+/// deadlock (40P01).
 #[test]
 fn a_return_to_a_savepoint_wakes_those_who_wait_for_its_rows() {
     let (_dir, engine, table) = made(false);

@@ -82,8 +82,8 @@ fn live(engine: &Arc<Engine>, table: &Arc<Table>, first: &Datum, second: &Datum)
     check(engine);
 }
 
-/// 50 columns of 100 characters were "row is too big: 5250 bytes": values of up to 128 bytes never left a row. 1,600 columns did not
-/// fit with NULL in all of them.
+/// 50 columns of 100 characters were "row is too big: 5250 bytes": values of up to 128 bytes never left a row. 1,600
+/// columns did not fit with NULL in all of them.
 #[test]
 fn rows_of_many_columns_are_stored() {
     let text = |len: usize, with: &str| Datum::Text(with.repeat(len));

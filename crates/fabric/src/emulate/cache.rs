@@ -112,7 +112,8 @@ impl Cache {
         ways.for_each(|way| way.as_raw().store(0, Ordering::Relaxed));
     }
 
-    /// The places that a line can be at. Lines that lie side by side are in sets that do, so that a long access walks through the table.
+    /// The places that a line can be at. Lines that lie side by side are in sets that do, so that a long access walks
+    /// through the table.
     fn ways(&self, line: u64) -> &[AtomicU32] {
         let (run, within) = (line / RUN, line % RUN);
         let first = ((mix(run) >> 32) * self.sets.len() as u64) >> 32;

@@ -144,8 +144,8 @@ mod counter {
     }
 }
 
-/// What a load from this machine's own memory takes, in nanoseconds, measured by following a chain through 64 MiB (which a large
-/// last-level cache may hold in part): nothing can be emulated that is faster. Takes some 30 ms.
+/// What a load from this machine's own memory takes, in nanoseconds, measured by following a chain through 64 MiB
+/// (which a large last-level cache may hold in part): nothing can be emulated that is faster. Takes some 30 ms.
 pub fn own_latency_ns() -> f64 {
     let lines = CHASE_BYTES / LINE;
     let words = LINE / size_of::<u64>();

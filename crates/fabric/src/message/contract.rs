@@ -1,6 +1,7 @@
 //! Tests that every [`Network`] must pass, whatever stands behind it.
 //!
-//! An implementation gives a [`Bench`] (two programs that reach each other) and calls [`all`]. What fails panics, and says what.
+//! An implementation gives a [`Bench`] (two programs that reach each other) and calls [`all`]. What fails panics, and
+//! says what.
 
 use super::{Connection, Listener, MESSAGE_MAX, Network};
 use cenote_base::Error;

@@ -1,13 +1,15 @@
 //! Messages between nodes: whole and in order, or the connection is over.
 //!
 //! What few and small messages need (grants, leases, orders to a memory node), not what the data path needs. A node
-//! [listens](Network::listen) at an address, others [connect](Network::connect); both sides of a [`Connection`] then send and receive. Over
-//! TCP here ([`tcp`]), between simulated processes in crate `sim`.
+//! [listens](Network::listen) at an address, others [connect](Network::connect); both sides of a [`Connection`] then
+//! send and receive. Over TCP here ([`tcp`]), between simulated processes in crate `sim`.
 //!
 //! # Duties of a connection
-//! - A message arrives whole, unchanged, once, after those sent before it; or never, and then nothing after it arrives either.
+//! - A message arrives whole, unchanged, once, after those sent before it; or never, and then nothing after it arrives
+//!   either.
 //! - What arrives is bounded ([`MESSAGE_MAX`]) and checked; bytes that are no message end the connection.
-//! - [`Error::Lost`](cenote_base::Error::Lost): the connection is over, for good. Whether the messages sent last arrived is unknown.
+//! - [`Error::Lost`](cenote_base::Error::Lost): the connection is over, for good. Whether the messages sent last
+//!   arrived is unknown.
 //! - [`Error::Timeout`](cenote_base::Error::Timeout) of `receive`: nothing came so far; the connection stays.
 //!
 //! [`contract`] has them as tests.
@@ -38,7 +40,8 @@ pub trait Connection: Debug + Send + Sync {
     ///
     /// # Errors
     /// [`Error::Timeout`](cenote_base::Error::Timeout), [`Error::Lost`](cenote_base::Error::Lost),
-    /// [`Error::Corrupt`](cenote_base::Error::Corrupt) for bytes that are no message, after which the connection is lost.
+    /// [`Error::Corrupt`](cenote_base::Error::Corrupt) for bytes that are no message, after which the connection is
+    /// lost.
     fn receive(&self, timeout: Nanos) -> Result<Vec<u8>>;
 
     /// Ends it, for both sides.
@@ -62,7 +65,8 @@ pub trait Network: Debug + Send + Sync {
     /// Listens at `address`.
     ///
     /// # Errors
-    /// [`Error::Busy`](cenote_base::Error::Busy) if somebody does already, [`Error::Invalid`](cenote_base::Error::Invalid) for what is no address.
+    /// [`Error::Busy`](cenote_base::Error::Busy) if somebody does already,
+    /// [`Error::Invalid`](cenote_base::Error::Invalid) for what is no address.
     fn listen(&self, address: &str) -> Result<Box<dyn Listener>>;
 
     /// Connects to who listens at `address`.

@@ -1,8 +1,8 @@
 //! Memory nodes in this process: what a memory node does, without a network.
 //!
-//! [`Memory`] is registered memory under keys, and carries works out: the simulator's nodes are made of it too. A [`Node`]
-//! is one behind a lock; its endpoints do works where they are called, and so does its program what callers ask.
-//! Memory outlives those who use it.
+//! [`Memory`] is registered memory under keys, and carries works out: the simulator's nodes are made of it too. A
+//! [`Node`] is one behind a lock; its endpoints do works where they are called, and so does its program what callers
+//! ask. Memory outlives those who use it.
 
 use super::call::{Caller, Callers, Serve};
 use super::{Endpoint, Fabric, Key, Limits, Op, Posted, Remote, Work};

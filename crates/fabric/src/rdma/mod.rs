@@ -16,17 +16,18 @@
 //! # Duties of an endpoint
 //! - Every posted work completes, within the endpoint's timeout, with a result or an error. Dropping a [`Posted`] takes
 //!   nothing back.
-//! - A work is done once or, if it fails, at most once; an error other than those below says nothing about whether it was.
-//! - Ranges and keys are checked at the far side: [`Error::OutOfBounds`] and [`Error::Revoked`] mean that nothing of this
-//!   work was done. After a revocation has returned at the node, nothing under that key reads or changes memory.
+//! - A work is done once or, if it fails, at most once; an error other than those below says nothing about whether it
+//!   was.
+//! - Ranges and keys are checked at the far side: [`Error::OutOfBounds`] and [`Error::Revoked`] mean that nothing of
+//!   this work was done. After a revocation has returned at the node, nothing under that key reads or changes memory.
 //! - Works of a batch, and batches, may be done in any order and side by side, except that a work marked
 //!   [`Work::fenced`] begins after all earlier works of its batch are done. If one of those failed, it is
 //!   not done and fails likewise.
 //! - An aligned word of 8 bytes is read and written whole. Larger transfers may be seen in part, in any order of words.
 //! - Atomics ([`Op::CompareAndSwap`], [`Op::FetchAdd`]) are atomic among all atomics of all endpoints on that word.
 //! - A read that was posted after a write's completion was seen (by whomever, over whichever endpoint) sees that write.
-//! - [`Error::Timeout`]: no answer in time. [`Error::Lost`]: the node is gone, or the path to it; the endpoint is broken
-//!   for good and says so to all further work. A new one is needed ([`Fabric::connect`]).
+//! - [`Error::Timeout`]: no answer in time. [`Error::Lost`]: the node is gone, or the path to it; the endpoint is
+//!   broken for good and says so to all further work. A new one is needed ([`Fabric::connect`]).
 //!
 //! # Duties of a user
 //! - Words that atomics change are changed by atomics alone, never by a plain write at the same time, nor by the

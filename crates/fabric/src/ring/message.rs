@@ -1,7 +1,9 @@
-//! The second layer: what is asked and answered, in slots and in the chunks beside them; and words, with what makes them seen on the other side.
+//! The second layer: what is asked and answered, in slots and in the chunks beside them; and words, with what makes
+//! them seen on the other side.
 //!
-//! Each line has one writer. Bytes are there before the word that says so: among processes of a host by the order of stores, among hosts without coherence because they are
-//! flushed before the word is stored past the cache, and the reader drops its lines after it has seen the word.
+//! Each line has one writer. Bytes are there before the word that says so: among processes of a host by the order of
+//! stores, among hosts without coherence because they are flushed before the word is stored past the cache, and the
+//! reader drops its lines after it has seen the word.
 
 use super::Reach;
 use super::layout::{self, CHUNK, Layout};
@@ -133,7 +135,8 @@ impl Memory {
         self.flush(half.at, (half.inline - half.at) as usize);
     }
 
-    /// Appends a message to `into`; its status and chunks. Whoever wrote it may write it again meanwhile: what is looked at is looked at once.
+    /// Appends a message to `into`; its status and chunks. Whoever wrote it may write it again meanwhile: what is
+    /// looked at is looked at once.
     ///
     /// # Errors
     /// [`Error::Corrupt`]: it says of itself what cannot be.

@@ -1,10 +1,11 @@
-//! Message rings in region memory: [calls](crate::rdma::call) between processes that map the same file, or hosts of a pod that map the same
-//! device.
+//! Message rings in region memory: [calls](crate::rdma::call) between processes that map the same file, or hosts of a
+//! pod that map the same device.
 //!
-//! A [`Node`] makes a ring and serves calls from it; a [`User`] has a *seat* in it, which the node has given it ([`Node::admit`]), and posts calls for any number of threads. There are
-//! two layers (Rcmp, section 5.2): entries of a fixed size, which the node polls, and the messages beside, in slots and chunks. With [`Layers::Two`] an entry is put when
-//! its message is whole, so one that is long, or whose writer is slow, holds up nobody. With [`Layers::One`] its place is taken first, as in a ring that has its messages inside: for
-//! comparison.
+//! A [`Node`] makes a ring and serves calls from it; a [`User`] has a *seat* in it, which the node has given it
+//! ([`Node::admit`]), and posts calls for any number of threads. There are two layers (Rcmp, section 5.2): entries of a
+//! fixed size, which the node polls, and the messages beside, in slots and chunks. With [`Layers::Two`] an entry is put
+//! when its message is whole, so one that is long, or whose writer is slow, holds up nobody. With [`Layers::One`] its
+//! place is taken first, as in a ring that has its messages inside: for comparison.
 //!
 //! ```text
 //!   user: take a slot of one's own ─► write the message ─► asked: its turn ─► entry ─┐
@@ -15,16 +16,20 @@
 //! ```
 //!
 //! Invariants:
-//! 1. a slot is its seat's, a seat one user's: nothing is reserved in common but an entry, which is one compare-and-swap. Who is killed anywhere holds up nobody;
-//! 2. turns of a slot rise by one; the node keeps the last one by itself. So each request is served at most once, whatever the entries say, and one whose entry
-//!    was lost is found by looking at the slots, each 100 ms;
-//! 3. a request is copied before it is looked at, and looked at once. What cannot be ends the connection of the seat that it is in;
-//! 4. nothing of a seat is served after its end was told. The seat is another's only when its user has left, or is not there any more: whoever was fenced and wakes up in the middle of a
-//!    request finishes it in a seat that nobody serves;
-//! 5. who sleeps has said so before it looked for the last time, and whoever posts or answers looks for that afterwards.
+//! 1. a slot is its seat's, a seat one user's: nothing is reserved in common but an entry, which is one
+//!    compare-and-swap. Who is killed anywhere holds up nobody;
+//! 2. turns of a slot rise by one; the node keeps the last one by itself. So each request is served at most once,
+//!    whatever the entries say, and one whose entry was lost is found by looking at the slots, each 100 ms;
+//! 3. a request is copied before it is looked at, and looked at once. What cannot be ends the connection of the seat
+//!    that it is in;
+//! 4. nothing of a seat is served after its end was told. The seat is another's only when its user has left, or is not
+//!    there any more: whoever was fenced and wakes up in the middle of a request finishes it in a seat that nobody
+//!    serves;
+//! 5. who sleeps has said so before it looked for the last time, and whoever posts or answers looks for that
+//!    afterwards.
 //!
-//! Who maps a ring can write anything to it, and break it for its other users: so those of one ring are of one tenant. It can shorten the file, too, which ends the node's process as it would for
-//! any other region.
+//! Who maps a ring can write anything to it, and break it for its other users: so those of one ring are of one tenant.
+//! It can shorten the file, too, which ends the node's process as it would for any other region.
 
 mod layout;
 mod message;
@@ -57,7 +62,8 @@ pub enum Reach {
     /// Processes of one host.
     #[default]
     Host,
-    /// Hosts without coherence between them: what one writes it flushes, what another reads it invalidates before, and each seat has a lane of its own in place of the polling ring.
+    /// Hosts without coherence between them: what one writes it flushes, what another reads it invalidates before, and
+    /// each seat has a lane of its own in place of the polling ring.
     Pod,
 }
 

@@ -104,7 +104,8 @@ impl Node {
     /// Makes a ring in a file, in place of one of before, or on a device, and serves it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a ring that cannot be; [`Error::Busy`] if another process has the file; [`Error::Full`] if there is no memory for it.
+    /// [`Error::Invalid`] for a ring that cannot be; [`Error::Busy`] if another process has the file; [`Error::Full`]
+    /// if there is no memory for it.
     pub fn start(path: &Path, options: Options, program: Arc<dyn Serve>) -> Result<Self> {
         let layout = Layout::new(options.seats, options.slots, options.layers, options.reach)?;
         match crate::remove(path) {

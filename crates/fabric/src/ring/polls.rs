@@ -1,23 +1,26 @@
 //! The first layer: which slots something was put into, in the order in which that became so.
 //!
-//! An entry is one word, and is put there, and taken, by one compare-and-swap: there is no moment between reserving it and filling it in which a
-//! process could die and hold up what comes after. Each word carries the *lap* of its place, so that a place is used once a lap by those who put, and then once by
-//! those who take, however late a compare-and-swap comes.
+//! An entry is one word, and is put there, and taken, by one compare-and-swap: there is no moment between reserving it
+//! and filling it in which a process could die and hold up what comes after. Each word carries the *lap* of its place,
+//! so that a place is used once a lap by those who put, and then once by those who take, however late a
+//! compare-and-swap comes.
 //!
 //! ```text
 //!            put: the slot                 take: the next lap
 //!   lap | 0 ───────────────► lap | slot+1 ────────────────────► lap+1 | 0
 //! ```
 //!
-//! The tail only says where to look first: whoever finds an entry there moves it on for the other. The head is the node's own, outside of the region. So what a user
-//! can break by writing anything anywhere is found at the head, made good there, and costs time: an entry is a hint, and the slots say what was asked.
+//! The tail only says where to look first: whoever finds an entry there moves it on for the other. The head is the
+//! node's own, outside of the region. So what a user can break by writing anything anywhere is found at the head, made
+//! good there, and costs time: an entry is a hint, and the slots say what was asked.
 
 use super::layout::{self, Layout};
 use crate::{HostAtomicU64, Region};
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 
-/// An entry says of the slot's turn as many bits as there is room for: whether it is about a request that was served already.
+/// An entry says of the slot's turn as many bits as there is room for: whether it is about a request that was served
+/// already.
 const TURN_SHIFT: u32 = 21;
 const SLOT_MASK: u32 = (1 << TURN_SHIFT) - 1;
 
@@ -133,7 +136,8 @@ impl Head {
                         return found(item);
                     }
                 }
-                // Another consumer is about to move on; or nonsense that looks like it, which is gone over all the same.
+                // Another consumer is about to move on; or nonsense that looks like it, which is gone over all the
+                // same.
                 (lap, 0) if lap == this.wrapping_add(1) => move_on(&self.0, place),
                 _ => {
                     if take() {
@@ -165,8 +169,9 @@ impl Head {
     }
 }
 
-/// A lane: entries of one user for one node, over memory in which hosts have no compare-and-swap in common. Each place is written by the user and read by the node, who both count
-/// the places by themselves. There is a place for each slot, and a slot is put again only after it was taken.
+/// A lane: entries of one user for one node, over memory in which hosts have no compare-and-swap in common. Each place
+/// is written by the user and read by the node, who both count the places by themselves. There is a place for each
+/// slot, and a slot is put again only after it was taken.
 pub mod lane {
     use super::{Found, Layout, Region, entry, found, item, lap_and_item, lap_of};
     use crate::coherence;

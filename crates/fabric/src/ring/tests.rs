@@ -294,7 +294,8 @@ fn a_seat_of_another_start_is_refused() {
     join(seat).expect("that one is right");
 }
 
-/// The story: who was dismissed before it gave its seat back did not give it back at all, so each connection that was made anew cost a seat.
+/// The story: who was dismissed before it gave its seat back did not give it back at all, so each connection that was
+/// made anew cost a seat.
 #[test]
 fn a_seat_that_was_dismissed_is_given_back() {
     let (node, _) = start(options(Layers::Two));
@@ -312,7 +313,8 @@ fn a_seat_that_was_dismissed_is_given_back() {
     }
 }
 
-/// Answers that nobody takes wait for room up to a limit; beyond it they are refused, and who takes them later has them all.
+/// Answers that nobody takes wait for room up to a limit; beyond it they are refused, and who takes them later has them
+/// all.
 #[test]
 fn answers_that_nobody_takes_are_limited() {
     let (node, served) = start(Options {

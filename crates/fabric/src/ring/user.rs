@@ -22,7 +22,8 @@ pub struct UserOptions {
     pub timeout: Nanos,
     /// How long an answer is looked for before its thread sleeps.
     pub spin: Nanos,
-    /// Asked each 100 ms of who waits: whether the node is there. A node that ends in order says so in the ring, one that is killed does not.
+    /// Asked each 100 ms of who waits: whether the node is there. A node that ends in order says so in the ring, one
+    /// that is killed does not.
     pub is_there: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
@@ -85,7 +86,8 @@ impl User {
     /// Takes a seat of a ring that another process has made in a file, or on a device.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the node has ended, or given the seat to another; [`Error::Mismatch`] if it is no ring; those of mapping.
+    /// [`Error::Lost`] if the node has ended, or given the seat to another; [`Error::Mismatch`] if it is no ring; those
+    /// of mapping.
     pub fn join(path: &Path, seat: Seat, mut options: UserOptions) -> Result<Arc<dyn Caller>> {
         let region = RegionOptions {
             small_pages: true,
@@ -129,7 +131,8 @@ impl User {
     }
 }
 
-/// Whether a file is there and is in use by the node that gave the seat. What could not be looked at is there: too many open files, say, end no connection.
+/// Whether a file is there and is in use by the node that gave the seat. What could not be looked at is there: too many
+/// open files, say, end no connection.
 fn is_held(path: &Path, incarnation: u64) -> bool {
     match crate::peek(path) {
         Ok(found) => is_of(&found, incarnation),
@@ -189,7 +192,8 @@ impl Caller for User {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Also when the node has ended the connection: it waits for this word before it gives the seat away. No other user has it before, and after a node of before nobody has the memory.
+        // Also when the node has ended the connection: it waits for this word before it gives the seat away. No other
+        // user has it before, and after a node of before nobody has the memory.
         let left = self.memory.layout.seat(self.seat.number) + layout::LEFT;
         self.memory.store(left, self.seat.epoch.into());
     }

@@ -243,7 +243,8 @@ mod tests {
         }
     }
 
-    /// The story: a space was being dropped when it was asked for with a size. It counted as there, and then there was none of its name.
+    /// The story: a space was being dropped when it was asked for with a size. It counted as there, and then there was
+    /// none of its name.
     #[test]
     fn a_space_that_is_being_dropped_is_made_anew() {
         for (phase, makes) in [

@@ -1,4 +1,5 @@
-//! What a call answers: a status, and if it failed a text in memory of the caller's. So nothing is to be freed, and threads do not meet.
+//! What a call answers: a status, and if it failed a text in memory of the caller's. So nothing is to be freed, and
+//! threads do not meet.
 
 use cenote_base::{Error, Result};
 use core::any::Any;
@@ -60,8 +61,8 @@ const _: () = assert!(size_of::<Report>() == 512);
 /// `report` is null, or this call's alone to write.
 #[inline(always)]
 pub(super) unsafe fn answer(report: *mut Report, body: impl FnOnce() -> Result<()>) -> Status {
-    // A body that panics leaves handles as they are between its steps: locks are released, and what is shared is in order at any time, as it has to
-    // be for processes that are killed.
+    // A body that panics leaves handles as they are between its steps: locks are released, and what is shared is in
+    // order at any time, as it has to be for processes that are killed.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Status::Ok,
         Ok(Err(error)) => {

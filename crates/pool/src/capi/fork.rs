@@ -1,5 +1,5 @@
-//! A child of `fork` has its parent's handles, and they are not its own: two processes would keep one part, or allocate in one session. So each
-//! handle knows how often its process's forefathers had forked when it was made.
+//! A child of `fork` has its parent's handles, and they are not its own: two processes would keep one part, or allocate
+//! in one session. So each handle knows how often its process's forefathers had forked when it was made.
 
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use std::sync::Once;

@@ -5,7 +5,8 @@
 //!   (none) ──────► open: magic ^ forks ───────► closed, its value dropped ──► freed, after [`KEPT`] others
 //! ```
 //!
-//! A closed handle is kept for a while, so that its next use is an error and not somebody else's memory. That is a help for who debugs, not a promise.
+//! A closed handle is kept for a while, so that its next use is an error and not somebody else's memory. That is a help
+//! for who debugs, not a promise.
 
 use super::fork;
 use cenote_base::rt::Mutex;
@@ -65,7 +66,8 @@ impl<T: Kind> Handle<T> {
     /// What it is of.
     ///
     /// # Safety
-    /// `handle` is null or leads to a handle of any kind; nobody closes it before `'a` ends. (One that was closed lately is told apart.)
+    /// `handle` is null or leads to a handle of any kind; nobody closes it before `'a` ends. (One that was closed
+    /// lately is told apart.)
     #[inline(always)]
     pub(super) unsafe fn get<'a>(handle: *const Self) -> Result<&'a T> {
         // SAFETY: the same duty.

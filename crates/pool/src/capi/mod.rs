@@ -1,14 +1,16 @@
-//! The pool for programs in C, and for whatever can call C: `libcenote_pool.so`. What each function does, and what its caller owes, is said in
-//! `include/cenote_pool.h`, for its callers to read.
+//! The pool for programs in C, and for whatever can call C: `libcenote_pool.so`. What each function does, and what its
+//! caller owes, is said in `include/cenote_pool.h`, for its callers to read.
 //!
 //! ```text
 //!   C ── cenote_read(space, address, into, len, error) ──► answer: no panic leaves ──► handle, buffer: checked ──► Space::read
 //! ```
 //!
 //! Invariants, in each function:
-//! 1. nothing is done outside of [`answer`](error::answer): a panic becomes a status, and an error's text goes to the caller's memory;
-//! 2. pointers become references by [`Handle::get`], [`arguments::buffer`] and their like alone. They refuse null, handles of another kind, handles
-//!    that were closed, lengths that no memory has. That a pointer leads to what its type says, for as long as the call takes, is what the caller owes;
+//! 1. nothing is done outside of [`answer`](error::answer): a panic becomes a status, and an error's text goes to the
+//!    caller's memory;
+//! 2. pointers become references by [`Handle::get`], [`arguments::buffer`] and their like alone. They refuse null,
+//!    handles of another kind, handles that were closed, lengths that no memory has. That a pointer leads to what its
+//!    type says, for as long as the call takes, is what the caller owes;
 //! 3. results are written last, and only if nothing failed.
 
 #![allow(

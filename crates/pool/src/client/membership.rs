@@ -1,10 +1,14 @@
-//! This process as a member of a space at one memory node: one connection, made again when it breaks, and signs of life over it. What is asked often goes over a ring, where the node has
-//! given it a seat at one; what that does not answer is asked over the connection.
+//! This process as a member of a space at one memory node: one connection, made again when it breaks, and signs of life
+//! over it. What is asked often goes over a ring, where the node has given it a seat at one; what that does not answer
+//! is asked over the connection.
 //!
 //! Invariants:
-//! - nothing that others do can keep it from its signs of life for as long as a lease: above all not a manager that hangs, which it asks for the node's address;
-//! - what has begun at the node and has not ended is said again with each hello, as the node may be another process since;
-//! - it ends with a word to the node, however long that takes. Unsaid, the node would end this process for its silence, whatever it does by then.
+//! - nothing that others do can keep it from its signs of life for as long as a lease: above all not a manager that
+//!   hangs, which it asks for the node's address;
+//! - what has begun at the node and has not ended is said again with each hello, as the node may be another process
+//!   since;
+//! - it ends with a word to the node, however long that takes. Unsaid, the node would end this process for its silence,
+//!   whatever it does by then.
 
 use super::Pool;
 use crate::grant_table::{NodeId, SpaceId};
@@ -29,7 +33,8 @@ const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(10);
 pub(super) const RETRY: Nanos = Nanos::from_millis(50);
 /// Of a lease, how much passes between two signs of life.
 const PINGS: u64 = 4;
-/// Between two questions to the manager where a memory node is that does not answer, and how long the answer may take, unless a lease is short.
+/// Between two questions to the manager where a memory node is that does not answer, and how long the answer may take,
+/// unless a lease is short.
 const FIND_AGAIN: Nanos = Nanos::from_secs(1);
 const FIND_TIMEOUT: Nanos = Nanos::from_secs(2);
 const FIND_TIMEOUT_MIN: Nanos = Nanos::from_millis(100);
@@ -116,7 +121,8 @@ impl Membership {
     /// Asks the node, and counts how often the question was sent.
     ///
     /// # Errors
-    /// Those of the node; [`Error::Revoked`] if it is no member any more; [`Error::Lost`] if the node was away for too long.
+    /// Those of the node; [`Error::Revoked`] if it is no member any more; [`Error::Lost`] if the node was away for too
+    /// long.
     pub(super) fn ask(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
         self.0.ask(request, tries)
     }
@@ -168,8 +174,9 @@ impl Shared {
         self.end_connection();
     }
 
-    /// Says to the node that this process needs nothing any more. A node that does not hear it would take it for silent, and end the process if that has opened the space again
-    /// since: so it is said again, over another connection.
+    /// Says to the node that this process needs nothing any more. A node that does not hear it would take it for
+    /// silent, and end the process if that has opened the space again since: so it is said again, over another
+    /// connection.
     fn leave(&self) {
         let until = rt::now() + LEAVE_TIMEOUT;
         loop {
@@ -219,7 +226,8 @@ impl Shared {
         }
     }
 
-    /// Asks over the ring; `None` if there is none, or what it says is to be asked again over the connection, which knows better.
+    /// Asks over the ring; `None` if there is none, or what it says is to be asked again over the connection, which
+    /// knows better.
     fn ask_by_ring(&self, request: &MemberRequest, tries: &mut u32) -> Option<Result<MemberReply>> {
         if !request.is_for_ring() || self.revoked.load(Ordering::Acquire) {
             return None;
@@ -332,7 +340,8 @@ impl Shared {
         }
     }
 
-    /// The node does not listen where it did: where it does, the manager knows, if it is there. It may hang: then the node is not to be missed for it when it is back.
+    /// The node does not listen where it did: where it does, the manager knows, if it is there. It may hang: then the
+    /// node is not to be missed for it when it is back.
     fn find_again(&self, link: &mut Link) {
         if rt::now() < link.find_at {
             return;

@@ -1,4 +1,5 @@
-//! Far parts by way of a memory node of this machine: over its ring, and from there over the connections that it has. Where it has no ring, or is away, one's own connections do, if there are any.
+//! Far parts by way of a memory node of this machine: over its ring, and from there over the connections that it has.
+//! Where it has no ring, or is away, one's own connections do, if there are any.
 
 use super::membership::Membership;
 use crate::relay;

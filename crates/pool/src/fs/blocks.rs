@@ -6,7 +6,8 @@
 //!     height h     node: 512 words ──► … h nodes deep … ──► block of 64 KiB
 //! ```
 //!
-//! A word is null where nothing was written: zeros. Growing is a store: of a node that leads to the former root, into the root; of a node or block, into its word.
+//! A word is null where nothing was written: zeros. Growing is a store: of a node that leads to the former root, into
+//! the root; of a node or block, into its word.
 
 use super::Result;
 use super::layout::{BLOCK, CONTENT, FANOUT, HEIGHT_MAX, at};
@@ -185,7 +186,8 @@ impl Blocks<'_> {
             return Ok(0);
         }
         if word == self.root_word() {
-            // A tree without a node: an empty one takes its place, as a null root would mean that the inode holds the content.
+            // A tree without a node: an empty one takes its place, as a null root would mean that the inode holds the
+            // content.
             let node = self.session.alloc(NODE)?;
             self.space().store(word, node.raw() | 1)?;
         } else {
@@ -196,7 +198,8 @@ impl Blocks<'_> {
         Ok(bytes)
     }
 
-    /// Tells of each object of the tree: its address, and the number of the block that it is, if it is one. `each` says whether what lies below is to be looked at.
+    /// Tells of each object of the tree: its address, and the number of the block that it is, if it is one. `each` says
+    /// whether what lies below is to be looked at.
     pub(super) fn each(&self, each: &mut impl FnMut(GlobalAddress, Option<u64>) -> Result<bool>) -> Result<()> {
         let root = self.space().load(self.root_word())?;
         let (node, height) = decode(root)?;

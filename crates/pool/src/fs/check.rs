@@ -24,7 +24,8 @@ pub struct Report {
     pub bytes: u64,
     /// Whether no other process has it mounted. If one has, what it is about to use looks as if nothing referred to it.
     pub is_alone: bool,
-    /// Objects that nothing refers to, and bytes that they take: what killed processes left. Of those that lie in memory which this process maps.
+    /// Objects that nothing refers to, and bytes that they take: what killed processes left. Of those that lie in
+    /// memory which this process maps.
     pub unreferenced: u64,
     /// Their bytes.
     pub unreferenced_bytes: u64,
@@ -46,11 +47,12 @@ struct Walk<'f> {
 }
 
 impl FileSystem {
-    /// Looks at everything, while nobody changes the tree. If no other process has it mounted, and `frees` says so, objects that nothing refers to are freed: a space that holds a file system
-    /// holds nothing else.
+    /// Looks at everything, while nobody changes the tree. If no other process has it mounted, and `frees` says so,
+    /// objects that nothing refers to are freed: a space that holds a file system holds nothing else.
     ///
     /// # Errors
-    /// Those of the way to keepers, and to memory of other pods: of what cannot be reached nothing is said. What is broken is in the report.
+    /// Those of the way to keepers, and to memory of other pods: of what cannot be reached nothing is said. What is
+    /// broken is in the report.
     pub fn check(&self, frees: bool) -> Result<Report> {
         let guard = self.lock_tree(Mode::Write)?;
         let mut walk = Walk {

@@ -1,9 +1,11 @@
 //! The bytes of files: reading, writing, making shorter or longer.
 //!
-//! Content of up to 256 bytes lies in the inode; more of it in [`blocks`](super::blocks) of 64 KiB, each an object that is as large as what was written needs, and is replaced by a larger
-//! one when it grows. A word of the tree of blocks is stored when what it leads to is whole, the size after the bytes.
+//! Content of up to 256 bytes lies in the inode; more of it in [`blocks`](super::blocks) of 64 KiB, each an object that
+//! is as large as what was written needs, and is replaced by a larger one when it grows. A word of the tree of blocks
+//! is stored when what it leads to is whole, the size after the bytes.
 //!
-//! Invariant, where nobody has the lock: what lies behind the size is zero, and no block lies there wholly. So a file grows by one store. Who shortens it stores the size first.
+//! Invariant, where nobody has the lock: what lies behind the size is zero, and no block lies there wholly. So a file
+//! grows by one store. Who shortens it stores the size first.
 
 use super::blocks::{Blocks, decode, pieces};
 use super::inode::{gone, kind};
@@ -14,8 +16,8 @@ use super::{Failure, FileSystem, Inode, Result, now};
 use crate::space::{GlobalAddress, Mode};
 use cenote_base::Error;
 
-/// The least object for a block. It is of another class than an inode: a file that is gone is known by its address and number for a while, and no object whose bytes programs choose may come to
-/// lie there and say that it is that file.
+/// The least object for a block. It is of another class than an inode: a file that is gone is known by its address and
+/// number for a while, and no object whose bytes programs choose may come to lie there and say that it is that file.
 const BLOCK_MIN: u64 = 1024;
 const _: () = assert!(BLOCK_MIN.is_power_of_two() && BLOCK_MIN >= 2 * INODE);
 /// From this block on a file counts as long: its blocks are whole ones from the start.
@@ -24,7 +26,8 @@ const LONG_FROM: u64 = 4;
 const CLOCK_MAX: u64 = 1_000_000_000;
 
 impl FileSystem {
-    /// Fills `into` with the bytes from `offset` on: how many there were. The file must be [open](Self::open), here and for all that follow.
+    /// Fills `into` with the bytes from `offset` on: how many there were. The file must be [open](Self::open), here and
+    /// for all that follow.
     ///
     /// # Errors
     /// [`Failure::IsDirectory`], [`Failure::Invalid`] for what has no content; [`Failure::Gone`].
@@ -103,7 +106,8 @@ impl FileSystem {
         })
     }
 
-    /// Does something with the lock of a file's content. What a dead owner, or one that failed, left is cleared up first.
+    /// Does something with the lock of a file's content. What a dead owner, or one that failed, left is cleared up
+    /// first.
     pub(super) fn with_content<T>(&self, inode: Inode, mode: Mode, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let guard = self.session.lock(inode.address, mode).map_err(gone)?;
         let ready = match guard.owner_died() {
@@ -341,7 +345,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// After a writer has died or failed: the invariant holds again, what the blocks take is counted, and others learn that bytes may have changed.
+    /// After a writer has died or failed: the invariant holds again, what the blocks take is counted, and others learn
+    /// that bytes may have changed.
     fn clear_up(&self, inode: GlobalAddress) -> Result<()> {
         match self.session.load(at(inode, MODE)).map_err(gone)? as u32 & kind::MASK {
             kind::FILE | kind::SYMLINK => {}
@@ -386,8 +391,8 @@ impl FileSystem {
     }
 }
 
-/// Bytes for a block of which so many are needed, and that has so many: twice as many, so that a file that grows by little is not copied each time. Powers of two, as each session has
-/// extents of its own for each size.
+/// Bytes for a block of which so many are needed, and that has so many: twice as many, so that a file that grows by
+/// little is not copied each time. Powers of two, as each session has extents of its own for each size.
 fn room(index: u64, needed: u64, has: u64) -> u64 {
     match index {
         0..LONG_FROM => needed.max(2 * has).clamp(BLOCK_MIN, BLOCK).next_power_of_two(),

@@ -7,9 +7,10 @@
 //!                      └─ node + 1                by the next 6 bits
 //! ```
 //!
-//! A chain that would grow beyond 8 becomes a node. So nothing ever stops for all of a large directory, and a name is found in as many steps as the logarithm of
-//! the entries has sixes of bits. The order of the hashes is the order in which a directory is listed; a place in it stays what it is, whatever comes and goes.
-//! The hash has a key that each file system draws: who chooses names cannot choose their places.
+//! A chain that would grow beyond 8 becomes a node. So nothing ever stops for all of a large directory, and a name is
+//! found in as many steps as the logarithm of the entries has sixes of bits. The order of the hashes is the order in
+//! which a directory is listed; a place in it stays what it is, whatever comes and goes. The hash has a key that each
+//! file system draws: who chooses names cannot choose their places.
 //!
 //! The tree's lock is held: to read, or where a [`Step`] is there, to write.
 
@@ -204,7 +205,8 @@ impl Trie<'_> {
         Err(self.corrupt("an entry that is gone").into())
     }
 
-    /// Entries from a hash on, in the order of their hashes: at least `most` if there are so many, and all of the last one's hash.
+    /// Entries from a hash on, in the order of their hashes: at least `most` if there are so many, and all of the last
+    /// one's hash.
     pub(super) fn list(&self, from: u64, most: usize) -> Result<Vec<Entry>> {
         let mut list = List {
             trie: *self,

@@ -20,7 +20,8 @@
 //!  journal (8 KiB)    0 pairs   16 (word, what it was) …
 //! ```
 //!
-//! All words are of 8 bytes, in the machine's order; times are nanoseconds since 1970. Addresses are believed by nobody: the space checks each at each access.
+//! All words are of 8 bytes, in the machine's order; times are nanoseconds since 1970. Addresses are believed by
+//! nobody: the space checks each at each access.
 
 use crate::space::{GlobalAddress, LOCK_BYTES};
 

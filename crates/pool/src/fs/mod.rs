@@ -23,18 +23,24 @@
 //! # Ok::<(), cenote_pool::fs::Failure>(())
 //! ```
 //!
-//! There are two kinds of locks ([`Session::lock`]): the *tree's*, for names and everything that is said about inodes, and each inode's own, for its content. Lock order: tree →
-//! content of one inode → what the process itself has (table of open inodes, session). The content of an inode that is open is reached without the tree's lock.
+//! There are two kinds of locks ([`Session::lock`]): the *tree's*, for names and everything that is said about inodes,
+//! and each inode's own, for its content. Lock order: tree → content of one inode → what the process itself has (table
+//! of open inodes, session). The content of an inode that is open is reached without the tree's lock.
 //!
 //! Invariants. A process may be killed between any two stores:
 //! 1. what an address refers to is whole *before* the address is stored;
-//! 2. words of the tree change in steps that are all there or not at all: who takes the tree's lock over from the dead puts an unfinished step back ([`journal`]);
-//! 3. where nobody has the lock of a content, all bytes behind its size are zero, and it has no block there. Who takes it over from the dead makes it so again. A write that was cut off
-//!    has written some of its bytes, in order or not; the size then is the former one, or all is written;
-//! 4. an inode is freed when it has no name any more and no mount has it open. A mount says what it has open in an object of its session: gone with it;
-//! 5. an object is freed after the last reference to it is gone. What a kill leaves behind is an object that nothing refers to: [`FileSystem::check`] finds it.
+//! 2. words of the tree change in steps that are all there or not at all: who takes the tree's lock over from the dead
+//!    puts an unfinished step back ([`journal`]);
+//! 3. where nobody has the lock of a content, all bytes behind its size are zero, and it has no block there. Who takes
+//!    it over from the dead makes it so again. A write that was cut off has written some of its bytes, in order or not;
+//!    the size then is the former one, or all is written;
+//! 4. an inode is freed when it has no name any more and no mount has it open. A mount says what it has open in an
+//!    object of its session: gone with it;
+//! 5. an object is freed after the last reference to it is gone. What a kill leaves behind is an object that nothing
+//!    refers to: [`FileSystem::check`] finds it.
 //!
-//! Inode numbers are never used again. What a process knows of an inode is its address and its number: if that is another's by now, or nobody's, it is [`Failure::Gone`].
+//! Inode numbers are never used again. What a process knows of an inode is its address and its number: if that is
+//! another's by now, or nobody's, it is [`Failure::Gone`].
 
 mod blocks;
 mod check;
@@ -73,7 +79,8 @@ impl FileSystem {
     /// Mounts the file system that lies in a space.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if there is none, or something else; [`Error::Corrupt`]; [`Error::Busy`] if it is mounted [too often](MOUNTS_MAX).
+    /// [`Error::Mismatch`] if there is none, or something else; [`Error::Corrupt`]; [`Error::Busy`] if it is mounted
+    /// [too often](MOUNTS_MAX).
     pub fn mount(space: &Space) -> Result<Self> {
         let superblock = space.root()?;
         if superblock.is_null() {

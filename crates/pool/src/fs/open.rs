@@ -1,7 +1,9 @@
 //! What is open where; and orphans: files without a name that somebody has open.
 //!
-//! A mount's record says in tables, a word for each inode, what it has open: written under the tree's lock before the file is used. The record and its tables are objects of the
-//! mount's session, so the space takes them away when that process dies. Who removes the last name of a file looks through the tables of all mounts, under the tree's lock to write:
+//! A mount's record says in tables, a word for each inode, what it has open: written under the tree's lock before the
+//! file is used. The record and its tables are objects of the mount's session, so the space takes them away when that
+//! process dies. Who removes the last name of a file looks through the tables of all mounts, under the tree's lock to
+//! write:
 //!
 //! ```text
 //!            unlink: open nowhere
@@ -61,7 +63,8 @@ impl FileSystem {
         self.reap()
     }
 
-    /// The record is made under the tree's lock: a check that frees what nothing refers to does not come between it and its word.
+    /// The record is made under the tree's lock: a check that frees what nothing refers to does not come between it and
+    /// its word.
     fn enter_mount(&self) -> Result<GlobalAddress> {
         for n in 0..MOUNTS_MAX {
             let word = at(self.superblock, SUPER_MOUNTS + 8 * n);
@@ -156,7 +159,8 @@ impl FileSystem {
             record.by_number.remove(&inode.number);
             record.free.push(word);
             self.session.store(word, 0)?;
-            // After the word: whoever removes the last name later does not see it open, and whoever did before has been seen here.
+            // After the word: whoever removes the last name later does not see it open, and whoever did before has been
+            // seen here.
             Ok(self.session.load(at(inode.address, LINKS)).map_err(gone)? == 0)
         })?;
         if is_left { self.reap() } else { Ok(()) }

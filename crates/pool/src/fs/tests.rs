@@ -771,7 +771,8 @@ fn mounts_change_the_same_directories_at_once() {
     );
 }
 
-/// Words of everything that lies there are overwritten by anything: errors, never a panic, or an end that does not come.
+/// Words of everything that lies there are overwritten by anything: errors, never a panic, or an end that does not
+/// come.
 #[test]
 fn garbage_is_an_error() {
     let seed = seed();
@@ -829,8 +830,8 @@ fn poke(files: &FileSystem, inode: Inode, random: &mut Random) {
     let _ = files.remove_directory(inode, name);
 }
 
-/// The system's runtime, which before some of the accesses that change something copies a region's file, as a process that is killed there would leave it, and looks what the next process makes
-/// of it.
+/// The system's runtime, which before some of the accesses that change something copies a region's file, as a process
+/// that is killed there would leave it, and looks what the next process makes of it.
 #[derive(Clone)]
 struct Killing(Arc<Kills>);
 
@@ -932,7 +933,8 @@ impl Runtime for Killing {
     }
 }
 
-/// Operations of every kind, with the process killed before one of their stores: whatever was left is a tree in order, in which each operation was done or was not.
+/// Operations of every kind, with the process killed before one of their stores: whatever was left is a tree in order,
+/// in which each operation was done or was not.
 #[test]
 fn a_kill_between_any_two_stores_leaves_a_tree_in_order() {
     const KILLS: u64 = 250;

@@ -110,8 +110,8 @@ impl FileSystem {
         Ok(Inode { address, number })
     }
 
-    /// Names of a directory, from a place on (0: the first): `most` or a few more, none if there is none behind the place. What comes or goes meanwhile is listed or not, everything
-    /// else once.
+    /// Names of a directory, from a place on (0: the first): `most` or a few more, none if there is none behind the
+    /// place. What comes or goes meanwhile is listed or not, everything else once.
     ///
     /// # Errors
     /// [`Failure::NotDirectory`], [`Failure::Gone`].
@@ -134,7 +134,8 @@ impl FileSystem {
     /// A new empty file.
     ///
     /// # Errors
-    /// [`Failure::Exists`], [`Failure::Missing`] (the directory was removed), [`Failure::NameTooLong`], [`Failure::Invalid`] (no name).
+    /// [`Failure::Exists`], [`Failure::Missing`] (the directory was removed), [`Failure::NameTooLong`],
+    /// [`Failure::Invalid`] (no name).
     pub fn create(&self, directory: Inode, name: &[u8], rights: u32, owner: Owner) -> Result<Attributes> {
         self.make_node(directory, name, kind::FILE | rights & 0o7777, 0, owner)
     }
@@ -302,7 +303,8 @@ impl FileSystem {
     /// Another name for a file.
     ///
     /// # Errors
-    /// [`Failure::NotPermitted`] for a directory; [`Failure::Missing`] if it has no name any more; as [`FileSystem::create`].
+    /// [`Failure::NotPermitted`] for a directory; [`Failure::Missing`] if it has no name any more; as
+    /// [`FileSystem::create`].
     pub fn link(&self, inode: Inode, directory: Inode, name: &[u8]) -> Result<Attributes> {
         self.change(|step| {
             let found = self.attributes_of(inode)?;
@@ -377,8 +379,9 @@ impl FileSystem {
     /// Gives a file another name, in the same directory or another one.
     ///
     /// # Errors
-    /// [`Failure::Missing`]; [`Failure::Exists`] with [`Rename::Keep`]; [`Failure::NotEmpty`], [`Failure::IsDirectory`], [`Failure::NotDirectory`] for what would be replaced;
-    /// [`Failure::Invalid`] if a directory would lie in itself.
+    /// [`Failure::Missing`]; [`Failure::Exists`] with [`Rename::Keep`]; [`Failure::NotEmpty`],
+    /// [`Failure::IsDirectory`], [`Failure::NotDirectory`] for what would be replaced; [`Failure::Invalid`] if a
+    /// directory would lie in itself.
     pub fn rename(&self, from: (Inode, &[u8]), to: (Inode, &[u8]), how: Rename) -> Result<()> {
         let dropped = self.change(|step| {
             let moved = self.named(from.0, from.1)?;

@@ -1,4 +1,5 @@
-//! Mirrors of grants, in the grant table: a second piece of memory on another memory node, which gets what the holder writes back.
+//! Mirrors of grants, in the grant table: a second piece of memory on another memory node, which gets what the holder
+//! writes back.
 //!
 //! ```text
 //!          open, seek                holder: whole
@@ -9,12 +10,15 @@
 //!                       Freeing ◀────────────────────────┘
 //! ```
 //!
-//! A mirror is a grant of its own, so that its bytes count as any: towards its node's room and its tenant's quota. Nobody holds it; who holds what it mirrors maps both.
+//! A mirror is a grant of its own, so that its bytes count as any: towards its node's room and its tenant's quota.
+//! Nobody holds it; who holds what it mirrors maps both.
 //!
 //! Invariants:
 //! - a mirror lies on another memory node than what it mirrors, and a grant has one that is not being freed at most;
-//! - it is `Whole` only while it has all that its grant's holder has flushed: the holder says that it is when it is, and ends to copy only after the grant table says that it is not;
-//! - only a whole one is promoted, with a new epoch and by way of `Fencing`: whoever maps it, as the former holder does, is ended before anybody gets it;
+//! - it is `Whole` only while it has all that its grant's holder has flushed: the holder says that it is when it is,
+//!   and ends to copy only after the grant table says that it is not;
+//! - only a whole one is promoted, with a new epoch and by way of `Fencing`: whoever maps it, as the former holder
+//!   does, is ended before anybody gets it;
 //! - what was promoted from is never the grant again: its number is gone with it.
 
 use super::{Grant, GrantId, GrantTable, NodeId, Opening, Phase};
@@ -138,7 +142,8 @@ impl GrantTable {
 
     // ---- what the manager finds ----
 
-    /// Its memory was not there, or could not be reached, when it was to be held with this epoch: whether its mirror becomes the grant.
+    /// Its memory was not there, or could not be reached, when it was to be held with this epoch: whether its mirror
+    /// becomes the grant.
     pub fn memory_was_lost(&mut self, id: GrantId, epoch: u64) -> bool {
         let is_so = self.grant(id).is_ok_and(|g| g.phase == Phase::Held && g.epoch == epoch);
         is_so && self.promote(id)

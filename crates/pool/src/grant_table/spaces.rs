@@ -1,5 +1,5 @@
-//! Spaces in the grant table. A space is a tenant's; its memory is parts, each of them a grant that its memory node *keeps*: nobody holds it, it has no lease, and it
-//! is never reclaimed.
+//! Spaces in the grant table. A space is a tenant's; its memory is parts, each of them a grant that its memory node
+//! *keeps*: nobody holds it, it has no lease, and it is never reclaimed.
 //!
 //! ```text
 //!            create                  all parts are kept              drop
@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Invariants:
-//! - nobody hears of a part before it is `Kept`, and of a space before it is `Ready`. So what is being made when the manager dies is taken
-//!   back: nobody can miss it;
+//! - nobody hears of a part before it is `Kept`, and of a space before it is `Ready`. So what is being made when the
+//!   manager dies is taken back: nobody can miss it;
 //! - a part's number is never used again in its space: addresses name it;
 //! - a space's name is taken until the last of its memory is confirmed free.
 
@@ -207,7 +207,8 @@ impl GrantTable {
 
     // ---- memory ----
 
-    /// How much of a request each node is to give: as much as the others, or all that it has. `None`: memory is being reclaimed for it.
+    /// How much of a request each node is to give: as much as the others, or all that it has. `None`: memory is being
+    /// reclaimed for it.
     fn shares(&mut self, tenant: &str, requested: &SpaceRequest) -> Result<Option<Vec<(NodeId, u64)>>> {
         let priority = self.limits(tenant)?.priority;
         let bytes = requested
@@ -307,7 +308,8 @@ impl GrantTable {
 
     // ---- phases ----
 
-    /// A part's node cannot make it, or it takes too long: it is taken back, and the whole space if nobody has heard of that.
+    /// A part's node cannot make it, or it takes too long: it is taken back, and the whole space if nobody has heard of
+    /// that.
     pub fn not_kept(&mut self, grant_id: GrantId) {
         let Some(grant) = self.grants.get(&grant_id).filter(|grant| grant.phase == Phase::Keeping) else {
             return;
@@ -534,8 +536,8 @@ impl GrantTable {
     }
 }
 
-/// Spreads `bytes` over nodes with so much free: each gives the same, or all that it has; `None` if that is not enough. What is too little for all of
-/// them goes to those with most room.
+/// Spreads `bytes` over nodes with so much free: each gives the same, or all that it has; `None` if that is not enough.
+/// What is too little for all of them goes to those with most room.
 pub(super) fn spread(bytes: u64, mut free: Vec<(NodeId, u64)>) -> Option<Vec<(NodeId, u64)>> {
     free.retain(|(_, free)| *free >= PART_MIN);
     free.sort_by_key(|(id, free)| (*free, *id));

@@ -79,7 +79,8 @@ fn the_same_label_is_the_same_memory_with_another_epoch() {
     grant_table.renew("a", id, second, Nanos(6), LEASE).expect("the holder");
 }
 
-/// A holder that was slow to begin mapped its memory when its node had just been asked who maps it, said that it was there, and lost it to the next who asked.
+/// A holder that was slow to begin mapped its memory when its node had just been asked who maps it, said that it was
+/// there, and lost it to the next who asked.
 #[test]
 fn who_has_renewed_meanwhile_is_not_taken_over() {
     let mut grant_table = grant_table();
@@ -313,7 +314,8 @@ fn confirm(grant_table: &mut GrantTable, id: GrantId) {
     grant_table.confirmed(id, epoch, Nanos(1));
 }
 
-/// Nobody hears of a space before all of its nodes keep their parts; its name and memory are taken until all are confirmed free.
+/// Nobody hears of a space before all of its nodes keep their parts; its name and memory are taken until all are
+/// confirmed free.
 #[test]
 fn a_space_is_ready_when_its_parts_are_kept_and_gone_when_they_are_freed() {
     let mut grant_table = grant_table();
@@ -473,8 +475,8 @@ fn no_more_is_reclaimed_for_a_space_than_it_needs() {
     begun(create(&mut grant_table, "b", "all", 7, 2));
 }
 
-/// The story: an older copy of the grant table is put back. Memory that was granted since is there, and in no grant table. Its number was given anew,
-/// and the next tenant found the bytes of another.
+/// The story: an older copy of the grant table is put back. Memory that was granted since is there, and in no grant
+/// table. Its number was given anew, and the next tenant found the bytes of another.
 #[test]
 fn a_number_that_a_node_has_seen_is_not_given_anew() {
     let mut grant_table = grant_table();
@@ -625,8 +627,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// What runs beside the grant table: who was told that he holds which grant with which epoch, and may be using it; which parts nodes keep; and which spaces
-/// tenants were told to be there, with the numbers of their parts. What was flushed last into the memory of each grant, and of each mirror; and into which mirrors holders copy.
+/// What runs beside the grant table: who was told that he holds which grant with which epoch, and may be using it;
+/// which parts nodes keep; and which spaces tenants were told to be there, with the numbers of their parts. What was
+/// flushed last into the memory of each grant, and of each mirror; and into which mirrors holders copy.
 #[derive(Default)]
 struct World {
     now: u64,
@@ -935,8 +938,8 @@ impl World {
 }
 
 proptest! {
-    /// However requests, lapses, confirmations and restarts come: no byte is granted twice, no grant has two holders, quotas and nodes are
-    /// not exceeded, and what somebody may be using is not free.
+    /// However requests, lapses, confirmations and restarts come: no byte is granted twice, no grant has two holders,
+    /// quotas and nodes are not exceeded, and what somebody may be using is not free.
     #[test]
     fn nothing_is_granted_twice(steps in steps()) {
         let (mut grant_table, mut world) = (grant_table(), World::default());
@@ -1007,7 +1010,8 @@ fn a_mirror_lies_elsewhere_and_counts() {
     assert_eq!(alone.grants().count(), 0);
 }
 
-/// The node is lost: the mirror is the grant, with another epoch, and nobody has it before its node has ended who maps it.
+/// The node is lost: the mirror is the grant, with another epoch, and nobody has it before its node has ended who maps
+/// it.
 #[test]
 fn a_whole_mirror_takes_the_place_of_what_is_lost() {
     let mut grant_table = grant_table();

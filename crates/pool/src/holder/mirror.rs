@@ -1,4 +1,5 @@
-//! Keeps a holder's memory mirrored: finds a mirror, fills it, says when it is whole, and finds another when it is lost.
+//! Keeps a holder's memory mirrored: finds a mirror, fills it, says when it is whole, and finds another when it is
+//! lost.
 //!
 //! ```text
 //!   before_making ── the book: the mirror is not whole
@@ -6,11 +7,12 @@
 //!   each turn ────── ask which is the mirror ─▶ none: seek ─▶ another than is attached: detach ─▶ attach ─▶ fill ─▶ the book: it is whole
 //! ```
 //!
-//! Invariant: **the book knows first**. It says that a mirror is whole only after that is so, and copying ends only after it says that it is not whole, or not the mirror. So
-//! nobody has to wait: while the manager is away, lines are copied as before.
+//! Invariant: **the book knows first**. It says that a mirror is whole only after that is so, and copying ends only
+//! after it says that it is not whole, or not the mirror. So nobody has to wait: while the manager is away, lines are
+//! copied as before.
 //!
-//! A mirror that a former process left whole is whole when it is attached: what that process flushed is in it, and what it did not flush is promised to nobody. It is filled once
-//! more all the same, since a copy may have been cut off.
+//! A mirror that a former process left whole is whole when it is attached: what that process flushed is in it, and what
+//! it did not flush is promised to nobody. It is filled once more all the same, since a copy may have been cut off.
 
 use super::{Line, unexpected};
 use crate::grant_table::GrantId;

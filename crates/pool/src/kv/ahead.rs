@@ -10,8 +10,9 @@ pub const KEYS_AHEAD: usize = 32;
 const CHAIN_AHEAD: usize = 3;
 
 impl Store {
-    /// Asks the processor for what finding these keys will need: their buckets, then the entries there, the first of each, then those second ones that a first one
-    /// sends to, and so on. Of more than [`KEYS_AHEAD`] keys those that come first. A hint: nothing is changed, and what is wrong is found when the keys are.
+    /// Asks the processor for what finding these keys will need: their buckets, then the entries there, the first of
+    /// each, then those second ones that a first one sends to, and so on. Of more than [`KEYS_AHEAD`] keys those that
+    /// come first. A hint: nothing is changed, and what is wrong is found when the keys are.
     #[inline]
     pub fn expect<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
         let (mut places, mut count) = ([(0, GlobalAddress::NULL); KEYS_AHEAD], 0);

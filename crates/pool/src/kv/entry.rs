@@ -11,7 +11,8 @@
 //!   32     key, value
 //! ```
 //!
-//! What an entry says of lengths is compared with what there can be; that they end inside of the object is the space's to check.
+//! What an entry says of lengths is compared with what there can be; that they end inside of the object is the space's
+//! to check.
 
 use super::heap::{Heap, offset};
 use crate::space::GlobalAddress;

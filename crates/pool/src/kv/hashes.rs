@@ -1,4 +1,5 @@
-//! Hashes: a key's fields, each with a string. A hash without fields is not there. A small one is [`Packed`], a large one a [`Table`].
+//! Hashes: a key's fields, each with a string. A hash without fields is not there. A small one is [`Packed`], a large
+//! one a [`Table`].
 
 use super::entry::{Draft, Kind, VALUE, Value};
 use super::heap::{Heap, offset};
@@ -110,7 +111,8 @@ impl Store {
         Ok(())
     }
 
-    /// Tells of each field: its name and its value as a string. What is told of is a copy: it costs less than [`Store::each_field`] where both are wanted.
+    /// Tells of each field: its name and its value as a string. What is told of is a copy: it costs less than
+    /// [`Store::each_field`] where both are wanted.
     ///
     /// # Errors
     /// As [`Store::fields_of`].

@@ -1,7 +1,7 @@
 //! The space as the store uses it: objects, and words that are changed in one step, alone or several together.
 //!
-//! Outside of a step that takes several words ([`Heap::begin`] … [`Heap::commit`]) a change is its store. Within, it is undone if the process is killed
-//! before the end: the *journal*, an object of the space, holds what each word was.
+//! Outside of a step that takes several words ([`Heap::begin`] … [`Heap::commit`]) a change is its store. Within, it is
+//! undone if the process is killed before the end: the *journal*, an object of the space, holds what each word was.
 //!
 //! ```text
 //!   journal:  0 u64 count   8 reserved   16 (u64 address of a word, u64 what it was) count times
@@ -9,14 +9,18 @@
 //!
 //! 1. the pair is written behind the others, then `count` says that it is there, then the word is changed;
 //! 2. `count` = 0 ends the step: all of its words are as they should be;
-//! 3. what it freed is freed after that, and what a step that was taken back has allocated is freed after the words are as they were.
+//! 3. what it freed is freed after that, and what a step that was taken back has allocated is freed after the words are
+//!    as they were.
 //!
-//! Taking something away must not need memory: so the journal has room for [`JOURNAL_BYTES`] from the beginning, which is some 4,000 words that a step changes.
+//! Taking something away must not need memory: so the journal has room for [`JOURNAL_BYTES`] from the beginning, which
+//! is some 4,000 words that a step changes.
 //!
-//! So whoever finds a `count` at a start puts the words back, the last one first, and then sets it to 0; killed in that, the next one does it again.
+//! So whoever finds a `count` at a start puts the words back, the last one first, and then sets it to 0; killed in
+//! that, the next one does it again.
 //!
-//! A step that can neither be ended nor taken back, since memory answers with errors, is half done for good: from then on the heap is *broken*, and refuses
-//! all changes. The next start takes the step back. (Were it to go on, that start would take back what was done since, too.)
+//! A step that can neither be ended nor taken back, since memory answers with errors, is half done for good: from then
+//! on the heap is *broken*, and refuses all changes. The next start takes the step back. (Were it to go on, that start
+//! would take back what was done since, too.)
 
 use super::spares::Spares;
 use crate::space::{GlobalAddress, Session};

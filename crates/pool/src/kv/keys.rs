@@ -20,7 +20,8 @@ impl Store {
         }
     }
 
-    /// Sets when a key expires, in milliseconds since 1970; 0: never. Whether it is there. (A time that has passed removes it when it is met.)
+    /// Sets when a key expires, in milliseconds since 1970; 0: never. Whether it is there. (A time that has passed
+    /// removes it when it is met.)
     ///
     /// # Errors
     /// Those of memory.
@@ -77,8 +78,9 @@ impl Store {
         Ok(entry.append_key(&self.heap, out)?)
     }
 
-    /// Tells of the keys behind a cursor, a bucket's: the next cursor, 0 at the end. From 0 to 0, each key that is there all the time is told of at
-    /// least once, however many come and go meanwhile. Of those that have expired nothing is told.
+    /// Tells of the keys behind a cursor, a bucket's: the next cursor, 0 at the end. From 0 to 0, each key that is
+    /// there all the time is told of at least once, however many come and go meanwhile. Of those that have expired
+    /// nothing is told.
     ///
     /// # Errors
     /// Those of memory.
@@ -113,10 +115,12 @@ impl Store {
         Ok(None)
     }
 
-    /// Removes all keys: at once, in one store; then their memory is freed. The empty table is the one in reserve: so it needs no memory.
+    /// Removes all keys: at once, in one store; then their memory is freed. The empty table is the one in reserve: so
+    /// it needs no memory.
     ///
     /// # Errors
-    /// Those of memory. [`Full`](cenote_base::Error::Full) is among them only if there was no room for a reserve since it was used last.
+    /// Those of memory. [`Full`](cenote_base::Error::Full) is among them only if there was no room for a reserve since
+    /// it was used last.
     pub fn clear(&mut self) -> Result<()> {
         let empty = match self.reserve.take() {
             Some(empty) => empty.adopted(&mut self.heap)?,

@@ -1,4 +1,5 @@
-//! A key-value store that lies wholly in a [space](crate::space): strings, integers and hashes by key, with expiry. One process uses it at a time.
+//! A key-value store that lies wholly in a [space](crate::space): strings, integers and hashes by key, with expiry. One
+//! process uses it at a time.
 //!
 //! ```text
 //!   space's root ──► root (64 B): 0 magic   8 hash key (2 u64)   24 table   32 journal   40 closed: keys + 1, or 0   48 keys that expire
@@ -25,14 +26,16 @@
 //! ```
 //!
 //! Invariants. The process may be killed between any two stores:
-//! 1. what an address in a word refers to is whole *before* the word is stored. Bytes that something refers to never change, but for words (links, a
-//!    value's number, an expiry, the length of a large value), each at once;
-//! 2. so a change is one store: of a new entry into the bucket, of another entry in the place of one, past an entry that goes, of a word. What took
-//!    several words ([`Store::begin`], the splitting of a bucket) is put back by the next start, if it had not come to its end;
-//! 3. an object is freed *after* the store that takes the last reference to it away. So no word refers to what is not there, and what a kill leaves
-//!    behind is an object that nothing refers to: the next start frees those ([`Store::open`]);
-//! 4. counts (of keys, of keys that expire, of fields) may be wrong after a kill, and are counted then. Nothing depends on them but what they say and when a
-//!    table grows.
+//! 1. what an address in a word refers to is whole *before* the word is stored. Bytes that something refers to never
+//!    change, but for words (links, a value's number, an expiry, the length of a large value), each at once;
+//! 2. so a change is one store: of a new entry into the bucket, of another entry in the place of one, past an entry
+//!    that goes, of a word. What took several words ([`Store::begin`], the splitting of a bucket) is put back by the
+//!    next start, if it had not come to its end;
+//! 3. an object is freed *after* the store that takes the last reference to it away. So no word refers to what is not
+//!    there, and what a kill leaves behind is an object that nothing refers to: the next start frees those
+//!    ([`Store::open`]);
+//! 4. counts (of keys, of keys that expire, of fields) may be wrong after a kill, and are counted then. Nothing depends
+//!    on them but what they say and when a table grows.
 //!
 //! A start after [`Store::close`] believes the counts, and looks at nothing. One after a kill looks at each entry once.
 
@@ -249,7 +252,8 @@ impl Store {
         self.refill()
     }
 
-    /// Sees to it that there is an empty table in reserve, if there is room for one. Not within a step: it would go with that.
+    /// Sees to it that there is an empty table in reserve, if there is room for one. Not within a step: it would go
+    /// with that.
     #[inline]
     fn refill(&mut self) -> Result<()> {
         if self.reserve.is_some() || self.heap.is_in_step() {
@@ -280,8 +284,8 @@ impl Store {
         Table::read(&self.heap, self.heap.word(offset(self.root, TABLE)?)?)
     }
 
-    /// Whether it may be used still. A store whose memory failed in the middle of a step refuses all changes, and what it holds may be half of that
-    /// step: whoever serves it ends, and the next start takes the step back.
+    /// Whether it may be used still. A store whose memory failed in the middle of a step refuses all changes, and what
+    /// it holds may be half of that step: whoever serves it ends, and the next start takes the step back.
     ///
     /// # Errors
     /// [`Error::Poisoned`].

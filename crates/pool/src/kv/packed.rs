@@ -5,8 +5,9 @@
 //!   8     fields, each at a multiple of 8 as an entry (see `entry`) whose next and expiry are 0; its value is inline, or an integer
 //! ```
 //!
-//! It is read at once, and changed by being written anew: the hash's word leads to the one or to the other. An integer's word is changed as that of any entry. When it
-//! would be longer than [`PACKED_MAX`] it becomes a table. (The mark is where a table has its number of buckets, which is less.)
+//! It is read at once, and changed by being written anew: the hash's word leads to the one or to the other. An
+//! integer's word is changed as that of any entry. When it would be longer than [`PACKED_MAX`] it becomes a table. (The
+//! mark is where a table has its number of buckets, which is less.)
 
 use super::entry::{Draft, Entry, HEADER, INLINE_MAX, Kind, Value, header};
 use super::heap::{Heap, offset};

@@ -1,9 +1,11 @@
 //! Objects of entries that were replaced, kept for those that come next.
 //!
-//! Setting a key anew takes an object and gives one back, most often of the same size. From here it is the one that was given back last: its lines are in the
-//! processor's cache, no live bit is searched, set or cleared, and nothing is zeroed that is written anyway.
+//! Setting a key anew takes an object and gives one back, most often of the same size. From here it is the one that was
+//! given back last: its lines are in the processor's cache, no live bit is searched, set or cleared, and nothing is
+//! zeroed that is written anyway.
 //!
-//! To the space they are allocated, and nothing refers to them: as what a kill leaves behind, the next start frees them. A store that is closed frees them itself.
+//! To the space they are allocated, and nothing refers to them: as what a kill leaves behind, the next start frees
+//! them. A store that is closed frees them itself.
 
 use super::packed::PACKED_MAX;
 use crate::space::{Class, GlobalAddress};
@@ -31,7 +33,8 @@ impl Spares {
         self.of(bytes)?.pop()
     }
 
-    /// Keeps an object that was allocated for so many bytes. False if it is one too many, or too large: it is to be freed.
+    /// Keeps an object that was allocated for so many bytes. False if it is one too many, or too large: it is to be
+    /// freed.
     #[inline]
     pub(super) fn keep(&mut self, at: GlobalAddress, bytes: u64) -> bool {
         let kept = self.of(bytes).filter(|kept| kept.len() < KEPT_MAX);

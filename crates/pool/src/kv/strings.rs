@@ -124,7 +124,8 @@ impl Store {
         Ok(len + more.len())
     }
 
-    /// Behind the bytes that count, if there is room: then the length says that they do. Else in another object with more room.
+    /// Behind the bytes that count, if there is room: then the length says that they do. Else in another object with
+    /// more room.
     fn append_large(&mut self, entry: &Entry, len: usize, more: &[u8]) -> Result<()> {
         let value = GlobalAddress::from_raw(entry.value());
         let whole = len + more.len();

@@ -1,4 +1,5 @@
-//! What a start finds: counts that it can believe, or else everything is looked at, and what nothing refers to is freed.
+//! What a start finds: counts that it can believe, or else everything is looked at, and what nothing refers to is
+//! freed.
 
 use super::hashes::Fields;
 use super::heap::{Heap, offset};

@@ -7,11 +7,13 @@
 //!   bucket:        u64 address of its first entry, or null
 //! ```
 //!
-//! With `top` the greatest power of two up to the number of buckets `n`, a hash is in bucket `hash mod 2 top` if there is one, else in `hash mod top`.
-//! To grow, bucket `n - top` is split: those of its entries whose hash has bit `top` go to the new bucket `n`. That changes some words in one step.
+//! With `top` the greatest power of two up to the number of buckets `n`, a hash is in bucket `hash mod 2 top` if there
+//! is one, else in `hash mod top`. To grow, bucket `n - top` is split: those of its entries whose hash has bit `top` go
+//! to the new bucket `n`. That changes some words in one step.
 //!
-//! Read backwards (the lowest bit first), the hashes of a bucket are an interval, and splitting cuts it in two. So a *cursor* is a place among the
-//! hashes read backwards: whatever is split meanwhile, an interval begins there, and what lies behind it has not been told of, and what lies before has.
+//! Read backwards (the lowest bit first), the hashes of a bucket are an interval, and splitting cuts it in two. So a
+//! *cursor* is a place among the hashes read backwards: whatever is split meanwhile, an interval begins there, and what
+//! lies behind it has not been told of, and what lies before has.
 
 use super::entry::{Draft, Entry, NEXT};
 use super::heap::{Heap, offset};
@@ -184,7 +186,8 @@ impl Table {
         Ok(Place::Missing(bucket))
     }
 
-    /// Makes an entry the first of the bucket whose word is `bucket`, in one store. The table may grow before: what fails has changed nothing.
+    /// Makes an entry the first of the bucket whose word is `bucket`, in one store. The table may grow before: what
+    /// fails has changed nothing.
     pub(super) fn insert(
         &mut self,
         heap: &mut Heap,

@@ -270,7 +270,8 @@ fn it_does_what_a_model_does() {
     }
 }
 
-/// After a close, or as if killed: no object is left that nothing refers to, but for those that were kept for the next entries.
+/// After a close, or as if killed: no object is left that nothing refers to, but for those that were kept for the next
+/// entries.
 fn opened_again(store: Store, space: &Space, closes: bool) -> Store {
     let (keys, expiring) = (store.len(), store.expiring());
     // Spares, and the two objects of the empty table in reserve.
@@ -382,7 +383,8 @@ fn a_hash_that_grows_becomes_a_table_and_keeps_its_fields() {
     drop(opened_again(store, &space, true));
 }
 
-/// Whatever lies where a small hash was: an error, or something; never a panic, and never an access outside of the object.
+/// Whatever lies where a small hash was: an error, or something; never a panic, and never an access outside of the
+/// object.
 #[test]
 fn a_broken_small_hash_is_an_error() {
     let (space, mut random) = (space(16 << 20), Random(5));
@@ -420,7 +422,8 @@ fn a_broken_small_hash_is_an_error() {
     }
 }
 
-/// One that ends in the middle of a field's room: what is moved about behind that field ended before it began, and that was a panic.
+/// One that ends in the middle of a field's room: what is moved about behind that field ended before it began, and that
+/// was a panic.
 #[test]
 fn a_small_hash_that_ends_anywhere_is_an_error() {
     let space = space(16 << 20);
@@ -449,8 +452,8 @@ fn first_segment(space: &Space) -> GlobalAddress {
     word(offset(table, 16).expect("inside"))
 }
 
-/// A bucket that leads nowhere keeps the table from growing. The key that would have made it grow is refused, and not there half; what the table has allocated
-/// for its growth is not used once it is freed.
+/// A bucket that leads nowhere keeps the table from growing. The key that would have made it grow is refused, and not
+/// there half; what the table has allocated for its growth is not used once it is freed.
 #[test]
 fn a_table_that_cannot_grow_is_what_it_was() {
     let space = space(16 << 20);
@@ -613,7 +616,8 @@ fn a_full_space_refuses_and_changes_nothing() {
     assert_eq!(contents(&store, 1).len() as u64, n);
 }
 
-/// Fills the space with keys, numbers from one on; to the last object, after so many that the table has grown. The number behind the last.
+/// Fills the space with keys, numbers from one on; to the last object, after so many that the table has grown. The
+/// number behind the last.
 fn fill(store: &mut Store, from: u64) -> u64 {
     let mut n = from;
     let mut set = |len: usize| {
@@ -629,7 +633,8 @@ fn fill(store: &mut Store, from: u64) -> u64 {
     n
 }
 
-/// Removing more than 255 keys in a step took a larger journal, and removing all took an empty table: without memory neither could be had, and who wanted to make room was told that there is none.
+/// Removing more than 255 keys in a step took a larger journal, and removing all took an empty table: without memory
+/// neither could be had, and who wanted to make room was told that there is none.
 #[test]
 fn removing_needs_no_memory() {
     let space = space(40 << 20);

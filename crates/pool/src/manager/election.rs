@@ -6,8 +6,8 @@
 //!                                                                     Inner: everything of one leadership
 //! ```
 //!
-//! Nothing is taken from one leadership into the next but what the grant table says: an [`Inner`] whose leadership is over answers nobody and orders nothing, its
-//! connections end, and its threads with them.
+//! Nothing is taken from one leadership into the next but what the grant table says: an [`Inner`] whose leadership is
+//! over answers nobody and orders nothing, its connections end, and its threads with them.
 
 use super::{CONNECTIONS_MAX, HELLO_TIMEOUT, Inner, ManagerOptions, STOP_TURN};
 use crate::acceptor::{Acceptor, Place};

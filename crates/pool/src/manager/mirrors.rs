@@ -43,8 +43,9 @@ impl Inner {
         self.grant_table.lock().mirror_view(id)
     }
 
-    /// Has a mirror's node make its file, unless it was filled before. One that says that it cannot is left. Of one that says nothing nobody knows: its mirror stays,
-    /// as it may have been asked for before, and be mapped by now; who maps what is freed is ended.
+    /// Has a mirror's node make its file, unless it was filled before. One that says that it cannot is left. Of one
+    /// that says nothing nobody knows: its mirror stays, as it may have been asked for before, and be mapped by now;
+    /// who maps what is freed is ended.
     fn admit_mirror(&self, id: GrantId, mirror: GrantId) -> Result<()> {
         let (node, whole) = {
             let grant_table = self.grant_table.lock();
@@ -72,7 +73,8 @@ impl Inner {
         }
     }
 
-    /// What the holder of a grant that was just opened is told of its mirror. That there is none is no error: it seeks another.
+    /// What the holder of a grant that was just opened is told of its mirror. That there is none is no error: it seeks
+    /// another.
     pub(super) fn mirror_at_opening(&self, id: GrantId, wanted: bool) -> Result<Option<MirrorView>> {
         let mirror = self.grant_table.lock().mirror_of(id).map(|(mirror, _)| mirror);
         let Some(mirror) = mirror else { return Ok(None) };

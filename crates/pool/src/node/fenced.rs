@@ -1,4 +1,5 @@
-//! Members that were fenced and were not ended, as they run elsewhere or map nothing: what they had is taken back, and they may come back to claim it.
+//! Members that were fenced and were not ended, as they run elsewhere or map nothing: what they had is taken back, and
+//! they may come back to claim it.
 
 use crate::member::MemberId;
 use cenote_base::rt::fs;

@@ -1,4 +1,5 @@
-//! Members of spaces: who uses the parts that this node keeps. A member is a client process, over one connection at a time.
+//! Members of spaces: who uses the parts that this node keeps. A member is a client process, over one connection at a
+//! time.
 //!
 //! ```text
 //!            hello                 its connection breaks             hello: it comes back
@@ -11,12 +12,14 @@
 //!
 //! Invariants:
 //! - a session belongs to the member that began it; no other allocates with it or ends it;
-//! - who is fenced is *ended first* if it is a process of this machine that maps the space: only when that is confirmed are its sessions ended, and what they
-//!   had is free. No other process is touched;
-//! - members that a former process of this node had come back with what they had, until a lease has passed. Then whoever maps a part and is no member is
-//!   ended, and then the sessions that nobody came back for;
-//! - who is fenced and lives on (on another machine, or mapping nothing) is remembered: it does not come back, also when this process starts anew;
-//! - time that this process itself did not run counts for nobody's silence, nor does time in which a member waits for an answer.
+//! - who is fenced is *ended first* if it is a process of this machine that maps the space: only when that is confirmed
+//!   are its sessions ended, and what they had is free. No other process is touched;
+//! - members that a former process of this node had come back with what they had, until a lease has passed. Then
+//!   whoever maps a part and is no member is ended, and then the sessions that nobody came back for;
+//! - who is fenced and lives on (on another machine, or mapping nothing) is remembered: it does not come back, also
+//!   when this process starts anew;
+//! - time that this process itself did not run counts for nobody's silence, nor does time in which a member waits for
+//!   an answer.
 //!
 //! - a place at a ring lasts as long as the connection over which it was given: who comes back has another.
 //!
@@ -217,7 +220,8 @@ impl Inner {
         Ok(member.turn)
     }
 
-    /// Whoever is no member yet waits while those who are none are being ended. (Who is a member is not among them, however long that takes.)
+    /// Whoever is no member yet waits while those who are none are being ended. (Who is a member is not among them,
+    /// however long that takes.)
     fn check_ended(&self, space: SpaceId) -> Result<()> {
         let is_ending = |kept: &Arc<Kept>| kept.former().is_some_and(|former| former.is_over);
         match self.parts.of_space(space).iter().any(is_ending) {
@@ -540,7 +544,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether nothing is on its way any more that a member has asked other parts for: that ends by itself, within a call's time. One look, as others wait to be looked after.
+    /// Whether nothing is on its way any more that a member has asked other parts for: that ends by itself, within a
+    /// call's time. One look, as others wait to be looked after.
     pub(super) fn check_quiet(&self, id: MemberId, name: &str) -> Result<()> {
         match self.is_quiet(id) {
             true => Ok(()),
@@ -577,7 +582,8 @@ impl Inner {
         self.members.lock().remove(&id);
     }
 
-    /// When those who may come back have had their time: ends who maps a part without being a member, then the sessions that nobody has.
+    /// When those who may come back have had their time: ends who maps a part without being a member, then the sessions
+    /// that nobody has.
     fn end_former(&self, kept: &Kept) -> Result<()> {
         let Some(mut former) = kept.former().filter(|former| rt::now() > former.until) else {
             return Ok(());

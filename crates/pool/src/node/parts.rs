@@ -5,8 +5,8 @@
 //!  DIR/grant-7    the part
 //! ```
 //!
-//! The note is there before the part is made, and goes after it: so a node that starts finds what it has to keep without the manager, and a part without a note is
-//! nobody's.
+//! The note is there before the part is made, and goes after it: so a node that starts finds what it has to keep
+//! without the manager, and a part without a note is nobody's.
 
 use super::rings::{self, PartRing, Rings};
 use super::{grant_path, sync_directory};
@@ -53,7 +53,8 @@ pub(super) struct Former {
     pub(super) is_over: bool,
 }
 
-/// All of them. Lock order: `opening` → `noted` → `peers` → `open`. The last three are held for a moment only, since members come through them.
+/// All of them. Lock order: `opening` → `noted` → `peers` → `open`. The last three are held for a moment only, since
+/// members come through them.
 pub(super) struct Parts {
     directory: PathBuf,
     hosting: Option<Hosting>,
@@ -93,7 +94,8 @@ impl Hosting {
         Ok(host)
     }
 
-    /// What a part's host is to know of another part: what it knows, if that is right, so that calls under way go on; also while nobody knows where the other's node is.
+    /// What a part's host is to know of another part: what it knows, if that is right, so that calls under way go on;
+    /// also while nobody knows where the other's node is.
     fn peer(&self, host: &Host, order: &PartOrder, part: &PartView) -> Option<Peer> {
         let known = host.peer(part.number).filter(|peer| peer.pod == part.pod);
         let Some(calls) = &part.calls else { return known };
@@ -154,7 +156,8 @@ impl Parts {
         })
     }
 
-    /// Opens what is noted and not open: those that cannot be opened now stay for another time, or for the manager to decide.
+    /// Opens what is noted and not open: those that cannot be opened now stay for another time, or for the manager to
+    /// decide.
     pub(super) fn open_noted(&self, lease: Nanos) -> Vec<Error> {
         let _opening = self.opening.lock();
         let opened = self.closed().into_iter().map(|order| self.open(&order, lease));
@@ -389,8 +392,8 @@ impl Kept {
         *self.former.lock() = former;
     }
 
-    /// Whether a session that is not here may be one of before whose member has not come back yet. It may have ended long ago: only after a lease that is known, and until then nobody may take
-    /// what it holds.
+    /// Whether a session that is not here may be one of before whose member has not come back yet. It may have ended
+    /// long ago: only after a lease that is known, and until then nobody may take what it holds.
     pub(super) fn may_come_back(&self, session: SessionId) -> bool {
         self.former().is_some_and(|former| session < former.first_new)
     }
@@ -574,7 +577,8 @@ mod tests {
         kept.host.as_ref().expect("it is hosted").peer(number)
     }
 
-    /// A part that could not be opened when the manager told where the others are never heard of them: nothing of it moved, and its migrated extents could ask nobody.
+    /// A part that could not be opened when the manager told where the others are never heard of them: nothing of it
+    /// moved, and its migrated extents could ask nobody.
     #[test]
     fn a_part_that_is_opened_late_knows_the_others() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -585,7 +589,8 @@ mod tests {
         assert!(peer(&parts, 1).is_none(), "that is itself");
     }
 
-    /// A part whose node was never heard of was taken for none: of migrated extents whose home is gone for good it was not asked.
+    /// A part whose node was never heard of was taken for none: of migrated extents whose home is gone for good it was
+    /// not asked.
     #[test]
     fn a_part_that_nobody_knows_the_way_to_is_one() {
         let directory = tempfile::tempdir().expect("a directory");

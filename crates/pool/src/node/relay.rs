@@ -1,5 +1,6 @@
-//! Far accesses of members of this machine: forwarded to the hosts of other parts, over the connections that this node has with them for its moves. So members need no card, and N of them with M
-//! nodes have one connection for each pair of nodes.
+//! Far accesses of members of this machine: forwarded to the hosts of other parts, over the connections that this node
+//! has with them for its moves. So members need no card, and N of them with M nodes have one connection for each pair
+//! of nodes.
 //!
 //! ```text
 //!   member ── ring ──► relay ── queue ──► forwarder of part 7 ── call ──► its host
@@ -7,16 +8,21 @@
 //!     └────────────── its slot ◄───────────────┘
 //! ```
 //!
-//! A forwarder is a thread for each far part that was asked for something. One request that is slow there holds up no other, and a part that cannot be reached holds up none for other parts.
+//! A forwarder is a thread for each far part that was asked for something. One request that is slow there holds up no
+//! other, and a part that cannot be reached holds up none for other parts.
 //!
 //! Invariants:
-//! - of a member whose seat has ended nothing new is posted; what was posted is counted until it is answered, or cannot be done any more: what was given up until there is another connection, or none to
-//!   be had. Fencing is not confirmed before that count is 0;
-//! - a request is counted when it is taken out of the queue, alone, with a connection at hand. So what waits for a part that is away is nobody's yet, and is refused when its seat ends;
-//! - what has waited for long is refused: whoever asked has been told that it was late, and may have done something else since;
-//! - a hello of a member is answered when nothing that came before it waits or is under way any more, and there is a way to the part. So what a member has given up, at this or a former seat, is not
-//!   done after what it asks then;
-//! - what changes something goes from here on under a number of this node's. It is not posted again: if its answer is lost the member hears so;
+//! - of a member whose seat has ended nothing new is posted; what was posted is counted until it is answered, or cannot
+//!   be done any more: what was given up until there is another connection, or none to be had. Fencing is not confirmed
+//!   before that count is 0;
+//! - a request is counted when it is taken out of the queue, alone, with a connection at hand. So what waits for a part
+//!   that is away is nobody's yet, and is refused when its seat ends;
+//! - what has waited for long is refused: whoever asked has been told that it was late, and may have done something
+//!   else since;
+//! - a hello of a member is answered when nothing that came before it waits or is under way any more, and there is a
+//!   way to the part. So what a member has given up, at this or a former seat, is not done after what it asks then;
+//! - what changes something goes from here on under a number of this node's. It is not posted again: if its answer is
+//!   lost the member hears so;
 //! - what is forwarded is what users may ask for: accesses, sequences, allocations, the root. Orders of hosts are not.
 
 use super::parts::Kept;

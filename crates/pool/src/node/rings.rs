@@ -1,10 +1,13 @@
-//! Rings beside parts: members of this machine ask for extents there, by [calls](cenote_fabric::ring), and not over their connections.
+//! Rings beside parts: members of this machine ask for extents there, by [calls](cenote_fabric::ring), and not over
+//! their connections.
 //!
-//! A ring is a file of its own for each part (`DIR/ring-7`), so tenants share none. It is made anew by each start, and goes with its part. What cannot be had of it (no memory, no free seat) is
-//! asked over the connection, as by members of other machines. One thread serves it: what it is asked is short, and waits for the part's keeper at most. What other parts are asked is handed to
-//! the [relay](super::relay).
+//! A ring is a file of its own for each part (`DIR/ring-7`), so tenants share none. It is made anew by each start, and
+//! goes with its part. What cannot be had of it (no memory, no free seat) is asked over the connection, as by members
+//! of other machines. One thread serves it: what it is asked is short, and waits for the part's keeper at most. What
+//! other parts are asked is handed to the [relay](super::relay).
 //!
-//! A seat is a member's while the connection lasts over which it was given, and is another's only when that process has left it or has ended.
+//! A seat is a member's while the connection lasts over which it was given, and is another's only when that process has
+//! left it or has ended.
 
 use super::Inner;
 use super::parts::Kept;
@@ -68,7 +71,8 @@ impl RingPlace {
         self.rings.seated.lock().remove(&self.caller.0);
     }
 
-    /// Whether nothing that was asked from it is being done, here or elsewhere, or will be. Once it was dismissed, that stays so.
+    /// Whether nothing that was asked from it is being done, here or elsewhere, or will be. Once it was dismissed, that
+    /// stays so.
     pub(super) fn is_quiet(&self) -> bool {
         let is_served = match &*self.ring.node.lock() {
             Some(node) => node.is_serving(self.caller),

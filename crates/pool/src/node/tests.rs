@@ -161,7 +161,8 @@ fn a_directory_that_does_not_show_who_uses_it_is_refused() {
     node.expect("this machine shows it");
 }
 
-/// The story: a process had changed its user since it began, so that its memory map is not shown. It counted as one that maps nothing: it was not ended, and what it used was free.
+/// The story: a process had changed its user since it began, so that its memory map is not shown. It counted as one
+/// that maps nothing: it was not ended, and what it used was free.
 #[test]
 fn who_hides_what_it_maps_is_no_member() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -180,7 +181,8 @@ fn who_hides_what_it_maps_is_no_member() {
     assert!(crate::host::Machine.is_seen(Process::this()));
 }
 
-/// The story: a node took longer than a lease to open its parts, and heard nobody meanwhile. Then it ended all of its members for their silence.
+/// The story: a node took longer than a lease to open its parts, and heard nobody meanwhile. Then it ended all of its
+/// members for their silence.
 #[test]
 fn members_have_a_whole_lease_however_long_the_start_took() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -198,7 +200,8 @@ fn members_have_a_whole_lease_however_long_the_start_took() {
     assert!(waits(&kept));
 }
 
-/// The story: a request took longer than a lease, as the part is large. The member, and all who waited for the same keeper, were ended for saying nothing.
+/// The story: a request took longer than a lease, as the part is large. The member, and all who waited for the same
+/// keeper, were ended for saying nothing.
 #[test]
 fn who_waits_for_an_answer_is_not_silent() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -225,7 +228,8 @@ fn who_waits_for_an_answer_is_not_silent() {
     });
 }
 
-/// The story: a process that maps a part, and is no member, does not end. Members whose connection broke meanwhile were not let in again, and ended.
+/// The story: a process that maps a part, and is no member, does not end. Members whose connection broke meanwhile were
+/// not let in again, and ended.
 #[test]
 fn a_member_comes_back_while_strangers_are_being_ended() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -250,7 +254,8 @@ fn a_member_comes_back_while_strangers_are_being_ended() {
     hello(&node, 6).1.expect("a member");
 }
 
-/// What is freed leaves nothing, also where its note cannot be read, or its writing was cut off; and what is there is known to the manager, so that it gives no number anew.
+/// What is freed leaves nothing, also where its note cannot be read, or its writing was cut off; and what is there is
+/// known to the manager, so that it gives no number anew.
 #[test]
 fn nothing_is_left_of_what_is_freed() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -388,7 +393,8 @@ fn is_joined(connection: &dyn Connection) -> bool {
     matches!(wire::receive(connection, TIMEOUT), Ok(OrderReply::Done))
 }
 
-/// A manager was stopped and another led, which could give this node no orders until it had given the first one up: 10 s, in which nothing could be granted here.
+/// A manager was stopped and another led, which could give this node no orders until it had given the first one up: 10
+/// s, in which nothing could be granted here.
 #[test]
 fn a_manager_of_a_later_term_is_heard_while_the_former_one_is_silent() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -434,7 +440,8 @@ fn a_manager_of_a_later_term_is_heard_while_the_former_one_is_silent() {
 /// What a host says to a hello.
 const MEMORY: [u8; 8] = [1; 8];
 
-/// The host of another part: it knows whom it has heard, answers nothing else by itself (nor that, if it is to be silent), and keeps what it is asked.
+/// The host of another part: it knows whom it has heard, answers nothing else by itself (nor that, if it is to be
+/// silent), and keeps what it is asked.
 #[derive(Default)]
 struct Other(Mutex<Vec<(Vec<u8>, Answer)>>, AtomicBool);
 
@@ -558,7 +565,8 @@ fn what_is_forwarded_has_a_number_of_the_node() {
     answered(plain).expect("done");
 }
 
-/// Who says hello anew has given up what it had asked for: the answer to that means that nothing of it is done any more.
+/// Who says hello anew has given up what it had asked for: the answer to that means that nothing of it is done any
+/// more.
 #[test]
 fn a_hello_waits_for_what_its_member_has_under_way() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -584,7 +592,8 @@ fn a_hello_waits_for_what_its_member_has_under_way() {
     );
 }
 
-/// What was given up may be done until the host has heard of another connection: a member that is fenced before that may come after whoever takes over.
+/// What was given up may be done until the host has heard of another connection: a member that is fenced before that
+/// may come after whoever takes over.
 #[test]
 fn the_end_of_a_member_waits_for_what_it_has_given_up() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -605,7 +614,8 @@ fn the_end_of_a_member_waits_for_what_it_has_given_up() {
     until("it is not done any more", is_quiet);
 }
 
-/// The story: what waited for a connection counted as posted, and was posted after its member's end; meanwhile that one's end held up those of all others.
+/// The story: what waited for a connection counted as posted, and was posted after its member's end; meanwhile that
+/// one's end held up those of all others.
 #[test]
 fn what_waits_for_a_way_is_refused_when_its_member_ends() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -633,7 +643,8 @@ fn what_waits_for_a_way_is_refused_when_its_member_ends() {
     assert!(theirs, "nothing of the first is asked");
 }
 
-/// The end of a member is not confirmed while something is done elsewhere that it has asked for; and nothing of it is begun after its seat has ended.
+/// The end of a member is not confirmed while something is done elsewhere that it has asked for; and nothing of it is
+/// begun after its seat has ended.
 #[test]
 fn what_a_fenced_member_has_asked_for_is_over_before_its_sessions_are() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");

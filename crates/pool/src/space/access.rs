@@ -1,19 +1,20 @@
 //! Access to objects: the hot path.
 //!
 //! 1. the address names part and slot: the slot's state word must be of the address's generation;
-//! 2. a slab: the class gives the object's number, by a multiplication; its live word must be of the same generation, and its bit set. A run: its
-//!    first slot tells how many bytes it has;
+//! 2. a slab: the class gives the object's number, by a multiplication; its live word must be of the same generation,
+//!    and its bit set. A run: its first slot tells how many bytes it has;
 //! 3. the bytes asked for must end within the object;
 //! 4. they are copied, announced as all region memory is ([`cenote_fabric::observe`]).
 //!
-//! In a part whose extents can move all of that happens *inside*: see [`super::presence`]. An extent that lies elsewhere has another state, which no check of 1 and 2 lets pass: then it
-//! is looked for ([`super::act`]).
+//! In a part whose extents can move all of that happens *inside*: see [`super::presence`]. An extent that lies
+//! elsewhere has another state, which no check of 1 and 2 lets pass: then it is looked for ([`super::act`]).
 //!
-//! Three lines of memory are read: the slot's descriptor, the live word, the object; none depends on another's arrival but for the check. If a check fails, what is
-//! wrong is found out at leisure ([`super::act`]).
+//! Three lines of memory are read: the slot's descriptor, the live word, the object; none depends on another's arrival
+//! but for the check. If a check fails, what is wrong is found out at leisure ([`super::act`]).
 //!
-//! The checks are of the moment: who frees an object while another uses it is told so at his next access. In an object that was freed nothing is
-//! promised: its place may be another's of the same class by then, until the extent is handed out anew.
+//! The checks are of the moment: who frees an object while another uses it is told so at his next access. In an object
+//! that was freed nothing is promised: its place may be another's of the same class by then, until the extent is handed
+//! out anew.
 
 use super::act::{Act, swap};
 use super::class::{divide, live_bit};
@@ -51,7 +52,8 @@ pub struct Write<'a> {
 }
 
 impl Part {
-    /// Where in the region the `len` bytes at `address` lie, if they are an object's in a slab. (If not it may be a run's.)
+    /// Where in the region the `len` bytes at `address` lie, if they are an object's in a slab. (If not it may be a
+    /// run's.)
     #[inline(always)]
     fn locate<S: Seam>(&self, seam: S, address: GlobalAddress, len: u64) -> Option<u64> {
         let state = self.state_of(address.slot())?.load_by(seam, Ordering::Acquire);
@@ -85,7 +87,8 @@ impl Part {
         }
     }
 
-    /// Does something with the part inside of which nothing moves; counts it now and then. `None` if that takes a line of the thread's own, and it has none yet.
+    /// Does something with the part inside of which nothing moves; counts it now and then. `None` if that takes a line
+    /// of the thread's own, and it has none yet.
     #[inline(always)]
     pub(super) fn inside<S: Seam, R>(&self, seam: S, slot: u32, is_write: bool, f: impl FnOnce() -> R) -> Option<R> {
         // `f` stands here once, or it would be a call.
@@ -102,7 +105,8 @@ impl Part {
 }
 
 impl Space {
-    /// Does something with an object's `len` bytes at `address`, where the short way suffices: in a slab, and nobody watches (as somebody does wherever memory is simulated).
+    /// Does something with an object's `len` bytes at `address`, where the short way suffices: in a slab, and nobody
+    /// watches (as somebody does wherever memory is simulated).
     #[inline(always)]
     fn at_once<R>(
         &self,
@@ -223,7 +227,8 @@ impl Space {
         }
     }
 
-    /// Writes `new` to the word at `address` if it is `expected`, in one step. The word that was there: it was done if that is `expected`.
+    /// Writes `new` to the word at `address` if it is `expected`, in one step. The word that was there: it was done if
+    /// that is `expected`.
     ///
     /// # Errors
     /// As [`Space::load`].
@@ -247,8 +252,9 @@ impl Space {
         }
     }
 
-    /// Reads in turn. The first that fails ends it: those before it are done, those after it not begun. Memory is asked for ahead: many at once take
-    /// a fraction of their time one by one, where they are in nobody's cache. What lies in other pods is read after the rest, with one message to each.
+    /// Reads in turn. The first that fails ends it: those before it are done, those after it not begun. Memory is asked
+    /// for ahead: many at once take a fraction of their time one by one, where they are in nobody's cache. What lies in
+    /// other pods is read after the rest, with one message to each.
     ///
     /// # Errors
     /// As [`Space::read`].
@@ -267,8 +273,9 @@ impl Space {
         self.act_far(far)
     }
 
-    /// Writes in turn. The first that fails ends it: those before it are done, those after it not begun. As [`Space::read_many`].
-    /// That holds for memory of this pod. Writes to other pods come after those, in no order among each other; if one of them fails, any of the others may be done.
+    /// Writes in turn. The first that fails ends it: those before it are done, those after it not begun. As
+    /// [`Space::read_many`]. That holds for memory of this pod. Writes to other pods come after those, in no order
+    /// among each other; if one of them fails, any of the others may be done.
     ///
     /// # Errors
     /// As [`Space::read`].

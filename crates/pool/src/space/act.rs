@@ -1,7 +1,8 @@
 //! What is done to an object, wherever it lies: the way that is taken when the quick one ([`super::access`]) is none.
 //!
-//! An extent lies in its own slot, in another slot as a *migrated extent*, or *away*, in another part. Each attempt looks at one part and ends in an [`Outcome`]; an extent that is frozen is about
-//! to be somewhere else, or here again, so the next attempt comes a little later. If a check fails, what is wrong is found out here, at leisure.
+//! An extent lies in its own slot, in another slot as a *migrated extent*, or *away*, in another part. Each attempt
+//! looks at one part and ends in an [`Outcome`]; an extent that is frozen is about to be somewhere else, or here again,
+//! so the next attempt comes a little later. If a check fails, what is wrong is found out here, at leisure.
 
 use super::GlobalAddress;
 use super::address::OFFSET_BITS;
@@ -34,9 +35,11 @@ pub(super) enum Act<'a> {
     /// Where so many bytes lie in the part's region, of whoever has it: to be read later, and then looked for again.
     Find(u64),
     Free,
-    /// The word must be this one: otherwise who asks has lost what he thinks he has, and nothing that comes after it in a sequence is done.
+    /// The word must be this one: otherwise who asks has lost what he thinks he has, and nothing that comes after it in
+    /// a sequence is done.
     Expect(u64),
-    /// The bytes, and what lies around them in the object: whole pages, counted from its first byte. Found is how far into them the address lies.
+    /// The bytes, and what lies around them in the object: whole pages, counted from its first byte. Found is how far
+    /// into them the address lies.
     Around {
         len: u64,
         page: u64,
@@ -94,12 +97,14 @@ impl Act<'_> {
         )
     }
 
-    /// Whether it may be done twice. What writes may not, also if it writes the same: another may have written in between.
+    /// Whether it may be done twice. What writes may not, also if it writes the same: another may have written in
+    /// between.
     pub(super) fn may_repeat(&self) -> bool {
         !self.is_write() || matches!(self, Act::Add(0))
     }
 
-    /// A read or write as several, of so many bytes at most: each is done by itself, so that none is done again because another was not.
+    /// A read or write as several, of so many bytes at most: each is done by itself, so that none is done again because
+    /// another was not.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`] if there is no address so far; [`Error::Invalid`] if it is something else.
@@ -344,7 +349,8 @@ impl Part {
             return Ok(Found::No(Outcome::NotHere));
         };
         let state = self.migrated_state(slot).load_by(seam, Ordering::Acquire);
-        // If it was frozen when we came inside, it may have been let go since, and the state be another migrated extent's: that says whose it is before its state is set.
+        // If it was frozen when we came inside, it may have been let go since, and the state be another migrated
+        // extent's: that says whose it is before its state is set.
         if !is_its(&slot) {
             return Ok(Found::No(Outcome::NotHere));
         }

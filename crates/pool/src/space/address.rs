@@ -8,8 +8,9 @@
 //!  └──────────────┴──────────┴───────────────┴────────────────────────┘
 //! ```
 //!
-//! The generation is that of the extent at the time; it rises each time the extent is handed out, so an address of a former use does not fit any
-//! more. Extents of a run have one generation and consecutive slots: `address + n` walks through all of it.
+//! The generation is that of the extent at the time; it rises each time the extent is handed out, so an address of a
+//! former use does not fit any more. Extents of a run have one generation and consecutive slots: `address + n` walks
+//! through all of it.
 
 use cenote_base::{Error, Result};
 use core::fmt;
@@ -122,7 +123,8 @@ impl GlobalAddress {
         (self.0 ^ word) >> GENERATION_SHIFT == 0
     }
 
-    /// The address `bytes` further on; `None` if no part reaches so far. Whether it is still in the object is checked when it is used.
+    /// The address `bytes` further on; `None` if no part reaches so far. Whether it is still in the object is checked
+    /// when it is used.
     #[inline]
     pub const fn checked_add(self, bytes: u64) -> Option<Self> {
         if bytes > PLACE_MASK - self.place() {

@@ -1,10 +1,13 @@
-//! Pages of far objects that were read under locks: kept by the process, and believed for as long as nobody has written under the lock.
+//! Pages of far objects that were read under locks: kept by the process, and believed for as long as nobody has written
+//! under the lock.
 //!
-//! A lock has a version, which each writer makes another one before it lets go ([`super::lock`]). Who holds a lock to read knows its version: taking it told. What was read then is what the lock
-//! protects in that version; so it is what he would read, if the version is the same. Nobody is told of changes, and nothing is asked for again: a page of another version is forgotten when
-//! somebody comes upon it, and the least recently used go when there are too many.
+//! A lock has a version, which each writer makes another one before it lets go ([`super::lock`]). Who holds a lock to
+//! read knows its version: taking it told. What was read then is what the lock protects in that version; so it is what
+//! he would read, if the version is the same. Nobody is told of changes, and nothing is asked for again: a page of
+//! another version is forgotten when somebody comes upon it, and the least recently used go when there are too many.
 //!
-//! A page is 4 KiB of an object, counted from its first byte, or what it has of that. It is known by the lock and its address.
+//! A page is 4 KiB of an object, counted from its first byte, or what it has of that. It is known by the lock and its
+//! address.
 //!
 //! Invariants:
 //! 1. a page's bytes were read while its lock was held to read, in its version;
@@ -140,7 +143,8 @@ impl PageCache {
 }
 
 impl Space {
-    /// Pages of other pods that this process keeps of what it [reads under locks](super::Session::read_locked) take so many bytes at most; 0: none are kept. 64 MiB unless it is said.
+    /// Pages of other pods that this process keeps of what it [reads under locks](super::Session::read_locked) take so
+    /// many bytes at most; 0: none are kept. 64 MiB unless it is said.
     pub fn limit_cache(&self, bytes: u64) {
         let cache = self.cache();
         cache.limit.store(bytes, Ordering::Relaxed);

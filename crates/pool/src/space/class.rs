@@ -1,7 +1,8 @@
 //! Sizes of objects. Objects of one class share extents (slabs); larger ones get extents of their own (runs).
 //!
-//! Multiples of 64 bytes: eight classes a doubling up to 256 KiB, so that at most an eighth is wasted, then sevenths to halves of an extent. Which
-//! object an offset lies in is asked on each access; it takes a multiplication, whose exactness a test shows for each class and offset.
+//! Multiples of 64 bytes: eight classes a doubling up to 256 KiB, so that at most an eighth is wasted, then sevenths to
+//! halves of an extent. Which object an offset lies in is asked on each access; it takes a multiplication, whose
+//! exactness a test shows for each class and offset.
 
 use super::address::OFFSET_BITS;
 use crate::grant_table::EXTENT;
@@ -45,8 +46,8 @@ struct Shape {
 
 const SHAPES: [Shape; CLASSES] = shapes();
 
-/// Size and reciprocal of each code that a state word may hold; nothing for those that are no slab's. So what a word says needs no check before it is
-/// looked up.
+/// Size and reciprocal of each code that a state word may hold; nothing for those that are no slab's. So what a word
+/// says needs no check before it is looked up.
 static DIVIDERS: [(u32, u32); 256] = dividers();
 
 const fn dividers() -> [(u32, u32); 256] {
@@ -59,8 +60,9 @@ const fn dividers() -> [(u32, u32); 256] {
     dividers
 }
 
-/// The number of the object that the byte at `offset` lies in, in a slab with this code, and where that object ends. Nothing ends after 0 where
-/// there is no slab. The rest at the end of an extent counts as an object: one that is never live.
+/// The number of the object that the byte at `offset` lies in, in a slab with this code, and where that object ends.
+/// Nothing ends after 0 where there is no slab. The rest at the end of an extent counts as an object: one that is never
+/// live.
 #[inline(always)]
 pub(super) fn divide(code: u8, offset: u32) -> (u32, u64) {
     let (size, reciprocal) = DIVIDERS[usize::from(code)];
@@ -170,7 +172,8 @@ impl Class {
         (1 << objects) - 1
     }
 
-    /// The number of the object that the byte at `offset` of an extent lies in; [`Class::count`] if that is the rest at the extent's end.
+    /// The number of the object that the byte at `offset` of an extent lies in; [`Class::count`] if that is the rest at
+    /// the extent's end.
     pub(super) fn index(self, offset: u32) -> u32 {
         debug_assert!(offset >> OFFSET_BITS == 0);
         divide(self.code(), offset).0

@@ -1,4 +1,5 @@
-//! What a keeper knows, and what it does to a part's slots: the order of stores is that of the invariants in [`super::keeper`].
+//! What a keeper knows, and what it does to a part's slots: the order of stores is that of the invariants in
+//! [`super::keeper`].
 
 use super::address::{GENERATION_MAX, GENERATION_SHIFT};
 use super::free::FreeSlots;
@@ -121,7 +122,8 @@ impl ExtentTable {
         }
     }
 
-    /// A free slot, with its generation, free no longer. Slots that are something else (something wrote there) are passed over for good.
+    /// A free slot, with its generation, free no longer. Slots that are something else (something wrote there) are
+    /// passed over for good.
     pub(super) fn pick(&mut self, part: &Part) -> Option<(u32, u32)> {
         if self.free.len() <= self.spare {
             return None;
@@ -247,7 +249,8 @@ impl Part {
         is_its.then_some(head)
     }
 
-    /// Sets the hint for each group of live words with room: for a slab whose owner is gone, and with it what it had taken from the hint.
+    /// Sets the hint for each group of live words with room: for a slab whose owner is gone, and with it what it had
+    /// taken from the hint.
     pub(super) fn hint_all(&self, slot: u32, class: Class) {
         let has_room = |word: u32| !self.live(slot, word).load(Ordering::SeqCst) & class.mask(word) != 0;
         let groups = (0..class.words())

@@ -1,7 +1,8 @@
 //! Which slots of a part are free, and which of them is next.
 //!
-//! A slot that was handed out often is given a rest: among those of least wear (its generation, in bands) the lowest goes first, so that memory that was
-//! never touched stays so while there is other, and no slot's generations are used up long before those of its neighbours.
+//! A slot that was handed out often is given a rest: among those of least wear (its generation, in bands) the lowest
+//! goes first, so that memory that was never touched stays so while there is other, and no slot's generations are used
+//! up long before those of its neighbours.
 
 use std::collections::BTreeSet;
 

@@ -28,8 +28,9 @@
 //! | next session | the keeper | the next keeper |
 //! | root | whoever keeps something in the space | the next process that does |
 //!
-//! Nothing in the file is believed because of where it stands: [`Slot::decode`](super::slot::Slot::decode) knows what a state can be, offsets are computed from the checked geometry.
-//! Accesses of words outside the file are not possible by construction: slots and words are compared with what there are.
+//! Nothing in the file is believed because of where it stands: [`Slot::decode`](super::slot::Slot::decode) knows what a
+//! state can be, offsets are computed from the checked geometry. Accesses of words outside the file are not possible by
+//! construction: slots and words are compared with what there are.
 
 use super::address::SLOT_BITS;
 use super::class::{Class, WORDS_MAX};

@@ -22,8 +22,8 @@ pub struct LocalKeeper {
 }
 
 impl LocalKeeper {
-    /// Takes up a part: frees what a former keeper was killed over. Sessions that own something go on until they are [ended](Keeper::end).
-    /// Slots whose descriptors are broken are left alone ([`Keeper::audit`] names them).
+    /// Takes up a part: frees what a former keeper was killed over. Sessions that own something go on until they are
+    /// [ended](Keeper::end). Slots whose descriptors are broken are left alone ([`Keeper::audit`] names them).
     ///
     /// # Errors
     /// [`Error::Invalid`] if another process keeps the part; [`Error::Full`].

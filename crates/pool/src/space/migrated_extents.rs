@@ -1,7 +1,8 @@
 //! Which extents of other slots lie in this part's memory, and where.
 //!
-//! Pairs of an extent's address and the slot that it lies in, four a line; an extent is in one of two lines. The keeper alone writes them, under its lock. Whoever reads believes
-//! the slot's descriptor, not the pair: that says again which extent it is. So a pair that is read while it changes misleads nobody.
+//! Pairs of an extent's address and the slot that it lies in, four a line; an extent is in one of two lines. The keeper
+//! alone writes them, under its lock. Whoever reads believes the slot's descriptor, not the pair: that says again which
+//! extent it is. So a pair that is read while it changes misleads nobody.
 
 use super::GlobalAddress;
 use super::layout::{GUESTS, GUESTS_A_LINE, Layout, migrated_lines};
@@ -99,7 +100,8 @@ impl MigratedExtents {
         }
     }
 
-    /// Takes all out but those that are right: for a keeper that begins. Those stay in their places, since in another order not all might find one.
+    /// Takes all out but those that are right: for a keeper that begins. Those stay in their places, since in another
+    /// order not all might find one.
     pub(super) fn retain(&self, is_right: impl Fn(GlobalAddress, u32) -> bool) {
         let mut kept = 0;
         for pair in 0..self.keys.len() {
@@ -152,7 +154,8 @@ mod tests {
             })
     }
 
-    /// The second line was the first one of the table for all migrated extents of a small part, so that two full lines were a full table.
+    /// The second line was the first one of the table for all migrated extents of a small part, so that two full lines
+    /// were a full table.
     #[test]
     fn guests_are_spread_over_all_lines() {
         let part = part();
@@ -170,7 +173,8 @@ mod tests {
         );
     }
 
-    /// A keeper that began listed its migrated extents in the order of their slots, and in that order not all found a place: one was not found by anybody any more.
+    /// A keeper that began listed its migrated extents in the order of their slots, and in that order not all found a
+    /// place: one was not found by anybody any more.
     #[test]
     fn whoever_found_a_place_keeps_it() {
         let part = part();

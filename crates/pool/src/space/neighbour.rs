@@ -1,7 +1,8 @@
 //! A keeper in another process of this machine, reached over a Unix socket.
 //!
-//! A line of JSON asks, a line answers, in turn. A connection stands for a process: when it ends, be it because the process was killed, all sessions that began over it end. So
-//! the socket must not be handed on to a process that lives longer; and who can connect to it, which its directory's permissions say, is one of the part's tenant.
+//! A line of JSON asks, a line answers, in turn. A connection stands for a process: when it ends, be it because the
+//! process was killed, all sessions that began over it end. So the socket must not be handed on to a process that lives
+//! longer; and who can connect to it, which its directory's permissions say, is one of the part's tenant.
 //!
 //! ```text
 //!   Neighbour (a Keeper) ──"take", …──► Service: a thread a connection ──► the part's keeper
@@ -91,7 +92,8 @@ struct Shared {
 }
 
 impl Service {
-    /// Listens at `path`, where nothing may be but what a former keeper of the same part left: so whoever calls this has the part.
+    /// Listens at `path`, where nothing may be but what a former keeper of the same part left: so whoever calls this
+    /// has the part.
     ///
     /// # Errors
     /// Those of the system.

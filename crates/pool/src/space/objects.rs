@@ -9,8 +9,8 @@ use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::seam::Points;
 
 impl Space {
-    /// Tells of each object that is allocated in memory which this process maps: its address, and the bytes that it can hold. Of what is allocated, freed or moved meanwhile it may tell or
-    /// not.
+    /// Tells of each object that is allocated in memory which this process maps: its address, and the bytes that it can
+    /// hold. Of what is allocated, freed or moved meanwhile it may tell or not.
     ///
     /// # Errors
     /// [`Corrupt`](cenote_base::Error::Corrupt): a slot's descriptor is broken.

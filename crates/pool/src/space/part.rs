@@ -27,7 +27,8 @@ pub struct PartOptions {
     pub tenant: u32,
     /// Its size in bytes, all that it needs for itself included: 4 MiB at least.
     pub bytes: u64,
-    /// Whether its extents can move to other parts of the space and theirs to here. Accesses then take a nanosecond or two more.
+    /// Whether its extents can move to other parts of the space and theirs to here. Accesses then take a nanosecond or
+    /// two more.
     pub movable: bool,
     /// How it is mapped.
     pub region: RegionOptions,
@@ -109,7 +110,8 @@ impl Part {
     /// Opens one; this process keeps it.
     ///
     /// # Errors
-    /// [`Error::Busy`] if another process keeps it; [`Error::Mismatch`] or [`Error::Corrupt`] if there is no part, naming what does not fit.
+    /// [`Error::Busy`] if another process keeps it; [`Error::Mismatch`] or [`Error::Corrupt`] if there is no part,
+    /// naming what does not fit.
     pub fn open(path: &Path, options: RegionOptions) -> Result<Self> {
         Self::read(Region::open(path, options)?, KEEPER)?.made()
     }
@@ -122,7 +124,8 @@ impl Part {
         Self::join_marked(path, options, rt::random() | MARK)
     }
 
-    /// As [`Part::join`], for a process that its keeper knows by a mark: when it is gone, its threads are [given up](super::Host::give_up).
+    /// As [`Part::join`], for a process that its keeper knows by a mark: when it is gone, its threads are
+    /// [given up](super::Host::give_up).
     ///
     /// # Errors
     /// As [`Part::join`].

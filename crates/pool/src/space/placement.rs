@@ -1,6 +1,7 @@
 //! Where the extents of a space lie, told by each part's keeper for itself, and whether all of them tell the same.
 //!
-//! Of an extent that moves two keepers have something: its home says where it lies, and the part where it lies that it is there. While nothing moves the two agree.
+//! Of an extent that moves two keepers have something: its home says where it lies, and the part where it lies that it
+//! is there. While nothing moves the two agree.
 
 use super::GlobalAddress;
 use super::local::LocalKeeper;
@@ -14,7 +15,8 @@ use std::collections::BTreeMap;
 pub struct Placement {
     /// Its own that lie elsewhere: in which part, in which slot.
     pub away: BTreeMap<GlobalAddress, (u8, u32)>,
-    /// Those of other slots that lie in its memory: in which slot, and whether they are used there. (If not, they are about to come or to go.)
+    /// Those of other slots that lie in its memory: in which slot, and whether they are used there. (If not, they are
+    /// about to come or to go.)
     pub migrated_extents: BTreeMap<GlobalAddress, (u32, bool)>,
     /// Its own that lie in their slots and are about to go.
     pub frozen: Vec<GlobalAddress>,
@@ -53,7 +55,8 @@ impl LocalKeeper {
     }
 }
 
-/// What does not fit together in the placements of a space's parts, by number, while nothing moves. Of parts that are not among them nothing is said.
+/// What does not fit together in the placements of a space's parts, by number, while nothing moves. Of parts that are
+/// not among them nothing is said.
 pub fn audit_placements(parts: &BTreeMap<u8, Placement>) -> Vec<String> {
     let mut problems = Vec::new();
     for (number, part) in parts {

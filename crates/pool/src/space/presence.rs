@@ -1,13 +1,16 @@
 //! Who is in the middle of an access: what has to be known before an extent moves.
 //!
-//! Each thread that uses a part has a line in it, and a count there that is odd while it is inside. A mover first makes the extent's state say *frozen*, then waits until
-//! every line was seen outside once ([`Presence::quiesce`]): whoever comes later sees that it is frozen, and does not touch it. Between the count and the look at the state
-//! stands a fence, which is [light](cenote_base::rt::barrier) here and heavy there. An access costs two plain stores to a line of its own.
+//! Each thread that uses a part has a line in it, and a count there that is odd while it is inside. A mover first makes
+//! the extent's state say *frozen*, then waits until every line was seen outside once ([`Presence::quiesce`]): whoever
+//! comes later sees that it is frozen, and does not touch it. Between the count and the look at the state stands a
+//! fence, which is [light](cenote_base::rt::barrier) here and heavy there. An access costs two plain stores to a line
+//! of its own.
 //!
-//! A system may refuse the heavy fence. So each line says whether its thread's fences are light: where they are, nothing moves then; full ones need no other.
+//! A system may refuse the heavy fence. So each line says whether its thread's fences are light: where they are,
+//! nothing moves then; full ones need no other.
 //!
-//! A process that is killed inside leaves an odd count: its lines are [given up](Presence::give_up) when it is known to be gone. One that is stopped inside keeps extents
-//! from moving, and nothing else.
+//! A process that is killed inside leaves an odd count: its lines are [given up](Presence::give_up) when it is known to
+//! be gone. One that is stopped inside keeps extents from moving, and nothing else.
 
 use super::layout::THREADS;
 use cenote_base::rt::atomic::{AtomicU32, Ordering, fence};
@@ -60,7 +63,8 @@ impl Presence {
         presence
     }
 
-    /// The calling thread is inside from here on, until it [leaves](Inside::leave). `None` if it has no line yet ([`Presence::join`]). Not to be nested.
+    /// The calling thread is inside from here on, until it [leaves](Inside::leave). `None` if it has no line yet
+    /// ([`Presence::join`]). Not to be nested.
     #[inline(always)]
     pub(super) fn enter<S: Seam>(&self, seam: S) -> Option<Inside<'_>> {
         let line = self
@@ -102,8 +106,8 @@ impl Presence {
     /// Waits until every thread was seen outside. What was set before, whoever is inside then has seen.
     ///
     /// # Errors
-    /// [`Error::Busy`] if one stays inside for longer than `timeout`: its process is stopped, or was killed and not given up yet; [`Error::Invalid`] if the system refuses this process
-    /// what the fences of others rely on.
+    /// [`Error::Busy`] if one stays inside for longer than `timeout`: its process is stopped, or was killed and not
+    /// given up yet; [`Error::Invalid`] if the system refuses this process what the fences of others rely on.
     pub(super) fn quiesce(&self, timeout: Nanos) -> Result<()> {
         self.check_fence(heavy())?;
         let until = rt::now().raw().saturating_add(timeout.raw());
@@ -211,7 +215,8 @@ mod tests {
         Part::dram(&options).expect("memory")
     }
 
-    /// A refusal was passed over: extents moved while others were in the middle of an access to them, whose writes were lost.
+    /// A refusal was passed over: extents moved while others were in the middle of an access to them, whose writes were
+    /// lost.
     #[test]
     fn nothing_moves_where_the_heavy_fence_is_refused_and_others_rely_on_it() {
         let part = part();

@@ -5,8 +5,8 @@ use super::local::LocalKeeper;
 use cenote_base::{Error, Result};
 
 impl LocalKeeper {
-    /// A session that began under a former keeper lives on, also if it owned nothing when that one ended. Whether its process is there, and whether it had ended
-    /// before, is the caller's to know.
+    /// A session that began under a former keeper lives on, also if it owned nothing when that one ended. Whether its
+    /// process is there, and whether it had ended before, is the caller's to know.
     ///
     /// # Errors
     /// [`Error::Invalid`] if no session of this number has begun.

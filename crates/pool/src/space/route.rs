@@ -1,7 +1,9 @@
 //! Which part is asked for what lies at an address, and who is asked next.
 //!
-//! The address names the extent's *home*. An extent that was moved here is a migrated extent of a part that this process maps, so those are looked through first; then its home is asked, or the
-//! part that last was known to have it. Each answer is the truth or the way to it: *done*, *frozen* (again in a moment), *away* (in that part), *not here* (ask its home).
+//! The address names the extent's *home*. An extent that was moved here is a migrated extent of a part that this
+//! process maps, so those are looked through first; then its home is asked, or the part that last was known to have it.
+//! Each answer is the truth or the way to it: *done*, *frozen* (again in a moment), *away* (in that part), *not here*
+//! (ask its home).
 
 use super::act::{Act, Outcome};
 use super::far::wire::TRANSFER_MAX;
@@ -17,7 +19,8 @@ use std::collections::BTreeMap;
 const TIMEOUT: Nanos = Nanos::from_secs(30);
 /// Turns without sleeping.
 const TURNS: u32 = 64;
-/// Then the first sleep; each is twice as long as the one before, up to the other. Where an extent's home has to be asked first that takes seconds.
+/// Then the first sleep; each is twice as long as the one before, up to the other. Where an extent's home has to be
+/// asked first that takes seconds.
 const SLEEP_FIRST: Nanos = Nanos::from_micros(50);
 const SLEEP_MOST: Nanos = Nanos::from_millis(2);
 /// Extents whose last known part is remembered.
@@ -209,7 +212,8 @@ impl Space {
     /// A part that is to be asked for an address.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the address is of no part of the space; [`Error::Lost`] if its extent lies in one that is not attached: then it is an object's, for all that is known here.
+    /// [`Error::Invalid`] if the address is of no part of the space; [`Error::Lost`] if its extent lies in one that is
+    /// not attached: then it is an object's, for all that is known here.
     pub(super) fn far_part(&self, number: u8, address: GlobalAddress) -> Result<&FarPart> {
         self.far_numbered(number).ok_or_else(|| match number == address.part() {
             true => Error::Invalid(format!("{address} is of part {number}, which this space does not have")),
@@ -223,7 +227,8 @@ impl Space {
         self.part_numbered(address.part()).is_none() && self.far_numbered(address.part()).is_some()
     }
 
-    /// Does all of them, reads and writes of parts that this process does not map: with one message to each part that has some, or a few if they are long.
+    /// Does all of them, reads and writes of parts that this process does not map: with one message to each part that
+    /// has some, or a few if they are long.
     pub(super) fn act_far(&self, mut acts: Vec<Step<'_>>) -> Result<()> {
         let mut by_part: BTreeMap<u8, Vec<Step<'_>>> = BTreeMap::new();
         for (address, act) in &mut acts {

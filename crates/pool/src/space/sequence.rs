@@ -1,8 +1,10 @@
 //! Accesses that are done one after the other: none is begun before the one before it is done.
 //!
-//! Those of far memory that follow each other, and lie in one part, are one message, which its host carries out in order and breaks off at the first that is not done: as its extent is
-//! moving, has moved, or something is wrong. From there on it is tried again. So what was done is at any time a beginning of the sequence, whoever is killed; and a sequence that
-//! begins with what must be so ([`Act::Expect`]) is not done by one for whom it is not so any more, also if it comes late.
+//! Those of far memory that follow each other, and lie in one part, are one message, which its host carries out in
+//! order and breaks off at the first that is not done: as its extent is moving, has moved, or something is wrong. From
+//! there on it is tried again. So what was done is at any time a beginning of the sequence, whoever is killed; and a
+//! sequence that begins with what must be so ([`Act::Expect`]) is not done by one for whom it is not so any more, also
+//! if it comes late.
 
 use super::access::{Read, Write};
 use super::act::{Act, Outcome};
@@ -26,8 +28,9 @@ impl Space {
     /// Does all of them; what each found.
     ///
     /// # Errors
-    /// As [`Space::read`], of the first that fails: those before it are done, those after it not begun. [`Error::Lost`](cenote_base::Error::Lost) and
-    /// [`Error::Timeout`](cenote_base::Error::Timeout): some of them may have been done, from the first on.
+    /// As [`Space::read`], of the first that fails: those before it are done, those after it not begun.
+    /// [`Error::Lost`](cenote_base::Error::Lost) and [`Error::Timeout`](cenote_base::Error::Timeout): some of them may
+    /// have been done, from the first on.
     pub(super) fn act_in_order(&self, steps: &mut [Step<'_>], found: &mut [u64]) -> Result<()> {
         let (mut done, mut turns) = (0, None);
         loop {
@@ -111,7 +114,8 @@ impl Space {
         }
     }
 
-    /// How many from the first on are to be asked of the part, as far as it is known: those of parts that are not mapped, and of the first one's extent.
+    /// How many from the first on are to be asked of the part, as far as it is known: those of parts that are not
+    /// mapped, and of the first one's extent.
     fn that_lie_there(&self, steps: &[Step<'_>], part: u8) -> usize {
         let first = steps[0].0.extent();
         let lies_there = |address: GlobalAddress| {
@@ -135,7 +139,8 @@ impl Space {
         outcomes.len()
     }
 
-    /// Begins a sequence, if all of it can be one message to a far part, and waits for nothing. [`Space::end_sequence`] does.
+    /// Begins a sequence, if all of it can be one message to a far part, and waits for nothing. [`Space::end_sequence`]
+    /// does.
     pub(super) fn begin_sequence(&self, steps: &[Step<'_>]) -> Result<Option<SequenceInFlight>> {
         let Some((first, _)) = steps.first().filter(|(first, _)| self.is_far(*first)) else {
             return Ok(None);

@@ -1,16 +1,20 @@
 //! A session allocates: from slabs of its own, without asking anybody, by setting a bit.
 //!
-//! Of each class and lifetime it has a shelf of slabs. It fills one group of live words (16 words, two lines) after the other: those that the slab's hint
-//! names. Taking a group clears its bit in the hint *before* the words are read, and whoever frees an object sets the bit *after* the live bit was
-//! cleared: so no freed object is overlooked, and a full slab costs its owner one load.
+//! Of each class and lifetime it has a shelf of slabs. It fills one group of live words (16 words, two lines) after the
+//! other: those that the slab's hint names. Taking a group clears its bit in the hint *before* the words are read, and
+//! whoever frees an object sets the bit *after* the live bit was cleared: so no freed object is overlooked, and a full
+//! slab costs its owner one load.
 //!
 //! 1. The group at hand has a free bit: set it by compare-and-swap, zero the object, done.
 //! 2. Else the next group with a hint, in this slab or the next ones of the shelf (at most [`LOOKS`] of them).
-//! 3. Else a slab from the keeper. On this occasion some others of this session are looked at, and go back to the keeper if they are empty.
-//! 4. If the keeper has none: the hints of all slabs of the class; then all empty slabs go back, for one in return; then, now and then, hints are set anew.
+//! 3. Else a slab from the keeper. On this occasion some others of this session are looked at, and go back to the
+//!    keeper if they are empty.
+//! 4. If the keeper has none: the hints of all slabs of the class; then all empty slabs go back, for one in return;
+//!    then, now and then, hints are set anew.
 //!
-//! A process that is killed in `alloc` leaves at most the object that it was allocating; one that is killed in `free` has freed it or not (if it did not come to
-//! set the hint, the bit is found when the session's slabs go to another owner).
+//! A process that is killed in `alloc` leaves at most the object that it was allocating; one that is killed in `free`
+//! has freed it or not (if it did not come to set the hint, the bit is found when the session's slabs go to another
+//! owner).
 
 use super::address::GENERATION_SHIFT;
 use super::class::{Class, LIVE_BITS};
@@ -36,8 +40,8 @@ const LOOKS: usize = 64;
 /// Once in so many times that there is no room all live words are read, for what was freed without a hint.
 const SEARCHES: u32 = 64;
 
-/// Allocates objects of a space: one for a thread, or for a few that do not mind to wait for each other. Everything that its [`Space`] can do, it can too.
-/// Dropping it closes it.
+/// Allocates objects of a space: one for a thread, or for a few that do not mind to wait for each other. Everything
+/// that its [`Space`] can do, it can too. Dropping it closes it.
 pub struct Session {
     space: Space,
     part_sessions: Mutex<PartSessions>,
@@ -106,8 +110,8 @@ impl Session {
     /// A new object of at least `len` bytes, all zero.
     ///
     /// # Errors
-    /// [`Error::Full`] if no part has room; why one cannot be asked, if no other has room; [`Error::Invalid`] if `len` is 0; [`Error::Revoked`] if the session was ended by the keeper; those of the
-    /// way to it.
+    /// [`Error::Full`] if no part has room; why one cannot be asked, if no other has room; [`Error::Invalid`] if `len`
+    /// is 0; [`Error::Revoked`] if the session was ended by the keeper; those of the way to it.
     pub fn alloc_in(&self, len: u64, lifetime: Lifetime) -> Result<GlobalAddress> {
         if len == 0 {
             return Err(Error::Invalid("an object has one byte at least".into()));
@@ -129,7 +133,8 @@ impl Session {
         }
     }
 
-    /// In the first part that has room, of those that have not been tried: first those that this process maps. If none has, what is said is that one is away, if one is: it may have room.
+    /// In the first part that has room, of those that have not been tried: first those that this process maps. If none
+    /// has, what is said is that one is away, if one is: it may have room.
     fn alloc_elsewhere(
         &self,
         part_sessions: &mut PartSessions,
@@ -336,7 +341,8 @@ impl PartSession {
         }
     }
 
-    /// A slab from the keeper, and the first object of it. One that went away before it was looked at, or that had no room after all, is followed by another.
+    /// A slab from the keeper, and the first object of it. One that went away before it was looked at, or that had no
+    /// room after all, is followed by another.
     fn take_slab(&mut self, class: Class, lifetime: Lifetime) -> Result<GlobalAddress> {
         for _ in 0..=self.part.slots() {
             let slab = self.keeper.take(self.id, class, lifetime)?;
@@ -368,7 +374,8 @@ impl PartSession {
         Err(full)
     }
 
-    /// Adds a slab to its shelf: the first object of it, if it is there still and has room. (A hint may be left of what was freed and allocated again.)
+    /// Adds a slab to its shelf: the first object of it, if it is there still and has room. (A hint may be left of what
+    /// was freed and allocated again.)
     fn put_up(&mut self, slab: Extent, class: Class, lifetime: Lifetime) -> Result<Option<GlobalAddress>> {
         if !self.part.check_slab(slab, class, lifetime)? {
             return Ok(None);
@@ -469,7 +476,8 @@ impl SlabCache {
         error
     }
 
-    /// Takes a group of words with room: of the slab at hand, or of the next ones. The hint of a slot whose slab has gone is another's.
+    /// Takes a group of words with room: of the slab at hand, or of the next ones. The hint of a slot whose slab has
+    /// gone is another's.
     fn next_group(&mut self, (part, id): (&Part, SessionId), class: Class, looks: usize) -> Option<Cursor> {
         for _ in 0..self.slabs.len().min(looks) {
             self.at %= self.slabs.len().max(1);
@@ -492,7 +500,8 @@ impl SlabCache {
         self.slabs.iter().for_each(|slab| part.hint_all(slab.slot, class));
     }
 
-    /// Takes out slabs that are empty. If not all are to be looked at, the one at hand stays, and those without all hints are passed over.
+    /// Takes out slabs that are empty. If not all are to be looked at, the one at hand stays, and those without all
+    /// hints are passed over.
     fn take_empty(&mut self, part: &Part, class: Class, looks: usize) -> Vec<Extent> {
         let at_hand = self.cursor.map(|cursor| cursor.slab);
         let may_be = |slab: &Extent| {

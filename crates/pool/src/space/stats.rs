@@ -26,7 +26,8 @@ impl ClassStats {
     }
 }
 
-/// A part. Its extents are free, slabs, in runs, away, lent (free, with a migrated extent in their memory), retired or broken.
+/// A part. Its extents are free, slabs, in runs, away, lent (free, with a migrated extent in their memory), retired or
+/// broken.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PartStats {
     /// Its number.
@@ -57,7 +58,8 @@ pub struct PartStats {
     pub classes: Vec<ClassStats>,
 }
 
-/// What this process has read and written under locks of what lies in other pods, through a space's handle and its clones.
+/// What this process has read and written under locks of what lies in other pods, through a space's handle and its
+/// clones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheStats {
     /// Reads that pages were found for.

@@ -760,8 +760,8 @@ fn exercise(space: &Space, session: &Session, addresses: &mut Vec<GlobalAddress>
     drop((space.stats(), space.audit()));
 }
 
-/// A hint stays when what was freed is allocated again from the group at hand. Of a slab that is full by then the keeper thought that it had room, and whoever got it was told that the
-/// part is corrupt.
+/// A hint stays when what was freed is allocated again from the group at hand. Of a slab that is full by then the
+/// keeper thought that it had room, and whoever got it was told that the part is corrupt.
 #[test]
 fn a_full_slab_with_a_hint_is_passed_over() {
     let space = space(4);
@@ -783,7 +783,8 @@ fn a_full_slab_with_a_hint_is_passed_over() {
     audited(&space);
 }
 
-/// Of two who made a part in one file, each saw that nothing was there before it had the lock: the second one made its part over the first one's.
+/// Of two who made a part in one file, each saw that nothing was there before it had the lock: the second one made its
+/// part over the first one's.
 #[test]
 fn a_part_is_not_made_over_what_came_while_the_file_was_locked() {
     use cenote_base::rt::fs;

@@ -5,7 +5,8 @@
 //!  PREFIX/grant table     the grant table, as a file has it
 //! ```
 //!
-//! Who leads is who made `leader`: the revision in which that key was made is its leadership's own. All that a leadership writes is one transaction:
+//! Who leads is who made `leader`: the revision in which that key was made is its leadership's own. All that a
+//! leadership writes is one transaction:
 //!
 //! ```text
 //!  if    create_revision(leader) is this leadership's own, and mod_revision(grant table) is what was read or written last
@@ -14,10 +15,12 @@
 //! ```
 //!
 //! - A leadership that is over writes nothing: the key is gone, or another's, made in a later revision.
-//! - Of a transaction whose answer is lost it is unknown whether it was done; so it is done again. Since only one of the two can find `grant_table` as it was, the
-//!   answer to the later one tells what came of both. Until there is one the leadership does nothing else; when its lease is about to lapse, it is over.
-//! - Its own clock ends a leadership a fifth of the lease early ([`believed`]), counted from before etcd was asked: no other can begin before, whatever the two clocks
-//!   say, if only they run equally fast within a fifth. The simulator has them drift apart by up to a fiftieth.
+//! - Of a transaction whose answer is lost it is unknown whether it was done; so it is done again. Since only one of
+//!   the two can find `grant_table` as it was, the answer to the later one tells what came of both. Until there is one
+//!   the leadership does nothing else; when its lease is about to lapse, it is over.
+//! - Its own clock ends a leadership a fifth of the lease early ([`believed`]), counted from before etcd was asked: no
+//!   other can begin before, whatever the two clocks say, if only they run equally fast within a fifth. The simulator
+//!   has them drift apart by up to a fiftieth.
 
 mod api;
 mod base64;
@@ -37,7 +40,8 @@ use std::sync::Arc;
 pub const PREFIX_DEFAULT: &str = "/cenote/pool";
 /// How long a manager that is silent goes on to lead, unless told; in seconds.
 pub const TTL_DEFAULT: u64 = 5;
-/// Bytes of the longest grant table: with it a request is within the 1.5 MiB that etcd takes unless it is told otherwise.
+/// Bytes of the longest grant table: with it a request is within the 1.5 MiB that etcd takes unless it is told
+/// otherwise.
 pub const BOOK_MAX: usize = 1_400_000;
 const PREFIX_MAX: usize = 256;
 /// Of a lease, how much passes between two signs of life.

@@ -1,6 +1,8 @@
-//! Processes that write far memory under a lock are killed in the middle of it: what they leave is a beginning of what they wrote, and whoever comes next is told.
+//! Processes that write far memory under a lock are killed in the middle of it: what they leave is a beginning of what
+//! they wrote, and whoever comes next is told.
 //!
-//! The processes are this test program started again, with `CENOTE_CACHES` set: then [`another_process`] is what it does. They reach the memory by calls alone, over libfabric's tcp.
+//! The processes are this test program started again, with `CENOTE_CACHES` set: then [`another_process`] is what it
+//! does. They reach the memory by calls alone, over libfabric's tcp.
 
 use crate::model::Dice;
 use crate::pods::at;

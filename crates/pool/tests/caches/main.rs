@@ -1,5 +1,6 @@
-//! What hangs on locks, pages that are cached and writes that are collected: trips, failures, answers that are lost or come late; [against a model](model); with [processes](killed) that are killed.
-//! And that accesses which are sent twice are done [once](once).
+//! What hangs on locks, pages that are cached and writes that are collected: trips, failures, answers that are lost or
+//! come late; [against a model](model); with [processes](killed) that are killed. And that accesses which are sent
+//! twice are done [once](once).
 
 mod killed;
 mod model;
@@ -120,7 +121,8 @@ fn what_is_written_under_a_lock_is_one_message() {
     assert_eq!((stats.buffered, stats.flushes), (701, 4));
 }
 
-/// A lock that is made anew where one was begins with another version: or what was cached under the first would be believed under it.
+/// A lock that is made anew where one was begins with another version: or what was cached under the first would be
+/// believed under it.
 #[test]
 fn what_was_cached_under_a_former_lock_is_not_read_under_the_next() {
     let pods = Pods::new(4);
@@ -211,7 +213,8 @@ fn what_is_not_held_is_not_read_or_written() {
     drop(east);
 }
 
-/// What is wrong with a write that was collected is said later, and the lock is broken: what came after it is not there.
+/// What is wrong with a write that was collected is said later, and the lock is broken: what came after it is not
+/// there.
 #[test]
 fn a_write_that_fails_leaves_the_lock_broken() {
     let pods = Pods::new(4);
@@ -304,7 +307,8 @@ fn lost_messages_cost_trips_or_are_told() {
     }
 }
 
-/// Who frees a slot, hears nothing and tries again does not free the one that another thread of the session has got in between.
+/// Who frees a slot, hears nothing and tries again does not free the one that another thread of the session has got in
+/// between.
 #[test]
 fn a_slot_that_is_being_left_is_not_taken() {
     let pods = Pods::new(4);
@@ -323,7 +327,8 @@ fn a_slot_that_is_being_left_is_not_taken() {
     assert_eq!(writer.is_some(), !is_read, "one writes while another reads");
 }
 
-/// What is carried out long after its sender gave it up finds that it is too late, be the next writer another session or the same.
+/// What is carried out long after its sender gave it up finds that it is too late, be the next writer another session
+/// or the same.
 #[test]
 fn late_messages_change_nothing() {
     let pods = Pods::new(4);
@@ -372,7 +377,8 @@ fn who_dies_leaves_a_beginning_of_what_he_wrote() {
     assert!(guard.unlock().is_err());
 }
 
-/// Threads of both pods raise words one after the other under locks, while extents go to and fro: none sees others than whole.
+/// Threads of both pods raise words one after the other under locks, while extents go to and fro: none sees others than
+/// whole.
 #[test]
 fn threads_of_both_pods_see_what_locks_protect_whole() {
     let seed = seed();

@@ -1,4 +1,5 @@
-//! What several sessions of two pods read and write under locks, against a model; and whether the model notices rules that are broken on purpose.
+//! What several sessions of two pods read and write under locks, against a model; and whether the model notices rules
+//! that are broken on purpose.
 
 use crate::pods::{Pods, at, bytes_of};
 use crate::seed;
@@ -283,7 +284,8 @@ impl Runtime for Planting {
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Join>> {
         rt::os::spawn(name, body)
     }
-    /// The hosts' threads run under the system's runtime and wake nobody of this one, so a sleep is short, and a waker is made up.
+    /// The hosts' threads run under the system's runtime and wake nobody of this one, so a sleep is short, and a waker
+    /// is made up.
     fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<Nanos>) -> Wait {
         let turn = Nanos::from_millis(1);
         match timeout {

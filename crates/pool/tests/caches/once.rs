@@ -1,4 +1,5 @@
-//! What changes far memory is done once, though requests and answers are lost or late, extents move and hosts begin anew.
+//! What changes far memory is done once, though requests and answers are lost or late, extents move and hosts begin
+//! anew.
 
 use crate::model::Dice;
 use crate::pods::{Fate, Pods, at, bytes_of, relocate};
@@ -42,7 +43,8 @@ fn word(pods: &Pods) -> GlobalAddress {
     address
 }
 
-/// The answer to a store was lost, so it was sent again, and came after what another had written in between: that was gone, though nobody had been told of an error.
+/// The answer to a store was lost, so it was sent again, and came after what another had written in between: that was
+/// gone, though nobody had been told of an error.
 #[test]
 fn what_another_has_written_since_stays() {
     for (name, change) in CHANGES {
@@ -155,7 +157,8 @@ fn a_free_whose_answer_is_lost_has_freed() {
     }
 }
 
-/// Part of a long write that was done was done again when the rest had to follow its extent elsewhere: over what another had written in between.
+/// Part of a long write that was done was done again when the rest had to follow its extent elsewhere: over what
+/// another had written in between.
 #[test]
 fn a_long_write_whose_extent_moves_is_done_once() {
     let pods = Pods::new(4);
@@ -187,7 +190,8 @@ fn numbers_take_no_bytes() {
     assert_eq!(bytes(&|west| west.write(address, &[1; 64]).expect("written")), 104);
 }
 
-/// Additions and swaps of both pods while messages are lost, answers too, and extents move: each that was answered is done once, and none of the others twice.
+/// Additions and swaps of both pods while messages are lost, answers too, and extents move: each that was answered is
+/// done once, and none of the others twice.
 #[test]
 fn every_addition_is_made_once() {
     let seed = seed();

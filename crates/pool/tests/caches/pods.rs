@@ -27,7 +27,8 @@ pub enum Fate {
     AnswerIsLost,
     /// Of a batch the first is carried out, then something else happens, then the rest.
     IsSplit,
-    /// Its sender hears that there is no answer in time, and it is carried out when it is [let through](Fabric::let_through).
+    /// Its sender hears that there is no answer in time, and it is carried out when it is
+    /// [let through](Fabric::let_through).
     IsLate,
 }
 

@@ -1,5 +1,5 @@
-//! What the tests with real processes have in common: [processes](process) that are started and killed, [pools](pool) of managers and memory nodes, [spaces](space) and
-//! what clients do in them, and choices that a seed repeats.
+//! What the tests with real processes have in common: [processes](process) that are started and killed, [pools](pool)
+//! of managers and memory nodes, [spaces](space) and what clients do in them, and choices that a seed repeats.
 
 #![allow(dead_code, unused_imports, reason = "each of the test programs uses some of it")]
 

@@ -1,4 +1,5 @@
-//! Managers, memory nodes and their users, with what a test does not care about filled in; and waiting for what a pool comes to.
+//! Managers, memory nodes and their users, with what a test does not care about filled in; and waiting for what a pool
+//! comes to.
 
 use cenote_base::Result;
 use cenote_base::rt::{self, Nanos};

@@ -1,5 +1,5 @@
-//! Other processes: this test program started again, with what it is to do in its environment. Each program has a test of its own that does it, `another_process`, which without a task does
-//! nothing.
+//! Other processes: this test program started again, with what it is to do in its environment. Each program has a test
+//! of its own that does it, `another_process`, which without a task does nothing.
 
 use super::TIMEOUT;
 use cenote_base::rt::{self, Nanos};

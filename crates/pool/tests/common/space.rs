@@ -1,4 +1,5 @@
-//! Spaces, and clients that allocate and free in them for good: what they have stands in *tables*, so that whoever looks later can tell what there must be.
+//! Spaces, and clients that allocate and free in them for good: what they have stands in *tables*, so that whoever
+//! looks later can tell what there must be.
 
 use super::{Random, say};
 use cenote_base::Error;
@@ -39,7 +40,8 @@ pub fn tables(space: &Space, n: usize) -> Vec<GlobalAddress> {
     tables
 }
 
-/// Allocates and frees for good. An object is in the table once it is whole, and no longer when it is about to be freed.
+/// Allocates and frees for good. An object is in the table once it is whole, and no longer when it is about to be
+/// freed.
 pub fn work(space: &Space, table: GlobalAddress, seed: u64) {
     let mut random = Random(seed);
     let mut session = space.session();

@@ -4,9 +4,9 @@
 //! 2. One that was asked for and not answered is there whole, or not at all; what it built on is there if it is.
 //! 3. All others are gone.
 //!
-//! Which of the open ones are there is read off the rows: each bears its writer's tag. Where others have written over all of
-//! its rows, it is there if its place in the log is before one that was acknowledged. So nothing that the engine says about
-//! itself is believed here, but the order of commits.
+//! Which of the open ones are there is read off the rows: each bears its writer's tag. Where others have written over
+//! all of its rows, it is there if its place in the log is before one that was acknowledged. So nothing that the engine
+//! says about itself is believed here, but the order of commits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,8 +67,8 @@ pub fn settle(history: &mut History, found: &Rows) -> Vec<String> {
     problems
 }
 
-/// The open transactions that are there: those that left a row or lie before an acknowledged one, those that they built on, and
-/// those that removed what these left.
+/// The open transactions that are there: those that left a row or lie before an acknowledged one, those that they built
+/// on, and those that removed what these left.
 fn kept(history: &History, found: &Rows) -> BTreeSet<usize> {
     let open: Vec<usize> = (history.settled..history.txns.len())
         .filter(|t| history.txns[*t].end == End::Open)
@@ -116,8 +116,8 @@ fn add_below(history: &History, open: &[usize], kept: &mut BTreeSet<usize>) {
     }
 }
 
-/// For each row that would be there after those in `kept`, and is not: the open one that deleted it, or the first of those that
-/// deleted what other open ones had made of it.
+/// For each row that would be there after those in `kept`, and is not: the open one that deleted it, or the first of
+/// those that deleted what other open ones had made of it.
 fn removers(history: &History, open: &[usize], kept: &BTreeSet<usize>, found: &Rows) -> BTreeSet<usize> {
     let mut order = history.committed();
     order.extend(kept);
@@ -218,7 +218,8 @@ mod tests {
         }
     }
 
-    /// Found in world `host-loss` (seed 20000793): an unanswered deletion of the row that an acknowledged insert then wrote left no trace.
+    /// Found in world `host-loss` (seed 20000793): an unanswered deletion of the row that an acknowledged insert then
+    /// wrote left no trace.
     #[test]
     fn what_lies_before_an_acknowledged_commit_is_there() {
         let mut history = History::default();
@@ -234,8 +235,8 @@ mod tests {
         assert_eq!(ends, [End::Committed, End::Aborted]);
     }
 
-    /// Found in world `host-loss` (seed 20001483): one unanswered transaction deletes a row of another, and both survive, the one by what it
-    /// has written elsewhere, or neither by anything but the missing row.
+    /// Found in world `host-loss` (seed 20001483): one unanswered transaction deletes a row of another, and both
+    /// survive, the one by what it has written elsewhere, or neither by anything but the missing row.
     #[test]
     fn who_deleted_a_row_of_an_open_one_is_there() {
         for elsewhere in [Some((B, tag(1, 0))), None] {

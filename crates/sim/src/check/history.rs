@@ -1,8 +1,8 @@
 //! What sessions noted: transactions, what they read and wrote, how they ended.
 //!
-//! Each write of a row puts a tag into it that no other write uses: the number of the transaction and of the write within it.
-//! So whoever reads a row knows whose write it was. All else in a row follows from its key and its tag, so that
-//! a row half written is seen, too. Tag 0 stands for "no row".
+//! Each write of a row puts a tag into it that no other write uses: the number of the transaction and of the write
+//! within it. So whoever reads a row knows whose write it was. All else in a row follows from its key and its tag, so
+//! that a row half written is seen, too. Tag 0 stands for "no row".
 //!
 //! A history outlives the processes that are killed: it belongs to the world, not to a host.
 
@@ -112,7 +112,8 @@ pub enum What {
         /// What it wrote; 0: it deleted the row.
         after: Tag,
     },
-    /// Asked for a row by its key, to change or lock it, and met one, maybe under another key. Noted before what was done to it.
+    /// Asked for a row by its key, to change or lock it, and met one, maybe under another key. Noted before what was
+    /// done to it.
     Wanted {
         /// The key asked for.
         key: Key,

@@ -1,7 +1,8 @@
-//! Words that many change at once: what each operation was told has to fit one order of all of them, in which none comes before one that had ended when it
-//! began (linearizability).
+//! Words that many change at once: what each operation was told has to fit one order of all of them, in which none
+//! comes before one that had ended when it began (linearizability).
 //!
-//! Each change makes a value that no other makes, so a value tells its place in the order, and there is nothing to search for:
+//! Each change makes a value that no other makes, so a value tells its place in the order, and there is nothing to
+//! search for:
 //!
 //! | word | changed by | the order |
 //! |---|---|---|
@@ -9,7 +10,8 @@
 //! | [`Kind::Chain`] | compare-and-swap to a new value | each change names the one before |
 //! | [`Kind::Register`] | storing a new value | zones of values (Gibbons and Korach, *Testing shared memories*, 1997) |
 //!
-//! Of an operation without an answer nobody knows whether it was done, nor when: it may be done at any time after it began.
+//! Of an operation without an answer nobody knows whether it was done, nor when: it may be done at any time after it
+//! began.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -182,7 +184,8 @@ fn out_of_order(placed: Vec<Placed<'_>>) -> Option<String> {
     None
 }
 
-/// From when to when a value is the word's, at least: it has to be there between `first_end` and `last_begin`, or at one moment between the two.
+/// From when to when a value is the word's, at least: it has to be there between `first_end` and `last_begin`, or at
+/// one moment between the two.
 struct Zone {
     value: u64,
     first_end: u64,

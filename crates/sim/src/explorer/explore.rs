@@ -49,7 +49,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What kind of failure it is: the first words of what is wrong, without the numbers and names that another run has others of.
+    /// What kind of failure it is: the first words of what is wrong, without the numbers and names that another run has
+    /// others of.
     pub fn kind(&self) -> String {
         let first = self.lines.first().map_or("", |line| line.trim());
         let is_state =

@@ -1,10 +1,10 @@
 //! Shrinking: the same seed with less of everything, as long as it still fails.
 //!
-//! A smaller run counts only if it fails in the same way ([`Failure::kind`]): another failure is another story, and the one that was to be
-//! told would be lost over it.
+//! A smaller run counts only if it fails in the same way ([`Failure::kind`]): another failure is another story, and the
+//! one that was to be told would be lost over it.
 //!
-//! Less work moves every step of the schedule, so one that is smaller may pass by chance. Each candidate is tried under a few
-//! orders of the threads.
+//! Less work moves every step of the schedule, so one that is smaller may pass by chance. Each candidate is tried under
+//! a few orders of the threads.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,8 @@
 //! A host's cache, as plain state: which lines are in it, which hold changes, which are on their way to memory.
 //!
-//! A line of any view is a number (its *id*): each view has a range of ids, and each id two bytes of tag. They are all that a hit
-//! looks at. Beside it, the ways of each set say which lines take up its room: they are looked at on a miss only.
+//! A line of any view is a number (its *id*): each view has a range of ids, and each id two bytes of tag. They are all
+//! that a hit looks at. Beside it, the ways of each set say which lines take up its room: they are looked at on a miss
+//! only.
 //!
 //! ```text
 //!            fetch                    touch, write             write_back (noted with its bytes)
@@ -46,7 +47,8 @@ const CORES: u32 = 2046;
 /// The state of a line in a host's cache.
 pub(crate) type Tag = u16;
 
-/// The bits of [`OWNER`] that name a core, which has the line to itself; no bits: any core may have it. 2046 cores are told apart.
+/// The bits of [`OWNER`] that name a core, which has the line to itself; no bits: any core may have it. 2046 cores are
+/// told apart.
 pub(crate) const fn owner(core: u32) -> Tag {
     ((core % CORES + 1) as Tag) << OWNER_BITS
 }
@@ -178,8 +180,8 @@ impl Cache {
         (id.wrapping_add(upper.wrapping_mul(7)) & ((1 << self.set_bits) - 1)) as usize
     }
 
-    /// A line comes in: who must leave for it, if somebody must. Lines `keep` are not asked to. (A line that left and comes
-    /// again may be named by two ways: the one that is met first frees it, the other is found free then.)
+    /// A line comes in: who must leave for it, if somebody must. Lines `keep` are not asked to. (A line that left and
+    /// comes again may be named by two ways: the one that is met first frees it, the other is found free then.)
     pub(crate) fn make_room(&mut self, id: Id, keep: (Id, Id)) -> Option<Id> {
         let set = self.set_of(id);
         let Some(way) = self.way_for(set, keep) else {
@@ -265,7 +267,8 @@ impl Cache {
         self.set_tag(id, tag & !DIRTY | PENDING);
     }
 
-    /// What a thread has noted, oldest first; of a line noted more than once the newest bytes, which are those that count.
+    /// What a thread has noted, oldest first; of a line noted more than once the newest bytes, which are those that
+    /// count.
     pub(crate) fn take_notes(&mut self, thread: usize) -> Vec<Note> {
         let mut notes = self.notes.get_mut(thread).map(std::mem::take).unwrap_or_default();
         // Most often lines are noted in their order, once.

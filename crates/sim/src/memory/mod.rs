@@ -1,8 +1,8 @@
 //! Memory of simulated hosts and devices.
 //!
-//! A device is bytes; a host sees it through a *view*, an address range that holds what the host's cache holds of it, and
-//! poison elsewhere. Programs read and write views with their ordinary instructions; each access is announced before
-//! ([`Device::touch`]), which brings the lines that are not there, and takes others out to make room. So
+//! A device is bytes; a host sees it through a *view*, an address range that holds what the host's cache holds of it,
+//! and poison elsewhere. Programs read and write views with their ordinary instructions; each access is announced
+//! before ([`Device::touch`]), which brings the lines that are not there, and takes others out to make room. So
 //! - what was not announced reads poison;
 //! - what another host has changed is not seen before the line has left and come again;
 //! - what was not flushed reaches memory when the line happens to be evicted, or never, if the host is lost before.
@@ -14,12 +14,12 @@
 //!        make room: evict a line (to memory, if DIRTY) ─▶ fetch from memory ─▶ charge what links and profile say
 //! ```
 //!
-//! A *coherent* device (for projections) and a host's own memory are their own views: the cache decides what an access costs, and
-//! nothing else. The hardware-coherent window of an incoherent device is shared by all views, byte for byte. What sharing costs
-//! there, among hosts and among the cores of a host, stands in `state/sharing.rs`.
+//! A *coherent* device (for projections) and a host's own memory are their own views: the cache decides what an access
+//! costs, and nothing else. The hardware-coherent window of an incoherent device is shared by all views, byte for byte.
+//! What sharing costs there, among hosts and among the cores of a host, stands in `state/sharing.rs`.
 //!
-//! The seed decides what hardware leaves open: which lines are fetched without being asked for, which are evicted early, and
-//! which changes a lost host had written back already ([`chance`](self)).
+//! The seed decides what hardware leaves open: which lines are fetched without being asked for, which are evicted
+//! early, and which changes a lost host had written back already ([`chance`](self)).
 //!
 //! One machine thread runs a world, and so its memory: the first that uses it owns it, any other panics.
 
@@ -165,7 +165,8 @@ impl Memory {
         Some(view)
     }
 
-    /// A process has ended or was killed: its device locks are free and its local memory is gone. Lines of devices stay.
+    /// A process has ended or was killed: its device locks are free and its local memory is gone. Lines of devices
+    /// stay.
     pub(crate) fn process_ended(&mut self, host: usize, process: u32) {
         self.shared.with(|s| s.unlock_all(host, Some(process)));
         self.local.retain(|(h, p, view)| {

@@ -556,7 +556,8 @@ impl State {
 
     // ---- the cache ----
 
-    /// A touch that is no plain hit: what it misses is fetched. How long the thread stalls; `None` where nobody answers.
+    /// A touch that is no plain hit: what it misses is fetched. How long the thread stalls; `None` where nobody
+    /// answers.
     pub(crate) fn bring(
         &mut self,
         host: usize,
@@ -874,9 +875,9 @@ impl State {
     }
 }
 
-/// Whether a thread's miss goes on where its last one ended, upwards or downwards, as stream prefetchers know both (rows that
-/// were added in the order of their keys lie downwards in a page); notes where this one is. Lines that were there and were taken away were
-/// fetched ahead by nobody.
+/// Whether a thread's miss goes on where its last one ended, upwards or downwards, as stream prefetchers know both
+/// (rows that were added in the order of their keys lie downwards in a page); notes where this one is. Lines that were
+/// there and were taken away were fetched ahead by nobody.
 fn follows(misses: &mut Vec<(Id, Id)>, thread: usize, first: Id, last: Id) -> bool {
     const NOWHERE: (Id, Id) = (Id::MAX, Id::MAX);
     if misses.len() <= thread {

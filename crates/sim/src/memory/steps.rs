@@ -1,7 +1,7 @@
 //! What hosts did last to the lines of devices: kept always, told when something is wrong.
 //!
-//! A step is noted where a line changes its state, never at a plain hit, so that it costs a store beside a miss. Steps of one
-//! thread along neighbouring lines are one.
+//! A step is noted where a line changes its state, never at a plain hit, so that it costs a store beside a miss. Steps
+//! of one thread along neighbouring lines are one.
 
 use super::host::Id;
 use cenote_base::rt::Nanos;

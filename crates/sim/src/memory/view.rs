@@ -110,7 +110,8 @@ impl View {
         self.charge(stall);
     }
 
-    /// The thread stalls for so long. A device that nobody finds any more answers with a machine check, which ends the process.
+    /// The thread stalls for so long. A device that nobody finds any more answers with a machine check, which ends the
+    /// process.
     fn charge(&self, stall: Option<Nanos>) {
         match stall {
             Some(stall) => charge(stall),

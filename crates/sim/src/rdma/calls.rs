@@ -1,7 +1,8 @@
 //! Calls over simulated cards: [`cenote_fabric::rdma::call`] in virtual time, with the faults of the verbs.
 //!
-//! The program of a node runs in a thread of its own, that of whoever [serves](MemoryNode::serve): a simulated process as a rule, so that it
-//! may take locks, and be killed. The node's memory outlives it; its callers are lost, and so are those of a program before.
+//! The program of a node runs in a thread of its own, that of whoever [serves](MemoryNode::serve): a simulated process
+//! as a rule, so that it may take locks, and be killed. The node's memory outlives it; its callers are lost, and so are
+//! those of a program before.
 //!
 //! ```text
 //!   post: doorbell ─► my card: an operation, my direction ─► the node's direction ─► one way of a message of that size
@@ -18,13 +19,15 @@
 //!     └ lost: again, at last Timeout or Lost    └ nobody there, twice: Lost               └ lost: again, at last Timeout or Lost
 //! ```
 //!
-//! A connection may break under a message (`Faults::breaks`), and a request that its caller has given up come all the same (`Faults::straggle`): it is served if the node has not told the end of
-//! that connection, and its answer goes nowhere.
+//! A connection may break under a message (`Faults::breaks`), and a request that its caller has given up come all the
+//! same (`Faults::straggle`): it is served if the node has not told the end of that connection, and its answer goes
+//! nowhere.
 //!
-//! Events happen when somebody looks at the network. Whoever sleeps does so until the next event that concerns him, and is woken when
-//! an earlier one is planned: by `post`, by an answer, by a connection's end.
+//! Events happen when somebody looks at the network. Whoever sleeps does so until the next event that concerns him, and
+//! is woken when an earlier one is planned: by `post`, by an answer, by a connection's end.
 //!
-//! Invariants: a request enters the inbox once, and leaves it once; nothing of a caller is served after its end was told.
+//! Invariants: a request enters the inbox once, and leaves it once; nothing of a caller is served after its end was
+//! told.
 
 use super::{Life, MemoryNode, Network, Port, State, unreachable};
 use crate::{clock, state};
@@ -90,7 +93,8 @@ enum Event {
     Late,
 }
 
-/// Calls that were posted together. (Not a `call::Set`: its lock is a preemption point, and the network's is held here.)
+/// Calls that were posted together. (Not a `call::Set`: its lock is a preemption point, and the network's is held
+/// here.)
 struct Group {
     calls: Vec<Call>,
     left: usize,
@@ -167,8 +171,8 @@ fn tell(news: &AtomicU32) {
 }
 
 impl MemoryNode {
-    /// Serves calls with `program`, in the calling thread, until the node is lost or another serves in its place. If the
-    /// thread's process is killed, callers find nobody.
+    /// Serves calls with `program`, in the calling thread, until the node is lost or another serves in its place. If
+    /// the thread's process is killed, callers find nobody.
     pub fn serve(&self, program: &dyn Serve, serving: Serving) {
         let (number, news) = self.begin_serving();
         loop {

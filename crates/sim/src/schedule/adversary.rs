@@ -1,9 +1,9 @@
 //! The order that finds faults: any ready thread may be next, as the seed's policy has it.
 //!
-//! A seed draws a policy, because bugs differ in what shows them: switching at nearly every point,
-//! or rarely, or running by priorities that change now and then (as in "probabilistic concurrency
-//! testing", Burckhardt et al. 2010). A thread that spins gives way to any other. Sleepers wake without a reason now and then,
-//! and time jumps to the next deadline though threads are ready.
+//! A seed draws a policy, because bugs differ in what shows them: switching at nearly every point, or rarely, or
+//! running by priorities that change now and then (as in "probabilistic concurrency testing", Burckhardt et al. 2010).
+//! A thread that spins gives way to any other. Sleepers wake without a reason now and then, and time jumps to the next
+//! deadline though threads are ready.
 //!
 //! What happens one point in so many is not drawn at each point, but planned: the number of points until it happens is
 //! drawn once, and the points between cost nothing.

@@ -1,9 +1,9 @@
 //! The order that predicts: vCPUs, run queues, and events in the order of time.
 //!
-//! Each thread on a vCPU has a clock of its own. The one whose clock is least runs, and runs on until it is
-//! ahead of the next event by more than a small slack: a discrete-event simulation whose events are stretches of the real
-//! code. A thread that waits gives its vCPU to the next of its host's queue, or leaves it idle; a memory stall moves its clock
-//! and keeps the vCPU.
+//! Each thread on a vCPU has a clock of its own. The one whose clock is least runs, and runs on until it is ahead of
+//! the next event by more than a small slack: a discrete-event simulation whose events are stretches of the real code.
+//! A thread that waits gives its vCPU to the next of its host's queue, or leaves it idle; a memory stall moves its
+//! clock and keeps the vCPU.
 //!
 //! ```text
 //!   ready ──► an idle vCPU? ── yes ──► on it, from the later of both times on, a context switch later
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Invariants:
-//! - a thread on a vCPU that does not run has one entry in `running` with its clock; entries with another clock, or of a
-//!   thread that ended, count for nothing;
+//! - a thread on a vCPU that does not run has one entry in `running` with its clock; entries with another clock, or of
+//!   a thread that ended, count for nothing;
 //! - vCPUs that are idle, and threads on vCPUs, are as many as the host has; the queue is empty unless no vCPU is idle;
 //! - equal times are in the order of thread numbers: nothing is drawn, nothing depends on addresses.
 

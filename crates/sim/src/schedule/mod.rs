@@ -9,15 +9,15 @@
 //!                     └───────────────────────────────────────┘
 //! ```
 //!
-//! What is common lies here: the threads, who sleeps on which word, the deadlines. *Which* ready thread runs, and when it gives
-//! way, is the order's: [`adversary`] for [`Pace::Explore`](crate::Pace::Explore), [`events`] for
+//! What is common lies here: the threads, who sleeps on which word, the deadlines. *Which* ready thread runs, and when
+//! it gives way, is the order's: [`adversary`] for [`Pace::Explore`](crate::Pace::Explore), [`events`] for
 //! [`Pace::Project`](crate::Pace::Project).
 //!
 //! Invariants:
-//! - a thread is in exactly one place: it runs, or it is in the order's ready structure, or on one word's list; an ended one
-//!   is in none;
-//! - the running thread's time is in [`fast`], and after each change here its bounds are set anew ([`Schedule::arm`]): no
-//!   point passes a deadline or a planned switch unseen;
+//! - a thread is in exactly one place: it runs, or it is in the order's ready structure, or on one word's list; an
+//!   ended one is in none;
+//! - the running thread's time is in [`fast`], and after each change here its bounds are set anew ([`Schedule::arm`]):
+//!   no point passes a deadline or a planned switch unseen;
 //! - no choice depends on an address: words are looked up by address, never walked in its order.
 
 mod adversary;

@@ -1,5 +1,5 @@
-//! Backups under load: a copy is taken while sessions write, restored beside, opened and read. What it holds is kept until the history is
-//! settled: it has to be exactly what had its place in the log below the copy's end.
+//! Backups under load: a copy is taken while sessions write, restored beside, opened and read. What it holds is kept
+//! until the history is settled: it has to be exactly what had its place in the log below the copy's end.
 
 use std::path::PathBuf;
 use std::sync::Arc;

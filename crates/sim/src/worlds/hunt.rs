@@ -1,5 +1,5 @@
-//! Where a world hunts: threads that stand still in a window until something has happened beside them, lives that end at a pass, storage of
-//! which one part is slow.
+//! Where a world hunts: threads that stand still in a window until something has happened beside them, lives that end
+//! at a pass, storage of which one part is slow.
 //!
 //! ```text
 //!   thread ──► window ──── stands still ────► goes on ──► a few transactions ──► the life ends here
@@ -7,8 +7,9 @@
 //!   others ───────────── what the window waits for
 //! ```
 //!
-//! Chance meets a window of a few steps once in thousands of seeds. A rule about the order of two things is broken where one of them
-//! stands still between them; most rules are seen to be broken only by what a crash leaves, so the life ends there or soon after.
+//! Chance meets a window of a few steps once in thousands of seeds. A rule about the order of two things is broken
+//! where one of them stands still between them; most rules are seen to be broken only by what a crash leaves, so the
+//! life ends there or soon after.
 
 use cenote_base::rt::Nanos;
 use cenote_base::rt::fs::faulty::{FaultPlan, MemFs};
@@ -200,7 +201,8 @@ impl Hunt {
         ends || self.awaits(Mark::Purged) || self.awaits(Mark::CtsGivenBack)
     }
 
-    /// So many transactions more, and the life ends: a thread has stood still until what the world waited for had happened.
+    /// So many transactions more, and the life ends: a thread has stood still until what the world waited for had
+    /// happened.
     pub(super) fn is_behind(&self) -> Option<u64> {
         match self.end {
             Some(End::Behind(transactions)) if mark::met() > 0 => Some(transactions),

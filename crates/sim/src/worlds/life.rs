@@ -1,4 +1,5 @@
-//! One life of the engine: it opens what is there, is looked at, serves sessions, and ends in order if nobody ends it before.
+//! One life of the engine: it opens what is there, is looked at, serves sessions, and ends in order if nobody ends it
+//! before.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,7 +31,8 @@ pub struct Site {
     pub mode: Option<&'static str>,
     /// It begins anew: there is nothing yet.
     pub first: bool,
-    /// It leaves its region where it is, and works in memory of its own: what the region holds is the past for the next life.
+    /// It leaves its region where it is, and works in memory of its own: what the region holds is the past for the next
+    /// life.
     pub aside: bool,
     /// Remote memory, if it has any.
     pub far: Option<Arc<Far>>,
@@ -182,8 +184,8 @@ fn start(shared: &Arc<Shared>, engine: &Arc<Engine>, number: usize, life: usize)
     }
 }
 
-/// Does what threads of the engine do each second, or when much has changed: lives are shorter. Looks for remote memory that was
-/// lost, and writes back what storage lacks.
+/// Does what threads of the engine do each second, or when much has changed: lives are shorter. Looks for remote memory
+/// that was lost, and writes back what storage lacks.
 fn start_tender(shared: &Arc<Shared>, engine: &Arc<Engine>) -> rt::JoinHandle<()> {
     let (shared, engine) = (shared.clone(), engine.clone());
     rt::spawn("tender", move || {
@@ -268,7 +270,8 @@ fn check(shared: &Shared, engine: &Arc<Engine>, site: &Site) -> Result<()> {
     Ok(())
 }
 
-/// The check when nothing runs, no loser is left and purge has been through: what is only counted otherwise must not be there.
+/// The check when nothing runs, no loser is left and purge has been through: what is only counted otherwise must not be
+/// there.
 fn check_at_rest(shared: &Shared, engine: &Arc<Engine>, site: &Site) -> Result<()> {
     // Purge goes by what is durable, and the ends of those that were taken back need not be yet.
     engine.buffer().storage().log().flush_all()?;

@@ -228,7 +228,8 @@ pub struct Plan {
     pub pages: Option<Pages>,
 }
 
-/// A buffer pool whose pages are changed by mini-transactions of their own. Sessions are threads, statements the pages of a change at most.
+/// A buffer pool whose pages are changed by mini-transactions of their own. Sessions are threads, statements the pages
+/// of a change at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pages {
     /// How many.
@@ -472,7 +473,8 @@ impl Plan {
         let Some(aim) = self.hunt.aim else { return };
         match (aim.at, aim.until) {
             (_, Some(Mark::CheckpointMoved)) => {
-                // A flush of everything waits for the page that the thread in the window has latched: the log's length asks for less.
+                // A flush of everything waits for the page that the thread in the window has latched: the log's length
+                // asks for less.
                 self.calm = false;
                 self.tuning.log_limit = draw.of(&[32 << 10, 128 << 10]);
                 self.tuning.flush_turn = Nanos::from_micros(500);
@@ -513,14 +515,16 @@ impl Plan {
         }
     }
 
-    /// Each life comes to the end of a page of timestamps, soon after its start: starts leave out the rest of a block of numbers.
+    /// Each life comes to the end of a page of timestamps, soon after its start: starts leave out the rest of a block
+    /// of numbers.
     fn end_pages_of_timestamps(&mut self, draw: &mut Draw) {
         self.tuning.tx_block = 2044;
         self.origins.tx = 2044 * (1 + draw.below(1 << 30)) - 70 - draw.below(30);
         self.tuning.give_back_pages = 1;
     }
 
-    /// Many sessions, each on pages of its own that were written back since it changed them last, and short transactions.
+    /// Many sessions, each on pages of its own that were written back since it changed them last, and short
+    /// transactions.
     fn change_clean_pages(&mut self, limits: Limits, draw: &mut Draw) {
         self.tuning.log_limit = 32 << 10;
         self.sessions = 12.min(limits.sessions.max(1));
@@ -693,7 +697,8 @@ impl Plan {
     }
 }
 
-/// Where the numbers of a database begin: just below what words once held, or a page of timestamps ends, or a lap of undo.
+/// Where the numbers of a database begin: just below what words once held, or a page of timestamps ends, or a lap of
+/// undo.
 fn origins(world: Name, tx_block: u64, draw: &mut Draw) -> Origins {
     let usual = Origins::default();
     if draw.one_in(3) {

@@ -59,8 +59,8 @@ struct Remains {
     mode: Option<&'static str>,
     /// Where it ended.
     host: usize,
-    /// Whether another host may go on from here. Not after a mere kill: the changed lines that it left are in its host's cache,
-    /// and may be written over what the other host does at any time.
+    /// Whether another host may go on from here. Not after a mere kill: the changed lines that it left are in its
+    /// host's cache, and may be written over what the other host does at any time.
     may_move: bool,
     /// The host that does not find the memory device.
     cut_off: Option<usize>,
@@ -76,8 +76,8 @@ enum Region {
     Own,
 }
 
-/// A world of an engine takes a few million steps, and one that checks a database larger than its memory a hundred times takes 140
-/// million; one that goes on for longer hangs.
+/// A world of an engine takes a few million steps, and one that checks a database larger than its memory a hundred
+/// times takes 140 million; one that goes on for longer hangs.
 const STEPS_MOST: u64 = 400_000_000;
 /// The simulated device.
 const DEVICE: &str = "cxl";
@@ -264,8 +264,8 @@ fn between_lives(shared: &Arc<Shared>, world: &World, site: &Site, remains: &mut
     }
 }
 
-/// A start on the host that is cut off is refused. Then the link is mended; or the other host goes on, if what this one had
-/// changed is in memory.
+/// A start on the host that is cut off is refused. Then the link is mended; or the other host goes on, if what this one
+/// had changed is in memory.
 fn start_cut_off(shared: &Arc<Shared>, world: &World, site: &Site, remains: &mut Remains, draw: &mut Draw) {
     let host = remains.host;
     if draw.one_in(2) {
@@ -291,15 +291,15 @@ fn rot(shared: &Shared, files: &MemFs, draw: &mut Draw) {
     }
 }
 
-/// The part of a region's header that is written anew at each change of state, in one of two places by turns: the other one counts
-/// where one is spoilt.
+/// The part of a region's header that is written anew at each change of state, in one of two places by turns: the other
+/// one counts where one is spoilt.
 const STATE: std::ops::Range<u64> = 1024..1280;
 
 /// Whatever went wrong between caches is a fault of the engine: it writes no line that another host may hold.
 fn look_at_caches(shared: &Shared, world: &World) {
     let hazards = world.hazards();
-    // A killed process leaves changed lines in its host's cache. Written back when the next one on this host drops them, they are
-    // what they should be, unless another host was there in between.
+    // A killed process leaves changed lines in its host's cache. Written back when the next one on this host drops
+    // them, they are what they should be, unless another host was there in between.
     let alone = shared.plan.hosts == 1;
     let harmless = |h: &&Hazard| h.kind == HazardKind::DirtyInvalidated && (alone || STATE.contains(&h.offset));
     let first = hazards.first.iter().find(|h| !harmless(h));
@@ -416,8 +416,8 @@ fn await_machine_check(process: &Process, draw: &mut Draw) {
     }
 }
 
-/// After the last life of a database with flipped bits, which nobody recovers: what sessions were told must have been right.
-/// A commit that was asked for and had its place in the log may have been seen by others.
+/// After the last life of a database with flipped bits, which nobody recovers: what sessions were told must have been
+/// right. A commit that was asked for and had its place in the log may have been seen by others.
 fn judge_reads(shared: &Shared) {
     let mut history = shared.history();
     for txn in history.txns.iter_mut().filter(|txn| txn.end == End::Open) {
@@ -506,8 +506,8 @@ fn await_end(
         _ => u64::MAX,
     };
     let last = site.life == shared.plan.deaths as usize;
-    // A partition that lasts until the end: storage goes on, and remote memory stays what it was. Other lives are calm: the next one
-    // finds much of what they had.
+    // A partition that lasts until the end: storage goes on, and remote memory stays what it was. Other lives are calm:
+    // the next one finds much of what they had.
     let (parted_at, calm) = match site.far.as_ref().map(|_| draw.below(4)) {
         Some(0) => (shared.ended() + goal.saturating_sub(shared.ended()) / 2, true),
         kind => (u64::MAX, kind != Some(3)),
@@ -552,8 +552,8 @@ fn await_end(
     rt::sleep(Nanos(draw.below(150_000)));
 }
 
-/// Turns of 20 us in which sessions at work may end no transaction: the slowest disks have a statement wait for a second or two. Turns are
-/// counted, as a schedule may let deadlines come early, and clocks jump.
+/// Turns of 20 us in which sessions at work may end no transaction: the slowest disks have a statement wait for a
+/// second or two. Turns are counted, as a schedule may let deadlines come early, and clocks jump.
 const HANGS: u64 = 500_000;
 
 /// How often nothing was seen to have ended since something had.
@@ -595,8 +595,8 @@ fn disturb(shared: &Shared, world: &World, draw: &mut Draw) {
     }
 }
 
-/// Whether the process has ended itself. It may where the log failed in the middle of a mini-transaction, on a disk that this world has
-/// spoilt, or where it met pages with flipped bits, and for no other reason.
+/// Whether the process has ended itself. It may where the log failed in the middle of a mini-transaction, on a disk
+/// that this world has spoilt, or where it met pages with flipped bits, and for no other reason.
 fn ended_itself(shared: &Shared, rotten: bool) -> bool {
     let reasons = fault::ended();
     let is_due = |why: &&String| rotten || shared.may_log_fail() && why.starts_with(LOG_FAILED);

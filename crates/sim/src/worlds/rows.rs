@@ -31,7 +31,8 @@ pub fn name(table: u8) -> String {
     }
 }
 
-/// The definition of a table: a primary key, an index that is not unique, and one that is, over a column that may be NULL.
+/// The definition of a table: a primary key, an index that is not unique, and one that is, over a column that may be
+/// NULL.
 pub fn new_table(table: u8) -> NewTable {
     let name = name(table);
     let column = |name: &str, ty, not_null| ColumnDef {
@@ -129,7 +130,8 @@ impl Shape {
         letters.iter().cycle().take(length as usize).collect()
     }
 
-    /// A row's id and tag, if all else in it follows from them. A text that was left on overflow pages is not looked at.
+    /// A row's id and tag, if all else in it follows from them. A text that was left on overflow pages is not looked
+    /// at.
     pub fn decode(&self, table: &Table, row: &[u8]) -> std::result::Result<(i32, Tag), String> {
         let layout = table.layout();
         let column = |column| layout.column(row, column);

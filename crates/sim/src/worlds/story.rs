@@ -1,4 +1,5 @@
-//! The last steps of a world that failed, for people: who did what; then what hosts did to lines of memory, and how those are.
+//! The last steps of a world that failed, for people: who did what; then what hosts did to lines of memory, and how
+//! those are.
 
 use super::shared::Shared;
 

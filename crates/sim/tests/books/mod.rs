@@ -1,8 +1,8 @@
 //! Work for an engine whose results can be checked afterwards, whatever befell it: shared by several tests.
 //!
-//! Each session owns a range of ids and counts its commits; a commit of number `n` leaves all its rows at `n`. A shared counter is
-//! the sum of what all sessions have committed to it. One more thread makes and drops a table with large values, which
-//! fills the log. A commit is noted only after it was acknowledged.
+//! Each session owns a range of ids and counts its commits; a commit of number `n` leaves all its rows at `n`. A shared
+//! counter is the sum of what all sessions have committed to it. One more thread makes and drops a table with large
+//! values, which fills the log. A commit is noted only after it was acknowledged.
 
 use std::path::Path;
 use std::sync::Arc;

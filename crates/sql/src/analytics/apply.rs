@@ -1,9 +1,10 @@
 //! Correlated subqueries that DataFusion cannot turn into joins, evaluated as functions of the columns they refer to.
 //!
-//! PostgreSQL admits a subquery wherever an expression stands and lets it refer to the outer row in any way; DataFusion only plans
-//! those that it can decorrelate. When a plan fails, all its subquery expressions are replaced: for each row, the outer columns are
-//! put into the subquery as constants, and the rest is planned and run. Results are kept for equal outer values, so the cost grows
-//! with the number of different ones. Meant for catalog queries of tools; correct for all.
+//! PostgreSQL admits a subquery wherever an expression stands and lets it refer to the outer row in any way; DataFusion
+//! only plans those that it can decorrelate. When a plan fails, all its subquery expressions are replaced: for each
+//! row, the outer columns are put into the subquery as constants, and the rest is planned and run. Results are kept for
+//! equal outer values, so the cost grows with the number of different ones. Meant for catalog queries of tools; correct
+//! for all.
 
 use super::cancel::{check, watched};
 use super::plan::{Core, within};
@@ -253,7 +254,8 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future to its end on this thread, which may be inside another future's poll: hence without tokio's budget of polls.
+/// Runs a future to its end on this thread, which may be inside another future's poll: hence without tokio's budget of
+/// polls.
 fn drive<F: Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(tokio::task::unconstrained(future));
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));

@@ -1,8 +1,10 @@
-//! Arithmetic as PostgreSQL defines it: results have its types, overflow is 22003, division by zero 22012, nothing wraps.
+//! Arithmetic as PostgreSQL defines it: results have its types, overflow is 22003, division by zero 22012, nothing
+//! wraps.
 //!
-//! The planner ([`super::operators`]) brings both sides of an operator to one family and asks here for a function: integers of one
-//! width, floats of one width, or numerics, whose result scale [`numeric_type`] decides. Integers and floats run in Arrow's
-//! checked kernels; numerics do as long as the plain kernel cannot lose digits, else value by value with 256 bits.
+//! The planner ([`super::operators`]) brings both sides of an operator to one family and asks here for a function:
+//! integers of one width, floats of one width, or numerics, whose result scale [`numeric_type`] decides. Integers and
+//! floats run in Arrow's checked kernels; numerics do as long as the plain kernel cannot lose digits, else value by
+//! value with 256 bits.
 
 use super::error::outward;
 use super::function::{Call, Func};
@@ -398,8 +400,8 @@ fn divide(left: (i256, i8), right: (i256, i8), scale: i8) -> Result<i256> {
     }
 }
 
-/// What `sum` adds up, in the type of its result: bigint for smaller integers, numeric for bigint, float8 for floats. Sums never
-/// wrap: the type holds what 10^10 rows of the greatest values come to.
+/// What `sum` adds up, in the type of its result: bigint for smaller integers, numeric for bigint, float8 for floats.
+/// Sums never wrap: the type holds what 10^10 rows of the greatest values come to.
 pub(crate) fn summand() -> Func {
     Func::any(
         "summand",

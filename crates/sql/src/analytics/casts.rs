@@ -1,5 +1,5 @@
-//! Casts that PostgreSQL defines otherwise than Arrow: floats and numerics round to integers, text is PostgreSQL's text,
-//! `varchar(n)` cuts and `char(n)` pads.
+//! Casts that PostgreSQL defines otherwise than Arrow: floats and numerics round to integers, text is PostgreSQL's
+//! text, `varchar(n)` cuts and `char(n)` pads.
 
 use super::arithmetic::as_decimal;
 use super::error::outward;

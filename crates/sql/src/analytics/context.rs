@@ -1,8 +1,9 @@
 //! Names in a query: tables, functions, types, as DataFusion's planner asks for them.
 //!
-//! Tables are found as with `search_path = pg_catalog, public`: catalog relations shadow user tables of the same name only when they
-//! are named with their schema; a bare name is a user table first, then a catalog relation or a system view. Functions are those of
-//! [`Functions`] (the same for all statements), and those of the catalog that are bound to the statement.
+//! Tables are found as with `search_path = pg_catalog, public`: catalog relations shadow user tables of the same name
+//! only when they are named with their schema; a bare name is a user table first, then a catalog relation or a system
+//! view. Functions are those of [`Functions`] (the same for all statements), and those of the catalog that are bound to
+//! the statement.
 
 use super::error::inward;
 use super::function::Func;
@@ -161,7 +162,8 @@ impl Names<'_> {
         found.ok_or_else(missing)
     }
 
-    /// A table to read: the only place where a table that the snapshot cannot read is refused, since the statement names it.
+    /// A table to read: the only place where a table that the snapshot cannot read is refused, since the statement
+    /// names it.
     fn user_table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
         let Some(table) = self.snapshot.table(name) else {
             return Ok(None);

@@ -1,7 +1,9 @@
-//! Memory of running queries: one limit for all, an account for each query, so that a refusal can say whose queries hold it.
+//! Memory of running queries: one limit for all, an account for each query, so that a refusal can say whose queries
+//! hold it.
 //!
-//! Operators ask for what they are about to hold. One that is refused spills, where it can, or ends its query with 53200. What a query
-//! holds goes back when it is dropped, a suspended one with its portal, that is, with its session at the latest.
+//! Operators ask for what they are about to hold. One that is refused spills, where it can, or ends its query with
+//! 53200. What a query holds goes back when it is dropped, a suspended one with its portal, that is, with its session
+//! at the latest.
 
 use cenote_engine::{Account, Memory};
 use datafusion::common::{DataFusionError, Result};

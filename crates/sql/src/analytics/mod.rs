@@ -1,17 +1,21 @@
-//! SELECT of any shape, planned and run by DataFusion over the statement's snapshot; the catalog that tools ask for; EXPLAIN of both.
+//! SELECT of any shape, planned and run by DataFusion over the statement's snapshot; the catalog that tools ask for;
+//! EXPLAIN of both.
 //!
 //! The path of a query:
 //! 1. [`rewrite`]: PostgreSQL's syntax and column names in the parsed query.
 //! 2. [`context`], [`operators`]: names and operators become a logical plan with PostgreSQL's types.
-//! 3. DataFusion optimises; where it cannot plan a correlated subquery, [`apply`] turns that into a function evaluated row by row.
-//! 4. [`scan`] reads the engine's rows in batches; the session's own thread drives the query, workers of a small runtime help.
-//!    A query can be run again about one row of the table that FROM names first, by the plan that it has ([`plan::again`]).
+//! 3. DataFusion optimises; where it cannot plan a correlated subquery, [`apply`] turns that into a function evaluated
+//!    row by row.
+//! 4. [`scan`] reads the engine's rows in batches; the session's own thread drives the query, workers of a small
+//!    runtime help. A query can be run again about one row of the table that FROM names first, by the plan that it has
+//!    ([`plan::again`]).
 //! 5. [`wire`] writes Arrow's cells as PostgreSQL's text or binary.
 //!
 //! Invariants:
 //! - Nothing is started before the first query: no thread, no memory.
 //! - A query never waits for row locks and sees exactly the snapshot of its [`Scope`].
-//! - Memory is bounded ([`Config::memory_limit`], shared by all queries): beyond it 53200, or a spill where the operator can.
+//! - Memory is bounded ([`Config::memory_limit`], shared by all queries): beyond it 53200, or a spill where the
+//!   operator can.
 //! - A panic inside DataFusion is an error of the statement.
 
 mod aggregates;

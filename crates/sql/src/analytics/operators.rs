@@ -1,7 +1,7 @@
 //! Operators with PostgreSQL's types: which side is cast to what, and which function computes it.
 //!
-//! A literal without a type of its own (`'5'`, `$1`) takes the type of the other side. An integer literal is `int4` if it fits.
-//! Integers meet in the wider type, integers and numerics in numeric, anything with a float in float8.
+//! A literal without a type of its own (`'5'`, `$1`) takes the type of the other side. An integer literal is `int4` if
+//! it fits. Integers meet in the wider type, integers and numerics in numeric, anything with a float in float8.
 
 use super::arithmetic::{self, Op, as_decimal, checked, common_numeric, decimal_shape, numeric, numeric_type};
 use super::casts;
@@ -323,7 +323,8 @@ impl Sides {
         }
     }
 
-    /// A date beside a timestamp becomes one in microseconds: DataFusion would compare nanoseconds, which begin in 1677.
+    /// A date beside a timestamp becomes one in microseconds: DataFusion would compare nanoseconds, which begin in
+    /// 1677.
     fn at_one_moment(mut self, clock: &Clock) -> Sides {
         let moment = |other: &DataType| match other {
             DataType::Timestamp(_, Some(_)) => Some(("cenote_timestamptz", timestamptz())),

@@ -240,8 +240,8 @@ fn logical(
     Ok((plan, names.rows.get(), names.tables.into_inner()))
 }
 
-/// An aggregate in a subquery whose columns are all of the query around it belongs to that query. DataFusion takes it for the
-/// subquery's, which gives other values.
+/// An aggregate in a subquery whose columns are all of the query around it belongs to that query. DataFusion takes it
+/// for the subquery's, which gives other values.
 fn refuse_outer_aggregates(plan: &LogicalPlan) -> Result<()> {
     let outer_only = |expr: &Expr| {
         let outer = expr.exists(|e| Ok(matches!(e, Expr::OuterReferenceColumn(..))));
@@ -354,7 +354,8 @@ fn planned(
     })
 }
 
-/// The query over another snapshot: by the same plan with its scans exchanged where that can be, else planned from its bound form.
+/// The query over another snapshot: by the same plan with its scans exchanged where that can be, else planned from its
+/// bound form.
 pub(crate) fn again(core: &Arc<Core>, snapshot: &Arc<Snapshot>, former: &Planned) -> Result<Planned> {
     if !former.reusable {
         let bound = former

@@ -1,8 +1,9 @@
 //! Engine tables as DataFusion reads them.
 //!
-//! A scan runs over the primary key or one index, narrowed to a key range where conditions on its first columns allow it, decodes
-//! only the columns asked for, and delivers batches of [`BATCH_ROWS`] rows on whatever thread polls it. It takes no row locks and
-//! never waits. Conditions are pushed down inexactly: the range may hold more rows than qualify, the filter above decides.
+//! A scan runs over the primary key or one index, narrowed to a key range where conditions on its first columns allow
+//! it, decodes only the columns asked for, and delivers batches of [`BATCH_ROWS`] rows on whatever thread polls it. It
+//! takes no row locks and never waits. Conditions are pushed down inexactly: the range may hold more rows than qualify,
+//! the filter above decides.
 
 use super::Snapshot;
 use super::error::inward;

@@ -1,7 +1,7 @@
 //! Dates and times in the session's time zone: casts, `AT TIME ZONE`, `date_trunc`.
 //!
-//! Arrow's `timestamptz` is UTC. What PostgreSQL decides by the session's zone (text without an offset, the day of an instant) is
-//! decided here, by functions that are bound to the statement. Text is read as the short path reads it.
+//! Arrow's `timestamptz` is UTC. What PostgreSQL decides by the session's zone (text without an offset, the day of an
+//! instant) is decided here, by functions that are bound to the statement. Text is read as the short path reads it.
 
 use super::Snapshot;
 use super::casts::strict;

@@ -1,11 +1,12 @@
 //! PostgreSQL's types as Arrow's, and back.
 //!
-//! Engine values become Arrow arrays on the way in, Arrow arrays become PostgreSQL values on the way out; between the two a type is
-//! an Arrow type, plus a word in the field's metadata where Arrow has one type for several of PostgreSQL's (text, varchar, char, name).
+//! Engine values become Arrow arrays on the way in, Arrow arrays become PostgreSQL values on the way out; between the
+//! two a type is an Arrow type, plus a word in the field's metadata where Arrow has one type for several of
+//! PostgreSQL's (text, varchar, char, name).
 //!
-//! `numeric` needs a scale in Arrow. Declared ones keep theirs. Two scales stand for a meaning (both with precision 76):
-//! [`NUMERIC_ANY`] is a numeric without declared scale, shown without trailing zeros; [`NUMERIC_QUOTIENT`] comes out of a division
-//! or an average, and is shown with as many digits as PostgreSQL's division gives.
+//! `numeric` needs a scale in Arrow. Declared ones keep theirs. Two scales stand for a meaning (both with precision
+//! 76): [`NUMERIC_ANY`] is a numeric without declared scale, shown without trailing zeros; [`NUMERIC_QUOTIENT`] comes
+//! out of a division or an average, and is shown with as many digits as PostgreSQL's division gives.
 
 use arrow::datatypes::{DataType, Field, IntervalUnit, TimeUnit};
 use cenote_engine::types::ColumnType;

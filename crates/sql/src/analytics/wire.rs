@@ -43,7 +43,8 @@ pub(crate) fn append_text(out: &mut BytesMut, array: &dyn Array, row: usize, zon
 /// Type id of `char(n)`.
 pub(crate) const BPCHAR: u32 = 1042;
 
-/// A `char(n)`, whose text is the same in both formats. Queries run without its trailing blanks, which mean nothing; here they come back.
+/// A `char(n)`, whose text is the same in both formats. Queries run without its trailing blanks, which mean nothing;
+/// here they come back.
 pub(crate) fn append_padded(out: &mut BytesMut, array: &dyn Array, row: usize, modifier: i32) -> Result<bool> {
     if is_null(array, row) {
         return Ok(false);

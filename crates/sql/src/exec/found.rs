@@ -1,9 +1,10 @@
 //! Changing and locking rows that another planner finds.
 //!
-//! The query gives primary keys and new values, by the statement's snapshot, before any row is changed. A row that has changed
-//! since (read committed) is locked and stays so; then the query is asked again about that row alone: in place of the whole
-//! table it reads the row's newest version, and all else on a snapshot of now. No row means that the newest version does not
-//! qualify, a row brings its new values (PostgreSQL's EvalPlanQual). Nothing is taken back, and nothing starts again.
+//! The query gives primary keys and new values, by the statement's snapshot, before any row is changed. A row that has
+//! changed since (read committed) is locked and stays so; then the query is asked again about that row alone: in place
+//! of the whole table it reads the row's newest version, and all else on a snapshot of now. No row means that the
+//! newest version does not qualify, a row brings its new values (PostgreSQL's EvalPlanQual). Nothing is taken back, and
+//! nothing starts again.
 
 use super::Run;
 use super::env::SessionEnv;
@@ -114,8 +115,8 @@ fn change_of(
     Ok(Change::Update(changed(table, newest, &values, &stored)?))
 }
 
-/// Locks the rows whose keys the queries find. Where one of them had changed since, the rows are found again on a new snapshot, with the
-/// locks kept: each round locks rows that it had not locked before, or is the last.
+/// Locks the rows whose keys the queries find. Where one of them had changed since, the rows are found again on a new
+/// snapshot, with the locks kept: each round locks rows that it had not locked before, or is the last.
 pub fn lock_found(run: &mut Run<'_>, targets: &[LockTarget]) -> Result<()> {
     while !lock_once(run, targets)? {
         run.tx.begin_statement();

@@ -489,7 +489,8 @@ fn sort(rows: &mut Vec<Vec<Datum>>, keys: &[SortKey]) {
     }
 }
 
-/// By one text column without NULLs, as most statements order: only the texts are looked at. False where that is not the case.
+/// By one text column without NULLs, as most statements order: only the texts are looked at. False where that is not
+/// the case.
 fn sort_texts(rows: &mut Vec<Vec<Datum>>, keys: &[SortKey]) -> bool {
     let [key] = keys else { return false };
     let mut texts: Vec<(&[u8], usize)> = Vec::with_capacity(rows.len());

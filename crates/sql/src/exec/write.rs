@@ -1,7 +1,8 @@
 //! INSERT, UPDATE and DELETE: each row goes through the engine.
 //!
-//! Rows to change are found first and changed afterwards, so that a statement never meets its own changes. A row that has changed since
-//! it was found is asked the whole condition again on its newest version (where that condition is another planner's: `found`).
+//! Rows to change are found first and changed afterwards, so that a statement never meets its own changes. A row that
+//! has changed since it was found is asked the whole condition again on its newest version (where that condition is
+//! another planner's: `found`).
 
 use super::Run;
 use super::found::{change_found, gather_foreign};
@@ -147,7 +148,8 @@ impl<'p> Inserter<'p> {
         give(run, self.returning, self.table, row, sink)
     }
 
-    /// Updates the row that has the key of this index which the proposed one has; false where it has gone, or has the key no more.
+    /// Updates the row that has the key of this index which the proposed one has; false where it has gone, or has the
+    /// key no more.
     fn upsert(
         &mut self,
         run: &mut Run<'_>,
@@ -211,8 +213,9 @@ impl<'p> Inserter<'p> {
     }
 }
 
-/// Whether two rows have the same key in this index (None: they are known to have the same primary key). The row that a proposed one met
-/// may have been given another key while it was waited for, or another row may stand under its primary key.
+/// Whether two rows have the same key in this index (None: they are known to have the same primary key). The row that a
+/// proposed one met may have been given another key while it was waited for, or another row may stand under its primary
+/// key.
 fn collide(table: &Table, index: Option<usize>, newest: &[u8], proposed: &[u8]) -> Result<bool> {
     let Some(index) = index.map(|index| &table.indexes[index]) else {
         return Ok(true);
@@ -223,8 +226,8 @@ fn collide(table: &Table, index: Option<usize>, newest: &[u8], proposed: &[u8]) 
     Ok(has == wants)
 }
 
-/// DO NOTHING at repeatable read: a version that the snapshot does not see is no reason to pass over this one. That it sees another
-/// version of the same row, maybe with another key, is none either.
+/// DO NOTHING at repeatable read: a version that the snapshot does not see is no reason to pass over this one. That it
+/// sees another version of the same row, maybe with another key, is none either.
 fn refuse_unseen(run: &mut Run<'_>, table: &Table, existing: &[u8]) -> Result<()> {
     if run.tx.isolation() == Isolation::ReadCommitted {
         return Ok(());
@@ -423,7 +426,8 @@ fn find_keys(run: &mut Run<'_>, access: &Access, reads: &Columns) -> Result<Keys
     Ok(keys)
 }
 
-/// Changes one row if it (still) qualifies. `filter` is asked of a version that the snapshot sees, the whole condition of a newer one.
+/// Changes one row if it (still) qualifies. `filter` is asked of a version that the snapshot sees, the whole condition
+/// of a newer one.
 fn change_row(
     run: &mut Run<'_>,
     (access, reads): (&Access, &Columns),

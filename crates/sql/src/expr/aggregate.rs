@@ -219,7 +219,8 @@ impl Accumulator {
     }
 }
 
-/// An integer column, read from the row as it lies there: None where the argument is something else, inner None for NULL.
+/// An integer column, read from the row as it lies there: None where the argument is something else, inner None for
+/// NULL.
 fn stored_integer(argument: &Expr, env: &Env<'_>) -> Result<Option<Option<i64>>> {
     let (Expr::Column(column), Input::Stored(layout, row)) = (argument, env.input) else {
         return Ok(None);

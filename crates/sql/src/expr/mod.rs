@@ -1,7 +1,8 @@
 //! Expressions, bound: names are positions, types are settled, every conversion is written out.
 //!
-//! Invariants that the binder keeps and evaluation relies on: both sides of an arithmetic operation have the operation's type; both
-//! sides of a comparison have one type (integers of different widths excepted); a condition is boolean or NULL.
+//! Invariants that the binder keeps and evaluation relies on: both sides of an arithmetic operation have the
+//! operation's type; both sides of a comparison have one type (integers of different widths excepted); a condition is
+//! boolean or NULL.
 
 pub mod aggregate;
 mod arithmetic;

@@ -1,9 +1,9 @@
 //! How deep the tree of a statement can get, told from its tokens before it is built.
 //!
-//! Parentheses nest, and the parser limits them. Chains do not: `1 + 1 + ... + 1` and `SELECT 1 UNION SELECT 1 ...` are read in a loop
-//! and lean to the left, a level a link, as deep as the text is long. Trees are copied, walked and dropped by recursion, in places
-//! that are not ours, and a stack that overflows takes the process with it. So a chain has a limit that fits the stack of a
-//! session (64 MiB; the worst level measured takes 4 KiB).
+//! Parentheses nest, and the parser limits them. Chains do not: `1 + 1 + ... + 1` and `SELECT 1 UNION SELECT 1 ...` are
+//! read in a loop and lean to the left, a level a link, as deep as the text is long. Trees are copied, walked and
+//! dropped by recursion, in places that are not ours, and a stack that overflows takes the process with it. So a chain
+//! has a limit that fits the stack of a session (64 MiB; the worst level measured takes 4 KiB).
 
 use crate::error::{Result, SqlError};
 use sqlparser::tokenizer::{Token, TokenWithSpan};
@@ -29,7 +29,8 @@ const LINKS: [&str; 14] = [
     "AT",
 ];
 
-/// Refuses (54001) statements whose tree could be too deep. A list's items are side by side: a comma begins a new chain.
+/// Refuses (54001) statements whose tree could be too deep. A list's items are side by side: a comma begins a new
+/// chain.
 pub fn check(tokens: &[TokenWithSpan]) -> Result<()> {
     if tokens.len() <= CHAIN_MAX {
         return Ok(());

@@ -1,5 +1,5 @@
-//! PostgreSQL's dialect with two differences from sqlparser's: the name of a named argument is an identifier, not any expression, and
-//! operators bind as in PostgreSQL 15.
+//! PostgreSQL's dialect with two differences from sqlparser's: the name of a named argument is an identifier, not any
+//! expression, and operators bind as in PostgreSQL 15.
 //!
 //! For `f(expression => value)` the parser tries an expression, looks for the arrow, and parses the argument again
 //! where there is none: twice at each level, so that 24 calls inside each other did not end. PostgreSQL itself takes
@@ -11,9 +11,9 @@
 //! OR · AND · NOT · IS · < > = <= >= <> · BETWEEN IN LIKE ILIKE SIMILAR · every other operator · + - · * / % · ^
 //!    · AT TIME ZONE · COLLATE · unary + - · [ ] · :: · .
 //! ```
-//! `IS`, comparisons and `LIKE` do not chain: `1 < 2 < 3` is a syntax error. sqlparser parses the right side of IS DISTINCT FROM as a
-//! whole expression (`a IS DISTINCT FROM b AND c` compares `a` with `b AND c`), puts `~` and its kin among the comparisons and above
-//! `+`, and unary minus below `^`.
+//! `IS`, comparisons and `LIKE` do not chain: `1 < 2 < 3` is a syntax error. sqlparser parses the right side of IS
+//! DISTINCT FROM as a whole expression (`a IS DISTINCT FROM b AND c` compares `a` with `b AND c`), puts `~` and its kin
+//! among the comparisons and above `+`, and unary minus below `^`.
 
 use sqlparser::ast::{BinaryOperator, Expr, UnaryOperator};
 use sqlparser::dialect::{Dialect, PostgreSqlDialect, Precedence};

@@ -1,8 +1,8 @@
 //! Texts that differ in their literals only are one statement: the literals are taken out and become parameters.
 //!
-//! A number becomes a parameter of the type that the literal has, a string one whose type is open, as the literal's is. So the statement means
-//! the same. Texts in which a literal may mean something else (a position in ORDER BY, part of a type, the name of a sequence), and everything that this
-//! simple reader does not know, are left alone.
+//! A number becomes a parameter of the type that the literal has, a string one whose type is open, as the literal's is.
+//! So the statement means the same. Texts in which a literal may mean something else (a position in ORDER BY, part of a
+//! type, the name of a sequence), and everything that this simple reader does not know, are left alone.
 
 use crate::types::oid;
 
@@ -45,7 +45,8 @@ const EXCLUDED: &[&str] = &[
 /// A text without its literals.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Template {
-    /// The text with `$n` in the places of literals, then a zero byte and a letter a literal: what statements are known by.
+    /// The text with `$n` in the places of literals, then a zero byte and a letter a literal: what statements are known
+    /// by.
     pub key: String,
     /// Length of the text in `key`.
     pub text_len: usize,

@@ -1,7 +1,8 @@
 //! How the rows of one table are found: by a key, a range of keys, or all of them.
 //!
-//! Each tree of the table (the primary key's and each index's) is measured by what the conditions fix of its key: equal leading columns,
-//! then a list or a range of the next. The tree that fixes most wins. Conditions that the keys answer wholly are not asked again.
+//! Each tree of the table (the primary key's and each index's) is measured by what the conditions fix of its key: equal
+//! leading columns, then a list or a range of the next. The tree that fixes most wins. Conditions that the keys answer
+//! wholly are not asked again.
 
 use crate::error::{Result, SqlError};
 use crate::expr::{Comparison, Env, Expr};

@@ -1,7 +1,7 @@
 //! INSERT, UPDATE and DELETE.
 //!
-//! Writes go through the engine row by row. The short path finds the rows by keys; where it does not know the condition, analytics finds
-//! the primary keys and the new values first.
+//! Writes go through the engine row by row. The short path finds the rows by keys; where it does not know the
+//! condition, analytics finds the primary keys and the new values first.
 
 use super::access::{self, Access};
 use super::{Plan, Planner};
@@ -490,7 +490,8 @@ impl Planner<'_> {
         Ok((target, assignments))
     }
 
-    /// A query for the primary keys of the rows that qualify and for `values`; with the count of key columns and the types.
+    /// A query for the primary keys of the rows that qualify and for `values`; with the count of key columns and the
+    /// types.
     #[allow(clippy::too_many_arguments)]
     fn foreign_target(
         &self,

@@ -1,8 +1,8 @@
 //! SELECT ... FOR UPDATE of the shapes that analytics reads.
 //!
-//! Analytics takes no locks. So the primary keys of the rows are found first, a query for each table, their rows are locked, and then
-//! the query runs. Where a row had changed meanwhile, keys are found again on a new snapshot, with the locks kept. LIMIT does not bound
-//! what is locked: analytics promises no order among equals.
+//! Analytics takes no locks. So the primary keys of the rows are found first, a query for each table, their rows are
+//! locked, and then the query runs. Where a row had changed meanwhile, keys are found again on a new snapshot, with the
+//! locks kept. LIMIT does not bound what is locked: analytics promises no order among equals.
 
 use super::{Plan, Planner};
 use crate::error::SqlError;

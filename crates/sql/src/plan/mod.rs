@@ -1,6 +1,7 @@
 //! Plans: what a statement does, settled once and run many times.
 //!
-//! A plan is good for one version of the catalog. It owns no part of a transaction; a run brings transaction, parameters and session.
+//! A plan is good for one version of the catalog. It owns no part of a transaction; a run brings transaction,
+//! parameters and session.
 
 pub mod access;
 pub mod dml;

@@ -488,7 +488,8 @@ pub(crate) fn lock_strength(lock: &ast::LockClause) -> LockStrength {
     }
 }
 
-/// Whether aggregate functions of this SELECT stand in the results or in ORDER BY. Those inside a subquery are the subquery's.
+/// Whether aggregate functions of this SELECT stand in the results or in ORDER BY. Those inside a subquery are the
+/// subquery's.
 pub(crate) fn has_aggregate(select: &Select, query: &Query) -> bool {
     let mut look = FindAggregate { depth: 0 };
     select.projection.visit(&mut look).is_break() || query.order_by.visit(&mut look).is_break()

@@ -9,8 +9,9 @@
 //!                    └── an error, fail ──► its transaction fails
 //! ```
 //!
-//! Text: a line a row, columns between delimiters, NULL as a word, backslash escapes (of line ends, too). Csv: values in
-//! quotes may hold delimiters, line ends and (escaped) quotes; an unquoted NULL word is NULL. A line of `\.` is the end.
+//! Text: a line a row, columns between delimiters, NULL as a word, backslash escapes (of line ends, too). Csv: values
+//! in quotes may hold delimiters, line ends and (escaped) quotes; an unquoted NULL word is NULL. A line of `\.` is the
+//! end.
 
 use super::Session;
 use super::planning::Prepared;

@@ -7,8 +7,8 @@
 //!     └── end of message, ───┴── COMMIT, ROLLBACK ┴── ROLLBACK ────┘      Failed ──ROLLBACK TO──▶ Block
 //!         Sync, error
 //! ```
-//! All statements of one message (up to Sync) outside a block are one implicit transaction. A failed block has given its locks back:
-//! it was rolled back to its newest savepoint, or wholly where it has none.
+//! All statements of one message (up to Sync) outside a block are one implicit transaction. A failed block has given
+//! its locks back: it was rolled back to its newest savepoint, or wholly where it has none.
 
 mod copy;
 mod extended;
@@ -235,7 +235,8 @@ impl Session {
         done.map_err(|e| self.failed(e))
     }
 
-    /// Runs a text by its template; None: it has none that the short path knows, or a literal is wrong (then the text itself says where).
+    /// Runs a text by its template; None: it has none that the short path knows, or a literal is wrong (then the text
+    /// itself says where).
     fn simple_template(&mut self, text: &str, out: &mut dyn Output) -> Option<Result<()>> {
         if self.state == State::Failed {
             return None;
@@ -414,8 +415,8 @@ impl Session {
         }
     }
 
-    /// Nothing runs: a transaction that idles keeps no more from purge than its portals need, which hold snapshots of their own.
-    /// A COPY that waits for its data runs.
+    /// Nothing runs: a transaction that idles keeps no more from purge than its portals need, which hold snapshots of
+    /// their own. A COPY that waits for its data runs.
     fn give_up_snapshot(&mut self) {
         if self.state == State::Idle || self.copying.is_some() {
             return;
@@ -507,8 +508,8 @@ impl Session {
         error
     }
 
-    /// A message of the client failed, perhaps before it came here: the implicit transaction is rolled back, a block fails.
-    /// Does nothing after an error that this session gave.
+    /// A message of the client failed, perhaps before it came here: the implicit transaction is rolled back, a block
+    /// fails. Does nothing after an error that this session gave.
     #[cold]
     pub fn fail(&mut self) {
         self.copying = None;
@@ -584,8 +585,8 @@ impl Session {
         }
     }
 
-    /// The server holds so many bytes of a message of the client, and none of the one before: a part of what the session
-    /// gathers.
+    /// The server holds so many bytes of a message of the client, and none of the one before: a part of what the
+    /// session gathers.
     ///
     /// # Errors
     /// 53200: the session may hold no more; the message is dropped.
@@ -660,8 +661,8 @@ fn is_bracket(statement: &Statement) -> bool {
     )
 }
 
-/// Whether a statement has a snapshot. One that only controls its transaction, or settings, has none: at repeatable read the first that
-/// does decides what the transaction sees.
+/// Whether a statement has a snapshot. One that only controls its transaction, or settings, has none: at repeatable
+/// read the first that does decides what the transaction sees.
 fn sees(statement: &Statement) -> bool {
     use Utility::*;
     !matches!(

@@ -213,7 +213,8 @@ fn reported_oid(declared: Option<&u32>, ty: ColumnType) -> u32 {
     }
 }
 
-/// Types that the engine has not (arrays, ...) travel as text under the id that the client declared: analytics knows them.
+/// Types that the engine has not (arrays, ...) travel as text under the id that the client declared: analytics knows
+/// them.
 fn declared_type(id: u32) -> Option<ColumnType> {
     match id {
         0 | oid::UNKNOWN => None,

@@ -49,7 +49,8 @@ impl Session {
         self.run_portal_with(portal, prepared, 0, true, out)
     }
 
-    /// Runs a portal; where a table was redefined meanwhile, plans again and tries again, unless rows have gone to the client.
+    /// Runs a portal; where a table was redefined meanwhile, plans again and tries again, unless rows have gone to the
+    /// client.
     pub(super) fn run_portal_with(
         &mut self,
         portal: &mut Portal,
@@ -71,8 +72,8 @@ impl Session {
         self.run_portal(portal, max, describe, out)
     }
 
-    /// Gives a portal a new plan. What the client was told (its columns, unless they are still to be described) and what it has sent
-    /// (parameters) must fit that too.
+    /// Gives a portal a new plan. What the client was told (its columns, unless they are still to be described) and
+    /// what it has sent (parameters) must fit that too.
     fn plan_again(&mut self, portal: &mut Portal, prepared: &mut Prepared, describe: bool) -> Result<()> {
         prepared.compiled = None;
         let planned = self.plan(prepared)?;
@@ -87,7 +88,8 @@ impl Session {
         Ok(())
     }
 
-    /// Runs a portal's plan: up to `max` rows (0: all). `describe`: RowDescription goes before the first row, or the end.
+    /// Runs a portal's plan: up to `max` rows (0: all). `describe`: RowDescription goes before the first row, or the
+    /// end.
     pub(super) fn run_portal(
         &mut self,
         portal: &mut Portal,

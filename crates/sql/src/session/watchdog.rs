@@ -137,8 +137,8 @@ fn run(shared: &Shared) {
         let now = rt::now();
         expire_due(&mut queue, now);
         let first = queue.entries.first_key_value().map(|((due, _), _)| *due);
-        // Where the entry that woke the thread has left already, it waits all the same: the next statement of its session,
-        // whose time is up later, need not wake it.
+        // Where the entry that woke the thread has left already, it waits all the same: the next statement of its
+        // session, whose time is up later, need not wake it.
         queue.waits_until = first.or(queue.waits_until.filter(|until| *until > now));
         queue = match queue.waits_until {
             None => shared.changed.wait(queue),

@@ -1,4 +1,5 @@
-//! Arrays as text. The engine has no array columns; an array parameter goes as `{a,b,NULL}` to whoever knows what it is compared with.
+//! Arrays as text. The engine has no array columns; an array parameter goes as `{a,b,NULL}` to whoever knows what it is
+//! compared with.
 
 use crate::error::{Result, SqlError, code};
 

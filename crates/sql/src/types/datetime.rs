@@ -161,7 +161,8 @@ pub fn parse_timestamp(text: &str, now: i64) -> Result<i64> {
     }
 }
 
-/// Reads a timestamp with time zone: UTC microseconds; `zone` gives the offset (seconds east) of a local time without one.
+/// Reads a timestamp with time zone: UTC microseconds; `zone` gives the offset (seconds east) of a local time without
+/// one.
 pub fn parse_timestamptz(text: &str, now_utc: i64, zone: impl Fn(i64) -> i32) -> Result<i64> {
     let local_now = now_utc + i64::from(zone(now_utc)) * SECOND;
     let to_utc = |local: i64| local - i64::from(zone(local)) * SECOND;

@@ -1,7 +1,7 @@
 //! Arithmetic on `numeric`, exact where PostgreSQL's is, with its scales.
 //!
-//! A finite value is an integer times a power of ten. Most fit 128 bits; the rest go through big integers. Scales of results: sum and
-//! difference take the larger, a product the sum of both, a quotient at least 16 significant digits.
+//! A finite value is an integer times a power of ten. Most fit 128 bits; the rest go through big integers. Scales of
+//! results: sum and difference take the larger, a product the sum of both, a quotient at least 16 significant digits.
 
 use crate::error::{Result, SqlError, code};
 use bigdecimal::num_bigint::{BigInt, BigUint, Sign as BigSign};

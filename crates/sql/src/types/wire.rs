@@ -100,8 +100,8 @@ fn read_binary(bytes: &[u8], ty: ColumnType) -> Result<Datum> {
     })
 }
 
-/// Reads a binary array of one dimension (or none) as its text, `{1,2,NULL}`: dimensions, whether NULLs occur, element type, then length and lower
-/// bound, then the elements.
+/// Reads a binary array of one dimension (or none) as its text, `{1,2,NULL}`: dimensions, whether NULLs occur, element
+/// type, then length and lower bound, then the elements.
 pub fn read_binary_array(bytes: &[u8], cx: TextContext<'_>) -> Result<Datum> {
     let word = |at: usize| {
         bytes

@@ -112,8 +112,8 @@ fn tag(session: &mut Session, text: &str) -> String {
     }
 }
 
-/// UPDATE and DELETE by primary key went to the newest version and passed the snapshot by: they waited for another's uncommitted
-/// INSERT, where PostgreSQL finds no row at once.
+/// UPDATE and DELETE by primary key went to the newest version and passed the snapshot by: they waited for another's
+/// uncommitted INSERT, where PostgreSQL finds no row at once.
 #[test]
 fn an_uncommitted_insert_is_no_row_to_anybody_else() {
     let database = Database::new();
@@ -129,8 +129,8 @@ fn an_uncommitted_insert_is_no_row_to_anybody_else() {
     assert_eq!(tag(&mut two, "DELETE FROM s WHERE id = 9 AND flag = 3"), "DELETE 1");
 }
 
-/// A row that was committed behind the snapshot is none at repeatable read; it was 40001. One that the snapshot has and another
-/// has changed still is.
+/// A row that was committed behind the snapshot is none at repeatable read; it was 40001. One that the snapshot has and
+/// another has changed still is.
 #[test]
 fn a_row_behind_the_snapshot_is_no_row_at_repeatable_read() {
     let database = Database::new();
@@ -149,8 +149,8 @@ fn a_row_behind_the_snapshot_is_no_row_at_repeatable_read() {
     assert_eq!(tag(&mut two, "UPDATE s SET u = 5 WHERE id = 1 AND flag = 1"), "40001");
 }
 
-/// A row that does not meet the condition as the snapshot has it is left alone, whatever another is making of it: that was waited
-/// for, and then believed.
+/// A row that does not meet the condition as the snapshot has it is left alone, whatever another is making of it: that
+/// was waited for, and then believed.
 #[test]
 fn a_condition_is_asked_of_the_snapshot_first() {
     let database = Database::new();
@@ -170,8 +170,8 @@ fn a_condition_is_asked_of_the_snapshot_first() {
     assert_eq!(tag(&mut two, "UPDATE s SET u = 7 WHERE id = 1 AND flag = 1"), "55P03");
 }
 
-/// ON CONFLICT DO NOTHING at repeatable read met a version behind the snapshot with the same unique value, and passed over the row
-/// because the snapshot has another version of that row, with another value. PostgreSQL: 40001.
+/// ON CONFLICT DO NOTHING at repeatable read met a version behind the snapshot with the same unique value, and passed
+/// over the row because the snapshot has another version of that row, with another value. PostgreSQL: 40001.
 #[test]
 fn a_conflict_that_the_snapshot_does_not_have_is_refused() {
     let database = Database::new();
@@ -188,8 +188,9 @@ fn a_conflict_that_the_snapshot_does_not_have_is_refused() {
     );
 }
 
-/// World `sql`, seeds 12 and 14: SAVEPOINT (and BEGIN, SET, SHOW) took the snapshot of a transaction at repeatable read, so that its first query did not see
-/// what was committed before it. What is expected here is what PostgreSQL does.
+/// World `sql`, seeds 12 and 14: SAVEPOINT (and BEGIN, SET, SHOW) took the snapshot of a transaction at repeatable
+/// read, so that its first query did not see what was committed before it. What is expected here is what PostgreSQL
+/// does.
 #[test]
 fn what_controls_a_transaction_takes_no_snapshot() {
     let database = Database::new();

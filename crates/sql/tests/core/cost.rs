@@ -1,4 +1,5 @@
-//! What the short path costs, in process. Run by hand: `cargo test -p cenote-sql --release --test core cost -- --ignored --nocapture`.
+//! What the short path costs, in process. Run by hand:
+//! `cargo test -p cenote-sql --release --test core cost -- --ignored --nocapture`.
 
 use crate::support::{Database, bind_tail, simple};
 use cenote_sql::{Bind, Session};

@@ -1,5 +1,5 @@
-//! Statements whose rows another planner finds: what the engine does with its keys and values. The planner here is a stand-in that
-//! answers from a list.
+//! Statements whose rows another planner finds: what the engine does with its keys and values. The planner here is a
+//! stand-in that answers from a list.
 
 use crate::support::{Answer, Database, simple};
 use cenote_engine::{ColumnType, Datum, Reader};

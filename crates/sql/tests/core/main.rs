@@ -1,4 +1,5 @@
-//! Statements through sessions, mostly without analytics: texts, a naive model, protocols, and what the short path costs.
+//! Statements through sessions, mostly without analytics: texts, a naive model, protocols, and what the short path
+//! costs.
 
 mod blocks;
 mod concurrent;

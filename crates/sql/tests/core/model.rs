@@ -1,4 +1,5 @@
-//! The short path against a naive model: random tables, indexes and conditions; every path must find what a plain walk finds.
+//! The short path against a naive model: random tables, indexes and conditions; every path must find what a plain walk
+//! finds.
 
 use crate::support::{Database, simple};
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! Portals between two executions: what they see while other statements run, and what becomes of them. What is expected here is what
-//! PostgreSQL 15 does.
+//! Portals between two executions: what they see while other statements run, and what becomes of them. What is expected
+//! here is what PostgreSQL 15 does.
 
 use crate::support::{Answer, Database, bind_tail, simple};
 use cenote_sql::{Bind, Session};
@@ -53,8 +53,8 @@ fn many(session: &mut Session, rows: i32) {
     }
 }
 
-/// At read committed a portal took a new snapshot with each statement beside it: of 20,000 rows it gave 19,001, one of them twice, when
-/// others committed between two fetches.
+/// At read committed a portal took a new snapshot with each statement beside it: of 20,000 rows it gave 19,001, one of
+/// them twice, when others committed between two fetches.
 #[test]
 fn a_portal_keeps_its_snapshot_whatever_others_commit() {
     let database = Database::new();
@@ -75,7 +75,8 @@ fn a_portal_keeps_its_snapshot_whatever_others_commit() {
                 break;
             }
             step += 1;
-            // The row before the portal goes behind it, one ahead of it goes, and the statement beside it takes a new snapshot.
+            // The row before the portal goes behind it, one ahead of it goes, and the statement beside it takes a new
+            // snapshot.
             run(
                 &mut other,
                 &format!("UPDATE m SET id = id + 30000 WHERE id = {}", step * 1000 - 5),
@@ -102,7 +103,8 @@ fn a_portal_keeps_its_snapshot_whatever_others_commit() {
     }
 }
 
-/// Rows that were updated as they came (JDBC with a fetch size) were fetched again and again by way of the index: 60,000 from 20,000.
+/// Rows that were updated as they came (JDBC with a fetch size) were fetched again and again by way of the index:
+/// 60,000 from 20,000.
 #[test]
 fn a_portal_does_not_see_what_its_transaction_does_later() {
     let database = Database::new();
@@ -178,8 +180,8 @@ fn a_portal_reads_large_values_that_were_replaced_since() {
     run(&mut session, "COMMIT");
 }
 
-/// The query of a Bind that failed stayed behind and was given the snapshot of the next statement: what was bound in its
-/// place saw by that what was then, however long ago.
+/// The query of a Bind that failed stayed behind and was given the snapshot of the next statement: what was bound in
+/// its place saw by that what was then, however long ago.
 #[test]
 fn a_bind_that_fails_leaves_nothing() {
     let database = Database::new();
@@ -343,7 +345,8 @@ fn a_table_that_a_portal_reads_is_not_redefined_by_its_session() {
     }
 }
 
-/// Some 2,100 suspended portals of one session took all 4,096 slots of the server, and everybody else waited until it was started again.
+/// Some 2,100 suspended portals of one session took all 4,096 slots of the server, and everybody else waited until it
+/// was started again.
 #[test]
 fn suspended_portals_take_nothing_from_other_sessions() {
     let database = Database::new();
@@ -404,8 +407,8 @@ fn a_query_of_any_shape_gives_each_row_once() {
     }
 }
 
-/// Each suspended query of this kind took two of the server's 4,096 slots. Now it takes memory of its session, and is refused by name
-/// where there is no more.
+/// Each suspended query of this kind took two of the server's 4,096 slots. Now it takes memory of its session, and is
+/// refused by name where there is no more.
 #[cfg(feature = "analytics")]
 #[test]
 fn suspended_queries_of_any_shape_do_not_hang_the_others() {
@@ -439,8 +442,8 @@ fn suspended_queries_of_any_shape_do_not_hang_the_others() {
     run(&mut other, "SELECT count(a.v) FROM t a JOIN t b ON a.id = b.id");
 }
 
-/// A session that idled in its transaction at read committed kept the snapshot of its last statement: purge stood still until the
-/// transaction ended, and every table grew. A suspended portal keeps its own, for as long as it is open.
+/// A session that idled in its transaction at read committed kept the snapshot of its last statement: purge stood still
+/// until the transaction ended, and every table grew. A suspended portal keeps its own, for as long as it is open.
 #[test]
 fn a_transaction_that_idles_keeps_no_snapshot_from_purge() {
     let database = Database::new();

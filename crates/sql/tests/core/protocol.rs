@@ -65,8 +65,8 @@ fn binary_values_go_both_ways() {
     assert_eq!(answer.rows, vec![wanted.into_iter().map(Some).collect::<Vec<_>>()]);
 }
 
-/// Runs `statement` in a session while another has redefined table `t`, uncommitted: it plans by the former definition, waits for the
-/// table's lock, and meets the new one.
+/// Runs `statement` in a session while another has redefined table `t`, uncommitted: it plans by the former definition,
+/// waits for the table's lock, and meets the new one.
 fn redefined_under<T: Send>(redefine: &str, statement: impl FnOnce(&mut Session) -> T + Send) -> T {
     let database = Database::new();
     let (mut definer, mut session) = (database.session(), database.session());
@@ -81,8 +81,8 @@ fn redefined_under<T: Send>(redefine: &str, statement: impl FnOnce(&mut Session)
     })
 }
 
-/// RowDescription went out before the first row was asked for; where the table turned out to be redefined, the statement was planned
-/// again, and described again.
+/// RowDescription went out before the first row was asked for; where the table turned out to be redefined, the
+/// statement was planned again, and described again.
 #[test]
 fn a_statement_planned_again_is_described_once() {
     let wait = "SELECT * FROM t WHERE id < 3 FOR UPDATE";

@@ -1,5 +1,6 @@
-//! Rows that change under a statement: another session holds a row that the statement has found, changes it and commits. What PostgreSQL
-//! 15 answers in each case stands beside it (its EvalPlanQual); the answers were taken from it.
+//! Rows that change under a statement: another session holds a row that the statement has found, changes it and
+//! commits. What PostgreSQL 15 answers in each case stands beside it (its EvalPlanQual); the answers were taken from
+//! it.
 
 use crate::support::{Database, simple};
 use cenote_engine::Engine;
@@ -17,9 +18,10 @@ fn lines(session: &mut Session, text: &str) -> Vec<String> {
     simple(session, text).unwrap_or_else(|e| panic!("{text}: {e}")).lines()
 }
 
-/// INSERT ... ON CONFLICT (id) DO UPDATE ... WHERE answered INSERT 0 1 and a row (1,99,1) while the table held (1,10,7): it had to wait
-/// for another's unique key, its row was changed meanwhile, no longer qualified, and what the first attempt had made was shown.
-/// PostgreSQL keeps the conflicting row locked while it waits, so the condition cannot change.
+/// INSERT ... ON CONFLICT (id) DO UPDATE ... WHERE answered INSERT 0 1 and a row (1,99,1) while the table held
+/// (1,10,7): it had to wait for another's unique key, its row was changed meanwhile, no longer qualified, and what the
+/// first attempt had made was shown. PostgreSQL keeps the conflicting row locked while it waits, so the condition
+/// cannot change.
 #[test]
 fn an_upsert_that_waits_for_another_key_keeps_its_row() {
     let database = Database::new();
@@ -48,9 +50,9 @@ fn an_upsert_that_waits_for_another_key_keeps_its_row() {
     assert_eq!(lines(&mut one, "SELECT * FROM t"), ["1|99|1"]);
 }
 
-/// INSERT ... ON CONFLICT (a) DO UPDATE waited for the row that it had met, which was locked. That got another `a` meanwhile, or another
-/// row came to stand under its primary key: the row was updated all the same, and the proposed one not inserted. PostgreSQL
-/// looks for a conflict again.
+/// INSERT ... ON CONFLICT (a) DO UPDATE waited for the row that it had met, which was locked. That got another `a`
+/// meanwhile, or another row came to stand under its primary key: the row was updated all the same, and the proposed
+/// one not inserted. PostgreSQL looks for a conflict again.
 #[test]
 fn an_upsert_changes_no_row_that_has_lost_the_key() {
     let kept = "UPDATE t SET v = 7 WHERE id = 1";
@@ -104,7 +106,8 @@ const TABLES: &str = "CREATE TABLE t (id int PRIMARY KEY, g int, v int, state te
     INSERT INTO t VALUES (1, 1, 10, 'new'), (2, 1, 20, 'new'), (3, 2, 30, 'new'); \
     INSERT INTO u VALUES (1, 100), (2, 200)";
 
-/// What a session does first, what another one then waits with, the tag and rows that it is answered, and the table in the end.
+/// What a session does first, what another one then waits with, the tag and rows that it is answered, and the table in
+/// the end.
 struct Case {
     first: &'static str,
     then: &'static str,
@@ -147,7 +150,8 @@ fn run(case: &Case, isolation: &str) -> (Result<String, String>, String) {
     (answer, lines(&mut one, "SELECT * FROM t ORDER BY id").join(" "))
 }
 
-/// Rows whose primary key changes while a statement waits for them: the statement goes on under the new key, and with no other row.
+/// Rows whose primary key changes while a statement waits for them: the statement goes on under the new key, and with
+/// no other row.
 const REKEYED: &[Case] = &[
     Case {
         first: "DELETE FROM t WHERE id = 3; UPDATE t SET g = 5 WHERE id = 1",
@@ -335,7 +339,8 @@ const REKEYED_CONFLICTS: &[Case] = &[
     },
 ];
 
-/// The first UPDATE waited for row 1, found it deleted, and passed it over, though its transaction had only changed its key.
+/// The first UPDATE waited for row 1, found it deleted, and passed it over, though its transaction had only changed its
+/// key.
 #[test]
 fn a_row_that_has_got_another_key_is_followed() {
     for case in REKEYED.iter().chain(REKEYED_CONFLICTS) {
@@ -350,8 +355,8 @@ fn a_row_that_has_got_another_key_is_followed() {
     }
 }
 
-/// At repeatable read a statement gave a row the key of one that was deleted behind its snapshot, then came to that key for the deleted
-/// row's sake, and changed the row that it had put there a second time.
+/// At repeatable read a statement gave a row the key of one that was deleted behind its snapshot, then came to that key
+/// for the deleted row's sake, and changed the row that it had put there a second time.
 #[test]
 fn at_repeatable_read_a_row_is_not_taken_for_one_whose_key_it_got() {
     for behind in ["DELETE FROM t WHERE id = 3", "UPDATE t SET id = 9 WHERE id = 3"] {
@@ -553,8 +558,8 @@ mod through_queries {
         assert_eq!((answer.as_deref(), &table[..]), (Ok(case.answer), case.table));
     }
 
-    /// 24 clients that updated one row by a condition with a subquery made 195 updates in 15 s, and some got 40001 at read committed:
-    /// statements were taken back, gave up the row, and ran again, a hundred times at most.
+    /// 24 clients that updated one row by a condition with a subquery made 195 updates in 15 s, and some got 40001 at
+    /// read committed: statements were taken back, gave up the row, and ran again, a hundred times at most.
     #[test]
     fn many_on_one_row_neither_fail_nor_lose_an_update() {
         const SESSIONS: usize = 12;
@@ -582,7 +587,8 @@ mod through_queries {
         assert_eq!(lines(&mut session, "SELECT v FROM t WHERE id = 1"), [total.to_string()]);
     }
 
-    /// What 24 clients get done on one row: `cargo test --release -p cenote-sql --test core rate -- --ignored --nocapture`.
+    /// What 24 clients get done on one row:
+    /// `cargo test --release -p cenote-sql --test core rate -- --ignored --nocapture`.
     #[test]
     #[ignore = "a measurement"]
     fn rate_of_many_on_one_row() {

@@ -1,5 +1,5 @@
-//! SQL texts with what they must answer, in `tests/sql/*.test` (without analytics) and `tests/shapes/*.test` (with it). Each file runs
-//! on a database of its own, by the simple and by the extended protocol.
+//! SQL texts with what they must answer, in `tests/sql/*.test` (without analytics) and `tests/shapes/*.test` (with it).
+//! Each file runs on a database of its own, by the simple and by the extended protocol.
 //!
 //! ```text
 //! statement ok                      the next lines, up to an empty one, must succeed

@@ -1,9 +1,9 @@
 //! Reading the log's files forwards, ahead of whoever looks at the bytes.
 //!
-//! A few large reads are under way while the bytes before them are looked at, so that a scan takes as long as the transfer of its
-//! bytes and not as long as all waits for the drive. What was read is held for one scan only, [`DEPTH`] reads of [`CHUNK_MAX`]
-//! bytes at most, and means nothing until somebody has verified the group that lies there: reading on behind the end of the log
-//! is a matter of time, not of belief.
+//! A few large reads are under way while the bytes before them are looked at, so that a scan takes as long as the
+//! transfer of its bytes and not as long as all waits for the drive. What was read is held for one scan only, [`DEPTH`]
+//! reads of [`CHUNK_MAX`] bytes at most, and means nothing until somebody has verified the group that lies there:
+//! reading on behind the end of the log is a matter of time, not of belief.
 
 use std::collections::VecDeque;
 
@@ -38,7 +38,8 @@ struct ReadInFlight {
 }
 
 impl ReadAhead {
-    /// Bytes at `at`, as many as have come and fit into `buffer`, none at or above `until`; 0 if the segment is missing.
+    /// Bytes at `at`, as many as have come and fit into `buffer`, none at or above `until`; 0 if the segment is
+    /// missing.
     pub fn read(&mut self, segments: &Segments, at: Lsn, until: Lsn, buffer: &mut [u8]) -> Result<usize> {
         if self.rest(at).is_none() {
             self.advance(segments, at, until)?;

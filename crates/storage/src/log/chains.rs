@@ -1,17 +1,18 @@
 //! Following the chains of pages back through the log.
 //!
-//! A chain is followed from its newest record to its oldest, each record naming the one before, so one read of the drive has to
-//! come before the next. What makes that short:
+//! A chain is followed from its newest record to its oldest, each record naming the one before, so one read of the
+//! drive has to come before the next. What makes that short:
 //!
 //! 1. Bytes come in *blocks*, which all chains that are followed together share; a record that lies in a block that is
-//!    there costs nothing. Pages that are in the middle of a change at one time were often changed by the same groups before.
-//! 2. A read brings blocks *below* the one that is wanted, where the chain leads: 32 KiB at first. If it leads on nearby, the next read
-//!    brings twice as many, up to 1 MiB; if it leaps, half as many. So a page that is changed all the time has its
-//!    chain in a few large reads, and one that is changed now and then costs a small read a record.
+//!    there costs nothing. Pages that are in the middle of a change at one time were often changed by the same groups
+//!    before.
+//! 2. A read brings blocks *below* the one that is wanted, where the chain leads: 32 KiB at first. If it leads on
+//!    nearby, the next read brings twice as many, up to 1 MiB; if it leaps, half as many. So a page that is changed all
+//!    the time has its chain in a few large reads, and one that is changed now and then costs a small read a record.
 //! 3. Several threads may follow chains by one [`Chains`] at a time.
 //!
-//! Invariants: nothing is read that was not durable when the `Chains` was made; a record is believed when the checksum of
-//! its whole group fits; at most [`BLOCKS_MAX`] blocks are held.
+//! Invariants: nothing is read that was not durable when the `Chains` was made; a record is believed when the checksum
+//! of its whole group fits; at most [`BLOCKS_MAX`] blocks are held.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ use crate::reads::whole;
 /// Blocks of a chain's reads, at least and at most.
 const REACH_MIN: u64 = 8;
 const REACH_MAX: u64 = 256;
-/// Blocks that a chain passes over at most while larger reads are worth it: what a drive transfers while it is waited for.
+/// Blocks that a chain passes over at most while larger reads are worth it: what a drive transfers while it is waited
+/// for.
 const LEAP: u64 = 32;
 /// Blocks that are held: 16 MiB.
 const BLOCKS_MAX: usize = 4096;
@@ -138,7 +140,8 @@ impl Chains {
         self.blocks.lock().held.get(&number).cloned()
     }
 
-    /// Reads those of the blocks `from..to` that are not held and lie in the segment of block `near`: positions and bytes.
+    /// Reads those of the blocks `from..to` that are not held and lie in the segment of block `near`: positions and
+    /// bytes.
     fn fetch(&self, near: u64, from: u64, to: u64) -> Result<Vec<(u64, Box<[u8]>)>> {
         let segments = &self.core.segments;
         let number = segments.number_of(Lsn::from_raw(near * BLOCK));

@@ -31,8 +31,9 @@ use crate::redo::{GROUP_HEADER, STATE_COMPLETE, u32_at};
 
 /// Between two looks of a waiter at how far the log has come.
 const LOOK: Nanos = Nanos::from_secs(5);
-/// Looks, a minute, after which a waiter gives up where nothing at all has become durable: the lead's write or sync does not come back.
-/// They are counted, so that a machine that was suspended is not taken for a drive that does not answer.
+/// Looks, a minute, after which a waiter gives up where nothing at all has become durable: the lead's write or sync
+/// does not come back. They are counted, so that a machine that was suspended is not taken for a drive that does not
+/// answer.
 const LOOKS_MAX: u64 = 12;
 
 const WAITING: u32 = 0;
@@ -93,8 +94,8 @@ impl Progress {
 }
 
 impl Waiters {
-    /// Leads if nobody does, else waits until the lead is handed over or `lsn` is covered.
-    /// `covered` is asked under the queue's lock, which the lead takes after each flush; `stalled`, now and then, while it sleeps.
+    /// Leads if nobody does, else waits until the lead is handed over or `lsn` is covered. `covered` is asked under the
+    /// queue's lock, which the lead takes after each flush; `stalled`, now and then, while it sleeps.
     pub fn enter(&self, lsn: Lsn, covered: impl Fn() -> bool, stalled: impl FnMut() -> bool) -> Turn {
         let slot = rt::thread_slot();
         let word = &self.words.of(slot).0;
@@ -240,8 +241,9 @@ fn stalled(lsn: Lsn, durable: Lsn) -> Error {
 }
 
 impl super::Core {
-    /// Returns once everything below `lsn` is synced, leading if nobody does. Not to be cancelled: what waits has its place in the log. Errors:
-    /// `Timeout` where the drive of the one that leads does not answer; it may become durable yet.
+    /// Returns once everything below `lsn` is synced, leading if nobody does. Not to be cancelled: what waits has its
+    /// place in the log. Errors: `Timeout` where the drive of the one that leads does not answer; it may become durable
+    /// yet.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<()> {
         if self.durable() >= lsn {
             return Ok(());
@@ -282,7 +284,8 @@ impl super::Core {
         flushed
     }
 
-    /// As the lead: writes and syncs all complete groups, at least up to `target` as far as there are segments for them.
+    /// As the lead: writes and syncs all complete groups, at least up to `target` as far as there are segments for
+    /// them.
     fn flush(&self, target: Lsn) -> Result<()> {
         self.check()?;
         let mut flusher = self.flusher.lock();
@@ -308,8 +311,8 @@ impl super::Core {
         Ok(())
     }
 
-    /// The end of the complete groups from `from` on that end at `reach` at the latest. Groups before `target` that are not
-    /// complete yet are waited for: they are being copied this moment, unless their thread has lost its processor.
+    /// The end of the complete groups from `from` on that end at `reach` at the latest. Groups before `target` that are
+    /// not complete yet are waited for: they are being copied this moment, unless their thread has lost its processor.
     fn complete_up_to(&self, from: Lsn, target: Lsn, reach: Lsn, flusher: &mut Flusher) -> Result<Lsn> {
         let (mut at, mut tail) = (from, self.tail());
         let mut spin = rt::Spin::new();
@@ -344,7 +347,8 @@ impl super::Core {
         while at < lsn {
             match self.complete_header(at) {
                 Ok(Some(header)) => {
-                    // Seen complete here, it must be so in memory that outlives the host before anything that builds on it.
+                    // Seen complete here, it must be so in memory that outlives the host before anything that builds on
+                    // it.
                     self.ring.persist_state(at);
                     at = header.end();
                     spin = rt::Spin::new();

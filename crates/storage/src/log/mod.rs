@@ -7,7 +7,8 @@
 //!    ([`commit`]).
 //! 3. [`Log::open`] finds the end of the log: in the ring, if it can be believed, else in the
 //!    files ([`recover`]).
-//! 4. [`Log::scan`], [`Log::read_record`] and [`Log::chains`] read it back ([`read`], [`chains`]), large reads ahead of use.
+//! 4. [`Log::scan`], [`Log::read_record`] and [`Log::chains`] read it back ([`read`], [`chains`]), large reads ahead of
+//!    use.
 //!
 //! Invariants:
 //! - the durable position is at a group's end, and everything below it is synced;
@@ -202,8 +203,8 @@ impl Log {
         self.core.wait_durable(lsn)
     }
 
-    /// Returns once all groups before `lsn` are complete, so that no end of the process makes one of them void. Those that are not are
-    /// being copied this moment. With no page latched by the caller that such a one might wait for.
+    /// Returns once all groups before `lsn` are complete, so that no end of the process makes one of them void. Those
+    /// that are not are being copied this moment. With no page latched by the caller that such a one might wait for.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the ring does not hold what it should.

@@ -67,8 +67,9 @@ impl Log {
         }
     }
 
-    /// The records of pages from `from` on, each page's up to the LSN that is given, oldest first: from the last one on that needs none
-    /// before it, if there is one. Where one behind that LSN needs none before it, that one alone: it makes the page whatever came before.
+    /// The records of pages from `from` on, each page's up to the LSN that is given, oldest first: from the last one on
+    /// that needs none before it, if there is one. Where one behind that LSN needs none before it, that one alone: it
+    /// makes the page whatever came before.
     ///
     /// # Errors
     /// As of [`Scan::next`].
@@ -167,14 +168,15 @@ impl Core {
         if self.ring.still_holds(at) { length } else { 0 }
     }
 
-    /// Reads up to `buffer.len()` bytes at `at`, of those that are durable: what is in the files up to the first missing
-    /// segment.
+    /// Reads up to `buffer.len()` bytes at `at`, of those that are durable: what is in the files up to the first
+    /// missing segment.
     pub(super) fn read_durable(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
         let length = buffer.len().min(self.durable().since(at) as usize);
         read_files(&self.segments, at, &mut buffer[..length])
     }
 
-    /// Bytes at `at` below `until`: from the ring if they are there, else from the files, ahead up to where the ring begins.
+    /// Bytes at `at` below `until`: from the ring if they are there, else from the files, ahead up to where the ring
+    /// begins.
     fn read_on(&self, ahead: &mut ReadAhead, at: Lsn, until: Lsn, buffer: &mut [u8]) -> Result<usize> {
         match self.read_ring(at, buffer) {
             0 => {
@@ -220,7 +222,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Bytes from `at` on, `wanted` of them if the source has that many. The source may give fewer at a time than it is asked for.
+    /// Bytes from `at` on, `wanted` of them if the source has that many. The source may give fewer at a time than it is
+    /// asked for.
     pub fn get(
         &mut self,
         at: Lsn,

@@ -208,8 +208,8 @@ fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Resu
     Ok((core, report))
 }
 
-/// Writes the header of a void group. Until it is complete again, it is still incomplete. Like any group it says how far the log is durable:
-/// not up to itself, or who finds it behind a gap takes the gap for damage.
+/// Writes the header of a void group. Until it is complete again, it is still incomplete. Like any group it says how
+/// far the log is durable: not up to itself, or who finds it behind a gap takes the gap for damage.
 fn make_void(ring: &Ring, at: Lsn, end: Lsn, durable: Lsn) {
     let mut header = [0; GROUP_HEADER];
     header[..4].copy_from_slice(&KIND_VOID.to_le_bytes());
@@ -251,8 +251,9 @@ fn from_files(segments: Segments, ring: Ring, ring_use: RingUse, options: &LogOp
 /// Bytes that are written again at a time.
 const CHUNK: usize = 1 << 20;
 
-/// Writes and syncs what was written behind `from` once more. A sync that failed in a former process may have dropped it; the system shows it still,
-/// and the next sync would not say so. All before `from` was synced without an error, or nothing would stand behind it.
+/// Writes and syncs what was written behind `from` once more. A sync that failed in a former process may have dropped
+/// it; the system shows it still, and the next sync would not say so. All before `from` was synced without an error, or
+/// nothing would stand behind it.
 fn write_again(segments: &Segments, from: Lsn, end: Lsn) -> Result<()> {
     let mut at = block_of(from);
     let mut blocks = vec![0; CHUNK];
@@ -398,7 +399,8 @@ fn look_behind(segments: &Segments, end: Lsn, window: &mut Window, ahead: &mut R
     Ok(rest)
 }
 
-/// A position above `end` up to which the log was durable, if a group that begins in these bytes, which lie at a position, proves it.
+/// A position above `end` up to which the log was durable, if a group that begins in these bytes, which lie at a
+/// position, proves it.
 fn proof_of_more(segments: &Segments, end: Lsn, (at, bytes): (Lsn, &[u8]), window: &mut Window) -> Result<Option<Lsn>> {
     for candidate in candidates(bytes, at) {
         let group = window.group(candidate, |at, buffer| read_files(segments, at, buffer))?;

@@ -240,7 +240,8 @@ impl Ring {
             .min()
     }
 
-    /// Forgets what boundaries say of positions from `tail` on: nothing is there, and another group may come to lie across them.
+    /// Forgets what boundaries say of positions from `tail` on: nothing is there, and another group may come to lie
+    /// across them.
     pub fn forget_boundaries(&self, tail: Lsn) {
         for i in 0..BOUNDARY_COUNT {
             let word = self.region.atomic_u64(self.base + BOUNDARIES + 8 * i);

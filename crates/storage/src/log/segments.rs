@@ -292,8 +292,8 @@ impl Segments {
         Ok(wanted)
     }
 
-    /// Where the `length` bytes at position `at` lie, or those of them that are in its segment: file, offset, how many. `None`
-    /// if the segment is missing.
+    /// Where the `length` bytes at position `at` lie, or those of them that are in its segment: file, offset, how many.
+    /// `None` if the segment is missing.
     pub fn locate(&self, at: Lsn, length: usize) -> Result<Option<(File, u64, usize)>> {
         let within = at.raw() % self.payload;
         let length = length.min((self.payload - within) as usize);

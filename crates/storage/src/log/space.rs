@@ -1,7 +1,7 @@
 //! Room for the log: what happens when the disk runs full.
 //!
-//! A group that is in the ring has to reach a segment, whatever the disk says. So room is asked for before work
-//! begins: segments are made ahead of the tail, and who begins a mini-transaction is admitted ([`Core::admit`]) only while
+//! A group that is in the ring has to reach a segment, whatever the disk says. So room is asked for before work begins:
+//! segments are made ahead of the tail, and who begins a mini-transaction is admitted ([`Core::admit`]) only while
 //! enough of what lies ahead has its space on disk. The last of it is kept for those who must go on: first new work is
 //! refused, then taking work back, last of all commits.
 //!
@@ -11,8 +11,8 @@
 //!                        Work is admitted while room ≥ 8 MiB │ Cleanup ≥ 4 MiB │ Commit ≥ 1 MiB
 //! ```
 //!
-//! What the reserve does not hold (hundreds of page images at one moment) still loses nothing, and nobody waits without end:
-//! the lead writes the groups for which there are segments, and who waits for others is told after [`TIMEOUT`].
+//! What the reserve does not hold (hundreds of page images at one moment) still loses nothing, and nobody waits without
+//! end: the lead writes the groups for which there are segments, and who waits for others is told after [`TIMEOUT`].
 //!
 //! Positions end, too ([`RecordAddr::END`]): a terabyte before that, new work is refused for good, by the same call.
 //!
@@ -180,8 +180,8 @@ impl Core {
         }
     }
 
-    /// How far groups from `from` on, up to `tail`, have segments to be written to; what is missing is made. [`Error::Full`] is
-    /// no failure of the log: it is handed back beside how far there is space.
+    /// How far groups from `from` on, up to `tail`, have segments to be written to; what is missing is made.
+    /// [`Error::Full`] is no failure of the log: it is handed back beside how far there is space.
     pub(super) fn reach(&self, from: Lsn, tail: Lsn) -> Result<(Lsn, Option<Error>)> {
         let last = self.segments.number_of(Lsn::from_raw(tail.raw().saturating_sub(1)));
         for number in self.segments.number_of(from)..=last {
@@ -197,7 +197,8 @@ impl Core {
         Ok((self.segments.start_of(last + 1), None))
     }
 
-    /// After a flush that did not get as far as it should, for lack of space: a pause; the error once timeout has ended.
+    /// After a flush that did not get as far as it should, for lack of space: a pause; the error once timeout has
+    /// ended.
     pub(super) fn bide(&self, timeout: &mut Timeout, full: Error) -> Result<()> {
         let end = *timeout.0.get_or_insert_with(|| rt::now() + TIMEOUT);
         if self.closing.load(Ordering::Acquire) || rt::now() >= end {

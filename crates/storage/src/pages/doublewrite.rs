@@ -12,8 +12,8 @@
 //! Invariants:
 //! - an area is held by one writer from [`Areas::take`] until its pages are in place;
 //! - areas are made empty by a thread that holds them all, and has synced the spaces since then;
-//! - a list says which batches were *settled* (in their places, and synced) when it was filled. An area is written over only when its batch is
-//!   settled; so whoever wrote over a newer copy of a page says that the older ones are settled;
+//! - a list says which batches were *settled* (in their places, and synced) when it was filled. An area is written over
+//!   only when its batch is settled; so whoever wrote over a newer copy of a page says that the older ones are settled;
 //! - `recent` says which page's newest copy lies where, for repair at reading.
 
 use std::cmp::Reverse;
@@ -134,8 +134,9 @@ impl Areas {
 
     // ---- at opening ----
 
-    /// Where copies of pages lie, as the lists of the areas say; of each page the newest first. Their checksums are those
-    /// that the copies had when they were made. The areas are written over in the order of their batches from here on.
+    /// Where copies of pages lie, as the lists of the areas say; of each page the newest first. Their checksums are
+    /// those that the copies had when they were made. The areas are written over in the order of their batches from
+    /// here on.
     pub fn listed(&self) -> Result<BTreeMap<PageId, Vec<Listed>>> {
         let mut lists = Vec::new();
         for (index, header) in self.headers()?.into_iter().enumerate() {
@@ -186,7 +187,8 @@ impl Areas {
         self.free.lock().sort_by_key(age);
     }
 
-    /// Whether no list of a newer batch than `sequence` in `area` can have been written over: it is not settled, or all newer ones are here.
+    /// Whether no list of a newer batch than `sequence` in `area` can have been written over: it is not settled, or all
+    /// newer ones are here.
     fn is_sure(&self, area: usize, sequence: u64, lists: &[(usize, List)]) -> bool {
         let newer = lists.iter().filter(|(_, list)| list.sequence > sequence).count() as u64;
         let newest = lists.first().map_or(sequence, |(_, list)| list.sequence);
@@ -340,8 +342,8 @@ impl Held<'_> {
         lists::put(header, list, self.areas.database);
     }
 
-    /// Writes the area and syncs it. The list last: what a killed process had not finished is not even listed, and a start need not
-    /// look for redo.
+    /// Writes the area and syncs it. The list last: what a killed process had not finished is not even listed, and a
+    /// start need not look for redo.
     pub fn write(&self) -> Result<()> {
         let areas = self.areas;
         let write = |bytes: &[u8], at| doing(areas.file.write_at(bytes, at), "writing", &areas.path);

@@ -9,10 +9,11 @@
 //!     72 BATCH x { u32 space  u32 page  u64 lsn  u32 checksum  u32 0 }
 //! ```
 //!
-//! By turns, so that the list of the batch before stays while an area is written over, until the new batch's is whole. Twice, since a list
-//! that is not seen hides the newest versions of its pages.
+//! By turns, so that the list of the batch before stays while an area is written over, until the new batch's is whole.
+//! Twice, since a list that is not seen hides the newest versions of its pages.
 //!
-//! Version 1 had one list of 16 KiB without `settled` and LSNs. It is read; the next batch in its area is of this version.
+//! Version 1 had one list of 16 KiB without `settled` and LSNs. It is read; the next batch in its area is of this
+//! version.
 
 use cenote_base::{Lsn, PAGE_SIZE, PageId, crc};
 
@@ -179,7 +180,8 @@ mod tests {
         }
     }
 
-    /// What a cut-off write leaves of the new list is one of two copies, or none: then the one before counts. No single bit hides a list.
+    /// What a cut-off write leaves of the new list is one of two copies, or none: then the one before counts. No single
+    /// bit hides a list.
     #[test]
     fn the_list_before_stays_until_the_new_one_is_whole_and_no_bit_hides_one() {
         let mut header = vec![0; PAGE_SIZE];

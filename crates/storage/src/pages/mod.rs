@@ -96,7 +96,8 @@ impl PageStore {
     /// Opens the pages of a data directory and repairs what a crash tore, with `redo` where copies do not do.
     ///
     /// # Errors
-    /// An I/O error, one of `redo`; [`Error::Mismatch`] for the double-write file of another database or of a later format.
+    /// An I/O error, one of `redo`; [`Error::Mismatch`] for the double-write file of another database or of a later
+    /// format.
     pub fn open(data: &Path, database: u128, redo: &mut Redo<'_>) -> Result<(PageStore, PagesReport)> {
         let spaces = Spaces::open(&spaces_dir(data))?;
         let areas = Areas::open(data, database)?;
@@ -299,8 +300,9 @@ impl PageStore {
         self.space(space)?.reserve_again(pages)
     }
 
-    /// Gives back the disk space of pages, durably; they read as never written. They may not be in use. A power cut that left some of
-    /// their blocks would show damaged pages to a check where they are used again and not written yet.
+    /// Gives back the disk space of pages, durably; they read as never written. They may not be in use. A power cut
+    /// that left some of their blocks would show damaged pages to a check where they are used again and not written
+    /// yet.
     ///
     /// # Errors
     /// An I/O error; [`Error::Poisoned`] from then on if the sync fails.

@@ -6,19 +6,23 @@
 //! | damaged, older or unreadable | the newest listed version | the copy is put in place |
 //! | damaged, older or unreadable | older ones, or none | redo from the checkpoint on builds the newest on the newest that is whole, or makes the page anew behind it; else the page is *lost* |
 //!
-//! Only what was read is called lost. Where a place or copy that cannot be read may hold the newest version, and nothing else brings it, that is an error that names the page: nothing was
-//! written then, and the next start finds what this one found.
+//! Only what was read is called lost. Where a place or copy that cannot be read may hold the newest version, and
+//! nothing else brings it, that is an error that names the page: nothing was written then, and the next start finds
+//! what this one found.
 //!
-//! The last row is a batch that was cut off while it was written, or bits that have rotted. Which of them cannot be seen, and need not be: nobody
-//! has relied on a batch that was cut off, so the checkpoint has not passed what it brought, and redo builds it. Where redo does not, somebody has
-//! relied on it, and an older version would be stale rows under a good checksum. A lost page is damaged in its place, and made so if it is not.
+//! The last row is a batch that was cut off while it was written, or bits that have rotted. Which of them cannot be
+//! seen, and need not be: nobody has relied on a batch that was cut off, so the checkpoint has not passed what it
+//! brought, and redo builds it. Where redo does not, somebody has relied on it, and an older version would be stale
+//! rows under a good checksum. A lost page is damaged in its place, and made so if it is not.
 //!
-//! Redo builds version `v` on version `b` if its first record after `b` needs nothing before it or nothing that `b` lacks, the versions that were
-//! listed in between come by, and it ends with `v`.
+//! Redo builds version `v` on version `b` if its first record after `b` needs nothing before it or nothing that `b`
+//! lacks, the versions that were listed in between come by, and it ends with `v`.
 //!
-//! A page may change, and its image be logged, while a batch with an older version of it is written: then the checkpoint may pass that version.
+//! A page may change, and its image be logged, while a batch with an older version of it is written: then the
+//! checkpoint may pass that version.
 //!
-//! What is built is written as any page is, by a new batch. Its base is in place before that: copies may be written over.
+//! What is built is written as any page is, by a new batch. Its base is in place before that: copies may be written
+//! over.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +37,8 @@ use crate::log::OwnedRecord;
 use crate::reads::at_once;
 use crate::redo::{apply, page_lsn, set_page_checksum, verify_page};
 
-/// Finds the redo of pages: for each, the records up to its LSN, oldest first, from the checkpoint or the last that needs none before it on.
+/// Finds the redo of pages: for each, the records up to its LSN, oldest first, from the checkpoint or the last that
+/// needs none before it on.
 pub type Redo<'a> = dyn FnMut(&BTreeMap<PageId, Lsn>) -> Result<BTreeMap<PageId, Vec<OwnedRecord>>> + 'a;
 
 /// A page that is in its place as its newest copy says.
@@ -74,10 +79,10 @@ enum Verdict {
 }
 
 impl PageStore {
-    /// Pages whose place is torn, or older than their copy, get the copy. A place that is as its copy says will be written again
-    /// ([`PageStore::settle_former`]): the process before may have been killed before it was synced, or have ended since its sync failed, and then
-    /// the system shows what it will never write. The files count as dirty and the areas as unsettled, so that no area is written over before they
-    /// are synced.
+    /// Pages whose place is torn, or older than their copy, get the copy. A place that is as its copy says will be
+    /// written again ([`PageStore::settle_former`]): the process before may have been killed before it was synced, or
+    /// have ended since its sync failed, and then the system shows what it will never write. The files count as dirty
+    /// and the areas as unsettled, so that no area is written over before they are synced.
     ///
     /// Places are read at once, and of the copies those only whose page is not found in its place.
     pub(super) fn restore(&self, redo: &mut Redo<'_>) -> Result<PagesReport> {
@@ -155,8 +160,9 @@ impl PageStore {
     /// Puts in place what the verdicts say.
     fn put_back(&self, doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> Result<()> {
         let judged = || doubtful.iter().zip(verdicts);
-        // A process that was killed before it synced its batch, or whose sync failed, left copies that only the system has: were they not
-        // written and synced now, a power cut in the middle of these writes could take page and copy.
+        // A process that was killed before it synced its batch, or whose sync failed, left copies that only the system
+        // has: were they not written and synced now, a power cut in the middle of these writes could take page and
+        // copy.
         let kept = judged().filter(|(_, verdict)| !matches!(verdict, Verdict::Lost));
         let better: Vec<_> = kept.filter_map(|(d, _)| d.better.as_ref()).collect();
         if !better.is_empty() {
@@ -171,8 +177,8 @@ impl PageStore {
         Ok(())
     }
 
-    /// Writes again what the process before may not have made durable: before this one writes anything, or believes a sync. Not at start, which
-    /// need not wait for it.
+    /// Writes again what the process before may not have made durable: before this one writes anything, or believes a
+    /// sync. Not at start, which need not wait for it.
     pub(super) fn settle_former(&self) -> Result<()> {
         if !self.has_former.load(Ordering::Acquire) {
             return Ok(());

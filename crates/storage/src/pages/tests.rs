@@ -178,8 +178,8 @@ fn pages_survive_crashes_at_any_point_untorn() {
     assert!(rebuilt > 0, "no batch was cut off");
 }
 
-/// As above, with kills in between, and bits that rot in the files: a page may be an error then, but never an older version. What was
-/// acknowledged is beyond the checkpoint, or not.
+/// As above, with kills in between, and bits that rot in the files: a page may be an error then, but never an older
+/// version. What was acknowledged is beyond the checkpoint, or not.
 #[test]
 fn rot_and_crashes_never_make_a_page_older() {
     let (mut lost, mut rotten) = (0, 0);
@@ -298,8 +298,8 @@ fn spaces_are_made_and_dropped_durably_and_old_copies_stay_away() {
     });
 }
 
-/// The process ended with the failed sync; the next one finds the page in its place, as the system still shows it, and a power cut leaves
-/// what the disk has.
+/// The process ended with the failed sync; the next one finds the page in its place, as the system still shows it, and
+/// a power cut leaves what the disk has.
 #[test]
 fn what_a_failed_sync_dropped_is_written_again() {
     for after in 0..6 {
@@ -459,8 +459,8 @@ fn copies_of_a_former_process_do_not_come_back_in_a_new_space() {
     });
 }
 
-/// A sync that fails when a file is closed to make room for others was answered once and then forgotten: the next sync of all
-/// spaces left the file out, and the copies of its pages were written over.
+/// A sync that fails when a file is closed to make room for others was answered once and then forgotten: the next sync
+/// of all spaces left the file out, and the copies of its pages were written over.
 #[test]
 fn a_sync_that_fails_when_files_are_closed_is_not_forgotten() {
     let fs = MemFs::new();
@@ -587,15 +587,15 @@ fn put_old(number: usize, version: &[u8]) {
     file(SPACE).write_at(&page, in_place(number)).expect("written");
 }
 
-/// What lies in place and in the areas after a crash is put together by hand: for each page the newest version counts, wherever it
-/// is whole; where it is not, no older one does.
+/// What lies in place and in the areas after a crash is put together by hand: for each page the newest version counts,
+/// wherever it is whole; where it is not, no older one does.
 #[test]
 fn the_newest_version_counts() {
     let (fs, mut rng, ids) = (MemFs::new(), Rng(10), ids(5));
     let versions = with(files(&fs), || {
         let versions = versions_of(&ids, 3, &mut rng);
-        // Page 0 as it is; 1: the last write in place never came; 2: torn in place; 3: damaged, and the newest copy, too;
-        // 4: the newest copy is damaged, and in place is the version before.
+        // Page 0 as it is; 1: the last write in place never came; 2: torn in place; 3: damaged, and the newest copy,
+        // too; 4: the newest copy is damaged, and in place is the version before.
         put_old(1, &versions[0][1]);
         damage(SPACE, in_place(2));
         damage(SPACE, in_place(3));
@@ -651,7 +651,8 @@ fn a_place_that_cannot_be_read_gets_its_copy_or_nothing_is_changed() {
         }
     });
 
-    // Page 1's newest copy cannot be read, or is damaged: that page is the one that is named, and page 0, which could be put back, is left as it is.
+    // Page 1's newest copy cannot be read, or is damaged: that page is the one that is named, and page 0, which could
+    // be put back, is left as it is.
     for is_damaged in [false, true] {
         let copy = fs.kill_clone();
         if is_damaged {
@@ -682,7 +683,8 @@ fn a_place_that_cannot_be_read_gets_its_copy_or_nothing_is_changed() {
         });
     }
 
-    // Page 2 is older in its place, and its newest copy cannot be read: it is not lost for that, and is there when the copy is.
+    // Page 2 is older in its place, and its newest copy cannot be read: it is not lost for that, and is there when the
+    // copy is.
     let copy = fs.kill_clone();
     with(files(&copy), || put_old(2, &versions[0][2]));
     copy.fail_reads_at(&areas, page(newest(2)));
@@ -696,7 +698,8 @@ fn a_place_that_cannot_be_read_gets_its_copy_or_nothing_is_changed() {
     });
 }
 
-/// Page 0 is damaged in place, and so is its newest copy (version 2): an older copy is whole, as is page 1's older version in place.
+/// Page 0 is damaged in place, and so is its newest copy (version 2): an older copy is whole, as is page 1's older
+/// version in place.
 fn without_newest(fs: &MemFs, ids: &[PageId]) -> Vec<Vec<Vec<u8>>> {
     with(files(fs), || {
         let versions = versions_of(ids, 2, &mut Rng(11));
@@ -708,7 +711,8 @@ fn without_newest(fs: &MemFs, ids: &[PageId]) -> Vec<Vec<Vec<u8>>> {
     })
 }
 
-/// The log still has what the newest version brought: the page is built, and whatever point of that a crash stops, the next start builds it.
+/// The log still has what the newest version brought: the page is built, and whatever point of that a crash stops, the
+/// next start builds it.
 #[test]
 fn redo_builds_the_newest_version_and_may_be_cut_off() {
     let ids = ids(2);
@@ -767,8 +771,8 @@ fn redo_with_a_gap_builds_nothing() {
     }
 }
 
-/// A batch is cut off at any sector, its head or its tail being what arrived, while the writes in place of the batch before are torn: each page has the
-/// version before or the new one.
+/// A batch is cut off at any sector, its head or its tail being what arrived, while the writes in place of the batch
+/// before are torn: each page has the version before or the new one.
 #[test]
 fn a_batch_that_is_cut_off_at_any_sector_leaves_whole_pages() {
     let ids = ids(2);
@@ -824,8 +828,8 @@ fn a_batch_that_is_cut_off_at_any_sector_leaves_whole_pages() {
     }
 }
 
-/// A start took the areas in the order of the file, not of their batches: it wrote over the newest copy of a page and left an older one,
-/// which the next start put back where the page in place had rotted.
+/// A start took the areas in the order of the file, not of their batches: it wrote over the newest copy of a page and
+/// left an older one, which the next start put back where the page in place had rotted.
 #[test]
 fn a_newer_copy_is_never_written_over_before_an_older_one() {
     let (ids, other) = (ids(1), PageId::new(1, 9));
@@ -869,8 +873,8 @@ fn a_list_that_is_cut_off_leaves_the_one_before() {
     });
 }
 
-/// Writers side by side may write over a newer batch before an older one. The list that is left says that the older one is settled, so that it is not
-/// needed for what a crash tore; and the one that is gone may have been newer.
+/// Writers side by side may write over a newer batch before an older one. The list that is left says that the older one
+/// is settled, so that it is not needed for what a crash tore; and the one that is gone may have been newer.
 #[test]
 fn a_settled_copy_is_put_back_only_if_no_newer_one_can_have_been_there() {
     let (id, other) = (PageId::new(1, 0), PageId::new(1, 1));

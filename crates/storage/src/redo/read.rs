@@ -112,8 +112,8 @@ impl<'a> GroupRef<'a> {
         self.header.checksum
     }
 
-    /// How far the log was durable when the group was reserved, at least. Void ones of earlier versions say nothing of it, nor does
-    /// one that is too far from there.
+    /// How far the log was durable when the group was reserved, at least. Void ones of earlier versions say nothing of
+    /// it, nor does one that is too far from there.
     pub fn durable_when_reserved(&self) -> Lsn {
         if self.header.kind == GroupKind::Void && self.header.lag == 0 || self.header.lag == u32::MAX {
             return Lsn::ZERO;

@@ -64,8 +64,8 @@ pub struct DataDir {
     _lock: File,
 }
 
-/// How long a directory may seem taken by a server that is not quite gone: a killed one gives its memory back before its
-/// locks.
+/// How long a directory may seem taken by a server that is not quite gone: a killed one gives its memory back before
+/// its locks.
 const LOCK_TIMEOUT: Nanos = Nanos::from_secs(1);
 
 impl DataDir {
@@ -131,8 +131,8 @@ impl DataDir {
         )))
     }
 
-    /// The files that were found stay there: a process that made one may have been killed before it synced the directory, and nobody
-    /// else would, though from here on commits rely on it.
+    /// The files that were found stay there: a process that made one may have been killed before it synced the
+    /// directory, and nobody else would, though from here on commits rely on it.
     fn keep_names(&self) -> Result<()> {
         let dirs = [self.path.clone(), log_dir(&self.path), spaces_dir(&self.path)];
         dirs.iter().try_for_each(|dir| doing(fs::sync_dir(dir), "syncing", dir))
@@ -233,9 +233,9 @@ impl Storage {
         self.log.admit(need)
     }
 
-    /// Verifies the checksums of the log from the checkpoint on and of all pages in storage.
-    /// May run while the database is used. A damaged page is no damage where `is_given_back` says that its blocks were given
-    /// back: a power cut may have left half of them.
+    /// Verifies the checksums of the log from the checkpoint on and of all pages in storage. May run while the database
+    /// is used. A damaged page is no damage where `is_given_back` says that its blocks were given back: a power cut may
+    /// have left half of them.
     ///
     /// # Errors
     /// An I/O error of a whole file; damage is in the report.

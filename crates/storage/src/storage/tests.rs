@@ -156,7 +156,8 @@ fn one_directory_serves_one_process() {
     });
 }
 
-/// Killed between making a file and syncing its directory: the next process finds the file and uses it, and a power cut takes it.
+/// Killed between making a file and syncing its directory: the next process finds the file and uses it, and a power cut
+/// takes it.
 #[test]
 fn a_file_that_is_found_stays() {
     let (files, path, page) = (MemFs::new(), Path::new("/data"), PageId::new(7, 0));
@@ -178,8 +179,8 @@ fn a_file_that_is_found_stays() {
     });
 }
 
-/// Bits flipped in a page and in its newest copy: the log from the checkpoint on builds it; if it is from before the checkpoint, the page is an
-/// error, for all that an older copy is whole.
+/// Bits flipped in a page and in its newest copy: the log from the checkpoint on builds it; if it is from before the
+/// checkpoint, the page is an error, for all that an older copy is whole.
 #[test]
 fn a_page_that_rotted_with_its_copy_is_built_by_redo_or_is_an_error() {
     let (path, page) = (Path::new("/data"), PageId::new(1, 2));
@@ -224,8 +225,9 @@ fn a_page_that_rotted_with_its_copy_is_built_by_redo_or_is_an_error() {
     }
 }
 
-/// A batch with a page was cut off by a power cut while it was written; the page had changed meanwhile, whole, and the checkpoint had passed the
-/// version in the batch. The page was called lost and spoilt in its place, though redo makes it anew.
+/// A batch with a page was cut off by a power cut while it was written; the page had changed meanwhile, whole, and the
+/// checkpoint had passed the version in the batch. The page was called lost and spoilt in its place, though redo makes
+/// it anew.
 #[test]
 fn a_page_that_redo_makes_anew_behind_a_batch_that_was_cut_off_is_not_lost() {
     let (path, page) = (Path::new("/data"), PageId::new(1, 2));

@@ -1,11 +1,13 @@
-//! CXL over Ethernet, as the paper's prototype: clients hand each access to a proxy of their pod, which carries it over the network. Nothing is cached.
+//! CXL over Ethernet, as the paper's prototype: clients hand each access to a proxy of their pod, which carries it over
+//! the network. Nothing is cached.
 //!
 //! ```text
 //!   client ─ two lines of shared memory ─► proxy: sends ─ one-sided read or write ─► memory node
 //!   client ◄──────── two lines ─────────── proxy: completes ◄──────────────────────────┘
 //! ```
 //!
-//! All memory is at the far end, that of the own pod too. A proxy has two threads, so that many accesses are under way at once.
+//! All memory is at the far end, that of the own pod too. A proxy has two threads, so that many accesses are under way
+//! at once.
 
 use super::rig::{CXL, Rig, name};
 use super::store::{Layout, Store};
@@ -69,7 +71,8 @@ pub struct Ethernet {
     line: Nanos,
 }
 
-/// Starts a pod's proxies: as many as it has memory nodes. A client's accesses to a node go through the proxy of the same number.
+/// Starts a pod's proxies: as many as it has memory nodes. A client's accesses to a node go through the proxy of the
+/// same number.
 pub fn open(rig: &Rig, pod: usize) -> Ethernet {
     let layout = rig.shape.layout;
     for lane in layout.of_pod(pod) {

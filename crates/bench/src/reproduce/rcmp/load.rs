@@ -48,7 +48,8 @@ pub enum Mix {
     F,
 }
 
-/// Keys of the longest scan. A hash table has no order: they are looked up one by one, or many at once where a system can.
+/// Keys of the longest scan. A hash table has no order: they are looked up one by one, or many at once where a system
+/// can.
 pub const SCAN: u64 = 100;
 
 impl Mix {
@@ -204,7 +205,8 @@ impl Client {
         self.slot(key)
     }
 
-    /// The slot of a key. Keys are numbers, and the hash is one that lets no two of them meet: an odd factor, modulo the table's slots. So no system pays for collisions.
+    /// The slot of a key. Keys are numbers, and the hash is one that lets no two of them meet: an odd factor, modulo
+    /// the table's slots. So no system pays for collisions.
     fn slot(&self, key: u64) -> u64 {
         let slots = self.layout.bytes / UNIT;
         let factor = coprime(slots);

@@ -1,6 +1,8 @@
-//! Rcmp's experiments: one pool over several pods against page swapping, objects, coherent caches and CXL over Ethernet.
+//! Rcmp's experiments: one pool over several pods against page swapping, objects, coherent caches and CXL over
+//! Ethernet.
 //!
-//! What is compared lies over the same simulated cards and memory, is charged the same processor time, and is asked by the same clients:
+//! What is compared lies over the same simulated cards and memory, is charged the same processor time, and is asked by
+//! the same clients:
 //!
 //! | module | |
 //! |---|---|

@@ -6,7 +6,8 @@
 //!   zero-copy         call with the client's buffer ─► the program's card writes them there ─► the client finds the call's number at their end
 //! ```
 //!
-//! That a written buffer is whole when its last word is there is what real cards do, and what Rcmp relies on; so do the simulated ones as long as no faults are asked for.
+//! That a written buffer is whole when its last word is there is what real cards do, and what Rcmp relies on; so do the
+//! simulated ones as long as no faults are asked for.
 
 use super::rig::{LOCAL, NETWORK, impossible, machinery};
 use super::store::Costs;

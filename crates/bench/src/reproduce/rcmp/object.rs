@@ -1,4 +1,5 @@
-//! Objects, as FaRM (NSDI 2014) has them: a read is one one-sided read, checked by versions; a write is a message to the object's node.
+//! Objects, as FaRM (NSDI 2014) has them: a read is one one-sided read, checked by versions; a write is a message to
+//! the object's node.
 //!
 //! ```text
 //!   a line of 64 B:  version 8 | data 56        version odd: it is being written. All lines of an object have one version.
@@ -7,8 +8,8 @@
 //!   write  message: the node makes all versions odd, writes, makes them even
 //! ```
 //!
-//! Where an object is, every client knows. In its favour: a write is one message that locks, writes and unlocks at its only node, where FaRM's transactions
-//! have a phase more; there are no replicas and no log.
+//! Where an object is, every client knows. In its favour: a write is one message that locks, writes and unlocks at its
+//! only node, where FaRM's transactions have a phase more; there are no replicas and no log.
 
 use super::rig::{LOCAL, Rig, name};
 use super::store::{Costs, Layout, Place, Store, fill};

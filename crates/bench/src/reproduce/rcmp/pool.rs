@@ -1,7 +1,9 @@
 //! Cenote's pool as the system that is compared: `cenote_pool::space` as it is, over simulated memory and cards.
 //!
-//! Each memory node has a part of the space, in CXL memory of its pod, with a host that serves the other pods' calls and moves extents. Clients of a pod map its parts, and
-//! reach the others' by calls. What is the pool's own code, and what is charged beside memory and network: [`Costs::access`](super::store::Costs) for each access where it is carried out.
+//! Each memory node has a part of the space, in CXL memory of its pod, with a host that serves the other pods' calls
+//! and moves extents. Clients of a pod map its parts, and reach the others' by calls. What is the pool's own code, and
+//! what is charged beside memory and network: [`Costs::access`](super::store::Costs) for each access where it is
+//! carried out.
 
 use super::rig::{Rig, device, name};
 use super::store::{Costs, Layout, Place, SEGMENT, Store, fill};
@@ -183,7 +185,8 @@ impl Serve for Charged {
     }
 }
 
-/// The keeper of another pod's part. Sessions begin there before anything is measured, and ask it whom they wait for; nobody allocates there.
+/// The keeper of another pod's part. Sessions begin there before anything is measured, and ask it whom they wait for;
+/// nobody allocates there.
 struct FarKeeper(Arc<LocalKeeper>);
 
 fn nobody<T>() -> Result<T> {

@@ -1,6 +1,7 @@
 //! A run: pods in a simulated world, one system, one load, and what came of it.
 //!
-//! 1. Each pod is a host with processors, its own DRAM, a network card and some memory nodes. Its process starts what serves ([`Kind::serve`]).
+//! 1. Each pod is a host with processors, its own DRAM, a network card and some memory nodes. Its process starts what
+//!    serves ([`Kind::serve`]).
 //! 2. When all serve, each pod opens the memory as its clients see it ([`Kind::open`]) and starts its clients.
 //! 3. They run until the window ends; what ends inside of it is counted.
 //!
@@ -124,7 +125,8 @@ pub struct Shape {
 pub const BYTES: u64 = 96 << 20;
 
 impl Shape {
-    /// Pods of so many clients each. The paper's sizes, each by 64: 6.4 GB of data, 1 GB of own memory, 27.5 MB of cache.
+    /// Pods of so many clients each. The paper's sizes, each by 64: 6.4 GB of data, 1 GB of own memory, 27.5 MB of
+    /// cache.
     pub fn of(pods: usize, clients: usize, servers: usize) -> Shape {
         let grain = (pods * servers) as u64 * 2 * super::store::SEGMENT;
         Shape {
@@ -331,7 +333,8 @@ pub(super) fn impossible(error: cenote_base::Error) -> Error {
     Error::Simulation(error.to_string())
 }
 
-/// Everybody polls. And nobody is ahead of the others by more than a little: messages take two microseconds here, and a program that serves would take them up to the slack too early.
+/// Everybody polls. And nobody is ahead of the others by more than a little: messages take two microseconds here, and a
+/// program that serves would take them up to the slack too early.
 pub(super) fn machinery() -> Machinery {
     Machinery {
         context_switch: Nanos::ZERO,

@@ -5,7 +5,8 @@ use cenote_base::{Error, Result};
 
 /// Bytes that lie together on one memory node.
 pub const SEGMENT: u64 = 1 << 20;
-/// What the first word of each such unit tells: the unit's number. So a read knows whether it brought what was asked for.
+/// What the first word of each such unit tells: the unit's number. So a read knows whether it brought what was asked
+/// for.
 pub const UNIT: u64 = 64;
 
 /// Memory as the clients of one pod see it. Several threads use it at once.
@@ -21,7 +22,8 @@ pub trait Store: Send + Sync {
         at.iter().zip(into).try_for_each(|(at, into)| self.read(*at, into))
     }
 
-    /// Writes at many places of one segment, as client `client` of this pod, with the segment's lock held to write; collected by the lock's write buffer, or not.
+    /// Writes at many places of one segment, as client `client` of this pod, with the segment's lock held to write;
+    /// collected by the lock's write buffer, or not.
     fn write_locked(&self, client: usize, at: &[u64], from: &[u8], is_buffered: bool) -> Result<()> {
         let _ = (client, at, from, is_buffered);
         Err(Error::Invalid("this system has no locks".into()))

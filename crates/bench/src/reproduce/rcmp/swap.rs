@@ -1,4 +1,5 @@
-//! Page swapping, as Fastswap (EuroSys 2020) does it: a bounded number of pages of 4 KiB in the host's own memory, all of them on memory nodes.
+//! Page swapping, as Fastswap (EuroSys 2020) does it: a bounded number of pages of 4 KiB in the host's own memory, all
+//! of them on memory nodes.
 //!
 //! ```text
 //!   access ─► mapped? ── yes ─► load or store in own memory
@@ -7,10 +8,11 @@
 //!      fault: processor time ─► a free page, or the clock's next ─► dirty: its write-back begins, nobody waits ─► one-sided read of 4 KiB
 //! ```
 //!
-//! Pods share nothing: each swaps memory of its own, as large as the whole. Hits cost the memory's time and nothing else. A page whose write-back is under way is read
-//! again only after it is done.
+//! Pods share nothing: each swaps memory of its own, as large as the whole. Hits cost the memory's time and nothing
+//! else. A page whose write-back is under way is read again only after it is done.
 //!
-//! In its favour: no prefetching is needed for random accesses, so none is here; reclaiming costs no time (Fastswap has a processor for it); the swap's lock is held for no time.
+//! In its favour: no prefetching is needed for random accesses, so none is here; reclaiming costs no time (Fastswap has
+//! a processor for it); the swap's lock is held for no time.
 
 use super::rig::{Rig, name};
 use super::store::{Costs, Layout, Place, Store, fill};
@@ -57,7 +59,8 @@ struct Frame {
     pins: u32,
 }
 
-/// What a pod's memory nodes are to hold: a copy of the whole for each pod. The nodes of a pod hold that of the pod before it.
+/// What a pod's memory nodes are to hold: a copy of the whole for each pod. The nodes of a pod hold that of the pod
+/// before it.
 pub fn open(rig: &Rig, pod: usize) -> Swap {
     let layout = rig.shape.layout;
     let port = rig.network.port(pod);

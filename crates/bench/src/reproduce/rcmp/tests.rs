@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Clients of a pod.
 const CLIENTS: usize = 3;
 
-/// Knows what was written: to each item by one client alone, in rising numbers. Threads of a world take turns, so that the witness sees them in order.
+/// Knows what was written: to each item by one client alone, in rising numbers. Threads of a world take turns, so that
+/// the witness sees them in order.
 #[derive(Debug)]
 pub struct Witness {
     /// Where items are; neighbours share lines and pages.
@@ -34,7 +35,8 @@ impl Witness {
         })
     }
 
-    /// The first half of the items are neighbours, so that pods take lines from each other; the others are far apart, so that caches have to make room.
+    /// The first half of the items are neighbours, so that pods take lines from each other; the others are far apart,
+    /// so that caches have to make room.
     fn at(&self, item: u64, bytes: u64) -> u64 {
         match item < self.items / 2 {
             true => item * UNIT,

@@ -1,16 +1,17 @@
 //! Which index entries of a version that is taken back the row's versions below need.
 //!
-//! Only versions down to the first that every snapshot sees count; purge takes the entries of older ones. Usually a step or two decide.
-//! A row that its transaction has changed a thousand times has a thousand versions below the newest, each of which is taken
-//! back in turn. So rollback looks at `STEPS` versions under the leaf's latch. Where that does not decide it gives the latch up,
-//! walks the versions once without it, and counts how many have each entry (a *memo*); each version that is taken back is
-//! taken off the counts.
+//! Only versions down to the first that every snapshot sees count; purge takes the entries of older ones. Usually a
+//! step or two decide. A row that its transaction has changed a thousand times has a thousand versions below the
+//! newest, each of which is taken back in turn. So rollback looks at `STEPS` versions under the leaf's latch. Where
+//! that does not decide it gives the latch up, walks the versions once without it, and counts how many have each entry
+//! (a *memo*); each version that is taken back is taken off the counts.
 //!
-//! What makes a memo hold: the newest version is the rollback's own, so nobody else puts one above it, and what lies below does not
-//! change. Purge might pass versions that the memo counts, with the entry left in place for the newest one's sake: nobody
-//! would remove it then. So rollback holds the oldest snapshot in use from its first memo on.
+//! What makes a memo hold: the newest version is the rollback's own, so nobody else puts one above it, and what lies
+//! below does not change. Purge might pass versions that the memo counts, with the entry left in place for the newest
+//! one's sake: nobody would remove it then. So rollback holds the oldest snapshot in use from its first memo on.
 //!
-//! A memo counts hashes of entries. Two entries with one hash may keep an entry that nobody needs: a hint, as those that a crash leaves.
+//! A memo counts hashes of entries. Two entries with one hash may keep an entry that nobody needs: a hint, as those
+//! that a crash leaves.
 
 use super::{Entries, Version, entries_of};
 use crate::catalog::Table;
@@ -28,7 +29,8 @@ use std::sync::Arc;
 
 /// Versions that are walked under a latch at most.
 const STEPS: usize = 16;
-/// Versions that the memos of a rollback count together, before all but the one in work are forgotten. 32 bytes an entry, about.
+/// Versions that the memos of a rollback count together, before all but the one in work are forgotten. 32 bytes an
+/// entry, about.
 const COUNTED_MAX: usize = 1 << 19;
 
 /// What a rollback remembers of the rows that it takes back.
@@ -74,8 +76,8 @@ impl<'e> Memos<'e> {
         }
     }
 
-    /// Leaves in `entries`, those of the version `newest`, the ones that no version from `below` on needs. False: that takes more steps
-    /// than are made under a latch. The row's leaf is latched.
+    /// Leaves in `entries`, those of the version `newest`, the ones that no version from `below` on needs. False: that
+    /// takes more steps than are made under a latch. The row's leaf is latched.
     pub(super) fn keep_needed(
         &self,
         (table, key): (&Table, &[u8]),
@@ -174,7 +176,8 @@ impl<'e> Memos<'e> {
 }
 
 impl Memo {
-    /// Counts the next version below, as long as there is room; then it is only noted which of the entries counted are needed there.
+    /// Counts the next version below, as long as there is room; then it is only noted which of the entries counted are
+    /// needed there.
     fn count(&mut self, entries: &Entries) {
         let hashes = entries.iter().map(|(space, entry)| hash(*space, entry));
         if self.counted < COUNTED_MAX {

@@ -1,7 +1,7 @@
 //! Tests that every implementation of [`Caller`] must pass, whatever stands behind it.
 //!
-//! An implementation gives a [`Bench`]: a node that serves [`Program`], which does what the first byte of a request says.
-//! What fails panics, and says what.
+//! An implementation gives a [`Bench`]: a node that serves [`Program`], which does what the first byte of a request
+//! says. What fails panics, and says what.
 
 use super::{Answer, Call, Called, Caller, CallerId, LIMIT, Memory, Serve, Source};
 use cenote_base::rt::{self, Mutex, Nanos};
@@ -29,7 +29,8 @@ mod verb {
     pub const WHO: u8 = b'w';
     /// Not answered before [`RELEASE`] of that number (u64).
     pub const KEEP: u8 = b'k';
-    /// Puts so many bytes (u64) of [`super::pattern`] into the caller's memory. Answers how much memory there was, and how many bytes were read of them.
+    /// Puts so many bytes (u64) of [`super::pattern`] into the caller's memory. Answers how much memory there was, and
+    /// how many bytes were read of them.
     pub const MEMORY: u8 = b'm';
     /// How many sources have not ended.
     pub const SOURCES: u8 = b's';
@@ -401,7 +402,8 @@ fn nines(caller: &dyn Caller, is_lent: bool, len: usize) -> Option<Memory> {
     Some(memory)
 }
 
-/// What the program puts into a call's memory is there, and what it says after it was read; what lies beyond is as it was. Each call of a batch has its own.
+/// What the program puts into a call's memory is there, and what it says after it was read; what lies beyond is as it
+/// was. Each call of a batch has its own.
 pub fn memory_is_filled(bench: &dyn Bench) {
     let caller = bench.caller();
     let sizes = [
@@ -464,7 +466,8 @@ pub fn memory_that_is_too_small_is_refused(bench: &dyn Bench) {
     }
 }
 
-/// Memory that came back with a call which had no answer in time is its user's: what the program puts there later goes nowhere.
+/// Memory that came back with a call which had no answer in time is its user's: what the program puts there later goes
+/// nowhere.
 pub fn memory_that_came_back_is_not_written_to(bench: &dyn Bench) {
     let caller = bench.caller();
     let (number, len) = (rt::random(), 50_000);
@@ -528,8 +531,8 @@ pub fn a_lent_buffer_without_an_answer_is_nobodys(bench: &dyn Bench) {
     }
 }
 
-/// Each call's bytes are in its own buffer, however many there are at once, in whichever order they are used again. (Not one of [`all`]: see
-/// `docs/decisions/libfabric.md` of large messages over shared memory.)
+/// Each call's bytes are in its own buffer, however many there are at once, in whichever order they are used again.
+/// (Not one of [`all`]: see `docs/decisions/libfabric.md` of large messages over shared memory.)
 pub fn threads_lend_side_by_side(bench: &Arc<dyn Bench>) {
     let shared = bench.caller();
     let work = move |caller: Arc<dyn Caller>, thread: usize| {

@@ -9,7 +9,8 @@ use core::any::Any;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 
-/// A buffer of a connection, which its node can write to by itself while it is lent. Dropped, it goes back to where it came from.
+/// A buffer of a connection, which its node can write to by itself while it is lent. Dropped, it goes back to where it
+/// came from.
 pub trait Registered: Any + Send {
     /// Its bytes, while it is not lent.
     fn bytes(&self) -> &[u8];

@@ -1,9 +1,9 @@
-//! Calls: a user asks a memory node's program to do something, and gets its answer. Beside the one-sided verbs, over the
-//! same ways.
+//! Calls: a user asks a memory node's program to do something, and gets its answer. Beside the one-sided verbs, over
+//! the same ways.
 //!
-//! The user's side is a [`Caller`]: calls ([`Call`]) are posted in batches with one doorbell, any number of them from any number
-//! of threads, and come back complete ([`Called`]). The node's side is whatever it was told to [`Serve`]: it is given each
-//! request with a handle for the [`Answer`], and answers at once or, from any thread, later.
+//! The user's side is a [`Caller`]: calls ([`Call`]) are posted in batches with one doorbell, any number of them from
+//! any number of threads, and come back complete ([`Called`]). The node's side is whatever it was told to [`Serve`]: it
+//! is given each request with a handle for the [`Answer`], and answers at once or, from any thread, later.
 //!
 //! ```text
 //!   user                                                 node
@@ -14,23 +14,26 @@
 //!
 //! # Duties of a caller (who implements it)
 //! - A call is carried out at most once: exactly once if it is answered; otherwise whether it was is unknown.
-//! - Every call ends within its time ([`Call::within`], else the caller's timeout): with the answer, with an error of the one
-//!   who serves, or with one of these: [`Error::Timeout`]: no answer in time; [`Error::Lost`]: the node is gone, or the path to
-//!   it, or it has given the connection up; the caller is broken for good, and a new one is needed ([`Callers::caller`]).
+//! - Every call ends within its time ([`Call::within`], else the caller's timeout): with the answer, with an error of
+//!   the one who serves, or with one of these: [`Error::Timeout`]: no answer in time; [`Error::Lost`]: the node is
+//!   gone, or the path to it, or it has given the connection up; the caller is broken for good, and a new one is needed
+//!   ([`Callers::caller`]).
 //! - No order is promised, neither among calls of a batch nor between a call and a one-sided work. Who was answered may
 //!   rely on what the answer says.
 //! - Requests longer than [`LIMIT`] are [`Error::Invalid`], and not sent. Dropping a [`Called`] takes nothing back.
-//! - A call may lend memory ([`Call::into_memory`]): what the program puts there ([`Answer::send_from`]) is there when the call is complete
-//!   without an error, and nothing beyond it is changed. After an error it holds anything. Once the call is complete nothing is written
-//!   to it any more, whatever the node does later.
-//! - Where the node's card can write to a caller's memory by itself, the caller has buffers for that ([`Caller::lend`]). Such a buffer comes back
-//!   with its call, except after [`Error::Timeout`] and [`Error::Lost`]: a write may be on its way to it still, so it is not used before it is known that none is, and other memory of
-//!   its size comes back in its place.
+//! - A call may lend memory ([`Call::into_memory`]): what the program puts there ([`Answer::send_from`]) is there when
+//!   the call is complete without an error, and nothing beyond it is changed. After an error it holds anything. Once
+//!   the call is complete nothing is written to it any more, whatever the node does later.
+//! - Where the node's card can write to a caller's memory by itself, the caller has buffers for that
+//!   ([`Caller::lend`]). Such a buffer comes back with its call, except after [`Error::Timeout`] and [`Error::Lost`]: a
+//!   write may be on its way to it still, so it is not used before it is known that none is, and other memory of its
+//!   size comes back in its place.
 //!
 //! # Duties of a node
-//! - Each connection has a number of its own ([`CallerId`]), drawn by the node. After a loss the new connection has another.
-//! - [`Serve::ended`] is told once for each caller that has called, when its connection is over: it said so, or is not heard
-//!   of for long. After that nothing of that caller is served.
+//! - Each connection has a number of its own ([`CallerId`]), drawn by the node. After a loss the new connection has
+//!   another.
+//! - [`Serve::ended`] is told once for each caller that has called, when its connection is over: it said so, or is not
+//!   heard of for long. After that nothing of that caller is served.
 //!
 //! # Duties of who serves
 //! - [`Serve::serve`] does not block, nor panic: the node's only thread runs it. What has to wait keeps the [`Answer`].
@@ -203,8 +206,8 @@ pub trait Caller: fmt::Debug + Send + Sync {
     /// complete, with its error.
     fn post(&self, calls: Vec<Call>) -> Called;
 
-    /// So many bytes that the node of this connection can write to by itself, for a call over it to lend; they hold anything. None if it cannot, or there is nothing
-    /// to spare now.
+    /// So many bytes that the node of this connection can write to by itself, for a call over it to lend; they hold
+    /// anything. None if it cannot, or there is nothing to spare now.
     fn lend(&self, len: usize) -> Option<Memory> {
         let _ = len;
         None
@@ -218,7 +221,8 @@ pub trait Caller: fmt::Debug + Send + Sync {
     /// Asks, and waits: the answer is in `into`, in place of what was there.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a request beyond [`LIMIT`], [`Error::Timeout`], [`Error::Lost`], and what the one who serves says.
+    /// [`Error::Invalid`] for a request beyond [`LIMIT`], [`Error::Timeout`], [`Error::Lost`], and what the one who
+    /// serves says.
     fn call(&self, request: &[u8], into: &mut Vec<u8>) -> Result<()> {
         let call = Call::new(request).into_room(core::mem::take(into));
         let call = self.post(vec![call]).wait().pop();
@@ -256,7 +260,8 @@ impl<F: Fn(CallerId, &[u8], Answer) + Send + Sync> Serve for F {
 
 /// Where answers go, as an implementation provides it.
 pub trait Answering: Send + Sync {
-    /// The answer to the call that its caller knows by `call`. Does not block. Called once a call. A source is no larger than the call's memory.
+    /// The answer to the call that its caller knows by `call`. Does not block. Called once a call. A source is no
+    /// larger than the call's memory.
     fn answered(&self, caller: CallerId, call: u64, answer: Result<Answered>);
 }
 
@@ -323,8 +328,8 @@ impl Answer {
         self.end(checked.map(|()| bytes.into()));
     }
 
-    /// Puts what the source has into the call's memory, and then answers with what is in [`Answer::bytes`]. More than [`Answer::room`], or than [`LIMIT`], becomes
-    /// an error of the call.
+    /// Puts what the source has into the call's memory, and then answers with what is in [`Answer::bytes`]. More than
+    /// [`Answer::room`], or than [`LIMIT`], becomes an error of the call.
     pub fn send_from(mut self, source: Box<dyn Source>) {
         let bytes = core::mem::take(&mut self.bytes);
         let fits = source::check_room(&*source, self.room);

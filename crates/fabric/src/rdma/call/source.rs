@@ -10,8 +10,8 @@
 
 use cenote_base::{Error, Result};
 
-/// Bytes for a caller's memory, which the node reads when it sends them. Dropped when it does not read them any more: all are sent,
-/// or the call's connection is over.
+/// Bytes for a caller's memory, which the node reads when it sends them. Dropped when it does not read them any more:
+/// all are sent, or the call's connection is over.
 pub trait Source: Send {
     /// How many.
     fn size(&self) -> usize;

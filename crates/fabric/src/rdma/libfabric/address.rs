@@ -177,8 +177,8 @@ fn name(bytes: &[u8]) -> Option<&str> {
     core::str::from_utf8(text).ok().filter(|_| printable)
 }
 
-/// `sockaddr_in`, 16 bytes: family u16, port u16 big-endian, address, zeros; `sockaddr_in6`, 28: family, port, flow, address,
-/// scope.
+/// `sockaddr_in`, 16 bytes: family u16, port u16 big-endian, address, zeros; `sockaddr_in6`, 28: family, port, flow,
+/// address, scope.
 fn socket(bytes: &[u8]) -> Option<SocketAddr> {
     let family = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?);
     let port = u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?);

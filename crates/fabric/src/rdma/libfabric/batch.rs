@@ -1,5 +1,5 @@
-//! Works that were posted together, cut into pieces that a slot can hold: which are to be sent, which are under way, which
-//! are done.
+//! Works that were posted together, cut into pieces that a slot can hold: which are to be sent, which are under way,
+//! which are done.
 //!
 //! ```text
 //!   works:   0 ───────────  1 ──  2 (fenced) ──

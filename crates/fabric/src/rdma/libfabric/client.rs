@@ -1,5 +1,5 @@
-//! A user's side: one endpoint for many threads and many nodes. Works are packed into messages, or, where a network card does
-//! them, started as its operations; what comes back finds its works again.
+//! A user's side: one endpoint for many threads and many nodes. Works are packed into messages, or, where a network
+//! card does them, started as its operations; what comes back finds its works again.
 //!
 //! ```text
 //!   post ─► queue ─► pump: pack pieces into slots ─► start, one doorbell ─► flights, by id
@@ -7,9 +7,9 @@
 //!                      └── turn: completions, answers, what is late ◄─────────┘
 //! ```
 //!
-//! Who turns? Whoever waits. One waiter *leads* (holds the role): it reads the endpoint's completions, for all. The others sleep on
-//! their batch's event; a leader that leaves wakes one of them to lead. A background thread leads when nobody waits:
-//! for works whose [`Posted`](crate::rdma::Posted) was dropped, and for what is late.
+//! Who turns? Whoever waits. One waiter *leads* (holds the role): it reads the endpoint's completions, for all. The
+//! others sleep on their batch's event; a leader that leaves wakes one of them to lead. A background thread leads when
+//! nobody waits: for works whose [`Posted`](crate::rdma::Posted) was dropped, and for what is late.
 //!
 //! Lock order: role, core, a batch's body or the lender. The core's lock is never held while waiting.
 //!

@@ -1,5 +1,5 @@
-//! An endpoint: one endpoint of libfabric with its queue of completions, its address table and its buffers. Few of them serve
-//! all threads of a process (a shared queue pair).
+//! An endpoint: one endpoint of libfabric with its queue of completions, its address table and its buffers. Few of them
+//! serve all threads of a process (a shared queue pair).
 //!
 //! Ownership is the whole point. A provider is only ever given memory of the endpoint's own *slots*, which is unmapped
 //! after the endpoint is closed; whoever wants bytes moved copies them into a slot, and out of it. A [`Slot`] is a
@@ -19,8 +19,8 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::ffi::CString;
 
-/// Bytes of a slot: no message and no transfer is longer. A page of 16 KiB and its heads; what `ofi_rxm` sends without asking
-/// first, as `shim.c` has told it.
+/// Bytes of a slot: no message and no transfer is longer. A page of 16 KiB and its heads; what `ofi_rxm` sends without
+/// asking first, as `shim.c` has told it.
 pub const SLOT: usize = 20480;
 
 /// Slots of an endpoint.
@@ -77,8 +77,8 @@ pub struct FabricEndpoint {
     few: usize,
 }
 
-// SAFETY: the shim's functions may be called by any thread (FI_THREAD_SAFE), except closing, which is in `drop`; slots are
-// reached through tokens.
+// SAFETY: the shim's functions may be called by any thread (FI_THREAD_SAFE), except closing, which is in `drop`; slots
+// are reached through tokens.
 unsafe impl Send for FabricEndpoint {}
 // SAFETY: as above.
 unsafe impl Sync for FabricEndpoint {}
@@ -216,9 +216,10 @@ impl FabricEndpoint {
     /// Registers memory for peers; what they have to say to reach it.
     ///
     /// # Safety
-    /// The memory stays mapped until the registration has ended, which is before the endpoint does; nobody in this process holds references to it while a peer may
-    /// write to it: as long as it is registered, or, of [`Access::Written`], from when a peer was told of it until that has said that it writes no more.
-    /// A peer that does not keep to its word is none to be believed with that.
+    /// The memory stays mapped until the registration has ended, which is before the endpoint does; nobody in this
+    /// process holds references to it while a peer may write to it: as long as it is registered, or, of
+    /// [`Access::Written`], from when a peer was told of it until that has said that it writes no more. A peer that
+    /// does not keep to its word is none to be believed with that.
     pub unsafe fn register(
         &self,
         at: *mut u8,
@@ -320,11 +321,12 @@ impl FabricEndpoint {
         unsafe { shim::cf_writes(self.raw) == 1 }
     }
 
-    /// How bytes are written to a peer's memory before a message about them: where a message comes only if they are there it may follow at once, else
-    /// when the writes are complete.
+    /// How bytes are written to a peer's memory before a message about them: where a message comes only if they are
+    /// there it may follow at once, else when the writes are complete.
     ///
-    /// `FI_ORDER_SAW` alone does not say that: it is about the order, and not about success. Over shared memory the peer fetches the bytes from the writer's
-    /// process itself, and goes on to the message if they cannot be fetched any more. A card's reliable connection ends with the write that fails.
+    /// `FI_ORDER_SAW` alone does not say that: it is about the order, and not about success. Over shared memory the
+    /// peer fetches the bytes from the writer's process itself, and goes on to the message if they cannot be fetched
+    /// any more. A card's reliable connection ends with the write that fails.
     pub fn ordered_write(&self) -> Start {
         // SAFETY: an open endpoint.
         let is_ordered = unsafe { shim::cf_orders_sends_after_writes(self.raw) } == 1;
@@ -447,7 +449,8 @@ mod tests {
     use super::*;
     use crate::rdma::libfabric::{available, own_name};
 
-    /// shm keeps messages behind writes, and lets them pass when a write has failed: a reader would take old bytes for an answer.
+    /// shm keeps messages behind writes, and lets them pass when a write has failed: a reader would take old bytes for
+    /// an answer.
     #[test]
     fn software_providers_answer_after_their_writes_are_complete() {
         if available().is_err() {

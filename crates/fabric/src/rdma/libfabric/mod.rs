@@ -8,15 +8,16 @@
 //!              └ Path::OneSided: reads and writes by the network card; atomics as messages
 //! ```
 //!
-//! Which path? The node's provider decides ([`Path::of`]). On TCP and shared memory libfabric's own "one-sided" operations are
-//! code of the node's progress thread as well, and worse code for the [contract](super): a wrong key ends the connection with all
-//! that is under way on it, a revocation does not wait for a transfer that has begun, words come torn. So there works
-//! travel as messages: many of them in one, copied by whole words, each with an answer of its own. A card on which
-//! one-sided operations are what they say does reads and writes; a refusal there is explained by asking the node.
-//! Atomics are messages on all paths, done by the node's processor: what libfabric offers for the endpoints used here is the
-//! same, in the provider, and two kinds of atomics on one word are none.
+//! Which path? The node's provider decides ([`Path::of`]). On TCP and shared memory libfabric's own "one-sided"
+//! operations are code of the node's progress thread as well, and worse code for the [contract](super): a wrong key
+//! ends the connection with all that is under way on it, a revocation does not wait for a transfer that has begun,
+//! words come torn. So there works travel as messages: many of them in one, copied by whole words, each with an answer
+//! of its own. A card on which one-sided operations are what they say does reads and writes; a refusal there is
+//! explained by asking the node. Atomics are messages on all paths, done by the node's processor: what libfabric offers
+//! for the endpoints used here is the same, in the provider, and two kinds of atomics on one word are none.
 //!
-//! Calls ([`call`](super::call)) are messages too, over the same endpoints and sessions: as many in one as fit, large ones in parts.
+//! Calls ([`call`](super::call)) are messages too, over the same endpoints and sessions: as many in one as fit, large
+//! ones in parts.
 //!
 //! Nobody is authenticated: keys are drawn at random and are all that protects memory, addresses are for networks
 //! that are trusted. The default address is this machine's own.
@@ -80,13 +81,15 @@ pub struct NodeOptions {
     pub name: Option<String>,
     /// Own port, where there are ports. `None`: any.
     pub port: Option<u16>,
-    /// Who moves the bytes; `None`: as [`Path::of`] says. With [`Path::OneSided`] on a software provider the contract holds
-    /// but for torn words and transfers that had begun before a revocation.
+    /// Who moves the bytes; `None`: as [`Path::of`] says. With [`Path::OneSided`] on a software provider the contract
+    /// holds but for torn words and transfers that had begun before a revocation.
     pub path: Option<Path>,
-    /// Whether what goes into memory that calls lend is written there by the provider, if it can and the caller's memory is registered; else it comes in messages.
-    /// Not over shared memory, unless it is said: many writes at once take four times as long as messages there.
+    /// Whether what goes into memory that calls lend is written there by the provider, if it can and the caller's
+    /// memory is registered; else it comes in messages. Not over shared memory, unless it is said: many writes at once
+    /// take four times as long as messages there.
     pub writes: bool,
-    /// How long a user that has called may be silent, though asked, before its connection is over for the node's program.
+    /// How long a user that has called may be silent, though asked, before its connection is over for the node's
+    /// program.
     pub silence: Nanos,
 }
 

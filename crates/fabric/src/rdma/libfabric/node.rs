@@ -1,4 +1,5 @@
-//! A memory node: registered memory, and the thread that lets the provider go on and carries out what comes as messages.
+//! A memory node: registered memory, and the thread that lets the provider go on and carries out what comes as
+//! messages.
 //!
 //! ```text
 //!   slot received ─► head ─┬ Hello ─► session ─► Welcome
@@ -8,12 +9,13 @@
 //! ```
 //!
 //! Invariants:
-//! - items are carried out by the one thread, under the registry's lock: a revocation that has returned has seen the end of
-//!   all items under its key, and no later one finds it;
-//! - a slot that was received is used until its answers are written, and then receives again: who sends faster than the node
-//!   answers waits in the provider's queue;
-//! - a peer that does not take what is sent to it costs slots that wait for [`OUTBOX_TIMEOUT`] at most, and its session. What the provider has taken for it stays
-//!   there: so answers to calls wait while [`load::HELD`] slots are under way to their address, and hold up nobody else. Writes to callers' memory are complete when the caller's side
+//! - items are carried out by the one thread, under the registry's lock: a revocation that has returned has seen the
+//!   end of all items under its key, and no later one finds it;
+//! - a slot that was received is used until its answers are written, and then receives again: who sends faster than the
+//!   node answers waits in the provider's queue;
+//! - a peer that does not take what is sent to it costs slots that wait for [`OUTBOX_TIMEOUT`] at most, and its
+//!   session. What the provider has taken for it stays there: so answers to calls wait while [`load::HELD`] slots are
+//!   under way to their address, and hold up nobody else. Writes to callers' memory are complete when the caller's side
 //!   says so: [`WRITES`] are under way at most, and slots remain for all that is no write;
 //! - nothing that comes is believed: see [`protocol`](super::protocol).
 
@@ -44,8 +46,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Slots that receive.
 const RECEIVING: usize = SLOTS / 2;
 
-/// How long the thread looks for more before it sleeps: not at all. Who sleeps is woken at once on a busy machine, and who
-/// spins has to wait for his turn.
+/// How long the thread looks for more before it sleeps: not at all. Who sleeps is woken at once on a busy machine, and
+/// who spins has to wait for his turn.
 const SPIN: Nanos = Nanos::ZERO;
 
 /// The longest sleep: what the provider does without a word to us waits for that long.
@@ -57,7 +59,8 @@ const OUTBOX_TIMEOUT: Nanos = Nanos::from_secs(2);
 /// Slots of writes to callers' memory, of all sessions.
 const WRITES: usize = SLOTS / 4;
 
-/// Bytes of answers that may wait so: more than all calls that a user has under way can have. A session with more of them ends.
+/// Bytes of answers that may wait so: more than all calls that a user has under way can have. A session with more of
+/// them ends.
 const WAITING: usize = 256 << 20;
 
 /// Sessions at once; the one that was silent for longest goes.
@@ -159,8 +162,8 @@ impl MemoryNode {
             Path::Served => None,
             Path::OneSided => {
                 let fabric_endpoint = &self.shared.fabric_endpoint;
-                // SAFETY: the holding ends the registration before the memory, and the registry before the endpoint; the memory
-                // is reached by atomics.
+                // SAFETY: the holding ends the registration before the memory, and the registry before the endpoint;
+                // the memory is reached by atomics.
                 Some(unsafe {
                     fabric_endpoint.register(registered_memory.base(), registered_memory.len(), Access::All, key)
                 }?)

@@ -1,5 +1,5 @@
-//! Messages between a user and a memory node. What is read here came over a network: nothing in it is believed before it
-//! was checked, and what does not fit is no message.
+//! Messages between a user and a memory node. What is read here came over a network: nothing in it is believed before
+//! it was checked, and what does not fit is no message.
 //!
 //! ```text
 //!   user                                node
@@ -17,12 +17,13 @@
 //!               then, of a write, its bytes, filled up to 8
 //!   answer, 16 B: 0 status u32   4 len u32   8 value u64;   then, of a read, its bytes, filled up to 8
 //! ```
-//!   part, 24 B: 0 call u64   8 total u32   12 from u32   16 len u32   20 status u32 (of an answer: see calls.rs; of a request: bytes of memory that it lends)
-//!               of a request's first part, if the status says so: 24 address u64   32 key u64: there the node writes to that memory by itself (a window)
-//!               then its bytes, filled up to 8; `from` is a multiple of PART, and only the last part is shorter
+//!   part, 24 B: 0 call u64   8 total u32   12 from u32   16 len u32   20 status u32 (of an answer: see calls.rs; of a
+//!   request: bytes of memory that it lends) of a request's first part, if the status says so: 24 address u64   32 key
+//!   u64: there the node writes to that memory by itself (a window) then its bytes, filled up to 8; `from` is a
+//!   multiple of PART, and only the last part is shorter
 //!
-//! Little-endian; everything begins at a multiple of 8. A head and an item are 64 bytes: what providers send without having to
-//! say afterwards that it has gone.
+//! Little-endian; everything begins at a multiple of 8. A head and an item are 64 bytes: what providers send without
+//! having to say afterwards that it has gone.
 
 use super::fabric_endpoint::SLOT;
 use crate::rdma::call::LIMIT;
@@ -137,7 +138,8 @@ pub struct Part<'a> {
     pub total: u32,
     /// Where in them this one begins.
     pub from: u32,
-    /// Of an answer: 0, or the number of an error whose text this is, and marks. Of a request: bytes of memory that it lends.
+    /// Of an answer: 0, or the number of an error whose text this is, and marks. Of a request: bytes of memory that it
+    /// lends.
     pub status: u32,
     /// Of a request's first part: where the node can write to what it lends.
     pub window: Option<Window>,

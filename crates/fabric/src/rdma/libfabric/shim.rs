@@ -51,7 +51,8 @@ pub enum Start {
     FetchAdd = 3,
     /// The provider's own: new word in word 0, expected in word 1, the word before in word 2.
     CompareAndSwap = 4,
-    /// To the peer's memory; complete when the bytes are ours again. Where a later message finds it done, that is enough.
+    /// To the peer's memory; complete when the bytes are ours again. Where a later message finds it done, that is
+    /// enough.
     Put = 5,
 }
 

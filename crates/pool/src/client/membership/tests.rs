@@ -103,7 +103,8 @@ fn begun(node: &Played) -> (Membership, Arc<dyn Connection>, Arc<Mutex<Vec<Strin
     (member, connection, told)
 }
 
-/// The story: the answer to a sign of life said that it is over. No other was sent, nobody was told, and the application went on with memory that was another's.
+/// The story: the answer to a sign of life said that it is over. No other was sent, nobody was told, and the
+/// application went on with memory that was another's.
 #[test]
 fn whoever_is_fenced_is_told_so() {
     let node = Played::new();
@@ -124,8 +125,8 @@ fn whoever_is_fenced_is_told_so() {
     assert_eq!(told.lock().len(), 1);
 }
 
-/// The story: a space was closed when the connection with its node had just broken. The node took the member for silent, and ended its process, which had opened the space again by
-/// then.
+/// The story: a space was closed when the connection with its node had just broken. The node took the member for
+/// silent, and ended its process, which had opened the space again by then.
 #[test]
 fn a_node_hears_of_the_end_over_another_connection() {
     let node = Played::new();
@@ -143,7 +144,8 @@ fn a_node_hears_of_the_end_over_another_connection() {
     }
 }
 
-/// What a ring answers that cannot be, or that is of a connection before, is asked over the connection, which knows; the ring is asked again after that.
+/// What a ring answers that cannot be, or that is of a connection before, is asked over the connection, which knows;
+/// the ring is asked again after that.
 #[test]
 fn what_a_ring_does_not_tell_is_asked_over_the_connection() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -185,7 +187,8 @@ fn hears_soon(connection: &dyn Connection, wanted: &MemberRequest, reply: &Membe
     is_it
 }
 
-/// The story: a seat that was lost, or had one error, was missed until the connection broke for another reason. Now the next sign of life asks for another.
+/// The story: a seat that was lost, or had one error, was missed until the connection broke for another reason. Now the
+/// next sign of life asks for another.
 #[test]
 fn who_has_lost_its_seat_asks_for_another() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");

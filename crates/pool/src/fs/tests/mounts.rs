@@ -1,4 +1,5 @@
-//! What another mount does, and its death, between any two accesses of this one; and what a file that is gone is known by.
+//! What another mount does, and its death, between any two accesses of this one; and what a file that is gone is known
+//! by.
 
 use super::*;
 use crate::space::{GlobalAddress, Neighbour, Service};
@@ -55,7 +56,8 @@ const STEP: u64 = 4;
 /// Accesses from the beginning that have a turn: what comes later looks at no other mount.
 const MOST: u64 = 1000;
 
-/// Does `work` with `act` before one of its accesses to memory, then all of it anew with `act` before a later one, and so on.
+/// Does `work` with `act` before one of its accesses to memory, then all of it anew with `act` before a later one, and
+/// so on.
 fn at_each_access<S: Send + Sync + 'static>(
     scene: impl Fn() -> S,
     act: fn(&S) -> bool,
@@ -81,7 +83,8 @@ fn at_each_access<S: Send + Sync + 'static>(
     assert!(times > 5, "it was done {times} times");
 }
 
-/// A space whose keeper is asked over a socket, as it is by all processes but one: what it does is not between two accesses of who asks.
+/// A space whose keeper is asked over a socket, as it is by all processes but one: what it does is not between two
+/// accesses of who asks.
 struct Kept {
     joined: Space,
     space: Space,
@@ -206,7 +209,8 @@ impl Newcomer {
     }
 }
 
-/// A check that frees what nothing refers to, while another process begins to mount: what that has made already is not taken from it.
+/// A check that frees what nothing refers to, while another process begins to mount: what that has made already is not
+/// taken from it.
 #[test]
 fn a_check_that_frees_leaves_a_mount_that_begins_what_it_has() {
     at_each_access(Newcomer::new, Newcomer::frees, |scene, inside| {
@@ -221,7 +225,8 @@ fn a_check_that_frees_leaves_a_mount_that_begins_what_it_has() {
     });
 }
 
-/// A kernel knows a file by its address and number for as long as it likes. What programs write comes to lie there, and says that it is that file, with rights and blocks of their choice.
+/// A kernel knows a file by its address and number for as long as it likes. What programs write comes to lie there, and
+/// says that it is that file, with rights and blocks of their choice.
 #[test]
 fn no_content_passes_for_a_file_that_is_gone() {
     let files = FileSystem::make(&space(40), ME).expect("made");

@@ -1,7 +1,10 @@
-//! The way to a part at the node that hosts it, made anew when it breaks; and requests that must be done once, whatever becomes of the connection.
+//! The way to a part at the node that hosts it, made anew when it breaks; and requests that must be done once, whatever
+//! becomes of the connection.
 //!
-//! A request whose answer is lost has been done, or has not, or will be. To send it again may do it twice, with another's change in between; to forget it may let it come after what its sender
-//! does next. So requests that change something have numbers, and the host remembers what it answered to the last ones of each user (RIFL, *Implementing linearizability at large scale*, SOSP 2015):
+//! A request whose answer is lost has been done, or has not, or will be. To send it again may do it twice, with
+//! another's change in between; to forget it may let it come after what its sender does next. So requests that change
+//! something have numbers, and the host remembers what it answered to the last ones of each user (RIFL, *Implementing
+//! linearizability at large scale*, SOSP 2015):
 //!
 //! ```text
 //!   user                                     host                                  what the host remembers of the user
@@ -11,9 +14,12 @@
 //!   number 7, again ────────────────────────▶ ◀─ the answer                          8 would be done now
 //! ```
 //!
-//! 1. A request is sent again only to the memory that may know of it. If that is gone (the host began anew, or forgot the user) whether it was done is not known: [`Error::Lost`].
-//! 2. Who did not hear whether something was done has another connection before it asks for anything more. So nothing of before is done after that.
-//! 3. What may have been done is tried nowhere else ([`NoAnswer::may_be_done`](super::question::NoAnswer::may_be_done)).
+//! 1. A request is sent again only to the memory that may know of it. If that is gone (the host began anew, or forgot
+//!    the user) whether it was done is not known: [`Error::Lost`].
+//! 2. Who did not hear whether something was done has another connection before it asks for anything more. So nothing
+//!    of before is done after that.
+//! 3. What may have been done is tried nowhere else
+//!    ([`NoAnswer::may_be_done`](super::question::NoAnswer::may_be_done)).
 
 use super::modes::{Buffers, Counted, FarMode, FarReads, Line};
 use super::question::{Answered, Question, Tried, lost_call};
@@ -169,7 +175,8 @@ impl Channel {
         line
     }
 
-    /// Whatever is refused there, be it that the node does not have the part open yet: it says nothing of what is about to be asked.
+    /// Whatever is refused there, be it that the node does not have the part open yet: it says nothing of what is about
+    /// to be asked.
     fn greet(&self, peer: &str, turn: &mut u64) -> Result<Line> {
         *turn += 1;
         let greeting = Greeting {
@@ -202,8 +209,8 @@ impl Channel {
 
     // ---- requests ----
 
-    /// Which of these reads are direct; none before there is a connection. (None if there are others beside them: who writes what he reads in the same message would
-    /// read it too late.)
+    /// Which of these reads are direct; none before there is a connection. (None if there are others beside them: who
+    /// writes what he reads in the same message would read it too late.)
     pub(super) fn direct_from(&self, acts: &[(GlobalAddress, Act<'_>)]) -> DirectFrom {
         if !acts.iter().all(|(_, act)| matches!(act, Act::Read(_))) {
             return DirectFrom::NEVER;
@@ -299,7 +306,8 @@ impl Channel {
         })
     }
 
-    /// What came of what was begun, in the order of the requests, and whether something of it may be done yet that was given up: until there is another connection.
+    /// What came of what was begun, in the order of the requests, and whether something of it may be done yet that was
+    /// given up: until there is another connection.
     pub(super) fn end_once(&self, under_way: RequestsInFlight) -> (Vec<Tried>, bool) {
         let RequestsInFlight {
             line,

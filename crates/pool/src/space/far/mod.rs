@@ -1,7 +1,8 @@
 //! A part that this process does not map: its node is asked, by calls.
 //!
-//! What is asked is checked there as it is here, by the same code ([`super::act`]), next to the memory. So there is no second table of where things are that could be out of date, and
-//! an access is one trip. Several are one message. The bytes of large reads may come by themselves: [`modes`].
+//! What is asked is checked there as it is here, by the same code ([`super::act`]), next to the memory. So there is no
+//! second table of where things are that could be out of date, and an access is one trip. Several are one message. The
+//! bytes of large reads may come by themselves: [`modes`].
 
 mod channel;
 pub(super) mod modes;
@@ -47,7 +48,8 @@ impl FarPart {
         Ok(outcome.unwrap_or_else(|| Err(lost_call()))?)
     }
 
-    /// Does them one after the other, as many as one message takes: the outcomes, up to the first that is not done, or none if it is the first and failed.
+    /// Does them one after the other, as many as one message takes: the outcomes, up to the first that is not done, or
+    /// none if it is the first and failed.
     pub(super) fn act_in_order(&self, acts: &mut [(GlobalAddress, Act<'_>)]) -> Answered<Vec<Outcome>> {
         let (count, question) = self.sequence(acts);
         let call = self.channel.ask(question)?;

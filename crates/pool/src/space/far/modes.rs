@@ -8,8 +8,10 @@
 //!              when the reader's side looks for completions)
 //! ```
 //!
-//! Little is faster plain, much in one of the other ways: a copy is less, and a look more. Which is the fastest at which size is measured for each connection, when it is first
-//! asked for so many bytes that it may matter: probes of each size and mode, interleaved, for [`BUDGET`] at most. A look is for each read, so small ones stay plain in any company.
+//! Little is faster plain, much in one of the other ways: a copy is less, and a look more. Which is the fastest at
+//! which size is measured for each connection, when it is first asked for so many bytes that it may matter: probes of
+//! each size and mode, interleaved, for [`BUDGET`] at most. A look is for each read, so small ones stay plain in any
+//! company.
 
 use super::Channel;
 use super::question::lost_call;
@@ -69,7 +71,8 @@ const TRIES_MIN: usize = 3;
 pub const BUDGET: Nanos = Nanos::from_millis(20);
 /// A gain of less is noise: in percent.
 const GAIN: u64 = 3;
-/// What a look costs more than the copy of so many bytes: smaller ones among many are plain. (Measured by `examples/modes.rs`, over shared memory.)
+/// What a look costs more than the copy of so many bytes: smaller ones among many are plain. (Measured by
+/// `examples/modes.rs`, over shared memory.)
 const EACH: u64 = 2 << 10;
 
 /// The fastest mode of each size, from the smallest on.
@@ -80,7 +83,8 @@ impl Table {
     /// Reads are plain until it is known.
     const PLAIN: Self = Self([FarMode::Plain; SIZES.len()]);
 
-    /// Which is fastest. Plain up to the smallest size from which on one of the others is always faster, and if not all sizes are known.
+    /// Which is fastest. Plain up to the smallest size from which on one of the others is always faster, and if not all
+    /// sizes are known.
     fn of(probed: &[Probed]) -> Self {
         let mut table = Self::PLAIN;
         if probed.len() < SIZES.len() {
@@ -192,7 +196,8 @@ impl Line {
         SIZES.iter().map(|size| *size as u64).zip(modes).collect()
     }
 
-    /// Which of the reads of these lengths bring bytes into memory. Whoever comes first with so many bytes that it may matter measures; the others do not wait for him.
+    /// Which of the reads of these lengths bring bytes into memory. Whoever comes first with so many bytes that it may
+    /// matter measures; the others do not wait for him.
     pub fn direct_from(&self, lens: impl Iterator<Item = u64> + Clone) -> DirectFrom {
         if lens.clone().sum::<u64>() >= SIZES[0] as u64 && self.take_probing() {
             let probed = probe(&*self.caller);
@@ -210,7 +215,8 @@ impl Line {
         }
     }
 
-    /// Memory that the host can write to by itself, for a call that lends so much: if that is the faster way, and there is any.
+    /// Memory that the host can write to by itself, for a call that lends so much: if that is the faster way, and there
+    /// is any.
     fn lend(&self, len: usize) -> Option<Memory> {
         let is_one_sided = match self.reads {
             FarReads::Measured => self.table()?.mode(len as u64) == FarMode::OneSided,
@@ -311,7 +317,8 @@ fn median(mut times: Vec<Nanos>) -> Option<Nanos> {
 pub struct FarStats {
     /// The part.
     pub part: u8,
-    /// From how many bytes at once on reads are not plain, over the connection that there is; none if they always are, or that is not known yet.
+    /// From how many bytes at once on reads are not plain, over the connection that there is; none if they always are,
+    /// or that is not known yet.
     pub direct_from: Option<u64>,
     /// How many bytes are read in which way, from that many up to the next size: as was measured for that connection.
     pub modes: Vec<(u64, FarMode)>,
@@ -359,7 +366,8 @@ impl Channel {
         }
     }
 
-    /// Memory for a call that brings so many bytes of what does not change; none if they come as fast in its answer, or there is no connection yet.
+    /// Memory for a call that brings so many bytes of what does not change; none if they come as fast in its answer, or
+    /// there is no connection yet.
     pub(in super::super) fn lend(&self, len: usize) -> Memory {
         let direct = self
             .known()
@@ -385,7 +393,8 @@ impl Channel {
     }
 }
 
-/// Memory that calls lend, and room for requests and answers, used again and again. A buffer comes back with its call, so nobody writes to it by then.
+/// Memory that calls lend, and room for requests and answers, used again and again. A buffer comes back with its call,
+/// so nobody writes to it by then.
 #[derive(Default)]
 pub struct Buffers(Mutex<Vec<Vec<u8>>>);
 

@@ -1,4 +1,5 @@
-//! A request, what is known of whether it was done, and what may be done when its answer is lost: see [`super::channel`].
+//! A request, what is known of whether it was done, and what may be done when its answer is lost: see
+//! [`super::channel`].
 
 use super::modes::Line;
 use super::wire;
@@ -274,7 +275,8 @@ mod tests {
         ));
     }
 
-    /// The first answer was lost, and the second try refused by the fabric as busy: that was told as an error after which nothing is done.
+    /// The first answer was lost, and the second try refused by the fabric as busy: that was told as an error after
+    /// which nothing is done.
     #[test]
     fn an_error_of_a_later_try_does_not_say_that_it_was_not_done() {
         for error in [Error::Busy("too much".into()), Error::Corrupt("what?".into())] {

@@ -1,5 +1,6 @@
-//! Requests that a memory node forwards for members of its machine, over its own way. To the host they are the node's, with numbers of its own, so that what is late is refused there. Nothing is sent
-//! twice: a member that did not hear what became of a change finds another memory when it says hello again.
+//! Requests that a memory node forwards for members of its machine, over its own way. To the host they are the node's,
+//! with numbers of its own, so that what is late is refused there. Nothing is sent twice: a member that did not hear
+//! what became of a change finds another memory when it says hello again.
 
 use super::channel::{Channel, RequestsInFlight};
 use super::question::{NoAnswer, Question, Tried, lost_call};
@@ -73,7 +74,8 @@ impl Relayed {
         self.under_way.poll()
     }
 
-    /// The answer, or what the user is told instead, and whether it may be done yet: until there is another connection. Waits for it.
+    /// The answer, or what the user is told instead, and whether it may be done yet: until there is another connection.
+    /// Waits for it.
     pub(crate) fn end(self) -> (Result<Vec<u8>>, bool) {
         let Self { channel, under_way } = self;
         let (mut tried, is_late) = channel.end_once(under_way);

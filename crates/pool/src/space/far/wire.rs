@@ -1,4 +1,5 @@
-//! What users and hosts of parts say to each other by calls. What is read here came over a network: nothing in it is believed before it was checked.
+//! What users and hosts of parts say to each other by calls. What is read here came over a network: nothing in it is
+//! believed before it was checked.
 //!
 //! ```text
 //!   request: kind u8 | again u8 | count u16 | number u32, then by kind
@@ -14,9 +15,11 @@
 //!     8 probe      len u64 | into memory u64;  answer: so many bytes, or nothing, and the bytes in the call's memory
 //! ```
 //!
-//! What *direct* reads bring goes into memory that the call lends, one after the other and each filled up to 8; their answers have no bytes, and their value is the length.
+//! What *direct* reads bring goes into memory that the call lends, one after the other and each filled up to 8; their
+//! answers have no bytes, and their value is the length.
 //!
-//! Little-endian. The number is the low half of that of a request which must be done once ([`super::channel`]); it is 0 of others. Again is 1 if the request may have been done before.
+//! Little-endian. The number is the low half of that of a request which must be done once ([`super::channel`]); it is 0
+//! of others. Again is 1 if the request may have been done before.
 
 use super::super::GlobalAddress;
 use super::super::act::{Act, Outcome};
@@ -119,7 +122,8 @@ pub fn read_memory(answer: &[u8]) -> Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// The error of a request that was not looked at, as nobody has said hello before it, or it was said anew since. No answer to a request is another of its kind.
+/// The error of a request that was not looked at, as nobody has said hello before it, or it was said anew since. No
+/// answer to a request is another of its kind.
 pub fn unheard(why: &str) -> Error {
     Error::Mismatch(why.into())
 }
@@ -378,8 +382,9 @@ impl Direct {
     }
 }
 
-/// Carries out the accesses of a request, in order, and writes their answers. Of a sequence those after the first that is not done are not begun. Direct reads,
-/// of which there is `room` for so many bytes, are looked for only: the list of them.
+/// Carries out the accesses of a request, in order, and writes their answers. Of a sequence those after the first that
+/// is not done are not begun. Direct reads, of which there is `room` for so many bytes, are looked for only: the list
+/// of them.
 pub fn carry_out(
     (kind, count): (u8, usize),
     items: &[u8],

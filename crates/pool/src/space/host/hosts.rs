@@ -17,7 +17,8 @@ pub(super) struct KnownUser {
     pub(super) user: Arc<User>,
 }
 
-/// What serves the calls of a memory node: all parts that it hosts, several of one space too. Lock order: hosts, then what a host remembers, then callers.
+/// What serves the calls of a memory node: all parts that it hosts, several of one space too. Lock order: hosts, then
+/// what a host remembers, then callers.
 #[derive(Default)]
 pub struct Hosts {
     /// By space and part.

@@ -1,5 +1,6 @@
-//! An extent's bytes on their way: its map, and its objects. They come in the answers, or into memory that the calls lend: as is faster, which is known by what was measured of reads
-//! ([`modes`](super::super::far::modes)). So where cards can, the transfer is one-sided (Rcmp, section 5.3).
+//! An extent's bytes on their way: its map, and its objects. They come in the answers, or into memory that the calls
+//! lend: as is faster, which is known by what was measured of reads ([`modes`](super::super::far::modes)). So where
+//! cards can, the transfer is one-sided (Rcmp, section 5.3).
 
 use super::super::GlobalAddress;
 use super::super::far::Channel;
@@ -74,7 +75,8 @@ impl Inner {
     }
 }
 
-/// A piece that is read when it is sent. Each read looks whether the extent is frozen still, by the same freezing, which never comes again: so all bytes are of one state.
+/// A piece that is read when it is sent. Each read looks whether the extent is frozen still, by the same freezing,
+/// which never comes again: so all bytes are of one state.
 struct Image {
     host: Weak<Inner>,
     fetch: Fetch,

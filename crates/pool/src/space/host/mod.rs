@@ -9,7 +9,8 @@
 //!             resolver: migrated extents that nobody has spoken for ─► serve, at their homes
 //! ```
 //!
-//! Who waits for whom: policy → executors → workers → who serves; resolver → who serves. Nobody waits the other way, so hosts that order each other about do not wait in a circle.
+//! Who waits for whom: policy → executors → workers → who serves; resolver → who serves. Nobody waits the other way, so
+//! hosts that order each other about do not wait in a circle.
 
 mod hosts;
 mod image;
@@ -72,7 +73,8 @@ pub struct HostOptions {
     pub stay: Nanos,
     /// Free slots that migrated extents leave alone.
     pub kept: usize,
-    /// How long another host may take for what it is ordered to do. A migrated extent that nobody has spoken for half as long asks its home.
+    /// How long another host may take for what it is ordered to do. A migrated extent that nobody has spoken for half
+    /// as long asks its home.
     pub timeout: Nanos,
 }
 
@@ -122,8 +124,9 @@ struct Counters {
     served: AtomicU64,
 }
 
-/// What hosts order each other to do. Each is carried out once at most, and may be late: then the one who gave it has gone on without it. So what changes an extent names the freezing
-/// that it belongs to (`freeze`, drawn anew for each move), and does nothing if that is over.
+/// What hosts order each other to do. Each is carried out once at most, and may be late: then the one who gave it has
+/// gone on without it. So what changes an extent names the freezing that it belongs to (`freeze`, drawn anew for each
+/// move), and does nothing if that is over.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Order {
     Freeze {
@@ -161,12 +164,14 @@ enum Order {
     Reclaim {
         extent: GlobalAddress,
     },
-    /// Its home is gone for good. I have it frozen by this freezing: do not use it, if it has come to you by that and was not used yet.
+    /// Its home is gone for good. I have it frozen by this freezing: do not use it, if it has come to you by that and
+    /// was not used yet.
     GiveUp {
         extent: GlobalAddress,
         freeze: Option<u64>,
     },
-    /// Its home is gone for good. I have it frozen by this freezing, or it has come to me by that and was not used yet: what do you have of it?
+    /// Its home is gone for good. I have it frozen by this freezing, or it has come to me by that and was not used yet:
+    /// what do you have of it?
     Have {
         extent: GlobalAddress,
         freeze: Option<u64>,
@@ -298,9 +303,11 @@ struct Inner {
     far: Mutex<HashMap<u32, BTreeMap<String, Heat>>>,
     /// Accesses from here, by slot, and when the extent came.
     near: Mutex<Vec<Near>>,
-    /// Held for each change of what lies here, so that a freezing is compared and its extent changed at once. Lock order: steps, then frozen or the keeper.
+    /// Held for each change of what lies here, so that a freezing is compared and its extent changed at once. Lock
+    /// order: steps, then frozen or the keeper.
     steps: Mutex<Steps>,
-    /// Extents that are frozen here, and by which freezing. Held while a piece of one is read: who thaws takes it out first.
+    /// Extents that are frozen here, and by which freezing. Held while a piece of one is read: who thaws takes it out
+    /// first.
     frozen: Mutex<BTreeMap<GlobalAddress, u64>>,
     /// What its users have had done.
     replies: Replies,
@@ -388,7 +395,8 @@ impl Host {
         self.inner.peers.lock().insert(part, peer);
     }
 
-    /// All other parts of the space, and the ways to their hosts, and those that nobody knows the way to: of others than these nothing is known any more.
+    /// All other parts of the space, and the ways to their hosts, and those that nobody knows the way to: of others
+    /// than these nothing is known any more.
     pub fn set_peers(&self, peers: BTreeMap<u8, Peer>, unreached: BTreeSet<u8>) {
         let mut known = self.inner.peers.lock();
         *self.inner.unreached.lock() = unreached;
@@ -400,7 +408,8 @@ impl Host {
         self.inner.unreached.lock().clone()
     }
 
-    /// The parts that are gone for good, with what lay there: nobody waits for them any more. What they had lent to others stays where it is in use.
+    /// The parts that are gone for good, with what lay there: nobody waits for them any more. What they had lent to
+    /// others stays where it is in use.
     pub fn set_gone(&self, parts: BTreeSet<u8>) {
         *self.inner.gone.lock() = parts;
     }
@@ -426,7 +435,8 @@ impl Host {
     /// Moves an extent of this part to another part of the space, and waits for it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is no slab of this part; [`Error::Full`], [`Error::Busy`], [`Error::Lost`]: then it stays where it is, or is known there only.
+    /// [`Error::Invalid`] if it is no slab of this part; [`Error::Full`], [`Error::Busy`], [`Error::Lost`]: then it
+    /// stays where it is, or is known there only.
     pub fn relocate(&self, extent: GlobalAddress, to: u8) -> Result<()> {
         self.inner.requested(extent, Some(to))
     }

@@ -1,11 +1,13 @@
 //! What homes order to be done here, and what became of migrated extents that nobody has spoken for.
 //!
-//! A home decides about one move at a time, and forgets it when it ends, orders that were not answered included: those may come later, even during the next move of the same extent. So each move
-//! has a number (its *freezing*). What is frozen here or comes here is known by the number of the move, and orders of other moves do nothing.
+//! A home decides about one move at a time, and forgets it when it ends, orders that were not answered included: those
+//! may come later, even during the next move of the same extent. So each move has a number (its *freezing*). What is
+//! frozen here or comes here is known by the number of the move, and orders of other moves do nothing.
 //!
-//! The [resolver](Inner::resolve) asks homes about migrated extents that are frozen or unsettled. What a home says while it does not move the extent is final for all moves that began before the
-//! question, as each of them has ended. So it is believed if the migrated extent belongs to the same move as before the question, and only then.
-//! If the home is gone for good, other hosts are asked: [`super::orphans`].
+//! The [resolver](Inner::resolve) asks homes about migrated extents that are frozen or unsettled. What a home says
+//! while it does not move the extent is final for all moves that began before the question, as each of them has ended.
+//! So it is believed if the migrated extent belongs to the same move as before the question, and only then. If the home
+//! is gone for good, other hosts are asked: [`super::orphans`].
 
 use super::super::GlobalAddress;
 use super::{Inner, Order, Ordered, image};
@@ -24,11 +26,13 @@ const ASK_EVERY: Nanos = Nanos::from_secs(1);
 pub(super) struct Steps {
     /// Extents that are to lie here and are not settled.
     pub(super) received: BTreeMap<GlobalAddress, Coming>,
-    /// Frozen ones whose home is gone for good, by which freezing, and the parts that said that they had it by that and had not used it: [`super::orphans`].
+    /// Frozen ones whose home is gone for good, by which freezing, and the parts that said that they had it by that and
+    /// had not used it: [`super::orphans`].
     pub(super) not_used: BTreeMap<GlobalAddress, (u64, BTreeSet<u8>)>,
 }
 
-/// By which freezing an extent comes, and whether all of it is here. Before that its slot is being written, and nobody else's.
+/// By which freezing an extent comes, and whether all of it is here. Before that its slot is being written, and nobody
+/// else's.
 pub(super) struct Coming {
     pub(super) freeze: u64,
     pub(super) is_fetched: bool,
@@ -164,8 +168,8 @@ impl Inner {
         }
     }
 
-    /// What became of migrated extents that nobody has spoken for, for longer than `age`: their homes know. Of those whose home does not say it, nothing changes; of those whose home is gone for good,
-    /// see [`super::orphans`].
+    /// What became of migrated extents that nobody has spoken for, for longer than `age`: their homes know. Of those
+    /// whose home does not say it, nothing changes; of those whose home is gone for good, see [`super::orphans`].
     pub(super) fn ask_homes(&self, age: Nanos) {
         let mut silent = BTreeSet::new();
         for (extent, slot) in self.keeper.unsettled(age) {

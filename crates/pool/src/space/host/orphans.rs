@@ -1,7 +1,10 @@
-//! Migrated extents whose home is gone for good while they were on their way: nobody knows any more where they were to lie.
+//! Migrated extents whose home is gone for good while they were on their way: nobody knows any more where they were to
+//! lie.
 //!
-//! A home that is forgotten is lost with all that lay there. What it had lent to others is used on where it is in use. An extent that was just moving from host to host is frozen at the one, and may
-//! have come to the other, or have been used there, or even have gone on from there. The other hosts are asked what they have, all of them, which changes nothing anywhere:
+//! A home that is forgotten is lost with all that lay there. What it had lent to others is used on where it is in use.
+//! An extent that was just moving from host to host is frozen at the one, and may have come to the other, or have been
+//! used there, or even have gone on from there. The other hosts are asked what they have, all of them, which changes
+//! nothing anywhere:
 //!
 //! ```text
 //!   frozen here     another uses it                                        → let go: that is the extent
@@ -13,10 +16,13 @@
 //!                   otherwise                                              → let go
 //! ```
 //!
-//! So what is used is the extent, or nothing is: an old state of it never comes back. What is let go is lost, as is what lay with its home.
+//! So what is used is the extent, or nothing is: an old state of it never comes back. What is let go is lost, as is
+//! what lay with its home.
 //!
-//! Only when all have answered is one told to give it up. It may have done so though its answer was lost, and then it has nothing of it any more. So who tells it remembers first that the other had not
-//! used it: that other's "nothing" counts as its having given it up. (A host that began anew does not know by which freezing an extent came. That one says so, and is waited for.)
+//! Only when all have answered is one told to give it up. It may have done so though its answer was lost, and then it
+//! has nothing of it any more. So who tells it remembers first that the other had not used it: that other's "nothing"
+//! counts as its having given it up. (A host that began anew does not know by which freezing an extent came. That one
+//! says so, and is waited for.)
 
 use super::super::GlobalAddress;
 use super::super::slot::is_frozen;
@@ -57,7 +63,8 @@ impl Inner {
         }
     }
 
-    /// Another has it frozen: if it has come here by the same freezing, and was not used, it never will be. Who hears that there is nothing of it here may have been told so before.
+    /// Another has it frozen: if it has come here by the same freezing, and was not used, it never will be. Who hears
+    /// that there is nothing of it here may have been told so before.
     ///
     /// # Errors
     /// Those of letting go.

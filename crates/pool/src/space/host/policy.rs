@@ -1,4 +1,5 @@
-//! What moves, and when: an extent that is hot in another pod, and hotter there than here by a margin, is offered to a host there.
+//! What moves, and when: an extent that is hot in another pod, and hotter there than here by a margin, is offered to a
+//! host there.
 //!
 //! ```text
 //!   accesses of this pod's users: one in some 64 is counted, in the part          accesses of other pods: each, where they are served
@@ -10,7 +11,8 @@
 //!                              ─► unwelcome: all that is there is hotter
 //! ```
 //!
-//! The comparison with what would have to go, and the margin, keep two pods from snatching an extent from each other; a load that is the same in both moves nothing.
+//! The comparison with what would have to go, and the margin, keep two pods from snatching an extent from each other; a
+//! load that is the same in both moves nothing.
 
 use super::super::GlobalAddress;
 use super::super::heat::Heat;
@@ -154,7 +156,8 @@ impl Inner {
         found
     }
 
-    /// Offers an extent to the parts of the pod where it should be, but for those that are `silent`, and moves it to the first that has room or makes some.
+    /// Offers an extent to the parts of the pod where it should be, but for those that are `silent`, and moves it to
+    /// the first that has room or makes some.
     fn try_move(&self, candidate: &Candidate, silent: &mut BTreeSet<u8>) -> Result<()> {
         let parts: Vec<u8> = {
             let peers = self.peers.lock();

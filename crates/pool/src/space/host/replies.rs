@@ -1,7 +1,9 @@
-//! What a host remembers of its users, so that what they ask for twice is done once: see [`super::super::far::Channel`].
+//! What a host remembers of its users, so that what they ask for twice is done once: see
+//! [`super::super::far::Channel`].
 //!
 //! Invariants:
-//! 1. a request with a number is done at most once: who sends it again gets the answer of then, or hears that it is not known whether it was done, never a second doing;
+//! 1. a request with a number is done at most once: who sends it again gets the answer of then, or hears that it is not
+//!    known whether it was done, never a second doing;
 //! 2. a user has one connection; what comes by an older one is refused, as it is late;
 //! 3. a user that is forgotten comes back to another memory, and so hears nothing of what it had asked the former one.
 //!
@@ -59,7 +61,8 @@ struct Known {
 
 /// An answer.
 struct Reply {
-    /// Without the zeros that it ends with: that all of many writes were done are four bytes. None: it was long, and is gone.
+    /// Without the zeros that it ends with: that all of many writes were done are four bytes. None: it was long, and is
+    /// gone.
     bytes: Option<core::result::Result<Box<[u8]>, Box<Error>>>,
     len: usize,
 }
@@ -111,7 +114,8 @@ impl Replies {
         Ok(user)
     }
 
-    /// A connection of a user is over. Who comes back finds what is remembered of it, if not too many others have gone since.
+    /// A connection of a user is over. Who comes back finds what is remembered of it, if not too many others have gone
+    /// since.
     pub(super) fn leave(&self, user: &User, connection: CallerId) {
         let mut users = self.0.lock();
         let Some(bytes) = user.disconnect(connection) else {
@@ -166,7 +170,8 @@ impl User {
     /// Does a request and writes its answer, or gives the answer of when it was done.
     ///
     /// # Errors
-    /// [`wire::unheard`] if it has come by a former connection: it is not done; [`Error::Timeout`] if it is not known any more whether it was done; those of doing it.
+    /// [`wire::unheard`] if it has come by a former connection: it is not done; [`Error::Timeout`] if it is not known
+    /// any more whether it was done; those of doing it.
     pub(super) fn once(
         &self,
         connection: CallerId,
@@ -226,7 +231,8 @@ impl Known {
         self.forget_long();
     }
 
-    /// Long answers go before others: the oldest of them, while they are too much and more than one. That they were given is remembered.
+    /// Long answers go before others: the oldest of them, while they are too much and more than one. That they were
+    /// given is remembered.
     fn forget_long(&mut self) {
         if self.long_bytes <= LONG_BYTES_MAX {
             return;

@@ -1,4 +1,5 @@
-//! The steps of a move, each at one part: what they change in its descriptors, and in which order, so that a keeper that is killed in between leaves what the next one understands.
+//! The steps of a move, each at one part: what they change in its descriptors, and in which order, so that a keeper
+//! that is killed in between leaves what the next one understands.
 //!
 //! ```text
 //!   the extent lies at X            its home H                      it shall lie at Y
@@ -10,12 +11,17 @@
 //! ```
 //!
 //! Invariants:
-//! 1. an extent is used in one place at most: where it lies as its home says. Frozen and unsettled ones are used nowhere;
-//! 2. who has a frozen or unsettled migrated extent and does not hear how it goes on asks its home: *you have it* (thaw, settle) or *you do not* (let go). An error is neither;
-//! 3. a home that is killed before the commit finds the extent frozen in its own slot, and thaws it; what another host received is let go by 2;
-//! 4. who allocates looks, inside, whether its slab is in its slot still, and its own. So an object is allocated before the extent is frozen, or not in it. A slab that moves is nobody's from
-//!    the commit on; one that stays is its session's still;
-//! 5. what lies here and is in use is neither received nor let go: an order that says so is late, and about another move.
+//! 1. an extent is used in one place at most: where it lies as its home says. Frozen and unsettled ones are used
+//!    nowhere;
+//! 2. who has a frozen or unsettled migrated extent and does not hear how it goes on asks its home: *you have it*
+//!    (thaw, settle) or *you do not* (let go). An error is neither;
+//! 3. a home that is killed before the commit finds the extent frozen in its own slot, and thaws it; what another host
+//!    received is let go by 2;
+//! 4. who allocates looks, inside, whether its slab is in its slot still, and its own. So an object is allocated before
+//!    the extent is frozen, or not in it. A slab that moves is nobody's from the commit on; one that stays is its
+//!    session's still;
+//! 5. what lies here and is in use is neither received nor let go: an order that says so is late, and about another
+//!    move.
 
 use super::super::GlobalAddress;
 use super::super::address::{GENERATION_MAX, OFFSET_BITS};
@@ -198,7 +204,8 @@ impl LocalKeeper {
     /// Nobody uses the extent from here on, until it is thawed or let go. Nothing is changed if that cannot be had.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it does not lie here, or is nothing that moves; [`Error::Busy`]: it is frozen already, or somebody stays in the middle of an access.
+    /// [`Error::Invalid`] if it does not lie here, or is nothing that moves; [`Error::Busy`]: it is frozen already, or
+    /// somebody stays in the middle of an access.
     pub(super) fn freeze(&self, extent: GlobalAddress) -> Result<FrozenExtent> {
         self.migration_epochs.fetch_add(1, Ordering::SeqCst);
         let (state, slot) = self.set_frozen(extent)?;
@@ -281,7 +288,8 @@ impl LocalKeeper {
     /// Makes room for an extent that is about to come: the slot.
     ///
     /// # Errors
-    /// [`Error::Full`]; [`Error::Busy`] if it lies here already, settled or not; [`Error::Invalid`] if it is this part's own and not away.
+    /// [`Error::Full`]; [`Error::Busy`] if it lies here already, settled or not; [`Error::Invalid`] if it is this
+    /// part's own and not away.
     pub(super) fn receive(&self, extent: GlobalAddress, state: u64) -> Result<u32> {
         let (part, mut extent_table) = (&*self.part, self.extent_table.lock());
         let is_slab = |found: &Slot| {
@@ -364,7 +372,8 @@ impl LocalKeeper {
     /// Where an extent of this part lies, as its home knows it; `None` if there is none any more.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if this is not its home, or has never had it; [`Error::Corrupt`]. They say nothing of where it lies.
+    /// [`Error::Invalid`] if this is not its home, or has never had it; [`Error::Corrupt`]. They say nothing of where
+    /// it lies.
     pub(super) fn location_cache(&self, extent: GlobalAddress) -> Result<Option<(u8, u32)>> {
         let (part, slot) = (&*self.part, extent.slot());
         if extent.part() != part.number() {
@@ -450,7 +459,8 @@ impl LocalKeeper {
         .collect()
     }
 
-    /// Whether a migrated extent would find room without anybody leaving; `kept` free slots are not for migrated extents.
+    /// Whether a migrated extent would find room without anybody leaving; `kept` free slots are not for migrated
+    /// extents.
     pub(super) fn has_room_for_migrated(&self, kept: usize) -> bool {
         let extent_table = self.extent_table.lock();
         !extent_table.vacant.is_empty() || extent_table.free.len() > kept + extent_table.spare

@@ -1,4 +1,5 @@
-//! Two pods in one process: a part and a host in each, a user in each that maps its own part alone. Calls go through memory.
+//! Two pods in one process: a part and a host in each, a user in each that maps its own part alone. Calls go through
+//! memory.
 
 mod away;
 mod direct;
@@ -329,8 +330,8 @@ fn an_address_stays_right_wherever_its_extent_goes() {
     assert_eq!(pods.users[1].stats().parts[0].migrated_extents, 0);
 }
 
-/// A session that did not look while its slab was away and came back went on in it, though it was nobody's by then, and another's soon. Whose it was then could give it back,
-/// empty as it was, under the first one's hands.
+/// A session that did not look while its slab was away and came back went on in it, though it was nobody's by then, and
+/// another's soon. Whose it was then could give it back, empty as it was, under the first one's hands.
 #[test]
 fn a_slab_that_was_away_is_another_session_s() {
     let pods = Pods::still(4);

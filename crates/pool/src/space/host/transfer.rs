@@ -1,13 +1,15 @@
-//! Accesses of users of other pods: done at once, but for the bytes of direct reads. Those are found, and sent by the fabric from where they lie.
+//! Accesses of users of other pods: done at once, but for the bytes of direct reads. Those are found, and sent by the
+//! fabric from where they lie.
 //!
 //! ```text
 //!   found, of freezing n ··· sent piece by piece, as there is room on the way ··· found again, at the same place, of freezing n still ─► done
 //!                                                                                   not so ─► frozen: the user asks again
 //! ```
 //!
-//! An extent may begin to move meanwhile: nothing waits for a transfer, however slow its user is. Before anything in a slot changes hands it is frozen there, and
-//! freezings are counted before they begin. So if the count is what it was when the bytes were found, and they are found there again, they were the object's all the time.
-//! What is written beside it may be seen in part, as by any read.
+//! An extent may begin to move meanwhile: nothing waits for a transfer, however slow its user is. Before anything in a
+//! slot changes hands it is frozen there, and freezings are counted before they begin. So if the count is what it was
+//! when the bytes were found, and they are found there again, they were the object's all the time. What is written
+//! beside it may be seen in part, as by any read.
 //!
 //! A transfer does not keep its host: if that stops, what was to come is withdrawn.
 
@@ -33,7 +35,8 @@ impl Inner {
         }
     }
 
-    /// Does the accesses of a request: the direct reads that are to be sent, of which there is `room` for so many bytes.
+    /// Does the accesses of a request: the direct reads that are to be sent, of which there is `room` for so many
+    /// bytes.
     pub(super) fn carry_out(
         &self,
         pod: &str,
@@ -61,7 +64,8 @@ impl Inner {
         done
     }
 
-    /// Asks the processor for what the next accesses need: they come from all over the part, and would wait for memory one after the other.
+    /// Asks the processor for what the next accesses need: they come from all over the part, and would wait for memory
+    /// one after the other.
     fn prefetch(&self, accesses: impl Iterator<Item = (GlobalAddress, u64)>) {
         let own = accesses.filter(|(address, _)| address.part() == self.part.number());
         own.for_each(|(address, len)| self.part.prefetch(address, len));

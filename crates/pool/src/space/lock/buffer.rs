@@ -5,10 +5,12 @@
 //!                └──────────────── sync, unlock ─────────────────────────────────▲
 //! ```
 //!
-//! Two batches alternate: while one flies, which takes no thread, the other is filled. The next one flies when the one before it is there, and each is a
-//! [sequence](crate::space::sequence). So what is in its place is at any time a beginning of what was written, in that order. A write to near memory is done at once, if nothing far is before it.
+//! Two batches alternate: while one flies, which takes no thread, the other is filled. The next one flies when the one
+//! before it is there, and each is a [sequence](crate::space::sequence). So what is in its place is at any time a
+//! beginning of what was written, in that order. A write to near memory is done at once, if nothing far is before it.
 //!
-//! A batch begins with a look whether the lock is still held as it was ([`Hold::fence`]): one that comes late, when its writer has lost the lock, changes nothing, where both lie in one part.
+//! A batch begins with a look whether the lock is still held as it was ([`Hold::fence`]): one that comes late, when its
+//! writer has lost the lock, changes nothing, where both lie in one part.
 
 use super::hold::Hold;
 use crate::space::act::Act;

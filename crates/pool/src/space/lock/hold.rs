@@ -1,6 +1,7 @@
 //! A lock that is held: what is read and written under it, and how it is left.
 //!
-//! What lies in this pod is read and written at once. Of what lies elsewhere pages are [cached](crate::space::cache) by who reads, and small writes [collected](super::buffer) by who writes.
+//! What lies in this pod is read and written at once. Of what lies elsewhere pages are [cached](crate::space::cache) by
+//! who reads, and small writes [collected](super::buffer) by who writes.
 
 use super::buffer::{Batch, Buffer};
 use super::table::not_held;
@@ -16,8 +17,9 @@ use cenote_base::{Error, Result};
 use std::sync::Arc;
 
 impl Session {
-    /// Reads what a lock protects, that this session holds. Held to read, far bytes come with those around them, and stay in the process, to be read without a
-    /// trip for as long as nobody has written under the lock: [`Space::limit_cache`]. Held to write, what was [written](Session::write_locked) is read.
+    /// Reads what a lock protects, that this session holds. Held to read, far bytes come with those around them, and
+    /// stay in the process, to be read without a trip for as long as nobody has written under the lock:
+    /// [`Space::limit_cache`]. Held to write, what was [written](Session::write_locked) is read.
     ///
     /// # Errors
     /// As [`Space::read`]; [`Error::Invalid`] if the session does not hold the lock.
@@ -29,12 +31,15 @@ impl Session {
         }
     }
 
-    /// Writes what a lock protects, that this session holds to write. Small writes to far memory, and what comes after them, are collected, and written in their
-    /// order: in the background, and at the latest by [`Session::sync_locked`] or when the lock is unlocked. Others see none of it sooner than by taking the lock; if this process is killed the
-    /// last of them are missing, and whoever takes the lock then is told that its [owner died](super::Guard::owner_died).
+    /// Writes what a lock protects, that this session holds to write. Small writes to far memory, and what comes after
+    /// them, are collected, and written in their order: in the background, and at the latest by
+    /// [`Session::sync_locked`] or when the lock is unlocked. Others see none of it sooner than by taking the lock; if
+    /// this process is killed the last of them are missing, and whoever takes the lock then is told that its
+    /// [owner died](super::Guard::owner_died).
     ///
     /// # Errors
-    /// As [`Space::write`], also of writes before; after an error of those the lock can only be left, and is broken then. [`Error::Invalid`] if the session does not hold the lock to write.
+    /// As [`Space::write`], also of writes before; after an error of those the lock can only be left, and is broken
+    /// then. [`Error::Invalid`] if the session does not hold the lock to write.
     pub fn write_locked(&self, lock: GlobalAddress, address: GlobalAddress, from: &[u8]) -> Result<()> {
         let hold = self.held_to_write(lock)?;
         let mut buffer = hold.buffer.lock();
@@ -105,15 +110,16 @@ impl Hold {
         Words { space, at: self.lock }
     }
 
-    /// The beginning of a sequence that is to be done during this hold alone: if it comes late, it finds another writer or, after the same one, another version.
+    /// The beginning of a sequence that is to be done during this hold alone: if it comes late, it finds another writer
+    /// or, after the same one, another version.
     pub(super) fn fence(&self, space: &Space) -> Result<[Step<'static>; 2]> {
         let words = self.words(space);
         let version = (words.word(VERSION)?, Act::Expect(self.version));
         Ok([(words.word(0)?, Act::Expect(self.session)), version])
     }
 
-    /// Writes what was collected, makes the version another one, and lets go, in this order: so whoever takes the lock and finds the version that he knows, finds what he knows. One message
-    /// if all of it lies in one far part.
+    /// Writes what was collected, makes the version another one, and lets go, in this order: so whoever takes the lock
+    /// and finds the version that he knows, finds what he knows. One message if all of it lies in one far part.
     pub(super) fn release(&self, space: &Space) -> Result<()> {
         let mut buffer = self.buffer.lock();
         let released = buffer
@@ -122,7 +128,8 @@ impl Hold {
         match released {
             Err(Error::Revoked(_)) => Err(taken_over(self.lock)),
             Err(error) => {
-                // Whoever comes next repairs what is half written. If this fails too, he does so when the session has ended.
+                // Whoever comes next repairs what is half written. If this fails too, he does so when the session has
+                // ended.
                 let _ = self.words(space).swap(0, self.session, BROKEN);
                 Err(error)
             }

@@ -9,15 +9,19 @@
 //!   word 15      "lock" 16 bits | version 48 bits: another one after each writer
 //! ```
 //!
-//! Sessions stand there by their number in the lock's part, which is never used again. Everything is done with the public words of a [`Space`], so a lock works
-//! wherever they do; steps that follow each other are [one sequence](super::sequence), so taking and leaving a lock that is free are a trip each, wherever it lies.
+//! Sessions stand there by their number in the lock's part, which is never used again. Everything is done with the
+//! public words of a [`Space`], so a lock works wherever they do; steps that follow each other are
+//! [one sequence](super::sequence), so taking and leaving a lock that is free are a trip each, wherever it lies.
 //!
-//! - A writer takes word 0 from nobody by compare-and-swap, then waits until all slots are free. Readers that come meanwhile wait: it does not starve.
-//! - A reader takes a slot by compare-and-swap, *then* looks at word 0, by adding nothing to it. If a writer is there it leaves its slot, and waits. One of the
-//!   two changes word 0 first: if the reader, the writer sees its slot; if the writer, the reader sees the writer.
+//! - A writer takes word 0 from nobody by compare-and-swap, then waits until all slots are free. Readers that come
+//!   meanwhile wait: it does not starve.
+//! - A reader takes a slot by compare-and-swap, *then* looks at word 0, by adding nothing to it. If a writer is there
+//!   it leaves its slot, and waits. One of the two changes word 0 first: if the reader, the writer sees its slot; if
+//!   the writer, the reader sees the writer.
 //! - Threads of one session share its slot, and stand in line for word 0 in a table of the process.
-//! - Who takes the lock reads the version *after* that. A writer makes it another one *before* it lets go, so for as long as it is the same nobody has written: that is what
-//!   [cached pages](super::cache) hang on. A new lock begins with a random one.
+//! - Who takes the lock reads the version *after* that. A writer makes it another one *before* it lets go, so for as
+//!   long as it is the same nobody has written: that is what [cached pages](super::cache) hang on. A new lock begins
+//!   with a random one.
 //!
 //! ```text
 //!                    lock(Write): word 0 ← me                      all slots free
@@ -28,17 +32,23 @@
 //!                                                    who comes next: word 0 ← me, word 15 + 1, `owner_died`
 //! ```
 //!
-//! The dead are not waited for. Who waits asks the part's keeper now and then whether the session it waits for is alive. A slot of a dead reader is freed by whoever finds
-//! it. From a dead writer the lock is taken over, by compare-and-swap from that session's number; so by one alone, who is told ([`Guard::owner_died`]) and has to repair what the
-//! lock protects. It has the lock as a writer, whatever it asked for. If it dies too, the next one takes over from it, and is told the same.
+//! The dead are not waited for. Who waits asks the part's keeper now and then whether the session it waits for is
+//! alive. A slot of a dead reader is freed by whoever finds it. From a dead writer the lock is taken over, by
+//! compare-and-swap from that session's number; so by one alone, who is told ([`Guard::owner_died`]) and has to repair
+//! what the lock protects. It has the lock as a writer, whatever it asked for. If it dies too, the next one takes over
+//! from it, and is told the same.
 //!
 //! Invariants:
 //! 1. a word is changed from what was seen there: nobody frees what another has taken;
-//! 2. word 0 goes from a dead writer to a living one, never to nobody: that something is to be repaired is not forgotten until somebody unlocks;
-//! 3. a session that ends while it holds a lock has lost it, as its numbers are nobody's any more: its [`Guard::unlock`] says so;
-//! 4. no two holds to write have the same session and version: what one of them has sent, and comes late, is known by that.
+//! 2. word 0 goes from a dead writer to a living one, never to nobody: that something is to be repaired is not
+//!    forgotten until somebody unlocks;
+//! 3. a session that ends while it holds a lock has lost it, as its numbers are nobody's any more: its
+//!    [`Guard::unlock`] says so;
+//! 4. no two holds to write have the same session and version: what one of them has sent, and comes late, is known by
+//!    that.
 //!
-//! Lock order: a hold's buffer → the session's table. The table is not held while anything is waited for. Which lock of a space comes before which is its users' to say.
+//! Lock order: a hold's buffer → the session's table. The table is not held while anything is waited for. Which lock of
+//! a space comes before which is its users' to say.
 
 mod buffer;
 mod hold;
@@ -109,7 +119,8 @@ pub struct Held {
     pub owner_died: bool,
 }
 
-/// A lock that is held. Dropping it unlocks; that what was written could not be, only [`Guard::unlock`] says, and whoever has the lock next is told.
+/// A lock that is held. Dropping it unlocks; that what was written could not be, only [`Guard::unlock`] says, and
+/// whoever has the lock next is told.
 #[must_use]
 pub struct Guard<'s> {
     session: &'s Session,
@@ -124,8 +135,8 @@ impl Guard<'_> {
         self.held.mode
     }
 
-    /// Whether the last writer died, or left it [broken](Self::leave_broken), so that what the lock protects may be half changed. Who is told so has it
-    /// alone, and repairs that before it unlocks: nobody is told again.
+    /// Whether the last writer died, or left it [broken](Self::leave_broken), so that what the lock protects may be
+    /// half changed. Who is told so has it alone, and repairs that before it unlocks: nobody is told again.
     pub fn owner_died(&self) -> bool {
         self.held.owner_died
     }
@@ -157,14 +168,16 @@ impl Guard<'_> {
     /// Lets go of it. What was [written](Self::write) is written before.
     ///
     /// # Errors
-    /// [`Error::Revoked`] if the session has ended, and another one has taken the lock over. Those of the writes: then it is left [broken](Self::leave_broken).
+    /// [`Error::Revoked`] if the session has ended, and another one has taken the lock over. Those of the writes: then
+    /// it is left [broken](Self::leave_broken).
     pub fn unlock(mut self) -> Result<()> {
         self.is_left = true;
         self.session.unlock(self.lock, self.held.mode)
     }
 
-    /// Lets go of it, and leaves it to the next one to repair what it protects, as if this one had died: of what was [written](Self::write) and not
-    /// [synced](Self::sync) the last may be missing. Of a lock that is held to read: as [`Guard::unlock`].
+    /// Lets go of it, and leaves it to the next one to repair what it protects, as if this one had died: of what was
+    /// [written](Self::write) and not [synced](Self::sync) the last may be missing. Of a lock that is held to read: as
+    /// [`Guard::unlock`].
     ///
     /// # Errors
     /// As [`Guard::unlock`].

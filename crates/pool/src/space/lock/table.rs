@@ -67,7 +67,8 @@ impl Locks {
         }
     }
 
-    /// Whether the slot of another reader is shared from now on. If not, this thread is to take one, and is the only one who does.
+    /// Whether the slot of another reader is shared from now on. If not, this thread is to take one, and is the only
+    /// one who does.
     pub(super) fn share(&self, session: &Session, lock: GlobalAddress, waiting: &mut Waiting) -> Result<bool> {
         loop {
             let mut table = self.table.lock();
@@ -143,8 +144,8 @@ impl Locks {
         hold.map(Arc::clone).ok_or_else(|| not_held(lock, "at all"))
     }
 
-    /// One reader less: what is to be left, if it was the last. Until [`Locks::make_way`] nobody of the session takes a slot: it would be freed with this one, if an answer is lost and
-    /// the freeing is tried again.
+    /// One reader less: what is to be left, if it was the last. Until [`Locks::make_way`] nobody of the session takes a
+    /// slot: it would be freed with this one, if an answer is lost and the freeing is tried again.
     pub(super) fn leave_slot(&self, lock: GlobalAddress) -> Result<Option<Leaving>> {
         let mut table = self.table.lock();
         let local = table.locks.get_mut(&lock).filter(|local| local.readers > 0);

@@ -1,4 +1,5 @@
-//! The words of a lock, and how a session takes and leaves them. Steps that follow each other are one sequence, so that one trip is enough for a lock that lies in another pod.
+//! The words of a lock, and how a session takes and leaves them. Steps that follow each other are one sequence, so that
+//! one trip is enough for a lock that lies in another pod.
 
 use super::waiting::Waiting;
 use super::{BROKEN, NOBODY, SESSION_MASK, SLOTS, VERSION, WORDS, next, taken_over};
@@ -9,7 +10,8 @@ use crate::space::{GlobalAddress, Space};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, Result};
 
-/// What came of taking a lock. The version is that of what it protects, for as long as it is held to read, or until it was held to write.
+/// What came of taking a lock. The version is that of what it protects, for as long as it is held to read, or until it
+/// was held to write.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Taken {
     /// A reader's slot.
@@ -118,7 +120,8 @@ impl Me<'_> {
 
     /// The writer's word holds this. If nobody is behind it any more, the lock is taken to write, and its owner died.
     fn take_over(&self, found: u64, waiting: &mut Waiting) -> Result<Option<Taken>> {
-        // Of the session's threads this one alone takes the lock: if its own number is there, an answer was lost on the way from a far part.
+        // Of the session's threads this one alone takes the lock: if its own number is there, an answer was lost on the
+        // way from a far part.
         let is_gone = found == self.session || self.is_gone(found, waiting)?;
         if !is_gone {
             return Ok(None);
@@ -192,7 +195,8 @@ impl Me<'_> {
             expected: NOBODY,
             new: self.session,
         };
-        // Adding nothing to the writer's word is a change in an order with all others: those that it does not see come after it, and see the slot.
+        // Adding nothing to the writer's word is a change in an order with all others: those that it does not see come
+        // after it, and see the slot.
         let mut steps = [
             (words.word(slot)?, swap),
             (words.word(0)?, Act::Add(0)),
@@ -207,7 +211,8 @@ impl Me<'_> {
         }
     }
 
-    /// What was found; after an error it is not known whether the word was taken, so it is put back as far as that can be done.
+    /// What was found; after an error it is not known whether the word was taken, so it is put back as far as that can
+    /// be done.
     fn or_undo<const N: usize>(&self, (word, becomes): (u64, u64), found: Result<[u64; N]>) -> Result<[u64; N]> {
         if found.is_err() {
             let _ = self.words.swap(word, self.session, becomes);
@@ -215,7 +220,8 @@ impl Me<'_> {
         found
     }
 
-    /// A slot that is free, after looking at all; with all of them taken, one of the dead is freed, or it is waited. `last` was not free.
+    /// A slot that is free, after looking at all; with all of them taken, one of the dead is freed, or it is waited.
+    /// `last` was not free.
     fn find_slot(&self, last: u64, waiting: &mut Waiting) -> Result<u64> {
         let may_ask = waiting.may_ask();
         for n in 0..SLOTS {

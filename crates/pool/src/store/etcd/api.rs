@@ -1,4 +1,5 @@
-//! Questions to etcd (3.4 and later) by its JSON gateway: `POST /v3/...`, keys and values in base64, numbers as text, what is zero or empty left out.
+//! Questions to etcd (3.4 and later) by its JSON gateway: `POST /v3/...`, keys and values in base64, numbers as text,
+//! what is zero or empty left out.
 
 use super::{Transport, base64};
 use cenote_base::rt::atomic::{AtomicUsize, Ordering};

@@ -328,7 +328,8 @@ fn change(grant_table: &mut GrantTable, random: &mut Random) {
     }
 }
 
-/// What managers acknowledged is what the next one reads, whatever happens to questions and answers; of a change that failed at a leadership's end it may be either.
+/// What managers acknowledged is what the next one reads, whatever happens to questions and answers; of a change that
+/// failed at a leadership's end it may be either.
 #[test]
 fn a_book_is_kept_over_many_managers_and_a_bad_way() {
     let Some(etcd) = Etcd::start() else { return };

@@ -1,8 +1,10 @@
-//! Lines that a thread has asked for ahead ([`Device::prefetch`](cenote_base::rt::memory::Device::prefetch)): they come while it goes on.
+//! Lines that a thread has asked for ahead ([`Device::prefetch`](cenote_base::rt::memory::Device::prefetch)): they come
+//! while it goes on.
 //!
-//! A core has so many line fill buffers; each holds one line that is on its way. So misses of one thread that do not wait for each other overlap
-//! up to that number, and the next one waits until a buffer is free. Lines of one access overlap as the profile's times by size say; what a core
-//! finds ahead by itself, running past a miss, is not modelled: whether one access needs another's result is not announced.
+//! A core has so many line fill buffers; each holds one line that is on its way. So misses of one thread that do not
+//! wait for each other overlap up to that number, and the next one waits until a buffer is free. Lines of one access
+//! overlap as the profile's times by size say; what a core finds ahead by itself, running past a miss, is not modelled:
+//! whether one access needs another's result is not announced.
 //!
 //! ```text
 //!   prefetch ─▶ a buffer is free? ── no ──▶ wait for the first to arrive
@@ -36,8 +38,8 @@ impl Fills {
 }
 
 impl State {
-    /// Asks for a line. How long the thread waits for a fill buffer. Where the host sees memory through its cache alone, nothing comes of the hint:
-    /// what is fetched ahead there, the seed says.
+    /// Asks for a line. How long the thread waits for a fill buffer. Where the host sees memory through its cache
+    /// alone, nothing comes of the hint: what is fetched ahead there, the seed says.
     pub(crate) fn prefetch(&mut self, host: usize, id: ViewId, line: Id, who: Who) -> Nanos {
         let is_there = self.hosts[host].cache.has(line, PRESENT);
         if is_there || !self.view(host, id).coherent || self.is_lost(host, id) {

@@ -1,7 +1,7 @@
 //! What sharing a line costs where hardware keeps it coherent: among hosts, and among the cores of a host.
 //!
-//! **Among hosts**, for lines of coherent devices and of windows. A host's tag is its state; whether a line that it has is its alone is looked up
-//! when it matters, as the device's directory would:
+//! **Among hosts**, for lines of coherent devices and of windows. A host's tag is its state; whether a line that it has
+//! is its alone is looked up when it matters, as the device's directory would:
 //!
 //! ```text
 //!              read, nobody else has it            write: nothing to ask
@@ -13,7 +13,8 @@
 //!     └── another host writes, from any state; Modified is written back before     [take_from_hosts: snoop, on top of its own miss]
 //! ```
 //!
-//! **Among the cores of a host**, for all lines in its cache. The owner bits of the tag say who has it in a cache of its own:
+//! **Among the cores of a host**, for all lines in its cache. The owner bits of the tag say who has it in a cache of
+//! its own:
 //!
 //! ```text
 //!   core c brings it ──▶ c alone ── c reads, writes ──▶ (free: a hit)
@@ -24,8 +25,9 @@
 //!   some, any core ── c writes ──────────▶ c alone: the others lose it         [transfer]
 //! ```
 //!
-//! Transfers and snoops of one line queue: a line is at one place at a time, so that a word which everybody changes costs each of them the time of
-//! those before. Loads of what several have do not: the cache that all share serves them.
+//! Transfers and snoops of one line queue: a line is at one place at a time, so that a word which everybody changes
+//! costs each of them the time of those before. Loads of what several have do not: the cache that all share serves
+//! them.
 //!
 //! Times are the profile's: `core_transfer_ns`, `core_load_ns` of the host's own memory, `snoop_ns` of the device.
 
@@ -209,7 +211,8 @@ impl State {
         self.crowd.pass(name, who.1, takes)
     }
 
-    /// A core reads what some have: it is one of them, or becomes one. Where all have it, nobody need be asked any more.
+    /// A core reads what some have: it is one of them, or becomes one. Where all have it, nobody need be asked any
+    /// more.
     fn load_from_some(&mut self, host: usize, id: ViewId, line: Id, me: Tag) -> (Tag, Nanos) {
         let name = self.name_of(host, id, line);
         let cores = &mut self.crowd.at(name).cores;

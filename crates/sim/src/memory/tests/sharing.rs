@@ -1,12 +1,14 @@
 //! What sharing costs, step by step: the states of `state/sharing.rs` and `state/fills.rs`, each arrow with its price.
 //!
-//! The failure: on coherent memory a read left the writer its line, a write to a line that others had was free, and a word that sixteen cores
-//! changed cost each of them nothing; so whatever shares memory looked as good as what does not.
+//! The failure: on coherent memory a read left the writer its line, a write to a line that others had was free, and a
+//! word that sixteen cores changed cost each of them nothing; so whatever shares memory looked as good as what does
+//! not.
 
 use super::*;
 use crate::clock::fast;
 
-/// Latency of a load, and of asking another host, over the switch; a core's transfer and load, and its fill buffers, of the host's own memory.
+/// Latency of a load, and of asking another host, over the switch; a core's transfer and load, and its fill buffers, of
+/// the host's own memory.
 const LOAD: u64 = 549;
 const SNOOP: u64 = LOAD;
 const TRANSFER: u64 = 51;

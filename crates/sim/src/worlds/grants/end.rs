@@ -1,4 +1,5 @@
-//! The end: faults are over and nobody holds anything. GrantTable, files and model have to agree; heirs find what has to be there, give it back, and nothing is left.
+//! The end: faults are over and nobody holds anything. GrantTable, files and model have to agree; heirs find what has
+//! to be there, give it back, and nothing is left.
 
 use std::sync::Arc;
 
@@ -75,7 +76,8 @@ fn compare(stage: &Stage, status: &PoolStatus) {
     }
 }
 
-/// The pool's own audit has to find nothing, soon: the manager may have to learn first that a connection of before is over.
+/// The pool's own audit has to find nothing, soon: the manager may have to learn first that a connection of before is
+/// over.
 fn audit(stage: &Stage, when: &str) -> Result<()> {
     let until = rt::now() + SETTLE;
     loop {

@@ -1,7 +1,8 @@
 //! The store of several managers, watched: two of them never lead at a time.
 //!
-//! What a leadership is asked is asked of the pool's own store. A leadership's number is the revision of etcd in which its manager claimed the lead. What it answers
-//! is held against the claims that etcd had seen when it was asked: one that says that it leads after another's claim would answer and order beside it.
+//! What a leadership is asked is asked of the pool's own store. A leadership's number is the revision of etcd in which
+//! its manager claimed the lead. What it answers is held against the claims that etcd had seen when it was asked: one
+//! that says that it leads after another's claim would answer and order beside it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
@@ -131,7 +132,8 @@ impl WatchedLeadership {
         }
     }
 
-    /// The grant table that was read is the one that was written last, unless another has written while the answer was on its way.
+    /// The grant table that was read is the one that was written last, unless another has written while the answer was
+    /// on its way.
     fn compare(&self, read: Option<&[u8]>) {
         let (number, leaderships) = (self.number, self.stage.leaderships());
         let writer = leaderships.writer;

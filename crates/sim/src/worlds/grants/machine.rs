@@ -1,7 +1,8 @@
-//! The machine of memory nodes and holders, in place of `/proc` and signals: who maps which file, and how that is ended.
+//! The machine of memory nodes and holders, in place of `/proc` and signals: who maps which file, and how that is
+//! ended.
 //!
-//! A holder maps a file by having it open ([`Machines::map`]). A killed process maps nothing. It may take some turns until a signal has
-//! its effect, and of a process that hangs in the kernel ([`Machines::hang`]) much longer.
+//! A holder maps a file by having it open ([`Machines::map`]). A killed process maps nothing. It may take some turns
+//! until a signal has its effect, and of a process that hangs in the kernel ([`Machines::hang`]) much longer.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,8 @@
-//! The world of grants: the pool's own manager, memory nodes, holders and operators as programs of simulated hosts, over simulated connections.
+//! The world of grants: the pool's own manager, memory nodes, holders and operators as programs of simulated hosts,
+//! over simulated connections.
 //!
-//! The world of leaders has several managers, each on a host of its own, and their grant table in a simulated etcd ([`Etcd`](crate::etcd::Etcd)).
+//! The world of leaders has several managers, each on a host of its own, and their grant table in a simulated etcd
+//! ([`Etcd`](crate::etcd::Etcd)).
 //!
 //! ```text
 //!   host 0: manager, its grant table in a file; host 2 and on: more managers
@@ -8,8 +10,10 @@
 //!   controller, outside of all: kills programs, cuts ways between them, stops hosts, makes messages late
 //! ```
 //!
-//! 1. Holders open grants by label, map their files, write and read, and let go in all ways there are. The [`model`] says who may use which memory, and what is in it.
-//! 2. All ways are mended, holders end; what is held lapses. Then the manager's grant table, the nodes' files and the model have to agree ([`end`]).
+//! 1. Holders open grants by label, map their files, write and read, and let go in all ways there are. The [`model`]
+//!    says who may use which memory, and what is in it.
+//! 2. All ways are mended, holders end; what is held lapses. Then the manager's grant table, the nodes' files and the
+//!    model have to agree ([`end`]).
 //! 3. Heirs open each label: what has to be there is there. All is given back, and nothing is left.
 //!
 //! A memory node sees and ends processes of its own machine alone, so nodes and holders share one.

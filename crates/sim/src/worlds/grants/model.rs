@@ -2,7 +2,8 @@
 //!
 //! A grant is *used* from when its file is mapped until it is not, or its process has ended.
 //!
-//! - One process at a time uses a label's memory, and epochs rise from one to the next: who was fenced does not come back.
+//! - One process at a time uses a label's memory, and epochs rise from one to the next: who was fenced does not come
+//!   back.
 //! - Memory has what was written last, or zeros if it is new. A write under way when its process died is there or not.
 //! - A label keeps its grant, unless it was given back or freed, or nobody held it and it is one that may go then.
 //! - Numbers of grants rise, and what was freed is given to nobody who asks later.
@@ -87,7 +88,8 @@ impl Model {
 
     /// A label's memory is mapped.
     pub fn begin(&mut self, new: Use, is_running: impl Fn(u32) -> bool) -> Result<(), String> {
-        // Who was given it before may come late: until its node has freed it, and ended who maps it, it is nobody else's.
+        // Who was given it before may come late: until its node has freed it, and ended who maps it, it is nobody
+        // else's.
         if self.freed.get(&new.grant).is_some_and(|freed| *freed < new.asked) {
             return Err(format!("{new:?}: its grant was freed before it was asked for"));
         }

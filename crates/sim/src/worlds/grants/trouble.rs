@@ -1,4 +1,5 @@
-//! What befalls the pool: ways are cut, messages late, hosts stand still, processes are killed or cannot be, power is cut.
+//! What befalls the pool: ways are cut, messages late, hosts stand still, processes are killed or cannot be, power is
+//! cut.
 
 use std::sync::Arc;
 
@@ -115,7 +116,8 @@ impl<'w> Trouble<'w> {
         }
     }
 
-    /// A manager that leads is cut off from etcd, and the others stand still until its lease lapses there: then they ask at once.
+    /// A manager that leads is cut off from etcd, and the others stand still until its lease lapses there: then they
+    /// ask at once.
     fn besiege(&mut self, leader: usize) {
         let stage = Arc::clone(&self.stage);
         let Some(lapses) = stage.etcd.lapses_at() else { return };

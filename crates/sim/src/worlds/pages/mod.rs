@@ -1,4 +1,5 @@
-//! The world of pages: the buffer pool over the log and the pages' files, and nothing above. Its lives are short and many.
+//! The world of pages: the buffer pool over the log and the pages' files, and nothing above. Its lives are short and
+//! many.
 //!
 //! ```text
 //!   changer ──► mini-transaction over one page or several ──► commit ──► perhaps waits until it is durable
@@ -6,9 +7,10 @@
 //!      └───────────────► model ([`model`]): every state of every page, which changes go together, who was told what
 //! ```
 //!
-//! What a table's rows tell of a crash is little: a change that is gone may be one of a page that is made anew by the next. Here each
-//! page tells which change it was last part of, and which of its parts stem from which change; so that each start is compared with all
-//! that it may find, page by page, and each read with what was committed before it began.
+//! What a table's rows tell of a crash is little: a change that is gone may be one of a page that is made anew by the
+//! next. Here each page tells which change it was last part of, and which of its parts stem from which change; so that
+//! each start is compared with all that it may find, page by page, and each read with what was committed before it
+//! began.
 
 pub(super) mod model;
 mod spare;

@@ -5,9 +5,9 @@
 //!                     └────── there ──────┘ └ gone         so 3 and 8 are there on each of their pages, and 9 on none
 //! ```
 //!
-//! A change is *there* if one of its pages has it. Then all of its pages have it. What was promised is there: where memory was kept
-//! whatever was committed, and where it was lost, at any time since pages were compared last, what was durable; and there no change is
-//! there without those before it in the log.
+//! A change is *there* if one of its pages has it. Then all of its pages have it. What was promised is there: where
+//! memory was kept whatever was committed, and where it was lost, at any time since pages were compared last, what was
+//! durable; and there no change is there without those before it in the log.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

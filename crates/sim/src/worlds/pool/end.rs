@@ -1,4 +1,5 @@
-//! The end: nothing moves, and everything has to be where it should be, and what it should be. Then all is freed, and nothing may be left.
+//! The end: nothing moves, and everything has to be where it should be, and what it should be. Then all is freed, and
+//! nothing may be left.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -148,7 +149,8 @@ fn look(stage: &Arc<Stage>, pod: usize, mark: Mark, reports: &Reports) -> Result
         stage.model.lock().end_op(word, op, saw);
     }
     let texts = stage.model.lock().texts.clone();
-    // Who holds a lock is known by a number that the keeper of its home has drawn: without the home it is none any more, wherever it lies.
+    // Who holds a lock is known by a number that the keeper of its home has drawn: without the home it is none any
+    // more, wherever it lies.
     let is_lock = |at: GlobalAddress| reports.contains_key(&at.part()) && is_mine(at);
     for text in texts.iter().filter(|text| is_lock(text.lock) && is_mine(text.at)) {
         // All that used it are gone.

@@ -1,4 +1,5 @@
-//! Lays out what all users share: words, locks, and the texts that they protect. Each pod has some; nothing goes wrong meanwhile.
+//! Lays out what all users share: words, locks, and the texts that they protect. Each pod has some; nothing goes wrong
+//! meanwhile.
 
 use std::sync::Arc;
 

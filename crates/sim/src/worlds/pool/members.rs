@@ -1,4 +1,5 @@
-//! Who uses the space, and which sessions are whose: what members tell their memory nodes, and what these find out about the dead.
+//! Who uses the space, and which sessions are whose: what members tell their memory nodes, and what these find out
+//! about the dead.
 //!
 //! Outlives every process. Its lock is the machine's own: no preemption point is passed while it is held.
 

@@ -1,4 +1,5 @@
-//! The world of the memory pool: users in several pods share a space whose extents move, and everything else goes wrong.
+//! The world of the memory pool: users in several pods share a space whose extents move, and everything else goes
+//! wrong.
 //!
 //! ```text
 //!   pod = a simulated host: its part in coherent memory, a program ([`program`]: keeper, host, mover), users ([`user`])
@@ -7,10 +8,13 @@
 //! ```
 //!
 //! 1. A founder in each pod lays out words, locks, and texts that the locks protect.
-//! 2. Users do what comes to their minds, faults come. Each operation is checked at once against the [`model`], as far as it can be.
-//! 3. All ways are mended, users end, programs end and begin anew. What the parts say of where extents lie has to fit together.
+//! 2. Users do what comes to their minds, faults come. Each operation is checked at once against the [`model`], as far
+//!    as it can be.
+//! 3. All ways are mended, users end, programs end and begin anew. What the parts say of where extents lie has to fit
+//!    together.
 //! 4. In some worlds users of all pods then do the same, in step: what is as hot here as there stays ([`share`]).
-//! 5. An inspector in each pod looks at all that has to be there, then frees it: nothing is left but what nobody knows of ([`end`]).
+//! 5. An inspector in each pod looks at all that has to be there, then frees it: nothing is left but what nobody knows
+//!    of ([`end`]).
 //!
 //! The words of a part are atomics of one host, so all users of a pod are on one, and its memory is coherent.
 

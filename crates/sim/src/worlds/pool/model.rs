@@ -1,7 +1,9 @@
-//! What is known of the objects of the space, whoever has allocated them: what must be in them, and what was told of their words.
+//! What is known of the objects of the space, whoever has allocated them: what must be in them, and what was told of
+//! their words.
 //!
-//! Outlives every process. Its lock is the machine's own: no preemption point is passed while it is held. Who changes something says so before, and says when it is
-//! done: who is killed in between, or gets no answer, leaves what may be or may not be.
+//! Outlives every process. Its lock is the machine's own: no preemption point is passed while it is held. Who changes
+//! something says so before, and says when it is done: who is killed in between, or gets no answer, leaves what may be
+//! or may not be.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -34,7 +36,8 @@ pub(super) struct Text {
 pub(super) struct Own {
     pub at: GlobalAddress,
     pub bytes: Vec<u8>,
-    /// What is being written, and where. If its writer does not live, or was not told how it went, it may come at any time.
+    /// What is being written, and where. If its writer does not live, or was not told how it went, it may come at any
+    /// time.
     pub pending: Vec<(usize, Vec<u8>)>,
 }
 
@@ -46,8 +49,8 @@ pub(super) struct State {
     pub own: BTreeMap<GlobalAddress, Own>,
     /// All that is allocated: where it ends.
     spans: BTreeMap<GlobalAddress, u64>,
-    /// By part and slot: the newest generation of the extent that anybody was given. Addresses of older ones stay refused, whatever
-    /// their place holds by now.
+    /// By part and slot: the newest generation of the extent that anybody was given. Addresses of older ones stay
+    /// refused, whatever their place holds by now.
     newest: BTreeMap<(u8, u32), u32>,
     /// Allocations that have begun, and those that have ended with an answer.
     begun: u64,

@@ -1,4 +1,5 @@
-//! What all processes of the world have in common, and what outlives them: the network, who is a member, what is known of objects, what the controller wants.
+//! What all processes of the world have in common, and what outlives them: the network, who is a member, what is known
+//! of objects, what the controller wants.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};

@@ -1,7 +1,8 @@
-//! A user of the space: a process with some threads, each with a session, that allocate, write, read, change words, lock and free.
+//! A user of the space: a process with some threads, each with a session, that allocate, write, read, change words,
+//! lock and free.
 //!
-//! Faults excuse what cannot be reached: errors of the kinds that [`is_trouble`] names, after which it is unknown whether something was done. They never excuse that an
-//! object is not there, or holds something else.
+//! Faults excuse what cannot be reached: errors of the kinds that [`is_trouble`] names, after which it is unknown
+//! whether something was done. They never excuse that an object is not there, or holds something else.
 
 use std::sync::Arc;
 

@@ -1,13 +1,15 @@
-//! The world of SQL: sessions of [`cenote_sql`] on the short path, over the simulated engine, in the lives that [`life`](super::life) has.
+//! The world of SQL: sessions of [`cenote_sql`] on the short path, over the simulated engine, in the lives that
+//! [`life`](super::life) has.
 //!
 //! ```text
 //!   client ([`session`]) ── text, or Parse / Bind / Execute ──► cenote_sql::Session ──► engine, buffer, log, as in the other worlds
 //!      └── what was answered: RETURNING, fetched rows ──► history ([`check`](crate::check)), counters ([`Counters`])
 //! ```
 //!
-//! A table's rows are `(id, tag, prev, n, k)`. The tag names the write, as everywhere ([`crate::check::history`]); `prev` is the tag that the write has replaced,
-//! which RETURNING tells; `n` counts the row's changes since it was inserted; `k` follows from the tag and is what conditions ask for. So each answer says which
-//! version it is of, and the serial model, Adya's checker and the check of recoveries judge SQL as they judge the engine.
+//! A table's rows are `(id, tag, prev, n, k)`. The tag names the write, as everywhere ([`crate::check::history`]);
+//! `prev` is the tag that the write has replaced, which RETURNING tells; `n` counts the row's changes since it was
+//! inserted; `k` follows from the tag and is what conditions ask for. So each answer says which version it is of, and
+//! the serial model, Adya's checker and the check of recoveries judge SQL as they judge the engine.
 
 pub(super) mod client;
 mod session;

@@ -1,10 +1,13 @@
 //! Sessions of SQL: random transactions, whose answers are noted in the history.
 //!
-//! - A transaction is a block; its COMMIT is noted before it is sent. After 40001 and 40P01 another one is begun, as clients do.
-//! - What has been answered is noted, and judged by the conditions of its statement: a row that RETURNING or FOR UPDATE gives has met them.
-//! - A portal is noted where it was bound: it has to give the rows of that moment, each once, whenever they are fetched. While it is open only a
-//!   place for it is in the history.
-//! - Locks that a failed statement or a return to a savepoint has given back count as shared from the start: others may have written since.
+//! - A transaction is a block; its COMMIT is noted before it is sent. After 40001 and 40P01 another one is begun, as
+//!   clients do.
+//! - What has been answered is noted, and judged by the conditions of its statement: a row that RETURNING or FOR UPDATE
+//!   gives has met them.
+//! - A portal is noted where it was bound: it has to give the rows of that moment, each once, whenever they are
+//!   fetched. While it is open only a place for it is in the history.
+//! - Locks that a failed statement or a return to a savepoint has given back count as shared from the start: others may
+//!   have written since.
 
 use std::sync::Arc;
 

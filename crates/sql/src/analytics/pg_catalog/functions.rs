@@ -1,7 +1,7 @@
 //! Functions of the system catalog and the session, bound to a statement.
 //!
-//! Each is made when a statement calls it. It answers from the statement's snapshot, so it is stable, not immutable; yet its calls
-//! with constants may be folded, since a plan lives no longer than its statement.
+//! Each is made when a statement calls it. It answers from the statement's snapshot, so it is stable, not immutable;
+//! yet its calls with constants may be folded, since a plan lives no longer than its statement.
 
 use super::*;
 use crate::analytics::function::{Call, Func, integer_at, text_at};

@@ -1,11 +1,12 @@
 //! `pg_catalog` and `information_schema` as tables, and the functions that tools call over them.
 //!
-//! `relations.txt` lists every relation with PostgreSQL 15's columns. A relation is built when a statement names it, from the engine's
-//! catalog under the statement's snapshot ([`rows`], [`information_schema`]); one without rows of its own is empty. A producer names only the columns that say
-//! something; the others get the type's neutral value (false, 0, NULL).
+//! `relations.txt` lists every relation with PostgreSQL 15's columns. A relation is built when a statement names it,
+//! from the engine's catalog under the statement's snapshot ([`rows`], [`information_schema`]); one without rows of its
+//! own is empty. A producer names only the columns that say something; the others get the type's neutral value (false,
+//! 0, NULL).
 //!
-//! Object ids: tables, indexes and sequences have the engine's (from 16384). Constraints and defaults have none there; theirs are
-//! derived ([`CONSTRAINT_IDS`], [`DEFAULT_IDS`]) and never collide with those.
+//! Object ids: tables, indexes and sequences have the engine's (from 16384). Constraints and defaults have none there;
+//! theirs are derived ([`CONSTRAINT_IDS`], [`DEFAULT_IDS`]) and never collide with those.
 
 mod functions;
 mod information_schema;

@@ -1,4 +1,5 @@
-//! Joins in words that DataFusion takes as PostgreSQL does: USING and NATURAL as ON, a join under an alias as a subquery.
+//! Joins in words that DataFusion takes as PostgreSQL does: USING and NATURAL as ON, a join under an alias as a
+//! subquery.
 
 use super::empty_query;
 use crate::error::{SqlError, code};
@@ -17,8 +18,8 @@ fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
     Expr::BinaryOp { left, op, right }
 }
 
-/// A merged column that would have to be merged with one of a relation whose columns are not known: DataFusion would compare the
-/// first column of the name, which may be another.
+/// A merged column that would have to be merged with one of a relation whose columns are not known: DataFusion would
+/// compare the first column of the name, which may be another.
 pub(super) fn refuse_merged(name: &str) -> SqlError {
     let text = format!(
         "USING or NATURAL over column \"{name}\", which an earlier USING or NATURAL merged, is not supported here"

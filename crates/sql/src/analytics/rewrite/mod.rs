@@ -1,9 +1,9 @@
 //! PostgreSQL's syntax in words that DataFusion's planner knows.
 //!
-//! Works on the parsed query, before planning. What it does, in the order in which a reader meets it below:
-//! names of result columns as PostgreSQL gives them (with a marker where two would be equal), integer literals typed `int4` where
-//! their type decides a result's type, casts whose meaning differs, operators and functions written with a schema, `ARRAY(SELECT …)`,
-//! `BETWEEN` as two comparisons, and row sources with their PostgreSQL column names.
+//! Works on the parsed query, before planning. What it does, in the order in which a reader meets it below: names of
+//! result columns as PostgreSQL gives them (with a marker where two would be equal), integer literals typed `int4`
+//! where their type decides a result's type, casts whose meaning differs, operators and functions written with a
+//! schema, `ARRAY(SELECT …)`, `BETWEEN` as two comparisons, and row sources with their PostgreSQL column names.
 //!
 //! Invariant: a name made unique carries [`MARK`]; whoever shows names cuts there ([`shown_name`]).
 
@@ -39,8 +39,8 @@ pub(crate) fn rewrite(query: &mut Query) {
     let _ = VisitMut::visit(query, &mut Rewriter { serial: 0 });
 }
 
-/// psql's `\d` asks which publications a table is in, by way of array functions in FROM that refer to other tables there. There are
-/// no publications.
+/// psql's `\d` asks which publications a table is in, by way of array functions in FROM that refer to other tables
+/// there. There are no publications.
 fn asks_for_publications(query: &Query) -> bool {
     let mut found = false;
     let _ = visit_relations(query, |name| {
@@ -192,8 +192,8 @@ fn argument(arg: &FunctionArg) -> Option<Expr> {
     }
 }
 
-/// Writes `1.5e3` as `1500`: it is a numeric, and DataFusion's parser of numerics wants plain digits. Far exponents become text, which
-/// the operator or cast around it reads.
+/// Writes `1.5e3` as `1500`: it is a numeric, and DataFusion's parser of numerics wants plain digits. Far exponents
+/// become text, which the operator or cast around it reads.
 fn plain_number(value: &mut ValueWithSpan) {
     let Value::Number(digits, _) = &value.value else { return };
     let lower = digits.to_ascii_lowercase();

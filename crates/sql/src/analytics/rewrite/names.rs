@@ -54,7 +54,8 @@ impl super::Rewriter {
     }
 }
 
-/// `CROSS JOIN LATERAL (SELECT expression) AS o(n)` names an expression over the other tables: its uses become the expression.
+/// `CROSS JOIN LATERAL (SELECT expression) AS o(n)` names an expression over the other tables: its uses become the
+/// expression.
 pub(super) fn inline_laterals(select: &mut Select) {
     let mut named = Vec::new();
     for table in &mut select.from {

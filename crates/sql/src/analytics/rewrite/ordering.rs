@@ -1,8 +1,8 @@
 //! ORDER BY a subquery.
 //!
-//! A sort key of PostgreSQL may refer to any column of the FROM. DataFusion adds such columns to the rows that it sorts, but not those
-//! that a subquery in the key refers to: it looks for them among the results, and finds none. So the keys become results of the query
-//! itself, and a query around it orders by them and leaves them out.
+//! A sort key of PostgreSQL may refer to any column of the FROM. DataFusion adds such columns to the rows that it
+//! sorts, but not those that a subquery in the key refers to: it looks for them among the results, and finds none. So
+//! the keys become results of the query itself, and a query around it orders by them and leaves them out.
 
 use super::{MARK, empty_query, nothing, take};
 use crate::expr::names::fold;

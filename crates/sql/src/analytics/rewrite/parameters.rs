@@ -33,7 +33,8 @@ fn parameter(expr: &Expr) -> Option<usize> {
     }
 }
 
-/// `x = ANY($1)` and `x <> ALL($1)` with an array for `$1` become lists of its items, or, before the value is known, a list of one text.
+/// `x = ANY($1)` and `x <> ALL($1)` with an array for `$1` become lists of its items, or, before the value is known, a
+/// list of one text.
 pub(crate) fn expand_any(query: &mut Query, values: Option<&[(Datum, u32)]>) -> Result<()> {
     match VisitMut::visit(query, &mut Expand { values }) {
         ControlFlow::Break(error) => Err(error),

@@ -1,7 +1,7 @@
 //! `x > ALL (SELECT …)` and its kin, by the least and the greatest item.
 //!
-//! `x > ALL` means `x` above the greatest, `x > ANY` above the least; no items make ALL true and ANY false; a NULL among the items makes
-//! NULL of what the others leave open.
+//! `x > ALL` means `x` above the greatest, `x > ANY` above the least; no items make ALL true and ANY false; a NULL
+//! among the items makes NULL of what the others leave open.
 
 use sqlparser::ast::{BinaryOperator as Op, Expr};
 

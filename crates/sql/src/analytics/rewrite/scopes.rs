@@ -1,13 +1,14 @@
 //! Unqualified names, resolved as PostgreSQL does, before DataFusion sees them.
 //!
-//! A name without a table is looked for in the innermost FROM, then in the one around it, and so on. The first FROM that has it decides:
-//! two columns of that name there are 42702, unless USING or NATURAL merged them into one. DataFusion takes two columns for none and
-//! goes on outwards: in `DELETE FROM t WHERE id IN (SELECT id FROM a JOIN b USING (id))` it compared `t.id` with itself, and every row
-//! was deleted. So a merged column is written here as what it means (the left table's, the right one's after RIGHT, the first that is
-//! not NULL after FULL), and ambiguity is an error.
+//! A name without a table is looked for in the innermost FROM, then in the one around it, and so on. The first FROM
+//! that has it decides: two columns of that name there are 42702, unless USING or NATURAL merged them into one.
+//! DataFusion takes two columns for none and goes on outwards: in
+//! `DELETE FROM t WHERE id IN (SELECT id FROM a JOIN b USING (id))` it compared `t.id` with itself, and every row was
+//! deleted. So a merged column is written here as what it means (the left table's, the right one's after RIGHT, the
+//! first that is not NULL after FULL), and ambiguity is an error.
 //!
-//! USING and NATURAL become ON (`joins.rs`) for the same reason: DataFusion compares the first column of the name, which in
-//! `a FULL JOIN b USING (id) JOIN c USING (id)` is `a.id` and not the merged one.
+//! USING and NATURAL become ON (`joins.rs`) for the same reason: DataFusion compares the first column of the name,
+//! which in `a FULL JOIN b USING (id) JOIN c USING (id)` is `a.id` and not the merged one.
 //!
 //! A relation whose columns are not known here leaves its FROM *open*: a name that is not found there stays as it is.
 
@@ -135,7 +136,8 @@ impl Scope {
         one.chain(two).map(|c| c.name.clone()).collect()
     }
 
-    /// A join that merges the columns of these names: they stand first. Its constraint becomes ON, unless a side is open.
+    /// A join that merges the columns of these names: they stand first. Its constraint becomes ON, unless a side is
+    /// open.
     fn merge(self, other: Scope, names: &[String], side: Side, constraint: &mut JoinConstraint) -> Result<Scope> {
         let (mut merged, mut pairs) = (Vec::new(), Vec::new());
         for name in names {

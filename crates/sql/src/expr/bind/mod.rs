@@ -1,7 +1,8 @@
 //! From the parsed expression to the bound one: names to positions, types settled as PostgreSQL settles them.
 //!
-//! An untyped literal or parameter takes the type that its surroundings ask for, and text where they ask for nothing. What the short
-//! path does not know is a [`Refusal::Shape`]: another planner may know it, and its error is what to say if there is none.
+//! An untyped literal or parameter takes the type that its surroundings ask for, and text where they ask for nothing.
+//! What the short path does not know is a [`Refusal::Shape`]: another planner may know it, and its error is what to say
+//! if there is none.
 
 mod calls;
 mod operators;

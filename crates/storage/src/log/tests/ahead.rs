@@ -1,5 +1,5 @@
-//! Reading ahead: how many reads it takes, that it brings what reading step by step does, and that what lies behind the end
-//! of the log is not believed because it has been read.
+//! Reading ahead: how many reads it takes, that it brings what reading step by step does, and that what lies behind the
+//! end of the log is not believed because it has been read.
 
 use cenote_base::rt::fs::faulty::{Drive, DriveCounters, DriveSpeed};
 use cenote_base::rt::fs::{self, OpenOptions, with};
@@ -33,8 +33,8 @@ fn options(segment_bytes: u64) -> LogOptions {
     }
 }
 
-/// Groups of up to `limit` bytes: every one changes page 0, every `every`th page 1 too. The newest records of both, how many
-/// each has, and the log's end.
+/// Groups of up to `limit` bytes: every one changes page 0, every `every`th page 1 too. The newest records of both, how
+/// many each has, and the log's end.
 fn two_chains(log: &Log, rng: &mut Rng, groups: usize, limit: usize, every: usize) -> ([(RecordAddr, usize); 2], Lsn) {
     let (mut heads, mut builder) = ([(RecordAddr::NONE, 0); 2], GroupBuilder::new());
     for n in 0..groups {
@@ -141,7 +141,8 @@ fn a_dense_chain_takes_large_reads_and_a_sparse_one_a_read_a_record() {
     });
 }
 
-/// The log is gone through twice, for its end and to be replayed, by reads of a mebibyte; what is behind its end is read once.
+/// The log is gone through twice, for its end and to be replayed, by reads of a mebibyte; what is behind its end is
+/// read once.
 #[test]
 fn the_end_is_found_and_the_log_scanned_by_large_reads() {
     let (fs, mut rng) = (MemFs::new(), Rng(6));
@@ -169,8 +170,9 @@ fn the_end_is_found_and_the_log_scanned_by_large_reads() {
     });
 }
 
-/// Three groups were written by one sync that never ended; of the second nothing reached the disk. The third is whole, in its place,
-/// and was read along with the first: it is not part of the log, and does not become so when the log grows up to it again.
+/// Three groups were written by one sync that never ended; of the second nothing reached the disk. The third is whole,
+/// in its place, and was read along with the first: it is not part of the log, and does not become so when the log
+/// grows up to it again.
 #[test]
 fn what_was_read_behind_the_end_is_not_believed() {
     let fs = MemFs::new();
@@ -229,8 +231,8 @@ fn a_scan_ends_where_the_log_was_durable() {
     });
 }
 
-/// A segment that was in use before holds what it held then. It is cleared behind the end once, and is found clear by the next start;
-/// one that is clear is not written to, however large it is.
+/// A segment that was in use before holds what it held then. It is cleared behind the end once, and is found clear by
+/// the next start; one that is clear is not written to, however large it is.
 #[test]
 fn a_reused_segment_is_cleared_once() {
     for (segment, rounds) in [(1 << 20, 4), (16 << 20, 0)] {

@@ -91,8 +91,9 @@ fn work_and_be_killed(log: &Log, written: &mut Written, rng: &mut Rng) -> Vec<(L
     incomplete
 }
 
-/// After a kill the next process makes what was incomplete void and writes the log behind what was durable. Power goes in the middle of
-/// that: a void group that is there behind a gap is no proof that the gap was durable once, and the log opens.
+/// After a kill the next process makes what was incomplete void and writes the log behind what was durable. Power goes
+/// in the middle of that: a void group that is there behind a gap is no proof that the gap was durable once, and the
+/// log opens.
 #[test]
 fn power_may_go_while_what_a_kill_left_is_written() {
     for seed in 0..200 {
@@ -258,8 +259,8 @@ fn a_lost_host_keeps_what_append_had_returned() {
     }
 }
 
-/// The tail is flushed before a boundary beyond it is noted, so none should be found; but what is found in a ring is not believed. One
-/// beyond the tail came to lie inside a later group, and a lap later the ring was scanned from there.
+/// The tail is flushed before a boundary beyond it is noted, so none should be found; but what is found in a ring is
+/// not believed. One beyond the tail came to lie inside a later group, and a lap later the ring was scanned from there.
 #[test]
 fn a_boundary_beyond_the_tail_is_forgotten() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -41,8 +41,8 @@ fn a_failed_sync_poisons_the_log_for_good() {
     }
 }
 
-/// The process ended with the failed sync; the next one reads what the system still shows, goes on behind it, and a power cut leaves what
-/// the disk has.
+/// The process ended with the failed sync; the next one reads what the system still shows, goes on behind it, and a
+/// power cut leaves what the disk has.
 #[test]
 fn what_a_failed_sync_dropped_is_written_again_before_anything_stands_on_it() {
     for after in 0..4 {

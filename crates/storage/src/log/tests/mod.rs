@@ -200,8 +200,8 @@ fn the_hook_sees_the_order_of_the_log_and_its_patch_is_kept() {
     assert_eq!(numbers, (1..=8000).collect::<Vec<_>>());
 }
 
-/// The end of all positions: new work is refused a terabyte before it, the ends of transactions later, and a group that would pass it
-/// has no place. It is an error and no position that another record has had.
+/// The end of all positions: new work is refused a terabyte before it, the ends of transactions later, and a group that
+/// would pass it has no place. It is an error and no position that another record has had.
 #[test]
 fn the_end_of_the_stream_is_a_refusal_and_no_wrap() {
     let near = |left: u64, then: &dyn Fn(&Log)| {

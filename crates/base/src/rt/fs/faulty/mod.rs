@@ -253,8 +253,8 @@ impl MemFs {
         self.lock().faults.sync_time = time;
     }
 
-    /// Writes and syncs do not come back before `until`, as on a drive that stops answering for a while; an earlier time ends that. Reads
-    /// go on.
+    /// Writes and syncs do not come back before `until`, as on a drive that stops answering for a while; an earlier
+    /// time ends that. Reads go on.
     pub fn stall_until(&self, until: Nanos) {
         self.lock().faults.stalled_until = until;
     }
@@ -274,8 +274,8 @@ impl MemFs {
         inner.disk.node(id).flip(offset, mask)
     }
 
-    /// Flips one bit of one byte, on the medium, in a file whose path holds `part`; `draw(n)` gives a number below `n`. Says where, if
-    /// there is such a file with bytes in it.
+    /// Flips one bit of one byte, on the medium, in a file whose path holds `part`; `draw(n)` gives a number below `n`.
+    /// Says where, if there is such a file with bytes in it.
     pub fn flip_any(&self, part: &str, draw: &mut dyn FnMut(u64) -> u64) -> Option<(PathBuf, u64)> {
         let mut inner = self.lock();
         let holds = |path: &PathBuf| path.to_string_lossy().contains(part);

@@ -148,7 +148,8 @@ impl Cache {
         Ok(home.post(vec![Call::new(message.encode())]))
     }
 
-    /// Does a piece at once if its line is here, or asks for it. `others`: this thread has asked for lines that it has not taken yet, so it does not wait here (`None`).
+    /// Does a piece at once if its line is here, or asks for it. `others`: this thread has asked for lines that it has
+    /// not taken yet, so it does not wait here (`None`).
     fn begin(&self, piece: Piece, deed: &mut Deed<'_>, others: bool) -> Result<Option<Option<Called>>> {
         let (mutex, changed) = self.shard(piece.line);
         let mut shard = mutex.lock();

@@ -30,7 +30,8 @@ fn profiles() -> String {
     format!("{NETWORK}, {CXL}, {LOCAL}")
 }
 
-/// A run as all experiments have it: counting begins when caches are full, and moves that the first few accesses have caused by chance are over.
+/// A run as all experiments have it: counting begins when caches are full, and moves that the first few accesses have
+/// caused by chance are over.
 fn run(options: &Options, kind: Kind, shape: Shape, load: Load, window: Nanos) -> Run {
     let settle = match kind {
         Kind::Swap | Kind::Coherent => Nanos(250_000_000 / shape.clients as u64),

@@ -1,7 +1,7 @@
 //! A user's calls: packed into messages, as many as fit; answers find their calls by number.
 //!
-//! A call is a flight from the moment it is posted, so that its time runs while it waits to be sent. One that ends before it was
-//! sent is never sent.
+//! A call is a flight from the moment it is posted, so that its time runs while it waits to be sent. One that ends
+//! before it was sent is never sent.
 
 use super::*;
 use crate::rdma::call::status::decode;

@@ -1,4 +1,5 @@
-//! Memory that calls lend and nodes write to by themselves: buffers of an endpoint, registered once and used again and again.
+//! Memory that calls lend and nodes write to by themselves: buffers of an endpoint, registered once and used again and
+//! again.
 //!
 //! ```text
 //!   lend ─► at a user ─► Call posted: lent ─┬ answered ──────────► at its user again ─► dropped ─► at rest ─► lend
@@ -6,14 +7,18 @@
 //!                                                            └ none comes: it stays until the endpoint is closed
 //! ```
 //!
-//! 1. A buffer has a key of its own, and is lent over one connection: a node is told of no key but its own. (One that guesses is not stopped by that: keys are of the endpoint.)
-//! 2. A node answers after its writes are done. So a buffer whose call was answered is written to by nobody; one whose call was not may be, at any time. That one is not used
-//!    again before an answer came, and its key does not end: what is written under a key that has ended stops more than its connection (EFA ends the process, shm the queue).
+//! 1. A buffer has a key of its own, and is lent over one connection: a node is told of no key but its own. (One that
+//!    guesses is not stopped by that: keys are of the endpoint.)
+//! 2. A node answers after its writes are done. So a buffer whose call was answered is written to by nobody; one whose
+//!    call was not may be, at any time. That one is not used again before an answer came, and its key does not end:
+//!    what is written under a key that has ended stops more than its connection (EFA ends the process, shm the queue).
 //!    A call that was given up before the node was told where to write is none of those.
-//! 3. Memory that was registered once is unmapped after the endpoint is closed: it serves the next connection, under another key. If its key cannot be ended it serves nobody.
+//! 3. Memory that was registered once is unmapped after the endpoint is closed: it serves the next connection, under
+//!    another key. If its key cannot be ended it serves nobody.
 //!
-//! That the bytes of a buffer are a slice of its user while no call lends it rests on rule 2, so on honest nodes: one that writes after it has answered can change them under
-//! him. So users see what comes as bytes that may be anything, as all that comes over the network.
+//! That the bytes of a buffer are a slice of its user while no call lends it rests on rule 2, so on honest nodes: one
+//! that writes after it has answered can change them under him. So users see what comes as bytes that may be anything,
+//! as all that comes over the network.
 
 use super::*;
 use crate::map::Mapping;
@@ -88,7 +93,8 @@ impl Registered for Lent {
         let Some(OnLoan { buffer, len, .. }) = &self.on_loan else {
             return &[];
         };
-        // SAFETY: mapped as long as the buffer, which only its user has; no call lends it now, so its node does not write to it (rule 2).
+        // SAFETY: mapped as long as the buffer, which only its user has; no call lends it now, so its node does not
+        // write to it (rule 2).
         unsafe { core::slice::from_raw_parts(buffer.memory.base().as_ptr(), *len) }
     }
 
@@ -147,7 +153,8 @@ impl Client {
             Some(memory) => memory,
             None => self.map_memory()?,
         };
-        // SAFETY: the mapping lives as long as the client, which closes the endpoint before; the lender ends registrations before that. It is looked at while no call lends it.
+        // SAFETY: the mapping lives as long as the client, which closes the endpoint before; the lender ends
+        // registrations before that. It is looked at while no call lends it.
         let registered = unsafe {
             self.fabric_endpoint
                 .register(memory.base().as_ptr(), LIMIT, Access::Written, rt::random())
@@ -190,7 +197,8 @@ impl Client {
         asked.set.with(asked.index, |call| call.memory = memory);
     }
 
-    /// The call ends without an answer. If the node was never told where to write its user has the buffer again, else the buffer is nobody's.
+    /// The call ends without an answer. If the node was never told where to write its user has the buffer again, else
+    /// the buffer is nobody's.
     pub(super) fn end_unanswered(&self, asked: &Asked, on_loan: OnLoan) {
         match asked.named {
             true => self.quarantine(asked, on_loan),

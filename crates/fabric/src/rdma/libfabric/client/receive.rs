@@ -96,8 +96,8 @@ impl Client {
         }
     }
 
-    /// A question for a key went down with a connection: nothing was done, and asking again changes nothing. When its time is over the node is
-    /// lost.
+    /// A question for a key went down with a connection: nothing was done, and asking again changes nothing. When its
+    /// time is over the node is lost.
     fn question_failed(&self, core: &mut Core, peer: &Arc<Peer>, batch: Arc<Batch>, key: u64, why: &str) {
         if peer.has_failed_for(rt::now()) < self.timeout {
             core.unasked.push(batch);
@@ -116,7 +116,8 @@ impl Client {
         }
     }
 
-    /// Asks the node about pieces whose operations failed, again and again while there is no connection: asking changes nothing.
+    /// Asks the node about pieces whose operations failed, again and again while there is no connection: asking changes
+    /// nothing.
     fn ask_for_verdicts(&self, core: &mut Core, now: Nanos) {
         core.asked = now;
         for _ in 0..core.doubts.len() {

@@ -3,8 +3,8 @@
 use super::*;
 
 impl Client {
-    /// Returns when `done`. `event` wakes whoever sleeps here: it is set when there is news, or when a leader is wanted.
-    /// `sleeps` is set before the first sleep: who sets the event need not where nobody does.
+    /// Returns when `done`. `event` wakes whoever sleeps here: it is set when there is news, or when a leader is
+    /// wanted. `sleeps` is set before the first sleep: who sets the event need not where nobody does.
     pub(super) fn wait_until(&self, event: &Arc<Event>, sleeps: &AtomicBool, done: impl Fn() -> bool) {
         let mut registered = false;
         while !done() {

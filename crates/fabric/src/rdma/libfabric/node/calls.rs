@@ -1,5 +1,5 @@
-//! Calls at a node: requests put together and given to its program, answers cut and sent; who has called, and whether he
-//! is still there.
+//! Calls at a node: requests put together and given to its program, answers cut and sent; who has called, and whether
+//! he is still there.
 
 use super::reply_queue::Through;
 use super::*;
@@ -8,8 +8,8 @@ use crate::rdma::libfabric::calls::Whole;
 use crate::rdma::libfabric::protocol::{Part, Window};
 use crate::rdma::libfabric::shim::Start;
 
-/// Requests of one session that are put together at once. A user sends one after the other; a network may mix a few. So the oldest of more was given up
-/// by its user, who may do that in the middle.
+/// Requests of one session that are put together at once. A user sends one after the other; a network may mix a few. So
+/// the oldest of more was given up by its user, who may do that in the middle.
 const GATHERED: usize = 16;
 
 /// Bytes of such requests, of all sessions.
@@ -114,7 +114,8 @@ impl Server {
         }
     }
 
-    /// Drops the incomplete request that began first, of one session or of all; whether there was one. If somebody waits for its answer after all, he is told.
+    /// Drops the incomplete request that began first, of one session or of all; whether there was one. If somebody
+    /// waits for its answer after all, he is told.
     fn drop_oldest(&mut self, of: Option<u64>) -> bool {
         let asked = self.sessions.iter().filter(|(id, _)| of.is_none_or(|of| of == **id));
         let requests = asked.flat_map(|(id, session)| session.gathered.iter().map(|(call, g)| (g.number, *id, *call)));

@@ -6,7 +6,8 @@ use std::rc::Rc;
 /// Slots under way to an address, beyond which answers to its sessions wait.
 pub(super) const HELD: usize = 8;
 
-/// Slots under way to an address, for whichever of its sessions, those that are over too: the provider has one connection for all of them, and gives them back when its peer lets it.
+/// Slots under way to an address, for whichever of its sessions, those that are over too: the provider has one
+/// connection for all of them, and gives them back when its peer lets it.
 #[derive(Clone, Default)]
 pub(super) struct Load(Rc<Cell<usize>>);
 

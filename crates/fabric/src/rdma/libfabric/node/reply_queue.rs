@@ -98,7 +98,8 @@ impl Outgoing {
         }
     }
 
-    /// Straight out of the source. When all of it was read the answer may change for the last time, and says that there is something beside it.
+    /// Straight out of the source. When all of it was read the answer may change for the last time, and says that there
+    /// is something beside it.
     fn pack_source(&mut self, mut source: Box<dyn Source>, writer: &mut Writer<'_>) -> Packed {
         let (size, from) = (source.size(), self.filled);
         let head = PartHead {

@@ -398,7 +398,8 @@ fn an_answer_waits_until_all_its_writes_are_complete() {
         call,
         Ok(answered),
     );
-    // Two pieces: the first is not under way before there is a connection, so what waits for that is let through by hand.
+    // Two pieces: the first is not under way before there is a connection, so what waits for that is let through by
+    // hand.
     for piece in 1..3 {
         server.send_answers();
         assert_eq!(server.last_write, piece);

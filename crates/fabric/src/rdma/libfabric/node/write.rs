@@ -1,5 +1,5 @@
-//! What goes into memory that calls lend, written there by the provider; its answer comes after. (A card does that alone; providers in software when the caller's side looks for
-//! completions.)
+//! What goes into memory that calls lend, written there by the provider; its answer comes after. (A card does that
+//! alone; providers in software when the caller's side looks for completions.)
 //!
 //! ```text
 //!   source ─► slot ─► write ┐
@@ -8,7 +8,8 @@
 //!                           └─ else: all of them are complete, delivered ─► answer
 //! ```
 //!
-//! The bytes go through slots, as all that a provider is given: they are read by whole words, and their source is done with them when the write begins.
+//! The bytes go through slots, as all that a provider is given: they are read by whole words, and their source is done
+//! with them when the write begins.
 
 use super::*;
 
@@ -16,7 +17,8 @@ use super::*;
 const WRITE: u64 = 1 << 63;
 
 impl Server {
-    /// Writes the next stretch of a session's first answer. After the last the answer goes its way, or waits for what is under way.
+    /// Writes the next stretch of a session's first answer. After the last the answer goes its way, or waits for what
+    /// is under way.
     pub(super) fn write_stretch(&mut self, id: u64, mut slot: Slot) {
         let shared = Arc::clone(&self.shared);
         let Some(session) = self.sessions.get_mut(&id) else {

@@ -123,7 +123,8 @@ impl Callers for Unreached {
     }
 }
 
-/// A host that fetched from one that was not reached tried once for each piece, one after the other: its worker did nothing else for most of a minute.
+/// A host that fetched from one that was not reached tried once for each piece, one after the other: its worker did
+/// nothing else for most of a minute.
 #[test]
 fn whoever_is_not_reached_is_tried_once() {
     let pods = Pods::still(4);
@@ -242,7 +243,8 @@ fn status_if(pods: &Pods, address: GlobalAddress, meanwhile: impl FnOnce()) -> u
     bytes[8]
 }
 
-/// The bytes are sent after they were found: nobody waits for that, so they may be another's by then. Then what was sent does not count.
+/// The bytes are sent after they were found: nobody waits for that, so they may be another's by then. Then what was
+/// sent does not count.
 #[test]
 fn what_moved_while_it_was_sent_is_asked_for_again() {
     let pods = Pods::still(6);
@@ -462,7 +464,8 @@ fn read_all(user: &Space, objects: &[(GlobalAddress, usize)]) {
     }
 }
 
-/// Bytes that the host's card writes are the object's, or the read is asked for again: while its extent goes to and fro, and after that.
+/// Bytes that the host's card writes are the object's, or the read is asked for again: while its extent goes to and
+/// fro, and after that.
 #[test]
 fn reads_that_are_written_bring_what_was_there() {
     if libfabric::available().is_err() {

@@ -11,7 +11,8 @@ use cenote_base::rt::seam::{Points, Seam};
 use cenote_fabric::rdma::call::{Answer, CallerId};
 use core::cell::Cell;
 
-/// The answers of a thousand accesses that failed were too long for a message: all of them failed, those too that had been done.
+/// The answers of a thousand accesses that failed were too long for a message: all of them failed, those too that had
+/// been done.
 #[test]
 fn each_of_many_accesses_that_fail_is_answered() {
     let pods = Pods::still(4);
@@ -217,7 +218,8 @@ impl Seam for Meddling<'_> {
     }
 }
 
-/// Who looked for a migrated extent that was about to leave, and was held up, found the next migrated extent in its slot: of the same generation, so that he read and wrote another object.
+/// Who looked for a migrated extent that was about to leave, and was held up, found the next migrated extent in its
+/// slot: of the same generation, so that he read and wrote another object.
 #[test]
 fn a_guest_is_not_taken_for_the_next_one() {
     let mut meddled = 0;

@@ -46,8 +46,8 @@ impl Keeper for Meanwhile {
     }
 }
 
-/// Found by the simulator (world `pool`, seed 5): a slab that was nobody's was handed out and moved away before its new owner looked at it, who took the part for corrupt.
-/// It gets another one.
+/// Found by the simulator (world `pool`, seed 5): a slab that was nobody's was handed out and moved away before its new
+/// owner looked at it, who took the part for corrupt. It gets another one.
 #[test]
 fn a_slab_that_moves_on_its_way_to_its_owner_is_followed_by_another() {
     let pods = Pods::still(6);

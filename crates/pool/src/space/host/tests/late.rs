@@ -31,8 +31,9 @@ impl Pods {
     }
 }
 
-/// An order that was not answered in time was carried out later, in the middle of the next move or after it: `LetGo` gave a migrated extent's memory away that was in use by then, `Receive` wrote
-/// over it, `Thaw` let an extent be used where it did not lie any more.
+/// An order that was not answered in time was carried out later, in the middle of the next move or after it: `LetGo`
+/// gave a migrated extent's memory away that was in use by then, `Receive` wrote over it, `Thaw` let an extent be used
+/// where it did not lie any more.
 #[test]
 fn orders_of_a_former_move_do_nothing() {
     let pods = Pods::still(4);

@@ -1,4 +1,5 @@
-//! Migrated extents on their way when their home is gone for good: three parts and more, of which the first is the home.
+//! Migrated extents on their way when their home is gone for good: three parts and more, of which the first is the
+//! home.
 
 use super::super::super::act::{Act, Outcome};
 use super::super::{Inner, Order, Ordered, wire};
@@ -251,7 +252,8 @@ fn who_is_away_is_waited_for() {
     assert_eq!((several.read_in(2, address), several.unsettled()), (Some(42), [0, 0]));
 }
 
-/// One gave it up, and another could not be asked: the next time the one had nothing of it, and so it was given up where it was frozen too.
+/// One gave it up, and another could not be asked: the next time the one had nothing of it, and so it was given up
+/// where it was frozen too.
 #[test]
 fn nobody_gives_up_before_all_have_answered() {
     let several = Several::of(5);
