@@ -3,6 +3,8 @@
 
     scripts/style.py            the table
     scripts/style.py circles    which files import each other in a circle
+    scripts/style.py modules    which modules of a crate may import which, as scripts/modules.txt says it
+    scripts/style.py check      what breaks a rule; the house test runs it
     scripts/style.py names      types whose names hold a word that docs/glossary.md replaces
     scripts/style.py errors     public functions that can fail and do not say how
     scripts/style.py long       the longest functions, and how many lines are longer than 120 columns
@@ -17,8 +19,9 @@ import statistics
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CORE = ["base", "fabric", "storage", "buffer", "engine"]
+CORE = ["base", "fabric", "libfabric", "pool", "space", "kv", "fs", "storage", "buffer", "engine"]
 COLUMNS = 120
+FUNCTION_LINES = 80
 TOKEN = re.compile(
     r'//[^\n]*|/\*.*?\*/|r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?\'(?:\\(?:x..|u\{[^}]*\}|.)|[^\'\\])\'', re.S)
 FUNCTION = re.compile(r"\bfn\s+(\w+)")
@@ -152,30 +155,59 @@ class Imports:
         return found - {file, None}
 
     def circles(self):
-        """Sets of files that reach each other (Tarjan)."""
-        index, low, stack, found = {}, {}, [], []
-        for root in self.edges:
-            work = [(root, iter(self.edges[root]))] if root not in index else []
-            while work:
-                node, targets = work[-1]
-                if node not in index:
-                    index[node] = low[node] = len(index)
-                    stack.append(node)
-                following = next(targets, None)
-                if following is not None:
-                    if following not in index:
-                        work.append((following, iter(self.edges[following])))
-                    elif following in stack:
-                        low[node] = min(low[node], index[following])
-                    continue
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == index[node]:
-                    circle = stack[stack.index(node):]
-                    del stack[stack.index(node):]
-                    found += [circle] if len(circle) > 1 else []
-        return found
+        return circles(self.edges)
+
+    def of_modules(self, crate):
+        """Which top module of a crate imports which; the crate's root and its programs are left out."""
+        graph = {module[0]: set() for of, module in self.by_module if of == crate and module and module[0] != "bin"}
+        for file, targets in self.edges.items():
+            if file.crate == crate and file.module and file.module[0] in graph:
+                graph[file.module[0]] |= {t.module[0] for t in targets if t.module and t.module[0] in graph}
+        return {module: targets - {module} for module, targets in graph.items()}
+
+
+def circles(edges):
+    """Sets of nodes of a graph that reach each other (Tarjan)."""
+    index, low, stack, found = {}, {}, [], []
+    for root in edges:
+        work = [(root, iter(edges[root]))] if root not in index else []
+        while work:
+            node, targets = work[-1]
+            if node not in index:
+                index[node] = low[node] = len(index)
+                stack.append(node)
+            following = next(targets, None)
+            if following is not None:
+                if following not in index:
+                    work.append((following, iter(edges[following])))
+                elif following in stack:
+                    low[node] = min(low[node], index[following])
+                continue
+            work.pop()
+            if work:
+                low[work[-1][0]] = min(low[work[-1][0]], low[node])
+            if low[node] == index[node]:
+                circle = stack[stack.index(node):]
+                del stack[stack.index(node):]
+                found += [circle] if len(circle) > 1 else []
+    return found
+
+
+def floors(graph):
+    """The modules of a graph from the lowest to the highest, those on one floor together; circles share a floor."""
+    height, whole = {}, {}
+    for circle in circles(graph):
+        whole |= {module: frozenset(circle) for module in circle}
+    def of(module):
+        group = whole.get(module, frozenset([module]))
+        if group not in height:
+            below = {t for m in group for t in graph[m]} - group
+            height[group] = 1 + max((of(t) for t in below), default=-1)
+        return height[group]
+    lines = collections.defaultdict(list)
+    for module in sorted(graph):
+        lines[of(module)].append(module)
+    return [lines[n] for n in sorted(lines)]
 
 
 def replaced_words():
@@ -218,7 +250,7 @@ def table(files):
     said = [has for _, _, has in fallible(files)]
     long = sum(len(line) > COLUMNS for f in files for line in f.text.splitlines())
     yield "function lines, median / p90 / max", f"{statistics.median(lines):.0f} / {lines[len(lines) * 9 // 10]} / {lines[-1]}"
-    yield "functions over 80 lines", sum(count > 80 for count in lines)
+    yield f"functions over {FUNCTION_LINES} lines", sum(count > FUNCTION_LINES for count in lines)
     yield "asserts a thousand lines, base to engine", f"{1000 * asserts / core_lines:.1f}"
     yield "files with unsafe blocks", sum(bool(re.search(r"\bunsafe\s*(?:\{|fn|impl)", f.code)) for f in files)
     yield "files in import circles", f"{in_circles} of {len(imports.edges)}"
@@ -227,15 +259,79 @@ def table(files):
     yield f"lines over {COLUMNS} columns", long
 
 
+RULES = ROOT / "scripts/modules.txt"
+
+
+def rules():
+    """What scripts/modules.txt says: floors by crate, and sets of files that may import each other."""
+    crates, allowed, crate = {}, [], None
+    for line in RULES.read_text().splitlines():
+        words = line.split("#")[0].split()
+        if words and words[0] == "circle":
+            allowed.append(set(words[1:]))
+        elif words and not line.startswith(" "):
+            crate = crates.setdefault(words[0], [])
+        elif words:
+            crate.append(words)
+    return crates, allowed
+
+
+def module_errors(imports, crates):
+    for crate in sorted({of for of, _ in imports.by_module}):
+        floor = {module: height for height, line in enumerate(crates.get(crate, [])) for module in line}
+        for module, targets in imports.of_modules(crate).items():
+            if module not in floor:
+                yield f"{crate}::{module} has no floor in {RULES.name}"
+                continue
+            for target in targets:
+                if floor.get(target, -1) >= floor[module]:
+                    yield f"{crate}::{module} imports {crate}::{target}, which does not lie below it ({RULES.name})"
+
+
+def circle_errors(imports, allowed):
+    for circle in imports.circles():
+        names = {str(f.path.relative_to(ROOT / "crates")) for f in circle}
+        if not any(names <= few for few in allowed):
+            yield f"these files import each other in a circle: {' '.join(sorted(names))}"
+
+
+def broken(files):
+    """Every rule that is broken, in a line each."""
+    crates, allowed = rules()
+    imports = Imports(files)
+    yield from module_errors(imports, crates)
+    yield from circle_errors(imports, allowed)
+    for file in files:
+        where = file.path.relative_to(ROOT)
+        for name, _, lines in file.functions():
+            if lines > FUNCTION_LINES:
+                yield f"{where}: {name} has {lines} lines, more than {FUNCTION_LINES}"
+        for at, line in enumerate(file.text.splitlines(), 1):
+            if len(line) > COLUMNS:
+                yield f"{where}:{at} has {len(line)} columns, more than {COLUMNS}"
+    for file, name in odd_names(files):
+        yield f"{file.path.relative_to(ROOT)}: {name} holds a word that docs/glossary.md replaces"
+    for file, name, has in fallible(files):
+        if not has:
+            yield f"{file.path.relative_to(ROOT)}: {name} can fail and has no `# Errors`"
+
+
 def main():
     files = [File(path) for path in sorted(ROOT.glob("crates/*/**/*.rs"))]
     wanted = sys.argv[1] if len(sys.argv) > 1 else "table"
+    if wanted == "check":
+        wrong = sorted(broken(files))
+        sys.exit("\n".join(wrong) if wrong else None)
     if wanted == "table":
         for what, value in table(files):
             print(f"{what:<46} {value}")
     elif wanted == "circles":
         for circle in sorted(Imports(files).circles(), key=len, reverse=True):
             print(len(circle), *sorted(str(f.path.relative_to(ROOT / "crates")) for f in circle), sep="\n  ")
+    elif wanted == "modules":
+        imports = Imports(files)
+        for crate in sorted({f.crate for f in files}):
+            print(crate, *(" ".join(floor) for floor in floors(imports.of_modules(crate))), sep="\n    ")
     elif wanted == "names":
         for file, name in odd_names(files):
             print(f"{name:<24} {file.path.relative_to(ROOT)}")

@@ -331,7 +331,7 @@ fn etcd_comes_and_goes() {
 fn a_damaged_book_is_refused() {
     let Some(etcd) = Etcd::start() else { return };
     drop(manager(&etcd.url(), "127.0.0.1:0").expect("it leads"));
-    // "/cenote/pool/grant table" and "garbage".
+    // "/cenote/pool/book" and "garbage".
     let put = |value: &str| {
         let question = format!(r#"{{"key":"L2Nlbm90ZS9wb29sL2Jvb2s=","value":"{value}"}}"#);
         etcd.ask("/v3/kv/put", &question).expect("put");
@@ -352,7 +352,7 @@ fn a_damaged_book_is_refused() {
     put("Z2FyYmFnZQ==");
     drop(first);
     until("it says why it does not lead", || {
-        second.pool().is_err_and(|error| error.to_string().contains("book"))
+        second.pool().is_err_and(|error| error.to_string().contains("grant table"))
     });
 }
 
