@@ -6,7 +6,7 @@ use crate::{Error, IoContext, Result};
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::rdma::call::Callers;
-use cenote_fabric::rdma::libfabric::{Net, NetOptions};
+use cenote_libfabric::{Net, NetOptions};
 use cenote_pool::client::{ClientOptions, PoolClient};
 use cenote_pool::holder::Credentials;
 use std::io::{BufRead, BufReader};

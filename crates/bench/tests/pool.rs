@@ -4,7 +4,7 @@ use cenote_bench::pool::{Load, Options, demo};
 use cenote_bench::ycsb::record::Layout;
 use cenote_bench::ycsb::workload::Distribution;
 use cenote_bench::{sweep, ycsb};
-use cenote_fabric::rdma::libfabric;
+use cenote_libfabric as libfabric;
 use std::path::{Path, PathBuf};
 
 /// The program beside the test's own directory; built by `cargo build --workspace`.

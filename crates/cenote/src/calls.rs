@@ -2,7 +2,7 @@
 
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::Callers;
-use cenote_fabric::rdma::libfabric::{MemoryNode, Net, NetOptions, NodeOptions, Provider};
+use cenote_libfabric::{MemoryNode, Net, NetOptions, NodeOptions, Provider};
 use cenote_pool::node::NodeCalls;
 use cenote_pool::space::{HostOptions, Hosts};
 use std::sync::Arc;

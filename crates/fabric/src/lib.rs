@@ -47,6 +47,7 @@ pub use foothold::Foothold;
 pub use header::{FORMAT_VERSION, GEOMETRY_WORDS, HEADER_SIZE, Identity, State};
 pub use host::{HostAtomicU32, HostAtomicU64, PodAtomicU32, PodAtomicU64, Window};
 pub use listing::{Found, SHM_DIR, default_path, is_blank, list, peek, remove};
+pub use map::Mapping;
 pub use mirror::{MirrorFile, MirrorKeeper, Side};
 pub use region::{Kind, Region, RegionOptions};
 pub use span::{Block, Fixed, Length, Quiet, Span};

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// A mapped range, readable and writable, of shared or anonymous memory.
-pub(crate) struct Mapping {
+pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
     /// Whose view it is; it stays mapped while this lives.
@@ -50,8 +50,11 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// `len` bytes of zeros that nobody else maps.
-    pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
+    /// `len` bytes of zeros that no other process maps.
+    ///
+    /// # Errors
+    /// The error of `mmap`, if there are not so many addresses or is not so much memory.
+    pub fn anonymous(len: usize) -> io::Result<Self> {
         let space = Reserved::new(len, HUGE)?;
         // SAFETY: replaces addresses that `space` owns and nobody uses.
         let base = unsafe {
@@ -79,12 +82,15 @@ impl Mapping {
         self.device.as_deref()
     }
 
+    /// Its first byte, for crates whose unsafe code has an address of its own.
     #[inline(always)]
-    pub(crate) fn base(&self) -> NonNull<u8> {
+    pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty, reason = "memory, not a collection")]
+    pub fn len(&self) -> usize {
         self.len
     }
 

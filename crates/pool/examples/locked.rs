@@ -10,8 +10,8 @@
 use cenote_base::{Result, rt};
 use cenote_fabric::RegionOptions;
 use cenote_fabric::rdma::call::Callers;
-use cenote_fabric::rdma::libfabric::{self, Net, NetOptions, Provider};
 use cenote_fabric::rdma::loopback::Nodes;
+use cenote_libfabric::{self as libfabric, Net, NetOptions, Provider};
 use cenote_pool::grant_table::EXTENT;
 use cenote_pool::space::{
     Channel, FarPart, GlobalAddress, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Mode, Part, PartOptions,

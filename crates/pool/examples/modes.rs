@@ -11,7 +11,7 @@
 use cenote_base::{Error, Result, rt};
 use cenote_fabric::RegionOptions;
 use cenote_fabric::rdma::call::Callers;
-use cenote_fabric::rdma::libfabric::{MemoryNode, Net, NetOptions, NodeOptions, Provider};
+use cenote_libfabric::{MemoryNode, Net, NetOptions, NodeOptions, Provider};
 use cenote_pool::grant_table::EXTENT;
 use cenote_pool::space::{
     Channel, FarPart, FarReads, GlobalAddress, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Neighbour, Part,

@@ -8,7 +8,7 @@
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
-use cenote_fabric::rdma::libfabric::{self, Net, NetOptions, Provider};
+use cenote_libfabric::{self as libfabric, Net, NetOptions, Provider};
 use cenote_pool::client::{ClientOptions, Far, PoolClient};
 use cenote_pool::grant_table::EXTENT;
 use cenote_pool::holder::Credentials;

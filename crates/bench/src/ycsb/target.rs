@@ -8,7 +8,7 @@ use super::wire::Wire;
 use super::worker::Worker;
 use crate::server::{self, RegionFile, Server, find_program, free_port};
 use crate::{Error, IoContext, Result};
-use cenote_fabric::rdma::libfabric;
+use cenote_libfabric as libfabric;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::process::Command;

@@ -7,7 +7,7 @@ use crate::pooled::read_secret;
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
 use cenote_fabric::message::tcp::Tcp;
-use cenote_fabric::rdma::libfabric;
+use cenote_libfabric as libfabric;
 use cenote_pool::holder::{Credentials, Operator};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::{self, Manager, ManagerOptions};

@@ -3,7 +3,8 @@
 //! A *memory node* registers a part of its memory and hands the descriptor out ([`Remote`]: key, base, length). Who
 //! holds it reaches the memory over an [`Endpoint`]: works ([`Work`]) are posted in batches with one doorbell, go on
 //! by themselves, and come back complete with their buffers and results ([`Posted`]). Three may stand behind it: memory
-//! of this process ([`loopback`], for tests), the simulator's network cards (crate `sim`), and [`libfabric`].
+//! of this process ([`loopback`], for tests), the simulator's network cards (crate `sim`), and libfabric (crate
+//! `libfabric`).
 //!
 //! ```text
 //!   Work::read(..)  ─┐               doorbell                      one-sided: no code of the node runs
@@ -45,7 +46,6 @@ use std::sync::Arc;
 
 pub mod call;
 pub mod contract;
-pub mod libfabric;
 pub mod loopback;
 
 /// Names a registration at its memory node; never used again after it was revoked.

@@ -13,7 +13,7 @@ use cenote_base::{Error, Result};
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::rdma::call::Callers;
-use cenote_fabric::rdma::libfabric::{Net, NetOptions};
+use cenote_libfabric::{Net, NetOptions};
 use core::ffi::c_char;
 use core::ptr::null;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use crate::seed;
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::RegionOptions;
 use cenote_fabric::rdma::call::Callers;
-use cenote_fabric::rdma::libfabric::{MemoryNode, Net, NetOptions, NodeOptions, Provider};
+use cenote_libfabric::{MemoryNode, Net, NetOptions, NodeOptions, Provider};
 use cenote_pool::grant_table::EXTENT;
 use cenote_pool::space::{
     Channel, FarPart, GlobalAddress, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Mode, Neighbour, Part,

@@ -48,7 +48,7 @@ pub mod contract;
 mod memory;
 mod set;
 mod source;
-pub(crate) mod status;
+pub mod status;
 
 pub use memory::{Memory, Registered};
 pub use set::Set;

@@ -8,7 +8,7 @@ use crate::space::{FarMode, FarReads, FarStats};
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::AtomicU64;
 use cenote_fabric::rdma::call::{Answer, Answered, Answering, Caller, CallerId};
-use cenote_fabric::rdma::libfabric::{self, MemoryNode, Net, NetOptions, NodeOptions, Provider};
+use cenote_libfabric::{self as libfabric, MemoryNode, Net, NetOptions, NodeOptions, Provider};
 
 const DIRECT: DirectFrom = DirectFrom(1);
 /// Status of an access that has to be asked for again.

@@ -3,11 +3,11 @@
 use super::super::calls::part;
 use super::super::protocol::{PART, Part, Window};
 use super::*;
-use crate::map::Mapping;
-use crate::rdma::call::{self, Answer, Call, Caller, CallerId, Callers, LIMIT};
-use crate::rdma::libfabric::fabric_endpoint::Registration;
-use crate::rdma::libfabric::{Net, NetOptions, Provider, available};
-use crate::rdma::{Fabric, RemoteMemory};
+use crate::fabric_endpoint::Registration;
+use crate::{Net, NetOptions, Provider, available};
+use cenote_fabric::Mapping;
+use cenote_fabric::rdma::call::{self, Answer, Call, Caller, CallerId, Callers, LIMIT};
+use cenote_fabric::rdma::{Fabric, RemoteMemory};
 
 fn cut(call: u64, bytes: &[u8], from: usize) -> Part<'_> {
     part(call, 0, bytes, from)

@@ -30,12 +30,12 @@ use super::protocol::{self, ANSWER, Ask, HEAD, Item, Kind, Reader, Status, Write
 use super::registered_memory::{Holding, RegisteredMemory, Registry, exchange};
 use super::shim::{Start, Target};
 use super::{NodeOptions, Path, own_name};
-use crate::Region;
-use crate::rdma::call::Serve;
-use crate::rdma::{Key, Remote};
 use calls::Gathered;
 use cenote_base::rt::{self, HashMap, JoinHandle, Mutex, Nanos};
 use cenote_base::{Error, Result};
+use cenote_fabric::Region;
+use cenote_fabric::rdma::call::Serve;
+use cenote_fabric::rdma::{Key, Remote};
 use core::fmt;
 use load::{Held, Load};
 use reply_queue::{Outgoing, Packed, ReplyQueue};

@@ -4,10 +4,10 @@
 //! before it was sent is never sent.
 
 use super::*;
-use crate::rdma::call::status::decode;
-use crate::rdma::call::{Call, Called, Caller, CallerId, CallsInFlight, Memory, Set};
-use crate::rdma::libfabric::calls::{FILL, FILLED, Places, Whole, part};
-use crate::rdma::libfabric::protocol::Part;
+use crate::calls::{FILL, FILLED, Places, Whole, part};
+use crate::protocol::Part;
+use cenote_fabric::rdma::call::status::decode;
+use cenote_fabric::rdma::call::{Call, Called, Caller, CallerId, CallsInFlight, Memory, Set};
 use std::cmp::Reverse;
 
 /// Calls that may be under way; `post` waits for room beyond.
@@ -356,8 +356,8 @@ const _: () = assert!(call::LIMIT <= u32::MAX as usize);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rdma::call::Answer;
-    use crate::rdma::libfabric::{MemoryNode, NodeOptions, Provider, available};
+    use crate::{MemoryNode, NodeOptions, Provider, available};
+    use cenote_fabric::rdma::call::Answer;
 
     /// A message of answers with these parts: status, place in so many bytes, and how many it has of them.
     fn answers(session: u64, call: u64, parts: &[(u32, u32, u32, usize)]) -> Vec<u8> {

@@ -5,7 +5,7 @@
 use std::env;
 use std::process::Command;
 
-const SHIM: &str = "src/rdma/libfabric/shim.c";
+const SHIM: &str = "src/shim.c";
 const PLACE: &str = "CENOTE_LIBFABRIC_INCLUDE";
 
 fn main() {
@@ -21,7 +21,7 @@ fn main() {
     for place in pkg_config() {
         build.include(place);
     }
-    build.compile("cenote_fabric_shim");
+    build.compile("cenote_libfabric_shim");
 }
 
 /// Places of headers, where libfabric is not among the system's own.

@@ -11,9 +11,9 @@
 
 use super::address::{LONGEST, NodeAddress, Provider};
 use super::shim::{self, Done, Options, RawEndpoint, RawMemory, Start, Target};
-use crate::map::Mapping;
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
+use cenote_fabric::Mapping;
 use core::mem::ManuallyDrop;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -447,7 +447,7 @@ impl core::fmt::Debug for FabricEndpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rdma::libfabric::{available, own_name};
+    use crate::{available, own_name};
 
     /// shm keeps messages behind writes, and lets them pass when a write has failed: a reader would take old bytes for
     /// an answer.

@@ -1,7 +1,7 @@
 //! One-sided verbs over libfabric on this machine, beside libfabric's bare operations in the same run: the time of one,
 //! and the rate of single ones and of batches of 16.
 //!
-//! `cargo run --release -p cenote-fabric --example rdma [PROVIDER [SECONDS]]`: `tcp;ofi_rxm` and 0.3 a cell unless told
+//! `cargo run --release -p cenote-libfabric --example rdma [PROVIDER [SECONDS]]`: `tcp;ofi_rxm` and 0.3 a cell unless told
 //! otherwise. Calls (requests and answers of so many bytes) stand beside a bare read of as many.
 //!
 //! The memory nodes are processes of their own: this program again, twice, since bare operations want memory that is
@@ -10,9 +10,9 @@
 use cenote_base::Result;
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::rdma::call::{Answer, Call, CallerId, Callers};
-use cenote_fabric::rdma::libfabric::bare::{Bare, Operation};
-use cenote_fabric::rdma::libfabric::{MemoryNode, Net, NetOptions, NodeAddress, NodeOptions, Path, Provider};
 use cenote_fabric::rdma::{Key, Remote, RemoteMemory, Work};
+use cenote_libfabric::bare::{Bare, Operation};
+use cenote_libfabric::{MemoryNode, Net, NetOptions, NodeAddress, NodeOptions, Path, Provider};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;

@@ -10,9 +10,9 @@
 //! A work's first error is its result, and ends it: pieces that were not sent are not.
 
 use super::client::Peer;
-use crate::rdma::{Op, Work};
 use cenote_base::rt::{Event, Mutex};
 use cenote_base::{Error, Result};
+use cenote_fabric::rdma::{Op, Work};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -259,7 +259,7 @@ fn cut(work: &Work, index: usize, from: usize, largest: usize) -> Piece {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rdma::{Key, Remote};
+    use cenote_fabric::rdma::{Key, Remote};
 
     fn memory() -> Remote {
         Remote {

@@ -7,11 +7,11 @@
 use super::fabric_endpoint::Registration;
 use super::protocol::{Ask, Item, Status};
 use super::shim::Target;
-use crate::Region;
-use crate::map::Mapping;
 use cenote_base::rt::{self, HashMap};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
+use cenote_fabric::Mapping;
+use cenote_fabric::Region;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::Arc;
 

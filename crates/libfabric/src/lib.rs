@@ -9,20 +9,25 @@
 //! ```
 //!
 //! Which path? The node's provider decides ([`Path::of`]). On TCP and shared memory libfabric's own "one-sided"
-//! operations are code of the node's progress thread as well, and worse code for the [contract](super): a wrong key
+//! operations are code of the node's progress thread as well, and worse code for the [contract](cenote_fabric::rdma): a wrong key
 //! ends the connection with all that is under way on it, a revocation does not wait for a transfer that has begun,
 //! words come torn. So there works travel as messages: many of them in one, copied by whole words, each with an answer
 //! of its own. A card on which one-sided operations are what they say does reads and writes; a refusal there is
 //! explained by asking the node. Atomics are messages on all paths, done by the node's processor: what libfabric offers
 //! for the endpoints used here is the same, in the provider, and two kinds of atomics on one word are none.
 //!
-//! Calls ([`call`](super::call)) are messages too, over the same endpoints and sessions: as many in one as fit, large
+//! Calls ([`call`](cenote_fabric::rdma::call)) are messages too, over the same endpoints and sessions: as many in one as fit, large
 //! ones in parts.
 //!
 //! Nobody is authenticated: keys are drawn at random and are all that protects memory, addresses are for networks
 //! that are trusted. The default address is this machine's own.
 //!
 //! See `docs/decisions/libfabric.md` for what could have been otherwise.
+
+#![allow(
+    unsafe_code,
+    reason = "the shim over libfabric, and memory that a network card writes to"
+)]
 
 mod address;
 pub mod bare;
@@ -38,10 +43,10 @@ mod shim;
 pub use address::{NodeAddress, Provider};
 pub use node::MemoryNode;
 
-use super::call::{Caller, Callers};
-use super::{Endpoint, Fabric};
 use cenote_base::rt::{self, HashMap, Mutex, Nanos};
 use cenote_base::{Error, Result};
+use cenote_fabric::rdma::call::{Caller, Callers};
+use cenote_fabric::rdma::{Endpoint, Fabric};
 use client::{Channel, Connection, Handle};
 use core::fmt;
 use std::net::{IpAddr, SocketAddr, UdpSocket};

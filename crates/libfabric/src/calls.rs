@@ -4,7 +4,7 @@
 //! place says which have come.
 
 use super::protocol::{PART, Part};
-use crate::rdma::call::LIMIT;
+use cenote_fabric::rdma::call::LIMIT;
 
 /// Parts of the longest request or answer.
 const PLACES: usize = LIMIT.div_ceil(PART);

@@ -3,9 +3,9 @@
 use super::fabric_endpoint::{FabricEndpoint, SLOT, Slot, Started};
 use super::shim::{Start, Target};
 use super::{Net, NodeAddress, own_towards};
-use crate::rdma::{Endpoint, Remote, RemoteMemory};
 use cenote_base::rt;
 use cenote_base::{Error, Result};
+use cenote_fabric::rdma::{Endpoint, Remote, RemoteMemory};
 use std::sync::Arc;
 
 pub use super::shim::Start as Operation;

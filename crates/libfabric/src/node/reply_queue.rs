@@ -1,13 +1,13 @@
 //! Where answers to calls wait for the node's thread: whoever answers puts them here, and wakes it if it sleeps.
 
 use super::Shared;
-use crate::rdma::call::status;
-use crate::rdma::call::{Answered, Answering, CallerId, Source};
-use crate::rdma::libfabric::calls::{FILL, FILLED, part};
-use crate::rdma::libfabric::fabric_endpoint::SLOT;
-use crate::rdma::libfabric::protocol::{PART, PartHead, Window, Writer};
+use crate::calls::{FILL, FILLED, part};
+use crate::fabric_endpoint::SLOT;
+use crate::protocol::{PART, PartHead, Window, Writer};
 use cenote_base::Result;
 use cenote_base::rt::Mutex;
+use cenote_fabric::rdma::call::status;
+use cenote_fabric::rdma::call::{Answered, Answering, CallerId, Source};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};

@@ -21,10 +21,10 @@
 //! as all that comes over the network.
 
 use super::*;
-use crate::map::Mapping;
-use crate::rdma::call::{LIMIT, Memory, Registered};
-use crate::rdma::libfabric::fabric_endpoint::{Access, Registration};
-use crate::rdma::libfabric::protocol::Window;
+use crate::fabric_endpoint::{Access, Registration};
+use crate::protocol::Window;
+use cenote_fabric::Mapping;
+use cenote_fabric::rdma::call::{LIMIT, Memory, Registered};
 use std::any::Any;
 
 /// Buffers of a connection; who wants more lends memory of his own.
@@ -293,8 +293,8 @@ impl Lender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rdma::call::{Answer, Call, Caller, CallerId};
-    use crate::rdma::libfabric::{MemoryNode, NodeOptions, Provider, available};
+    use crate::{MemoryNode, NodeOptions, Provider, available};
+    use cenote_fabric::rdma::call::{Answer, Call, Caller, CallerId};
 
     /// Keeps what it is asked, answers when it is told.
     type Kept = Arc<Mutex<Vec<Answer>>>;

@@ -26,7 +26,7 @@
 //! having to say afterwards that it has gone.
 
 use super::fabric_endpoint::SLOT;
-use crate::rdma::call::LIMIT;
+use cenote_fabric::rdma::call::LIMIT;
 
 const MAGIC: u16 = 0x4e43;
 const VERSION: u8 = 4;

@@ -3,10 +3,10 @@
 
 use super::reply_queue::Through;
 use super::*;
-use crate::rdma::call::{Answer, Answering, CallerId, Serve};
-use crate::rdma::libfabric::calls::Whole;
-use crate::rdma::libfabric::protocol::{Part, Window};
-use crate::rdma::libfabric::shim::Start;
+use crate::calls::Whole;
+use crate::protocol::{Part, Window};
+use crate::shim::Start;
+use cenote_fabric::rdma::call::{Answer, Answering, CallerId, Serve};
 
 /// Requests of one session that are put together at once. A user sends one after the other; a network may mix a few. So
 /// the oldest of more was given up by its user, who may do that in the middle.

@@ -9,7 +9,7 @@
 //!
 //! Who turns? Whoever waits. One waiter *leads* (holds the role): it reads the endpoint's completions, for all. The
 //! others sleep on their batch's event; a leader that leaves wakes one of them to lead. A background thread leads when
-//! nobody waits: for works whose [`Posted`](crate::rdma::Posted) was dropped, and for what is late.
+//! nobody waits: for works whose [`Posted`](cenote_fabric::rdma::Posted) was dropped, and for what is late.
 //!
 //! Lock order: role, core, a batch's body or the lender. The core's lock is never held while waiting.
 //!
@@ -38,11 +38,11 @@ use super::fabric_endpoint::{Complete, FabricEndpoint, SLOT, SLOTS, Slot, Starte
 use super::protocol::{self, Answer, Ask, Item, Kind, LARGEST, Reader, Status, Writer};
 use super::shim::{self, Start, Target};
 use super::{NetOptions, Path};
-use crate::map::Mapping;
-use crate::rdma::call;
-use crate::rdma::{Endpoint, InFlight, Limits, Op, Posted, Work};
 use cenote_base::rt::{self, Event, HashMap, Mutex, Nanos};
 use cenote_base::{Error, Result};
+use cenote_fabric::Mapping;
+use cenote_fabric::rdma::call;
+use cenote_fabric::rdma::{Endpoint, InFlight, Limits, Op, Posted, Work};
 use core::fmt;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
