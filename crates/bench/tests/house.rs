@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 
 /// Floor of each crate; an arrow must lead to a lower floor.
-const FLOORS: [(&str, u32); 13] = [
+const FLOORS: [(&str, u32); 14] = [
     ("base", 0),
     ("fabric", 1),
     ("libfabric", 2),
+    ("testkit", 2),
     ("pool", 3),
     ("capi", 4),
     ("storage", 2),
@@ -31,7 +32,16 @@ const UNSAFE_ADDRESSES: [&str; 6] = [
 ];
 
 /// What goes through the seam, and the crates that must use it.
-const SEAM_CRATES: [&str; 7] = ["base", "fabric", "libfabric", "pool", "storage", "buffer", "engine"];
+const SEAM_CRATES: [&str; 8] = [
+    "base",
+    "fabric",
+    "libfabric",
+    "testkit",
+    "pool",
+    "storage",
+    "buffer",
+    "engine",
+];
 const PAST_THE_SEAM: [&str; 15] = [
     "std::thread",
     "std::sync::Mutex",
@@ -127,6 +137,19 @@ fn arrows_between_crates_point_down() {
         wrong.extend(upward_arrows(&entry.file_name().to_string_lossy(), &manifest));
     }
     assert!(wrong.is_empty(), "these arrows point up or sideways: {wrong:?}");
+}
+
+/// What tests alone use is compiled into tests, the simulator and benchmarks alone.
+#[test]
+fn programs_do_not_use_the_test_kit() {
+    for (name, _) in FLOORS.iter().filter(|(name, _)| !["sim", "bench"].contains(name)) {
+        let manifest = root().join("crates").join(name).join("Cargo.toml");
+        let manifest = std::fs::read_to_string(manifest).unwrap_or_default();
+        assert!(
+            !arrows(&manifest).iter().any(|to| to == "testkit"),
+            "{name} uses the test kit"
+        );
+    }
 }
 
 #[test]

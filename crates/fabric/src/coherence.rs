@@ -10,8 +10,8 @@
 //! | [`store_uncached`] | movnti, sfence | a flag that another host reads |
 //!
 //! A user program cannot discard a dirty line, only write it back: invalidating one is a hazard. Ranges are given as
-//! (region, offset, length) and widened to whole lines. When the region is [recorded](crate::record), each call is told
-//! to the recorder; asking is one load beside instructions that cost a hundred times as much. A simulated device
+//! (region, offset, length) and widened to whole lines. Each call is told to the
+//! region's [`FlushSink`], if it has one; asking is one load beside instructions that cost a hundred times as much. A simulated device
 //! carries them out instead of the processor; each is a preemption point then. When the region has a
 //! [mirror](crate::mirror), what is written back is copied there too.
 
@@ -31,6 +31,15 @@ pub enum WriteBack {
     Clflush,
     /// The target has none that is known here; the fence alone is done.
     None,
+}
+
+/// Told of a region's write-backs and fences after they were done: [`Region::tell_flushes`].
+pub trait FlushSink: Send + Sync {
+    /// The lines of a range were written back by the calling thread.
+    fn write_back(&self, region: &Region, off: u64, len: usize);
+
+    /// The calling thread's write-backs before this are in memory.
+    fn fence(&self);
 }
 
 /// How this processor writes lines back.
@@ -65,8 +74,8 @@ pub fn write_back(region: &Region, off: u64, len: usize) {
         return device.write_back(off, len as u64);
     }
     each_line(region, off, len, target::write_back_lines);
-    if let Some(recorder) = region.recorder() {
-        recorder.write_back(region, off, len);
+    if let Some(sink) = region.flush_sink() {
+        sink.write_back(region, off, len);
     }
 }
 
@@ -80,8 +89,8 @@ pub fn fence(region: &Region) {
         return device.fence();
     }
     target::store_fence();
-    if let Some(recorder) = region.recorder() {
-        recorder.fence();
+    if let Some(sink) = region.flush_sink() {
+        sink.fence();
     }
 }
 
@@ -100,9 +109,9 @@ pub fn invalidate(region: &Region, off: u64, len: usize) {
     }
     each_line(region, off, len, target::drop_lines);
     target::full_fence();
-    if let Some(recorder) = region.recorder() {
-        recorder.write_back(region, off, len);
-        recorder.fence();
+    if let Some(sink) = region.flush_sink() {
+        sink.write_back(region, off, len);
+        sink.fence();
     }
 }
 
@@ -122,9 +131,9 @@ pub fn store_uncached(region: &Region, off: u64, value: u64) {
         target::store_past_cache(span, value);
         target::store_fence();
     }
-    if let Some(recorder) = region.recorder() {
-        recorder.write_back(region, off, 8);
-        recorder.fence();
+    if let Some(sink) = region.flush_sink() {
+        sink.write_back(region, off, 8);
+        sink.fence();
     }
     if let Some(mirroring) = region.mirroring() {
         mirroring.copy(region, off, 8);

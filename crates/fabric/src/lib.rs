@@ -6,8 +6,7 @@
 //! - [`Span`]: bounds-checked access to a part of it, in a way that is sound while others write;
 //! - [`HostAtomicU64`], [`HostAtomicU32`]: atomics in a region, among the threads of one host; [`PodAtomicU64`],
 //!   [`PodAtomicU32`]: among hosts, inside the region's hardware-coherent [`Window`] only; [`Words`]: many of them;
-//! - [`coherence`]: flush, invalidate, uncached access, with the real instructions, and a
-//!   [recorder](record) that shows what a lost host would leave behind;
+//! - [`coherence`]: flush, invalidate, uncached access, with the real instructions;
 //! - [`mirror`]: a second memory that gets the lines which are written back;
 //! - [`observe`]: every access may be announced to a sink; not asking costs nothing;
 //! - [`emulate`]: a sink that makes accesses take as long as on a device;
@@ -36,7 +35,6 @@ pub mod observe;
 pub mod profile;
 mod raw;
 pub mod rdma;
-pub mod record;
 mod region;
 pub mod ring;
 mod span;

@@ -26,7 +26,6 @@
 //! `source` and `load_latency_ns` must be there.
 
 use cenote_base::error::IoContext;
-use cenote_base::rt::fs::faulty::{Drive, DriveSpeed};
 use cenote_base::{Error, Result, rt};
 
 /// What a kind of memory, network or storage costs. Absent values are unknown, and cost nothing.
@@ -146,16 +145,6 @@ impl Profile {
     /// is one.
     pub fn snoop_time(&self) -> f64 {
         self.snoop_ns.unwrap_or(self.load_latency_ns)
-    }
-
-    /// A drive like this, for simulated files.
-    pub fn drive(&self) -> Drive {
-        Drive::new(DriveSpeed {
-            read_latency: rt::Nanos(self.load_latency_ns as u64),
-            sync_latency: rt::Nanos(self.sync_ns as u64),
-            bytes_per_second: self.bandwidth.unwrap_or(f64::INFINITY),
-            operations_per_second: self.operations.unwrap_or(f64::INFINITY),
-        })
     }
 
     /// Between published sizes along the line; beyond the last at its last slope; without a curve
@@ -484,27 +473,5 @@ mod tests {
             let error = parse(&bad).expect_err(&bad).to_string();
             assert!(error.contains(says), "{bad:?} gave {error:?}, not {says:?}");
         }
-    }
-
-    #[test]
-    fn files_of_profiles_are_found() {
-        use rt::fs::faulty::MemFs;
-        let files = std::sync::Arc::new(MemFs::new());
-        rt::fs::with(files, || {
-            let one = b"[lab]\nsource = \"s\"\nload_latency_ns = 300\n";
-            rt::fs::replace("one.toml", one).expect("written");
-            rt::fs::replace("two.toml", [&one[..], b"[b]\nlike=\"lab\"\n"].concat().as_slice()).expect("written");
-            assert_eq!(find("one.toml").expect("there").name, "lab");
-            assert_eq!(find("two.toml:b").expect("there").name, "b");
-            assert_eq!(find("dram").expect("known").name, "dram");
-            for (text, says) in [
-                ("two.toml", "say two.toml:NAME, with one of lab, b"),
-                ("two.toml:c", "no profile \"c\"; there are lab, b"),
-                ("nowhere.toml", "nor is there a file"),
-            ] {
-                let error = find(text).expect_err(text).to_string();
-                assert!(error.contains(says), "{error}");
-            }
-        });
     }
 }

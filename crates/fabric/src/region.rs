@@ -15,11 +15,11 @@
 //!   lines before anything else is read. The first change of the state writes this host's name there.
 
 use crate::backing::{Backing, RESERVE_STEP};
+use crate::coherence::FlushSink;
 use crate::header::{self, HEADER_SIZE, Identity, State};
 use crate::host::{HostAtomicU32, HostAtomicU64};
 use crate::map::Mapping;
 use crate::mirror::Mirroring;
-use crate::record::Recorder;
 use crate::{Block, LINE, Span, Window, coherence, observe};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::Fault;
@@ -77,7 +77,7 @@ pub struct Region {
     /// Held while space is taken, here and in the mirror.
     pub(crate) reserving: Mutex<()>,
     pub(crate) mirroring: OnceLock<Box<Mirroring>>,
-    recorder: OnceLock<Arc<Recorder>>,
+    flush_sink: OnceLock<Arc<dyn FlushSink>>,
     /// Accessors announce themselves: it lies on a simulated device, or somebody observed when it was made.
     watched: bool,
     window: u64,
@@ -254,7 +254,7 @@ impl Region {
             found: 0,
             reserving: Mutex::new(()),
             mirroring: OnceLock::new(),
-            recorder: OnceLock::new(),
+            flush_sink: OnceLock::new(),
         }
     }
 
@@ -685,13 +685,10 @@ impl Region {
         }
     }
 
-    /// Starts recording stores, flushes and fences, for tests that lose a host: see
-    /// [`crate::record`]. What the region holds now counts as flushed. Once only.
-    pub fn record(&self, seed: u64) -> Arc<Recorder> {
-        let recorder = self
-            .recorder
-            .get_or_init(|| Arc::new(Recorder::new(self.span(0, self.len()).to_vec(), seed)));
-        Arc::clone(recorder)
+    /// From here on `sink` is told of write-backs and fences: false if another one is told already. For tests that lose a
+    /// host.
+    pub fn tell_flushes(&self, sink: Arc<dyn FlushSink>) -> bool {
+        self.flush_sink.set(sink).is_ok()
     }
 
     #[inline]
@@ -700,8 +697,8 @@ impl Region {
     }
 
     #[inline]
-    pub(crate) fn recorder(&self) -> Option<&Recorder> {
-        self.recorder.get().map(|r| &**r)
+    pub(crate) fn flush_sink(&self) -> Option<&dyn FlushSink> {
+        self.flush_sink.get().map(|sink| &**sink)
     }
 }
 

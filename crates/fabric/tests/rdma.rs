@@ -1,10 +1,11 @@
 //! The contract of one-sided verbs, on memory of this process.
 
 use cenote_base::Error;
-use cenote_fabric::rdma::call::{self, Caller, Callers};
-use cenote_fabric::rdma::contract::{self, Bench};
+use cenote_fabric::rdma::call::{Caller, Callers};
 use cenote_fabric::rdma::loopback::{Node, Nodes};
 use cenote_fabric::rdma::{Endpoint, Fabric, Remote};
+use cenote_testkit::contract::calls;
+use cenote_testkit::contract::verbs::{self as contract, Bench};
 use std::sync::Arc;
 
 struct Loopback(Node);
@@ -30,7 +31,7 @@ impl Bench for Loopback {
 /// Calls of a node of this process.
 struct Served(Node);
 
-impl call::contract::Bench for Served {
+impl calls::Bench for Served {
     fn caller(&self) -> Arc<dyn Caller> {
         self.0.caller().expect("not lost")
     }
@@ -43,10 +44,10 @@ impl call::contract::Bench for Served {
 #[test]
 fn loopback_keeps_the_contract_of_calls() {
     let node = Node::new("node");
-    node.serve(Arc::<call::contract::Program>::default());
-    let bench: Arc<dyn call::contract::Bench> = Arc::new(Served(node));
-    call::contract::threads_lend_side_by_side(&bench);
-    call::contract::all(&bench);
+    node.serve(Arc::<calls::Program>::default());
+    let bench: Arc<dyn calls::Bench> = Arc::new(Served(node));
+    calls::threads_lend_side_by_side(&bench);
+    calls::all(&bench);
 }
 
 #[test]

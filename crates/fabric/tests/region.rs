@@ -132,7 +132,7 @@ fn errors_name_the_field() {
 #[test]
 fn what_holds_nothing_or_half_a_region_is_blank() {
     let path = TempPath::new();
-    let files = std::sync::Arc::new(fs::faulty::MemFs::new());
+    let files = std::sync::Arc::new(cenote_testkit::faulty::MemFs::new());
     let blank = || fs::with(files.clone(), || is_blank(&path.0));
     drop(create(&path.0, MIB));
     assert!(!blank(), "a region");

@@ -5,9 +5,9 @@
 
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::rdma::call::contract::{self, Bench, Program};
 use cenote_fabric::rdma::call::{Call, Caller, CallerId};
 use cenote_fabric::ring::{Layers, Node, Options, Seat, User, UserOptions};
+use cenote_testkit::contract::calls::{self as contract, Bench, Program};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -7,12 +7,13 @@
 use cenote_base::Error;
 use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::Ordering;
-use cenote_fabric::rdma::call::contract::Program;
-use cenote_fabric::rdma::call::{self, Answer, Call, Caller, CallerId, Callers, Serve};
-use cenote_fabric::rdma::contract::{self, Bench};
+use cenote_fabric::rdma::call::{Answer, Call, Caller, CallerId, Callers, Serve};
 use cenote_fabric::rdma::{Endpoint, Fabric, Key, Remote, RemoteMemory, Work};
 use cenote_fabric::{Identity, Region, RegionOptions};
 use cenote_libfabric::{MemoryNode, Net, NetOptions, NodeOptions, Path, Provider, available};
+use cenote_testkit::contract::calls;
+use cenote_testkit::contract::calls::Program;
+use cenote_testkit::contract::verbs::{self as contract, Bench};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -95,7 +96,7 @@ impl Bench for Near {
     }
 }
 
-impl call::contract::Bench for Near {
+impl calls::Bench for Near {
     fn caller(&self) -> Arc<dyn Caller> {
         self.net.caller(&self.address).expect("reachable")
     }
@@ -105,7 +106,7 @@ impl call::contract::Bench for Near {
     }
 }
 
-impl call::contract::Bench for Far {
+impl calls::Bench for Far {
     fn caller(&self) -> Arc<dyn Caller> {
         self.net.caller(&self.address).expect("reachable")
     }
@@ -257,21 +258,21 @@ fn near(provider: Provider, path: Path) {
 fn near_calls(path: Path) {
     let _alone = alone();
     if is_here() {
-        let bench: Arc<dyn call::contract::Bench> = Arc::new(Near::new(Provider::tcp(), Some(path)));
-        call::contract::threads_lend_side_by_side(&bench);
-        call::contract::all(&bench);
+        let bench: Arc<dyn calls::Bench> = Arc::new(Near::new(Provider::tcp(), Some(path)));
+        calls::threads_lend_side_by_side(&bench);
+        calls::all(&bench);
     }
 }
 
 fn far_calls(provider: &str, path: &str) {
     let _alone = alone();
     if is_here() {
-        let bench: Arc<dyn call::contract::Bench> = Arc::new(Far::new(provider, path));
+        let bench: Arc<dyn calls::Bench> = Arc::new(Far::new(provider, path));
         assert!(bench.caller().lend(8).is_some(), "{provider} writes to callers' memory");
         if provider != "shm" {
-            call::contract::threads_lend_side_by_side(&bench);
+            calls::threads_lend_side_by_side(&bench);
         }
-        call::contract::all(&bench);
+        calls::all(&bench);
     }
 }
 

@@ -46,7 +46,7 @@ fn main() {
         .nth(1)
         .and_then(|a| a.parse().ok())
         .unwrap_or(1_000_000);
-    fs::with(Arc::new(fs::faulty::MemFs::new()), || {
+    fs::with(Arc::new(cenote_testkit::faulty::MemFs::new()), || {
         let data = DataDir::open("/db".as_ref()).expect("an empty directory");
         let config = Config {
             background: false,

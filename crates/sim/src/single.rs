@@ -3,8 +3,8 @@
 use crate::run::{self, Outcome, Place};
 use crate::topology::Topology;
 use crate::world::{Inner, Pace, World};
-use cenote_base::rt::fs::faulty::MemFs;
 use cenote_base::rt::os;
+use cenote_testkit::faulty::MemFs;
 use std::ops::Range;
 
 /// A run to be: its seed and its world.

@@ -25,7 +25,7 @@ use crate::trace::{self, Event};
 use crate::{clock, runtime};
 use cenote_base::Result;
 use cenote_base::rt::Nanos;
-use cenote_base::rt::fs::faulty::MemFs;
+use cenote_testkit::faulty::MemFs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 

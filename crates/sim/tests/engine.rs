@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
-use cenote_base::rt::fs::faulty::MemFs;
 use cenote_base::rt::{self, Nanos};
 use cenote_engine::{
     Change, ColumnDef, ColumnType, Datum, DatumRef, Direction, Engine, EngineOptions, Error, Insert, Isolation,
     KeyRange, MemoryKind, NewIndex, NewTable, Outcome, Result, RowBatch, Table, Tx,
 };
 use cenote_sim::{Sim, run, seeds};
+use cenote_testkit::faulty::MemFs;
 
 const SESSIONS: u64 = 3;
 const ROWS: i32 = 4;

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
-use cenote_base::rt::fs::faulty::MemFs;
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error as BaseError, Lsn, PageId, RecordAddr};
 use cenote_engine::{
@@ -17,6 +16,7 @@ use cenote_fabric::{Identity, RegionOptions};
 use cenote_sim::{Outcome as Run, Sim};
 use cenote_storage::redo::GroupBuilder;
 use cenote_storage::{FIRST_LSN, Log, LogOptions, Need, RING_HEADER, RING_MIN, RingPlace, Survive};
+use cenote_testkit::faulty::MemFs;
 
 /// A run that goes on for longer hangs.
 const STEPS: u64 = 60_000_000;

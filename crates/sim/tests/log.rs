@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
-use cenote_base::rt::fs::faulty::MemFs;
 use cenote_base::rt::mark::{self, Aim, Mark};
 use cenote_base::rt::{self, Mutex, Nanos, fs};
 use cenote_base::{Lsn, PageId, RecordAddr};
@@ -14,6 +13,7 @@ use cenote_fabric::{Identity, Region, RegionOptions};
 use cenote_sim::{Exit, Pace, Topology, World, explore, run, seeds};
 use cenote_storage::redo::{GroupBuilder, GroupKind};
 use cenote_storage::{FIRST_LSN, Log, LogOptions, RING_HEADER, RING_MIN, RingPlace, RingUse, Survive};
+use cenote_testkit::faulty::MemFs;
 
 const THREADS: u32 = 4;
 const OFFSET: u64 = 4096;

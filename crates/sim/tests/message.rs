@@ -2,11 +2,11 @@
 
 use cenote_base::Error;
 use cenote_base::rt::{self, Nanos};
-use cenote_fabric::message::contract::{self, Bench};
 use cenote_fabric::message::{Connection, Network};
 use cenote_fabric::profile;
 use cenote_sim::message::{Endpoint, Faults, Net};
 use cenote_sim::{Pace, Topology, World};
+use cenote_testkit::contract::message::{self as contract, Bench};
 use std::sync::{Arc, Mutex};
 
 const TIMEOUT: Nanos = Nanos::from_secs(60);

@@ -8,15 +8,16 @@
 #[path = "../../buffer/tests/pool/model.rs"]
 mod model;
 
+use cenote_testkit::record::Recorder;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
-use cenote_base::rt::fs::faulty::MemFs;
 use cenote_base::rt::{self, Nanos};
 use cenote_buffer::{BufferPool, Config, Kind, Mode, Survive};
 use cenote_sim::{Sim, run};
 use cenote_storage::DataDir;
+use cenote_testkit::faulty::MemFs;
 use model::{Random, THREADS};
 
 /// A region's file, gone in the end. (Real: a region is mapped.)
@@ -65,7 +66,7 @@ fn work(sim: &Sim, pages: u32, survive: Survive, deaths: u32) -> Vec<Remains> {
     let region = Region::new();
     let (pool, _) = open(&region.0, survive);
     model::prepare(&pool, pages);
-    let recorder = pool.region().record(rt::random());
+    let recorder = Recorder::of(pool.region(), rt::random());
     let pool = Arc::new(pool);
     let stop = Arc::new(AtomicBool::new(false));
     let noted: Arc<Vec<AtomicU64>> = Arc::new((0..THREADS).map(|_| AtomicU64::new(0)).collect());

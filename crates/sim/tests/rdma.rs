@@ -3,12 +3,13 @@
 use cenote_base::Error;
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::profile::named;
-use cenote_fabric::rdma::call::{self, Answer, Call, Caller, CallerId, Callers, Serve};
-use cenote_fabric::rdma::contract::{self, Bench};
+use cenote_fabric::rdma::call::{Answer, Call, Caller, CallerId, Callers, Serve};
 use cenote_fabric::rdma::{Endpoint, Fabric, Remote, RemoteMemory, Work};
 use cenote_sim::net::{self, Address, Messages};
 use cenote_sim::rdma::{Faults, MemoryNode, Network, Port, Serving};
 use cenote_sim::{Pace, Topology, World};
+use cenote_testkit::contract::calls;
+use cenote_testkit::contract::verbs::{self as contract, Bench};
 use std::sync::{Arc, Mutex};
 
 fn network(seed: u64) -> Network {
@@ -66,7 +67,7 @@ fn the_contract_holds_whatever_the_network_does() {
     }
 }
 
-impl call::contract::Bench for Simulated {
+impl calls::Bench for Simulated {
     fn caller(&self) -> Arc<dyn Caller> {
         self.port.caller(&self.node.name()).expect("reachable")
     }
@@ -134,9 +135,9 @@ fn the_contract_of_calls_holds_whatever_the_network_does() {
             let network = network(sim.seed());
             network.set_faults(faults);
             let (node, port) = (network.add_node("mem"), network.port(0));
-            let server = served(&node, Arc::<call::contract::Program>::default());
-            let bench: Arc<dyn call::contract::Bench> = Arc::new(Simulated { node, port });
-            call::contract::all(&bench);
+            let server = served(&node, Arc::<calls::Program>::default());
+            let bench: Arc<dyn calls::Bench> = Arc::new(Simulated { node, port });
+            calls::all(&bench);
             server.join().expect("no panic");
         });
     }
@@ -296,7 +297,7 @@ fn runs_of_calls_with_faults_repeat() {
         let outcome = cenote_sim::run(seed, |_| {
             let network = network(seed);
             let (node, port) = (network.add_node("mem"), network.port(0));
-            let server = served(&node, Arc::<call::contract::Program>::default());
+            let server = served(&node, Arc::<calls::Program>::default());
             network.set_faults(Faults::random(seed));
             let caller = port.caller("mem").expect("reachable");
             let calls = (0..64).map(|i| Call::new(vec![b'e'; 1 + i * 100])).collect();
@@ -317,7 +318,7 @@ fn a_call_takes_the_ways_of_its_bytes_and_the_node_s_time() {
     projected(|_| {
         let network = network(1);
         let (node, port) = (network.add_node("mem"), network.port(0));
-        let server = served(&node, Arc::<call::contract::Program>::default());
+        let server = served(&node, Arc::<calls::Program>::default());
         let caller = port.caller("mem").expect("reachable");
         let took = |bytes: usize| {
             rt::sleep(Nanos::from_micros(50));

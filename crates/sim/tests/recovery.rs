@@ -9,13 +9,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
 
-use cenote_base::rt::fs::faulty::{Drive, DriveCounters};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{PAGE_SIZE, PageId};
 use cenote_buffer::{BufferPool, Config, Kind, Mode, RecoveryReport};
 use cenote_fabric::profile::named;
 use cenote_sim::{DeviceSpec, HostSpec, Pace, Topology, World};
 use cenote_storage::DataDir;
+use cenote_testkit::faulty::{Drive, DriveCounters};
 
 const SPACE: u32 = 1000;
 const PAGES: u32 = 900;
@@ -109,7 +109,7 @@ fn load(pool: BufferPool) {
 fn killed(kind: Kind, seed: u64) -> Recovered {
     let world = World::new(seed, Pace::Project, topology()).expect("possible");
     let outcome = world.run(|w| {
-        let drive = named("storage").expect("known").drive();
+        let drive = Drive::of(&named("storage").expect("known"));
         w.files(0).set_drive(Some(drive.clone()));
         let first = w.process(0, "killed", move || load(open(kind).0));
         rt::sleep(LOAD);

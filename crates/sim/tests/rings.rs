@@ -2,10 +2,10 @@
 
 use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::rdma::call::contract::{self, Bench, Program};
 use cenote_fabric::rdma::call::{Call, Caller, Serve};
 use cenote_fabric::ring::{Layers, Node, Options, Reach, Seat, User, UserOptions};
 use cenote_sim::{CacheSpec, DeviceSpec, Exit, Pace, Topology, World, seeds};
+use cenote_testkit::contract::calls::{self as contract, Bench, Program};
 use std::path::Path;
 use std::sync::Arc;
 

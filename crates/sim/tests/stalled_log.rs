@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_base::rt::atomic::{AtomicBool, AtomicI32, Ordering};
-use cenote_base::rt::fs::faulty::MemFs;
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_engine::{
     Change, ColumnDef, ColumnType, Datum, DatumRef, Engine, EngineOptions, Error, Insert, Isolation, KeyRange,
     MemoryKind, NewTable, Result, Table, Tx,
 };
 use cenote_sim::{Sim, run, seeds};
+use cenote_testkit::faulty::MemFs;
 
 const SESSIONS: i32 = 4;
 /// What a COMMIT waits for a log that makes no progress.

@@ -1,10 +1,10 @@
 //! Storage of simulated hosts: its time, shared and alone, and what a killed process and a lost host leave of it.
 
-use cenote_base::rt::fs::faulty::{Drive, FaultPlan, MemFs};
 use cenote_base::rt::fs::{self, File, IoRequest, OpenOptions};
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::profile::named;
 use cenote_sim::{Exit, Pace, Topology, World};
+use cenote_testkit::faulty::{Drive, FaultPlan, MemFs};
 use std::sync::Arc;
 
 fn world(seed: u64, pace: Pace) -> World {
@@ -12,7 +12,7 @@ fn world(seed: u64, pace: Pace) -> World {
 }
 
 fn drive() -> Drive {
-    named("storage").expect("known").drive()
+    Drive::of(&named("storage").expect("known"))
 }
 
 fn made(path: &str, bytes: usize) -> File {

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_base::rt;
-use cenote_base::rt::fs::faulty::MemFs;
 use cenote_buffer::{BufferPool, Config, Kind, Pool};
 use cenote_engine::tree::{BTree, CheckReport, LeafBatch};
 use cenote_engine::{Direction, KeyRange};
@@ -15,6 +14,7 @@ use cenote_fabric::Region;
 use cenote_fabric::observe::{self, Access, Sink};
 use cenote_sim::{Sim, seeds};
 use cenote_storage::DataDir;
+use cenote_testkit::faulty::MemFs;
 
 struct Ignore;
 

@@ -15,7 +15,6 @@ use super::cost::Costs;
 use super::workload::{Client, Mix, Session, Tables};
 use crate::{Error, Result};
 use cenote_base::rt::atomic::{AtomicU64, Ordering::SeqCst};
-use cenote_base::rt::fs::faulty::{Drive, DriveCounters, MemFs};
 use cenote_base::rt::{self, Nanos};
 use cenote_buffer::{FRAMES_MIN, RemoteLayout};
 use cenote_engine::{Engine, EngineOptions, MemoryKind, RemoteSource};
@@ -24,6 +23,7 @@ use cenote_fabric::rdma::{Fabric, Remote, RemoteMemory};
 use cenote_sim::link::{Link, LinkSpec};
 use cenote_sim::rdma::Network;
 use cenote_sim::{CacheSpec, DeviceSpec, Exit, HostSpec, Pace, Process, Sim, Topology, World};
+use cenote_testkit::faulty::{Drive, DriveCounters, MemFs};
 use hdrhistogram::Histogram;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -319,7 +319,7 @@ impl Far {
     /// there are some: one an instance, so that the host's network card is what is shared.
     pub(crate) fn new(w: &World, system: System, files: &[MemFs], dataset: &Dataset, seed: u64) -> Result<Far> {
         let instances = files.len();
-        let drive = profile::named("storage").map_err(impossible)?.drive();
+        let drive = Drive::of(&profile::named("storage").map_err(impossible)?);
         for (host, files) in files.iter().enumerate() {
             files.set_drive(Some(drive.clone()));
             w.set_files(host, files);

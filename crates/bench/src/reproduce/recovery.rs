@@ -17,10 +17,10 @@ use super::report::{Figure, Table};
 use super::workload::{Client, Mix, Session, Tables};
 use super::{Options, Progress};
 use crate::{Error, Result};
-use cenote_base::rt::fs::faulty::{DriveCounters, MemFs};
 use cenote_base::rt::{self, Nanos};
 use cenote_engine::{Engine, EngineOptions, RecoveryReport};
 use cenote_sim::{Process, World};
+use cenote_testkit::faulty::{DriveCounters, MemFs};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const SYSTEMS: [System; 3] = [System::Cxl, System::Tiered(0.3), System::Vanilla(1.0)];

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cenote_base::rt::atomic::Ordering;
-use cenote_base::rt::{self, Nanos, fs, fs::faulty::MemFs};
+use cenote_base::rt::{self, Nanos, fs};
 use cenote_base::{PageId, Result};
 use cenote_storage::DataDir;
+use cenote_testkit::faulty::MemFs;
 
 use crate::dirty::DirtyFrames;
 use crate::hash::key_of;

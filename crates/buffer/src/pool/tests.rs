@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::Ordering;
-use cenote_base::rt::{self, fs, fs::faulty::MemFs};
+use cenote_base::rt::{self, fs};
 use cenote_base::{Error, PageId};
 use cenote_storage::{DataDir, Need};
+use cenote_testkit::faulty::MemFs;
 
 use crate::hash::key_of;
 use crate::open::{BufferPool, Config, Kind};

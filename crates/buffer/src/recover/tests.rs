@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cenote_base::rt::fs::{self, faulty::MemFs};
+use cenote_base::rt::fs;
 use cenote_base::rt::{self, atomic::Ordering};
 use cenote_base::{Lsn, PageId, RecordAddr};
 use cenote_fabric::coherence::WriteBack;
 use cenote_fabric::{Region, RegionOptions};
 use cenote_storage::redo::GroupBuilder;
 use cenote_storage::{DataDir, Origins, Survive};
+use cenote_testkit::faulty::MemFs;
 
 use crate::hash::key_of;
 use crate::lists::List;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cenote_base::rt::fs::{self, faulty::MemFs};
+use cenote_base::rt::fs;
 use cenote_base::{Error, PageId, Result};
 use cenote_buffer::{BufferPool, Config, Geometry, Kind, Mode, RecoveryReport};
 use cenote_storage::DataDir;
+use cenote_testkit::faulty::MemFs;
 
 use crate::model::{self, Random, SPACE, THREADS};
 

@@ -3,13 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cenote_base::rt::fs::{
-    self,
-    faulty::{FaultPlan, MemFs},
-};
+use cenote_base::rt::fs;
 use cenote_base::{PAGE_SIZE, PageId, Result};
 use cenote_buffer::{BufferPool, Config, Kind, Mode, RecoveryReport};
 use cenote_storage::DataDir;
+use cenote_testkit::faulty::{FaultPlan, MemFs};
 
 use crate::model::SPACE;
 

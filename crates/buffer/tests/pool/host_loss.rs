@@ -4,14 +4,16 @@
 //! would hold, as only flushes, fences and chance evictions put it there. At a random moment a crash image is made of
 //! that and of what was synced in the files, and the pool is opened from both.
 
+use cenote_testkit::record::Recorder;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cenote_base::rt::fs::{self, faulty::MemFs};
+use cenote_base::rt::fs;
 use cenote_buffer::{BufferPool, Config, Kind, Mode, RecoveryReport, Survive};
 use cenote_storage::DataDir;
+use cenote_testkit::faulty::MemFs;
 
 use crate::model::{self, Random, THREADS};
 
@@ -33,7 +35,7 @@ fn open(files: &MemFs, region: &Path) -> (BufferPool, RecoveryReport) {
 /// Works for `time`, then loses the host: what its memory and its disk hold, and the counts noted before.
 fn lose(files: &MemFs, region: &Path, random: &mut Random, time: Duration) -> (Vec<u8>, MemFs, Vec<u64>) {
     let (pool, _) = open(files, region);
-    let recorder = pool.region().record(random.next());
+    let recorder = Recorder::of(pool.region(), random.next());
     let stop = AtomicBool::new(false);
     let noted: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
     let read_notes = || -> Vec<u64> { noted.iter().map(|n| n.load(Ordering::SeqCst)).collect() };

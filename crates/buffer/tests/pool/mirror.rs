@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
-use cenote_base::rt::fs::{self, faulty::MemFs};
+use cenote_base::rt::fs;
 use cenote_buffer::{BufferPool, Config, Geometry, Kind, Mode, RecoveryReport, Survive};
 use cenote_fabric::{MirrorFile, MirrorKeeper, Region, Side};
 use cenote_storage::DataDir;
+use cenote_testkit::faulty::MemFs;
 
 use crate::model::{self, Random, THREADS};
 

@@ -4,15 +4,17 @@
 //! moment would leave. The run goes on to its end afterwards (which finds lost wake-ups and deadlocks); then the copy
 //! is recovered.
 
+use cenote_testkit::record::Recorder;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cenote_base::PageId;
-use cenote_base::rt::{self, fs, fs::faulty::MemFs};
+use cenote_base::rt::{self, fs};
 use cenote_buffer::{BufferPool, Config, Kind, Mode, RecoveryReport, Survive};
 use cenote_sim::Sim;
 use cenote_storage::DataDir;
+use cenote_testkit::faulty::MemFs;
 
 use crate::model::{self, Random, THREADS};
 
@@ -52,7 +54,7 @@ fn work_and_be_killed(sim: &Sim, region: &Path, seed: u64) -> Left {
 
 fn work_and_lose_the_host(sim: &Sim, region: &Path, seed: u64) -> Left {
     let pool = open_as(region, true, Survive::Host).0;
-    let recorder = pool.region().record(seed);
+    let recorder = Recorder::of(pool.region(), seed);
     let lose = |pool: &BufferPool| recorder.crash(pool.region(), seed, || sim.files().crash_clone_torn(seed));
     work_until(pool, seed, lose)
 }

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cenote_base::rt::fs::{self, faulty::MemFs};
+use cenote_base::rt::fs;
 use cenote_base::{Error, PAGE_SIZE, PageId};
 use cenote_buffer::{BufferPool, Config, Geometry, Kind, Mode, RecoveryReport, RemoteLayout, RemoteSource, TierStats};
 use cenote_fabric::rdma::loopback::Node;
 use cenote_fabric::rdma::{Endpoint, Limits, Posted, Remote, RemoteMemory, Work};
 use cenote_storage::DataDir;
+use cenote_testkit::faulty::MemFs;
 
 use crate::model::{self, Random, SPACE, THREADS};
 

@@ -303,9 +303,10 @@ pub(crate) fn chain_page(page: impl PageRead) -> Option<ChainPage> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cenote_base::rt::fs::{self, faulty::MemFs};
+    use cenote_base::rt::fs;
     use cenote_buffer::{BufferPool, Config, Kind};
     use cenote_storage::DataDir;
+    use cenote_testkit::faulty::MemFs;
     use std::path::Path;
     use std::sync::Arc;
 

@@ -12,14 +12,13 @@
 //!   arrived is unknown.
 //! - [`Error::Timeout`](cenote_base::Error::Timeout) of `receive`: nothing came so far; the connection stays.
 //!
-//! [`contract`] has them as tests.
+//! The crate `testkit` has them as tests (`contract::message`).
 
 use cenote_base::Result;
 use cenote_base::rt::Nanos;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-pub mod contract;
 pub mod tcp;
 
 /// Bytes of the longest message.

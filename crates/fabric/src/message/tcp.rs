@@ -236,30 +236,8 @@ fn take_message(bytes: &mut Vec<u8>) -> Result<Option<Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::contract::{self, Bench};
 
     const SOON: Nanos = Nanos::from_secs(10);
-
-    struct Loopback;
-
-    impl Bench for Loopback {
-        fn one(&self) -> Arc<dyn Network> {
-            Arc::new(Tcp)
-        }
-
-        fn other(&self) -> Arc<dyn Network> {
-            Arc::new(Tcp)
-        }
-
-        fn address(&self) -> String {
-            "127.0.0.1:0".into()
-        }
-    }
-
-    #[test]
-    fn the_contract_holds() {
-        contract::all(&Loopback);
-    }
 
     /// Whatever comes that is no message ends the connection with an error.
     #[test]

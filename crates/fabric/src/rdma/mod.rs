@@ -45,7 +45,6 @@ use core::fmt;
 use std::sync::Arc;
 
 pub mod call;
-pub mod contract;
 pub mod loopback;
 
 /// Names a registration at its memory node; never used again after it was revoked.

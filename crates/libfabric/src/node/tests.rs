@@ -8,6 +8,7 @@ use crate::{Net, NetOptions, Provider, available};
 use cenote_fabric::Mapping;
 use cenote_fabric::rdma::call::{self, Answer, Call, Caller, CallerId, Callers, LIMIT};
 use cenote_fabric::rdma::{Fabric, RemoteMemory};
+use cenote_testkit::contract::calls;
 
 fn cut(call: u64, bytes: &[u8], from: usize) -> Part<'_> {
     part(call, 0, bytes, from)
@@ -267,7 +268,7 @@ impl Written {
 /// A program that says how often it was asked, and who has ended.
 #[derive(Default)]
 struct Watched {
-    program: call::contract::Program,
+    program: calls::Program,
     asked: Mutex<usize>,
     ended: Mutex<Vec<CallerId>>,
 }
@@ -478,7 +479,7 @@ fn garbage_and_foreign_sessions_change_nothing() {
 /// A node whose provider does not keep messages behind writes, as far as it knows.
 struct Unordered(Mutex<Option<MemoryNode>>, String, Net);
 
-impl call::contract::Bench for Unordered {
+impl calls::Bench for Unordered {
     fn caller(&self) -> Arc<dyn Caller> {
         self.2.caller(&self.1).expect("reachable")
     }
@@ -496,17 +497,16 @@ fn the_contract_holds_where_messages_may_overtake_writes() {
     let options = NodeOptions::new(Provider::tcp());
     let fabric_endpoint = FabricEndpoint::open(&options.provider, Some("127.0.0.1"), None).expect("opened");
     let node = MemoryNode::with(&options, fabric_endpoint, Start::Write).expect("a node");
-    node.serve(Arc::<call::contract::Program>::default());
+    node.serve(Arc::<calls::Program>::default());
     let (address, timeout) = (node.address().to_string(), Nanos::from_secs(3));
     let net = Net::new(NetOptions {
         timeout,
         ..NetOptions::default()
     });
-    let bench: Arc<dyn call::contract::Bench> =
-        Arc::new(Unordered(Mutex::new(Some(node)), address, net.expect("there")));
+    let bench: Arc<dyn calls::Bench> = Arc::new(Unordered(Mutex::new(Some(node)), address, net.expect("there")));
     assert!(bench.caller().lend(8).is_some());
-    call::contract::threads_lend_side_by_side(&bench);
-    call::contract::all(&bench);
+    calls::threads_lend_side_by_side(&bench);
+    calls::all(&bench);
 }
 
 #[test]

@@ -12,8 +12,8 @@
 //! life ends there or soon after.
 
 use cenote_base::rt::Nanos;
-use cenote_base::rt::fs::faulty::{FaultPlan, MemFs};
 use cenote_base::rt::mark::{self, Aim, Mark, Strike};
+use cenote_testkit::faulty::{FaultPlan, MemFs};
 
 use super::plan::{Draw, Name};
 use super::pod::Death;

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cenote_base::rt::fault::{self, Fault};
-use cenote_base::rt::fs::faulty::{FaultPlan, MemFs};
 use cenote_base::rt::{self, Nanos, mark};
+use cenote_testkit::faulty::{FaultPlan, MemFs};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::far::Far;

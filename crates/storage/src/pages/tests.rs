@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cenote_base::rt;
-use cenote_base::rt::fs::faulty::{Drive, DriveSpeed, MemFs};
 use cenote_base::rt::fs::{FileSystem, with};
 use cenote_base::{Lsn, PageId};
+use cenote_testkit::faulty::{Drive, DriveSpeed, MemFs};
 
 use super::*;
 use crate::log::OwnedRecord;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use cenote_base::rt::fs::faulty::MemFs;
 use cenote_base::rt::fs::with;
 use cenote_base::rt::{self, Mutex};
 use cenote_base::{PAGE_SIZE, RecordAddr};
 use cenote_fabric::Region;
+use cenote_testkit::faulty::MemFs;
 
 use super::*;
 use crate::RingUse;

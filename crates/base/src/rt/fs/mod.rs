@@ -1,8 +1,8 @@
 //! Files, behind the seam.
 //!
 //! [`FileSystem`] and [`FileOps`] are what a runtime implements; [`File`] and the free functions
-//! are what a database uses. The operating system's is [`OsFileSystem`]; [`faulty::MemFs`] keeps
-//! files in memory, knows what has been synced, and fails as told.
+//! are what a database uses. The operating system's is [`OsFileSystem`]. The crate `testkit` has
+//! one that keeps files in memory, knows what has been synced, and fails as told.
 //!
 //! What holds for all of them: a write is readable at once, and survives a crash only after
 //! [`File::sync_data`] of that file; a name survives only after [`sync_dir`] of its directory.
@@ -14,7 +14,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub mod batch;
-pub mod faulty;
 mod os;
 
 pub use batch::{Batch, IoOp, IoRequest, submit};

@@ -44,7 +44,6 @@ use cenote_base::{Error, Result, rt};
 use core::fmt;
 use std::sync::Arc;
 
-pub mod contract;
 mod memory;
 mod set;
 mod source;

@@ -1,8 +1,8 @@
 //! Reading ahead: how many reads it takes, that it brings what reading step by step does, and that what lies behind the
 //! end of the log is not believed because it has been read.
 
-use cenote_base::rt::fs::faulty::{Drive, DriveCounters, DriveSpeed};
 use cenote_base::rt::fs::{self, OpenOptions, with};
+use cenote_testkit::faulty::{Drive, DriveCounters, DriveSpeed};
 
 use super::*;
 

@@ -1,6 +1,7 @@
 //! Crashes and kills: what was acknowledged is there, whole; what is there is whole.
 
 use cenote_base::rt::fs::with;
+use cenote_testkit::record::Recorder;
 
 use super::*;
 
@@ -239,7 +240,7 @@ fn a_lost_host_keeps_what_append_had_returned() {
                 survive: Survive::Host,
                 ..log_options(dir(), &region)
             };
-            let recorder = region.record(seed);
+            let recorder = Recorder::of(&region, seed);
             let (log, _) = Log::open(options).expect("made");
             work(&log, &mut written, &mut rng);
             work_and_be_killed(&log, &mut written, &mut rng);

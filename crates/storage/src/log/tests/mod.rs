@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use cenote_base::rt::fs::faulty::MemFs;
 use cenote_base::{Lsn, PageId, RecordAddr};
 use cenote_fabric::Region;
+use cenote_testkit::faulty::MemFs;
 
 use super::*;
 use crate::redo::{GroupBuilder, GroupKind, apply};

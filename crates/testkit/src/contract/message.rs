@@ -3,9 +3,9 @@
 //! An implementation gives a [`Bench`] (two programs that reach each other) and calls [`all`]. What fails panics, and
 //! says what.
 
-use super::{Connection, Listener, MESSAGE_MAX, Network};
 use cenote_base::Error;
 use cenote_base::rt::{self, Nanos};
+use cenote_fabric::message::{Connection, Listener, MESSAGE_MAX, Network};
 use std::sync::Arc;
 
 /// Longer than anything takes that is to come.

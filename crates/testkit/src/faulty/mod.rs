@@ -1,11 +1,11 @@
 //! An adversarial file system in memory: it knows what has been synced, and fails as told.
 //!
-//! [`MemFs`] is used in place of the real files by [`super::with`] or by a simulated runtime. Its
+//! [`MemFs`] is used in place of the real files by [`fs::with`](cenote_base::rt::fs::with) or by a simulated runtime. Its
 //! rules are the least that a POSIX system promises:
 //!
 //! | survives a crash | when |
 //! |---|---|
-//! | bytes and length of a file | they were there at its last successful [`File::sync_data`](super::File::sync_data) |
+//! | bytes and length of a file | they were there at its last successful [`File::sync_data`] |
 //! | a name made, renamed or removed | its directory was synced since |
 //! | a directory | always (losing those tests nothing) |
 //! | anything else | never ([`MemFs::crash_clone`]), or in part by seed ([`MemFs::crash_clone_torn`]): sectors of 512 bytes one by one, lengths, and a head of the changes of names in their order |
@@ -28,10 +28,10 @@ mod plan;
 pub use drive::{BUFFERED, Drive, DriveCounters, DriveSpeed};
 pub use plan::{FaultCounts, FaultPlan};
 
-use super::{Batch, File, FileOps, FileSystem, IoRequest, OpenOptions};
-use crate::rt::{self, Mutex, MutexGuard, Nanos};
-use disk::{Disk, FileId, Name, NameChange};
-use plan::Draws;
+use cenote_base::rt::fs::{Batch, File, FileOps, FileSystem, IoRequest, OpenOptions};
+use cenote_base::rt::{self, Mutex, MutexGuard, Nanos};
+use disk::{Disk, FileId, NameChange};
+use plan::{Draws, next};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -299,11 +299,6 @@ impl std::fmt::Debug for MemFs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "MemFs({} files)", self.files().len())
     }
-}
-
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    rt::os::mix(*state)
 }
 
 impl Inner {
@@ -616,15 +611,6 @@ impl FileOps for MemFile {
 impl Drop for MemFile {
     fn drop(&mut self) {
         self.fs.lock().disk.unlock(self.id, self.handle);
-    }
-}
-
-impl Name {
-    fn file(self) -> io::Result<FileId> {
-        match self {
-            Name::File(id) => Ok(id),
-            Name::Dir => Err(Errno::ISDIR.into()),
-        }
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! An implementation gives a [`Bench`] (a node to try things on) and calls [`all`]. What fails panics, and says what.
 
-use super::{Endpoint, Remote, RemoteMemory, Work};
 use cenote_base::{Error, rt};
+use cenote_fabric::rdma::{Endpoint, Remote, RemoteMemory, Work};
 use std::sync::Arc;
 
 /// A memory node to be tried, as its implementation provides it.

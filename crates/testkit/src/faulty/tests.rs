@@ -1,5 +1,5 @@
-use super::super as fs;
 use super::*;
+use cenote_base::rt::fs;
 
 const DIR: &str = "/db";
 

@@ -3,9 +3,9 @@
 //! An implementation gives a [`Bench`]: a node that serves [`Program`], which does what the first byte of a request
 //! says. What fails panics, and says what.
 
-use super::{Answer, Call, Called, Caller, CallerId, LIMIT, Memory, Serve, Source};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
+use cenote_fabric::rdma::call::{Answer, Call, Called, Caller, CallerId, LIMIT, Memory, Serve, Source};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

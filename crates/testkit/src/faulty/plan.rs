@@ -1,7 +1,6 @@
 //! Faults of storage drawn from a seed, for worlds that run for a while.
 
-use super::next;
-use crate::rt::Nanos;
+use cenote_base::rt::{self, Nanos};
 
 /// What goes wrong with files, each with its probability for one operation.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -122,4 +121,10 @@ impl Draws {
             false => Nanos::ZERO,
         }
     }
+}
+
+/// splitmix64: the next number of a generator.
+pub(super) fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    rt::os::mix(*state)
 }

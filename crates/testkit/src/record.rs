@@ -16,12 +16,14 @@
 //! whole, as caches move it. The recorder's lock makes calls and crashes happen one after
 //! another, so an image never shows a flushed line beside an unflushed past that it follows.
 
-use crate::{LINE, Region};
 use cenote_base::rt::{HashMap, Mutex, os, thread_slot};
+use cenote_fabric::coherence::FlushSink;
+use cenote_fabric::{LINE, Region};
+use std::sync::Arc;
 
 type Line = [u8; LINE];
 
-/// Records a region. Made by [`Region::record`].
+/// Records a region.
 pub struct Recorder {
     inner: Mutex<Inner>,
 }
@@ -70,45 +72,28 @@ impl Random {
 const NEIGHBOURHOOD: u64 = 512;
 
 impl Recorder {
-    pub(crate) fn new(image: Vec<u8>, seed: u64) -> Self {
+    /// Starts to record the write-backs and fences of a region. What the region holds now counts as flushed. `seed` says
+    /// which lines are evicted.
+    ///
+    /// # Panics
+    /// If the region is recorded already.
+    pub fn of(region: &Region, seed: u64) -> Arc<Self> {
         let inner = Inner {
-            image,
+            image: region.span(0, region.len()).to_vec(),
             noted: HashMap::default(),
             reached: HashMap::default(),
             clock: 0,
             random: Random(seed),
             counts: Counts::default(),
         };
-        Self {
+        let recorder = Arc::new(Self {
             inner: Mutex::new(inner),
-        }
-    }
-
-    pub(crate) fn write_back(&self, region: &Region, off: u64, len: usize) {
-        if len == 0 {
-            return;
-        }
-        let (first, last) = (off / LINE as u64, (off + len as u64 - 1) / LINE as u64);
-        let slot = thread_slot();
-        let mut inner = self.inner.lock();
-        inner.clock += 1;
-        let now = inner.clock;
-        let noted = inner.noted.entry(slot).or_default();
-        for line in first..=last {
-            noted.insert(line, (now, line_of(region, line)));
-        }
-        inner.counts.write_backs += 1;
-        inner.counts.lines += last - first + 1;
-        inner.maybe_evict(region, first);
-    }
-
-    pub(crate) fn fence(&self) {
-        let slot = thread_slot();
-        let mut inner = self.inner.lock();
-        inner.counts.fences += 1;
-        for (line, (read, bytes)) in inner.noted.remove(&slot).unwrap_or_default() {
-            inner.store(line, read, &bytes);
-        }
+        });
+        assert!(
+            region.tell_flushes(Arc::clone(&recorder) as Arc<dyn FlushSink>),
+            "a region has one recorder"
+        );
+        recorder
     }
 
     /// Calls seen so far.
@@ -143,6 +128,35 @@ impl Recorder {
         (first..end)
             .filter(|line| inner.line(*line) != line_of(region, *line))
             .collect()
+    }
+}
+
+impl FlushSink for Recorder {
+    fn write_back(&self, region: &Region, off: u64, len: usize) {
+        if len == 0 {
+            return;
+        }
+        let (first, last) = (off / LINE as u64, (off + len as u64 - 1) / LINE as u64);
+        let slot = thread_slot();
+        let mut inner = self.inner.lock();
+        inner.clock += 1;
+        let now = inner.clock;
+        let noted = inner.noted.entry(slot).or_default();
+        for line in first..=last {
+            noted.insert(line, (now, line_of(region, line)));
+        }
+        inner.counts.write_backs += 1;
+        inner.counts.lines += last - first + 1;
+        inner.maybe_evict(region, first);
+    }
+
+    fn fence(&self) {
+        let slot = thread_slot();
+        let mut inner = self.inner.lock();
+        inner.counts.fences += 1;
+        for (line, (read, bytes)) in inner.noted.remove(&slot).unwrap_or_default() {
+            inner.store(line, read, &bytes);
+        }
     }
 }
 

@@ -5,7 +5,8 @@
 //! waits for the whole queue and then takes its latency. Several file systems may lie on one drive, or behind one
 //! network.
 
-use crate::rt::{Mutex, Nanos};
+use cenote_base::rt::{Mutex, Nanos};
+use cenote_fabric::profile::Profile;
 use std::sync::Arc;
 
 /// What a drive can do.
@@ -55,6 +56,16 @@ pub struct DriveCounters {
 }
 
 impl Drive {
+    /// A drive with the times of `profile`.
+    pub fn of(profile: &Profile) -> Self {
+        Self::new(DriveSpeed {
+            read_latency: Nanos(profile.load_latency_ns as u64),
+            sync_latency: Nanos(profile.sync_ns as u64),
+            bytes_per_second: profile.bandwidth.unwrap_or(f64::INFINITY),
+            operations_per_second: profile.operations.unwrap_or(f64::INFINITY),
+        })
+    }
+
     /// Idle.
     pub fn new(speed: DriveSpeed) -> Self {
         Self(Arc::new(Mutex::new(State {

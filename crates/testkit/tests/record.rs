@@ -3,6 +3,7 @@
 
 use cenote_base::rt;
 use cenote_fabric::{Identity, Region, RegionOptions, coherence};
+use cenote_testkit::record::Recorder;
 
 fn region() -> Region {
     Region::dram(256 << 10, Identity::default(), RegionOptions::default()).expect("made")
@@ -14,7 +15,7 @@ const B: u64 = 16384;
 #[test]
 fn flushed_lines_survive_and_others_may_not() {
     let region = region();
-    let recorder = region.record(1);
+    let recorder = Recorder::of(&region, 1);
     region.span(A, 256).copy_in(0, &[1; 256]);
     coherence::flush(&region, A, 256);
     region.span(B, 64).copy_in(0, &[2; 64]);
@@ -41,7 +42,7 @@ fn flushed_lines_survive_and_others_may_not() {
 #[test]
 fn a_write_back_without_its_fence_promises_nothing() {
     let region = region();
-    let recorder = region.record(2);
+    let recorder = Recorder::of(&region, 2);
     region.span(A, 64).copy_in(0, &[1; 64]);
     coherence::write_back(&region, A, 64);
     let lost = (0..100)
@@ -60,7 +61,7 @@ fn a_write_back_without_its_fence_promises_nothing() {
 fn a_forgotten_flush_is_found() {
     let broken = |forget: bool| {
         let region = region();
-        let recorder = region.record(3);
+        let recorder = Recorder::of(&region, 3);
         region.span(A, 64).copy_in(0, &[1; 64]);
         if !forget {
             coherence::flush(&region, A, 64);
@@ -79,7 +80,7 @@ fn a_forgotten_flush_is_found() {
 #[test]
 fn crashes_while_threads_run_keep_the_order_of_flushes() {
     let region = std::sync::Arc::new(region());
-    let recorder = region.record(rt::random());
+    let recorder = Recorder::of(&region, rt::random());
     let writer = {
         let region = region.clone();
         rt::spawn("writer", move || {

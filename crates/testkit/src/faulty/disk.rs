@@ -1,4 +1,4 @@
-//! The disk of a [`super::MemFs`]: files as maps of 4 KiB chunks, each in two versions, live and
+//! The disk of a `MemFs`: files as maps of 4 KiB chunks, each in two versions, live and
 //! synced, that share what is equal; names likewise, with the changes between the two in order.
 
 use rustix::io::Errno;
@@ -19,6 +19,15 @@ const SECTOR: usize = 512;
 pub(super) enum Name {
     File(FileId),
     Dir,
+}
+
+impl Name {
+    fn file(self) -> io::Result<FileId> {
+        match self {
+            Name::File(id) => Ok(id),
+            Name::Dir => Err(Errno::ISDIR.into()),
+        }
+    }
 }
 
 /// A change of names that waits for its directory's sync.
