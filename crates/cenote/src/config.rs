@@ -8,6 +8,7 @@
 //! setting has is an error that names it. Each setting is defined once, in [`RunOptions`] with its help, and once in
 //! [`FileOptions`].
 
+use crate::config_error::ConfigError;
 use crate::device::Device;
 use crate::log::Level;
 use cenote_base::units::ByteSize;
@@ -286,30 +287,6 @@ pub struct PoolSettings {
     pub secret_file: Option<PathBuf>,
     /// Whether the memory is mirrored on another memory node.
     pub mirror: bool,
-}
-
-/// Settings that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the configuration file {path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file is not what it should be.
-    #[error("{path}: {problem}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, with line and key.
-        problem: String,
-    },
-    /// A value that no server can have.
-    #[error("{0}")]
-    Value(String),
 }
 
 impl Settings {

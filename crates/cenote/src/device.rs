@@ -3,7 +3,7 @@
 //! What the figures mean is said wherever they are shown: *emulated*, and under which profile. How it is done is told
 //! in [`cenote_fabric::emulate`].
 
-use crate::config::ConfigError;
+use crate::config_error::ConfigError;
 use cenote_base::units::ByteSize;
 use cenote_fabric::emulate::{CacheShape, Emulator, own_latency_ns};
 use cenote_fabric::observe;

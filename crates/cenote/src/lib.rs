@@ -13,6 +13,7 @@ pub mod admin;
 mod calls;
 pub mod cli;
 pub mod config;
+pub mod config_error;
 pub mod database;
 pub mod device;
 pub mod kv;

@@ -1,5 +1,6 @@
 //! The command line: what can be asked of the program, with help that teaches.
 
+mod audit;
 mod backup;
 mod check;
 mod client;

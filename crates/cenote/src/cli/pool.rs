@@ -1,5 +1,6 @@
 //! `cenote manager`, `cenote memory`, `cenote pool`: a memory pool's processes, and what operators ask it.
 
+use super::audit::{self, MANAGER_DEFAULT};
 use super::space::{self, SpaceCommand};
 use super::{Failure, print_aligned, say};
 use crate::calls::{self, Called};
@@ -17,7 +18,7 @@ use cenote_pool::space::HostOptions;
 use cenote_pool::store::GrantTableStore;
 use cenote_pool::store::etcd::{self, EtcdOptions, EtcdStore};
 use cenote_pool::store::file::FileStore;
-use cenote_pool::{AuditReport, GrantId, GrantView, NodeId, NodeView, Phase, PoolStatus};
+use cenote_pool::{GrantId, GrantView, NodeId, NodeView, Phase, PoolStatus};
 use clap::{Args, Subcommand};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -26,7 +27,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-pub(super) const MANAGER_DEFAULT: &str = "127.0.0.1:5440";
 const MEMORY_LISTEN_DEFAULT: &str = "127.0.0.1:0";
 const JOIN_TIMEOUT: Nanos = Nanos::from_secs(2);
 const LEASE_SECONDS: std::ops::RangeInclusive<f64> = 0.5..=3600.0;
@@ -320,7 +320,7 @@ pub fn look(command: PoolCommand) -> Result<ExitCode, Failure> {
             show(&operator(&connect)?.status()?);
             Ok(ExitCode::SUCCESS)
         }
-        PoolCommand::Audit(connect) => Ok(tell_audit(&operator(&connect)?.audit()?)),
+        PoolCommand::Audit(connect) => Ok(audit::tell(&operator(&connect)?.audit()?)),
         PoolCommand::Space(command) => space::run(command),
         PoolCommand::Free { grant, connect } => {
             operator(&connect)?.free(GrantId(grant))?;
@@ -334,17 +334,6 @@ pub fn look(command: PoolCommand) -> Result<ExitCode, Failure> {
             say!("memory node {node} is forgotten, with its grants; of those with a whole mirror that takes the place");
             Ok(ExitCode::SUCCESS)
         }
-    }
-}
-
-/// Shows what an audit found.
-pub(super) fn tell_audit(report: &AuditReport) -> ExitCode {
-    report.summary.iter().for_each(|line| say!("{line}"));
-    report.problems.iter().for_each(|line| say!("PROBLEM  {line}"));
-    say!("{} problems", report.problems.len());
-    match report.problems.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
     }
 }
 

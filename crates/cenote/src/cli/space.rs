@@ -1,5 +1,6 @@
 //! `cenote pool space`: a tenant's spaces, which are heaps that many of its processes share.
 
+use super::audit::{self, MANAGER_DEFAULT};
 use super::{Failure, print_aligned, say};
 use crate::pooled::read_secret;
 use cenote_base::units::ByteSize;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 #[derive(Debug, Args)]
 pub struct TenantConnect {
     /// Where the manager listens; of several, with commas in between
-    #[arg(long, env = "CENOTE_MANAGER", default_value = super::pool::MANAGER_DEFAULT, value_name = "ADDR:PORT,...")]
+    #[arg(long, env = "CENOTE_MANAGER", default_value = MANAGER_DEFAULT, value_name = "ADDR:PORT,...")]
     manager: String,
     /// Which tenant of the pool this is
     #[arg(long, env = "CENOTE_TENANT", default_value = DEFAULT_TENANT, value_name = "NAME")]
@@ -99,7 +100,7 @@ pub fn run(command: SpaceCommand) -> Result<ExitCode, Failure> {
             say!("space {name} is being dropped: who has it open is ended");
             Ok(ExitCode::SUCCESS)
         }
-        SpaceCommand::Audit { name, connect } => Ok(super::pool::tell_audit(&client(&connect)?.audit_space(&name)?)),
+        SpaceCommand::Audit { name, connect } => Ok(audit::tell(&client(&connect)?.audit_space(&name)?)),
     }
 }
 

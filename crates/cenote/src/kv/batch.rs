@@ -2,7 +2,7 @@
 //! then they are run.
 
 use super::client::Client;
-use super::commands::{Command, Shared};
+use super::dispatch::{Command, Shared};
 use super::reply::Reply;
 use super::request::{Malformed, Request, Strings};
 use cenote_pool::kv::KEYS_AHEAD;

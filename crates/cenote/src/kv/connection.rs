@@ -10,7 +10,7 @@
 
 use super::batch::{Batch, Ran};
 use super::client::Client;
-use super::commands::Shared;
+use super::dispatch::Shared;
 use super::reply::Reply;
 use super::request::{Malformed, REQUEST_MAX, Request};
 use mio::net::TcpStream;
@@ -238,6 +238,7 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use super::super::commands::COMMANDS;
     use super::*;
     use cenote_pool::kv::Store;
     use cenote_pool::space::{Space, SpaceOptions};
@@ -255,7 +256,7 @@ mod tests {
             ..SpaceOptions::default()
         };
         let space = Space::dram(&options).expect("memory");
-        let mut shared = Shared::new(Store::open(&space).expect("a store"));
+        let mut shared = Shared::new(Store::open(&space).expect("a store"), &COMMANDS);
         let mut connection = Connection::new(stream, 1);
         loop {
             assert!(connection.listen(&mut shared, &mut Batch::default()));

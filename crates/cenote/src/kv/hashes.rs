@@ -1,7 +1,8 @@
 //! Commands on hashes.
 
-use super::commands::{Call, Done, Refusal, TOO_MUCH, wrong_number};
+use super::dispatch::Call;
 use super::keys::{Names, ScanOptions};
+use super::refusal::{Done, Refusal, TOO_MUCH, wrong_number};
 use super::reply::Reply;
 use super::strings::float_sum;
 use cenote_base::Error;
@@ -222,7 +223,8 @@ pub fn hscan(call: &mut Call<'_>) -> Done {
 #[cfg(test)]
 mod tests {
     use super::super::client::Client;
-    use super::super::commands::Shared;
+    use super::super::commands::COMMANDS;
+    use super::super::dispatch::Shared;
     use super::super::request::Request;
     use super::*;
     use cenote_pool::kv::Store;
@@ -256,7 +258,7 @@ mod tests {
             .expect("told");
         assert_eq!(counts.len(), 1);
         space.store(counts[0], 99).expect("there");
-        let mut shared = Shared::new(store);
+        let mut shared = Shared::new(store, &COMMANDS);
         for words in [&b"HGETALL hash\r\n"[..], b"HKEYS hash\r\n", b"HVALS hash\r\n"] {
             let (mut request, mut client, mut reply) = (Request::default(), Client::default(), Reply::default());
             assert_eq!(request.read(words), Ok(true));

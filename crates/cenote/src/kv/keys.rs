@@ -1,8 +1,8 @@
 //! Commands on keys, whatever they hold.
 
-use super::commands::{Call, Done, Refusal, SYNTAX, TOO_MUCH};
+use super::dispatch::{Call, count};
 use super::glob;
-use super::strings::count;
+use super::refusal::{Done, Refusal, SYNTAX, TOO_MUCH};
 use cenote_pool::kv::{Entry, Failure};
 
 /// Keys that a step of SCAN tells of, about.

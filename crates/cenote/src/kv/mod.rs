@@ -14,30 +14,33 @@ mod batch;
 mod client;
 mod commands;
 mod connection;
+mod dispatch;
 mod glob;
 mod hashes;
 mod huge;
 mod keys;
+mod refusal;
 mod reply;
 mod request;
 mod server;
+mod statistics;
 mod strings;
+mod transaction;
 
 use crate::log;
 use batch::Batch;
 use cenote_pool::kv::Store;
-use commands::Shared;
 use connection::{Connection, Next};
+use dispatch::Shared;
 pub use huge::gather;
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
+pub use statistics::{CONNECTIONS_MAX, Statistics};
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Connections at a time.
-pub const CONNECTIONS_MAX: usize = 10_000;
 const LISTENER: Token = Token(usize::MAX);
 const STOP: Token = Token(usize::MAX - 1);
 /// Between two looks for what has expired, if anything can.
@@ -45,21 +48,6 @@ const SWEEP_EVERY: Duration = Duration::from_millis(100);
 /// Buckets that one look goes through: about a millisecond.
 const SWEEP_BUCKETS: u64 = 8192;
 const EVENTS: usize = 1024;
-
-/// What is counted since the start.
-#[derive(Debug, Default)]
-pub struct Statistics {
-    /// When the server began, in milliseconds since 1970.
-    pub began: u64,
-    /// Commands, those that were refused included.
-    pub commands: u64,
-    /// Connections that were accepted.
-    pub accepted: u64,
-    /// Connections there are.
-    pub connections: u64,
-    /// Keys that the sweep has removed.
-    pub swept: u64,
-}
 
 /// Ends a server's loop from another thread.
 #[derive(Clone)]
@@ -107,7 +95,7 @@ impl Server {
         let (poll, mut listener) = (Poll::new()?, TcpListener::from_std(listener));
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         let waker = Waker::new(poll.registry(), STOP)?;
-        let mut shared = Shared::new(store);
+        let mut shared = Shared::new(store, &commands::COMMANDS);
         shared.statistics.began = now();
         Ok(Self {
             poll,

@@ -1,6 +1,6 @@
 //! What a client is answered: RESP2, or RESP3 where it has asked for that.
 
-use super::commands::{Refusal, TOO_MUCH};
+use super::refusal::{Refusal, TOO_MUCH};
 use cenote_pool::kv::{Entry, Store, decimal};
 
 /// Bytes of answers that a client is given at once: a key may be asked for any number of times in one command.

@@ -1,7 +1,8 @@
 //! Commands about the server and the connection.
 
-use super::commands::{COMMANDS, Call, Command, Done, Refusal, SYNTAX, WRITES, named};
+use super::dispatch::{Call, Command, WRITES};
 use super::glob;
+use super::refusal::{Done, Refusal, SYNTAX, wrong_number};
 use cenote_pool::kv::STRING_MAX;
 use std::fmt::Write;
 
@@ -12,7 +13,7 @@ pub fn ping(call: &mut Call<'_>) -> Done {
     match call.strings.len() {
         1 => call.reply.simple("PONG"),
         2 => call.reply.string(&call.strings[1]),
-        _ => return Err(Refusal::Text(super::commands::wrong_number("ping"))),
+        _ => return Err(Refusal::Text(wrong_number("ping"))),
     }
     Ok(())
 }
@@ -123,15 +124,18 @@ pub fn client(call: &mut Call<'_>) -> Done {
 pub fn command(call: &mut Call<'_>) -> Done {
     match call.strings.len() {
         1 => {
-            call.reply.array(COMMANDS.len());
-            COMMANDS.iter().for_each(|command| describe(call, command));
+            call.reply.array(call.shared.commands().len());
+            call.shared
+                .commands()
+                .iter()
+                .for_each(|command| describe(call, command));
         }
-        2 if call.is(1, "count") => call.reply.integer(COMMANDS.len() as i64),
+        2 if call.is(1, "count") => call.reply.integer(call.shared.commands().len() as i64),
         _ if call.is(1, "docs") => call.reply.map(0),
         n if call.is(1, "info") => {
             call.reply.array(n - 2);
             for name in call.strings.from(2) {
-                match named(call.shared, name) {
+                match call.shared.named(name) {
                     Some(command) => describe(call, command),
                     None => call.reply.null_array(),
                 }
@@ -172,7 +176,7 @@ pub fn config(call: &mut Call<'_>) -> Done {
     let settings = [
         ("appendonly", "no".to_owned()),
         ("databases", "1".to_owned()),
-        ("maxclients", super::CONNECTIONS_MAX.to_string()),
+        ("maxclients", super::statistics::CONNECTIONS_MAX.to_string()),
         ("maxmemory", capacity.to_string()),
         ("maxmemory-policy", "noeviction".to_owned()),
         ("proto-max-bulk-len", STRING_MAX.to_string()),

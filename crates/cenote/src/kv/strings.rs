@@ -1,8 +1,9 @@
 //! Commands on strings.
 
-use super::commands::{Call, Done, NOT_INTEGER, Refusal, SYNTAX, wrong_number};
-use super::keys::deadline;
-use cenote_pool::kv::{Entry, KEYS_AHEAD, Keep, STRING_MAX, Store, integer};
+use super::dispatch::Call;
+use super::keys::{deadline, set_expiry};
+use super::refusal::{Done, Refusal, SYNTAX, wrong_number};
+use cenote_pool::kv::{Entry, KEYS_AHEAD, Keep, STRING_MAX, Store};
 
 /// No number is written with more digits.
 const FLOAT_MAX: usize = 400;
@@ -195,7 +196,7 @@ pub fn getex(call: &mut Call<'_>) -> Done {
     };
     get(call)?;
     if let Some(at) = expiry {
-        super::keys::set_expiry(call, at)?;
+        set_expiry(call, at)?;
     }
     Ok(())
 }
@@ -330,10 +331,4 @@ pub fn incrbyfloat(call: &mut Call<'_>) -> Done {
     call.touch();
     call.reply.string(sum.as_bytes());
     Ok(())
-}
-
-/// A count in an option.
-pub fn count(text: &[u8]) -> Result<u64, Refusal> {
-    let number = integer(text).ok_or(NOT_INTEGER)?;
-    u64::try_from(number).ok().filter(|n| *n > 0).ok_or(SYNTAX)
 }

@@ -10,10 +10,10 @@
 
 use super::parking::Parked;
 use super::registry::{Arrival, Refused, Registered};
+use super::service::{Context, Service};
 use super::session::{Conversation, Dialogue, shutting_down};
 use super::startup::{Login, Request, STARTUP_TIME_MAX, Startup};
 use super::wire::{End, LINGER, Wire, startup_too_late};
-use super::{Service, Shared};
 use crate::log;
 use cenote_sql::{SessionInfo, Severity, SqlError, code};
 use std::net::{SocketAddr, TcpStream};
@@ -120,8 +120,8 @@ impl<C: Conversation> Connection<C> {
 
     /// Answers what the client sent, and what it sends, until it pauses (None) or the connection is to end. No panic
     /// leaves it.
-    pub fn turn<S: Service<Session = C>>(&mut self, shared: &Shared<S>) -> Option<End> {
-        let turn = catch_unwind(AssertUnwindSafe(|| self.go_on(shared)));
+    pub fn turn<S: Service<Session = C>>(&mut self, context: &Context<S>) -> Option<End> {
+        let turn = catch_unwind(AssertUnwindSafe(|| self.go_on(context)));
         turn.unwrap_or_else(|_| {
             log::error!(
                 "{}: the session panicked; it is closed, its transaction rolled back",
@@ -137,10 +137,10 @@ impl<C: Conversation> Connection<C> {
         })
     }
 
-    fn go_on<S: Service<Session = C>>(&mut self, shared: &Shared<S>) -> Option<End> {
+    fn go_on<S: Service<Session = C>>(&mut self, context: &Context<S>) -> Option<End> {
         match &mut self.stage {
             Stage::Startup(wire, login, deadline) => {
-                let begun = begin(wire, login, *deadline, self.peer, shared).transpose()?;
+                let begun = begin(wire, login, *deadline, self.peer, context).transpose()?;
                 begun.and_then(|begun| self.enter(begun)).err()
             }
             Stage::Session(dialogue, _) => dialogue.go_on(),
@@ -210,17 +210,17 @@ fn begin<S: Service>(
     login: &mut Login,
     deadline: Instant,
     peer: SocketAddr,
-    shared: &Shared<S>,
+    context: &Context<S>,
 ) -> Result<Option<(Registered, S::Session)>, End> {
-    match login.go_on(wire, shared.access.passwords.as_ref())? {
+    match login.go_on(wire, context.access.passwords.as_ref())? {
         None if Instant::now() >= deadline => Err(startup_too_late()),
         None => {
             wire.shrink();
             Ok(None)
         }
-        Some(Request::Session(startup)) => open(wire, &startup, peer, shared).map(Some),
+        Some(Request::Session(startup)) => open(wire, &startup, peer, context).map(Some),
         Some(Request::Cancel { id, secret }) => {
-            let found = shared.registry.cancel(id, secret);
+            let found = context.registry.cancel(id, secret);
             let what = if found { "" } else { ": no such session" };
             log::debug!("{peer}: cancel request for session {id}{what}");
             Err(End::Closed)
@@ -232,7 +232,7 @@ fn open<S: Service>(
     wire: &Wire,
     startup: &Startup,
     peer: SocketAddr,
-    shared: &Shared<S>,
+    context: &Context<S>,
 ) -> Result<(Registered, S::Session), End> {
     let arrival = Arrival {
         user: startup.user.clone(),
@@ -240,8 +240,8 @@ fn open<S: Service>(
         application_name: startup.setting("application_name").unwrap_or_default().to_owned(),
         stream: wire.stream(),
     };
-    let max = shared.access.max_connections;
-    let registered = shared.registry.enter(arrival, max).map_err(|why| refused(why, max))?;
+    let max = context.access.max_connections;
+    let registered = context.registry.enter(arrival, max).map_err(|why| refused(why, max))?;
     let info = SessionInfo {
         user: startup.user.clone(),
         database: startup.database.clone(),
@@ -249,7 +249,7 @@ fn open<S: Service>(
         client: peer.to_string(),
         settings: startup.settings.clone(),
     };
-    let session = shared.service.open(info).map_err(|error| End::Fatal(error.fatal()))?;
+    let session = context.service.open(info).map_err(|error| End::Fatal(error.fatal()))?;
     registered.entry.set_cancel(session.canceller());
     log::debug!("{peer}: session {} of {} begins", registered.entry.id, startup.user);
     Ok((registered, session))

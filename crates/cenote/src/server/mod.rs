@@ -6,31 +6,35 @@
 //! the database is opened ([`bind`]) and served afterwards ([`Server::start`]): who connects in between waits in the
 //! socket's backlog and is not refused.
 
+mod access;
 pub mod auth;
 mod connection;
 pub mod input;
 pub mod output;
 mod parking;
 pub mod registry;
+mod service;
 pub mod session;
 pub mod startup;
+mod turns;
 mod watch;
 pub mod wire;
 mod workers;
 
 use crate::log;
-use auth::Passwords;
-use cenote_sql::SessionInfo;
+pub use access::{Access, BindError, bind};
 use connection::{Connection, Counted};
 use parking::Parking;
 use registry::Registry;
-use session::Conversation;
+use service::Context;
+pub use service::Service;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use turns::Shared;
 use workers::Workers;
 
 /// Connections beyond the limit that may be told so, or bring a cancel request.
@@ -43,86 +47,6 @@ const KEEPALIVE_PROBES: u32 = 6;
 const UNACKNOWLEDGED_MS_MAX: u32 = 120_000;
 /// How long a stop waits for threads that tell the last clients why.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// Opens sessions: SQL over the engine, or a test's stand-in.
-pub trait Service: Send + Sync + 'static {
-    /// A session.
-    type Session: Conversation + Send + 'static;
-    /// Opens one.
-    fn open(&self, info: SessionInfo) -> cenote_sql::Result<Self::Session>;
-}
-
-impl Service for Arc<cenote_sql::Sql> {
-    type Session = cenote_sql::Session;
-    fn open(&self, info: SessionInfo) -> cenote_sql::Result<Self::Session> {
-        self.session(info)
-    }
-}
-
-/// Whom to let in.
-#[derive(Debug)]
-pub struct Access {
-    /// Without a password file everybody is let in, which is why it is then only the loopback interface that is served.
-    pub passwords: Option<Passwords>,
-    /// Sessions at a time.
-    pub max_connections: usize,
-    /// Threads for sessions that have something to do, at a time; two at least. The system's own limit may be lower.
-    pub max_threads: usize,
-}
-
-/// An address that cannot be served.
-#[derive(Debug, thiserror::Error)]
-pub enum BindError {
-    /// It is not an address.
-    #[error("cannot understand the listen address {0:?}; it is ADDRESS:PORT, such as 127.0.0.1:5433")]
-    Address(String),
-    /// It would let everybody in from everywhere.
-    #[error(
-        "refusing to listen on {0} without passwords: anybody who reaches it could read and change everything. \
-         Listen on 127.0.0.1, or make a password file (cenote password USER >> passwords) and give it with --password-file passwords"
-    )]
-    Open(SocketAddr),
-    /// The operating system refuses it.
-    #[error("cannot listen on {address}: {source}{}", in_use_hint(.source))]
-    Socket {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        source: io::Error,
-    },
-}
-
-fn in_use_hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            ". Another server has this port: choose another one with --listen, or 127.0.0.1:0 for any free one"
-        }
-        io::ErrorKind::PermissionDenied => ". Ports below 1024 are for root: choose a higher one with --listen",
-        _ => "",
-    }
-}
-
-/// Binds the address; connections wait from now on. Port 0 takes a free one.
-pub fn bind(listen: &str, with_passwords: bool) -> Result<TcpListener, BindError> {
-    let unknown = || BindError::Address(listen.to_owned());
-    let addresses: Vec<SocketAddr> = listen.to_socket_addrs().map_err(|_| unknown())?.collect();
-    let address = *addresses
-        .iter()
-        .find(|address| address.is_ipv4())
-        .or(addresses.first())
-        .ok_or_else(unknown)?;
-    if !with_passwords && !is_loopback(address.ip()) {
-        return Err(BindError::Open(address));
-    }
-    TcpListener::bind(address).map_err(|source| BindError::Socket { address, source })
-}
-
-fn is_loopback(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_loopback(),
-        IpAddr::V6(ip) => ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_loopback()),
-    }
-}
 
 /// A running server.
 #[derive(Debug)]
@@ -145,6 +69,9 @@ trait Sessions: Send + Sync + std::fmt::Debug {
 
 impl Server {
     /// Serves the connections of `listener`, those that wait already included.
+    ///
+    /// # Errors
+    /// The system gives no thread, or nothing to wait for sockets with.
     pub fn start<S: Service>(
         listener: TcpListener,
         service: S,
@@ -155,14 +82,16 @@ impl Server {
         let max_threads = access.max_threads;
         let stopping = Arc::new(AtomicBool::new(false));
         let shared = Arc::new(Shared {
-            service,
-            access,
-            registry: registry.clone(),
+            context: Context {
+                service,
+                access,
+                registry: registry.clone(),
+            },
             connections: Arc::default(),
             parking: Parking::new()?,
             workers: Workers::new(max_threads),
         });
-        workers::start(&shared)?;
+        turns::start(&shared)?;
         let (accepting, stop, to) = (listener.clone(), stopping.clone(), shared.clone());
         let acceptor = named("accept").spawn(move || accept(&accepting, &stop, &to))?;
         let (watched, stop, late) = (registry.clone(), stopping.clone(), shared.clone());
@@ -177,6 +106,9 @@ impl Server {
     }
 
     /// Where it listens.
+    ///
+    /// # Errors
+    /// The system does not tell.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -203,21 +135,6 @@ impl Server {
 
 fn named(name: &str) -> thread::Builder {
     thread::Builder::new().name(name.into())
-}
-
-struct Shared<S: Service> {
-    service: S,
-    access: Access,
-    registry: Arc<Registry>,
-    connections: Arc<AtomicUsize>,
-    parking: Parking<Box<Connection<S::Session>>>,
-    workers: Workers<Box<Connection<S::Session>>>,
-}
-
-impl<S: Service> std::fmt::Debug for Shared<S> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Shared")
-    }
 }
 
 impl<S: Service> Sessions for Shared<S> {
@@ -254,7 +171,7 @@ fn accept<S: Service>(listener: &TcpListener, stopping: &AtomicBool, shared: &Sh
 
 /// Parks a connection until its client says what it wants.
 fn welcome<S: Service>(stream: TcpStream, peer: SocketAddr, shared: &Shared<S>) {
-    if shared.connections.load(Ordering::Relaxed) >= shared.access.max_connections + SPARE_CONNECTIONS
+    if shared.connections.load(Ordering::Relaxed) >= shared.context.access.max_connections + SPARE_CONNECTIONS
         && !make_room(shared)
     {
         log::warn!("{peer}: closed unheard, too many connections");
@@ -265,7 +182,7 @@ fn welcome<S: Service>(stream: TcpStream, peer: SocketAddr, shared: &Shared<S>) 
         return;
     }
     let connection = Connection::new(stream, peer, Counted::new(&shared.connections));
-    workers::park(Box::new(connection), shared);
+    turns::park(Box::new(connection), shared);
 }
 
 /// Closes the connection that has taken longest over its start-up: clients that never finish it keep nobody out.
@@ -284,7 +201,7 @@ fn make_room<S: Service>(shared: &Shared<S>) -> bool {
 /// Once a second; says whether all threads wait with none to be had.
 fn look_after<S: Service>(shared: &Arc<Shared<S>>) -> bool {
     shared.parking.expire(Instant::now());
-    workers::relieve(shared)
+    turns::relieve(shared)
 }
 
 fn prepare_socket(stream: &TcpStream) -> io::Result<()> {

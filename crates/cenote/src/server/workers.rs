@@ -13,32 +13,27 @@
 //!   either.
 //! - Where the system has no thread to give, no session ends. The last thread that waits serves those that are inside a
 //!   transaction, since others may wait for what they hold; what else is ready is *postponed*, and served in turn as
-//!   threads become free. If all threads wait and none can be started, [`relieve`] stops a statement (53000).
+//!   threads become free. If all threads wait and none can be started, `turns::relieve` stops a statement (53000).
 //! - A start-up, and a client that is sent away, wait for nothing: the thread that waits serves them itself.
 //! - There are never more threads than sessions and [`KEPT`]; sessions are limited.
 
-use super::connection::Connection;
-use super::parking::Refusal;
-use super::{Service, Shared};
-use crate::log;
 use cenote_sql::SqlError;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Address space of a thread's stack: it must hold the deepest statement that `sql` lets through, since a stack that
 /// overflows takes the process with it. Memory is taken only as deep as statements went.
-const STACK_BYTES: usize = 64 << 20;
+pub const STACK_BYTES: usize = 64 << 20;
 /// Threads that may wait for work.
-const KEPT: usize = 8;
+pub const KEPT: usize = 8;
 /// Threads that there are at least: one waits while the other serves.
-const LEAST: usize = 2;
+pub const LEAST: usize = 2;
 
-const INSUFFICIENT_RESOURCES: &str = "53000";
-const MORE_THREADS: &str =
+pub const INSUFFICIENT_RESOURCES: &str = "53000";
+pub const MORE_THREADS: &str =
     "Raise the limit of processes and threads (ulimit -u, pids.max of the control group), or lower max_connections.";
 
 /// How many threads there are, and what they do.
@@ -66,12 +61,12 @@ impl<T> Workers<T> {
     }
 
     /// The calling thread waits no longer; says whether it was the last.
-    fn leave(&self) -> bool {
+    pub fn leave(&self) -> bool {
         self.waiting.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     /// The calling thread waits again, unless enough others do.
-    fn rejoin(&self) -> bool {
+    pub fn rejoin(&self) -> bool {
         let more = |waiting| (waiting < KEPT).then_some(waiting + 1);
         self.waiting
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
@@ -79,17 +74,61 @@ impl<T> Workers<T> {
     }
 
     /// The calling thread, which was the last that waited, waits on; `connection` is for another.
-    fn postpone(&self, connection: T) {
+    pub fn postpone(&self, connection: T) {
         lock(&self.postponed).push_back(connection);
         self.waiting.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The connection that was postponed first, if the calling thread, which waits, is not the only one.
-    fn take_postponed(&self) -> Option<T> {
+    pub fn take_postponed(&self) -> Option<T> {
         match self.waiting.load(Ordering::Acquire) {
             0 | 1 => None,
             _ => lock(&self.postponed).pop_front(),
         }
+    }
+
+    /// Counts a thread that begins.
+    ///
+    /// # Errors
+    /// There are as many as there may be.
+    pub fn enter(&self) -> io::Result<()> {
+        let mut threads = lock(&self.threads);
+        if *threads >= self.most {
+            return Err(io::Error::other(format!(
+                "there are {threads}, as many as there may be"
+            )));
+        }
+        *threads += 1;
+        Ok(())
+    }
+
+    /// Counts a thread that ends.
+    pub fn exit(&self) {
+        let mut threads = lock(&self.threads);
+        assert!(*threads > 0, "a thread that ends was counted when it began");
+        *threads -= 1;
+        self.gone.notify_all();
+    }
+
+    /// A thread that is about to start will wait for work.
+    pub fn announce(&self) {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The announced thread could not be started.
+    pub fn withdraw(&self) {
+        let before = self.waiting.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "a thread that is withdrawn was announced");
+    }
+
+    /// No thread waits for work.
+    pub fn none_waits(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) == 0
+    }
+
+    /// Connections wait for a thread.
+    pub fn is_behind(&self) -> bool {
+        !lock(&self.postponed).is_empty()
     }
 
     /// How many there are.
@@ -114,122 +153,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A thread that is counted.
-struct Member<S: Service>(Arc<Shared<S>>);
-
-impl<S: Service> Member<S> {
-    fn new(shared: &Arc<Shared<S>>) -> io::Result<Self> {
-        let mut threads = lock(&shared.workers.threads);
-        if *threads >= shared.workers.most {
-            return Err(io::Error::other(format!(
-                "there are {threads}, as many as there may be"
-            )));
-        }
-        *threads += 1;
-        Ok(Member(shared.clone()))
-    }
-}
-
-impl<S: Service> Drop for Member<S> {
-    fn drop(&mut self) {
-        *lock(&self.0.workers.threads) -= 1;
-        self.0.workers.gone.notify_all();
-    }
-}
-
-/// Starts the threads that there are at least.
-///
-/// # Errors
-/// The system has none to give.
-pub fn start<S: Service>(shared: &Arc<Shared<S>>) -> io::Result<()> {
-    (0..LEAST).try_for_each(|_| start_one(shared))
-}
-
-fn start_one<S: Service>(shared: &Arc<Shared<S>>) -> io::Result<()> {
-    let member = Member::new(shared)?;
-    shared.workers.waiting.fetch_add(1, Ordering::AcqRel);
-    let builder = thread::Builder::new().name("session".into()).stack_size(STACK_BYTES);
-    let started = builder.spawn(move || work(&member.0));
-    if started.is_err() {
-        shared.workers.waiting.fetch_sub(1, Ordering::AcqRel);
-    }
-    started.map(drop)
-}
-
-fn work<S: Service>(shared: &Arc<Shared<S>>) {
-    let workers = &shared.workers;
-    while let Some(connection) = workers.take_postponed().or_else(|| shared.parking.next()) {
-        if connection.waits_for_nothing() {
-            serve(connection, shared);
-            continue;
-        }
-        if workers.leave()
-            && let Err(error) = start_one(shared)
-            && !connection.in_transaction()
-        {
-            log_shortage(&error);
-            workers.postpone(connection);
-            continue;
-        }
-        serve(connection, shared);
-        if !workers.rejoin() {
-            return;
-        }
-    }
-}
-
-/// Looked after once a second: starts a thread if none waits, or sessions do. True: it cannot be, and no thread waits.
-pub fn relieve<S: Service>(shared: &Arc<Shared<S>>) -> bool {
-    let workers = &shared.workers;
-    let short = workers.waiting.load(Ordering::Acquire) == 0 || !lock(&workers.postponed).is_empty();
-    short && start_one(shared).is_err() && workers.waiting.load(Ordering::Acquire) == 0
-}
-
-fn serve<S: Service>(mut connection: Box<Connection<S::Session>>, shared: &Shared<S>) {
-    match connection.turn(shared) {
-        None => park(connection, shared),
-        Some(end) => {
-            if let Some(leaving) = connection.end(end) {
-                park(leaving, shared);
-            }
-        }
-    }
-}
-
-/// Lets a connection wait for its client without a thread.
-pub fn park<S: Service>(connection: Box<Connection<S::Session>>, shared: &Shared<S>) {
-    match shared.parking.park(connection) {
-        Ok(()) => {}
-        Err((connection, Refusal::Closed)) => connection.end_by_shutdown(),
-        Err((connection, Refusal::System(error))) => connection.end_at_once(cannot_wait(&error).into()),
-    }
-}
-
-#[cold]
-fn log_shortage(error: &io::Error) {
-    static LIMITER: log::Limiter = log::Limiter::new();
-    if let Some(left_out) = LIMITER.pass() {
-        log::error!(
-            "no thread for a session that has a statement to run: {error}; it waits for one. {MORE_THREADS} \
-             ({left_out} such lines were left out)"
-        );
-    }
-}
-
-/// Why a statement was stopped: [`relieve`].
+/// Why a statement was stopped: `turns::relieve`.
 pub fn no_thread() -> SqlError {
     SqlError::new(
         INSUFFICIENT_RESOURCES,
         "the statement was stopped: all threads of the server wait, and there is none for those that they wait for",
     )
     .with_hint(MORE_THREADS)
-}
-
-fn cannot_wait(error: &io::Error) -> SqlError {
-    SqlError::new(
-        INSUFFICIENT_RESOURCES,
-        format!("the system cannot watch the client's socket: {error}"),
-    )
-    .with_hint("Raise fs.epoll.max_user_watches, or lower max_connections.")
-    .fatal()
 }
