@@ -6,7 +6,7 @@ library=$1
 mkdir -p "$2/include" "$2/lib/pkgconfig"
 prefix=$(cd "$2" && pwd)
 cd "$(dirname "$0")/.."
-header=crates/pool/include/cenote_pool.h
+header=crates/capi/include/cenote_pool.h
 abi=$(awk '/^#define CENOTE_POOL_ABI/ {print $3}' "$header")
 version=$(awk -F'"' '/^version/ {print $2; exit}' Cargo.toml)
 

@@ -11,6 +11,7 @@ pub mod error;
 pub mod ids;
 pub mod page_io;
 pub mod rt;
+pub mod sip;
 pub mod units;
 
 pub use error::{Error, Result};

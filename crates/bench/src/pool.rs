@@ -16,7 +16,7 @@ use crate::ycsb::choose::{Random, Zipfian};
 use crate::{Error, IoContext, Result};
 use cenote_fabric::message::tcp::Tcp;
 use cenote_pool::holder::Operator;
-use cenote_pool::space::{GlobalAddress, Space};
+use cenote_space::{GlobalAddress, Space};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};

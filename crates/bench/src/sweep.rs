@@ -18,7 +18,7 @@ use crate::table::{lay_out, median, thousands};
 use crate::ycsb::choose::Random;
 use crate::{Error, IoContext, Result};
 use cenote_base::units::ByteSize;
-use cenote_pool::space::{GlobalAddress, Lifetime, Read, Session, Space, Write};
+use cenote_space::{GlobalAddress, Lifetime, Read, Session, Space, Write};
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;

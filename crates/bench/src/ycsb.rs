@@ -2,7 +2,7 @@
 //! of several pods, and on Redis, in one run.
 //!
 //! ```text
-//!   choose ──► workload: a stream of operations, decided by the seed ──► worker ──┬─ embedded: calls of cenote_pool::kv::Store
+//!   choose ──► workload: a stream of operations, decided by the seed ──► worker ──┬─ embedded: calls of cenote_kv::Store
 //!                                                                                   ├─ pooled: a table in a space, load and store, other pods over RDMA
 //!                                                    record: keys, values ──────► └─ wire: resp ──► cenote kv, redis-server
 //! ```

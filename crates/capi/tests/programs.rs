@@ -22,7 +22,7 @@ fn repository() -> PathBuf {
 }
 
 fn header() -> PathBuf {
-    repository().join("crates/pool/include/cenote_pool.h")
+    repository().join("crates/capi/include/cenote_pool.h")
 }
 
 fn text(path: PathBuf) -> String {
@@ -394,7 +394,7 @@ fn declared() -> BTreeSet<String> {
 #[test]
 fn header_library_and_package_agree() {
     let declared = declared();
-    let sources = fs::read_dir(repository().join("crates/pool/src/capi")).expect("a directory");
+    let sources = fs::read_dir(repository().join("crates/capi/src")).expect("a directory");
     let defined = sources.flat_map(|file| {
         let code = text(file.expect("a file").path());
         let after = code

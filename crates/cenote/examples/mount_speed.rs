@@ -8,8 +8,8 @@
 
 use cenote::mount::{Mounted, Options};
 use cenote_base::units::ByteSize;
-use cenote_pool::fs::{FileSystem, Owner};
-use cenote_pool::space::{Space, SpaceOptions};
+use cenote_fs::{FileSystem, Owner};
+use cenote_space::{Space, SpaceOptions};
 use fuser::{
     BackgroundSession, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,

@@ -4,7 +4,7 @@ use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::Callers;
 use cenote_libfabric::{MemoryNode, Net, NetOptions, NodeOptions, Provider};
 use cenote_pool::node::NodeCalls;
-use cenote_pool::space::{HostOptions, Hosts};
+use cenote_space::{HostOptions, Hosts};
 use std::sync::Arc;
 
 /// A provider that is none.

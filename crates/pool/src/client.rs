@@ -17,16 +17,14 @@
 
 mod membership;
 mod relay;
+#[cfg(test)]
+mod tests;
 
-use crate::grant_table::NodeId;
+use crate::grant_table::{NodeId, SpacePhase};
 use crate::holder::{Credentials, Session, unexpected};
 use crate::host::Process;
 use crate::managers::Managers;
 use crate::member::{MemberReply, MemberRequest};
-use crate::space::{
-    Channel, Class, Extent, FarPart, FarReads, GlobalAddress, Hello, Keeper, Lifetime, Part, PartSource, Run,
-    SessionId, Space,
-};
 use crate::wire::{self, AuditReport, PartView, Reply, Request, SpaceRequest, SpaceSummary, SpaceView};
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::{self, Mutex, Nanos};
@@ -34,6 +32,10 @@ use cenote_base::{Error, Result};
 use cenote_fabric::RegionOptions;
 use cenote_fabric::message::Network;
 use cenote_fabric::rdma::call::Callers;
+use cenote_space::{
+    Channel, Class, Extent, FarPart, FarReads, GlobalAddress, Hello, Keeper, Lifetime, Part, PartSource, Run,
+    SessionId, Space,
+};
 use membership::{Membership, RETRY};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -139,6 +141,23 @@ impl PoolClient {
     pub fn create_space(&self, name: &str, bytes: u64, pods: Option<&[String]>) -> Result<()> {
         let requested = requested(name, bytes, pods);
         self.0.order(&Request::CreateSpace(requested)).map(drop)
+    }
+
+    /// Makes a space unless there is one. A space that is being dropped is none: the manager waits for its end.
+    ///
+    /// # Errors
+    /// As [`PoolClient::create_space`], but that a space of this name is no error.
+    pub fn ensure_space(&self, name: &str, bytes: u64) -> Result<()> {
+        let is_it = |space: &SpaceSummary| space.name == name && space.phase != SpacePhase::Dropping;
+        let is_there = || Ok::<_, Error>(self.spaces()?.iter().any(is_it));
+        if is_there()? {
+            return Ok(());
+        }
+        match self.create_space(name, bytes, None) {
+            // Another process was sooner.
+            Err(_) if is_there()? => Ok(()),
+            answer => answer,
+        }
     }
 
     /// Adds memory to a space. Who has it open finds it when there is no room elsewhere, or by an address there.

@@ -31,13 +31,12 @@ use cenote_base::rt::Nanos;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
+use cenote_space::EXTENT;
 use serde::{Deserialize, Serialize};
 pub use spaces::{Making, PartOf, PartsOf, SpaceId, SpacePhase, SpaceRecord};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Memory is granted in extents of so many bytes.
-pub const EXTENT: u64 = 2 << 20;
 const FORMAT: &str = "cenote-pool 3";
 /// Before there were spaces, and before there were mirrors. They are read as they are: what they lack is empty.
 const FORMER_FORMATS: [&str; 2] = ["cenote-pool 1", "cenote-pool 2"];

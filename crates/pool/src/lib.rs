@@ -17,21 +17,17 @@
 //! `docs/pool.md` tells it at length, with what is not there yet.
 
 mod acceptor;
-mod capi;
 pub mod client;
-pub mod fs;
 pub mod grant_table;
 pub mod holder;
 pub mod host;
 mod key;
-pub mod kv;
 pub mod manager;
 mod managers;
 mod member;
 pub mod node;
 mod relay;
 pub mod settings;
-pub mod space;
 pub mod store;
 mod wire;
 

@@ -5,9 +5,9 @@
 use crate::grant_table::SpaceId;
 use crate::host::Process;
 use crate::key::Key;
-use crate::space::{Class, Extent, GlobalAddress, Lifetime, Run, SessionId};
 use crate::wire::Failure;
 use cenote_fabric::ring::Seat;
+use cenote_space::{Class, Extent, GlobalAddress, Lifetime, Run, SessionId};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -78,7 +78,7 @@ impl RingSeat {
     }
 }
 
-/// The methods of [`Keeper`](crate::space::Keeper), for one part.
+/// The methods of [`Keeper`](cenote_space::Keeper), for one part.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum MemberRequest {
     Begin {

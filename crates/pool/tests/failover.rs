@@ -11,13 +11,13 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
-use cenote_pool::grant_table::EXTENT;
 use cenote_pool::holder::{GrantedMemory, Operator};
 use cenote_pool::manager::Manager;
 use cenote_pool::node::MemoryNode;
-use cenote_pool::space::Space;
 use cenote_pool::store::etcd::{EtcdOptions, EtcdStore};
 use cenote_pool::{Phase, PoolStatus};
+use cenote_space::EXTENT;
+use cenote_space::Space;
 use common::{
     Process, TIMEOUT, client, credentials, hold, manager_options, network, node_options, operator, requested, say,
     started_node, task, until,
@@ -352,7 +352,9 @@ fn a_damaged_book_is_refused() {
     put("Z2FyYmFnZQ==");
     drop(first);
     until("it says why it does not lead", || {
-        second.pool().is_err_and(|error| error.to_string().contains("grant table"))
+        second
+            .pool()
+            .is_err_and(|error| error.to_string().contains("grant table"))
     });
 }
 

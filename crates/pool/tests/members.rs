@@ -10,13 +10,13 @@ use cenote_base::{Error, Result};
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::message::{Connection, Network};
 use cenote_pool::client::PoolClient;
-use cenote_pool::grant_table::EXTENT;
 use cenote_pool::holder::{GrantedMemory, Operator};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::Manager;
 use cenote_pool::node::MemoryNode;
-use cenote_pool::space::{GlobalAddress, Lifetime, Space};
 use cenote_pool::{Phase, SpacePhase};
+use cenote_space::EXTENT;
+use cenote_space::{GlobalAddress, Lifetime, Space};
 use common::{
     Process, Random, TIMEOUT, client, credentials, hold, manager_options, network, node_options, objects_beside,
     operator, requested, say, seed, tables, take_out, task, until, until_found, work,

@@ -9,7 +9,6 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::{Identity, Region, RegionOptions, coherence};
-use cenote_pool::grant_table::EXTENT;
 use cenote_pool::holder::{GrantRequest, GrantedMemory, Operator};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::Manager;
@@ -17,6 +16,7 @@ use cenote_pool::node::MemoryNode;
 use cenote_pool::store::file::FileStore;
 use cenote_pool::store::{GrantTableStore, Lead, Leadership};
 use cenote_pool::{GrantView, NodeId, Phase, PoolStatus};
+use cenote_space::EXTENT;
 use common::{
     Process, Random, TIMEOUT, credentials, hold, manager_options, network, node_options, operator, say, seed, task,
     until_found,

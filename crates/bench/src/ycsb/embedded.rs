@@ -1,4 +1,4 @@
-//! The store of `cenote_pool::kv` in this process: no server, no wire.
+//! The store of `cenote_kv` in this process: no server, no wire.
 //!
 //! A store belongs to one thread at a time. For several threads there are several of them, each in a space of its own,
 //! and a key's hash says which one it is in: a thread locks that one for the time of an operation. With one thread
@@ -10,8 +10,8 @@ use super::worker::{Counts, Until, Worker, in_turn};
 use super::workload::{Kind, Operation, Stream};
 use crate::server::RegionFile;
 use crate::{Error, Result};
-use cenote_pool::kv::{self, Failure, Keep, Store};
-use cenote_pool::space::{Space, SpaceOptions};
+use cenote_kv::{Failure, Keep, Store};
+use cenote_space::{Space, SpaceOptions};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Stores a thread: so two threads seldom want the same one.
@@ -106,7 +106,7 @@ impl Worker for Direct {
 impl Direct {
     /// Whether the record was as it should be.
     #[inline]
-    fn carry_out(&mut self, operation: Operation) -> kv::Result<bool> {
+    fn carry_out(&mut self, operation: Operation) -> cenote_kv::Result<bool> {
         if operation.kind == Kind::Scan {
             return self.scan(operation);
         }
@@ -129,7 +129,7 @@ impl Direct {
 
 impl Direct {
     /// Whether all were as they should be.
-    fn scan(&mut self, operation: Operation) -> kv::Result<bool> {
+    fn scan(&mut self, operation: Operation) -> cenote_kv::Result<bool> {
         let mut are_there = true;
         for record in operation.records() {
             let one = Operation {
@@ -146,7 +146,7 @@ impl Direct {
 
 /// Copies all of a record, as a client would have it. Whether it is there, and whole.
 #[inline]
-fn look_up(store: &mut Store, records: &Records, key: &[u8], read: &mut Vec<u8>) -> kv::Result<bool> {
+fn look_up(store: &mut Store, records: &Records, key: &[u8], read: &mut Vec<u8>) -> cenote_kv::Result<bool> {
     read.clear();
     let Some(entry) = store.find(key, NOW)? else {
         return Ok(false);
@@ -166,7 +166,7 @@ fn look_up(store: &mut Store, records: &Records, key: &[u8], read: &mut Vec<u8>)
 }
 
 #[inline]
-fn update(store: &mut Store, records: &Records, key: &[u8], bits: u64) -> kv::Result<()> {
+fn update(store: &mut Store, records: &Records, key: &[u8], bits: u64) -> cenote_kv::Result<()> {
     match records.layout {
         Layout::Value => store.set(key, records.whole(bits), Keep::At(0), NOW),
         Layout::Hash => {
@@ -176,7 +176,7 @@ fn update(store: &mut Store, records: &Records, key: &[u8], bits: u64) -> kv::Re
     }
 }
 
-fn insert(store: &mut Store, records: &Records, key: &[u8], bits: u64) -> kv::Result<()> {
+fn insert(store: &mut Store, records: &Records, key: &[u8], bits: u64) -> cenote_kv::Result<()> {
     match records.layout {
         Layout::Value => store.set(key, records.whole(bits), Keep::At(0), NOW),
         Layout::Hash => store.set_fields(key, records.pairs(bits), NOW).map(drop),

@@ -16,7 +16,7 @@ use super::worker::{Counts, Until, Worker, in_turn};
 use super::workload::{Kind, Operation, Stream};
 use crate::Result;
 use crate::pods::Pods;
-use cenote_pool::space::{GlobalAddress, Read, Session, Space};
+use cenote_space::{GlobalAddress, Read, Session, Space};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 

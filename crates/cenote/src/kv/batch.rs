@@ -5,7 +5,7 @@ use super::client::Client;
 use super::dispatch::{Command, Shared};
 use super::reply::Reply;
 use super::request::{Malformed, Request, Strings};
-use cenote_pool::kv::KEYS_AHEAD;
+use cenote_kv::KEYS_AHEAD;
 
 /// Commands that are understood ahead.
 const COMMANDS_MAX: usize = KEYS_AHEAD;

@@ -240,8 +240,8 @@ impl Connection {
 mod tests {
     use super::super::commands::COMMANDS;
     use super::*;
-    use cenote_pool::kv::Store;
-    use cenote_pool::space::{Space, SpaceOptions};
+    use cenote_kv::Store;
+    use cenote_space::{Space, SpaceOptions};
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
 

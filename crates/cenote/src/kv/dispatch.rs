@@ -13,7 +13,7 @@ use super::refusal::{Done, NOT_INTEGER, Refusal, SYNTAX, wrong_number};
 use super::reply::Reply;
 use super::request::Strings;
 use super::statistics::Statistics;
-use cenote_pool::kv::{Store, integer};
+use cenote_kv::{Store, integer};
 
 /// Longest name of a command.
 pub const NAME_MAX: usize = 16;

@@ -6,7 +6,7 @@ use super::refusal::{Done, Refusal, TOO_MUCH, wrong_number};
 use super::reply::Reply;
 use super::strings::float_sum;
 use cenote_base::Error;
-use cenote_pool::kv::{Entry, Failure};
+use cenote_kv::{Entry, Failure};
 
 const NOT_INTEGER: Refusal = Refusal::Says("ERR hash value is not an integer");
 
@@ -227,8 +227,8 @@ mod tests {
     use super::super::dispatch::Shared;
     use super::super::request::Request;
     use super::*;
-    use cenote_pool::kv::Store;
-    use cenote_pool::space::{Space, SpaceOptions};
+    use cenote_kv::Store;
+    use cenote_space::{Space, SpaceOptions};
 
     /// Its head would not be that of what follows it: the client would take the next answer for a part of this one.
     #[test]

@@ -2,7 +2,7 @@
 //! nearly each key.
 
 use crate::log;
-use cenote_pool::space::Space;
+use cenote_space::Space;
 use std::thread;
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use super::dispatch::{Call, count};
 use super::glob;
 use super::refusal::{Done, Refusal, SYNTAX, TOO_MUCH};
-use cenote_pool::kv::{Entry, Failure};
+use cenote_kv::{Entry, Failure};
 
 /// Keys that a step of SCAN tells of, about.
 const SCAN_COUNT: u64 = 10;

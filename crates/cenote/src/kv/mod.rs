@@ -1,4 +1,4 @@
-//! A server that speaks Redis's protocol, in front of the key-value store of the memory pool ([`cenote_pool::kv`]).
+//! A server that speaks Redis's protocol, in front of the key-value store of the memory pool ([`cenote_kv`]).
 //!
 //! ```text
 //!   sockets ──ready──► loop ──► connection: read ─► batch of requests ─► commands ─► reply: write
@@ -29,7 +29,7 @@ mod transaction;
 
 use crate::log;
 use batch::Batch;
-use cenote_pool::kv::Store;
+use cenote_kv::Store;
 use connection::{Connection, Next};
 use dispatch::Shared;
 pub use huge::gather;

@@ -2,7 +2,7 @@
 
 use crate::log;
 use cenote_base::Error;
-use cenote_pool::kv::Failure;
+use cenote_kv::Failure;
 use std::borrow::Cow;
 
 /// Why a command is refused.

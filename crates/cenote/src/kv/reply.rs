@@ -1,7 +1,7 @@
 //! What a client is answered: RESP2, or RESP3 where it has asked for that.
 
 use super::refusal::{Refusal, TOO_MUCH};
-use cenote_pool::kv::{Entry, Store, decimal};
+use cenote_kv::{Entry, Store, decimal};
 
 /// Bytes of answers that a client is given at once: a key may be asked for any number of times in one command.
 pub const ANSWER_MAX: usize = 1 << 30;
@@ -125,8 +125,8 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cenote_pool::kv::Keep;
-    use cenote_pool::space::{Space, SpaceOptions};
+    use cenote_kv::Keep;
+    use cenote_space::{Space, SpaceOptions};
 
     #[test]
     fn an_answer_does_not_grow_beyond_its_limit() {

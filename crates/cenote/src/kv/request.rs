@@ -3,7 +3,7 @@
 //! Bytes come in pieces. What was understood of a command stays understood, so that no byte is looked at twice however
 //! it is cut. Positions are counted from the command's first byte: whoever holds the bytes may move them.
 
-use cenote_pool::kv::{STRING_MAX, integer};
+use cenote_kv::{STRING_MAX, integer};
 use std::ops::Index;
 
 /// The longest line: an inline command, or a count.

@@ -3,7 +3,7 @@
 use super::dispatch::{Call, Command, WRITES};
 use super::glob;
 use super::refusal::{Done, Refusal, SYNTAX, wrong_number};
-use cenote_pool::kv::STRING_MAX;
+use cenote_kv::STRING_MAX;
 use std::fmt::Write;
 
 /// The Redis whose commands these are: clients look at it.

@@ -3,7 +3,7 @@
 use super::dispatch::Call;
 use super::keys::{deadline, set_expiry};
 use super::refusal::{Done, Refusal, SYNTAX, wrong_number};
-use cenote_pool::kv::{Entry, KEYS_AHEAD, Keep, STRING_MAX, Store};
+use cenote_kv::{Entry, KEYS_AHEAD, Keep, STRING_MAX, Store};
 
 /// No number is written with more digits.
 const FLOAT_MAX: usize = 400;

@@ -1,6 +1,6 @@
 //! Which files the kernel knows by number: it says them back by it until it has forgotten them.
 
-use cenote_pool::fs::Inode;
+use cenote_fs::Inode;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 

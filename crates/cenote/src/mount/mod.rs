@@ -1,4 +1,4 @@
-//! The pool's file system ([`cenote_pool::fs`]) as a directory of this machine, by FUSE.
+//! The pool's file system ([`cenote_fs`]) as a directory of this machine, by FUSE.
 //!
 //! ```text
 //!   programs ─ system calls ─ kernel ─ /dev/fuse ─► threads ─► Mounted ─► FileSystem ─► space
@@ -17,8 +17,8 @@ mod session;
 pub use session::{Options, end, run};
 
 use crate::log;
-use cenote_pool::fs::{Attributes, Change, Failure, FileSystem, Inode, NAME_MAX, Owner, Rename, kind};
-use cenote_pool::space::GlobalAddress;
+use cenote_fs::{Attributes, Change, Failure, FileSystem, Inode, NAME_MAX, Owner, Rename, kind};
+use cenote_space::GlobalAddress;
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
@@ -38,7 +38,7 @@ const WRITE_MAX: u32 = 1 << 20;
 const LISTED: usize = 128;
 /// Places of `.` and `..` in a directory, before the names'.
 const DOTS: u64 = 2;
-const EXTENT: u64 = cenote_pool::grant_table::EXTENT;
+const EXTENT: u64 = cenote_space::EXTENT;
 /// What `fallocate` is asked for.
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;

@@ -2,7 +2,7 @@
 
 use super::Mounted;
 use crate::log;
-use cenote_pool::fs::FileSystem;
+use cenote_fs::FileSystem;
 use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
 use signal_hook::iterator::Signals;
 use std::io::{self, ErrorKind};

@@ -3,8 +3,8 @@
 use crate::program::{Data, Process, cenote, output};
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
+use cenote_fs::{FileSystem, Owner};
 use cenote_pool::client::{ClientOptions, PoolClient};
-use cenote_pool::fs::{FileSystem, Owner};
 use cenote_pool::holder::Credentials;
 use cenote_pool::settings::DEFAULT_TENANT;
 use std::io::{BufRead, BufReader};

@@ -12,13 +12,13 @@ use super::rings::{self, PartRing, Rings};
 use super::{grant_path, sync_directory};
 use crate::grant_table::{GrantId, SpaceId};
 use crate::key::Key;
-use crate::space::{Channel, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Part, PartOptions, Peer, SessionId};
 use crate::wire::{PartOrder, PartView};
 use cenote_base::crc::crc32c;
 use cenote_base::rt::{self, Mutex, Nanos, fs};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::Callers;
 use cenote_fabric::{RegionOptions, is_blank};
+use cenote_space::{Channel, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Part, PartOptions, Peer, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -530,8 +530,9 @@ pub(super) fn remove_file(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grant_table::{EXTENT, NodeId};
+    use crate::grant_table::NodeId;
     use cenote_fabric::rdma::loopback::Nodes;
+    use cenote_space::EXTENT;
 
     const LEASE: Nanos = Nanos::from_secs(10);
     const SPACE: SpaceId = SpaceId(7);

@@ -27,10 +27,10 @@
 
 use super::parts::Kept;
 use crate::relay::{self, Forward};
-use crate::space::{Channel, Forwarded, RelayLine, Relayed, is_hello, is_users_request, relayed_hello};
 use cenote_base::Error;
 use cenote_base::rt::{self, Condvar, Mutex, MutexGuard, Nanos, Spin};
 use cenote_fabric::rdma::call::{Answer, CallerId};
+use cenote_space::{Channel, Forwarded, RelayLine, Relayed, is_hello, is_users_request, relayed_hello};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 

@@ -5,7 +5,6 @@ use crate::grant_table::SpaceId;
 use crate::host::Process;
 use crate::key::Key;
 use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome};
-use crate::space::{Class, Keeper, Lifetime, SessionId, is_hello};
 use crate::wire::Failure;
 use crate::wire::{PartOrder, PartView};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU32};
@@ -13,6 +12,7 @@ use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::rdma::call::{Answer, Call, Called, Caller, CallerId, Serve};
 use cenote_fabric::rdma::loopback::Nodes;
 use cenote_fabric::ring::{User, UserOptions};
+use cenote_space::{Class, Keeper, Lifetime, SessionId, is_hello};
 
 const TIMEOUT: Nanos = Nanos::from_secs(60);
 /// So long that none lapses here.

@@ -1,22 +1,21 @@
 //! Managers, memory nodes and their users, with what a test does not care about filled in; and waiting for what a pool
 //! comes to.
 
+use super::TIMEOUT;
 use cenote_base::Result;
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_pool::client::{ClientOptions, PoolClient};
-use cenote_pool::grant_table::EXTENT;
 use cenote_pool::holder::{Credentials, GrantRequest, Operator};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::ManagerOptions;
 use cenote_pool::node::{MemoryNode, NodeOptions};
 use cenote_pool::settings::{DEFAULT_TENANT, Tenants};
+use cenote_space::EXTENT;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Nothing takes so long, unless it hangs.
-pub const TIMEOUT: Nanos = Nanos::from_secs(200);
 const TURN: Nanos = Nanos::from_millis(10);
 
 pub fn network() -> Arc<dyn Network> {

@@ -7,7 +7,7 @@
 //! | module | |
 //! |---|---|
 //! | [`store`] | what a system is to its clients; where bytes lie; processor time |
-//! | [`pool`] | Cenote's pool (`cenote_pool::space`), which follows Rcmp |
+//! | [`pool`] | Cenote's pool (`cenote_space`), which follows Rcmp |
 //! | [`swap`], [`object`], [`coherent`], [`ethernet`] | Fastswap, FaRM, GAM and CXL over Ethernet: small, but they do what they say |
 //! | [`load`], [`rig`] | clients; a world of pods |
 //! | [`modes`] | RPC by size |

@@ -1,4 +1,4 @@
-//! Cenote's pool as the system that is compared: `cenote_pool::space` as it is, over simulated memory and cards.
+//! Cenote's pool as the system that is compared: `cenote_space` as it is, over simulated memory and cards.
 //!
 //! Each memory node has a part of the space, in CXL memory of its pod, with a host that serves the other pods' calls
 //! and moves extents. Clients of a pod map its parts, and reach the others' by calls. What is the pool's own code, and
@@ -11,7 +11,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::RegionOptions;
 use cenote_fabric::rdma::call::{Answer, CallerId, Callers, Serve};
-use cenote_pool::space::{
+use cenote_space::{
     Channel, Class, Extent, FarPart, FarReads, GlobalAddress, HeatOptions, Hello, Host, HostOptions, Keeper, Lifetime,
     LocalKeeper, Mode, Part, PartOptions, Peer, Read, Run, Session, SessionId, Space,
 };
@@ -100,7 +100,7 @@ fn host(rig: &Rig, pod: usize, lane: usize, options: Options) -> Host {
         };
         host.set_peer(number(other), peer);
     }
-    let hosts = cenote_pool::space::Hosts::default();
+    let hosts = cenote_space::Hosts::default();
     hosts.add(&host);
     let costs = rig.costs;
     rig.serve(&rig.nodes[lane], Arc::new(Charged { hosts, costs }));
@@ -165,7 +165,7 @@ fn fill_part(keeper: &Arc<LocalKeeper>, layout: Layout, lane: usize) -> Vec<Segm
 
 /// The pool's program, with the processor time of the accesses that it carries out.
 struct Charged {
-    hosts: cenote_pool::space::Hosts,
+    hosts: cenote_space::Hosts,
     costs: Costs,
 }
 
@@ -326,7 +326,7 @@ impl Store for Pool {
 /// Accesses that a pod's hosts have served, extents that have come, and moves that have failed.
 pub fn tells(hosts: &Hosts) -> Vec<(&'static str, u64)> {
     let moved = hosts.iter().map(Host::moved);
-    let one = |moved: cenote_pool::space::Moved| {
+    let one = |moved: cenote_space::Moved| {
         [
             ("served", moved.served),
             ("moved", moved.came),

@@ -207,7 +207,7 @@ pub struct Rig {
     /// Where the pool's segments are, by lane.
     pub segments: Vec<OnceLock<Vec<pool::Segment>>>,
     /// Who keeps the pool's parts, by lane, while its pod runs.
-    pub keepers: Vec<Mutex<Option<Arc<cenote_pool::space::LocalKeeper>>>>,
+    pub keepers: Vec<Mutex<Option<Arc<cenote_space::LocalKeeper>>>>,
     serving: AtomicU64,
     settled: AtomicU64,
     done: AtomicU64,

@@ -105,7 +105,7 @@ pub fn fill(at: u64, into: &mut [u8]) {
 /// Processor time, beside what memory and network take. The same for all systems, and none of it from the paper.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
-    /// A library's work for an access: look-up and checks. (Measured of `pool::space`: 90 instructions at 0.7 ns.)
+    /// A library's work for an access: look-up and checks. (Measured of `cenote_space`: 90 instructions at 0.7 ns.)
     pub access: Nanos,
     /// Half of what it takes to serve a message: to take one, or to send one. (Assumed; `cenote_sim::rdma::Serving`.)
     pub message: Nanos,

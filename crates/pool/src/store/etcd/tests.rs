@@ -1,9 +1,10 @@
 //! The store on a real etcd; where there is none, each test says that it was skipped.
 
 use super::*;
-use crate::grant_table::{EXTENT, GrantId, GrantTable, NodeId, Opening};
+use crate::grant_table::{GrantId, GrantTable, NodeId, Opening};
 use crate::settings::Tenants;
 use crate::wire::{NodeHello, OpenRequest};
+use cenote_space::EXTENT;
 use etcd_server::Etcd;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

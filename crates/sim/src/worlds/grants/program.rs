@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use cenote_base::Result;
 use cenote_base::rt::{self, Nanos};
-use cenote_pool::grant_table::EXTENT;
 use cenote_pool::manager::{Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeOptions};
+use cenote_space::EXTENT;
 
 use super::leaderships::Watched;
 use super::machine::Machine;

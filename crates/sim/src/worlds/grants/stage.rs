@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_fabric::message::Network;
 use cenote_fabric::profile;
-use cenote_pool::grant_table::EXTENT;
 use cenote_pool::holder::{Credentials, GrantRequest};
 use cenote_pool::settings::{Tenant, Tenants};
+use cenote_space::EXTENT;
 
 use super::MACHINE;
 use super::leaderships::Leaderships;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
-use cenote_pool::space::{GlobalAddress, Mode, Placement, audit_placements};
+use cenote_space::{GlobalAddress, Mode, Placement, audit_placements};
 
 use super::members::Mark;
 use super::model::{bytes_of, extent_of};

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cenote_base::Result;
-use cenote_pool::space::Session;
+use cenote_space::Session;
 
 use super::members::Mark;
 use super::model::{Text, Word, bytes_of};
@@ -40,7 +40,7 @@ fn found(stage: &Arc<Stage>, pod: usize, mark: Mark, mut draw: Draw) -> Result<(
     }
     for _ in 0..share(stage, pod, TEXTS_MOST) {
         let len = draw.of(&[24usize, 300, 3_000, 70_000]);
-        let lock = alloc(stage, &session, cenote_pool::space::LOCK_BYTES)?;
+        let lock = alloc(stage, &session, cenote_space::LOCK_BYTES)?;
         session.make_lock(lock)?;
         let at = alloc(stage, &session, len as u64)?;
         let version = stage.new_value();
@@ -51,7 +51,7 @@ fn found(stage: &Arc<Stage>, pod: usize, mark: Mark, mut draw: Draw) -> Result<(
     session.close()
 }
 
-fn alloc(stage: &Stage, session: &Session, len: u64) -> Result<cenote_pool::space::GlobalAddress> {
+fn alloc(stage: &Stage, session: &Session, len: u64) -> Result<cenote_space::GlobalAddress> {
     stage.model.lock().begin_alloc();
     let at = session.alloc(len)?;
     let wrong = stage.model.lock().allocated(at, len);

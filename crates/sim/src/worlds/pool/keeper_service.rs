@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Answer, Caller, CallerId, Callers, Serve};
-use cenote_pool::space::{Class, Extent, GlobalAddress, Keeper, Lifetime, LocalKeeper, Run, SessionId};
+use cenote_space::{Class, Extent, GlobalAddress, Keeper, Lifetime, LocalKeeper, Run, SessionId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_base::rt::Nanos;
-use cenote_pool::space::SessionId;
+use cenote_space::SessionId;
 
 /// What a user's threads are known by in the parts that it maps.
 pub(super) type Mark = u64;

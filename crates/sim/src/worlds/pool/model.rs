@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cenote_pool::space::GlobalAddress;
+use cenote_space::GlobalAddress;
 
 use crate::check::words::{self, Kind, Op, What};
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use cenote_base::Result;
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::RegionOptions;
-use cenote_pool::space::{HeatOptions, Host, HostOptions, Hosts, Keeper, LocalKeeper, Part, PartOptions, Peer};
+use cenote_space::{HeatOptions, Host, HostOptions, Hosts, Keeper, LocalKeeper, Part, PartOptions, Peer};
 
 use super::keeper_service::KeeperService;
 use super::members::Mark;

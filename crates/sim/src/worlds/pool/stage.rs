@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::profile;
 use cenote_fabric::rdma::call::Callers;
-use cenote_pool::space::{Channel, FarPart, FarReads, Hello, Moved, Part, Placement, Space};
+use cenote_space::{Channel, FarPart, FarReads, Hello, Moved, Part, Placement, Space};
 
 use super::keeper_service::RemoteKeeper;
 use super::members::{Mark, Members};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
-use cenote_pool::space::{GlobalAddress, Guard, Lifetime, Mode, Read, Session, Space, Write};
+use cenote_space::{GlobalAddress, Guard, Lifetime, Mode, Read, Session, Space, Write};
 
 use super::EXTENT;
 use super::members::Mark;

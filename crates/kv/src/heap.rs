@@ -1,0 +1,357 @@
+//! The space as the store uses it: objects, and words that are changed in one step, alone or several together.
+//!
+//! Outside of a step that takes several words ([`Heap::begin`] … [`Heap::commit`]) a change is its store. Within, it is
+//! undone if the process is killed before the end: the *journal*, an object of the space, holds what each word was.
+//!
+//! ```text
+//!   journal:  0 u64 count   8 reserved   16 (u64 address of a word, u64 what it was) count times
+//! ```
+//!
+//! 1. the pair is written behind the others, then `count` says that it is there, then the word is changed;
+//! 2. `count` = 0 ends the step: all of its words are as they should be;
+//! 3. what it freed is freed after that, and what a step that was taken back has allocated is freed after the words are
+//!    as they were.
+//!
+//! Taking something away must not need memory: so the journal has room for [`JOURNAL_BYTES`] from the beginning, which
+//! is some 4,000 words that a step changes.
+//!
+//! So whoever finds a `count` at a start puts the words back, the last one first, and then sets it to 0; killed in
+//! that, the next one does it again.
+//!
+//! A step that can neither be ended nor taken back, since memory answers with errors, is half done for good: from then
+//! on the heap is *broken*, and refuses all changes. The next start takes the step back. (Were it to go on, that start
+//! would take back what was done since, too.)
+
+use super::spares::Spares;
+use cenote_base::{Error, Result};
+use cenote_space::{GlobalAddress, Session};
+
+const PAIRS_AT: u64 = 16;
+const PAIR: u64 = 16;
+/// Bytes of a journal that is made first.
+const JOURNAL_BYTES: u64 = 64 << 10;
+
+/// Where a step, or a part of one, began.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mark {
+    pairs: u64,
+    allocated: usize,
+    freed: usize,
+}
+
+/// See the module.
+pub(super) struct Heap {
+    session: Session,
+    /// The word that holds the journal's address.
+    journal_word: GlobalAddress,
+    journal: GlobalAddress,
+    /// Pairs in the journal, and how many fit.
+    pairs: u64,
+    room: u64,
+    /// Steps that have begun and not ended: an inner one is a part of the outer.
+    depth: u32,
+    /// See the module. `depth` is above 0 then, so that it costs nothing to look.
+    is_broken: bool,
+    allocated: Vec<GlobalAddress>,
+    freed: Vec<Freed>,
+    spares: Spares,
+}
+
+/// An object that goes when the step has ended.
+#[derive(Debug, Clone, Copy)]
+struct Freed {
+    at: GlobalAddress,
+    /// For how many it was allocated, if it may be kept for others; else 0.
+    bytes: u64,
+}
+
+impl Heap {
+    /// Takes up a journal, and puts back what a step that was cut off has changed.
+    pub(super) fn new(session: Session, journal_word: GlobalAddress) -> Result<Self> {
+        let mut heap = Self {
+            session,
+            journal_word,
+            journal: GlobalAddress::NULL,
+            pairs: 0,
+            room: 0,
+            depth: 0,
+            is_broken: false,
+            allocated: Vec::new(),
+            freed: Vec::new(),
+            spares: Spares::default(),
+        };
+        heap.journal = heap.word(journal_word)?;
+        if heap.journal.is_null() {
+            heap.journal = heap.session.alloc(JOURNAL_BYTES)?;
+            heap.session.store(journal_word, heap.journal.raw())?;
+        }
+        heap.pairs = heap.load(heap.journal)?;
+        heap.room = heap.session.size_of(heap.journal)?.saturating_sub(PAIRS_AT) / PAIR;
+        if heap.pairs > heap.room {
+            return Err(Error::Corrupt(format!("a journal of {} words", heap.pairs)));
+        }
+        heap.put_back(0)?;
+        heap.enlarge_at_first()?;
+        Ok(heap)
+    }
+
+    /// A journal that was made when they were smaller gets the room that they have now, if there is any.
+    fn enlarge_at_first(&mut self) -> Result<()> {
+        if PAIRS_AT + self.room * PAIR >= JOURNAL_BYTES {
+            return Ok(());
+        }
+        match self.enlarge_to(JOURNAL_BYTES) {
+            Err(Error::Full(_)) => Ok(()),
+            enlarged => enlarged,
+        }
+    }
+
+    /// Its space.
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Where the journal lies.
+    pub(super) fn journal(&self) -> GlobalAddress {
+        self.journal
+    }
+
+    /// A word. Nobody else changes it: it need not be read as one that others do.
+    #[inline]
+    pub(super) fn load(&self, at: GlobalAddress) -> Result<u64> {
+        let mut word = [0; 8];
+        self.session.read(at, &mut word)?;
+        Ok(u64::from_ne_bytes(word))
+    }
+
+    /// An address that lies at `at`.
+    #[inline]
+    pub(super) fn word(&self, at: GlobalAddress) -> Result<GlobalAddress> {
+        Ok(GlobalAddress::from_raw(self.load(at)?))
+    }
+
+    /// Asks the processor for so many bytes, if something is there.
+    #[inline(always)]
+    pub(super) fn expect(&self, at: GlobalAddress, len: usize) {
+        if !at.is_null() {
+            self.session.prefetch(core::iter::once((at, len)));
+        }
+    }
+
+    #[inline]
+    pub(super) fn read(&self, at: GlobalAddress, into: &mut [u8]) -> Result<()> {
+        self.session.read(at, into)
+    }
+
+    /// Writes to an object that nothing refers to yet, or behind the bytes that count in one.
+    #[inline]
+    pub(super) fn write(&self, at: GlobalAddress, from: &[u8]) -> Result<()> {
+        self.session.write(at, from)
+    }
+
+    /// Appends `len` bytes at `at` to `out`.
+    pub(super) fn append_to(&self, at: GlobalAddress, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        let end = out.len();
+        out.resize(end + len, 0);
+        let answer = self.session.read(at, &mut out[end..]);
+        if answer.is_err() {
+            out.truncate(end);
+        }
+        answer
+    }
+
+    /// Bytes that an object can hold.
+    pub(super) fn size_of(&self, at: GlobalAddress) -> Result<u64> {
+        self.session.size_of(at)
+    }
+
+    /// A new object of zeros.
+    #[inline]
+    pub(super) fn alloc(&mut self, len: u64) -> Result<GlobalAddress> {
+        let at = self.alloc_for_good(len)?;
+        self.adopt(at);
+        Ok(at)
+    }
+
+    /// The same, whatever becomes of the step.
+    fn alloc_for_good(&mut self, len: u64) -> Result<GlobalAddress> {
+        match self.session.alloc(len) {
+            Err(Error::Full(_)) if self.free_spares()? > 0 => self.session.alloc(len),
+            made => made,
+        }
+    }
+
+    /// The step uses an object as if it had allocated it: if it is taken back, the object is freed.
+    pub(super) fn adopt(&mut self, at: GlobalAddress) {
+        if self.depth > 0 {
+            self.allocated.push(at);
+        }
+    }
+
+    /// Whether a step is under way.
+    pub(super) fn is_in_step(&self) -> bool {
+        self.depth > 0
+    }
+
+    /// An object that is about to be written, from its first byte to `len`: behind them it holds anything.
+    #[inline]
+    pub(super) fn alloc_any(&mut self, len: u64) -> Result<GlobalAddress> {
+        let Some(at) = self.spares.take(len) else {
+            return self.alloc(len);
+        };
+        self.adopt(at);
+        Ok(at)
+    }
+
+    /// Frees an object that nothing refers to any more: now, or when the step has ended.
+    #[inline]
+    pub(super) fn free(&mut self, at: GlobalAddress) -> Result<()> {
+        self.free_or_keep(at, 0)
+    }
+
+    /// As [`Heap::free`], of an object that was allocated for so many bytes: it may be kept for [`Heap::alloc_any`].
+    #[inline]
+    pub(super) fn free_or_keep(&mut self, at: GlobalAddress, bytes: u64) -> Result<()> {
+        if self.depth > 0 {
+            self.freed.push(Freed { at, bytes });
+            return Ok(());
+        }
+        match self.spares.keep(at, bytes) {
+            true => Ok(()),
+            false => self.session.free(at),
+        }
+    }
+
+    /// Frees what was kept: how many objects.
+    pub(super) fn free_spares(&mut self) -> Result<usize> {
+        let mut count = 0;
+        for at in self.spares.drain() {
+            self.session.free(at)?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Objects that are kept.
+    #[cfg(test)]
+    pub(super) fn spares(&self) -> usize {
+        self.spares.len()
+    }
+
+    /// Changes a word that something refers to.
+    #[inline]
+    pub(super) fn put(&mut self, at: GlobalAddress, value: u64) -> Result<()> {
+        if self.depth > 0 {
+            self.note(at)?;
+        }
+        self.session.store(at, value)
+    }
+
+    /// # Errors
+    /// [`Error::Poisoned`], if it is broken.
+    pub(super) fn check(&self) -> Result<()> {
+        match self.is_broken {
+            false => Ok(()),
+            true => Err(Error::Poisoned(
+                "a change could be neither ended nor taken back: the next start takes it back".into(),
+            )),
+        }
+    }
+
+    /// From here on it refuses all changes.
+    pub(super) fn give_up(&mut self) {
+        (self.is_broken, self.depth) = (true, self.depth.max(1));
+    }
+
+    /// What must not fail in the middle.
+    fn or_give_up(&mut self, act: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let answer = act(self);
+        if answer.is_err() {
+            self.give_up();
+        }
+        answer
+    }
+
+    fn note(&mut self, at: GlobalAddress) -> Result<()> {
+        self.check()?;
+        if self.pairs == self.room {
+            self.enlarge_to(2 * (PAIRS_AT + self.room * PAIR))?;
+        }
+        let was = self.load(at)?;
+        let pair = offset(self.journal, PAIRS_AT + self.pairs * PAIR)?;
+        self.session.store(pair, at.raw())?;
+        self.session.store(offset(pair, 8)?, was)?;
+        self.pairs += 1;
+        self.session.store(self.journal, self.pairs)
+    }
+
+    /// A journal of another size, published by one store.
+    fn enlarge_to(&mut self, bytes: u64) -> Result<()> {
+        let larger = self.alloc_for_good(bytes)?;
+        let mut held = Vec::new();
+        self.append_to(self.journal, (PAIRS_AT + self.pairs * PAIR) as usize, &mut held)?;
+        self.session.write(larger, &held)?;
+        self.session.store(self.journal_word, larger.raw())?;
+        let former = core::mem::replace(&mut self.journal, larger);
+        self.room = (bytes - PAIRS_AT) / PAIR;
+        self.session.free(former)
+    }
+
+    /// From here on changes belong together.
+    pub(super) fn begin(&mut self) -> Mark {
+        self.depth = self.depth.saturating_add(1);
+        Mark {
+            pairs: self.pairs,
+            allocated: self.allocated.len(),
+            freed: self.freed.len(),
+        }
+    }
+
+    /// The end of a step. That of an inner one is nothing: the outer one decides.
+    pub(super) fn commit(&mut self) -> Result<()> {
+        self.check()?;
+        if self.depth > 1 {
+            self.depth -= 1;
+            return Ok(());
+        }
+        if self.pairs > 0 {
+            self.or_give_up(|heap| heap.session.store(heap.journal, 0))?;
+            self.pairs = 0;
+        }
+        self.depth = 0;
+        self.allocated.clear();
+        let mut freed = core::mem::take(&mut self.freed);
+        let frees = freed.drain(..).map(|freed| self.free_or_keep(freed.at, freed.bytes));
+        let answer = frees.fold(Ok(()), Result::and);
+        self.freed = freed;
+        answer
+    }
+
+    /// Takes back what was done since the mark.
+    pub(super) fn roll_back(&mut self, mark: Mark) -> Result<()> {
+        self.check()?;
+        self.or_give_up(|heap| heap.put_back(mark.pairs))?;
+        self.freed.truncate(mark.freed);
+        let allocated = self.allocated.split_off(mark.allocated);
+        let frees = allocated.into_iter().map(|at| self.session.free(at));
+        let freed = frees.fold(Ok(()), Result::and);
+        self.commit().and(freed)
+    }
+
+    fn put_back(&mut self, down_to: u64) -> Result<()> {
+        for n in (down_to..self.pairs).rev() {
+            let pair = offset(self.journal, PAIRS_AT + n * PAIR)?;
+            let (at, was) = (self.word(pair)?, self.load(offset(pair, 8)?)?);
+            self.session.store(at, was)?;
+        }
+        self.pairs = down_to.min(self.pairs);
+        self.session.store(self.journal, self.pairs)
+    }
+}
+
+/// The address `bytes` behind another one of the same object.
+#[inline(always)]
+pub(super) fn offset(at: GlobalAddress, bytes: u64) -> Result<GlobalAddress> {
+    at.checked_add(bytes)
+        .ok_or_else(|| Error::Corrupt(format!("{bytes} bytes behind {at} there is nothing")))
+}

@@ -1,0 +1,322 @@
+//! Access to objects: the hot path.
+//!
+//! 1. the address names part and slot: the slot's state word must be of the address's generation;
+//! 2. a slab: the class gives the object's number, by a multiplication; its live word must be of the same generation,
+//!    and its bit set. A run: its first slot tells how many bytes it has;
+//! 3. the bytes asked for must end within the object;
+//! 4. they are copied, announced as all region memory is ([`cenote_fabric::observe`]).
+//!
+//! In a part whose extents can move all of that happens *inside*: see [`super::presence`]. An extent that lies
+//! elsewhere has another state, which no check of 1 and 2 lets pass: then it is looked for ([`super::act`]).
+//!
+//! Three lines of memory are read: the slot's descriptor, the live word, the object; none depends on another's arrival
+//! but for the check. If a check fails, what is wrong is found out at leisure ([`super::act`]).
+//!
+//! The checks are of the moment: who frees an object while another uses it is told so at his next access. In an object
+//! that was freed nothing is promised: its place may be another's of the same class by then, until the extent is handed
+//! out anew.
+
+use super::act::{Act, swap};
+use super::class::{divide, live_bit};
+use super::part::Part;
+use super::presence::SAMPLE;
+use super::slot::code_of;
+use super::{GlobalAddress, Space};
+use crate::EXTENT;
+use cenote_base::Result;
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::seam::{Plain, Seam};
+use cenote_fabric::{HostAtomicU64, LINE, Quiet};
+
+/// Accesses that memory is asked for ahead.
+pub(super) const AHEAD: usize = 16;
+/// Bytes of each of them; the processor goes on by itself.
+const PREFETCH: u64 = 512;
+
+/// One of many reads.
+#[derive(Debug)]
+pub struct Read<'a> {
+    /// From where.
+    pub address: GlobalAddress,
+    /// Into what; its length is what is read.
+    pub into: &'a mut [u8],
+}
+
+/// One of many writes.
+#[derive(Debug, Clone, Copy)]
+pub struct Write<'a> {
+    /// To where.
+    pub address: GlobalAddress,
+    /// What.
+    pub from: &'a [u8],
+}
+
+impl Part {
+    /// Where in the region the `len` bytes at `address` lie, if they are an object's in a slab. (If not it may be a
+    /// run's.)
+    #[inline(always)]
+    fn locate<S: Seam>(&self, seam: S, address: GlobalAddress, len: u64) -> Option<u64> {
+        let state = self.state_of(address.slot())?.load_by(seam, Ordering::Acquire);
+        let (index, end) = divide(code_of(state), address.offset());
+        let wanted = u64::from(address.offset()) + len;
+        // Objects end in their extent: only what a broken word makes of the rest behind them does not.
+        let is_inside = wanted <= end && wanted <= EXTENT;
+        let is_there = address.is_of(state) && is_inside && self.is_live(seam, address, index);
+        is_there.then(|| self.at(address.place()))
+    }
+
+    #[inline(always)]
+    fn is_live<S: Seam>(&self, seam: S, address: GlobalAddress, index: u32) -> bool {
+        let (word, bit) = live_bit(index);
+        let live = self
+            .live_of(address.slot(), word)
+            .map(|live| live.load_by(seam, Ordering::Acquire));
+        live.is_some_and(|live| address.is_of(live) && live >> bit & 1 != 0)
+    }
+
+    /// Asks the processor for what an access will need: the live word, and the first bytes.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, address: GlobalAddress, len: u64) {
+        let at = self.at(address.place());
+        (0..len.min(PREFETCH))
+            .step_by(LINE)
+            .for_each(|line| self.region().prefetch(at + line));
+        if let Some(state) = self.state_of(address.slot()) {
+            let (index, _) = divide(code_of(state.load_by(Plain, Ordering::Relaxed)), address.offset());
+            self.prefetch_live(address.slot(), live_bit(index).0);
+        }
+    }
+
+    /// Does something with the part inside of which nothing moves; counts it now and then. `None` if that takes a line
+    /// of the thread's own, and it has none yet.
+    #[inline(always)]
+    pub(super) fn inside<S: Seam, R>(&self, seam: S, slot: u32, is_write: bool, f: impl FnOnce() -> R) -> Option<R> {
+        // `f` stands here once, or it would be a call.
+        let inside = match self.moving() {
+            Some(moving) => Some(moving.presence.enter(seam)?),
+            None => None,
+        };
+        let result = f();
+        if inside.is_some_and(|inside| inside.leave(seam)) {
+            self.count(slot, is_write, SAMPLE);
+        }
+        Some(result)
+    }
+}
+
+impl Space {
+    /// Does something with an object's `len` bytes at `address`, where the short way suffices: in a slab, and nobody
+    /// watches (as somebody does wherever memory is simulated).
+    #[inline(always)]
+    fn at_once<R>(
+        &self,
+        address: GlobalAddress,
+        len: usize,
+        is_write: bool,
+        f: impl FnOnce(Quiet<'_>) -> R,
+    ) -> Option<R> {
+        let part = self.part_numbered(address.part())?;
+        let region = part.region();
+        if region.is_watched() {
+            return None;
+        }
+        let access = || {
+            let at = part.locate(Plain, address, len as u64)?;
+            Some(f(region.span(at, len as u64).quiet()))
+        };
+        part.inside(Plain, address.slot(), is_write, access)?
+    }
+
+    /// Does something with a word, where the short way suffices.
+    #[inline(always)]
+    fn word_at_once<R>(
+        &self,
+        address: GlobalAddress,
+        is_write: bool,
+        f: impl FnOnce(&HostAtomicU64) -> R,
+    ) -> Option<R> {
+        let part = self.part_numbered(address.part())?;
+        let region = part.region();
+        if !address.raw().is_multiple_of(8) || region.is_watched() {
+            return None;
+        }
+        let access = || Some(f(region.atomic_u64(part.locate(Plain, address, 8)?)));
+        part.inside(Plain, address.slot(), is_write, access)?
+    }
+
+    #[inline(always)]
+    pub(super) fn read_at_once(&self, read: Read<'_>) -> Option<()> {
+        self.at_once(read.address, read.into.len(), false, |bytes| {
+            bytes.copy_out(0, read.into);
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn write_at_once(&self, write: Write<'_>) -> Option<()> {
+        self.at_once(write.address, write.from.len(), true, |bytes| {
+            bytes.copy_in(0, write.from);
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn load_at_once(&self, address: GlobalAddress) -> Option<u64> {
+        self.word_at_once(address, false, |word| word.load(Ordering::Acquire))
+    }
+
+    #[inline(always)]
+    pub(super) fn store_at_once(&self, address: GlobalAddress, value: u64) -> Option<()> {
+        self.word_at_once(address, true, |word| word.store(value, Ordering::Release))
+    }
+
+    #[inline(always)]
+    pub(super) fn swap_at_once(&self, address: GlobalAddress, expected: u64, new: u64) -> Option<u64> {
+        self.word_at_once(address, true, |word| swap(word, expected, new))
+    }
+
+    #[inline(always)]
+    pub(super) fn add_at_once(&self, address: GlobalAddress, n: u64) -> Option<u64> {
+        self.word_at_once(address, true, |word| word.fetch_add(n, Ordering::AcqRel))
+    }
+
+    /// Fills `into` with the bytes from `address` on.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: no object is there (it was freed, was never allocated, is of a former use of its extent or of another space);
+    /// [`Error::OutOfBounds`]: it ends before; [`Error::Corrupt`]: the part's own data are broken. The same for all accesses.
+    #[inline]
+    pub fn read(&self, address: GlobalAddress, into: &mut [u8]) -> Result<()> {
+        match self.read_at_once(Read { address, into }) {
+            Some(()) => Ok(()),
+            None => self.act(address, &mut Act::Read(into)).map(drop),
+        }
+    }
+
+    /// Writes `from` to the bytes from `address` on. Whoever reads meanwhile may see a part of it.
+    ///
+    /// # Errors
+    /// As [`Space::read`].
+    #[inline]
+    pub fn write(&self, address: GlobalAddress, from: &[u8]) -> Result<()> {
+        match self.write_at_once(Write { address, from }) {
+            Some(()) => Ok(()),
+            None => self.act(address, &mut Act::Write(from)).map(drop),
+        }
+    }
+
+    /// The word at `address`, at once, with acquire order.
+    ///
+    /// # Errors
+    /// As [`Space::read`]; [`Error::Invalid`] if it is not aligned to 8.
+    #[inline]
+    pub fn load(&self, address: GlobalAddress) -> Result<u64> {
+        match self.load_at_once(address) {
+            Some(value) => Ok(value),
+            None => self.act(address, &mut Act::Load),
+        }
+    }
+
+    /// Writes the word at `address`, at once, with release order.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn store(&self, address: GlobalAddress, value: u64) -> Result<()> {
+        match self.store_at_once(address, value) {
+            Some(()) => Ok(()),
+            None => self.act(address, &mut Act::Store(value)).map(drop),
+        }
+    }
+
+    /// Writes `new` to the word at `address` if it is `expected`, in one step. The word that was there: it was done if
+    /// that is `expected`.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn compare_and_swap(&self, address: GlobalAddress, expected: u64, new: u64) -> Result<u64> {
+        match self.swap_at_once(address, expected, new) {
+            Some(found) => Ok(found),
+            None => self.act(address, &mut Act::Swap { expected, new }),
+        }
+    }
+
+    /// Adds to the word at `address`, wrapping, in one step. The word that was there.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn fetch_add(&self, address: GlobalAddress, n: u64) -> Result<u64> {
+        match self.add_at_once(address, n) {
+            Some(found) => Ok(found),
+            None => self.act(address, &mut Act::Add(n)),
+        }
+    }
+
+    /// Reads in turn. The first that fails ends it: those before it are done, those after it not begun. Memory is asked
+    /// for ahead: many at once take a fraction of their time one by one, where they are in nobody's cache. What lies in
+    /// other pods is read after the rest, with one message to each.
+    ///
+    /// # Errors
+    /// As [`Space::read`].
+    pub fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()> {
+        let mut far = Vec::new();
+        for some in reads.chunks_mut(AHEAD) {
+            self.prefetch(some.iter().map(|read| (read.address, read.into.len())));
+            for read in some {
+                if self.is_far(read.address) {
+                    far.push((read.address, Act::Read(read.into)));
+                } else {
+                    self.read(read.address, read.into)?;
+                }
+            }
+        }
+        self.act_far(far)
+    }
+
+    /// Writes in turn. The first that fails ends it: those before it are done, those after it not begun. As
+    /// [`Space::read_many`]. That holds for memory of this pod. Writes to other pods come after those, in no order
+    /// among each other; if one of them fails, any of the others may be done.
+    ///
+    /// # Errors
+    /// As [`Space::read`].
+    pub fn write_many(&self, writes: &[Write<'_>]) -> Result<()> {
+        let mut far = Vec::new();
+        for some in writes.chunks(AHEAD) {
+            self.prefetch(some.iter().map(|write| (write.address, write.from.len())));
+            for write in some {
+                if self.is_far(write.address) {
+                    far.push((write.address, Act::Write(write.from)));
+                } else {
+                    self.write(write.address, write.from)?;
+                }
+            }
+        }
+        self.act_far(far)
+    }
+
+    /// Asks the processor for what accesses to these bytes will need. A hint: an address may be anything.
+    #[inline(always)]
+    pub fn prefetch(&self, accesses: impl Iterator<Item = (GlobalAddress, usize)>) {
+        for (address, len) in accesses {
+            if let Some(part) = self.part_numbered(address.part()) {
+                part.prefetch(address, len as u64);
+            }
+        }
+    }
+
+    /// Bytes that the object at `address` can hold: at least those that were asked for. `address` may lie inside of it.
+    ///
+    /// # Errors
+    /// As [`Space::read`].
+    pub fn size_of(&self, address: GlobalAddress) -> Result<u64> {
+        self.act(address, &mut Act::Size)
+    }
+
+    /// Frees the object that begins at `address`, whoever has allocated it.
+    ///
+    /// # Errors
+    /// As [`Space::read`]; [`Error::Invalid`] if it does not begin there. Of a run: those of the way to the keeper.
+    pub fn free(&self, address: GlobalAddress) -> Result<()> {
+        self.act(address, &mut Act::Free).map(drop)
+    }
+}

@@ -1,0 +1,394 @@
+//! The way to a part at the node that hosts it, made anew when it breaks; and requests that must be done once, whatever
+//! becomes of the connection.
+//!
+//! A request whose answer is lost has been done, or has not, or will be. To send it again may do it twice, with
+//! another's change in between; to forget it may let it come after what its sender does next. So requests that change
+//! something have numbers, and the host remembers what it answered to the last ones of each user (RIFL, *Implementing
+//! linearizability at large scale*, SOSP 2015):
+//!
+//! ```text
+//!   user                                     host                                  what the host remembers of the user
+//!   hello: user, turn 1 ────────────────────▶ ◀─ memory m                            connection 1
+//!   number 7 ───────────────────────────────▶ does it ── answer lost                 7: its answer
+//!   hello: user, turn 2 ────────────────────▶ ◀─ memory m                            connection 2: what comes by 1 is refused from now on
+//!   number 7, again ────────────────────────▶ ◀─ the answer                          8 would be done now
+//! ```
+//!
+//! 1. A request is sent again only to the memory that may know of it. If that is gone (the host began anew, or forgot
+//!    the user) whether it was done is not known: [`Error::Lost`].
+//! 2. Who did not hear whether something was done has another connection before it asks for anything more. So nothing
+//!    of before is done after that.
+//! 3. What may have been done is tried nowhere else
+//!    ([`NoAnswer::may_be_done`](super::question::NoAnswer::may_be_done)).
+
+use super::modes::{Buffers, Counted, FarMode, FarReads, Line};
+use super::question::{Answered, Question, Tried, lost_call};
+use super::wire::{self, DirectFrom, Greeting, Hello, Item};
+use crate::GlobalAddress;
+use crate::act::{Act, Outcome};
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::{self, Mutex, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::rdma::call::{Call, Called, Callers};
+use std::sync::Arc;
+
+/// Between two looks for an answer, by somebody who may have to stop: longer and longer.
+const LOOK_MIN: Nanos = Nanos::from_micros(10);
+const LOOK_MAX: Nanos = Nanos::from_millis(1);
+
+/// See the module.
+pub struct Channel {
+    callers: Arc<dyn Callers>,
+    hello: Hello,
+    /// By what the host knows that requests over several connections are of one user.
+    user: u128,
+    /// The last number of a request.
+    number: AtomicU64,
+    /// Held while a connection is made. Lock order: this, then line or peer.
+    connecting: Mutex<Connecting>,
+    pub(super) line: Mutex<Option<Arc<Line>>>,
+    /// Tries to make one that failed. Who waits for another's try hears what came of it.
+    failures: AtomicU64,
+    peer: Mutex<String>,
+    /// Who knows where the node is now, if it is not where it was.
+    resolver: Option<Resolver>,
+    reads: FarReads,
+    pub(super) counted: Counted,
+    pub(super) buffers: Buffers,
+}
+
+/// Tells where a node is now; `None` if nobody knows.
+pub type Resolver = Box<dyn Fn() -> Option<String> + Send + Sync>;
+
+#[derive(Default)]
+struct Connecting {
+    /// How many connections there were.
+    turn: u64,
+    /// Why the last try failed.
+    failed: Option<Error>,
+}
+
+/// Requests that were posted together. Dropping it does not stop them.
+pub struct RequestsInFlight {
+    line: Arc<Line>,
+    called: Called,
+    questions: Vec<Question>,
+}
+
+impl RequestsInFlight {
+    /// Whether all are answered. Never blocks.
+    pub fn poll(&mut self) -> bool {
+        self.called.poll()
+    }
+}
+
+impl Channel {
+    /// To the node called `peer`, which shall know us by `hello`. Nothing is sent before something is asked.
+    pub fn new(callers: Arc<dyn Callers>, peer: impl Into<String>, hello: Hello) -> Self {
+        Self {
+            callers,
+            hello,
+            user: rt::random_u128(),
+            number: AtomicU64::new(0),
+            connecting: Mutex::default(),
+            line: Mutex::default(),
+            failures: AtomicU64::new(0),
+            peer: Mutex::new(peer.into()),
+            resolver: None,
+            reads: FarReads::default(),
+            counted: Counted::default(),
+            buffers: Buffers::default(),
+        }
+    }
+
+    /// The same, with reads done in this way.
+    #[must_use]
+    pub fn reading(self, reads: FarReads) -> Self {
+        Self { reads, ..self }
+    }
+
+    /// The same, with somebody who is asked where the node is when it is not there.
+    #[must_use]
+    pub fn resolved_by(self, resolver: Resolver) -> Self {
+        Self {
+            resolver: Some(resolver),
+            ..self
+        }
+    }
+
+    /// The node's address.
+    pub fn peer(&self) -> String {
+        self.peer.lock().clone()
+    }
+
+    // ---- connections ----
+
+    pub(super) fn known(&self) -> Option<Arc<Line>> {
+        self.line.lock().clone()
+    }
+
+    /// The connection; made now if there is none, which takes seconds if the node is not there.
+    pub(super) fn line(&self) -> Result<Arc<Line>> {
+        let before = self.failures.load(Ordering::Acquire);
+        if let Some(line) = self.known() {
+            return Ok(line);
+        }
+        let mut connecting = self.connecting.lock();
+        if let Some(line) = self.known() {
+            return Ok(line);
+        }
+        // Another has just tried in vain, while we waited: each after the other would wait as long as a call may take.
+        if self.failures.load(Ordering::Acquire) != before
+            && let Some(error) = &connecting.failed
+        {
+            return Err(error.clone());
+        }
+        match self.connect(&mut connecting.turn) {
+            Ok(line) => {
+                connecting.failed = None;
+                Ok(Arc::clone(self.line.lock().insert(Arc::new(line))))
+            }
+            Err(error) => {
+                connecting.failed = Some(error.clone());
+                self.failures.fetch_add(1, Ordering::AcqRel);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the connection, if there is none.
+    pub(in super::super) fn reach(&self) -> Result<()> {
+        self.line().map(drop)
+    }
+
+    fn connect(&self, turn: &mut u64) -> Result<Line> {
+        let peer = self.peer();
+        let line = self.greet(&peer, turn);
+        if line.is_err()
+            && let Some(now) = self.resolver.as_ref().and_then(|resolver| resolver())
+            && now != peer
+        {
+            let line = self.greet(&now, turn);
+            *self.peer.lock() = now;
+            return line;
+        }
+        line
+    }
+
+    /// Whatever is refused there, be it that the node does not have the part open yet: it says nothing of what is about
+    /// to be asked.
+    fn greet(&self, peer: &str, turn: &mut u64) -> Result<Line> {
+        *turn += 1;
+        let greeting = Greeting {
+            hello: self.hello.clone(),
+            user: self.user,
+            turn: *turn,
+        };
+        let greeted = self.callers.caller(peer).and_then(|caller| {
+            let mut answer = Vec::new();
+            caller.call(&wire::greeting(&greeting)?, &mut answer)?;
+            Ok(Line::new(caller, wire::read_memory(&answer)?, self.reads))
+        });
+        greeted.map_err(|error| match error {
+            Error::Lost(_) | Error::Timeout(_) => error,
+            other => Error::Lost(format!("part {} is not reached at {peer}: {other}", self.hello.part)),
+        })
+    }
+
+    fn leave(&self, line: &Arc<Line>) {
+        self.line.lock().take_if(|known| Arc::ptr_eq(known, line));
+    }
+
+    /// A connection is made anew that is over, or whose other end does not know us.
+    fn check(&self, line: &Arc<Line>, call: &Call) {
+        let is_over = |error: &Error| matches!(error, Error::Lost(_)) || wire::is_unheard(error);
+        if call.result.as_ref().is_err_and(is_over) {
+            self.leave(line);
+        }
+    }
+
+    // ---- requests ----
+
+    /// Which of these reads are direct; none before there is a connection. (None if there are others beside them: who
+    /// writes what he reads in the same message would read it too late.)
+    pub(super) fn direct_from(&self, acts: &[(GlobalAddress, Act<'_>)]) -> DirectFrom {
+        if !acts.iter().all(|(_, act)| matches!(act, Act::Read(_))) {
+            return DirectFrom::NEVER;
+        }
+        let lens = acts.iter().map(|(_, act)| act.len());
+        let direct = self.known().map_or(DirectFrom::NEVER, |line| line.direct_from(lens));
+        self.counted.count(acts.len() - direct.count(acts), FarMode::Plain);
+        direct
+    }
+
+    /// A message of accesses.
+    pub(super) fn call_of(&self, kind: u8, acts: &[(GlobalAddress, Act<'_>)], direct: DirectFrom) -> Call {
+        let items: Vec<_> = acts
+            .iter()
+            .map(|(address, act)| Item::of(*address, act, direct))
+            .collect();
+        let memory = self.memory(direct.memory_of(acts), direct.count(acts));
+        Call::new(wire::accesses(kind, &items, self.buffers.any()))
+            .into_memory(memory)
+            .into_room(self.buffers.any())
+    }
+
+    /// What has come of a message of accesses: an outcome each.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: it is no answer to these.
+    pub(super) fn outcomes(
+        &self,
+        call: Call,
+        acts: &mut [(GlobalAddress, Act<'_>)],
+        direct: DirectFrom,
+    ) -> Result<Vec<Result<Outcome>>> {
+        let mut answers = wire::Answers::new(&call.answer, acts.len())?.with_memory(&call.memory, direct);
+        let outcomes = acts.iter_mut().map(|(_, act)| answers.next(act)).collect();
+        self.give_back(call);
+        Ok(outcomes)
+    }
+
+    /// A call's buffers are used again.
+    pub(in super::super) fn give_back(&self, call: Call) {
+        let buffers = [call.request, call.answer, call.memory.into_plain()];
+        buffers.into_iter().for_each(|buffer| self.buffers.give(buffer));
+    }
+
+    /// The low half of the next number; 0 is none.
+    fn next_number(&self) -> u32 {
+        loop {
+            match (self.number.fetch_add(1, Ordering::Relaxed) + 1) as u32 {
+                0 => {}
+                number => return number,
+            }
+        }
+    }
+
+    /// Asks, and waits: the call, with its answer.
+    ///
+    /// # Errors
+    /// What was answered; [`Error::Lost`] and [`Error::Timeout`] if nothing was.
+    pub(in super::super) fn ask(&self, mut question: Question) -> Answered<Call> {
+        loop {
+            let line = self.line().map_err(|error| question.unanswered(error))?;
+            let under_way = self.begin_over(line, vec![question])?;
+            match self.end_and_leave_late(under_way).pop() {
+                Some(Tried::Answered(call)) => return Ok(call),
+                Some(Tried::Again(same, error)) => question = same.again(error)?,
+                Some(Tried::Failed(no)) => return Err(no),
+                None => return Err(lost_call().into()),
+            }
+        }
+    }
+
+    /// Asks all with one doorbell, and waits for nothing: [`Channel::end`] does.
+    ///
+    /// # Errors
+    /// [`Error::Lost`], [`Error::Timeout`] if the node cannot be reached: then nothing was asked.
+    pub(in super::super) fn begin(&self, questions: Vec<Question>) -> Result<RequestsInFlight> {
+        let line = self.line()?;
+        Ok(self.begin_over(line, questions)?)
+    }
+
+    /// As [`Channel::begin`], over this connection.
+    pub(super) fn begin_over(&self, line: Arc<Line>, mut questions: Vec<Question>) -> Answered<RequestsInFlight> {
+        let mut calls = Vec::with_capacity(questions.len());
+        for question in &mut questions {
+            let call = question.call(&line, || self.next_number());
+            calls.push(call.map_err(|error| question.unanswered(error))?);
+        }
+        let called = line.caller.post(calls);
+        Ok(RequestsInFlight {
+            line,
+            called,
+            questions,
+        })
+    }
+
+    /// What came of what was begun, in the order of the requests, and whether something of it may be done yet that was
+    /// given up: until there is another connection.
+    pub(super) fn end_once(&self, under_way: RequestsInFlight) -> (Vec<Tried>, bool) {
+        let RequestsInFlight {
+            line,
+            called,
+            questions,
+        } = under_way;
+        let mut calls = called.wait().into_iter();
+        let mut is_late = false;
+        let judge = |question: Question| {
+            let Some(call) = calls.next() else {
+                return question.vanished();
+            };
+            self.check(&line, &call);
+            is_late |= question.is_late(&call);
+            question.judge(line.memory, call)
+        };
+        let tried = questions.into_iter().map(judge).collect();
+        if is_late {
+            self.leave(&line);
+        }
+        (tried, is_late)
+    }
+
+    /// As [`Channel::end_once`]. What was given up is not done any more after that, if the host is there.
+    fn end_and_leave_late(&self, under_way: RequestsInFlight) -> Vec<Tried> {
+        let (tried, is_late) = self.end_once(under_way);
+        if is_late {
+            self.line().ok();
+        }
+        tried
+    }
+
+    /// The answers to what was begun, in the order of the requests.
+    pub(in super::super) fn end(&self, under_way: RequestsInFlight) -> Vec<Answered<Call>> {
+        let end = |tried| match tried {
+            Tried::Answered(call) => Ok(call),
+            Tried::Failed(no) => Err(no),
+            Tried::Again(question, error) => self.ask(question.again(error)?),
+        };
+        self.end_and_leave_late(under_way).into_iter().map(end).collect()
+    }
+
+    /// Asks all with one doorbell, and nothing twice. The answers, in the order of the requests.
+    ///
+    /// # Errors
+    /// As [`Channel::begin`].
+    pub(in super::super) fn post(&self, calls: Vec<Call>) -> Result<Vec<Call>> {
+        let line = self.line()?;
+        let calls = line.caller.post(calls).wait();
+        calls.iter().for_each(|call| self.check(&line, call));
+        Ok(calls)
+    }
+
+    /// Asks, until whoever asks is to stop: then it may be done still.
+    pub(in super::super) fn ask_unless(&self, call: Call, is_over: impl Fn() -> bool) -> Result<Vec<u8>> {
+        let asked = self.ask_once_unless(call, &is_over)?;
+        match asked.result.clone() {
+            Err(error) if wire::is_unheard(&error) => self.ask_once_unless(asked, &is_over)?.into_answer(),
+            _ => asked.into_answer(),
+        }
+    }
+
+    fn ask_once_unless(&self, call: Call, is_over: &impl Fn() -> bool) -> Result<Call> {
+        let line = self.line()?;
+        let mut called = line.caller.post(vec![call]);
+        let mut pause = LOOK_MIN;
+        while !called.poll() {
+            if is_over() {
+                return Err(Error::Lost("whoever asked is stopping".into()));
+            }
+            rt::sleep(pause);
+            pause = Nanos(pause.raw() * 2).min(LOOK_MAX);
+        }
+        let call = called.wait().pop().ok_or_else(lost_call)?;
+        self.check(&line, &call);
+        Ok(call)
+    }
+}
+
+impl core::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "the way to {}", self.peer())
+    }
+}

@@ -1,0 +1,213 @@
+//! A lock that is held: what is read and written under it, and how it is left.
+//!
+//! What lies in this pod is read and written at once. Of what lies elsewhere pages are [cached](crate::cache) by
+//! who reads, and small writes [collected](super::buffer) by who writes.
+
+use super::buffer::{Batch, Buffer};
+use super::table::not_held;
+use super::words::{Taken, Words};
+use super::{BROKEN, Mode, NOBODY, VERSION, next, taken_over};
+use crate::act::Act;
+use crate::cache::Under;
+use crate::route::Turns;
+use crate::sequence::Step;
+use crate::{GlobalAddress, Session, Space};
+use cenote_base::rt::Mutex;
+use cenote_base::{Error, Result};
+use std::sync::Arc;
+
+impl Session {
+    /// Reads what a lock protects, that this session holds. Held to read, far bytes come with those around them, and
+    /// stay in the process, to be read without a trip for as long as nobody has written under the lock:
+    /// [`Space::limit_cache`]. Held to write, what was [written](Session::write_locked) is read.
+    ///
+    /// # Errors
+    /// As [`Space::read`]; [`Error::Invalid`] if the session does not hold the lock.
+    pub fn read_locked(&self, lock: GlobalAddress, address: GlobalAddress, into: &mut [u8]) -> Result<()> {
+        let hold = self.locks.held(lock)?;
+        match hold.mode {
+            Mode::Read => self.read_under(hold.under(), address, into),
+            Mode::Write => hold.buffer.lock().read(self, address, into),
+        }
+    }
+
+    /// Writes what a lock protects, that this session holds to write. Small writes to far memory, and what comes after
+    /// them, are collected, and written in their order: in the background, and at the latest by
+    /// [`Session::sync_locked`] or when the lock is unlocked. Others see none of it sooner than by taking the lock; if
+    /// this process is killed the last of them are missing, and whoever takes the lock then is told that its
+    /// [owner died](super::Guard::owner_died).
+    ///
+    /// # Errors
+    /// As [`Space::write`], also of writes before; after an error of those the lock can only be left, and is broken
+    /// then. [`Error::Invalid`] if the session does not hold the lock to write.
+    pub fn write_locked(&self, lock: GlobalAddress, address: GlobalAddress, from: &[u8]) -> Result<()> {
+        let hold = self.held_to_write(lock)?;
+        let mut buffer = hold.buffer.lock();
+        buffer.write(&hold, self, address, from)
+    }
+
+    /// Returns when all that was written under a lock, that this session holds to write, is in its place.
+    ///
+    /// # Errors
+    /// As [`Session::write_locked`].
+    pub fn sync_locked(&self, lock: GlobalAddress) -> Result<()> {
+        let hold = self.held_to_write(lock)?;
+        let mut buffer = hold.buffer.lock();
+        buffer.flush(&hold, self)
+    }
+
+    fn held_to_write(&self, lock: GlobalAddress) -> Result<Arc<Hold>> {
+        let hold = self.locks.held(lock)?;
+        match hold.mode {
+            Mode::Write => Ok(hold),
+            Mode::Read => Err(not_held(lock, Mode::Write.purpose())),
+        }
+    }
+}
+
+/// How a session has a lock, from taking it to leaving it.
+pub(super) struct Hold {
+    lock: GlobalAddress,
+    mode: Mode,
+    /// What stands in the lock.
+    session: u64,
+    /// Held to read: of what the lock protects. Held to write: of what it was before; who leaves it makes it another.
+    version: u64,
+    buffer: Mutex<Buffer>,
+}
+
+impl Hold {
+    pub(super) fn new(lock: GlobalAddress, session: u64, taken: Taken) -> Self {
+        let (mode, version) = match taken {
+            Taken::Slot { version, .. } => (Mode::Read, version),
+            Taken::Word { version, .. } => (Mode::Write, version),
+        };
+        Self {
+            lock,
+            mode,
+            session,
+            version,
+            buffer: Mutex::default(),
+        }
+    }
+
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(super) fn lock(&self) -> GlobalAddress {
+        self.lock
+    }
+
+    fn under(&self) -> Under {
+        Under {
+            lock: self.lock,
+            version: self.version,
+        }
+    }
+
+    fn words<'s>(&self, space: &'s Space) -> Words<'s> {
+        Words { space, at: self.lock }
+    }
+
+    /// The beginning of a sequence that is to be done during this hold alone: if it comes late, it finds another writer
+    /// or, after the same one, another version.
+    pub(super) fn fence(&self, space: &Space) -> Result<[Step<'static>; 2]> {
+        let words = self.words(space);
+        let version = (words.word(VERSION)?, Act::Expect(self.version));
+        Ok([(words.word(0)?, Act::Expect(self.session)), version])
+    }
+
+    /// Writes what was collected, makes the version another one, and lets go, in this order: so whoever takes the lock
+    /// and finds the version that he knows, finds what he knows. One message if all of it lies in one far part.
+    pub(super) fn release(&self, space: &Space) -> Result<()> {
+        let mut buffer = self.buffer.lock();
+        let released = buffer
+            .land(self, space)
+            .and_then(|()| self.release_after(space, buffer.rest()));
+        match released {
+            Err(Error::Revoked(_)) => Err(taken_over(self.lock)),
+            Err(error) => {
+                // Whoever comes next repairs what is half written. If this fails too, he does so when the session has
+                // ended.
+                let _ = self.words(space).swap(0, self.session, BROKEN);
+                Err(error)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn release_after(&self, space: &Space, writes: &Batch) -> Result<()> {
+        let words = self.words(space);
+        if writes.is_empty() && !space.is_far(self.lock) {
+            space.compare_and_swap(words.word(VERSION)?, self.version, next(self.version))?;
+            return self.let_go(&words);
+        }
+        let (mut done, mut turns, mut is_second) = (0, None, false);
+        loop {
+            let (mut steps, fenced) = self.last_steps(space, writes, done)?;
+            let mut found = vec![0; steps.len()];
+            match space.go_on(&mut steps, &mut found) {
+                Ok(n) if n == steps.len() => return self.judge(found[n - 1]),
+                // The version is another already.
+                Ok(n) if n + 1 == steps.len() => return self.let_go(&words),
+                Ok(n) => done += n.saturating_sub(fenced),
+                Err(Error::Lost(_)) if !is_second => {
+                    is_second = true;
+                    if self.is_released(&words)? {
+                        return Ok(());
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+            turns.get_or_insert_with(Turns::new).wait(self.lock)?;
+        }
+    }
+
+    /// The writes from one on, and then what lets go; how many steps stand before the writes.
+    fn last_steps<'a>(&self, space: &Space, writes: &'a Batch, from: usize) -> Result<(Vec<Step<'a>>, usize)> {
+        let words = self.words(space);
+        let mut steps: Vec<Step<'a>> = self.fence(space)?.into();
+        let fenced = steps.len();
+        steps.extend(writes.steps(from));
+        let swap = |expected, new| Act::Swap { expected, new };
+        steps.push((words.word(VERSION)?, swap(self.version, next(self.version))));
+        steps.push((words.word(0)?, swap(self.session, NOBODY)));
+        Ok((steps, fenced))
+    }
+
+    /// After an answer was lost: whether the lock was let go of. Nobody but this session, if it lives, does that.
+    fn is_released(&self, words: &Words<'_>) -> Result<bool> {
+        let (writer, version) = (words.load(0)?, words.space.load(words.word(VERSION)?)?);
+        if writer == self.session && version == self.version {
+            return Ok(false);
+        }
+        if writer == self.session {
+            return self.let_go(words).map(|()| true);
+        }
+        match words.is_alive(self.session)? {
+            true => Ok(true),
+            false => Err(taken_over(self.lock)),
+        }
+    }
+
+    fn let_go(&self, words: &Words<'_>) -> Result<()> {
+        self.judge(words.space.compare_and_swap(words.word(0)?, self.session, NOBODY)?)
+    }
+
+    fn judge(&self, found: u64) -> Result<()> {
+        match found == self.session {
+            true => Ok(()),
+            false => Err(taken_over(self.lock)),
+        }
+    }
+
+    /// Lets go of it as if the session had died.
+    pub(super) fn leave_broken(&self, space: &Space) -> Result<()> {
+        self.buffer.lock().abandon(self, space);
+        match self.words(space).swap(0, self.session, BROKEN)? {
+            true => Ok(()),
+            false => Err(taken_over(self.lock)),
+        }
+    }
+}

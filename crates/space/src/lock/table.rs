@@ -1,0 +1,199 @@
+//! The locks that a session's threads have, and those who wait for each other in it.
+
+use super::Mode;
+use super::hold::Hold;
+use super::waiting::Waiting;
+use super::words::{Taken, Words};
+use super::{NOBODY, SESSION_MASK};
+use crate::keeper::SessionId;
+use crate::{GlobalAddress, Session};
+use cenote_base::rt::{self, Condvar, HashMap, Mutex};
+use cenote_base::{Error, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a session's threads have of locks.
+#[derive(Default)]
+pub(crate) struct Locks {
+    table: Mutex<Table>,
+    /// A lock of the table can be had by another thread.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Table {
+    locks: HashMap<GlobalAddress, Local>,
+    /// The session's number in each part where it has asked for a lock.
+    ids: BTreeMap<u8, SessionId>,
+    /// Threads that wait for a change.
+    waiting: u32,
+}
+
+/// A lock that threads of this session have, or take.
+#[derive(Default)]
+struct Local {
+    /// One of them takes it in the space, or has the writer's word.
+    is_busy: bool,
+    has_word: bool,
+    /// Those who share the slot.
+    readers: u32,
+    slot: u64,
+    /// How it is held, by whichever of them.
+    hold: Option<Arc<Hold>>,
+}
+
+/// The slot that a session's last reader leaves.
+pub(super) struct Leaving {
+    pub(super) slot: u64,
+    /// Nobody of the session stands in line already: then [`Locks::make_way`] is this one's to do.
+    pub(super) is_first: bool,
+}
+
+impl Locks {
+    /// What the session writes into locks of a part.
+    pub(super) fn word_in(&self, session: &Session, part: u8) -> Result<u64> {
+        let known = self.table.lock().ids.get(&part).copied();
+        let id = match known {
+            Some(id) => id,
+            None => {
+                let id = session.begin_in(part)?;
+                self.table.lock().ids.insert(part, id);
+                id
+            }
+        };
+        match id.0 < SESSION_MASK {
+            true => Ok(NOBODY | id.0),
+            false => Err(Error::Invalid(format!("session {} is too many for locks", id.0))),
+        }
+    }
+
+    /// Whether the slot of another reader is shared from now on. If not, this thread is to take one, and is the only
+    /// one who does.
+    pub(super) fn share(&self, session: &Session, lock: GlobalAddress, waiting: &mut Waiting) -> Result<bool> {
+        loop {
+            let mut table = self.table.lock();
+            let local = table.locks.entry(lock).or_default();
+            if !local.is_busy && local.readers == 0 {
+                local.is_busy = true;
+                return Ok(false);
+            }
+            if local.is_busy {
+                self.wait(table, waiting)?;
+                continue;
+            }
+            drop(table);
+            // A writer that waits comes first, of whatever process.
+            let words = Words {
+                space: session,
+                at: lock,
+            };
+            let is_awaited = words.load(0)? != NOBODY;
+            let mut table = self.table.lock();
+            let local = table.locks.get_mut(&lock);
+            let shared = local.filter(|local| !is_awaited && !local.is_busy && local.readers > 0);
+            if let Some(local) = shared {
+                local.readers += 1;
+                return Ok(true);
+            }
+            if is_awaited {
+                self.wait(table, waiting)?;
+            }
+        }
+    }
+
+    /// Waits until this thread is the only one of the session that takes the lock.
+    pub(super) fn stand_in_line(&self, lock: GlobalAddress, waiting: &mut Waiting) -> Result<()> {
+        loop {
+            let mut table = self.table.lock();
+            let local = table.locks.entry(lock).or_default();
+            if !local.is_busy {
+                local.is_busy = true;
+                return Ok(());
+            }
+            self.wait(table, waiting)?;
+        }
+    }
+
+    fn wait(&self, mut table: rt::MutexGuard<'_, Table>, waiting: &mut Waiting) -> Result<()> {
+        let pause = waiting.pause()?;
+        table.waiting += 1;
+        let (mut table, _) = self.changed.wait_timeout(table, pause);
+        table.waiting -= 1;
+        Ok(())
+    }
+
+    /// What came of taking the lock.
+    pub(super) fn note(&self, lock: GlobalAddress, taken: Option<(Taken, Arc<Hold>)>) {
+        let mut table = self.table.lock();
+        let local = table.locks.entry(lock).or_default();
+        match taken {
+            Some((Taken::Word { .. }, hold)) => (local.has_word, local.hold) = (true, Some(hold)),
+            Some((Taken::Slot { slot, .. }, hold)) => {
+                (local.is_busy, local.readers, local.slot) = (false, 1, slot);
+                local.hold = Some(hold);
+            }
+            None => local.is_busy = false,
+        }
+        self.tidy(table, lock);
+    }
+
+    /// How a lock is held.
+    pub(super) fn held(&self, lock: GlobalAddress) -> Result<Arc<Hold>> {
+        let table = self.table.lock();
+        let hold = table.locks.get(&lock).and_then(|local| local.hold.as_ref());
+        hold.map(Arc::clone).ok_or_else(|| not_held(lock, "at all"))
+    }
+
+    /// One reader less: what is to be left, if it was the last. Until [`Locks::make_way`] nobody of the session takes a
+    /// slot: it would be freed with this one, if an answer is lost and the freeing is tried again.
+    pub(super) fn leave_slot(&self, lock: GlobalAddress) -> Result<Option<Leaving>> {
+        let mut table = self.table.lock();
+        let local = table.locks.get_mut(&lock).filter(|local| local.readers > 0);
+        let local = local.ok_or_else(|| not_held(lock, Mode::Read.purpose()))?;
+        local.readers -= 1;
+        if local.readers > 0 {
+            return Ok(None);
+        }
+        local.hold = None;
+        let (slot, is_first) = (local.slot, !local.is_busy);
+        local.is_busy = true;
+        Ok(Some(Leaving { slot, is_first }))
+    }
+
+    /// The word is about to be left; until [`Locks::make_way`] nobody of the session takes it.
+    pub(super) fn leave_word(&self, lock: GlobalAddress) -> Result<Arc<Hold>> {
+        let mut table = self.table.lock();
+        let local = table.locks.get_mut(&lock).filter(|local| local.has_word);
+        let hold = local.and_then(|local| {
+            local.has_word = false;
+            local.hold.take()
+        });
+        hold.ok_or_else(|| not_held(lock, Mode::Write.purpose()))
+    }
+
+    /// The word has been left: the next thread may take it.
+    pub(super) fn make_way(&self, lock: GlobalAddress) {
+        let mut table = self.table.lock();
+        if let Some(local) = table.locks.get_mut(&lock) {
+            local.is_busy = false;
+        }
+        self.tidy(table, lock);
+    }
+
+    fn tidy(&self, mut table: rt::MutexGuard<'_, Table>, lock: GlobalAddress) {
+        let local = table.locks.get(&lock);
+        if local.is_some_and(|local| !local.is_busy && local.readers == 0) {
+            table.locks.remove(&lock);
+        }
+        let is_awaited = table.waiting > 0;
+        drop(table);
+        if is_awaited {
+            self.changed.notify_all();
+        }
+    }
+}
+
+#[cold]
+pub(super) fn not_held(lock: GlobalAddress, how: &str) -> Error {
+    Error::Invalid(format!("this session does not hold the lock at {lock} {how}"))
+}

@@ -1,0 +1,240 @@
+//! Who is in the middle of an access: what has to be known before an extent moves.
+//!
+//! Each thread that uses a part has a line in it, and a count there that is odd while it is inside. A mover first makes
+//! the extent's state say *frozen*, then waits until every line was seen outside once ([`Presence::quiesce`]): whoever
+//! comes later sees that it is frozen, and does not touch it. Between the count and the look at the state stands a
+//! fence, which is [light](cenote_base::rt::barrier) here and heavy there. An access costs two plain stores to a line
+//! of its own.
+//!
+//! A system may refuse the heavy fence. So each line says whether its thread's fences are light: where they are,
+//! nothing moves then; full ones need no other.
+//!
+//! A process that is killed inside leaves an odd count: its lines are [given up](Presence::give_up) when it is known to
+//! be gone. One that is stopped inside keeps extents from moving, and nothing else.
+
+use super::layout::THREADS;
+use cenote_base::rt::atomic::{AtomicU32, Ordering, fence};
+use cenote_base::rt::barrier::{self, heavy, light};
+use cenote_base::rt::seam::Seam;
+use cenote_base::rt::{self, MAX_THREADS, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::{HostAtomicU64, LINE, Region, Words};
+use std::sync::Arc;
+
+/// Accesses between two that are counted, on average.
+pub(super) const SAMPLE: u64 = 64;
+
+/// The mark of the process that keeps the part.
+pub(super) const KEEPER: u64 = 1;
+/// Set in the marks of all others.
+pub(super) const MARK: u64 = 2;
+
+/// The lines of a part's threads, as this process uses them.
+pub(super) struct Presence {
+    /// Whose each is: a process's mark, 0: nobody's.
+    owners: Words<LINE>,
+    counts: Words<LINE>,
+    /// The count at which the next access is a sample.
+    samples: Words<LINE>,
+    /// 1 where the thread's fences are light, so that a mover needs a heavy one.
+    lights: Words<LINE>,
+    /// The line of each of this process's threads, and 1; 0: none yet.
+    mine: Box<[AtomicU32]>,
+    mark: u64,
+    registered: bool,
+}
+
+impl Presence {
+    /// For a process of this mark; those that a former keeper left are nobody's.
+    pub(super) fn new(region: &Arc<Region>, at: u64, mark: u64) -> Self {
+        let words = |field| Words::new(Arc::clone(region), at + field, THREADS);
+        let presence = Self {
+            owners: words(0),
+            counts: words(8),
+            samples: words(16),
+            lights: words(24),
+            mine: (0..MAX_THREADS).map(|_| AtomicU32::new(0)).collect(),
+            mark,
+            registered: !rt::simulated() && barrier::register(),
+        };
+        if mark == KEEPER {
+            presence.give_up(|owner| owner == KEEPER);
+        }
+        presence
+    }
+
+    /// The calling thread is inside from here on, until it [leaves](Inside::leave). `None` if it has no line yet
+    /// ([`Presence::join`]). Not to be nested.
+    #[inline(always)]
+    pub(super) fn enter<S: Seam>(&self, seam: S) -> Option<Inside<'_>> {
+        let line = self
+            .mine
+            .get(seam.slot())?
+            .load_by(seam, Ordering::Relaxed)
+            .wrapping_sub(1) as usize;
+        let (count, sample) = (self.counts.get(line)?, self.samples.get(line)?);
+        let now = count.load_by(seam, Ordering::Relaxed) | 1;
+        count.store_by(seam, now, Ordering::Relaxed);
+        light(self.registered);
+        Some(Inside { count, sample, now })
+    }
+
+    /// Takes a line for the calling thread.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    #[cold]
+    pub(super) fn join(&self) -> Result<()> {
+        for line in 0..THREADS {
+            let owner = self.owners.get(line).expect("a line of the part");
+            let is_taken = owner.load(Ordering::Relaxed) == 0
+                && owner
+                    .compare_exchange(0, self.mark, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok();
+            if is_taken {
+                let light = self.lights.get(line).expect("a line of the part");
+                light.store(self.registered.into(), Ordering::Relaxed);
+                // Seen by every mover before this thread is inside for the first time.
+                fence(Ordering::SeqCst);
+                self.mine[rt::thread_slot()].store(line as u32 + 1, Ordering::Relaxed);
+                return Ok(());
+            }
+        }
+        Err(Error::Full(format!("{THREADS} threads use the part already")))
+    }
+
+    /// Waits until every thread was seen outside. What was set before, whoever is inside then has seen.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if one stays inside for longer than `timeout`: its process is stopped, or was killed and not
+    /// given up yet; [`Error::Invalid`] if the system refuses this process what the fences of others rely on.
+    pub(super) fn quiesce(&self, timeout: Nanos) -> Result<()> {
+        self.check_fence(heavy())?;
+        let until = rt::now().raw().saturating_add(timeout.raw());
+        for line in 0..THREADS {
+            let (owner, count) = (self.owners.get(line), self.counts.get(line));
+            let (owner, count) = (owner.expect("a line"), count.expect("a line"));
+            let seen = count.load(Ordering::Acquire);
+            if seen & 1 == 0 || owner.load(Ordering::Acquire) == 0 {
+                continue;
+            }
+            while count.load(Ordering::Acquire) == seen && owner.load(Ordering::Acquire) != 0 {
+                if rt::now().raw() > until {
+                    return Err(Error::Busy("a process is stopped in the middle of an access".into()));
+                }
+                rt::yield_now();
+            }
+        }
+        Ok(())
+    }
+
+    /// Without a heavy fence nothing can be known of those who have light ones. Full ones need none.
+    fn check_fence(&self, heavy: std::io::Result<()>) -> Result<()> {
+        let Err(error) = heavy else { return Ok(()) };
+        let is_set = |words: &Words<LINE>, line| words.get(line).is_some_and(|word| word.load(Ordering::Acquire) != 0);
+        match (0..THREADS).any(|line| is_set(&self.owners, line) && is_set(&self.lights, line)) {
+            false => Ok(()),
+            true => Err(Error::Invalid(format!(
+                "extents cannot move: this process may not use membarrier(2) ({error}), and others that use the part rely on it"
+            ))),
+        }
+    }
+
+    /// The lines of processes that are gone are nobody's.
+    pub(super) fn give_up(&self, is_gone: impl Fn(u64) -> bool) {
+        for line in 0..THREADS {
+            let owner = self
+                .owners
+                .get(line)
+                .expect("a line of the part")
+                .load(Ordering::Acquire);
+            if owner != 0 && is_gone(owner) {
+                self.give_up_line(line);
+            }
+        }
+    }
+
+    fn give_up_line(&self, line: usize) {
+        let count = self.counts.get(line).expect("a line of the part");
+        count.store(count.load(Ordering::Relaxed).wrapping_add(1) & !1, Ordering::Relaxed);
+        self.owners
+            .get(line)
+            .expect("a line of the part")
+            .store(0, Ordering::Release);
+    }
+}
+
+/// A thread that is inside.
+pub(super) struct Inside<'a> {
+    count: &'a HostAtomicU64,
+    sample: &'a HostAtomicU64,
+    now: u64,
+}
+
+impl Inside<'_> {
+    /// It is outside from here on; whether its access is to be counted.
+    #[inline(always)]
+    pub(super) fn leave<S: Seam>(self, seam: S) -> bool {
+        let after = self.now.wrapping_add(1);
+        self.count.store_by(seam, after, Ordering::Release);
+        let is_due = after >= self.sample.load_by(seam, Ordering::Relaxed);
+        if is_due {
+            // Half to one and a half of it, so that what comes at regular distances is not counted always or never.
+            let next = SAMPLE + rt::random() % (2 * SAMPLE);
+            self.sample.store(after.wrapping_add(next), Ordering::Relaxed);
+        }
+        is_due
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        let mine = self
+            .mine
+            .iter()
+            .filter_map(|line| line.load(Ordering::Relaxed).checked_sub(1));
+        mine.for_each(|line| self.give_up_line(line as usize));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Part, PartOptions};
+    use super::*;
+    use crate::EXTENT;
+
+    fn part() -> Part {
+        let options = PartOptions {
+            space: 1,
+            part: 1,
+            tenant: 0,
+            bytes: 5 * EXTENT,
+            movable: true,
+            region: Default::default(),
+        };
+        Part::dram(&options).expect("memory")
+    }
+
+    /// A refusal was passed over: extents moved while others were in the middle of an access to them, whose writes were
+    /// lost.
+    #[test]
+    fn nothing_moves_where_the_heavy_fence_is_refused_and_others_rely_on_it() {
+        let part = part();
+        let presence = &part.moving().expect("it moves").presence;
+        let refused = || Err(std::io::ErrorKind::PermissionDenied.into());
+        presence.check_fence(refused()).expect("nobody is there");
+        presence.join().expect("a line");
+        let line = presence.mine[rt::thread_slot()].load(Ordering::Relaxed) - 1;
+        let light = presence.lights.get(line as usize).expect("a line");
+        assert_eq!(light.load(Ordering::Relaxed), u64::from(presence.registered));
+        light.store(1, Ordering::Relaxed);
+        let error = presence.check_fence(refused()).expect_err("it relies on it");
+        assert!(
+            matches!(&error, Error::Invalid(text) if text.contains("membarrier")),
+            "{error}"
+        );
+        presence.check_fence(Ok(())).expect("it was passed");
+        light.store(0, Ordering::Relaxed);
+        presence.check_fence(refused()).expect("its fences are full ones");
+    }
+}
