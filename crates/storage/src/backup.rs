@@ -23,8 +23,9 @@ use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
 use crate::control::{Control, ControlFile};
+use crate::files::doing;
 use crate::log::{LogSource, copy_log, log_dir};
-use crate::pages::{Spaces, doing, space_path, spaces_dir};
+use crate::pages::{Spaces, space_path, spaces_dir};
 use crate::storage::Storage;
 
 /// What was copied.

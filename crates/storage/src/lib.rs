@@ -11,6 +11,7 @@
 
 mod backup;
 pub mod control;
+mod files;
 pub mod log;
 pub mod pages;
 mod reads;

@@ -22,8 +22,8 @@ use cenote_base::rt::fs::{self, IoRequest};
 use cenote_base::rt::{HashMap, Mutex};
 use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
 
-use super::Core;
-use super::read::OwnedRecord;
+use super::core::Core;
+use super::record::OwnedRecord;
 use super::ring::BLOCK;
 use crate::reads::whole;
 

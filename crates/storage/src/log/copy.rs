@@ -4,11 +4,12 @@ use std::path::Path;
 
 use cenote_base::{Error, Lsn, Result};
 
+use super::Log;
+use super::core::Core;
 use super::read::read_files;
 use super::recover::find_end;
-use super::ring::BLOCK;
+use super::ring::{BLOCK, block_of};
 use super::segments::Segments;
-use super::{Core, Log, block_of};
 use crate::control::Control;
 
 const CHUNK: usize = 1 << 20;

@@ -8,42 +8,19 @@ use std::collections::BTreeMap;
 
 use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
 
+use super::Log;
 use super::ahead::ReadAhead;
 use super::chains::Chains;
-use super::{Core, Log};
+use super::core::Core;
+use super::record::OwnedRecord;
 use crate::log::segments::Segments;
-use crate::redo::{GROUP_HEADER, GroupHeader, GroupRef, MAX_GROUP, OFFSET_MASK, PageRecordRef, RECORD_HEADER, u32_at};
+use crate::redo::{GROUP_HEADER, GroupHeader, GroupRef, MAX_GROUP, OFFSET_MASK, RECORD_HEADER, u32_at};
 
 /// A way to read the stream: fills as much of the buffer as there is.
 type Read<'a> = dyn FnMut(Lsn, &mut [u8]) -> Result<usize> + 'a;
 
 /// Bytes that a window asks for at a time.
 const WINDOW: usize = 2 * MAX_GROUP;
-
-/// A page record copied out of the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnedRecord {
-    address: RecordAddr,
-    lsn: Lsn,
-    bytes: Box<[u8]>,
-}
-
-impl OwnedRecord {
-    /// A copy that outlives the group.
-    pub fn copy(record: &PageRecordRef<'_>) -> OwnedRecord {
-        OwnedRecord {
-            address: record.address,
-            lsn: record.lsn,
-            bytes: record.bytes().into(),
-        }
-    }
-
-    /// The record, to be applied.
-    pub fn get(&self) -> PageRecordRef<'_> {
-        PageRecordRef::from_copy(&self.bytes, self.address, self.lsn)
-            .expect("the bytes were a record when they were copied")
-    }
-}
 
 impl Log {
     /// The page record at `address`, its group verified.

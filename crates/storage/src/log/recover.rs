@@ -16,12 +16,13 @@ use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{Event, Mutex};
 use cenote_base::{Error, Lsn, Result};
 
+use super::LogOptions;
 use super::ahead::ReadAhead;
-use super::commit::{Flusher, Waiters};
+use super::core::{Core, Reserve};
 use super::read::{Window, read_files};
-use super::ring::{BLOCK, Mark, Ring};
+use super::ring::{BLOCK, Mark, Ring, Survive, block_of};
 use super::segments::Segments;
-use super::{Core, LogOptions, Reserve, Survive, block_of};
+use super::waiters::{Flusher, Waiters};
 use crate::redo::{
     GROUP_HEADER, GroupHeader, GroupRef, KIND_GROUP, KIND_VOID, LAG_AT, STATE_COMPLETE, lag, seal, u32_at, u64_at,
 };

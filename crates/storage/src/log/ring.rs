@@ -27,8 +27,22 @@ use cenote_base::rt::atomic::{Ordering, fence};
 use cenote_base::{Error, Lsn, Result, crc};
 use cenote_fabric::{HostAtomicU64, Region, coherence};
 
-use super::Survive;
 use crate::redo::{GROUP_HEADER, STATE_COMPLETE};
+
+/// What a region's bytes survive, and so what the log has to flush.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Survive {
+    /// The end of the process.
+    #[default]
+    Process = 0,
+    /// The loss of the host, with the dirty lines of its cache.
+    Host = 1,
+}
+
+/// The start of the block in which `at` lies.
+pub(crate) fn block_of(at: Lsn) -> Lsn {
+    Lsn::from_raw(at.raw() / BLOCK * BLOCK)
+}
 
 /// Bytes before the stream's bytes.
 pub const RING_HEADER: u64 = 4096;

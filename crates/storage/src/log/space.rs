@@ -24,7 +24,7 @@ use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Lsn, RecordAddr, Result};
 
-use super::{AHEAD, Core, END};
+use super::core::{AHEAD, Core, END};
 
 /// The log's last space is at most this.
 const RESERVE_MAX: u64 = 16 << 20;

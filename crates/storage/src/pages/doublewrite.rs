@@ -26,15 +26,10 @@ use cenote_base::rt::fs::{self, File, IoRequest, OpenOptions};
 use cenote_base::rt::{Condvar, HashMap, HashSet, Mutex, MutexGuard};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
-use super::doing;
-use super::lists::{self, Entry, List};
+use super::lists::{self, AREAS, BATCH, Entry, List};
+use crate::files::doing;
 use crate::reads::{at_once, padded};
 use crate::redo::{page_lsn, u32_at, verify_page};
-
-/// Pages in a batch, at most.
-pub const BATCH: usize = 64;
-/// Batches that may be in flight, and be written before a sync of the spaces is needed.
-pub(super) const AREAS: usize = 4;
 
 const AREA_BYTES: u64 = ((BATCH + 1) * PAGE_SIZE) as u64;
 

@@ -17,8 +17,12 @@
 
 use cenote_base::{Lsn, PAGE_SIZE, PageId, crc};
 
-use super::doublewrite::{AREAS, BATCH};
 use crate::redo::{u32_at, u64_at};
+
+/// Pages in a batch, at most.
+pub const BATCH: usize = 64;
+/// Batches that may be in flight, and be written before a sync of the spaces is needed.
+pub(super) const AREAS: usize = 4;
 
 const MAGIC: [u8; 8] = *b"CenDblW2";
 const MAGIC_1: [u8; 8] = *b"CenDblW1";

@@ -15,6 +15,7 @@
 //! Lock order: an area, then `spaces`, then `recent`.
 
 mod doublewrite;
+mod former;
 mod lists;
 mod restore;
 mod spaces;
@@ -23,7 +24,6 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use cenote_base::error::IoContext;
 use cenote_base::page_io::PageRead;
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,11 +33,11 @@ use cenote_base::{Error, PAGE_SIZE, PageId, Result};
 
 use crate::redo::{set_page_checksum, verify_page};
 use doublewrite::Areas;
-use restore::Former;
+use former::Former;
 use spaces::SpaceFile;
 pub(crate) use spaces::Spaces;
 
-pub use doublewrite::BATCH;
+pub use lists::BATCH;
 pub use restore::Redo;
 
 /// What opening the page store found.
@@ -399,8 +399,4 @@ fn in_place(pages: &[(PageId, usize, &[u8])], files: &[SpaceFile]) -> Result<()>
         files[run[0].1].write(run[0].0.page, &bytes)?;
     }
     Ok(())
-}
-
-pub(crate) fn doing<T>(result: std::io::Result<T>, what: &str, path: &Path) -> Result<T> {
-    result.doing(|| format!("{what} {}", path.display()))
 }

@@ -31,6 +31,7 @@ use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
 use super::doublewrite::Listed;
+use super::former::Former;
 use super::spaces::SpaceFile;
 use super::{PageStore, PagesReport};
 use crate::log::OwnedRecord;
@@ -40,13 +41,6 @@ use crate::redo::{apply, page_lsn, set_page_checksum, verify_page};
 /// Finds the redo of pages: for each, the records up to its LSN, oldest first, from the checkpoint or the last that
 /// needs none before it on.
 pub type Redo<'a> = dyn FnMut(&BTreeMap<PageId, Lsn>) -> Result<BTreeMap<PageId, Vec<OwnedRecord>>> + 'a;
-
-/// A page that is in its place as its newest copy says.
-pub(super) struct Former {
-    file: SpaceFile,
-    page: u32,
-    bytes: Box<[u8]>,
-}
 
 /// A page that is listed, and where it belongs.
 struct Listing {

@@ -11,7 +11,7 @@ use cenote_base::rt::fs::{self, File, IoRequest, OpenOptions};
 use cenote_base::rt::{self, HashSet, Mutex, Nanos, RwLock};
 use cenote_base::{Error, PAGE_SIZE, PageId, Result};
 
-use super::doing;
+use crate::files::doing;
 use crate::reads::padded;
 use crate::redo::verify_page;
 

@@ -9,12 +9,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use cenote_base::rt::Nanos;
+use cenote_base::rt::atomic::AtomicU64;
 use cenote_base::{Lsn, PageId, RecordAddr};
 use cenote_fabric::Region;
 use cenote_testkit::faulty::MemFs;
 
 use super::*;
-use crate::redo::{GroupBuilder, GroupKind, apply};
+use crate::redo::{GROUP_HEADER, GroupBuilder, GroupKind, apply};
 use crate::testing::*;
 
 /// The groups of a log from `from` on: start, and the bytes behind the header.
