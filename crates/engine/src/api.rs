@@ -1,7 +1,7 @@
 //! The words that statements and the engine exchange: isolation, row locks, outcomes, batches, options.
 
-use crate::engine::{FIRST_OBJECT, FIRST_SPACE};
 use crate::error::{Error, Result};
+use crate::system::{FIRST_OBJECT, FIRST_SPACE};
 use crate::tx::cts;
 use crate::tx::status::Sizes;
 use crate::undo;

@@ -14,11 +14,11 @@ mod given_back;
 
 use crate::api::{Direction, RowBatch};
 use crate::catalog::{IndexDef, Table, state};
-use crate::counters::COUNTERS_SPACE;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::key::KeyRange;
 use crate::report::CheckReport;
+use crate::system::{CATALOG_SPACE, COUNTERS_SPACE};
 use crate::tree::{BTree, LeafBatch};
 use crate::tx::read::{Reader, split_entry};
 use crate::undo;
@@ -43,7 +43,7 @@ impl Engine {
         report.problems.extend(files.damage);
         let mut reader = Reader::new(self);
         reader.refresh();
-        self.check_tree("the catalog", state::CATALOG_SPACE, &mut report)?;
+        self.check_tree("the catalog", CATALOG_SPACE, &mut report)?;
         self.check_tree("the counters", COUNTERS_SPACE, &mut report)?;
         for table in self.catalog.current().tables.values() {
             self.check_as_defined(&mut reader, table, &mut report)?;

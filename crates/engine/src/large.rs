@@ -22,15 +22,16 @@
 //!   is one of the catalog.
 
 use crate::api::Columns;
-use crate::catalog::state::CATALOG_SPACE;
 use crate::catalog::{IndexDef, Table};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::MAX_KEY_BYTES;
 use crate::pool::{BufferPool, Mtr};
 use crate::row::{self, FLAG_EXTERNAL, FLAG_WHOLE, MAX_ROW_BYTES};
+use crate::system::CATALOG_SPACE;
 use crate::tree::{Adoption, BTree, LargeRef};
 use crate::types::ColumnType;
+use crate::undo::shared::Shared;
 use cenote_base::rt::fault::{Fault, planted};
 use std::borrow::Cow;
 
@@ -45,35 +46,6 @@ const ROW_MAX: usize = 3900;
 /// Of a row that leaves as a whole, values above this size have chains of their own.
 const VALUE_ALONE: usize = 8 << 10;
 const _: () = assert!(VALUES_OUT < Shared::MAX);
-
-/// Which chains of a version the next one has, too: by their position among [`refs_of`] the version. An undo record
-/// holds it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Shared(pub u32);
-
-impl Shared {
-    /// Chains of a version that can be shared: those behind are copied.
-    const MAX: usize = u32::BITS as usize;
-
-    fn add(&mut self, position: usize) {
-        assert!(position < Shared::MAX);
-        self.0 |= 1 << position;
-    }
-
-    fn contains(self, position: usize) -> bool {
-        position < Shared::MAX && self.0 & 1 << position != 0
-    }
-
-    /// Those of a version's chains that are shared (`true`), or are not.
-    pub(crate) fn select(self, refs: Vec<LargeRef>, shared: bool) -> Vec<LargeRef> {
-        let chosen = |position: &usize| self.contains(*position) == shared;
-        refs.into_iter()
-            .enumerate()
-            .filter(|(position, _)| chosen(position))
-            .map(|(_, large)| large)
-            .collect()
-    }
-}
 
 /// A row as it is stored.
 #[derive(Debug)]

@@ -18,12 +18,14 @@
 pub(crate) mod crew;
 mod give_back;
 mod needed;
+pub(crate) mod shared;
 
-use crate::catalog::{Table, state};
+use crate::catalog::{Table, spaces, state};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::large;
 use crate::pool::{Mtr, Need};
+use crate::system::CATALOG_SPACE;
 use crate::tree::{BTree, LeafPos};
 use crate::tx::rollback::{
     Entries, Version, compact_entries, entries_of, latch_entries, remove_ahead, remove_entries, too_many,
@@ -33,11 +35,10 @@ use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment};
 use cenote_base::PageId;
 use cenote_base::rt;
-use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
 use crew::{Crew, Round};
-use give_back::Freed;
 use needed::Memos;
 use std::sync::{Arc, Weak};
 
@@ -47,28 +48,6 @@ const PAUSE: rt::Nanos = rt::Nanos::from_millis(50);
 const TURN: rt::Nanos = rt::Nanos::from_millis(10);
 /// Pages emptied in one mini-transaction.
 const EMPTIED_AT_ONCE: usize = 16;
-
-/// State of purge.
-#[derive(Default)]
-pub(crate) struct Purge {
-    /// Wakes the thread.
-    pub signal: Arc<rt::Event>,
-    /// One round at a time.
-    round: rt::Mutex<()>,
-    /// Those who share it.
-    pub crew: Arc<Crew>,
-    /// Held while a record of the catalog is purged: several may name the same files.
-    definitions: rt::Mutex<()>,
-    /// Greatest horizon that was worked with: no snapshot in use, or to come, is older.
-    pub horizon: AtomicU64,
-    pub records: AtomicU64,
-    /// Versions that were looked at to decide on index entries.
-    pub walked: AtomicU64,
-    /// Spaces whose free pages may be given back.
-    freed: Freed,
-    /// What the last round failed with.
-    pub error: rt::Mutex<Option<String>>,
-}
 
 /// The purge thread.
 pub(crate) fn run(engine: &Weak<Engine>, signal: &rt::Event) {
@@ -323,11 +302,11 @@ impl Engine {
         } else {
             Vec::new()
         };
-        let is_definition = table.space == state::CATALOG_SPACE;
+        let is_definition = table.space == CATALOG_SPACE;
         let _definitions = is_definition.then(|| self.purge.definitions.lock());
         // A long definition lies on overflow pages itself, which are about to go.
         let definition = if is_definition && live {
-            state::table_of_stored(self, Some(&record.row))?
+            spaces::table_of_stored(self, Some(&record.row))?
         } else {
             None
         };
@@ -365,7 +344,7 @@ impl Engine {
             self.note_freed(table.space);
         }
         if let Some((gone, staying)) = gone {
-            state::purge_spaces(self, &gone, &staying)?;
+            spaces::purge_spaces(self, &gone, &staying)?;
         }
         Ok(true)
     }
@@ -428,7 +407,7 @@ impl Engine {
         let mut spaces = Vec::new();
         while let Some((trailer, row)) = version {
             if !trailer.deleted()
-                && let Some(table) = state::table_of_stored(self, Some(&row))?
+                && let Some(table) = spaces::table_of_stored(self, Some(&row))?
             {
                 spaces.extend(state::spaces_of(&table));
             }

@@ -14,187 +14,28 @@
 use crate::api::Direction;
 use crate::catalog::Table;
 use crate::catalog::state::{self, Definition};
-use crate::engine::{Engine, FIRST_SPACE};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
 use crate::large;
-use crate::memory::Charge;
+use crate::losers::{Locks, Loser, refusal};
 use crate::pool::{BufferPool, Need};
+use crate::system::FIRST_SPACE;
 use crate::tree::{BTree, LeafBatch};
 use crate::tx::locks::{Waits, table_lock};
 use crate::tx::read::Reader;
-use crate::tx::slots::Lease;
 use crate::tx::{Status, rollback};
 use crate::undo::record::{TRAILER, Trailer};
 use crate::undo::{self, Ended, Segment, Writer};
 use cenote_base::rt;
 use cenote_base::rt::HashSet;
-use cenote_base::rt::atomic::{AtomicBool, AtomicUsize, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 /// Between two attempts at what could not be rolled back.
 const RETRY: rt::Nanos = rt::Nanos::from_millis(200);
-
-/// A transaction that has ended otherwise than by commit, and is still to be taken back: it ran when the last process
-/// ended, or its rollback failed.
-pub(crate) struct Loser {
-    pub seq: u64,
-    segment: Arc<Segment>,
-    /// Its newest record that is not known to be taken back.
-    last: u64,
-    /// Behind its last.
-    end: u64,
-    /// What it holds until it is over; of one of the last run, besides its rows, the tables that it was defining.
-    locks: Locks,
-    /// The slot that stands for it.
-    lease: Option<Arc<Lease>>,
-    of_last_run: bool,
-}
-
-/// Locks that a transaction keeps until it is over.
-#[derive(Default)]
-pub(crate) struct Locks {
-    pub tables: Vec<u64>,
-    pub rows: Vec<Vec<u8>>,
-    /// The memory that they take.
-    pub _memory: Option<Charge>,
-}
-
-impl Loser {
-    /// A transaction of this run whose rollback failed: `place` is its newest record that stands, and where its records
-    /// end.
-    pub(crate) fn given_up(
-        seq: u64,
-        lease: Arc<Lease>,
-        segment: Arc<Segment>,
-        place: (u64, u64),
-        locks: Locks,
-    ) -> Loser {
-        Loser {
-            seq,
-            segment,
-            last: place.0,
-            end: place.1,
-            locks,
-            lease: Some(lease),
-            of_last_run: false,
-        }
-    }
-}
-
-/// The losers, and what keeps them from being taken back.
-#[derive(Default)]
-pub(crate) struct Losers {
-    /// Wakes the thread.
-    pub signal: Arc<rt::Event>,
-    /// Those of the last run are gone.
-    done: rt::Event,
-    waiting: rt::Mutex<Vec<Loser>>,
-    /// Not over yet, those that are being worked on included.
-    count: AtomicUsize,
-    /// By number: why the last attempt failed.
-    stuck: rt::Mutex<BTreeMap<u64, Stuck>>,
-    any_stuck: AtomicBool,
-}
-
-struct Stuck {
-    error: Error,
-    of_last_run: bool,
-}
-
-impl Losers {
-    /// Those of the last run.
-    pub(crate) fn of_last_run(&self, losers: Vec<Loser>) {
-        if losers.is_empty() {
-            self.done.set();
-        }
-        self.count.fetch_add(losers.len(), Ordering::AcqRel);
-        self.waiting.lock().extend(losers);
-        self.signal.set();
-    }
-
-    /// Takes over a transaction whose rollback failed with `error`.
-    pub(crate) fn give_up(&self, loser: Loser, error: &Error) {
-        self.count.fetch_add(1, Ordering::AcqRel);
-        self.note_stuck(&loser, error.clone());
-        self.waiting.lock().push(loser);
-        self.signal.set();
-    }
-
-    /// Returns true once those of the last run are rolled back, or false after a short while.
-    pub(crate) fn wait_a_little(&self) -> bool {
-        self.done.wait_timeout(rt::Nanos::from_millis(20))
-    }
-
-    /// How many are left, and an error that keeps one from being taken back.
-    pub(crate) fn waiting(&self) -> (usize, Option<String>) {
-        let stuck = self.stuck.lock();
-        let text = stuck.iter().next().map(|(seq, stuck)| describe(*seq, &stuck.error));
-        (self.count.load(Ordering::Acquire), text)
-    }
-
-    /// An error if transaction `seq` cannot be rolled back at present: nobody should wait for it.
-    pub(crate) fn check(&self, seq: u64) -> Result<()> {
-        if !self.any_stuck.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        match self.stuck.lock().get(&seq) {
-            Some(stuck) => Err(refusal(seq, &stuck.error)),
-            None => Ok(()),
-        }
-    }
-
-    /// An error if one of the last run cannot be rolled back at present.
-    pub(crate) fn check_last_run(&self) -> Result<()> {
-        match self.stuck.lock().iter().find(|(_, stuck)| stuck.of_last_run) {
-            Some((seq, stuck)) => Err(refusal(*seq, &stuck.error)),
-            None => Ok(()),
-        }
-    }
-
-    /// Says it when a loser gets stuck, not at each attempt.
-    fn note_stuck(&self, loser: &Loser, error: Error) {
-        let of_last_run = loser.of_last_run;
-        let text = describe(loser.seq, &error);
-        let before = self.stuck.lock().insert(loser.seq, Stuck { error, of_last_run });
-        self.any_stuck.store(true, Ordering::Relaxed);
-        if before.is_none() {
-            eprintln!("cenote: {text}");
-        }
-    }
-
-    fn note_over(&self, loser: &Loser) {
-        let mut stuck = self.stuck.lock();
-        if stuck.remove(&loser.seq).is_some() {
-            eprintln!("cenote: transaction {} has been rolled back after all", loser.seq);
-        }
-        self.any_stuck.store(!stuck.is_empty(), Ordering::Relaxed);
-        drop(stuck);
-        self.count.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-fn describe(seq: u64, error: &Error) -> String {
-    format!(
-        "transaction {seq} could not be rolled back ({error}); its rows stay locked, and it is tried again until it succeeds"
-    )
-}
-
-/// For one who would wait: an error of the same kind.
-fn refusal(seq: u64, error: &Error) -> Error {
-    let text = describe(seq, error);
-    match error {
-        Error::DiskFull(_) => Error::DiskFull(text),
-        Error::OutOfMemory(_) => Error::OutOfMemory(text),
-        Error::Poisoned(_) => Error::Poisoned(text),
-        Error::Corrupt(_) => Error::Corrupt(text),
-        _ => Error::Io(text),
-    }
-}
 
 /// Reads the segments: the losers, and the least number never given.
 pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling: u64) -> Result<(Vec<Loser>, u64)> {

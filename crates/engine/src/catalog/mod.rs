@@ -7,6 +7,7 @@
 mod codec;
 mod cow;
 mod defs;
+pub(crate) mod spaces;
 pub(crate) mod state;
 
 pub use defs::{ColumnDef, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, TableDef};

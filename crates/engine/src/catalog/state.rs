@@ -17,17 +17,14 @@
 use super::codec::{decode_sequence, decode_table, encode_sequence, encode_table};
 use super::cow::CowMap;
 use super::{ColumnDef, IndexDef, PrimaryKey, SequenceDef, Table, TableDef};
-use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::large;
+use crate::system::CATALOG_SPACE;
 use crate::types::{ColumnType, Datum, DatumRef};
 use cenote_base::rt;
 use cenote_base::rt::HashMap;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Space of the catalog's tree.
-pub(crate) const CATALOG_SPACE: u32 = 1;
 const CATALOG_ID: u32 = 1;
 /// Kinds of objects in the catalog.
 const KIND_TABLE: i16 = 1;
@@ -145,7 +142,7 @@ pub(crate) struct CatalogState {
     current: rt::RwLock<Arc<Catalog>>,
     version: AtomicU64,
     private: AtomicU64,
-    spaces: rt::RwLock<HashMap<u32, Arc<Table>>>,
+    pub(super) spaces: rt::RwLock<HashMap<u32, Arc<Table>>>,
     /// The catalog's own table.
     pub own: Arc<Table>,
 }
@@ -352,53 +349,9 @@ pub(crate) fn definition_of(own: &Table, row: &[u8]) -> Result<Definition> {
     }
 }
 
-/// The table that a stored definition names; None for other objects.
-pub(crate) fn table_of_stored(engine: &Engine, stored: Option<&[u8]>) -> Result<Option<Arc<Table>>> {
-    let Some(stored) = stored else { return Ok(None) };
-    let own = &engine.catalog.own;
-    Ok(
-        match definition_of(own, &large::bring_in(&engine.pool, own, stored)?)? {
-            Definition::Table(table) => Some(table),
-            _ => None,
-        },
-    )
-}
-
 /// All spaces of a table.
 pub(crate) fn spaces_of(table: &Table) -> Vec<u32> {
     std::iter::once(table.space)
         .chain(table.indexes.iter().map(|i| i.space))
         .collect()
-}
-
-/// A definition is gone for everybody, `kept` is the one that stays: drops the spaces that only the first named.
-pub(crate) fn drop_spaces(engine: &Engine, gone: Option<Arc<Table>>, kept: Option<Arc<Table>>) -> Result<()> {
-    let Some(gone) = gone else {
-        if let Some(kept) = kept {
-            engine.catalog.register(&kept);
-        }
-        return Ok(());
-    };
-    let staying = kept.as_ref().map(|t| spaces_of(t)).unwrap_or_default();
-    if let Some(kept) = &kept {
-        engine.catalog.register(kept);
-    }
-    if !staying.contains(&gone.space) {
-        engine.catalog.spaces.write().remove(&gone.space);
-    }
-    for space in spaces_of(&gone).into_iter().filter(|space| !staying.contains(space)) {
-        engine.drop_space(space)?;
-    }
-    Ok(())
-}
-
-/// Purge has passed a definition; drops its spaces but for those that a newer one names.
-pub(crate) fn purge_spaces(engine: &Engine, gone: &Table, staying: &[u32]) -> Result<()> {
-    if !staying.contains(&gone.space) {
-        engine.catalog.spaces.write().remove(&gone.space);
-    }
-    for space in spaces_of(gone).into_iter().filter(|space| !staying.contains(space)) {
-        engine.drop_space(space)?;
-    }
-    Ok(())
 }

@@ -13,16 +13,6 @@ use crate::catalog::state;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::space::{self, KIND_AWAY, State, sweep};
-use cenote_base::rt::{HashMap, HashSet, Mutex};
-
-/// Spaces to look at.
-#[derive(Default)]
-pub(crate) struct Freed {
-    /// In which pages were freed.
-    spaces: Mutex<HashSet<u32>>,
-    /// How long a free list was in which no runs were found that would be worth it.
-    fruitless: Mutex<HashMap<u32, u32>>,
-}
 
 impl Engine {
     /// Pages of the space were freed.

@@ -18,13 +18,11 @@ use crate::key::{self, KeyRange};
 use crate::large;
 use crate::pool::Need;
 use crate::sort::{Entry, Sorter};
+use crate::system::CATALOG_SPACE;
 use crate::tree::{BTree, LeafBatch};
 use crate::undo;
 use crate::undo::record::{TRAILER, Trailer};
 use std::sync::Arc;
-
-/// What a snapshot cannot reach behind.
-pub(super) const REPLACED: &str = "TRUNCATE or ALTER TABLE";
 
 impl Tx {
     fn catalog(&self) -> Arc<Catalog> {
@@ -85,7 +83,7 @@ impl Tx {
         if self.checked.contains(&(table.id, table.version)) {
             return true;
         }
-        let current = table.space == state::CATALOG_SPACE
+        let current = table.space == CATALOG_SPACE
             || self
                 .catalog()
                 .by_id

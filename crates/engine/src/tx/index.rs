@@ -7,8 +7,8 @@
 //! A unique key is checked, under its stripe, against the newest version of each row that an entry leads to: one by a
 //! transaction in progress has to be waited for, whichever way it will end.
 
+use super::newest::Newest;
 use super::status::BELOW_LOW_WATER;
-use super::write::Newest;
 use super::{Status, Tx};
 use crate::api::{Columns, Direction};
 use crate::catalog::{IndexDef, Table};

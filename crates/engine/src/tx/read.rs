@@ -15,7 +15,6 @@
 //! Invariant: while a slot publishes a snapshot, or holds it, purge removes nothing that this walk can meet.
 
 use super::CancelFlag;
-use super::define::REPLACED;
 use super::slots::{Hold, Lease};
 use super::status::Status;
 use crate::api::{Columns, Direction, RowBatch};
@@ -51,6 +50,8 @@ pub struct Reader {
     pub(crate) seen: Option<Arc<Catalog>>,
 }
 
+/// What a snapshot cannot reach behind.
+pub(super) const REPLACED: &str = "TRUNCATE or ALTER TABLE";
 /// `Reader::upto` of one who sees all that its transaction has done.
 pub(super) const ALL_OWN: u64 = u64::MAX;
 

@@ -14,11 +14,12 @@
 
 mod needed;
 
-use crate::catalog::{Table, state};
+use crate::catalog::{Table, spaces};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::large;
 use crate::pool::Mtr;
+use crate::system::CATALOG_SPACE;
 use crate::tree::{BTree, LeafPos};
 use crate::tx::Status;
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
@@ -110,7 +111,7 @@ fn restore(
     let trailer = Trailer::of(&current)?;
     let row = &current[..current.len() - TRAILER];
     // Read before large values go: a long definition lies on overflow pages itself.
-    let definitions = if table.space == state::CATALOG_SPACE {
+    let definitions = if table.space == CATALOG_SPACE {
         Some(definitions(engine, (trailer, row), record)?)
     } else {
         None
@@ -156,7 +157,7 @@ fn restore(
         engine.note_freed(table.space);
     }
     if let Some((gone, before)) = definitions {
-        state::drop_spaces(engine, gone, before)?;
+        spaces::drop_spaces(engine, gone, before)?;
     }
     Ok(true)
 }
@@ -200,8 +201,8 @@ fn definitions(
 ) -> Result<(Definition, Definition)> {
     let before = (record.kind != Kind::Insert && !record.before.deleted()).then_some(record.row.as_slice());
     Ok((
-        state::table_of_stored(engine, (!trailer.deleted()).then_some(row))?,
-        state::table_of_stored(engine, before)?,
+        spaces::table_of_stored(engine, (!trailer.deleted()).then_some(row))?,
+        spaces::table_of_stored(engine, before)?,
     ))
 }
 

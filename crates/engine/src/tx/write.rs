@@ -30,14 +30,16 @@ use super::Tx;
 use super::follow::{Found, Identity};
 use super::index::{self, NewKeys, Obstacle, Standing};
 use super::locks::{row_name, table_lock};
+use super::newest::Newest;
 use super::queue::Turn;
 use crate::api::{Change, Changed, Columns, Insert, Isolation, LockStrength, Locked, Outcome, Wait};
 use crate::catalog::Table;
-use crate::catalog::state::CATALOG_SPACE;
 use crate::error::{Error, Result};
-use crate::large::{self, Before, Shared, Stored};
+use crate::large::{self, Before, Stored};
+use crate::system::CATALOG_SPACE;
 use crate::tree::BTree;
 use crate::undo::record::{DELETED, Kind, NewRecord, REINSERTED, REKEYED, TRAILER, Trailer};
+use crate::undo::shared::Shared;
 use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
@@ -104,20 +106,6 @@ impl<'a> Next<'a> {
             Next::Rekeyed(_) => DELETED | REKEYED,
         }
     }
-}
-
-/// Newest version of a row.
-pub(super) enum Newest {
-    /// There is no version.
-    Missing,
-    /// One that was the newest at a moment at which its transaction was known to stand (or is this one).
-    Row {
-        trailer: Trailer,
-        /// The snapshot does not see it.
-        moved: bool,
-    },
-    /// One of a transaction in progress.
-    InProgress(u64),
 }
 
 impl Tx {

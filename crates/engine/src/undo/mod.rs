@@ -26,6 +26,7 @@
 //! of the stream meets no page that was never written.
 
 pub(crate) mod record;
+pub(crate) mod shared;
 
 use crate::circle::Circle;
 use crate::error::{Error, Result};

@@ -14,12 +14,12 @@
 //! 40 u64 row_undo   │ trailer of the previous row
 //! 48 u8  row_flags  ┘
 //! 50 u16 new_len    of a delete that is the first half of an update of the primary key: length of the row's new key; else 0
-//! 52 u32 shared     large values of the previous row that the new one has, too (`large::Shared`)
+//! 52 u32 shared     large values of the previous row that the new one has, too (`shared`)
 //! 56 key, previous row, new key
 //! ```
 
+use super::shared::Shared;
 use crate::error::{Error, Result};
-use crate::large::Shared;
 
 /// Bytes before the key.
 pub(crate) const HEADER: usize = 56;

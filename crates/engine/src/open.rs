@@ -1,0 +1,201 @@
+//! How a database is opened, what its threads are, how transactions begin, and how it is shut down.
+//!
+//! Opening:
+//! 1. the data directory is taken (a second server is refused), the pool opened, pages recovered (`buffer`);
+//! 2. a new database gets its system spaces; a word in the control file says when that is complete;
+//! 3. the undo segments' headers tell which transactions had not ended: losers. Their rows are theirs until the
+//!    background has rolled them back (`recovery`); all others are visible to everyone;
+//! 4. the catalog is read, orphaned spaces are dropped;
+//! 5. purge and rollback threads start; the engine is ready.
+//!
+//! System spaces: 0 meta page, 1 catalog, 2 counters, `undo::SPACE_BASE`.. undo segments, `cts::SPACE` CTS slots.
+//! Objects' spaces from `FIRST_SPACE` to `undo::SPACE_BASE`; their numbers are used again when nothing names them
+//! (`numbers`).
+
+use crate::api::{EngineOptions, Isolation, MemoryKind, Survive};
+use crate::catalog::state::CatalogState;
+use crate::counters::Counters;
+use crate::engine::{Engine, Store};
+use crate::error::Result;
+use crate::losers::{Loser, Losers};
+use crate::memory::{self, Memory};
+use crate::meta::{self, WORD_COMPLETE};
+use crate::numbers::{Numbered, Numbers};
+use crate::purge::shared::Purge;
+use crate::purge::{self, crew};
+use crate::recovery;
+use crate::report::RecoveryReport;
+use crate::sort::RunFiles;
+use crate::tx::Tx;
+use crate::tx::cts::CtsPages;
+use crate::tx::locks::{RowLocks, TableLocks, UniqueStripes, Waits};
+use crate::tx::queue::RowQueues;
+use crate::tx::slots::Slots;
+use crate::tx::status::TxTable;
+use cenote_base::Lsn;
+use cenote_base::rt;
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
+use cenote_base::rt::{HashMap, HashSet};
+use cenote_buffer::{BufferPool, Config, Kind};
+use cenote_storage::DataDir;
+use std::sync::Arc;
+
+/// Where sorts put what memory does not hold, in the data directory.
+const RUNS_DIR: &str = "sort-tmp";
+
+impl Engine {
+    /// Opens (or makes) a database.
+    ///
+    /// # Errors
+    /// The directory or region is in use, belongs to another database, or is damaged.
+    pub fn open(options: EngineOptions) -> Result<Arc<Engine>> {
+        let begun = rt::now();
+        let dir = open_directory(&options)?;
+        let (pool, report) = BufferPool::open(config(&options), dir)?;
+        let storage = pool.storage().clone();
+        if storage.control().get().engine[WORD_COMPLETE] == 0 {
+            meta::create(&pool, &storage, &options.origins)?;
+        }
+        let (segments, undo_from, (spaces, objects)) = meta::open(&pool)?;
+        let (mut losers, first) = recovery::find_losers(&pool, &segments, storage.control().get().tx_ceiling)?;
+        let found = losers.len() as u64;
+        let engine = Engine {
+            cts: CtsPages::open(&pool)?,
+            storage: Store(storage),
+            slots: Arc::new(Slots::new()),
+            txs: TxTable::new(first, options.tuning.status()),
+            give_back_pages: options.tuning.give_back_pages.max(1),
+            memory: Memory::new(memory::DEFAULT_LIMIT, 2),
+            runs: RunFiles::open(options.data.join(RUNS_DIR))?,
+            waits: Waits::default(),
+            table_locks: TableLocks::default(),
+            row_locks: RowLocks::default(),
+            row_queues: RowQueues::default(),
+            stripes: UniqueStripes::default(),
+            catalog: CatalogState::new(),
+            counters: Counters::default(),
+            segments: rt::RwLock::new(segments),
+            free_segments: rt::Mutex::new(Vec::new()),
+            undo_from,
+            space_numbers: Numbers::new(Numbered::Space, spaces),
+            object_numbers: Numbers::new(Numbered::Object, objects),
+            row_numbers: rt::Mutex::new(HashMap::default()),
+            reclaimed: rt::Mutex::new(HashSet::default()),
+            meta: rt::Mutex::new(()),
+            purge: Purge::default(),
+            losers: Losers::default(),
+            report: rt::Mutex::new(RecoveryReport::of(&report, found)),
+            stopping: AtomicBool::new(false),
+            threads: rt::Mutex::new(Vec::new()),
+            pool,
+        };
+        let engine = Arc::new(engine);
+        recovery::adopt(&engine, &mut losers, first)?;
+        let named = recovery::read_catalog(&engine, &mut losers)?;
+        let orphans = recovery::drop_orphans(&engine, &named)?;
+        engine.choose_numbers()?;
+        engine.update_report(|report| {
+            if orphans > 0 {
+                report
+                    .notes
+                    .push(format!("{orphans} spaces that no definition named were dropped"));
+            }
+            report.duration_ms = rt::now().since(begun).as_secs_f64() * 1000.0;
+        });
+        engine.start_threads(options.background, losers);
+        Ok(engine)
+    }
+
+    fn start_threads(self: &Arc<Self>, background: bool, losers: Vec<Loser>) {
+        self.losers.of_last_run(losers);
+        if !background {
+            return;
+        }
+        let mut threads = self.threads.lock();
+        let weak = Arc::downgrade(self);
+        let signal = self.losers.signal.clone();
+        threads.push(rt::spawn("rollback", move || recovery::roll_back(&weak, &signal)));
+        let weak = Arc::downgrade(self);
+        let signal = self.purge.signal.clone();
+        threads.push(rt::spawn("purge", move || purge::run(&weak, &signal)));
+        for _ in 0..crew::helpers() {
+            let (weak, crew) = (Arc::downgrade(self), self.purge.crew.clone());
+            threads.push(rt::spawn("purge help", move || purge::help(&weak, &crew)));
+        }
+    }
+
+    /// An idle transaction, to be begun and ended many times. For tools and tests: it is never refused.
+    pub fn tx(self: &Arc<Self>) -> Tx {
+        Tx::new(self, self.slots.lease_always(), self.memory.account("a tool"))
+    }
+
+    /// An idle transaction for a session; `holder` is its name where others are refused what it holds. Errors: 53400,
+    /// there are too many.
+    pub fn session(self: &Arc<Self>, holder: &str) -> Result<Tx> {
+        Ok(Tx::new(self, self.slots.lease()?, self.memory.account(holder)))
+    }
+
+    /// A begun transaction.
+    pub fn begin(self: &Arc<Self>, isolation: Isolation) -> Tx {
+        let mut tx = self.tx();
+        tx.begin(isolation);
+        tx
+    }
+
+    /// Orderly end: everything written back, marked clean. No transaction may be active.
+    pub fn shutdown(&self) -> Result<()> {
+        self.stop_threads();
+        self.settle_sequences()?;
+        Ok(self.pool.shutdown()?)
+    }
+
+    /// Ends the background threads and writes nothing: what is in memory stays as a crash would leave it.
+    pub fn halt(&self) {
+        self.stop_threads();
+    }
+
+    fn stop_threads(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.purge.signal.set();
+        self.purge.crew.end();
+        self.losers.signal.set();
+        let threads: Vec<_> = self.threads.lock().drain(..).collect();
+        for thread in threads {
+            // One that panicked has said so where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn open_directory(options: &EngineOptions) -> Result<DataDir> {
+    let origins = &options.origins;
+    origins.check()?;
+    let origins = cenote_storage::Origins {
+        log: Lsn::from_raw(origins.log),
+        tx: origins.tx,
+    };
+    Ok(DataDir::open_or_begin(&options.data, origins)?)
+}
+
+fn config(options: &EngineOptions) -> Config {
+    let kind = match options.memory {
+        MemoryKind::Cxl => Kind::Cxl,
+        MemoryKind::Dram => Kind::Dram,
+        MemoryKind::Tiered => Kind::Tiered,
+    };
+    let mut config = Config::new(kind, options.memory_size);
+    config.region = options.region.clone();
+    config.remote = options.remote.clone();
+    config.mirror = options.mirror.clone();
+    config.survive = match options.survive {
+        Survive::Process => cenote_buffer::Survive::Process,
+        Survive::Host => cenote_buffer::Survive::Host,
+    };
+    config.background = options.background;
+    let tuning = options.tuning;
+    (config.log_limit, config.segment_bytes) = (tuning.log_limit, tuning.segment_bytes);
+    (config.flush_turn, config.scan_limit) = (tuning.flush_turn, tuning.scan_limit);
+    config.survey_part = tuning.survey_part;
+    config.numa_node = options.numa_node;
+    config
+}

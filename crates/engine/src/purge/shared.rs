@@ -1,0 +1,38 @@
+//! What purge's threads and the engine share.
+
+use super::crew::Crew;
+use cenote_base::rt;
+use cenote_base::rt::atomic::AtomicU64;
+use cenote_base::rt::{HashMap, HashSet, Mutex};
+use std::sync::Arc;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Purge {
+    /// Wakes the thread.
+    pub signal: Arc<rt::Event>,
+    /// One round at a time.
+    pub round: rt::Mutex<()>,
+    /// The threads that share it.
+    pub crew: Arc<Crew>,
+    /// Held while a record of the catalog is purged: several may name the same files.
+    pub definitions: rt::Mutex<()>,
+    /// Greatest horizon that was worked with: no snapshot in use, or to come, is older.
+    pub horizon: AtomicU64,
+    pub records: AtomicU64,
+    /// Versions that were looked at to decide on index entries.
+    pub walked: AtomicU64,
+    /// Spaces whose free pages may be given back.
+    pub freed: Freed,
+    /// What the last round failed with.
+    pub error: rt::Mutex<Option<String>>,
+}
+
+/// Spaces to look at.
+#[derive(Default)]
+pub(crate) struct Freed {
+    /// In which pages were freed.
+    pub spaces: Mutex<HashSet<u32>>,
+    /// How long a free list was in which no runs were found that would be worth it.
+    pub fruitless: Mutex<HashMap<u32, u32>>,
+}

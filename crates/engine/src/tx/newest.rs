@@ -1,0 +1,17 @@
+//! The newest version of a row, as one who writes finds it.
+
+use crate::undo::record::Trailer;
+
+/// Newest version of a row.
+pub(super) enum Newest {
+    /// There is no version.
+    Missing,
+    /// One that was the newest at a moment at which its transaction was known to stand (or is this one).
+    Row {
+        trailer: Trailer,
+        /// The snapshot does not see it.
+        moved: bool,
+    },
+    /// One of a transaction in progress.
+    InProgress(u64),
+}
