@@ -10,21 +10,18 @@
 
 use std::marker::PhantomData;
 
-use cenote_base::rt::atomic::{AtomicU32, Ordering};
+use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_storage::Need;
 
+use crate::need::NeedCell;
 use crate::pool::Pool;
 
 /// How long one who wants to write waits for the log to be made shorter.
 const TIMEOUT: Nanos = Nanos::from_secs(1);
 /// How often he looks.
 const TURN: Nanos = Nanos::from_millis(10);
-
-/// What a thread's mini-transactions are for at present.
-#[derive(Default)]
-pub(crate) struct NeedCell(AtomicU32);
 
 /// While it lives, mini-transactions of this thread are for what it was made for.
 pub struct Needing<'p> {

@@ -21,8 +21,6 @@ use crate::pool::Pool;
 
 /// A checkpoint is taken at least this often while there is something to note.
 const CHECKPOINT_EVERY: Nanos = Nanos::from_millis(30_000);
-/// How often the log's length is looked at, unless told otherwise.
-pub(crate) const FLUSH_TURN: Nanos = Nanos::from_millis(100);
 /// How often remote memory that was lost is looked for.
 const REMOTE_TURN: Nanos = Nanos::from_millis(1000);
 /// Bytes mapped ahead at once.

@@ -25,7 +25,8 @@ use cenote_base::{Lsn, PageId, Result};
 
 use crate::dirty::Walk;
 use crate::latch;
-use crate::pool::{Hint, Pool};
+use crate::lists::Hint;
+use crate::pool::Pool;
 use crate::slots;
 use crate::stats::bump;
 use crate::writeback::BATCH;

@@ -18,11 +18,11 @@ use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{self, Nanos};
 
+use crate::frame_wait::FrameWait;
 use crate::layout::FrameState;
 use crate::lists::{Broken, List, Lists};
 use crate::lower::EvictionStep;
 use crate::pool::Pool;
-use crate::shortage::FrameWait;
 use crate::stats::bump;
 use crate::writeback::BATCH;
 

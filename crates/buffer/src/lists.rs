@@ -33,6 +33,24 @@ use cenote_fabric::observe::Access;
 use crate::frame::Frames;
 use crate::layout::{FrameState, ListHead, UNDO_ENTRIES};
 
+/// How a page that is not in the pool comes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hint {
+    /// It is asked for: it stays as long as pages of its kind do.
+    Warm,
+    /// A scan passes by: it leaves before pages that were asked for.
+    Scan,
+}
+
+impl Hint {
+    pub(crate) fn list(self) -> List {
+        match self {
+            Hint::Warm => List::Warm,
+            Hint::Scan => List::Cold,
+        }
+    }
+}
+
 /// Which list a frame is on: the tag in its descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]

@@ -26,7 +26,7 @@ use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_storage::Storage;
 use cenote_storage::redo;
 
-use crate::pool::Hint;
+use crate::lists::Hint;
 use crate::stats::TierStats;
 
 /// What a descriptor knows of its page's redo; it goes with the page when the page leaves its frame.

@@ -28,13 +28,15 @@ use cenote_base::rt::{self, atomic::Ordering};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
 use cenote_fabric::observe::{self, Access, Asks, Observer, On};
 use cenote_fabric::{Span, coherence};
-use cenote_storage::redo::{GroupBuilder, RECORD_HEADER, page_header};
+use cenote_storage::redo::{RECORD_HEADER, page_header};
 
 use crate::guard::OptGuard;
 use crate::latch::{self, Upgrade};
 use crate::layout::{Chain, FrameState, LINE};
 use crate::lists::List;
-use crate::pool::{Latched, Pool, set_state};
+use crate::parts::{Held, Parts, Place};
+use crate::pool::{Pool, set_state};
+use crate::slots::Latched;
 use crate::stats::bump;
 use crate::view::PageView;
 
@@ -46,39 +48,6 @@ const PLACEHOLDER: u64 = u64::MAX;
 /// A page of a mini-transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageH(u16);
-
-/// A place whose value is known at commit ([`Mtr::write_patched_u64`]).
-struct Place {
-    held: usize,
-    offset: usize,
-    in_group: usize,
-}
-
-/// One page, latched.
-struct Held {
-    latched: Latched,
-    page: PageId,
-    /// Handle of its redo record; `None` while unchanged.
-    record: Option<usize>,
-    /// Bytes of redo so far, about.
-    redo: usize,
-    /// The image is logged instead of operations.
-    image: bool,
-    /// The record begins with init or image: the chain begins anew.
-    base: bool,
-    released: bool,
-    /// Lines changed, a bit each; kept under `host` survival.
-    dirty: [u64; PAGE_SIZE / LINE / 64],
-}
-
-/// What a mini-transaction needs, kept for the thread's next.
-#[derive(Default)]
-pub(crate) struct Parts {
-    held: Vec<Held>,
-    group: GroupBuilder,
-    places: Vec<Place>,
-    image: Vec<u8>,
-}
 
 /// The marked places, when their value is known.
 pub struct Patch<'a> {

@@ -17,137 +17,31 @@
 //! file · in the region as its own. A region is believed if its own or its next incarnation is the control file's.
 
 use std::ops::Deref;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::rt::{self, JoinHandle, Local, Mutex, Nanos};
+use cenote_base::rt::{self, JoinHandle, Local, Mutex};
 use cenote_base::{Error, Result};
-use cenote_fabric::{
-    self as fabric, Identity, Kind as RegionKind, MirrorKeeper, Region, RegionOptions, coherence, default_path,
-};
+use cenote_fabric::{self as fabric, Identity, Kind as RegionKind, Region, RegionOptions, coherence, default_path};
 use cenote_storage::{Control, DataDir, RingPlace, RingUse, Storage, StorageOptions, StorageReport, Survive};
 
 use crate::background;
+use crate::config::{Config, Kind};
 use crate::dirty::DirtyFrames;
 use crate::frame::Frames;
 use crate::hash::PageHash;
+use crate::in_flight::TransfersInFlight;
 use crate::latch::{Owner, Parking};
 use crate::layout::{DOUBTING, Geometry, LINE, POOL_FORMAT, POOL_MAGIC};
 use crate::lower::{Lower, OnlyStorage};
 use crate::pool::{Pool, Signals};
 use crate::report::{Mode, RecoveryReport};
-use crate::shortage::TransfersInFlight;
 use crate::slots::Slots;
 use crate::spaces::SpaceFrames;
 use crate::stats::Stats;
 use crate::sweep::Sweep;
-use crate::tiered::{RemoteSource, Tier};
-
-/// Where the frames lie.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// In a region that outlives the process: recovery is instant.
-    Cxl,
-    /// In memory of the process: the classic.
-    Dram,
-    /// In memory of the process, with remote memory between it and storage ([`Config::remote`]).
-    Tiered,
-}
-
-impl Kind {
-    /// `cxl` or `dram`: the tier that the frames are in.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Cxl => "cxl",
-            Kind::Dram | Kind::Tiered => "dram",
-        }
-    }
-}
-
-/// How to open a pool.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Where the frames lie.
-    pub kind: Kind,
-    /// Bytes of the region, all told; [`Geometry::len_for`] tells how many a certain number of frames take.
-    pub size: u64,
-    /// The way to remote memory: kind `tiered` needs one, the others have none.
-    pub remote: Option<RemoteSource>,
-    /// The region's file or device; `None`: a file in shared memory, named after the database.
-    pub region: Option<PathBuf>,
-    /// Who keeps the region mirrored, if somebody does: kind `cxl` that survives its host, since what is not written
-    /// back is not mirrored.
-    pub mirror: Option<Arc<dyn MirrorKeeper>>,
-    /// Bind the memory to this NUMA node.
-    pub numa_node: Option<u32>,
-    /// What the region's bytes are to survive.
-    pub survive: Survive,
-    /// Bytes of the redo ring with its header; `None`: what suits the size.
-    pub ring: Option<u64>,
-    /// Redo that a recovery without the region may have to read, in bytes: beyond half of it pages are
-    /// written back by age.
-    pub log_limit: u64,
-    /// How often the log's length is looked at.
-    pub flush_turn: Nanos,
-    /// Bytes of a log segment.
-    pub segment_bytes: u64,
-    /// Whether the pool has threads of its own. Tests may do without.
-    pub background: bool,
-    /// Regions up to this many bytes have their descriptors validated one by one at an instant recovery, and
-    /// the hash built anew from them.
-    pub scan_limit: u64,
-    /// Frames whose descriptors one thread looks at in one go, where all are looked at; several threads do so.
-    pub survey_part: u32,
-    /// Bytes of redo that a recovery from the log gathers in memory before it applies them.
-    pub replay_stretch: usize,
-    /// How the processor writes cache lines back; a test may say that it cannot.
-    pub write_back: coherence::WriteBack,
-}
-
-impl Config {
-    /// The usual one.
-    pub fn new(kind: Kind, size: u64) -> Self {
-        Self {
-            kind,
-            size,
-            remote: None,
-            region: None,
-            mirror: None,
-            numa_node: None,
-            survive: Survive::Process,
-            ring: None,
-            log_limit: 1 << 30,
-            flush_turn: background::FLUSH_TURN,
-            segment_bytes: 16 << 20,
-            background: true,
-            scan_limit: 64 << 30,
-            survey_part: 1 << 14,
-            replay_stretch: crate::replay::STRETCH,
-            write_back: coherence::write_back_kind(),
-        }
-    }
-
-    fn check(&self) -> Result<()> {
-        match (self.kind, &self.remote) {
-            (Kind::Tiered, None) => Err(Error::Invalid("a tiered pool needs remote memory".into())),
-            (Kind::Cxl | Kind::Dram, Some(_)) => Err(Error::Invalid("remote memory is for a tiered pool".into())),
-            _ if self.mirror.is_some() && (self.kind, self.survive) != (Kind::Cxl, Survive::Host) => Err(
-                Error::Invalid("a mirror gets what is written back: it is for a region that survives its host".into()),
-            ),
-            // A simulated device carries write-backs out itself.
-            _ if self.survive == Survive::Host && !rt::simulated() => {
-                coherence::require(self.write_back, "survival of the host (--survive host)")
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn geometry(&self, len: u64) -> Result<Geometry> {
-        Geometry::plan(len, self.ring.unwrap_or_else(|| Geometry::ring_for(len)))
-    }
-}
+use crate::tiered::Tier;
 
 /// Words of the region's state that are the pool's.
 const NEXT_LOW: usize = 0;

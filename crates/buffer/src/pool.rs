@@ -1,11 +1,4 @@
-//! The pool: finding a page's frame, and bringing the page there.
-//!
-//! ```text
-//! optimistic(page) ── hash ──▶ frame ── version ──▶ key still the page's? ──▶ guard     (a hit: no store)
-//!        │ not found                     │ latched: wait
-//!        ▼                               ▼ other page: again
-//!   claim a frame (free list, else evict) ─▶ publish in the hash, latched ─▶ read ─▶ unlatch ─▶ again
-//! ```
+//! The pool: what its parts share, and latches of frames.
 //!
 //! Invariants:
 //! - a frame's page and key change only under its exclusive latch, and its version rises then;
@@ -17,57 +10,31 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use cenote_base::page_io::PageRead;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::rt::mark::{self, Mark};
-use cenote_base::rt::seam::{Plain, Points, Seam};
-use cenote_base::rt::{self, Event, Local, Mutex, Nanos, Spin};
-use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
+use cenote_base::rt::seam::Seam;
+use cenote_base::rt::{Event, Local, Mutex, Nanos};
+use cenote_base::{Lsn, PAGE_SIZE, PageId, Result};
 use cenote_fabric::observe::{Access, Observer};
 use cenote_fabric::{Region, coherence};
 use cenote_storage::Storage;
 
-use crate::admit::NeedCell;
+use crate::config::Kind;
 use crate::dirty::DirtyFrames;
 use crate::frame::Frames;
-use crate::guard::{OptGuard, SharedGuard};
-use crate::hash::{self, PageHash, key_of};
+use crate::hash::{self, PageHash};
+use crate::in_flight::TransfersInFlight;
+use crate::interrupt::InterruptCell;
 use crate::latch::{self, Owner, Parking};
 use crate::layout::{Descriptor, FrameState, LINE};
 use crate::lists::{List, Lists};
 use crate::lower::{Lower, Trace};
-use crate::shortage::{FrameWait, InterruptCell, TransfersInFlight};
-use crate::slots::{Entry, Slots};
+use crate::need::NeedCell;
+use crate::parts::Parts;
+use crate::slots::{Latched, Slots};
 use crate::spaces::SpaceFrames;
-use crate::stats::{Counters, PoolStats, Stats, bump};
+use crate::stats::{Counters, PoolStats, Stats};
 use crate::sweep::Sweep;
-use crate::{Kind, mtr};
-
-/// A frame that this thread latches exclusively.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Latched {
-    pub frame: u32,
-    pub entry: Entry,
-}
-
-/// How a page that is not in the pool comes in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hint {
-    /// It is asked for: it stays as long as pages of its kind do.
-    Warm,
-    /// A scan passes by: it leaves before pages that were asked for.
-    Scan,
-}
-
-impl Hint {
-    fn list(self) -> List {
-        match self {
-            Hint::Warm => List::Warm,
-            Hint::Scan => List::Cold,
-        }
-    }
-}
 
 /// Frames, and all that is needed to use them. Shared by all threads; [`crate::BufferPool`] owns one and
 /// its background threads.
@@ -89,7 +56,7 @@ pub struct Pool {
     pub(crate) list_mutex: Mutex<()>,
     /// Frames whose write-back is under way, a bit each.
     pub(crate) writing: Box<[AtomicU64]>,
-    pub(crate) parts: Local<Mutex<Vec<mtr::Parts>>>,
+    pub(crate) parts: Local<Mutex<Vec<Parts>>>,
     pub(crate) needs: Local<NeedCell>,
     /// What another thread stops a statement by, for the thread that runs it.
     pub(crate) interrupts: Local<InterruptCell>,
@@ -136,184 +103,6 @@ pub(crate) struct Signals {
 }
 
 impl Pool {
-    // ---- readers ----
-
-    /// The page, without a latch.
-    ///
-    /// # Errors
-    /// Those of reading it from storage; [`Error::Corrupt`] if it was never written.
-    #[inline(always)]
-    pub fn optimistic(&self, page: PageId) -> Result<OptGuard<'_>> {
-        let hit = if rt::simulated() {
-            self.hit_simulated(page)
-        } else {
-            self.hit(Plain, page)
-        };
-        match hit {
-            Some(guard) => Ok(guard),
-            None => self.optimistic_slow(page, Hint::Warm),
-        }
-    }
-
-    /// As [`Pool::optimistic`], within an operation that has asked what its preemption points are.
-    ///
-    /// # Errors
-    /// As [`Pool::optimistic`].
-    #[inline(always)]
-    pub fn optimistic_by<S: Seam>(&self, seam: S, page: PageId) -> Result<OptGuard<'_>> {
-        if !S::PLAIN {
-            return self.optimistic(page);
-        }
-        match self.hit(seam, page) {
-            Some(guard) => Ok(guard),
-            None => self.optimistic_slow(page, Hint::Warm),
-        }
-    }
-
-    /// As [`Pool::optimistic`], for one who passes by: leaves no trace of recency.
-    ///
-    /// # Errors
-    /// As [`Pool::optimistic`].
-    pub fn optimistic_hint(&self, page: PageId, hint: Hint) -> Result<OptGuard<'_>> {
-        if hint == Hint::Warm {
-            return self.optimistic(page);
-        }
-        let key = key_of(page);
-        match self
-            .hash
-            .find(&self.frames, key)
-            .and_then(|frame| self.peek(Points, frame, key))
-        {
-            Some(guard) => {
-                bump(&self.counters().hits, 1);
-                Ok(guard)
-            }
-            None => self.optimistic_slow(page, hint),
-        }
-    }
-
-    /// The hot path: whether its steps are preemption points was asked once, by the caller.
-    #[inline(always)]
-    fn hit<S: Seam>(&self, seam: S, page: PageId) -> Option<OptGuard<'_>> {
-        let key = key_of(page);
-        let frame = self.hash.find_by(seam, &self.frames, key)?;
-        let guard = self.peek(seam, frame, key)?;
-        self.used(seam, self.frames.descriptor(frame));
-        bump(&self.stats.mine_by(seam).hits, 1);
-        Some(guard)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn hit_simulated(&self, page: PageId) -> Option<OptGuard<'_>> {
-        self.hit(Points, page)
-    }
-
-    /// A guard on `frame` if it holds `key` and nobody writes.
-    #[inline(always)]
-    fn peek<S: Seam>(&self, seam: S, frame: u32, key: u64) -> Option<OptGuard<'_>> {
-        let d = self.frames.descriptor(frame);
-        let word = d.latch.load_by(seam, Ordering::Acquire);
-        // The key is read after the version: a frame that changes its page changes its version.
-        let same = d.key.load_by(seam, Ordering::Relaxed) == key;
-        (same && !latch::is_exclusive(word)).then(|| OptGuard::new(self, d, frame, latch::version(word)))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn optimistic_slow(&self, page: PageId, hint: Hint) -> Result<OptGuard<'_>> {
-        let key = key_of(page);
-        let mut miss = false;
-        loop {
-            let frame = self.fetch(page, hint, &mut miss)?;
-            let d = self.frames.descriptor(frame);
-            let word = self.wait_for(frame, key, || {
-                let word = d.latch.load(Ordering::Acquire);
-                (!latch::is_exclusive(word)).then_some(word)
-            });
-            if let Some(word) = word
-                && d.key.load(Ordering::Relaxed) == key
-            {
-                self.count_access(miss);
-                return Ok(OptGuard::new(self, d, frame, latch::version(word)));
-            }
-        }
-    }
-
-    /// The page, held against writers.
-    ///
-    /// # Errors
-    /// As [`Pool::optimistic`].
-    pub fn shared(&self, page: PageId) -> Result<SharedGuard<'_>> {
-        let key = key_of(page);
-        let mut miss = false;
-        loop {
-            let frame = self.fetch(page, Hint::Warm, &mut miss)?;
-            let d = self.frames.descriptor(frame);
-            let latched = self.wait_for(frame, key, || latch::try_shared(&d.latch, self.owner).then_some(()));
-            if latched.is_none() {
-                continue;
-            }
-            if d.key.load(Ordering::Relaxed) == key {
-                self.count_access(miss);
-                self.used(Points, d);
-                return Ok(SharedGuard::new(self, frame, page));
-            }
-            self.unlatch_shared(frame);
-        }
-    }
-
-    /// The page's frame, latched exclusively.
-    pub(crate) fn exclusive(&self, page: PageId) -> Result<Latched> {
-        let key = key_of(page);
-        let mut miss = false;
-        loop {
-            let frame = self.fetch(page, Hint::Warm, &mut miss)?;
-            if let Some(latched) = self.latch_exclusive(frame, key)? {
-                self.count_access(miss);
-                self.used(Points, self.frames.descriptor(frame));
-                return Ok(latched);
-            }
-        }
-    }
-
-    fn count_access(&self, miss: bool) {
-        let mine = self.counters();
-        bump(if miss { &mine.misses } else { &mine.hits }, 1);
-    }
-
-    #[inline(always)]
-    pub(crate) fn used<S: Seam>(&self, seam: S, d: &Descriptor) {
-        if d.recency.load_by(seam, Ordering::Relaxed) == 0 {
-            d.recency.store_by(seam, 1, Ordering::Relaxed);
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn counters(&self) -> &Counters {
-        self.stats.mine()
-    }
-
-    /// Tells `observer` of the bucket and the descriptor of `frame`: read, or latched and so written.
-    #[inline(always)]
-    pub(crate) fn announce<O: Observer>(&self, frame: u32, observer: O, descriptor: Access) {
-        if O::ON && observer.is_on() {
-            self.announce_observed(frame, observer, descriptor);
-        }
-    }
-
-    /// A simulated device has been told by the atomics themselves.
-    #[inline(never)]
-    fn announce_observed<O: Observer>(&self, frame: u32, observer: O, descriptor: Access) {
-        let (region, geometry) = (self.frames.region(), self.frames.geometry());
-        if !region.is_simulated() {
-            let key = self.frames.descriptor(frame).key.load(Ordering::Relaxed);
-            let bucket = geometry.buckets_at + 4 * self.hash.bucket(key) as u64;
-            observer.touch(region, bucket, 4, Access::Read);
-            observer.touch(region, self.frames.descriptor_at(frame), LINE as u32, descriptor);
-        }
-    }
-
     // ---- latches ----
 
     /// Waits until `attempt` gives something; `None` if the frame is another page's by then and `attempt` still gives
@@ -322,7 +111,7 @@ impl Pool {
     /// Nobody waits for the latch of a page that he does not want: the pages that a caller holds and the one that he
     /// waits for are in the order of latching, but the page that moved into the frame meanwhile need not be, and its
     /// holder may wait for the caller.
-    fn wait_for<T>(&self, frame: u32, key: u64, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    pub(crate) fn wait_for<T>(&self, frame: u32, key: u64, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
         let d = self.frames.descriptor(frame);
         self.parking.until(frame, || match attempt() {
             Some(done) => Some(Some(done)),
@@ -398,87 +187,45 @@ impl Pool {
         coherence::flush(self.frames.region(), self.frames.geometry().page_at(frame), PAGE_SIZE);
     }
 
-    // ---- misses ----
+    // ---- what all parts use ----
 
-    /// The frame that holds `page`, or did a moment ago; reads the page if there is none.
-    #[inline]
-    fn fetch(&self, page: PageId, hint: Hint, miss: &mut bool) -> Result<u32> {
-        match self.hash.find(&self.frames, key_of(page)) {
-            Some(frame) => Ok(frame),
-            None => {
-                *miss = true;
-                self.load(page, hint, false)
-            }
+    #[inline(always)]
+    pub(crate) fn used<S: Seam>(&self, seam: S, d: &Descriptor) {
+        if d.recency.load_by(seam, Ordering::Relaxed) == 0 {
+            d.recency.store_by(seam, 1, Ordering::Relaxed);
         }
     }
 
-    /// Reads `page` into a frame, unless it is in one. With `build`, a page never written is zeros.
-    #[cold]
-    pub(crate) fn load(&self, page: PageId, hint: Hint, build: bool) -> Result<u32> {
-        let claimed = self.claim()?;
-        if let Some(there) = self.publish(claimed, page)? {
-            return Ok(there);
-        }
-        match self.fill(claimed, page, hint, build) {
-            Ok(trace) => self.settle(claimed, hint.list(), &trace),
-            Err(error) => {
-                self.unpublish(claimed)?;
-                return Err(error);
-            }
-        }
-        self.unlatch(claimed, true);
-        Ok(claimed.frame)
+    #[inline(always)]
+    pub(crate) fn counters(&self) -> &Counters {
+        self.stats.mine()
     }
 
-    /// Enters the claimed frame for `page` in the hash. If another has the page, that one is
-    /// returned and the claimed frame is free again.
-    pub(crate) fn publish(&self, claimed: Latched, page: PageId) -> Result<Option<u32>> {
-        let key = key_of(page);
-        let bucket = self.hash.lock(&self.frames, key);
-        let there = bucket.find(key);
-        if there
-            .as_ref()
-            .is_ok_and(|found| found.is_none() || planted(Fault::PageTwice))
-        {
-            self.frames.descriptor(claimed.frame).key.store(key, Ordering::Release);
-            bucket.insert(claimed.frame);
-            drop(bucket);
-            self.spaces.enter(claimed.frame, || key);
-            self.lower.enter(page);
-            return Ok(None);
+    /// Tells `observer` of the bucket and the descriptor of `frame`: read, or latched and so written.
+    #[inline(always)]
+    pub(crate) fn announce<O: Observer>(&self, frame: u32, observer: O, descriptor: Access) {
+        if O::ON && observer.is_on() {
+            self.announce_observed(frame, observer, descriptor);
         }
-        drop(bucket);
-        self.free(claimed);
-        there
     }
 
-    /// Takes a frame out of the hash and frees it; the latch is released, also where the hash is broken.
-    pub(crate) fn unpublish(&self, latched: Latched) -> Result<()> {
-        let d = self.frames.descriptor(latched.frame);
-        let key = d.key.load(Ordering::Relaxed);
-        self.lower.leave(hash::page_of(key));
-        match self.hash.lock(&self.frames, key).remove(latched.frame) {
-            Ok(()) => self.free(latched),
-            Err(broken) => {
-                self.leave(latched);
-                return Err(broken);
-            }
+    /// A simulated device has been told by the atomics themselves.
+    #[inline(never)]
+    fn announce_observed<O: Observer>(&self, frame: u32, observer: O, descriptor: Access) {
+        let (region, geometry) = (self.frames.region(), self.frames.geometry());
+        if !region.is_simulated() {
+            let key = self.frames.descriptor(frame).key.load(Ordering::Relaxed);
+            let bucket = geometry.buckets_at + 4 * self.hash.bucket(key) as u64;
+            observer.touch(region, bucket, 4, Access::Read);
+            observer.touch(region, self.frames.descriptor_at(frame), LINE as u32, descriptor);
         }
-        Ok(())
     }
 
-    /// Releases a frame that may be in a broken chain, and so cannot be freed: recovery takes care of it. If it holds a
-    /// page, that stays; a page that was being read is not to be found there.
-    fn leave(&self, latched: Latched) {
-        let d = self.frames.descriptor(latched.frame);
-        let loading = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Loading);
-        if loading {
-            self.clear_key(latched.frame);
-            d.seal();
-        } else {
-            self.lower.enter(hash::page_of(d.key.load(Ordering::Relaxed)));
+    pub(crate) fn lists(&self) -> Lists<'_> {
+        if planted(Fault::ListLock) {
+            return Lists::alone(&self.frames);
         }
-        self.unlatch(latched, loading);
+        Lists::hold(&self.frames, self.list_mutex.lock())
     }
 
     /// The frame, latched, is of no page any more.
@@ -495,122 +242,6 @@ impl Pool {
         if !planted(Fault::DirtyUnlisted) {
             self.dirty.enter(frame, rec);
         }
-    }
-
-    fn fill(&self, claimed: Latched, page: PageId, hint: Hint, build: bool) -> Result<Trace> {
-        let reading = self.under_way.read();
-        let fetched = self.lower.read(page, hint)?;
-        drop(reading);
-        if fetched.from_storage {
-            bump(&self.counters().pages_read, 1);
-        }
-        if fetched.read == PageRead::NeverWritten && !build {
-            return Err(Error::corrupt(format!(
-                "page {page} is asked for and was never written"
-            )));
-        }
-        self.frames.page(claimed.frame).copy_in(0, &fetched.bytes);
-        Ok(fetched.trace)
-    }
-
-    /// The claimed frame's page is whole: it is in use, as clean as its trace says, and on its list.
-    fn settle(&self, latched: Latched, list: List, trace: &Trace) {
-        let d = self.frames.descriptor(latched.frame);
-        d.lsn.store(trace.lsn, Ordering::Relaxed);
-        d.head.store(trace.head, Ordering::Relaxed);
-        d.rec.store(trace.rec, Ordering::Relaxed);
-        if trace.rec != 0 {
-            self.became_dirty(latched.frame, trace.rec);
-        }
-        d.chain.store(trace.chain, Ordering::Relaxed);
-        d.recency.store(0, Ordering::Relaxed);
-        if self.host && !planted(Fault::LoadFlush) {
-            self.persist_page(latched.frame);
-        }
-        set_state(d, FrameState::Used);
-        self.lists().put(list, latched.frame);
-    }
-
-    /// A frame without a page, latched, in no list, in state Loading.
-    pub(crate) fn claim(&self) -> Result<Latched> {
-        let mut wait = FrameWait::default();
-        loop {
-            if let Some(claimed) = self.claim_free()? {
-                return Ok(claimed);
-            }
-            self.make_room(&mut wait)?;
-        }
-    }
-
-    fn claim_free(&self) -> Result<Option<Latched>> {
-        let mut lists = self.lists();
-        let mut spin = Spin::new();
-        loop {
-            let Some((frame, fresh)) = self.next_free(&mut lists) else {
-                drop(lists);
-                self.signals.evict.set();
-                return Ok(None);
-            };
-            mark::pass(Mark::FrameFound);
-            let Some(latched) = self.try_latch_exclusive(frame)? else {
-                // Somebody looks at a frame that held a page a moment ago: gone in no time.
-                drop(lists);
-                spin.turn();
-                lists = self.lists();
-                continue;
-            };
-            if fresh {
-                lists.touch_next();
-            } else {
-                lists.take_off(frame);
-            }
-            let d = self.frames.descriptor(frame);
-            let free = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Free);
-            if free && d.key.load(Ordering::Relaxed) == 0 {
-                set_state(d, FrameState::Loading);
-                self.call_evictor(&lists);
-                return Ok(Some(latched));
-            }
-            // The list lied: a frame in use goes where it belongs.
-            lists.put(List::Warm, frame);
-            self.unlatch(latched, false);
-        }
-    }
-
-    /// The first frame of the free list, else one never used (and whether it is one).
-    fn next_free(&self, lists: &mut Lists<'_>) -> Option<(u32, bool)> {
-        let header = self.frames.header();
-        let first = lists.first(List::Free).unwrap_or_else(|_broken| {
-            lists.rebuild();
-            lists.first(List::Free).unwrap_or(None)
-        });
-        if let Some(frame) = first {
-            return Some((frame, false));
-        }
-        let touched = header.frames_touched.load(Ordering::Relaxed);
-        let reserved = header.frames_reserved.load(Ordering::Acquire).min(self.frames.count());
-        (touched < reserved).then_some((touched, true))
-    }
-
-    /// Frees a latched frame that is in no chain of the hash, and releases it.
-    pub(crate) fn free(&self, latched: Latched) {
-        let d = self.frames.descriptor(latched.frame);
-        self.clear_key(latched.frame);
-        d.lsn.store(0, Ordering::Relaxed);
-        d.head.store(0, Ordering::Relaxed);
-        d.rec.store(0, Ordering::Relaxed);
-        d.chain.store(0, Ordering::Relaxed);
-        d.recency.store(0, Ordering::Relaxed);
-        set_state(d, FrameState::Free);
-        self.lists().put(List::Free, latched.frame);
-        self.unlatch(latched, true);
-    }
-
-    pub(crate) fn lists(&self) -> Lists<'_> {
-        if planted(Fault::ListLock) {
-            return Lists::alone(&self.frames);
-        }
-        Lists::hold(&self.frames, self.list_mutex.lock())
     }
 
     // ---- figures ----

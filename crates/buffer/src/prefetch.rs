@@ -8,7 +8,8 @@ use cenote_base::PageId;
 use cenote_base::rt::atomic::Ordering;
 
 use crate::hash::key_of;
-use crate::pool::{Hint, Pool};
+use crate::lists::Hint;
+use crate::pool::Pool;
 use crate::stats::bump;
 
 /// Wishes that may wait.

@@ -31,11 +31,12 @@ use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
 use cenote_storage::redo::{self, page_header};
 use cenote_storage::{Chains, Control, OwnedRecord, Storage, Survive};
 
+use crate::config::Config;
 use crate::hash::{key_of, page_of};
 use crate::latch;
 use crate::layout::{Chain, DOUBTING, FrameState, SURVEYING};
 use crate::lists::{List, Lists};
-use crate::open::{Config, EPOCHS, SURVEYED};
+use crate::open::{EPOCHS, SURVEYED};
 use crate::pool::{Pool, set_state};
 use crate::report::{Cause, RecoveryReport, Repaired};
 use crate::slots;

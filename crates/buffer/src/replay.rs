@@ -22,12 +22,11 @@ use cenote_storage::redo;
 
 use crate::hash::key_of;
 use crate::layout::Chain;
-use crate::pool::{Hint, Latched, Pool};
+use crate::lists::Hint;
+use crate::pool::Pool;
 use crate::report::RecoveryReport;
+use crate::slots::Latched;
 use crate::together::together;
-
-/// Redo gathered before it is applied, in bytes.
-pub(crate) const STRETCH: usize = 64 << 20;
 
 /// Pages for each thread that replays, at least: to start one costs about as much as a few reads.
 const PAGES_A_THREAD: usize = 4;

@@ -124,3 +124,10 @@ pub fn wipe(frames: &Frames, host: bool) {
     }
     frames.header().slots_used.store(0, Ordering::Release);
 }
+
+/// A frame that this thread latches exclusively.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Latched {
+    pub frame: u32,
+    pub entry: Entry,
+}

@@ -11,10 +11,11 @@ use cenote_base::{PageId, Result};
 use cenote_storage::DataDir;
 use cenote_testkit::faulty::MemFs;
 
+use crate::config::{Config, Kind};
 use crate::dirty::DirtyFrames;
 use crate::hash::key_of;
 use crate::layout::{FrameState, Geometry};
-use crate::open::{BufferPool, Config, Kind};
+use crate::open::BufferPool;
 use crate::pool::set_state;
 use crate::report::RecoveryReport;
 use crate::spaces::SpaceFrames;

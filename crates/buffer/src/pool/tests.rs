@@ -10,9 +10,10 @@ use cenote_base::{Error, PageId};
 use cenote_storage::{DataDir, Need};
 use cenote_testkit::faulty::MemFs;
 
+use crate::config::{Config, Kind};
 use crate::hash::key_of;
-use crate::open::{BufferPool, Config, Kind};
-use crate::shortage::Interrupt;
+use crate::interrupt::Interrupt;
+use crate::open::BufferPool;
 
 const SPACE: u32 = 1000;
 

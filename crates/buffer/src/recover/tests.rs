@@ -12,9 +12,10 @@ use cenote_storage::redo::GroupBuilder;
 use cenote_storage::{DataDir, Origins, Survive};
 use cenote_testkit::faulty::MemFs;
 
+use crate::config::{Config, Kind};
 use crate::hash::key_of;
 use crate::lists::List;
-use crate::open::{BOOT, BufferPool, Config, Kind, SURVEYED};
+use crate::open::{BOOT, BufferPool, SURVEYED};
 use crate::report::{Mode, RecoveryReport};
 
 const SPACE: u32 = 1000;

@@ -17,8 +17,8 @@ use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_fabric::rdma::{RemoteMemory, Work};
 use cenote_storage::{Control, redo};
 
+use super::copy::Copy;
 use super::layout::{HEADER, Header, Layout, NAME, NAMES_AT, Name, sum_of};
-use super::table::Copy;
 use crate::lower::Outgoing;
 
 /// Bytes of the directory that are moved at once.

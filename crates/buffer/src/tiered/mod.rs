@@ -28,6 +28,7 @@
 //! Lock order: a frame's latch → the table (never held while bytes move). `owning` is taken under nothing; under it
 //! the table.
 
+mod copy;
 mod layout;
 mod link;
 mod rebuild;
@@ -43,12 +44,13 @@ use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Lsn, PageId, Result};
 use cenote_storage::{Storage, redo};
 
+use self::copy::Copy;
 pub use self::layout::Layout as RemoteLayout;
 use self::link::Link;
 pub use self::link::RemoteSource;
-use self::table::{Copy, Table};
+use self::table::Table;
+use crate::lists::Hint;
 use crate::lower::{EvictionStep, Fetched, Lower, Outgoing, Trace, read_storage};
-use crate::pool::Hint;
 use crate::report::RecoveryReport;
 use crate::stats::TierStats;
 

@@ -18,21 +18,12 @@ use std::sync::Arc;
 use cenote_base::PageId;
 use cenote_base::rt::HashSet;
 
+use super::copy::Copy;
 use super::link::Link;
 use crate::lower::Trace;
 
 /// Idle entries looked at for one that storage has, before the oldest goes whatever it is.
 const LOOK: usize = 32;
-
-/// Where a page's remote copy lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Copy {
-    pub slot: u32,
-    /// The page's LSN in it; 0: not there yet, or nobody knows what is there.
-    pub lsn: u64,
-    /// The page's checksum in it.
-    pub sum: u32,
-}
 
 /// What is known of a page.
 #[derive(Debug, Default, Clone, Copy)]

@@ -18,12 +18,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cenote_base::rt::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::os::mix;
-use cenote_base::rt::{self, Mutex, Nanos};
+use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Lsn, Result};
 use cenote_storage::Need;
 
+use crate::interrupt::Interrupt;
 use crate::latch;
 use crate::pool::Pool;
 
@@ -38,68 +39,6 @@ const PAUSE_MAX: Nanos = Nanos::from_secs(10);
 /// Turns that are short, and turns before they are long.
 const TURNS_SHORT: u32 = 16;
 const TURNS_MEDIUM: u32 = 1000;
-
-/// Stops a statement from another thread.
-pub trait Interrupt: Send + Sync {
-    /// Whether the statement is asked to give up.
-    fn is_set(&self) -> bool;
-}
-
-/// What stops the statement that a thread runs.
-#[derive(Default)]
-pub(crate) struct InterruptCell {
-    heard: AtomicBool,
-    /// Where `flag` lies: it is asked for by each statement, and mostly the one of the statement before.
-    known: AtomicUsize,
-    flag: Mutex<Option<Arc<dyn Interrupt>>>,
-}
-
-impl InterruptCell {
-    #[cold]
-    fn learn(&self, flag: Arc<dyn Interrupt>, at: usize) {
-        *self.flag.lock() = Some(flag);
-        self.known.as_raw().store(at, Ordering::Relaxed);
-    }
-
-    fn is_set(&self) -> bool {
-        self.heard.as_raw().load(Ordering::Relaxed) && self.flag.lock().as_ref().is_some_and(|flag| flag.is_set())
-    }
-}
-
-/// Transfers between frames and storage that have not come back, in pages.
-#[derive(Default)]
-pub(crate) struct TransfersInFlight {
-    writes: AtomicU32,
-    reads: AtomicU32,
-}
-
-/// A transfer; it is over when this is dropped.
-pub(crate) struct Transfer<'a>(&'a AtomicU32, u32);
-
-impl TransfersInFlight {
-    /// Pages on their way to storage.
-    pub fn write(&self, pages: usize) -> Transfer<'_> {
-        Transfer::begin(&self.writes, pages as u32)
-    }
-
-    /// A page on its way from storage.
-    pub fn read(&self) -> Transfer<'_> {
-        Transfer::begin(&self.reads, 1)
-    }
-}
-
-impl<'a> Transfer<'a> {
-    fn begin(count: &'a AtomicU32, pages: u32) -> Self {
-        count.as_raw().fetch_add(pages, Ordering::Relaxed);
-        Transfer(count, pages)
-    }
-}
-
-impl Drop for Transfer<'_> {
-    fn drop(&mut self) {
-        self.0.as_raw().fetch_sub(self.1, Ordering::Relaxed);
-    }
-}
 
 /// What storage has not answered yet.
 struct Awaited {

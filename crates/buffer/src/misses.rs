@@ -1,0 +1,209 @@
+//! Bringing a page into a frame: claiming a frame, entering it in the hash, reading.
+
+use cenote_base::page_io::PageRead;
+use cenote_base::rt::Spin;
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
+use cenote_base::{Error, PageId, Result};
+
+use crate::frame_wait::FrameWait;
+use crate::hash::{self, key_of};
+use crate::layout::FrameState;
+use crate::lists::{Hint, List, Lists};
+use crate::lower::Trace;
+use crate::pool::{Pool, set_state};
+use crate::slots::Latched;
+use crate::stats::bump;
+
+impl Pool {
+    /// The frame that holds `page`, or did a moment ago; reads the page if there is none.
+    #[inline]
+    pub(crate) fn fetch(&self, page: PageId, hint: Hint, miss: &mut bool) -> Result<u32> {
+        match self.hash.find(&self.frames, key_of(page)) {
+            Some(frame) => Ok(frame),
+            None => {
+                *miss = true;
+                self.load(page, hint, false)
+            }
+        }
+    }
+
+    /// Reads `page` into a frame, unless it is in one. With `build`, a page never written is zeros.
+    #[cold]
+    pub(crate) fn load(&self, page: PageId, hint: Hint, build: bool) -> Result<u32> {
+        let claimed = self.claim()?;
+        if let Some(there) = self.publish(claimed, page)? {
+            return Ok(there);
+        }
+        match self.fill(claimed, page, hint, build) {
+            Ok(trace) => self.settle(claimed, hint.list(), &trace),
+            Err(error) => {
+                self.unpublish(claimed)?;
+                return Err(error);
+            }
+        }
+        self.unlatch(claimed, true);
+        Ok(claimed.frame)
+    }
+
+    /// Enters the claimed frame for `page` in the hash. If another has the page, that one is
+    /// returned and the claimed frame is free again.
+    pub(crate) fn publish(&self, claimed: Latched, page: PageId) -> Result<Option<u32>> {
+        let key = key_of(page);
+        let bucket = self.hash.lock(&self.frames, key);
+        let there = bucket.find(key);
+        if there
+            .as_ref()
+            .is_ok_and(|found| found.is_none() || planted(Fault::PageTwice))
+        {
+            self.frames.descriptor(claimed.frame).key.store(key, Ordering::Release);
+            bucket.insert(claimed.frame);
+            drop(bucket);
+            self.spaces.enter(claimed.frame, || key);
+            self.lower.enter(page);
+            return Ok(None);
+        }
+        drop(bucket);
+        self.free(claimed);
+        there
+    }
+
+    /// Takes a frame out of the hash and frees it; the latch is released, also where the hash is broken.
+    pub(crate) fn unpublish(&self, latched: Latched) -> Result<()> {
+        let d = self.frames.descriptor(latched.frame);
+        let key = d.key.load(Ordering::Relaxed);
+        self.lower.leave(hash::page_of(key));
+        match self.hash.lock(&self.frames, key).remove(latched.frame) {
+            Ok(()) => self.free(latched),
+            Err(broken) => {
+                self.leave(latched);
+                return Err(broken);
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases a frame that may be in a broken chain, and so cannot be freed: recovery takes care of it. If it holds a
+    /// page, that stays; a page that was being read is not to be found there.
+    fn leave(&self, latched: Latched) {
+        let d = self.frames.descriptor(latched.frame);
+        let loading = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Loading);
+        if loading {
+            self.clear_key(latched.frame);
+            d.seal();
+        } else {
+            self.lower.enter(hash::page_of(d.key.load(Ordering::Relaxed)));
+        }
+        self.unlatch(latched, loading);
+    }
+
+    fn fill(&self, claimed: Latched, page: PageId, hint: Hint, build: bool) -> Result<Trace> {
+        let reading = self.under_way.read();
+        let fetched = self.lower.read(page, hint)?;
+        drop(reading);
+        if fetched.from_storage {
+            bump(&self.counters().pages_read, 1);
+        }
+        if fetched.read == PageRead::NeverWritten && !build {
+            return Err(Error::corrupt(format!(
+                "page {page} is asked for and was never written"
+            )));
+        }
+        self.frames.page(claimed.frame).copy_in(0, &fetched.bytes);
+        Ok(fetched.trace)
+    }
+
+    /// The claimed frame's page is whole: it is in use, as clean as its trace says, and on its list.
+    fn settle(&self, latched: Latched, list: List, trace: &Trace) {
+        let d = self.frames.descriptor(latched.frame);
+        d.lsn.store(trace.lsn, Ordering::Relaxed);
+        d.head.store(trace.head, Ordering::Relaxed);
+        d.rec.store(trace.rec, Ordering::Relaxed);
+        if trace.rec != 0 {
+            self.became_dirty(latched.frame, trace.rec);
+        }
+        d.chain.store(trace.chain, Ordering::Relaxed);
+        d.recency.store(0, Ordering::Relaxed);
+        if self.host && !planted(Fault::LoadFlush) {
+            self.persist_page(latched.frame);
+        }
+        set_state(d, FrameState::Used);
+        self.lists().put(list, latched.frame);
+    }
+
+    /// A frame without a page, latched, in no list, in state Loading.
+    pub(crate) fn claim(&self) -> Result<Latched> {
+        let mut wait = FrameWait::default();
+        loop {
+            if let Some(claimed) = self.claim_free()? {
+                return Ok(claimed);
+            }
+            self.make_room(&mut wait)?;
+        }
+    }
+
+    fn claim_free(&self) -> Result<Option<Latched>> {
+        let mut lists = self.lists();
+        let mut spin = Spin::new();
+        loop {
+            let Some((frame, fresh)) = self.next_free(&mut lists) else {
+                drop(lists);
+                self.signals.evict.set();
+                return Ok(None);
+            };
+            mark::pass(Mark::FrameFound);
+            let Some(latched) = self.try_latch_exclusive(frame)? else {
+                // Somebody looks at a frame that held a page a moment ago: gone in no time.
+                drop(lists);
+                spin.turn();
+                lists = self.lists();
+                continue;
+            };
+            if fresh {
+                lists.touch_next();
+            } else {
+                lists.take_off(frame);
+            }
+            let d = self.frames.descriptor(frame);
+            let free = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Free);
+            if free && d.key.load(Ordering::Relaxed) == 0 {
+                set_state(d, FrameState::Loading);
+                self.call_evictor(&lists);
+                return Ok(Some(latched));
+            }
+            // The list lied: a frame in use goes where it belongs.
+            lists.put(List::Warm, frame);
+            self.unlatch(latched, false);
+        }
+    }
+
+    /// The first frame of the free list, else one never used (and whether it is one).
+    fn next_free(&self, lists: &mut Lists<'_>) -> Option<(u32, bool)> {
+        let header = self.frames.header();
+        let first = lists.first(List::Free).unwrap_or_else(|_broken| {
+            lists.rebuild();
+            lists.first(List::Free).unwrap_or(None)
+        });
+        if let Some(frame) = first {
+            return Some((frame, false));
+        }
+        let touched = header.frames_touched.load(Ordering::Relaxed);
+        let reserved = header.frames_reserved.load(Ordering::Acquire).min(self.frames.count());
+        (touched < reserved).then_some((touched, true))
+    }
+
+    /// Frees a latched frame that is in no chain of the hash, and releases it.
+    pub(crate) fn free(&self, latched: Latched) {
+        let d = self.frames.descriptor(latched.frame);
+        self.clear_key(latched.frame);
+        d.lsn.store(0, Ordering::Relaxed);
+        d.head.store(0, Ordering::Relaxed);
+        d.rec.store(0, Ordering::Relaxed);
+        d.chain.store(0, Ordering::Relaxed);
+        d.recency.store(0, Ordering::Relaxed);
+        set_state(d, FrameState::Free);
+        self.lists().put(List::Free, latched.frame);
+        self.unlatch(latched, true);
+    }
+}

@@ -1,0 +1,11 @@
+//! A remote copy of a page.
+
+/// Where a page's remote copy lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copy {
+    pub slot: u32,
+    /// The page's LSN in it; 0: not there yet, or nobody knows what is there.
+    pub lsn: u64,
+    /// The page's checksum in it.
+    pub sum: u32,
+}
