@@ -23,9 +23,9 @@ use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
 use crate::control::{Control, ControlFile};
-use crate::files::doing;
-use crate::log::{LogSource, copy_log, log_dir};
-use crate::pages::{Spaces, space_path, spaces_dir};
+use crate::files::{doing, log_dir, space_name, spaces_dir};
+use crate::log::{LogSource, copy_log};
+use crate::pages::Spaces;
 use crate::storage::Storage;
 
 /// What was copied.
@@ -102,7 +102,7 @@ pub fn restore(backup: &Path, data: &Path) -> Result<BackupReport> {
     for space in spaces.all() {
         copy_space(&spaces, space, data, &mut report)?;
     }
-    let source = LogSource::of_copy(&log_dir(backup), &control)?;
+    let source = LogSource::of_copy(&log_dir(backup), control.database)?;
     finish(data, control, source, &mut report)?;
     Ok(report)
 }
@@ -123,7 +123,7 @@ fn copy_space(from: &Spaces, space: u32, to: &Path, report: &mut BackupReport) -
     // Gone meanwhile: the log up to the end says so too.
     let Some(file) = from.find(space)? else { return Ok(()) };
     let count = file.pages()?;
-    let path = space_path(to, space);
+    let path = spaces_dir(to).join(space_name(space));
     let file = doing(fs::open(&path, OpenOptions::TRUNCATE), "making", &path)?;
     let mut page = vec![0; PAGE_SIZE];
     for number in 0..count {

@@ -35,6 +35,7 @@ use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::rt::{self, Mutex};
 use cenote_base::{Error, Lsn, RecordAddr, Result, crc};
 
+use crate::files::{log_dir, spaces_dir};
 use crate::redo::{u32_at, u64_at};
 
 /// Words that the engine may use as it likes.
@@ -225,7 +226,7 @@ impl ControlFile {
 
     fn create(data: &Path, path: &Path, origins: Origins) -> Result<()> {
         origins.check()?;
-        for dir in [crate::log::log_dir(data), crate::pages::spaces_dir(data)] {
+        for dir in [log_dir(data), spaces_dir(data)] {
             let exists = fs::exists(&dir).doing(|| format!("looking for {}", dir.display()))?;
             if exists
                 && !fs::list(&dir)
@@ -392,7 +393,7 @@ mod tests {
     fn a_lost_control_file_is_not_taken_for_a_new_database() {
         let dir = tempfile::tempdir().expect("a directory");
         ControlFile::open(dir.path()).expect("made");
-        let log = crate::log::log_dir(dir.path());
+        let log = log_dir(dir.path());
         fs::create_dir_all(&log).expect("made");
         fs::open(log.join("x.log"), OpenOptions::CREATE).expect("made");
         fs::remove(dir.path().join("control")).expect("removed");

@@ -1,11 +1,33 @@
-//! Errors of files, with the path and what was being done.
+//! The names of files and directories in a data directory, and errors that name them.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use cenote_base::Result;
 use cenote_base::error::IoContext;
 
-/// The result of an operation on the file at `path`; `what` is the operation in the present participle.
-pub(crate) fn doing<T>(result: std::io::Result<T>, what: &str, path: &Path) -> Result<T> {
+/// The directory of the log's segments.
+pub(crate) fn log_dir(data: &Path) -> PathBuf {
+    data.join("log")
+}
+
+/// The directory of the spaces.
+pub(crate) fn spaces_dir(data: &Path) -> PathBuf {
+    data.join("spaces")
+}
+
+/// The name of a space's file, in the directory of the spaces.
+pub(crate) fn space_name(space: u32) -> String {
+    format!("{space:08x}.pages")
+}
+
+/// The space whose file has this name, if it is one's.
+pub(crate) fn space_of(name: &str) -> Option<u32> {
+    let stem = name.strip_suffix(".pages").filter(|stem| stem.len() == 8)?;
+    u32::from_str_radix(stem, 16).ok()
+}
+
+/// What was done to the file or directory at `path`: an error says both.
+pub(crate) fn doing<T>(result: io::Result<T>, what: &str, path: &Path) -> Result<T> {
     result.doing(|| format!("{what} {}", path.display()))
 }

@@ -14,6 +14,7 @@ pub mod control;
 mod files;
 pub mod log;
 pub mod pages;
+mod poison;
 mod reads;
 pub mod redo;
 mod storage;

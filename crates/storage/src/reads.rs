@@ -6,7 +6,9 @@ use cenote_base::rt::fs::{self, IoOp, IoRequest};
 
 /// Does reads together; they come back in the order of their tags.
 pub(crate) fn at_once(requests: Vec<IoRequest>) -> Vec<IoRequest> {
+    let submitted = requests.len();
     let mut done = fs::submit(requests).complete();
+    assert_eq!(done.len(), submitted, "each request of a batch comes back");
     done.sort_unstable_by_key(|request| request.tag);
     done
 }

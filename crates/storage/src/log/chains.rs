@@ -22,9 +22,9 @@ use cenote_base::rt::fs::{self, IoRequest};
 use cenote_base::rt::{HashMap, Mutex};
 use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
 
-use super::core::Core;
-use super::record::OwnedRecord;
+use super::read::OwnedRecord;
 use super::ring::BLOCK;
+use super::state::LogState;
 use crate::reads::whole;
 
 /// Blocks of a chain's reads, at least and at most.
@@ -40,7 +40,7 @@ const BEHIND: u64 = 4096;
 
 /// Chains that are followed together. What they share is let go with this.
 pub struct Chains {
-    core: Arc<Core>,
+    log: Arc<LogState>,
     /// Nothing at or above it is read.
     until: Lsn,
     blocks: Mutex<Blocks>,
@@ -63,10 +63,10 @@ struct Trail {
 }
 
 impl Chains {
-    pub(super) fn new(core: &Arc<Core>) -> Chains {
+    pub(super) fn new(log: &Arc<LogState>) -> Chains {
         Chains {
-            core: Arc::clone(core),
-            until: core.durable(),
+            log: Arc::clone(log),
+            until: log.durable(),
             blocks: Mutex::default(),
         }
     }
@@ -83,7 +83,7 @@ impl Chains {
         // Groups do not overlap: a record that begins before `base_lsn` ends by it.
         while !at.is_none() && at.position() >= base_lsn.raw() {
             let mut files = |at, buffer: &mut [u8]| self.read(&mut trail, at, buffer);
-            let record = self.core.read_record(at, &mut group, &mut files)?;
+            let record = self.log.read_record(at, &mut group, &mut files)?;
             let found = record.get();
             if found.page != page || found.prev.position() >= at.position() {
                 return Err(Error::corrupt(format!(
@@ -143,7 +143,7 @@ impl Chains {
     /// Reads those of the blocks `from..to` that are not held and lie in the segment of block `near`: positions and
     /// bytes.
     fn fetch(&self, near: u64, from: u64, to: u64) -> Result<Vec<(u64, Box<[u8]>)>> {
-        let segments = &self.core.segments;
+        let segments = &self.log.segments;
         let number = segments.number_of(Lsn::from_raw(near * BLOCK));
         let from = from.max(segments.start_of(number).raw() / BLOCK);
         let to = to.min(segments.start_of(number + 1).raw() / BLOCK);

@@ -17,16 +17,16 @@
 //! Lock order: `queue` and `reserve` are never held together; `flusher` is held only by the lead
 //! and is taken before either.
 
-use cenote_base::rt;
-use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
+use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Lsn, Result};
 
-use super::core::Core;
-use super::ring::block_of;
+use super::flusher::Flusher;
+use super::ring::{RingMark, block_of};
 use super::space::Timeout;
-use super::waiters::{Flusher, LOOK, LOOKS_MAX, Progress, Turn};
+use super::state::LogState;
+use super::waiters::{LOOK, LOOKS_MAX, Progress, Turn};
 use crate::redo::{GROUP_HEADER, STATE_COMPLETE, u32_at};
 
 fn stalled(lsn: Lsn, durable: Lsn) -> Error {
@@ -37,7 +37,7 @@ fn stalled(lsn: Lsn, durable: Lsn) -> Error {
     ))
 }
 
-impl Core {
+impl LogState {
     /// Returns once everything below `lsn` is synced, leading if nobody does. Not to be cancelled: what waits has its
     /// place in the log. Errors: `Timeout` where the drive of the one that leads does not answer; it may become durable
     /// yet.
@@ -53,12 +53,12 @@ impl Core {
         }
         let (mut timeout, mut progress) = (Timeout::default(), Progress::new(self.durable()));
         while self.durable() < lsn {
-            self.check()?;
-            let covered = || self.durable() >= lsn || self.poisoned();
+            self.poison.check()?;
+            let covered = || self.durable() >= lsn || self.poison.is_set();
             match self.waiters.enter(lsn, covered, || progress.is_stalled(self.durable())) {
                 Turn::Lead => {
                     let flushed = self.flush(lsn);
-                    self.waiters.pass_on(self.durable(), self.poisoned());
+                    self.waiters.pass_on(self.durable(), self.poison.is_set());
                     match flushed {
                         Err(full @ Error::Full(_)) => self.bide(&mut timeout, full)?,
                         done => done?,
@@ -77,33 +77,33 @@ impl Core {
             return Ok(());
         }
         let flushed = self.flush(self.durable());
-        self.waiters.pass_on(self.durable(), self.poisoned());
+        self.waiters.pass_on(self.durable(), self.poison.is_set());
         flushed
     }
 
     /// As the lead: writes and syncs all complete groups, at least up to `target` as far as there are segments for
     /// them.
     fn flush(&self, target: Lsn) -> Result<()> {
-        self.check()?;
+        self.poison.check()?;
         let mut flusher = self.flusher.lock();
         let from = self.durable();
-        let (reach, full) = self.reach(from, self.tail()).inspect_err(|e| self.poison(e))?;
+        let (reach, full) = self.reach(from, self.tail()).inspect_err(|e| self.fail(e))?;
         let to = self
             .complete_up_to(from, target.min(reach), reach, &mut flusher)
-            .inspect_err(|e| self.poison(e))?;
+            .inspect_err(|e| self.fail(e))?;
         if to == from {
             return full.map_or(Ok(()), Err);
         }
         mark::pass(Mark::RedoGathered);
-        self.write_out(from, to, &mut flusher).inspect_err(|e| self.poison(e))?;
-        let mark = super::ring::Mark {
+        self.write_out(from, to, &mut flusher).inspect_err(|e| self.fail(e))?;
+        let mark = RingMark {
             durable: to,
             last_start: flusher.last_start,
             last_checksum: flusher.last_checksum,
         };
         flusher.turn += 1;
         self.ring.set_mark(flusher.turn, mark);
-        self.durable.store(to.raw(), Ordering::Release);
+        self.set_durable(to);
         self.after_flush(from, to);
         Ok(())
     }
@@ -194,5 +194,29 @@ impl Core {
             (from.raw() / payload..=(to.raw() - 1) / payload).try_for_each(|number| self.segments.sync(number));
         self.waiters.sync_spinner.end(sync);
         if planted(Fault::SyncError) { Ok(()) } else { synced }
+    }
+
+    // ---- the background ----
+
+    /// The body of the background thread: prepares segments, writes ahead.
+    pub fn serve(&self) {
+        while !self.is_closing() {
+            self.work
+                .wait_timeout(Nanos::from_millis(if self.is_full() { 200 } else { 1000 }));
+            self.work.reset();
+            if self.poison.is_set() {
+                continue;
+            }
+            self.prepare_ahead();
+            // A failure has poisoned the log: those who wait are told.
+            let _ = self.flush_ahead();
+        }
+    }
+
+    /// After a flush: segments are prepared when one was begun.
+    fn after_flush(&self, from: Lsn, to: Lsn) {
+        if self.segments.number_of(from) != self.segments.number_of(to) {
+            self.work.set();
+        }
     }
 }

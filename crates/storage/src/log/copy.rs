@@ -4,49 +4,40 @@ use std::path::Path;
 
 use cenote_base::{Error, Lsn, Result};
 
-use super::Log;
-use super::core::Core;
 use super::read::read_files;
 use super::recover::find_end;
 use super::ring::{BLOCK, block_of};
 use super::segments::Segments;
-use crate::control::Control;
+use super::state::LogState;
 
 const CHUNK: usize = 1 << 20;
 
 /// Where a copy of the log is read from.
 pub(crate) enum LogSource<'a> {
     /// A log in use: what is durable of it.
-    Live(&'a Core),
+    Live(&'a LogState),
     /// The files of a backup.
     Files(Segments),
 }
 
-impl Log {
-    /// The durable log, to be copied.
-    pub(crate) fn source(&self) -> LogSource<'_> {
-        LogSource::Live(&self.core)
-    }
-}
-
 impl LogSource<'_> {
     /// The log of a backup.
-    pub fn of_copy(dir: &Path, control: &Control) -> Result<LogSource<'static>> {
+    pub fn of_copy(dir: &Path, database: u128) -> Result<LogSource<'static>> {
         let payload = Segments::recorded_payload(dir)?
             .ok_or_else(|| Error::corrupt(format!("there are no log segments in {}", dir.display())))?;
-        Ok(LogSource::Files(Segments::open(dir, control.database, payload)?))
+        Ok(LogSource::Files(Segments::open(dir, database, payload)?))
     }
 
     fn payload(&self) -> u64 {
         match self {
-            LogSource::Live(core) => core.segments.payload(),
+            LogSource::Live(log) => log.segments.payload(),
             LogSource::Files(segments) => segments.payload(),
         }
     }
 
     fn read(&self, at: Lsn, buffer: &mut [u8]) -> Result<()> {
         let read = match self {
-            LogSource::Live(core) => core.read_durable(at, buffer)?,
+            LogSource::Live(log) => log.read_durable(at, buffer)?,
             LogSource::Files(segments) => read_files(segments, at, buffer)?,
         };
         if read < buffer.len() {

@@ -21,72 +21,46 @@
 //! and nothing is taken under it.
 
 mod ahead;
+mod append;
 mod chains;
 mod commit;
 mod copy;
-mod core;
+mod flusher;
 mod read;
-mod record;
 mod recover;
 pub(crate) mod ring;
 mod segments;
 mod space;
+mod state;
 mod sync_spinner;
 #[cfg(test)]
 mod tests;
 mod waiters;
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, JoinHandle, Mutex};
-use cenote_base::{Lsn, Result};
+use cenote_base::{Lsn, PageId, RecordAddr, Result};
 
-use core::Core;
 use ring::BLOCK;
+use state::LogState;
 
+pub use append::{Appended, Hook};
 pub use chains::Chains;
 pub(crate) use copy::{LogSource, copy_log};
-pub use core::{Appended, Hook};
-pub use read::Scan;
-pub use record::OwnedRecord;
-pub use recover::{LogReport, RingUse};
+pub use read::{OwnedRecord, Scan};
+pub use recover::{LogOptions, LogReport, RingUse};
 pub use ring::{RING_HEADER, RING_MIN, RingPlace, Survive};
 pub use space::Need;
 
 /// The usual position of the first group of a database: zero means "none" everywhere.
 pub const FIRST_LSN: Lsn = Lsn::from_raw(BLOCK);
-
-/// How to open a log.
-pub struct LogOptions {
-    /// The directory of the segments.
-    pub dir: PathBuf,
-    /// The database's id.
-    pub database: u128,
-    /// Payload bytes of a segment, a multiple of 4096; for a new log. One that exists keeps its own.
-    pub segment_bytes: u64,
-    /// Where the ring lies.
-    pub ring: RingPlace,
-    /// Whether the ring is that of the last process that had this log: region, incarnation and
-    /// settings were checked by the caller. What the ring itself says is checked here.
-    pub believe_ring: bool,
-    /// What the ring is to survive.
-    pub survive: Survive,
-    /// Where recovery begins: a group's start, all before it is in the pages.
-    pub checkpoint: Lsn,
-    /// A position that the log is known to have reached durably.
-    pub known_durable: Lsn,
-    /// Where the log begins if it is a new one: a multiple of 4096, not zero.
-    pub origin: Lsn,
-    /// Whether a thread prepares segments and writes ahead. Without, the appenders do it.
-    pub background: bool,
-}
-
 /// The redo log. Closed (its background thread ended) when dropped; what was not waited for is
 /// not synced then.
 pub struct Log {
-    core: Arc<Core>,
+    state: Arc<LogState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -98,13 +72,13 @@ impl Log {
     /// segment is missing; [`Error::Full`] if there is no space for the first segment.
     pub fn open(options: LogOptions) -> Result<(Log, LogReport)> {
         let background = options.background;
-        let (core, report) = recover::open(options)?;
-        let core = Arc::new(core);
-        let threads = if background { start_threads(&core) } else { Vec::new() };
-        core.work.set();
+        let (state, report) = recover::open(options)?;
+        let state = Arc::new(state);
+        let threads = if background { start_threads(&state) } else { Vec::new() };
+        state.work.set();
         Ok((
             Log {
-                core,
+                state,
                 threads: Mutex::new(threads),
             },
             report,
@@ -118,25 +92,25 @@ impl Log {
     /// # Errors
     /// [`Error::Poisoned`] if the log has failed, [`Error::Invalid`] if the bytes are no group.
     pub fn append(&self, group: &mut [u8], hook: Option<Hook<'_>>) -> Result<Appended> {
-        self.core.append(group, hook)
+        self.state.append(group, hook)
     }
 
     /// Everything below is synced.
     #[inline]
     pub fn durable(&self) -> Lsn {
-        self.core.durable()
+        self.state.durable()
     }
 
     /// A durable position, and the checksum of the group that ends there (0 if none is known
     /// since the log was opened without its ring).
     pub fn durable_mark(&self) -> (Lsn, u32) {
-        let flusher = self.core.flusher.lock();
+        let flusher = self.state.flusher.lock();
         (self.durable(), flusher.last_checksum)
     }
 
     /// The end of the last reservation.
     pub fn tail(&self) -> Lsn {
-        self.core.tail()
+        self.state.tail()
     }
 
     /// Returns once everything below `lsn` is synced.
@@ -144,7 +118,7 @@ impl Log {
     /// # Errors
     /// [`Error::Poisoned`] if it will never be.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<()> {
-        self.core.wait_durable(lsn)
+        self.state.wait_durable(lsn)
     }
 
     /// Returns once all groups before `lsn` are complete, so that no end of the process makes one of them void. Those
@@ -153,17 +127,17 @@ impl Log {
     /// # Errors
     /// [`Error::Corrupt`] if the ring does not hold what it should.
     pub fn wait_complete(&self, lsn: Lsn) -> Result<()> {
-        self.core.wait_complete(lsn)
+        self.state.wait_complete(lsn)
     }
 
     /// Whether the group that ends at `lsn` is being copied yet: for marks.
     pub fn is_incomplete(&self, lsn: Lsn) -> bool {
-        self.core.is_incomplete(lsn)
+        self.state.is_incomplete(lsn)
     }
 
     /// Has what is complete now written in the background, if there is one.
     pub fn flush_hint(&self) {
-        self.core.work.set();
+        self.state.work.set();
     }
 
     /// Makes everything appended so far durable.
@@ -171,12 +145,12 @@ impl Log {
     /// # Errors
     /// As [`Log::wait_durable`].
     pub fn flush_all(&self) -> Result<()> {
-        self.core.wait_durable(self.tail())
+        self.state.wait_durable(self.tail())
     }
 
     /// Whether somebody writes or syncs the log this moment.
     pub fn is_flushing(&self) -> bool {
-        self.core.waiters.is_led()
+        self.state.waiters.is_led()
     }
 
     /// Whether work for `need` may be begun: enough of the log ahead has its space taken.
@@ -185,17 +159,17 @@ impl Log {
     /// [`Error::Full`] if not, with what to do; [`Error::Poisoned`].
     #[inline]
     pub fn admit(&self, need: Need) -> Result<()> {
-        self.core.admit(need)
+        self.state.admit(need)
     }
 
     /// Whether segments are missing ahead of the tail for lack of space.
     pub fn is_full(&self) -> bool {
-        self.core.is_full()
+        self.state.is_full()
     }
 
     /// Whether a checkpoint at the log's end would let go of a segment.
     pub fn is_recyclable(&self) -> bool {
-        let segments = &self.core.segments;
+        let segments = &self.state.segments;
         segments
             .first()
             .is_some_and(|first| first < segments.number_of(self.tail()))
@@ -206,7 +180,7 @@ impl Log {
     /// # Errors
     /// [`Error::Poisoned`], with the error.
     pub fn check_poison(&self) -> Result<()> {
-        self.core.check()
+        self.state.poison.check()
     }
 
     /// Records before `before` are not needed any more: their segments may be reused.
@@ -214,47 +188,92 @@ impl Log {
     /// # Errors
     /// An I/O error; nothing is lost.
     pub fn recycle(&self, before: Lsn) -> Result<()> {
-        self.core.recycle(before)
+        self.state.recycle(before)
     }
 
     /// Keeps all segments from now until the guard is dropped, as a backup needs.
     pub fn hold(&self) -> Hold {
-        self.core.holds.fetch_add(1, Ordering::AcqRel);
-        Hold(self.core.clone())
+        self.state.holds.fetch_add(1, Ordering::AcqRel);
+        Hold(self.state.clone())
     }
 
     /// Whether somebody [holds](Log::hold) the segments.
     pub fn is_held(&self) -> bool {
-        self.core.holds.load(Ordering::Acquire) > 0
+        self.state.holds.load(Ordering::Acquire) > 0
     }
 
     /// Bytes of the ring's stream: redo beyond it is in files only.
     pub fn ring_capacity(&self) -> u64 {
-        self.core.ring.capacity()
+        self.state.ring.capacity()
     }
 
     /// The first position from which groups can be scanned out of the ring without touching a
     /// file, if any is there.
     pub fn ring_scan_start(&self) -> Lsn {
-        self.core.ring_scan_start()
+        self.state.ring_scan_start()
     }
 
     /// Where the ring began when it was made: nothing before was ever in it.
     pub fn ring_start(&self) -> Lsn {
-        self.core.ring_start
+        self.state.ring_start
     }
 
     /// Bytes of payload in a segment.
     pub fn segment_bytes(&self) -> u64 {
-        self.core.segments.payload()
+        self.state.segments.payload()
+    }
+
+    // ---- reading it back ----
+
+    /// The page record at `address`, its group verified.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if there is none, or it is damaged, or its segment is gone.
+    pub fn read_record(&self, address: RecordAddr) -> Result<OwnedRecord> {
+        let mut files = |at, buffer: &mut [u8]| self.state.read_durable(at, buffer);
+        self.state.read_record(address, &mut Vec::new(), &mut files)
+    }
+
+    /// All durable groups from `from` on, which has to be a group's start. What becomes durable
+    /// later is not included.
+    pub fn scan(&self, from: Lsn) -> Scan<'_> {
+        Scan::new(&self.state, from)
+    }
+
+    /// The records of pages from `from` on, each page's up to the LSN that is given, oldest first: from the last one on
+    /// that needs none before it, if there is one. Where one behind that LSN needs none before it, that one alone: it
+    /// makes the page whatever came before.
+    ///
+    /// # Errors
+    /// As of [`Scan::next`].
+    pub fn redo_of(&self, from: Lsn, pages: &BTreeMap<PageId, Lsn>) -> Result<BTreeMap<PageId, Vec<OwnedRecord>>> {
+        read::redo_of(self.scan(from), pages)
+    }
+
+    /// The records that build `page` from its state at `base_lsn`: see [`Chains::collect`].
+    ///
+    /// # Errors
+    /// As of [`Chains::collect`].
+    pub fn collect_chain(&self, page: PageId, head: RecordAddr, base_lsn: Lsn) -> Result<Vec<OwnedRecord>> {
+        self.chains().collect(page, head, base_lsn)
+    }
+
+    /// A way to follow several chains, which share what is read of the files.
+    pub fn chains(&self) -> Chains {
+        Chains::new(&self.state)
+    }
+
+    /// The durable log, to be copied.
+    pub(crate) fn source(&self) -> LogSource<'_> {
+        LogSource::Live(&self.state)
     }
 }
 
 impl Drop for Log {
     fn drop(&mut self) {
-        self.core.closing.store(true, Ordering::Release);
-        self.core.work.set();
-        self.core.waiters.sync_spinner.stop();
+        self.state.closing.store(true, Ordering::Release);
+        self.state.work.set();
+        self.state.waiters.sync_spinner.stop();
         for thread in self.threads.get_mut().drain(..) {
             // A panic in it has been said where it happened.
             let _ = thread.join();
@@ -262,8 +281,8 @@ impl Drop for Log {
     }
 }
 
-fn start_threads(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
-    let (writer, company) = (core.clone(), core.clone());
+fn start_threads(state: &Arc<LogState>) -> Vec<JoinHandle<()>> {
+    let (writer, company) = (state.clone(), state.clone());
     vec![
         rt::spawn("log-writer", move || writer.serve()),
         rt::spawn("log-awake", move || {
@@ -273,15 +292,10 @@ fn start_threads(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
 }
 
 /// Keeps the log's segments while it lives.
-pub struct Hold(Arc<Core>);
+pub struct Hold(Arc<LogState>);
 
 impl Drop for Hold {
     fn drop(&mut self) {
         self.0.holds.fetch_sub(1, Ordering::AcqRel);
     }
-}
-
-/// The directory of the log in a data directory.
-pub fn log_dir(data: &Path) -> PathBuf {
-    data.join("log")
 }

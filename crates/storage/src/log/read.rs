@@ -8,13 +8,10 @@ use std::collections::BTreeMap;
 
 use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
 
-use super::Log;
 use super::ahead::ReadAhead;
-use super::chains::Chains;
-use super::core::Core;
-use super::record::OwnedRecord;
-use crate::log::segments::Segments;
-use crate::redo::{GROUP_HEADER, GroupHeader, GroupRef, MAX_GROUP, OFFSET_MASK, RECORD_HEADER, u32_at};
+use super::segments::Segments;
+use super::state::LogState;
+use crate::redo::{GROUP_HEADER, GroupHeader, GroupRef, MAX_GROUP, OFFSET_MASK, PageRecordRef, RECORD_HEADER, u32_at};
 
 /// A way to read the stream: fills as much of the buffer as there is.
 type Read<'a> = dyn FnMut(Lsn, &mut [u8]) -> Result<usize> + 'a;
@@ -22,69 +19,32 @@ type Read<'a> = dyn FnMut(Lsn, &mut [u8]) -> Result<usize> + 'a;
 /// Bytes that a window asks for at a time.
 const WINDOW: usize = 2 * MAX_GROUP;
 
-impl Log {
-    /// The page record at `address`, its group verified.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] if there is none, or it is damaged, or its segment is gone.
-    pub fn read_record(&self, address: RecordAddr) -> Result<OwnedRecord> {
-        let mut files = |at, buffer: &mut [u8]| self.core.read_durable(at, buffer);
-        self.core.read_record(address, &mut Vec::new(), &mut files)
-    }
+/// A page record copied out of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedRecord {
+    address: RecordAddr,
+    lsn: Lsn,
+    bytes: Box<[u8]>,
+}
 
-    /// All durable groups from `from` on, which has to be a group's start. What becomes durable
-    /// later is not included.
-    pub fn scan(&self, from: Lsn) -> Scan<'_> {
-        Scan {
-            core: &self.core,
-            at: from,
-            until: self.durable(),
-            window: Window::default(),
-            ahead: ReadAhead::default(),
+impl OwnedRecord {
+    /// A copy that outlives the group.
+    pub fn copy(record: &PageRecordRef<'_>) -> OwnedRecord {
+        OwnedRecord {
+            address: record.address,
+            lsn: record.lsn,
+            bytes: record.bytes().into(),
         }
     }
 
-    /// The records of pages from `from` on, each page's up to the LSN that is given, oldest first: from the last one on
-    /// that needs none before it, if there is one. Where one behind that LSN needs none before it, that one alone: it
-    /// makes the page whatever came before.
-    ///
-    /// # Errors
-    /// As of [`Scan::next`].
-    pub fn redo_of(&self, from: Lsn, pages: &BTreeMap<PageId, Lsn>) -> Result<BTreeMap<PageId, Vec<OwnedRecord>>> {
-        let mut found: BTreeMap<PageId, Vec<OwnedRecord>> = BTreeMap::new();
-        let mut scan = self.scan(from);
-        while let Some(group) = scan.next()? {
-            for record in group.records() {
-                let record = record?;
-                let until = pages.get(&record.page);
-                if until.is_none_or(|until| record.lsn > *until && !record.is_base) {
-                    continue;
-                }
-                let records = found.entry(record.page).or_default();
-                if record.is_base {
-                    records.clear();
-                }
-                records.push(OwnedRecord::copy(&record));
-            }
-        }
-        Ok(found)
-    }
-
-    /// The records that build `page` from its state at `base_lsn`: see [`Chains::collect`].
-    ///
-    /// # Errors
-    /// As of [`Chains::collect`].
-    pub fn collect_chain(&self, page: PageId, head: RecordAddr, base_lsn: Lsn) -> Result<Vec<OwnedRecord>> {
-        self.chains().collect(page, head, base_lsn)
-    }
-
-    /// A way to follow several chains, which share what is read of the files.
-    pub fn chains(&self) -> Chains {
-        Chains::new(&self.core)
+    /// The record, to be applied.
+    pub fn get(&self) -> PageRecordRef<'_> {
+        PageRecordRef::from_copy(&self.bytes, self.address, self.lsn)
+            .expect("the bytes were a record when they were copied")
     }
 }
 
-impl Core {
+impl LogState {
     /// The record at `address`; from the files if what the ring, or `files`, has is damaged.
     pub(super) fn read_record(
         &self,
@@ -251,14 +211,25 @@ impl Window {
 
 /// The groups of the log in order; see [`Log::scan`].
 pub struct Scan<'a> {
-    core: &'a Core,
+    state: &'a LogState,
     at: Lsn,
     until: Lsn,
     window: Window,
     ahead: ReadAhead,
 }
 
-impl Scan<'_> {
+impl<'a> Scan<'a> {
+    /// All groups from `from` on that are durable now.
+    pub(super) fn new(state: &'a LogState, from: Lsn) -> Scan<'a> {
+        Scan {
+            state,
+            at: from,
+            until: state.durable(),
+            window: Window::default(),
+            ahead: ReadAhead::default(),
+        }
+    }
+
     /// The next group; `None` at the end of what was durable when the scan began.
     ///
     /// # Errors
@@ -268,19 +239,19 @@ impl Scan<'_> {
         if self.at >= self.until {
             return Ok(None);
         }
-        let (at, until, core) = (self.at, self.until, self.core);
+        let (at, until, state) = (self.at, self.until, self.state);
         let ahead = &mut self.ahead;
         let found = self
             .window
-            .group(at, |at, buffer| core.read_on(ahead, at, until, buffer))?;
+            .group(at, |at, buffer| state.read_on(ahead, at, until, buffer))?;
         if found.is_err() {
             // Damaged in the ring, perhaps: the files have it too.
             self.window.forget();
         }
         let group = self
             .window
-            .group(at, |at, buffer| core.read_durable(at, buffer))?
-            .map_err(|e| core.placed(e, at))?;
+            .group(at, |at, buffer| state.read_durable(at, buffer))?
+            .map_err(|e| state.placed(e, at))?;
         self.at = group.end();
         Ok(Some(group))
     }
@@ -289,4 +260,24 @@ impl Scan<'_> {
     pub fn position(&self) -> Lsn {
         self.at
     }
+}
+
+/// See [`super::Log::redo_of`].
+pub(super) fn redo_of(mut scan: Scan<'_>, pages: &BTreeMap<PageId, Lsn>) -> Result<BTreeMap<PageId, Vec<OwnedRecord>>> {
+    let mut found: BTreeMap<PageId, Vec<OwnedRecord>> = BTreeMap::new();
+    while let Some(group) = scan.next()? {
+        for record in group.records() {
+            let record = record?;
+            let until = pages.get(&record.page);
+            if until.is_none_or(|until| record.lsn > *until && !record.is_base) {
+                continue;
+            }
+            let records = found.entry(record.page).or_default();
+            if record.is_base {
+                records.clear();
+            }
+            records.push(OwnedRecord::copy(&record));
+        }
+    }
+    Ok(found)
 }

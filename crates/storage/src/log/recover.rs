@@ -11,18 +11,16 @@
 //! durable: below a position that the control file names, or below what a later valid group says
 //! was durable when it was reserved. Then it is damage, and an error that says where.
 
-use cenote_base::rt::atomic::{AtomicBool, AtomicU64};
+use std::path::PathBuf;
+
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::rt::{Event, Mutex};
 use cenote_base::{Error, Lsn, Result};
 
-use super::LogOptions;
 use super::ahead::ReadAhead;
-use super::core::{Core, Reserve};
 use super::read::{Window, read_files};
-use super::ring::{BLOCK, Mark, Ring, Survive, block_of};
+use super::ring::{BLOCK, Ring, RingMark, RingPlace, Survive, block_of};
 use super::segments::Segments;
-use super::waiters::{Flusher, Waiters};
+use super::state::LogState;
 use crate::redo::{
     GROUP_HEADER, GroupHeader, GroupRef, KIND_GROUP, KIND_VOID, LAG_AT, STATE_COMPLETE, lag, seal, u32_at, u64_at,
 };
@@ -31,6 +29,31 @@ use crate::redo::{
 const END: Lsn = Lsn::from_raw(u64::MAX);
 /// Bytes at a group's start by which its header is known: kind, length, position.
 const HEADER_KNOWN: usize = 16;
+
+/// How to open a log.
+pub struct LogOptions {
+    /// The directory of the segments.
+    pub dir: PathBuf,
+    /// The database's id.
+    pub database: u128,
+    /// Payload bytes of a segment, a multiple of 4096; for a new log. One that exists keeps its own.
+    pub segment_bytes: u64,
+    /// Where the ring lies.
+    pub ring: RingPlace,
+    /// Whether the ring is that of the last process that had this log: region, incarnation and
+    /// settings were checked by the caller. What the ring itself says is checked here.
+    pub believe_ring: bool,
+    /// What the ring is to survive.
+    pub survive: Survive,
+    /// Where recovery begins: a group's start, all before it is in the pages.
+    pub checkpoint: Lsn,
+    /// A position that the log is known to have reached durably.
+    pub known_durable: Lsn,
+    /// Where the log begins if it is a new one: a multiple of 4096, not zero.
+    pub origin: Lsn,
+    /// Whether a thread prepares segments and writes ahead. Without, the appenders do it.
+    pub background: bool,
+}
 
 /// What became of the ring at opening.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,12 +85,14 @@ pub struct LogReport {
 
 /// The end of the log as one of the two ways found it.
 struct End {
+    /// Where the ring starts.
+    start: Lsn,
     tail: Lsn,
-    mark: Mark,
+    mark: RingMark,
     voided: Vec<(Lsn, Lsn)>,
 }
 
-pub(super) fn open(options: LogOptions) -> Result<(Core, LogReport)> {
+pub(super) fn open(options: LogOptions) -> Result<(LogState, LogReport)> {
     let payload = Segments::recorded_payload(&options.dir)?.unwrap_or(options.segment_bytes);
     let segments = Segments::open(&options.dir, options.database, payload)?;
     let ring = Ring::new(&options.ring, options.survive)?;
@@ -84,11 +109,11 @@ pub(super) fn open(options: LogOptions) -> Result<(Core, LogReport)> {
     }
 }
 
-fn create(segments: Segments, ring: Ring, options: &LogOptions) -> Result<(Core, LogReport)> {
+fn create(segments: Segments, ring: Ring, options: &LogOptions) -> Result<(LogState, LogReport)> {
     let origin = options.origin;
     segments.prepare(segments.number_of(origin), true)?;
     ring.format(options.database, origin);
-    let mark = Mark {
+    let mark = RingMark {
         durable: origin,
         last_start: Lsn::ZERO,
         last_checksum: 0,
@@ -100,15 +125,18 @@ fn create(segments: Segments, ring: Ring, options: &LogOptions) -> Result<(Core,
         voided: Vec::new(),
         bytes_scanned: 0,
     };
-    Ok((Core::new(segments, ring, mark, origin, origin, options), report))
+    Ok((
+        LogState::new(segments, ring, mark, origin, origin, options.background),
+        report,
+    ))
 }
 
 // ---- with the ring ----
 
 /// The end of the log in the ring, or why the ring is not believed. Changes nothing.
 fn believe(ring: &Ring, segments: &Segments, options: &LogOptions) -> Result<Result<End, String>> {
-    let mark = match plausible(ring, options) {
-        Ok(mark) => mark,
+    let (start, mark) = match plausible(ring, options) {
+        Ok(found) => found,
         Err(reason) => return Ok(Err(reason)),
     };
     if mark.last_start != Lsn::ZERO && !in_files(segments, mark)? {
@@ -117,10 +145,11 @@ fn believe(ring: &Ring, segments: &Segments, options: &LogOptions) -> Result<Res
             mark.durable
         )));
     }
-    Ok(walk(ring, mark))
+    Ok(walk(ring, start, mark))
 }
 
-fn plausible(ring: &Ring, options: &LogOptions) -> Result<Mark, String> {
+/// Start and mark of the ring, if both can be those of this log.
+fn plausible(ring: &Ring, options: &LogOptions) -> Result<(Lsn, RingMark), String> {
     let start = ring.check_header(options.database)?;
     let (_, mark) = ring.mark().ok_or("the redo ring says nothing about the durable log")?;
     let (tail, known) = (ring.tail(), options.known_durable.max(options.checkpoint));
@@ -136,10 +165,10 @@ fn plausible(ring: &Ring, options: &LogOptions) -> Result<Mark, String> {
             mark.durable
         ));
     }
-    Ok(mark)
+    Ok((start, mark))
 }
 
-fn in_files(segments: &Segments, mark: Mark) -> Result<bool> {
+fn in_files(segments: &Segments, mark: RingMark) -> Result<bool> {
     let mut window = Window::default();
     let group = window.group(mark.last_start, |at, buffer| {
         let length = buffer.len().min(mark.durable.since(at) as usize);
@@ -148,7 +177,7 @@ fn in_files(segments: &Segments, mark: Mark) -> Result<bool> {
     Ok(group.is_ok_and(|g| g.end() == mark.durable && g.checksum() == mark.last_checksum))
 }
 
-fn walk(ring: &Ring, mark: Mark) -> Result<End, String> {
+fn walk(ring: &Ring, start: Lsn, mark: RingMark) -> Result<End, String> {
     let recorded_tail = ring.tail();
     // After the loss of a host the tail's line may be older than groups that were flushed.
     let beyond = ring.recorded_survival() == Survive::Host;
@@ -179,12 +208,16 @@ fn walk(ring: &Ring, mark: Mark) -> Result<End, String> {
         }
         at = header.end();
     }
-    Ok(End { tail: at, mark, voided })
+    Ok(End {
+        start,
+        tail: at,
+        mark,
+        voided,
+    })
 }
 
 /// Takes the ring over: incomplete groups become void, everything becomes durable.
-fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Result<(Core, LogReport)> {
-    let start = ring.check_header(options.database).map_err(Error::Corrupt)?;
+fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Result<(LogState, LogReport)> {
     if !planted(Fault::VoidMark) {
         let durable = end.mark.durable;
         end.voided
@@ -195,10 +228,10 @@ fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Resu
     ring.set_tail(end.tail);
     let durable_before = end.mark.durable;
     let block = load_block(&segments, durable_before)?;
-    let core = Core::new(segments, ring, end.mark, end.tail, start, options);
-    core.flusher.lock().block = block;
-    core.wait_durable(end.tail)?;
-    core.ring.rewrite_header(options.database, start);
+    let state = LogState::new(segments, ring, end.mark, end.tail, end.start, options.background);
+    state.flusher.lock().block = block;
+    state.wait_durable(end.tail)?;
+    state.ring.rewrite_header(options.database, end.start);
     let report = LogReport {
         ring: RingUse::Used,
         end: end.tail,
@@ -206,7 +239,7 @@ fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Resu
         voided: end.voided,
         bytes_scanned: 0,
     };
-    Ok((core, report))
+    Ok((state, report))
 }
 
 /// Writes the header of a void group. Until it is complete again, it is still incomplete. Like any group it says how
@@ -223,7 +256,12 @@ fn make_void(ring: &Ring, at: Lsn, end: Lsn, durable: Lsn) {
 
 // ---- without the ring ----
 
-fn from_files(segments: Segments, ring: Ring, ring_use: RingUse, options: &LogOptions) -> Result<(Core, LogReport)> {
+fn from_files(
+    segments: Segments,
+    ring: Ring,
+    ring_use: RingUse,
+    options: &LogOptions,
+) -> Result<(LogState, LogReport)> {
     let found = find_end(&segments, options.checkpoint, options.known_durable)?;
     let (mark, used_to, end) = (found.mark, found.used_to, found.mark.durable);
     // A killed process may have written what it had not synced: it is read, so it has to last.
@@ -244,9 +282,9 @@ fn from_files(segments: Segments, ring: Ring, ring_use: RingUse, options: &LogOp
         voided: Vec::new(),
         bytes_scanned: end.since(options.checkpoint),
     };
-    let core = Core::new(segments, ring, mark, end, end, options);
-    core.flusher.lock().block = block;
-    Ok((core, report))
+    let state = LogState::new(segments, ring, mark, end, end, options.background);
+    state.flusher.lock().block = block;
+    Ok((state, report))
 }
 
 /// Bytes that are written again at a time.
@@ -287,7 +325,7 @@ fn load_block(segments: &Segments, end: Lsn) -> Result<[u8; BLOCK as usize]> {
 /// The end of the log in its files.
 pub(super) struct Found {
     /// Up to the first bytes, from the checkpoint on, that are no group.
-    pub mark: Mark,
+    pub mark: RingMark,
     /// How far groups before the end say that it was durable.
     known_durable: Lsn,
     /// From here on, the segment there is zeros.
@@ -297,7 +335,7 @@ pub(super) struct Found {
 /// Looks for the log's end; an error if the log was durable beyond it.
 pub(super) fn find_end(segments: &Segments, checkpoint: Lsn, known_durable: Lsn) -> Result<Found> {
     let mut said = known_durable.max(checkpoint);
-    let mut mark = Mark {
+    let mut mark = RingMark {
         durable: checkpoint,
         last_start: Lsn::ZERO,
         last_checksum: 0,
@@ -308,7 +346,7 @@ pub(super) fn find_end(segments: &Segments, checkpoint: Lsn, known_durable: Lsn)
         match window.group(at, |at, buffer| ahead.read(segments, at, END, buffer))? {
             Ok(group) => {
                 said = said.max(group.durable_when_reserved());
-                mark = Mark {
+                mark = RingMark {
                     durable: group.end(),
                     last_start: at,
                     last_checksum: group.checksum(),
@@ -430,36 +468,4 @@ fn candidates(block: &[u8], at: Lsn) -> impl Iterator<Item = Lsn> + '_ {
             let fits = (kind == KIND_GROUP || kind == KIND_VOID) && u64_at(block, i + 8)? == position.raw();
             fits.then_some(position)
         })
-}
-
-impl Core {
-    fn new(segments: Segments, ring: Ring, mark: Mark, tail: Lsn, ring_start: Lsn, options: &LogOptions) -> Core {
-        let mut flusher = Flusher::new();
-        (flusher.last_start, flusher.last_checksum) = (mark.last_start, mark.last_checksum);
-        // The next flush leaves the mark alone that counts now.
-        flusher.turn = ring.mark().map_or(0, |(turn, _)| turn);
-        let boundary = ring.boundary_of(tail).wrapping_sub(1);
-        Core {
-            ring,
-            segments,
-            reserve: Mutex::new(Reserve {
-                tail,
-                limit: Lsn::ZERO,
-                boundary,
-            }),
-            durable: AtomicU64::new(mark.durable.raw()),
-            ring_start,
-            flusher: Mutex::new(flusher),
-            waiters: Waiters::default(),
-            poisoned: AtomicBool::new(false),
-            poison: Mutex::new(None),
-            full: AtomicBool::new(false),
-            look_again: AtomicU64::new(0),
-            closing: AtomicBool::new(false),
-            background: options.background,
-            work: Event::new(),
-            holds: AtomicU64::new(0),
-            recycle_to: AtomicU64::new(0),
-        }
-    }
 }

@@ -29,21 +29,6 @@ use cenote_fabric::{HostAtomicU64, Region, coherence};
 
 use crate::redo::{GROUP_HEADER, STATE_COMPLETE};
 
-/// What a region's bytes survive, and so what the log has to flush.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Survive {
-    /// The end of the process.
-    #[default]
-    Process = 0,
-    /// The loss of the host, with the dirty lines of its cache.
-    Host = 1,
-}
-
-/// The start of the block in which `at` lies.
-pub(crate) fn block_of(at: Lsn) -> Lsn {
-    Lsn::from_raw(at.raw() / BLOCK * BLOCK)
-}
-
 /// Bytes before the stream's bytes.
 pub const RING_HEADER: u64 = 4096;
 /// Block of the stream in which files are written.
@@ -59,6 +44,16 @@ pub(super) const BOUNDARY_COUNT: u64 = 64;
 /// A header is written before the tail moves, so this much before the floor may be gone.
 const SLACK: u64 = GROUP_HEADER as u64;
 
+/// What a region's bytes survive, and so what the log has to flush.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Survive {
+    /// The end of the process.
+    #[default]
+    Process = 0,
+    /// The loss of the host, with the dirty lines of its cache.
+    Host = 1,
+}
+
 /// Where a ring lies.
 #[derive(Clone)]
 pub struct RingPlace {
@@ -72,7 +67,7 @@ pub struct RingPlace {
 
 /// What the ring says about the durable log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct RingMark {
     pub durable: Lsn,
     /// Start of the group that ends there; zero if none is known.
     pub last_start: Lsn,
@@ -84,6 +79,11 @@ pub(crate) struct Ring {
     base: u64,
     capacity: u64,
     survive: Survive,
+}
+
+/// The start of the block in which `at` lies.
+pub(crate) fn block_of(at: Lsn) -> Lsn {
+    Lsn::from_raw(at.raw() / BLOCK * BLOCK)
 }
 
 impl Ring {
@@ -126,7 +126,7 @@ impl Ring {
         self.put(0, &header);
         self.set_mark(
             0,
-            Mark {
+            RingMark {
                 durable: start,
                 last_start: Lsn::ZERO,
                 last_checksum: 0,
@@ -189,7 +189,7 @@ impl Ring {
         self.persist(TAIL, 8);
     }
 
-    pub fn set_mark(&self, turn: u64, mark: Mark) {
+    pub fn set_mark(&self, turn: u64, mark: RingMark) {
         let mut bytes = [0u8; 24];
         bytes[..8].copy_from_slice(&mark.durable.raw().to_le_bytes());
         bytes[8..16].copy_from_slice(&mark.last_start.raw().to_le_bytes());
@@ -202,7 +202,7 @@ impl Ring {
     }
 
     /// The newest mark that is whole, and the turn in which it was set, as far as it matters.
-    pub fn mark(&self) -> Option<(u64, Mark)> {
+    pub fn mark(&self) -> Option<(u64, RingMark)> {
         let marks = MARKS
             .iter()
             .zip(0..)
@@ -210,12 +210,12 @@ impl Ring {
         marks.max_by_key(|(_, m)| m.durable)
     }
 
-    fn read_mark(&self, at: u64) -> Option<Mark> {
+    fn read_mark(&self, at: u64) -> Option<RingMark> {
         let mut bytes = [0u8; 24];
         self.get(at, &mut bytes);
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        (half(20) == crc::crc32c(&bytes[..20])).then(|| Mark {
+        (half(20) == crc::crc32c(&bytes[..20])).then(|| RingMark {
             durable: Lsn::from_raw(word(0)),
             last_start: Lsn::from_raw(word(8)),
             last_checksum: half(16),

@@ -1,7 +1,7 @@
 //! Room for the log: what happens when the disk runs full.
 //!
 //! A group that is in the ring has to reach a segment, whatever the disk says. So room is asked for before work begins:
-//! segments are made ahead of the tail, and who begins a mini-transaction is admitted ([`Core::admit`]) only while
+//! segments are made ahead of the tail, and who begins a mini-transaction is admitted ([`LogState::admit`]) only while
 //! enough of what lies ahead has its space on disk. The last of it is kept for those who must go on: first new work is
 //! refused, then taking work back, last of all commits.
 //!
@@ -24,8 +24,12 @@ use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Lsn, RecordAddr, Result};
 
-use super::core::{AHEAD, Core, END};
+use super::state::LogState;
 
+/// The end of the stream: records behind it would have no address.
+pub(super) const END: Lsn = Lsn::from_raw(RecordAddr::END);
+/// Segments that are kept ready behind the one in use.
+const AHEAD: u64 = 2;
 /// The log's last space is at most this.
 const RESERVE_MAX: u64 = 16 << 20;
 /// New work is refused from here on: 1 TiB before positions end, of which commits may use what the others leave.
@@ -73,7 +77,7 @@ impl Need {
 #[derive(Default)]
 pub(super) struct Timeout(Option<Nanos>);
 
-impl Core {
+impl LogState {
     /// Bytes behind the tail whose space on disk is taken.
     fn room(&self) -> u64 {
         self.segments.prepared_end().since(self.tail())
@@ -86,8 +90,8 @@ impl Core {
 
     /// Whether work for `need` may be begun.
     #[inline]
-    pub(super) fn admit(&self, need: Need) -> Result<()> {
-        self.check()?;
+    pub fn admit(&self, need: Need) -> Result<()> {
+        self.poison.check()?;
         if self.has_room(need) {
             Ok(())
         } else {
@@ -122,7 +126,7 @@ impl Core {
         ))
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed)
     }
 
@@ -201,11 +205,27 @@ impl Core {
     /// ended.
     pub(super) fn bide(&self, timeout: &mut Timeout, full: Error) -> Result<()> {
         let end = *timeout.0.get_or_insert_with(|| rt::now() + TIMEOUT);
-        if self.closing.load(Ordering::Acquire) || rt::now() >= end {
+        if self.is_closing() || rt::now() >= end {
             return Err(full);
         }
         self.work.set();
         rt::sleep(TURN);
+        Ok(())
+    }
+
+    /// See [`super::Log::recycle`].
+    pub fn recycle(&self, before: Lsn) -> Result<()> {
+        self.recycle_to
+            .fetch_max(before.min(self.durable()).raw(), Ordering::AcqRel);
+        if self.holds.load(Ordering::Acquire) > 0 {
+            return Ok(());
+        }
+        // The last durable group stays readable: the ring is compared with it at the next start.
+        let last = self.flusher.lock().last_start;
+        let to = Lsn::from_raw(self.recycle_to.load(Ordering::Acquire));
+        self.segments
+            .retire(if last == Lsn::ZERO { to } else { to.min(last) })?;
+        self.look_for_space();
         Ok(())
     }
 }

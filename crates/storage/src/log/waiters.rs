@@ -1,17 +1,22 @@
-//! The queue of those who wait for durability, and what the one that leads needs.
+//! The waiters of a group commit, and the lead that passes from one to the next.
+//!
+//! Of the threads that wait for durability one *leads*. The others queue; each has a word of its own to sleep on. When
+//! the lead's flush ends, it hands the lead to the first waiter that is not covered, then wakes the covered ones.
+//!
+//! Invariants:
+//! - at most one thread leads: `led` is true from the moment a thread takes the lead until it passes the lead on;
+//! - a thread is in the queue once at most, and its word leaves `WAITING` or `SLEEPING` only after it left the queue.
 
 use cenote_base::Lsn;
 use cenote_base::rt::atomic::{AtomicU32, Ordering};
 use cenote_base::rt::{self, Local, Mutex, Nanos};
 
-use super::ring::{BLOCK, Ring, block_of};
 use super::sync_spinner::SyncSpinner;
 
 /// Between two looks of a waiter at how far the log has come.
 pub(super) const LOOK: Nanos = Nanos::from_secs(5);
 /// Looks, a minute, after which a waiter gives up where nothing at all has become durable: the lead's write or sync
-/// does not come back. They are counted, so that a machine that was suspended is not taken for a drive that does not
-/// answer.
+/// does not come back. The waiter counts looks, so that a suspended machine does not look like a dead drive.
 pub(super) const LOOKS_MAX: u64 = 12;
 
 const WAITING: u32 = 0;
@@ -23,7 +28,7 @@ const LEAD: u32 = 3;
 pub(crate) struct Waiters {
     queue: Mutex<Queue>,
     words: Local<Word>,
-    pub(super) sync_spinner: SyncSpinner,
+    pub sync_spinner: SyncSpinner,
 }
 
 #[derive(Default)]
@@ -159,53 +164,6 @@ impl Waiters {
         let word = &self.words.of(slot).0;
         if word.swap(state, Ordering::Release) == SLEEPING {
             rt::wake(word, 1);
-        }
-    }
-}
-
-/// What the lead needs: the buffer between ring and file, and what it wrote last.
-pub(crate) struct Flusher {
-    staging: Vec<u8>,
-    /// The durable bytes of the block in which the durable log ends. They are not taken from the
-    /// ring again: what is durable must not be overwritten by what may be damaged since.
-    pub block: [u8; BLOCK as usize],
-    /// The newest group that is durable.
-    pub last_start: Lsn,
-    pub last_checksum: u32,
-    /// Counts flushes, for the ring's two marks.
-    pub turn: u64,
-}
-
-impl Flusher {
-    pub const STAGING: usize = 1 << 20;
-
-    pub fn new() -> Flusher {
-        Flusher {
-            staging: vec![0; Self::STAGING],
-            block: [0; BLOCK as usize],
-            last_start: Lsn::ZERO,
-            last_checksum: 0,
-            turn: 0,
-        }
-    }
-
-    /// The `length` bytes at `at`, a block's start, padded with zeros to whole blocks: from the
-    /// ring those from `from` on, which are new.
-    pub fn stage(&mut self, at: Lsn, from: Lsn, length: usize, ring: &Ring) -> &[u8] {
-        let known = from.since(at) as usize;
-        let blocks = &mut self.staging[..length.next_multiple_of(BLOCK as usize)];
-        blocks[..known].copy_from_slice(&self.block[..known]);
-        ring.read(at.advance(known as u64), &mut blocks[known..length]);
-        blocks[length..].fill(0);
-        blocks
-    }
-
-    /// Remembers the block of `to`, if it is in what was staged from `at` on.
-    pub fn keep_block(&mut self, at: Lsn, to: Lsn) {
-        let offset = block_of(to).since(at) as usize;
-        if block_of(to) >= at && offset < Self::STAGING {
-            self.block
-                .copy_from_slice(&self.staging[offset..offset + BLOCK as usize]);
         }
     }
 }

@@ -22,42 +22,24 @@ mod spaces;
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cenote_base::page_io::PageRead;
-use cenote_base::rt::Mutex;
-use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
 use cenote_base::{Error, PAGE_SIZE, PageId, Result};
 
+use crate::files::spaces_dir;
+use crate::poison::Poison;
 use crate::redo::{set_page_checksum, verify_page};
 use doublewrite::Areas;
-use former::Former;
+use former::FormerPages;
 use spaces::SpaceFile;
 pub(crate) use spaces::Spaces;
 
 pub use lists::BATCH;
-pub use restore::Redo;
-
-/// What opening the page store found.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PagesReport {
-    /// Pages that were torn or lost in place and were put back from the double-write area.
-    pub restored: Vec<PageId>,
-    /// Pages whose newest version was neither in place nor in the double-write area, and was built again by redo.
-    pub rebuilt: Vec<PageId>,
-    /// Pages whose newest version could not be had: reading them is an error.
-    pub lost: Vec<PageId>,
-}
-
-impl PagesReport {
-    /// A line for each page that cannot be read.
-    pub fn remarks(&self) -> Vec<String> {
-        let lost = |id| format!("page {id} was damaged with its copy, and redo does not build it: it cannot be read");
-        self.lost.iter().map(lost).collect()
-    }
-}
+pub use restore::{PagesReport, Redo};
 
 /// Counters, since opening.
 #[derive(Debug, Default)]
@@ -74,22 +56,9 @@ pub struct PageStats {
 pub struct PageStore {
     spaces: Spaces,
     areas: Areas,
-    poison: Mutex<Option<Error>>,
-    poisoned: AtomicBool,
+    poison: Poison,
     stats: PageStats,
-    /// What the process before may not have made durable, until it is written again.
-    former: Mutex<Vec<Former>>,
-    has_former: AtomicBool,
-}
-
-/// The file of a space in a data directory.
-pub(crate) fn space_path(data: &Path, space: u32) -> PathBuf {
-    spaces_dir(data).join(spaces::file_name(space))
-}
-
-/// The directory of the spaces in a data directory.
-pub fn spaces_dir(data: &Path) -> PathBuf {
-    data.join("spaces")
+    former: FormerPages,
 }
 
 impl PageStore {
@@ -101,17 +70,23 @@ impl PageStore {
     pub fn open(data: &Path, database: u128, redo: &mut Redo<'_>) -> Result<(PageStore, PagesReport)> {
         let spaces = Spaces::open(&spaces_dir(data))?;
         let areas = Areas::open(data, database)?;
+        let restored = restore::restore(&spaces, &areas, redo)?;
         let store = PageStore {
             spaces,
             areas,
-            poison: Mutex::new(None),
-            poisoned: AtomicBool::new(false),
+            poison: Poison::default(),
             stats: PageStats::default(),
-            former: Mutex::new(Vec::new()),
-            has_former: AtomicBool::new(false),
+            former: FormerPages::new(restored.former),
         };
-        let report = store.restore(redo)?;
-        Ok((store, report))
+        let built: Vec<(PageId, &[u8])> = restored.built.iter().map(|(id, page)| (*id, &**page)).collect();
+        store.write_pages(&built)?;
+        Ok((store, restored.report))
+    }
+
+    /// Writes again what the process before may not have made durable: before this one writes anything, or believes a
+    /// sync.
+    fn settle_former(&self) -> Result<()> {
+        self.former.write_again(|result| self.guarded(|| result))
     }
 
     /// Syncs all spaces; what is written so far is durable then.
@@ -368,12 +343,12 @@ impl PageStore {
     /// Runs what must not fail halfway; if it does, the store is poisoned.
     fn guarded<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         f().inspect_err(|e| {
-            let poisoned = Error::Poisoned(format!(
-                "the page files failed and take no more changes ({e}); what was committed is safe \
-                 in the log: see to the disk, then restart"
-            ));
-            self.poison.lock().get_or_insert(poisoned);
-            self.poisoned.store(true, Ordering::Release);
+            self.poison.set(|| {
+                format!(
+                    "the page files failed and take no more changes ({e}); what was committed is safe \
+                     in the log: see to the disk, then restart"
+                )
+            });
         })
     }
 
@@ -382,11 +357,7 @@ impl PageStore {
     /// # Errors
     /// [`Error::Poisoned`], with the error.
     pub fn check(&self) -> Result<()> {
-        if !self.poisoned.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let error = self.poison.lock().clone();
-        Err(error.unwrap_or_else(|| Error::Poisoned("the page files failed".into())))
+        self.poison.check()
     }
 }
 

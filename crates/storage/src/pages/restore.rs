@@ -2,7 +2,7 @@
 //!
 //! | in place | copies | then |
 //! |---|---|---|
-//! | the newest listed version, or a newer one | | is written again before the first write ([`PageStore::settle_former`]) |
+//! | the newest listed version, or a newer one | | is written again before the first write (`former`) |
 //! | damaged, older or unreadable | the newest listed version | the copy is put in place |
 //! | damaged, older or unreadable | older ones, or none | redo from the checkpoint on builds the newest on the newest that is whole, or makes the page anew behind it; else the page is *lost* |
 //!
@@ -26,14 +26,12 @@
 
 use std::collections::BTreeMap;
 
-use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
-use super::doublewrite::Listed;
-use super::former::Former;
-use super::spaces::SpaceFile;
-use super::{PageStore, PagesReport};
+use super::doublewrite::{Areas, Listed};
+use super::former::FormerPage;
+use super::spaces::{SpaceFile, Spaces};
 use crate::log::OwnedRecord;
 use crate::reads::at_once;
 use crate::redo::{apply, page_lsn, set_page_checksum, verify_page};
@@ -41,6 +39,34 @@ use crate::redo::{apply, page_lsn, set_page_checksum, verify_page};
 /// Finds the redo of pages: for each, the records up to its LSN, oldest first, from the checkpoint or the last that
 /// needs none before it on.
 pub type Redo<'a> = dyn FnMut(&BTreeMap<PageId, Lsn>) -> Result<BTreeMap<PageId, Vec<OwnedRecord>>> + 'a;
+
+/// What opening the page store found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PagesReport {
+    /// Pages that were torn or lost in place and were put back from the double-write area.
+    pub restored: Vec<PageId>,
+    /// Pages whose newest version was neither in place nor in the double-write area, and was built again by redo.
+    pub rebuilt: Vec<PageId>,
+    /// Pages whose newest version could not be had: reading them is an error.
+    pub lost: Vec<PageId>,
+}
+
+impl PagesReport {
+    /// A line for each page that cannot be read.
+    pub fn remarks(&self) -> Vec<String> {
+        let lost = |id| format!("page {id} was damaged with its copy, and redo does not build it: it cannot be read");
+        self.lost.iter().map(lost).collect()
+    }
+}
+
+/// What a start has found and put back.
+pub(super) struct Restored {
+    /// Pages to be written again before this process writes anything else.
+    pub former: Vec<FormerPage>,
+    /// Newest versions that redo built: to be written as any page is.
+    pub built: Vec<(PageId, Box<[u8]>)>,
+    pub report: PagesReport,
+}
 
 /// A page that is listed, and where it belongs.
 struct Listing {
@@ -72,128 +98,105 @@ enum Verdict {
     Lost,
 }
 
-impl PageStore {
-    /// Pages whose place is torn, or older than their copy, get the copy. A place that is as its copy says will be
-    /// written again ([`PageStore::settle_former`]): the process before may have been killed before it was synced, or
-    /// have ended since its sync failed, and then the system shows what it will never write. The files count as dirty
-    /// and the areas as unsettled, so that no area is written over before they are synced.
-    ///
-    /// Places are read at once, and of the copies those only whose page is not found in its place.
-    pub(super) fn restore(&self, redo: &mut Redo<'_>) -> Result<PagesReport> {
-        let listings = self.listings()?;
-        let (former, mut doubtful) = self.in_their_places(&listings);
-        self.look_at_copies(&mut doubtful);
-        let verdicts = verdicts(&doubtful, redo)?;
-        all_known(&doubtful, &verdicts)?;
-        self.put_back(&doubtful, &verdicts)?;
-        self.spaces.sync_dirty()?;
-        listings.iter().for_each(|listing| listing.file.mark_dirty());
-        self.has_former.store(!former.is_empty(), Ordering::Release);
-        *self.former.lock() = former;
-        let built = |(d, verdict): (&Doubtful<'_>, _)| match verdict {
-            Verdict::Built(page) => Some((d.listing.id, page)),
-            _ => None,
+/// Pages whose place is torn, or older than their copy, get the copy. A place that is as its copy says will be written
+/// again (see `former`). The files count as dirty and the areas as unsettled, so that no area is written over before
+/// they are synced.
+///
+/// Places are read at once, and of the copies those only whose page is not found in its place.
+///
+/// # Errors
+/// An I/O error, which names the page where its newest version may be unreadable; one of `redo`; [`Error::Mismatch`]
+/// for areas of another database.
+pub(super) fn restore(spaces: &Spaces, areas: &Areas, redo: &mut Redo<'_>) -> Result<Restored> {
+    let listings = listings(spaces, areas)?;
+    let (former, mut doubtful) = in_their_places(&listings);
+    look_at_copies(areas, &mut doubtful);
+    let verdicts = verdicts(&doubtful, redo)?;
+    all_known(&doubtful, &verdicts)?;
+    put_back(areas, &doubtful, &verdicts)?;
+    spaces.sync_dirty()?;
+    listings.iter().for_each(|listing| listing.file.mark_dirty());
+    let built = |(d, verdict): (&Doubtful<'_>, _)| match verdict {
+        Verdict::Built(page) => Some((d.listing.id, page)),
+        _ => None,
+    };
+    Ok(Restored {
+        former,
+        report: report(&doubtful, &verdicts),
+        built: doubtful.iter().zip(verdicts).filter_map(built).collect(),
+    })
+}
+
+/// The pages that the areas list and whose spaces are there.
+fn listings(spaces: &Spaces, areas: &Areas) -> Result<Vec<Listing>> {
+    let mut listings = Vec::new();
+    for (id, copies) in areas.listed()? {
+        if let Some(file) = spaces.find(id.space)? {
+            listings.push(Listing { id, file, copies });
+        }
+    }
+    Ok(listings)
+}
+
+/// Reads the places of pages: those that are as their newest copy, and the others.
+fn in_their_places(listings: &[Listing]) -> (Vec<FormerPage>, Vec<Doubtful<'_>>) {
+    let requests = listings.iter().zip(0..).map(|(l, tag)| l.file.request(l.id.page, tag));
+    let (mut former, mut doubtful) = (Vec::new(), Vec::new());
+    for (listing, request) in listings.iter().zip(at_once(requests.collect())) {
+        let (place, unread) = match listing.file.answer(request) {
+            Ok(bytes) if listing.copies[0].is(&bytes, listing.id) => {
+                let (file, page) = (listing.file.clone(), listing.id.page);
+                former.push(FormerPage { file, page, bytes });
+                continue;
+            }
+            Ok(bytes) => (Some(bytes), None),
+            Err(error) => (None, Some(error)),
         };
-        let report = report(&doubtful, &verdicts);
-        let built: Vec<(PageId, Box<[u8]>)> = doubtful.iter().zip(verdicts).filter_map(built).collect();
-        self.write_pages(&built.iter().map(|(id, page)| (*id, &**page)).collect::<Vec<_>>())?;
-        Ok(report)
+        doubtful.push(Doubtful {
+            listing,
+            place,
+            better: None,
+            unread,
+        });
     }
+    (former, doubtful)
+}
 
-    fn listings(&self) -> Result<Vec<Listing>> {
-        let mut listings = Vec::new();
-        for (id, copies) in self.areas.listed()? {
-            if let Some(file) = self.spaces.find(id.space)? {
-                listings.push(Listing { id, file, copies });
+/// Reads the copies of pages: the newest that is whole may be better than what is in place.
+fn look_at_copies(areas: &Areas, doubtful: &mut [Doubtful<'_>]) {
+    let listed: Vec<Listed> = doubtful.iter().flat_map(|d| &d.listing.copies).copied().collect();
+    let mut bytes = areas.copies(&listed).into_iter();
+    for d in doubtful {
+        let mut read = Vec::with_capacity(d.listing.copies.len());
+        for (listed, copy) in d.listing.copies.iter().zip(bytes.by_ref()) {
+            match copy {
+                Ok(copy) => read.push((*listed, copy)),
+                Err(error) => d.unread = d.unread.take().or(Some(error)),
             }
         }
-        Ok(listings)
+        let whole = read.into_iter().find(|(listed, copy)| listed.is(copy, d.listing.id));
+        d.better = whole.filter(|(listed, copy)| d.is_better(*listed, copy));
     }
+}
 
-    /// Reads the places of pages: those that are as their newest copy, and the others.
-    fn in_their_places<'a>(&self, listings: &'a [Listing]) -> (Vec<Former>, Vec<Doubtful<'a>>) {
-        let requests = listings.iter().zip(0..).map(|(l, tag)| l.file.request(l.id.page, tag));
-        let (mut former, mut doubtful) = (Vec::new(), Vec::new());
-        for (listing, request) in listings.iter().zip(at_once(requests.collect())) {
-            let (place, unread) = match listing.file.answer(request) {
-                Ok(bytes) if listing.copies[0].is(&bytes, listing.id) => {
-                    let (file, page) = (listing.file.clone(), listing.id.page);
-                    former.push(Former { file, page, bytes });
-                    continue;
-                }
-                Ok(bytes) => (Some(bytes), None),
-                Err(error) => (None, Some(error)),
-            };
-            doubtful.push(Doubtful {
-                listing,
-                place,
-                better: None,
-                unread,
-            });
-        }
-        (former, doubtful)
+/// Puts in place what the verdicts say.
+fn put_back(areas: &Areas, doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> Result<()> {
+    let judged = || doubtful.iter().zip(verdicts);
+    // A process that was killed before it synced its batch, or whose sync failed, left copies that only the system
+    // has: were they not written and synced now, a power cut in the middle of these writes could take page and
+    // copy.
+    let kept = judged().filter(|(_, verdict)| !matches!(verdict, Verdict::Lost));
+    let better: Vec<_> = kept.filter_map(|(d, _)| d.better.as_ref()).collect();
+    if !better.is_empty() {
+        let copies = better.iter().map(|(listed, copy)| (*listed, &**copy));
+        areas.write_again(copies)?;
     }
-
-    /// Reads the copies of pages: the newest that is whole may be better than what is in place.
-    fn look_at_copies(&self, doubtful: &mut [Doubtful<'_>]) {
-        let listed: Vec<Listed> = doubtful.iter().flat_map(|d| &d.listing.copies).copied().collect();
-        let mut bytes = self.areas.copies(&listed).into_iter();
-        for d in doubtful {
-            let mut read = Vec::with_capacity(d.listing.copies.len());
-            for (listed, copy) in d.listing.copies.iter().zip(bytes.by_ref()) {
-                match copy {
-                    Ok(copy) => read.push((*listed, copy)),
-                    Err(error) => d.unread = d.unread.take().or(Some(error)),
-                }
-            }
-            let whole = read.into_iter().find(|(listed, copy)| listed.is(copy, d.listing.id));
-            d.better = whole.filter(|(listed, copy)| d.is_better(*listed, copy));
+    for (d, verdict) in judged() {
+        if let Some(page) = d.put(verdict) {
+            d.listing.file.write(d.listing.id.page, &[&page])?;
         }
     }
-
-    /// Puts in place what the verdicts say.
-    fn put_back(&self, doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> Result<()> {
-        let judged = || doubtful.iter().zip(verdicts);
-        // A process that was killed before it synced its batch, or whose sync failed, left copies that only the system
-        // has: were they not written and synced now, a power cut in the middle of these writes could take page and
-        // copy.
-        let kept = judged().filter(|(_, verdict)| !matches!(verdict, Verdict::Lost));
-        let better: Vec<_> = kept.filter_map(|(d, _)| d.better.as_ref()).collect();
-        if !better.is_empty() {
-            let copies = better.iter().map(|(listed, copy)| (*listed, &**copy));
-            self.areas.write_again(copies)?;
-        }
-        for (d, verdict) in judged() {
-            if let Some(page) = d.put(verdict) {
-                d.listing.file.write(d.listing.id.page, &[&page])?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes again what the process before may not have made durable: before this one writes anything, or believes a
-    /// sync. Not at start, which need not wait for it.
-    pub(super) fn settle_former(&self) -> Result<()> {
-        if !self.has_former.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        // Held until all is written: of a page that is here nothing newer may be written before.
-        let mut former = self.former.lock();
-        let (mut files, mut requests) = (Vec::new(), Vec::new());
-        for (f, tag) in core::mem::take(&mut *former).into_iter().zip(0..) {
-            requests.push(f.file.rewrite(f.page, f.bytes, tag));
-            files.push(f.file);
-        }
-        let done = at_once(requests);
-        self.guarded(|| {
-            files
-                .iter()
-                .zip(done)
-                .try_for_each(|(file, request)| file.rewritten(request))
-        })?;
-        self.has_former.store(false, Ordering::Release);
-        Ok(())
-    }
+    Ok(())
 }
 
 /// Asks redo for what lacks its newest version.

@@ -11,7 +11,7 @@ use cenote_base::rt::fs::{self, File, IoRequest, OpenOptions};
 use cenote_base::rt::{self, HashSet, Mutex, Nanos, RwLock};
 use cenote_base::{Error, PAGE_SIZE, PageId, Result};
 
-use crate::files::doing;
+use crate::files::{doing, space_name, space_of};
 use crate::reads::padded;
 use crate::redo::verify_page;
 
@@ -43,11 +43,6 @@ pub(super) fn no_space(space: u32) -> Error {
     Error::Invalid(format!("there is no space {space} in the data directory"))
 }
 
-/// The name of a space's file.
-pub(super) fn file_name(space: u32) -> String {
-    format!("{space:08x}.pages")
-}
-
 /// An open space.
 #[derive(Clone)]
 pub(crate) struct SpaceFile(Arc<Inner>);
@@ -71,12 +66,8 @@ impl Spaces {
     pub fn open(dir: &Path) -> Result<Spaces> {
         doing(fs::create_dir_all(dir), "making", dir)?;
         let names = doing(fs::list(dir), "listing", dir)?;
-        let number = |name: &String| {
-            let stem = name.strip_suffix(".pages").filter(|s| s.len() == 8)?;
-            u32::from_str_radix(stem, 16).ok()
-        };
         let files = Files {
-            all: names.iter().filter_map(number).collect(),
+            all: names.iter().filter_map(|name| space_of(name)).collect(),
             open: BTreeMap::new(),
         };
         Ok(Spaces {
@@ -88,7 +79,7 @@ impl Spaces {
     }
 
     fn path(&self, space: u32) -> PathBuf {
-        self.dir.join(file_name(space))
+        self.dir.join(space_name(space))
     }
 
     pub fn all(&self) -> Vec<u32> {

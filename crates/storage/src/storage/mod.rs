@@ -18,9 +18,9 @@ use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::{Error, Lsn, PageId, Result};
 
 use crate::control::{Control, ControlFile, Origins};
-use crate::files::doing;
-use crate::log::{Log, LogOptions, LogReport, Need, RingPlace, Survive, log_dir};
-use crate::pages::{PageStore, PagesReport, spaces_dir};
+use crate::files::{doing, log_dir, spaces_dir};
+use crate::log::{Log, LogOptions, LogReport, Need, RingPlace, Survive};
+use crate::pages::{PageStore, PagesReport};
 
 /// How to open the log and the pages of a data directory.
 pub struct StorageOptions {

@@ -31,7 +31,7 @@ fn after_a_crash_every_acknowledged_group_is_there_and_none_is_half() {
                 let (log, _) = Log::open(log_options(dir(), &region)).expect("opens");
                 written.assert_all(&log, acknowledged, &format!("seed {seed} round {round}"));
                 acknowledged = work(&log, &mut written, &mut rng);
-                log.core.closing.store(true, Ordering::Release);
+                log.state.closing.store(true, Ordering::Release);
                 fs.crash_clone_torn(rng.next())
             });
             fs = crashed;
@@ -82,9 +82,9 @@ fn work_and_be_killed(log: &Log, written: &mut Written, rng: &mut Rng) -> Vec<(L
             continue;
         }
         let mut group = random_group(rng, 3000);
-        let start = log.core.reserve(&mut group, None).expect("room");
+        let start = log.state.reserve(&mut group, None).expect("room");
         let copied = rng.below(group.len() - GROUP_HEADER);
-        log.core
+        log.state
             .ring
             .write(start.advance(32), &group[GROUP_HEADER..GROUP_HEADER + copied]);
         incomplete.push((start, start.advance(group.len() as u64)));

@@ -1,0 +1,52 @@
+//! What the lead of a group commit works with: the buffer between ring and file, and the last group that it wrote.
+
+use cenote_base::Lsn;
+
+use super::ring::{BLOCK, Ring, block_of};
+
+/// What the lead needs: the buffer between ring and file, and what it wrote last.
+pub(crate) struct Flusher {
+    staging: Vec<u8>,
+    /// The durable bytes of the block in which the durable log ends. They are not taken from the
+    /// ring again: what is durable must not be overwritten by what may be damaged since.
+    pub block: [u8; BLOCK as usize],
+    /// The newest group that is durable.
+    pub last_start: Lsn,
+    pub last_checksum: u32,
+    /// Counts flushes, for the ring's two marks.
+    pub turn: u64,
+}
+
+impl Flusher {
+    pub const STAGING: usize = 1 << 20;
+
+    pub fn new() -> Flusher {
+        Flusher {
+            staging: vec![0; Self::STAGING],
+            block: [0; BLOCK as usize],
+            last_start: Lsn::ZERO,
+            last_checksum: 0,
+            turn: 0,
+        }
+    }
+
+    /// The `length` bytes at `at`, a block's start, padded with zeros to whole blocks: from the
+    /// ring those from `from` on, which are new.
+    pub fn stage(&mut self, at: Lsn, from: Lsn, length: usize, ring: &Ring) -> &[u8] {
+        let known = from.since(at) as usize;
+        let blocks = &mut self.staging[..length.next_multiple_of(BLOCK as usize)];
+        blocks[..known].copy_from_slice(&self.block[..known]);
+        ring.read(at.advance(known as u64), &mut blocks[known..length]);
+        blocks[length..].fill(0);
+        blocks
+    }
+
+    /// Remembers the block of `to`, if it is in what was staged from `at` on.
+    pub fn keep_block(&mut self, at: Lsn, to: Lsn) {
+        let offset = block_of(to).since(at) as usize;
+        if block_of(to) >= at && offset < Self::STAGING {
+            self.block
+                .copy_from_slice(&self.staging[offset..offset + BLOCK as usize]);
+        }
+    }
+}
