@@ -135,19 +135,19 @@ impl RecordAddr {
     pub const NONE: RecordAddr = RecordAddr(0);
     /// Bytes that a record's position is a multiple of.
     pub const UNIT: u64 = 8;
-    /// The first position that has no address: the end of a stream, in bytes.
-    pub const END: u64 = Self::UNIT << Self::POSITION_BITS;
+    /// The first position that has no address: the end of a stream.
+    pub const END: Lsn = Lsn(Self::UNIT << Self::POSITION_BITS);
     const POSITION_BITS: u32 = 56;
     /// Bits that no position of a record has.
-    const FOREIGN: u64 = !(Self::END - Self::UNIT);
+    const FOREIGN: u64 = !(Self::END.0 - Self::UNIT);
 
-    /// The record at `position`, in bytes, of `stream`.
+    /// The record at `position` of `stream`.
     ///
     /// # Panics
     /// If no record can lie there: a program that takes one record for another would lose changes. The log's own
     /// positions are below [`RecordAddr::END`], and multiples of the unit.
     #[inline]
-    pub const fn new(stream: u8, position: u64) -> Self {
+    pub const fn new(stream: u8, position: Lsn) -> Self {
         match Self::checked(stream, position) {
             Some(address) => address,
             None => panic!("no redo record can lie at this position"),
@@ -156,11 +156,11 @@ impl RecordAddr {
 
     /// As [`RecordAddr::new`], for positions that are not trusted: `None` if no record can lie there.
     #[inline]
-    pub const fn checked(stream: u8, position: u64) -> Option<Self> {
-        if position & Self::FOREIGN != 0 {
+    pub const fn checked(stream: u8, position: Lsn) -> Option<Self> {
+        if position.0 & Self::FOREIGN != 0 {
             return None;
         }
-        Some(Self((stream as u64) << Self::POSITION_BITS | (position / Self::UNIT)))
+        Some(Self((stream as u64) << Self::POSITION_BITS | (position.0 / Self::UNIT)))
     }
 
     /// From the packed word: every word is an address.
@@ -181,10 +181,11 @@ impl RecordAddr {
         (self.0 >> Self::POSITION_BITS) as u8
     }
 
-    /// The position in the stream, in bytes.
+    /// The position in the stream.
     #[inline]
-    pub const fn position(self) -> u64 {
-        self.0 << (u64::BITS - Self::POSITION_BITS) >> (u64::BITS - Self::POSITION_BITS - Self::UNIT.trailing_zeros())
+    pub const fn position(self) -> Lsn {
+        let shift = u64::BITS - Self::POSITION_BITS;
+        Lsn(self.0 << shift >> (shift - Self::UNIT.trailing_zeros()))
     }
 
     /// Whether this is [`Self::NONE`].
@@ -196,7 +197,7 @@ impl RecordAddr {
 
 impl fmt::Display for RecordAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.stream(), self.position())
+        write!(f, "{}.{}", self.stream(), self.position().raw())
     }
 }
 
@@ -317,13 +318,14 @@ mod tests {
 
     #[test]
     fn packing_keeps_parts_and_order() {
-        for position in [0, 8, 0x1234_5678_9AB8, 1 << 48, RecordAddr::END - 8] {
+        let last = Lsn::from_raw(RecordAddr::END.raw() - RecordAddr::UNIT);
+        for position in [0, 8, 0x1234_5678_9AB8, 1 << 48, RecordAddr::END.raw() - 8].map(Lsn::from_raw) {
             let a = RecordAddr::new(255, position);
             assert_eq!((a.stream(), a.position()), (255, position));
             assert_eq!(RecordAddr::from_raw(a.raw()), a);
-            assert!(a < RecordAddr::new(255, RecordAddr::END - 8) || position == RecordAddr::END - 8);
+            assert!(a < RecordAddr::new(255, last) || position == last);
         }
-        assert!(RecordAddr::new(1, 0) > RecordAddr::new(0, RecordAddr::END - 8));
+        assert!(RecordAddr::new(1, Lsn::ZERO) > RecordAddr::new(0, last));
         let t = TxId::new(4095, TxId::SEQ_END - 1).expect("the last one");
         assert_eq!((t.node(), t.seq()), (4095, TxId::SEQ_END - 1));
         assert!(TxId::new(1, 0) > TxId::new(0, TxId::SEQ_END - 1));
@@ -337,8 +339,8 @@ mod tests {
     /// Positions beyond 2^48 were masked: record 2^48 + 4096 was found at 4096, and was another page's.
     #[test]
     fn what_has_no_place_in_the_word_is_refused_and_not_masked() {
-        for position in [RecordAddr::END, u64::MAX, u64::MAX - 7, 4] {
-            assert_eq!(RecordAddr::checked(0, position), None);
+        for position in [RecordAddr::END.raw(), u64::MAX, u64::MAX - 7, 4] {
+            assert_eq!(RecordAddr::checked(0, Lsn::from_raw(position)), None);
         }
         assert_eq!(TxId::new(0, TxId::SEQ_END), None);
         assert_eq!(TxId::new(TxId::NODE_END, 1), None);
@@ -348,7 +350,7 @@ mod tests {
     #[test]
     fn the_words_last_ten_years() {
         let ten_years = 10 * 366 * 24 * 3600;
-        assert!(RecordAddr::END / 1_000_000_000 > ten_years);
+        assert!(RecordAddr::END.raw() / 1_000_000_000 > ten_years);
         assert!(TxId::SEQ_END / 1_000_000 > ten_years);
     }
 

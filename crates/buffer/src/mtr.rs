@@ -497,7 +497,7 @@ impl<'p> Mtr<'p> {
             }
             d.lsn.store(end.raw(), Ordering::Release);
             d.head
-                .store(RecordAddr::new(0, start.raw() + offset).raw(), Ordering::Release);
+                .store(RecordAddr::new(0, start.advance(offset)).raw(), Ordering::Release);
             d.chain.store(chain.plus(length).pack(), Ordering::Release);
             d.seal();
             if self.observed {

@@ -314,7 +314,7 @@ impl Pool {
     /// The descriptor's head, if the log goes that far.
     fn head_of(&self, frame: u32) -> RecordAddr {
         let head = RecordAddr::from_raw(self.frames.descriptor(frame).head.load(Ordering::Relaxed));
-        let inside = head.stream() == 0 && Lsn::from_raw(head.position()) < self.storage.durable_lsn();
+        let inside = head.stream() == 0 && head.position() < self.storage.durable_lsn();
         if inside { head } else { RecordAddr::NONE }
     }
 
@@ -336,7 +336,7 @@ impl Pool {
             )));
         }
         // A latched descriptor is not checked by its sum: what is not below the first record was not written by us.
-        let first = records.first().map_or(u64::MAX, |r| r.get().address.position());
+        let first = records.first().map_or(u64::MAX, |r| r.get().address.position().raw());
         let believed = rec != Lsn::ZERO && rec.raw() < first;
         // Below the checkpoint lie records of pages that were given up, and were about to be made again: the log has
         // them as they were given up.

@@ -33,7 +33,7 @@ use cenote_base::error::IoContext;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::rt::{self, Mutex};
-use cenote_base::{Error, Lsn, RecordAddr, Result, crc};
+use cenote_base::{Cts, Error, Lsn, RecordAddr, Result, crc};
 
 use crate::files::{log_dir, spaces_dir};
 use crate::redo::{u32_at, u64_at};
@@ -66,10 +66,10 @@ pub struct Control {
     pub checkpoint: Lsn,
     /// The log reaches this, durably, at least.
     pub durable: Lsn,
-    /// Transaction ids from here on have not been given out.
+    /// Transaction numbers ([`cenote_base::TxId::seq`]) from here on have not been given out.
     pub tx_ceiling: u64,
     /// Commit timestamps from here on have not been given out.
-    pub cts_ceiling: u64,
+    pub cts_ceiling: Cts,
     /// The engine's own.
     pub engine: [u64; ENGINE_WORDS],
     /// The log's first position.
@@ -96,8 +96,8 @@ impl Default for Origins {
 
 impl Origins {
     fn check(&self) -> Result<()> {
-        let log = self.log.raw();
-        if log == 0 || !log.is_multiple_of(SLOT) || log >= RecordAddr::END || self.tx == 0 {
+        let is_place = self.log > Lsn::ZERO && self.log.raw().is_multiple_of(SLOT) && self.log < RecordAddr::END;
+        if !is_place || self.tx == 0 {
             return Err(Error::Invalid(format!("a database cannot begin at {self:?}")));
         }
         Ok(())
@@ -113,7 +113,7 @@ impl Control {
             checkpoint: origins.log,
             durable: origins.log,
             tx_ceiling: origins.tx,
-            cts_ceiling: 0,
+            cts_ceiling: Cts::ZERO,
             engine: [0; ENGINE_WORDS],
             origin: origins.log,
         }
@@ -145,7 +145,7 @@ impl Control {
             self.checkpoint.raw(),
             self.durable.raw(),
             self.tx_ceiling,
-            self.cts_ceiling,
+            self.cts_ceiling.raw(),
         ]
     }
 
@@ -159,7 +159,7 @@ impl Control {
         control.checkpoint = Lsn::from_raw(u64_at(slot, 56)?);
         control.durable = Lsn::from_raw(u64_at(slot, 64)?);
         control.tx_ceiling = u64_at(slot, 72)?;
-        control.cts_ceiling = u64_at(slot, 80)?;
+        control.cts_ceiling = Cts::from_raw(u64_at(slot, 80)?);
         for (i, word) in control.engine.iter_mut().enumerate() {
             *word = u64_at(slot, 88 + 8 * i)?;
         }

@@ -89,7 +89,7 @@ fn a_latched_page_keeps_its_changes_beyond_every_word_s_old_end() {
     for origin in [
         (1 << 48) - (1 << 20),
         (1 << 56) - (1 << 20),
-        RecordAddr::END - (2 << 40),
+        RecordAddr::END.raw() - (2 << 40),
     ] {
         let origins = Origins {
             log: Lsn::from_raw(origin),

@@ -81,7 +81,7 @@ impl Chains {
         let (mut chain, mut at, mut group) = (Vec::new(), head, Vec::new());
         let mut trail = Trail::from(base_lsn);
         // Groups do not overlap: a record that begins before `base_lsn` ends by it.
-        while !at.is_none() && at.position() >= base_lsn.raw() {
+        while !at.is_none() && at.position() >= base_lsn {
             let mut files = |at, buffer: &mut [u8]| self.read(&mut trail, at, buffer);
             let record = self.log.read_record(at, &mut group, &mut files)?;
             let found = record.get();

@@ -61,7 +61,7 @@ impl LogState {
     }
 
     fn record_by(&self, read: &mut Read<'_>, address: RecordAddr, group: &mut Vec<u8>) -> Result<OwnedRecord> {
-        let at = Lsn::from_raw(address.position());
+        let at = address.position();
         let none = || self.placed(Error::corrupt(format!("there is no redo record at {address}")), at);
         if at >= self.tail() || !at.raw().is_multiple_of(8) {
             return Err(none());

@@ -27,13 +27,13 @@ use cenote_base::{Error, Lsn, RecordAddr, Result};
 use super::state::LogState;
 
 /// The end of the stream: records behind it would have no address.
-pub(super) const END: Lsn = Lsn::from_raw(RecordAddr::END);
+pub(super) const END: Lsn = RecordAddr::END;
 /// Segments that are kept ready behind the one in use.
 const AHEAD: u64 = 2;
 /// The log's last space is at most this.
 const RESERVE_MAX: u64 = 16 << 20;
 /// New work is refused from here on: 1 TiB before positions end, of which commits may use what the others leave.
-const WORK_END: Lsn = Lsn::from_raw(RecordAddr::END - (1 << 40));
+const WORK_END: Lsn = Lsn::from_raw(END.raw() - (1 << 40));
 /// How long a change that is in the ring may wait for space on disk before its author is told.
 const TIMEOUT: Nanos = Nanos::from_secs(5);
 /// How often space is looked for.

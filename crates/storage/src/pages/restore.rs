@@ -310,9 +310,8 @@ impl Doubtful<'_> {
         let (first, last) = (newer.first()?, newer.last()?);
         let comes_by = |lsn: Lsn| lsn <= from || newer.iter().any(|r| r.lsn == lsn);
         // A record that begins before the base's LSN is in the base.
-        let follows = from > Lsn::ZERO
-            && first.prev.position() < from.raw()
-            && self.listing.copies.iter().all(|c| comes_by(c.lsn));
+        let follows =
+            from > Lsn::ZERO && first.prev.position() < from && self.listing.copies.iter().all(|c| comes_by(c.lsn));
         if last.lsn != self.newest() || !(first.is_base || follows) {
             return None;
         }

@@ -48,7 +48,7 @@ fn try_open(redo: &Redo) -> Result<(PageStore, PagesReport)> {
 /// The record of `page` after which it has LSN `lsn`: its one record in a group that ends there.
 fn record(id: PageId, prev: u64, lsn: u64, change: impl Fn(&mut GroupBuilder, usize)) -> OwnedRecord {
     let mut builder = GroupBuilder::new();
-    let record = builder.page(id, RecordAddr::new(0, prev));
+    let record = builder.page(id, RecordAddr::new(0, Lsn::from_raw(prev)));
     change(&mut builder, record);
     let at = builder
         .finish()
@@ -56,7 +56,7 @@ fn record(id: PageId, prev: u64, lsn: u64, change: impl Fn(&mut GroupBuilder, us
         .expect("short enough");
     let (from, length) = (builder.record_offset(record), builder.record_len(record));
     let bytes = &builder.finished()[from as usize..][..length];
-    let address = RecordAddr::new(0, at + u64::from(from));
+    let address = RecordAddr::new(0, Lsn::from_raw(at + u64::from(from)));
     OwnedRecord::copy(&PageRecordRef::from_copy(bytes, address, Lsn::from_raw(lsn)).expect("a record"))
 }
 

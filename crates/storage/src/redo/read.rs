@@ -159,7 +159,7 @@ impl<'a> GroupRef<'a> {
         Some(PageRecordRef {
             page: PageId::from_bytes(bytes[..8].try_into().ok()?),
             prev: RecordAddr::from_raw(u64_at(bytes, 8)?),
-            address: RecordAddr::checked(0, self.start().raw().checked_add(offset as u64)?)?,
+            address: RecordAddr::checked(0, Lsn::from_raw(self.start().raw().checked_add(offset as u64)?))?,
             lsn: self.end(),
             is_base: place & FLAG_BASE != 0,
             count: u16_at(bytes, 18)?,

@@ -51,7 +51,7 @@ fn two_chains(log: &Log, rng: &mut Rng, groups: usize, limit: usize, every: usiz
         }
         let at = log.append(builder.finish().expect("short"), None).expect("appended");
         for (page, record) in records.iter().enumerate() {
-            let address = at.start.raw() + u64::from(builder.record_offset(*record));
+            let address = at.start.advance(builder.record_offset(*record).into());
             heads[page] = (RecordAddr::new(0, address), heads[page].1 + 1);
         }
         if log.tail().since(log.durable()) > 1 << 20 {
@@ -65,7 +65,7 @@ fn two_chains(log: &Log, rng: &mut Rng, groups: usize, limit: usize, every: usiz
 /// The chain, record by record.
 fn step_by_step(log: &Log, head: RecordAddr, base: Lsn) -> Vec<OwnedRecord> {
     let (mut chain, mut at) = (Vec::new(), head);
-    while !at.is_none() && at.position() >= base.raw() {
+    while !at.is_none() && at.position() >= base {
         let record = log.read_record(at).expect("whole");
         at = record.get().prev;
         chain.push(record);
@@ -197,7 +197,7 @@ fn what_was_read_behind_the_end_is_not_believed() {
                 groups(&log, FIRST_LSN).keys().copied().collect::<Vec<_>>(),
                 [at[0].start]
             );
-            let third = RecordAddr::new(0, at[2].start.raw() + GROUP_HEADER as u64);
+            let third = RecordAddr::new(0, at[2].start.advance(GROUP_HEADER as u64));
             assert!(log.collect_chain(PageId::new(1, 2), third, Lsn::ZERO).is_err());
         }
         let mut rest = vec![1; at[2].end.since(at[0].end) as usize];

@@ -106,7 +106,7 @@ fn what_was_appended_is_read_back_over_many_laps_and_segments() {
     assert_eq!(last.start, end);
     log.wait_durable(last.end).expect("durable");
     log.recycle(end).expect("recycled");
-    let first = appended[0].start.raw() + GROUP_HEADER as u64;
+    let first = appended[0].start.advance(GROUP_HEADER as u64);
     assert!(log.read_record(RecordAddr::new(0, first)).is_err());
 }
 
@@ -141,7 +141,7 @@ fn a_chain_rebuilds_its_page() {
         builder.write(record, offset, &bytes);
         let group = builder.finish().expect("short");
         let appended = log.append(group, None).expect("appended");
-        *head = RecordAddr::new(0, appended.start.raw() + u64::from(builder.record_offset(record)));
+        *head = RecordAddr::new(0, appended.start.advance(builder.record_offset(record).into()));
         crate::redo::set_page_lsn(page, appended.end);
         if rng.below(40) == 0 {
             stored[number] = pages[number].clone();
@@ -164,7 +164,7 @@ fn a_chain_rebuilds_its_page() {
         log.collect_chain(PageId::new(1, 4), head, Lsn::ZERO).is_err(),
         "another page's chain"
     );
-    assert!(log.read_record(RecordAddr::new(0, head.position() + 8)).is_err());
+    assert!(log.read_record(RecordAddr::new(0, head.position().advance(8))).is_err());
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn the_end_of_the_stream_is_a_refusal_and_no_wrap() {
         rt::fs::with(in_memory(&fs), || {
             let region = region();
             let mut options = log_options(dir(), &region);
-            options.origin = Lsn::from_raw(RecordAddr::END - left);
+            options.origin = Lsn::from_raw(RecordAddr::END.raw() - left);
             (options.checkpoint, options.known_durable) = (options.origin, options.origin);
             let (log, report) = Log::open(options).expect("opens");
             assert_eq!(report.ring, RingUse::Created);
@@ -246,7 +246,7 @@ fn the_end_of_the_stream_is_a_refusal_and_no_wrap() {
     near(2 << 20, &|log| {
         let refused = (0..1000).find_map(|_| append(log).err()).expect("no position is left");
         assert!(refused.to_string().contains("record addresses end"), "{refused}");
-        assert!(log.tail().raw() <= RecordAddr::END);
+        assert!(log.tail() <= RecordAddr::END);
         log.flush_all().expect("what found a place is written");
     });
 }
