@@ -61,7 +61,7 @@ impl<'a, O: Observer> PageView<'a, O> {
     fn touch_observed(&self, offset: usize, length: usize) {
         if length > 0 && self.reaches(offset, length) {
             let at = self.span.offset() + offset as u64;
-            self.observer.touch(self.span.region(), at, length as u32, Access::Read);
+            self.observer.touch(self.span.memory(), at, length as u32, Access::Read);
         }
     }
 

@@ -2,7 +2,6 @@
 //! alignment are known, and how its space is taken before it is used.
 
 use crate::map::Mapping;
-use crate::region::Kind;
 use cenote_base::error::IoContext;
 use cenote_base::rt;
 use cenote_base::rt::memory::Device;
@@ -14,6 +13,19 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+
+/// What a region's memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A file: in shared memory, or on an fsdax file system.
+    File,
+    /// A devdax device.
+    Devdax,
+    /// Anonymous memory of this process; gone with it.
+    Dram,
+    /// A device of the simulator.
+    Simulated,
+}
 
 /// What is open.
 enum Open {
@@ -219,6 +231,14 @@ impl Backing {
             size(|s| s.f_bavail),
             dir.display(),
         ))
+    }
+
+    /// Takes the space of a range, in steps.
+    pub(crate) fn take_space(&self, off: u64, len: u64) -> Result<()> {
+        for from in (off..off + len).step_by(RESERVE_STEP as usize) {
+            self.reserve(from, RESERVE_STEP.min(off + len - from))?;
+        }
+        Ok(())
     }
 
     pub(crate) fn named(&self) -> String {

@@ -11,11 +11,12 @@
 //!
 //! A user program cannot discard a dirty line, only write it back: invalidating one is a hazard. Ranges are given as
 //! (region, offset, length) and widened to whole lines. Each call is told to the
-//! region's [`FlushSink`], if it has one; asking is one load beside instructions that cost a hundred times as much. A simulated device
+//! memory's [`FlushSink`](crate::FlushSink), if it has one; asking is one load beside instructions that cost a hundred times as much. A simulated device
 //! carries them out instead of the processor; each is a preemption point then. When the region has a
 //! [mirror](crate::mirror), what is written back is copied there too.
 
-use crate::{LINE, Region};
+use crate::LINE;
+use crate::memory::RegionMemory;
 use cenote_base::rt::{self, memory::Device};
 use cenote_base::{Error, Result};
 use std::sync::OnceLock;
@@ -31,15 +32,6 @@ pub enum WriteBack {
     Clflush,
     /// The target has none that is known here; the fence alone is done.
     None,
-}
-
-/// Told of a region's write-backs and fences after they were done: [`Region::tell_flushes`].
-pub trait FlushSink: Send + Sync {
-    /// The lines of a range were written back by the calling thread.
-    fn write_back(&self, region: &Region, off: u64, len: usize);
-
-    /// The calling thread's write-backs before this are in memory.
-    fn fence(&self);
 }
 
 /// How this processor writes lines back.
@@ -65,106 +57,107 @@ pub fn require(kind: WriteBack, what: &str) -> Result<()> {
 
 /// Begins writing the lines of a range back to memory. Ordered only by a [`fence`].
 #[inline]
-pub fn write_back(region: &Region, off: u64, len: usize) {
+pub fn write_back(memory: &RegionMemory, off: u64, len: usize) {
     // Before the line may leave the cache.
-    if let Some(mirroring) = region.mirroring() {
-        mirroring.copy(region, off, len);
+    if let Some(mirror) = memory.mirror() {
+        mirror.write_back(memory, off, len);
     }
-    if let Some(device) = simulated(region) {
+    if let Some(device) = simulated(memory) {
         return device.write_back(off, len as u64);
     }
-    each_line(region, off, len, target::write_back_lines);
-    if let Some(sink) = region.flush_sink() {
-        sink.write_back(region, off, len);
+    each_line(memory, off, len, target::write_back_lines);
+    if let Some(sink) = memory.flush_sink() {
+        sink.write_back(memory, off, len);
     }
 }
 
 /// All write-backs of this thread before it are in memory.
 #[inline]
-pub fn fence(region: &Region) {
-    if let Some(mirroring) = region.mirroring() {
-        mirroring.fence();
+pub fn fence(memory: &RegionMemory) {
+    if let Some(mirror) = memory.mirror() {
+        mirror.fence();
     }
-    if let Some(device) = simulated(region) {
+    if let Some(device) = simulated(memory) {
         return device.fence();
     }
     target::store_fence();
-    if let Some(sink) = region.flush_sink() {
+    if let Some(sink) = memory.flush_sink() {
         sink.fence();
     }
 }
 
 /// Writes the lines of a range back to memory and waits for it.
 #[inline]
-pub fn flush(region: &Region, off: u64, len: usize) {
-    write_back(region, off, len);
-    fence(region);
+pub fn flush(memory: &RegionMemory, off: u64, len: usize) {
+    write_back(memory, off, len);
+    fence(memory);
 }
 
 /// Drops the lines of a range from this host's cache: later loads come from memory. No line of it
 /// may be dirty.
-pub fn invalidate(region: &Region, off: u64, len: usize) {
-    if let Some(device) = simulated(region) {
+pub fn invalidate(memory: &RegionMemory, off: u64, len: usize) {
+    if let Some(device) = simulated(memory) {
         return device.invalidate(off, len as u64);
     }
-    each_line(region, off, len, target::drop_lines);
+    each_line(memory, off, len, target::drop_lines);
     target::full_fence();
-    if let Some(sink) = region.flush_sink() {
-        sink.write_back(region, off, len);
+    if let Some(sink) = memory.flush_sink() {
+        sink.write_back(memory, off, len);
         sink.fence();
     }
 }
 
 /// Loads the aligned word at `off` from memory, not from the cache.
-pub fn load_uncached(region: &Region, off: u64) -> u64 {
-    invalidate(region, off, 8);
-    region.atomic_u64(off).load(cenote_base::rt::atomic::Ordering::Acquire)
+pub fn load_uncached(memory: &RegionMemory, off: u64) -> u64 {
+    invalidate(memory, off, 8);
+    memory.atomic_u64(off).load(cenote_base::rt::atomic::Ordering::Acquire)
 }
 
 /// Stores the aligned word at `off` to memory, past the cache.
-pub fn store_uncached(region: &Region, off: u64, value: u64) {
-    let span = region.span(off, 8);
+pub fn store_uncached(memory: &RegionMemory, off: u64, value: u64) {
+    let span = memory.span(off, 8);
     assert!(off.is_multiple_of(8), "an uncached word must be aligned");
-    if let Some(device) = simulated(region) {
+    if let Some(device) = simulated(memory) {
         device.store_uncached(off, value);
     } else {
         target::store_past_cache(span, value);
         target::store_fence();
     }
-    if let Some(sink) = region.flush_sink() {
-        sink.write_back(region, off, 8);
+    if let Some(sink) = memory.flush_sink() {
+        sink.write_back(memory, off, 8);
         sink.fence();
     }
-    if let Some(mirroring) = region.mirroring() {
-        mirroring.copy(region, off, 8);
-        fence(region);
+    if let Some(mirror) = memory.mirror() {
+        mirror.write_back(memory, off, 8);
+        fence(memory);
     }
 }
 
 /// The region's simulated device; a preemption point if there is one.
 #[inline(always)]
-fn simulated(region: &Region) -> Option<&dyn Device> {
-    let device = region.device()?;
+fn simulated(memory: &RegionMemory) -> Option<&dyn Device> {
+    let device = memory.device()?;
     rt::preempt();
     Some(device)
 }
 
 /// Calls `f` with the address of the first line of a range and the number of lines.
 #[inline]
-fn each_line(region: &Region, off: u64, len: usize, f: impl FnOnce(*mut u8, usize)) {
+fn each_line(memory: &RegionMemory, off: u64, len: usize, f: impl FnOnce(*mut u8, usize)) {
     if len == 0 {
         return;
     }
     let first = off / LINE as u64 * LINE as u64;
     let end = (off + len as u64).next_multiple_of(LINE as u64);
-    let span = region.span(first, end - first);
+    let span = memory.span(first, end - first);
     f(span.as_ptr(), span.len() / LINE);
 }
 
 #[cfg(target_arch = "x86_64")]
 mod target {
     use super::WriteBack;
-    use crate::{LINE, Span};
+    use crate::LINE;
+    use crate::span::Span;
     use core::arch::asm;
     use core::arch::x86_64::{__cpuid, __cpuid_count};
 
@@ -235,7 +228,7 @@ mod target {
 #[cfg(not(target_arch = "x86_64"))]
 mod target {
     use super::WriteBack;
-    use crate::Span;
+    use crate::span::Span;
     use core::sync::atomic::{Ordering, fence};
 
     pub(super) fn detect() -> WriteBack {

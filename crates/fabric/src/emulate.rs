@@ -35,6 +35,7 @@ mod clock;
 
 pub use cache::CacheShape;
 
+use crate::memory::RegionMemory;
 use crate::observe::{self, Access, Counters, Seen, Sink, Traffic};
 use crate::profile::Profile;
 use crate::{Identity, LINE, Region, RegionOptions, raw};
@@ -346,19 +347,19 @@ fn line_number(region: u32, off: u64) -> u64 {
 }
 
 impl Sink for Emulator {
-    fn touch(&self, region: &Region, off: u64, len: u32, access: Access) {
-        if len == 0 || off + u64::from(len) > region.len() {
+    fn touch(&self, memory: &RegionMemory, off: u64, len: u32, access: Access) {
+        if len == 0 || off + u64::from(len) > memory.len() {
             return;
         }
         let thread = self.threads.get();
-        let first = line_number(region.id(), off);
+        let first = line_number(memory.id(), off);
         let count = observe::lines(off, len);
         thread.traffic.add(access, u64::from(len), count);
         // The short way: one line, and the thread has just had it.
         if count == 1 && thread.near.holds(first, access == Access::Write) {
             return add(&thread.owed, self.own.near);
         }
-        self.touch_lines(thread, region, off / LINE as u64, (first, count), access);
+        self.touch_lines(thread, memory, off / LINE as u64, (first, count), access);
     }
 
     fn seen(&self) -> Option<Seen> {
@@ -374,13 +375,13 @@ impl Sink for Emulator {
 
 impl Emulator {
     #[inline(never)]
-    fn touch_lines(&self, thread: &Thread, region: &Region, at: u64, (first, count): (u64, u64), access: Access) {
+    fn touch_lines(&self, thread: &Thread, memory: &RegionMemory, at: u64, (first, count): (u64, u64), access: Access) {
         let began = self.clock.now();
         let found = self.look(thread, first, count, access, |index| {
             // SAFETY: the line holds a byte of the range, which the caller is about to access and which lies inside the
             // region (checked in `touch`); a region begins and ends at multiples of lines, so all of the line is
             // mapped.
-            unsafe { raw::load_u8(region.base().add((at + index) as usize * LINE)) };
+            unsafe { raw::load_u8(memory.base().add((at + index) as usize * LINE)) };
         });
         let (missed, returned) = (found & u64::from(u32::MAX), found >> 32);
         if missed == 0 {

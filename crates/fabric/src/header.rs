@@ -23,7 +23,8 @@
 //! A process may be killed at any store: a torn state slot fails its checksum and the other one,
 //! older by one update, counts. Nothing in here is a pointer.
 
-use crate::{LINE, Span};
+use crate::LINE;
+use crate::span::Span;
 use cenote_base::crc::crc32c;
 use cenote_base::{Error, Result};
 

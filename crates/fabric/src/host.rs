@@ -26,7 +26,6 @@
 //! let owner: &PodAtomicU64 = region.atomic_u64(4096); // this one holds on its host only
 //! ```
 
-use crate::Span;
 use cenote_base::rt::atomic::{AtomicU32, AtomicU64};
 use core::ops::Deref;
 
@@ -65,42 +64,3 @@ host_atomic!(HostAtomicU64, AtomicU64, "threads of one host");
 host_atomic!(HostAtomicU32, AtomicU32, "threads of one host");
 host_atomic!(PodAtomicU64, AtomicU64, "all hosts of the pod");
 host_atomic!(PodAtomicU32, AtomicU32, "all hosts of the pod");
-
-/// The bytes of a region, from its start on, that hardware keeps coherent among hosts: [`crate::Region::window`].
-#[derive(Debug, Clone, Copy)]
-pub struct Window<'a>(Span<'a>);
-
-impl<'a> Window<'a> {
-    pub(crate) fn new(span: Span<'a>) -> Self {
-        Self(span)
-    }
-
-    /// Its length in bytes.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Where the aligned word of `len` bytes at `off` lies, if it is inside.
-    fn word(&self, off: u64, len: usize) -> Option<*mut u8> {
-        let off = usize::try_from(off).ok()?;
-        let inside = self.0.contains(off, len) && off.is_multiple_of(len);
-        inside.then(|| self.0.as_ptr().wrapping_add(off))
-    }
-
-    /// The atomic at `off` of the region; `None` outside the window, or where it is not aligned.
-    pub fn atomic_u64(&self, off: u64) -> Option<&'a PodAtomicU64> {
-        // SAFETY: inside the span and aligned (regions begin at a page), by `word`; mapped while the region lives.
-        self.word(off, 8).map(|p| unsafe { PodAtomicU64::at(p) })
-    }
-
-    /// The atomic at `off` of the region; `None` outside the window, or where it is not aligned.
-    pub fn atomic_u32(&self, off: u64) -> Option<&'a PodAtomicU32> {
-        // SAFETY: as in `atomic_u64`.
-        self.word(off, 4).map(|p| unsafe { PodAtomicU32::at(p) })
-    }
-}

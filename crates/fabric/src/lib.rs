@@ -29,8 +29,10 @@ mod host;
 pub mod http;
 mod listing;
 mod map;
+mod memory;
 pub mod message;
 pub mod mirror;
+mod mirror_keeper;
 pub mod observe;
 pub mod profile;
 mod raw;
@@ -38,17 +40,21 @@ pub mod rdma;
 mod region;
 pub mod ring;
 mod span;
+mod window;
 mod words;
 
-pub use backing::boot;
+pub use backing::{Kind, boot};
 pub use foothold::Foothold;
 pub use header::{FORMAT_VERSION, GEOMETRY_WORDS, HEADER_SIZE, Identity, State};
-pub use host::{HostAtomicU32, HostAtomicU64, PodAtomicU32, PodAtomicU64, Window};
+pub use host::{HostAtomicU32, HostAtomicU64, PodAtomicU32, PodAtomicU64};
 pub use listing::{Found, SHM_DIR, default_path, is_blank, list, peek, remove};
 pub use map::Mapping;
-pub use mirror::{MirrorFile, MirrorKeeper, Side};
-pub use region::{Kind, Region, RegionOptions};
+pub use memory::{FlushSink, RegionMemory};
+pub use mirror::{MirrorFile, Side};
+pub use mirror_keeper::MirrorKeeper;
+pub use region::{Region, RegionOptions};
 pub use span::{Block, Fixed, Length, Quiet, Span};
+pub use window::Window;
 pub use words::Words;
 
 /// Bytes of a cache line: what is flushed, fetched and lost at once.

@@ -1,8 +1,10 @@
 //! Finding the regions that lie about: for `cenote region list`, and to name at start what
 //! databases that are gone have left.
 
-use crate::Region;
+use crate::backing::Backing;
 use crate::header::{self, HEADER_SIZE, Identity, State};
+use crate::map::Mapping;
+use crate::{coherence, observe};
 use cenote_base::error::IoContext;
 use cenote_base::rt::fs::OpenOptions;
 use cenote_base::rt::memory::Device;
@@ -68,7 +70,7 @@ pub fn peek(path: &Path) -> Result<Found> {
 /// Whether a file or device begins with nothing (or with a region whose making was cut off): it may be made a region.
 pub fn is_blank(path: &Path) -> bool {
     if let Some(device) = rt::memory(path) {
-        return device.is_empty() || header::is_blank(&Region::header_of(device));
+        return device.is_empty() || header::is_blank(&header_of(path, device));
     }
     // A file of the machine, also where the database's files are others.
     let mut head = vec![0; HEADER_SIZE];
@@ -76,7 +78,7 @@ pub fn is_blank(path: &Path) -> bool {
     match file.and_then(|f| f.read_at(&mut head, 0)) {
         Ok(n) => header::is_blank(&head[..n]),
         // A devdax device can be mapped and not read.
-        Err(_) => Region::head_of(path).is_ok_and(|head| header::is_blank(&head)),
+        Err(_) => head_of(path).is_ok_and(|head| header::is_blank(&head)),
     }
 }
 
@@ -97,8 +99,25 @@ fn peek_simulated(path: &Path, device: Arc<dyn Device>) -> Result<Found> {
         path: path.to_owned(),
         allocated: device.len(),
         in_use: !mine,
-        content: read_header(&Region::header_of(device)),
+        content: read_header(&header_of(path, device)),
     })
+}
+
+/// The bytes of the header on a simulated device.
+fn header_of(path: &Path, device: Arc<dyn Device>) -> Vec<u8> {
+    let memory = observe::memory(Mapping::view(device, HEADER_SIZE), format!("region {}", path.display()));
+    memory.span(0, HEADER_SIZE as u64).to_vec()
+}
+
+/// The first bytes of what can be mapped, whatever they are.
+fn head_of(path: &Path) -> Result<Vec<u8>> {
+    let backing = Backing::open(path, false)?;
+    let memory = observe::memory(
+        backing.map(HEADER_SIZE.next_multiple_of(backing.align))?,
+        backing.named(),
+    );
+    coherence::invalidate(&memory, 0, HEADER_SIZE);
+    Ok(memory.span(0, HEADER_SIZE as u64).to_vec())
 }
 
 fn read_header(header: &[u8]) -> Result<(Identity, State)> {

@@ -90,6 +90,7 @@ impl Mapping {
 
     /// Bytes.
     #[allow(clippy::len_without_is_empty, reason = "memory, not a collection")]
+    #[inline(always)]
     pub fn len(&self) -> usize {
         self.len
     }

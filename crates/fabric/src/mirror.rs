@@ -22,17 +22,20 @@
 //! 5. what is reserved in the region is reserved in the mirror before.
 //!
 //! What is stored and never written back is not in the mirror: a region that is to survive a process only cannot be
-//! mirrored. Whether a mirror may be believed is not for this module to say: its [`MirrorKeeper`] has it written down
+//! mirrored. Whether a mirror may be believed is not for this module to say: its [`MirrorKeeper`](crate::MirrorKeeper) has it written down
 //! somewhere before anybody relies on it, and after it is whole.
 //!
 //! A mirror is mapped here ([`MirrorFile`]). One that is reached by one-sided verbs would be another [`Side`]: it posts
 //! writes in `copy` and waits for them in `fence`.
 
-use crate::{Block, LINE, Region, coherence};
+use crate::backing::{Backing, Kind};
+use crate::memory::{FlushSink, RegionMemory};
+use crate::span::Block;
+use crate::{LINE, coherence, observe};
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
+use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
-use core::fmt;
 use core::sync::atomic::fence;
 use std::path::Path;
 use std::sync::Arc;
@@ -40,7 +43,7 @@ use std::sync::Arc;
 /// Bytes whose lines share a lock: a small page, so that one of 16 KiB takes four.
 const STRIPE: u64 = 4096;
 const STRIPES: usize = 64;
-/// Bytes that [`Region::fill_mirror_step`] copies at most.
+/// Bytes that [`Region::fill_mirror_step`](crate::Region::fill_mirror_step) copies at most.
 pub const FILL_STEP: u64 = 1 << 20;
 
 /// What lines are copied to.
@@ -51,31 +54,15 @@ pub trait Side: Send + Sync {
     /// [`Error::Full`].
     fn reserve_to(&self, end: u64) -> Result<()>;
 
-    /// Copies whole lines of `region` to the same place, and begins to write them back there. The caller holds the lock
+    /// Copies whole lines of `memory` to the same place, and begins to write them back there. The caller holds the lock
     /// of their stripe.
-    fn copy(&self, region: &Region, off: u64, len: usize);
+    fn copy(&self, memory: &RegionMemory, off: u64, len: usize);
 
     /// Returns when this thread's copies are in the mirror's memory.
     fn fence(&self);
 
     /// Whether [`Side::fence`] has to be asked: the processor's own fence does not complete the copies.
     fn is_apart(&self) -> bool;
-}
-
-/// Who knows where a region's mirror is, and what it may be believed. The region's user tells it when it begins.
-pub trait MirrorKeeper: Send + Sync + fmt::Debug {
-    /// The region is about to be made anew. When this returns nothing that the mirror holds will be believed.
-    ///
-    /// # Errors
-    /// It could not be seen to: the region is not to be touched.
-    fn before_making(&self) -> Result<()>;
-
-    /// The region was opened or made, and what was in it has not been changed by this process yet. From here on it is
-    /// mirrored, as far as there is a mirror.
-    ///
-    /// # Errors
-    /// Its mirror counts as whole, cannot be attached, and that could not be noted: the region is not to be touched.
-    fn begin(&self, region: &Arc<Region>) -> Result<()>;
 }
 
 /// A line's way to a mirror.
@@ -103,7 +90,7 @@ impl Default for Mirroring {
 
 impl Mirroring {
     /// From the return of this on, every copy goes there.
-    fn set(&self, side: Option<Arc<dyn Side>>) {
+    pub(crate) fn set(&self, side: Option<Arc<dyn Side>>) {
         self.is_apart
             .store(side.as_ref().is_some_and(|side| side.is_apart()), Ordering::Release);
         for stripe in &self.stripes {
@@ -127,9 +114,21 @@ impl Mirroring {
         &self.stripes[(off / STRIPE) as usize % STRIPES]
     }
 
+    /// Whether it had no room for what was to be reserved last.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// What a former side failed to do does not count for the next one.
+    pub(crate) fn forget_failure(&self) {
+        self.failed.store(false, Ordering::Release);
+    }
+}
+
+impl FlushSink for Mirroring {
     /// Copies the lines of a range.
     #[cold]
-    pub(crate) fn copy(&self, region: &Region, off: u64, len: usize) {
+    fn write_back(&self, memory: &RegionMemory, off: u64, len: usize) {
         if len == 0 {
             return;
         }
@@ -138,14 +137,14 @@ impl Mirroring {
         while at < end {
             let next = end.min((at / STRIPE + 1) * STRIPE);
             if let Some(side) = &*self.stripe(at).0.lock() {
-                side.copy(region, at, (next - at) as usize);
+                side.copy(memory, at, (next - at) as usize);
             }
             at = next;
         }
     }
 
     #[cold]
-    pub(crate) fn fence(&self) {
+    fn fence(&self) {
         if self.is_apart.load(Ordering::Acquire)
             && let Some(side) = self.side()
         {
@@ -154,69 +153,11 @@ impl Mirroring {
     }
 }
 
-impl Region {
-    /// There may be a mirror later. Said before other threads write, it has every write-back take its stripe's lock
-    /// from the first on: else one that sees no mirror yet may have its stores in its processor's store buffer still
-    /// when they are to be filled.
-    pub fn expect_mirror(&self) {
-        self.mirroring.get_or_init(Box::default);
-    }
-
-    /// From here on `side` gets every line that is written back. What it lacks is copied by
-    /// [`Region::fill_mirror_step`]. It takes the place of a former one.
-    ///
-    /// # Errors
-    /// [`Error::Full`] if it has no room for what is reserved; then it is not attached.
-    pub fn attach_mirror(&self, side: Arc<dyn Side>) -> Result<()> {
-        // What was in use when the region was opened is in use: it is to be filled, and only what is reserved can be
-        // read.
-        self.reserve_to(self.found)?;
-        let _one = self.reserving.lock();
-        side.reserve_to(self.reserved())?;
-        let mirroring = self.mirroring.get_or_init(Box::default);
-        mirroring.failed.store(false, Ordering::Release);
-        mirroring.set(Some(side));
-        Ok(())
-    }
-
-    /// No more lines are copied. Whoever believes the mirror has to know that before.
-    pub fn detach_mirror(&self) {
-        if let Some(mirroring) = self.mirroring() {
-            let _one = self.reserving.lock();
-            mirroring.set(None);
-        }
-    }
-
-    /// Whether the mirror had no room for what was to be reserved last: the region cannot grow before it is detached.
-    pub fn has_mirror_failed(&self) -> bool {
-        self.mirroring()
-            .is_some_and(|mirroring| mirroring.failed.load(Ordering::Acquire))
-    }
-
-    /// Whether there is a mirror.
-    pub fn is_mirrored(&self) -> bool {
-        self.mirroring().is_some_and(|mirroring| mirroring.side().is_some())
-    }
-
-    /// Copies the lines from `from` on, at most [`FILL_STEP`] bytes of what is reserved, beside those who use the
-    /// region: where it came to. There is no more to copy when that is `from`.
-    pub fn fill_mirror_step(&self, from: u64) -> u64 {
-        let to = self.reserved().min(self.len()).min(from + FILL_STEP);
-        match self.mirroring() {
-            Some(mirroring) if from < to && mirroring.side().is_some() => {
-                mirroring.copy(self, from, (to - from) as usize);
-                coherence::fence(self);
-                to
-            }
-            _ => from,
-        }
-    }
-}
-
 /// A mirror in a file or device that this process maps, and has locked. It has no header of its own: it gets the
 /// region's.
 pub struct MirrorFile {
-    region: Region,
+    memory: RegionMemory,
+    backing: Backing,
     reserved: Mutex<u64>,
 }
 
@@ -238,15 +179,33 @@ impl MirrorFile {
     }
 
     fn mapped(path: &Path, len: u64, anew: bool) -> Result<Self> {
+        let backing = Backing::open(path, anew)?;
+        if anew {
+            backing.resize(len)?;
+        }
+        let have = backing.len()?;
+        if have < len || (have != len && backing.kind == Kind::File) {
+            return Err(Error::Mismatch(format!(
+                "{}: length: the file has {}, the region that it is to mirror {}",
+                backing.named(),
+                ByteSize(have),
+                ByteSize(len)
+            )));
+        }
+        let memory = observe::memory(backing.map(len as usize)?, backing.named());
+        if memory.device().is_none() {
+            memory.mapping().advise_huge();
+        }
         Ok(Self {
-            region: Region::without_header(path, len, anew)?,
+            memory,
+            backing,
             reserved: Mutex::new(0),
         })
     }
 
     /// Whether the file has its name still: nobody will find it otherwise.
     pub fn is_there(&self) -> bool {
-        self.region.has_name()
+        self.backing.has_name()
     }
 }
 
@@ -254,28 +213,28 @@ impl Side for MirrorFile {
     fn reserve_to(&self, end: u64) -> Result<()> {
         let mut reserved = self.reserved.lock();
         if *reserved < end {
-            if end > self.region.len() {
-                return Err(Error::Mismatch(format!("{} is too short", self.region.name())));
+            if end > self.memory.len() {
+                return Err(Error::Mismatch(format!("{} is too short", self.backing.named())));
             }
-            self.region.take_space(*reserved, end - *reserved)?;
+            self.backing.take_space(*reserved, end - *reserved)?;
             *reserved = end;
         }
         Ok(())
     }
 
-    fn copy(&self, region: &Region, off: u64, len: usize) {
+    fn copy(&self, memory: &RegionMemory, off: u64, len: usize) {
         for at in (off..off + len as u64).step_by(LINE) {
-            copy_line(region.block(at), self.region.block(at));
+            copy_line(memory.block(at), self.memory.block(at));
         }
-        coherence::write_back(&self.region, off, len);
+        coherence::write_back(&self.memory, off, len);
     }
 
     fn fence(&self) {
-        coherence::fence(&self.region);
+        coherence::fence(&self.memory);
     }
 
     fn is_apart(&self) -> bool {
-        self.region.is_simulated()
+        self.memory.is_simulated()
     }
 }
 

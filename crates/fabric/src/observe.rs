@@ -5,7 +5,7 @@
 //! worth two copies, [`Asks`] asks at each touch. A touch that is observed is a preemption point; then the sink is
 //! told, and last the region's simulated device, if it has one: between that and the access itself nothing may preempt.
 //!
-//! The accessors of [`Span`](crate::Span) and [`Region`] announce by themselves, where the region is *watched*: it lies
+//! The accessors of [`Span`](crate::Span) and [`Region`](crate::Region) announce by themselves, where the region is *watched*: it lies
 //! on a simulated device, or a sink was installed when it was made. Those who have announced already use
 //! [`Span::quiet`](crate::Span::quiet).
 //!
@@ -22,7 +22,8 @@
 //! # assert_eq!(found, 42);
 //! ```
 
-use crate::Region;
+use crate::map::Mapping;
+use crate::memory::RegionMemory;
 use cenote_base::rt::atomic::AtomicU64;
 use cenote_base::rt::seam::{Plain, Points, Seam};
 use cenote_base::rt::{self, Local, Mutex, Nanos};
@@ -42,7 +43,7 @@ pub trait Observer: Copy {
     /// Whether what is told now is heard.
     fn is_on(self) -> bool;
     /// `len` bytes at `off` of a region are about to be read or written.
-    fn touch(self, region: &Region, off: u64, len: u32, access: Access);
+    fn touch(self, memory: &RegionMemory, off: u64, len: u32, access: Access);
 }
 
 /// Nothing observes: for operations that have asked [`active`].
@@ -61,7 +62,7 @@ impl Observer for Off {
         false
     }
     #[inline(always)]
-    fn touch(self, _: &Region, _: u64, _: u32, _: Access) {}
+    fn touch(self, _: &RegionMemory, _: u64, _: u32, _: Access) {}
 }
 
 /// Nothing observes and nothing simulates: for operations that have asked [`still`]. Neither touches nor preemption
@@ -81,7 +82,7 @@ impl Observer for Still {
         false
     }
     #[inline(always)]
-    fn touch(self, _: &Region, _: u64, _: u32, _: Access) {}
+    fn touch(self, _: &RegionMemory, _: u64, _: u32, _: Access) {}
 }
 
 /// Whether [`Still`] may stand for this operation's observer: two loads.
@@ -105,8 +106,8 @@ impl Observer for On {
     fn is_on(self) -> bool {
         true
     }
-    fn touch(self, region: &Region, off: u64, len: u32, access: Access) {
-        announce(region, off, len, access);
+    fn touch(self, memory: &RegionMemory, off: u64, len: u32, access: Access) {
+        announce(memory, off, len, access);
     }
 }
 
@@ -126,9 +127,9 @@ impl Observer for Asks {
         active()
     }
     #[inline(always)]
-    fn touch(self, region: &Region, off: u64, len: u32, access: Access) {
+    fn touch(self, memory: &RegionMemory, off: u64, len: u32, access: Access) {
         if active() {
-            announce(region, off, len, access);
+            announce(memory, off, len, access);
         }
     }
 }
@@ -136,18 +137,18 @@ impl Observer for Asks {
 /// A preemption point; then the sink is told, then the device.
 #[cold]
 #[inline(never)]
-pub(crate) fn announce(region: &Region, off: u64, len: u32, access: Access) {
+pub(crate) fn announce(memory: &RegionMemory, off: u64, len: u32, access: Access) {
     rt::preempt();
     if let Some(sink) = sink() {
-        sink.touch(region, off, len, access);
+        sink.touch(memory, off, len, access);
     }
-    region.touch_device(off, len, access);
+    memory.touch_device(off, len, access);
 }
 
 /// Where touches go beside simulated devices: a counter, an emulator of latency.
 pub trait Sink: Send + Sync {
     /// See [`Observer::touch`]. Called by any thread.
-    fn touch(&self, region: &Region, off: u64, len: u32, access: Access);
+    fn touch(&self, memory: &RegionMemory, off: u64, len: u32, access: Access);
     /// What the calling thread was seen to do, as far as this sink counts it.
     fn seen(&self) -> Option<Seen> {
         None
@@ -244,8 +245,13 @@ fn sink() -> Option<&'static dyn Sink> {
 }
 
 /// Whether a sink is installed.
-pub(crate) fn has_sink() -> bool {
+fn has_sink() -> bool {
     sink().is_some()
+}
+
+/// The memory of a mapping, called `name`: watched if a sink is installed now.
+pub(crate) fn memory(mapping: Mapping, name: String) -> RegionMemory {
+    RegionMemory::new(mapping, name, has_sink())
 }
 
 /// Installs a sink for the whole process, in place of the one before. Operations that have begun
@@ -388,7 +394,7 @@ impl Counting {
 }
 
 impl Sink for Counting {
-    fn touch(&self, _region: &Region, off: u64, len: u32, access: Access) {
+    fn touch(&self, _memory: &RegionMemory, off: u64, len: u32, access: Access) {
         self.threads.get().add(access, u64::from(len), lines(off, len));
     }
 
@@ -403,6 +409,7 @@ impl Sink for Counting {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Region;
 
     #[test]
     fn counting_counts_bytes_and_lines() {

@@ -14,24 +14,30 @@
 //!   hold its lines. Opening reads the header from memory, and where it names another host as the last user, drops all
 //!   lines before anything else is read. The first change of the state writes this host's name there.
 
-use crate::backing::{Backing, RESERVE_STEP};
-use crate::coherence::FlushSink;
+use crate::backing::{Backing, Kind, RESERVE_STEP};
 use crate::header::{self, HEADER_SIZE, Identity, State};
-use crate::host::{HostAtomicU32, HostAtomicU64};
+use crate::host::HostAtomicU64;
 use crate::map::Mapping;
-use crate::mirror::Mirroring;
-use crate::{Block, LINE, Span, Window, coherence, observe};
+use crate::memory::{FlushSink, RegionMemory};
+use crate::mirror::{FILL_STEP, Mirroring, Side};
+use crate::span::Span;
+use crate::window::Window;
+use crate::{LINE, coherence, observe};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::Fault;
-use cenote_base::rt::memory::{Access, Device};
+use cenote_base::rt::memory::Device;
 use cenote_base::rt::{self, Mutex};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
+use core::ops::Deref;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 /// Memory that is left to the machine when a region is reserved.
 const LEFT_OVER: u64 = 256 << 20;
+
+/// What a region of anonymous memory is called in messages.
+const IN_MEMORY: &str = "region in memory";
 
 /// Bytes of a huge page.
 const HUGE_PAGE: u64 = 2 << 20;
@@ -39,19 +45,6 @@ const HUGE_PAGE: u64 = 2 << 20;
 /// Bytes that are mapped ahead at once. While the system does it, nobody else in the process can map anything, such as
 /// a new thread's stack: a start of which each such step waited for 64 MiB took a second.
 const POPULATE_STEP: u64 = 2 << 20;
-
-/// What a region's memory is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A file: in shared memory, or on an fsdax file system.
-    File,
-    /// A devdax device.
-    Devdax,
-    /// Anonymous memory of this process; gone with it.
-    Dram,
-    /// A device of the simulator.
-    Simulated,
-}
 
 /// How a region is mapped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -67,19 +60,16 @@ pub struct RegionOptions {
 
 /// A span of pool memory. See the module.
 pub struct Region {
-    mapping: Mapping,
+    memory: RegionMemory,
     backing: Option<Backing>,
     identity: Identity,
     state: Mutex<(u64, State)>,
     /// Bytes that may hold something: what was reserved when it was opened, whether or not the file's blocks bear it
     /// out.
-    pub(crate) found: u64,
+    found: u64,
     /// Held while space is taken, here and in the mirror.
-    pub(crate) reserving: Mutex<()>,
-    pub(crate) mirroring: OnceLock<Box<Mirroring>>,
-    flush_sink: OnceLock<Arc<dyn FlushSink>>,
-    /// Accessors announce themselves: it lies on a simulated device, or somebody observed when it was made.
-    watched: bool,
+    reserving: Mutex<()>,
+    mirroring: OnceLock<Arc<Mirroring>>,
     window: u64,
 }
 
@@ -121,16 +111,14 @@ impl Region {
         let len = aligned_len(len, backing.align)?;
         backing.resize(len as u64)?;
         backing.reserve(0, HEADER_SIZE as u64)?;
-        let mapping = backing.map(len)?;
+        let memory = observe::memory(backing.map(len)?, backing.named());
         if backing.is_beyond_caches() {
             // What was there is void, and so is what this host remembers of it. Of a file, which was emptied, nothing
             // is there but what was reserved just now.
             let old = if backing.kind == Kind::File { HEADER_SIZE } else { len };
-            let region = Self::bare(mapping, None);
-            coherence::invalidate(&region, 0, old);
-            return Self::format(region.mapping, Some(backing), identity, options);
+            coherence::invalidate(&memory, 0, old);
         }
-        Self::format(mapping, Some(backing), identity, options)
+        Self::format(memory, Some(backing), identity, options)
     }
 
     /// A region of `len` bytes of anonymous memory: gone with the process.
@@ -141,7 +129,7 @@ impl Region {
             None => Mapping::anonymous(len)
                 .map_err(|e| Error::io(format!("mapping {} of memory", ByteSize(len as u64)), e))?,
         };
-        Self::format(mapping, None, identity, options)
+        Self::format(observe::memory(mapping, IN_MEMORY.to_owned()), None, identity, options)
     }
 
     /// Opens what is in a file or device.
@@ -176,97 +164,55 @@ impl Region {
                 backing.named()
             )));
         }
-        let mut mapping = backing.map(len as usize)?;
+        let mut memory = observe::memory(backing.map(len as usize)?, backing.named());
         if backing.is_beyond_caches() {
             // A device may be longer than what was made on it.
-            let region = Self::bare(mapping, None);
             // Beside a user of this host the cache is as it should be.
             if backing.locked {
-                coherence::invalidate(&region, 0, HEADER_SIZE);
+                coherence::invalidate(&memory, 0, HEADER_SIZE);
             }
-            let said = Identity::decode(&region.header().to_vec()).map_or(len, |identity| identity.length);
-            mapping = if said < len && said >= 2 * HEADER_SIZE as u64 {
-                backing.map(said as usize)?
-            } else {
-                region.mapping
-            };
+            let header = memory.span(0, HEADER_SIZE as u64).to_vec();
+            let said = Identity::decode(&header).map_or(len, |identity| identity.length);
+            if said < len && said >= 2 * HEADER_SIZE as u64 {
+                memory = observe::memory(backing.map(said as usize)?, backing.named());
+            }
         }
-        Self::attach(mapping, Some(backing), options)
+        Self::attach(memory, Some(backing), options)
     }
 
     /// A region of anonymous memory that holds `image`, the bytes of another one: for tests that
     /// lose a host.
     pub fn from_image(image: &[u8]) -> Result<Self> {
         let mapping = Mapping::anonymous(image.len()).map_err(|e| Error::io("mapping", e))?;
-        let region = Self::bare(mapping, None);
-        region.span(0, region.len()).copy_in(0, image);
-        let Self { mapping, .. } = region;
-        let mut region = Self::attach(mapping, None, RegionOptions::default())?;
+        let memory = observe::memory(mapping, IN_MEMORY.to_owned());
+        memory.span(0, memory.len()).copy_in(0, image);
+        let mut region = Self::attach(memory, None, RegionOptions::default())?;
         region.distrust_reserved()?;
         Ok(region)
     }
 
-    /// Maps a file or device that has no header of its own: a mirror. `anew`: it is emptied.
-    pub(crate) fn without_header(path: &Path, len: u64, anew: bool) -> Result<Self> {
-        let backing = Backing::open(path, anew)?;
-        if anew {
-            backing.resize(len)?;
-        }
-        let have = backing.len()?;
-        if have < len || (have != len && backing.kind == Kind::File) {
-            return Err(Error::Mismatch(format!(
-                "{}: length: the file has {}, the region that it is to mirror {}",
-                backing.named(),
-                ByteSize(have),
-                ByteSize(len)
-            )));
-        }
-        let mapping = backing.map(len as usize)?;
-        let region = Self::bare(mapping, Some(backing));
-        region.apply(RegionOptions::default())?;
-        Ok(region)
-    }
-
-    /// Whether its file can be found by a name.
-    pub(crate) fn has_name(&self) -> bool {
-        self.backing.as_ref().is_some_and(Backing::has_name)
-    }
-
-    /// Takes the space of a range, in steps.
-    pub(crate) fn take_space(&self, off: u64, len: u64) -> Result<()> {
-        let Some(backing) = &self.backing else {
-            return Ok(());
-        };
-        for from in (off..off + len).step_by(RESERVE_STEP as usize) {
-            backing.reserve(from, RESERVE_STEP.min(off + len - from))?;
-        }
-        Ok(())
-    }
-
-    fn bare(mapping: Mapping, backing: Option<Backing>) -> Self {
+    fn bare(memory: RegionMemory, backing: Option<Backing>) -> Self {
         Self {
-            watched: mapping.device().is_some() || observe::has_sink(),
-            window: mapping.device().map_or(0, Device::window),
-            mapping,
+            window: memory.device().map_or(0, Device::window),
+            memory,
             backing,
             identity: Identity::default(),
             state: Mutex::new((0, State::default())),
             found: 0,
             reserving: Mutex::new(()),
             mirroring: OnceLock::new(),
-            flush_sink: OnceLock::new(),
         }
     }
 
     fn format(
-        mapping: Mapping,
+        memory: RegionMemory,
         backing: Option<Backing>,
         mut identity: Identity,
         options: RegionOptions,
     ) -> Result<Self> {
-        identity.length = mapping.len() as u64;
+        identity.length = memory.len();
         identity.made_micros = rt::wall_micros();
-        let mut region = Self::bare(mapping, backing);
+        let mut region = Self::bare(memory, backing);
         region.apply(options)?;
         region.window = region.window.max(options.window).min(region.len());
         // Until all of it is in memory the first line says that it is being made: whoever finds that begins again.
@@ -275,7 +221,7 @@ impl Region {
         coherence::flush(&region, 0, LINE);
         header.zero(LINE, HEADER_SIZE - LINE);
         header.copy_in(LINE, &bytes[LINE..]);
-        region.identity = Identity::decode(&bytes)?;
+        region.set_identity(Identity::decode(&bytes)?);
         region.reserved_word().store(HEADER_SIZE as u64, Ordering::Release);
         region.set_state(State::default());
         coherence::flush(&region, 0, HEADER_SIZE);
@@ -284,8 +230,8 @@ impl Region {
         Ok(region)
     }
 
-    fn attach(mapping: Mapping, backing: Option<Backing>, options: RegionOptions) -> Result<Self> {
-        let mut region = Self::bare(mapping, backing);
+    fn attach(memory: RegionMemory, backing: Option<Backing>, options: RegionOptions) -> Result<Self> {
+        let mut region = Self::bare(memory, backing);
         region.window = region.window.max(options.window).min(region.len());
         let header = region.header().to_vec();
         let named = |e: Error| match e {
@@ -309,10 +255,15 @@ impl Region {
         }
         let state =
             State::newest(&header).ok_or_else(|| Error::Corrupt(format!("{}: both state slots", region.name())))?;
-        region.identity = identity;
+        region.set_identity(identity);
         region.state = Mutex::new(state);
         region.apply(options)?;
         Ok(region)
+    }
+
+    fn set_identity(&mut self, identity: Identity) {
+        self.memory.set_id(identity.region);
+        self.identity = identity;
     }
 
     /// If another host used it last, what this one's cache holds of it is stale.
@@ -347,12 +298,13 @@ impl Region {
             return Ok(());
         }
         if let Some(node) = options.numa_node {
-            self.mapping
+            self.memory
+                .mapping()
                 .bind(node)
                 .map_err(|e| Error::io(format!("binding {} to NUMA node {node}", self.name()), e))?;
         }
         if !options.small_pages {
-            self.mapping.advise_huge();
+            self.memory.mapping().advise_huge();
         }
         Ok(())
     }
@@ -376,12 +328,6 @@ impl Region {
         &self.identity
     }
 
-    /// Its number within the database.
-    #[inline]
-    pub fn id(&self) -> u32 {
-        self.identity.region
-    }
-
     /// What its memory is.
     pub fn kind(&self) -> Kind {
         self.backing.as_ref().map_or(Kind::Dram, |b| b.kind)
@@ -390,70 +336,6 @@ impl Region {
     /// Its file or device.
     pub fn path(&self) -> Option<&Path> {
         self.backing.as_ref().map(|b| &*b.path)
-    }
-
-    /// What it is called in messages.
-    pub fn name(&self) -> String {
-        self.backing
-            .as_ref()
-            .map_or_else(|| "region in memory".into(), Backing::named)
-    }
-
-    /// Its length in bytes, header included.
-    #[inline]
-    pub fn len(&self) -> u64 {
-        self.mapping.len() as u64
-    }
-
-    /// Never: a region has a header.
-    pub fn is_empty(&self) -> bool {
-        false
-    }
-
-    /// Its first byte, for those whose unsafe code has an address of its own.
-    #[inline]
-    pub fn base(&self) -> *mut u8 {
-        self.mapping.base().as_ptr()
-    }
-
-    #[inline]
-    pub(crate) fn base_address(&self) -> usize {
-        self.base() as usize
-    }
-
-    /// Whether its accessors announce themselves: see [`observe`].
-    #[inline(always)]
-    pub fn is_watched(&self) -> bool {
-        self.watched
-    }
-
-    /// Whether it lies on a simulated device.
-    #[inline]
-    pub fn is_simulated(&self) -> bool {
-        self.device().is_some()
-    }
-
-    /// The simulated device that it lies on.
-    #[inline(always)]
-    pub(crate) fn device(&self) -> Option<&dyn Device> {
-        self.mapping.device()
-    }
-
-    /// Tells the simulated device, if there is one, of an access, and nobody else; no preemption point. For atomics
-    /// that are used raw because they are used in destructors; everything else announces by itself.
-    #[inline(always)]
-    pub fn touch_device(&self, off: u64, len: u32, access: Access) {
-        if self.watched {
-            self.touch_device_watched(off, len, access);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn touch_device_watched(&self, off: u64, len: u32, access: Access) {
-        if let Some(device) = self.device() {
-            device.touch(off, len, access);
-        }
     }
 
     /// Says what lies where, for tables of traffic: name, offset, length.
@@ -471,68 +353,6 @@ impl Region {
     /// The bytes that hardware keeps coherent among hosts: the only place for atomics that hold among them.
     pub fn window(&self) -> Window<'_> {
         Window::new(self.span(0, self.window))
-    }
-
-    /// The part of `len` bytes at `off`; panics if it is not all inside.
-    #[inline(always)]
-    pub fn span(&self, off: u64, len: u64) -> Span<'_> {
-        let inside = off.checked_add(len).is_some_and(|end| end <= self.len());
-        assert!(inside, "a span outside its region");
-        // SAFETY: inside the mapping, by the check, and the mapping lives while `self` is borrowed.
-        unsafe { Span::new(self.mapping.base().add(off as usize), len as usize, self) }
-    }
-
-    /// The part of `N` bytes at `off`; panics if it is not all inside.
-    #[inline(always)]
-    pub fn block<const N: usize>(&self, off: u64) -> Block<'_, N> {
-        self.span(off, N as u64).block(0)
-    }
-
-    /// The atomic at `off`; panics if it is outside or not aligned.
-    #[inline(always)]
-    pub fn atomic_u64(&self, off: u64) -> &HostAtomicU64 {
-        self.span(off, 8).atomic_u64(0)
-    }
-
-    /// The atomic at `off`; panics if it is outside or not aligned.
-    #[inline(always)]
-    pub fn atomic_u32(&self, off: u64) -> &HostAtomicU32 {
-        self.span(off, 4).atomic_u32(0)
-    }
-
-    /// Asks the processor for the line at `off`, which will be used soon, if there is one; or the simulated device. No
-    /// access, and not announced.
-    #[inline(always)]
-    pub fn prefetch(&self, off: u64) {
-        if off >= self.len() {
-            return;
-        }
-        match self.watched {
-            false => crate::raw::prefetch(self.base().wrapping_add(off as usize)),
-            true => self.prefetch_device(off),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn prefetch_device(&self, off: u64) {
-        if let Some(device) = self.device() {
-            device.prefetch(off);
-        }
-    }
-
-    /// The bytes of the header on a simulated device.
-    /// The first bytes of what can be mapped, whatever they are.
-    pub(crate) fn head_of(path: &Path) -> Result<Vec<u8>> {
-        let backing = Backing::open(path, false)?;
-        let region = Self::bare(backing.map(HEADER_SIZE.next_multiple_of(backing.align))?, None);
-        coherence::invalidate(&region, 0, HEADER_SIZE);
-        Ok(region.header().to_vec())
-    }
-
-    pub(crate) fn header_of(device: Arc<dyn Device>) -> Vec<u8> {
-        let region = Self::bare(Mapping::view(device, HEADER_SIZE), None);
-        region.header().to_vec()
     }
 
     fn header(&self) -> Span<'_> {
@@ -629,7 +449,9 @@ impl Region {
         let end = end.min(self.len());
         let to = (from / HUGE_PAGE * HUGE_PAGE + HUGE_PAGE).min(end);
         if matches!(self.kind(), Kind::File | Kind::Dram) && to.is_multiple_of(HUGE_PAGE) {
-            self.mapping.collapse((to - HUGE_PAGE) as usize, HUGE_PAGE as usize)?;
+            self.memory
+                .mapping()
+                .collapse((to - HUGE_PAGE) as usize, HUGE_PAGE as usize)?;
         }
         Ok(to)
     }
@@ -644,7 +466,7 @@ impl Region {
         let (start, end) = (off / page * page, (off + len).next_multiple_of(page).min(self.len()));
         for from in (start..end).step_by(POPULATE_STEP as usize) {
             let to = end.min(from + POPULATE_STEP);
-            match self.mapping.populate(from as usize, (to - from) as usize) {
+            match self.memory.mapping().populate(from as usize, (to - from) as usize) {
                 Err(e) if e.kind() == std::io::ErrorKind::OutOfMemory => {
                     let name = self.name();
                     return Err(Error::Full(format!(
@@ -685,20 +507,85 @@ impl Region {
         }
     }
 
-    /// From here on `sink` is told of write-backs and fences: false if another one is told already. For tests that lose a
-    /// host.
-    pub fn tell_flushes(&self, sink: Arc<dyn FlushSink>) -> bool {
-        self.flush_sink.set(sink).is_ok()
-    }
-
     #[inline]
-    pub(crate) fn mirroring(&self) -> Option<&Mirroring> {
+    fn mirroring(&self) -> Option<&Mirroring> {
         self.mirroring.get().map(|mirroring| &**mirroring)
     }
 
-    #[inline]
-    pub(crate) fn flush_sink(&self) -> Option<&dyn FlushSink> {
-        self.flush_sink.get().map(|sink| &**sink)
+    /// The place of a mirror, which coherence asks from here on.
+    fn mirrorable(&self) -> &Mirroring {
+        self.mirroring.get_or_init(|| {
+            let mirroring = Arc::new(Mirroring::default());
+            self.memory.set_mirror(Arc::clone(&mirroring) as Arc<dyn FlushSink>);
+            mirroring
+        })
+    }
+}
+
+impl Region {
+    /// There may be a mirror later. Said before other threads write, it has every write-back take its stripe's lock
+    /// from the first on: else one that sees no mirror yet may have its stores in its processor's store buffer still
+    /// when they are to be filled.
+    pub fn expect_mirror(&self) {
+        self.mirrorable();
+    }
+
+    /// From here on `side` gets every line that is written back. What it lacks is copied by
+    /// [`Region::fill_mirror_step`]. It takes the place of a former one.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if it has no room for what is reserved; then it is not attached.
+    pub fn attach_mirror(&self, side: Arc<dyn Side>) -> Result<()> {
+        // What was in use when the region was opened is in use: it is to be filled, and only what is reserved can be
+        // read.
+        self.reserve_to(self.found)?;
+        let _one = self.reserving.lock();
+        side.reserve_to(self.reserved())?;
+        let mirroring = self.mirrorable();
+        mirroring.forget_failure();
+        mirroring.set(Some(side));
+        Ok(())
+    }
+
+    /// No more lines are copied. Whoever believes the mirror has to know that before.
+    pub fn detach_mirror(&self) {
+        if let Some(mirroring) = self.mirroring() {
+            let _one = self.reserving.lock();
+            mirroring.set(None);
+        }
+    }
+
+    /// Whether the mirror had no room for what was to be reserved last: the region cannot grow before it is detached.
+    pub fn has_mirror_failed(&self) -> bool {
+        self.mirroring().is_some_and(Mirroring::has_failed)
+    }
+
+    /// Whether there is a mirror.
+    pub fn is_mirrored(&self) -> bool {
+        self.mirroring().is_some_and(|mirroring| mirroring.side().is_some())
+    }
+
+    /// Copies the lines from `from` on, at most [`FILL_STEP`] bytes of what is reserved, beside those who use the
+    /// region: where it came to. There is no more to copy when that is `from`.
+    pub fn fill_mirror_step(&self, from: u64) -> u64 {
+        let to = self.reserved().min(self.len()).min(from + FILL_STEP);
+        match self.mirroring() {
+            Some(mirroring) if from < to && mirroring.side().is_some() => {
+                mirroring.write_back(self, from, (to - from) as usize);
+                coherence::fence(self);
+                to
+            }
+            _ => from,
+        }
+    }
+}
+
+impl Deref for Region {
+    type Target = RegionMemory;
+
+    #[inline(always)]
+    fn deref(&self) -> &RegionMemory {
+        &self.memory
     }
 }
 

@@ -13,8 +13,9 @@
 //!   by their operations.
 
 use crate::host::{HostAtomicU32, HostAtomicU64};
+use crate::memory::RegionMemory;
 use crate::observe::{self, Access};
-use crate::{Region, raw};
+use crate::raw;
 use cenote_base::crc;
 use core::cmp::Ordering;
 use core::marker::PhantomData;
@@ -53,7 +54,7 @@ pub type Block<'a, const N: usize> = Span<'a, Fixed<N>>;
 #[derive(Clone, Copy)]
 pub struct Span<'a, L: Length = usize> {
     bytes: Quiet<'a, L>,
-    region: &'a Region,
+    memory: &'a RegionMemory,
 }
 
 /// The bytes of a span, whose accesses are not announced: for those who have announced them
@@ -62,7 +63,7 @@ pub struct Span<'a, L: Length = usize> {
 pub struct Quiet<'a, L: Length = usize> {
     base: NonNull<u8>,
     len: L,
-    _region: PhantomData<&'a Region>,
+    _memory: PhantomData<&'a RegionMemory>,
 }
 
 // SAFETY: the memory is mapped while the region is borrowed, and is accessed only by the ways of
@@ -240,12 +241,12 @@ impl<L: Length> Quiet<'_, L> {
 
 impl<'a, L: Length> Span<'a, L> {
     /// # Safety
-    /// `len` bytes from `base` on are mapped writable while `region` lives.
+    /// `len` bytes from `base` on are mapped writable while `memory` lives.
     #[inline(always)]
-    pub(crate) unsafe fn new(base: NonNull<u8>, len: L, region: &'a Region) -> Self {
-        let _region = PhantomData;
-        let bytes = Quiet { base, len, _region };
-        Self { bytes, region }
+    pub(crate) unsafe fn new(base: NonNull<u8>, len: L, memory: &'a RegionMemory) -> Self {
+        let _memory = PhantomData;
+        let bytes = Quiet { base, len, _memory };
+        Self { bytes, memory }
     }
 
     /// The same bytes, for those who have announced what they do.
@@ -257,7 +258,7 @@ impl<'a, L: Length> Span<'a, L> {
     /// Tells who watches the region, if somebody does. What lies outside is not accessed.
     #[inline(always)]
     fn announce(&self, off: usize, len: usize, access: Access) {
-        if self.region.is_watched() {
+        if self.memory.is_watched() {
             self.announce_watched(off, len, access);
         }
     }
@@ -266,7 +267,7 @@ impl<'a, L: Length> Span<'a, L> {
     #[inline(never)]
     fn announce_watched(&self, off: usize, len: usize, access: Access) {
         if len > 0 && self.contains(off, len) {
-            observe::announce(self.region, self.offset() + off as u64, len as u32, access);
+            observe::announce(self.memory, self.offset() + off as u64, len as u32, access);
         }
     }
 
@@ -297,25 +298,25 @@ impl<'a, L: Length> Span<'a, L> {
     pub fn block<const N: usize>(&self, off: usize) -> Block<'a, N> {
         let p = self.bytes.checked(off, N);
         // SAFETY: inside this span, so not null, and mapped while the region lives.
-        unsafe { Span::new(NonNull::new_unchecked(p), Fixed, self.region) }
+        unsafe { Span::new(NonNull::new_unchecked(p), Fixed, self.memory) }
     }
 
-    /// The region it is a part of.
+    /// The memory it is a part of.
     #[inline(always)]
-    pub fn region(&self) -> &'a Region {
-        self.region
+    pub fn memory(&self) -> &'a RegionMemory {
+        self.memory
     }
 
     /// The number of its region.
     #[inline]
     pub fn region_id(&self) -> u32 {
-        self.region.id()
+        self.memory.id()
     }
 
     /// Where it begins in its region, in bytes.
     #[inline]
     pub fn offset(&self) -> u64 {
-        (self.as_ptr() as usize - self.region.base_address()) as u64
+        (self.as_ptr() as usize - self.memory.base() as usize) as u64
     }
 
     /// Its address, for those whose unsafe code has an address of its own.
@@ -335,7 +336,7 @@ impl<'a, L: Length> Span<'a, L> {
     pub fn part(&self, off: usize, len: usize) -> Span<'a> {
         let p = self.bytes.checked(off, len);
         // SAFETY: inside this span, so not null, and mapped while the region lives.
-        unsafe { Span::new(NonNull::new_unchecked(p), len, self.region) }
+        unsafe { Span::new(NonNull::new_unchecked(p), len, self.memory) }
     }
 
     /// The atomic at `off`; panics if it is not inside or not aligned.
@@ -360,7 +361,7 @@ impl<'a, L: Length> Span<'a, L> {
     /// answer is false.
     #[inline(always)]
     pub fn copy_out(&self, off: usize, dst: &mut [u8]) -> bool {
-        if self.region.is_watched() && self.contains(off, dst.len()) {
+        if self.memory.is_watched() && self.contains(off, dst.len()) {
             self.chunks(off, dst.len(), Access::Read, |from, part| {
                 self.bytes.copy_out(from, &mut dst[part]);
             });
@@ -373,7 +374,7 @@ impl<'a, L: Length> Span<'a, L> {
     /// and the answer is false.
     #[inline]
     pub fn append_to(&self, off: usize, len: usize, dst: &mut Vec<u8>) -> bool {
-        if self.region.is_watched() && self.contains(off, len) {
+        if self.memory.is_watched() && self.contains(off, len) {
             self.chunks(off, len, Access::Read, |from, part| {
                 self.bytes.append_to(from, part.len(), dst);
             });
@@ -385,7 +386,7 @@ impl<'a, L: Length> Span<'a, L> {
     /// Copies `src` to `off`; panics if it is not all inside.
     #[inline(always)]
     pub fn copy_in(&self, off: usize, src: &[u8]) {
-        if self.region.is_watched() && self.contains(off, src.len()) {
+        if self.memory.is_watched() && self.contains(off, src.len()) {
             return self.chunks(off, src.len(), Access::Write, |to, part| {
                 self.bytes.copy_in(to, &src[part])
             });
@@ -395,7 +396,7 @@ impl<'a, L: Length> Span<'a, L> {
 
     /// Copies all of `from` to `off`; the two must not overlap. Panics if it is not all inside.
     pub fn copy_from<M: Length>(&self, off: usize, from: Span<'_, M>) {
-        if self.region.is_watched() || from.region.is_watched() {
+        if self.memory.is_watched() || from.memory.is_watched() {
             return self.copy_in(off, &from.to_vec());
         }
         self.bytes.copy_from(off, from.bytes);
@@ -404,7 +405,7 @@ impl<'a, L: Length> Span<'a, L> {
     /// Moves `len` bytes from `src` to `dst`, which may overlap; panics if they are not all inside.
     #[inline]
     pub fn move_within(&self, src: usize, dst: usize, len: usize) {
-        if self.region.is_watched() && self.contains(src, len) {
+        if self.memory.is_watched() && self.contains(src, len) {
             return self.move_watched(src, dst, len);
         }
         self.bytes.move_within(src, dst, len);
@@ -421,7 +422,7 @@ impl<'a, L: Length> Span<'a, L> {
 
     /// Zeros `len` bytes at `off`; panics if they are not all inside.
     pub fn zero(&self, off: usize, len: usize) {
-        if self.region.is_watched() && self.contains(off, len) {
+        if self.memory.is_watched() && self.contains(off, len) {
             return self.chunks(off, len, Access::Write, |to, part| self.bytes.zero(to, part.len()));
         }
         self.bytes.zero(off, len);
@@ -463,6 +464,35 @@ impl<'a, L: Length> Span<'a, L> {
         let mut bytes = Vec::new();
         self.append_to(0, self.len(), &mut bytes);
         bytes
+    }
+}
+
+impl RegionMemory {
+    /// The part of `len` bytes at `off`; panics if it is not all inside.
+    #[inline(always)]
+    pub fn span(&self, off: u64, len: u64) -> Span<'_> {
+        let inside = off.checked_add(len).is_some_and(|end| end <= self.len());
+        assert!(inside, "a span outside its region");
+        // SAFETY: inside the mapping, by the check, and the mapping lives while `self` is borrowed.
+        unsafe { Span::new(self.mapping().base().add(off as usize), len as usize, self) }
+    }
+
+    /// The part of `N` bytes at `off`; panics if it is not all inside.
+    #[inline(always)]
+    pub fn block<const N: usize>(&self, off: u64) -> Block<'_, N> {
+        self.span(off, N as u64).block(0)
+    }
+
+    /// The atomic at `off`; panics if it is outside or not aligned.
+    #[inline(always)]
+    pub fn atomic_u64(&self, off: u64) -> &HostAtomicU64 {
+        self.span(off, 8).atomic_u64(0)
+    }
+
+    /// The atomic at `off`; panics if it is outside or not aligned.
+    #[inline(always)]
+    pub fn atomic_u32(&self, off: u64) -> &HostAtomicU32 {
+        self.span(off, 4).atomic_u32(0)
     }
 }
 
@@ -519,6 +549,6 @@ unsafe fn compare_short(ours: *const u8, theirs: &[u8]) -> Ordering {
 
 impl<L: Length> core::fmt::Debug for Span<'_, L> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Span(region {}, {}+{})", self.region.id(), self.offset(), self.len())
+        write!(f, "Span(region {}, {}+{})", self.memory.id(), self.offset(), self.len())
     }
 }

@@ -2,7 +2,8 @@
 //! comparison.
 
 use crate::host::HostAtomicU64;
-use crate::{Region, raw};
+use crate::raw;
+use crate::region::Region;
 use cenote_base::rt;
 use core::ptr::NonNull;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 use cenote_base::Error;
 use cenote_base::rt::{self, atomic::Ordering, fs};
 use cenote_fabric::mirror::{FILL_STEP, MirrorFile, Side};
-use cenote_fabric::{HEADER_SIZE, Identity, LINE, Region, RegionOptions, State, coherence};
+use cenote_fabric::{HEADER_SIZE, Identity, LINE, Region, RegionMemory, RegionOptions, State, coherence};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -286,7 +286,7 @@ fn space_is_taken_in_the_mirror_first() {
                 false => Err(Error::Full("the mirror".into())),
             }
         }
-        fn copy(&self, _: &Region, _: u64, _: usize) {}
+        fn copy(&self, _: &RegionMemory, _: u64, _: usize) {}
         fn fence(&self) {}
         fn is_apart(&self) -> bool {
             false
@@ -319,7 +319,7 @@ fn a_fence_waits_for_a_mirror_that_is_apart() {
         fn reserve_to(&self, _: u64) -> cenote_base::Result<()> {
             Ok(())
         }
-        fn copy(&self, _: &Region, off: u64, len: usize) {
+        fn copy(&self, _: &RegionMemory, off: u64, len: usize) {
             assert_eq!((off % 64, len % 64), (0, 0), "whole lines");
             self.0.store(true, std::sync::atomic::Ordering::Relaxed);
         }

@@ -5,7 +5,7 @@ use cenote_base::rt;
 use cenote_base::rt::fs;
 use cenote_fabric::mirror::{MirrorFile, Side};
 use cenote_fabric::observe::{self, Access, Sink};
-use cenote_fabric::{Identity, LINE, Region, RegionOptions, coherence};
+use cenote_fabric::{Identity, LINE, Region, RegionMemory, RegionOptions, coherence};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -35,12 +35,12 @@ struct Spy {
 }
 
 impl Sink for Spy {
-    fn touch(&self, region: &Region, off: u64, len: u32, access: Access) {
+    fn touch(&self, region: &RegionMemory, off: u64, len: u32, access: Access) {
         let is_line = off >= AT && off + u64::from(len) <= AT + LINE as u64;
         if !is_line {
             return;
         }
-        let is_mirror = region.path() == Some(&self.mirror);
+        let is_mirror = region.name().ends_with(&*self.mirror.to_string_lossy());
         self.told.lock().expect("no panic").push((is_mirror, off - AT, access));
         if is_mirror && !self.is_copying.swap(true, Ordering::SeqCst) {
             // The words were loaded. Somebody else changes them and flushes now; he is waited for as long as it may

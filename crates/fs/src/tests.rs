@@ -888,7 +888,7 @@ impl Killing {
 }
 
 impl observe::Sink for Killing {
-    fn touch(&self, region: &cenote_fabric::Region, _: u64, _: u32, access: Access) {
+    fn touch(&self, region: &cenote_fabric::RegionMemory, _: u64, _: u32, access: Access) {
         // Other tests are here too, in other threads and regions.
         let is_its = || region.name().ends_with(&*self.0.region.to_string_lossy());
         if access == Access::Write && rt::simulated() && is_its() {

@@ -10,7 +10,7 @@ use cenote_base::rt;
 use cenote_buffer::{BufferPool, Config, Kind, Pool};
 use cenote_engine::tree::{BTree, CheckReport, LeafBatch};
 use cenote_engine::{Direction, KeyRange};
-use cenote_fabric::Region;
+use cenote_fabric::RegionMemory;
 use cenote_fabric::observe::{self, Access, Sink};
 use cenote_sim::{Sim, seeds};
 use cenote_storage::DataDir;
@@ -19,7 +19,7 @@ use cenote_testkit::faulty::MemFs;
 struct Ignore;
 
 impl Sink for Ignore {
-    fn touch(&self, _region: &Region, _off: u64, _len: u32, _access: Access) {}
+    fn touch(&self, _region: &RegionMemory, _off: u64, _len: u32, _access: Access) {}
 }
 
 fn open(background: bool) -> BufferPool {

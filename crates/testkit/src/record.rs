@@ -17,8 +17,7 @@
 //! another, so an image never shows a flushed line beside an unflushed past that it follows.
 
 use cenote_base::rt::{HashMap, Mutex, os, thread_slot};
-use cenote_fabric::coherence::FlushSink;
-use cenote_fabric::{LINE, Region};
+use cenote_fabric::{FlushSink, LINE, RegionMemory};
 use std::sync::Arc;
 
 type Line = [u8; LINE];
@@ -77,7 +76,7 @@ impl Recorder {
     ///
     /// # Panics
     /// If the region is recorded already.
-    pub fn of(region: &Region, seed: u64) -> Arc<Self> {
+    pub fn of(region: &RegionMemory, seed: u64) -> Arc<Self> {
         let inner = Inner {
             image: region.span(0, region.len()).to_vec(),
             noted: HashMap::default(),
@@ -106,7 +105,7 @@ impl Recorder {
     ///
     /// The region must be the recorded one. Other threads may be running: what they store now and
     /// have not flushed may or may not be in it.
-    pub fn crash<T>(&self, region: &Region, seed: u64, with: impl FnOnce() -> T) -> (Vec<u8>, T) {
+    pub fn crash<T>(&self, region: &RegionMemory, seed: u64, with: impl FnOnce() -> T) -> (Vec<u8>, T) {
         let inner = self.inner.lock();
         let mut random = Random(seed);
         // How likely a dirty line reached memory: differs from crash to crash, extremes included.
@@ -122,7 +121,7 @@ impl Recorder {
     }
 
     /// The numbers of lines whose bytes are not in memory: a test's means to name a missing flush.
-    pub fn unflushed(&self, region: &Region, off: u64, len: usize) -> Vec<u64> {
+    pub fn unflushed(&self, region: &RegionMemory, off: u64, len: usize) -> Vec<u64> {
         let inner = self.inner.lock();
         let (first, end) = (off / LINE as u64, (off + len as u64).div_ceil(LINE as u64));
         (first..end)
@@ -132,7 +131,7 @@ impl Recorder {
 }
 
 impl FlushSink for Recorder {
-    fn write_back(&self, region: &Region, off: u64, len: usize) {
+    fn write_back(&self, region: &RegionMemory, off: u64, len: usize) {
         if len == 0 {
             return;
         }
@@ -177,7 +176,7 @@ impl Inner {
     }
 
     /// Sometimes a line near by is written back without anybody asking for it.
-    fn maybe_evict(&mut self, region: &Region, near: u64) {
+    fn maybe_evict(&mut self, region: &RegionMemory, near: u64) {
         if !self.random.one_in(4) {
             return;
         }
@@ -190,7 +189,7 @@ impl Inner {
     }
 
     /// What a line that is not in memory as it stands is found to hold.
-    fn choose(&self, region: &Region, line: u64, old: &mut Line, random: &mut Random, reached: u64) {
+    fn choose(&self, region: &RegionMemory, line: u64, old: &mut Line, random: &mut Random, reached: u64) {
         let draw = random.next() % 16;
         let reached_at = self.reached.get(&line).copied().unwrap_or(0);
         let newer =
@@ -204,7 +203,7 @@ impl Inner {
     }
 }
 
-fn line_of(region: &Region, line: u64) -> Line {
+fn line_of(region: &RegionMemory, line: u64) -> Line {
     let mut bytes = [0; LINE];
     region.span(line * LINE as u64, LINE as u64).copy_out(0, &mut bytes);
     bytes

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use cenote_base::rt::fs;
 use cenote_buffer::{BufferPool, Config, Geometry, Kind, Mode, RecoveryReport, Survive};
-use cenote_fabric::{MirrorFile, MirrorKeeper, Region, Side};
+use cenote_fabric::{MirrorFile, MirrorKeeper, Region, RegionMemory, Side};
 use cenote_storage::DataDir;
 use cenote_testkit::faulty::MemFs;
 
@@ -35,9 +35,9 @@ impl Side for Gated {
         self.file.reserve_to(end)
     }
 
-    fn copy(&self, region: &Region, off: u64, len: usize) {
+    fn copy(&self, memory: &RegionMemory, off: u64, len: usize) {
         let _open = self.gate.read().expect("no panic");
-        self.file.copy(region, off, len);
+        self.file.copy(memory, off, len);
     }
 
     fn fence(&self) {

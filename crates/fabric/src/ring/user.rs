@@ -112,7 +112,7 @@ impl User {
             return Err(Error::Invalid(format!("seat {} of {}", seat.number, layout.seats)));
         }
         let inner = Inner {
-            peer: region.name(),
+            peer: region.name().to_owned(),
             memory: Memory { region, layout },
             seat,
             options,
