@@ -1,10 +1,10 @@
 //! Definition statements: tables, indexes, sequences. What cannot be honoured is refused, never half done.
 
+use crate::env::SessionEnv;
 use crate::error::{Result, SqlError, code};
-use crate::exec::env::SessionEnv;
 use crate::expr::bind::Params;
-use crate::expr::names::{Places, fold, qualified, span_of};
 use crate::expr::type_names::type_named;
+use crate::names::{Places, fold, qualified, span_of};
 use crate::parse::SequenceOptions;
 use crate::plan::Planner;
 use crate::types::cast::Context;
@@ -698,7 +698,7 @@ fn could_not_create(error: cenote_engine::Error) -> SqlError {
         } => {
             let shown: Vec<String> = values
                 .iter()
-                .map(|v: &Datum| crate::types::text::datum_text(&v.as_ref(), &crate::Zone::Utc))
+                .map(|v: &Datum| crate::types::text::datum_text(&v.as_ref(), &crate::types::zone::Zone::Utc))
                 .collect();
             SqlError::new(
                 code::UNIQUE_VIOLATION,

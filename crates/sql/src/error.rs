@@ -89,6 +89,13 @@ impl SqlError {
         Self::new(code::FEATURE_NOT_SUPPORTED, format!("{what} is not supported"))
     }
 
+    /// `0A000`: Cenote does not keep the promise of SERIALIZABLE.
+    #[cold]
+    pub fn serializable() -> Self {
+        Self::unsupported("isolation level SERIALIZABLE")
+            .with_hint("Use REPEATABLE READ, which gives a snapshot to the whole transaction.")
+    }
+
     /// `XX000`: an invariant of ours does not hold.
     #[cold]
     pub fn internal(what: impl Into<String>) -> Self {
@@ -142,6 +149,12 @@ impl SqlError {
     /// Makes it end the session.
     pub fn fatal(mut self) -> Self {
         self.0.severity = Severity::Fatal;
+        self
+    }
+
+    /// Marks that a table was redefined between planning and running.
+    pub(crate) fn stale(mut self) -> Self {
+        self.0.stale = true;
         self
     }
 
@@ -263,47 +276,4 @@ pub mod code {
     pub const IDLE_SESSION_TIMEOUT: &str = "57P05";
     pub const ADMIN_SHUTDOWN: &str = "57P01";
     pub const INTERNAL_ERROR: &str = "XX000";
-}
-
-impl From<cenote_engine::Error> for SqlError {
-    #[cold]
-    fn from(error: cenote_engine::Error) -> Self {
-        use cenote_engine::Error as E;
-        let mut report = SqlError::new(error.sqlstate(), error.to_string());
-        match error {
-            E::UniqueViolation {
-                table,
-                index,
-                columns,
-                values,
-            } => {
-                let zone = crate::settings::Zone::Utc;
-                let shown: Vec<String> = values
-                    .iter()
-                    .map(|v| {
-                        if v.is_null() {
-                            "null".to_string()
-                        } else {
-                            crate::types::text::datum_text(&v.as_ref(), &zone)
-                        }
-                    })
-                    .collect();
-                let detail = format!("Key ({})=({}) already exists.", columns.join(", "), shown.join(", "));
-                report.with_detail(detail).on_table(table).on_constraint(index)
-            }
-            E::StaleTable(_) => {
-                report.0.stale = true;
-                report
-            }
-            E::NotNull { table, column } => report.on_table(table).on_column(column),
-            E::Deadlock(detail) => {
-                let mut plain = SqlError::new(code::DEADLOCK, "deadlock detected");
-                if !detail.is_empty() {
-                    plain = plain.with_detail(detail);
-                }
-                plain.with_hint("Run the transaction again.")
-            }
-            _ => report,
-        }
-    }
 }

@@ -6,10 +6,13 @@
 pub mod analytics;
 mod bind;
 mod ddl;
+mod engine_error;
+mod env;
 mod error;
 mod exec;
 mod expr;
 mod hook;
+mod names;
 mod output;
 mod parse;
 mod plan;
@@ -22,7 +25,8 @@ pub use error::{Names, Result, Severity, SqlError, code};
 pub use hook::{Analytics, Description, Rows, Scope, SystemViews};
 pub use output::{Field, Format, Formats, Output};
 pub use session::{CancelHandle, Session, SessionInfo};
-pub use settings::{SERVER_VERSION, SERVER_VERSION_NUM, Settings, Zone};
+pub use settings::{SERVER_VERSION, SERVER_VERSION_NUM, Settings};
+pub use types::zone::Zone;
 
 use cenote_engine::Engine;
 use session::Watchdog;

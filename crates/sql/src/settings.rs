@@ -2,11 +2,8 @@
 //!
 //! A value set in a transaction that rolls back is taken back; SET LOCAL lasts until the transaction ends.
 
-mod zone;
-
-pub use zone::Zone;
-
 use crate::error::{Result, SqlError, code};
+use crate::types::zone::Zone;
 use cenote_engine::Charge;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -343,7 +340,7 @@ pub fn refuse_unsettable(name: &str, value: Option<&str>) -> Result<()> {
 pub fn refuse_serializable(name: &str, value: Option<&str>) -> Result<()> {
     let serializable = value.is_some_and(|v| v.trim().eq_ignore_ascii_case("serializable"));
     if serializable && name.eq_ignore_ascii_case("default_transaction_isolation") {
-        return Err(crate::parse::serializable());
+        return Err(SqlError::serializable());
     }
     Ok(())
 }

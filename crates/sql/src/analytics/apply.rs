@@ -7,7 +7,8 @@
 //! for all.
 
 use super::cancel::{check, watched};
-use super::plan::{Core, within};
+use super::error::inward;
+use super::runtime::QueryRuntime;
 use crate::error::{SqlError, code};
 use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::DataType;
@@ -34,11 +35,11 @@ enum Use {
 }
 
 /// What subqueries are evaluated with.
-type Shared<'a> = (&'a Arc<Core>, &'a Arc<CancelFlag>);
+type Shared<'a> = (&'a Arc<QueryRuntime>, &'a Arc<CancelFlag>);
 
 /// `plan` with its subquery expressions replaced; None where it has none.
 pub(crate) fn subqueries(
-    core: &Arc<Core>,
+    core: &Arc<QueryRuntime>,
     cancel: &Arc<CancelFlag>,
     plan: &LogicalPlan,
 ) -> Result<Option<LogicalPlan>> {
@@ -131,7 +132,7 @@ fn call((core, cancel): Shared<'_>, subquery: Subquery, usage: Use, left: Option
 }
 
 struct Evaluation {
-    core: Arc<Core>,
+    core: Arc<QueryRuntime>,
     cancel: Arc<CancelFlag>,
     plan: Arc<LogicalPlan>,
     outer: Vec<Column>,
@@ -168,7 +169,7 @@ impl Evaluation {
                 let left = arguments.last().cloned().unwrap_or(ScalarValue::Null);
                 contains(&left, &batches).map(|found| ScalarValue::Boolean(found.map(|f| f != negated)))
             }
-            Use::Value if rows > 1 => Err(within(SqlError::new(
+            Use::Value if rows > 1 => Err(inward(SqlError::new(
                 code::CARDINALITY_VIOLATION,
                 "more than one row returned by a subquery used as an expression",
             ))),

@@ -9,8 +9,7 @@
 //!
 //! Both cost a load for each batch. They are put into the plan when it is final: no rule of the optimiser meets them.
 
-use super::error::inward;
-use super::scan::canceled;
+use super::error::{canceled, inward};
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use cenote_engine::CancelFlag;

@@ -194,3 +194,7 @@ fn by_text(text: &str) -> SqlError {
         None => SqlError::new(code::SYNTAX_ERROR, first_line(text)),
     }
 }
+
+pub(crate) fn canceled() -> SqlError {
+    SqlError::new(code::QUERY_CANCELED, "canceling statement due to user request")
+}

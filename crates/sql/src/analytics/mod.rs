@@ -33,83 +33,36 @@ mod operators;
 mod pg_catalog;
 mod plan;
 mod rewrite;
+mod runtime;
 mod scan;
+mod snapshot;
 mod times;
 mod types;
 mod wire;
 
+pub use runtime::Config;
+
 use crate::error::{Result, SqlError};
-use crate::expr::names::qualified;
 use crate::hook::{Analytics, Description, Rows, Scope, SystemViews};
 use crate::output::{Field, Formats};
 use crate::settings::Settings;
 use arrow::array::RecordBatch;
 use bytes::BytesMut;
-use cenote_engine::{Datum, Engine, Reader, Table};
+use cenote_engine::{Datum, Engine, Reader};
 use datafusion::execution::SendableRecordBatchStream;
-use plan::{Core, Planned};
-use sqlparser::ast::{ObjectName, Query};
+use plan::Planned;
+use runtime::QueryRuntime;
+use snapshot::Snapshot;
+use sqlparser::ast::Query;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-
-/// Limits of analytical queries.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Bytes that all running queries together may hold.
-    pub memory_limit: usize,
-    /// Where sorts and aggregates spill; None: they fail instead.
-    pub spill: Option<PathBuf>,
-    /// Threads that help a query.
-    pub threads: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            memory_limit: 256 << 20,
-            spill: None,
-            threads: std::thread::available_parallelism().map_or(2, |n| n.get().min(8)),
-        }
-    }
-}
 
 /// Queries through DataFusion.
 pub struct DataFusion {
     engine: Arc<Engine>,
     views: Option<Arc<dyn SystemViews>>,
     config: Config,
-    core: OnceLock<std::result::Result<Arc<Core>, SqlError>>,
-}
-
-/// A statement's scope with what the catalog needs besides.
-pub(crate) struct Snapshot {
-    pub scope: Scope,
-    pub engine: Arc<Engine>,
-    pub views: Option<Arc<dyn SystemViews>>,
-    /// The only row of the table that FROM names first; None: all that the reader sees.
-    pub only: Option<Vec<u8>>,
-}
-
-impl Snapshot {
-    /// A user table by name.
-    pub fn table(&self, name: &str) -> Option<&Arc<Table>> {
-        self.scope.definitions.table(name)
-    }
-
-    /// The names of a relation's columns: a user table's, a catalog relation's, a system view's.
-    pub fn columns(&self, name: &ObjectName) -> Option<Vec<String>> {
-        let (schema, name) = qualified(name).ok()?;
-        let own = || {
-            let table = self.table(&name)?;
-            Some(table.columns.iter().map(|c| c.name.clone()).collect())
-        };
-        match schema.as_deref() {
-            Some("public") => own(),
-            Some(schema) => pg_catalog::columns(self, schema, &name),
-            None => own().or_else(|| pg_catalog::columns(self, "pg_catalog", &name)),
-        }
-    }
+    core: OnceLock<std::result::Result<Arc<QueryRuntime>, SqlError>>,
 }
 
 impl DataFusion {
@@ -123,9 +76,9 @@ impl DataFusion {
         })
     }
 
-    fn core(&self) -> Result<Arc<Core>> {
+    fn core(&self) -> Result<Arc<QueryRuntime>> {
         self.core
-            .get_or_init(|| Core::start(&self.config).map(Arc::new))
+            .get_or_init(|| QueryRuntime::start(&self.config).map(Arc::new))
             .clone()
     }
 
@@ -163,7 +116,7 @@ impl Analytics for DataFusion {
         let (core, snapshot) = (self.core()?, self.snapshot(scope));
         guarded(|| {
             let planned = plan::plan(&core, &snapshot, query, params)?;
-            let stream = core.start_query(&planned)?;
+            let stream = planned.start(&core)?;
             Ok(Box::new(Running {
                 stream: Some(stream),
                 core,
@@ -180,7 +133,7 @@ impl Analytics for DataFusion {
         guarded(|| {
             let planned = plan::plan(&core, &snapshot, query, params)?;
             if analyze {
-                let mut stream = core.start_query(&planned)?;
+                let mut stream = planned.start(&core)?;
                 while let Some(batch) = core.next_batch(&mut stream, &scope.cancel)? {
                     batch.map_err(error::outward)?;
                 }
@@ -200,7 +153,7 @@ struct Running {
     /// Rows of `batch` that were moved to; the current one is `row - 1`.
     row: usize,
     planned: Planned,
-    core: Arc<Core>,
+    core: Arc<QueryRuntime>,
     snapshot: Arc<Snapshot>,
 }
 
@@ -272,7 +225,7 @@ impl Rows for Running {
         let (core, snapshot) = (&self.core, &self.snapshot);
         let (planned, stream) = guarded(|| {
             let planned = plan::again(core, snapshot, &self.planned)?;
-            let stream = core.start_query(&planned)?;
+            let stream = planned.start(core)?;
             Ok((planned, stream))
         })?;
         (self.planned, self.stream) = (planned, Some(stream));

@@ -1,153 +1,35 @@
-//! From a parsed query to a plan that runs, and the runtime that runs it.
+//! From a parsed query to a plan that runs.
 
 use super::cancel::watched;
-use super::context::{Functions, Names};
-use super::error::{inward, outward};
+use super::context::Names;
+use super::error::outward;
 use super::memory::QueryMemory;
 use super::rewrite::{expand_any, resolve_names, rewrite, shown_name};
-use super::scan::{EngineScan, EngineTable, canceled};
+use super::runtime::QueryRuntime;
+use super::scan::{EngineScan, EngineTable};
+use super::snapshot::Snapshot;
 use super::times::Clock;
 use super::types::{EPOCH_DAYS, EPOCH_MICROS, NUMERIC_ANY, arrow_type_of_oid, builtin_by_name, pg_type};
-use super::{Config, Snapshot, apply, numeric};
+use super::{apply, numeric, pg_catalog};
+use crate::env::holder;
 use crate::error::{Result, SqlError, code};
 use crate::hook::Description;
+use crate::names::qualified;
 use crate::output::Field;
-use crate::session::holder;
-use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field as ArrowField, FieldRef, Schema};
-use cenote_engine::{CancelFlag, Datum, Memory};
+use cenote_engine::{CancelFlag, Datum};
 use datafusion::catalog::default_table_source::{provider_as_source, source_as_provider};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, ParamValues, ScalarValue};
-use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::execution::{SendableRecordBatchStream, SessionState, SessionStateBuilder};
+use datafusion::execution::{SendableRecordBatchStream, SessionState};
 use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::display::DisplayableExecutionPlan;
-use datafusion::physical_plan::{ExecutionPlan, execute_stream};
-use datafusion::prelude::SessionConfig;
 use datafusion::sql::planner::{NullOrdering, ParserOptions, PlannerContext, SqlToRel};
-use futures::StreamExt;
-use sqlparser::ast::{ArrayElemTypeDef, DataType as TypeName, Query, Statement};
+use sqlparser::ast::{ArrayElemTypeDef, DataType as TypeName, ObjectName, Query, Statement};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::future::Future;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How long a computation may go on before the cancel flag is looked at.
-const CANCEL_CHECK: Duration = Duration::from_millis(50);
-/// Rows from which on a query is spread over threads.
-const PARALLEL_ROWS: u64 = 50_000;
-
-/// What all queries share: threads, memory budget, functions, optimiser.
-pub(crate) struct Core {
-    runtime: tokio::runtime::Runtime,
-    /// What running queries may hold.
-    memory: Arc<Memory>,
-    functions: Functions,
-    /// For small inputs: one thread, no exchange between operators.
-    single: SessionState,
-    parallel: SessionState,
-}
-
-/// Address space of a query thread's stack: plans are as deep as [`crate::parse`] lets statements be.
-const STACK_BYTES: usize = 64 << 20;
-
-impl Core {
-    /// Starts the runtime. Errors: no thread can be started.
-    pub fn start(config: &Config) -> Result<Core> {
-        let threads = config.threads.max(1);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(threads)
-            .thread_name("query")
-            .thread_stack_size(STACK_BYTES)
-            .enable_time()
-            .build()
-            .map_err(|e| SqlError::new("53000", format!("cannot start query threads: {e}")))?;
-        let disk = match &config.spill {
-            Some(path) => DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![emptied(path)])),
-            None => DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled),
-        };
-        let memory = Memory::new(config.memory_limit as u64, 1);
-        let environment = RuntimeEnvBuilder::new()
-            .with_memory_pool(QueryMemory::new(&memory, "subqueries"))
-            .with_disk_manager_builder(disk)
-            .build_arc()
-            .map_err(outward)?;
-        let state = |partitions| {
-            let session = SessionConfig::new()
-                .with_target_partitions(partitions)
-                .with_batch_size(super::scan::BATCH_ROWS)
-                .with_information_schema(false)
-                .with_create_default_catalog_and_schema(false);
-            let builder = SessionStateBuilder::new()
-                .with_config(session)
-                .with_runtime_env(environment.clone());
-            builder
-                .with_aggregate_functions(datafusion::execution::SessionStateDefaults::default_aggregate_functions())
-                .build()
-        };
-        Ok(Core {
-            functions: Functions::new(),
-            single: state(1),
-            parallel: state(threads),
-            runtime,
-            memory,
-        })
-    }
-
-    /// Drives a future on this thread, with the runtime's workers at hand.
-    pub fn wait<F: Future>(&self, future: F) -> F::Output {
-        self.runtime.block_on(future)
-    }
-
-    /// The next batch of a query; 57014 once the cancel flag is set, also while operators compute between batches.
-    pub fn next_batch(
-        &self,
-        stream: &mut SendableRecordBatchStream,
-        cancel: &CancelFlag,
-    ) -> Result<Option<datafusion::common::Result<RecordBatch>>> {
-        self.wait(async {
-            loop {
-                if cancel.is_set() {
-                    return Err(canceled());
-                }
-                if let Ok(batch) = tokio::time::timeout(CANCEL_CHECK, stream.next()).await {
-                    return Ok(batch);
-                }
-            }
-        })
-    }
-
-    fn state(&self, rows: u64) -> &SessionState {
-        if rows >= PARALLEL_ROWS {
-            &self.parallel
-        } else {
-            &self.single
-        }
-    }
-
-    /// The state for plans that run inside another plan's expression.
-    pub fn single(&self) -> &SessionState {
-        &self.single
-    }
-
-    /// Starts a planned query.
-    pub fn start_query(&self, planned: &Planned) -> Result<SendableRecordBatchStream> {
-        let _inside = self.runtime.enter();
-        let state = self.state(planned.rows);
-        execute_stream(planned.running.clone(), planned.memory.context(state)).map_err(outward)
-    }
-}
-
-/// The spill directory without what a killed process left there.
-fn emptied(path: &Path) -> PathBuf {
-    // What cannot be removed only takes room: a query that cannot write there fails by itself.
-    let _ = std::fs::remove_dir_all(path);
-    path.to_path_buf()
-}
 
 /// A query ready to run.
 #[derive(Clone)]
@@ -168,6 +50,14 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
+    /// Starts the query.
+    ///
+    /// # Errors
+    /// An operator refuses to start, or the query memory is full (53200).
+    pub fn start(&self, core: &QueryRuntime) -> Result<SendableRecordBatchStream> {
+        core.start_plan(self.running.clone(), self.rows, &self.memory)
+    }
+
     /// EXPLAIN's lines.
     pub fn lines(&self, analyzed: bool) -> Vec<String> {
         let physical = match analyzed {
@@ -190,6 +80,20 @@ impl Planned {
     }
 }
 
+/// The names of a relation's columns: a user table's, a catalog relation's, a system view's.
+fn relation_columns(snapshot: &Snapshot, name: &ObjectName) -> Option<Vec<String>> {
+    let (schema, name) = qualified(name).ok()?;
+    let own = || {
+        let table = snapshot.table(&name)?;
+        Some(table.columns.iter().map(|c| c.name.clone()).collect())
+    };
+    match schema.as_deref() {
+        Some("public") => own(),
+        Some(schema) => pg_catalog::columns(snapshot, schema, &name),
+        None => own().or_else(|| pg_catalog::columns(snapshot, "pg_catalog", &name)),
+    }
+}
+
 /// The columns of a result as the protocol tells them.
 fn fields_of(schema: &Schema) -> Vec<Field> {
     let field = |f: &FieldRef| {
@@ -207,7 +111,7 @@ fn fields_of(schema: &Schema) -> Vec<Field> {
 }
 
 fn logical(
-    core: &Core,
+    core: &QueryRuntime,
     snapshot: &Arc<Snapshot>,
     query: &Query,
     params: Vec<Option<FieldRef>>,
@@ -217,7 +121,7 @@ fn logical(
     type_by_casts(query, &mut params);
     let mut query = query.clone();
     expand_any(&mut query, values)?;
-    resolve_names(&mut query, &|name| snapshot.columns(name))?;
+    resolve_names(&mut query, &|name| relation_columns(snapshot, name))?;
     rewrite(&mut query);
     let clock = Clock::of(snapshot);
     let names = Names {
@@ -225,7 +129,7 @@ fn logical(
         clock,
         snapshot,
         functions: &core.functions,
-        state: &core.single,
+        state: core.single(),
         rows: Cell::new(0),
         tables: RefCell::default(),
     };
@@ -300,7 +204,7 @@ fn array_casts(query: &Query) -> impl Iterator<Item = (usize, u32)> {
 
 /// Plans a query with its parameters' values.
 pub(crate) fn plan(
-    core: &Arc<Core>,
+    core: &Arc<QueryRuntime>,
     snapshot: &Arc<Snapshot>,
     query: &Query,
     params: &[(Datum, u32)],
@@ -326,7 +230,7 @@ pub(crate) fn plan(
 
 /// The plan of a bound query, which reads so many rows at most, of these tables.
 fn planned(
-    core: &Arc<Core>,
+    core: &Arc<QueryRuntime>,
     (cancel, memory): (&Arc<CancelFlag>, Arc<QueryMemory>),
     bound: LogicalPlan,
     (rows, tables): (u64, Vec<u32>),
@@ -356,7 +260,7 @@ fn planned(
 
 /// The query over another snapshot: by the same plan with its scans exchanged where that can be, else planned from its
 /// bound form.
-pub(crate) fn again(core: &Arc<Core>, snapshot: &Arc<Snapshot>, former: &Planned) -> Result<Planned> {
+pub(crate) fn again(core: &Arc<QueryRuntime>, snapshot: &Arc<Snapshot>, former: &Planned) -> Result<Planned> {
     if !former.reusable {
         let bound = former
             .bound
@@ -412,7 +316,7 @@ async fn physical(
 
 /// Plans a query without values: its columns, and the types of parameters that it decides.
 pub(crate) fn describe(
-    core: &Arc<Core>,
+    core: &Arc<QueryRuntime>,
     snapshot: &Arc<Snapshot>,
     query: &Query,
     given: &[u32],
@@ -513,9 +417,4 @@ fn in_type(value: ScalarValue, wanted: &DataType) -> Result<ScalarValue> {
         error if error.code() == code::INTERNAL_ERROR => error,
         error => SqlError::new(code::INVALID_TEXT, error.message()),
     })
-}
-
-/// Ours inside DataFusion's.
-pub(crate) fn within(error: SqlError) -> datafusion::common::DataFusionError {
-    inward(error)
 }

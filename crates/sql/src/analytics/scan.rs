@@ -5,11 +5,11 @@
 //! takes no row locks and never waits. Conditions are pushed down inexactly: the range may hold more rows than qualify,
 //! the filter above decides.
 
-use super::Snapshot;
-use super::error::inward;
+use super::error::{canceled, inward};
 use super::numeric::{to_i128, to_i256};
+use super::snapshot::Snapshot;
 use super::types::{EPOCH_DAYS, EPOCH_MICROS, NUMERIC_ANY, arrow_type, column_field};
-use crate::error::{SqlError, code};
+use crate::error::SqlError;
 use arrow::array::*;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use async_trait::async_trait;
@@ -43,10 +43,6 @@ pub(crate) fn engine_error(error: cenote_engine::Error) -> SqlError {
         cenote_engine::Error::Canceled => canceled(),
         other => other.into(),
     }
-}
-
-pub(crate) fn canceled() -> SqlError {
-    SqlError::new(code::QUERY_CANCELED, "canceling statement due to user request")
 }
 
 /// An engine table under a statement's snapshot.

@@ -3,13 +3,13 @@
 //! Arrow's `timestamptz` is UTC. What PostgreSQL decides by the session's zone (text without an offset, the day of an
 //! instant) is decided here, by functions that are bound to the statement. Text is read as the short path reads it.
 
-use super::Snapshot;
 use super::casts::strict;
 use super::function::{Func, text_at};
+use super::snapshot::Snapshot;
 use super::types::{EPOCH_DAYS, EPOCH_MICROS, timestamp, timestamptz};
-use crate::Zone;
 use crate::error::{Result, SqlError, code};
 use crate::types::datetime::{self, DAY, SECOND, civil_of, days_of};
+use crate::types::zone::Zone;
 use arrow::array::{Array, ArrayRef, AsArray, Date32Array, TimestampMicrosecondArray};
 use arrow::datatypes::{DataType, TimestampMicrosecondType};
 use datafusion::common::ScalarValue;

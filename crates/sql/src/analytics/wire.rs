@@ -3,7 +3,7 @@
 use super::numeric::{decimal_text, decimal_value};
 use super::types::{EPOCH_DAYS, EPOCH_MICROS, pg_type};
 use crate::error::{Result, SqlError, code};
-use crate::settings::Zone;
+use crate::types::zone::Zone;
 use crate::types::{datetime, float};
 use arrow::array::*;
 use arrow::datatypes::DataType;

@@ -7,11 +7,11 @@
 //! nothing starts again.
 
 use super::Run;
-use super::env::SessionEnv;
+use super::change::{CANCEL_INTERVAL, RowChange, changed, give_changed};
 use super::keys::Seen;
 use super::select::foreign_rows;
 use super::sink::{Gather, Sink};
-use super::write::{CANCEL_INTERVAL, Deed, changed, give_changed};
+use crate::env::SessionEnv;
 use crate::error::Result;
 use crate::expr::{Env, Expr, Input};
 use crate::hook::Rows;
@@ -32,7 +32,7 @@ pub fn gather_foreign(run: &mut Run<'_>, query: &Query, found: &mut Gather) -> R
 pub(super) fn change_found(
     run: &mut Run<'_>,
     (table, query, reads): (&Table, &Query, &Columns),
-    deed: &Deed<'_>,
+    deed: &RowChange<'_>,
     returning: &[Expr],
     sink: &mut dyn Sink,
 ) -> Result<u64> {
@@ -61,7 +61,7 @@ fn change_one(
     (table, reads): (&Table, &Columns),
     key: &[u8],
     found: &[Datum],
-    deed: &Deed<'_>,
+    deed: &RowChange<'_>,
     rows: &mut dyn Rows,
 ) -> Result<Changed> {
     let on = (run.params, run.session);
@@ -97,9 +97,9 @@ fn change_of(
     (params, session): (&[Datum], &SessionEnv),
     table: &Table,
     (newest, found): (&[u8], &[Datum]),
-    deed: &Deed<'_>,
+    deed: &RowChange<'_>,
 ) -> Result<Change> {
-    let Deed::Update(assignments) = deed else {
+    let RowChange::Update(assignments) = deed else {
         return Ok(Change::Delete);
     };
     let env = |input| Env {

@@ -1,6 +1,6 @@
 //! Keys of rows that a statement has found and is about to change, or has changed: charged to the session.
 
-use super::env::SessionEnv;
+use crate::env::SessionEnv;
 use crate::error::Result;
 use cenote_engine::{Account, Charge};
 use std::collections::HashSet;

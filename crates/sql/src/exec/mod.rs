@@ -1,6 +1,6 @@
 //! Running plans: rows come from the engine, pass the plan's expressions, and go to a sink.
 
-pub mod env;
+mod change;
 pub mod found;
 pub mod keys;
 pub mod rows;
@@ -9,11 +9,11 @@ pub mod sink;
 pub mod texts;
 pub mod write;
 
+use crate::env::SessionEnv;
 use crate::error::{Result, SqlError};
 use crate::expr::{Env, Input};
 use crate::hook::{Analytics, Rows, Scope};
 use cenote_engine::{ColumnType, Datum, RowBatch, Tx};
-use env::SessionEnv;
 use sqlparser::ast::Query;
 use std::sync::Arc;
 

@@ -5,6 +5,7 @@
 //! another planner's: `found`).
 
 use super::Run;
+use super::change::{CANCEL_INTERVAL, RowChange, changed, give, give_changed, null_violation};
 use super::found::{change_found, gather_foreign};
 use super::keys::{self, Keys};
 use super::rows::TableRows;
@@ -15,13 +16,9 @@ use crate::expr::{Env, Expr, Input};
 use crate::plan::Plan;
 use crate::plan::access::{Access, Path, push_equal, tree_columns};
 use crate::plan::dml::{Conflict, DeletePlan, InsertPlan, Source, Target, UpdatePlan, Upsert};
-use crate::types::text::datum_text;
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_engine::{Change, Changed, Columns, Datum, DatumRef, Insert, Isolation, Table};
+use cenote_engine::{Change, Changed, Columns, Datum, Insert, Isolation, Table};
 use std::cell::{Cell, RefCell};
-
-/// Rows between two looks at the cancel flag.
-pub(super) const CANCEL_INTERVAL: u64 = 256;
 
 /// Inserts; gives the count of rows inserted or updated.
 pub fn insert(run: &mut Run<'_>, plan: &InsertPlan, sink: &mut dyn Sink) -> Result<u64> {
@@ -245,16 +242,6 @@ fn serialization_failure() -> SqlError {
     )
 }
 
-/// RETURNING of one row.
-fn give(run: &mut Run<'_>, returning: &[Expr], table: &Table, row: &[u8], sink: &mut dyn Sink) -> Result<()> {
-    if returning.is_empty() {
-        return Ok(());
-    }
-    // What the row was built on must be durable before a client sees it.
-    run.tx.wait_built_on()?;
-    sink.row(returning, &run.env(Input::Stored(table.layout(), row)))
-}
-
 fn check_not_null(table: &Table, values: &[Datum], run: &Run<'_>) -> Result<()> {
     for (column, value) in table.columns.iter().zip(values) {
         if column.not_null && value.is_null() {
@@ -269,87 +256,15 @@ fn check_not_null(table: &Table, values: &[Datum], run: &Run<'_>) -> Result<()> 
     Ok(())
 }
 
-#[cold]
-fn null_violation<'v>(
-    table: &Table,
-    column: &str,
-    values: impl Iterator<Item = DatumRef<'v>>,
-    zone: &crate::Zone,
-) -> SqlError {
-    let shown: Vec<String> = values
-        .map(|v| {
-            if v.is_null() {
-                "null".to_string()
-            } else {
-                datum_text(&v, zone)
-            }
-        })
-        .collect();
-    let text = format!(
-        "null value in column \"{column}\" of relation \"{}\" violates not-null constraint",
-        table.name
-    );
-    SqlError::new(code::NOT_NULL_VIOLATION, text)
-        .with_detail(format!("Failing row contains ({}).", shown.join(", ")))
-        .on_table(&table.name)
-        .on_column(column)
-}
-
-/// The row with its assignments carried out.
-pub(super) fn changed(table: &Table, old: &[u8], assignments: &[(usize, Expr)], env: &Env<'_>) -> Result<Vec<u8>> {
-    let mut values = Vec::with_capacity(assignments.len());
-    for (column, expr) in assignments {
-        values.push((*column, expr.value(env)?));
-    }
-    let layout = table.layout();
-    let value_of = |column: usize| values.iter().find(|(c, _)| *c == column).map(|(_, value)| value.get());
-    for (column, value) in &values {
-        if value.get().is_null() && table.columns[*column].not_null {
-            let row = shown_row(table, old, &value_of)?;
-            return Err(null_violation(
-                table,
-                &table.columns[*column].name,
-                row.into_iter(),
-                env.session.zone(),
-            ));
-        }
-    }
-    let mut out = Vec::with_capacity(old.len() + 16);
-    layout.with(old, value_of, &mut out)?;
-    Ok(out)
-}
-
-/// The values of a changed row, for an error. One that the statement does not read is not shown.
-#[cold]
-fn shown_row<'v>(
-    table: &Table,
-    old: &'v [u8],
-    changed: &dyn Fn(usize) -> Option<DatumRef<'v>>,
-) -> Result<Vec<DatumRef<'v>>> {
-    let layout = table.layout();
-    let value = |column| match changed(column) {
-        Some(value) => Ok(value),
-        None if layout.is_external(old, column)? => Ok(DatumRef::Text("...")),
-        None => Ok(layout.column(old, column)?),
-    };
-    (0..layout.columns()).map(value).collect()
-}
-
-/// What is done to a row that was found.
-pub(super) enum Deed<'p> {
-    Update(&'p [(usize, Expr)]),
-    Delete,
-}
-
 /// Updates; gives the count.
 pub fn update(run: &mut Run<'_>, plan: &UpdatePlan, sink: &mut dyn Sink) -> Result<u64> {
     match &plan.target {
         Target::Short(access) => {
-            let deed = Deed::Update(&plan.assignments);
+            let deed = RowChange::Update(&plan.assignments);
             short(run, (access, &plan.reads), &deed, &plan.returning, sink)
         }
         Target::Foreign(table, query) => {
-            let deed = Deed::Update(&plan.assignments);
+            let deed = RowChange::Update(&plan.assignments);
             change_found(run, (table, query, &plan.reads), &deed, &plan.returning, sink)
         }
     }
@@ -358,10 +273,10 @@ pub fn update(run: &mut Run<'_>, plan: &UpdatePlan, sink: &mut dyn Sink) -> Resu
 /// Deletes; gives the count.
 pub fn delete(run: &mut Run<'_>, plan: &DeletePlan, sink: &mut dyn Sink) -> Result<u64> {
     match &plan.target {
-        Target::Short(access) => short(run, (access, &plan.reads), &Deed::Delete, &plan.returning, sink),
+        Target::Short(access) => short(run, (access, &plan.reads), &RowChange::Delete, &plan.returning, sink),
         Target::Foreign(table, query) => {
             let target = (&**table, &**query, &plan.reads);
-            change_found(run, target, &Deed::Delete, &plan.returning, sink)
+            change_found(run, target, &RowChange::Delete, &plan.returning, sink)
         }
     }
 }
@@ -369,7 +284,7 @@ pub fn delete(run: &mut Run<'_>, plan: &DeletePlan, sink: &mut dyn Sink) -> Resu
 fn short(
     run: &mut Run<'_>,
     (access, reads): (&Access, &Columns),
-    deed: &Deed<'_>,
+    deed: &RowChange<'_>,
     returning: &[Expr],
     sink: &mut dyn Sink,
 ) -> Result<u64> {
@@ -432,7 +347,7 @@ fn change_row(
     run: &mut Run<'_>,
     (access, reads): (&Access, &Columns),
     (key, filter): (&[u8], Option<&Expr>),
-    deed: &Deed<'_>,
+    deed: &RowChange<'_>,
     returning: &[Expr],
     sink: &mut dyn Sink,
 ) -> Result<bool> {
@@ -454,14 +369,14 @@ fn change_row(
                 return Ok(Change::Skip);
             }
             Ok(match deed {
-                Deed::Update(assignments) => {
+                RowChange::Update(assignments) => {
                     let row = changed(table, newest, assignments, &env)?;
                     if planted(Fault::ReturningWait) {
                         first.borrow_mut().get_or_insert_with(|| row.clone());
                     }
                     Change::Update(row)
                 }
-                Deed::Delete => Change::Delete,
+                RowChange::Delete => Change::Delete,
             })
         })?;
     let done = match (done, first.into_inner()) {
@@ -472,27 +387,4 @@ fn change_row(
         (done, _) => done,
     };
     give_changed(run, returning, table, done, sink)
-}
-
-/// RETURNING of a row as it was changed; false where it was not.
-pub(super) fn give_changed(
-    run: &mut Run<'_>,
-    returning: &[Expr],
-    table: &Table,
-    done: Changed,
-    sink: &mut dyn Sink,
-) -> Result<bool> {
-    let shown = match done {
-        Changed::Done {
-            change: Change::Update(row),
-            ..
-        } => row,
-        Changed::Done {
-            change: Change::Delete,
-            before,
-        } => before,
-        _ => return Ok(false),
-    };
-    give(run, returning, table, &shown, sink)?;
-    Ok(true)
 }

@@ -1,11 +1,12 @@
 //! Scalar functions: their names and types, and their evaluation.
 
 use super::{Env, Expr, compare};
+use crate::env::wall_clock;
 use crate::error::{Result, SqlError, code};
-use crate::exec::env::wall_clock;
 use crate::settings;
 use crate::types::datetime::DAY;
 use crate::types::text::datum_text;
+use crate::types::zone::Zone;
 use crate::types::{base_type, is_integer, is_string, numeric};
 use cenote_base::rt::{self, Nanos};
 use cenote_engine::{ColumnType, Datum};
@@ -416,7 +417,7 @@ fn text(function: Function, first: &str, rest: &[Datum]) -> Result<Datum> {
         Function::Concat | Function::Append => {
             let mut out = first.to_string();
             rest.iter()
-                .for_each(|d| out.push_str(&datum_text(&d.as_ref(), &settings::Zone::Utc)));
+                .for_each(|d| out.push_str(&datum_text(&d.as_ref(), &Zone::Utc)));
             Datum::Text(out)
         }
         Function::Replace if string(0).is_empty() => Datum::Text(first.to_string()),

@@ -11,15 +11,14 @@ mod conditions;
 pub mod functions;
 mod like;
 pub(crate) mod md5;
-pub mod names;
 pub mod type_names;
 
 pub use arithmetic::{Arithmetic, Number};
 pub use conditions::same;
 pub use functions::Call;
 
+use crate::env::SessionEnv;
 use crate::error::{Result, SqlError, code};
-use crate::exec::env::SessionEnv;
 use crate::types::cast::{self, Context};
 use cenote_engine::{ColumnType, Datum, DatumRef, RowLayout, Tx};
 use std::cell::RefCell;

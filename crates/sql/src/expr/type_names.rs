@@ -1,7 +1,7 @@
 //! Type names of the grammar as types.
 
-use super::names;
 use crate::error::{Result, SqlError, code};
+use crate::names;
 use cenote_engine::ColumnType;
 use sqlparser::ast::{CharacterLength, DataType, ExactNumberInfo, TimezoneInfo};
 

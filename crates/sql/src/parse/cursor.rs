@@ -1,8 +1,7 @@
 //! A place in a statement's tokens, white space left out.
 
-use super::near;
-use crate::error::Result;
-use crate::expr::names::fold;
+use crate::error::{Result, SqlError, code};
+use crate::names::{Places, fold};
 use sqlparser::ast::{Ident, ObjectName};
 use sqlparser::tokenizer::{Span, Token, TokenWithSpan};
 
@@ -193,5 +192,16 @@ impl<'a> Cursor<'a> {
         } else {
             Err(near(self.peek(), self.text))
         }
+    }
+}
+
+/// `syntax error at or near "x"`, at its place.
+pub fn near(token: &TokenWithSpan, text: &str) -> SqlError {
+    match &token.token {
+        Token::EOF => {
+            SqlError::new(code::SYNTAX_ERROR, "syntax error at end of input").at(text.chars().count() as u32 + 1)
+        }
+        other => SqlError::new(code::SYNTAX_ERROR, format!("syntax error at or near \"{other}\""))
+            .at(Places(text).of(token.span)),
     }
 }

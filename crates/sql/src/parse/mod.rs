@@ -6,11 +6,11 @@ mod dialect;
 pub mod template;
 mod utility;
 
-pub use utility::{Copy, CopyFormat, CopySource, Modes, SequenceOptions, Utility, serializable};
+pub use utility::{Copy, CopyFormat, CopySource, Modes, SequenceOptions, Utility};
 
 use crate::error::{Result, SqlError, code};
-use crate::expr::names::Places;
-use cursor::Cursor;
+use crate::names::Places;
+use cursor::{Cursor, near};
 use dialect::Postgres;
 use sqlparser::ast::{self, Query};
 use sqlparser::parser::{Parser, ParserError};
@@ -170,17 +170,6 @@ fn without_key_locks(tokens: &[TokenWithSpan]) -> Vec<TokenWithSpan> {
         }
     }
     out
-}
-
-/// `syntax error at or near "x"`, at its place.
-pub(crate) fn near(token: &TokenWithSpan, text: &str) -> SqlError {
-    match &token.token {
-        Token::EOF => {
-            SqlError::new(code::SYNTAX_ERROR, "syntax error at end of input").at(text.chars().count() as u32 + 1)
-        }
-        other => SqlError::new(code::SYNTAX_ERROR, format!("syntax error at or near \"{other}\""))
-            .at(Places(text).of(token.span)),
-    }
 }
 
 /// sqlparser says `Expected: ..., found: X at Line: 1, Column: 9`.

@@ -3,7 +3,7 @@
 use super::cursor::Cursor;
 use super::{Statement, near, parse_statement, parser};
 use crate::error::{Result, SqlError, code};
-use crate::expr::names::fold;
+use crate::names::fold;
 use cenote_engine::Isolation;
 use sqlparser::ast::{self, DataType, Ident, ObjectName, Query};
 use sqlparser::tokenizer::Token;
@@ -242,16 +242,10 @@ fn isolation(c: &mut Cursor<'_>) -> Result<Isolation> {
     } else if c.eat_all(&["repeatable", "read"]) {
         Ok(Isolation::RepeatableRead)
     } else if c.eat("serializable") {
-        Err(serializable())
+        Err(SqlError::serializable())
     } else {
         Err(near(c.peek(), c.text()))
     }
-}
-
-/// The honest answer to SERIALIZABLE.
-pub fn serializable() -> SqlError {
-    SqlError::unsupported("isolation level SERIALIZABLE")
-        .with_hint("Use REPEATABLE READ, which gives a snapshot to the whole transaction.")
 }
 
 fn chain(c: &mut Cursor<'_>) -> bool {

@@ -8,7 +8,7 @@ use super::{Plan, Planner};
 use crate::error::{Result, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Binder, Bound, Refusal, Typed};
-use crate::expr::names::{fold, qualified};
+use crate::names::{fold, qualified};
 use crate::output::Field;
 use crate::parse::parse_expression;
 use crate::types::cast::Context;

@@ -7,7 +7,7 @@
 use super::{Plan, Planner};
 use crate::error::SqlError;
 use crate::expr::bind::{Bound, Refusal};
-use crate::expr::names::{fold, qualified};
+use crate::names::{fold, qualified};
 use crate::plan::select::{has_aggregate, lock_strength};
 use cenote_engine::{LockStrength, Table, Wait};
 use sqlparser::ast::{

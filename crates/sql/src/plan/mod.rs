@@ -8,10 +8,10 @@ pub mod dml;
 pub mod locking;
 pub mod select;
 
+use crate::env::SessionEnv;
 use crate::error::{Result, SqlError, code};
-use crate::exec::env::SessionEnv;
 use crate::expr::bind::{Binder, Bound, Params, Refusal};
-use crate::expr::names::{Places, fold, qualified, span_of};
+use crate::names::{Places, fold, qualified, span_of};
 use crate::output::Field;
 use crate::types::{type_len, type_mod, type_oid};
 use cenote_engine::{ColumnType, Table, Tx};

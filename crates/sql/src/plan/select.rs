@@ -6,7 +6,7 @@ use crate::error::{SqlError, code};
 use crate::expr::Expr;
 use crate::expr::aggregate::{Aggregate, Kind};
 use crate::expr::bind::{Binder, Bound, Grouping, Refusal, shape, strip};
-use crate::expr::names::{fold, qualified};
+use crate::names::{fold, qualified};
 use crate::output::Field;
 use crate::types::cast::Context;
 use cenote_engine::{ColumnType, LockStrength, Table, Wait};

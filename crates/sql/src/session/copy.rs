@@ -23,9 +23,9 @@ use crate::exec::select::Cursor;
 use crate::exec::sink::{Count, Sink};
 use crate::exec::write::Inserter;
 use crate::expr::bind::Params;
-use crate::expr::names::fold;
 use crate::expr::{Env, Expr, Input};
 use crate::hook::Rows;
+use crate::names::fold;
 use crate::output::{Format, Output};
 use crate::parse::{Copy, CopyFormat, CopySource, Statement};
 use crate::plan::{Planned, Planner};
@@ -703,7 +703,7 @@ fn put_line<'d>(
     values: impl Iterator<Item = DatumRef<'d>>,
     format: &CopyFormat,
     forced: &[bool],
-    zone: &crate::Zone,
+    zone: &crate::types::zone::Zone,
     out: &mut BytesMut,
 ) {
     let mut text = String::new();

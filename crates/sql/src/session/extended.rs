@@ -2,8 +2,9 @@
 
 use super::planning::{Prepared, has_plan};
 use super::run::reads;
-use super::{Session, State, holder};
+use super::{Session, State};
 use crate::bind::Bind;
+use crate::env::holder;
 use crate::error::{Result, SqlError, code};
 use crate::exec::select::Cursor;
 use crate::output::{Format, Formats, Output};

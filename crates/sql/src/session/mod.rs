@@ -20,9 +20,9 @@ mod watchdog;
 pub use watchdog::Watchdog;
 
 use crate::Sql;
+use crate::env::{SessionEnv, holder, wall_clock};
 use crate::error::{Result, SqlError, code};
 use crate::exec::Scratch;
-use crate::exec::env::{SessionEnv, wall_clock};
 use crate::output::Output;
 use crate::parse::template::{Template, template};
 use crate::parse::{Parsed, Statement, Utility, parse};
@@ -646,11 +646,6 @@ impl Drop for Session {
             self.tx.rollback().ok();
         }
     }
-}
-
-/// A session's name where others are refused what it holds.
-pub(crate) fn holder(pid: i32, user: &str) -> String {
-    format!("session {pid} of {user}")
 }
 
 /// What stands around statements, again and again.

@@ -9,7 +9,7 @@ use crate::expr::bind::Params;
 use crate::expr::type_names::type_named;
 use crate::expr::{Env, Input};
 use crate::output::{Field, Format, Formats, Output};
-use crate::parse::{Modes, Parsed, Statement, Utility, serializable};
+use crate::parse::{Modes, Parsed, Statement, Utility};
 use crate::plan::{Planner, computed_field};
 use crate::types::cast::Context;
 use crate::types::type_oid;
@@ -571,7 +571,7 @@ fn modes_of(name: &str, value: &str) -> Result<Modes> {
     let isolation = match lower.as_str() {
         "read committed" | "read uncommitted" => Isolation::ReadCommitted,
         "repeatable read" => Isolation::RepeatableRead,
-        "serializable" => return Err(serializable()),
+        "serializable" => return Err(SqlError::serializable()),
         _ => return Err(invalid()),
     };
     Ok(Modes {

@@ -1,9 +1,9 @@
 //! Conversions between types, each with PostgreSQL's errors, and fitting a value into a column's declared length.
 
 use super::text::{TextContext, datum_text, parse_datum};
+use super::zone::Zone;
 use super::{datetime, is_string, numeric, same_base};
 use crate::error::{Result, SqlError, code};
-use crate::settings::Zone;
 use cenote_engine::types::{ColumnType, Datum, Numeric};
 
 /// When a conversion happens without being asked for.

@@ -7,6 +7,7 @@ pub mod float;
 pub mod numeric;
 pub mod text;
 pub mod wire;
+pub mod zone;
 
 use cenote_engine::types::ColumnType;
 

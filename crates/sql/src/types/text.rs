@@ -1,8 +1,8 @@
 //! Values as text: what a client types and reads.
 
+use super::zone::Zone;
 use super::{datetime, float};
 use crate::error::{Result, SqlError, code};
-use crate::settings::Zone;
 use cenote_engine::types::{ColumnType, Datum, DatumRef, Numeric};
 use std::fmt::Write;
 

@@ -1,10 +1,10 @@
 //! Values on the wire: i32 length and bytes, text or binary, appended to the socket's buffer.
 
 use super::text::{TextContext, parse_datum, write_datum};
+use super::zone::Zone;
 use super::{oid, type_of_oid};
 use crate::error::{Result, SqlError, code};
 use crate::output::Format;
-use crate::settings::Zone;
 use bytes::{BufMut, BytesMut};
 use cenote_engine::types::{ColumnType, Datum, DatumRef, Numeric};
 

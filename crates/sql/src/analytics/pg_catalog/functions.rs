@@ -73,7 +73,7 @@ fn session(snapshot: &Arc<Snapshot>, name: &str) -> Option<Func> {
         }
         "current_setting" => current_setting(snapshot.clone()),
         // A statement of analytics cannot change its session.
-        "set_config" => Func::of(name, DataType::Utf8, |_| Err(crate::exec::env::set_config_refused())),
+        "set_config" => Func::of(name, DataType::Utf8, |_| Err(crate::env::set_config_refused())),
         "current_schemas" => current_schemas(),
         "inet_server_addr" | "inet_client_addr" => null_text(name),
         "inet_server_port" | "inet_client_port" => constant(name, ScalarValue::Int32(None)),

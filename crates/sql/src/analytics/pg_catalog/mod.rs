@@ -14,7 +14,7 @@ mod rows;
 
 pub(crate) use functions::function;
 
-use super::Snapshot;
+use super::snapshot::Snapshot;
 use super::types::{arrow_type_of_oid, builtin_by_name, list, with_pg_type};
 use crate::error::SqlError;
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};

@@ -1,7 +1,7 @@
 //! Joins in words that DataFusion takes as PostgreSQL does: USING and NATURAL as ON, a join under an alias as a
 //! subquery.
 
-use super::empty_query;
+use super::build::{empty_query, nothing};
 use crate::error::{SqlError, code};
 use sqlparser::ast::*;
 
@@ -29,7 +29,7 @@ pub(super) fn refuse_merged(name: &str) -> SqlError {
 
 /// The join under an alias, as a subquery with these results.
 pub(super) fn derived(tables: TableWithJoins, projection: Vec<SelectItem>, alias: Option<TableAlias>) -> TableFactor {
-    let mut select = super::nothing(&[]);
+    let mut select = nothing(&[]);
     select.selection = None;
     select.projection = projection;
     select.from = vec![tables];

@@ -7,6 +7,7 @@
 //!
 //! Invariant: a name made unique carries [`MARK`]; whoever shows names cuts there ([`shown_name`]).
 
+mod build;
 mod joins;
 mod names;
 mod ordering;
@@ -14,21 +15,14 @@ mod parameters;
 mod quantified;
 mod scopes;
 
+pub(crate) use build::shown_name;
 pub(crate) use parameters::{cast_parameters, expand_any};
 pub(crate) use scopes::resolve_names;
 
-use names::{folded, inline_laterals, name_function_column};
-use sqlparser::ast::helpers::attached_token::AttachedToken;
+use build::{call, cast, empty_query, is_small, nothing, take, type_literal};
+use names::{ColumnNames, folded, inline_laterals, name_function_column};
 use sqlparser::ast::*;
 use std::ops::ControlFlow;
-
-/// Ends the shown part of a column name; what follows makes it unique.
-const MARK: char = '\u{1}';
-
-/// The part of a column name that users see.
-pub(crate) fn shown_name(name: &str) -> &str {
-    name.split(MARK).next().unwrap_or(name)
-}
 
 /// Rewrites `query` in place.
 pub(crate) fn rewrite(query: &mut Query) {
@@ -36,7 +30,7 @@ pub(crate) fn rewrite(query: &mut Query) {
         *query.body = SetExpr::Select(Box::new(nothing(&["pubname", "?column?", "?column?"])));
         query.order_by = None;
     }
-    let _ = VisitMut::visit(query, &mut Rewriter { serial: 0 });
+    let _ = VisitMut::visit(query, &mut Rewriter::default());
 }
 
 /// psql's `\d` asks which publications a table is in, by way of array functions in FROM that refer to other tables
@@ -54,40 +48,6 @@ fn asks_for_publications(query: &Query) -> bool {
     found && matches!(*query.body, SetExpr::SetOperation { .. })
 }
 
-/// `SELECT NULL::text AS … WHERE false`.
-fn nothing(names: &[&str]) -> Select {
-    let column = |name: &&str| SelectItem::ExprWithAlias {
-        expr: cast(Expr::value(Value::Null), DataType::Text),
-        alias: Ident::with_quote('"', *name),
-    };
-    Select {
-        select_token: AttachedToken::empty(),
-        optimizer_hints: Vec::new(),
-        distinct: None,
-        select_modifiers: None,
-        top: None,
-        top_before_distinct: false,
-        projection: names.iter().map(column).collect(),
-        exclude: None,
-        into: None,
-        from: Vec::new(),
-        lateral_views: Vec::new(),
-        prewhere: None,
-        selection: Some(Expr::value(Value::Boolean(false))),
-        connect_by: Vec::new(),
-        group_by: GroupByExpr::Expressions(Vec::new(), Vec::new()),
-        cluster_by: Vec::new(),
-        distribute_by: Vec::new(),
-        sort_by: Vec::new(),
-        having: None,
-        named_window: Vec::new(),
-        qualify: None,
-        window_before_qualify: false,
-        value_table_mode: None,
-        flavor: SelectFlavor::Standard,
-    }
-}
-
 /// `HH:MM:SS` inside an interval, in words that DataFusion's parser knows.
 fn plain_interval(text: &str) -> String {
     let word = |word: &str| {
@@ -102,8 +62,9 @@ fn plain_interval(text: &str) -> String {
     text.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
 }
 
+#[derive(Default)]
 struct Rewriter {
-    serial: usize,
+    names: ColumnNames,
 }
 
 impl VisitorMut for Rewriter {
@@ -135,7 +96,7 @@ impl VisitorMut for Rewriter {
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
         inline_laterals(select);
-        self.name_columns(select);
+        self.names.give(select);
         ControlFlow::Continue(())
     }
 
@@ -220,61 +181,6 @@ fn plain_number(value: &mut ValueWithSpan) {
 
 fn number(text: &str) -> Expr {
     Expr::value(Value::Number(text.to_string(), false))
-}
-
-/// Where an integer literal alone decides a type, PostgreSQL's is `int4` if it fits.
-fn type_literal(expr: &mut Expr) {
-    let small = match &*expr {
-        Expr::Value(value) => is_small(&value.value),
-        Expr::UnaryOp {
-            op: UnaryOperator::Minus,
-            expr,
-        } => matches!(&**expr, Expr::Value(v) if is_small(&v.value)),
-        _ => false,
-    };
-    if small {
-        *expr = cast(expr.clone(), DataType::Int4(None));
-    }
-}
-
-fn is_small(value: &Value) -> bool {
-    matches!(value, Value::Number(digits, _) if digits.parse::<i32>().is_ok())
-}
-
-fn cast(expr: Expr, data_type: DataType) -> Expr {
-    Expr::Cast {
-        kind: CastKind::Cast,
-        expr: Box::new(expr),
-        data_type,
-        array: false,
-        format: None,
-    }
-}
-
-/// A call of one of our functions.
-pub(crate) fn call(name: &str, args: Vec<Expr>) -> Expr {
-    let args = args
-        .into_iter()
-        .map(|e| FunctionArg::Unnamed(FunctionArgExpr::Expr(e)))
-        .collect();
-    Expr::Function(Function {
-        name: ObjectName::from(vec![Ident::new(name)]),
-        uses_odbc_syntax: false,
-        parameters: FunctionArguments::None,
-        args: FunctionArguments::List(FunctionArgumentList {
-            duplicate_treatment: None,
-            args,
-            clauses: Vec::new(),
-        }),
-        filter: None,
-        null_treatment: None,
-        over: None,
-        within_group: Vec::new(),
-    })
-}
-
-fn take(expr: &mut Expr) -> Expr {
-    std::mem::replace(expr, Expr::value(Value::Null))
 }
 
 fn rewrite_expr(expr: &mut Expr) {
@@ -656,23 +562,4 @@ fn array_subquery(mut query: Box<Query>) -> Expr {
         alias: Ident::new("array"),
     }];
     call("cenote_some_array", vec![Expr::Subquery(query)])
-}
-
-fn empty_query() -> Box<Query> {
-    Box::new(Query {
-        with: None,
-        body: Box::new(SetExpr::Values(Values {
-            explicit_row: false,
-            value_keyword: false,
-            rows: Vec::new(),
-        })),
-        order_by: None,
-        limit_clause: None,
-        fetch: None,
-        locks: Vec::new(),
-        for_clause: None,
-        settings: None,
-        format_clause: None,
-        pipe_operators: Vec::new(),
-    })
 }

@@ -1,14 +1,20 @@
 //! Names of result columns as PostgreSQL gives them, and names that stand for expressions.
 
-use super::{MARK, type_literal};
+use super::build::{MARK, type_literal};
 use crate::analytics::types::builtin_by_name;
 use sqlparser::ast::*;
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-impl super::Rewriter {
+/// Names of a query's result columns; the number makes each marked name one of a kind.
+#[derive(Default)]
+pub(super) struct ColumnNames {
+    serial: usize,
+}
+
+impl ColumnNames {
     /// Gives each unnamed result column PostgreSQL's name, and equal names a marker.
-    pub(super) fn name_columns(&mut self, select: &mut Select) {
+    pub(super) fn give(&mut self, select: &mut Select) {
         let wildcard = select
             .projection
             .iter()

@@ -4,8 +4,8 @@
 //! sorts, but not those that a subquery in the key refers to: it looks for them among the results, and finds none. So
 //! the keys become results of the query itself, and a query around it orders by them and leaves them out.
 
-use super::{MARK, empty_query, nothing, take};
-use crate::expr::names::fold;
+use super::build::{MARK, empty_query, nothing, take};
+use crate::names::fold;
 use sqlparser::ast::*;
 use std::collections::HashSet;
 use std::ops::ControlFlow;

@@ -1,6 +1,6 @@
 //! Parameters whose type or meaning the syntax around them decides: casts, LIMIT, arrays.
 
-use super::{cast, take};
+use super::build::{cast, take};
 use crate::error::{Result, SqlError};
 use cenote_engine::Datum;
 use sqlparser::ast::*;

@@ -16,7 +16,7 @@ use super::joins;
 use super::ordering::keys_as_results;
 use crate::analytics::rewrite::{call, names::column_name};
 use crate::error::{Result, SqlError, code};
-use crate::expr::names::fold;
+use crate::names::fold;
 use sqlparser::ast::*;
 use std::ops::ControlFlow;
 

@@ -6,7 +6,7 @@ use crate::expr::Arithmetic;
 use crate::expr::Expr;
 use crate::expr::aggregate::{Aggregate, Kind};
 use crate::expr::functions::{self, Call, Function, Signature};
-use crate::expr::names::{qualified, span_of};
+use crate::names::{qualified, span_of};
 use crate::types::base_type;
 use crate::types::cast::{Context, castable};
 use cenote_engine::{ColumnType, Datum};

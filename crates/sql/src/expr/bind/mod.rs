@@ -9,12 +9,12 @@ mod operators;
 
 pub use operators::common_type;
 
+use crate::env::SessionEnv;
 use crate::error::{SqlError, code};
-use crate::exec::env::SessionEnv;
 use crate::expr::aggregate::Aggregate;
-use crate::expr::names::{Places, fold};
 use crate::expr::type_names::type_named;
 use crate::expr::{Comparison, Env, Expr, Input};
+use crate::names::{Places, fold};
 use crate::types::cast::{Context, castable};
 use crate::types::{base_type, is_string, same_base};
 use cenote_engine::{ColumnType, Datum, Numeric, Table};

@@ -1,9 +1,10 @@
 //! What a statement knows of its session while it is evaluated.
 
 use crate::error::{Result, SqlError};
-use crate::settings::{self, Settings, Zone};
+use crate::settings::{self, Settings};
 use crate::types::datetime::EPOCH_DAYS;
 use crate::types::text::TextContext;
+use crate::types::zone::Zone;
 use cenote_base::rt;
 use cenote_engine::{Account, CancelFlag, Error};
 use std::borrow::Cow;
@@ -118,4 +119,9 @@ pub fn set_config_refused() -> SqlError {
 /// Microseconds since 2000-01-01 UTC, now.
 pub fn wall_clock() -> i64 {
     rt::wall_micros() - EPOCH_DAYS * crate::types::datetime::DAY
+}
+
+/// A session's name where others are refused what it holds.
+pub fn holder(pid: i32, user: &str) -> String {
+    format!("session {pid} of {user}")
 }

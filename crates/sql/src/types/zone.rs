@@ -1,6 +1,6 @@
 //! Time zones: fixed offsets, and named ones by the system's zone files (RFC 8536, version 2 or later).
 
-use crate::types::datetime::{self, EPOCH_DAYS, SECOND};
+use super::datetime::{self, EPOCH_DAYS, SECOND};
 use std::sync::Arc;
 
 /// Where the system keeps its zones.

@@ -1,0 +1,168 @@
+//! What runs queries: limits, threads, memory and the optimiser's states. Made at the first query.
+
+use super::context::Functions;
+use super::error::{canceled, outward};
+use super::memory::QueryMemory;
+use super::scan::BATCH_ROWS;
+use crate::error::{Result, SqlError};
+use arrow::array::RecordBatch;
+use cenote_engine::{CancelFlag, Memory};
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SendableRecordBatchStream, SessionState, SessionStateBuilder};
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::prelude::SessionConfig;
+use futures::StreamExt;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Limits of analytical queries.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Bytes that all running queries together may hold.
+    pub memory_limit: usize,
+    /// Where sorts and aggregates spill; None: they fail instead.
+    pub spill: Option<PathBuf>,
+    /// Threads that help a query.
+    pub threads: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            memory_limit: 256 << 20,
+            spill: None,
+            threads: std::thread::available_parallelism().map_or(2, |n| n.get().min(8)),
+        }
+    }
+}
+
+/// How long a computation may go on before the cancel flag is looked at.
+const CANCEL_CHECK: Duration = Duration::from_millis(50);
+
+/// Rows from which on a query is spread over threads.
+const PARALLEL_ROWS: u64 = 50_000;
+
+/// What all queries share: threads, memory budget, functions, optimiser.
+pub(crate) struct QueryRuntime {
+    runtime: tokio::runtime::Runtime,
+    /// What running queries may hold.
+    pub memory: Arc<Memory>,
+    pub functions: Functions,
+    /// For small inputs: one thread, no exchange between operators.
+    single: SessionState,
+    parallel: SessionState,
+}
+
+/// Address space of a query thread's stack: plans are as deep as [`crate::parse`] lets statements be.
+const STACK_BYTES: usize = 64 << 20;
+
+impl QueryRuntime {
+    /// Starts the runtime.
+    ///
+    /// # Errors
+    /// 53000: the system has no thread for queries.
+    pub fn start(config: &Config) -> Result<QueryRuntime> {
+        let threads = config.threads.max(1);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(threads)
+            .thread_name("query")
+            .thread_stack_size(STACK_BYTES)
+            .enable_time()
+            .build()
+            .map_err(|e| SqlError::new("53000", format!("cannot start query threads: {e}")))?;
+        let disk = match &config.spill {
+            Some(path) => DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![emptied(path)])),
+            None => DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled),
+        };
+        let memory = Memory::new(config.memory_limit as u64, 1);
+        let environment = RuntimeEnvBuilder::new()
+            .with_memory_pool(QueryMemory::new(&memory, "subqueries"))
+            .with_disk_manager_builder(disk)
+            .build_arc()
+            .map_err(outward)?;
+        let state = |partitions| {
+            let session = SessionConfig::new()
+                .with_target_partitions(partitions)
+                .with_batch_size(BATCH_ROWS)
+                .with_information_schema(false)
+                .with_create_default_catalog_and_schema(false);
+            let builder = SessionStateBuilder::new()
+                .with_config(session)
+                .with_runtime_env(environment.clone());
+            builder
+                .with_aggregate_functions(datafusion::execution::SessionStateDefaults::default_aggregate_functions())
+                .build()
+        };
+        Ok(QueryRuntime {
+            functions: Functions::new(),
+            single: state(1),
+            parallel: state(threads),
+            runtime,
+            memory,
+        })
+    }
+
+    /// Drives a future on this thread, with the runtime's workers at hand.
+    pub fn wait<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+
+    /// The next batch of a query; the cancel flag is heeded while operators compute between batches, too.
+    ///
+    /// # Errors
+    /// 57014 once the cancel flag is set.
+    pub fn next_batch(
+        &self,
+        stream: &mut SendableRecordBatchStream,
+        cancel: &CancelFlag,
+    ) -> Result<Option<datafusion::common::Result<RecordBatch>>> {
+        self.wait(async {
+            loop {
+                if cancel.is_set() {
+                    return Err(canceled());
+                }
+                if let Ok(batch) = tokio::time::timeout(CANCEL_CHECK, stream.next()).await {
+                    return Ok(batch);
+                }
+            }
+        })
+    }
+
+    /// The state for plans that read so many rows.
+    pub fn state(&self, rows: u64) -> &SessionState {
+        if rows >= PARALLEL_ROWS {
+            &self.parallel
+        } else {
+            &self.single
+        }
+    }
+
+    /// The state for plans that run inside another plan's expression.
+    pub fn single(&self) -> &SessionState {
+        &self.single
+    }
+
+    /// Starts a plan that reads so many rows.
+    ///
+    /// # Errors
+    /// An operator refuses to start, or the query memory is full (53200).
+    pub fn start_plan(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        rows: u64,
+        memory: &Arc<QueryMemory>,
+    ) -> Result<SendableRecordBatchStream> {
+        let _inside = self.runtime.enter();
+        execute_stream(plan, memory.context(self.state(rows))).map_err(outward)
+    }
+}
+
+/// The spill directory without what a killed process left there.
+fn emptied(path: &Path) -> PathBuf {
+    // What cannot be removed only takes room: a query that cannot write there fails by itself.
+    let _ = std::fs::remove_dir_all(path);
+    path.to_path_buf()
+}
