@@ -22,7 +22,7 @@ use super::part::Part;
 use super::presence::SAMPLE;
 use super::slot::code_of;
 use super::{GlobalAddress, Space};
-use crate::EXTENT;
+use crate::extent::EXTENT;
 use cenote_base::Result;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::seam::{Plain, Seam};

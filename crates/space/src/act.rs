@@ -10,7 +10,7 @@ use super::class::{Class, live_bit};
 use super::layout::run_slots;
 use super::part::Part;
 use super::slot::{Slot, Use};
-use crate::EXTENT;
+use crate::extent::EXTENT;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::seam::{Points, Seam};
@@ -18,6 +18,9 @@ use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use cenote_fabric::{HostAtomicU64, Span};
 use core::ops::Range;
+
+/// An access, and where.
+pub(super) type Step<'a> = (GlobalAddress, Act<'a>);
 
 /// What is to be done at an address.
 #[derive(Debug)]

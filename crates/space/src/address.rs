@@ -32,7 +32,7 @@ pub(super) const GENERATION_MAX: u32 = (1 << GENERATION_BITS) - 1;
 const PLACE_MASK: u64 = (1 << PART_SHIFT) - 1;
 
 const _: () = assert!(GENERATION_SHIFT + GENERATION_BITS == 64);
-const _: () = assert!(1 << OFFSET_BITS == crate::EXTENT);
+const _: () = assert!(1 << OFFSET_BITS == crate::extent::EXTENT);
 
 /// Where an object, or a byte of one, lies in a space. See the module.
 ///

@@ -14,21 +14,15 @@
 //! 2. what is read without a lock is not kept: nobody would say that it is old;
 //! 3. the pages of a process take so many bytes at most, their own descriptions included.
 
-use super::access::{Read, Write};
-use super::act::{Act, Outcome};
-use super::route::Near;
+use super::GlobalAddress;
 use super::stats::CacheStats;
-use super::{GlobalAddress, Space};
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{self, Fault};
-use cenote_base::{Error, Result};
 use std::collections::BTreeMap;
 
 /// Bytes of a page.
 pub(super) const PAGE: u64 = 4096;
-/// Longer reads are not kept.
-const READ_MAX: usize = 64 << 10;
 /// Bytes that pages may take unless it is said.
 const LIMIT: u64 = 64 << 20;
 /// What a page takes beside its bytes, about.
@@ -95,11 +89,17 @@ impl Default for PageCache {
 }
 
 impl PageCache {
-    fn limit(&self) -> u64 {
+    /// Pages take so many bytes at most from here on.
+    pub(super) fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
+        self.table.lock().shrink_to(bytes);
+    }
+
+    pub(super) fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    fn find(&self, under: Under, address: GlobalAddress, into: &mut [u8]) -> bool {
+    pub(super) fn find(&self, under: Under, address: GlobalAddress, into: &mut [u8]) -> bool {
         let found = self.table.lock().copy(under, address, into);
         let counter = if found {
             &self.counters.hits
@@ -111,7 +111,7 @@ impl PageCache {
     }
 
     /// Keeps the pages that `bytes` are, from `start` on.
-    fn keep(&self, under: Under, start: GlobalAddress, bytes: &[u8]) {
+    pub(super) fn keep(&self, under: Under, start: GlobalAddress, bytes: &[u8]) {
         let mut table = self.table.lock();
         for (n, page) in bytes.chunks(PAGE as usize).enumerate() {
             if let Some(start) = start.checked_add(n as u64 * PAGE) {
@@ -139,71 +139,6 @@ impl PageCache {
             buffered: of(&self.counters.buffered),
             flushes: of(&self.counters.flushes),
         }
-    }
-}
-
-impl Space {
-    /// Pages of other pods that this process keeps of what it [reads under locks](super::Session::read_locked) take so
-    /// many bytes at most; 0: none are kept. 64 MiB unless it is said.
-    pub fn limit_cache(&self, bytes: u64) {
-        let cache = self.cache();
-        cache.limit.store(bytes, Ordering::Relaxed);
-        cache.table.lock().shrink_to(bytes);
-    }
-
-    /// What was read and written under locks of what lies in other pods.
-    pub fn cache_stats(&self) -> CacheStats {
-        self.cache().stats()
-    }
-
-    /// Reads what a lock protects that is held to read, in that version.
-    pub(super) fn read_under(&self, under: Under, address: GlobalAddress, into: &mut [u8]) -> Result<()> {
-        if self.read_near(address, into)? || self.cache().find(under, address, into) {
-            return Ok(());
-        }
-        let is_kept = self.cache().limit() > 0 && (1..=READ_MAX).contains(&into.len());
-        if !is_kept {
-            return self.read(address, into);
-        }
-        let (len, mut pages) = (into.len(), Vec::new());
-        let mut around = Act::Around {
-            len: len as u64,
-            page: PAGE,
-            into: &mut pages,
-        };
-        let before = self.act(address, &mut around)?;
-        let start = address.checked_sub(before);
-        let wanted = pages.get(before as usize..).and_then(|bytes| bytes.get(..len));
-        let (Some(start), Some(wanted)) = (start, wanted) else {
-            return Err(Error::corrupt(format!("what lies around {len} bytes at {address}")));
-        };
-        into.copy_from_slice(wanted);
-        self.cache().keep(under, start, &pages);
-        Ok(())
-    }
-
-    /// Reads it if it lies in a part that this process maps.
-    fn read_near(&self, address: GlobalAddress, into: &mut [u8]) -> Result<bool> {
-        if self.read_at_once(Read { address, into }).is_some() {
-            return Ok(true);
-        }
-        self.act_near(address, &mut Act::Read(into))
-    }
-
-    /// Writes it if it lies in a part that this process maps.
-    pub(super) fn write_near(&self, address: GlobalAddress, from: &[u8]) -> Result<bool> {
-        if self.write_at_once(Write { address, from }).is_some() {
-            return Ok(true);
-        }
-        self.act_near(address, &mut Act::Write(from))
-    }
-
-    fn act_near(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<bool> {
-        act.check(address)?;
-        Ok(matches!(
-            self.attempt_near(address, act)?,
-            Near::Here(Outcome::Done(..))
-        ))
     }
 }
 

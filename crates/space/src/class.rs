@@ -5,7 +5,7 @@
 //! exactness a test shows for each class and offset.
 
 use super::address::OFFSET_BITS;
-use crate::EXTENT;
+use crate::extent::EXTENT;
 use serde::{Deserialize, Serialize};
 
 /// What sizes are multiples of, in bytes: a cache line.

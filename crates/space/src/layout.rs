@@ -34,7 +34,7 @@
 
 use super::address::SLOT_BITS;
 use super::class::{Class, WORDS_MAX};
-use crate::EXTENT;
+use crate::extent::EXTENT;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use cenote_fabric::{GEOMETRY_WORDS, HEADER_SIZE, Identity, LINE};

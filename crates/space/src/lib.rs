@@ -32,6 +32,7 @@ mod address;
 mod audit;
 mod cache;
 mod class;
+mod extent;
 mod extent_table;
 pub mod failure;
 mod far;
@@ -41,6 +42,7 @@ mod host;
 mod keeper;
 mod layout;
 mod local;
+mod location_cache;
 mod lock;
 mod migrated_extents;
 mod neighbour;
@@ -54,10 +56,12 @@ mod sequence;
 mod session;
 mod slot;
 mod stats;
+mod under_lock;
 
 pub use access::{Read, Write};
 pub use address::GlobalAddress;
 pub use class::{Class, GRAIN, SLAB_OBJECT_MAX};
+pub use extent::EXTENT;
 pub use far::modes::{FarMode, FarReads, FarStats, Probed};
 pub use far::wire::Hello;
 pub use far::{Channel, FarPart, Resolver};
@@ -74,7 +78,7 @@ pub use session::Session;
 pub use stats::{CacheStats, ClassStats, PartStats, SpaceStats};
 
 use cache::PageCache;
-use route::LocationCache;
+use location_cache::LocationCache;
 
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
@@ -82,9 +86,6 @@ use cenote_base::{Error, Result};
 use cenote_fabric::RegionOptions;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-
-/// Memory is granted and handed out in extents of so many bytes.
-pub const EXTENT: u64 = 2 << 20;
 
 /// What a space of one part is made with. The default is 1 GiB and a random id.
 #[derive(Debug, Clone)]

@@ -129,7 +129,7 @@ mod tests {
     use super::super::slot::{Slot, Use};
     use super::super::{Class, Keeper, Lifetime, LocalKeeper, Part, PartOptions};
     use super::*;
-    use crate::EXTENT;
+    use crate::extent::EXTENT;
     use cenote_base::rt::seam::Points;
 
     fn part() -> Arc<Part> {

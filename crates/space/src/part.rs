@@ -8,7 +8,7 @@ use super::layout::{
 use super::migrated_extents::MigratedExtents;
 use super::presence::{KEEPER, MARK, Presence};
 use super::slot::Slot;
-use crate::EXTENT;
+use crate::extent::EXTENT;
 use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};

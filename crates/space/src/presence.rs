@@ -201,7 +201,7 @@ impl Drop for Presence {
 mod tests {
     use super::super::{Part, PartOptions};
     use super::*;
-    use crate::EXTENT;
+    use crate::extent::EXTENT;
 
     fn part() -> Part {
         let options = PartOptions {

@@ -5,12 +5,11 @@
 //! Each answer is the truth or the way to it: *done*, *frozen* (again in a moment), *away* (in that part), *not here*
 //! (ask its home).
 
+use super::act::Step;
 use super::act::{Act, Outcome};
 use super::far::wire::TRANSFER_MAX;
 use super::far::{Answered, FarPart, NoAnswer};
-use super::sequence::Step;
 use super::{GlobalAddress, Space};
-use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use std::collections::BTreeMap;
@@ -23,41 +22,6 @@ const TURNS: u32 = 64;
 /// asked first that takes seconds.
 const SLEEP_FIRST: Nanos = Nanos::from_micros(50);
 const SLEEP_MOST: Nanos = Nanos::from_millis(2);
-/// Extents whose last known part is remembered.
-const REMEMBERED: usize = 4096;
-const PART: u64 = 0xff;
-
-/// Where extents that are away from home last were. A wrong one costs a trip.
-pub(super) struct LocationCache(Box<[AtomicU64]>);
-
-impl Default for LocationCache {
-    fn default() -> Self {
-        Self((0..REMEMBERED).map(|_| AtomicU64::new(0)).collect())
-    }
-}
-
-impl LocationCache {
-    fn word(&self, extent: GlobalAddress) -> &AtomicU64 {
-        &self.0[(extent.raw().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize]
-    }
-
-    pub(super) fn of(&self, address: GlobalAddress) -> u8 {
-        let extent = address.extent();
-        let word = self.word(extent).load(Ordering::Relaxed);
-        if word & !PART == extent.raw() && word & PART != 0 {
-            (word & PART) as u8
-        } else {
-            address.part()
-        }
-    }
-
-    pub(super) fn set(&self, address: GlobalAddress, part: u8) {
-        let extent = address.extent();
-        self.word(extent)
-            .store(extent.raw() | u64::from(part), Ordering::Relaxed);
-    }
-}
-
 /// Waiting for an extent that moves.
 pub(super) struct Turns {
     turns: u32,

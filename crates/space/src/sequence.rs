@@ -7,14 +7,11 @@
 //! if it comes late.
 
 use super::access::{Read, Write};
-use super::act::{Act, Outcome};
+use super::act::{Act, Outcome, Step};
 use super::far::{Answered, RequestsInFlight};
 use super::route::{Near, Turns, still_away};
 use super::{GlobalAddress, Space};
 use cenote_base::Result;
-
-/// An access, and where.
-pub(super) type Step<'a> = (GlobalAddress, Act<'a>);
 
 /// The beginning of a sequence that is on its way to a far part.
 pub(super) struct SequenceInFlight {

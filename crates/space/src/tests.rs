@@ -2,7 +2,7 @@
 
 use super::slot::{Slot, Use};
 use super::*;
-use crate::EXTENT;
+use crate::extent::EXTENT;
 use address::GENERATION_MAX;
 use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::Ordering;

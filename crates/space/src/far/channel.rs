@@ -21,8 +21,8 @@
 //! 3. What may have been done is tried nowhere else
 //!    ([`NoAnswer::may_be_done`](super::question::NoAnswer::may_be_done)).
 
-use super::modes::{Buffers, Counted, FarMode, FarReads, Line};
-use super::question::{Answered, Question, Tried, lost_call};
+use super::modes::{Buffers, Counted, FarMode, FarReads, Line, lost_call};
+use super::question::{Answered, Question, Tried};
 use super::wire::{self, DirectFrom, Greeting, Hello, Item};
 use crate::GlobalAddress;
 use crate::act::{Act, Outcome};

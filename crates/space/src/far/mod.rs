@@ -5,6 +5,7 @@
 //! bytes of large reads may come by themselves: [`modes`].
 
 mod channel;
+mod lend;
 pub(super) mod modes;
 mod question;
 mod relayed;
@@ -20,7 +21,7 @@ use wire::DirectFrom;
 
 pub(super) use channel::RequestsInFlight;
 pub use channel::{Channel, Resolver};
-use question::lost_call;
+use modes::lost_call;
 pub(super) use question::{Answered, NoAnswer, Question, Repeat};
 pub use relayed::{Forwarded, RelayLine, Relayed, is_hello, is_users_request, relayed_hello};
 

@@ -13,8 +13,6 @@
 //! each size and mode, interleaved, for [`BUDGET`] at most. A look is for each read, so small ones stay plain in any
 //! company.
 
-use super::Channel;
-use super::question::lost_call;
 use super::wire::{self, DirectFrom, PROBE_MAX};
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::{self, Mutex, Nanos};
@@ -217,7 +215,7 @@ impl Line {
 
     /// Memory that the host can write to by itself, for a call that lends so much: if that is the faster way, and there
     /// is any.
-    fn lend(&self, len: usize) -> Option<Memory> {
+    pub(super) fn lend(&self, len: usize) -> Option<Memory> {
         let is_one_sided = match self.reads {
             FarReads::Measured => self.table()?.mode(len as u64) == FarMode::OneSided,
             FarReads::OneSidedFrom(_) => true,
@@ -335,9 +333,9 @@ pub struct FarStats {
 /// Reads that were asked for.
 #[derive(Default)]
 pub struct Counted {
-    plain: AtomicU64,
-    direct: AtomicU64,
-    one_sided: AtomicU64,
+    pub(super) plain: AtomicU64,
+    pub(super) direct: AtomicU64,
+    pub(super) one_sided: AtomicU64,
 }
 
 impl Counted {
@@ -348,48 +346,6 @@ impl Counted {
             FarMode::OneSided => &self.one_sided,
         };
         counter.fetch_add(reads as u64, Ordering::Relaxed);
-    }
-}
-
-impl Channel {
-    /// What is known of reads by this way, to a part.
-    pub(in super::super) fn stats(&self, part: u8) -> FarStats {
-        let line = self.line.lock().clone();
-        FarStats {
-            part,
-            direct_from: line.as_ref().and_then(|line| line.known()),
-            modes: line.as_ref().map_or(Vec::new(), |line| line.modes()),
-            probed: line.map_or(Vec::new(), |line| line.probed()),
-            plain: self.counted.plain.load(Ordering::Relaxed),
-            direct: self.counted.direct.load(Ordering::Relaxed),
-            one_sided: self.counted.one_sided.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Memory for a call that brings so many bytes of what does not change; none if they come as fast in its answer, or
-    /// there is no connection yet.
-    pub(in super::super) fn lend(&self, len: usize) -> Memory {
-        let direct = self
-            .known()
-            .map_or(DirectFrom::NEVER, |line| line.direct_from([len as u64].into_iter()));
-        match direct {
-            DirectFrom::NEVER => Memory::default(),
-            _ => self.memory(len, 0),
-        }
-    }
-
-    /// Memory for a call that lends so much, for so many reads.
-    pub(super) fn memory(&self, len: usize, reads: usize) -> Memory {
-        if len == 0 {
-            return Memory::default();
-        }
-        let line = self.line.lock().clone();
-        let (mode, memory) = match line.and_then(|line| line.lend(len)) {
-            Some(lent) => (FarMode::OneSided, lent),
-            None => (FarMode::Direct, self.buffers.take(len).into()),
-        };
-        self.counted.count(reads, mode);
-        memory
     }
 }
 
@@ -422,6 +378,11 @@ impl Buffers {
             kept.push(buffer);
         }
     }
+}
+
+/// A call that nobody brought back.
+pub fn lost_call() -> Error {
+    Error::Lost("a caller lost a call".into())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A request, what is known of whether it was done, and what may be done when its answer is lost: see
 //! [`super::channel`].
 
-use super::modes::Line;
+use super::modes::{Line, lost_call};
 use super::wire;
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::Call;
@@ -192,11 +192,6 @@ impl Question {
             false => Err(self.unanswered(error)),
         }
     }
-}
-
-/// A call that nobody brought back.
-pub fn lost_call() -> Error {
-    Error::Lost("a caller lost a call".into())
 }
 
 #[cfg(test)]

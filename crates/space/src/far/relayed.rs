@@ -3,7 +3,8 @@
 //! what became of a change finds another memory when it says hello again.
 
 use super::channel::{Channel, RequestsInFlight};
-use super::question::{NoAnswer, Question, Tried, lost_call};
+use super::modes::lost_call;
+use super::question::{NoAnswer, Question, Tried};
 use super::{modes::Line, wire};
 use cenote_base::{Error, Result, rt};
 use std::sync::Arc;

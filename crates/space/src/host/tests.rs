@@ -14,7 +14,7 @@ use super::super::{
     FarPart, FarReads, GlobalAddress, Keeper, Lifetime, LocalKeeper, Part, PartOptions, Read, Session, Space, Write,
 };
 use super::{Host, HostOptions, Hosts, Peer};
-use crate::EXTENT;
+use crate::extent::EXTENT;
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};

@@ -13,9 +13,9 @@
 //! writer has lost the lock, changes nothing, where both lie in one part.
 
 use super::hold::Hold;
-use crate::act::Act;
+use crate::act::{Act, Step};
 use crate::route::Turns;
-use crate::sequence::{SequenceInFlight, Step};
+use crate::sequence::SequenceInFlight;
 use crate::{GlobalAddress, Space};
 use cenote_base::rt::fault::{self, Fault};
 use cenote_base::{Error, Result};

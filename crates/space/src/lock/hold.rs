@@ -4,66 +4,14 @@
 //! who reads, and small writes [collected](super::buffer) by who writes.
 
 use super::buffer::{Batch, Buffer};
-use super::table::not_held;
+use super::layout::{BROKEN, Mode, NOBODY, VERSION, next, taken_over};
 use super::words::{Taken, Words};
-use super::{BROKEN, Mode, NOBODY, VERSION, next, taken_over};
-use crate::act::Act;
+use crate::act::{Act, Step};
 use crate::cache::Under;
 use crate::route::Turns;
-use crate::sequence::Step;
-use crate::{GlobalAddress, Session, Space};
+use crate::{GlobalAddress, Space};
 use cenote_base::rt::Mutex;
 use cenote_base::{Error, Result};
-use std::sync::Arc;
-
-impl Session {
-    /// Reads what a lock protects, that this session holds. Held to read, far bytes come with those around them, and
-    /// stay in the process, to be read without a trip for as long as nobody has written under the lock:
-    /// [`Space::limit_cache`]. Held to write, what was [written](Session::write_locked) is read.
-    ///
-    /// # Errors
-    /// As [`Space::read`]; [`Error::Invalid`] if the session does not hold the lock.
-    pub fn read_locked(&self, lock: GlobalAddress, address: GlobalAddress, into: &mut [u8]) -> Result<()> {
-        let hold = self.locks.held(lock)?;
-        match hold.mode {
-            Mode::Read => self.read_under(hold.under(), address, into),
-            Mode::Write => hold.buffer.lock().read(self, address, into),
-        }
-    }
-
-    /// Writes what a lock protects, that this session holds to write. Small writes to far memory, and what comes after
-    /// them, are collected, and written in their order: in the background, and at the latest by
-    /// [`Session::sync_locked`] or when the lock is unlocked. Others see none of it sooner than by taking the lock; if
-    /// this process is killed the last of them are missing, and whoever takes the lock then is told that its
-    /// [owner died](super::Guard::owner_died).
-    ///
-    /// # Errors
-    /// As [`Space::write`], also of writes before; after an error of those the lock can only be left, and is broken
-    /// then. [`Error::Invalid`] if the session does not hold the lock to write.
-    pub fn write_locked(&self, lock: GlobalAddress, address: GlobalAddress, from: &[u8]) -> Result<()> {
-        let hold = self.held_to_write(lock)?;
-        let mut buffer = hold.buffer.lock();
-        buffer.write(&hold, self, address, from)
-    }
-
-    /// Returns when all that was written under a lock, that this session holds to write, is in its place.
-    ///
-    /// # Errors
-    /// As [`Session::write_locked`].
-    pub fn sync_locked(&self, lock: GlobalAddress) -> Result<()> {
-        let hold = self.held_to_write(lock)?;
-        let mut buffer = hold.buffer.lock();
-        buffer.flush(&hold, self)
-    }
-
-    fn held_to_write(&self, lock: GlobalAddress) -> Result<Arc<Hold>> {
-        let hold = self.locks.held(lock)?;
-        match hold.mode {
-            Mode::Write => Ok(hold),
-            Mode::Read => Err(not_held(lock, Mode::Write.purpose())),
-        }
-    }
-}
 
 /// How a session has a lock, from taking it to leaving it.
 pub(super) struct Hold {
@@ -73,7 +21,7 @@ pub(super) struct Hold {
     session: u64,
     /// Held to read: of what the lock protects. Held to write: of what it was before; who leaves it makes it another.
     version: u64,
-    buffer: Mutex<Buffer>,
+    pub(super) buffer: Mutex<Buffer>,
 }
 
 impl Hold {
@@ -99,7 +47,7 @@ impl Hold {
         self.lock
     }
 
-    fn under(&self) -> Under {
+    pub(super) fn under(&self) -> Under {
         Under {
             lock: self.lock,
             version: self.version,

@@ -52,63 +52,23 @@
 
 mod buffer;
 mod hold;
+mod layout;
+mod session;
 mod table;
 mod waiting;
 mod words;
 
 use super::act::Act;
 use super::{GlobalAddress, Session, Space};
-use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use hold::Hold;
+pub use layout::{LOCK_BYTES, Mode, Timeout};
+use layout::{NOBODY, SESSION_MASK, VERSION, WORDS};
 use std::sync::Arc;
 pub(super) use table::Locks;
 use waiting::Waiting;
 use words::{Me, Taken, Words};
-
-/// Bytes of a lock.
-pub const LOCK_BYTES: u64 = 8 * WORDS;
-const WORDS: u64 = 16;
-/// Readers' slots are the words from 1 on.
-const SLOTS: u64 = WORDS - 2;
-/// The word of the version.
-const VERSION: u64 = WORDS - 1;
-const SESSION_BITS: u32 = 48;
-const SESSION_MASK: u64 = (1 << SESSION_BITS) - 1;
-/// Nobody: what each word of a new lock holds, but for the version. All words of a lock begin with the same 16 bits.
-const NOBODY: u64 = 0x10cc << SESSION_BITS;
-/// A writer has left without having repaired, or without having finished, what the lock protects.
-const BROKEN: u64 = NOBODY | SESSION_MASK;
-
-/// What a lock is wanted for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// With other readers.
-    Read,
-    /// Alone.
-    Write,
-}
-
-impl Mode {
-    fn purpose(self) -> &'static str {
-        match self {
-            Mode::Read => "to read",
-            Mode::Write => "to write",
-        }
-    }
-}
-
-/// How long a lock is waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Timeout {
-    /// Not at all.
-    None,
-    /// So long.
-    For(Nanos),
-    /// For as long as its owners live.
-    Endless,
-}
 
 /// How a lock is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -299,7 +259,7 @@ impl Session {
     fn take(&self, lock: GlobalAddress, mode: Mode, waiting: &mut Waiting) -> Result<(Taken, Arc<Hold>)> {
         let me = Me {
             words: Words { space: self, at: lock },
-            session: self.locks.word_in(self, lock.part())?,
+            session: self.locks.word_in(lock.part(), || self.begin_in(lock.part()))?,
         };
         let taken = match mode {
             Mode::Read => me.read(waiting)?,
@@ -324,7 +284,7 @@ impl Session {
             return Ok(());
         };
         let words = Words { space: self, at: lock };
-        let mine = self.locks.word_in(self, lock.part());
+        let mine = self.locks.word_in(lock.part(), || self.begin_in(lock.part()));
         let left = mine.and_then(|mine| words.leave_slot(leaving.slot, mine));
         if leaving.is_first {
             self.locks.make_way(lock);
@@ -345,19 +305,4 @@ impl Session {
         self.locks.make_way(lock);
         left
     }
-}
-
-/// The version after that one.
-fn next(version: u64) -> u64 {
-    if planted(Fault::VersionKept) {
-        return version;
-    }
-    NOBODY | version.wrapping_add(1) & SESSION_MASK
-}
-
-#[cold]
-fn taken_over(lock: GlobalAddress) -> Error {
-    Error::Revoked(format!(
-        "the lock at {lock} is not this session's any more: it was taken over as a dead one's"
-    ))
 }

@@ -1,12 +1,11 @@
 //! The locks that a session's threads have, and those who wait for each other in it.
 
-use super::Mode;
 use super::hold::Hold;
+use super::layout::{Mode, NOBODY, SESSION_MASK, not_held};
 use super::waiting::Waiting;
 use super::words::{Taken, Words};
-use super::{NOBODY, SESSION_MASK};
 use crate::keeper::SessionId;
-use crate::{GlobalAddress, Session};
+use crate::{GlobalAddress, Space};
 use cenote_base::rt::{self, Condvar, HashMap, Mutex};
 use cenote_base::{Error, Result};
 use std::collections::BTreeMap;
@@ -50,13 +49,13 @@ pub(super) struct Leaving {
 }
 
 impl Locks {
-    /// What the session writes into locks of a part.
-    pub(super) fn word_in(&self, session: &Session, part: u8) -> Result<u64> {
+    /// What the session writes into locks of a part; `begin` makes it known to the part's keeper.
+    pub(super) fn word_in(&self, part: u8, begin: impl FnOnce() -> Result<SessionId>) -> Result<u64> {
         let known = self.table.lock().ids.get(&part).copied();
         let id = match known {
             Some(id) => id,
             None => {
-                let id = session.begin_in(part)?;
+                let id = begin()?;
                 self.table.lock().ids.insert(part, id);
                 id
             }
@@ -69,7 +68,7 @@ impl Locks {
 
     /// Whether the slot of another reader is shared from now on. If not, this thread is to take one, and is the only
     /// one who does.
-    pub(super) fn share(&self, session: &Session, lock: GlobalAddress, waiting: &mut Waiting) -> Result<bool> {
+    pub(super) fn share(&self, space: &Space, lock: GlobalAddress, waiting: &mut Waiting) -> Result<bool> {
         loop {
             let mut table = self.table.lock();
             let local = table.locks.entry(lock).or_default();
@@ -83,10 +82,7 @@ impl Locks {
             }
             drop(table);
             // A writer that waits comes first, of whatever process.
-            let words = Words {
-                space: session,
-                at: lock,
-            };
+            let words = Words { space, at: lock };
             let is_awaited = words.load(0)? != NOBODY;
             let mut table = self.table.lock();
             let local = table.locks.get_mut(&lock);
@@ -191,9 +187,4 @@ impl Locks {
             self.changed.notify_all();
         }
     }
-}
-
-#[cold]
-pub(super) fn not_held(lock: GlobalAddress, how: &str) -> Error {
-    Error::Invalid(format!("this session does not hold the lock at {lock} {how}"))
 }

@@ -1,6 +1,6 @@
 //! Somebody who waits for a lock: how long he does, and when he asks the keeper.
 
-use super::Timeout;
+use super::layout::Timeout;
 use crate::GlobalAddress;
 use cenote_base::rt::{self, Nanos, Spin};
 use cenote_base::{Error, Result};

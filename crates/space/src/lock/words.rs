@@ -1,11 +1,10 @@
 //! The words of a lock, and how a session takes and leaves them. Steps that follow each other are one sequence, so that
 //! one trip is enough for a lock that lies in another pod.
 
+use super::layout::{BROKEN, NOBODY, SESSION_MASK, SLOTS, VERSION, WORDS, next, taken_over};
 use super::waiting::Waiting;
-use super::{BROKEN, NOBODY, SESSION_MASK, SLOTS, VERSION, WORDS, next, taken_over};
-use crate::act::Act;
+use crate::act::{Act, Step};
 use crate::keeper::SessionId;
-use crate::sequence::Step;
 use crate::{GlobalAddress, Space};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, Result};

@@ -1,0 +1,69 @@
+//! What the words of a lock hold, and how a lock is asked for.
+
+use crate::GlobalAddress;
+use cenote_base::Error;
+use cenote_base::rt::Nanos;
+use cenote_base::rt::fault::{Fault, planted};
+
+/// Bytes of a lock.
+pub const LOCK_BYTES: u64 = 8 * WORDS;
+pub(super) const WORDS: u64 = 16;
+/// Readers' slots are the words from 1 on.
+pub(super) const SLOTS: u64 = WORDS - 2;
+/// The word of the version.
+pub(super) const VERSION: u64 = WORDS - 1;
+pub(super) const SESSION_BITS: u32 = 48;
+pub(super) const SESSION_MASK: u64 = (1 << SESSION_BITS) - 1;
+/// Nobody: what each word of a new lock holds, but for the version. All words of a lock begin with the same 16 bits.
+pub(super) const NOBODY: u64 = 0x10cc << SESSION_BITS;
+/// A writer has left without having repaired, or without having finished, what the lock protects.
+pub(super) const BROKEN: u64 = NOBODY | SESSION_MASK;
+
+/// What a lock is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// With other readers.
+    Read,
+    /// Alone.
+    Write,
+}
+
+impl Mode {
+    pub(super) fn purpose(self) -> &'static str {
+        match self {
+            Mode::Read => "to read",
+            Mode::Write => "to write",
+        }
+    }
+}
+
+/// How long a lock is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timeout {
+    /// Not at all.
+    None,
+    /// So long.
+    For(Nanos),
+    /// For as long as its owners live.
+    Endless,
+}
+
+/// The version after that one.
+pub(super) fn next(version: u64) -> u64 {
+    if planted(Fault::VersionKept) {
+        return version;
+    }
+    NOBODY | version.wrapping_add(1) & SESSION_MASK
+}
+
+#[cold]
+pub(super) fn taken_over(lock: GlobalAddress) -> Error {
+    Error::Revoked(format!(
+        "the lock at {lock} is not this session's any more: it was taken over as a dead one's"
+    ))
+}
+
+#[cold]
+pub(super) fn not_held(lock: GlobalAddress, how: &str) -> Error {
+    Error::Invalid(format!("this session does not hold the lock at {lock} {how}"))
+}
