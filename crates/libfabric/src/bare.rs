@@ -2,7 +2,10 @@
 
 use super::fabric_endpoint::{FabricEndpoint, SLOT, Slot, Started};
 use super::shim::{Start, Target};
-use super::{Net, NodeAddress, own_towards};
+use crate::address::NodeAddress;
+use crate::client::Connection;
+use crate::net::Net;
+use crate::options::own_towards;
 use cenote_base::rt;
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::{Endpoint, Remote, RemoteMemory};
@@ -10,7 +13,7 @@ use std::sync::Arc;
 
 pub use super::shim::Start as Operation;
 
-/// An endpoint of its own towards registered memory of a node whose path is [`OneSided`](super::Path::OneSided).
+/// An endpoint of its own towards registered memory of a node whose path is [`OneSided`](crate::Path::OneSided).
 #[derive(Debug)]
 pub struct Bare {
     fabric_endpoint: FabricEndpoint,
@@ -21,7 +24,7 @@ impl Bare {
     /// Asks the node what the provider calls the memory.
     pub fn connect(net: &Net, address: &NodeAddress, memory: Remote) -> Result<Self> {
         let channel = net.channel(address)?;
-        let endpoint: Arc<dyn Endpoint> = Arc::new(super::Connection(Arc::clone(&channel)));
+        let endpoint: Arc<dyn Endpoint> = Arc::new(Connection(Arc::clone(&channel)));
         RemoteMemory::new(endpoint, memory).load(0)?;
         let known = channel.provider_key(memory.key.0);
         let known =

@@ -18,35 +18,41 @@
 //! - a flight is started once: what may have been done is never tried again, except reads, which change nothing;
 //! - a peer that is broken stays so: a new connection is another [`Peer`].
 
+mod asked;
 mod calls;
 mod endpoint;
+mod ends;
 mod late;
 mod lend;
+mod lender;
+mod peer;
 mod receive;
 mod send;
 mod wait;
 
-pub use endpoint::{Channel, Connection};
+pub use endpoint::Connection;
+pub use peer::Peer;
 
-use calls::{Asked, Unsent};
-use endpoint::Ends;
-use lend::{Lender, OnLoan};
+use asked::{Asked, Unsent};
+use ends::Ends;
+use lender::{Lender, OnLoan};
+use peer::{garbled, out_of_bounds, revoked};
 
-use super::address::NodeAddress;
+use super::address::{NodeAddress, Provider};
 use super::batch::{Batch, Body, Next, Piece};
 use super::fabric_endpoint::{Complete, FabricEndpoint, SLOT, SLOTS, Slot, Started};
+use super::options::{NetOptions, Path};
 use super::protocol::{self, Answer, Ask, Item, Kind, LARGEST, Reader, Status, Writer};
 use super::shim::{self, Start, Target};
-use super::{NetOptions, Path};
 use cenote_base::rt::{self, Event, HashMap, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::Mapping;
 use cenote_fabric::rdma::call;
-use cenote_fabric::rdma::{Endpoint, InFlight, Limits, Op, Posted, Work};
+use cenote_fabric::rdma::{Op, Work};
 use core::fmt;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Slots that receive answers; the others send.
@@ -69,60 +75,6 @@ const IDLE_SLEEP: Nanos = Nanos::from_millis(200);
 
 /// Between questions about what failed.
 const ASK_AGAIN: Nanos = Nanos::from_millis(1);
-
-/// A memory node, as it was found by one connection.
-pub struct Peer {
-    address: NodeAddress,
-    name: String,
-    target: u64,
-    state: Mutex<State>,
-    /// When it was last heard of, and asked for a sign of life.
-    heard: AtomicU64,
-    pinged: AtomicU64,
-    /// Since when questions fail; 0: the last did not.
-    failing: AtomicU64,
-}
-
-#[derive(Default)]
-struct State {
-    session: u64,
-    path: Option<Path>,
-    /// The node writes to memory that calls lend.
-    writes: bool,
-    broken: Option<Error>,
-    /// What the provider calls registrations: by key, with their length.
-    keys: HashMap<u64, (Target, u64)>,
-}
-
-impl Peer {
-    fn broken(&self) -> Option<Error> {
-        self.state.lock().broken.clone()
-    }
-
-    fn is_settled(&self) -> bool {
-        let state = self.state.lock();
-        state.broken.is_some() || state.path.is_some()
-    }
-
-    fn session(&self) -> u64 {
-        self.state.lock().session
-    }
-
-    fn path(&self) -> Path {
-        self.state.lock().path.unwrap_or(Path::Served)
-    }
-
-    fn to(&self) -> Target {
-        Target {
-            peer: self.target,
-            ..Target::default()
-        }
-    }
-
-    fn lost(&self, why: &str) -> Error {
-        Error::Lost(format!("memory node {} is lost: {why}", self.name))
-    }
-}
 
 /// What was started and has not come back.
 struct OperationInFlight {
@@ -232,7 +184,7 @@ impl Drop for Handle {
 
 impl Handle {
     /// A client at an own address.
-    pub fn open(options: &NetOptions, provider: &super::Provider, local: Option<&str>) -> Result<Arc<Self>> {
+    pub fn open(options: &NetOptions, provider: &Provider, local: Option<&str>) -> Result<Arc<Self>> {
         let fabric_endpoint = FabricEndpoint::open(provider, local, None)?;
         for _ in 0..RECEIVING {
             fabric_endpoint
@@ -268,6 +220,43 @@ impl Handle {
     }
 }
 
+/// A connection: its end is told to the node.
+pub struct Channel {
+    handle: Arc<Handle>,
+    peer: Arc<Peer>,
+}
+
+impl Channel {
+    /// What the provider calls a registration, once it was used over this way.
+    pub fn provider_key(&self, key: u64) -> Option<Target> {
+        self.peer.state.lock().keys.get(&key).map(|(target, _)| *target)
+    }
+}
+
+impl Channel {
+    /// Nobody waits for it any more: it goes on, if it has not ended, and keeps its way.
+    fn let_go(self: &Arc<Self>, what: Arc<dyn Ends>) {
+        if what.has_ended() {
+            return;
+        }
+        let client = &self.handle.0;
+        client.core.lock().abandoned.push((what, Arc::clone(self)));
+        client.unattended.set();
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "way to {}", self.peer.name)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.handle.0.forget(&self.peer);
+    }
+}
+
 fn give_back(fabric_endpoint: &FabricEndpoint, started: Started) {
     if let Started::Later(slot) | Started::No(slot, _) = started {
         fabric_endpoint.give(slot);
@@ -280,15 +269,8 @@ impl Client {
         if let Some(error) = core.failed.clone() {
             return Err(error);
         }
-        let peer = Arc::new(Peer {
-            target: self.target(&mut core, address)?,
-            name: address.to_string(),
-            address: address.clone(),
-            state: Mutex::default(),
-            heard: AtomicU64::new(rt::now().0),
-            pinged: AtomicU64::new(0),
-            failing: AtomicU64::new(0),
-        });
+        let target = self.target(&mut core, address)?;
+        let peer = Arc::new(Peer::new(address, target));
         let sent = self.send_hello(&mut core, &peer);
         drop(core);
         let settled = sent.map(|()| self.wait_until(&Arc::default(), &AtomicBool::default(), || peer.is_settled()));
@@ -389,34 +371,6 @@ impl Core {
     }
 }
 
-impl Peer {
-    fn hear(&self) {
-        self.heard.store(rt::now().0, Ordering::Relaxed);
-        self.failing.store(0, Ordering::Relaxed);
-    }
-
-    /// For how long questions have failed, as of this failure.
-    fn has_failed_for(&self, now: Nanos) -> Nanos {
-        match self.failing.load(Ordering::Relaxed) {
-            0 => {
-                self.failing.store(now.0, Ordering::Relaxed);
-                Nanos::ZERO
-            }
-            since => now.since(Nanos(since)),
-        }
-    }
-
-    /// Whether it was long enough since it was last asked; then it is.
-    fn may_ping(&self, now: Nanos, pause: Nanos) -> bool {
-        let last = Nanos(self.pinged.load(Ordering::Relaxed)).max(Nanos(self.heard.load(Ordering::Relaxed)));
-        let due = now.since(last) > pause && self.session() != 0;
-        if due {
-            self.pinged.store(now.0, Ordering::Relaxed);
-        }
-        due
-    }
-}
-
 impl Ready {
     fn message(slot: Slot, len: usize, peer: &Peer, id: u64) -> Self {
         Self {
@@ -429,20 +383,4 @@ impl Ready {
             since: rt::now(),
         }
     }
-}
-
-fn revoked(peer: &Peer, key: u64) -> Error {
-    Error::Revoked(format!("memory node {}: no memory under key {key:#x}", peer.name))
-}
-
-fn garbled(peer: &Peer) -> Error {
-    Error::Corrupt(format!("memory node {}: an answer that makes no sense", peer.name))
-}
-
-fn out_of_bounds(peer: &Peer, work: &Work, len: u64) -> Error {
-    let (bytes, at) = (work.op.bytes(), work.at);
-    Error::OutOfBounds(format!(
-        "memory node {}: {bytes} bytes at {at} of memory that has {len}",
-        peer.name
-    ))
 }

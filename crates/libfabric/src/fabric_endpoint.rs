@@ -447,7 +447,8 @@ impl core::fmt::Debug for FabricEndpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{available, own_name};
+    use crate::available;
+    use crate::options::own_name;
 
     /// shm keeps messages behind writes, and lets them pass when a write has failed: a reader would take old bytes for
     /// an answer.

@@ -25,12 +25,12 @@ mod reply_queue;
 mod write;
 
 use super::address::NodeAddress;
+use super::calls::Whole;
 use super::fabric_endpoint::{Access, Complete, FabricEndpoint, SLOTS, Slot, Started};
-use super::protocol::{self, ANSWER, Ask, HEAD, Item, Kind, Reader, Status, Writer};
+use super::options::{NodeOptions, Path, own_name};
+use super::protocol::{self, ANSWER, Ask, HEAD, Item, Kind, Reader, Status, Window, Writer};
 use super::registered_memory::{Holding, RegisteredMemory, Registry, exchange};
 use super::shim::{Start, Target};
-use super::{NodeOptions, Path, own_name};
-use calls::Gathered;
 use cenote_base::rt::{self, HashMap, JoinHandle, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::Region;
@@ -252,6 +252,15 @@ struct Waiting {
     held: Held,
 }
 
+/// A request of which not all parts have come.
+struct Gathered {
+    whole: Whole,
+    /// Of its first part.
+    window: Option<Window>,
+    /// Those that begin later have a higher one.
+    number: u64,
+}
+
 /// Who has said hello.
 struct Session {
     peer: u64,
@@ -305,10 +314,20 @@ struct Server {
     watched: Nanos,
 }
 
+/// Wakes the node's thread, as long as the node is there.
+fn waker(shared: &Arc<Shared>) -> Box<dyn Fn() + Send + Sync> {
+    let shared = Arc::downgrade(shared);
+    Box::new(move || {
+        if let Some(shared) = shared.upgrade() {
+            shared.fabric_endpoint.wake();
+        }
+    })
+}
+
 impl Server {
     fn new(shared: Arc<Shared>) -> Self {
         Self {
-            reply_queue: Arc::new(ReplyQueue::new(Arc::downgrade(&shared))),
+            reply_queue: Arc::new(ReplyQueue::new(waker(&shared))),
             answered: VecDeque::new(),
             owing: VecDeque::new(),
             is_starved: false,

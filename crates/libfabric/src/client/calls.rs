@@ -4,7 +4,7 @@
 //! before it was sent is never sent.
 
 use super::*;
-use crate::calls::{FILL, FILLED, Places, Whole, part};
+use crate::calls::part;
 use crate::protocol::Part;
 use cenote_fabric::rdma::call::status::decode;
 use cenote_fabric::rdma::call::{Call, Called, Caller, CallerId, CallsInFlight, Memory, Set};
@@ -12,84 +12,6 @@ use std::cmp::Reverse;
 
 /// Calls that may be under way; `post` waits for room beyond.
 const DEPTH: usize = 1024;
-
-/// A call under way.
-pub(super) struct Asked {
-    pub set: Arc<Set>,
-    pub index: usize,
-    /// Its number.
-    pub id: u64,
-    /// What it lends, if the node can write to that.
-    pub on_loan: Option<OnLoan>,
-    /// The node is told of it, or may be.
-    pub named: bool,
-    /// When its time is over, if it has one of its own.
-    pub end: Option<Nanos>,
-    /// Other calls of the message that bears this one's number.
-    pub beside: Vec<u64>,
-    /// The answer, of which not all parts have come.
-    whole: Option<Whole>,
-    /// What has come of what goes into its memory.
-    filled: Option<Places>,
-    /// Status and bytes of the answer, while parts for the memory are missing.
-    answer: Option<(u32, Vec<u8>)>,
-}
-
-impl Asked {
-    /// Takes a part of an answer, or of what goes into the call's memory. What makes no sense is nothing.
-    fn take(&mut self, part: &Part<'_>) {
-        if part.status & FILL != 0 {
-            self.fill(part);
-        } else if self.answer.is_none()
-            && let Some(bytes) = self.gather(part)
-        {
-            self.answer = Some((part.status, bytes));
-        }
-    }
-
-    /// Puts a part where it belongs in the call's memory, which nobody has but the call as long as it is under way.
-    fn fill(&mut self, part: &Part<'_>) {
-        let (from, len) = (part.from as usize, part.payload.len());
-        let filled = &mut self.filled;
-        self.set.with(self.index, |call| {
-            if part.total as usize <= call.memory.len()
-                && filled.get_or_insert_with(|| Places::new(part.total)).take(part)
-            {
-                call.memory[from..from + len].copy_from_slice(part.payload);
-            }
-        });
-    }
-
-    /// Puts a part of the answer in its place; the answer, if it is whole.
-    fn gather(&mut self, part: &Part<'_>) -> Option<Vec<u8>> {
-        let room = || self.set.with(self.index, |call| core::mem::take(&mut call.answer));
-        if part.is_all() {
-            let mut bytes = room();
-            bytes.clear();
-            bytes.extend_from_slice(part.payload);
-            return Some(bytes);
-        }
-        let mut whole = self.whole.take().unwrap_or_else(|| Whole::new(room(), part.total));
-        if whole.add(part) == Some(true) {
-            return Some(whole.into_bytes());
-        }
-        self.whole = Some(whole);
-        None
-    }
-
-    /// Status and bytes of the answer, once all that belongs to it is there.
-    fn answer(&mut self) -> Option<(u32, Vec<u8>)> {
-        let is_filled = self.filled.as_ref().is_some_and(Places::is_whole);
-        let ready = self.answer.take_if(|(status, _)| *status & FILLED == 0 || is_filled);
-        ready.map(|(status, bytes)| (status & !FILLED, bytes))
-    }
-}
-
-/// A call that is not wholly sent.
-pub(super) struct Unsent {
-    id: u64,
-    sent: usize,
-}
 
 impl Client {
     /// Puts calls under way.
@@ -176,18 +98,7 @@ impl Core {
         timeout: Option<Nanos>,
     ) {
         let end = timeout.map(|p| rt::now() + p);
-        let asked = Asked {
-            set: Arc::clone(set),
-            index,
-            id: self.last_id + 1,
-            on_loan,
-            named: false,
-            end,
-            beside: Vec::new(),
-            whole: None,
-            filled: None,
-            answer: None,
-        };
+        let asked = Asked::new(Arc::clone(set), index, self.last_id + 1, on_loan, end);
         let id = self.flight(What::Call(asked), peer);
         self.ends.extend(end.map(|end| Reverse((end, id))));
         self.forget_ends();
@@ -317,12 +228,6 @@ impl Caller for Connection {
     }
 }
 
-impl Ends for Set {
-    fn has_ended(&self) -> bool {
-        self.is_done()
-    }
-}
-
 /// Calls under way, as whoever posted them has them. The way lives as long.
 struct Answers {
     channel: Arc<Channel>,
@@ -356,6 +261,7 @@ const _: () = assert!(call::LIMIT <= u32::MAX as usize);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calls::{FILL, FILLED};
     use crate::{MemoryNode, NodeOptions, Provider, available};
     use cenote_fabric::rdma::call::Answer;
 

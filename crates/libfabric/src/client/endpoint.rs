@@ -1,59 +1,11 @@
-//! A user's connection as an [`Endpoint`], and batches under way.
+//! A user's connection as an [`Endpoint`], and batches in flight.
 
 use super::*;
-
-/// A connection: its end is told to the node.
-pub struct Channel {
-    pub(super) handle: Arc<Handle>,
-    pub(super) peer: Arc<Peer>,
-}
-
-impl Channel {
-    /// What the provider calls a registration, once it was used over this way.
-    pub fn provider_key(&self, key: u64) -> Option<Target> {
-        self.peer.state.lock().keys.get(&key).map(|(target, _)| *target)
-    }
-}
-
-/// What ends, with or without somebody who waits for it.
-pub trait Ends: Send + Sync {
-    /// Whether it has ended.
-    fn has_ended(&self) -> bool;
-}
-
-impl Ends for Batch {
-    fn has_ended(&self) -> bool {
-        self.is_done()
-    }
-}
-
-impl Channel {
-    /// Nobody waits for it any more: it goes on, if it has not ended, and keeps its way.
-    pub(super) fn let_go(self: &Arc<Self>, what: Arc<dyn Ends>) {
-        if what.has_ended() {
-            return;
-        }
-        let client = &self.handle.0;
-        client.core.lock().abandoned.push((what, Arc::clone(self)));
-        client.unattended.set();
-    }
-}
+use cenote_fabric::rdma::{Endpoint, InFlight, Limits, Posted};
 
 /// A way, as an endpoint and as a caller.
 #[derive(Debug)]
 pub struct Connection(pub Arc<Channel>);
-
-impl fmt::Debug for Channel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "way to {}", self.peer.name)
-    }
-}
-
-impl Drop for Channel {
-    fn drop(&mut self) {
-        self.handle.0.forget(&self.peer);
-    }
-}
 
 impl Endpoint for Connection {
     fn peer(&self) -> &str {

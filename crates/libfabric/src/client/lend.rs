@@ -1,85 +1,11 @@
-//! Memory that calls lend and nodes write to by themselves: buffers of an endpoint, registered once and used again and
-//! again.
-//!
-//! ```text
-//!   lend ─► at a user ─► Call posted: lent ─┬ answered ──────────► at its user again ─► dropped ─► at rest ─► lend
-//!                                           └ no answer: quarantine ─ the answer comes after all ─► at rest
-//!                                                            └ none comes: it stays until the endpoint is closed
-//! ```
-//!
-//! 1. A buffer has a key of its own, and is lent over one connection: a node is told of no key but its own. (One that
-//!    guesses is not stopped by that: keys are of the endpoint.)
-//! 2. A node answers after its writes are done. So a buffer whose call was answered is written to by nobody; one whose
-//!    call was not may be, at any time. That one is not used again before an answer came, and its key does not end:
-//!    what is written under a key that has ended stops more than its connection (EFA ends the process, shm the queue).
-//!    A call that was given up before the node was told where to write is none of those.
-//! 3. Memory that was registered once is unmapped after the endpoint is closed: it serves the next connection, under
-//!    another key. If its key cannot be ended it serves nobody.
-//!
-//! That the bytes of a buffer are a slice of its user while no call lends it rests on rule 2, so on honest nodes: one
-//! that writes after it has answered can change them under him. So users see what comes as bytes that may be anything,
-//! as all that comes over the network.
+//! Lends buffers to calls, and takes them back: see [`lender`](super::lender) for their life and its rules.
 
+use super::lender::{BUFFERS, Buffer, BufferCache, PAUSE, QUARANTINED};
 use super::*;
-use crate::fabric_endpoint::{Access, Registration};
-use crate::protocol::Window;
+use crate::fabric_endpoint::Access;
 use cenote_fabric::Mapping;
 use cenote_fabric::rdma::call::{LIMIT, Memory, Registered};
 use std::any::Any;
-
-/// Buffers of a connection; who wants more lends memory of his own.
-const BUFFERS: usize = 32;
-
-/// Buffers in quarantine, of all connections: beyond, none are lent.
-const QUARANTINED: usize = 512;
-
-/// After memory could not be registered no more is made for so long.
-const PAUSE: Nanos = Nanos::from_secs(1);
-
-/// A buffer, which somebody has.
-pub(super) struct Buffer {
-    /// Ends before the endpoint, and before the memory.
-    registration: Registration,
-    window: Window,
-    memory: Arc<Mapping>,
-}
-
-/// See the module.
-#[derive(Default)]
-pub(super) struct Lender {
-    /// Buffers by connection, while it lasts.
-    buffer_caches: HashMap<u64, BufferCache>,
-    /// By call, with its connection.
-    quarantine: HashMap<u64, (u64, Buffer)>,
-    /// Memory for further buffers.
-    spare: Vec<Arc<Mapping>>,
-    /// When memory could not be registered.
-    refused: Option<Nanos>,
-}
-
-#[derive(Default)]
-struct BufferCache {
-    rest: Vec<Buffer>,
-    /// Buffers that there are, wherever.
-    made: usize,
-}
-
-/// A buffer that is lent: nobody here looks at its memory.
-pub(super) struct OnLoan {
-    session: u64,
-    buffer: Buffer,
-    len: usize,
-}
-
-impl OnLoan {
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(super) fn window(&self) -> Window {
-        self.buffer.window
-    }
-}
 
 /// A buffer at its user.
 struct Lent {
@@ -244,49 +170,6 @@ impl Client {
     pub(super) fn answered_late(&self, session: u64, call: u64) {
         let over = self.lender.lock().take_out(session, call);
         self.retire(over);
-    }
-}
-
-impl Lender {
-    /// A buffer that nobody writes to. It comes back if its connection is over.
-    fn give(&mut self, session: u64, buffer: Buffer) -> Option<Buffer> {
-        match self.buffer_caches.get_mut(&session) {
-            Some(buffer_cache) => {
-                buffer_cache.rest.push(buffer);
-                None
-            }
-            None => Some(buffer),
-        }
-    }
-
-    /// The call was answered after all.
-    fn take_out(&mut self, session: u64, call: u64) -> Option<Buffer> {
-        if self.quarantine.get(&call).is_none_or(|(of, _)| *of != session) {
-            return None;
-        }
-        let (_, buffer) = self.quarantine.remove(&call)?;
-        if let Some(buffer_cache) = self.buffer_caches.get_mut(&session) {
-            buffer_cache.made += 1;
-        }
-        self.give(session, buffer)
-    }
-
-    /// Memory that could not be registered is kept for the next try.
-    fn made(&mut self, memory: Arc<Mapping>, registered: Result<(Registration, Target)>) -> Option<Buffer> {
-        let Ok((registration, target)) = registered else {
-            self.refused = Some(rt::now());
-            self.spare.push(memory);
-            return None;
-        };
-        let window = Window {
-            address: target.address,
-            key: target.key,
-        };
-        Some(Buffer {
-            registration,
-            window,
-            memory,
-        })
     }
 }
 

@@ -18,15 +18,6 @@ const GATHERED_BYTES: usize = 64 << 20;
 /// Buffers that are kept, to be used again.
 const SPARES: usize = 16;
 
-/// A request of which not all parts have come.
-pub(super) struct Gathered {
-    whole: Whole,
-    /// Of its first part.
-    window: Option<Window>,
-    /// Those that begin later have a higher one.
-    number: u64,
-}
-
 impl Server {
     /// Parts of requests. What is no part ends the message; what came before it was asked.
     pub(super) fn calls(&mut self, head: &protocol::Head, mut reader: Reader<'_>) {

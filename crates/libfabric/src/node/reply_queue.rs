@@ -1,6 +1,5 @@
 //! Where answers to calls wait for the node's thread: whoever answers puts them here, and wakes it if it sleeps.
 
-use super::Shared;
 use crate::calls::{FILL, FILLED, part};
 use crate::fabric_endpoint::SLOT;
 use crate::protocol::{PART, PartHead, Window, Writer};
@@ -9,8 +8,8 @@ use cenote_base::rt::Mutex;
 use cenote_fabric::rdma::call::status;
 use cenote_fabric::rdma::call::{Answered, Answering, CallerId, Source};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 
 /// An answer that is not wholly sent.
 pub struct Outgoing {
@@ -132,17 +131,18 @@ pub struct ReplyQueue {
     attended: AtomicBool,
     /// The node is closed: nobody will look any more.
     closed: AtomicBool,
-    node: Weak<Shared>,
+    /// Wakes the node's thread. It does not keep the node open.
+    wake: Box<dyn Fn() + Send + Sync>,
 }
 
 impl ReplyQueue {
-    /// Of a node, which answers that are kept do not keep open.
-    pub fn new(node: Weak<Shared>) -> Self {
+    /// Of a node whose thread `wake` wakes.
+    pub fn new(wake: Box<dyn Fn() + Send + Sync>) -> Self {
         Self {
             answers: Mutex::default(),
             attended: AtomicBool::new(true),
             closed: AtomicBool::new(false),
-            node,
+            wake,
         }
     }
 
@@ -207,10 +207,8 @@ impl ReplyQueue {
             source,
             bytes,
         });
-        if !self.attended.load(Ordering::SeqCst)
-            && let Some(node) = self.node.upgrade()
-        {
-            node.fabric_endpoint.wake();
+        if !self.attended.load(Ordering::SeqCst) {
+            (self.wake)();
         }
     }
 }
