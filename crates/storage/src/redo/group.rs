@@ -32,7 +32,7 @@ struct PageOps {
     page: PageId,
     prev: RecordAddr,
     ops: Vec<u8>,
-    count: u16,
+    count: usize,
     base: bool,
     /// Where the last operation begins in `ops`, if it is a write.
     last_write: Option<usize>,
@@ -149,12 +149,14 @@ impl GroupBuilder {
         for p in &mut self.pages[..self.used] {
             p.encode(&mut self.bytes);
         }
-        debug_assert_eq!(self.bytes.len(), length);
+        assert_eq!(self.bytes.len(), length, "a group is as long as its header says");
         Ok(&mut self.bytes)
     }
 
     fn check_bounds(&self, length: usize) -> Result<()> {
-        let long = self.pages[..self.used].iter().any(|p| p.len() > MAX_RECORD);
+        let long = self.pages[..self.used]
+            .iter()
+            .any(|p| p.len() > MAX_RECORD || p.count > u16::MAX as usize);
         if length > MAX_GROUP || long || self.used > u16::MAX as usize {
             return Err(Error::Invalid(format!(
                 "a mini-transaction wrote {length} bytes of redo over {} pages, \
@@ -224,8 +226,6 @@ impl PageOps {
         if self.merge(offset, bytes) {
             return;
         }
-        // 65535 operations of one page in one mini-transaction cannot be: each takes 6 bytes of
-        // a record's 512 KiB at least, and `finish` refuses longer ones.
         let at = self.ops.len();
         self.op(OP_WRITE, offset);
         self.ops.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
@@ -254,10 +254,15 @@ impl PageOps {
         self.offset = out.len() as u32;
         let flags = if self.base { FLAG_BASE } else { 0 };
         let length = self.len();
+        assert!(
+            length <= MAX_RECORD && self.count <= u16::MAX as usize,
+            "the record of page {} does not fit its header",
+            self.page
+        );
         out.extend_from_slice(&self.page.to_bytes());
         out.extend_from_slice(&self.prev.raw().to_le_bytes());
         out.extend_from_slice(&((length / 8) as u16).to_le_bytes());
-        out.extend_from_slice(&self.count.to_le_bytes());
+        out.extend_from_slice(&(self.count as u16).to_le_bytes());
         out.extend_from_slice(&(self.offset | flags).to_le_bytes());
         out.extend_from_slice(&self.ops);
         out.resize(self.offset as usize + length, 0);

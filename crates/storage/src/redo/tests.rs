@@ -160,6 +160,19 @@ fn a_group_too_long_for_the_log_is_an_error() {
     assert!(builder.finish().is_err());
 }
 
+/// A record's header has 16 bits for the number of its operations, which once went round at 65,536 writes of a byte
+/// each: redo would have left out all but the rest.
+#[test]
+fn more_operations_than_a_record_counts_are_an_error() {
+    let mut builder = GroupBuilder::new();
+    let record = builder.page(PageId::new(1, 0), RecordAddr::NONE);
+    for n in 0..=usize::from(u16::MAX) {
+        builder.write(record, 100 + n % 2 * 100, &[1]);
+    }
+    assert!(builder.len() < MAX_RECORD, "its length is none too large");
+    assert!(builder.finish().is_err());
+}
+
 #[test]
 fn bytes_of_a_group_are_located_for_patching() {
     let mut rng = Rng(11);
