@@ -63,8 +63,25 @@ struct Area {
     list: List,
 }
 
+/// How far the batch of a held area has come.
+///
+/// ```text
+/// Taken ─ fill ─► Filled ─ write ─► Written ─ publish ─► Published ─ placed ─► Placed
+/// ```
+///
+/// A writer that fails gives the area back as it is; the store is poisoned then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Taken,
+    Filled,
+    Written,
+    Published,
+    Placed,
+}
+
 /// An area in the hands of one writer.
 pub(super) struct Held<'a> {
+    step: Step,
     areas: &'a Areas,
     index: usize,
     area: MutexGuard<'a, Area>,
@@ -89,9 +106,15 @@ pub(super) struct Listed {
     pub sure: bool,
 }
 
+/// Where copy `slot` of an area lies in the file.
+fn copy_at(area: usize, slot: usize) -> u64 {
+    assert!(area < AREAS && slot < BATCH, "there is no copy {slot} in area {area}");
+    area as u64 * AREA_BYTES + ((slot + 1) * PAGE_SIZE) as u64
+}
+
 impl Listed {
     fn at(&self) -> u64 {
-        self.area as u64 * AREA_BYTES + ((self.slot + 1) * PAGE_SIZE) as u64
+        copy_at(self.area, self.slot)
     }
 
     /// Whether `page`, which was read as page `id`, is whole and this very copy.
@@ -232,6 +255,7 @@ impl Areas {
         drop(free);
         Held {
             areas: self,
+            step: Step::Taken,
             index,
             area: self.areas[index].lock(),
         }
@@ -252,7 +276,13 @@ impl Areas {
     }
 
     /// Notes where the newest copies of the batch's pages are.
-    pub fn publish(&self, held: &Held<'_>) {
+    pub fn publish(&self, held: &mut Held<'_>) {
+        let written = if planted(Fault::DoubleWrite) {
+            Step::Filled
+        } else {
+            Step::Written
+        };
+        held.passes(written, Step::Published);
         let List { sequence, entries, .. } = &held.area.list;
         self.unsettled[held.index].store(*sequence, Ordering::Release);
         let mut recent = self.recent.lock();
@@ -282,9 +312,8 @@ impl Areas {
         let Some((area, slot)) = self.recent.lock().get(&id).copied() else {
             return Ok(false);
         };
-        let at = area as u64 * AREA_BYTES + ((slot + 1) * PAGE_SIZE) as u64;
         let mut copy = vec![0; PAGE_SIZE];
-        doing(self.file.read_at(&mut copy, at), "reading", &self.path)?;
+        doing(self.file.read_at(&mut copy, copy_at(area, slot)), "reading", &self.path)?;
         if verify_page(&copy, id).is_err() {
             return Ok(false);
         }
@@ -298,6 +327,7 @@ impl All<'_> {
     pub fn clear(mut self) -> Result<()> {
         let areas = self.areas;
         for h in &mut self.held {
+            assert!(h.step == Step::Taken, "an area that is made empty has no batch");
             h.area.bytes.clear();
             h.area.bytes.resize(PAGE_SIZE, 0);
             let at = h.index as u64 * AREA_BYTES;
@@ -311,6 +341,17 @@ impl All<'_> {
 }
 
 impl Held<'_> {
+    /// Goes one step on.
+    fn passes(&mut self, from: Step, to: Step) {
+        assert!(
+            self.step == from,
+            "area {} goes from {from:?} to {to:?}, and is {:?}",
+            self.index,
+            self.step
+        );
+        self.step = to;
+    }
+
     /// Whether the spaces have to be synced before this area may be written.
     pub fn needs_sync(&self) -> bool {
         self.areas.unsettled[self.index].load(Ordering::Acquire) != 0
@@ -318,6 +359,17 @@ impl Held<'_> {
 
     /// Copies pages in, lets `finish` fill in their checksums, and makes the header.
     pub fn fill(&mut self, batch: &[(PageId, &[u8])], finish: impl Fn(&mut [u8])) {
+        assert!(
+            (1..=BATCH).contains(&batch.len()),
+            "a batch of {} pages fills no area",
+            batch.len()
+        );
+        assert!(
+            !self.needs_sync() || planted(Fault::AreaReuse),
+            "area {} is filled before its last batch is settled",
+            self.index
+        );
+        self.passes(Step::Taken, Step::Filled);
         let Area { bytes, list } = &mut *self.area;
         bytes.resize(AREA_BYTES as usize, 0);
         list.entries.clear();
@@ -339,7 +391,8 @@ impl Held<'_> {
 
     /// Writes the area and syncs it. The list last: what a killed process had not finished is not even listed, and a
     /// start need not look for redo.
-    pub fn write(&self) -> Result<()> {
+    pub fn write(&mut self) -> Result<()> {
+        self.passes(Step::Filled, Step::Written);
         let areas = self.areas;
         let write = |bytes: &[u8], at| doing(areas.file.write_at(bytes, at), "writing", &areas.path);
         let base = self.index as u64 * AREA_BYTES;
@@ -363,7 +416,8 @@ impl Held<'_> {
     }
 
     /// The batch's pages are in their places.
-    pub fn placed(&self) {
+    pub fn placed(&mut self) {
+        self.passes(Step::Published, Step::Placed);
         self.areas.placed.lock()[self.index] = self.area.list.sequence;
     }
 }
@@ -371,7 +425,10 @@ impl Held<'_> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         // The area's own lock is let go right after; whoever takes the area waits for it.
-        self.areas.free.lock().insert(0, self.index);
+        let mut free = self.areas.free.lock();
+        assert!(!free.contains(&self.index), "area {} is given back once", self.index);
+        free.insert(0, self.index);
+        drop(free);
         self.areas.freed.notify_one();
     }
 }

@@ -38,12 +38,17 @@ impl FormerPages {
         }
     }
 
+    /// Whether they are still to be written.
+    pub fn is_owed(&self) -> bool {
+        self.is_owed.load(Ordering::Acquire)
+    }
+
     /// Writes them, unless that is done. `guarded` gets the outcome, and makes an error final.
     ///
     /// # Errors
     /// An I/O error of a write, as `guarded` hands it back.
     pub fn write_again(&self, guarded: impl FnOnce(Result<()>) -> Result<()>) -> Result<()> {
-        if !self.is_owed.load(Ordering::Acquire) {
+        if !self.is_owed() {
             return Ok(());
         }
         // Held until all is written: of a page that is here nothing newer may be written before.

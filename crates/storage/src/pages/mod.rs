@@ -171,8 +171,19 @@ impl PageStore {
     }
 
     fn write_safely(&self, pages: &[(PageId, &[u8])], files: &[SpaceFile]) -> Result<()> {
+        assert_eq!(
+            pages.len(),
+            files.len(),
+            "each page of a batch has the file of its space"
+        );
         self.settle_former()?;
+        assert!(
+            !self.former.is_owed(),
+            "former pages are written again before any other"
+        );
         let mut area = self.areas.take();
+        // A writer that failed meanwhile has left copies in the area that nothing else has.
+        self.check()?;
         if area.needs_sync() {
             self.settle_areas()?;
             mark::pass(Mark::AreaReused);
@@ -181,7 +192,7 @@ impl PageStore {
         if !planted(Fault::DoubleWrite) {
             self.guarded(|| area.write())?;
         }
-        self.areas.publish(&area);
+        self.areas.publish(&mut area);
         self.stats.batches.fetch_add(1, Ordering::Relaxed);
         self.guarded(|| in_place(&area.in_order(), files))?;
         mark::pass(Mark::PagesWritten);
@@ -228,6 +239,7 @@ impl PageStore {
         }
         self.sync_spaces()?;
         let all = self.areas.take_all();
+        self.check()?;
         // What came into its place meanwhile would be neither there for certain nor in an area.
         if !planted(Fault::AreasCleared) {
             self.sync_spaces()?;
