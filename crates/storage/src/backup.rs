@@ -76,6 +76,10 @@ impl Storage {
             durable: end,
             ..self.control().get()
         };
+        assert!(
+            control.checkpoint <= control.durable,
+            "a backup has the log from {checkpoint} to {end}"
+        );
         finish(destination, control, self.log().source(), &mut report)?;
         Ok(report)
     }

@@ -53,6 +53,11 @@ const SUM: usize = ORIGIN + 8;
 const SUM_OF_1: usize = ORIGIN;
 const CLEAN: u32 = 1;
 
+const _: () = assert!(
+    SUM + 4 <= SLOT as usize,
+    "a slot is one block, which a drive writes whole or not"
+);
+
 /// What the control file says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Control {
@@ -176,10 +181,11 @@ fn u128_at(bytes: &[u8], at: usize) -> Option<u128> {
 pub struct ControlFile {
     path: PathBuf,
     file: File,
-    state: Mutex<State>,
+    state: Mutex<Slots>,
 }
 
-struct State {
+/// The newest slot, and whether a write of one failed.
+struct Slots {
     sequence: u64,
     control: Control,
     failed: bool,
@@ -216,7 +222,7 @@ impl ControlFile {
         Ok(ControlFile {
             path,
             file,
-            state: Mutex::new(State {
+            state: Mutex::new(Slots {
                 sequence,
                 control,
                 failed: false,
@@ -272,17 +278,28 @@ impl ControlFile {
         }
         let mut next = state.control.clone();
         change(&mut next);
+        assert!(
+            (next.database, next.origin) == (state.control.database, state.control.origin),
+            "id and origin of a database stay as they were made"
+        );
+        assert!(
+            next.checkpoint >= state.control.checkpoint && next.tx_ceiling >= state.control.tx_ceiling,
+            "checkpoint and ceilings only grow: from {:?} to {next:?}",
+            state.control
+        );
         let sequence = state.sequence + 1;
-        let written = self
-            .file
-            .write_at(&next.encode(sequence), (sequence + 1) % 2 * SLOT)
-            .and_then(|()| {
-                if planted(Fault::ControlSync) {
-                    Ok(())
-                } else {
-                    self.file.sync_data()
-                }
-            });
+        let slot = next.encode(sequence);
+        assert!(
+            Control::decode(&slot).is_some_and(|read| read == (sequence, next.clone())),
+            "a slot reads back as it is written"
+        );
+        let written = self.file.write_at(&slot, (sequence + 1) % 2 * SLOT).and_then(|()| {
+            if planted(Fault::ControlSync) {
+                Ok(())
+            } else {
+                self.file.sync_data()
+            }
+        });
         state.failed = written.is_err();
         written.doing(|| format!("writing {}", self.path.display()))?;
         (state.sequence, state.control) = (sequence, next);

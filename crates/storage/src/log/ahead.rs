@@ -20,6 +20,8 @@ const CHUNK_MAX: usize = 1 << 20;
 /// Reads under way.
 const DEPTH: usize = 4;
 
+const _: () = assert!(CHUNK_MIN > 0 && CHUNK_MIN <= CHUNK_MAX, "reads grow from the first");
+
 /// A place in the stream from which somebody reads on.
 #[derive(Default)]
 pub(super) struct ReadAhead {
@@ -83,6 +85,7 @@ impl ReadAhead {
             let Some((file, offset, length)) = segments.locate(self.next, wanted)? else {
                 return Ok(());
             };
+            assert!(length > 0, "a read at {} is of no bytes", self.next);
             let request = IoRequest::read(file, offset, vec![0; length].into(), 0);
             self.flying.push_back(ReadInFlight {
                 at: self.next,

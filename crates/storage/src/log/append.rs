@@ -79,7 +79,12 @@ impl LogState {
         let start = reserve.tail;
         let end = start.advance(length);
         group[8..16].copy_from_slice(&start.raw().to_le_bytes());
-        group[LAG_AT..LAG_AT + 4].copy_from_slice(&lag(start, self.durable()).to_le_bytes());
+        let durable = self.durable();
+        assert!(
+            end.since(durable) <= self.ring.capacity() - BLOCK && end <= END || planted(Fault::RingOverwrite),
+            "a group up to {end} would overwrite what is not durable: durable {durable}"
+        );
+        group[LAG_AT..LAG_AT + 4].copy_from_slice(&lag(start, durable).to_le_bytes());
         self.ring.write_header(start, header_of(group));
         self.ring.set_tail(end);
         // Readers who copy from the ring look at the tail afterwards: it moves before the bytes.

@@ -38,6 +38,11 @@ const BLOCKS_MAX: usize = 4096;
 /// What lies behind the start of a record, of a group: most are shorter.
 const BEHIND: u64 = 4096;
 
+const _: () = assert!(
+    2 * (REACH_MAX as usize) < BLOCKS_MAX,
+    "blocks that a read brought are held while they are looked at"
+);
+
 /// Chains that are followed together. What they share is let go with this.
 pub struct Chains {
     log: Arc<LogState>,
@@ -175,6 +180,10 @@ impl Blocks {
         {
             self.held.remove(&oldest);
         }
+        assert!(
+            self.held.len() == self.order.len() && self.order.len() <= BLOCKS_MAX,
+            "each block that is held is once in the order in which they go"
+        );
     }
 }
 
@@ -197,6 +206,12 @@ impl Trail {
         }
         .clamp(REACH_MIN, REACH_MAX);
         self.lowest = (wanted + 1).saturating_sub(self.reach).max(self.floor).min(wanted);
-        (self.lowest, (at + BEHIND) / BLOCK + 1)
+        let end = (at + BEHIND) / BLOCK + 1;
+        assert!(
+            self.lowest <= wanted && wanted < end,
+            "a read of blocks {} to {end} leaves block {wanted} out",
+            self.lowest
+        );
+        (self.lowest, end)
     }
 }

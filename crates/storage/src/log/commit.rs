@@ -94,6 +94,11 @@ impl LogState {
         if to == from {
             return full.map_or(Ok(()), Err);
         }
+        assert!(
+            from <= flusher.last_start && flusher.last_start < to,
+            "the last group, at {}, lies in what is flushed: {from} to {to}",
+            flusher.last_start
+        );
         mark::pass(Mark::RedoGathered);
         self.write_out(from, to, &mut flusher).inspect_err(|e| self.fail(e))?;
         let mark = RingMark {
@@ -175,6 +180,7 @@ impl LogState {
     }
 
     fn write_out(&self, from: Lsn, to: Lsn, flusher: &mut Flusher) -> Result<()> {
+        assert!(from < to, "nothing is to be written: {from} to {to}");
         let mut at = block_of(from);
         while at < to {
             let segment_end = self.segments.start_of(self.segments.number_of(at) + 1);

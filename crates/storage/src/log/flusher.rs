@@ -17,6 +17,11 @@ pub(crate) struct Flusher {
     pub turn: u64,
 }
 
+const _: () = assert!(
+    Flusher::STAGING.is_multiple_of(BLOCK as usize),
+    "whole blocks are staged"
+);
+
 impl Flusher {
     pub const STAGING: usize = 1 << 20;
 
@@ -33,7 +38,19 @@ impl Flusher {
     /// The `length` bytes at `at`, a block's start, padded with zeros to whole blocks: from the
     /// ring those from `from` on, which are new.
     pub fn stage(&mut self, at: Lsn, from: Lsn, length: usize, ring: &Ring) -> &[u8] {
+        assert!(
+            at == block_of(at),
+            "a flush is staged from a block's start on, not from {at}"
+        );
+        assert!(
+            (1..=Self::STAGING).contains(&length),
+            "{length} bytes are staged at a time"
+        );
         let known = from.since(at) as usize;
+        assert!(
+            known < length.min(BLOCK as usize),
+            "only bytes of the block in which the durable log ends are kept: {known}"
+        );
         let blocks = &mut self.staging[..length.next_multiple_of(BLOCK as usize)];
         blocks[..known].copy_from_slice(&self.block[..known]);
         ring.read(at.advance(known as u64), &mut blocks[known..length]);

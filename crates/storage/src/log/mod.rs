@@ -296,6 +296,7 @@ pub struct Hold(Arc<LogState>);
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.0.holds.fetch_sub(1, Ordering::AcqRel);
+        let before = self.0.holds.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "each hold ends once");
     }
 }

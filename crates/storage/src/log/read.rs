@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
 
 use super::ahead::ReadAhead;
+use super::ring::RING_MIN;
 use super::segments::Segments;
 use super::state::LogState;
 use crate::redo::{GROUP_HEADER, GroupHeader, GroupRef, MAX_GROUP, OFFSET_MASK, PageRecordRef, RECORD_HEADER, u32_at};
@@ -18,6 +19,11 @@ type Read<'a> = dyn FnMut(Lsn, &mut [u8]) -> Result<usize> + 'a;
 
 /// Bytes that a window asks for at a time.
 const WINDOW: usize = 2 * MAX_GROUP;
+
+const _: () = assert!(
+    WINDOW as u64 <= RING_MIN,
+    "what a window asks for lies in a ring at most once"
+);
 
 /// A page record copied out of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -167,6 +173,7 @@ impl Window {
         wanted: usize,
         mut read: impl FnMut(Lsn, &mut [u8]) -> Result<usize>,
     ) -> Result<&[u8]> {
+        assert!(wanted <= WINDOW, "a window does not hold {wanted} bytes");
         let end = self.start.advance(self.filled as u64);
         if at < self.start || at > end {
             (self.start, self.filled) = (at, 0);
@@ -179,6 +186,10 @@ impl Window {
                     0 => break,
                     n => self.filled += n,
                 }
+                assert!(
+                    self.filled <= self.bytes.len(),
+                    "a source gives no more than it is asked for"
+                );
             }
         }
         Ok(&self.bytes[at.since(self.start) as usize..self.filled])
@@ -186,6 +197,10 @@ impl Window {
 
     /// Lets go of what lies before `at`.
     fn move_to(&mut self, at: Lsn) {
+        assert!(
+            self.start <= at && at.since(self.start) <= self.filled as u64,
+            "the window moves forwards, and not behind its end"
+        );
         self.bytes.resize(WINDOW, 0);
         let passed = at.since(self.start) as usize;
         self.bytes.copy_within(passed..self.filled, 0);
@@ -252,6 +267,7 @@ impl<'a> Scan<'a> {
             .window
             .group(at, |at, buffer| state.read_durable(at, buffer))?
             .map_err(|e| state.placed(e, at))?;
+        assert!(at < group.end(), "a scan goes forwards");
         self.at = group.end();
         Ok(Some(group))
     }

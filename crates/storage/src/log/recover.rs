@@ -22,7 +22,8 @@ use super::ring::{BLOCK, Ring, RingMark, RingPlace, Survive, block_of};
 use super::segments::Segments;
 use super::state::LogState;
 use crate::redo::{
-    GROUP_HEADER, GroupHeader, GroupRef, KIND_GROUP, KIND_VOID, LAG_AT, STATE_COMPLETE, lag, seal, u32_at, u64_at,
+    GROUP_HEADER, GroupHeader, GroupRef, KIND_GROUP, KIND_VOID, LAG_AT, MAX_GROUP, STATE_COMPLETE, lag, seal, u32_at,
+    u64_at,
 };
 
 /// No position: a search goes on to where the files end.
@@ -231,6 +232,10 @@ fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Resu
     let state = LogState::new(segments, ring, end.mark, end.tail, end.start, options.background);
     state.flusher.lock().block = block;
     state.wait_durable(end.tail)?;
+    assert!(
+        state.durable() >= end.tail,
+        "all of the ring is durable before the log is opened"
+    );
     state.ring.rewrite_header(options.database, end.start);
     let report = LogReport {
         ring: RingUse::Used,
@@ -245,6 +250,10 @@ fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Resu
 /// Writes the header of a void group. Until it is complete again, it is still incomplete. Like any group it says how
 /// far the log is durable: not up to itself, or who finds it behind a gap takes the gap for damage.
 fn make_void(ring: &Ring, at: Lsn, end: Lsn, durable: Lsn) {
+    assert!(
+        end.since(at) >= GROUP_HEADER as u64 && end.since(at) <= MAX_GROUP as u64,
+        "a void group from {at} to {end} is as long as a group"
+    );
     let mut header = [0; GROUP_HEADER];
     header[..4].copy_from_slice(&KIND_VOID.to_le_bytes());
     header[4..8].copy_from_slice(&(end.since(at) as u32).to_le_bytes());
@@ -264,6 +273,11 @@ fn from_files(
 ) -> Result<(LogState, LogReport)> {
     let found = find_end(&segments, options.checkpoint, options.known_durable)?;
     let (mark, used_to, end) = (found.mark, found.used_to, found.mark.durable);
+    assert!(
+        found.known_durable <= end,
+        "a log that was durable up to {} ends at {end}",
+        found.known_durable
+    );
     // A killed process may have written what it had not synced: it is read, so it has to last.
     for number in segments.number_of(options.checkpoint)..segments.number_of(end) {
         segments.sync(number)?;

@@ -27,7 +27,7 @@ use cenote_base::rt::atomic::{Ordering, fence};
 use cenote_base::{Error, Lsn, Result, crc};
 use cenote_fabric::{HostAtomicU64, Region, coherence};
 
-use crate::redo::{GROUP_HEADER, STATE_COMPLETE};
+use crate::redo::{GROUP_HEADER, MAX_GROUP, STATE_COMPLETE};
 
 /// Bytes before the stream's bytes.
 pub const RING_HEADER: u64 = 4096;
@@ -41,6 +41,23 @@ const TAIL: u64 = 128;
 const MARKS: [u64; 2] = [256, 320];
 const BOUNDARIES: u64 = 512;
 pub(super) const BOUNDARY_COUNT: u64 = 64;
+const _: () = assert!(
+    TAIL + 8 <= MARKS[0] && MARKS[0] + 24 <= MARKS[1] && MARKS[1] + 24 <= BOUNDARIES,
+    "the fields of the ring's header do not overlap"
+);
+const _: () = assert!(
+    BOUNDARIES + 8 * BOUNDARY_COUNT <= RING_HEADER,
+    "the boundaries lie in the header page"
+);
+const _: () = assert!(
+    RING_MIN.is_multiple_of(BLOCK) && RING_MIN >= 2 * MAX_GROUP as u64 + BLOCK,
+    "while a longest group is flushed, another one finds place"
+);
+const _: () = assert!(
+    RING_MIN / BOUNDARY_COUNT >= GROUP_HEADER as u64,
+    "a 64th of the ring holds a header"
+);
+
 /// A header is written before the tail moves, so this much before the floor may be gone.
 const SLACK: u64 = GROUP_HEADER as u64;
 
@@ -289,6 +306,10 @@ impl Ring {
 
     /// Copies `bytes` to position `at`, around the ring's end if need be.
     pub fn write(&self, at: Lsn, bytes: &[u8]) {
+        assert!(
+            bytes.len() as u64 <= self.capacity,
+            "a write would overwrite its own beginning"
+        );
         let (head, tail) = bytes.split_at(self.until_wrap(at, bytes.len()));
         self.put(self.place(at), head);
         if !tail.is_empty() {
@@ -298,6 +319,7 @@ impl Ring {
 
     /// Copies what lies at position `at`, which need not be what was written there.
     pub fn read(&self, at: Lsn, bytes: &mut [u8]) {
+        assert!(bytes.len() as u64 <= self.capacity, "a read would go round the ring");
         let cut = self.until_wrap(at, bytes.len());
         let (head, tail) = bytes.split_at_mut(cut);
         self.get(self.place(at), head);

@@ -27,12 +27,17 @@ use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{Mutex, MutexGuard};
 use cenote_base::{Error, Lsn, Result, crc};
 
+use super::ring::BLOCK;
 use crate::redo::{u32_at, u64_at};
 
 pub(crate) const SEGMENT_HEADER: u64 = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"CenLog02");
 const ZEROS: usize = 1 << 20;
 const SEGMENT_MIN: u64 = 64 << 10;
+const _: () = assert!(
+    SEGMENT_HEADER.is_multiple_of(BLOCK) && SEGMENT_MIN.is_multiple_of(BLOCK),
+    "a block of the stream is a block of its file"
+);
 /// Segments kept for reuse; more are removed.
 const SPARES: usize = 4;
 
@@ -40,15 +45,16 @@ pub(crate) struct Segments {
     dir: PathBuf,
     database: u128,
     payload: u64,
-    state: Mutex<State>,
-    /// Held while a segment is made. Taken before `state`.
+    list: Mutex<SegmentList>,
+    /// Held while a segment is made. Taken before `list`.
     making: Mutex<()>,
     /// Number of the first segment that is not there yet, of those ahead.
     prepared: AtomicU64,
 }
 
+/// The segments that are there.
 #[derive(Default)]
-struct State {
+struct SegmentList {
     /// Segments in use or ahead; opened when first needed.
     live: BTreeMap<u64, Option<File>>,
     spares: Vec<PathBuf>,
@@ -64,19 +70,19 @@ impl Segments {
             )));
         }
         fs::create_dir_all(dir).doing(|| format!("making {}", dir.display()))?;
-        let mut state = State::default();
+        let mut list = SegmentList::default();
         for name in fs::list(dir).doing(|| format!("listing {}", dir.display()))? {
-            state.adopt(dir, &name);
+            list.adopt(dir, &name);
         }
         let segments = Segments {
             dir: dir.to_owned(),
             database,
             payload,
-            state: Mutex::new(state),
+            list: Mutex::new(list),
             making: Mutex::new(()),
             prepared: AtomicU64::new(0),
         };
-        segments.publish_prepared(&segments.state.lock());
+        segments.publish_prepared(&segments.list.lock());
         Ok(segments)
     }
 
@@ -110,7 +116,7 @@ impl Segments {
 
     /// The first that is there.
     pub fn first(&self) -> Option<u64> {
-        self.state.lock().live.keys().next().copied()
+        self.list.lock().live.keys().next().copied()
     }
 
     pub fn number_of(&self, at: Lsn) -> u64 {
@@ -133,7 +139,7 @@ impl Segments {
 
     /// The numbers of the segments that are there.
     pub fn numbers(&self) -> Vec<u64> {
-        self.state.lock().live.keys().copied().collect()
+        self.list.lock().live.keys().copied().collect()
     }
 
     /// The position up to which segments are there, without a gap from the newest in use.
@@ -141,8 +147,8 @@ impl Segments {
         self.start_of(self.prepared.load(Ordering::Acquire))
     }
 
-    fn publish_prepared(&self, state: &State) {
-        let end = state.live.last_key_value().map_or(0, |(n, _)| n + 1);
+    fn publish_prepared(&self, list: &SegmentList) {
+        let end = list.live.last_key_value().map_or(0, |(n, _)| n + 1);
         self.prepared.store(end, Ordering::Release);
     }
 
@@ -153,23 +159,24 @@ impl Segments {
     /// # Errors
     /// [`Error::Full`] when there is no space for it; nothing has changed then.
     pub fn prepare(&self, number: u64, quick: bool) -> Result<()> {
-        if self.state.lock().live.contains_key(&number) {
+        if self.list.lock().live.contains_key(&number) {
             return Ok(());
         }
         // The lead and the background may want the same one: it must not be made twice.
         let _making = self.making.lock();
-        if self.state.lock().live.contains_key(&number) {
+        if self.list.lock().live.contains_key(&number) {
             return Ok(());
         }
-        let spare = self.state.lock().spares.pop();
+        let spare = self.list.lock().spares.pop();
         let made = match &spare {
             Some(path) => self.make(number, path, true),
             None => self.make_new(number, quick),
         };
         let file = made.doing(|| format!("preparing log segment {}", self.path(number).display()))?;
-        let mut state = self.state.lock();
-        state.live.insert(number, Some(file));
-        self.publish_prepared(&state);
+        let mut list = self.list.lock();
+        let before = list.live.insert(number, Some(file));
+        assert!(before.is_none(), "segment {number} is made by one thread, and once");
+        self.publish_prepared(&list);
         Ok(())
     }
 
@@ -229,15 +236,15 @@ impl Segments {
 
     /// The open file of segment `number`, its header checked; `None` if it is missing.
     pub fn file(&self, number: u64) -> Result<Option<File>> {
-        let mut state = self.state.lock();
-        match state.live.get(&number) {
+        let mut list = self.list.lock();
+        match list.live.get(&number) {
             None => Ok(None),
             Some(Some(file)) => Ok(Some(file.clone())),
-            Some(None) => self.open_live(&mut state, number).map(Some),
+            Some(None) => self.open_live(&mut list, number).map(Some),
         }
     }
 
-    fn open_live(&self, state: &mut MutexGuard<'_, State>, number: u64) -> Result<File> {
+    fn open_live(&self, list: &mut MutexGuard<'_, SegmentList>, number: u64) -> Result<File> {
         let path = self.path(number);
         let file = fs::open(&path, OpenOptions::WRITE).doing(|| format!("opening {}", path.display()))?;
         let mut header = [0; SEGMENT_HEADER as usize];
@@ -252,7 +259,7 @@ impl Segments {
                 SEGMENT_HEADER + self.payload
             )));
         }
-        state.live.insert(number, Some(file.clone()));
+        list.live.insert(number, Some(file.clone()));
         Ok(file)
     }
 
@@ -316,8 +323,17 @@ impl Segments {
 
     /// Writes whole blocks at position `at`, within one segment, which has to be there.
     pub fn write(&self, at: Lsn, blocks: &[u8]) -> Result<()> {
+        let (within, length) = (at.raw() % self.payload, blocks.len() as u64);
+        assert!(
+            within.is_multiple_of(BLOCK) && length.is_multiple_of(BLOCK),
+            "the log is written in whole blocks: {length} bytes at {at}"
+        );
+        assert!(
+            within + length <= self.payload,
+            "{length} bytes at {at} reach into the next segment"
+        );
         let file = self.file(self.number_of(at))?.ok_or_else(|| self.missing(at))?;
-        file.write_at(blocks, SEGMENT_HEADER + at.raw() % self.payload)
+        file.write_at(blocks, SEGMENT_HEADER + within)
             .doing(|| format!("writing log {}", self.place(at)))
     }
 
@@ -341,15 +357,15 @@ impl Segments {
     pub fn retire(&self, before: Lsn) -> Result<()> {
         let keep = self.number_of(before);
         loop {
-            let mut state = self.state.lock();
-            let Some(number) = state.live.keys().next().copied().filter(|n| *n < keep) else {
+            let mut list = self.list.lock();
+            let Some(number) = list.live.keys().next().copied().filter(|n| *n < keep) else {
                 return Ok(());
             };
-            state.live.remove(&number);
-            let reuse = state.spares.len() < SPARES;
-            let spare = self.dir.join(format!("spare-{}.log", state.next_spare));
-            state.next_spare += 1;
-            drop(state);
+            list.live.remove(&number);
+            let reuse = list.spares.len() < SPARES;
+            let spare = self.dir.join(format!("spare-{}.log", list.next_spare));
+            list.next_spare += 1;
+            drop(list);
             let path = self.path(number);
             let done = if reuse {
                 fs::rename(&path, &spare)
@@ -359,7 +375,7 @@ impl Segments {
             done.doing(|| format!("retiring log segment {}", path.display()))?;
             mark::pass(Mark::SegmentRetired);
             if reuse {
-                self.state.lock().spares.push(spare);
+                self.list.lock().spares.push(spare);
             }
         }
     }
@@ -367,17 +383,21 @@ impl Segments {
     /// Makes sure that no byte from `end` on can be taken for the log's: later segments go, the
     /// rest of its own is zeroed as far as it is not zeros already (`used_to`), and both are synced.
     pub fn truncate(&self, end: Lsn, used_to: Lsn) -> Result<()> {
+        assert!(
+            end <= used_to && used_to <= self.start_of(self.number_of(end) + 1),
+            "bytes from {end} to {used_to} are of the segment in which the log ends"
+        );
         let first_gone = self.number_of(end) + u64::from(!end.raw().is_multiple_of(self.payload));
-        let mut state = self.state.lock();
-        let gone: Vec<u64> = state.live.range(first_gone..).map(|(n, _)| *n).collect();
+        let mut list = self.list.lock();
+        let gone: Vec<u64> = list.live.range(first_gone..).map(|(n, _)| *n).collect();
         // From the last on, so that being stopped leaves no gap.
         for number in gone.into_iter().rev() {
             let path = self.path(number);
             fs::remove(&path).doing(|| format!("removing {}, which lies beyond the log's end", path.display()))?;
-            state.live.remove(&number);
+            list.live.remove(&number);
         }
-        self.publish_prepared(&state);
-        drop(state);
+        self.publish_prepared(&list);
+        drop(list);
         fs::sync_dir(&self.dir).doing(|| format!("syncing {}", self.dir.display()))?;
         self.zero(end, used_to)
     }
@@ -399,7 +419,7 @@ impl Segments {
     }
 }
 
-impl State {
+impl SegmentList {
     fn adopt(&mut self, dir: &Path, name: &str) {
         let Some(stem) = name.strip_suffix(".log") else { return };
         if let Some(n) = stem.strip_prefix("spare-") {

@@ -25,6 +25,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Lsn, RecordAddr, Result};
 
 use super::state::LogState;
+use crate::redo::MAX_GROUP;
 
 /// The end of the stream: records behind it would have no address.
 pub(super) const END: Lsn = RecordAddr::END;
@@ -34,6 +35,10 @@ const AHEAD: u64 = 2;
 const RESERVE_MAX: u64 = 16 << 20;
 /// New work is refused from here on: 1 TiB before positions end, of which commits may use what the others leave.
 const WORK_END: Lsn = Lsn::from_raw(END.raw() - (1 << 40));
+const _: () = assert!(
+    END.raw() - WORK_END.raw() > RESERVE_MAX + 2 * MAX_GROUP as u64,
+    "the last positions hold what is under way when new work is refused"
+);
 /// How long a change that is in the ring may wait for space on disk before its author is told.
 const TIMEOUT: Nanos = Nanos::from_secs(5);
 /// How often space is looked for.
@@ -223,6 +228,10 @@ impl LogState {
         // The last durable group stays readable: the ring is compared with it at the next start.
         let last = self.flusher.lock().last_start;
         let to = Lsn::from_raw(self.recycle_to.load(Ordering::Acquire));
+        assert!(
+            to <= self.durable(),
+            "segments up to {to} are recycled before they are durable"
+        );
         self.segments
             .retire(if last == Lsn::ZERO { to } else { to.min(last) })?;
         self.look_for_space();

@@ -103,7 +103,8 @@ impl SyncSpinner {
             }
             rt::yield_now();
         }
-        self.kept.store(false, Ordering::Release);
+        let was_kept = self.kept.swap(false, Ordering::Release);
+        assert!(was_kept, "one thread at a time keeps a sync company");
     }
 
     /// The body of a thread that keeps syncs company for which no waiter does.

@@ -141,6 +141,7 @@ impl Waiters {
     /// are (all, if the log is poisoned).
     pub fn pass_on(&self, durable: Lsn, all: bool) {
         let mut queue = self.queue.lock();
+        assert!(queue.led, "only the thread that leads passes the lead on");
         let covered = |w: &Waiter| all || w.lsn <= durable;
         let heir = queue
             .waiting
@@ -162,7 +163,12 @@ impl Waiters {
 
     fn signal(&self, slot: usize, state: u32) {
         let word = &self.words.of(slot).0;
-        if word.swap(state, Ordering::Release) == SLEEPING {
+        let before = word.swap(state, Ordering::Release);
+        assert!(
+            before == WAITING || before == SLEEPING,
+            "a waiter is signalled once, while it is in the queue: its word was {before}"
+        );
+        if before == SLEEPING {
             rt::wake(word, 1);
         }
     }

@@ -144,6 +144,11 @@ fn sum(list: &[u8]) -> u32 {
 
 /// Lays a list down in an area's header, twice; the one of the other turn stays.
 pub(super) fn put(header: &mut [u8], list: &List, database: u128) {
+    assert!(
+        list.turn < 2 && list.entries.len() <= BATCH,
+        "a list of {} pages does not fit the header of an area",
+        list.entries.len()
+    );
     let mut bytes = vec![0; LIST];
     bytes[..8].copy_from_slice(&MAGIC);
     bytes[8..24].copy_from_slice(&database.to_le_bytes());
@@ -161,6 +166,10 @@ pub(super) fn put(header: &mut [u8], list: &List, database: u128) {
     bytes[SUM..SUM + 4].copy_from_slice(&sum.to_le_bytes());
     for copy in [list.turn, list.turn + 2] {
         header[copy * LIST..(copy + 1) * LIST].copy_from_slice(&bytes);
+        assert!(
+            parse(header, copy, database).is_ok_and(|read| read.as_ref() == Some(list)),
+            "a list reads back as it is written"
+        );
     }
 }
 

@@ -131,6 +131,7 @@ pub(super) fn restore(spaces: &Spaces, areas: &Areas, redo: &mut Redo<'_>) -> Re
 fn listings(spaces: &Spaces, areas: &Areas) -> Result<Vec<Listing>> {
     let mut listings = Vec::new();
     for (id, copies) in areas.listed()? {
+        assert!(!copies.is_empty(), "page {id} is listed without a copy");
         if let Some(file) = spaces.find(id.space)? {
             listings.push(Listing { id, file, copies });
         }
@@ -317,6 +318,10 @@ impl Doubtful<'_> {
         }
         let mut page: Box<[u8]> = self.base().map_or_else(|| vec![0; PAGE_SIZE].into(), Into::into);
         newer.iter().try_for_each(|record| apply(&mut page, record)).ok()?;
+        assert!(
+            page_lsn(&page) == last.lsn,
+            "redo leaves a page at the LSN of its last record"
+        );
         set_page_checksum(&mut page);
         verify_page(&page, self.listing.id).is_ok().then_some(page)
     }

@@ -20,6 +20,7 @@ const OPEN_MAX: usize = 400;
 /// Pages that a file grows by at least, and at most; in between by an eighth of its length.
 const GROW_MIN: u64 = 4;
 const GROW_MAX: u64 = 1024;
+const _: () = assert!(0 < GROW_MIN && GROW_MIN <= GROW_MAX, "a file that grows gets longer");
 /// A space holds at most this many pages (32 TiB), so that damaged page numbers are noticed.
 const PAGES_MAX: u32 = 1 << 31;
 /// How often a page that is being written is looked at, a millisecond apart.
@@ -27,13 +28,13 @@ const STABLE_TRIES: u32 = 50;
 
 pub(crate) struct Spaces {
     dir: PathBuf,
-    files: RwLock<Files>,
+    files: RwLock<SpaceFiles>,
     dropped: RwLock<HashSet<u32>>,
     clock: AtomicU64,
 }
 
 /// The spaces. What is done for each file that is opened or synced must not depend on how many there are.
-struct Files {
+struct SpaceFiles {
     all: BTreeSet<u32>,
     open: BTreeMap<u32, SpaceFile>,
 }
@@ -45,9 +46,9 @@ pub(super) fn no_space(space: u32) -> Error {
 
 /// An open space.
 #[derive(Clone)]
-pub(crate) struct SpaceFile(Arc<Inner>);
+pub(crate) struct SpaceFile(Arc<OpenSpace>);
 
-struct Inner {
+struct OpenSpace {
     file: File,
     path: PathBuf,
     /// Written since it was synced.
@@ -66,7 +67,7 @@ impl Spaces {
     pub fn open(dir: &Path) -> Result<Spaces> {
         doing(fs::create_dir_all(dir), "making", dir)?;
         let names = doing(fs::list(dir), "listing", dir)?;
-        let files = Files {
+        let files = SpaceFiles {
             all: names.iter().filter_map(|name| space_of(name)).collect(),
             open: BTreeMap::new(),
         };
@@ -214,7 +215,7 @@ impl SpaceFile {
     fn open(path: PathBuf, options: OpenOptions) -> Result<SpaceFile> {
         let file = doing(fs::open(&path, options), "opening", &path)?;
         let length = doing(file.len(), "measuring", &path)?;
-        Ok(SpaceFile(Arc::new(Inner {
+        Ok(SpaceFile(Arc::new(OpenSpace {
             file,
             path,
             dirty: AtomicBool::new(false),
@@ -261,6 +262,10 @@ impl SpaceFile {
 
     /// Writes pages in a row.
     pub fn write(&self, first: u32, pages: &[&[u8]]) -> Result<()> {
+        assert!(
+            pages.iter().all(|page| page.len() == PAGE_SIZE),
+            "only whole pages are written to a space"
+        );
         let written = self.0.file.write_vectored_at(pages, Self::offset(first));
         // After the write: a sync that began before may not cover it.
         self.0.dirty.store(true, Ordering::Release);
@@ -306,6 +311,7 @@ impl SpaceFile {
             return Ok(());
         }
         let target = wanted.max(have + (have / 8).clamp(GROW_MIN, GROW_MAX));
+        assert!(have < target, "a file grows from {have} to {target} pages");
         self.allocate(have..target)
     }
 

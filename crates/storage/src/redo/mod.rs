@@ -69,7 +69,16 @@ pub(crate) const OP_IMAGE: u16 = 3;
 pub(crate) const OP_SHIFT: u32 = 14;
 
 const _: () = assert!(PAGE_SIZE == 1 << OP_SHIFT, "an offset in a page takes 14 bits");
-const _: () = assert!(MAX_GROUP < OFFSET_MASK as usize);
+const _: () = assert!(MAX_GROUP < OFFSET_MASK as usize, "an offset in a group takes 28 bits");
+const _: () = assert!(
+    GROUP_HEADER.is_multiple_of(8) && RECORD_HEADER.is_multiple_of(8) && MAX_GROUP.is_multiple_of(8),
+    "groups and records lie at multiples of 8, as their addresses say"
+);
+const _: () = assert!(LAG_AT + 4 <= GROUP_HEADER, "the header holds the lag");
+const _: () = assert!(
+    page_header::LSN + 8 <= page_header::SIZE,
+    "the page header holds its fields"
+);
 
 /// The page header's fields that redo itself writes; the rest belongs to what the page holds.
 pub mod page_header {

@@ -211,12 +211,16 @@ impl Storage {
     pub fn checkpoint(&self, checkpoint: Lsn) -> Result<()> {
         self.log.wait_durable(checkpoint)?;
         let durable = self.log.durable();
+        assert!(
+            checkpoint <= durable,
+            "the checkpoint {checkpoint} is durable in the log before the control file names it: {durable}"
+        );
         if planted(Fault::RecycleFirst) {
             self.log.recycle(checkpoint)?;
         }
         self.control().update(|c| {
             c.checkpoint = c.checkpoint.max(checkpoint);
-            c.durable = durable;
+            c.durable = c.durable.max(durable);
         })?;
         self.log.recycle(if planted(Fault::RecycleAll) {
             durable
